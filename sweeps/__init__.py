@@ -1,0 +1,1 @@
+"""How: search spaces, studies, trials, launchers, training. Run `python -m sweeps --help`."""

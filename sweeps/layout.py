@@ -1,0 +1,107 @@
+"""The study's directory on disk: names of files, columns, states. Standard library only.
+
+`sweeps` writes this format and `analysis` reads it, so both import this module and neither has
+a second opinion. AlgoPerf's file names and columns are kept (algoperf/logger_utils.py), so that
+its own tools read our trials::
+
+    <experiment_dir>/<study>/study.json           resolved config, points, versions, git commit
+    <experiment_dir>/<study>/selection.json       points chosen by validation, per variant
+    <experiment_dir>/<study>/reference.json       reference rows of embedded data (1-NN ...)
+    <experiment_dir>/<study>/<stage>/trials.json  every trial the stage consists of
+    <experiment_dir>/<study>/<stage>/<variant>/<workload>_jax/trial_<n>/
+        trial.json hparams.json meta_data_<k>.json flags_<k>.json
+        eval_measurements.csv measurements.csv status.json
+        attempts/<k>/  lease.json heartbeat measurements.jsonl log.txt
+        checkpoints/
+"""
+
+import json
+import os
+import pathlib
+import tempfile
+from typing import Any
+
+STUDY, SELECTION, REFERENCE, TRIALS = (
+    "study.json",
+    "selection.json",
+    "reference.json",
+    "trials.json",
+)
+TRIAL, HPARAMS, STATUS = "trial.json", "hparams.json", "status.json"
+EVAL_MEASUREMENTS, MEASUREMENTS = "eval_measurements.csv", "measurements.csv"
+ATTEMPTS, CHECKPOINTS = "attempts", "checkpoints"
+FORMAT = "attnperf-study-1"
+
+# A trial's states; `pending` is also the state of a trial that has no status.json yet.
+STATES = ("pending", "running", "done", "diverged", "failed")
+FINISHED = ("done", "diverged", "failed")
+
+SPLITS = ("train", "validation", "test")
+TIME_COLUMNS = (
+    "score",
+    "total_duration",
+    "accumulated_submission_time",
+    "accumulated_eval_time",
+    "accumulated_logging_time",
+)
+
+# Seeds share a point's thousand: trial_3002 is point 3, seed 1. Neither more points nor more
+# seeds ever move a trial to another directory.
+SEEDS_PER_POINT = 1000
+
+
+def trial_number(point: int, seed: int) -> int:
+    """Returns n of `trial_<n>` for a point's index (from 0) and a seed (from 0), n from 1.
+
+    Raises ValueError where the pair has no directory of its own.
+    """
+    if point < 0 or not 0 <= seed < SEEDS_PER_POINT:
+        raise ValueError(
+            f"point {point}, seed {seed}: points count from 0 and seeds run from 0 to "
+            f"{SEEDS_PER_POINT - 1}"
+        )
+    return point * SEEDS_PER_POINT + seed + 1
+
+
+def trial_path(stage: str, variant: str, workload: str, point: int, seed: int) -> str:
+    """Returns a trial's directory relative to its study's directory."""
+    return f"{stage}/{variant}/{workload}_jax/trial_{trial_number(point, seed)}"
+
+
+def write_atomically(path: str | os.PathLike[str], text: str) -> None:
+    """Replaces `path` by `text` (UTF-8) so that a reader sees the old or the new, never a part."""
+    target = pathlib.Path(path)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        # fdopen().close() reports a full disk; only then may the new file take the old one's name.
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, target)
+    except BaseException:
+        pathlib.Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: str | os.PathLike[str], record: Any) -> None:
+    """Writes `record` as indented JSON, atomically."""
+    write_atomically(path, json.dumps(record, indent=2, sort_keys=False) + "\n")
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """Returns the JSON in `path`. Raises ValueError naming the file where it is not JSON."""
+    text = pathlib.Path(path).read_text(encoding="utf-8")
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}: not valid JSON ({error}); was it cut short?") from error
+
+
+def read_json_if_there(path: str | os.PathLike[str]) -> Any | None:
+    """Returns the JSON in `path`, or None where there is no such file."""
+    try:
+        return read_json(path)
+    except FileNotFoundError:
+        return None
