@@ -1,0 +1,224 @@
+"""The error table as data: one result per variant and split, before anything is laid out."""
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from analysis import metrics, paper, selection, statistics, variants
+from analysis.metrics import Metric, MissingMetric
+from analysis.paper import PaperCell
+from analysis.records import Run, Study
+from analysis.statistics import Comparison, Summary
+from sweeps import layout
+
+
+@dataclass(frozen=True)
+class SplitResult:
+    """One variant on one split: `values` maps a seed to the number at the step that validation
+    chose. `summary` is None without values, `comparison` for the baseline and without values,
+    `paper` wherever the paper prints no such number or the study is not the paper's."""
+
+    values: dict[int, float] = field(default_factory=dict)
+    summary: Summary | None = None
+    comparison: Comparison | None = None
+    paper: PaperCell | None = None
+
+
+@dataclass(frozen=True)
+class VariantResult:
+    """One row: the variant, the point whose trials it reports, n trials, a result per split."""
+
+    variant: str
+    point: int | None
+    n: int
+    splits: dict[str, SplitResult]
+    hyperparameters: dict[str, Any]
+
+    @property
+    def label(self) -> str:
+        """Returns the variant as the paper calls it."""
+        return variants.label(self.variant)
+
+    @property
+    def group(self) -> str:
+        """Returns the group within which the best is marked."""
+        return variants.group(self.variant)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A reference row of the workload's data, e.g. nearest neighbour: split to number or None."""
+
+    name: str
+    values: dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class ErrorTable:
+    """What the renderers and plots are given. `decisive` is the split of the verdict."""
+
+    study: Study
+    workload: str
+    stage: str
+    metric: Metric
+    chosen_by: Metric
+    baseline: str
+    decisive: str
+    rows: tuple[VariantResult, ...]
+    references: tuple[Reference, ...]
+    reference_note: str | None
+    problems: tuple[str, ...]
+
+    @property
+    def is_paper(self) -> bool:
+        """Returns whether the paper's column stands beside ours."""
+        return any(cell.paper for row in self.rows for cell in row.splits.values())
+
+
+def build(study: Study, stage: str | None = None, metric: str | None = None) -> ErrorTable:
+    """Returns the table of one stage (the last one unless given).
+
+    `metric` is what to show, by name: `error`, or a metric's column; unless given, what the study
+    selects by, accuracy shown as error. The step is always the one that the study's own
+    validation metric chose. Only trials that are done enter; the others are in `problems`.
+    Raises ValueError where the study has no such stage.
+    """
+    stage = _stage(study, stage)
+    chosen_by = selection.study_metric(study)
+    shown = metrics.get(metric) if metric else metrics.shown_for(chosen_by.source)
+    problems = _stage_problems(study, stage)
+    names = sorted(_variant_names(study, stage), key=variants.order)
+    rows = [_row(study, stage, name, shown, chosen_by, problems) for name in names]
+    baseline = str(study.config.get("baseline", "standard"))
+    workload = _workload(study)
+    references, note = _references(study, workload, shown)
+    return ErrorTable(
+        study=study,
+        workload=workload,
+        stage=stage,
+        metric=shown,
+        chosen_by=chosen_by,
+        baseline=baseline,
+        decisive="test" if any(row.splits["test"].values for row in rows) else "validation",
+        rows=tuple(_compared(rows, baseline, shown)),
+        references=references,
+        reference_note=note,
+        problems=tuple(dict.fromkeys(problems)),
+    )
+
+
+def _stage(study: Study, stage: str | None) -> str:
+    if not study.stages:
+        raise ValueError(f"{study.directory}/{layout.STUDY}: it names no stages")
+    if stage is None:
+        return study.stages[-1]
+    if stage not in study.stages:
+        raise ValueError(f"no stage {stage!r} in {study.name}; it has {', '.join(study.stages)}")
+    return stage
+
+
+def _workload(study: Study) -> str:
+    named = study.config.get("workload")
+    return str(named or (study.runs[0].workload if study.runs else "unknown workload"))
+
+
+def _variant_names(study: Study, stage: str) -> set[str]:
+    """Every variant that the stage plans; before it is planned, every one of the study's."""
+    planned = {run.variant for run in study.stage(stage)}
+    return planned or {str(name) for name in study.config.get("variants", ())}
+
+
+def _stage_problems(study: Study, stage: str) -> list[str]:
+    """Problems of no particular trial, and the stage's own absence; trials add theirs later."""
+    of_runs = {problem for run in study.runs for problem in run.problems}
+    problems = [problem for problem in study.problems if problem not in of_runs]
+    if stage not in study.planned:
+        problems.append(f"missing: {stage}/{layout.TRIALS}: the stage has not begun")
+    return problems
+
+
+def _row(
+    study: Study, stage: str, variant: str, shown: Metric, chosen_by: Metric, problems: list[str]
+) -> VariantResult:
+    point = selection.chosen_point(study, stage, variant)
+    runs = [run for run in study.stage(stage) if run.variant == variant and run.point == point]
+    if point is None:
+        problems.append(f"missing: {stage}/{variant}: no point was chosen for it by validation")
+    problems += [problem for run in runs for problem in run.problems]
+    chosen = {run: _chosen_row(run, chosen_by, problems) for run in runs if run.state == "done"}
+    usable = {run: row for run, row in chosen.items() if row is not None}
+    splits = {split: _split(usable, split, shown, problems) for split in layout.SPLITS}
+    if study.is_paper_protocol and shown.name == "error":
+        splits = {
+            split: dataclasses.replace(result, paper=paper.cell(variant, split))
+            for split, result in splits.items()
+        }
+    hyperparameters = runs[0].variant_hyperparameters if runs else {}
+    return VariantResult(variant, point, len(usable), splits, hyperparameters)
+
+
+def _chosen_row(run: Run, chosen_by: Metric, problems: list[str]) -> dict[str, float] | None:
+    try:
+        row = selection.best_step(run, chosen_by.source)
+    except MissingMetric as error:
+        problems.append(f"missing: {error}")
+        return None
+    if row is None and run.last_step is not None:
+        problems.append(f"missing: {run.name}: no finite {chosen_by.column('validation')}")
+    return row
+
+
+def _split(
+    chosen: dict[Run, dict[str, float]], split: str, shown: Metric, problems: list[str]
+) -> SplitResult:
+    values = {}
+    for run, row in chosen.items():
+        if shown.column(split) not in row:
+            problems.append(f"missing: {run.name}: no column {shown.column(split)}")
+        elif math.isfinite(row[shown.column(split)]):
+            values[run.seed] = float(shown.shown(row[shown.column(split)]))
+        else:
+            step = int(row["global_step"])
+            problems.append(f"missing: {run.name}: no {shown.column(split)} at step {step}")
+    return SplitResult(values, statistics.summarise(list(values.values())) if values else None)
+
+
+def _compared(rows: list[VariantResult], baseline: str, shown: Metric) -> list[VariantResult]:
+    """Returns the rows with their comparisons, corrected over the variants of each split."""
+    against = next((row for row in rows if row.variant == baseline), None)
+    if against is None:
+        return rows
+    for split in layout.SPLITS:
+        others = [row for row in rows if row.variant != baseline and row.splits[split].values]
+        pairs = [
+            statistics.paired(row.splits[split].values, against.splits[split].values)
+            for row in others
+        ]
+        judged = statistics.judged(pairs, shown.lower_is_better)
+        rows = _with_comparisons(rows, split, {r.variant: c for r, c in zip(others, judged, strict=True)})
+    return rows
+
+
+def _with_comparisons(
+    rows: list[VariantResult], split: str, comparisons: dict[str, Comparison]
+) -> list[VariantResult]:
+    def updated(row: VariantResult) -> VariantResult:
+        result = dataclasses.replace(row.splits[split], comparison=comparisons.get(row.variant))
+        return dataclasses.replace(row, splits=row.splits | {split: result})
+
+    return [updated(row) for row in rows]
+
+
+def _references(
+    study: Study, workload: str, shown: Metric
+) -> tuple[tuple[Reference, ...], str | None]:
+    entry = study.references.get(workload) or {}
+    rows = tuple(
+        Reference(
+            str(row.get("name", "unnamed")),
+            {split: row.get(f"{split}/{shown.name}") for split in layout.SPLITS},
+        )
+        for row in entry.get("rows", ())
+    )
+    return rows, entry.get("note")

@@ -1,0 +1,75 @@
+"""What the reader hands on: a run, and the study that it belongs to."""
+
+import pathlib
+from dataclasses import dataclass, field
+from typing import Any
+
+from analysis.measurements import STEP, Columns
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One trial and what it measured; also one that was planned and has measured nothing.
+
+    `evals` are the rows of eval_measurements.csv and `trains` those of measurements.csv: a
+    column's name to an array [rows], by ascending `global_step`, empty where there is no file.
+    `point` is the index of the hyperparameter point (AlgoPerf's published logs: the n of
+    trial_<n>). `state` is one of `sweeps.layout.STATES`, `reason` what the trial said about it.
+    `steps` is the planned budget, None where nothing on disk states it. `metric` is the name of
+    the metric the workload's target is set in. `problems` and `notes` are complete sentences
+    that name the trial.
+    """
+
+    workload: str
+    variant: str
+    stage: str
+    point: int
+    seed: int
+    path: pathlib.Path
+    name: str
+    state: str
+    reason: str | None = None
+    steps: int | None = None
+    metric: str = "accuracy"
+    hyperparameters: dict[str, Any] = field(default_factory=dict)
+    variant_hyperparameters: dict[str, Any] = field(default_factory=dict)
+    evals: Columns = field(default_factory=dict, repr=False)
+    trains: Columns = field(default_factory=dict, repr=False)
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def last_step(self) -> int | None:
+        """Returns the step of the last evaluation, None where there is none."""
+        steps = self.evals.get(STEP, ())
+        return int(steps[-1]) if len(steps) else None
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """A study's directory, read.
+
+    `problems` holds one sentence for every trial that is missing, truncated, duplicated, failed,
+    diverged or unfinished, and for every file that could not be read; `notes` what is worth
+    knowing and wrong with nothing. `selection` is selection.json, None until a point was chosen;
+    `references` maps a workload to its entry of reference.json. `planned` holds the stages whose
+    trials.json exists. `published` is True for AlgoPerf's own logs, which have none of these.
+    """
+
+    name: str
+    config: dict[str, Any]
+    runs: tuple[Run, ...]
+    problems: tuple[str, ...]
+    directory: pathlib.Path
+    notes: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()
+    planned: tuple[str, ...] = ()
+    points: tuple[dict[str, Any], ...] = ()
+    selection: dict[str, Any] | None = None
+    references: dict[str, Any] = field(default_factory=dict)
+    is_paper_protocol: bool = False
+    published: bool = False
+
+    def stage(self, name: str) -> tuple[Run, ...]:
+        """Returns the runs of one stage."""
+        return tuple(run for run in self.runs if run.stage == name)

@@ -1,0 +1,142 @@
+"""Reads a study's directory, ours or one that AlgoPerf published, into runs and problems.
+
+Nothing is skipped in silence: every planned trial becomes a run, whatever is left of it on disk,
+and whatever is wrong with it is named in `problems`.
+"""
+
+import collections
+import pathlib
+from typing import Any
+
+from analysis import published, trials
+from analysis.records import Run, Study
+from sweeps import layout
+
+__all__ = ["NotAStudy", "Run", "Study", "read_study"]
+
+# What an entry of trials.json cannot do without.
+NEEDED = {"path": str, "variant": str, "workload": str, "point": int, "seed": int}
+
+
+class NotAStudy(ValueError):
+    """The directory holds no study; the message says what was looked for."""
+
+
+def read_study(directory: str | pathlib.Path) -> Study:
+    """Returns the study in `directory`: the directory that holds study.json, or AlgoPerf's logs
+    (`study_<seed>/<workload>_jax/trial_<n>` in it or one directory further down).
+
+    Raises NotAStudy where it holds neither, or where study.json itself cannot be used.
+    """
+    root = pathlib.Path(directory)
+    if (root / layout.STUDY).is_file():
+        return _read_ours(root)
+    if logs := published.read_logs(root):
+        return logs
+    raise NotAStudy(_looked_for(root))
+
+
+def _looked_for(root: pathlib.Path) -> str:
+    if not root.is_dir():
+        return f"{root}: no such directory; give a study's directory, the one with {layout.STUDY}"
+    inside = sorted(path.parent.name for path in root.glob(f"*/{layout.STUDY}"))
+    hint = f"; did you mean one of these in it: {', '.join(inside)}" if inside else ""
+    return (
+        f"{root}: no study here: looked for {layout.STUDY} and for AlgoPerf's "
+        f"{published.PATTERN}{hint}"
+    )
+
+
+def _read_ours(root: pathlib.Path) -> Study:
+    record = _study_record(root / layout.STUDY)
+    points = tuple(record.get("points") or ())
+    problems: list[str] = []
+    stages = tuple(record.get("stages") or ())
+    entries = {stage: _planned(root, stage, problems) for stage in stages}
+    unique = _unique([entry for listed in entries.values() for entry in listed or ()], problems)
+    runs = tuple(trials.read_trial(root, entry, points) for entry in unique)
+    selection = _optional(root / layout.SELECTION, problems)
+    return Study(
+        name=str(record.get("name", root.name)),
+        config=record["config"],
+        runs=runs,
+        problems=(*problems, *(problem for run in runs for problem in run.problems)),
+        directory=root,
+        notes=(*(note for run in runs for note in run.notes), *_unlisted(root, stages, runs)),
+        stages=stages,
+        planned=tuple(stage for stage, listed in entries.items() if listed is not None),
+        points=points,
+        selection=selection,
+        references=_optional(root / layout.REFERENCE, problems) or {},
+        is_paper_protocol=bool(record.get("is_paper_protocol")),
+    )
+
+
+def _study_record(path: pathlib.Path) -> dict[str, Any]:
+    """Raises NotAStudy where study.json is damaged, of another format, or lacks its config."""
+    try:
+        record = layout.read_json(path)
+    except (ValueError, OSError) as error:
+        raise NotAStudy(str(error)) from error
+    found = record.get("format") if isinstance(record, dict) else None
+    if found != layout.FORMAT:
+        raise NotAStudy(f"{path}: format is {found!r}; this reads {layout.FORMAT!r}")
+    if not isinstance(record.get("config"), dict):
+        raise NotAStudy(f"{path}: it has no object 'config'; was it written by hand?")
+    return record
+
+
+def _planned(root: pathlib.Path, stage: str, problems: list[str]) -> list[dict] | None:
+    """Returns the trials that a stage consists of, None where it has not been planned yet."""
+    listed = _optional(root / stage / layout.TRIALS, problems)
+    if listed is None:
+        return None
+    entries = listed.get("trials") or []
+    problems += [
+        f"unreadable: {stage}/{layout.TRIALS}: an entry without {', '.join(NEEDED)}: {entry}"
+        for entry in entries
+        if not _usable(entry)
+    ]
+    return [entry for entry in entries if _usable(entry)]
+
+
+def _usable(entry: Any) -> bool:
+    return isinstance(entry, dict) and all(
+        isinstance(entry.get(name), kind) for name, kind in NEEDED.items()
+    )
+
+
+def _optional(path: pathlib.Path, problems: list[str]) -> dict[str, Any] | None:
+    """Returns the JSON object in `path`, None where it is missing or, then named, damaged."""
+    try:
+        record = layout.read_json_if_there(path)
+    except (ValueError, OSError) as error:
+        problems.append(f"unreadable: {error}")
+        return None
+    if record is not None and not isinstance(record, dict):
+        problems.append(f"unreadable: {path}: not a JSON object")
+        return None
+    return record
+
+
+def _unique(entries: list[dict], problems: list[str]) -> list[dict]:
+    """Returns the entries with each directory once, naming those that are planned twice."""
+    counts = collections.Counter(entry["path"] for entry in entries)
+    problems += [
+        f"duplicated: {path}: planned {count} times in {layout.TRIALS}, read once"
+        for path, count in counts.items()
+        if count > 1
+    ]
+    return list({entry["path"]: entry for entry in entries}.values())
+
+
+def _unlisted(root: pathlib.Path, stages: tuple[str, ...], runs: tuple[Run, ...]) -> list[str]:
+    """Names trial directories that no list plans: leavings of an earlier selection or budget."""
+    planned = {run.name for run in runs}
+    found = (
+        path.relative_to(root).as_posix()
+        for stage in stages
+        for path in sorted((root / stage).glob("*/*_jax/trial_*"))
+        if path.is_dir()
+    )
+    return [f"{name}: not planned any more, left out" for name in found if name not in planned]

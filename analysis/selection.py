@@ -1,0 +1,107 @@
+"""What validation chooses: a step of every trial, a point of every search.
+
+The rule, which the driver follows between its stages too:
+
+- a trial's best evaluation is the one with the highest validation metric (the lowest where less
+  is better: wer, loss), the first such on ties, evaluations that are not finite left out;
+- train and test are reported at that step and never choose anything;
+- a search's best point is the one whose trials have the best median, over seeds, of that best
+  validation metric, the lower index on ties;
+- a diverged or failed trial, one that has not finished, and one without a finite evaluation is
+  never chosen: among a point's seeds it counts as worse than every number.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from analysis import metrics
+from analysis.measurements import STEP
+from analysis.metrics import Metric, MissingMetric
+from analysis.records import Run, Study
+from sweeps import layout
+
+VALIDATION = "validation"
+
+
+def best_index(run: Run, metric: str | None = None) -> int | None:
+    """Returns the index into `run.evals` of the best evaluation by validation, None where no
+    evaluation is finite. `metric` is the name of a metric, the run's own unless given.
+
+    Raises MissingMetric where the evaluations have no such column.
+    """
+    if not len(run.evals.get(STEP, ())):
+        return None
+    chosen = metrics.get(metric or run.metric)
+    values = chosen.read(run.evals, VALIDATION, f"{run.name}/{layout.EVAL_MEASUREMENTS}")
+    losses = -values if chosen.mode == "max" else values
+    finite = np.isfinite(losses)
+    return int(np.argmin(np.where(finite, losses, np.inf))) if finite.any() else None
+
+
+def best_step(run: Run, metric: str | None = None) -> dict[str, float] | None:
+    """Returns the best evaluation by validation, a column's name to its value (`global_step`
+    among them, an int), or None where no evaluation is finite. Arguments and errors as for
+    `best_index`."""
+    index = best_index(run, metric)
+    if index is None:
+        return None
+    return {name: values[index].item() for name, values in run.evals.items()}
+
+
+def validation_loss(run: Run, metric: str | None = None) -> float:
+    """Returns the best validation metric turned so that less is better: the number by which
+    points are ranked, inf for a run that is never chosen."""
+    if run.state != "done":
+        return float("inf")
+    try:
+        row = best_step(run, metric)
+    except MissingMetric:
+        row = None
+    if row is None:
+        return float("inf")
+    chosen = metrics.get(metric or run.metric)
+    value = row[chosen.column(VALIDATION)]
+    return -value if chosen.mode == "max" else value
+
+
+def point_losses(runs: Iterable[Run], metric: str | None = None) -> dict[int, float]:
+    """Returns the median over seeds of `validation_loss` for every point, in point order."""
+    losses: dict[int, list[float]] = {}
+    for run in runs:
+        losses.setdefault(run.point, []).append(validation_loss(run, metric))
+    return {point: _median(losses[point]) for point in sorted(losses)}
+
+
+def _median(losses: Sequence[float]) -> float:
+    """The median where some are inf: numpy's would make the mean of two infs, and warn."""
+    ordered = sorted(losses)
+    middle = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return middle[0] if middle[0] == middle[1] else (middle[0] + middle[1]) / 2
+
+
+def best_point(runs: Iterable[Run], metric: str | None = None) -> int | None:
+    """Returns the index of the best point among `runs` (trials of one variant), None where no
+    trial can be chosen."""
+    losses = point_losses(runs, metric)
+    best = min(losses, key=losses.__getitem__, default=None)
+    return None if best is None or losses[best] == float("inf") else best
+
+
+def chosen_point(study: Study, stage: str, variant: str) -> int | None:
+    """Returns the point whose trials represent `variant` in a table of `stage`.
+
+    selection.json decides where it exists. Where it does not (a study that only ran `grid`, or
+    one that was never tuned), the rule above is applied to that stage's trials themselves.
+    """
+    if study.selection is not None:
+        return study.selection.get("points", {}).get(variant)
+    runs = [run for run in study.stage(stage) if run.variant == variant]
+    return best_point(runs, study_metric(study).source)
+
+
+def study_metric(study: Study) -> Metric:
+    """Returns the metric that chooses in this study: selection.json's, else the runs' own."""
+    if study.selection and study.selection.get("metric"):
+        return metrics.get(study.selection["metric"])
+    return metrics.get(study.runs[0].metric if study.runs else "accuracy")
