@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from analysis import metrics, paper, selection, statistics, variants
-from analysis.metrics import Metric, MissingMetric
+from analysis.metrics import Metric, MissingMetricError
 from analysis.paper import PaperCell
 from analysis.records import Run, Study
 from analysis.statistics import Comparison, Summary
@@ -82,12 +82,14 @@ def build(study: Study, stage: str | None = None, metric: str | None = None) -> 
     `metric` is what to show, by name: `error`, or a metric's column; unless given, what the study
     selects by, accuracy shown as error. The step is always the one that the study's own
     validation metric chose. Only trials that are done enter; the others are in `problems`.
-    Raises ValueError where the study has no such stage.
+    Raises ValueError where the study has no such stage, MissingMetricError where there are
+    evaluations and none has a column of the metric.
     """
     stage = _stage(study, stage)
     chosen_by = selection.study_metric(study)
     shown = metrics.get(metric) if metric else metrics.shown_for(chosen_by.source)
     problems = _stage_problems(study, stage)
+    _check_columns(study.stage(stage), shown, problems)
     names = sorted(_variant_names(study, stage), key=variants.order)
     rows = [_row(study, stage, name, shown, chosen_by, problems) for name in names]
     baseline = str(study.config.get("baseline", "standard"))
@@ -138,6 +140,20 @@ def _stage_problems(study: Study, stage: str) -> list[str]:
     return problems
 
 
+def _check_columns(runs: tuple[Run, ...], shown: Metric, problems: list[str]) -> None:
+    """Says once what no trial has; what some trials lack is said for each of them."""
+    measured = [run for run in runs if run.evals]
+    absent = [
+        split
+        for split in layout.SPLITS
+        if measured and not any(shown.column(split) in run.evals for run in measured)
+    ]
+    if len(absent) == len(layout.SPLITS):
+        run = measured[0]
+        shown.read(run.evals, selection.VALIDATION, f"{run.name}/{layout.EVAL_MEASUREMENTS}")
+    problems += [f"missing: no trial has a column {shown.column(split)}" for split in absent]
+
+
 def _row(
     study: Study, stage: str, variant: str, shown: Metric, chosen_by: Metric, problems: list[str]
 ) -> VariantResult:
@@ -161,7 +177,7 @@ def _row(
 def _chosen_row(run: Run, chosen_by: Metric, problems: list[str]) -> dict[str, float] | None:
     try:
         row = selection.best_step(run, chosen_by.source)
-    except MissingMetric as error:
+    except MissingMetricError as error:
         problems.append(f"missing: {error}")
         return None
     if row is None and run.last_step is not None:
@@ -173,11 +189,14 @@ def _split(
     chosen: dict[Run, dict[str, float]], split: str, shown: Metric, problems: list[str]
 ) -> SplitResult:
     values = {}
+    somewhere = any(shown.column(split) in row for row in chosen.values())
     for run, row in chosen.items():
         if shown.column(split) not in row:
+            if not somewhere:
+                continue
             problems.append(f"missing: {run.name}: no column {shown.column(split)}")
         elif math.isfinite(row[shown.column(split)]):
-            values[run.seed] = float(shown.shown(row[shown.column(split)]))
+            values[run.seed] = shown.shown(row[shown.column(split)])
         else:
             step = int(row["global_step"])
             problems.append(f"missing: {run.name}: no {shown.column(split)} at step {step}")
@@ -196,7 +215,9 @@ def _compared(rows: list[VariantResult], baseline: str, shown: Metric) -> list[V
             for row in others
         ]
         judged = statistics.judged(pairs, shown.lower_is_better)
-        rows = _with_comparisons(rows, split, {r.variant: c for r, c in zip(others, judged, strict=True)})
+        rows = _with_comparisons(
+            rows, split, {r.variant: c for r, c in zip(others, judged, strict=True)}
+        )
     return rows
 
 

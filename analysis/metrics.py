@@ -1,7 +1,7 @@
 """Metrics by name: which column holds one, whether lower is better, how a table shows it."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -11,8 +11,10 @@ from sweeps import layout
 # AlgoPerf's metrics of which more is better; of every other metric (wer, loss, ...) less is.
 HIGHER_IS_BETTER = ("accuracy", "bleu", "mean_average_precision", "ssim")
 
+Values = TypeVar("Values", float, np.ndarray)
 
-class MissingMetric(ValueError):
+
+class MissingMetricError(ValueError):
     """No evaluation has the metric's column; the message lists the columns there are."""
 
 
@@ -48,17 +50,17 @@ class Metric:
         or test."""
         return f"{split}/{self.source}"
 
-    def shown(self, values: np.ndarray) -> np.ndarray:
-        """Returns the numbers to show for a column's `values`, same shape."""
+    def shown(self, values: Values) -> Values:
+        """Returns the number to show for a column's value, or the array of them for an array."""
         return 1 - values if self.is_complement else values
 
     def read(self, columns: Columns, split: str, where: str) -> np.ndarray:
         """Returns the column itself, float64 [rows], of the file that `where` names.
 
-        Raises MissingMetric where the file has no such column.
+        Raises MissingMetricError where the file has no such column.
         """
         if self.column(split) not in columns:
-            raise MissingMetric(self._missing(columns, split, where))
+            raise MissingMetricError(self._missing(columns, split, where))
         return columns[self.column(split)]
 
     def _missing(self, columns: Columns, split: str, where: str) -> str:

@@ -41,8 +41,8 @@ class Run:
     @property
     def last_step(self) -> int | None:
         """Returns the step of the last evaluation, None where there is none."""
-        steps = self.evals.get(STEP, ())
-        return int(steps[-1]) if len(steps) else None
+        steps = self.evals.get(STEP)
+        return None if steps is None or not steps.size else int(steps[-1])
 
 
 @dataclass(frozen=True, eq=False)

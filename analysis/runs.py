@@ -12,13 +12,13 @@ from analysis import published, trials
 from analysis.records import Run, Study
 from sweeps import layout
 
-__all__ = ["NotAStudy", "Run", "Study", "read_study"]
+__all__ = ["NotAStudyError", "Run", "Study", "read_study"]
 
 # What an entry of trials.json cannot do without.
 NEEDED = {"path": str, "variant": str, "workload": str, "point": int, "seed": int}
 
 
-class NotAStudy(ValueError):
+class NotAStudyError(ValueError):
     """The directory holds no study; the message says what was looked for."""
 
 
@@ -26,14 +26,14 @@ def read_study(directory: str | pathlib.Path) -> Study:
     """Returns the study in `directory`: the directory that holds study.json, or AlgoPerf's logs
     (`study_<seed>/<workload>_jax/trial_<n>` in it or one directory further down).
 
-    Raises NotAStudy where it holds neither, or where study.json itself cannot be used.
+    Raises NotAStudyError where it holds neither, or where study.json itself cannot be used.
     """
     root = pathlib.Path(directory)
     if (root / layout.STUDY).is_file():
         return _read_ours(root)
     if logs := published.read_logs(root):
         return logs
-    raise NotAStudy(_looked_for(root))
+    raise NotAStudyError(_looked_for(root))
 
 
 def _looked_for(root: pathlib.Path) -> str:
@@ -73,16 +73,16 @@ def _read_ours(root: pathlib.Path) -> Study:
 
 
 def _study_record(path: pathlib.Path) -> dict[str, Any]:
-    """Raises NotAStudy where study.json is damaged, of another format, or lacks its config."""
+    """Raises NotAStudyError where study.json is damaged, of another format, or lacks its config."""
     try:
         record = layout.read_json(path)
     except (ValueError, OSError) as error:
-        raise NotAStudy(str(error)) from error
+        raise NotAStudyError(str(error)) from error
     found = record.get("format") if isinstance(record, dict) else None
     if found != layout.FORMAT:
-        raise NotAStudy(f"{path}: format is {found!r}; this reads {layout.FORMAT!r}")
+        raise NotAStudyError(f"{path}: format is {found!r}; this reads {layout.FORMAT!r}")
     if not isinstance(record.get("config"), dict):
-        raise NotAStudy(f"{path}: it has no object 'config'; was it written by hand?")
+        raise NotAStudyError(f"{path}: it has no object 'config'; was it written by hand?")
     return record
 
 

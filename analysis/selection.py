@@ -17,7 +17,7 @@ import numpy as np
 
 from analysis import metrics
 from analysis.measurements import STEP
-from analysis.metrics import Metric, MissingMetric
+from analysis.metrics import Metric, MissingMetricError
 from analysis.records import Run, Study
 from sweeps import layout
 
@@ -28,7 +28,7 @@ def best_index(run: Run, metric: str | None = None) -> int | None:
     """Returns the index into `run.evals` of the best evaluation by validation, None where no
     evaluation is finite. `metric` is the name of a metric, the run's own unless given.
 
-    Raises MissingMetric where the evaluations have no such column.
+    Raises MissingMetricError where the evaluations have no such column.
     """
     if not len(run.evals.get(STEP, ())):
         return None
@@ -56,7 +56,7 @@ def validation_loss(run: Run, metric: str | None = None) -> float:
         return float("inf")
     try:
         row = best_step(run, metric)
-    except MissingMetric:
+    except MissingMetricError:
         row = None
     if row is None:
         return float("inf")

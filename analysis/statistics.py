@@ -142,9 +142,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """Returns the p-values corrected for their number, in the order given; nan stays nan and is
     not counted. Holm (1979), "A simple sequentially rejective multiple test procedure": the i-th
     smallest of m (from 0) times m - i, at most 1, never below a smaller one's."""
-    defined = sorted(
-        (p, index) for index, p in enumerate(p_values) if not math.isnan(p)
-    )
+    defined = sorted((p, index) for index, p in enumerate(p_values) if not math.isnan(p))
     corrected = [math.nan] * len(p_values)
     highest = 0.0
     for rank, (p, index) in enumerate(defined):

@@ -116,9 +116,8 @@ def _state_problems(run: Run, published: bool, record: dict[str, Any]) -> list[s
     if not published:
         problems.append(f"missing: {run.name}: {run.state}, no {layout.EVAL_MEASUREMENTS}")
     elif run.state in ("pending", "running"):
-        problems.append(
-            f"unfinished: {run.name}: {run.state}, last evaluation at {run.last_step} of {run.steps}"
-        )
+        reached = f"last evaluation at step {run.last_step} of {run.steps}"
+        problems.append(f"unfinished: {run.name}: {run.state}, {reached}")
     elif run.state == "done":
         problems += _short(run, record.get("eval_every"))
     return problems

@@ -1,0 +1,123 @@
+"""learning_curves.png: the validation metric by step, one panel per modifier."""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import EngFormatter
+
+from analysis import style, variants
+from analysis.error_table import ErrorTable
+from analysis.measurements import STEP
+from analysis.metrics import Metric
+from analysis.records import Run
+from analysis.selection import VALIDATION
+
+Curve = tuple[np.ndarray, np.ndarray]
+
+
+def draw(table: ErrorTable) -> Figure | None:
+    """Returns the figure, None where no trial of the table has a curve.
+
+    Every panel holds the mixers with one set of modifiers, so that Standard and LASER lie side
+    by side: line = median over seeds, band = smallest to largest.
+    """
+    curves = {row.variant: curve for row in table.rows if (curve := _curve(table, row.variant))}
+    if not curves:
+        return None
+    panels: dict[str, list[str]] = {}
+    for name in curves:
+        panels.setdefault(variants.modifier_label(name) or "no modifier", []).append(name)
+    columns = 1 if len(panels) == 1 else 2
+    rows = -(-len(panels) // columns)
+    figure = style.figure(7.2 if columns == 1 else 10.0, 0.9 + 3.0 * rows + (rows == 1))
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    for axes, (title, names) in zip(grid.flat, panels.items(), strict=False):
+        _panel(axes, title, {name: curves[name] for name in names}, table)
+    for unused in grid.flat[len(panels) :]:
+        unused.set_visible(False)
+    _finish(figure, grid, table, curves)
+    return figure
+
+
+def _curve(table: ErrorTable, variant: str) -> Curve | None:
+    """Returns steps [N] and the numbers [seeds, N] at the steps that every seed evaluated."""
+    row = next(row for row in table.rows if row.variant == variant)
+    runs = [
+        run
+        for run in table.study.stage(table.stage)
+        if run.variant == variant and run.point == row.point and run.state == "done"
+    ]
+    measured = [run for run in runs if table.metric.column(VALIDATION) in run.evals]
+    if not measured:
+        return None
+    steps = _shared_steps(measured)
+    if not steps.size:
+        return None
+    return steps, np.stack([_at(run, steps, table.metric) for run in measured])
+
+
+def _shared_steps(runs: list[Run]) -> np.ndarray:
+    steps = runs[0].evals[STEP]
+    for run in runs[1:]:
+        steps = np.intersect1d(steps, run.evals[STEP])
+    return steps
+
+
+def _at(run: Run, steps: np.ndarray, metric: Metric) -> np.ndarray:
+    values = metric.shown(run.evals[metric.column(VALIDATION)])
+    return values[np.isin(run.evals[STEP], steps)]
+
+
+def _panel(axes: Axes, title: str, curves: dict[str, Curve], table: ErrorTable) -> None:
+    style.tidy(axes)
+    axes.set_title(title, fontsize=11, loc="left")
+    for name, (steps, values) in curves.items():
+        colour, marker = style.look(name)
+        middle = np.median(values, axis=0)
+        axes.fill_between(
+            steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.18, linewidth=0
+        )
+        every = max(1, len(steps) // 8)
+        axes.plot(
+            steps, middle, color=colour, marker=marker, markevery=every, markersize=5, linewidth=1.6
+        )
+    for reference, dashes in zip(table.references, style.REFERENCE_LINES, strict=False):
+        if (value := reference.values[VALIDATION]) is not None:
+            axes.axhline(value, color=style.GREY, linestyle=dashes, linewidth=1.1)
+
+
+def _finish(figure: Figure, grid: np.ndarray, table: ErrorTable, curves: dict[str, Curve]) -> None:
+    if style.spans_decades(np.concatenate([values.ravel() for _, values in curves.values()])):
+        style.log_axis(grid.flat[0].yaxis)
+    figure.supylabel(f"validation {table.metric.name}", fontsize=10)
+    for axes in grid[-1]:
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.set_xlabel("training step", fontsize=10)
+    most = max(len(values) for _, values in curves.values())
+    figure.suptitle(
+        f"{table.study.name}: {table.workload}, median and range of {most} seeds"
+        if most > 1
+        else f"{table.study.name}: {table.workload}, one seed",
+        fontsize=12,
+    )
+    style.legend(figure, _handles(table, curves))
+
+
+def _handles(table: ErrorTable, curves: dict[str, Curve]) -> list[Line2D]:
+    looks = {variants.group(name): style.look(name) for name in curves}
+    handles = [
+        style.key(group, color=colour, marker=marker, ms=5, ls="-")
+        for group, (colour, marker) in looks.items()
+    ]
+    return handles + reference_handles(table, VALIDATION)
+
+
+def reference_handles(table: ErrorTable, split: str) -> list[Line2D]:
+    """Returns the legend's entries of the reference rows that have a number on `split`, with it:
+    a line can lie outside the axes."""
+    return [
+        style.key(f"{reference.name} (reference) {value:.4g}", color=style.GREY, ls=dashes)
+        for reference, dashes in zip(table.references, style.REFERENCE_LINES, strict=False)
+        if (value := reference.values[split]) is not None
+    ]

@@ -1,0 +1,147 @@
+"""What `runs` prints: every trial with its state, medians over seeds, problems by name."""
+
+import json
+import math
+import statistics as stdlib_statistics
+from typing import Any
+
+from analysis import grid, metrics, selection, variants
+from analysis.grid import Cell, Column, Document, Grid
+from analysis.metrics import MissingMetricError
+from analysis.records import Run, Study
+
+
+def document(study: Study) -> Document:
+    """Returns two grids: one line per trial, and medians over seeds where there are several."""
+    missing = [problem for run in study.runs if (problem := _missing_metric(run))]
+    return Document(
+        title=f"{study.name}: {len(study.runs)} trials",
+        grids=(_trials(study), *_medians(study)),
+        notes=(
+            "best: the validation metric at the evaluation that it chooses itself, first on ties.",
+            *study.notes,
+        ),
+        problems=(*study.problems, *missing),
+    )
+
+
+def _missing_metric(run: Run) -> str | None:
+    try:
+        selection.best_index(run)
+    except MissingMetricError as error:
+        return f"missing: {error}"
+    return None
+
+
+def best_shown(run: Run) -> tuple[str, float, int] | None:
+    """Returns the name of the number shown (error for accuracy), the number at the step that
+    validation chose, and that step; None where no evaluation can be chosen."""
+    try:
+        row = selection.best_step(run)
+    except MissingMetricError:
+        return None
+    if row is None:
+        return None
+    shown = metrics.shown_for(run.metric)
+    value = row[shown.column(selection.VALIDATION)]
+    return shown.name, shown.shown(value), int(row["global_step"])
+
+
+def _trials(study: Study) -> Grid:
+    names = (
+        "Trial",
+        "Variant",
+        "Point",
+        "Seed",
+        "State",
+        "Step",
+        "of",
+        "Metric",
+        "Best",
+        "at step",
+    )
+    words = {"Trial", "Variant", "State", "Metric"}
+    rows = [_trial_cells(run) for run in study.runs]
+    columns = tuple(Column(name, numeric=name not in words) for name in names)
+    return Grid("Trials", columns, (tuple(rows),))
+
+
+def _trial_cells(run: Run) -> tuple[Cell, ...]:
+    name, value, step = best_shown(run) or ("", math.nan, None)
+    texts = (run.name, variants.label(run.variant), run.point, run.seed, run.state)
+    steps = (_or_dash(run.last_step), _or_dash(run.steps))
+    return (*(Cell(str(text)) for text in texts), *steps, Cell(name), grid.number(value, 5),
+            _or_dash(step))  # fmt: skip
+
+
+def _or_dash(value: int | None) -> Cell:
+    return Cell(grid.NOTHING if value is None else str(value))
+
+
+Key = tuple[str, str, str, int]
+
+
+def medians(study: Study) -> dict[Key, tuple[str, list[float]]]:
+    """Returns (stage, variant, workload, point) to the metric's name and the numbers of its
+    seeds' trials that are done."""
+    found: dict[Key, tuple[str, list[float]]] = {}
+    for run in study.runs:
+        best = best_shown(run)
+        if best is not None and run.state == "done":
+            key = (run.stage, run.variant, run.workload, run.point)
+            found.setdefault(key, (best[0], []))[1].append(best[1])
+    return found
+
+
+def _medians(study: Study) -> list[Grid]:
+    found = medians(study)
+    if not any(len(values) > 1 for _, values in found.values()):
+        return []
+    names = ("Stage", "Variant", "Workload", "Point", "Metric", "n", "Median", "SD")
+    words = {"Stage", "Variant", "Workload", "Metric"}
+    rows = [_median_cells(key, name, values) for key, (name, values) in sorted(found.items())]
+    columns = tuple(Column(name, numeric=name not in words) for name in names)
+    return [Grid("Best validation metric over seeds", columns, (tuple(rows),))]
+
+
+def _median_cells(key: Key, name: str, values: list[float]) -> tuple[Cell, ...]:
+    stage, variant, workload, point = key
+    spread = stdlib_statistics.stdev(values) if len(values) > 1 else None
+    texts = (stage, variants.label(variant), workload, str(point), name, str(len(values)))
+    middle = stdlib_statistics.median(values)
+    return (*(Cell(text) for text in texts), grid.number(middle, 5), grid.number(spread, 5))
+
+
+def to_json(study: Study) -> str:
+    """Returns the study and its trials as JSON (no curves: they are in the CSV files)."""
+    record = {
+        "name": study.name,
+        "directory": str(study.directory),
+        "published": study.published,
+        "problems": list(document(study).problems),
+        "notes": list(study.notes),
+        "runs": [_run_record(run) for run in study.runs],
+    }
+    return json.dumps(record, indent=2, allow_nan=False) + "\n"
+
+
+def _run_record(run: Run) -> dict[str, Any]:
+    name, value, step = best_shown(run) or (None, None, None)
+    return {
+        "name": run.name,
+        "stage": run.stage,
+        "variant": run.variant,
+        "workload": run.workload,
+        "point": run.point,
+        "seed": run.seed,
+        "state": run.state,
+        "reason": run.reason,
+        "steps": run.steps,
+        "last_step": run.last_step,
+        "hyperparameters": run.hyperparameters,
+        "variant_hyperparameters": run.variant_hyperparameters,
+        "metric": name,
+        "best_validation": value,
+        "best_step": step,
+        "problems": list(run.problems),
+    }

@@ -1,0 +1,45 @@
+"""Writes a study's plots as PNG files."""
+
+import os
+import pathlib
+import tempfile
+from collections.abc import Iterator
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from analysis import curves, hyperparameters, intervals
+from analysis.error_table import ErrorTable
+
+# File to (what draws it, why it can be absent).
+PLOTS = {
+    "learning_curves.png": (curves.draw, "no trial that is done has a curve"),
+    "hyperparameters.png": (hyperparameters.draw, "no hyperparameter varies among measured trials"),
+    "errors.png": (intervals.draw, "no trial that is done has a number"),
+}
+
+
+def write(table: ErrorTable, directory: pathlib.Path) -> Iterator[str]:
+    """Writes the plots of `table` into `directory`, which is made, and yields a line for each:
+    the file written, or why there is nothing to draw."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, (draw, why_absent) in PLOTS.items():
+        figure = draw(table)
+        if figure is None:
+            yield f"not written: {name}: {why_absent}"
+            continue
+        save(figure, directory / name)
+        yield f"wrote {directory / name}"
+
+
+def save(figure: Figure, path: pathlib.Path) -> None:
+    """Writes `figure` to `path` as PNG: the old file or the whole new one, never a part."""
+    descriptor, temporary = tempfile.mkstemp(suffix=".png", dir=path.parent)
+    os.close(descriptor)
+    try:
+        FigureCanvasAgg(figure).print_png(temporary)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        pathlib.Path(temporary).unlink(missing_ok=True)
+        raise

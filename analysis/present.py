@@ -1,0 +1,225 @@
+"""Lays an error table out: which columns, which cells in bold, which notes below."""
+
+from collections.abc import Callable, Iterable
+
+from analysis import grid, paper, statistics, variants
+from analysis.error_table import ErrorTable, SplitResult, VariantResult
+from analysis.grid import Cell, Column, Document, Grid
+from analysis.statistics import Summary
+from sweeps import layout
+
+NONE = Cell(grid.NOTHING)
+TITLES = {"train": "Train", "validation": "Validation", "test": "Test"}
+
+# What stands after an interval that is not BCa's, explained in the notes.
+METHOD_MARKS = {"BCa": "", "percentile": "†", "equal": "="}
+
+
+def document(table: ErrorTable) -> Document:
+    """Returns the table as two grids (medians and verdicts; spread over seeds) with notes."""
+    name = table.study.name
+    return Document(
+        title=f"{name}: {table.metric.name} on {table.workload}, stage {table.stage}",
+        grids=(_medians(table), _spread(table)),
+        notes=tuple(_notes(table)),
+        problems=table.problems,
+    )
+
+
+def _medians(table: ErrorTable) -> Grid:
+    return Grid(
+        caption=f"{table.metric.name.capitalize()}, median over seeds",
+        columns=tuple(_median_columns(table)),
+        sections=(
+            *_by_group(table, lambda row: [tuple(_median_cells(table, row))]),
+            tuple(_reference_cells(table)),
+        ),
+    )
+
+
+def _median_columns(table: ErrorTable) -> Iterable[Column]:
+    yield from (Column("Variant", numeric=False), Column("n"))
+    for split in layout.SPLITS:
+        if table.is_paper:
+            yield Column(f"{TITLES[split]} paper")
+        yield Column(f"{TITLES[split]} measured" if table.is_paper else TITLES[split])
+    baseline = variants.label(table.baseline)
+    yield Column(f"{TITLES[table.decisive]} - {baseline} (mean)")
+    yield from (Column("p (Holm)"), Column("Verdict", numeric=False))
+
+
+def _median_cells(table: ErrorTable, row: VariantResult) -> Iterable[Cell]:
+    yield from (Cell(row.label), Cell(str(row.n)))
+    for split in layout.SPLITS:
+        result = row.splits[split]
+        if table.is_paper:
+            yield _paper_cell(result)
+        yield _median_cell(table, row, split)
+    yield from _comparison_cells(table, row, table.decisive, ("difference", "p_holm", "verdict"))
+
+
+def _paper_cell(result: SplitResult) -> Cell:
+    if result.paper is None:
+        return NONE
+    return Cell(grid.number(result.paper.value).text, bold=result.paper.bold)
+
+
+def _median_cell(table: ErrorTable, row: VariantResult, split: str) -> Cell:
+    """Bold where no variant of the group has a better median, as printed: ties share it."""
+    summary = row.splits[split].summary
+    if summary is None:
+        return NONE
+    text = grid.number(summary.median).text
+    peers = [peer.splits[split].summary for peer in table.rows if peer.group == row.group]
+    medians = [round(peer.median, 4) for peer in peers if peer is not None]
+    best = min(medians) if table.metric.lower_is_better else max(medians)
+    return Cell(text, bold=round(summary.median, 4) == best)
+
+
+def _comparison_cells(
+    table: ErrorTable, row: VariantResult, split: str, wanted: tuple[str, ...]
+) -> Iterable[Cell]:
+    comparison = row.splits[split].comparison
+    if row.variant == table.baseline or comparison is None:
+        last = Cell("baseline") if row.variant == table.baseline else NONE
+        return [*[NONE] * (len(wanted) - 1), last]
+    cells = {
+        "difference": grid.number(comparison.difference, signed=True),
+        "pairs": Cell(str(comparison.pairs)),
+        "p": grid.p_value(comparison.p),
+        "p_holm": grid.p_value(comparison.p_holm),
+        "verdict": Cell(comparison.verdict),
+    }
+    return [cells[name] for name in wanted]
+
+
+def _reference_cells(table: ErrorTable) -> Iterable[tuple[Cell, ...]]:
+    for reference in table.references:
+        cells = [Cell(f"{reference.name} (reference)"), NONE]
+        for split in layout.SPLITS:
+            cells += [NONE] * table.is_paper
+            cells.append(grid.number(reference.values[split]))
+        yield (*cells, NONE, NONE, Cell("reference"))
+
+
+def _spread(table: ErrorTable) -> Grid:
+    headings = ("n", "Median", "Mean", "SD", "95% interval", "Mean difference", "Pairs", "p")
+    return Grid(
+        caption=f"{table.metric.name.capitalize()} over seeds",
+        columns=(
+            Column("Variant", numeric=False),
+            Column("Split", numeric=False),
+            *(Column(heading) for heading in headings),
+            Column("p (Holm)"),
+            Column("Verdict", numeric=False),
+        ),
+        sections=_by_group(table, lambda row: _spread_rows(table, row)),
+    )
+
+
+def _spread_rows(table: ErrorTable, row: VariantResult) -> list[tuple[Cell, ...]]:
+    wanted = ("difference", "pairs", "p", "p_holm", "verdict")
+    return [
+        (
+            Cell(row.label),
+            Cell(split),
+            *_summary_cells(row.splits[split].summary),
+            *_comparison_cells(table, row, split, wanted),
+        )
+        for split in layout.SPLITS
+    ]
+
+
+def _summary_cells(summary: Summary | None) -> list[Cell]:
+    if summary is None:
+        return [Cell("0"), *[NONE] * 4]
+    numbers = (summary.median, summary.mean, summary.sd)
+    return [Cell(str(summary.n)), *(grid.number(value) for value in numbers), _interval(summary)]
+
+
+def _interval(summary: Summary) -> Cell:
+    if summary.method == "none":
+        return Cell("none (n = 1)")
+    low, high = grid.number(summary.low).text, grid.number(summary.high).text
+    return Cell(f"[{low}, {high}]{METHOD_MARKS[summary.method]}")
+
+
+Rows = list[tuple[Cell, ...]]
+
+
+def _by_group(
+    table: ErrorTable, rows_of: Callable[[VariantResult], Rows]
+) -> tuple[tuple[tuple[Cell, ...], ...], ...]:
+    groups = dict.fromkeys(row.group for row in table.rows)
+    return tuple(
+        tuple(cells for row in table.rows if row.group == group for cells in rows_of(row))
+        for group in groups
+    )
+
+
+def _notes(table: ErrorTable) -> Iterable[str]:
+    step = f"each trial's step with the best {table.chosen_by.column('validation')}, first on ties"
+    yield f"{table.metric.definition}; all splits at {step}; n counts trials that are done."
+    yield from _point_notes(table)
+    yield "Bold (in plain text a star before the number): best median within its group."
+    if table.is_paper:
+        yield f"paper: {paper.SOURCE}; it states neither the statistic over seeds nor a spread."
+    yield from _interval_notes(table)
+    yield from _comparison_notes(table)
+    if table.references:
+        yield f"reference: {table.reference_note or 'no note is recorded'}"
+
+
+def _point_notes(table: ErrorTable) -> Iterable[str]:
+    """Says which point each variant's trials ran at, and with which hyperparameters."""
+    chosen: dict[int, list[str]] = {}
+    for row in table.rows:
+        if row.point is not None:
+            chosen.setdefault(row.point, []).append(row.label)
+    selected = table.study.selection
+    stage = selected.get("from_stage", "?") if selected else table.stage
+    for point, labels in chosen.items():
+        known = table.study.points[point] if point < len(table.study.points) else {}
+        values = ", ".join(
+            f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"
+            for name, value in known.items()
+        )
+        whom = "all variants" if len(chosen) == 1 else ", ".join(labels)
+        yield f"Point {point}, chosen by validation in stage {stage} for {whom}: {values}."
+    for row in table.rows:
+        if row.hyperparameters:
+            values = ", ".join(f"{key} = {value}" for key, value in row.hyperparameters.items())
+            yield f"{row.label}: {values}."
+
+
+def _interval_notes(table: ErrorTable) -> Iterable[str]:
+    results = (result for row in table.rows for result in row.splits.values())
+    methods = {result.summary.method for result in results if result.summary}
+    if "BCa" in methods:
+        yield (
+            f"95% interval: BCa bootstrap of the mean, {statistics.RESAMPLES} resamples; "
+            "too narrow where seeds are few (5 normal values: it holds the mean in 86% of samples)."
+        )
+    if "percentile" in methods:
+        yield "†: BCa is undefined here; percentile bootstrap instead."
+    if "equal" in methods:
+        yield "=: all seeds have the same value; BCa is undefined and the interval is that value."
+    if "none" in methods:
+        yield "n = 1: one seed has no spread, so no interval."
+
+
+def _comparison_notes(table: ErrorTable) -> Iterable[str]:
+    of_split = [row.splits[table.decisive].comparison for row in table.rows]
+    comparisons = [comparison for comparison in of_split if comparison is not None]
+    if not comparisons:
+        return
+    tested = sum(comparison.p == comparison.p for comparison in comparisons)
+    yield (
+        f"Differences: mean over shared seeds of variant - {variants.label(table.baseline)}; "
+        f"p: paired t-test, two-sided, corrected after Holm over {tested} variants within a split; "
+        f"verdict at p (Holm) < {statistics.ALPHA}."
+    )
+    if any(comparison.test == "sign" for comparison in comparisons):
+        yield "All differences equal, t undefined: p is the exact sign-flip test's, 2 / 2^pairs."
+    if any(comparison.pairs < 2 for comparison in comparisons):
+        yield "Fewer than 2 shared seeds: no test, so cannot tell."

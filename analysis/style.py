@@ -1,0 +1,86 @@
+"""How plots look: colours that colour-blind readers tell apart, axes that state the numbers.
+
+Colours: Okabe and Ito (2008), "Color Universal Design". A mixer keeps its colour and its marker
+in every plot, so that neither carries the meaning alone.
+"""
+
+from typing import Any
+
+import numpy as np
+from matplotlib import ticker
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from analysis import variants
+
+BLUE, VERMILLION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+ORANGE, SKY, BLACK, GREY = "#E69F00", "#56B4E9", "#000000", "#6E6E6E"
+MIXER_LOOKS = {
+    "standard": (BLUE, "o"),
+    "laser": (VERMILLION, "^"),
+    "diff": (GREEN, "s"),
+    "diff_laser": (PURPLE, "D"),
+}
+OTHER_LOOKS = ((ORANGE, "v"), (SKY, "P"), (BLACK, "X"))
+REFERENCE_LINES: tuple[Any, ...] = ((0, (5, 3)), (0, (1.5, 1.5)), (0, (5, 2, 1, 2)))
+DOTS_PER_INCH = 150
+
+# Above this ratio of largest to smallest, equal steps of a linear axis hide the small values.
+LOG_RATIO = 4.0
+
+
+def look(variant: str) -> tuple[str, str]:
+    """Returns the colour and the marker of a variant's mixer."""
+    name = variants.mixer(variant)
+    others = OTHER_LOOKS[sum(map(ord, name)) % len(OTHER_LOOKS)]
+    return MIXER_LOOKS.get(name, others)
+
+
+def figure(width: float, height: float) -> Figure:
+    """Returns an empty figure, `width` by `height` inches, that lays itself out."""
+    return Figure(figsize=(width, height), layout="constrained", dpi=DOTS_PER_INCH)
+
+
+def tidy(axes: Axes) -> None:
+    """Takes off the frame's idle half and adds a faint grid."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(True, color="#E5E5E5", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=9)
+
+
+def key(label: str, **looks: Any) -> Line2D:
+    """Returns a legend's entry with `looks` as matplotlib's Line2D takes them; no line unless
+    they say so."""
+    return Line2D([], [], label=label, **({"ls": ""} | looks))
+
+
+def legend(figure: Figure, handles: list[Line2D], columns: int | None = None) -> None:
+    """Puts one legend for the whole figure below it."""
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=columns or len(handles),
+        frameon=False,
+        fontsize=9,
+    )
+
+
+def spans_decades(values: np.ndarray, ratio: float = LOG_RATIO) -> bool:
+    """Returns whether a logarithmic axis shows `values` better; never where one is 0 or less."""
+    finite = values[np.isfinite(values)]
+    if not finite.size or finite.min() <= 0:
+        return False
+    return bool(finite.max() / finite.min() >= ratio)
+
+
+def log_axis(axis: Any, decades: float = 2.5) -> None:
+    """Makes an x or y axis logarithmic, its ticks written as plain numbers: at 1, 2 and 5 where
+    it spans fewer than `decades`, else at 1 only, so that they do not run into each other."""
+    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    low, high = axis.get_view_interval()
+    subs = (1.0, 2.0, 5.0) if np.log10(high / low) < decades else (1.0,)
+    axis.set_major_locator(ticker.LogLocator(subs=subs))
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(ticker.NullFormatter())

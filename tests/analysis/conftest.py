@@ -1,0 +1,155 @@
+"""A study's directory, made by hand: every number in it is chosen by the test that uses it."""
+
+import json
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from sweeps import layout
+
+COLUMNS = (
+    "global_step",
+    *(f"{split}/{name}" for split in layout.SPLITS for name in ("accuracy", "loss")),
+    "validation/num_examples",
+    *layout.TIME_COLUMNS,
+    "preemption_count",
+)
+VARIANTS = tuple(
+    mixer + modifier
+    for mixer in ("standard", "laser")
+    for modifier in ("", "+temp", "+qk_norm", "+per_dim_temp")
+)
+Row = Mapping[str, float]
+
+
+def csv_text(rows: Sequence[Row], columns: Sequence[str] = COLUMNS) -> str:
+    lines = [",".join(columns)]
+    lines += [",".join(str(row.get(name, "")) for name in columns) for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def evaluation(step: int, error: float, **more: float) -> Row:
+    """Train, validation and test errors that are tenths apart unless given."""
+    errors = {"train": error - 0.01, "validation": error, "test": error + 0.01} | more
+    accuracies = {f"{split}/accuracy": 1 - value for split, value in errors.items()}
+    return {"global_step": step, "preemption_count": 0, **accuracies}
+
+
+@dataclass
+class HandMadeStudy:
+    """Writes the files of a study below `root`; `finish` writes its lists."""
+
+    root: pathlib.Path
+    config: dict[str, Any]
+    points: list[dict[str, Any]]
+    is_paper_protocol: bool = False
+    workload: str = "imagenet_vit"
+    planned: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def trial(
+        self,
+        stage: str,
+        variant: str,
+        point: int,
+        seed: int,
+        rows: Sequence[Row] | None,
+        state: str = "done",
+        reason: str | None = None,
+    ) -> pathlib.Path:
+        """Plans a trial; `rows=None` leaves it without measurements."""
+        path = layout.trial_path(stage, variant, self.workload, point, seed)
+        entry = {
+            "path": path,
+            "id": f"{abs(hash(path)):x}",
+            "variant": variant,
+            "workload": self.workload,
+            "point": point,
+            "seed": seed,
+            "steps": 400,
+        }
+        self.planned.setdefault(stage, []).append(entry)
+        directory = self.root / path
+        directory.mkdir(parents=True, exist_ok=True)
+        tau = {"tau": self.config["tau"]} if "temp" in variant.split("+") else {}
+        record = entry | {
+            "study": self.config["name"],
+            "stage": stage,
+            "variant_hyperparameters": tau,
+            "hyperparameters": self.points[point],
+            "eval_every": 100,
+            "batch_size": 64,
+            "step_hint": 400,
+            "targets": {"metric": "accuracy", "validation": 0.9, "test": 0.9},
+        }
+        layout.write_json(directory / layout.TRIAL, record)
+        layout.write_json(directory / layout.HPARAMS, self.points[point])
+        layout.write_json(directory / layout.STATUS, {"state": state, "reason": reason})
+        if rows is not None:
+            (directory / layout.EVAL_MEASUREMENTS).write_text(csv_text(rows))
+            (directory / layout.MEASUREMENTS).write_text(csv_text(rows))
+        return directory
+
+    def select(self, points: Mapping[str, int]) -> None:
+        layout.write_json(
+            self.root / layout.SELECTION,
+            {
+                "metric": "validation/accuracy",
+                "mode": "max",
+                "from_stage": "tune",
+                "points": dict(points),
+                "trials": {},
+            },
+        )
+
+    def reference(self, rows: list[dict[str, Any]], note: str) -> None:
+        layout.write_json(
+            self.root / layout.REFERENCE, {self.workload: {"note": note, "rows": rows}}
+        )
+
+    def finish(self) -> pathlib.Path:
+        for stage, trials in self.planned.items():
+            (self.root / stage).mkdir(parents=True, exist_ok=True)
+            layout.write_json(self.root / stage / layout.TRIALS, {"stage": stage, "trials": trials})
+        record = {
+            "format": layout.FORMAT,
+            "name": self.config["name"],
+            "config": self.config,
+            "points": self.points,
+            "space_sha256": "0" * 64,
+            "stages": ["tune", "compare"],
+            "is_paper_protocol": self.is_paper_protocol,
+            "versions": {},
+            "git_commit": None,
+        }
+        (self.root / layout.STUDY).write_text(json.dumps(record))
+        return self.root
+
+
+@pytest.fixture
+def hand_made(tmp_path: pathlib.Path) -> Callable[..., HandMadeStudy]:
+    """Returns a function that begins a study in a directory of its own."""
+
+    def begin(
+        variants: Sequence[str] = ("standard", "laser"),
+        points: Sequence[dict[str, Any]] = ({"learning_rate": 0.001},),
+        name: str = "tiny",
+        **more: Any,
+    ) -> HandMadeStudy:
+        config = {
+            "name": name,
+            "workload": "imagenet_vit",
+            "variants": list(variants),
+            "protocol": "tune_then_compare",
+            "tuning_variant": "standard",
+            "baseline": "standard",
+            "seeds": 3,
+            "tau": 0.9,
+        }
+        root = tmp_path / name
+        root.mkdir()
+        return HandMadeStudy(root, config, list(points), **more)
+
+    return begin
