@@ -90,6 +90,11 @@ class TfdsSplit:
         return f"{self.directory}, split {self.split!r}"
 
 
+def directory_of(data_dir: str | os.PathLike[str], dataset: str) -> Path:
+    """Where TFDS keeps `name[/config]:version` below `data_dir`."""
+    return Path(data_dir, *dataset.replace(":", "/").split("/"))
+
+
 def _open_builder(directory: Path, dataset: str | None, repair: str) -> Any:
     """The library's read-only builder of a directory, which must be of the expected data set."""
     _check_prepared(directory, repair)
