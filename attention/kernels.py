@@ -1,0 +1,141 @@
+"""Kernels: who computes the softmax-weighted sum, chosen by name and never silently.
+
+`xla` is our core (float32 sums, every mask, bias and dropout). `jax_xla` and `cudnn` are
+jax.nn.dot_product_attention; what they cannot do raises before they are called, and the message
+says which kernel can.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from attention import core, shift, table
+from attention.visibility import Visibility
+
+Array = jax.Array
+
+
+class Problem(NamedTuple):
+    """One attention call. query [..., T, H, D], key [..., S, H, D]; see `standard.attend`."""
+
+    query: Array
+    key: Array
+    scale: float
+    bias: Array | None
+    mask: Array | None
+    is_causal: bool
+    visible: Visibility
+    dropout: Array | None
+    precision: jax.lax.PrecisionLike
+
+
+class Kernel(NamedTuple):
+    """`call(problem, value)` returns the weighted sum of value [..., S, H, Dv].
+
+    exact_sums: sums come back in float32 and any value width is allowed. span: the widest
+    channel, in nats, whose centred exponentials survive the kernel's backward pass.
+    """
+
+    call: Callable[[Problem, Array], Array]
+    exact_sums: bool
+    span: float
+
+
+def _xla(problem: Problem, value: Array) -> Array:
+    return core.weighted_sum(
+        core.Settings(problem.scale, problem.precision),
+        problem.query,
+        problem.key,
+        value,
+        problem.bias,
+        problem.visible.pairs,
+        problem.dropout,
+    )
+
+
+def _library(implementation: str, problem: Problem, value: Array) -> Array:
+    """Returns jax.nn.dot_product_attention's sum, in the query's dtype."""
+    batch = problem.query.shape[:-3]
+    heads, queries, keys = problem.query.shape[-2], problem.query.shape[-3], value.shape[-3]
+
+    def merge(array: Array) -> Array:
+        return array.reshape((math.prod(batch), *array.shape[-3:]))
+
+    def whole(array: Array | None) -> Array | None:
+        # jax#28974: cuDNN wants the last two axes of a bias or mask to be exactly (T, S).
+        if array is None:
+            return None
+        array = array.reshape((1,) * (len(batch) + 3 - array.ndim) + array.shape)
+        return merge(jnp.broadcast_to(array, (*batch, heads, queries, keys)))
+
+    result = jax.nn.dot_product_attention(
+        merge(problem.query),
+        merge(problem.key),
+        merge(value.astype(problem.key.dtype)),
+        bias=whole(problem.bias),
+        mask=None if problem.mask is None else whole(problem.mask.astype(bool)),
+        scale=problem.scale,
+        is_causal=problem.is_causal,
+        implementation=implementation,  # type: ignore[arg-type]
+    )
+    return result.reshape((*batch, queries, heads, result.shape[-1]))
+
+
+def _jax_xla(problem: Problem, value: Array) -> Array:
+    _refuse_what_jax_nn_lacks("jax_xla", problem, value)
+    return _library("xla", problem, value)
+
+
+def _cudnn(problem: Problem, value: Array) -> Array:
+    _refuse_what_jax_nn_lacks("cudnn", problem, value)
+    size, dtype = problem.query.shape[-1], problem.query.dtype
+    platform = jax.default_backend()
+    if platform != "gpu":
+        raise ValueError(
+            f"kernel='cudnn' needs an NVIDIA GPU and JAX runs on {platform!r} here; "
+            "use kernel='xla' or 'jax_xla'"
+        )
+    if dtype not in (jnp.bfloat16, jnp.float16):
+        raise ValueError(
+            f"kernel='cudnn' computes in bfloat16 or float16, not {dtype}; "
+            "cast the inputs (compute_dtype='bfloat16') or use kernel='xla'"
+        )
+    if size % 8 or size > 256:
+        raise ValueError(
+            f"kernel='cudnn' cannot do head size {size}: it must be a multiple of 8, at most "
+            "256; use kernel='xla'"
+        )
+    return _library("cudnn", problem, value)
+
+
+def _refuse_what_jax_nn_lacks(name: str, problem: Problem, value: Array) -> None:
+    """Raises ValueError for what jax.nn.dot_product_attention has no argument for."""
+    if problem.dropout is not None:
+        raise ValueError(f"kernel={name!r} has no attention dropout; use kernel='xla'")
+    if value.shape[-1] != problem.key.shape[-1]:
+        raise ValueError(
+            f"kernel={name!r} wants the head size of V ({value.shape[-1]}) to be that of Q and "
+            f"K ({problem.key.shape[-1]}); use kernel='xla'"
+        )
+    if problem.precision is not None:
+        raise ValueError(
+            f"kernel={name!r} takes no matmul precision (got {problem.precision!r}); use "
+            "kernel='xla', or set jax_default_matmul_precision"
+        )
+
+
+KERNELS: dict[str, Kernel] = {
+    "xla": Kernel(_xla, exact_sums=True, span=shift.OWN_SPAN),
+    "jax_xla": Kernel(_jax_xla, exact_sums=False, span=shift.LIBRARY_SPAN),
+    "cudnn": Kernel(_cudnn, exact_sums=False, span=shift.LIBRARY_SPAN),
+}
+
+
+def get(name: str) -> Kernel:
+    """Returns the kernel called `name`. Raises ValueError that lists the kernels."""
+    if name not in KERNELS:
+        raise ValueError(table.unknown("kernel", name, KERNELS))
+    return KERNELS[name]

@@ -1,0 +1,144 @@
+"""What attention variants are measured against: a float64 oracle, and the paper's snippet.
+
+The oracle is numpy, written from the definition `o_ij = logsumexp_k(log a_ik + v_kj)`, and shares
+no code with `attention.laser`. Gradients are the closed forms, for cotangent g:
+    ∂/∂v_kj = Σ_i a_ik·exp(v_kj − o_ij)·g_ij
+    ∂/∂(logit)_ik = Σ_j (a_ik·exp(v_kj − o_ij) − a_ik)·g_ij   (LASER)
+                  = Σ_j a_ik·(v_kj − o_ij)·g_ij                (standard)
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Float64 = np.ndarray
+
+
+class Gradients(NamedTuple):
+    """Gradients with the shapes of query, key and value, float64."""
+
+    query: Float64
+    key: Float64
+    value: Float64
+
+
+class Result(NamedTuple):
+    """Output [..., T, H, D] and gradients for the cotangent given, float64."""
+
+    output: Float64
+    gradients: Gradients
+
+
+def attend(
+    mixer: str,
+    query: Float64,
+    key: Float64,
+    value: Float64,
+    cotangent: Float64,
+    *,
+    scale: float | None = None,
+    mask: np.ndarray | None = None,
+) -> Result:
+    """Returns output and gradients of `mixer` ('standard' or 'laser') in float64.
+
+    query [T, H, D], key and value [S, H, D], cotangent [T, H, D]; mask broadcasts to [H, T, S].
+    Inputs are taken as they are: pass the rounded bfloat16 values to judge arithmetic, not
+    rounding of the inputs. Rows that see nothing return 0.
+    """
+    q, k, v, g = (np.asarray(array, np.float64) for array in (query, key, value, cotangent))
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    weights = _softmax(scale * np.einsum("thd,shd->hts", q, k), mask)
+    sees = weights.sum(-1) > 0
+    g = g * sees.T[..., None]
+    one = {"laser": _laser_head, "standard": _standard_head}[mixer]
+    outputs, logit_bar, value_bar = zip(
+        *(
+            one(weights[head], v[:, head], g[:, head], sees[head])
+            for head in range(q.shape[1])
+        ),
+        strict=True,
+    )
+    bars = np.stack(logit_bar)
+    gradients = Gradients(
+        scale * np.einsum("hts,shd->thd", bars, k),
+        scale * np.einsum("hts,thd->shd", bars, q),
+        np.stack(value_bar, axis=1),
+    )
+    return Result(np.stack(outputs, axis=1), gradients)
+
+
+def _softmax(logits: Float64, mask: np.ndarray | None) -> Float64:
+    if mask is None:
+        mask = np.ones((1, 1, 1), bool)
+    logits = np.where(mask, logits, -np.inf)
+    top = logits.max(-1, keepdims=True)
+    exponentials = np.exp(logits - np.where(np.isfinite(top), top, 0))
+    total = exponentials.sum(-1, keepdims=True)
+    return exponentials / np.where(total > 0, total, 1)
+
+
+def _standard_head(
+    weights: Float64, value: Float64, cotangent: Float64, sees: np.ndarray
+) -> tuple[Float64, Float64, Float64]:
+    del sees
+    output = weights @ value
+    delta = (cotangent * output).sum(-1, keepdims=True)
+    return output, weights * (cotangent @ value.T - delta), weights.T @ cotangent
+
+
+def _laser_head(
+    weights: Float64, value: Float64, cotangent: Float64, sees: np.ndarray
+) -> tuple[Float64, Float64, Float64]:
+    """One head: weights [T, S], value [S, D], cotangent [T, D], sees [T].
+
+    A channel is exponentiated below its own visible maximum. Channels that span more than 600
+    nats, where float64 would underflow, go through an explicit logsumexp.
+    """
+    valid = weights.max(0) > 0
+    if not valid.any():
+        return np.zeros_like(cotangent), np.zeros_like(weights), np.zeros_like(value)
+    value = np.where(valid[:, None], value, 0)
+    top = value[valid].max(0)
+    if (top - value[valid].min(0)).max() > 600:
+        return _laser_head_wide(weights, value, cotangent, sees)
+    exponentials = np.exp(value - top) * valid[:, None]
+    total = np.where(sees[:, None], weights @ exponentials, 1)
+    output = np.where(sees[:, None], top + np.log(total), 0)
+    ratio = cotangent / total
+    logit_bar = weights * (ratio @ exponentials.T - cotangent.sum(-1, keepdims=True))
+    return output, logit_bar, exponentials * (weights.T @ ratio)
+
+
+def _laser_head_wide(
+    weights: Float64, value: Float64, cotangent: Float64, sees: np.ndarray
+) -> tuple[Float64, Float64, Float64]:
+    output, logit_bar = np.zeros_like(cotangent), np.zeros_like(weights)
+    value_bar = np.zeros_like(value)
+    for row in np.flatnonzero(sees):
+        seen = weights[row] > 0
+        terms = np.log(weights[row, seen])[:, None] + value[seen]
+        top = terms.max(0)
+        output[row] = top + np.log(np.exp(terms - top).sum(0))
+        share = np.exp(terms - output[row]) * cotangent[row]
+        value_bar[seen] += share
+        logit_bar[row, seen] = share.sum(-1) - weights[row, seen] * cotangent[row].sum()
+    return output, logit_bar, value_bar
+
+
+def paper_snippet(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    """Returns the paper's max-trick LASER, literally, in the dtype of its inputs.
+
+    m = max over all keys; log(attention(Q, K, exp(V − m))) + m (LASER, ICML 2025, section 4).
+    Kept as the reference that shows why `attention.shift` exists: 9.0e-3 to 0.23 in bfloat16.
+    Shapes [T, H, D] and [S, H, D].
+    """
+    top = jnp.max(value, axis=0, keepdims=True)
+    return jnp.log(jax.nn.dot_product_attention(query, key, jnp.exp(value - top))) + top
+
+
+def relative_error(measured: object, reference: Float64) -> float:
+    """Returns ‖measured − reference‖ / ‖reference‖ (Frobenius), computed in float64."""
+    difference = np.asarray(measured).astype(np.float64) - reference
+    return float(np.linalg.norm(difference) / np.linalg.norm(reference))

@@ -1,0 +1,28 @@
+"""The registry: names of variants, and variants by name. Loads JAX only in `get`."""
+
+from typing import TYPE_CHECKING, Any
+
+from attention import table
+
+if TYPE_CHECKING:
+    from attention.variant import Variant
+
+
+def names() -> tuple[str, ...]:
+    """Returns the canonical names of all variants, mixers first to last in `table.MIXERS`."""
+    return table.canonical_names()
+
+
+def get(name: str, *, kernel: str = "xla", **hyperparameters: Any) -> "Variant":
+    """Returns the variant called `name`: `get("laser+temp", tau=0.9)`.
+
+    The order of modifiers does not matter. `tau` (τ > 0, 1 unless given) belongs to `+temp`.
+    `kernel` says who computes the weighted sum (`table.KERNELS`).
+
+    Raises ValueError for an unknown name, hyperparameter or kernel, listing what exists and the
+    nearest match, and for a τ that is not a finite number above 0.
+    """
+    table.check(name, hyperparameters, kernel)
+    from attention import variant
+
+    return variant.make(name, kernel, table.check_tau(hyperparameters.get("tau", 1.0)))

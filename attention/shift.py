@@ -1,0 +1,119 @@
+"""The shift that lets LASER's exponential and logarithm cancel without loss.
+
+For any constant c per channel, exactly, whenever the weights of a row sum to r:
+
+    log(A·exp(V)) = c + log(r + A·expm1(V − c))                         (centred form, r = 1)
+
+so with c near the values nothing is lost where the paper's `log(A·exp(V − m)) + m` rounds a sum
+near 1: at initialisation (values of size 0.1) that form loses 20 % in bfloat16. One c serves a
+(batch entry, head, channel), since all rows share the product with V, and it sees valid keys
+only, so that padding and the future cannot push it away. c = min(mean, min + log 16): 1 + A·expm1
+stays above 1/16, which bounds the rounding of rows that see only values below the mean.
+
+Where a channel spans more than the form can hold, exponents are taken below the maximum and
+floored. That floor is the only approximation here.
+
+Between 4 and 80 nats from c, float32 itself is too coarse (ulp(70) = 7.6e-6): the rounding of
+V − c and of the logarithm are both recovered, by TwoSum and by one Newton step.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+Array = jax.Array
+
+# exp(80)·D·16 < 3.4e38 for every D in use: our core divides the cotangent of a row by its size.
+OWN_SPAN = 80.0
+# Library kernels multiply exp(max − c) by the raw cotangent, in masked entries too.
+LIBRARY_SPAN = 60.0
+# In the max form 1/S reaches exp(70) = 2.5e30, which leaves room for cotangents up to 1e8.
+FLOOR = -70.0
+# exp(FLOOR)·1e-6, still a normal float32: a sum below it comes from weights that dropout removed.
+_SMALLEST = math.exp(FLOOR) * 1e-6
+_LOG_K = math.log(16.0)
+# Below |y| = 4 a float32 logarithm is exact to 1.2e-7, as good as the Newton step's own noise.
+_NEWTON_FROM = 4.0
+
+
+class Shift(NamedTuple):
+    """One constant per channel, [..., 1, H, D] float32, and where it is the maximum."""
+
+    constant: Array
+    is_max: Array
+
+
+def choose(value: Array, keys: Array | None, span: float) -> Shift:
+    """Returns the shift of value [..., S, H, D], over the keys that are valid.
+
+    keys broadcasts to [..., S, H, 1]; channels without a valid key get 0. No gradient passes.
+    """
+    value = jax.lax.stop_gradient(value)
+    if keys is None:
+        mean = jnp.mean(value, axis=-3, keepdims=True)
+        low = jnp.min(value, axis=-3, keepdims=True)
+        high = jnp.max(value, axis=-3, keepdims=True)
+    else:
+        keys = jnp.broadcast_to(keys, value.shape)
+        count = jnp.sum(keys, axis=-3, keepdims=True)
+        mean = jnp.sum(jnp.where(keys, value, 0), axis=-3, keepdims=True) / jnp.maximum(count, 1)
+        low = jnp.min(value, axis=-3, keepdims=True, where=keys, initial=jnp.inf)
+        high = jnp.max(value, axis=-3, keepdims=True, where=keys, initial=-jnp.inf)
+        low, high = (jnp.where(count > 0, extreme, 0) for extreme in (low, high))
+    centre = jnp.minimum(mean, low + _LOG_K)
+    is_max = high - centre > span
+    return Shift(jnp.where(is_max, high, centre), is_max)
+
+
+def exponentiate(value: Array, keys: Array | None, shift: Shift, *, precise: bool) -> Array:
+    """Returns expm1(V − c), or exp(V − m) in channels of the max form; 0 for invalid keys.
+
+    `precise` recovers the rounding of V − c, for float32 results.
+    """
+    distance, rest = _two_sum(value, -shift.constant)
+    if keys is not None:
+        distance = jnp.where(keys, distance, 0)
+    centred = jnp.expm1(jnp.where(shift.is_max, 0, distance))
+    # `where`, not `maximum`: the latter's derivative multiplies by 0, and ∞·0 is NaN.
+    floored = jnp.where(shift.is_max & (distance > FLOOR), distance, FLOOR)
+    result = jnp.where(shift.is_max, jnp.exp(floored), centred)
+    if precise:
+        slope = jnp.where(shift.is_max, result, result + 1)
+        result = result + jax.lax.stop_gradient(slope * rest)
+    return result if keys is None else jnp.where(keys, result, 0)
+
+
+def logarithm(total: Array, mass: Array | None, shift: Shift, *, precise: bool) -> Array:
+    """Returns log Σ a·exp(v) from total = Σ a·(shifted exponentials), [..., T, H, D].
+
+    `mass` is Σ a, [..., T, H, 1], or None where weights sum to 1. Rows of mass 0 come out finite.
+    """
+    if mass is None:
+        argument = jnp.where(shift.is_max, total, 1 + total)
+        log = jnp.where(
+            shift.is_max,
+            jnp.log(jnp.maximum(jnp.where(shift.is_max, total, 1), _SMALLEST)),
+            jnp.log1p(jnp.where(shift.is_max, 0, total)),
+        )
+    else:
+        # total ≥ −15/16·mass, so this sum cancels nothing where total + (mass − 1) would.
+        argument = jnp.where(shift.is_max, total, mass + total)
+        log = jnp.log(jnp.maximum(argument, _SMALLEST))
+    if not precise:
+        return shift.constant + log
+    argument, fixed = jax.lax.stop_gradient((argument, log))
+    newton = jnp.where(jnp.abs(fixed) > _NEWTON_FROM, argument * jnp.exp(-fixed) - 1, 0)
+    # A sum that was raised to _SMALLEST has no residual to recover.
+    newton = jnp.clip(newton, -1e-5, 1e-5)
+    result, rest = _two_sum(shift.constant, log)
+    return result + jax.lax.stop_gradient(rest + newton)
+
+
+def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """Returns (fl(a + b), its rounding error), exactly (Knuth, TAOCP 2, 4.2.2)."""
+    total = a + b
+    other = total - a
+    error = (a - (total - other)) + (b - other)
+    return total, jax.lax.stop_gradient(error)

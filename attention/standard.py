@@ -1,0 +1,51 @@
+"""Standard attention: softmax(QKᵀ/√D)·V (arXiv:1706.03762, eq. 1)."""
+
+import jax
+import jax.numpy as jnp
+
+from attention import kernels, problem
+
+Array = jax.Array
+
+
+def attend(
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    scale: float | Array | None = None,
+    bias: Array | None = None,
+    mask: Array | None = None,
+    is_causal: bool = False,
+    dropout_rng: Array | None = None,
+    dropout_rate: float = 0.0,
+    broadcast_dropout: bool = True,
+    precision: jax.lax.PrecisionLike = None,
+    kernel: str = "xla",
+) -> Array:
+    """Returns the softmax-weighted mean of the values, [..., T, H, Dv] in the inputs' dtype.
+
+    query [..., T, H, D], key [..., S, H, D], value [..., S, H, Dv]. `scale` defaults to D^-0.5;
+    `mask` (True where a query may look) and `bias` broadcast to [..., H, T, S]. The softmax runs
+    in float32. A query that sees no key returns 0 and passes no gradient. `broadcast_dropout`
+    draws one dropout mask for all batch entries and heads, as flax does.
+
+    Raises ValueError for shapes that do not fit and for what `kernel` cannot do.
+    """
+    posed, value = problem.pose(
+        query,
+        key,
+        value,
+        scale=scale,
+        bias=bias,
+        mask=mask,
+        is_causal=is_causal,
+        dropout_rng=dropout_rng,
+        dropout_rate=dropout_rate,
+        broadcast_dropout=broadcast_dropout,
+        precision=precision,
+    )
+    output = kernels.get(kernel).call(posed, value)
+    if posed.visible.rows is not None:
+        output = jnp.where(posed.visible.rows, output, 0)
+    return output.astype(value.dtype)

@@ -1,0 +1,131 @@
+"""The table of mixers, modifiers and their hyperparameters. Standard library only.
+
+A variant is named `mixer[+modifier...]`. This table is what a driver checks a name against
+without loading JAX; `attention.registry.get` turns a checked name into a callable. Adding a
+mixer is one file with an `attend` function and one line in `MIXERS`.
+"""
+
+import difflib
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+
+class Entry(NamedTuple):
+    """One line of the table: what `python -m attention list` prints, and what `get` accepts."""
+
+    formula: str
+    parameters: str = "none"
+    hyperparameters: tuple[str, ...] = ()
+    source: str = ""
+
+
+MIXERS: dict[str, Entry] = {
+    "standard": Entry("softmax(QKᵀ/√D)·V", source="arXiv:1706.03762, eq. 1"),
+    "laser": Entry("log(softmax(QKᵀ/√D)·exp(V))", source="LASER, ICML 2025, eq. 6"),
+}
+
+MODIFIERS: dict[str, Entry] = {
+    "per_dim_temp": Entry(
+        "Q ← 1.442695041·softplus(p)·Q",
+        parameters="D (p, zero at start: exactly the mixer at initialisation)",
+        source="AlgoPerf librispeech_conformer QueryScaler; praxis PerDimScale",
+    ),
+    "qk_norm": Entry(
+        "Q, K ← (1 + g)·LayerNorm(Q), (1 + h)·LayerNorm(K) over D",
+        parameters="2·D (g, h, zero at start)",
+        source="arXiv:2302.05442",
+    ),
+    "temp": Entry("QKᵀ/(τ·√D)", hyperparameters=("tau",), source="LASER, ICML 2025, section 5"),
+}
+
+# "jax_xla" and "cudnn" go through jax.nn.dot_product_attention; see attention/kernels.py.
+KERNELS = ("xla", "jax_xla", "cudnn")
+
+# The rows of the paper's ViT table, in its order.
+PAPER_ROWS = (
+    "standard",
+    "standard+temp",
+    "standard+qk_norm",
+    "standard+per_dim_temp",
+    "laser",
+    "laser+temp",
+    "laser+qk_norm",
+    "laser+per_dim_temp",
+)
+
+
+def canonical_names() -> tuple[str, ...]:
+    """Returns every legal combination, modifiers sorted: 'standard', 'standard+per_dim_temp' ..."""
+    subsets = [
+        combination
+        for size in range(len(MODIFIERS) + 1)
+        for combination in itertools.combinations(sorted(MODIFIERS), size)
+    ]
+    return tuple("+".join((mixer, *subset)) for mixer in MIXERS for subset in subsets)
+
+
+def parse(name: str) -> tuple[str, tuple[str, ...]]:
+    """Returns (mixer, sorted modifiers) of a variant's name.
+
+    Raises ValueError where a part is unknown or given twice; the message lists what exists and
+    the nearest match.
+    """
+    if not isinstance(name, str):
+        raise ValueError(f"a variant's name is a string such as 'laser+qk_norm'; got {name!r}")
+    mixer, *modifiers = (part.strip() for part in name.split("+"))
+    if mixer not in MIXERS:
+        raise ValueError(unknown("mixer", mixer, MIXERS, f" in variant {name!r}"))
+    for modifier in modifiers:
+        if modifier not in MODIFIERS:
+            raise ValueError(unknown("modifier", modifier, MODIFIERS, f" in variant {name!r}"))
+    if len(set(modifiers)) < len(modifiers):
+        raise ValueError(f"variant {name!r} names a modifier twice; each may be given once")
+    return mixer, tuple(sorted(modifiers))
+
+
+def canonical(name: str) -> str:
+    """Returns the name with its modifiers sorted. Raises ValueError as `parse` does."""
+    mixer, modifiers = parse(name)
+    return "+".join((mixer, *modifiers))
+
+
+def check(name: str, hyperparameters: Mapping[str, object], kernel: str = "xla") -> None:
+    """Raises ValueError unless `name`, its hyperparameters and the kernel's name can be used.
+
+    `tau` (τ, a finite float above 0) belongs to `+temp` alone. Whether a kernel runs on this
+    machine is for the kernel to say.
+    """
+    mixer, modifiers = parse(name)
+    entries = [MIXERS[mixer], *(MODIFIERS[modifier] for modifier in modifiers)]
+    allowed = [key for entry in entries for key in entry.hyperparameters]
+    for key in hyperparameters:
+        if key not in allowed:
+            hint = " (tau goes with +temp)" if key == "tau" else ""
+            raise ValueError(unknown("hyperparameter", key, allowed, f" of {name!r}{hint}"))
+    if "tau" in hyperparameters:
+        check_tau(hyperparameters["tau"])
+    if kernel not in KERNELS:
+        raise ValueError(unknown("kernel", kernel, KERNELS))
+
+
+def check_tau(tau: object) -> float:
+    """Returns τ as a float. Raises ValueError unless it is a finite number above 0."""
+    if isinstance(tau, bool) or not isinstance(tau, int | float):
+        raise ValueError(
+            f"tau={tau!r} is not a Python number: τ is part of a variant's identity and is "
+            "compiled in, so it cannot be an array or a traced value"
+        )
+    if not (math.isfinite(tau) and tau > 0):
+        raise ValueError(f"tau={tau!r}: logits are divided by τ·√D, so τ must be finite and > 0")
+    return float(tau)
+
+
+def unknown(kind: str, given: str, allowed: Iterable[str], where: str = "") -> str:
+    """Returns the message for an unknown name: what exists, and the nearest match."""
+    choices = list(allowed)
+    nearest = difflib.get_close_matches(str(given), choices, n=1, cutoff=0.5)
+    suggestion = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    listing = ", ".join(choices) if choices else "none"
+    return f"unknown {kind} {given!r}{where}. Known: {listing}.{suggestion}"

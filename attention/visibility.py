@@ -1,0 +1,59 @@
+"""What a query may look at: masks, causality and biases brought to one answer.
+
+Shapes: T queries, S keys, H heads. A key is hidden where the mask is False, where it lies in the
+future of a causal query, and where the bias is below half of its dtype's minimum (the usual way
+to write a mask as a bias).
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+Array = jax.Array
+
+
+class Visibility(NamedTuple):
+    """Which key each query sees. None means everything.
+
+    pairs: bool, broadcasts to [..., H, T, S].
+    keys: bool, broadcasts to [..., S, H, 1]: some query of that batch entry and head sees it.
+    rows: bool, broadcasts to [..., T, H, 1]: the query sees something.
+    """
+
+    pairs: Array | None = None
+    keys: Array | None = None
+    rows: Array | None = None
+
+
+def visibility(
+    queries: int, keys: int, *, mask: Array | None, bias: Array | None, is_causal: bool
+) -> Visibility:
+    """Returns what `queries` rows see of `keys` keys.
+
+    `is_causal` means that query t sees keys 0..t (as in jax.nn.dot_product_attention, aligned at
+    the start where T ≠ S). mask and bias broadcast to [..., H, T, S].
+    """
+    parts = []
+    if mask is not None:
+        parts.append(_four_axes(mask.astype(bool)))
+    if bias is not None:
+        floor = 0.5 * float(jnp.finfo(bias.dtype).min)
+        parts.append(_four_axes(jax.lax.stop_gradient(bias) > floor))
+    if is_causal:
+        parts.append(jnp.tril(jnp.ones((1, queries, keys), bool)))
+    if not parts:
+        return Visibility()
+    pairs = parts[0]
+    for part in parts[1:]:
+        pairs = pairs & part
+    return Visibility(
+        pairs,
+        keys=jnp.swapaxes(jnp.any(pairs, axis=-2), -2, -1)[..., None],
+        rows=jnp.swapaxes(jnp.any(pairs, axis=-1), -2, -1)[..., None],
+    )
+
+
+def _four_axes(pairs: Array) -> Array:
+    """Returns `pairs` with at least the axes [H, T, S]."""
+    return pairs.reshape((1,) * max(0, 3 - pairs.ndim) + pairs.shape)

@@ -1,0 +1,193 @@
+"""The numerics table: every limit, on seeds and shapes of the tests' own."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention import check, laser, oracle, standard
+
+ATTEND = {"standard": standard.attend, "laser": laser.attend}
+
+
+def _inputs(shape, qs, vs, dtype="float32", seed=0):
+    rng = np.random.default_rng(seed)
+    query, key, value, cotangent = (rng.standard_normal(shape) for _ in range(4))
+    return [jnp.asarray(a, dtype) for a in (qs * query, key, vs * value, cotangent)]
+
+
+@functools.partial(jax.jit, static_argnames=("mixer", "is_causal", "kernel", "dropout_rate"))
+def _run(mixer, arrays, **settings):
+    *qkv, cotangent = arrays
+    output, pullback = jax.vjp(lambda *qkv: ATTEND[mixer](*qkv, **settings), *qkv)
+    return output, pullback(cotangent)
+
+
+@pytest.mark.parametrize("mixer", ["standard", "laser"])
+@pytest.mark.parametrize("kernel", ["xla", "jax_xla"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("mask", check.MASKS)
+@pytest.mark.parametrize(("qs", "vs"), [(1, 0.1), (1, 1), (4, 0.1), (4, 1), (4, 4)])
+def test_error_within_limits(mixer, kernel, dtype, mask, qs, vs):
+    case = check.Case(mixer, kernel, dtype, mask, qs, vs)
+    row = check.measure(case, shape=(96, 2, 40), seed=7)
+    assert row.passed, row
+
+
+@pytest.mark.parametrize("name", ["laser+temp", "laser+qk_norm", "laser+per_dim_temp"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_modifiers_within_limits(name, dtype):
+    row = check.measure(check.Case(name, "xla", dtype, "none", 1, 1), shape=(96, 2, 40), seed=3)
+    assert row.passed, row
+
+
+def test_paper_snippet_reproduces_its_error_and_ours_does_not():
+    """The literal snippet at the paper's shape: 9.7e-3 (±5 %) at qs 1, vs 1, and 0.23 at vs 0.1."""
+    shape = (1024, 8, 256)
+    measured = {}
+    for vs in (1.0, 0.1):
+        query, key, value, cotangent = _inputs(shape, 1.0, vs, "bfloat16", seed=0)
+        reference = oracle.attend("laser", query, key, value, cotangent).output
+        measured[vs] = (
+            oracle.relative_error(oracle.paper_snippet(query, key, value), reference),
+            oracle.relative_error(jax.jit(laser.attend)(query, key, value), reference),
+        )
+    assert measured[1.0][0] == pytest.approx(9.7e-3, rel=0.05)
+    assert measured[0.1][0] > 0.15
+    assert measured[1.0][1] <= 1.9e-3
+    assert measured[0.1][1] <= 3.0e-3
+
+
+@pytest.mark.parametrize("vs", [0.1, 1.0])
+@pytest.mark.parametrize("gap", [40.0, 70.0])
+def test_future_maximum_in_float32(vs, gap):
+    """A future token far above everything a query sees costs neither output nor gradients."""
+    query, key, value, cotangent = _inputs((192, 2, 64), 1.0, vs, seed=1)
+    value = value.at[-1].add(gap)
+    mask = np.tril(np.ones((192, 192), bool))
+    reference = oracle.attend("laser", query, key, value, cotangent, mask=mask)
+    output, gradients = _run("laser", (query, key, value, cotangent), is_causal=True)
+    assert oracle.relative_error(output, reference.output) <= 2e-6
+    for ours, theirs in zip(gradients, reference.gradients, strict=True):
+        assert oracle.relative_error(ours, theirs) <= 3e-6
+    # The rows that do not see it must be right by themselves, not only in the norm of all.
+    assert np.abs(output[:-1] - reference.output[:-1]).max() <= 2e-6
+
+
+@pytest.mark.parametrize("gap", [100.0, 1e3, -100.0])
+def test_padded_key_at_any_gap(gap):
+    query, key, value, cotangent = _inputs((64, 2, 32), 1.0, 1.0, seed=2)
+    value = value.at[-8:].add(gap)
+    key = key.at[-8:].multiply(100.0)
+    mask = (np.arange(64) < 56)[None]
+    reference = oracle.attend("laser", query, key, value, cotangent, mask=mask)
+    output, gradients = _run("laser", (query, key, value, cotangent), mask=mask)
+    assert oracle.relative_error(output, reference.output) <= 2e-6
+    for ours, theirs in zip(gradients, reference.gradients, strict=True):
+        assert oracle.relative_error(ours, theirs) <= 3e-6
+    assert not np.asarray(gradients[1])[-8:].any()
+    assert not np.asarray(gradients[2])[-8:].any()
+
+
+@pytest.mark.parametrize("kernel", ["xla", "jax_xla"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("gap", [0.0, 50.0, 90.0, 1e3, 1e6, -1e6])
+@pytest.mark.parametrize("where", ["last", "first", "all", "half the channels"])
+def test_finite_at_every_gap(kernel, dtype, gap, where):
+    arrays = _inputs((24, 2, 16), 4.0, 1.0, dtype, seed=4)
+    index = {
+        "last": np.s_[-1],
+        "first": np.s_[0],
+        "all": np.s_[:],
+        "half the channels": np.s_[-1, :, ::2],
+    }[where]
+    arrays[2] = arrays[2].at[index].add(gap)
+    for mask, causal in ((None, True), (None, False), (np.arange(24) % 3 > 0, False)):
+        output, gradients = _run("laser", arrays, mask=mask, is_causal=causal, kernel=kernel)
+        # A loss of squares makes cotangents as large as the values.
+        large = [*arrays[:3], output]
+        _, steep = _run("laser", large, mask=mask, is_causal=causal, kernel=kernel)
+        for array in (output, *gradients, *(steep if kernel == "xla" else ())):
+            assert np.isfinite(np.asarray(array, np.float32)).all()
+
+
+@pytest.mark.parametrize("mixer", ["standard", "laser"])
+@pytest.mark.parametrize("kernel", ["xla", "jax_xla"])
+@pytest.mark.parametrize("as_bias", [False, True])
+def test_rows_that_see_nothing_return_zero_and_pass_nothing(mixer, kernel, as_bias):
+    arrays = _inputs((16, 2, 8), 1.0, 1.0, seed=5)
+    mask = np.ones((16, 16), bool)
+    mask[3] = mask[9] = False
+    mask[:, 5] = False
+    settings = {"mask": mask}
+    if as_bias:
+        minimum = jnp.finfo(jnp.float32).min
+        settings = {"bias": jnp.where(mask, 0.0, minimum).astype(jnp.float32)}
+    output, (query_bar, key_bar, value_bar) = _run(mixer, arrays, kernel=kernel, **settings)
+    assert not np.asarray(output)[[3, 9]].any()
+    assert not np.asarray(query_bar)[[3, 9]].any()
+    assert not np.asarray(key_bar)[5].any()
+    assert not np.asarray(value_bar)[5].any()
+    reference = oracle.attend(mixer, *arrays, mask=mask)
+    assert oracle.relative_error(output, reference.output) <= 2e-6
+    for ours, theirs in zip((query_bar, key_bar, value_bar), reference.gradients, strict=True):
+        assert oracle.relative_error(ours, theirs) <= 3e-6
+
+
+@pytest.mark.parametrize("kernel", ["xla", "jax_xla"])
+def test_bias_moves_logits_and_has_a_gradient(kernel):
+    query, key, value, cotangent = _inputs((12, 2, 8), 1.0, 1.0, seed=6)
+    bias = jnp.asarray(np.random.default_rng(0).standard_normal((2, 1, 12)), jnp.float32)
+
+    def loss(bias, scale_of_key):
+        output = laser.attend(query, key * scale_of_key, value, bias=bias, kernel=kernel)
+        return jnp.sum(output * cotangent)
+
+    gradient = jax.grad(loss)(bias, 1.0)
+    assert gradient.shape == bias.shape
+    step = 1e-2
+    direction = jnp.ones_like(bias).at[1].set(-1.0) * jnp.arange(12)
+    numeric = (loss(bias + step * direction, 1.0) - loss(bias - step * direction, 1.0)) / (2 * step)
+    assert float(jnp.sum(gradient * direction)) == pytest.approx(float(numeric), rel=2e-3)
+
+
+def test_dropout_is_the_logsumexp_of_the_kept_weights():
+    """With attention dropout the weights do not sum to 1: o = log Σ a·m·exp(v), by definition."""
+    query, key, value, _ = _inputs((10, 1, 6), 1.0, 1.0, seed=8)
+    rng = jax.random.key(3)
+    output = laser.attend(query, key, value, dropout_rng=rng, dropout_rate=0.6)
+    kept = np.asarray(jax.random.bernoulli(rng, 0.4, (1, 10, 10)), np.float64)[0] / 0.4
+    logits = np.einsum("thd,shd->ts", query, key).astype(np.float64) / np.sqrt(6)
+    weights = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True) * kept
+    sums = weights @ np.exp(np.asarray(value, np.float64)[:, 0])
+    expected = np.log(np.where(sums > 0, sums, 1.0))
+    np.testing.assert_allclose(output[:, 0], expected, atol=2e-6)
+
+
+def test_dropout_that_drops_everything_gives_zero_and_finite_gradients():
+    arrays = _inputs((6, 1, 4), 1.0, 1.0, seed=9)
+    settings = {"dropout_rate": 0.9, "is_causal": True, "dropout_rng": jax.random.key(0)}
+    output, gradients = _run("laser", arrays, **settings)
+    keep = jax.random.bernoulli(settings["dropout_rng"], 0.1, (1, 6, 6))
+    empty = ~np.asarray(jnp.tril(keep[0])).any(-1)
+    assert empty.any()
+    assert not np.asarray(output)[empty].any()
+    assert all(np.isfinite(np.asarray(array)).all() for array in gradients)
+
+
+def test_float16_laser_is_refused():
+    arrays = _inputs((4, 1, 8), 1.0, 1.0, "float16")
+    with pytest.raises(ValueError, match="float16 gives NaN.*bfloat16"):
+        laser.attend(*arrays[:3])
+    assert standard.attend(*arrays[:3]).dtype == jnp.float16
+
+
+def test_float64_is_kept():
+    with jax.enable_x64(True):
+        query, key, value, cotangent = _inputs((20, 2, 8), 1.0, 1.0, "float64")
+        output = laser.attend(query, key, value)
+        assert output.dtype == jnp.float64
+        reference = oracle.attend("laser", query, key, value, cotangent).output
+        assert oracle.relative_error(output, reference) < 1e-13
