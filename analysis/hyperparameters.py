@@ -13,8 +13,9 @@ from analysis.error_table import ErrorTable
 from analysis.metrics import MissingMetricError
 from analysis.records import Run
 
-# Search spaces say "log" for ranges of a decade or more; study.json does not repeat the space.
-LOG_RANGE = 10.0
+# Ranges of a decade or more are searched on a log scale, and a few points cover part of one;
+# study.json does not repeat the search space.
+LOG_RANGE = 4.0
 # Up to this many values, shared by points, are shown as categories.
 FEW = 4
 
@@ -118,6 +119,8 @@ def _positions(axes: Axes, name: str, runs: list[Run]) -> list[float]:
     if style.spans_decades(np.array(values), LOG_RANGE):
         axes.set_xlim(distinct[0] / 1.3, distinct[-1] * 1.3)
         style.log_axis(axes.xaxis, decades=1.5)
+    else:
+        axes.locator_params(axis="x", nbins=5)
     return values
 
 

@@ -43,7 +43,12 @@ def read(path: pathlib.Path) -> Measurements:
 
     Raises FileNotFoundError where there is no such file.
     """
-    lines, problems = _complete_lines(path.read_bytes())
+    return parse(path.read_bytes())
+
+
+def parse(content: bytes) -> Measurements:
+    """Returns the complete rows of a CSV file's `content`, whatever bytes it is made of."""
+    lines, problems = _complete_lines(content)
     if not lines:
         return Measurements({}, tuple(problems), ())
     header, *body = lines

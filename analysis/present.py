@@ -216,7 +216,7 @@ def _comparison_notes(table: ErrorTable) -> Iterable[str]:
     tested = sum(comparison.p == comparison.p for comparison in comparisons)
     yield (
         f"Differences: mean over shared seeds of variant - {variants.label(table.baseline)}; "
-        f"p: paired t-test, two-sided, corrected after Holm over {tested} variants within a split; "
+        f"p: paired t-test, two-sided; p (Holm): corrected for the {tested} tested within a split; "
         f"verdict at p (Holm) < {statistics.ALPHA}."
     )
     if any(comparison.test == "sign" for comparison in comparisons):

@@ -29,6 +29,9 @@ LATEX_ESCAPES = {
     "τ": r"$\tau$",
 }
 
+# An underscore within a word, a bracket that begins no link and "< " are plain text.
+MARKDOWN_SPECIAL = re.compile(r"[\\`*|]|(?<!\w)_|_(?!\w)|(?<=\])[(\[]|<(?=[a-zA-Z/!?])")
+
 
 def markdown(document: Document) -> str:
     """Returns GitHub's Markdown."""
@@ -44,7 +47,8 @@ def markdown(document: Document) -> str:
 
 
 def _markdown_text(text: str) -> str:
-    return re.sub(r"([\\`*_|<>\[\]])", r"\\\1", text).replace("\n", " ")
+    """Escapes what GitHub would take for markup, and no more: the source is read as it is, too."""
+    return MARKDOWN_SPECIAL.sub(r"\\\g<0>", text.replace("\n", " "))
 
 
 def _markdown_grid(grid: Grid) -> str:

@@ -112,8 +112,10 @@ def _state_problems(run: Run, published: bool, record: dict[str, Any]) -> list[s
         known = ", ".join(layout.STATES)
         problems.append(f"unreadable: {run.name}: state is {run.state!r}, not one of {known}")
     if run.state in ("failed", "diverged"):
-        problems.append(f"{run.state}: {run.name}: {run.reason or 'no reason was recorded'}")
-    if not published:
+        reason = run.reason or "no reason was recorded"
+        nothing = "" if published else f" (no {layout.EVAL_MEASUREMENTS})"
+        problems.append(f"{run.state}: {run.name}: {reason}{nothing}")
+    elif not published:
         problems.append(f"missing: {run.name}: {run.state}, no {layout.EVAL_MEASUREMENTS}")
     elif run.state in ("pending", "running"):
         reached = f"last evaluation at step {run.last_step} of {run.steps}"

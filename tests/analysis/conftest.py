@@ -1,5 +1,6 @@
 """A study's directory, made by hand: every number in it is chosen by the test that uses it."""
 
+import hashlib
 import json
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -48,6 +49,11 @@ class HandMadeStudy:
     is_paper_protocol: bool = False
     workload: str = "imagenet_vit"
     planned: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    stages: tuple[str, ...] = ("tune", "compare")
+
+    eight_variants = VARIANTS
+    evaluation = staticmethod(evaluation)
+    csv_text = staticmethod(csv_text)
 
     def trial(
         self,
@@ -63,7 +69,7 @@ class HandMadeStudy:
         path = layout.trial_path(stage, variant, self.workload, point, seed)
         entry = {
             "path": path,
-            "id": f"{abs(hash(path)):x}",
+            "id": hashlib.sha256(path.encode()).hexdigest()[:12],
             "variant": variant,
             "workload": self.workload,
             "point": point,
@@ -119,7 +125,7 @@ class HandMadeStudy:
             "config": self.config,
             "points": self.points,
             "space_sha256": "0" * 64,
-            "stages": ["tune", "compare"],
+            "stages": list(self.stages),
             "is_paper_protocol": self.is_paper_protocol,
             "versions": {},
             "git_commit": None,

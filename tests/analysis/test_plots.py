@@ -1,0 +1,110 @@
+"""Plots: files that are pictures, with what they must hold on their axes."""
+
+import math
+import pathlib
+
+import numpy as np
+import pytest
+from matplotlib import image
+from matplotlib.colors import to_hex
+
+from analysis import curves, error_table, hyperparameters, intervals, plots, style
+from analysis.runs import read_study
+
+POINTS = tuple(
+    {"learning_rate": rate, "beta2": beta2, "warmup_factor": 0.05}
+    for rate, beta2 in ((1e-4, 0.9), (1e-3, 0.99), (3e-3, 0.9), (1e-2, 0.99))
+)
+
+
+@pytest.fixture
+def table(hand_made):
+    """Returns eight variants of three seeds, four tuned points of which one diverged."""
+    made = hand_made(points=POINTS)
+    for point in range(3):
+        rows = [made.evaluation(400, 0.2 + 0.1 * abs(point - 1))]
+        made.trial("tune", "standard", point, 0, rows)
+    made.trial("tune", "standard", 3, 0, None, state="diverged", reason="loss is nan")
+    for rank, variant in enumerate(made.eight_variants):
+        for seed in range(3):
+            errors = [(step, 0.05 * math.exp(-step / 90) + 0.001 * (9 - rank + seed))
+                      for step in (1, 100, 200, 300, 400)]  # fmt: skip
+            made.trial("compare", variant, 1, seed, [made.evaluation(*pair) for pair in errors])
+    made.select(dict.fromkeys(made.eight_variants, 1))
+    row = {"validation/error": 0.02, "test/error": 0.015}
+    made.reference([{"name": "nearest"} | row], "stand-in")
+    return error_table.build(read_study(made.finish()))
+
+
+def test_three_pictures_are_written(table, tmp_path: pathlib.Path) -> None:
+    lines = list(plots.write(table, tmp_path / "pictures"))
+    assert [line.split()[0] for line in lines] == ["wrote"] * 3
+    names = sorted(path.name for path in (tmp_path / "pictures").iterdir())
+    assert names == ["errors.png", "hyperparameters.png", "learning_curves.png"]
+    for path in (tmp_path / "pictures").iterdir():
+        pixels = image.imread(path)
+        assert path.stat().st_size > 15_000
+        assert pixels.shape[0] > 400
+        assert pixels.shape[1] > 800
+        assert len(np.unique(pixels.reshape(-1, pixels.shape[-1]), axis=0)) > 50
+
+
+def test_learning_curves_hold_the_median_of_the_seeds(table) -> None:
+    figure = curves.draw(table)
+    panels = [axes for axes in figure.axes if axes.get_visible()]
+    assert [axes.get_title("left") for axes in panels] == [
+        "no modifier",
+        "+ temp",
+        "+ QK-normalization",
+        "+ per-dim temp",
+    ]
+    standard, laser, reference = panels[0].lines
+    assert (to_hex(standard.get_color()), to_hex(laser.get_color())) == ("#0072b2", "#d55e00")
+    assert standard.get_marker() != laser.get_marker()
+    assert standard.get_xdata().tolist() == [1, 100, 200, 300, 400]
+    assert standard.get_ydata()[-1] == pytest.approx(0.05 * math.exp(-400 / 90) + 0.010)
+    assert laser.get_ydata()[-1] == pytest.approx(0.05 * math.exp(-400 / 90) + 0.006)
+    assert list(reference.get_ydata()) == [0.02, 0.02]
+    assert panels[0].get_yscale() == "log"
+
+
+def test_hyperparameters_that_vary_have_a_panel_each(table) -> None:
+    figure = hyperparameters.draw(table)
+    panels = [axes for axes in figure.axes if axes.get_visible()]
+    assert [axes.get_xlabel() for axes in panels] == ["learning_rate", "beta2"]
+    rate = panels[0]
+    assert rate.get_xscale() == "log"
+    dots = np.array([line.get_xydata()[0] for line in rate.lines if line.get_markersize() == 5.5])
+    np.testing.assert_allclose(dots, [(1e-4, 0.3), (1e-3, 0.2), (3e-3, 0.3)])
+    rings = [line for line in rate.lines if line.get_markersize() == 12]
+    assert [ring.get_xdata()[0] for ring in rings] == [1e-3]
+    crosses = [line for line in rate.lines if line.get_marker() == "x"]
+    assert [cross.get_xdata()[0] for cross in crosses] == [1e-2]
+
+
+def test_errors_show_every_seed_the_mean_and_the_interval(table) -> None:
+    axes = intervals.draw(table).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        row.label for row in table.rows
+    ]
+    seeds, interval, mean = axes.lines[:3]
+    result = table.rows[0].splits["test"]
+    assert seeds.get_xdata() == pytest.approx(list(result.values.values()))
+    assert interval.get_xdata() == pytest.approx([result.summary.low, result.summary.high])
+    assert mean.get_xdata() == pytest.approx([result.summary.mean])
+
+
+def test_without_trials_that_are_done_no_picture_is_written(hand_made, tmp_path) -> None:
+    made = hand_made(("standard",))
+    made.trial("compare", "standard", 0, 0, None, state="failed")
+    made.select({"standard": 0})
+    table = error_table.build(read_study(made.finish()))
+    lines = list(plots.write(table, tmp_path / "pictures"))
+    assert all(line.startswith("not written: ") for line in lines)
+    assert list((tmp_path / "pictures").iterdir()) == []
+
+
+def test_an_error_of_zero_keeps_the_axis_linear() -> None:
+    assert style.spans_decades(np.array([0.01, 0.5]))
+    assert not style.spans_decades(np.array([0.0, 0.5]))
+    assert not style.spans_decades(np.array([np.nan]))

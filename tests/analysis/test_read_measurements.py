@@ -1,0 +1,167 @@
+"""Reading AlgoPerf's CSV files, whole and damaged."""
+
+import csv
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis import measurements
+
+HEADER = "global_step,validation/accuracy,preemption_count\n"
+
+
+def steps_and_values(content: bytes) -> list[tuple[int, float]]:
+    columns = measurements.parse(content).columns
+    return list(
+        zip(columns["global_step"].tolist(), columns["validation/accuracy"].tolist(), strict=True)
+    )
+
+
+def test_reads_numbers_empty_cells_and_nan() -> None:
+    read = measurements.parse((HEADER + "1,0.5,0\n2,,0\n3,nan,0\n4,-inf,\n").encode())
+    assert read.columns["global_step"].tolist() == [1, 2, 3, 4]
+    assert read.columns["global_step"].dtype == np.int64
+    np.testing.assert_array_equal(
+        read.columns["validation/accuracy"], [0.5, np.nan, np.nan, -np.inf]
+    )
+    assert read.problems == ()
+    assert read.notes == ()
+
+
+def test_accepts_carriage_returns() -> None:
+    assert steps_and_values((HEADER + "1,0.5,0\n").replace("\n", "\r\n").encode()) == [(1, 0.5)]
+
+
+def test_a_last_line_without_its_newline_is_left_out_and_named() -> None:
+    """`2,0.75,0` may have been `2,0.75,01`: it cannot be told from a number that was cut."""
+    read = measurements.parse((HEADER + "1,0.5,0\n2,0.75,0").encode())
+    assert read.columns["global_step"].tolist() == [1]
+    assert read.problems == ("truncated in its last line (3), which is left out: '2,0.75,0'",)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "truncated: the file is empty"),
+        (b"global_step,valid", "truncated in its header"),
+        (b"step,validation/accuracy\n1,2\n", "damaged: no column global_step"),
+    ],
+)
+def test_without_a_header_there_are_no_rows(content: bytes, says: str) -> None:
+    read = measurements.parse(content)
+    assert read.columns == {}
+    assert says in read.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("2,0.7", "2 of 3 columns"),
+        ("2,0.7,0,9", "4 of 3 columns"),
+        ("2,0.x7,0", "validation/accuracy is '0.x7', not a number"),
+        ("2.5,0.7,0", "global_step is 2.5"),
+        ("nan,0.7,0", "global_step is nan"),
+        ("-1,0.7,0", "global_step is -1"),
+        (",0.7,0", "no global_step"),
+        ("2,0.7,0.5", "preemption_count is 0.5"),
+        ("", "0 of 3 columns"),
+    ],
+)
+def test_a_damaged_line_is_named_and_the_others_survive(line: str, says: str) -> None:
+    read = measurements.parse(f"{HEADER}1,0.5,0\n{line}\n3,0.8,0\n".encode())
+    assert read.columns["global_step"].tolist() == [1, 3]
+    assert len(read.problems) == 1
+    assert "line 3" in read.problems[0]
+    assert says in read.problems[0]
+
+
+def test_after_a_preemption_the_later_attempt_wins() -> None:
+    """Attempt 0 reached 300; attempt 1 resumed before 200, so 200 and 300 were run again."""
+    lines = "100,0.1,0\n200,0.2,0\n300,0.3,0\n200,0.25,1\n300,0.35,1\n400,0.45,1\n"
+    read = measurements.parse((HEADER + lines).encode())
+    assert read.columns["global_step"].tolist() == [100, 200, 300, 400]
+    assert read.columns["validation/accuracy"].tolist() == [0.1, 0.25, 0.35, 0.45]
+    assert read.notes == ("2 rows superseded by later ones",)
+    assert read.problems == ()
+
+
+def test_lines_out_of_order_are_ordered_by_attempt_not_by_position() -> None:
+    lines = "200,0.25,1\n300,0.35,1\n100,0.1,0\n200,0.2,0\n"
+    assert steps_and_values((HEADER + lines).encode()) == [(100, 0.1), (200, 0.25), (300, 0.35)]
+
+
+def test_an_abandoned_branch_is_cut_where_the_next_attempt_resumed() -> None:
+    """Evaluations by wall time fall on other steps: 290 of attempt 0 lies after the resumption
+    at 250 and belongs to no trajectory that went on."""
+    lines = "100,0.1,0\n290,0.9,0\n250,0.2,1\n400,0.3,1\n"
+    assert steps_and_values((HEADER + lines).encode()) == [(100, 0.1), (250, 0.2), (400, 0.3)]
+
+
+def test_a_logged_loss_and_an_evaluation_at_one_step_are_one_row() -> None:
+    """In measurements.csv rows with only the loss carry no preemption count."""
+    text = (
+        "global_step,loss,validation/accuracy,preemption_count\n"
+        "100,2.0,,\n100,,0.1,0\n200,1.5,,\n100,1.9,,\n100,,0.2,1\n200,1.4,,\n"
+    )
+    read = measurements.parse(text.encode())
+    assert read.columns["global_step"].tolist() == [100, 200]
+    assert read.columns["loss"].tolist() == [1.9, 1.4]
+    np.testing.assert_array_equal(read.columns["validation/accuracy"], [0.2, np.nan])
+
+
+rows = st.lists(
+    st.tuples(st.integers(0, 10**7), st.floats(0, 1) | st.just(float("nan")), st.floats(-1e6, 1e6)),
+    max_size=12,
+    unique_by=lambda row: row[0],
+).map(sorted)
+
+
+@given(rows=rows, data=st.data())
+def test_a_file_cut_at_any_byte_keeps_its_complete_rows_and_invents_none(
+    rows: list[tuple[int, float, float]], data: st.DataObject
+) -> None:
+    lines = ["global_step,validation/accuracy,validation/loss,preemption_count"]
+    lines += [f"{step},{accuracy!r},{loss!r},0" for step, accuracy, loss in rows]
+    whole = ("\n".join(lines) + "\n").encode()
+    cut = data.draw(st.integers(0, len(whole)))
+    read = measurements.parse(whole[:cut])
+    complete = whole[:cut].count(b"\n") - 1
+    kept = rows[: max(0, complete)]
+    assert read.columns.get("global_step", np.array([])).tolist() == [row[0] for row in kept]
+    if complete >= 0:
+        np.testing.assert_array_equal(read.columns["validation/accuracy"], [r[1] for r in kept])
+        np.testing.assert_array_equal(read.columns["validation/loss"], [row[2] for row in kept])
+    at_line_end = cut > 0 and whole[cut - 1 : cut] == b"\n"
+    assert bool(read.problems) == (not at_line_end)
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_after_a_header_never_crash_the_reader(rest: bytes) -> None:
+    read = measurements.parse(HEADER.encode() + rest)
+    assert len(read.columns["global_step"]) <= rest.count(b"\n")
+    assert (np.diff(read.columns["global_step"]) > 0).all()
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_never_crash_the_reader(content: bytes) -> None:
+    measurements.parse(content)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3)), max_size=25))
+def test_every_step_comes_from_the_last_attempt_that_reached_it(
+    pairs: list[tuple[int, int]],
+) -> None:
+    """The law behind the cut: a row survives exactly if no later attempt began at or before it."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["global_step", "validation/accuracy", "preemption_count"])
+    writer.writerows((step, attempt, attempt) for step, attempt in pairs)
+    expected = {
+        (step, float(attempt))
+        for step, attempt in pairs
+        if not any(other > attempt and begin <= step for begin, other in pairs)
+    }
+    assert set(steps_and_values(out.getvalue().encode())) == expected

@@ -1,0 +1,189 @@
+"""Reading a study's directory: every planned trial is a run, everything wrong has a name."""
+
+import json
+import pathlib
+import shutil
+
+import pytest
+
+from analysis.runs import NotAStudyError, read_study
+from sweeps import layout
+
+
+@pytest.fixture
+def study(hand_made):
+    """Returns a study with one tuning trial and three seeds of `standard`, not yet finished."""
+    made = hand_made(("standard",))
+    for stage, seeds in (("tune", 1), ("compare", 3)):
+        for seed in range(seeds):
+            rows = [made.evaluation(step, 0.5 - step / 1000) for step in (100, 200, 300, 400)]
+            made.trial(stage, "standard", 0, seed, rows)
+    made.select({"standard": 0})
+    return made
+
+
+def test_a_sound_study_has_runs_and_no_problems(study) -> None:
+    read = read_study(study.finish())
+    assert read.name == "tiny"
+    assert read.config["baseline"] == "standard"
+    assert read.problems == ()
+    assert read.notes == ()
+    assert [(run.stage, run.seed) for run in read.runs] == [
+        ("tune", 0),
+        ("compare", 0),
+        ("compare", 1),
+        ("compare", 2),
+    ]
+    run = read.runs[-1]
+    assert (run.workload, run.variant, run.point, run.state) == (
+        "imagenet_vit",
+        "standard",
+        0,
+        "done",
+    )
+    assert run.hyperparameters == {"learning_rate": 0.001}
+    assert (run.steps, run.last_step, run.metric) == (400, 400, "accuracy")
+    assert run.evals["validation/accuracy"].tolist() == pytest.approx([0.6, 0.7, 0.8, 0.9])
+    assert run.trains["global_step"].tolist() == [100, 200, 300, 400]
+    assert run.path == study.root / run.name
+
+
+def test_a_trial_without_measurements_is_missing_by_name(study) -> None:
+    study.trial("compare", "standard", 0, 3, None, state="pending")
+    read = read_study(study.finish())
+    assert read.problems == (
+        "missing: compare/standard/imagenet_vit_jax/trial_4: pending, no eval_measurements.csv",
+    )
+    assert read.runs[-1].evals == {}
+    assert read.runs[-1].hyperparameters == {"learning_rate": 0.001}
+
+
+def test_a_directory_that_was_deleted_is_missing_by_name(study) -> None:
+    root = study.finish()
+    shutil.rmtree(root / study.planned["compare"][1]["path"])
+    assert read_study(root).problems == (
+        "missing: compare/standard/imagenet_vit_jax/trial_2: pending, no eval_measurements.csv",
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "says"),
+    [
+        ("failed", "out of memory", ["failed: {}: out of memory"]),
+        ("diverged", "loss is nan at step 61", ["diverged: {}: loss is nan at step 61"]),
+        ("failed", None, ["failed: {}: no reason was recorded"]),
+        ("running", None, ["unfinished: {}: running, last evaluation at step 200 of 400"]),
+        ("sleeping", None, ["unreadable: {}: state is 'sleeping'"]),
+    ],
+)
+def test_a_trial_that_is_not_done_says_why(study, state, reason, says) -> None:
+    rows = [study.evaluation(step, 0.3) for step in (100, 200)]
+    study.trial("compare", "standard", 0, 3, rows, state=state, reason=reason)
+    problems = read_study(study.finish()).problems
+    name = "compare/standard/imagenet_vit_jax/trial_4"
+    assert len(problems) == len(says)
+    for problem, said in zip(problems, says, strict=True):
+        assert problem.startswith(said.format(name))
+
+
+def test_a_cut_file_is_truncated_by_name_and_its_complete_rows_are_used(study) -> None:
+    root = study.finish()
+    path = root / study.planned["compare"][0]["path"] / layout.EVAL_MEASUREMENTS
+    path.write_bytes(path.read_bytes()[:-20])
+    read = read_study(root)
+    assert read.runs[1].last_step == 300
+    assert [problem.split(": ")[0] for problem in read.problems] == ["truncated", "truncated"]
+    assert f"{read.runs[1].name}/eval_measurements.csv" in read.problems[0]
+    assert read.problems[1].endswith("done, but it ends at step 300 of 400")
+
+
+def test_a_file_cut_at_the_end_of_a_line_is_truncated_too(study) -> None:
+    root = study.finish()
+    path = root / study.planned["compare"][0]["path"] / layout.EVAL_MEASUREMENTS
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    assert read_study(root).problems == (
+        "truncated: compare/standard/imagenet_vit_jax/trial_1: "
+        "done, but it ends at step 300 of 400",
+    )
+
+
+def test_a_budget_that_is_no_multiple_of_the_interval_is_not_truncated(hand_made) -> None:
+    """Steps 400, an evaluation every 100, the last at 301: the next was due after the end."""
+    made = hand_made(("standard",))
+    rows = [made.evaluation(step, 0.3) for step in (1, 101, 201, 301)]
+    made.trial("tune", "standard", 0, 0, rows)
+    made.trial("compare", "standard", 0, 0, rows)
+    assert read_study(made.finish()).problems == ()
+
+
+def test_damaged_json_is_named(study) -> None:
+    root = study.finish()
+    trial = root / study.planned["compare"][0]["path"]
+    (trial / layout.STATUS).write_text('{"state": "do')
+    (root / layout.SELECTION).write_text("[]")
+    problems = read_study(root).problems
+    assert len(problems) == 3
+    assert "selection.json: not a JSON object" in problems[0]
+    assert "trial_1/status.json" in problems[1]
+    assert problems[2].startswith("unfinished: ")
+
+
+def test_measurements_of_another_trial_are_not_read(study) -> None:
+    root = study.finish()
+    trial = root / study.planned["compare"][0]["path"]
+    record = layout.read_json(trial / layout.TRIAL)
+    layout.write_json(trial / layout.TRIAL, record | {"id": "another"})
+    read = read_study(root)
+    assert read.runs[1].evals == {}
+    assert read.problems[0].startswith("mismatch: compare/standard/imagenet_vit_jax/trial_1: ")
+
+
+def test_a_trial_planned_twice_is_duplicated_by_name(study) -> None:
+    study.planned["compare"].append(study.planned["compare"][0])
+    read = read_study(study.finish())
+    assert len(read.runs) == 4
+    assert read.problems[0].startswith(
+        "duplicated: compare/standard/imagenet_vit_jax/trial_1: planned 2 times"
+    )
+
+
+def test_an_entry_that_plans_nothing_is_named(study) -> None:
+    study.planned["compare"].append({"path": "compare/x"})
+    assert "an entry without" in read_study(study.finish()).problems[0]
+
+
+def test_leavings_of_an_earlier_plan_are_noted_and_left_out(study) -> None:
+    study.trial("compare", "standard", 0, 7, [study.evaluation(400, 0.1)])
+    study.planned["compare"].pop()
+    read = read_study(study.finish())
+    assert len(read.runs) == 4
+    assert read.problems == ()
+    assert read.notes == (
+        "compare/standard/imagenet_vit_jax/trial_8: not planned any more, left out",
+    )
+
+
+def test_a_directory_without_a_study_says_what_was_looked_for(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(NotAStudyError, match=r"looked for study\.json and for AlgoPerf's study_"):
+        read_study(tmp_path)
+    with pytest.raises(NotAStudyError, match="no such directory"):
+        read_study(tmp_path / "nowhere")
+
+
+def test_the_parent_of_a_study_names_the_study(study) -> None:
+    with pytest.raises(NotAStudyError, match="did you mean one of these in it: tiny"):
+        read_study(study.finish().parent)
+
+
+@pytest.mark.parametrize(
+    ("record", "says"),
+    [
+        ({"format": "attnperf-study-9"}, "format is 'attnperf-study-9'"),
+        ([], "format is None"),
+        ({"format": layout.FORMAT}, "no object 'config'"),
+    ],
+)
+def test_a_study_record_of_another_kind_is_refused(tmp_path, record, says) -> None:
+    (tmp_path / layout.STUDY).write_text(json.dumps(record))
+    with pytest.raises(NotAStudyError, match=says):
+        read_study(tmp_path)

@@ -1,0 +1,119 @@
+"""What validation chooses."""
+
+import dataclasses
+import math
+import pathlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis import selection
+from analysis.metrics import MissingMetricError
+from analysis.records import Run
+
+
+def run_of(values, column="validation/accuracy", point=0, seed=0, state="done", **more) -> Run:
+    evals = {
+        "global_step": np.arange(1, len(values) + 1) * 100,
+        column: np.array(values, dtype=float),
+        **{name: np.array(numbers, dtype=float) for name, numbers in more.items()},
+    }
+    return Run(
+        workload="imagenet_vit",
+        variant="standard",
+        stage="tune",
+        point=point,
+        seed=seed,
+        path=pathlib.Path("trial_1"),
+        name="tune/standard/imagenet_vit_jax/trial_1",
+        state=state,
+        metric=column.split("/")[1],
+        evals=evals if len(values) else {},
+    )
+
+
+def test_the_best_step_is_the_first_of_the_highest_accuracies() -> None:
+    row = selection.best_step(run_of([0.1, 0.7, 0.3, 0.7]))
+    assert row == {"global_step": 200, "validation/accuracy": 0.7}
+    assert isinstance(row["global_step"], int)
+
+
+def test_of_a_word_error_rate_the_lowest_is_best() -> None:
+    assert selection.best_step(run_of([0.9, 0.2, 0.2], "validation/wer"))["global_step"] == 200
+
+
+def test_test_and_train_choose_nothing() -> None:
+    more = {"test/accuracy": [0.9, 0.1], "train/accuracy": [0.9, 0.1]}
+    row = selection.best_step(run_of([0.3, 0.4], **more))
+    assert (row["global_step"], row["test/accuracy"]) == (200, 0.1)
+
+
+def test_evaluations_that_are_not_finite_are_left_out() -> None:
+    assert selection.best_step(run_of([math.nan, math.inf, 0.2, math.nan]))["global_step"] == 300
+
+
+@pytest.mark.parametrize("values", [[], [math.nan, math.nan]])
+def test_without_a_finite_evaluation_there_is_no_best_step(values) -> None:
+    assert selection.best_step(run_of(values)) is None
+
+
+def test_a_missing_column_is_said_by_name() -> None:
+    with pytest.raises(MissingMetricError) as raised:
+        selection.best_step(run_of([0.5]), "wer")
+    assert str(raised.value) == (
+        "tune/standard/imagenet_vit_jax/trial_1/eval_measurements.csv: no column validation/wer; "
+        "it has validation/accuracy"
+    )
+
+
+def test_error_and_accuracy_choose_the_same_step() -> None:
+    run = run_of([0.1, 0.7, 0.3])
+    assert selection.best_step(run, "error") == selection.best_step(run, "validation/accuracy")
+
+
+def test_the_best_point_has_the_best_median_over_seeds() -> None:
+    """Point 0 has the best single seed (0.95) and the median 0.5; point 1's median is 0.6."""
+    accuracies = {0: [0.95, 0.5, 0.4], 1: [0.6, 0.61, 0.1]}
+    runs = [
+        run_of([value], point=point, seed=seed)
+        for point, values in accuracies.items()
+        for seed, value in enumerate(values)
+    ]
+    assert selection.best_point(runs) == 1
+
+
+def test_equal_points_go_to_the_lower_index() -> None:
+    runs = [run_of([0.5], point=point) for point in (3, 1, 2)]
+    assert selection.best_point(runs) == 1
+
+
+@pytest.mark.parametrize("state", ["diverged", "failed", "running", "pending"])
+def test_a_trial_that_is_not_done_is_never_chosen(state) -> None:
+    runs = [run_of([0.9], point=0, state=state), run_of([0.2], point=1)]
+    assert selection.best_point(runs) == 1
+    assert selection.best_point(runs[:1]) is None
+
+
+def test_a_diverged_seed_counts_as_worse_than_every_number() -> None:
+    """Of two seeds one diverged: the median is not a number to choose by."""
+    lost = dataclasses.replace(run_of([0.9], point=0), state="diverged")
+    runs = [run_of([0.9], point=0), lost, run_of([0.2], point=1), run_of([0.2], point=1)]
+    assert selection.best_point(runs) == 1
+
+
+def test_nothing_to_choose_from() -> None:
+    assert selection.best_point([]) is None
+    assert selection.best_point([run_of([math.nan])]) is None
+
+
+@given(st.lists(st.floats(0, 1) | st.just(math.nan), min_size=1, max_size=20))
+def test_no_evaluation_beats_the_best_and_none_before_equals_it(values) -> None:
+    index = selection.best_index(run_of(values))
+    finite = [value for value in values if not math.isnan(value)]
+    if not finite:
+        assert index is None
+        return
+    assert values[index] == max(finite)
+    assert max(finite) not in values[:index]
