@@ -71,7 +71,10 @@ def _check_shapes(query: Array, key: Array, value: Array) -> None:
 def _check_broadcasts(name: str, array: Array | None, shape: tuple[int, ...]) -> None:
     if array is None:
         return
-    if jnp.broadcast_shapes(array.shape, shape) != shape:
+    padded = (1,) * (len(shape) - array.ndim) + array.shape
+    if len(padded) != len(shape) or any(
+        size not in (1, whole) for size, whole in zip(padded, shape, strict=True)
+    ):
         raise ValueError(f"{name} of shape {array.shape} does not broadcast to {shape}")
     if name == "bias" and not jnp.issubdtype(array.dtype, jnp.floating):
         raise ValueError(f"bias has dtype {array.dtype}; a boolean belongs in mask")

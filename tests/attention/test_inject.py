@@ -1,0 +1,239 @@
+"""Injection into models we did not write."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from attention import inject, registry
+
+
+class Block(nn.Module):
+    """A plain host: two attention layers, one of them crossing, with dropout."""
+
+    dropout_rate: float = 0.0
+
+    @nn.compact
+    def __call__(self, inputs, train=False):
+        settings = {"num_heads": 2, "dropout_rate": self.dropout_rate, "deterministic": not train}
+        inputs = nn.MultiHeadDotProductAttention(**settings)(inputs)
+        return nn.MultiHeadDotProductAttention(**settings)(inputs[:, :3], inputs)
+
+
+class Scaler(nn.Module):
+    """A learned factor on the query, as a host's own attention function may have."""
+
+    @nn.compact
+    def __call__(self, query):
+        scale = self.param("scale", nn.initializers.constant(0.7), (query.shape[-1],))
+        return query * (1 + scale)
+
+
+def foreign_attention(
+    query,
+    key,
+    value,
+    bias=None,
+    mask=None,
+    broadcast_dropout=True,
+    dropout_rng=None,
+    dropout_rate=0.0,
+    deterministic=False,
+    dtype=jnp.float32,
+    precision=None,
+    temperature=1.0,
+):
+    """Flax's function with a learned scaler in it and a factor on its output."""
+    query = Scaler()(query)
+    output = nn.dot_product_attention(
+        query, key, value, bias, mask, broadcast_dropout, dropout_rng, dropout_rate,
+        deterministic, dtype, precision,
+    )  # fmt: skip
+    return output * temperature
+
+
+@pytest.fixture
+def inputs():
+    return jnp.asarray(np.random.default_rng(1).standard_normal((2, 5, 8)), jnp.float32)
+
+
+def _init(model, inputs, variant=None):
+    if variant is None:
+        return model.init(jax.random.key(0), inputs)
+    with inject.injected(variant):
+        return model.init(jax.random.key(0), inputs)
+
+
+@pytest.mark.parametrize("name", ["standard", "laser", "standard+temp", "laser+temp"])
+def test_parameter_tree_is_bit_identical_to_the_host(inputs, name):
+    host, ours = _init(Block(), inputs), _init(Block(), inputs, registry.get(name))
+    assert jax.tree.structure(host) == jax.tree.structure(ours)
+    assert jax.tree.all(jax.tree.map(np.array_equal, host, ours))
+
+
+def test_learned_modifiers_add_scale_leaves_only(inputs):
+    host = _init(Block(), inputs)
+    ours = _init(Block(), inputs, registry.get("laser+qk_norm+per_dim_temp"))
+    paths = {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(ours)}
+    extra = paths - {
+        jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(host)
+    }
+    assert len(extra) == 6
+    assert all("Attention" in path and path.endswith("['scale']") for path in extra)
+
+
+def test_standard_is_the_host(inputs):
+    params = _init(Block(), inputs)
+    with inject.injected(registry.get("standard")):
+        ours = Block().apply(params, inputs)
+    np.testing.assert_allclose(ours, Block().apply(params, inputs), atol=1e-6)
+
+
+def test_mask_reaches_the_variant(inputs):
+    layer = nn.MultiHeadDotProductAttention(num_heads=2)
+    params = _init(layer, inputs)
+    mask = jnp.tril(jnp.ones((5, 5), bool))
+
+    def run(inputs):
+        with inject.injected(registry.get("laser")):
+            return layer.apply(params, inputs, mask=mask)
+
+    np.testing.assert_allclose(run(inputs)[:, 0], run(inputs.at[:, 1:].add(9.0))[:, 0], atol=1e-6)
+
+
+def test_inside_jit_and_variants_do_not_mix(inputs):
+    params = _init(Block(), inputs)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def run(variant, inputs):
+        with inject.injected(variant):
+            return Block().apply(params, inputs)
+
+    of_standard, of_laser = (run(registry.get(name), inputs) for name in ("standard", "laser"))
+    assert np.abs(of_standard - of_laser).max() > 1e-4
+    np.testing.assert_array_equal(run(registry.get("standard"), inputs), of_standard)
+
+
+def test_dropout_is_seeded_and_active_in_training_only(inputs):
+    params = _init(Block(), inputs)
+
+    def run(seed, train):
+        with inject.injected(registry.get("laser")):
+            return Block(0.5).apply(params, inputs, train, rngs={"dropout": jax.random.key(seed)})
+
+    assert np.abs(run(0, True) - run(1, True)).max() > 1e-4
+    np.testing.assert_array_equal(run(0, True), run(0, True))
+    np.testing.assert_array_equal(run(0, False), run(1, False))
+
+
+def test_nothing_to_inject_into_raises(inputs):
+    with (
+        pytest.raises(RuntimeError, match="nothing to inject 'laser' into"),
+        inject.injected(registry.get("laser")),
+    ):
+        nn.Dense(3).init(jax.random.key(0), inputs)
+
+
+def test_an_exception_in_flight_is_not_masked():
+    with pytest.raises(ZeroDivisionError), inject.injected(registry.get("laser")):
+        1 / 0  # noqa: B018
+
+
+def _foreign(temperature=1.0, **settings):
+    return nn.MultiHeadDotProductAttention(
+        num_heads=2,
+        attention_fn=functools.partial(foreign_attention, temperature=temperature),
+        **settings,
+    )
+
+
+def test_foreign_function_keeps_its_scaler_and_standard_is_untouched(inputs):
+    layer = _foreign(1.7)
+    host = _init(layer, inputs)
+    assert "Scaler_0" in host["params"]
+    for name in ("standard", "laser"):
+        ours = _init(layer, inputs, registry.get(name))
+        assert jax.tree.all(jax.tree.map(np.array_equal, host, ours))
+    with inject.injected(registry.get("standard")):
+        np.testing.assert_allclose(layer.apply(host, inputs), layer.apply(host, inputs))
+        injected = layer.apply(host, inputs)
+    np.testing.assert_allclose(injected, layer.apply(host, inputs), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_foreign_laser_takes_the_log_before_the_output_factor(inputs, masked):
+    """temperature·log(A·exp(V)), with the host's own scaled queries in A."""
+    layer = _foreign(1.7)
+    params = _init(layer, inputs)
+    mask = jnp.arange(5) < 4 if masked else None
+    with inject.injected(registry.get("laser")):
+        output = layer.apply(params, inputs, mask=mask)
+    leaves = params["params"]
+
+    def project(name):
+        return jnp.einsum("bld,dhk->blhk", inputs, leaves[name]["kernel"])
+
+    query, key, value = (project(name) for name in ("query", "key", "value"))
+    query = query * 1.7
+    logits = jnp.einsum("bthd,bshd->bhts", query, key) / np.sqrt(4)
+    if masked:
+        logits = jnp.where(mask, logits, -jnp.inf)
+    weights = jax.nn.softmax(logits)
+    heads = 1.7 * jnp.log(jnp.einsum("bhts,bshd->bthd", weights, jnp.exp(value)))
+    expected = jnp.einsum("bthd,hdo->bto", heads, leaves["out"]["kernel"])
+    np.testing.assert_allclose(output, expected, atol=3e-6)
+
+
+def test_foreign_laser_with_dropout_is_finite_and_differs_by_seed(inputs):
+    layer = _foreign(dropout_rate=0.8, deterministic=False)
+    params = layer.init({"params": jax.random.key(0), "dropout": jax.random.key(1)}, inputs)
+
+    def run(seed):
+        with inject.injected(registry.get("laser")):
+            return layer.apply(params, inputs, rngs={"dropout": jax.random.key(seed)})
+
+    assert np.isfinite(run(0)).all()
+    assert np.abs(run(0) - run(1)).max() > 1e-4
+
+
+def test_hosts_that_cannot_be_served_are_refused(inputs):
+    def odd(query, key, value, window=3):
+        return value
+
+    cases = [
+        (nn.MultiHeadDotProductAttention(2, attention_fn=odd), "laser", {}, "window"),
+        (_foreign(), "laser", {"kernel": "jax_xla"}, "own attention function"),
+        (nn.MultiHeadDotProductAttention(2, normalize_qk=True), "laser+qk_norm", {}, "twice"),
+        (
+            nn.MultiHeadDotProductAttention(2, attention_fn=registry.get("laser")),
+            "standard",
+            {},
+            "built with attention_fn='laser'",
+        ),
+    ]
+    for layer, name, settings, message in cases:
+        with pytest.raises(ValueError, match=message):
+            _init(layer, inputs, registry.get(name, **settings))
+
+
+def test_cached_decoding_survives(inputs):
+    """One position at a time through flax's cache gives the causal outputs."""
+    layer = nn.MultiHeadDotProductAttention(num_heads=2, decode=True)
+    with inject.injected(registry.get("laser")):
+        variables = layer.init(jax.random.key(0), inputs)
+        whole = nn.MultiHeadDotProductAttention(num_heads=2).apply(
+            {"params": variables["params"]}, inputs, mask=jnp.tril(jnp.ones((5, 5), bool))
+        )
+        cache, steps = variables["cache"], []
+        for position in range(5):
+            step, mutated = layer.apply(
+                {"params": variables["params"], "cache": cache},
+                inputs[:, position : position + 1],
+                mutable=["cache"],
+            )
+            cache = mutated["cache"]
+            steps.append(step)
+    np.testing.assert_allclose(jnp.concatenate(steps, axis=1), whole, atol=2e-6)

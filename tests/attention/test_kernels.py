@@ -1,0 +1,107 @@
+"""Kernels: the same answer where they can, a clear refusal where they cannot."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention import laser, standard
+
+
+def _qkv(size=8, dtype="float32", batch=(2,), value_size=None):
+    rng = np.random.default_rng(0)
+    shapes = [(*batch, 6, 3, size)] * 2 + [(*batch, 6, 3, value_size or size)]
+    return [jnp.asarray(rng.standard_normal(shape), dtype) for shape in shapes]
+
+
+@pytest.mark.parametrize("attend", [standard.attend, laser.attend])
+@pytest.mark.parametrize("batch", [(), (2,), (2, 4)])
+@pytest.mark.parametrize("kind", ["none", "causal", "padding", "bias"])
+def test_jax_xla_agrees_with_our_core(attend, batch, kind):
+    query, key, value = _qkv(batch=batch)
+    settings = {
+        "none": {},
+        "causal": {"is_causal": True},
+        "padding": {"mask": jnp.arange(6) < 4},
+        "bias": {"bias": jnp.arange(6.0)[None, :, None] * jnp.ones((3, 6, 6))},
+    }[kind]
+    ours = attend(query, key, value, **settings)
+    theirs = attend(query, key, value, kernel="jax_xla", **settings)
+    assert ours.shape == (*batch, 6, 3, 8)
+    np.testing.assert_allclose(ours, theirs, atol=2e-6)
+
+
+def test_scale_reaches_every_kernel():
+    query, key, value = _qkv()
+    for scale in (0.3, jnp.asarray(0.3)):
+        np.testing.assert_allclose(
+            laser.attend(query, key, value, scale=scale),
+            laser.attend(query, key, value, scale=scale, kernel="jax_xla"),
+            atol=2e-6,
+        )
+
+
+def test_our_core_takes_a_wider_value():
+    query, key, value = _qkv(value_size=5)
+    assert laser.attend(query, key, value).shape == (2, 6, 3, 5)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "settings", "arrays", "message"),
+    [
+        ("jax_xla", {}, {"value_size": 5}, r"head size of V \(5\).*use kernel='xla'"),
+        ("jax_xla", {"dropout_rate": 0.1}, {}, "no attention dropout; use kernel='xla'"),
+        ("jax_xla", {"precision": "highest"}, {}, "no matmul precision|takes no matmul"),
+        ("cudnn", {}, {}, "needs an NVIDIA GPU and JAX runs on 'cpu'"),
+        ("nope", {}, {}, "unknown kernel 'nope'.*xla, jax_xla, cudnn"),
+    ],
+)
+def test_refusals_name_a_kernel_that_can(kernel, settings, arrays, message):
+    if "dropout_rate" in settings:
+        settings = {**settings, "dropout_rng": jax.random.key(0)}
+    with pytest.raises(ValueError, match=message):
+        standard.attend(*_qkv(**arrays), kernel=kernel, **settings)
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "message"),
+    [
+        (8, "float32", "bfloat16 or float16, not float32"),
+        (12, "bfloat16", "head size 12.*multiple of 8"),
+        (512, "bfloat16", "head size 512.*at most 256"),
+    ],
+)
+def test_cudnn_limits_are_checked_before_the_call(monkeypatch, size, dtype, message):
+    """The paper's head sizes 512 and 720 are impossible in cuDNN; a GPU is only pretended here."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    with pytest.raises(ValueError, match=message):
+        laser.attend(*_qkv(size=size, dtype=dtype), kernel="cudnn")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"query": (6, 8)}, "query has shape"),
+        ({"key": (2, 6, 3, 4)}, "head sizes"),
+        ({"value": (2, 5, 3, 8)}, "differ before the last axis"),
+        ({"query": (2, 6, 4, 8)}, "heads"),
+        ({"mask": (5,)}, "mask of shape"),
+        ({"bias": (9, 3, 6, 6)}, "bias of shape"),
+        ({"dropout_rate": 1.0}, "dropout_rate=1.0"),
+        ({"dropout_rate": 0.5}, "needs a dropout_rng"),
+    ],
+)
+def test_arguments_are_checked(change, message):
+    arguments = dict(zip(("query", "key", "value"), _qkv(), strict=True))
+    for name, given in change.items():
+        arguments[name] = jnp.ones(given) if isinstance(given, tuple) else given
+    with pytest.raises(ValueError, match=message):
+        laser.attend(**arguments)
+
+
+def test_integer_inputs_and_boolean_bias_are_refused():
+    query, key, value = _qkv()
+    with pytest.raises(ValueError, match="floating-point"):
+        standard.attend(*(array.astype(int) for array in (query, key, value)))
+    with pytest.raises(ValueError, match="belongs in mask"):
+        standard.attend(query, key, value, bias=jnp.ones((6, 6), bool))

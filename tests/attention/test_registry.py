@@ -1,0 +1,175 @@
+"""One contract over every registry entry, and the door's answers to bad input."""
+
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from attention import inject, registry, table
+
+ALL = registry.names()
+
+
+def _variant(name, **settings):
+    tau = {"tau": 0.8} if "temp" in table.parse(name)[1] else {}
+    return registry.get(name, **tau, **settings)
+
+
+def _host(variant, **settings):
+    return nn.MultiHeadDotProductAttention(num_heads=2, attention_fn=variant, **settings)
+
+
+@pytest.fixture
+def inputs():
+    return jnp.asarray(np.random.default_rng(0).standard_normal((3, 7, 16)), jnp.float32)
+
+
+def test_names_are_canonical_unique_and_hold_the_paper_rows():
+    assert len(ALL) == len(set(ALL)) == 16
+    assert all(table.canonical(name) == name for name in ALL)
+    assert set(table.PAPER_ROWS) <= set(ALL)
+    assert len(table.PAPER_ROWS) == 8
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_contract(name, inputs):
+    """Every entry: identity, shape, dtype, mask, gradients, jit and vmap."""
+    variant = _variant(name)
+    assert variant.name == name
+    assert variant == _variant(name)
+    assert hash(variant) == hash(_variant(name))
+    assert registry.get(variant.name, **variant.hyperparameters) == variant
+    with pytest.raises(AttributeError):
+        variant.tau = 2.0
+    host = _host(variant)
+    params = host.init(jax.random.key(0), inputs)
+    mask = jnp.tril(jnp.ones((7, 7), bool))
+
+    def loss(params, inputs):
+        return jnp.sum(jnp.sin(host.apply(params, inputs, mask=mask)))
+
+    output = host.apply(params, inputs, mask=mask)
+    assert output.shape == inputs.shape
+    assert output.dtype == inputs.dtype
+    changed = host.apply(params, inputs.at[:, 4:].add(1.0), mask=mask)
+    np.testing.assert_allclose(output[:, :4], changed[:, :4], atol=1e-6)
+    assert np.abs(output - changed)[:, 4:].max() > 1e-3
+    gradients = jax.jit(jax.grad(loss))(params, inputs)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
+        assert np.isfinite(leaf).all(), path
+        # A key's bias shifts all logits of a row alike, which no softmax sees.
+        if "['key']['bias']" not in jax.tree_util.keystr(path) or "qk_norm" in name:
+            assert np.abs(leaf).max() > 0, path
+    mapped = jax.vmap(lambda x: host.apply(params, x[None], mask=mask)[0])(inputs)
+    np.testing.assert_allclose(mapped, output, atol=1e-6)
+    bf16 = _host(variant, dtype=jnp.bfloat16).apply(params, inputs, mask=mask)
+    assert bf16.dtype == jnp.bfloat16
+    np.testing.assert_allclose(np.asarray(bf16, np.float32), output, atol=0.05)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_direct_attention_fn_and_injection_agree(name, inputs):
+    variant = _variant(name)
+    direct = _host(variant)
+    params = direct.init(jax.random.key(0), inputs)
+    plain = nn.MultiHeadDotProductAttention(num_heads=2)
+    with inject.injected(variant):
+        injected_params = plain.init(jax.random.key(0), inputs)
+        output = plain.apply(injected_params, inputs)
+    assert jax.tree.all(jax.tree.map(np.array_equal, params, injected_params))
+    np.testing.assert_array_equal(output, direct.apply(params, inputs))
+
+
+@pytest.mark.parametrize("mixer", list(table.MIXERS))
+def test_learned_modifiers_start_where_they_should(mixer, inputs):
+    """per_dim_temp is exactly its mixer at initialisation; qk_norm normalises to unit variance."""
+    plain = _host(_variant(mixer))
+    params = plain.init(jax.random.key(1), inputs)
+    temp = _host(_variant(f"{mixer}+per_dim_temp"))
+    temp_params = temp.init(jax.random.key(1), inputs)
+    assert set(temp_params["params"]) - set(params["params"]) == {"per_dim_temp"}
+    assert temp_params["params"]["per_dim_temp"]["scale"].shape == (8,)
+    np.testing.assert_allclose(
+        temp.apply(temp_params, inputs), plain.apply(params, inputs), rtol=1e-6, atol=1e-7
+    )
+    normed = _host(_variant(f"{mixer}+qk_norm")).init(jax.random.key(1), inputs)["params"]
+    assert set(normed) - set(params["params"]) == {"query_ln", "key_ln"}
+    for name in ("query_ln", "key_ln"):
+        assert list(normed[name]) == ["scale"]
+        np.testing.assert_array_equal(normed[name]["scale"], np.zeros(8))
+
+
+def test_qk_norm_by_hand():
+    """Head (3, 1): mean 2, sd 1, so ±1/√(1 + 1e-6), times 1 + scale."""
+    from attention.modifiers import QKNorm
+
+    head = jnp.asarray([3.0, 1.0]).reshape(1, 1, 2)
+    params = {"params": {"scale": jnp.asarray([0.0, 1.0])}}
+    np.testing.assert_allclose(
+        QKNorm().apply(params, head)[0, 0], np.array([1.0, -2.0]) / np.sqrt(1 + 1e-6), rtol=1e-6
+    )
+
+
+def test_per_dim_temp_by_hand():
+    """Factor 1.442695041·ln(1 + e^p): 1 at p = 0, 1.8946 at p = 1."""
+    from attention.modifiers import PerDimTemp
+
+    params = {"params": {"scale": jnp.asarray([0.0, 1.0])}}
+    factor = PerDimTemp().apply(params, jnp.ones((1, 1, 2)))[0, 0]
+    np.testing.assert_allclose(factor, [1.0, np.log(1 + np.e) / np.log(2)], rtol=1e-6)
+
+
+def test_temperature_divides_the_logits(inputs):
+    """τ = 2 with doubled queries is τ = 1."""
+    query = inputs.reshape(3, 7, 2, 8)
+    double = registry.get("laser+temp", tau=2.0)(2 * query, query, query)
+    np.testing.assert_allclose(double, registry.get("laser")(query, query, query), atol=1e-6)
+    assert registry.get("laser+temp").tau == 1.0
+    assert registry.get("laser+temp", tau=0.9) != registry.get("laser+temp")
+
+
+def test_order_of_modifiers_does_not_matter():
+    assert registry.get("laser+temp+qk_norm", tau=0.5) == registry.get("laser+qk_norm+temp", tau=0.5)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: registry.get("lazer"), "unknown mixer 'lazer'.*standard, laser.*'laser'"),
+        (lambda: registry.get("laser+qknorm"), "unknown modifier 'qknorm'.*'qk_norm'"),
+        (lambda: registry.get("laser+temp+temp"), "twice"),
+        (lambda: registry.get("laser+"), "unknown modifier ''"),
+        (lambda: registry.get(7), "string"),
+        (lambda: registry.get("laser", tau=0.9), r"unknown hyperparameter 'tau'.*goes with \+temp"),
+        (lambda: registry.get("laser+temp", tao=0.9), "unknown hyperparameter 'tao'.*'tau'"),
+        (lambda: registry.get("laser+temp", tau=0.0), "> 0"),
+        (lambda: registry.get("laser+temp", tau=-1), "> 0"),
+        (lambda: registry.get("laser+temp", tau=float("nan")), "finite"),
+        (lambda: registry.get("laser+temp", tau=jnp.ones(())), "compiled in"),
+        (lambda: registry.get("laser", kernel="flash"), "unknown kernel 'flash'.*xla, jax_xla"),
+    ],
+)
+def test_bad_input_is_answered(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_variant_refuses_what_it_has_not(inputs):
+    query = inputs.reshape(3, 7, 2, 8)
+    with pytest.raises(ValueError, match="inside a Flax module"):
+        registry.get("laser+qk_norm")(query, query, query)
+    with pytest.raises(ValueError, match="sow_weights"):
+        _host(registry.get("laser")).init(jax.random.key(0), inputs, sow_weights=True)
+
+
+def test_names_are_checked_without_loading_jax():
+    code = (
+        "import sys; from attention import registry; registry.names();"
+        "from attention import table; table.check('laser+temp', {'tau': 0.9});"
+        "assert 'jax' not in sys.modules and 'numpy' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
