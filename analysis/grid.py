@@ -15,7 +15,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A column's heading, and whether it holds numbers (then it is set to the right)."""
+    """A column's heading, and whether it holds numbers (then it is set to the right). A newline
+    in the heading is where it may be broken."""
 
     heading: str
     numeric: bool = True

@@ -41,11 +41,11 @@ def _median_columns(table: ErrorTable) -> Iterable[Column]:
     yield from (Column("Variant", numeric=False), Column("n"))
     for split in layout.SPLITS:
         if table.is_paper:
-            yield Column(f"{TITLES[split]} paper")
-        yield Column(f"{TITLES[split]} measured" if table.is_paper else TITLES[split])
+            yield Column(f"{TITLES[split]}\npaper")
+        yield Column(f"{TITLES[split]}\nmeasured" if table.is_paper else TITLES[split])
     baseline = variants.label(table.baseline)
-    yield Column(f"{TITLES[table.decisive]} - {baseline} (mean)")
-    yield from (Column("p (Holm)"), Column("Verdict", numeric=False))
+    yield Column(f"{TITLES[table.decisive]}\n- {baseline}\n(mean)")
+    yield from (Column("p\n(Holm)"), Column("Verdict", numeric=False))
 
 
 def _median_cells(table: ErrorTable, row: VariantResult) -> Iterable[Cell]:
@@ -103,14 +103,14 @@ def _reference_cells(table: ErrorTable) -> Iterable[tuple[Cell, ...]]:
 
 
 def _spread(table: ErrorTable) -> Grid:
-    headings = ("n", "Median", "Mean", "SD", "95% interval", "Mean difference", "Pairs", "p")
+    headings = ("n", "Median", "Mean", "SD", "95% interval", "Mean\ndifference", "Pairs", "p")
     return Grid(
         caption=f"{table.metric.name.capitalize()} over seeds",
         columns=(
             Column("Variant", numeric=False),
             Column("Split", numeric=False),
             *(Column(heading) for heading in headings),
-            Column("p (Holm)"),
+            Column("p\n(Holm)"),
             Column("Verdict", numeric=False),
         ),
         sections=_by_group(table, lambda row: _spread_rows(table, row)),
@@ -161,6 +161,9 @@ def _notes(table: ErrorTable) -> Iterable[str]:
     step = f"each trial's step with the best {table.chosen_by.column('validation')}, first on ties"
     yield f"{table.metric.definition}; all splits at {step}; n counts trials that are done."
     yield from _point_notes(table)
+    if others := len(set(table.study.problems) - set(table.problems)):
+        directory = table.study.directory
+        yield f"{others} problems in trials outside this table: python -m analysis runs {directory}"
     yield "Bold (in plain text a star before the number): best median within its group."
     if table.is_paper:
         yield f"paper: {paper.SOURCE}; it states neither the statistic over seeds nor a spread."

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from analysis.grid import Cell, Document, Grid
+from analysis.grid import Cell, Column, Document, Grid
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,6 +28,12 @@ LATEX_ESCAPES = {
     "†": r"\dag{}",
     "τ": r"$\tau$",
 }
+
+LATEX_HEAD = (
+    r"% needs \usepackage{booktabs}; with \usepackage{graphicx} wide tables are shrunk",
+    r"\providecommand{\resizebox}[3]{#3}",
+)
+LATEX_SHRINK = r"  \resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
 
 # An underscore within a word, a bracket that begins no link and "< " are plain text.
 MARKDOWN_SPECIAL = re.compile(r"[\\`*|]|(?<!\w)_|_(?!\w)|(?<=\])[(\[]|<(?=[a-zA-Z/!?])")
@@ -64,12 +70,15 @@ def _markdown_row(cells: Sequence[Cell]) -> str:
 
 
 def latex(document: Document) -> str:
-    r"""Returns one `table` environment per grid; the preamble needs \usepackage{booktabs}."""
+    r"""Returns one `table` environment per grid, for a preamble with \usepackage{booktabs}.
+
+    With graphicx, too, a table that is wider than the text is shrunk to it.
+    """
     tables = [_latex_table(document, grid) for grid in document.grids]
     notes = [*document.notes, *(f"Problem: {line}" for line in document.problems)]
     footnotes = [f"  {_latex_text(note)}\\par" for note in notes]
     foot = "\n".join([r"{\footnotesize\raggedright\sloppy", *footnotes, "}"])
-    return "\n".join([r"% needs \usepackage{booktabs}", *tables, foot]) + "\n"
+    return "\n".join([*LATEX_HEAD, *tables, foot]) + "\n"
 
 
 def _latex_text(text: str) -> str:
@@ -81,9 +90,15 @@ def _latex_cell(cell: Cell) -> str:
     return rf"\textbf{{{_latex_text(cell.text)}}}" if cell.bold else _latex_text(cell.text)
 
 
+def _latex_heading(column: Column) -> str:
+    lines = [_latex_text(line) for line in column.heading.split("\n")]
+    stacked = r"\\".join(lines)
+    return stacked if len(lines) == 1 else rf"\shortstack[r]{{{stacked}}}"
+
+
 def _latex_table(document: Document, grid: Grid) -> str:
     alignment = "".join("r" if column.numeric else "l" for column in grid.columns)
-    heading = " & ".join(_latex_text(column.heading) for column in grid.columns)
+    heading = " & ".join(map(_latex_heading, grid.columns))
     sections = [
         "\n".join("    " + " & ".join(map(_latex_cell, row)) + r" \\" for row in section)
         for section in grid.sections
@@ -92,15 +107,16 @@ def _latex_table(document: Document, grid: Grid) -> str:
     return "\n".join(
         [
             r"\begin{table}",
-            r"  \centering\small",
+            r"  \centering\footnotesize\setlength{\tabcolsep}{4pt}",
             rf"  \caption{{{_latex_text(document.title)}. {_latex_text(grid.caption)}.}}",
+            LATEX_SHRINK,
             rf"  \begin{{tabular}}{{{alignment}}}",
             r"    \toprule",
             rf"    {heading} \\",
             r"    \midrule",
             "\n    \\midrule\n".join(sections),
             r"    \bottomrule",
-            r"  \end{tabular}",
+            r"  \end{tabular}}",
             r"\end{table}",
         ]
     )
