@@ -44,15 +44,23 @@ def prepare(data_dir: str | os.PathLike[str]) -> Path:
     other. Raises DataError where the directories hold anything but these digits.
     """
     data_dir = Path(data_dir)
+    if _is_whole(data_dir):
+        return data_dir
     data_dir.mkdir(parents=True, exist_ok=True)
     with (data_dir / ".prepare.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            check(data_dir)
-        except DataError:
+        if not _is_whole(data_dir):  # another process may have written it meanwhile
             _write(data_dir)
             check(data_dir)
     return data_dir
+
+
+def _is_whole(data_dir: Path) -> bool:
+    try:
+        check(data_dir)
+    except DataError:
+        return False
+    return True
 
 
 def check(data_dir: str | os.PathLike[str]) -> list[str]:

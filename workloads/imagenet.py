@@ -129,7 +129,15 @@ def prepare(
     for dataset in (IMAGENET, IMAGENET_V2):
         builder = tfds.builder(dataset, data_dir=os.fspath(data_dir))
         settings = tfds.download.DownloadConfig(manual_dir=os.fspath(manual))
-        builder.download_and_prepare(download_config=settings)
+        try:
+            builder.download_and_prepare(download_config=settings)
+        except Exception as problem:  # network, disk, archives: the library has no common type
+            raise DataError(
+                f"{builder.data_dir}: the builder of {dataset} failed: "
+                f"{type(problem).__name__}: {problem}",
+                f"python -m workloads prepare imagenet_vit --data_dir {data_dir} goes on with what "
+                "is missing; with too few open files allowed, run `ulimit -n 8192` before",
+            ) from problem
 
 
 def _require_tensorflow() -> None:
@@ -163,6 +171,7 @@ def _missing(paths: tuple[Path, ...]) -> Iterator[str]:
 
 def _repair(data_dir: str | os.PathLike[str]) -> str:
     return (
-        f"python -m workloads prepare imagenet_vit --data_dir {data_dir}; then "
-        f"python -m workloads check imagenet_vit --data_dir {data_dir}"
+        "copy the named files again from a whole directory, or, if there is none, remove the "
+        f"damaged one and run: python -m workloads prepare imagenet_vit --data_dir {data_dir}; "
+        f"then: python -m workloads check imagenet_vit --data_dir {data_dir}"
     )

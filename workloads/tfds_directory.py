@@ -163,8 +163,11 @@ def _check_shards(split: TfdsSplit, num_bytes: int) -> None:
         if os.path.getsize(path) < length * tfrecord_frames.FRAME_BYTES:
             raise split.error(f"{path} is too small for the {length} records it should hold")
     on_disk = sum(os.path.getsize(path) for path in split.shards)
-    if on_disk < num_bytes and split.file_format == "tfrecord":
-        raise split.error(f"the shards hold {on_disk} bytes, dataset_info.json says {num_bytes}")
+    expected = num_bytes + sum(split.shard_lengths) * tfrecord_frames.FRAME_BYTES
+    if on_disk < expected and split.file_format == "tfrecord":
+        raise split.error(
+            f"the shards have {on_disk} bytes together; by dataset_info.json it should be {expected}"
+        )
 
 
 def _record_files(split: TfdsSplit) -> RecordFiles:

@@ -42,11 +42,14 @@ class TFRecordFile:
         self.path = os.path.abspath(path)
         self._repair = repair
         self._offsets: np.ndarray | None = None
+        self._identity: tuple[int, ...] = ()
 
     @property
     def offsets(self) -> np.ndarray:
         """Byte offset of every record, and the file's size at the end: int64 `[records + 1]`."""
         if self._offsets is None:
+            status = os.stat(self.path)
+            self._identity = (status.st_ino, status.st_size, status.st_mtime_ns)
             self._offsets = tfrecord_index.offsets(self.path, self._repair)
         return self._offsets
 
@@ -65,7 +68,7 @@ class TFRecordFile:
         if not 0 <= number < len(self):
             raise IndexError(f"{self.path}: record {number} asked, the file has {len(self)}")
         start, end = int(self.offsets[number]), int(self.offsets[number + 1])
-        frame = os.pread(_opened(self.path, int(self.offsets[-1])).descriptor, end - start, start)
+        frame = os.pread(_opened(self.path, self._identity).descriptor, end - start, start)
         where = tfrecord_frames.Where(self.path, number, start, self._repair)
         return tfrecord_frames.payload_of(frame, end - start, where)
 
@@ -88,6 +91,6 @@ def _files_kept_open() -> int:
 
 
 @functools.lru_cache(maxsize=_files_kept_open())
-def _opened(path: str, size: int) -> _OpenFile:
-    del size  # part of the key: a file replaced by one of another size is opened anew
+def _opened(path: str, identity: tuple[int, ...]) -> _OpenFile:
+    del identity  # part of the key: a file that was replaced is opened anew
     return _OpenFile(path)

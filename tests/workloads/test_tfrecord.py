@@ -1,0 +1,200 @@
+"""TFRecord files: framing, checksums, the index and its cache."""
+
+import logging
+import os
+import pickle
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from workloads import tfrecord, tfrecord_frames, tfrecord_index
+from workloads.errors import DataError
+
+# What TensorFlow 2.21's TFRecordWriter wrote for the records b"abc" and b"".
+WRITTEN_BY_TENSORFLOW = bytes.fromhex(
+    "0300000000000000b099490e6162636e57f121000000000000000029039807d8ea82a2"
+)
+RECORDS = [b"abc", b"", bytes(range(256)) * 3, b"last"]
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNPERF_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(tfrecord_index, "_warned_about", set())
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    tfrecord.write_tfrecord(tmp_path / "some.tfrecord", RECORDS)
+    return tmp_path / "some.tfrecord"
+
+
+def _read(path: Path) -> list[bytes]:
+    return list(tfrecord.TFRecordFile(path))
+
+
+def test_checksum_is_the_masked_crc32c_of_the_format() -> None:
+    # CRC-32C of "123456789" is 0xE3069283 (the check value of the Castagnoli polynomial); rotated
+    # right by 15 bits it is 0x2507C60D, and adding 0xA282EAD8 gives 0xC78AB0E5.
+    assert tfrecord_frames.masked_crc32c(b"123456789") == 0xC78AB0E5
+
+
+def test_files_are_the_bytes_that_tensorflow_writes(tmp_path: Path) -> None:
+    path = tmp_path / "two.tfrecord"
+    assert tfrecord.write_tfrecord(path, [b"abc", b""]) == 2
+    assert path.read_bytes() == WRITTEN_BY_TENSORFLOW
+    assert [p.name for p in tmp_path.iterdir()] == ["two.tfrecord"]
+
+
+def test_records_come_back_by_number_in_any_order(path: Path) -> None:
+    file = tfrecord.TFRecordFile(path)
+    assert len(file) == 4
+    assert [file[number] for number in (3, 0, 2, 1)] == [b"last", b"abc", RECORDS[2], b""]
+    np.testing.assert_array_equal(file.offsets, [0, 19, 35, 35 + 768 + 16, path.stat().st_size])
+    with pytest.raises(IndexError, match="record 4 asked, the file has 4"):
+        file[4]
+
+
+@given(records=st.lists(st.binary(max_size=300), max_size=12))
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_records_survive_the_round_trip(tmp_path: Path, records: list[bytes]) -> None:
+    path = tmp_path / f"{uuid.uuid4()}.tfrecord"
+    tfrecord.write_tfrecord(path, records)
+    assert _read(path) == records
+
+
+def test_a_replaced_file_of_the_same_size_is_read_anew(path: Path) -> None:
+    assert _read(path)[0] == b"abc"
+    tfrecord.write_tfrecord(path, [b"xyz", *RECORDS[1:]])
+    assert _read(path)[0] == b"xyz"
+
+
+@given(place=st.integers(0, 10**6), change=st.integers(1, 255))
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_changed_byte_never_goes_unnoticed(tmp_path: Path, place: int, change: int) -> None:
+    path = tmp_path / "changed.tfrecord"
+    tfrecord.write_tfrecord(path, RECORDS)
+    content = bytearray(path.read_bytes())
+    content[place % len(content)] ^= change
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"changed\.tfrecord: record \d at byte \d+") as caught:
+        _read(path)
+    assert "python -m workloads" in str(caught.value)
+
+
+@given(size=st.integers(0, 10**6))
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_cut_file_is_noticed_unless_cut_between_records(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "cut.tfrecord"
+    tfrecord.write_tfrecord(path, RECORDS)
+    ends = tfrecord_frames.scan_offsets(str(path)).tolist()
+    size %= ends[-1]
+    os.truncate(path, size)
+    if size in ends:
+        assert _read(path) == RECORDS[: ends.index(size)]
+    else:
+        with pytest.raises(DataError, match=r"record \d at byte \d+ is cut off"):
+            _read(path)
+
+
+def test_a_file_changed_behind_a_cached_index_is_noticed(path: Path) -> None:
+    _read(path)
+    status = path.stat()
+    swapped = [*RECORDS[:2], RECORDS[3], RECORDS[2]]
+    path.write_bytes(b"".join(map(tfrecord_frames.framed, swapped)))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(DataError, match="record 2 at byte 35 has a length other than"):
+        _read(path)
+
+
+def test_index_is_read_from_the_cache(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _read(path)
+    entries = list(tfrecord_index.cache_directory().rglob("*.npy"))
+    assert len(entries) == 1
+    monkeypatch.setattr(tfrecord_frames, "scan_offsets", None)  # a scan would now fail
+    assert _read(path) == RECORDS
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"not an array", b"\x93NUMPY", np.arange(5).tobytes()], ids=str
+)
+def test_a_damaged_cache_entry_is_replaced(path: Path, damage: bytes) -> None:
+    _read(path)
+    entry = next(tfrecord_index.cache_directory().rglob("*.npy"))
+    good = entry.read_bytes()
+    entry.write_bytes(damage)
+    assert _read(path) == RECORDS
+    assert entry.read_bytes() == good
+
+
+def test_a_cache_entry_of_another_file_is_replaced(path: Path) -> None:
+    _read(path)
+    entry = next(tfrecord_index.cache_directory().rglob("*.npy"))
+    np.save(entry, np.array([0, path.stat().st_size + 1]))
+    assert _read(path) == RECORDS
+
+
+def test_a_grown_file_gets_a_new_index(path: Path) -> None:
+    _read(path)
+    tfrecord.write_tfrecord(path, [*RECORDS, b"more"])
+    assert _read(path) == [*RECORDS, b"more"]
+
+
+def test_an_unwritable_cache_is_told_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ATTNPERF_CACHE", str(path))  # a file, so no folder can be made below it
+    with caplog.at_level(logging.WARNING):
+        assert _read(path) == RECORDS
+        assert _read(path) == RECORDS
+    (message,) = caplog.messages
+    assert "cannot be written" in message
+    assert "ATTNPERF_CACHE" in message
+
+
+def test_cache_directory_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    monkeypatch.setenv("ATTNPERF_CACHE", "/chosen")
+    assert tfrecord_index.cache_directory() == Path("/chosen")
+    monkeypatch.delenv("ATTNPERF_CACHE")
+    assert tfrecord_index.cache_directory() == Path("/xdg/attnperf")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert tfrecord_index.cache_directory() == Path.home() / ".cache" / "attnperf"
+
+
+def test_more_files_than_are_kept_open(tmp_path: Path) -> None:
+    kept = tfrecord._opened.cache_info().maxsize
+    assert kept is not None
+    files = [tfrecord.TFRecordFile(tmp_path / f"{n}.tfrecord") for n in range(kept + 20)]
+    for number, file in enumerate(files):
+        tfrecord.write_tfrecord(file.path, [str(number).encode()])
+    open_before = len(os.listdir("/proc/self/fd"))
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(2):
+            assert list(pool.map(lambda file: file[0], files)) == [
+                str(number).encode() for number in range(len(files))
+            ]
+    assert len(os.listdir("/proc/self/fd")) <= open_before + kept
+
+
+def test_a_file_can_be_sent_to_another_process(path: Path) -> None:
+    file = tfrecord.TFRecordFile(path)
+    assert file[0] == b"abc"
+    assert list(pickle.loads(pickle.dumps(file))) == RECORDS
+
+
+def test_a_failed_write_leaves_the_old_file(path: Path) -> None:
+    def records() -> Iterator[bytes]:
+        yield b"new"
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        tfrecord.write_tfrecord(path, records())
+    assert _read(path) == RECORDS
+    assert not list(path.parent.glob(".*.tmp"))
