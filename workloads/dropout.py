@@ -1,0 +1,47 @@
+"""Dropout whose rate is an argument, so that a sweep over rates compiles once."""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+Array = jax.Array
+
+
+class Dropout(nn.Module):
+    """Zeroes entries with probability `rate` and divides the rest by 1 − rate.
+
+    `rate` may be traced; flax's own nn.Dropout branches on it in Python and would compile anew
+    for each value. Randomness comes from the rng collection 'dropout'.
+    """
+
+    @nn.compact
+    def __call__(self, inputs: Array, rate: float | Array, deterministic: bool) -> Array:
+        """Returns inputs with dropout applied, or as they are where `deterministic`."""
+        if deterministic or (isinstance(rate, float) and rate == 0.0):
+            return inputs
+        keep = 1.0 - jnp.asarray(rate, jnp.float32)
+        kept = keep_mask(self.make_rng("dropout"), keep, inputs.shape)
+        return jnp.where(kept, inputs / keep.astype(inputs.dtype), 0)
+
+
+def keep_mask(key: Array, keep: Array, shape: tuple[int, ...]) -> Array:
+    """Returns a bool array, each entry True with probability `keep` (to 2^-24).
+
+    One threefry key per call, then MurmurHash3's finaliser over the position: jax.random.bernoulli
+    hashes every entry with threefry, which doubles the step of a small ViT on a CPU (45 to 85 ms
+    of CPU time for digits_vit); a dropout mask needs decorrelated bits, not a cipher.
+    """
+    words = jax.random.bits(key, (2,), jnp.uint32)
+    size = 1
+    for length in shape:
+        size *= length
+    position = jax.lax.iota(jnp.uint32, size).reshape(shape)
+    bits = _finalise(_finalise(position ^ words[0]) ^ words[1])
+    return (bits >> 8) < jnp.ceil(keep * 2**24).astype(jnp.uint32)
+
+
+def _finalise(bits: Array) -> Array:
+    """MurmurHash3's 32-bit finaliser (Appleby, public domain): a bijection that avalanches."""
+    bits = (bits ^ (bits >> 16)) * jnp.uint32(0x85EBCA6B)
+    bits = (bits ^ (bits >> 13)) * jnp.uint32(0xC2B2AE35)
+    return bits ^ (bits >> 16)

@@ -1,0 +1,222 @@
+"""The interface of a workload: AlgoPerf's `spec.Workload`, its names and their meaning.
+
+Source: algoperf/spec.py and submission_runner.py of mlcommons/algorithmic-efficiency. Written anew
+so that nothing of AlgoPerf need be installed; a training loop written against this class drives
+AlgoPerf's own workload objects, and theirs ours. What is added here is said so.
+"""
+
+import abc
+import enum
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+Array = jax.Array
+Parameters = Any
+ModelState = Any
+Batch = dict[str, Array]
+
+
+class ForwardPassMode(enum.Enum):
+    """What `model_fn` is called for."""
+
+    TRAIN = 0
+    EVAL = 1
+
+
+class LossType(enum.Enum):
+    """AlgoPerf's loss types that workloads here use, with its values."""
+
+    SOFTMAX_CROSS_ENTROPY = 0
+    CTC_LOSS = 3
+
+
+class ShapeTuple:
+    """A parameter's shape as a leaf of a tree (a bare tuple would be a subtree)."""
+
+    def __init__(self, shape_tuple: tuple[int, ...]) -> None:
+        self.shape_tuple = shape_tuple
+
+    def __repr__(self) -> str:
+        return f"ShapeTuple({self.shape_tuple})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ShapeTuple) and self.shape_tuple == other.shape_tuple
+
+    def __hash__(self) -> int:
+        return hash(self.shape_tuple)
+
+
+class Workload(abc.ABC):
+    """Model + data + loss + metric + targets.
+
+    Metrics are named `<split>/<metric>` with splits train, validation, test; accuracies and error
+    rates are fractions in [0, 1], losses are in nats per example.
+    """
+
+    _param_shapes: Any = None
+
+    @property
+    @abc.abstractmethod
+    def target_metric_name(self) -> str:
+        """The metric that targets are about, such as 'accuracy'."""
+
+    @property
+    @abc.abstractmethod
+    def validation_target_value(self) -> float:
+        """The validation metric to reach."""
+
+    @property
+    @abc.abstractmethod
+    def test_target_value(self) -> float:
+        """The test metric to reach."""
+
+    @abc.abstractmethod
+    def has_reached_validation_target(self, eval_result: dict[str, float]) -> bool:
+        """Whether an evaluation is past the validation target."""
+
+    @abc.abstractmethod
+    def has_reached_test_target(self, eval_result: dict[str, float]) -> bool:
+        """Whether an evaluation is past the test target."""
+
+    @property
+    @abc.abstractmethod
+    def loss_type(self) -> LossType:
+        """The kind of loss."""
+
+    @property
+    @abc.abstractmethod
+    def num_train_examples(self) -> int:
+        """Size of the training set."""
+
+    @property
+    @abc.abstractmethod
+    def num_eval_train_examples(self) -> int:
+        """How many training examples `train/...` metrics are taken over."""
+
+    @property
+    @abc.abstractmethod
+    def num_validation_examples(self) -> int:
+        """Size of the validation set."""
+
+    @property
+    @abc.abstractmethod
+    def num_test_examples(self) -> int:
+        """Size of the test set."""
+
+    @property
+    @abc.abstractmethod
+    def eval_batch_size(self) -> int:
+        """Batch size of evaluations."""
+
+    @property
+    @abc.abstractmethod
+    def step_hint(self) -> int:
+        """Steps of a full training run; schedules are fractions of it."""
+
+    @property
+    def param_shapes(self) -> Any:
+        """The parameter tree with a `ShapeTuple` at each leaf. ValueError before `init_model_fn`."""
+        if self._param_shapes is None:
+            raise ValueError("param_shapes are known after init_model_fn; call that first")
+        return self._param_shapes
+
+    @abc.abstractmethod
+    def is_output_params(self, param_key: str) -> bool:
+        """Whether a top-level key of the parameters is the output layer."""
+
+    @abc.abstractmethod
+    def init_model_fn(self, rng: Array) -> tuple[Parameters, ModelState]:
+        """Returns initial parameters and model state (None where there is none)."""
+
+    @abc.abstractmethod
+    def model_fn(
+        self,
+        params: Parameters,
+        augmented_and_preprocessed_input_batch: Batch,
+        model_state: ModelState,
+        mode: ForwardPassMode,
+        rng: Array,
+        update_batch_norm: bool,
+        use_running_average_bn: bool | None = None,
+        dropout_rate: Any = 0.0,
+    ) -> tuple[Array, ModelState]:
+        """Returns logits and the new model state. `dropout_rate` may be traced."""
+
+    @abc.abstractmethod
+    def loss_fn(
+        self,
+        label_batch: Array,
+        logits_batch: Array,
+        mask_batch: Array | None = None,
+        label_smoothing: Any = 0.0,
+    ) -> dict[str, Array]:
+        """Returns 'summed' loss, 'n_valid_examples', and 'per_example' losses [B]."""
+
+    @abc.abstractmethod
+    def _build_input_queue(
+        self,
+        data_rng: Any,
+        split: str,
+        data_dir: str,
+        global_batch_size: int,
+        cache: bool | None = None,
+        repeat_final_dataset: bool | None = None,
+        num_batches: int | None = None,
+        start_step: int = 0,
+    ) -> Iterator[Batch]:
+        """Returns batches of a split (train, eval_train, validation, test) on the devices.
+
+        Training batches are a pure function of (data_rng, step); `start_step`, which AlgoPerf
+        does not have, is the step of the first one, so that a resumed run sees what it would
+        have seen.
+        """
+
+    @abc.abstractmethod
+    def _eval_model_on_split(
+        self,
+        split: str,
+        num_examples: int,
+        global_batch_size: int,
+        params: Parameters,
+        model_state: ModelState,
+        rng: Array,
+        data_dir: str,
+        global_step: int = 0,
+    ) -> dict[str, float]:
+        """Returns the split's metrics by their bare names ('accuracy', 'loss')."""
+
+    def eval_model(
+        self,
+        global_batch_size: int,
+        params: Parameters,
+        model_state: ModelState,
+        rng: Array,
+        data_dir: str,
+        imagenet_v2_data_dir: str | None = None,
+        global_step: int = 0,
+    ) -> dict[str, float]:
+        """Returns all splits' metrics as `<split>/<metric>`, with num_examples as AlgoPerf logs."""
+        results: dict[str, float] = {}
+        splits = (
+            ("train", "eval_train", self.num_eval_train_examples),
+            ("validation", "validation", self.num_validation_examples),
+            ("test", "test", self.num_test_examples),
+        )
+        for name, split, num_examples in splits:
+            directory = imagenet_v2_data_dir if split == "test" else None
+            metrics = self._eval_model_on_split(
+                split,
+                num_examples,
+                global_batch_size,
+                params,
+                model_state,
+                rng,
+                directory or data_dir,
+                global_step,
+            )
+            results |= {f"{name}/{metric}": value for metric, value in metrics.items()}
+            if name != "train":
+                results[f"{name}/num_examples"] = num_examples
+        return results
