@@ -59,8 +59,8 @@ class TfdsSplit:
         self.shard_lengths: tuple[int, ...] = tuple(info.shard_lengths)
         self.shards: tuple[str, ...] = tuple(os.fspath(path) for path in info.filepaths)
         self.file_format: str = builder.info.file_format.value
-        _check_shards(self, int(info.num_bytes))
         self._records = _record_files(self)
+        _check_shards(self, int(info.num_bytes))
 
     def __len__(self) -> int:
         return sum(self.shard_lengths)

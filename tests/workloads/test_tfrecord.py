@@ -1,5 +1,6 @@
 """TFRecord files: framing, checksums, the index and its cache."""
 
+import functools
 import logging
 import os
 import pickle
@@ -168,18 +169,18 @@ def test_cache_directory_follows_the_environment(monkeypatch: pytest.MonkeyPatch
     assert tfrecord_index.cache_directory() == Path.home() / ".cache" / "attnperf"
 
 
-def test_more_files_than_are_kept_open(tmp_path: Path) -> None:
-    kept = tfrecord._opened.cache_info().maxsize
-    assert kept is not None
-    files = [tfrecord.TFRecordFile(tmp_path / f"{n}.tfrecord") for n in range(kept + 20)]
-    for number, file in enumerate(files):
-        tfrecord.write_tfrecord(file.path, [str(number).encode()])
+def test_more_files_than_are_kept_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = 8
+    few = functools.lru_cache(kept)(tfrecord._opened.__wrapped__)
+    monkeypatch.setattr(tfrecord, "_opened", few)
+    files = [tfrecord.TFRecordFile(tmp_path / f"{n}.tfrecord") for n in range(100)]
+    expected = [str(number).encode() for number in range(len(files))]
+    for file, record in zip(files, expected, strict=True):
+        tfrecord.write_tfrecord(file.path, [record])
     open_before = len(os.listdir("/proc/self/fd"))
     with ThreadPoolExecutor(4) as pool:
         for _ in range(2):
-            assert list(pool.map(lambda file: file[0], files)) == [
-                str(number).encode() for number in range(len(files))
-            ]
+            assert list(pool.map(lambda file: file[0], files)) == expected
     assert len(os.listdir("/proc/self/fd")) <= open_before + kept
 
 

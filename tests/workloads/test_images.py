@@ -1,0 +1,274 @@
+"""Decoding, cropping, resizing and shifting, against worked values and a plain reference."""
+
+import io
+import math
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from workloads import image_transforms, images
+from workloads.errors import DataError
+
+
+def _picture(height: int, width: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+
+
+def _encode(picture: np.ndarray, kind: str, **options: object) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(picture).save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def test_png_is_decoded_exactly_as_rgb() -> None:
+    picture = _picture(5, 9)
+    np.testing.assert_array_equal(images.decode(_encode(picture, "PNG")), picture)
+
+
+def test_jpeg_keeps_the_order_of_the_colours() -> None:
+    picture = np.full((16, 24, 3), (200, 100, 30), np.uint8)
+    decoded = images.decode(_encode(picture, "JPEG", quality=100))
+    assert decoded.shape == (16, 24, 3)
+    assert np.abs(decoded.astype(int) - picture).max() <= 2
+
+
+def test_grey_and_transparent_images_become_rgb() -> None:
+    grey = _picture(4, 6)[:, :, 0]
+    np.testing.assert_array_equal(images.decode(_encode(grey, "PNG")), np.stack([grey] * 3, -1))
+    transparent = np.dstack([_picture(4, 6), np.full((4, 6), 9, np.uint8)])
+    np.testing.assert_array_equal(images.decode(_encode(transparent, "PNG")), transparent[:, :, :3])
+
+
+def test_orientation_in_the_file_is_ignored() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # "rotate by 90 degrees to view"
+    encoded = _encode(_picture(8, 20), "JPEG", exif=exif)
+    assert images.decode(encoded).shape == (8, 20, 3)
+
+
+def test_an_array_passes_through() -> None:
+    picture = _picture(3, 3)
+    assert images.decode(picture) is picture
+
+
+@pytest.mark.parametrize("content", [b"", b"not an image", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"])
+def test_what_is_no_image_is_refused(content: bytes) -> None:
+    with pytest.raises(DataError, match="no JPEG or PNG"):
+        images.decode(content)
+
+
+def test_resize_of_a_row_worked_by_hand() -> None:
+    # 4 → 2: the first centre is at 0.5 in input pixels. Keys' kernel gives 0.5625 to pixels 0 and
+    # 1, -0.0625 to pixel 2, and -0.0625 to pixel -1, which does not exist: divide by 1.0625.
+    # (0.5625·0 + 0.5625·17 - 0.0625·34) / 1.0625 = 7, and by symmetry 51 - 7 = 44.
+    row = np.array([0, 17, 34, 51], np.uint8)
+    picture = np.repeat(np.repeat(row[None, :, None], 4, 0), 3, 2)
+    np.testing.assert_allclose(images.resize(picture, 2)[:, :, 0], [[7, 44], [7, 44]], atol=1e-5)
+    np.testing.assert_allclose(
+        images.resize(picture.transpose(1, 0, 2), 2)[:, :, 0], [[7, 7], [44, 44]], atol=1e-5
+    )
+
+
+def _plain_resize(picture: np.ndarray, size: int) -> np.ndarray:
+    """The same filter pixel by pixel, from the definition."""
+
+    def weight(distance: float) -> float:
+        d, a = abs(distance), -0.5
+        if d <= 1:
+            return (a + 2) * d**3 - (a + 3) * d**2 + 1
+        return a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a if d < 2 else 0.0
+
+    def taps(source: int, place: int) -> dict[int, float]:
+        centre = (place + 0.5) * source / size - 0.5
+        near = {i: weight(centre - i) for i in range(source) if abs(centre - i) < 2}
+        return {i: w / sum(near.values()) for i, w in near.items()}
+
+    result = np.zeros((size, size, 3))
+    for y in range(size):
+        for x in range(size):
+            for i, v in taps(picture.shape[0], y).items():
+                for j, u in taps(picture.shape[1], x).items():
+                    result[y, x] += v * u * picture[i, j]
+    return result
+
+
+@given(height=st.integers(1, 12), width=st.integers(1, 12), size=st.integers(1, 9))
+@settings(max_examples=25, deadline=None)
+def test_resize_is_the_filter_by_definition(height: int, width: int, size: int) -> None:
+    picture = _picture(height, width)
+    np.testing.assert_allclose(
+        images.resize(picture, size), _plain_resize(picture, size), atol=1e-3, rtol=0
+    )
+
+
+def test_resize_to_the_same_size_changes_nothing() -> None:
+    picture = _picture(11, 11)
+    np.testing.assert_allclose(images.resize(picture, 11), picture, atol=1e-4)
+
+
+def test_eval_crop_takes_the_middle() -> None:
+    # 7/8 of the shorter side of 8 × 12 is 7: rows from (8 - 7 + 1) // 2 = 1, columns from
+    # (12 - 7 + 1) // 2 = 3, and resizing 7 to 7 changes nothing.
+    picture = _picture(8, 12)
+    crop = images.eval_crop(picture, image_size=7, resize_size=8)
+    assert crop.dtype == np.uint8
+    np.testing.assert_array_equal(crop, picture[1:8, 3:10])
+
+
+def test_eval_crop_rounds_and_stays_in_range() -> None:
+    picture = np.zeros((16, 16, 3), np.uint8)
+    picture[:, 8:] = 255  # a sharp edge overshoots
+    crop = images.eval_crop(picture, 14, 16)
+    exact = images.resize(picture[1:15, 1:15], 14)
+    np.testing.assert_array_equal(crop, np.clip(np.rint(exact), 0, 255))
+    large = images.eval_crop(picture, 56, 64)
+    assert (large[0, :20] == 0).all()
+    assert (large[0, -20:] == 255).all()
+
+
+@given(
+    height=st.integers(20, 600),
+    width=st.integers(20, 600),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=300)
+def test_random_crops_keep_their_bounds(height: int, width: int, seed: int) -> None:
+    box = images.sample_crop(height, width, np.random.default_rng(seed), (0.08, 1.0), (0.75, 4 / 3))
+    if box is None:
+        assert max(height, width) > 5 * min(height, width)
+        return
+    top, left, rows, columns = box
+    assert 0 <= top <= height - rows
+    assert 0 <= left <= width - columns
+    assert 0.1 * height * width <= rows * columns <= height * width
+    assert 0.75 * rows - 0.5 <= columns <= 4 / 3 * rows + 0.5
+
+
+def test_random_crops_spread_as_tensorflow_draws_them() -> None:
+    # From 40,000 draws of tf.image.stateless_sample_distorted_bounding_box (TensorFlow 2.21) on
+    # 375 × 500: means of top, left, height, width, and their standard errors.
+    generator = np.random.default_rng(0)
+    boxes = np.array(
+        [
+            images.sample_crop(375, 500, generator, (0.08, 1.0), (0.75, 4 / 3))
+            for _ in range(20_000)
+        ],
+        np.float64,
+    )
+    means, errors = np.array([59.56, 117.28, 254.98, 264.96]), np.array([0.27, 0.42, 0.35, 0.42])
+    own_errors = boxes.std(axis=0) / math.sqrt(len(boxes))
+    assert (np.abs(boxes.mean(axis=0) - means) < 4 * np.hypot(errors, own_errors)).all()
+
+
+def test_a_picture_too_long_to_crop_gets_the_evaluation_view() -> None:
+    # At most 10 × 13 pixels of 10 × 1000 keep the aspect ratio: less than a tenth of the area.
+    picture = _picture(10, 1000)
+    generator = np.random.default_rng(0)
+    assert images.sample_crop(10, 1000, generator, (0.08, 1.0), (0.75, 4 / 3)) is None
+    np.testing.assert_array_equal(
+        images.train_crop(picture, 8, 10, generator), images.eval_crop(picture, 8, 10)
+    )
+
+
+def test_a_crop_of_the_whole_picture_gets_the_evaluation_view() -> None:
+    picture = _picture(40, 40)
+    crop = images.train_crop(picture, 8, 10, np.random.default_rng(0), (1.0, 1.0), (1.0, 1.0))
+    np.testing.assert_array_equal(crop, images.eval_crop(picture, 8, 10))
+
+
+def test_train_crop_cuts_grey_levels_off() -> None:
+    picture = _picture(60, 80)
+    top, left, rows, columns = images.sample_crop(
+        60, 80, np.random.default_rng(3), (0.08, 1.0), (0.75, 4 / 3)
+    ) or (0, 0, 0, 0)
+    exact = images.resize(picture[top : top + rows, left : left + columns], 16)
+    np.testing.assert_array_equal(
+        images.train_crop(picture, 16, 18, np.random.default_rng(3)),
+        np.floor(np.clip(exact, 0, 255)).astype(np.uint8),
+    )
+
+
+def test_flip_exchanges_left_and_right_half_of_the_time() -> None:
+    picture, generator = _picture(4, 5), np.random.default_rng(0)
+    mirrored = 0
+    for _ in range(1000):
+        result = images.flip(picture, generator)
+        if not np.array_equal(result, picture):
+            np.testing.assert_array_equal(result, picture[:, ::-1])
+            mirrored += 1
+    assert 430 < mirrored < 570  # 500 ± 4.4 standard deviations
+
+
+def test_shift_moves_by_every_amount_and_fills() -> None:
+    picture, generator = _picture(4, 6), np.random.default_rng(0)
+    seen = set()
+    for _ in range(400):
+        result = images.shift(picture, 2, generator)
+        matches = [
+            (down, right)
+            for down in range(-2, 3)
+            for right in range(-2, 3)
+            if np.array_equal(result, _moved(picture, down, right))
+        ]
+        assert len(matches) == 1
+        seen.update(matches)
+    assert len(seen) == 25
+
+
+def _moved(picture: np.ndarray, down: int, right: int) -> np.ndarray:
+    result = np.zeros_like(picture)
+    height, width, _ = picture.shape
+    for y in range(height):
+        for x in range(width):
+            if 0 <= y - down < height and 0 <= x - right < width:
+                result[y, x] = picture[y - down, x - right]
+    return result
+
+
+def test_shift_fills_with_the_edge_when_asked() -> None:
+    picture = np.full((4, 4, 3), 9, np.uint8)
+    generator = np.random.default_rng(0)
+    assert all((images.shift(picture, 3, generator, "edge") == 9).all() for _ in range(20))
+    with pytest.raises(ValueError, match="'wrap'; it must be one of zero, edge"):
+        images.shift(picture, 3, generator, "wrap")
+
+
+def test_transforms_give_what_the_queue_stacks() -> None:
+    record = {"image": _encode(_picture(70, 90), "JPEG"), "label": 3}
+    for transform, size in (
+        (image_transforms.TrainTransform(48, 56), 48),
+        (image_transforms.EvalTransform(48, 56), 48),
+    ):
+        example = transform(record, np.random.default_rng(0))
+        assert example["inputs"].shape == (size, size, 3)
+        assert example["inputs"].dtype == np.uint8
+        assert example["targets"] == 3
+    plain = image_transforms.ShiftTransform(0)(record, np.random.default_rng(0))
+    np.testing.assert_array_equal(plain["inputs"], images.decode(record["image"]))
+
+
+def test_train_transform_draws_only_from_its_generator() -> None:
+    record = {"image": _encode(_picture(70, 90), "JPEG"), "label": 3}
+    transform = image_transforms.TrainTransform(48, 56)
+    first, again, other = (
+        transform(record, np.random.default_rng(seed))["inputs"] for seed in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_filter_differs_from_opencvs_as_the_docstring_says() -> None:
+    from sklearn.datasets import load_sample_image
+
+    photograph = cv2.resize(
+        load_sample_image("china.jpg"), (500, 375), interpolation=cv2.INTER_AREA
+    )
+    for crop, low, high in ((photograph, 0.6, 0.8), (photograph[100:200, 100:250], 0.9, 1.1)):
+        theirs = cv2.resize(crop, (224, 224), interpolation=cv2.INTER_CUBIC).astype(np.float32)
+        difference = np.abs(np.clip(images.resize(crop, 224), 0, 255) - theirs)
+        assert low < difference.mean() < high
+        assert difference.max() < 11

@@ -1,0 +1,285 @@
+"""TFDS directories: written without TensorFlow, read by record, refused when not whole."""
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+
+from workloads import tfds_directory, tfds_writer, tfrecord
+from workloads.errors import DataError
+
+DATASET = "imagenet_v2/matched-frequency:3.0.0"
+REPAIR = "run the repair command"
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNPERF_CACHE", str(tmp_path / "cache"))
+
+
+def _examples(count: int) -> list[dict[str, Any]]:
+    pictures = np.random.default_rng(0).integers(0, 256, (count, 6, 5, 3), np.uint8)
+    return [
+        {
+            "image": cv2.imencode(".png", picture)[1].tobytes(),
+            "label": number % 7,
+            "file_name": f"{number}.png",
+        }
+        for number, picture in enumerate(pictures)
+    ]
+
+
+EXAMPLES = _examples(20)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    directory = tfds_directory.directory_of(tmp_path / "data", DATASET)
+    _write(directory)
+    return directory
+
+
+def _write(directory: Path) -> None:
+    tfds_writer.write_image_dataset(
+        directory,
+        dataset=DATASET,
+        splits={"train": EXAMPLES, "test": EXAMPLES[:5]},
+        num_classes=7,
+        encoding="png",
+        description="for the tests",
+        shards=3,
+    )
+
+
+def _open(directory: Path, split: str = "train", dataset: str | None = DATASET) -> Any:
+    return tfds_directory.TfdsSplit(directory, split, dataset=dataset, repair=REPAIR)
+
+
+def test_layout_is_the_one_of_tfds(directory: Path, tmp_path: Path) -> None:
+    assert directory == tmp_path / "data" / "imagenet_v2" / "matched-frequency" / "3.0.0"
+    assert sorted(path.name for path in directory.iterdir()) == sorted(
+        ["dataset_info.json", "features.json"]
+        + [f"imagenet_v2-{s}.tfrecord-0000{n}-of-00003" for s in ("train", "test") for n in "012"]
+    )
+    assert [path.name for path in directory.parent.iterdir()] == ["3.0.0"]
+
+
+def test_the_library_opens_what_was_written(directory: Path) -> None:
+    info = tfds.builder_from_directory(directory).info
+    assert (info.name, info.config_name, str(info.version)) == DATASET_PARTS
+    assert info.splits["train"].shard_lengths == [7, 7, 6]
+    assert info.splits["test"].num_examples == 5
+    assert info.features["label"].num_classes == 7
+
+
+DATASET_PARTS = ("imagenet_v2", "matched-frequency", "3.0.0")
+
+
+def test_examples_come_back_by_number(directory: Path) -> None:
+    split = _open(directory)
+    assert len(split) == 20
+    assert split.num_classes == 7
+    order = np.random.default_rng(1).permutation(20).tolist()
+    for number in order:
+        assert split[number] == {k: EXAMPLES[number][k] for k in ("image", "label")}
+    with pytest.raises(IndexError, match="example 20 asked, there are 20"):
+        split[20]
+
+
+def test_examples_are_what_the_library_parses(directory: Path) -> None:
+    features = tfds.builder_from_directory(directory).info.features
+    skip = {"image": tfds.decode.SkipDecoding()}
+    split = _open(directory, "test")
+    for number in range(len(split)):
+        parsed = features.deserialize_example_np(split.serialized(number), decoders=skip)
+        assert {k: parsed[k] for k in ("image", "label")} == split[number]
+        assert parsed["file_name"] == EXAMPLES[number]["file_name"].encode()
+
+
+def test_the_same_input_gives_the_same_bytes(directory: Path, tmp_path: Path) -> None:
+    _write(tmp_path / "again")
+    first = {path.name: path.read_bytes() for path in directory.iterdir()}
+    assert first == {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()}
+
+
+def test_writing_again_replaces_the_directory(directory: Path) -> None:
+    (directory / "imagenet_v2-train.tfrecord-00001-of-00003").unlink()
+    _write(directory)
+    assert _open(directory)[19]["label"] == 5
+    assert [path.name for path in directory.parent.iterdir()] == ["3.0.0"]
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
+    broken = [{**EXAMPLES[0], "label": 7}]
+    with pytest.raises(ValueError, match="7"):
+        tfds_writer.write_image_dataset(
+            tmp_path / "new", dataset="a:1.0.0", splits={"train": broken}, num_classes=7
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_split_can_be_sent_to_another_process(directory: Path) -> None:
+    split = _open(directory)
+    sent = pickle.dumps(split)
+    assert len(sent) < 5000
+    assert pickle.loads(sent)[11] == split[11]
+
+
+def _remove_info(directory: Path) -> None:
+    (directory / "dataset_info.json").unlink()
+
+
+def _damage_info(directory: Path) -> None:
+    (directory / "dataset_info.json").write_text("{")
+
+
+def _damage_features(directory: Path) -> None:
+    (directory / "features.json").write_text("{}")
+
+
+def _remove_all(directory: Path) -> None:
+    shutil.rmtree(directory)
+
+
+def _interrupt(directory: Path) -> None:
+    directory.rename(directory.with_name("incomplete.AB12CD_3.0.0"))
+
+
+def _remove_shard(directory: Path) -> None:
+    (directory / "imagenet_v2-train.tfrecord-00001-of-00003").unlink()
+
+
+def _empty_shard(directory: Path) -> None:
+    (directory / "imagenet_v2-train.tfrecord-00002-of-00003").write_bytes(b"")
+
+
+def _cut_shard(directory: Path) -> None:
+    shard = directory / "imagenet_v2-train.tfrecord-00002-of-00003"
+    shard.write_bytes(shard.read_bytes()[:-1])
+
+
+def _change_format(directory: Path) -> None:
+    _edit_info(directory, lambda info: info.update(fileFormat="riegeli"))
+
+
+def _edit_info(directory: Path, edit: Callable[[dict[str, Any]], None]) -> None:
+    path = directory / "dataset_info.json"
+    info = json.loads(path.read_text())
+    edit(info)
+    path.write_text(json.dumps(info))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (_remove_all, "3.0.0: does not exist"),
+        (_interrupt, r"interrupted and left \S*incomplete.AB12CD_3.0.0"),
+        (_remove_info, "3.0.0: has no dataset_info.json"),
+        (_damage_info, "dataset_info.json or features.json cannot be read"),
+        (_damage_features, "dataset_info.json or features.json cannot be read"),
+        (_remove_shard, "1 of 3 shards are missing: imagenet_v2-train.tfrecord-00001-of-00003"),
+        (_empty_shard, "00002-of-00003 is too small for the 6 records"),
+        (_cut_shard, r"the shards have \d+ bytes together"),
+        (_change_format, "'riegeli' cannot be read; tfrecord and array_record can"),
+    ],
+)
+def test_a_directory_that_is_not_whole_is_refused(
+    directory: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    damage(directory)
+    with pytest.raises(DataError, match=message) as caught:
+        _open(directory)
+    assert str(directory) in str(caught.value)
+    assert REPAIR in str(caught.value)
+
+
+def test_another_data_set_is_named(directory: Path) -> None:
+    with pytest.raises(
+        DataError, match=r"data set imagenet_v2/matched-frequency:3\.0\.0, not imagenet2012:5\.1\.0"
+    ):
+        _open(directory, dataset="imagenet2012:5.1.0")
+    assert len(_open(directory, dataset=None)) == 20
+
+
+def test_an_unknown_split_is_named_with_those_that_exist(directory: Path) -> None:
+    with pytest.raises(DataError, match=r"'validation': .* it has: train, test"):
+        _open(directory, "validation")
+
+
+def test_features_without_image_or_label_are_refused(directory: Path) -> None:
+    features = json.loads((directory / "features.json").read_text())
+    del features["featuresDict"]["features"]["label"]
+    (directory / "features.json").write_text(json.dumps(features))
+    with pytest.raises(DataError, match="no feature 'label'"):
+        _open(directory)
+
+
+def test_a_shard_with_other_records_than_stated_is_refused(directory: Path) -> None:
+    shard = directory / "imagenet_v2-train.tfrecord-00002-of-00003"
+    records = list(tfrecord.TFRecordFile(shard))
+    tfrecord.write_tfrecord(shard, [*records, records[0]])
+    split = _open(directory)
+    assert split[13]["label"] == 6
+    with pytest.raises(DataError, match=r"00002-of-00003 has 7 records, .* says 6"):
+        split[14]
+
+
+def test_a_record_that_is_no_image_example_is_refused(directory: Path) -> None:
+    shard = directory / "imagenet_v2-test.tfrecord-00000-of-00003"
+    size = shard.stat().st_size
+    tfrecord.write_tfrecord(shard, [b"\xff" * size, b""])
+    split = _open(directory, "test")
+    with pytest.raises(DataError, match=r"'test': example 0 is no tf\.train\.Example"):
+        split[0]
+    with pytest.raises(DataError, match="example 1 has 0 images and 0 labels"):
+        split[1]
+
+
+@pytest.fixture
+def array_record_directory(directory: Path) -> Path:
+    """The same data set with its shards in the other file format."""
+    from array_record.python import array_record_module
+
+    for path in sorted(directory.glob("*.tfrecord-*")):
+        writer = array_record_module.ArrayRecordWriter(
+            str(path).replace("tfrecord", "array_record"), "group_size:1"
+        )
+        for record in tfrecord.TFRecordFile(path):
+            writer.write(record)
+        writer.close()
+        path.unlink()
+    _edit_info(directory, lambda info: info.update(fileFormat="array_record"))
+    return directory
+
+
+def test_array_record_is_read_alike(array_record_directory: Path) -> None:
+    split = _open(array_record_directory)
+    assert split.file_format == "array_record"
+    sent = pickle.loads(pickle.dumps(split))
+    for number in (19, 0, 7, 6):
+        assert split[number] == {k: EXAMPLES[number][k] for k in ("image", "label")}
+        assert sent[number] == split[number]
+
+
+def test_a_damaged_array_record_never_goes_unnoticed(array_record_directory: Path) -> None:
+    shard = array_record_directory / "imagenet_v2-train.array_record-00000-of-00003"
+    whole = shard.read_bytes()
+    noticed = 0
+    for place in range(0, 2000, 61):  # the rest of the file is padding
+        shard.write_bytes(whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :])
+        split = _open(array_record_directory)
+        try:
+            images = [split[number]["image"] for number in range(7)]
+        except DataError as problem:
+            assert "cannot be read" in str(problem)
+            noticed += 1
+        else:
+            assert images == [example["image"] for example in EXAMPLES[:7]]
+    assert noticed > 20
