@@ -121,6 +121,8 @@ def _read_table(options: argparse.Namespace) -> "ErrorTable":
 
 
 def _table(options: argparse.Namespace) -> int:
+    if options.out and not options.out.parent.is_dir():
+        raise ValueError(f"{options.out}: {options.out.parent} is no directory; make it first")
     table = _read_table(options)
     suffix = options.out.suffix if options.out else ""
     rendered = _rendered(table, options.format or SUFFIXES.get(suffix, "text"), options.out)

@@ -14,13 +14,18 @@ TITLES = {"train": "Train", "validation": "Validation", "test": "Test"}
 # What stands after an interval that is not BCa's, explained in the notes.
 METHOD_MARKS = {"BCa": "", "percentile": "†", "equal": "="}
 
+ROW_COLUMNS = (Column("Variant", numeric=False), Column("Split", numeric=False))
+Rows = list[tuple[Cell, ...]]
+
 
 def document(table: ErrorTable) -> Document:
-    """Returns the table as two grids (medians and verdicts; spread over seeds) with notes."""
+    """Returns the table as three grids with notes: medians and verdicts; the spread over seeds;
+    the comparisons with the baseline."""
     name = table.study.name
+    grids = (_medians(table), _spread(table), _comparisons(table))
     return Document(
         title=f"{name}: {table.metric.name} on {table.workload}, stage {table.stage}",
-        grids=(_medians(table), _spread(table)),
+        grids=tuple(each for each in grids if each.sections),
         notes=tuple(_notes(table)),
         problems=table.problems,
     )
@@ -32,7 +37,7 @@ def _medians(table: ErrorTable) -> Grid:
         columns=tuple(_median_columns(table)),
         sections=(
             *_by_group(table, lambda row: [tuple(_median_cells(table, row))]),
-            tuple(_reference_cells(table)),
+            *_references(table),
         ),
     )
 
@@ -85,12 +90,18 @@ def _comparison_cells(
         return [*[NONE] * (len(wanted) - 1), last]
     cells = {
         "difference": grid.number(comparison.difference, signed=True),
+        "interval": _bounds(comparison.low, comparison.high, signed=True),
         "pairs": Cell(str(comparison.pairs)),
         "p": grid.p_value(comparison.p),
         "p_holm": grid.p_value(comparison.p_holm),
         "verdict": Cell(comparison.verdict),
     }
     return [cells[name] for name in wanted]
+
+
+def _references(table: ErrorTable) -> tuple[tuple[tuple[Cell, ...], ...], ...]:
+    """Returns the section of reference rows, none where there are none."""
+    return (tuple(_reference_cells(table)),) if table.references else ()
 
 
 def _reference_cells(table: ErrorTable) -> Iterable[tuple[Cell, ...]]:
@@ -103,30 +114,40 @@ def _reference_cells(table: ErrorTable) -> Iterable[tuple[Cell, ...]]:
 
 
 def _spread(table: ErrorTable) -> Grid:
-    headings = ("n", "Median", "Mean", "SD", "95% interval", "Mean\ndifference", "Pairs", "p")
+    headings = ("n", "Median", "Mean", "SD", "95% interval")
     return Grid(
         caption=f"{table.metric.name.capitalize()} over seeds",
-        columns=(
-            Column("Variant", numeric=False),
-            Column("Split", numeric=False),
-            *(Column(heading) for heading in headings),
-            Column("p\n(Holm)"),
-            Column("Verdict", numeric=False),
-        ),
-        sections=_by_group(table, lambda row: _spread_rows(table, row)),
+        columns=(*ROW_COLUMNS, *(Column(heading) for heading in headings)),
+        sections=_by_group(table, _spread_rows),
     )
 
 
-def _spread_rows(table: ErrorTable, row: VariantResult) -> list[tuple[Cell, ...]]:
-    wanted = ("difference", "pairs", "p", "p_holm", "verdict")
+def _spread_rows(row: VariantResult) -> Rows:
     return [
-        (
-            Cell(row.label),
-            Cell(split),
-            *_summary_cells(row.splits[split].summary),
-            *_comparison_cells(table, row, split, wanted),
-        )
+        (Cell(row.label), Cell(split), *_summary_cells(row.splits[split].summary))
         for split in layout.SPLITS
+    ]
+
+
+def _comparisons(table: ErrorTable) -> Grid:
+    headings = ("Mean\ndiff.", "95% interval\n(t)", "Pairs", "p", "p\n(Holm)")
+    return Grid(
+        caption=f"Paired by seed against {variants.label(table.baseline)}",
+        columns=(
+            *ROW_COLUMNS,
+            *(Column(heading) for heading in headings),
+            Column("Verdict", numeric=False),
+        ),
+        sections=_by_group(table, lambda row: _comparison_rows(table, row)),
+    )
+
+
+def _comparison_rows(table: ErrorTable, row: VariantResult) -> Rows:
+    wanted = ("difference", "interval", "pairs", "p", "p_holm", "verdict")
+    return [
+        (Cell(row.label), Cell(split), *_comparison_cells(table, row, split, wanted))
+        for split in layout.SPLITS
+        if row.splits[split].comparison is not None
     ]
 
 
@@ -140,21 +161,26 @@ def _summary_cells(summary: Summary | None) -> list[Cell]:
 def _interval(summary: Summary) -> Cell:
     if summary.method == "none":
         return Cell("none (n = 1)")
-    low, high = grid.number(summary.low).text, grid.number(summary.high).text
-    return Cell(f"[{low}, {high}]{METHOD_MARKS[summary.method]}")
+    return Cell(_bounds(summary.low, summary.high).text + METHOD_MARKS[summary.method])
 
 
-Rows = list[tuple[Cell, ...]]
+def _bounds(low: float, high: float, signed: bool = False) -> Cell:
+    if low != low:
+        return NONE
+    return Cell(
+        f"[{grid.number(low, signed=signed).text}, {grid.number(high, signed=signed).text}]"
+    )
 
 
 def _by_group(
     table: ErrorTable, rows_of: Callable[[VariantResult], Rows]
 ) -> tuple[tuple[tuple[Cell, ...], ...], ...]:
     groups = dict.fromkeys(row.group for row in table.rows)
-    return tuple(
+    sections = (
         tuple(cells for row in table.rows if row.group == group for cells in rows_of(row))
         for group in groups
     )
+    return tuple(section for section in sections if section)
 
 
 def _notes(table: ErrorTable) -> Iterable[str]:
@@ -162,8 +188,7 @@ def _notes(table: ErrorTable) -> Iterable[str]:
     yield f"{table.metric.definition}; all splits at {step}; n counts trials that are done."
     yield from _point_notes(table)
     if others := len(set(table.study.problems) - set(table.problems)):
-        directory = table.study.directory
-        yield f"{others} problems in trials outside this table: python -m analysis runs {directory}"
+        yield f"{others} problems in trials outside this table: `runs` lists them by name."
     yield "Bold (in plain text a star before the number): best median within its group."
     if table.is_paper:
         yield f"paper: {paper.SOURCE}; it states neither the statistic over seeds nor a spread."

@@ -153,9 +153,12 @@ def _rich_grid(grid: Grid, terminal: bool) -> "Table":
         title_justify="left",
         title_style="italic",
         box=box.SIMPLE_HEAD if terminal else box.ASCII2,
+        collapse_padding=terminal,
     )
     for column in grid.columns:
-        table.add_column(column.heading, justify="right" if column.numeric else "left")
+        table.add_column(
+            column.heading, justify="right" if column.numeric else "left", overflow="fold"
+        )
     for section in grid.sections:
         for row in section:
             table.add_row(*(_rich_cell(cell, terminal) for cell in row))

@@ -72,6 +72,12 @@ def test_the_suffix_of_the_file_chooses_the_format(made, tmp_path, file, begins,
     assert capsys.readouterr().out == ""
 
 
+def test_a_file_in_no_directory_is_one_line(made, tmp_path, capsys) -> None:
+    out = tmp_path / "nowhere" / "t.md"
+    assert commands.main(["table", str(made.finish()), "--out", str(out)]) == 2
+    assert f"{out.parent} is no directory" in capsys.readouterr().err
+
+
 def test_csv_names_problems_on_stderr(made, capsys) -> None:
     made.trial("compare", "laser", 0, 2, None, state="pending")
     assert commands.main(["table", str(made.finish()), "--format=csv"]) == 0

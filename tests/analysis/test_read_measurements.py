@@ -112,6 +112,12 @@ def test_a_logged_loss_and_an_evaluation_at_one_step_are_one_row() -> None:
     np.testing.assert_array_equal(read.columns["validation/accuracy"], [0.2, np.nan])
 
 
+def test_of_one_attempts_lines_at_one_step_the_later_wins() -> None:
+    read = measurements.parse((HEADER + "1,0.5,0\n2,0.6,0\n2,0.7,0\n").encode())
+    assert read.columns["validation/accuracy"].tolist() == [0.5, 0.7]
+    assert read.notes == ("1 rows superseded by later ones",)
+
+
 rows = st.lists(
     st.tuples(st.integers(0, 10**7), st.floats(0, 1) | st.just(float("nan")), st.floats(-1e6, 1e6)),
     max_size=12,

@@ -52,6 +52,7 @@ def test_text_without_a_terminal_is_plain_and_whole(table) -> None:
     assert "\x1b" not in text
     assert "| LASER + temp                                | 1 | *0.2400 |    *0.2500 |" in text
     assert "| [0.3100, 0.7100] |" in text
+    assert "| [-0.4484, +0.0484] |" in text
     assert "1 nearest neighbour, raw_pixels (reference)" in text
     assert "reference: stand-in for ImageNet" in text
     assert "failed: compare/laser+temp/imagenet_vit_jax/trial_2: out of memory (no eval_" in text
@@ -64,7 +65,7 @@ def test_text_on_a_terminal_has_colour_and_fits_it(table) -> None:
 
 def test_best_of_each_group_is_bold_in_latex(table) -> None:
     latex = render.latex(present.document(table))
-    assert latex.count(r"\toprule") == latex.count(r"\bottomrule") == 2
+    assert latex.count(r"\toprule") == latex.count(r"\bottomrule") == 3
     standard, laser, temp = (
         next(line for line in latex.splitlines() if line.strip().startswith(name))
         for name in ("Standard &", "LASER &", "LASER + temp &")
@@ -127,6 +128,25 @@ def test_equal_values_and_equal_differences_are_explained(hand_made) -> None:
     assert "[0.3000, 0.3000]=" in text
     assert "=: all seeds have the same value" in text
     assert "exact sign-flip" in text
+
+
+@pytest.mark.parametrize("trials", [0, 1])
+def test_variants_without_a_number_have_dashes(hand_made, trials) -> None:
+    made = hand_made()
+    for variant in ("standard", "laser", "laser+temp"):
+        rows = [made.evaluation(400, 0.3)] if variant == "laser" and trials else None
+        state = "done" if rows else "pending"
+        made.trial("compare", variant, 0, 0, rows, state=state)
+    made.select(dict.fromkeys(("standard", "laser", "laser+temp"), 0))
+    table = error_table.build(read_study(made.finish()))
+    lines = render.markdown(present.document(table)).splitlines()
+    assert "| Standard | 0 | – | – | – | – | – | baseline |" in lines
+    assert "| LASER + temp | 0 | – | – | – | – | – | – |" in lines
+    assert (
+        "| LASER | 1 | **0.2900** | **0.3000** | **0.3100** | – | – | cannot tell |" in lines
+    ) == (trials == 1)
+    assert len(tidy.to_csv(table).splitlines()) == 1 + 9
+    assert r"\bottomrule" in render.latex(present.document(table))
 
 
 def test_latex_escapes_every_special_character() -> None:
