@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -55,6 +55,7 @@ def test_no_summary_of_nothing_or_of_nan(values) -> None:
         statistics.summarise(values)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=10))
 def test_an_interval_holds_finite_numbers_within_the_values(values) -> None:
     low, high, _ = statistics.interval(np.array(values))
@@ -122,6 +123,7 @@ def test_holm_stops_at_one_and_passes_over_nan() -> None:
     assert statistics.holm([]) == []
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=10))
 def test_holm_lies_between_the_p_value_and_bonferroni_and_keeps_the_order(p_values) -> None:
     corrected = statistics.holm(p_values)

@@ -6,7 +6,7 @@ import pathlib
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis import selection
@@ -108,6 +108,7 @@ def test_nothing_to_choose_from() -> None:
     assert selection.best_point([run_of([math.nan])]) is None
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1) | st.just(math.nan), min_size=1, max_size=20))
 def test_no_evaluation_beats_the_best_and_none_before_equals_it(values) -> None:
     index = selection.best_index(run_of(values))

@@ -1,0 +1,77 @@
+"""What stands below an error table: how its numbers were made, in words."""
+
+from collections.abc import Iterable
+
+from analysis import paper, statistics, variants
+from analysis.error_table import ErrorTable
+
+
+def footnotes(table: ErrorTable) -> Iterable[str]:
+    """Yields one sentence or two on each thing that a reader of the table has to know."""
+    step = f"each trial's step with the best {table.chosen_by.column('validation')}, first on ties"
+    yield f"{table.metric.definition}; all splits at {step}; n counts trials that are done."
+    yield from _point_notes(table)
+    if others := len(set(table.study.problems) - set(table.problems)):
+        yield f"{others} problems in trials outside this table: `runs` lists them by name."
+    yield "Bold (in plain text a star before the number): best median within its group."
+    if table.is_paper:
+        yield f"paper: {paper.SOURCE}; it states neither the statistic over seeds nor a spread."
+    yield from _interval_notes(table)
+    yield from _comparison_notes(table)
+    if table.references:
+        yield f"reference: {table.reference_note or 'no note is recorded'}"
+
+
+def _point_notes(table: ErrorTable) -> Iterable[str]:
+    """Says which point each variant's trials ran at, and with which hyperparameters."""
+    chosen: dict[int, list[str]] = {}
+    for row in table.rows:
+        if row.point is not None:
+            chosen.setdefault(row.point, []).append(row.label)
+    selected = table.study.selection
+    stage = selected.get("from_stage", "?") if selected else table.stage
+    for point, labels in chosen.items():
+        known = table.study.points[point] if point < len(table.study.points) else {}
+        values = ", ".join(
+            f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"
+            for name, value in known.items()
+        )
+        whom = "all variants" if len(chosen) == 1 else ", ".join(labels)
+        yield f"Point {point}, chosen by validation in stage {stage} for {whom}: {values}."
+    for row in table.rows:
+        if row.hyperparameters:
+            values = ", ".join(f"{key} = {value}" for key, value in row.hyperparameters.items())
+            yield f"{row.label}: {values}."
+
+
+def _interval_notes(table: ErrorTable) -> Iterable[str]:
+    results = (result for row in table.rows for result in row.splits.values())
+    methods = {result.summary.method for result in results if result.summary}
+    if "BCa" in methods:
+        yield (
+            f"95% interval: BCa bootstrap of the mean, {statistics.RESAMPLES} resamples; "
+            "too narrow where seeds are few (5 normal values: it holds the mean in 86% of samples)."
+        )
+    if "percentile" in methods:
+        yield "†: BCa is undefined here; percentile bootstrap instead."
+    if "equal" in methods:
+        yield "=: all seeds have the same value; BCa is undefined and the interval is that value."
+    if "none" in methods:
+        yield "n = 1: one seed has no spread, so no interval."
+
+
+def _comparison_notes(table: ErrorTable) -> Iterable[str]:
+    of_split = [row.splits[table.decisive].comparison for row in table.rows]
+    comparisons = [comparison for comparison in of_split if comparison is not None]
+    if not comparisons:
+        return
+    tested = sum(comparison.p == comparison.p for comparison in comparisons)
+    yield (
+        f"Differences: mean over shared seeds of variant - {variants.label(table.baseline)}; "
+        f"p: paired t-test, two-sided; p (Holm): corrected for the {tested} tested within a split; "
+        f"verdict at p (Holm) < {statistics.ALPHA}."
+    )
+    if any(comparison.test == "sign" for comparison in comparisons):
+        yield "All differences equal, t undefined: p is the exact sign-flip test's, 2 / 2^pairs."
+    if any(comparison.pairs < 2 for comparison in comparisons):
+        yield "Fewer than 2 shared seeds: no test, so cannot tell."
