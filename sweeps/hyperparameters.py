@@ -1,0 +1,68 @@
+"""Hyperparameters by their AlgoPerf names: which there are, which an optimizer needs, their limits."""
+
+import difflib
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Limit(NamedTuple):
+    """Allowed values: low ≤ value ≤ high, `low` itself excluded where `above`."""
+
+    low: float
+    high: float
+    above: bool = False
+
+
+LIMITS: dict[str, Limit] = {
+    "learning_rate": Limit(0.0, math.inf, above=True),
+    "one_minus_beta1": Limit(0.0, 1.0, above=True),
+    "beta1": Limit(0.0, 1 - 1e-9),
+    "beta2": Limit(0.0, 1 - 1e-9),
+    "epsilon": Limit(0.0, math.inf, above=True),
+    "weight_decay": Limit(0.0, math.inf),
+    "warmup_factor": Limit(0.0, 1.0),
+    "label_smoothing": Limit(0.0, 1 - 1e-9),
+    "dropout_rate": Limit(0.0, 1 - 1e-9),
+    "grad_clip": Limit(0.0, math.inf, above=True),
+}
+REQUIRED = ("learning_rate", "beta2", "weight_decay", "warmup_factor")
+DEFAULTS = {
+    "label_smoothing": 0.0,
+    "dropout_rate": 0.0,
+    "grad_clip": math.inf,
+    # AlgoPerf's NAdamW (algorithms/baselines/external_tuning/jax_nadamw_full_budget.py).
+    "epsilon": 1e-8,
+}
+
+
+def complete(point: Mapping[str, float]) -> dict[str, float]:
+    """Returns a point with defaults filled in and `one_minus_beta1` for `beta1`.
+
+    Raises ValueError for an unknown, missing or impossible hyperparameter, by name.
+    """
+    for name, value in point.items():
+        _check(name, value)
+    both = {"beta1", "one_minus_beta1"} & set(point)
+    if len(both) != 1:
+        given = "both" if both else "neither"
+        raise ValueError(f"give one of beta1 and one_minus_beta1; the point has {given}")
+    missing = [name for name in REQUIRED if name not in point]
+    if missing:
+        raise ValueError(f"the point lacks {', '.join(missing)}; it has {', '.join(point)}")
+    completed = {**DEFAULTS, **point}
+    if "beta1" in completed:
+        completed["one_minus_beta1"] = 1.0 - completed.pop("beta1")
+    return {name: float(value) for name, value in completed.items()}
+
+
+def _check(name: str, value: float) -> None:
+    if name not in LIMITS:
+        nearest = difflib.get_close_matches(name, LIMITS, n=1)
+        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        raise ValueError(f"unknown hyperparameter {name!r}. Known: {', '.join(LIMITS)}.{hint}")
+    limit = LIMITS[name]
+    inside = limit.low <= value <= limit.high and not (limit.above and value == limit.low)
+    if not inside:
+        sign = "<" if limit.above else "≤"
+        raise ValueError(f"{name} is {value}; allowed: {limit.low} {sign} {name} ≤ {limit.high:g}")

@@ -1,0 +1,90 @@
+"""A trial: a frozen record of one training run; its id is the hash of what it computes."""
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+from typing import Any
+
+from sweeps import layout
+
+# Where the trial stands in a study, not what it computes; the id leaves these out.
+_PLACE = ("study", "stage", "point")
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """One run: workload × variant × hyperparameters × seed × budget.
+
+    steps, eval_every, log_every, checkpoint_every count updates; step_hint is the schedule's
+    horizon; targets are the workload's {"metric", "validation", "test"}.
+    """
+
+    study: str
+    stage: str
+    workload: str
+    variant: str
+    variant_hyperparameters: dict[str, float]
+    hyperparameters: dict[str, float]
+    point: int
+    seed: int
+    steps: int
+    step_hint: int
+    batch_size: int
+    eval_every: int
+    log_every: int
+    checkpoint_every: int
+    optimizer: str
+    kernel: str
+    compute_dtype: str
+    targets: dict[str, Any]
+
+    @property
+    def id(self) -> str:
+        """16 hex digits: equal for runs that compute the same, wherever they stand in a study."""
+        content = {k: v for k, v in dataclasses.asdict(self).items() if k not in _PLACE}
+        text = json.dumps(content, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def path(self) -> str:
+        """Directory relative to the study's."""
+        return layout.trial_path(self.stage, self.variant, self.workload, self.point, self.seed)
+
+    @property
+    def program(self) -> tuple[Any, ...]:
+        """What determines the compiled train step: trials with equal programs share it."""
+        tau = tuple(sorted(self.variant_hyperparameters.items()))
+        return (
+            self.workload,
+            self.variant,
+            tau,
+            self.kernel,
+            self.compute_dtype,
+            self.optimizer,
+            self.batch_size,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the record as written to trial.json."""
+        return {"id": self.id, **dataclasses.asdict(self)}
+
+
+def read(directory: pathlib.Path) -> Trial:
+    """Returns the trial recorded in a trial's directory.
+
+    Raises ValueError where trial.json is damaged or its id is not that of its content.
+    """
+    path = directory / layout.TRIAL
+    record = layout.read_json(path)
+    fields = {field.name for field in dataclasses.fields(Trial)}
+    if not isinstance(record, dict) or not fields <= set(record):
+        missing = sorted(fields - set(record)) if isinstance(record, dict) else sorted(fields)
+        raise ValueError(f"{path} is not a trial record: it lacks {', '.join(missing)}")
+    trial = Trial(**{name: record[name] for name in fields})
+    if record.get("id") != trial.id:
+        raise ValueError(
+            f"{path}: id {record.get('id')} does not belong to its content ({trial.id}); was the "
+            "file edited? A changed trial is another trial: remove the directory and run again"
+        )
+    return trial
