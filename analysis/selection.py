@@ -8,10 +8,11 @@ The rule, which the driver follows between its stages too:
 - a search's best point is the one whose trials have the best median, over seeds, of that best
   validation metric, the lower index on ties;
 - a diverged or failed trial, one that has not finished, and one without a finite evaluation is
-  never chosen: among a point's seeds it counts as worse than every number.
+  never chosen and does not enter its point's median; a point without any other is never chosen.
 """
 
-from collections.abc import Iterable, Sequence
+import statistics
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -49,43 +50,37 @@ def best_step(run: Run, metric: str | None = None) -> dict[str, float] | None:
     return {name: values[index].item() for name, values in run.evals.items()}
 
 
-def validation_loss(run: Run, metric: str | None = None) -> float:
+def validation_loss(run: Run, metric: str | None = None) -> float | None:
     """Returns the best validation metric turned so that less is better: the number by which
-    points are ranked, inf for a run that is never chosen."""
+    points are ranked, None for a run that is never chosen."""
     if run.state != "done":
-        return float("inf")
+        return None
     try:
         row = best_step(run, metric)
     except MissingMetricError:
-        row = None
+        return None
     if row is None:
-        return float("inf")
+        return None
     chosen = metrics.get(metric or run.metric)
     value = row[chosen.column(VALIDATION)]
     return -value if chosen.mode == "max" else value
 
 
 def point_losses(runs: Iterable[Run], metric: str | None = None) -> dict[int, float]:
-    """Returns the median over seeds of `validation_loss` for every point, in point order."""
+    """Returns the median over seeds of `validation_loss` for every point that has one, in point
+    order."""
     losses: dict[int, list[float]] = {}
     for run in runs:
-        losses.setdefault(run.point, []).append(validation_loss(run, metric))
-    return {point: _median(losses[point]) for point in sorted(losses)}
-
-
-def _median(losses: Sequence[float]) -> float:
-    """The median where some are inf: numpy's would make the mean of two infs, and warn."""
-    ordered = sorted(losses)
-    middle = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
-    return middle[0] if middle[0] == middle[1] else (middle[0] + middle[1]) / 2
+        if (loss := validation_loss(run, metric)) is not None:
+            losses.setdefault(run.point, []).append(loss)
+    return {point: statistics.median(losses[point]) for point in sorted(losses)}
 
 
 def best_point(runs: Iterable[Run], metric: str | None = None) -> int | None:
     """Returns the index of the best point among `runs` (trials of one variant), None where no
     trial can be chosen."""
     losses = point_losses(runs, metric)
-    best = min(losses, key=losses.__getitem__, default=None)
-    return None if best is None or losses[best] == float("inf") else best
+    return min(losses, key=losses.__getitem__, default=None)
 
 
 def chosen_point(study: Study, stage: str, variant: str) -> int | None:

@@ -96,11 +96,11 @@ def test_a_trial_that_is_not_done_is_never_chosen(state) -> None:
     assert selection.best_point(runs[:1]) is None
 
 
-def test_a_diverged_seed_counts_as_worse_than_every_number() -> None:
-    """Of two seeds one diverged: the median is not a number to choose by."""
-    lost = dataclasses.replace(run_of([0.9], point=0), state="diverged")
-    runs = [run_of([0.9], point=0), lost, run_of([0.2], point=1), run_of([0.2], point=1)]
-    assert selection.best_point(runs) == 1
+def test_a_diverged_seed_does_not_enter_its_points_median() -> None:
+    """Point 0: 0.5 and a diverged 0.1; with it the median would be 0.3, below point 1's 0.4."""
+    lost = dataclasses.replace(run_of([0.1], point=0), state="diverged")
+    runs = [run_of([0.5], point=0), lost, run_of([0.4], point=1), run_of([0.4], point=1)]
+    assert selection.best_point(runs) == 0
 
 
 def test_nothing_to_choose_from() -> None:
