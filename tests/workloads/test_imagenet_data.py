@@ -1,0 +1,207 @@
+"""ImageNet's directories, on a small directory of the same format with JPEGs of many sizes."""
+
+import importlib.util
+import shutil
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from workloads import image_queue, image_transforms, imagenet, tfds_directory, tfds_writer, tfrecord
+from workloads.errors import DataError
+
+SIZES = {"train": 48, "validation": 12, "test": 9}
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNPERF_CACHE", str(tmp_path / "cache"))
+
+
+def _examples(count: int, seed: int) -> list[dict[str, Any]]:
+    """Photograph-like JPEGs from 30 to 500 pixels a side, among them very long ones."""
+    generator = np.random.default_rng(seed)
+    shapes = generator.integers(30, 500, (count, 2))
+    shapes[:2] = (30, 500), (500, 31)
+    examples = []
+    for number, (height, width) in enumerate(shapes.tolist()):
+        coarse = generator.integers(0, 256, (6, 6, 3), np.uint8)
+        picture = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
+        encoded = cv2.imencode(".jpg", picture)[1].tobytes()
+        label = int(generator.integers(1000))
+        examples.append({"image": encoded, "label": label, "file_name": f"n{number}.JPEG"})
+    return examples
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    data_dir = tmp_path_factory.mktemp("small")
+    _write(data_dir, imagenet.IMAGENET, {"train": 48, "validation": 12})
+    _write(data_dir, imagenet.IMAGENET_V2, {"test": 9})
+    return data_dir
+
+
+def _write(data_dir: Path, dataset: str, sizes: dict[str, int], num_classes: int = 1000) -> None:
+    tfds_writer.write_image_dataset(
+        tfds_directory.directory_of(data_dir, dataset),
+        dataset=dataset,
+        splits={split: _examples(size, size) for split, size in sizes.items()},
+        num_classes=num_classes,
+        shards=4,
+    )
+
+
+@pytest.fixture
+def sizes_of_the_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check, told to expect the small directory's sizes."""
+    parts = {
+        role: imagenet.Part(part.dataset, part.split, SIZES[role])
+        for role, part in imagenet.PARTS.items()
+    }
+    monkeypatch.setattr(imagenet, "PARTS", parts)
+
+
+@pytest.fixture
+def own(small: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(small, tmp_path / "own"))
+
+
+def test_roles_are_algoperfs_data_sets_and_sizes() -> None:
+    assert {
+        role: (part.dataset, part.split, part.num_examples) for role, part in imagenet.PARTS.items()
+    } == {
+        "train": ("imagenet2012:5.1.0", "train", 1_281_167),
+        "validation": ("imagenet2012:5.1.0", "validation", 50_000),
+        "test": ("imagenet_v2/matched-frequency:3.0.0", "test", 10_000),
+    }
+
+
+@pytest.mark.parametrize("num_threads", [0, 2])
+def test_training_views_of_every_shape_of_jpeg(small: Path, num_threads: int) -> None:
+    source = imagenet.open_split(small, "train")
+    with image_queue.train_batches(
+        source,
+        seed=0,
+        batch_size=16,
+        transform=image_transforms.TrainTransform(),
+        num_threads=num_threads,
+    ) as stream:
+        batches = [next(stream) for _ in range(3)]
+    assert {batch["inputs"].shape for batch in batches} == {(16, 224, 224, 3)}
+    labels = np.concatenate([batch["targets"] for batch in batches])
+    assert sorted(labels) == sorted(source[number]["label"] for number in range(48))
+    assert all(picture.std() > 0 for batch in batches for picture in batch["inputs"])
+
+
+def test_evaluation_views_through_the_whole_path(small: Path) -> None:
+    source = imagenet.open_split(small, "test")
+    with image_queue.eval_batches(
+        source, batch_size=4, transform=image_transforms.EvalTransform()
+    ) as stream:
+        batches = list(stream)
+    assert [batch["weights"].sum() for batch in batches] == [4, 4, 1]
+    labels = np.concatenate([batch["targets"] for batch in batches])[:9]
+    assert labels.tolist() == [source[number]["label"] for number in range(9)]
+
+
+@pytest.mark.usefixtures("sizes_of_the_small")
+@pytest.mark.parametrize("full", [False, True])
+def test_a_whole_directory_passes(small: Path, full: bool) -> None:
+    lines = imagenet.check(small, full=full)
+    assert [line.split(":")[0] for line in lines] == ["train", "validation", "test"]
+    assert "48 examples" in lines[0]
+
+
+def test_a_directory_of_other_size_is_refused(small: Path) -> None:
+    with pytest.raises(DataError, match="there are 48 examples, 1281167 are expected"):
+        imagenet.check(small)
+
+
+@pytest.mark.usefixtures("sizes_of_the_small")
+def test_another_number_of_classes_is_refused(own: Path) -> None:
+    _write(own, imagenet.IMAGENET_V2, {"test": 9}, num_classes=1001)
+    with pytest.raises(DataError, match="there are 1001 classes, 1000 are expected"):
+        imagenet.check(own)
+
+
+@pytest.mark.usefixtures("sizes_of_the_small")
+def test_a_label_out_of_range_is_refused(own: Path) -> None:
+    split = imagenet.open_split(own, "test")
+    _replace_record(split, 8, {"label": 1000})
+    with pytest.raises(DataError, match="example 8 has label 1000; 0 to 999 are allowed"):
+        imagenet.check(own)
+
+
+@pytest.mark.usefixtures("sizes_of_the_small")
+def test_bytes_that_are_no_image_are_refused(own: Path) -> None:
+    split = imagenet.open_split(own, "test")
+    _replace_record(split, 4, {"image": bytes(len(split[4]["image"]))})
+    with pytest.raises(DataError, match=r"'test': example 4: \d+ bytes .* no JPEG or PNG"):
+        imagenet.check(own)
+
+
+def _replace_record(split: tfds_directory.TfdsSplit, number: int, change: dict[str, Any]) -> None:
+    """Write the shard of an example again, that example changed and its checksums right."""
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    shard, start = 0, 0
+    while number >= start + split.shard_lengths[shard]:
+        start += split.shard_lengths[shard]
+        shard += 1
+    records = list(tfrecord.TFRecordFile(split.shards[shard]))
+    example = tf_example_pb2.Example.FromString(records[number - start])
+    if "label" in change:
+        example.features.feature["label"].int64_list.value[0] = change["label"]
+    if "image" in change:
+        example.features.feature["image"].bytes_list.value[0] = change["image"]
+    records[number - start] = example.SerializeToString()
+    tfrecord.write_tfrecord(split.shards[shard], records)
+
+
+@pytest.mark.usefixtures("sizes_of_the_small")
+def test_a_damaged_record_is_found_by_the_full_check(own: Path) -> None:
+    shard = Path(imagenet.open_split(own, "train").shards[2])
+    content = bytearray(shard.read_bytes())
+    content[-100] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(DataError, match=r"00002-of-00004: record 11 at byte \d+ is corrupt"):
+        imagenet.check(own, full=True)
+
+
+def test_a_missing_directory_says_how_to_get_it(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        imagenet.check(tmp_path / "nowhere")
+    message = str(caught.value)
+    assert f"{tmp_path}/nowhere/imagenet2012/5.1.0: does not exist" in message
+    assert f"python -m workloads prepare imagenet_vit --data_dir {tmp_path}/nowhere" in message
+
+
+def test_the_folder_above_algoperfs_is_recognised(small: Path, tmp_path: Path) -> None:
+    shutil.copytree(small, tmp_path / "imagenet" / "jax")
+    with pytest.raises(DataError, match=r"give --data_dir .*/imagenet/jax"):
+        imagenet.check(tmp_path)
+
+
+def test_an_unknown_role_is_refused(small: Path) -> None:
+    with pytest.raises(ValueError, match="'eval'; it must be one of train, validation, test"):
+        imagenet.open_split(small, "eval")
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("tensorflow") is not None, reason="TensorFlow is installed"
+)
+def test_preparing_without_tensorflow_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"pip install -e '\.\[tfds\]'"):
+        imagenet.prepare(tmp_path)
+
+
+def test_preparing_without_the_archives_names_them(tmp_path: Path) -> None:
+    (tmp_path / imagenet.TRAIN_TAR).touch()
+    with pytest.raises(DataError) as caught:
+        imagenet._require_archives(tmp_path, tmp_path)
+    message = str(caught.value)
+    assert f"{tmp_path}: ILSVRC2012_img_val.tar missing" in message
+    assert "https://image-net.org/download-images" in message
+    assert "--manual_dir" in message
