@@ -1,6 +1,5 @@
 """An iterator over random-access batches, made ahead of time by grain's threads or processes."""
 
-import multiprocessing
 import os
 import time
 import weakref
@@ -25,8 +24,10 @@ class Batches(Protocol):
 class BatchStream(Iterator[dict[str, np.ndarray]]):
     """`batches[start]`, `batches[start + 1]`, … made ahead by threads or worker processes.
 
-    With `num_workers` > 0 the batches object is pickled to each worker. `num_threads` is described
-    at `image_queue.train_batches`. `close()`, or the end of a `with` statement, ends them all.
+    With `num_workers` > 0 the batches object is pickled to each worker, and each imports the main
+    script again: what the script does belongs under `if __name__ == "__main__":`. `num_threads` is
+    described at `image_queue.train_batches`. `close()`, or the end of a `with` statement, ends
+    them all.
     """
 
     def __init__(
@@ -104,11 +105,6 @@ def _read_options(num_workers: int, num_threads: int | None) -> grain.ReadOption
 
 def _in_processes(dataset: Any, num_workers: int) -> Any:
     """The data set read by worker processes; batch n comes from worker n mod `num_workers`."""
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise RuntimeError(
-            "num_workers > 0 starts processes, which import the main script again: put what the "
-            "script does under `if __name__ == '__main__':`"
-        )
     if not flags.FLAGS.is_parsed():  # grain reads its absl flags in the workers
         flags.FLAGS.mark_as_parsed()
     options = grain.MultiprocessingOptions(num_workers=num_workers, per_worker_buffer_size=2)

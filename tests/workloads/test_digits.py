@@ -1,9 +1,9 @@
 """The embedded digits: prepared whole, the same everywhere, never over somebody else's data."""
 
+import fcntl
 import json
 import shutil
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -123,9 +123,17 @@ def test_preparing_elsewhere_gives_the_same_bytes(prepared: Path, tmp_path: Path
 
 
 def test_two_preparations_at_once_wait_for_each_other(prepared: Path, tmp_path: Path) -> None:
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        list(pool.map(digits.prepare, [tmp_path / "shared"] * 2))
-    assert _files(tmp_path / "shared") == _files(prepared)
+    with (tmp_path / ".prepare.lock").open("w") as lock, ThreadPoolExecutor(1) as pool:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        waiting = pool.submit(digits.prepare, tmp_path)
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=0.5)
+        assert not (tmp_path / "imagenet2012").exists()
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        waiting.result(timeout=30)
+    assert digits.check(tmp_path) == [
+        line.replace(str(prepared), str(tmp_path)) for line in digits.check(prepared)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -289,8 +289,9 @@ SCRIPT = """
             Noise(), seed=0, batch_size=3, num_workers=2,
             transform=image_transforms.ShiftTransform(1),
         )
-        print(next(stream)["targets"].shape)
-        globals()["kept"] = stream  # ends without close()
+        batch = next(stream)
+        print(batch["targets"].shape)
+        globals()["kept"] = stream, batch  # ends without close()
 """
 
 

@@ -101,6 +101,9 @@ def test_color_blends_with_grey() -> None:
     picture = np.array([[[100, 50, 200]]], np.uint8)
     np.testing.assert_array_equal(ra.color(picture, 0.0), [[[82, 82, 82]]])
     np.testing.assert_array_equal(ra.color(picture, 1.0), picture)
+    # White stays white although the weights add up to 0.9999: 255·0.9999·255.5/255 = 255.47.
+    white = np.full((1, 1, 3), 255, np.uint8)
+    np.testing.assert_array_equal(ra.color(white, 0.0), white)
     # 82 + 1.9·(100 - 82) = 116.2; 82 + 1.9·(50 - 82) = 21.2; 82 + 1.9·(200 - 82) = 306.2.
     np.testing.assert_array_equal(ra.color(picture, 1.9), [[[116, 21, 255]]])
 

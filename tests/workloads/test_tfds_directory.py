@@ -277,8 +277,7 @@ def test_a_damaged_array_record_never_goes_unnoticed(array_record_directory: Pat
         split = _open(array_record_directory)
         try:
             images = [split[number]["image"] for number in range(7)]
-        except DataError as problem:
-            assert "cannot be read" in str(problem)
+        except DataError:
             noticed += 1
         else:
             assert images == [example["image"] for example in EXAMPLES[:7]]
