@@ -166,7 +166,7 @@ def _check_shards(split: TfdsSplit, num_bytes: int) -> None:
     expected = num_bytes + sum(split.shard_lengths) * tfrecord_frames.FRAME_BYTES
     if on_disk < expected and split.file_format == "tfrecord":
         raise split.error(
-            f"the shards have {on_disk} bytes together; by dataset_info.json it should be {expected}"
+            f"the shards have {on_disk} bytes together, {expected} by dataset_info.json"
         )
 
 

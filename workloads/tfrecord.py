@@ -68,7 +68,7 @@ class TFRecordFile:
         if not 0 <= number < len(self):
             raise IndexError(f"{self.path}: record {number} asked, the file has {len(self)}")
         start, end = int(self.offsets[number]), int(self.offsets[number + 1])
-        frame = os.pread(_opened(self.path, self._identity).descriptor, end - start, start)
+        frame = _opened(self.path, self._identity).read(start, end)
         where = tfrecord_frames.Where(self.path, number, start, self._repair)
         return tfrecord_frames.payload_of(frame, end - start, where)
 
@@ -77,11 +77,15 @@ class _OpenFile:
     """A descriptor that closes when its last user lets go, even if the cache dropped it before."""
 
     def __init__(self, path: str) -> None:
-        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self, start: int, end: int) -> bytes:
+        """The bytes from `start` to `end`; `self` keeps the descriptor open meanwhile."""
+        return os.pread(self._descriptor, end - start, start)
 
     def __del__(self) -> None:
-        if hasattr(self, "descriptor"):
-            os.close(self.descriptor)
+        if hasattr(self, "_descriptor"):
+            os.close(self._descriptor)
 
 
 def _files_kept_open() -> int:
