@@ -26,11 +26,11 @@ LIMITS: dict[str, Limit] = {
     "dropout_rate": Limit(0.0, 1 - 1e-9),
     "grad_clip": Limit(0.0, math.inf, above=True),
 }
+# grad_clip has no default: without it gradients are not clipped.
 REQUIRED = ("learning_rate", "beta2", "weight_decay", "warmup_factor")
 DEFAULTS = {
     "label_smoothing": 0.0,
     "dropout_rate": 0.0,
-    "grad_clip": math.inf,
     # AlgoPerf's NAdamW (algorithms/baselines/external_tuning/jax_nadamw_full_budget.py).
     "epsilon": 1e-8,
 }

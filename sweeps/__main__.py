@@ -1,0 +1,130 @@
+"""The room's commands: `python -m sweeps studies | plan | run | status | resume`."""
+
+import argparse
+import pathlib
+import sys
+
+from sweeps import checkout
+
+_EPILOG = """examples:
+  python -m sweeps studies
+  python -m sweeps plan --config=digits_vit_demo
+  python -m sweeps run --config=digits_vit_demo --config.seeds=5 --config.name=five_seeds
+  python -m sweeps status experiments/five_seeds
+  python -m sweeps resume experiments/five_seeds
+then: python -m analysis table experiments/five_seeds
+
+--config takes a shipped study's name or a .py file; --config.KEY=VALUE changes one key of it.
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a command. Returns 0; 1 where a trial failed; 2 for bad input; 130 if interrupted."""
+    options, rest = _parser().parse_known_args(arguments)
+    try:
+        checkout.check()
+        overrides = [part for part in rest if part.startswith("--config.")]
+        unknown = [part for part in rest if part not in overrides]
+        if unknown:
+            raise ValueError(f"unknown argument {unknown[0]!r}; see python -m sweeps --help")
+        if overrides and options.command not in ("plan", "run"):
+            raise ValueError(f"{options.command} takes no {overrides[0]!r}")
+        options.overrides = overrides
+        return int(options.run(options))
+    except (ValueError, OSError) as error:
+        print(f"python -m sweeps: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m sweeps",
+        description="Plan and run studies: a workload × attention variants × NAdamW points × seeds.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    lister = commands.add_parser("studies", help="studies that come with the package")
+    lister.set_defaults(run=_studies)
+    for name, runner, text in (
+        ("plan", _plan, "trials, steps, device-hours and disk, before anything starts"),
+        ("run", _run, "run a study, or continue it; may be interrupted and repeated"),
+    ):
+        command = commands.add_parser(name, help=text, allow_abbrev=False)
+        command.add_argument("--config", required=True, metavar="STUDY", help="name or .py file")
+        command.set_defaults(run=runner)
+        if name == "plan":
+            command.add_argument("--step_seconds", type=float, help="measured time per step")
+    for name, runner, text in (
+        ("status", _status, "what is pending, running, done, diverged and failed"),
+        ("resume", _resume, "continue a study from its directory alone"),
+    ):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("directory", type=pathlib.Path, metavar="STUDY_DIR")
+        command.set_defaults(run=runner)
+    return parser
+
+
+def _studies(options: argparse.Namespace) -> int:
+    del options
+    from sweeps import config
+
+    for name in config.shipped_names():
+        print(f"{name}\n    " + config.docstring(name).replace("\n", "\n    ") + "\n")
+    return 0
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from sweeps import config, plan, study
+
+    resolved = study.resolve(config.parse(options.config, options.overrides))
+    print(plan.render(resolved, options.step_seconds))
+    return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    from sweeps import config, study
+
+    return _drive(study.resolve(config.parse(options.config, options.overrides)))
+
+
+def _resume(options: argparse.Namespace) -> int:
+    from sweeps import layout, study
+
+    record = layout.read_json_if_there(options.directory / layout.STUDY)
+    if record is None:
+        raise ValueError(f"{options.directory} is no study: it has no {layout.STUDY}")
+    return _drive(study.from_record(record, options.directory))
+
+
+def _drive(resolved: "object") -> int:
+    from sweeps import door, driver, progress
+    from sweeps.study import Study
+
+    assert isinstance(resolved, Study)
+    driver.prepare(resolved)
+    door.check_data(resolved)
+    with progress.Progress() as shown:
+        try:
+            counts = driver.Driver(resolved, shown).run()
+        except driver.Interrupted:
+            shown.say(
+                f"interrupted; continue with: python -m sweeps resume {resolved.directory}"
+            )
+            return 130
+    summary = ", ".join(f"{count} {state}" for state, count in counts.items())
+    print(f"{resolved.directory}: {summary}; {shown.compilations} train steps compiled or loaded")
+    print(f"table: python -m analysis table {resolved.directory}")
+    return 1 if counts.get("failed") else 0
+
+
+def _status(options: argparse.Namespace) -> int:
+    from sweeps import overview
+
+    print(overview.render(options.directory))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

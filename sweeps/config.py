@@ -1,0 +1,147 @@
+"""Study configurations: what they may say, where they are, how a command line changes them.
+
+A study file defines `get_config()`, which starts from `base()`, and a docstring with the command,
+the expected time and the expected result. Keys are locked: an unknown one is refused.
+"""
+
+import difflib
+import pathlib
+import sys
+from typing import Any
+
+import ml_collections
+from absl import flags
+from ml_collections import config_flags
+
+SHIPPED = pathlib.Path(__file__).parent / "studies"
+PROTOCOLS = ("tune_then_compare", "tune_each", "grid")
+OPTIMIZERS = ("nadamw", "nadamw_optax")
+LAUNCHERS = ("local",)
+
+
+def base() -> ml_collections.ConfigDict:
+    """Returns every key with its default, locked."""
+    config = ml_collections.ConfigDict()
+    config.name = ""  # the study's directory below experiment_dir
+    config.experiment_dir = "experiments"
+    # What is compared, where.
+    config.workload = ""
+    config.variants = ("standard", "laser")
+    config.baseline = "standard"  # what variants are compared with
+    config.tau = 0.9  # τ of every `+temp` row; the paper does not print its own
+    config.kernel = "xla"
+    config.compute_dtype = "float32"
+    config.data_dir = ""  # empty: the workload's default
+    # How points become trials.
+    config.protocol = "tune_then_compare"
+    config.tuning_variant = "standard"
+    config.space = "paper_nadamw"  # a shipped space, or a .json file
+    config.points = 8
+    config.tuning_seeds = 1
+    config.seeds = 3
+    # Budget; 0 is the workload's own.
+    config.steps = 0
+    config.step_hint = 0  # horizon of the schedule; 0: as many as steps
+    config.batch_size = 0
+    config.eval_every = 0  # 0: a tenth of steps
+    config.checkpoint_every = 0  # 0: at every evaluation
+    config.log_every = 100  # loss and gradient norm, as AlgoPerf
+    config.optimizer = "nadamw"
+    # Who runs it.
+    config.launcher = "local"
+    config.max_attempts = 3  # of one trial, preemptions not counted
+    config.local = ml_collections.ConfigDict()
+    config.local.workers = 0  # processes; 0: one per CPU core or accelerator, at most 8
+    config.local.pin = True  # each worker to its own CPU cores or accelerator
+    config.lock()
+    return config
+
+
+def parse(name: str, overrides: list[str]) -> ml_collections.ConfigDict:
+    """Returns the config of a shipped study's name or a .py file, with `--config.key=value`.
+
+    Raises ValueError for an unknown study or key, or a value of the wrong type.
+    """
+    path = _path(name)
+    for override in overrides:
+        if not override.startswith("--config.") or "=" not in override:
+            raise ValueError(
+                f"{override!r} is not understood; change the study by --config.KEY=VALUE"
+            )
+    values = flags.FlagValues()
+    argv = ["sweeps", f"--config={path}", *overrides]
+    config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=argv)
+    try:
+        values(argv)
+        config = values.config
+    except (AttributeError, KeyError, TypeError, ValueError, flags.Error) as error:
+        raise ValueError(_explain(path, overrides, error)) from error
+    if not isinstance(config, ml_collections.ConfigDict):
+        raise ValueError(f"{path}: get_config() must return sweeps.config.base(), changed")
+    _check_keys(path, config)
+    return config
+
+
+def _path(name: str) -> pathlib.Path:
+    path = pathlib.Path(name)
+    if path.suffix != ".py":
+        path = SHIPPED / f"{name}.py"
+    if path.is_file():
+        return path
+    shipped = shipped_names()
+    nearest = difflib.get_close_matches(name, shipped, n=1)
+    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    raise ValueError(
+        f"no study {name!r}: give a .py file or one of {', '.join(shipped)}.{hint}"
+    )
+
+
+def shipped_names() -> list[str]:
+    """Returns the names of the studies that come with the package."""
+    return sorted(file.stem for file in SHIPPED.glob("*.py") if file.stem != "__init__")
+
+
+def docstring(name: str) -> str:
+    """Returns a study file's docstring without running it."""
+    import ast
+
+    return ast.get_docstring(ast.parse(_path(name).read_text())) or ""
+
+
+def _explain(path: pathlib.Path, overrides: list[str], error: BaseException) -> str:
+    known = sorted(flat(base()))
+    for override in overrides:
+        key = override.removeprefix("--config.").split("=")[0]
+        if key not in known:
+            nearest = difflib.get_close_matches(key, known, n=1)
+            hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+            return f"unknown config key {key!r}. Known: {', '.join(known)}.{hint}"
+    return f"{path} with {' '.join(overrides) or 'no overrides'}: {error}"
+
+
+def _check_keys(path: pathlib.Path, config: ml_collections.ConfigDict) -> None:
+    """Raises ValueError where a study file added or lost a key."""
+    given, known = set(flat(config)), set(flat(base()))
+    if given - known:
+        raise ValueError(
+            f"{path}: unknown config key {sorted(given - known)[0]!r}; start from "
+            "sweeps.config.base() and leave it locked"
+        )
+    if known - given:
+        raise ValueError(f"{path}: the config lacks {', '.join(sorted(known - given))}")
+
+
+def flat(config: ml_collections.ConfigDict) -> dict[str, Any]:
+    """Returns {"local.workers": 2, ...}."""
+    result: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, ml_collections.ConfigDict):
+            result |= {f"{key}.{inner}": deep for inner, deep in flat(value).items()}
+        else:
+            result[key] = value
+    return result
+
+
+def warn(message: str) -> None:
+    """Prints a warning that the user should see once."""
+    print(f"warning: {message}", file=sys.stderr, flush=True)

@@ -1,0 +1,30 @@
+"""Checks that need the data: made before the first process starts, in seconds."""
+
+import importlib
+import json
+
+from sweeps import layout
+from sweeps.study import Study
+from workloads import table as workloads_table
+
+
+def check_data(study: Study) -> None:
+    """Makes sure that the workload's data is there and whole; prepares embedded data itself.
+
+    Copies the data's reference rows (errors of simple methods) into the study. Raises ValueError
+    naming the directory, the file and the command that repairs it.
+    """
+    entry = workloads_table.entry(study.workload)
+    data = importlib.import_module(entry.data)
+    if entry.embedded:
+        print(f"data: {study.data_dir} ({entry.description}; made there if absent)", flush=True)
+        data.prepare(study.data_dir)
+    else:
+        for line in data.check(study.data_dir):
+            print(f"data: {line}", flush=True)
+    if hasattr(data, "read_reference"):
+        reference = data.read_reference(study.data_dir)
+        rows = {study.workload: {"note": reference["note"], "rows": reference["rows"]}}
+        path = study.directory / layout.REFERENCE
+        if layout.read_json_if_there(path) != json.loads(json.dumps(rows)):
+            layout.write_json(path, rows)

@@ -1,0 +1,1 @@
+"""Launchers: who starts the processes that run trials."""

@@ -1,0 +1,135 @@
+"""The local launcher: worker processes on this host, each pinned to its own cores or accelerator."""
+
+import glob
+import hashlib
+import json
+import os
+import pathlib
+import queue
+import re
+import subprocess
+import sys
+import threading
+from typing import Any
+
+_MOST_CPU_WORKERS = 8
+
+
+class LocalWorkers:
+    """N worker processes. Events arrive in `events` as (slot, event); None when a worker ends.
+
+    `settings` is config.local: workers (0: one per accelerator, else per CPU core, at most 8)
+    and pin.
+    """
+
+    def __init__(self, settings: dict[str, Any], log: pathlib.Path) -> None:
+        self._pin_variable, self._accelerators = accelerators()
+        cores = sorted(os.sched_getaffinity(0))
+        automatic = len(self._accelerators) or min(len(cores), _MOST_CPU_WORKERS)
+        self.size = settings["workers"] or automatic
+        self._pin, self._cores, self._log = settings["pin"], cores, log
+        self.events: queue.Queue[tuple[int, dict[str, Any] | None]] = queue.Queue()
+        self._processes: dict[int, subprocess.Popen[str]] = {}
+
+    def start(self, slot: int) -> None:
+        """Starts the worker of a slot (0 … size − 1)."""
+        command = [sys.executable, "-m", "sweeps.worker", f"--cache_dir={compilation_cache()}"]
+        if self._pin and not self._accelerators:
+            command.append(f"--cpus={','.join(map(str, self._cores_of(slot)))}")
+        with self._log.open("a") as log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=self._environment(slot),
+            )
+        self._processes[slot] = process
+        threading.Thread(target=self._listen, args=(slot, process), daemon=True).start()
+
+    def _cores_of(self, slot: int) -> list[int]:
+        """Returns the slot's share of the cores; more workers than cores share them in turn."""
+        return self._cores[slot :: self.size] or [self._cores[slot % len(self._cores)]]
+
+    def _environment(self, slot: int) -> dict[str, str]:
+        environment = dict(os.environ)
+        # The code of this checkout, wherever the driver was started.
+        root = str(pathlib.Path(__file__).resolve().parents[2])
+        path = environment.get("PYTHONPATH", "")
+        environment["PYTHONPATH"] = os.pathsep.join(part for part in (root, path) if part)
+        if self._pin and self._accelerators:
+            environment[self._pin_variable] = ",".join(self._accelerators[slot :: self.size])
+        return environment
+
+    def _listen(self, slot: int, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self.events.put((slot, json.loads(line)))
+        process.wait()
+        self.events.put((slot, None))
+
+    def send(self, slot: int, trial: pathlib.Path, data_dir: str) -> None:
+        """Gives a trial to an idle worker; one that has died is reported through `events`."""
+        stream = self._processes[slot].stdin
+        assert stream is not None
+        try:
+            stream.write(json.dumps({"trial": str(trial), "data_dir": data_dir}) + "\n")
+            stream.flush()
+        except BrokenPipeError:
+            pass
+
+    def terminate(self) -> None:
+        """Asks all workers to save and end."""
+        for process in self._processes.values():
+            if process.poll() is None:
+                process.terminate()
+
+    def close(self, timeout: float = 60.0) -> None:
+        """Ends idle workers by closing their input; kills what has not ended in `timeout` s."""
+        for process in self._processes.values():
+            assert process.stdin is not None
+            try:
+                process.stdin.close()
+            except BrokenPipeError:
+                pass
+        for process in self._processes.values():
+            try:
+                process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def accelerators() -> tuple[str, list[str]]:
+    """Returns the variable that pins a process to accelerators, and their numbers (maybe none)."""
+    if os.environ.get("JAX_PLATFORMS") == "cpu":
+        return "", []
+    for variable, pattern in (
+        ("CUDA_VISIBLE_DEVICES", "/dev/nvidia[0-9]*"),
+        ("TPU_VISIBLE_CHIPS", "/dev/accel[0-9]*"),
+    ):
+        given = os.environ.get(variable)
+        numbers = [re.sub(r"\D", "", path) for path in sorted(glob.glob(pattern))]
+        if numbers:
+            return variable, given.split(",") if given else numbers
+    return "", []
+
+
+def compilation_cache() -> pathlib.Path:
+    """Returns the folder of JAX's persistent cache for this kind of CPU.
+
+    $JAX_COMPILATION_CACHE_DIR where set. Otherwise one folder per set of CPU features: XLA's CPU
+    programs use the features of the machine that compiled them, and home directories are shared.
+    """
+    given = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    if given:
+        return pathlib.Path(given)
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+        features = next(line for line in lines if line.startswith(("flags", "Features")))
+    except (OSError, StopIteration):
+        features = ""
+    name = hashlib.sha256(features.encode()).hexdigest()[:12]
+    root = os.environ.get("ATTNPERF_CACHE")
+    cache = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+    return (pathlib.Path(root) if root else pathlib.Path(cache) / "attnperf") / "xla" / name

@@ -1,0 +1,149 @@
+"""Claims: at most one live worker has a trial, on local disks and network file systems alike.
+
+`attempts/<k>` is the claim on attempt k and the fencing token: it appears by renaming a directory
+that already holds the lease, which succeeds once. A lease is dead when its process is gone (same
+boot) or its heartbeat is old (other hosts, judged by the file server's clock).
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import socket
+import time
+import uuid
+from typing import Any
+
+from sweeps import layout
+
+LEASE, HEARTBEAT = "lease.json", "heartbeat"
+HEARTBEAT_EVERY_S = 10.0
+# Well above an NFS client's attribute cache (60 s by default).
+EXPIRES_AFTER_S = 120.0
+
+
+class LostError(Exception):
+    """Another worker has taken over: this one must write nothing more."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Attempt:
+    """A claimed attempt at a trial, number from 1, in `<trial>/attempts/<number>`."""
+
+    trial_directory: pathlib.Path
+    number: int
+
+    @property
+    def directory(self) -> pathlib.Path:
+        """Where this attempt alone writes."""
+        return self.trial_directory / layout.ATTEMPTS / str(self.number)
+
+    def beat(self) -> None:
+        """Renews the lease. Raises LostError where a later attempt exists."""
+        self.check()
+        os.utime(self.directory / HEARTBEAT)
+
+    def check(self) -> None:
+        """Raises LostError where a later attempt exists; call it before writing shared files."""
+        if latest(self.trial_directory) != self.number:
+            raise LostError(f"{self.directory}: a later attempt has taken this trial over")
+
+    def release(self) -> None:
+        """Gives the trial back so that it can be claimed at once."""
+        (self.directory / "released").touch()
+
+
+def latest(trial_directory: pathlib.Path) -> int:
+    """Returns the number of the last attempt, 0 where there is none."""
+    folder = trial_directory / layout.ATTEMPTS
+    if not folder.is_dir():
+        return 0
+    return max((int(name) for name in os.listdir(folder) if name.isdigit()), default=0)
+
+
+def claim(trial_directory: pathlib.Path, **record: Any) -> Attempt | None:
+    """Returns the next attempt, or None where a live worker has the trial.
+
+    `record` is kept in the lease beside host, boot, pid and start time.
+    """
+    number = latest(trial_directory)
+    if number and is_alive(trial_directory / layout.ATTEMPTS / str(number)):
+        return None
+    folder = trial_directory / layout.ATTEMPTS
+    folder.mkdir(parents=True, exist_ok=True)
+    draft = folder / f".{uuid.uuid4().hex}"
+    draft.mkdir()
+    (draft / HEARTBEAT).touch()
+    (draft / LEASE).write_text(json.dumps({**_identity(), **record}, indent=2) + "\n")
+    try:
+        # Never replaces: a directory that holds a lease is not empty.
+        os.rename(draft, folder / str(number + 1))
+    except OSError:
+        shutil.rmtree(draft)
+        return None
+    return Attempt(trial_directory, number + 1)
+
+
+def is_alive(attempt: pathlib.Path) -> bool:
+    """Whether the attempt's worker still runs, as far as can be known from here."""
+    if (attempt / "released").exists():
+        return False
+    lease = layout.read_json_if_there(attempt / LEASE)
+    if lease is None:
+        return False
+    identity = _identity()
+    if lease["boot_id"] == identity["boot_id"] and lease["pid_namespace"] == identity[
+        "pid_namespace"
+    ]:
+        return process_start(lease["pid"]) == lease["pid_start"]
+    return _server_time(attempt) - (attempt / HEARTBEAT).stat().st_mtime < EXPIRES_AFTER_S
+
+
+def _server_time(folder: pathlib.Path) -> float:
+    """Returns the file server's clock, seconds: the mtime it gives to a new file."""
+    probe = folder / f".clock-{uuid.uuid4().hex}"
+    try:
+        probe.touch()
+        return probe.stat().st_mtime
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def _identity() -> dict[str, Any]:
+    pid = os.getpid()
+    return {
+        "host": socket.gethostname(),
+        "boot_id": _read("/proc/sys/kernel/random/boot_id"),
+        # Containers share a boot but not their process numbers.
+        "pid_namespace": _link("/proc/self/ns/pid"),
+        "pid": pid,
+        "pid_start": process_start(pid),
+        "claimed_at": time.time(),
+    }
+
+
+def process_start(pid: int) -> str | None:
+    """Returns a process's start time in clock ticks since boot, None where it is gone.
+
+    A zombie counts as gone: it will write nothing more.
+    """
+    text = _read(f"/proc/{pid}/stat")
+    if text is None:
+        return None
+    fields = text[text.rindex(")") + 2 :].split()
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def _read(path: str) -> str | None:
+    try:
+        return pathlib.Path(path).read_text().strip()
+    except OSError:
+        return None
+
+
+def _link(path: str) -> str | None:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None

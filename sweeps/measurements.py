@@ -1,0 +1,103 @@
+"""Measurements: each attempt appends to a file of its own; the trial's CSVs are published from them.
+
+One JSON object a line, written by a single append: a process killed while writing leaves at most
+one incomplete last line, which is not a measurement. Rows: {"kind": "train", "global_step", "loss",
+"grad_norm"} for the update that was number global_step (from 0, as AlgoPerf logs it), and
+{"kind": "eval", "global_step", <split>/<metric> ..., times} after that many updates.
+"""
+
+import csv
+import io
+import json
+import os
+import pathlib
+from typing import Any
+
+from sweeps import layout, lease
+
+FILE = "measurements.jsonl"
+RESUMED = "resumed.json"
+
+
+class Writer:
+    """Appends to an attempt's measurements; complete lines, flushed to disk on `sync`."""
+
+    def __init__(self, attempt: pathlib.Path) -> None:
+        self._descriptor = os.open(attempt / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def append(self, rows: list[dict[str, Any]]) -> None:
+        """Writes rows, a line each. Raises OSError on a full disk, here and not at close."""
+        data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+    def sync(self) -> None:
+        """Blocks until all rows are on disk: call it before a checkpoint that counts on them."""
+        os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Closes the file."""
+        os.close(self._descriptor)
+
+
+def read(attempt: pathlib.Path) -> list[dict[str, Any]]:
+    """Returns an attempt's rows; an incomplete last line is left out.
+
+    Raises ValueError naming the line where another line is damaged.
+    """
+    path = attempt / FILE
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return []
+    rows = []
+    for number, line in enumerate(text.split("\n")[:-1], 1):
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}, line {number}: not a measurement: {line[:80]!r}") from error
+    return rows
+
+
+def curve(trial_directory: pathlib.Path) -> list[dict[str, Any]]:
+    """Returns the trial's rows: attempt k's, cut where attempt k + 1 resumed, in order of steps.
+
+    Each row gets the `preemption_count` of its attempt (k − 1).
+    """
+    rows: list[dict[str, Any]] = []
+    for number in range(1, lease.latest(trial_directory) + 1):
+        attempt = trial_directory / layout.ATTEMPTS / str(number)
+        resumed = layout.read_json_if_there(attempt / RESUMED)
+        if resumed is not None:
+            step = resumed["global_step"]
+            rows = [row for row in rows if row["global_step"] < step + (row["kind"] == "eval")]
+            rows += [{**row, "preemption_count": number - 1} for row in read(attempt)]
+    return rows
+
+
+def publish(trial_directory: pathlib.Path) -> None:
+    """Writes eval_measurements.csv and measurements.csv from the attempts, atomically."""
+    rows = curve(trial_directory)
+    evals = [row for row in rows if row["kind"] == "eval"]
+    columns = sorted({name for row in evals for name in row} - {"kind"}, key=_column_order)
+    if evals:
+        layout.write_atomically(
+            trial_directory / layout.EVAL_MEASUREMENTS, _to_csv(evals, columns)
+        )
+    everything = ["global_step", "grad_norm", "loss", *(c for c in columns if c != "global_step")]
+    if "preemption_count" not in everything:
+        everything.append("preemption_count")
+    layout.write_atomically(trial_directory / layout.MEASUREMENTS, _to_csv(rows, everything))
+
+
+def _column_order(name: str) -> tuple[int, str]:
+    """AlgoPerf sorts its columns; the step comes first here, for people."""
+    return (0 if name == "global_step" else 1), name
+
+
+def _to_csv(rows: list[dict[str, Any]], columns: list[str]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

@@ -1,0 +1,77 @@
+"""`python -m sweeps plan`: what a study will cost, before anything starts."""
+
+import dataclasses
+
+from sweeps.study import Study
+from workloads import table as workloads_table
+
+# Parameters and NAdamW's two moments in float32; two checkpoints while running, one afterwards.
+_BYTES_PER_PARAMETER = 3 * 4
+_LOG_BYTES = 300_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """One stage's cost. device_hours is None where no step time is known."""
+
+    stage: str
+    trials: int
+    programs: int
+    steps: int
+    device_hours: float | None
+    disk_gb: float
+
+
+def lines(study: Study, step_seconds: float | None = None) -> list[Line]:
+    """Returns the cost per stage; `step_seconds` replaces the table's time per step."""
+    entry = workloads_table.entry(study.workload)
+    seconds = step_seconds if step_seconds is not None else entry.step_seconds
+    result = []
+    for stage in study.stages:
+        # Which point is selected does not change the cost.
+        selection = {"points": dict.fromkeys(study.settings["variants"], 0)}
+        trials = study.trials(stage, selection)
+        steps = sum(trial.steps for trial in trials)
+        size = entry.parameters * _BYTES_PER_PARAMETER + _LOG_BYTES
+        programs = len({trial.program for trial in trials})
+        hours = None if seconds is None else steps * seconds / 3600
+        result.append(Line(stage, len(trials), programs, steps, hours, len(trials) * size / 1e9))
+    return result
+
+
+def render(study: Study, step_seconds: float | None = None) -> str:
+    """Returns the plan as text."""
+    entry, settings = workloads_table.entry(study.workload), study.settings
+    stages = lines(study, step_seconds)
+    source = "given by --step_seconds" if step_seconds is not None else entry.step_source
+    text = [
+        f"study {study.name}: {settings['workload']} ({entry.description}, "
+        f"{entry.parameters:,} parameters)",
+        f"protocol {settings['protocol']}, {len(study.points)} points of {settings['space']}, "
+        f"{len(settings['variants'])} variants, {settings['seeds']} seeds, "
+        f"{settings['steps']:,} steps at batch {settings['batch_size']}",
+        f"data {study.data_dir}",
+        f"directory {study.directory}",
+        "",
+        f"{'stage':<10}{'trials':>8}{'programs':>10}{'steps':>14}{'hours':>10}{'disk GB':>10}",
+    ]
+    text += [
+        f"{line.stage:<10}{line.trials:>8}{line.programs:>10}{line.steps:>14,}"
+        f"{_hours(line.device_hours):>10}{line.disk_gb:>10.2f}"
+        for line in stages
+    ]
+    total = [line.device_hours for line in stages if line.device_hours is not None]
+    text.append(
+        f"{'total':<10}{sum(line.trials for line in stages):>8}{'':>10}"
+        f"{sum(line.steps for line in stages):>14,}"
+        f"{_hours(sum(total) if total else None):>10}{sum(s.disk_gb for s in stages):>10.2f}"
+    )
+    text.append(f"hours: {source or 'no step time known; give --step_seconds'}")
+    text.append("programs: train steps to compile; every trial of a program shares one")
+    return "\n".join(text)
+
+
+def _hours(hours: float | None) -> str:
+    if hours is None:
+        return "?"
+    return f"{hours:,.2f}" if hours < 10 else f"{hours:,.0f}"

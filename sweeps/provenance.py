@@ -1,0 +1,88 @@
+"""Where a run came from: versions, commit, devices. Written beside every trial and study."""
+
+import functools
+import importlib.metadata
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+from typing import Any
+
+_LIBRARIES = (
+    "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy",
+    "tensorflow-datasets", "ml_collections",
+)  # fmt: skip
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of Python and the libraries that decide a run's numbers."""
+    found = {"python": platform.python_version()}
+    for name in _LIBRARIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@functools.cache
+def git_commit() -> str | None:
+    """Returns the commit of the running checkout, '-dirty' where it was changed, or None."""
+    root = pathlib.Path(__file__).resolve().parents[1]
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(root), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        dirty = "-dirty" if git("status", "--porcelain", "--untracked-files=no") else ""
+        return git("rev-parse", "HEAD") + dirty
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def hardware() -> dict[str, Any]:
+    """Returns what bit equality depends on: CPUs this process may use, their features, devices."""
+    import jax
+
+    devices = jax.devices()
+    return {
+        "os_platform": platform.platform(),
+        "cpu_count": len(os.sched_getaffinity(0)),
+        "cpu_model_name": _cpu("model name"),
+        "cpu_features": _cpu("flags"),
+        "device_kind": devices[0].device_kind,
+        "device_count": len(devices),
+        "process_count": jax.process_count(),
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+    }
+
+
+def _cpu(field: str) -> str | None:
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(field)), None)
+
+
+def meta_data(workload: Any, seed: int, data_dir: str) -> dict[str, Any]:
+    """Returns the content of meta_data_<k>.json: AlgoPerf's keys where it has them."""
+    properties = {}
+    for name in dir(type(workload)):
+        if not name.startswith("_") and isinstance(getattr(type(workload), name), property):
+            value = getattr(workload, name, None) if name != "param_shapes" else None
+            if isinstance(value, int | float | str | bool):
+                properties[f"workload.{name}"] = value
+    return {
+        **properties,
+        **hardware(),
+        "python_version": platform.python_version(),
+        "python_compiler": platform.python_compiler(),
+        "versions": versions(),
+        "git_commit_hash": git_commit(),
+        "rng_seed": seed,
+        "data_dir": data_dir,
+        "argv": sys.argv,
+    }

@@ -1,0 +1,106 @@
+"""The room's commands: `python -m workloads list | prepare | check | bench`."""
+
+import argparse
+import sys
+from typing import Any
+
+from workloads import table
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a command. Returns its exit status: 0, or 2 for bad input and broken data."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except (ValueError, OSError) as error:
+        print(f"python -m workloads: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m workloads",
+        description="Workloads: models with data. Embedded ones need no download.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("list", help="names, sizes, targets").set_defaults(run=_list)
+    for name, runner, text in (
+        ("prepare", _prepare, "write a workload's data in the format its loader reads"),
+        ("check", _check, "validate a data directory, in seconds"),
+        ("bench", _bench, "loader throughput and train-step times, LASER / standard"),
+    ):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("name", metavar="WORKLOAD")
+        command.add_argument("--data_dir", default="", help="default: see `list`")
+        command.set_defaults(run=runner)
+        if name == "prepare":
+            command.add_argument("--manual_dir", help="archives that were downloaded by hand")
+        if name == "check":
+            command.add_argument("--full", action="store_true", help="read every record")
+        if name == "bench":
+            command.add_argument("--batch_size", type=int, default=0)
+            command.add_argument("--steps", type=int, default=5, help="timed steps per round")
+            command.add_argument("--rounds", type=int, default=5)
+            command.add_argument("--variants", default="standard,laser")
+    return parser
+
+
+def _list(options: argparse.Namespace) -> int:
+    del options
+    for name, entry in table.WORKLOADS.items():
+        print(f"{name}: {entry.description}")
+        print(
+            f"    {entry.parameters:,} parameters, batch {entry.batch_size}, "
+            f"{entry.step_hint:,} steps; targets: {entry.metric} "
+            f"{entry.validation_target:g} validation, {entry.test_target:g} test"
+        )
+        kind = f"embedded, stands in for {entry.stands_in_for}" if entry.embedded else "to provide"
+        print(f"    data ({kind}): {table.default_data_dir(name)}")
+    return 0
+
+
+def _data(options: argparse.Namespace) -> tuple[Any, str]:
+    from workloads import registry
+
+    module = registry.data_module(options.name)
+    return module, options.data_dir or str(table.default_data_dir(options.name))
+
+
+def _prepare(options: argparse.Namespace) -> int:
+    module, directory = _data(options)
+    if table.entry(options.name).embedded:
+        if options.manual_dir:
+            raise ValueError(f"{options.name} is made from what is installed: no --manual_dir")
+        module.prepare(directory)
+    else:
+        module.prepare(directory, options.manual_dir)
+    print(f"{options.name}: prepared in {directory}")
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    module, directory = _data(options)
+    full = options.full and not table.entry(options.name).embedded
+    lines = module.check(directory, full=True) if full else module.check(directory)
+    print("\n".join(lines))
+    return 0
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from workloads import bench
+
+    directory = options.data_dir or str(table.default_data_dir(options.name))
+    for line in bench.lines(
+        options.name,
+        directory,
+        options.variants.split(","),
+        batch_size=options.batch_size,
+        steps=options.steps,
+        rounds=options.rounds,
+    ):
+        print(line, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
