@@ -123,7 +123,7 @@ def _write(data_dir: Path) -> None:
             encoding="png",
             description=NOTE,
         )
-    sources = {role: imagenet.open_split(data_dir, role) for role in SIZES}
+    sources = {role: imagenet.open_split(data_dir, role, _repair(data_dir)) for role in SIZES}
     reference = {"note": NOTE, "rows": _rows(sources), "sha256": content_sha256(sources)}
     _write_text(data_dir / REFERENCE_FILE, json.dumps(reference, indent=2) + "\n")
 
