@@ -3,13 +3,14 @@
 import argparse
 import sys
 
-from attention import registry, table
+from attention import checkout, registry, table
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command. Returns its exit status: 0, 1 where a check failed, 2 for bad input."""
     options = _parser().parse_args(arguments)
     try:
+        checkout.check()
         return int(options.run(options))
     except ValueError as error:
         print(f"python -m attention: {error}", file=sys.stderr)
@@ -82,8 +83,12 @@ def _check(options: argparse.Namespace) -> int:
         print(
             _line(
                 (case.variant, case.kernel, case.dtype, case.mask, f"{case.qs:g}", f"{case.vs:g}"),
-                (f"{row.output:.1e}", *(f"{error:.1e}" for error in row.gradients), snippet)
-                + (f"{row.limits[0]:.1e} {row.limits[1]:.1e}",),
+                (
+                    f"{row.output:.1e}",
+                    *(f"{error:.1e}" for error in row.gradients),
+                    snippet,
+                    f"{row.limits[0]:.1e} {row.limits[1]:.1e}",
+                ),
             )
             + ("" if row.passed else "  EXCEEDED"),
             flush=True,

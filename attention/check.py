@@ -1,4 +1,4 @@
-"""`python -m attention check`: every variant against the float64 oracle, beside the paper's snippet.
+"""`python -m attention check`: variants against the float64 oracle, beside the paper's snippet.
 
 Inputs are normal; `qs` scales the queries (4: peaked rows, as the paper observed in trained
 models), `vs` is the standard deviation of the values. Errors are ‖out − ref‖/‖ref‖ on the same
@@ -95,9 +95,7 @@ def measure(case: Case, shape: tuple[int, int, int] = (256, 4, 64), seed: int = 
     )
     snippet = None
     if variant.mixer == "laser" and case.mask == "none" and not variant.modifiers:
-        snippet = oracle.relative_error(
-            _paper_snippet(*arrays[:3]), reference.output
-        )
+        snippet = oracle.relative_error(_paper_snippet(*arrays[:3]), reference.output)
     return Measurement(
         case,
         oracle.relative_error(output, reference.output),
@@ -131,7 +129,7 @@ def run(
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     """Returns output and gradients of the variant with the given learned factors [3, D]."""
     query_ln, key_ln, per_dim = (jnp.asarray(row, jnp.float32) for row in factors)
-    params = {}
+    params: dict[str, dict[str, jax.Array]] = {}
     if "qk_norm" in variant.modifiers:
         params |= {"query_ln": {"scale": query_ln}, "key_ln": {"scale": key_ln}}
     if "per_dim_temp" in variant.modifiers:

@@ -7,7 +7,7 @@ says which kernel can.
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -56,7 +56,7 @@ def _xla(problem: Problem, value: Array) -> Array:
     )
 
 
-def _library(implementation: str, problem: Problem, value: Array) -> Array:
+def _library(implementation: Literal["xla", "cudnn"], problem: Problem, value: Array) -> Array:
     """Returns jax.nn.dot_product_attention's sum, in the query's dtype."""
     batch = problem.query.shape[:-3]
     heads, queries, keys = problem.query.shape[-2], problem.query.shape[-3], value.shape[-3]
@@ -79,7 +79,7 @@ def _library(implementation: str, problem: Problem, value: Array) -> Array:
         mask=None if problem.mask is None else whole(problem.mask.astype(bool)),
         scale=problem.scale,
         is_causal=problem.is_causal,
-        implementation=implementation,  # type: ignore[arg-type]
+        implementation=implementation,
     )
     return result.reshape((*batch, queries, heads, result.shape[-1]))
 

@@ -54,10 +54,7 @@ def attend(
     g = g * sees.T[..., None]
     one = {"laser": _laser_head, "standard": _standard_head}[mixer]
     outputs, logit_bar, value_bar = zip(
-        *(
-            one(weights[head], v[:, head], g[:, head], sees[head])
-            for head in range(q.shape[1])
-        ),
+        *(one(weights[head], v[:, head], g[:, head], sees[head]) for head in range(q.shape[1])),
         strict=True,
     )
     bars = np.stack(logit_bar)

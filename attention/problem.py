@@ -45,9 +45,9 @@ def pose(
         _check_broadcasts(name, array, (*query.shape[:-3], heads, queries, keys))
     visible = visibility.visibility(queries, keys, mask=mask, bias=bias, is_causal=is_causal)
     dropout = _dropout(
-        query.shape[:-3] + (heads, queries, keys), dropout_rng, dropout_rate, broadcast_dropout
+        (*query.shape[:-3], heads, queries, keys), dropout_rng, dropout_rate, broadcast_dropout
     )
-    scale = float(scale)  # type: ignore[arg-type]
+    scale = float(scale)
     return (
         kernels.Problem(query, key, scale, bias, mask, is_causal, visible, dropout, precision),
         value,

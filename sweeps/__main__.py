@@ -4,7 +4,7 @@ import argparse
 import pathlib
 import sys
 
-from sweeps import checkout
+from attention import checkout
 
 _EPILOG = """examples:
   python -m sweeps studies
@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m sweeps",
-        description="Plan and run studies: a workload × attention variants × NAdamW points × seeds.",
+        description="Plan and run studies: workload × attention variants × NAdamW points × seeds.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -99,19 +99,17 @@ def _resume(options: argparse.Namespace) -> int:
 
 
 def _drive(resolved: "object") -> int:
-    from sweeps import door, driver, progress
+    from sweeps import door, driver, progress, study_directory
     from sweeps.study import Study
 
     assert isinstance(resolved, Study)
-    driver.prepare(resolved)
+    study_directory.prepare(resolved)
     door.check_data(resolved)
     with progress.Progress() as shown:
         try:
             counts = driver.Driver(resolved, shown).run()
         except driver.Interrupted:
-            shown.say(
-                f"interrupted; continue with: python -m sweeps resume {resolved.directory}"
-            )
+            shown.say(f"interrupted; continue with: python -m sweeps resume {resolved.directory}")
             return 130
     summary = ", ".join(f"{count} {state}" for state, count in counts.items())
     print(f"{resolved.directory}: {summary}; {shown.compilations} train steps compiled or loaded")

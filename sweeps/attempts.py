@@ -34,7 +34,7 @@ def fruitless(directory: pathlib.Path) -> int:
 
 
 def last_error(directory: pathlib.Path) -> dict[str, Any]:
-    """Returns the last attempt's outcome: {"outcome", "error", "retry"}; 'killed' if it left none."""
+    """Returns the last attempt's {"outcome", "error", "retry"}; 'killed' if it left none."""
     attempt = directory / layout.ATTEMPTS / str(lease.latest(directory))
     found = layout.read_json_if_there(attempt / OUTCOME)
     return found or {"outcome": "killed", "error": "the worker process died", "retry": True}

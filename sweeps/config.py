@@ -91,9 +91,7 @@ def _path(name: str) -> pathlib.Path:
     shipped = shipped_names()
     nearest = difflib.get_close_matches(name, shipped, n=1)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-    raise ValueError(
-        f"no study {name!r}: give a .py file or one of {', '.join(shipped)}.{hint}"
-    )
+    raise ValueError(f"no study {name!r}: give a .py file or one of {', '.join(shipped)}.{hint}")
 
 
 def shipped_names() -> list[str]:

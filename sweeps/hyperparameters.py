@@ -1,4 +1,4 @@
-"""Hyperparameters by their AlgoPerf names: which there are, which an optimizer needs, their limits."""
+"""Hyperparameters by their AlgoPerf names: which there are, which are needed, their limits."""
 
 import difflib
 import math

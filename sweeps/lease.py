@@ -93,9 +93,10 @@ def is_alive(attempt: pathlib.Path) -> bool:
     if lease is None:
         return False
     identity = _identity()
-    if lease["boot_id"] == identity["boot_id"] and lease["pid_namespace"] == identity[
-        "pid_namespace"
-    ]:
+    if (
+        lease["boot_id"] == identity["boot_id"]
+        and lease["pid_namespace"] == identity["pid_namespace"]
+    ):
         return process_start(lease["pid"]) == lease["pid_start"]
     return _server_time(attempt) - (attempt / HEARTBEAT).stat().st_mtime < EXPIRES_AFTER_S
 

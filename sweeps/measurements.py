@@ -1,4 +1,4 @@
-"""Measurements: each attempt appends to a file of its own; the trial's CSVs are published from them.
+"""Measurements: each attempt appends to its own file; the trial's CSVs are published from them.
 
 One JSON object a line, written by a single append: a process killed while writing leaves at most
 one incomplete last line, which is not a measurement. Rows: {"kind": "train", "global_step", "loss",
@@ -81,9 +81,7 @@ def publish(trial_directory: pathlib.Path) -> None:
     evals = [row for row in rows if row["kind"] == "eval"]
     columns = sorted({name for row in evals for name in row} - {"kind"}, key=_column_order)
     if evals:
-        layout.write_atomically(
-            trial_directory / layout.EVAL_MEASUREMENTS, _to_csv(evals, columns)
-        )
+        layout.write_atomically(trial_directory / layout.EVAL_MEASUREMENTS, _to_csv(evals, columns))
     everything = ["global_step", "grad_norm", "loss", *(c for c in columns if c != "global_step")]
     if "preemption_count" not in everything:
         everything.append("preemption_count")

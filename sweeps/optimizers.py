@@ -61,16 +61,14 @@ def scale_by_nadam(beta1: Any, beta2: Any, epsilon: Any) -> optax.GradientTransf
 
 
 def _nadam(scalars: Scalars) -> optax.GradientTransformation:
-    return scale_by_nadam(
-        1.0 - scalars["one_minus_beta1"], scalars["beta2"], scalars["epsilon"]
-    )
+    return scale_by_nadam(1.0 - scalars["one_minus_beta1"], scalars["beta2"], scalars["epsilon"])
 
 
 def _nadam_optax(scalars: Scalars) -> optax.GradientTransformation:
     return optax.scale_by_adam(
-        1.0 - scalars["one_minus_beta1"],  # type: ignore[arg-type]
-        scalars["beta2"],  # type: ignore[arg-type]
-        scalars["epsilon"],  # type: ignore[arg-type]
+        1.0 - scalars["one_minus_beta1"],
+        scalars["beta2"],
+        scalars["epsilon"],
         nesterov=True,
     )
 

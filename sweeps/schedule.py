@@ -6,17 +6,21 @@ from sweeps.trial import Trial
 
 
 class Schedule:
-    """Pending trials of a stage and what is known of compiled programs.
+    """Pending trials and what is known of compiled programs.
 
     The first trial of a program warms JAX's persistent cache before others of it start elsewhere;
     a worker prefers programs that it has in memory, then ones that nobody compiles yet.
     """
 
-    def __init__(self, trials: list[Trial]) -> None:
-        self.pending = list(trials)
+    def __init__(self) -> None:
+        self.pending: list[Trial] = []
         self._warm: set[Hashable] = set()
         self._warming: dict[Hashable, int] = {}
         self._in_memory: dict[int, set[Hashable]] = {}
+
+    def add(self, trials: list[Trial]) -> None:
+        """Puts trials behind those that are pending."""
+        self.pending += trials
 
     def next_for(self, slot: int) -> Trial | None:
         """Takes a trial for a worker, or returns None where it should wait or nothing is left."""

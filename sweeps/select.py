@@ -14,7 +14,9 @@ from collections.abc import Iterable, Mapping
 from sweeps import layout
 
 
-def best_step(rows: Iterable[Mapping[str, str]], metric: str, mode: str) -> tuple[int, float] | None:
+def best_step(
+    rows: Iterable[Mapping[str, str]], metric: str, mode: str
+) -> tuple[int, float] | None:
     """Returns (global_step, value) of the best evaluation, or None where none is finite.
 
     rows: evaluations by column name, as text; mode 'max' or 'min'.

@@ -82,7 +82,8 @@ def _check_list(search_space: list[Any]) -> None:
 def _check_dimension(name: str, dimension: Any) -> None:
     if not isinstance(dimension, dict) or set(dimension) not in (_RANGE, _POINTS):
         raise ValueError(
-            f"{name}: {dimension!r} is neither {{'min', 'max', 'scaling'}} nor {{'feasible_points'}}"
+            f"{name}: {dimension!r} is neither {{'min', 'max', 'scaling'}} nor "
+            "{'feasible_points'}"
         )
     if "feasible_points" in dimension:
         choices = dimension["feasible_points"]
@@ -128,7 +129,7 @@ def load(name: str) -> dict[str, Any] | list[Point]:
         check(search_space)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    return search_space  # type: ignore[no-any-return]
+    return search_space
 
 
 def sha256(point_list: list[Point]) -> str:

@@ -16,9 +16,7 @@ def write(directory: pathlib.Path, state: str, **fields: Any) -> None:
         raise ValueError(f"unknown state {state!r}. Known: {', '.join(layout.STATES)}")
     old = layout.read_json_if_there(directory / layout.STATUS) or {}
     new = {"reason": None, "global_step": 0, "preemption_count": 0, **old, **fields}
-    layout.write_json(
-        directory / layout.STATUS, {**new, "state": state, "heartbeat": time.time()}
-    )
+    layout.write_json(directory / layout.STATUS, {**new, "state": state, "heartbeat": time.time()})
 
 
 def read(directory: pathlib.Path) -> dict[str, Any]:

@@ -85,9 +85,7 @@ class TrainStep:
         signature = (jax.tree.structure(shapes), tuple(map(str, jax.tree.leaves(shapes))))
         if signature not in self._compiled:
             started = time.perf_counter()
-            step = jax.jit(
-                self._step, donate_argnums=0, out_shardings=image_workload.replicated()
-            )
+            step = jax.jit(self._step, donate_argnums=0, out_shardings=image_workload.replicated())
             self._compiled[signature] = step.lower(*arguments).compile()
             self.compile_s += time.perf_counter() - started
             self.compilations += 1

@@ -78,9 +78,7 @@ class Training:
         if found is not None:
             start, state, progress = found
             self.clock = Clock(**progress["clock"])
-        layout.write_json(
-            self.attempt.directory / measurements.RESUMED, {"global_step": start}
-        )
+        layout.write_json(self.attempt.directory / measurements.RESUMED, {"global_step": start})
         self._say("running", start)
         return state
 

@@ -49,9 +49,7 @@ class Worker:
             outcome, error = self._outcome(attempt, name, data_dir)
         self.report("end", trial=name, outcome=outcome, error=error)
 
-    def _outcome(
-        self, attempt: lease.Attempt, name: str, data_dir: str
-    ) -> tuple[str, str | None]:
+    def _outcome(self, attempt: lease.Attempt, name: str, data_dir: str) -> tuple[str, str | None]:
         from sweeps import training
 
         error: str | None = None

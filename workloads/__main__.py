@@ -4,6 +4,7 @@ import argparse
 import sys
 from typing import Any
 
+from attention import checkout
 from workloads import table
 
 
@@ -11,6 +12,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs a command. Returns its exit status: 0, or 2 for bad input and broken data."""
     options = _parser().parse_args(arguments)
     try:
+        checkout.check()
         return int(options.run(options))
     except (ValueError, OSError) as error:
         print(f"python -m workloads: {error}", file=sys.stderr)

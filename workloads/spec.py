@@ -117,7 +117,7 @@ class Workload(abc.ABC):
 
     @property
     def param_shapes(self) -> Any:
-        """The parameter tree with a `ShapeTuple` at each leaf. ValueError before `init_model_fn`."""
+        """The parameter tree with `ShapeTuple` leaves. ValueError before `init_model_fn`."""
         if self._param_shapes is None:
             raise ValueError("param_shapes are known after init_model_fn; call that first")
         return self._param_shapes

@@ -1,5 +1,6 @@
-"""The local launcher: worker processes on this host, each pinned to its own cores or accelerator."""
+"""The local launcher: worker processes on this host, each on its own cores or accelerator."""
 
+import contextlib
 import glob
 import hashlib
 import json
@@ -73,11 +74,9 @@ class LocalWorkers:
         """Gives a trial to an idle worker; one that has died is reported through `events`."""
         stream = self._processes[slot].stdin
         assert stream is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):
             stream.write(json.dumps({"trial": str(trial), "data_dir": data_dir}) + "\n")
             stream.flush()
-        except BrokenPipeError:
-            pass
 
     def terminate(self) -> None:
         """Asks all workers to save and end."""
@@ -89,10 +88,8 @@ class LocalWorkers:
         """Ends idle workers by closing their input; kills what has not ended in `timeout` s."""
         for process in self._processes.values():
             assert process.stdin is not None
-            try:
+            with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()
-            except BrokenPipeError:
-                pass
         for process in self._processes.values():
             try:
                 process.wait(timeout)

@@ -133,7 +133,9 @@ def test_temperature_divides_the_logits(inputs):
 
 
 def test_order_of_modifiers_does_not_matter():
-    assert registry.get("laser+temp+qk_norm", tau=0.5) == registry.get("laser+qk_norm+temp", tau=0.5)
+    assert registry.get("laser+temp+qk_norm", tau=0.5) == registry.get(
+        "laser+qk_norm+temp", tau=0.5
+    )
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ def check() -> None:
         origin = pathlib.Path(spec.origin).resolve() if spec and spec.origin else None
         if origin is None or origin.parents[1] != here:
             raise ValueError(
-                f"package {room!r} would be imported from {origin or 'nowhere'}, but sweeps runs "
-                f"from {here}. Two checkouts, or a folder of that name, are on the path: run from "
+                f"package {room!r} would be imported from {origin or 'nowhere'}, but this command "
+                f"runs from {here}. Two checkouts, or a folder of that name, are on the path: run from "
                 f"{here}, or remove the other from PYTHONPATH"
             )

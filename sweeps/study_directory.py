@@ -1,0 +1,74 @@
+"""A study's directory: made, checked to be this study's, filled with the records of its trials."""
+
+import os
+import pathlib
+
+from sweeps import layout, provenance, space
+from sweeps.study import Study, check_same, is_paper_protocol
+from sweeps.trial import Trial
+
+
+def prepare(study: Study) -> None:
+    """Makes the study's directory, or checks that the one there is this study.
+
+    Never asks a question. Raises ValueError where it is another study's or not writable.
+    """
+    directory = study.directory
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        probe = directory / f".probe-{os.getpid()}"
+        probe.write_bytes(b"\0" * 4096)
+        probe.unlink()
+    except OSError as error:
+        raise ValueError(
+            f"{directory} cannot be written: {error.strerror or error}. Choose another "
+            "--config.experiment_dir, or make room and permission there"
+        ) from error
+    record = layout.read_json_if_there(directory / layout.STUDY)
+    if record is not None:
+        check_same(study, record)
+    layout.write_json(
+        directory / layout.STUDY,
+        {
+            "format": layout.FORMAT,
+            "name": study.name,
+            "config": study.settings,
+            "points": list(study.points),
+            "space_sha256": space.sha256(list(study.points)),
+            "stages": list(study.stages),
+            "is_paper_protocol": is_paper_protocol(study.settings),
+            "versions": provenance.versions(),
+            "git_commit": provenance.git_commit(),
+        },
+    )
+
+
+def materialise(study: Study, stage: str, trials: list[Trial]) -> None:
+    """Writes trials.json of a stage, and each trial's record where it is not there yet.
+
+    Raises ValueError where a trial's directory holds another trial.
+    """
+    folder = study.directory / stage
+    folder.mkdir(exist_ok=True)
+    rows = []
+    for trial in trials:
+        directory = study.directory / trial.path
+        _write_trial(directory, trial)
+        rows.append({"path": trial.path, **trial.to_json()})
+    layout.write_json(folder / layout.TRIALS, {"stage": stage, "trials": rows})
+
+
+def _write_trial(directory: pathlib.Path, trial: Trial) -> None:
+    path = directory / layout.TRIAL
+    found = layout.read_json_if_there(path)
+    if found is None:
+        directory.mkdir(parents=True, exist_ok=True)
+        versions = {"versions": provenance.versions(), "git_commit": provenance.git_commit()}
+        layout.write_json(directory / layout.HPARAMS, trial.hyperparameters)
+        layout.write_json(directory / "flags_0.json", trial.to_json())
+        layout.write_json(path, {**trial.to_json(), **versions})
+    elif found.get("id") != trial.id:
+        raise ValueError(
+            f"{directory} holds trial {found.get('id')}, this study wants {trial.id} there. "
+            "Choose another --config.name, or remove that directory"
+        )

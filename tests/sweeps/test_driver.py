@@ -1,0 +1,285 @@
+"""Whole studies through the real command: interrupted, doubled, poisoned, continued."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import REPOSITORY
+
+from sweeps import layout, lease, schedule, status
+
+COMMAND = [sys.executable, "-m", "sweeps"]
+
+
+def _environment(cache_dir):
+    return {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": str(REPOSITORY),
+        "JAX_COMPILATION_CACHE_DIR": str(cache_dir),
+    }
+
+
+def _arguments(tmp_path, data_dir, **changes):
+    settings = {
+        "experiment_dir": tmp_path,
+        "data_dir": data_dir,
+        "batch_size": 16,
+        "steps": 8,
+        "eval_every": 4,
+        "local.workers": 2,
+        "local.pin": False,
+        **changes,
+    }
+    overrides = [f"--config.{key}={value}" for key, value in settings.items()]
+    return [*COMMAND, "run", "--config=digits_vit_quick", *overrides]
+
+
+@pytest.fixture
+def start(tmp_path, data_dir, cache_dir):
+    """Returns a function that starts `sweeps run` on a small study."""
+    started = []
+
+    def run(**changes):
+        process = subprocess.Popen(
+            _arguments(tmp_path, data_dir, **changes),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=_environment(cache_dir),
+            cwd=tmp_path,
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def _finish(process, timeout=240):
+    output, _ = process.communicate(timeout=timeout)
+    return process.returncode, output
+
+
+def _study(tmp_path):
+    return tmp_path / "digits_vit_quick"
+
+
+def _attempts(study):
+    return {str(p.parent.parent): p.name for p in study.glob("*/*/*/*/attempts/*")}
+
+
+def test_a_study_from_nothing_and_again(tmp_path, start):
+    """Tune, select, compare without a person; a second run repeats nothing."""
+    code, output = _finish(start())
+    assert code == 0, output
+    study = _study(tmp_path)
+    assert "4 done" in output
+    selection = layout.read_json(study / layout.SELECTION)
+    assert selection["points"]["standard"] == selection["points"]["laser"]
+    record = layout.read_json(study / layout.STUDY)
+    assert record["format"] == layout.FORMAT
+    assert len(record["points"]) == 2
+    assert record["versions"]["jax"]
+    number = 1 + 1000 * selection["points"]["laser"]
+    trial = study / "compare/laser/digits_vit_jax" / f"trial_{number}"
+    expected = {"trial.json", "hparams.json", "meta_data_0.json", "flags_0.json", "status.json"}
+    expected |= {"eval_measurements.csv", "measurements.csv", "attempts", "checkpoints"}
+    assert {path.name for path in trial.iterdir()} == expected
+    assert layout.read_json(study / layout.REFERENCE)["digits_vit"]["rows"][0]["test/error"] < 0.05
+    before = _attempts(study)
+    code, output = _finish(start())
+    assert code == 0
+    assert "2 trials, 2 already finished" in output
+    assert _attempts(study) == before
+    code, output = _finish(start(seeds=2))
+    assert code == 0
+    assert "6 done" in output
+    assert _attempts(study).items() >= before.items()
+    shown = subprocess.run(
+        [*COMMAND, "status", str(study)], capture_output=True, text=True, check=True
+    ).stdout
+    assert re.search(r"compare +laser +0 +0 +2 +0 +0", shown)
+
+
+def test_interrupted_and_continued(tmp_path, start, cache_dir):
+    process = start(steps=400, eval_every=4)
+    study = _study(tmp_path)
+    deadline = time.monotonic() + 120
+    while not list(study.glob("tune/*/*/*/eval_measurements.csv")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    code, output = _finish(process, 90)
+    assert code == 130, output
+    assert f"python -m sweeps resume {study}" in output
+    states = [status.read(path.parent)["state"] for path in study.glob("tune/*/*/*/trial.json")]
+    assert set(states) == {"pending"}
+    # The same study, cut short so that the test ends soon, is another study.
+    code, output = _finish(start(steps=8))
+    assert code == 2
+    assert "holds another study of that name (steps: 400 there, 8 now" in output
+
+
+def test_two_drivers_do_not_run_a_trial_twice(tmp_path, start):
+    first, second = start(seeds=2), start(seeds=2)
+    results = [_finish(first), _finish(second)]
+    assert [code for code, _ in results] == [0, 0], results
+    attempts = list(_study(tmp_path).glob("*/*/*/*/attempts/*"))
+    assert len(attempts) == 2 + 4
+    assert all(path.name == "1" for path in attempts)
+
+
+def test_a_poison_trial_is_given_up_and_the_study_completes(tmp_path, start):
+    """Whoever takes trial_1 is killed at once, as by the kernel's out-of-memory killer."""
+    process = start(protocol="grid", points=2, max_attempts=2)
+    poisoned = _study(tmp_path) / "grid/laser/digits_vit_jax/trial_1"
+    killed = 0
+    while process.poll() is None:
+        number = lease.latest(poisoned)
+        found = layout.read_json_if_there(poisoned / "attempts" / str(number) / lease.LEASE)
+        if number > killed and found:
+            os.kill(found["pid"], signal.SIGKILL)
+            killed = number
+        time.sleep(0.01)
+    code, output = _finish(process)
+    assert code == 1, output
+    assert killed == 2
+    assert "3 done, 1 failed" in output or "1 failed" in output
+    assert status.read(poisoned)["state"] == "failed"
+    assert "died 2 times at the same step" in status.read(poisoned)["reason"]
+    others = [p.parent for p in _study(tmp_path).glob("grid/*/*/*/trial.json")]
+    assert sorted(status.read(p)["state"] for p in others) == ["done"] * 3 + ["failed"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "--config=digits_vit_quick", "--config.workload=mnist"], "unknown workload"),
+        (["run", "--config=digits_vit_quick", "--config.launcher=slurm"], "unknown launcher"),
+        (["plan", "--config=nothing"], "no study 'nothing'"),
+        (["run", "--config=digits_vit_quick", "--seeds=3"], "unknown argument '--seeds=3'"),
+        (["resume", "/nowhere"], "is no study"),
+        (["status", "/nowhere"], "is no study"),
+        (
+            ["run", "--config=imagenet_vit_paper", "--config.data_dir=/nowhere"],
+            "/nowhere.*imagenet2012",
+        ),
+    ],
+)
+def test_bad_input_is_answered_in_one_breath(tmp_path, arguments, message):
+    started = time.monotonic()
+    done = subprocess.run(
+        [*COMMAND, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )
+    assert done.returncode == 2
+    assert re.search(message, done.stderr, re.DOTALL), done.stderr
+    assert "Traceback" not in done.stderr
+    assert time.monotonic() - started < 20
+
+
+def test_plan_tells_the_cost(capsys):
+    from sweeps import __main__ as command
+
+    assert command.main(["plan", "--config=imagenet_vit_paper"]) == 0
+    printed = capsys.readouterr().out
+    assert "22,122,472 parameters" in printed
+    tune = re.search(r"tune +50 +1 +8,399,950 +(\d+)", printed)
+    assert tune
+    # 50 × 167,999 steps × 0.4153 s.
+    assert int(tune[1]) == pytest.approx(8_399_950 * 0.4153 / 3600, abs=1)
+    assert re.search(r"compare +40 +8 ", printed)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become an unprivileged user")
+def test_read_only_experiment_directory(tmp_path, data_dir):
+    """As an unprivileged uid: root may write into mode 0555."""
+    folder = tmp_path / "locked"
+    folder.mkdir(mode=0o555)
+    code = (
+        "import os, sys; from sweeps import config, study, study_directory;"
+        f"changes = ['--config.experiment_dir={folder}'];"
+        "s = study.resolve(config.parse('digits_vit_quick', changes));"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "try:\n    study_directory.prepare(s)\n"
+        "except ValueError as error:\n    print(error)\n"
+    )
+    for parent in [tmp_path, *tmp_path.parents][:4]:
+        parent.chmod(parent.stat().st_mode | 0o055)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        cwd="/",
+    )
+    assert "cannot be written: Permission denied" in done.stdout, done.stderr
+    assert "--config.experiment_dir" in done.stdout
+
+
+@pytest.fixture
+def tiny_disk(tmp_path):
+    """A tmpfs of 256 kB; skips where mounting is not allowed."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)], capture_output=True
+    )
+    if mount.returncode:
+        pytest.skip("cannot mount a tmpfs here: the full disk is not tested")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_full_disk_at_the_door(tiny_disk, make_study):
+    from sweeps import study_directory
+
+    (tiny_disk / "filler").write_bytes(b"\0" * 250_000)
+    with pytest.raises(ValueError, match="cannot be written: No space left on device"):
+        study_directory.prepare(make_study(experiment_dir=tiny_disk))
+
+
+def test_disk_that_fills_while_training_fails_the_trial_by_name(
+    tiny_disk, make_trial, worker, data_dir
+):
+    """The checkpoint (2.6 MB) does not fit: the trial fails, the worker lives on."""
+    directory = make_trial(experiment_dir=tiny_disk, steps=4)
+    one = worker()
+    one.run(directory, data_dir)
+    ended = one.wait_for("end")
+    assert ended["outcome"] == "failed"
+    assert re.search("No space left|RESOURCE_EXHAUSTED|not enough", ended["error"], re.IGNORECASE)
+    healthy = make_trial(steps=4, name="healthy")
+    one.run(healthy, data_dir)
+    assert one.wait_for("end", 2)["outcome"] == "done"
+
+
+def test_schedule_warms_before_others_start(make_study):
+    """One worker compiles a program while others take other programs, or wait."""
+    study = make_study(protocol="grid", points=3)
+    trials = study.trials("grid")
+    plan = schedule.Schedule()
+    plan.add(trials)
+    first, second = plan.next_for(0), plan.next_for(1)
+    assert first.variant == "standard"
+    assert second.variant == "laser"
+    assert plan.next_for(2) is None
+    plan.compiled(first.program, 0)
+    assert plan.next_for(0).variant == "standard"
+    assert plan.next_for(2).variant == "standard"
+    plan.forget(1)
+    assert plan.next_for(2).variant == "laser"
+    assert plan.next_for(3) is None
+    plan.gave_up(second.program, 2)
+    assert plan.next_for(3).variant == "laser"

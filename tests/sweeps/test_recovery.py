@@ -1,0 +1,306 @@
+"""Real workers killed with SIGKILL and stopped with SIGTERM: nothing is lost, nothing differs."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import time
+
+import pytest
+
+from sweeps import attempts, layout, lease, measurements, status
+
+# What bit equality is judged on: not on times.
+EXACT = ("global_step", "loss", "grad_norm", "train/", "validation/", "test/")
+
+
+def _rows(directory, name):
+    with (directory / name).open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [{k: v for k, v in row.items() if k.startswith(EXACT)} for row in rows]
+
+
+def _measured(directory):
+    return _rows(directory, layout.EVAL_MEASUREMENTS), _rows(directory, layout.MEASUREMENTS)
+
+
+@pytest.fixture
+def uninterrupted(make_trial, worker, data_dir):
+    """Returns (measurements of a trial never killed, a function that makes its equal anew)."""
+    directory = make_trial(name="whole")
+    one = worker()
+    one.run(directory, data_dir)
+    assert one.wait_for("end")["outcome"] == "done"
+    one.close()
+    return _measured(directory), lambda: make_trial(name="killed")
+
+
+def _kill_when(one, moment):
+    """Kills the worker at a moment: an event and its count, or seconds after compilation."""
+    if isinstance(moment, tuple):
+        one.wait_for(*moment)
+    else:
+        one.wait_for("compiled")
+        time.sleep(moment)
+    os.kill(one.process.pid, signal.SIGKILL)
+    one.process.wait()
+
+
+@pytest.mark.parametrize(
+    "moments",
+    [
+        [("compiled", 1)],
+        [("eval", 1), ("eval", 1)],
+        [("eval", 2)],
+        [0.05, 0.2, 0.4],
+    ],
+    ids=["before the first checkpoint", "twice", "late", "anywhere, three times"],
+)
+def test_killed_and_resumed_equals_never_killed(uninterrupted, worker, data_dir, moments):
+    expected, make = uninterrupted
+    directory = make()
+    for moment in moments:
+        one = worker()
+        one.run(directory, data_dir)
+        _kill_when(one, moment)
+        if status.read(directory)["state"] == "done":
+            break
+        assert status.read(directory)["state"] == "pending"
+    last = worker()
+    last.run(directory, data_dir)
+    assert last.wait_for("end")["outcome"] in ("done", "already finished")
+    assert _measured(directory) == expected
+    assert len(expected[0]) == 3
+    assert [row["global_step"] for row in expected[1] if row["loss"]] == [str(n) for n in range(12)]
+
+
+def test_sigterm_saves_first_and_the_next_worker_goes_on_from_there(
+    uninterrupted, worker, data_dir
+):
+    expected, make = uninterrupted
+    directory = make()
+    one = worker()
+    one.run(directory, data_dir)
+    one.wait_for("eval")
+    one.process.terminate()
+    assert one.wait_for("end")["outcome"] == "preempted"
+    assert one.process.wait(60) == 0
+    found = status.read(directory)
+    assert found["state"] == "pending"
+    assert found["reason"].startswith("preempted at step")
+    saved = found["global_step"]
+    assert 4 <= saved < 12
+    other = worker()
+    other.run(directory, data_dir)
+    assert other.wait_for("compiled")["step"] == saved
+    assert other.wait_for("end")["outcome"] == "done"
+    assert _measured(directory) == expected
+    assert attempts.fruitless(directory) == 0
+    with (directory / layout.EVAL_MEASUREMENTS).open(newline="") as file:
+        counts = [row["preemption_count"] for row in csv.DictReader(file)]
+    assert counts == sorted(counts)
+    assert counts[-1] == "1"
+
+
+def test_a_trial_has_one_worker_and_is_not_run_twice(make_trial, worker, data_dir):
+    directory = make_trial(steps=200, eval_every=4)
+    first, second = worker(), worker()
+    first.run(directory, data_dir)
+    first.wait_for("compiled")
+    second.run(directory, data_dir)
+    assert second.wait_for("end")["outcome"] == "claimed elsewhere"
+    first.process.kill()
+    first.process.wait()
+    quick = make_trial(steps=4, name="short")
+    second.run(quick, data_dir)
+    assert second.wait_for("end", 2)["outcome"] == "done"
+    second.run(quick, data_dir)
+    assert second.wait_for("end", 3)["outcome"] == "already finished"
+    assert lease.latest(quick) == 1
+
+
+def test_divergence_ends_the_trial_with_its_step(make_trial, worker, data_dir):
+    """A learning rate of 1e30 makes the second update's loss infinite or nan."""
+    directory = make_trial()
+    record = layout.read_json(directory / layout.TRIAL)
+    record["hyperparameters"] |= {"learning_rate": 1e30, "warmup_factor": 0.0}
+    _rewrite(directory, record)
+    one = worker()
+    one.run(directory, data_dir)
+    assert one.wait_for("end")["outcome"] == "diverged"
+    found = status.read(directory)
+    assert found["state"] == "diverged"
+    step = found["global_step"]
+    assert found["reason"] == f"the loss of update {step} was not finite"
+    losses = [float(row["loss"]) for row in _measured(directory)[1] if row["loss"]]
+    assert [abs(loss) < float("inf") for loss in losses[: step + 1]] == [True] * step + [False]
+
+
+def _rewrite(directory, record):
+    """Writes a changed trial as a trial of its own."""
+    from sweeps import trial
+
+    fields = {k: v for k, v in record.items() if k in trial.Trial.__dataclass_fields__}
+    layout.write_json(directory / layout.TRIAL, trial.Trial(**fields).to_json())
+
+
+def test_checkpoint_of_another_model_is_refused_by_name(make_trial, worker, data_dir):
+    directory = make_trial(steps=4, name="small")
+    one = worker()
+    one.run(directory, data_dir)
+    one.wait_for("end")
+    other = make_trial(steps=4, name="other", tuning_variant="standard+qk_norm")
+    shutil.copytree(directory / layout.CHECKPOINTS, other / layout.CHECKPOINTS)
+    one.run(other, data_dir)
+    ended = one.wait_for("end", 2)
+    assert ended["outcome"] == "failed"
+    assert "is of another model" in ended["error"]
+    assert "query_ln" in ended["error"]
+    assert status.read(other)["state"] == "failed"
+    same_model = make_trial(index=1, steps=4, name="third")
+    shutil.copytree(directory / layout.CHECKPOINTS, same_model / layout.CHECKPOINTS)
+    one.run(same_model, data_dir)
+    assert "belongs to trial" in one.wait_for("end", 3)["error"]
+    assert attempts.last_error(same_model)["retry"] is False
+
+
+def test_missing_data_and_what_was_printed_are_in_the_trials_log(make_trial, worker, tmp_path):
+    directory = make_trial()
+    one = worker()
+    one.run(directory, str(tmp_path / "nowhere"))
+    ended = one.wait_for("end")
+    assert ended["outcome"] == "failed"
+    assert "nowhere" in ended["error"]
+    assert "DataError" in "\n".join(attempts.log_tail(directory, 30))
+
+
+def test_half_written_checkpoint_is_passed_over(make_trial, worker, data_dir):
+    """What a kill leaves beside the last whole checkpoint is removed, not restored."""
+    directory = make_trial(steps=8, eval_every=4)
+    one = worker()
+    one.run(directory, data_dir)
+    one.wait_for("eval", 2)
+    one.wait_for("end")
+    folder = directory / layout.CHECKPOINTS
+    (folder / "99.orbax-checkpoint-tmp-1").mkdir()
+    layout.write_json(directory / layout.STATUS, {"state": "pending", "global_step": 0})
+    one.run(directory, data_dir)
+    assert one.wait_for("compiled", 2)["step"] == 8
+    assert one.wait_for("end", 2)["outcome"] == "done"
+    assert not list(folder.glob("99*"))
+
+
+def test_truncated_last_line_is_no_measurement(tmp_path):
+    attempt = tmp_path / layout.ATTEMPTS / "1"
+    attempt.mkdir(parents=True)
+    layout.write_json(attempt / measurements.RESUMED, {"global_step": 0})
+    writer = measurements.Writer(attempt)
+    row = {"kind": "train", "global_step": 0, "loss": 1.5, "grad_norm": 0.5}
+    writer.append([row, {**row, "global_step": 1}])
+    writer.close()
+    path = attempt / measurements.FILE
+    whole = path.read_bytes()
+    for cut in range(len(whole)):
+        path.write_bytes(whole[:cut])
+        complete = whole[:cut].count(b"\n")
+        assert len(measurements.read(attempt)) == complete
+    path.write_bytes(b"rubbish\n" + whole)
+    with pytest.raises(ValueError, match=r"measurements\.jsonl, line 1"):
+        measurements.read(attempt)
+
+
+def test_curve_is_cut_where_the_next_attempt_resumed(tmp_path):
+    """Attempt 1 got to step 6 and was resumed at 4; attempt 2 counts from there."""
+    for number, resumed, steps in ((1, 0, range(6)), (2, 4, range(4, 8))):
+        attempt = tmp_path / layout.ATTEMPTS / str(number)
+        attempt.mkdir(parents=True)
+        layout.write_json(attempt / measurements.RESUMED, {"global_step": resumed})
+        writer = measurements.Writer(attempt)
+        for step in steps:
+            train = {"kind": "train", "global_step": step, "loss": number + step / 10}
+            evaluation = {"kind": "eval", "global_step": step + 1, "test/loss": number}
+            writer.append([train, evaluation] if step % 2 else [train])
+        writer.close()
+    (tmp_path / layout.ATTEMPTS / "3").mkdir()  # died before it knew where to resume
+    measurements.publish(tmp_path)
+    rows = _rows(tmp_path, layout.MEASUREMENTS)
+    assert [row["loss"] for row in rows if row["loss"]] == [
+        *("1.0", "1.1", "1.2", "1.3"),
+        *("2.4", "2.5", "2.6", "2.7"),
+    ]
+    evals = _rows(tmp_path, layout.EVAL_MEASUREMENTS)
+    assert [(row["global_step"], row["test/loss"]) for row in evals] == [
+        ("2", "1"),
+        ("4", "1"),
+        ("6", "2"),
+        ("8", "2"),
+    ]
+
+
+def test_leases(tmp_path):
+    """A live process holds its lease; a dead one, an old foreign heartbeat and a release do not."""
+    first = lease.claim(tmp_path)
+    assert first.number == 1
+    assert lease.claim(tmp_path) is None
+    first.release()
+    second = lease.claim(tmp_path)
+    assert second.number == 2
+    with pytest.raises(lease.LostError):
+        first.beat()
+    second.beat()
+    path = second.directory / lease.LEASE
+    record = json.loads(path.read_text())
+    layout.write_json(path, {**record, "pid": 2**22 - 1})
+    assert lease.claim(tmp_path).number == 3
+    third = tmp_path / layout.ATTEMPTS / "3"
+    record = json.loads((third / lease.LEASE).read_text())
+    layout.write_json(third / lease.LEASE, {**record, "boot_id": "another host"})
+    assert lease.claim(tmp_path) is None
+    old = time.time() - lease.EXPIRES_AFTER_S - 1
+    os.utime(third / lease.HEARTBEAT, (old, old))
+    assert lease.claim(tmp_path).number == 4
+
+
+def test_two_claims_at_once_have_one_winner(tmp_path):
+    import concurrent.futures
+
+    for round_number in range(20):
+        folder = tmp_path / str(round_number)
+        folder.mkdir()
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            won = [c for c in pool.map(lease.claim, [folder] * 8) if c]
+        assert [claim.number for claim in won] == [1]
+        assert os.listdir(folder / layout.ATTEMPTS) == ["1"]
+
+
+def test_crashes_at_one_step_are_counted_and_progress_starts_anew(tmp_path):
+    def attempt(number, resumed, outcome):
+        folder = tmp_path / layout.ATTEMPTS / str(number)
+        folder.mkdir(parents=True)
+        if resumed is not None:
+            layout.write_json(folder / measurements.RESUMED, {"global_step": resumed})
+        if outcome:
+            layout.write_json(folder / attempts.OUTCOME, {"outcome": outcome})
+
+    for number, resumed, outcome, expected in (
+        (1, 0, None, 1),
+        (2, 0, "failed", 2),
+        (3, 4, None, 1),
+        (4, 4, "preempted", 0),
+        (5, 8, None, 1),
+        (6, 8, None, 2),
+        (7, None, None, 1),
+    ):
+        attempt(number, resumed, outcome)
+        assert attempts.fruitless(tmp_path) == expected
+
+
+def test_only_the_last_checkpoint_of_a_finished_trial_is_kept(make_trial, worker, data_dir):
+    directory = make_trial()
+    one = worker()
+    one.run(directory, data_dir)
+    assert one.wait_for("end")["outcome"] == "done"
+    one.close()
+    kept = [p.name for p in (directory / layout.CHECKPOINTS).iterdir() if p.name.isdigit()]
+    assert kept == ["12"]

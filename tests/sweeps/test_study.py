@@ -1,0 +1,173 @@
+"""Studies: what they consist of, where trials live, and what is refused at the door."""
+
+import dataclasses
+
+import pytest
+
+from attention import table
+from sweeps import config, layout, select, study, trial
+
+
+def _study(name="digits_vit_demo", **changes):
+    overrides = [f"--config.{key}={value!r}" for key, value in changes.items()]
+    overrides = [override.replace("'", "") for override in overrides]
+    return study.resolve(config.parse(name, overrides))
+
+
+def test_demo_is_the_papers_protocol_small():
+    demo = _study()
+    assert len(demo.trials("tune")) == 8
+    assert {t.variant for t in demo.trials("tune")} == {"standard"}
+    chosen = {"points": dict.fromkeys(demo.settings["variants"], 5)}
+    compared = demo.trials("compare", chosen)
+    assert len(compared) == 8 * 3
+    assert {t.variant for t in compared} == {table.canonical(row) for row in table.PAPER_ROWS}
+    assert {t.point for t in compared} == {5}
+    temp = next(t for t in compared if t.variant == "laser+temp")
+    assert temp.variant_hyperparameters == {"tau": 0.9}
+    assert all(not t.variant_hyperparameters for t in compared if "temp" not in t.variant[-5:])
+
+
+def test_paper_study_is_the_full_protocol():
+    paper = _study("imagenet_vit_paper")
+    assert study.is_paper_protocol(paper.settings)
+    assert not study.is_paper_protocol(_study().settings)
+    assert not study.is_paper_protocol(_study("imagenet_vit_paper", points=49).settings)
+    assert len(paper.trials("tune")) == 50
+    first = paper.trials("tune")[0]
+    assert (first.steps, first.batch_size, first.step_hint) == (167_999, 1024, 167_999)
+
+
+def test_trial_numbers_never_move():
+    """Adding points, seeds or variants leaves every earlier trial where it was."""
+    small, large = _study(points=3, seeds=2), _study(points=9, seeds=5)
+    chosen = {"points": dict.fromkeys(small.settings["variants"], 2)}
+    for stage in ("tune", "compare"):
+        before = {t.path: t.id for t in small.trials(stage, chosen)}
+        after = {t.path: t.id for t in large.trials(stage, chosen)}
+        assert before.items() <= after.items()
+    assert layout.trial_path("tune", "laser", "digits_vit", 3, 1) == (
+        "tune/laser/digits_vit_jax/trial_3002"
+    )
+    with pytest.raises(ValueError, match="seeds run from 0 to 999"):
+        layout.trial_number(0, 1000)
+
+
+def test_ids_follow_what_is_computed():
+    first = _study().trials("tune")[0]
+    assert dataclasses.replace(first, study="other", stage="x", point=9).id == first.id
+    for change in ({"seed": 1}, {"steps": 3}, {"variant": "laser"}, {"kernel": "jax_xla"}):
+        assert dataclasses.replace(first, **change).id != first.id
+
+
+def test_record_on_disk_is_checked(tmp_path):
+    record = _study().trials("tune")[0]
+    layout.write_json(tmp_path / layout.TRIAL, record.to_json())
+    assert trial.read(tmp_path) == record
+    layout.write_json(tmp_path / layout.TRIAL, {**record.to_json(), "seed": 4})
+    with pytest.raises(ValueError, match=r"trial\.json: id .* does not belong to its content"):
+        trial.read(tmp_path)
+    layout.write_json(tmp_path / layout.TRIAL, {"id": "x"})
+    with pytest.raises(ValueError, match="lacks batch_size"):
+        trial.read(tmp_path)
+    (tmp_path / layout.TRIAL).write_text('{"id": "x"')
+    with pytest.raises(ValueError, match="cut short"):
+        trial.read(tmp_path)
+
+
+def test_protocols():
+    grid = _study("digits_vit_quick", protocol="grid", seeds=2)
+    assert grid.stages == ("grid",)
+    assert len(grid.trials("grid")) == 2 * 2 * 2
+    each = _study("digits_vit_quick", protocol="tune_each")
+    assert len(each.trials("tune")) == 2 * 2
+    chosen = {"points": {"standard": 0, "laser": 1}}
+    assert [t.point for t in each.trials("compare", chosen)] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sedes": 5}, "unknown config key 'sedes'.*'seeds'"),
+        ({"local.wokers": 5}, "unknown config key 'local.wokers'.*'local.workers'"),
+        ({"seeds": "many"}, "seeds"),
+        ({"seeds": 0}, "seeds is 0"),
+        ({"points": 0}, "points is 0"),
+        ({"tau": 0.0}, "tau=0.0"),
+        ({"tau": -1.0}, "tau=-1.0"),
+        ({"workload": "digit_vit"}, "unknown workload 'digit_vit'.*'digits_vit'"),
+        ({"variants": '("standard","lazer")'}, "unknown mixer 'lazer'.*'laser'"),
+        ({"variants": '("laser",)'}, "baseline 'standard' is not among"),
+        ({"launcher": "slrm"}, "unknown launcher 'slrm'"),
+        ({"kernel": "flash"}, "unknown kernel"),
+        ({"compute_dtype": "float16"}, "float16.*NaN"),
+        ({"protocol": "tune"}, "unknown protocol"),
+        ({"optimizer": "sgd"}, "unknown optimizer"),
+        ({"space": "nowhere.json"}, "no search space"),
+        ({"checkpoint_every": 30, "eval_every": 20}, "multiple of eval_every"),
+        ({"name": "a/b"}, "name="),
+        ({"steps": -1}, "steps is -1"),
+    ],
+)
+def test_what_cannot_run_is_refused(changes, message):
+    overrides = [f"--config.{key}={value}" for key, value in changes.items()]
+    with pytest.raises(ValueError, match=message):
+        study.resolve(config.parse("digits_vit_demo", overrides))
+
+
+def test_unknown_study_and_malformed_overrides():
+    with pytest.raises(ValueError, match="no study 'digit_demo'.*digits_vit_demo"):
+        config.parse("digit_demo", [])
+    for override in ("seeds=3", "--config.seeds"):
+        with pytest.raises(ValueError, match="not understood"):
+            config.parse("digits_vit_demo", [override])
+
+
+def test_study_files_of_ones_own(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from sweeps import config as configs\n"
+        "def get_config():\n"
+        "    config = configs.base()\n"
+        "    config.name = 'mine'\n"
+        "    config.workload = 'digits_vit'\n"
+        "    return config\n"
+    )
+    assert study.resolve(config.parse(str(path), ["--config.seeds=2"])).settings["seeds"] == 2
+    path.write_text(path.read_text().replace("config.name = 'mine'", "config.nmae = 'mine'"))
+    with pytest.raises(ValueError, match="nmae"):
+        config.parse(str(path), [])
+
+
+def test_a_list_space_that_is_too_short_says_so(tmp_path, capsys):
+    path = tmp_path / "two.json"
+    point = (
+        '{"learning_rate": %s, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0, "warmup_factor": 0}'
+    )
+    path.write_text(f"[{point % 0.1}, {point % 0.2}]")
+    resolved = _study(space=str(path), points=50)
+    assert len(resolved.points) == resolved.settings["points"] == 2
+    assert "list of 2 points; 50 were asked, 2 will run" in capsys.readouterr().err
+
+
+def test_selection_by_hand(tmp_path):
+    """Point 1 wins by its best step; a diverged trial and nan are passed over; ties go low."""
+    rows = [
+        {"global_step": "10", "validation/accuracy": "0.5"},
+        {"global_step": "20", "validation/accuracy": "0.8"},
+        {"global_step": "30", "validation/accuracy": "0.8"},
+        {"global_step": "40", "validation/accuracy": "nan"},
+        {"global_step": "50", "validation/accuracy": ""},
+    ]
+    assert select.best_step(rows, "validation/accuracy", "max") == (20, 0.8)
+    assert select.best_step(rows, "validation/accuracy", "min") == (10, 0.5)
+    assert select.best_step(rows[3:], "validation/accuracy", "max") is None
+    assert select.best_point({0: [0.1, 0.2], 1: [0.3], 2: [0.3], 3: []}, "max") == 1
+    assert select.best_point({0: [0.1, 0.2], 1: [0.3]}, "min") == 0
+    with pytest.raises(ValueError, match="nothing can be selected"):
+        select.best_point({0: [], 1: []}, "max")
+    layout.write_json(tmp_path / layout.STATUS, {"state": "diverged"})
+    (tmp_path / layout.EVAL_MEASUREMENTS).write_text("global_step,validation/accuracy\n1,0.9\n")
+    assert select.trial_value(tmp_path, "validation/accuracy", "max") is None
+    layout.write_json(tmp_path / layout.STATUS, {"state": "done"})
+    assert select.trial_value(tmp_path, "validation/accuracy", "max") == 0.9

@@ -1,0 +1,153 @@
+"""The image workload: batches, mixup, loss, metrics, all through AlgoPerf's method names."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from workloads import __main__ as command
+from workloads import digits, image_transforms, image_workload, imagenet_vit, registry, table
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    return str(digits.prepare(tmp_path_factory.mktemp("digits")))
+
+
+@pytest.fixture(scope="module")
+def workload():
+    return registry.make("digits_vit")
+
+
+def test_batches_are_normalised_and_a_function_of_seed_and_step(workload, data_dir):
+    queue = workload._build_input_queue(5, "train", data_dir, 16)
+    batches = [next(queue) for _ in range(4)]
+    assert batches[0]["inputs"].shape == (16, 32, 32, 3)
+    assert batches[0]["inputs"].dtype == jnp.float32
+    darkest = (0 - 0.485 * 255) / (0.229 * 255)
+    assert float(batches[0]["inputs"][..., 0].min()) == pytest.approx(darkest, rel=1e-5)
+    later = workload._build_input_queue(5, "train", data_dir, 16, start_step=2)
+    for expected in batches[2:]:
+        np.testing.assert_array_equal(next(later)["inputs"], expected["inputs"])
+    other = next(workload._build_input_queue(6, "train", data_dir, 16))
+    assert np.abs(other["inputs"] - batches[0]["inputs"]).max() > 1
+    by_key = next(workload._build_input_queue(jax.random.key(5), "train", data_dir, 16))
+    assert by_key["inputs"].shape == (16, 32, 32, 3)
+
+
+def test_mixup_mixes_neighbours_with_one_weight(data_dir):
+    """inputs and targets are the same convex combination of an example and its neighbour."""
+    mixing = image_workload.Images(
+        image_size=32, num_classes=10, num_train=997, num_eval_train=400, num_validation=400,
+        num_test=400, eval_batch_size=400, mixup_alpha=0.2, cache=True,
+        train_transform=image_transforms.ShiftTransform(),
+        eval_transform=image_transforms.ShiftTransform(),
+    )  # fmt: skip
+    plain = image_workload.Images(**{**vars(mixing), "mixup_alpha": 0.0})
+    model = registry.make("digits_vit")._model
+    mixed, raw = (
+        next(
+            image_workload.ImageWorkload("digits_vit", data, model, None)._build_input_queue(
+                1, "train", data_dir, 8
+            )
+        )
+        for data in (mixing, plain)
+    )
+    one_hot = np.asarray(jax.nn.one_hot(raw["targets"], 10))
+    partner = np.roll(one_hot, 1, axis=0)
+    differ = (one_hot != partner).any(1)
+    weights = np.asarray(mixed["targets"])[one_hot.astype(bool)][differ]
+    assert np.ptp(weights) < 1e-6
+    weight = weights[0]
+    assert 0 < weight < 1
+    np.testing.assert_allclose(
+        mixed["targets"], weight * one_hot + (1 - weight) * partner, atol=1e-6
+    )
+    expected = weight * raw["inputs"] + (1 - weight) * np.roll(raw["inputs"], 1, axis=0)
+    np.testing.assert_allclose(mixed["inputs"], expected, atol=1e-5)
+
+
+def test_loss_by_hand(workload):
+    """Two classes at logits (ln 3, 0, -inf…): smoothing 0.1 over 10 classes."""
+    logits = jnp.log(jnp.asarray([[3.0] + [1.0] * 9]))
+    log_p = np.log(np.array([3.0] + [1.0] * 9) / 12)
+    losses = workload.loss_fn(jnp.asarray([0]), logits, None, 0.1)
+    labels = np.full(10, 0.01)
+    labels[0] += 0.9
+    assert float(losses["summed"]) == pytest.approx(-(labels * log_p).sum(), rel=1e-6)
+    mixed = workload.loss_fn(jnp.asarray([[0.5, 0.5] + [0.0] * 8]), logits)
+    assert float(mixed["summed"]) == pytest.approx(-(log_p[0] + log_p[1]) / 2, rel=1e-6)
+    two = workload.loss_fn(jnp.zeros(2, int), jnp.tile(logits, (2, 1)), jnp.asarray([1.0, 0.0]))
+    assert float(two["n_valid_examples"]) == 1
+    assert float(two["summed"]) == pytest.approx(-log_p[0], rel=1e-6)
+
+
+def test_metrics_count_every_example_once(workload, data_dir):
+    """Padded batches (400 examples by 150) give the metrics of one whole batch."""
+    params, state = workload.init_model_fn(jax.random.key(0))
+    params = jax.tree.map(
+        lambda leaf: jax.random.normal(jax.random.key(leaf.size), leaf.shape) * 0.2, params
+    )
+    rng = jax.random.key(0)
+    whole = workload.eval_model(400, params, state, rng, data_dir)
+    padded = workload.eval_model(150, params, state, rng, data_dir)
+    assert whole == pytest.approx(padded, rel=1e-5)
+    assert set(whole) == {
+        "train/accuracy", "train/loss", "validation/accuracy", "validation/loss",
+        "validation/num_examples", "test/accuracy", "test/loss", "test/num_examples",
+    }  # fmt: skip
+    assert whole["validation/num_examples"] == 400
+    batch = next(workload._build_input_queue(0, "test", data_dir, 400))
+    logits, _ = workload.model_fn(params, batch, None, None, rng, False)
+    right = (np.argmax(logits, -1) == np.asarray(batch["targets"])).mean()
+    assert whole["test/accuracy"] == pytest.approx(right)
+
+
+def test_targets_and_sizes_are_algoperfs():
+    full = registry.make("imagenet_vit")
+    assert (full.num_train_examples, full.num_eval_train_examples) == (1_281_167, 51_200)
+    assert (full.num_validation_examples, full.num_test_examples) == (50_000, 10_000)
+    assert (full.eval_batch_size, full.step_hint) == (2048, 167_999)
+    assert full.has_reached_validation_target({"validation/accuracy": 0.7731})
+    assert not full.has_reached_validation_target({"validation/accuracy": 0.77309})
+    assert not full.has_reached_test_target({"test/accuracy": 0.65})
+    assert full.is_output_params("head")
+    with pytest.raises(ValueError, match="init_model_fn"):
+        _ = full.param_shapes
+    assert imagenet_vit.DATA.mixup_alpha == 0.2
+
+
+def test_unknown_names():
+    with pytest.raises(ValueError, match="unknown workload 'imagenet_vt'.*'imagenet_vit'"):
+        registry.make("imagenet_vt")
+    with pytest.raises(ValueError, match="float16.*NaN"):
+        registry.make("digits_vit", compute_dtype="float16")
+
+
+def test_commands(data_dir, tmp_path, capsys):
+    assert command.main(["list"]) == 0
+    assert "22,122,472 parameters" in capsys.readouterr().out
+    assert command.main(["check", "digits_vit", "--data_dir", data_dir]) == 0
+    assert command.main(["prepare", "digits_vit", "--data_dir", str(tmp_path / "new")]) == 0
+    assert command.main(["check", "digits_vit", "--data_dir", str(tmp_path / "new")]) == 0
+    capsys.readouterr()
+    assert command.main(["check", "imagenet_vit", "--data_dir", str(tmp_path)]) == 2
+    assert "python -m workloads prepare imagenet_vit" in capsys.readouterr().err
+    assert command.main(["check", "nothing"]) == 2
+    assert "unknown workload 'nothing'" in capsys.readouterr().err
+
+
+def test_default_data_directory(monkeypatch, tmp_path):
+    monkeypatch.setenv("ATTNPERF_DATA", str(tmp_path))
+    assert table.default_data_dir("digits_vit") == tmp_path / "digits_vit"
+    monkeypatch.delenv("ATTNPERF_DATA")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert table.default_data_dir("digits_vit") == tmp_path / "attnperf" / "data" / "digits_vit"
+
+
+def test_bench_prints_ratios(data_dir, capsys):
+    arguments = ["bench", "digits_vit", "--data_dir", data_dir, "--steps=2", "--rounds=2"]
+    assert command.main([*arguments, "--batch_size=8"]) == 0
+    printed = capsys.readouterr().out
+    assert "images/s" in printed
+    assert "laser / standard" in printed
