@@ -18,6 +18,6 @@ def check() -> None:
         if origin is None or origin.parents[1] != here:
             raise ValueError(
                 f"package {room!r} would be imported from {origin or 'nowhere'}, but this command "
-                f"runs from {here}. Two checkouts, or a folder of that name, are on the path: run from "
-                f"{here}, or remove the other from PYTHONPATH"
+                f"runs from {here}. Two checkouts, or a folder of that name, are on the path: run "
+                f"from {here}, or remove the other from PYTHONPATH"
             )

@@ -5,12 +5,7 @@ from typing import Any
 
 from sweeps import layout, lease, measurements
 
-OUTCOME, LOG = "outcome.json", "log.txt"
-
-
-def record(attempt: lease.Attempt, outcome: str, **fields: Any) -> None:
-    """Writes how an attempt ended: done, diverged, preempted, lost or failed."""
-    layout.write_json(attempt.directory / OUTCOME, {"outcome": outcome, **fields})
+LOG = "log.txt"
 
 
 def fruitless(directory: pathlib.Path) -> int:
@@ -22,7 +17,9 @@ def fruitless(directory: pathlib.Path) -> int:
     count, place = 0, None
     for number in range(lease.latest(directory), 0, -1):
         attempt = directory / layout.ATTEMPTS / str(number)
-        outcome = (layout.read_json_if_there(attempt / OUTCOME) or {}).get("outcome", "killed")
+        outcome = (layout.read_json_if_there(attempt / lease.OUTCOME) or {}).get(
+            "outcome", "killed"
+        )
         if outcome not in ("killed", "failed"):
             break
         resumed = layout.read_json_if_there(attempt / measurements.RESUMED) or {}
@@ -36,7 +33,7 @@ def fruitless(directory: pathlib.Path) -> int:
 def last_error(directory: pathlib.Path) -> dict[str, Any]:
     """Returns the last attempt's {"outcome", "error", "retry"}; 'killed' if it left none."""
     attempt = directory / layout.ATTEMPTS / str(lease.latest(directory))
-    found = layout.read_json_if_there(attempt / OUTCOME)
+    found = layout.read_json_if_there(attempt / lease.OUTCOME)
     return found or {"outcome": "killed", "error": "the worker process died", "retry": True}
 
 

@@ -1,8 +1,9 @@
 """Claims: at most one live worker has a trial, on local disks and network file systems alike.
 
 `attempts/<k>` is the claim on attempt k and the fencing token: it appears by renaming a directory
-that already holds the lease, which succeeds once. A lease is dead when its process is gone (same
-boot) or its heartbeat is old (other hosts, judged by the file server's clock).
+that already holds the lease, which succeeds once. A lease is dead when its outcome is
+recorded, its process is gone (same boot) or its heartbeat is old (other hosts, judged by the file
+server's clock).
 """
 
 import dataclasses
@@ -17,7 +18,7 @@ from typing import Any
 
 from sweeps import layout
 
-LEASE, HEARTBEAT = "lease.json", "heartbeat"
+LEASE, HEARTBEAT, OUTCOME = "lease.json", "heartbeat", "outcome.json"
 HEARTBEAT_EVERY_S = 10.0
 # Well above an NFS client's attribute cache (60 s by default).
 EXPIRES_AFTER_S = 120.0
@@ -49,9 +50,9 @@ class Attempt:
         if latest(self.trial_directory) != self.number:
             raise LostError(f"{self.directory}: a later attempt has taken this trial over")
 
-    def release(self) -> None:
-        """Gives the trial back so that it can be claimed at once."""
-        (self.directory / "released").touch()
+    def end(self, outcome: str, **fields: Any) -> None:
+        """Records how the attempt ended, which gives the trial back: it can be claimed at once."""
+        layout.write_json(self.directory / OUTCOME, {"outcome": outcome, **fields})
 
 
 def latest(trial_directory: pathlib.Path) -> int:
@@ -87,7 +88,7 @@ def claim(trial_directory: pathlib.Path, **record: Any) -> Attempt | None:
 
 def is_alive(attempt: pathlib.Path) -> bool:
     """Whether the attempt's worker still runs, as far as can be known from here."""
-    if (attempt / "released").exists():
+    if (attempt / OUTCOME).exists():
         return False
     lease = layout.read_json_if_there(attempt / LEASE)
     if lease is None:

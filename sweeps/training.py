@@ -56,6 +56,7 @@ class Training:
         self.directory = attempt.trial_directory
         self.clock = Clock()
         self._pending: list[tuple[int, train_step.Measured]] = []
+        self._saved = -1
 
     def run(self) -> str:
         """Trains and returns 'done' or 'diverged'.
@@ -185,6 +186,9 @@ class Training:
     def _save(
         self, step: int, state: train_step.State, store: checkpoints.Checkpoints, mark: float
     ) -> float:
+        if step == self._saved:
+            return mark
+        self._saved = step
         started = self._train_time(state, mark)
         self.attempt.check()
         # Rows first: a checkpoint promises that everything before it is on disk.

@@ -41,19 +41,19 @@ class Worker:
         if status.read(directory)["state"] in ("done", "diverged"):
             self.report("end", trial=name, outcome="already finished")
             return
-        attempt = lease.claim(directory)
-        if attempt is None:
-            self.report("end", trial=name, outcome="claimed elsewhere")
-            return
-        with _logged(attempt), _heartbeat(attempt):
-            outcome, error = self._outcome(attempt, name, data_dir)
+        outcome, error = "claimed elsewhere", None
+        try:
+            attempt = lease.claim(directory)
+            if attempt is not None:
+                with _logged(attempt), _heartbeat(attempt):
+                    outcome, error = self._outcome(attempt, name, data_dir)
+        except OSError as problem:  # a full or vanished disk must not take the worker along
+            outcome, error = "failed", f"{type(problem).__name__}: {problem}"
         self.report("end", trial=name, outcome=outcome, error=error)
 
     def _outcome(self, attempt: lease.Attempt, name: str, data_dir: str) -> tuple[str, str | None]:
         from sweeps import training
 
-        error: str | None = None
-        retry = True
         try:
             outcome = self._train(attempt, name, data_dir)
         except training.Preempted:
@@ -61,22 +61,11 @@ class Worker:
         except lease.LostError as lost:
             return "lost", str(lost)
         except Exception as problem:  # whatever it is, the study goes on around this trial
-            traceback.print_exc()
-            outcome, error = "failed", f"{type(problem).__name__}: {problem}"
-            # Bad input is as bad the second time.
-            retry = not isinstance(problem, ValueError)
-        try:
-            if outcome == "failed":
-                attempt.check()
-                status.write(attempt.trial_directory, "failed", reason=error)
-            attempts.record(attempt, outcome, error=error, retry=retry)
-            if outcome == "preempted":
-                attempt.release()
-            elif outcome == "done":
-                training.clean_up(attempt.trial_directory)
-        except (OSError, lease.LostError) as problem:
-            outcome, error = "failed", f"{error or ''} {type(problem).__name__}: {problem}".strip()
-        return outcome, error
+            return "failed", _record_failure(attempt, problem)
+        attempt.end(outcome)
+        if outcome == "done":
+            training.clean_up(attempt.trial_directory)
+        return outcome, None
 
     def _train(self, attempt: lease.Attempt, name: str, data_dir: str) -> str:
         from sweeps import provenance, training, trial
@@ -117,6 +106,21 @@ class Worker:
         return self._programs[record.program]
 
 
+def _record_failure(attempt: lease.Attempt, problem: Exception) -> str:
+    """Writes down why an attempt failed, as far as the disk allows; returns the reason."""
+    error = f"{type(problem).__name__}: {problem}"
+    with contextlib.suppress(OSError, lease.LostError):
+        traceback.print_exception(problem)
+        sys.stderr.flush()
+    with contextlib.suppress(OSError, lease.LostError):
+        attempt.check()
+        status.write(attempt.trial_directory, "failed", reason=error)
+    with contextlib.suppress(OSError):
+        # Bad input is as bad the second time.
+        attempt.end("failed", error=error, retry=not isinstance(problem, ValueError))
+    return error
+
+
 @contextlib.contextmanager
 def _logged(attempt: lease.Attempt) -> Iterator[None]:
     """Sends everything the process prints, from C++ too, to the attempt's log."""
@@ -128,8 +132,9 @@ def _logged(attempt: lease.Attempt) -> Iterator[None]:
             os.dup2(log, descriptor)
         yield
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
         for descriptor, old in zip((1, 2), saved, strict=True):
             os.dup2(old, descriptor)
         for descriptor in (log, *saved):

@@ -55,6 +55,7 @@ class ImageWorkload(spec.Workload):
         self._eval_batches: dict[tuple[str, str, int], list[spec.Batch]] = {}
         self._finish = jax.jit(self._finish_batch, static_argnames="train")
         self._eval_step = jax.jit(self._summed_metrics)
+        self._init = jax.jit(self._initial_parameters, out_shardings=replicated())
 
     def __str__(self) -> str:
         return self.name
@@ -121,15 +122,14 @@ class ImageWorkload(spec.Workload):
         The key is split as AlgoPerf does, so that equal keys give AlgoPerf's initial values.
         """
         params_rng, _ = jax.random.split(rng)
-        size = self._data.image_size
-
-        def init(key: Array) -> spec.Parameters:
-            with self._injected():
-                return self._model.init({"params": key}, jnp.ones((1, size, size, 3)))["params"]
-
-        params = jax.jit(init, out_shardings=replicated())(params_rng)
+        params = self._init(params_rng)
         self._param_shapes = jax.tree.map(lambda leaf: spec.ShapeTuple(leaf.shape), params)
         return params, None
+
+    def _initial_parameters(self, key: Array) -> spec.Parameters:
+        size = self._data.image_size
+        with self._injected():
+            return self._model.init({"params": key}, jnp.ones((1, size, size, 3)))["params"]
 
     def model_fn(
         self,

@@ -56,9 +56,15 @@ def make_trial(make_study):
     return make
 
 
-def environment(**extra):
+def _environment(**extra):
     """Returns the environment of a subprocess: CPU only, this checkout first."""
     return {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(REPOSITORY), **extra}
+
+
+@pytest.fixture(scope="session")
+def environment():
+    """Returns the function that makes a subprocess's environment."""
+    return _environment
 
 
 class WorkerProcess:
@@ -71,7 +77,7 @@ class WorkerProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env=environment(**extra),
+            env=_environment(**extra),
         )
         self.events = []
         threading.Thread(target=self._listen, daemon=True).start()

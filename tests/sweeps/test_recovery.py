@@ -156,7 +156,7 @@ def test_checkpoint_of_another_model_is_refused_by_name(make_trial, worker, data
     ended = one.wait_for("end", 2)
     assert ended["outcome"] == "failed"
     assert "is of another model" in ended["error"]
-    assert "query_ln" in ended["error"]
+    assert "_ln']" in ended["error"]
     assert status.read(other)["state"] == "failed"
     same_model = make_trial(index=1, steps=4, name="third")
     shutil.copytree(directory / layout.CHECKPOINTS, same_model / layout.CHECKPOINTS)
@@ -243,7 +243,7 @@ def test_leases(tmp_path):
     first = lease.claim(tmp_path)
     assert first.number == 1
     assert lease.claim(tmp_path) is None
-    first.release()
+    first.end("preempted")
     second = lease.claim(tmp_path)
     assert second.number == 2
     with pytest.raises(lease.LostError):
@@ -281,7 +281,7 @@ def test_crashes_at_one_step_are_counted_and_progress_starts_anew(tmp_path):
         if resumed is not None:
             layout.write_json(folder / measurements.RESUMED, {"global_step": resumed})
         if outcome:
-            layout.write_json(folder / attempts.OUTCOME, {"outcome": outcome})
+            layout.write_json(folder / lease.OUTCOME, {"outcome": outcome})
 
     for number, resumed, outcome, expected in (
         (1, 0, None, 1),

@@ -9,7 +9,6 @@ import sys
 import jax
 import numpy as np
 import pytest
-from conftest import environment
 
 from sweeps import layout, status, study_directory, train_step, worker
 from workloads import registry
@@ -91,7 +90,7 @@ def baseline(data_dir):
     return losses
 
 
-def test_eight_devices_give_the_losses_of_one(data_dir):
+def test_eight_devices_give_the_losses_of_one(data_dir, environment):
     """Data-parallel over 8 forced CPU devices: equal within rounding."""
     folder = os.path.dirname(__file__)
     code = (
@@ -116,7 +115,7 @@ def test_eight_devices_give_the_losses_of_one(data_dir):
     assert one_metrics == pytest.approx(eight_metrics, rel=2e-3)
 
 
-def test_batches_that_do_not_divide_are_refused(data_dir):
+def test_batches_that_do_not_divide_are_refused(data_dir, environment):
     code = (
         "from workloads import registry;"
         "w = registry.make('digits_vit');"
@@ -131,7 +130,7 @@ def test_batches_that_do_not_divide_are_refused(data_dir):
     assert "batch size 12 is not a multiple of the 8 devices" in done.stderr
 
 
-def test_the_driver_loads_neither_jax_nor_tensorflow(make_study, data_dir):
+def test_the_driver_loads_neither_jax_nor_tensorflow(data_dir, environment):
     code = (
         "import sys; from sweeps import __main__, config, driver, door, plan, overview, study;"
         "s = study.resolve(config.parse('digits_vit_demo', []));"
