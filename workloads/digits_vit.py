@@ -20,7 +20,8 @@ DATA = image_workload.Images(
     num_eval_train=400,
     num_validation=digits.SIZES["validation"],
     num_test=digits.SIZES["test"],
-    eval_batch_size=400,
+    # Measured on one CPU core, 1200 images: 0.38 s in batches of 16, 1.11 s in batches of 400.
+    eval_batch_size=16,
     train_transform=image_transforms.ShiftTransform(max_shift=1),
     eval_transform=image_transforms.ShiftTransform(),
     cache=True,
