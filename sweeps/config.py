@@ -32,6 +32,7 @@ def base() -> ml_collections.ConfigDict:
     config.kernel = "xla"
     config.compute_dtype = "float32"
     config.data_dir = ""  # empty: the workload's default
+    config.loader_workers = 0  # processes that decode data for one trial; 0: threads only
     # How points become trials.
     config.protocol = "tune_then_compare"
     config.tuning_variant = "standard"

@@ -64,7 +64,12 @@ class Crew:
             if trial is not None:
                 self.idle.discard(slot)
                 self.at_hand[slot] = trial
-                self.workers.send(slot, self.root / trial.path, self.study.data_dir)
+                self.workers.send(
+                    slot,
+                    trial=str(self.root / trial.path),
+                    data_dir=self.study.data_dir,
+                    loader_workers=self.study.settings["loader_workers"],
+                )
                 self.progress.started(trial, slot)
 
     def _handle(self, slot: int, event: dict[str, Any] | None) -> None:

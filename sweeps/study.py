@@ -20,6 +20,7 @@ _MAY_CHANGE = (
     "tuning_seeds",
     "experiment_dir",
     "data_dir",
+    "loader_workers",
     "launcher",
     "max_attempts",
 )
@@ -196,6 +197,11 @@ def _check(settings: dict[str, Any]) -> None:
     for key in ("steps", "step_hint", "batch_size", "eval_every", "checkpoint_every"):
         if settings[key] < 1:
             raise ValueError(f"{key} is {settings[key]}; give 1 or more, or 0 for the default")
+    for key in ("loader_workers", "local.workers"):
+        room, _, inner = key.partition(".")
+        value = settings[room][inner] if inner else settings[room]
+        if value < 0:
+            raise ValueError(f"{key} is {value}; it must be 0 or more")
     if max(settings["seeds"], settings["tuning_seeds"]) > layout.SEEDS_PER_POINT:
         raise ValueError(f"more than {layout.SEEDS_PER_POINT} seeds have no directory each")
     if settings["checkpoint_every"] % settings["eval_every"]:

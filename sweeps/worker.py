@@ -1,7 +1,7 @@
 """A worker: one process that runs many trials, so that each pays no start-up and no compilation.
 
 `python -m sweeps.worker` reads a JSON line per trial from standard input, {"trial": directory,
-"data_dir": ...}, and writes JSON lines of events to standard output. What a trial prints goes to
+"data_dir": ..., "loader_workers": n}, and writes JSON lines of events to standard output. What a trial prints goes to
 its attempt's log. SIGTERM saves the trial at hand and ends the worker.
 """
 
@@ -27,6 +27,7 @@ class Worker:
     def __init__(self, channel: TextIO) -> None:
         self._channel = channel
         self._programs: dict[Any, Any] = {}
+        self.loader_workers = 0
         self.stopping = False
 
     def report(self, event: str, **fields: Any) -> None:
@@ -72,6 +73,7 @@ class Worker:
 
         record = trial.read(attempt.trial_directory)
         step_function = self._program(record)
+        step_function.workload.loader_workers = self.loader_workers
         count = attempt.number - 1
         meta = provenance.meta_data(step_function.workload, record.seed, data_dir)
         layout.write_json(attempt.trial_directory / f"meta_data_{count}.json", meta)
@@ -189,6 +191,7 @@ def main() -> int:
     worker.report("ready", pid=os.getpid())
     while not worker.stopping and (line := _read_line(worker)):
         order = json.loads(line)
+        worker.loader_workers = order.get("loader_workers", 0)
         worker.run(pathlib.Path(order["trial"]), order["data_dir"])
     return 0
 

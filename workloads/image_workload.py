@@ -216,6 +216,7 @@ class ImageWorkload(spec.Workload):
             batch_size=batch_size,
             transform=self._data.train_transform,
             start_step=start_step,
+            num_workers=self.loader_workers,
         )
         with stream:
             for step, batch in enumerate(stream, start_step):

@@ -70,12 +70,12 @@ class LocalWorkers:
         process.wait()
         self.events.put((slot, None))
 
-    def send(self, slot: int, trial: pathlib.Path, data_dir: str) -> None:
-        """Gives a trial to an idle worker; one that has died is reported through `events`."""
+    def send(self, slot: int, **order: Any) -> None:
+        """Gives an idle worker an order (see sweeps.worker); one that died tells by `events`."""
         stream = self._processes[slot].stdin
         assert stream is not None
         with contextlib.suppress(BrokenPipeError):
-            stream.write(json.dumps({"trial": str(trial), "data_dir": data_dir}) + "\n")
+            stream.write(json.dumps(order) + "\n")
             stream.flush()
 
     def terminate(self) -> None:

@@ -9,7 +9,8 @@ Result:   the paper prints validation errors 0.2532 (standard), 0.2417 (LASER), 
 
 The paper does not say: τ of the `+ temp` rows (here 0.9), the statistic over seeds (here median,
 mean and interval). Evaluations every 1,680 steps; one host with all its accelerators trains one
-trial, so set --config.local.workers=1.
+trial (local.workers is 1), fed by 32 decoding processes: a training image costs 2.3 ms of a CPU
+core, so 8 V100s at 0.415 s a step ask for 6 cores and faster accelerators for more.
 """
 
 import ml_collections
@@ -29,4 +30,5 @@ def get_config() -> ml_collections.ConfigDict:
     config.eval_every = 1_680
     config.checkpoint_every = 1_680
     config.local.workers = 1
+    config.loader_workers = 32
     return config
