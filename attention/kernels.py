@@ -91,23 +91,12 @@ def _jax_xla(problem: Problem, value: Array) -> Array:
 
 def _cudnn(problem: Problem, value: Array) -> Array:
     _refuse_what_jax_nn_lacks("cudnn", problem, value)
-    size, dtype = problem.query.shape[-1], problem.query.dtype
-    platform = jax.default_backend()
-    if platform != "gpu":
-        raise ValueError(
-            f"kernel='cudnn' needs an NVIDIA GPU and JAX runs on {platform!r} here; "
-            "use kernel='xla' or 'jax_xla'"
-        )
-    if dtype not in (jnp.bfloat16, jnp.float16):
-        raise ValueError(
-            f"kernel='cudnn' computes in bfloat16 or float16, not {dtype}; "
-            "cast the inputs (compute_dtype='bfloat16') or use kernel='xla'"
-        )
-    if size % 8 or size > 256:
-        raise ValueError(
-            f"kernel='cudnn' cannot do head size {size}: it must be a multiple of 8, at most "
-            "256; use kernel='xla'"
-        )
+    table.check_kernel(
+        "cudnn",
+        platform=jax.default_backend(),
+        dtype=problem.query.dtype.name,
+        head_size=problem.query.shape[-1],
+    )
     return _library("cudnn", problem, value)
 
 

@@ -122,6 +122,30 @@ def check_tau(tau: object) -> float:
     return float(tau)
 
 
+def check_kernel(kernel: str, *, platform: str, dtype: str, head_size: int) -> None:
+    """Raises ValueError where a kernel cannot run: on this platform, dtype or head size.
+
+    platform: 'cpu', 'gpu' or 'tpu'. Limits of cuDNN as jax.nn.dot_product_attention has them.
+    """
+    if kernel != "cudnn":
+        return
+    if platform != "gpu":
+        raise ValueError(
+            f"kernel='cudnn' needs an NVIDIA GPU and JAX runs on {platform!r} here; "
+            "use kernel='xla' or 'jax_xla'"
+        )
+    if dtype not in ("bfloat16", "float16"):
+        raise ValueError(
+            f"kernel='cudnn' computes in bfloat16 or float16, not {dtype}; "
+            "cast the inputs (compute_dtype='bfloat16') or use kernel='xla'"
+        )
+    if head_size % 8 or head_size > 256:
+        raise ValueError(
+            f"kernel='cudnn' cannot do head size {head_size}: it must be a multiple of 8, at "
+            "most 256; use kernel='xla'"
+        )
+
+
 def unknown(kind: str, given: str, allowed: Iterable[str], where: str = "") -> str:
     """Returns the message for an unknown name: what exists, and the nearest match."""
     choices = list(allowed)

@@ -104,6 +104,7 @@ def _drive(resolved: "object") -> int:
 
     assert isinstance(resolved, Study)
     study_directory.prepare(resolved)
+    door.check_kernel(resolved)
     door.check_data(resolved)
     with progress.Progress() as shown:
         try:

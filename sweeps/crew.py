@@ -37,12 +37,20 @@ class Crew:
         self.at_hand: dict[int, Trial] = {}
         self.idle: set[int] = set()
         self.alive: set[int] = set()
+        self.ready: set[int] = set()
         self.elsewhere: list[Trial] = []
+        # Failures before this run: running again is a person's wish to try them once more.
+        self._earlier: dict[str, int] = {}
         self._looked = 0.0
 
     def run(self, trials: list[Trial]) -> None:
         """Returns when every trial is finished. Raises Interrupted when told to stop."""
-        self.schedule.add([trial for trial in trials if not self._finished(trial)])
+        for trial in trials:
+            state = status.read(self.root / trial.path)["state"]
+            if state == "failed":
+                self._earlier[trial.path] = attempts.fruitless(self.root / trial.path)
+            if state not in ("done", "diverged"):
+                self.schedule.add([trial])
         for slot in range(min(self.workers.size, len(self.schedule.pending))):
             if slot not in self.alive:
                 self._start(slot)
@@ -78,6 +86,7 @@ class Crew:
             self._worker_died(slot, trial)
         elif event["event"] == "ready":
             self.idle.add(slot)
+            self.ready.add(slot)
         elif trial is not None and event["event"] == "compiled":
             self.schedule.compiled(trial.program, slot)
             self.progress.compiled(trial, event)
@@ -108,10 +117,16 @@ class Crew:
         self.at_hand.pop(slot, None)
         if self.stop_requested():
             return
-        if trial is None:
-            raise RuntimeError(
-                f"worker {slot} ended before it took a trial; see {self.root / 'workers.log'}"
-            )
+        if slot not in self.ready:
+            log = self.root / "workers.log"
+            tail = "\n".join(log.read_text(errors="replace").splitlines()[-8:])
+            raise ValueError(f"a worker ended before it was ready; {log} ends with\n{tail}")
+        self.ready.discard(slot)
+        if trial is not None:
+            self._trial_died(trial)
+        self._start(slot)
+
+    def _trial_died(self, trial: Trial) -> None:
         directory = self.root / trial.path
         reason = "the worker process died"
         if status.read(directory)["state"] not in ("done", "diverged"):
@@ -119,7 +134,6 @@ class Crew:
                 reason = f"{reason} {attempts.fruitless(directory)} times at the same step"
                 status.write(directory, "failed", reason=reason)
             self._ended(trial, "failed", reason)
-        self._start(slot)
 
     def _start(self, slot: int) -> None:
         self.workers.start(slot)
@@ -132,12 +146,12 @@ class Crew:
         self._looked = time.monotonic()
         for trial in list(self.elsewhere):
             state = status.read(self.root / trial.path)["state"]
-            if state in layout.FINISHED:
-                self.elsewhere.remove(trial)
-                self.progress.ended(trial, f"{state} elsewhere", None)
-            elif state == "pending":
+            if state == "pending" or (state == "failed" and self.may_retry(trial)):
                 self.elsewhere.remove(trial)
                 self.schedule.put_back(trial)
+            elif state in layout.FINISHED:
+                self.elsewhere.remove(trial)
+                self.progress.ended(trial, f"{state} elsewhere", None)
 
     def _stop(self) -> None:
         self.progress.say("stopping: workers save the trials at hand")
@@ -151,17 +165,12 @@ class Crew:
             self._handle(slot, event)
         raise Interrupted
 
-    def _finished(self, trial: Trial) -> bool:
-        state = status.read(self.root / trial.path)["state"]
-        if state == "failed":
-            return not self.may_retry(trial)
-        return state in layout.FINISHED
-
     def may_retry(self, trial: Trial) -> bool:
-        """Whether a trial that failed or was killed gets another attempt."""
+        """Whether a trial that failed or was killed gets another attempt in this run."""
         directory = self.root / trial.path
         retry = bool(attempts.last_error(directory).get("retry", True))
-        return retry and attempts.fruitless(directory) < self.study.settings["max_attempts"]
+        failures = attempts.fruitless(directory) - self._earlier.get(trial.path, 0)
+        return retry and failures < self.study.settings["max_attempts"]
 
     def close(self) -> None:
         """Ends the workers."""

@@ -3,9 +3,23 @@
 import importlib
 import json
 
+from attention import table as variants_table
 from sweeps import layout
+from sweeps.launchers import local
 from sweeps.study import Study
 from workloads import table as workloads_table
+
+
+def check_kernel(study: Study) -> None:
+    """Raises ValueError where the study's kernel cannot run on this host."""
+    variable, devices = local.accelerators()
+    platform = {"CUDA_VISIBLE_DEVICES": "gpu", "TPU_VISIBLE_CHIPS": "tpu"}.get(variable, "cpu")
+    variants_table.check_kernel(
+        study.settings["kernel"],
+        platform=platform if devices else "cpu",
+        dtype=study.settings["compute_dtype"],
+        head_size=workloads_table.entry(study.workload).head_size,
+    )
 
 
 def check_data(study: Study) -> None:

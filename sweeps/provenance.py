@@ -9,6 +9,8 @@ import subprocess
 import sys
 from typing import Any
 
+from sweeps import layout
+
 _LIBRARIES = (
     "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy",
     "tensorflow-datasets", "ml_collections",
@@ -57,6 +59,24 @@ def hardware() -> dict[str, Any]:
         "process_count": jax.process_count(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
     }
+
+
+def note_hardware(path: pathlib.Path) -> None:
+    """Adds the hardware of the first attempt to trial.json; says so where this one's differs.
+
+    Bit equality of a resumed run is promised on the same hardware and libraries alone.
+    """
+    record, here = layout.read_json(path), {**hardware(), "versions": versions()}
+    first = record.get("hardware")
+    if first is None:
+        layout.write_json(path, {**record, "hardware": here})
+        return
+    differing = [name for name in here if first.get(name) != here[name]]
+    if differing:
+        print(
+            f"resumed elsewhere: {', '.join(differing)} differ from the first attempt's, so the "
+            "numbers agree with an uninterrupted run within rounding, not bit for bit"
+        )
 
 
 def _cpu(field: str) -> str | None:

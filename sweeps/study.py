@@ -8,22 +8,9 @@ import ml_collections
 
 from attention import table as variants_table
 from sweeps import config as configs
-from sweeps import hyperparameters, layout, select, space
+from sweeps import hyperparameters, layout, select, space, study_checks
 from sweeps.trial import Trial
 from workloads import table as workloads_table
-
-# Keys that may differ when a study on disk is continued: they add trials or change who runs them.
-_MAY_CHANGE = (
-    "points",
-    "seeds",
-    "variants",
-    "tuning_seeds",
-    "experiment_dir",
-    "data_dir",
-    "loader_workers",
-    "launcher",
-    "max_attempts",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +154,7 @@ def resolve(config: ml_collections.ConfigDict) -> Study:
     settings["batch_size"] = settings["batch_size"] or entry.batch_size
     settings["eval_every"] = settings["eval_every"] or max(1, steps // 10)
     settings["checkpoint_every"] = settings["checkpoint_every"] or settings["eval_every"]
-    _check(settings)
+    study_checks.check(settings)
     raw = space.points(space.load(settings["space"]), settings["points"])
     if len(raw) < settings["points"]:
         configs.warn(
@@ -186,82 +173,6 @@ def _completed(raw: list[space.Point], settings: dict[str, Any]) -> list[dict[st
         except ValueError as error:
             raise ValueError(f"point {number} of space {settings['space']!r}: {error}") from error
     return completed
-
-
-def _check(settings: dict[str, Any]) -> None:
-    """Raises ValueError for the first setting that cannot be used."""
-    _check_names(settings)
-    for key in ("points", "seeds", "tuning_seeds", "max_attempts", "log_every"):
-        if settings[key] < 1:
-            raise ValueError(f"{key} is {settings[key]}; it must be 1 or more")
-    for key in ("steps", "step_hint", "batch_size", "eval_every", "checkpoint_every"):
-        if settings[key] < 1:
-            raise ValueError(f"{key} is {settings[key]}; give 1 or more, or 0 for the default")
-    for key in ("loader_workers", "local.workers"):
-        room, _, inner = key.partition(".")
-        value = settings[room][inner] if inner else settings[room]
-        if value < 0:
-            raise ValueError(f"{key} is {value}; it must be 0 or more")
-    if max(settings["seeds"], settings["tuning_seeds"]) > layout.SEEDS_PER_POINT:
-        raise ValueError(f"more than {layout.SEEDS_PER_POINT} seeds have no directory each")
-    if settings["checkpoint_every"] % settings["eval_every"]:
-        raise ValueError(
-            f"checkpoint_every ({settings['checkpoint_every']}) must be a multiple of eval_every "
-            f"({settings['eval_every']}), so that no evaluation is lost or done twice"
-        )
-    for variant in settings["variants"]:
-        has_temp = "temp" in variants_table.parse(variant)[1]
-        variants_table.check(
-            variant, {"tau": settings["tau"]} if has_temp else {}, settings["kernel"]
-        )
-    workloads_table.check_compute_dtype(settings["compute_dtype"])
-
-
-def _check_names(settings: dict[str, Any]) -> None:
-    name, variants = settings["name"], settings["variants"]
-    if not name or "/" in name or name.startswith("."):
-        raise ValueError(f"name={name!r}: a study needs a name that can be a directory's")
-    if not variants or len(set(variants)) < len(variants):
-        raise ValueError(f"variants={variants}: give each variant once, at least one")
-    for key, allowed in (
-        ("protocol", configs.PROTOCOLS),
-        ("optimizer", configs.OPTIMIZERS),
-        ("launcher", configs.LAUNCHERS),
-    ):
-        if settings[key] not in allowed:
-            raise ValueError(variants_table.unknown(key, settings[key], allowed))
-    if settings["baseline"] not in variants:
-        raise ValueError(
-            f"baseline {settings['baseline']!r} is not among the variants: {', '.join(variants)}"
-        )
-
-
-def is_paper_protocol(settings: dict[str, Any]) -> bool:
-    """Whether a study is the paper's full ViT experiment, so that its table may stand beside."""
-    return (
-        settings["workload"] == "imagenet_vit"
-        and settings["protocol"] == "tune_then_compare"
-        and settings["space"] == "paper_nadamw"
-        and settings["points"] >= 50
-        and settings["seeds"] >= 5
-        and settings["steps"] >= workloads_table.entry("imagenet_vit").step_hint
-        and settings["batch_size"] == workloads_table.entry("imagenet_vit").batch_size
-    )
-
-
-def check_same(study: Study, record: dict[str, Any]) -> None:
-    """Raises ValueError where the study on disk is another one, naming the keys that differ."""
-    stored = record["config"]
-    differing = [
-        f"{key}: {stored.get(key)!r} there, {value!r} now"
-        for key, value in study.settings.items()
-        if key not in _MAY_CHANGE and key not in configs.LAUNCHERS and stored.get(key) != value
-    ]
-    if differing:
-        raise ValueError(
-            f"{study.directory} holds another study of that name ({'; '.join(differing)}). "
-            "Choose another --config.name, or remove the directory"
-        )
 
 
 def from_record(record: dict[str, Any], directory: pathlib.Path) -> Study:

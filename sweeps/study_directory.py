@@ -3,8 +3,8 @@
 import os
 import pathlib
 
-from sweeps import layout, provenance, space
-from sweeps.study import Study, check_same, is_paper_protocol
+from sweeps import layout, provenance, space, study_checks
+from sweeps.study import Study
 from sweeps.trial import Trial
 
 
@@ -26,7 +26,7 @@ def prepare(study: Study) -> None:
         ) from error
     record = layout.read_json_if_there(directory / layout.STUDY)
     if record is not None:
-        check_same(study, record)
+        study_checks.check_same(study.settings, record, directory)
     layout.write_json(
         directory / layout.STUDY,
         {
@@ -36,7 +36,7 @@ def prepare(study: Study) -> None:
             "points": list(study.points),
             "space_sha256": space.sha256(list(study.points)),
             "stages": list(study.stages),
-            "is_paper_protocol": is_paper_protocol(study.settings),
+            "is_paper_protocol": study_checks.is_paper_protocol(study.settings),
             "versions": provenance.versions(),
             "git_commit": provenance.git_commit(),
         },

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from sweeps import optimizers
 from sweeps.trial import Trial
-from workloads import image_workload, spec
+from workloads import devices, spec
 
 Array = jax.Array
 
@@ -65,7 +65,7 @@ class TrainStep:
         self.compilations = 0
         self.compile_s = 0.0
         self._compiled: dict[Any, Any] = {}
-        self._init = jax.jit(self._first_state, out_shardings=image_workload.replicated())
+        self._init = jax.jit(self._first_state, out_shardings=devices.replicated())
 
     def first_state(self, seed: int) -> State:
         """Returns the state before the first update, a function of the seed alone."""
@@ -85,7 +85,7 @@ class TrainStep:
         signature = (jax.tree.structure(shapes), tuple(map(str, jax.tree.leaves(shapes))))
         if signature not in self._compiled:
             started = time.perf_counter()
-            step = jax.jit(self._step, donate_argnums=0, out_shardings=image_workload.replicated())
+            step = jax.jit(self._step, donate_argnums=0, out_shardings=devices.replicated())
             self._compiled[signature] = step.lower(*arguments).compile()
             self.compile_s += time.perf_counter() - started
             self.compilations += 1

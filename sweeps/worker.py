@@ -1,8 +1,8 @@
 """A worker: one process that runs many trials, so that each pays no start-up and no compilation.
 
-`python -m sweeps.worker` reads a JSON line per trial from standard input, {"trial": directory,
-"data_dir": ..., "loader_workers": n}, and writes JSON lines of events to standard output. What a trial prints goes to
-its attempt's log. SIGTERM saves the trial at hand and ends the worker.
+`python -m sweeps.worker` reads JSON lines from standard input, {"trial": directory, "data_dir": ...,
+"loader_workers": n}, and writes JSON lines of events to standard output. What a trial prints goes
+to its attempt's log. SIGTERM saves the trial at hand and ends the worker.
 """
 
 import argparse
@@ -77,6 +77,7 @@ class Worker:
         count = attempt.number - 1
         meta = provenance.meta_data(step_function.workload, record.seed, data_dir)
         layout.write_json(attempt.trial_directory / f"meta_data_{count}.json", meta)
+        provenance.note_hardware(attempt.trial_directory / layout.TRIAL)
         before = step_function.compilations
         run = training.Training(
             record,

@@ -2,16 +2,14 @@
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from workloads import image_queue, image_sources, imagenet, spec, table, vit
+from workloads import devices, image_queue, image_sources, imagenet, spec, table, vit
 
 Array = jax.Array
 _MIXUP = 1  # purpose of a random draw, folded into the step's key
@@ -55,7 +53,7 @@ class ImageWorkload(spec.Workload):
         self._eval_batches: dict[tuple[str, str, int], list[spec.Batch]] = {}
         self._finish = jax.jit(self._finish_batch, static_argnames="train")
         self._eval_step = jax.jit(self._summed_metrics)
-        self._init = jax.jit(self._initial_parameters, out_shardings=replicated())
+        self._init = jax.jit(self._initial_parameters, out_shardings=devices.replicated())
 
     def __str__(self) -> str:
         return self.name
@@ -209,7 +207,7 @@ class ImageWorkload(spec.Workload):
     def _train_queue(
         self, data_rng: Any, data_dir: str, batch_size: int, start_step: int
     ) -> Iterator[spec.Batch]:
-        seed, key = _seed_and_key(data_rng)
+        seed, key = devices.seed_and_key(data_rng)
         stream = image_queue.train_batches(
             self._source("train", data_dir),
             seed=seed,
@@ -220,7 +218,7 @@ class ImageWorkload(spec.Workload):
         )
         with stream:
             for step, batch in enumerate(stream, start_step):
-                yield self._finish(shard(batch), jax.random.fold_in(key, step), train=True)
+                yield self._finish(devices.shard(batch), jax.random.fold_in(key, step), train=True)
 
     def _eval_queue(self, split: str, data_dir: str, batch_size: int) -> Iterator[spec.Batch]:
         stream = image_queue.eval_batches(
@@ -230,7 +228,7 @@ class ImageWorkload(spec.Workload):
         )
         with stream:
             for batch in stream:
-                yield self._finish(shard(batch), jax.random.key(0), train=False)
+                yield self._finish(devices.shard(batch), jax.random.key(0), train=False)
 
     def _finish_batch(self, batch: spec.Batch, key: Array, train: bool) -> spec.Batch:
         """Normalises on the device (images travel as uint8) and mixes training examples.
@@ -292,39 +290,3 @@ class ImageWorkload(spec.Workload):
             yield batch
         if kept is not None:
             self._eval_batches[key] = kept
-
-
-def _seed_and_key(data_rng: Any) -> tuple[int, Array]:
-    """Returns NumPy's seed and JAX's key for a seed (int) or a JAX key."""
-    if isinstance(data_rng, int):
-        return data_rng, jax.random.key(data_rng)
-    words = np.asarray(
-        jax.random.key_data(data_rng)
-        if jnp.issubdtype(data_rng.dtype, jax.dtypes.prng_key)
-        else data_rng
-    )
-    return int.from_bytes(words.astype("<u4").tobytes(), "little"), data_rng
-
-
-@functools.cache
-def mesh() -> Mesh:
-    """Returns the mesh over all devices with the one axis 'batch', as AlgoPerf's."""
-    return Mesh(np.asarray(jax.devices()), ("batch",))
-
-
-def replicated() -> NamedSharding:
-    """Returns the sharding of parameters: a copy on every device."""
-    return NamedSharding(mesh(), PartitionSpec())
-
-
-def shard(batch: dict[str, np.ndarray]) -> spec.Batch:
-    """Returns the batch split over the devices along its first axis.
-
-    Raises ValueError where the batch size is not a multiple of the number of devices.
-    """
-    devices, size = mesh().size, len(batch["targets"])
-    if size % devices:
-        raise ValueError(
-            f"batch size {size} is not a multiple of the {devices} devices; choose one that is"
-        )
-    return jax.device_put(batch, NamedSharding(mesh(), PartitionSpec("batch")))

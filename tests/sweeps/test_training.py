@@ -38,17 +38,27 @@ def test_a_fifty_trial_sweep_compiles_its_train_step_once(make_study, data_dir):
     assert len(norms) > 1
 
 
+POINT = {
+    "learning_rate": 3e-3,
+    "one_minus_beta1": 0.1,
+    "beta2": 0.99,
+    "epsilon": 1e-8,
+    "weight_decay": 0.1,
+    "label_smoothing": 0.1,
+    "dropout_rate": 0.1,
+    "grad_clip": np.inf,
+    "warmup_steps": 0.0,
+    "step_hint": 10.0,
+}
+
+
 def _three_losses(data_dir, variant="laser", **point):
     from attention import registry as variants
 
     workload = registry.make("digits_vit", variants.get(variant))
     step_function = train_step.TrainStep(workload, "nadamw")
     state = step_function.first_state(0)
-    scalars = {
-        "learning_rate": 3e-3, "one_minus_beta1": 0.1, "beta2": 0.99, "epsilon": 1e-8,
-        "weight_decay": 0.1, "label_smoothing": 0.1, "dropout_rate": 0.1, "grad_clip": np.inf,
-        "warmup_steps": 0.0, "step_hint": 10.0, **point,
-    }  # fmt: skip
+    scalars = {**POINT, **point}
     scalars = {name: jax.numpy.float32(value) for name, value in scalars.items()}
     queue = workload._build_input_queue(0, "train", data_dir, 16)
     key = train_step.seed_key(0, train_step.DROPOUT)
@@ -155,3 +165,56 @@ def test_bfloat16_compute_trains(data_dir):
     full = registry.make("digits_vit", variants.get("laser+qk_norm"))
     tokens = full._model.apply({"params": state.params}, batch["inputs"])
     np.testing.assert_allclose(logits, tokens, atol=0.1)
+
+
+def test_full_size_vit_takes_a_step_on_an_imagenet_directory(tmp_path):
+    """ViT-S/16 with LASER: TFRecords, RandAugment, mixup, NAdamW, evaluation; real JPEGs, 8 each."""
+    from attention import registry as variants
+    from workloads import imagenet, tfds_directory, tfds_writer
+
+    rng = np.random.default_rng(0)
+    examples = [
+        {"image": _jpeg(rng), "label": int(label), "file_name": f"{label}.JPEG"}
+        for label in rng.integers(0, 1000, 8)
+    ]
+    for dataset, splits in (
+        (imagenet.IMAGENET, ("train", "validation")),
+        (imagenet.IMAGENET_V2, ("test",)),
+    ):
+        tfds_writer.write_image_dataset(
+            tfds_directory.directory_of(tmp_path, dataset),
+            dataset=dataset,
+            splits=dict.fromkeys(splits, examples),
+            num_classes=1000,
+        )
+    workload = registry.make("imagenet_vit", variants.get("laser"))
+    step_function = train_step.TrainStep(workload, "nadamw")
+    state = step_function.first_state(0)
+    scalars = {name: jax.numpy.float32(value) for name, value in POINT.items()}
+    queue = workload._build_input_queue(0, "train", str(tmp_path), 8)
+    key = train_step.seed_key(0, train_step.DROPOUT)
+    batch = next(queue)
+    assert batch["inputs"].shape == (8, 224, 224, 3)
+    assert batch["targets"].shape == (8, 1000)
+    update = step_function.compile(state, batch, scalars, key)
+    before = jax.tree.map(np.asarray, state.params)
+    state, measured = update(state, batch, scalars, key)
+    # The head starts at zero, so all classes are equally likely.
+    assert float(measured.loss) == pytest.approx(np.log(1000), rel=1e-5)
+    moved = jax.tree.map(lambda a, b: bool((a != b).any()), before, state.params)
+    assert moved["head"]["kernel"]
+    metrics = workload._eval_model_on_split(
+        "validation", 8, 8, state.params, None, key, str(tmp_path)
+    )
+    assert np.isfinite(metrics["loss"])
+    assert metrics["accuracy"] in {count / 8 for count in range(9)}
+
+
+def _jpeg(rng):
+    import cv2
+
+    height, width = rng.integers(200, 400, 2)
+    picture = cv2.resize(
+        rng.integers(0, 256, (9, 9, 3), np.uint8), (int(width), int(height)), interpolation=1
+    )
+    return cv2.imencode(".jpg", picture)[1].tobytes()

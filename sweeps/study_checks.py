@@ -1,0 +1,98 @@
+"""What a study's settings must be, and when two of them are the same study."""
+
+import pathlib
+from typing import Any
+
+from attention import table as variants_table
+from sweeps import config as configs
+from sweeps import layout
+from workloads import table as workloads_table
+
+# Keys that may differ when a study on disk is continued: they add trials or change who runs them.
+_MAY_CHANGE = (
+    "points",
+    "seeds",
+    "variants",
+    "tuning_seeds",
+    "experiment_dir",
+    "data_dir",
+    "loader_workers",
+    "launcher",
+    "max_attempts",
+)
+
+
+def check(settings: dict[str, Any]) -> None:
+    """Raises ValueError for the first setting that cannot be used."""
+    _check_names(settings)
+    for key in ("points", "seeds", "tuning_seeds", "max_attempts", "log_every"):
+        if settings[key] < 1:
+            raise ValueError(f"{key} is {settings[key]}; it must be 1 or more")
+    for key in ("steps", "step_hint", "batch_size", "eval_every", "checkpoint_every"):
+        if settings[key] < 1:
+            raise ValueError(f"{key} is {settings[key]}; give 1 or more, or 0 for the default")
+    for key in ("loader_workers", "local.workers"):
+        room, _, inner = key.partition(".")
+        value = settings[room][inner] if inner else settings[room]
+        if value < 0:
+            raise ValueError(f"{key} is {value}; it must be 0 or more")
+    if max(settings["seeds"], settings["tuning_seeds"]) > layout.SEEDS_PER_POINT:
+        raise ValueError(f"more than {layout.SEEDS_PER_POINT} seeds have no directory each")
+    if settings["checkpoint_every"] % settings["eval_every"]:
+        raise ValueError(
+            f"checkpoint_every ({settings['checkpoint_every']}) must be a multiple of eval_every "
+            f"({settings['eval_every']}), so that no evaluation is lost or done twice"
+        )
+    for variant in settings["variants"]:
+        has_temp = "temp" in variants_table.parse(variant)[1]
+        variants_table.check(
+            variant, {"tau": settings["tau"]} if has_temp else {}, settings["kernel"]
+        )
+    workloads_table.check_compute_dtype(settings["compute_dtype"])
+
+
+def _check_names(settings: dict[str, Any]) -> None:
+    name, variants = settings["name"], settings["variants"]
+    if not name or "/" in name or name.startswith("."):
+        raise ValueError(f"name={name!r}: a study needs a name that can be a directory's")
+    if not variants or len(set(variants)) < len(variants):
+        raise ValueError(f"variants={variants}: give each variant once, at least one")
+    for key, allowed in (
+        ("protocol", configs.PROTOCOLS),
+        ("optimizer", configs.OPTIMIZERS),
+        ("launcher", configs.LAUNCHERS),
+    ):
+        if settings[key] not in allowed:
+            raise ValueError(variants_table.unknown(key, settings[key], allowed))
+    if settings["baseline"] not in variants:
+        raise ValueError(
+            f"baseline {settings['baseline']!r} is not among the variants: {', '.join(variants)}"
+        )
+
+
+def is_paper_protocol(settings: dict[str, Any]) -> bool:
+    """Whether a study is the paper's full ViT experiment, so that its table may stand beside."""
+    return (
+        settings["workload"] == "imagenet_vit"
+        and settings["protocol"] == "tune_then_compare"
+        and settings["space"] == "paper_nadamw"
+        and settings["points"] >= 50
+        and settings["seeds"] >= 5
+        and settings["steps"] >= workloads_table.entry("imagenet_vit").step_hint
+        and settings["batch_size"] == workloads_table.entry("imagenet_vit").batch_size
+    )
+
+
+def check_same(settings: dict[str, Any], record: dict[str, Any], where: pathlib.Path) -> None:
+    """Raises ValueError where the study on disk is another one, naming the keys that differ."""
+    stored = record["config"]
+    differing = [
+        f"{key}: {stored.get(key)!r} there, {value!r} now"
+        for key, value in settings.items()
+        if key not in _MAY_CHANGE and key not in configs.LAUNCHERS and stored.get(key) != value
+    ]
+    if differing:
+        raise ValueError(
+            f"{where} holds another study of that name ({'; '.join(differing)}). "
+            "Choose another --config.name, or remove the directory"
+        )
