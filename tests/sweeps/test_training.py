@@ -168,7 +168,7 @@ def test_bfloat16_compute_trains(data_dir):
 
 
 def test_full_size_vit_takes_a_step_on_an_imagenet_directory(tmp_path):
-    """ViT-S/16 with LASER: TFRecords, RandAugment, mixup, NAdamW, evaluation; real JPEGs, 8 each."""
+    """ViT-S/16 with LASER: TFRecords, RandAugment, mixup, NAdamW, evaluation, on 8 JPEGs."""
     from attention import registry as variants
     from workloads import imagenet, tfds_directory, tfds_writer
 
