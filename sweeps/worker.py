@@ -1,8 +1,8 @@
 """A worker: one process that runs many trials, so that each pays no start-up and no compilation.
 
-`python -m sweeps.worker` reads JSON lines from standard input, {"trial": directory,
-"data_dir": ..., "loader_workers": n}, and writes JSON lines of events to standard output. What a trial prints goes
-to its attempt's log. SIGTERM saves the trial at hand and ends the worker.
+`python -m sweeps.worker` reads JSON lines from standard input: {"trial": directory, "data_dir":
+directory, "loader_workers": n}; it writes JSON lines of events to standard output. What a trial
+prints goes to its attempt's log. SIGTERM saves the trial at hand and ends the worker.
 """
 
 import argparse
