@@ -1,8 +1,8 @@
 """The main job, small: eight attention rows × 3 seeds on digits_vit, after tuning NAdamW.
 
 Command:  make demo   (or: python -m sweeps run --config=digits_vit_demo)
-Time:     about 8 minutes on two CPU cores (8 tuning trials, then 24; 500 steps each).
-Result:   an error table with intervals. On digits every variant ends near 2 to 4 % test error and
+Time:     about 9 minutes on two CPU cores (8 tuning trials, then 24; 500 steps each).
+Result:   an error table with intervals. On digits every variant ends near 2.5 to 4 % test error and
           no row can be told from another with three seeds: a stand-in, not evidence about ImageNet.
 
 8 points of the paper's NAdamW space on standard attention, the best by validation, then that point
