@@ -2,9 +2,9 @@
 
 A library kernel hands its sum back in the inputs' dtype. LASER takes the logarithm of that sum,
 where a relative rounding becomes an absolute error, so this core keeps it in float32. Its own
-backward pass exists for two reasons: hidden entries are cut *after* the product with V, so that
-0·∞ never appears, and each row's cotangent is scaled to 1 before that product, so that
-values up to e^80 cannot overflow whatever the size of the loss.
+backward pass scales each row's cotangent to 1 before its product with V, so that values up to e^80
+never overflow to ∞ (times a weight of 0: NaN) whatever the size of the loss; and it runs every
+product in the inputs' dtype with float32 accumulation.
 """
 
 import functools
@@ -39,7 +39,7 @@ def probabilities(
     """Returns softmax(scale·QKᵀ + bias) over what is visible, float32, shape [..., H, T, S].
 
     query [..., T, H, D], key [..., S, H, D]; bias and visible broadcast to [..., H, T, S].
-    Hidden entries are exactly 0, in a row that sees nothing too.
+    Hidden entries are exactly 0; a row that sees nothing is uniform, and its caller discards it.
     """
     wide = accumulator(query.dtype)
     logits = settings.scale * jnp.einsum(
@@ -51,10 +51,10 @@ def probabilities(
     )
     if bias is not None:
         logits = logits + bias.astype(wide)
-    if visible is None:
-        return jax.nn.softmax(logits, axis=-1)
-    logits = jnp.where(visible, logits, jnp.finfo(wide).min)
-    return jnp.where(visible, jax.nn.softmax(logits, axis=-1), 0)
+    if visible is not None:
+        # The lowest number, not −∞: a row that sees nothing stays finite, and so do its gradients.
+        logits = jnp.where(visible, logits, jnp.finfo(wide).min)
+    return jax.nn.softmax(logits, axis=-1)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -87,12 +87,12 @@ def _forward(settings, query, key, value, bias, visible, multiplier):  # type: i
         preferred_element_type=accumulator(value.dtype),
     )
     # Weights stay float32: rounded to bfloat16 they took dQ from 3.4e-3 to 4.2e-3.
-    residuals = (query, key, value, bias, visible, multiplier, weights)
+    residuals = (query, key, value, bias, multiplier, weights)
     return total, residuals
 
 
 def _backward(settings, residuals, cotangent):  # type: ignore[no-untyped-def]
-    query, key, value, bias, visible, multiplier, weights = residuals
+    query, key, value, bias, multiplier, weights = residuals
     wide, narrow = accumulator(value.dtype), value.dtype
     einsum = functools.partial(
         jnp.einsum, precision=settings.precision, preferred_element_type=wide
@@ -104,8 +104,6 @@ def _backward(settings, residuals, cotangent):  # type: ignore[no-untyped-def]
     weight_bar = einsum("...thd,...shd->...hts", (cotangent / row).astype(narrow), value)
     if multiplier is not None:
         weight_bar = weight_bar * multiplier
-    if visible is not None:
-        weight_bar = jnp.where(visible, weight_bar, 0)
     # p∘(X − Σ p∘X), as p∘X − p·Σ p∘X: p∘X is bounded by the row's sum where X alone is not.
     product = weights * weight_bar
     logit_bar = product - weights * jnp.sum(product, axis=-1, keepdims=True)

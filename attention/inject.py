@@ -112,7 +112,6 @@ def _around(
             bias=settings.get("bias"),
             is_causal=False,
         ),
-        exact_sums=False,
         span=shift.LIBRARY_SPAN,
         sums_to_one=not drops,
     )

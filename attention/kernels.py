@@ -35,25 +35,47 @@ class Problem(NamedTuple):
 class Kernel(NamedTuple):
     """`call(problem, value)` returns the weighted sum of value [..., S, H, Dv].
 
-    exact_sums: sums come back in float32 and any value width is allowed. span: the widest
-    channel, in nats, whose centred exponentials survive the kernel's backward pass.
+    span: the widest channel, in nats, whose centred exponentials survive its backward pass.
     """
 
     call: Callable[[Problem, Array], Array]
-    exact_sums: bool
     span: float
 
 
 def _xla(problem: Problem, value: Array) -> Array:
-    return core.weighted_sum(
-        core.Settings(problem.scale, problem.precision),
-        problem.query,
-        problem.key,
-        value,
-        problem.bias,
-        problem.visible.pairs,
-        problem.dropout,
+    arrays = _vary_together(
+        problem.query, problem.key, value, problem.bias, problem.visible.pairs, problem.dropout
     )
+    return core.weighted_sum(core.Settings(problem.scale, problem.precision), *arrays)
+
+
+def _vary_together(*arrays: Array | None) -> list[Array | None]:
+    """Returns the arrays varying over the same axes of a shard_map; elsewhere, as they are.
+
+    A function with a backward pass of its own must return gradients that vary as its inputs do,
+    and the gradient of a shared bias or key would vary over the axes of a sharded query.
+    """
+    axes = frozenset[str]().union(*(_varying(array) for array in arrays if array is not None))
+    return [
+        None if array is None else _made_varying(array, axes - _varying(array)) for array in arrays
+    ]
+
+
+def _varying(array: Array) -> frozenset[str]:
+    """Returns the shard_map axes an array varies over (JAX 0.7 calls them vma)."""
+    kind = jax.typeof(array)
+    manual = getattr(kind, "manual_axis_type", None)
+    return frozenset(getattr(kind, "vma", ()) if manual is None else manual.varying)
+
+
+def _made_varying(array: Array, axes: frozenset[str]) -> Array:
+    if not axes:
+        return array
+    if hasattr(jax.lax, "pcast"):
+        return jax.lax.pcast(array, tuple(axes), to="varying")
+    pvary = getattr(jax.lax, "pvary")  # noqa: B009  (gone from JAX 0.10)
+    varying: Array = pvary(array, tuple(axes))
+    return varying
 
 
 def _library(implementation: Literal["xla", "cudnn"], problem: Problem, value: Array) -> Array:
@@ -71,11 +93,15 @@ def _library(implementation: Literal["xla", "cudnn"], problem: Problem, value: A
         array = array.reshape((1,) * (len(batch) + 3 - array.ndim) + array.shape)
         return merge(jnp.broadcast_to(array, (*batch, heads, queries, keys)))
 
+    bias = problem.bias
+    if bias is not None:
+        # A row of −∞ is NaN in the library's softmax; of the lowest number it is not.
+        bias = jnp.maximum(bias, jnp.finfo(bias.dtype).min)
     result = jax.nn.dot_product_attention(
         merge(problem.query),
         merge(problem.key),
         merge(value.astype(problem.key.dtype)),
-        bias=whole(problem.bias),
+        bias=whole(bias),
         mask=None if problem.mask is None else whole(problem.mask.astype(bool)),
         scale=problem.scale,
         is_causal=problem.is_causal,
@@ -117,9 +143,9 @@ def _refuse_what_jax_nn_lacks(name: str, problem: Problem, value: Array) -> None
 
 
 KERNELS: dict[str, Kernel] = {
-    "xla": Kernel(_xla, exact_sums=True, span=shift.OWN_SPAN),
-    "jax_xla": Kernel(_jax_xla, exact_sums=False, span=shift.LIBRARY_SPAN),
-    "cudnn": Kernel(_cudnn, exact_sums=False, span=shift.LIBRARY_SPAN),
+    "xla": Kernel(_xla, span=shift.OWN_SPAN),
+    "jax_xla": Kernel(_jax_xla, span=shift.LIBRARY_SPAN),
+    "cudnn": Kernel(_cudnn, span=shift.LIBRARY_SPAN),
 }
 
 

@@ -34,8 +34,8 @@ def attend(
 
     Arguments as in `attention.standard.attend`. A query that sees no key, or whose weights
     dropout removed altogether, returns 0 and passes no gradient. Exact to rounding while a
-    channel's valid values span at most 80 nats (60 through library kernels); beyond that, values
-    more than 70 nats below the maximum count as 70 below.
+    channel's valid values span at most 75 nats; beyond that, values more than 75 nats below the
+    maximum may count as 75 below.
 
     Raises ValueError for float16 (its window of 16 nats gives NaN at values of size 4), for
     shapes that do not fit, and for what `kernel` cannot do.
@@ -58,7 +58,6 @@ def attend(
         lambda values: chosen.call(posed, values),
         value,
         posed.visible,
-        exact_sums=chosen.exact_sums,
         span=chosen.span,
         sums_to_one=posed.dropout is None,
     )
@@ -69,7 +68,6 @@ def log_mean_exp(
     value: Array,
     visible: Visibility,
     *,
-    exact_sums: bool,
     span: float,
     sums_to_one: bool = True,
 ) -> Array:
@@ -77,13 +75,13 @@ def log_mean_exp(
 
     value [..., S, H, D]; the result is [..., T, H, D] in value's dtype. `weighted_sum` receives
     its argument in value's dtype, with one more channel (of ones, to learn Σ a) unless
-    `sums_to_one`. `exact_sums` and `span` are the kernel's (`kernels.Kernel`).
+    `sums_to_one`. `span` is the kernel's (`kernels.Kernel`).
 
     Raises ValueError for float16.
     """
     refuse_float16(value.dtype)
     wide = value.astype(core.accumulator(value.dtype))
-    precise = exact_sums and value.dtype == wide.dtype
+    precise = value.dtype == wide.dtype
     shifted = shift.choose(wide, visible.keys, span)
     exponential = shift.exponentiate(wide, visible.keys, shifted, precise=precise)
     if sums_to_one:

@@ -39,7 +39,7 @@ def pose(
         scale = query.shape[-1] ** -0.5
     elif not isinstance(scale, numbers.Real):
         # A learned or traced scale cannot be compiled in; on the query it is the same product.
-        query, scale = query * scale, 1.0
+        query, scale = (query * scale).astype(dtype), 1.0
     queries, keys, heads = query.shape[-3], key.shape[-3], query.shape[-2]
     for name, array in (("mask", mask), ("bias", bias)):
         _check_broadcasts(name, array, (*query.shape[:-3], heads, queries, keys))

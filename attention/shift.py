@@ -10,8 +10,8 @@ near 1: at initialisation (values of size 0.1) that form loses 20 % in bfloat16.
 only, so that padding and the future cannot push it away. c = min(mean, min + log 16): 1 + A·expm1
 stays above 1/16, which bounds the rounding of rows that see only values below the mean.
 
-Where a channel spans more than the form can hold, exponents are taken below the maximum and
-floored. That floor is the only approximation here.
+Where a channel spans more than the form can hold, exponents are taken from the maximum downwards
+and floored at 75 nats below it (max form). That floor is the only approximation here.
 
 Between 4 and 80 nats from c, float32 itself is too coarse (ulp(70) = 7.6e-6): the rounding of
 V − c and of the logarithm are both recovered, by TwoSum and by one Newton step.
@@ -29,17 +29,18 @@ Array = jax.Array
 OWN_SPAN = 80.0
 # Library kernels multiply exp(max − c) by the raw cotangent, in masked entries too.
 LIBRARY_SPAN = 60.0
-# In the max form 1/S reaches exp(70) = 2.5e30, which leaves room for cotangents up to 1e8.
-FLOOR = -70.0
-# exp(FLOOR)·1e-6, still a normal float32: a sum below it comes from weights that dropout removed.
-_SMALLEST = math.exp(FLOOR) * 1e-6
+# The max form's exponents run from FLOOR to CEILING, 75 nats around 1: all of it below 1 would let
+# 1/S reach e^75, and with attention dropout or cotangents of 1e4 the gradient overflows.
+CEILING, FLOOR = 35.0, -40.0
+# A sum below this comes from weights that dropout removed; still a normal float32.
+_SMALLEST = 1e-36
 _LOG_K = math.log(16.0)
 # Below |y| = 4 a float32 logarithm is exact to 1.2e-7, as good as the Newton step's own noise.
 _NEWTON_FROM = 4.0
 
 
 class Shift(NamedTuple):
-    """One constant per channel, [..., 1, H, D] float32, and where it is the maximum."""
+    """One constant per channel, [..., 1, H, D] float32, and where it serves the max form."""
 
     constant: Array
     is_max: Array
@@ -64,11 +65,11 @@ def choose(value: Array, keys: Array | None, span: float) -> Shift:
         low, high = (jnp.where(count > 0, extreme, 0) for extreme in (low, high))
     centre = jnp.minimum(mean, low + _LOG_K)
     is_max = high - centre > span
-    return Shift(jnp.where(is_max, high, centre), is_max)
+    return Shift(jnp.where(is_max, high - CEILING, centre), is_max)
 
 
 def exponentiate(value: Array, keys: Array | None, shift: Shift, *, precise: bool) -> Array:
-    """Returns expm1(V − c), or exp(V − m) in channels of the max form; 0 for invalid keys.
+    """Returns expm1(V − c), or exp(V − c) in channels of the max form; 0 for invalid keys.
 
     `precise` recovers the rounding of V − c, for float32 results.
     """

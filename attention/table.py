@@ -117,9 +117,13 @@ def check_tau(tau: object) -> float:
             f"tau={tau!r} is not a Python number: τ is part of a variant's identity and is "
             "compiled in, so it cannot be an array or a traced value"
         )
+    try:
+        tau = float(tau)
+    except OverflowError:
+        tau = math.inf
     if not (math.isfinite(tau) and tau > 0):
         raise ValueError(f"tau={tau!r}: logits are divided by τ·√D, so τ must be finite and > 0")
-    return float(tau)
+    return tau
 
 
 def check_kernel(kernel: str, *, platform: str, dtype: str, head_size: int) -> None:

@@ -104,6 +104,11 @@ class Variant:
                 key = modifiers.QKNorm(name="key_ln")(key)
             if "per_dim_temp" in self.modifiers:
                 query = modifiers.PerDimTemp(name="per_dim_temp")(query)
+        except flax_errors.NameInUseError as error:
+            raise ValueError(
+                f"the host already has what {self.name} adds ({error}); drop the modifier, or the "
+                "host's own normalisation (normalize_qk=True)"
+            ) from error
         except flax_errors.CallCompactUnboundModuleError as error:
             raise ValueError(
                 f"{self.name} has learned factors and can only be called inside a Flax module: "

@@ -60,20 +60,51 @@ def test_paper_snippet_reproduces_its_error_and_ours_does_not():
     assert measured[0.1][1] <= 3.0e-3
 
 
-@pytest.mark.parametrize("vs", [0.1, 1.0])
-@pytest.mark.parametrize("gap", [40.0, 70.0])
-def test_future_maximum_in_float32(vs, gap):
+@pytest.mark.parametrize(
+    ("kernel", "vs", "gap"),
+    [
+        *[("xla", vs, gap) for vs in (0.1, 1.0) for gap in (40.0, 66.0, 70.0)],
+        *[("jax_xla", 0.1, gap) for gap in (40.0, 66.0, 70.0)],
+        # At gap 70 these channels span more than 75 nats, where the max form's floor acts.
+        *[("jax_xla", 1.0, gap) for gap in (40.0, 66.0)],
+    ],
+)
+def test_future_maximum_in_float32(kernel, vs, gap):
     """A future token far above everything a query sees costs neither output nor gradients."""
     query, key, value, cotangent = _inputs((192, 2, 64), 1.0, vs, seed=1)
     value = value.at[-1].add(gap)
     mask = np.tril(np.ones((192, 192), bool))
     reference = oracle.attend("laser", query, key, value, cotangent, mask=mask)
-    output, gradients = _run("laser", (query, key, value, cotangent), is_causal=True)
+    arrays = (query, key, value, cotangent)
+    output, gradients = _run("laser", arrays, is_causal=True, kernel=kernel)
     assert oracle.relative_error(output, reference.output) <= 2e-6
     for ours, theirs in zip(gradients, reference.gradients, strict=True):
         assert oracle.relative_error(ours, theirs) <= 3e-6
     # The rows that do not see it must be right by themselves, not only in the norm of all.
     assert np.abs(output[:-1] - reference.output[:-1]).max() <= 2e-6
+
+
+@pytest.mark.parametrize("gap", [-40.0, -70.0])
+def test_future_minimum_in_float32(gap):
+    """c follows the minimum: V − c and the logarithm near 70 must not round to ulp(70) = 7.6e-6."""
+    query, key, value, cotangent = _inputs((192, 2, 64), 1.0, 1.0, seed=1)
+    value = value.at[-1].add(gap)
+    mask = np.tril(np.ones((192, 192), bool))
+    reference = oracle.attend("laser", query, key, value, cotangent, mask=mask)
+    output = laser.attend(query, key, value, is_causal=True)
+    assert np.abs(output[:-1] - reference.output[:-1]).max() <= 1.5e-6
+
+
+def test_large_cotangents_in_the_widest_centred_channel():
+    """exp(75) times a cotangent of 1e6 is beyond float32; the gradients are not."""
+    arrays = _inputs((24, 2, 16), 1.0, 0.1, seed=2)
+    arrays[2] = arrays[2].at[-1].add(75.0)
+    arrays[3] = 1e6 * arrays[3]
+    mask = np.tril(np.ones((24, 24), bool))
+    reference = oracle.attend("laser", *arrays, mask=mask)
+    _, gradients = _run("laser", arrays, is_causal=True)
+    for ours, theirs in zip(gradients, reference.gradients, strict=True):
+        assert oracle.relative_error(ours, theirs) <= 3e-6
 
 
 @pytest.mark.parametrize("gap", [100.0, 1e3, -100.0])
@@ -113,17 +144,29 @@ def test_finite_at_every_gap(kernel, dtype, gap, where):
             assert np.isfinite(np.asarray(array, np.float32)).all()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("size", [1.0, 1e6, 1e12])
+def test_steep_losses_and_dropout_stay_finite_in_the_max_form(dtype, size):
+    """Values of 1e6, a loss of squares and more, half of the weights dropped."""
+    arrays = _inputs((10, 2, 8), 4.0, 1e6, dtype, seed=3)
+    for settings in ({}, {"dropout_rng": jax.random.key(0), "dropout_rate": 0.5}):
+        output, _ = _run("laser", arrays, **settings)
+        steep = [*arrays[:3], 2 * output + size * arrays[3]]
+        for array in _run("laser", steep, **settings)[1]:
+            assert np.isfinite(np.asarray(array, np.float32)).all()
+
+
 @pytest.mark.parametrize("mixer", ["standard", "laser"])
 @pytest.mark.parametrize("kernel", ["xla", "jax_xla"])
-@pytest.mark.parametrize("as_bias", [False, True])
+@pytest.mark.parametrize("as_bias", ["mask", "lowest", "-inf"])
 def test_rows_that_see_nothing_return_zero_and_pass_nothing(mixer, kernel, as_bias):
     arrays = _inputs((16, 2, 8), 1.0, 1.0, seed=5)
     mask = np.ones((16, 16), bool)
     mask[3] = mask[9] = False
     mask[:, 5] = False
     settings = {"mask": mask}
-    if as_bias:
-        minimum = jnp.finfo(jnp.float32).min
+    if as_bias != "mask":
+        minimum = -jnp.inf if as_bias == "-inf" else jnp.finfo(jnp.float32).min
         settings = {"bias": jnp.where(mask, 0.0, minimum).astype(jnp.float32)}
     output, (query_bar, key_bar, value_bar) = _run(mixer, arrays, kernel=kernel, **settings)
     assert not np.asarray(output)[[3, 9]].any()
@@ -186,7 +229,7 @@ def test_float16_laser_is_refused():
 
 def test_float64_is_kept():
     # jax.enable_x64 is its name since 0.8; AlgoPerf's 0.7.0 has it among the experiments.
-    enable = getattr(jax, "enable_x64", None) or jax.experimental.enable_x64
+    enable = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
     with enable(True):
         query, key, value, cotangent = _inputs((20, 2, 8), 1.0, 1.0, "float64")
         output = laser.attend(query, key, value)

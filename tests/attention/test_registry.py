@@ -151,6 +151,7 @@ def test_order_of_modifiers_does_not_matter():
         (lambda: registry.get("laser+temp", tau=0.0), "> 0"),
         (lambda: registry.get("laser+temp", tau=-1), "> 0"),
         (lambda: registry.get("laser+temp", tau=float("nan")), "finite"),
+        (lambda: registry.get("laser+temp", tau=10**400), "finite"),
         (lambda: registry.get("laser+temp", tau=jnp.ones(())), "compiled in"),
         (lambda: registry.get("laser", kernel="flash"), "unknown kernel 'flash'.*xla, jax_xla"),
     ],
@@ -164,6 +165,8 @@ def test_variant_refuses_what_it_has_not(inputs):
     query = inputs.reshape(3, 7, 2, 8)
     with pytest.raises(ValueError, match="inside a Flax module"):
         registry.get("laser+qk_norm")(query, query, query)
+    with pytest.raises(ValueError, match="already has what laser.qk_norm adds"):
+        _host(registry.get("laser+qk_norm"), normalize_qk=True).init(jax.random.key(0), inputs)
     with pytest.raises(ValueError, match="sow_weights"):
         _host(registry.get("laser")).init(jax.random.key(0), inputs, sow_weights=True)
 

@@ -100,6 +100,22 @@ def baseline(data_dir):
     return losses
 
 
+def test_dropout_differs_from_step_to_step_and_by_seed(data_dir):
+    workload = registry.make("digits_vit")
+    step_function = train_step.TrainStep(workload, "nadamw")
+    batch = next(workload._build_input_queue(0, "train", data_dir, 16))
+    point = {**POINT, "learning_rate": 0.0, "dropout_rate": 0.5}
+    scalars = {name: jax.numpy.float32(value) for name, value in point.items()}
+    norms = []
+    for seed in (0, 1):
+        state, key = step_function.first_state(0), train_step.seed_key(seed, train_step.DROPOUT)
+        for _ in range(2):
+            update = step_function.compile(state, batch, scalars, key)
+            state, measured = update(state, batch, scalars, key)
+            norms.append(float(measured.grad_norm))
+    assert len(set(norms)) == 4
+
+
 def test_eight_devices_give_the_losses_of_one(data_dir, environment):
     """Data-parallel over 8 forced CPU devices: equal within rounding."""
     folder = os.path.dirname(__file__)
