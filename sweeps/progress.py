@@ -22,6 +22,7 @@ class Progress:
         self._running: dict[str, tuple[Trial, str]] = {}
         self._steps_left: dict[str, int] = {}
         self._rates: list[float] = []
+        self._at_once = 0
         self.compilations = 0
 
     def __enter__(self) -> "Progress":
@@ -69,6 +70,7 @@ class Progress:
     def started(self, trial: Trial, slot: int) -> None:
         """A worker got a trial."""
         self._running[trial.path] = trial, "starting"
+        self._at_once = max(self._at_once, len(self._running))
         if self._live is None:
             self.say(f"{trial.path} started on worker {slot}")
         self._update()
@@ -117,7 +119,7 @@ class Progress:
         if not self._rates or not self._steps_left:
             return ""
         rate = sorted(self._rates)[len(self._rates) // 2]
-        seconds = rate * sum(self._steps_left.values()) / max(1, len(self._running))
+        seconds = rate * sum(self._steps_left.values()) / max(1, self._at_once)
         return f", about {_duration(seconds)} left in this stage"
 
     def _update(self) -> None:
