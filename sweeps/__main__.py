@@ -19,7 +19,10 @@ then: python -m analysis table experiments/five_seeds
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs a command. Returns 0; 1 where a trial failed; 2 for bad input; 130 if interrupted."""
+    """Runs a command.
+
+    Returns 0; 1 where a trial has not finished; 2 for bad input; 130 if interrupted.
+    """
     options, rest = _parser().parse_known_args(arguments)
     try:
         checkout.check()
@@ -34,6 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"python -m sweeps: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -115,7 +120,7 @@ def _drive(resolved: "object") -> int:
     summary = ", ".join(f"{count} {state}" for state, count in counts.items())
     print(f"{resolved.directory}: {summary}; {shown.compilations} train steps compiled or loaded")
     print(f"table: python -m analysis table {resolved.directory}")
-    return 1 if counts.get("failed") else 0
+    return 1 if set(counts) - {"done", "diverged"} else 0
 
 
 def _status(options: argparse.Namespace) -> int:

@@ -75,7 +75,7 @@ def parse(name: str, overrides: list[str]) -> ml_collections.ConfigDict:
     try:
         values(argv)
         config = values.config
-    except (AttributeError, KeyError, TypeError, ValueError, flags.Error) as error:
+    except (AttributeError, LookupError, TypeError, ValueError, flags.Error) as error:
         raise ValueError(_explain(path, overrides, error)) from error
     if not isinstance(config, ml_collections.ConfigDict):
         raise ValueError(f"{path}: get_config() must return sweeps.config.base(), changed")

@@ -1,5 +1,6 @@
 """The crew: worker processes at work on a study's trials, and what happens when one dies."""
 
+import contextlib
 import queue
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from sweeps.trial import Trial
 _POLL_S = 0.5
 # How often trials that another driver's workers hold are looked at.
 _LOOK_S = 5.0
+_SAVE_S = 600.0
 
 
 class Interrupted(Exception):  # noqa: N818  (an order to stop, not an error)
@@ -41,14 +43,14 @@ class Crew:
         self.elsewhere: list[Trial] = []
         # Failures before this run: running again is a person's wish to try them once more.
         self._earlier: dict[str, int] = {}
+        self._unclaimed: dict[str, int] = {}
         self._looked = 0.0
 
     def run(self, trials: list[Trial]) -> None:
         """Returns when every trial is finished. Raises Interrupted when told to stop."""
         for trial in trials:
             state = status.read(self.root / trial.path)["state"]
-            if state == "failed":
-                self._earlier[trial.path] = attempts.fruitless(self.root / trial.path)
+            self._earlier[trial.path] = attempts.fruitless(self.root / trial.path)
             if state not in ("done", "diverged"):
                 self.schedule.add([trial])
         for slot in range(min(self.workers.size, len(self.schedule.pending))):
@@ -96,12 +98,19 @@ class Crew:
             self.at_hand.pop(slot)
             self.idle.add(slot)
             self.schedule.gave_up(trial.program, slot)
+            if not event.get("claimed", True):
+                # Nothing of this failure is on disk, so it is counted here.
+                self._unclaimed[trial.path] = self._unclaimed.get(trial.path, 0) + 1
             self._ended(trial, event["outcome"], event.get("error"))
 
     def _ended(self, trial: Trial, outcome: str, error: str | None) -> None:
         if outcome in ("claimed elsewhere", "lost"):
             self.elsewhere.append(trial)
             self.progress.ended(trial, outcome, None)
+            return
+        if outcome == "preempted":  # by somebody else than this driver: it goes on
+            self.progress.ended(trial, outcome, None)
+            self.schedule.put_back(trial)
             return
         if outcome == "failed" and self.may_retry(trial):
             self.progress.ended(trial, "failed, will be tried again", error)
@@ -132,7 +141,8 @@ class Crew:
         if status.read(directory)["state"] not in ("done", "diverged"):
             if not self.may_retry(trial):
                 reason = f"{reason} {attempts.fruitless(directory)} times at the same step"
-                status.write(directory, "failed", reason=reason)
+                with contextlib.suppress(OSError):
+                    status.write(directory, "failed", reason=reason)
             self._ended(trial, "failed", reason)
 
     def _start(self, slot: int) -> None:
@@ -156,13 +166,17 @@ class Crew:
     def _stop(self) -> None:
         self.progress.say("stopping: workers save the trials at hand")
         self.workers.terminate()
-        deadline = time.monotonic() + 60
+        # A compilation or a full evaluation may have to end first.
+        deadline = time.monotonic() + _SAVE_S
         while self.at_hand and time.monotonic() < deadline:
             try:
                 slot, event = self.workers.events.get(timeout=_POLL_S)
             except queue.Empty:
                 continue
             self._handle(slot, event)
+        if self.at_hand:
+            left = ", ".join(trial.path for trial in self.at_hand.values())
+            self.progress.say(f"not saved within {_SAVE_S:.0f} s, back to its checkpoint: {left}")
         raise Interrupted
 
     def may_retry(self, trial: Trial) -> bool:
@@ -170,6 +184,7 @@ class Crew:
         directory = self.root / trial.path
         retry = bool(attempts.last_error(directory).get("retry", True))
         failures = attempts.fruitless(directory) - self._earlier.get(trial.path, 0)
+        failures += self._unclaimed.get(trial.path, 0)
         return retry and failures < self.study.settings["max_attempts"]
 
     def close(self) -> None:

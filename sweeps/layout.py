@@ -103,5 +103,5 @@ def read_json_if_there(path: str | os.PathLike[str]) -> Any | None:
     """Returns the JSON in `path`, or None where there is no such file."""
     try:
         return read_json(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None

@@ -7,7 +7,6 @@ server's clock).
 """
 
 import dataclasses
-import json
 import os
 import pathlib
 import shutil
@@ -74,9 +73,13 @@ def claim(trial_directory: pathlib.Path, **record: Any) -> Attempt | None:
     folder = trial_directory / layout.ATTEMPTS
     folder.mkdir(parents=True, exist_ok=True)
     draft = folder / f".{uuid.uuid4().hex}"
-    draft.mkdir()
-    (draft / HEARTBEAT).touch()
-    (draft / LEASE).write_text(json.dumps({**_identity(), **record}, indent=2) + "\n")
+    try:
+        draft.mkdir()
+        (draft / HEARTBEAT).touch()
+        layout.write_json(draft / LEASE, {**_identity(), **record})
+    except OSError:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
     try:
         # Never replaces: a directory that holds a lease is not empty.
         os.rename(draft, folder / str(number + 1))
@@ -90,7 +93,10 @@ def is_alive(attempt: pathlib.Path) -> bool:
     """Whether the attempt's worker still runs, as far as can be known from here."""
     if (attempt / OUTCOME).exists():
         return False
-    lease = layout.read_json_if_there(attempt / LEASE)
+    try:
+        lease = layout.read_json_if_there(attempt / LEASE)
+    except ValueError:  # cut short by a crash of the host: claims appear whole otherwise
+        return False
     if lease is None:
         return False
     identity = _identity()

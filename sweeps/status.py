@@ -28,9 +28,12 @@ def read(directory: pathlib.Path) -> dict[str, Any]:
     status = layout.read_json_if_there(directory / layout.STATUS)
     if status is None:
         return {"state": "pending", "reason": None, "global_step": 0, "preemption_count": 0}
-    if status["state"] == "running":
+    if status["state"] in ("running", "failed"):
         attempt = directory / layout.ATTEMPTS / str(lease.latest(directory))
-        if not lease.is_alive(attempt):
+        alive = lease.is_alive(attempt)
+        if status["state"] == "failed":  # a new attempt says so only when it has begun to train
+            return {**status, "state": "running"} if alive else dict(status)
+        if not alive:
             reason = f"interrupted at step {status['global_step']}"
             return {**status, "state": "pending", "reason": reason}
     return dict(status)

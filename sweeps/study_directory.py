@@ -27,6 +27,12 @@ def prepare(study: Study) -> None:
     record = layout.read_json_if_there(directory / layout.STUDY)
     if record is not None:
         study_checks.check_same(study.settings, record, directory)
+        common = min(len(record["points"]), len(study.points))
+        if list(study.points[:common]) != record["points"][:common]:
+            raise ValueError(
+                f"{directory}: space {study.settings['space']!r} gives other points than when the "
+                "study began. Choose another --config.name, or restore the space"
+            )
     layout.write_json(
         directory / layout.STUDY,
         {

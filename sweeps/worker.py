@@ -42,7 +42,7 @@ class Worker:
         if status.read(directory)["state"] in ("done", "diverged"):
             self.report("end", trial=name, outcome="already finished")
             return
-        outcome, error = "claimed elsewhere", None
+        outcome, error, attempt = "claimed elsewhere", None, None
         try:
             attempt = lease.claim(directory)
             if attempt is not None:
@@ -50,7 +50,11 @@ class Worker:
                     outcome, error = self._outcome(attempt, name, data_dir)
         except OSError as problem:  # a full or vanished disk must not take the worker along
             outcome, error = "failed", f"{type(problem).__name__}: {problem}"
-        self.report("end", trial=name, outcome=outcome, error=error)
+        claimed = attempt is not None or outcome != "failed"
+        self.report("end", trial=name, outcome=outcome, error=error, claimed=claimed)
+        if attempt is not None and not (attempt.directory / lease.OUTCOME).exists():
+            # The lease could not be given back; only the end of this process does it.
+            os._exit(1)
 
     def _outcome(self, attempt: lease.Attempt, name: str, data_dir: str) -> tuple[str, str | None]:
         from sweeps import training
@@ -60,6 +64,7 @@ class Worker:
         except training.Preempted:
             outcome = "preempted"
         except lease.LostError as lost:
+            attempt.end("lost")
             return "lost", str(lost)
         except Exception as problem:  # whatever it is, the study goes on around this trial
             return "failed", _record_failure(attempt, problem)

@@ -12,7 +12,8 @@ import numpy as np
 from workloads import devices, image_queue, image_sources, imagenet, spec, table, vit
 
 Array = jax.Array
-_MIXUP = 1  # purpose of a random draw, folded into the step's key
+# Purpose of a random draw, folded into the seed's key before the step; training has 1 and 3.
+_MIXUP = 2
 _CACHE_BYTES = 2**28
 
 
@@ -208,6 +209,7 @@ class ImageWorkload(spec.Workload):
         self, data_rng: Any, data_dir: str, batch_size: int, start_step: int
     ) -> Iterator[spec.Batch]:
         seed, key = devices.seed_and_key(data_rng)
+        purpose = jax.random.fold_in(key, _MIXUP)
         stream = image_queue.train_batches(
             self._source("train", data_dir),
             seed=seed,
@@ -218,7 +220,9 @@ class ImageWorkload(spec.Workload):
         )
         with stream:
             for step, batch in enumerate(stream, start_step):
-                yield self._finish(devices.shard(batch), jax.random.fold_in(key, step), train=True)
+                yield self._finish(
+                    devices.shard(batch), jax.random.fold_in(purpose, step), train=True
+                )
 
     def _eval_queue(self, split: str, data_dir: str, batch_size: int) -> Iterator[spec.Batch]:
         stream = image_queue.eval_batches(
@@ -241,7 +245,7 @@ class ImageWorkload(spec.Workload):
         targets = batch["targets"]
         alpha = self._data.mixup_alpha
         if train and alpha:
-            weight = jax.random.beta(jax.random.fold_in(key, _MIXUP), alpha, alpha)
+            weight = jax.random.beta(key, alpha, alpha)
             targets = jax.nn.one_hot(targets, self._data.num_classes)
             inputs, targets = (
                 weight * array + (1 - weight) * jnp.roll(array, 1, axis=0)

@@ -31,6 +31,11 @@ class LocalWorkers:
         cores = sorted(os.sched_getaffinity(0))
         automatic = len(self._accelerators) or min(len(cores), _MOST_CPU_WORKERS)
         self.size = settings["workers"] or automatic
+        if settings["pin"] and 0 < len(self._accelerators) < self.size:
+            raise ValueError(
+                f"local.workers is {self.size}, but there are {len(self._accelerators)} "
+                "accelerators: give at most one worker each, or local.pin=False"
+            )
         self._pin, self._cores, self._log = settings["pin"], cores, log
         self.events: queue.Queue[tuple[int, dict[str, Any] | None]] = queue.Queue()
         self._processes: dict[int, subprocess.Popen[str]] = {}
@@ -54,7 +59,9 @@ class LocalWorkers:
 
     def _cores_of(self, slot: int) -> list[int]:
         """Returns the slot's share of the cores; more workers than cores share them in turn."""
-        return self._cores[slot :: self.size] or [self._cores[slot % len(self._cores)]]
+        # Equal shares: XLA's reductions depend on the number of threads.
+        share = max(1, len(self._cores) // self.size)
+        return self._cores[slot :: self.size][:share] or [self._cores[slot % len(self._cores)]]
 
     def _environment(self, slot: int) -> dict[str, str]:
         environment = {**_MALLOC, **os.environ}
@@ -69,7 +76,8 @@ class LocalWorkers:
     def _listen(self, slot: int, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            self.events.put((slot, json.loads(line)))
+            with contextlib.suppress(ValueError):  # cut short: its writer was killed
+                self.events.put((slot, json.loads(line)))
         process.wait()
         self.events.put((slot, None))
 
@@ -87,8 +95,9 @@ class LocalWorkers:
             if process.poll() is None:
                 process.terminate()
 
-    def close(self, timeout: float = 60.0) -> None:
-        """Ends idle workers by closing their input; kills what has not ended in `timeout` s."""
+    def close(self, timeout: float = 120.0) -> None:
+        """Ends the workers, which save what they have at hand; kills them after `timeout` s."""
+        self.terminate()
         for process in self._processes.values():
             assert process.stdin is not None
             with contextlib.suppress(BrokenPipeError):
@@ -111,7 +120,9 @@ def accelerators() -> tuple[str, list[str]]:
         given = os.environ.get(variable)
         numbers = [re.sub(r"\D", "", path) for path in sorted(glob.glob(pattern))]
         if numbers:
-            return variable, given.split(",") if given else numbers
+            if given is None:
+                return variable, numbers
+            return variable, [number for number in given.split(",") if number not in ("", "-1")]
     return "", []
 
 

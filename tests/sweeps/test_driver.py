@@ -197,6 +197,58 @@ def test_bad_input_is_answered_in_one_breath(tmp_path, arguments, message):
     assert time.monotonic() - started < 20
 
 
+def test_a_worker_preempted_by_somebody_else_goes_on(tmp_path, start):
+    """SIGTERM to one worker alone: its trial is saved, handed out again, and done."""
+    process = start(protocol="grid", points=1, steps=60, eval_every=4)
+    trial = _study(tmp_path) / "grid/laser/digits_vit_jax/trial_1"
+    deadline = time.monotonic() + 120
+    while not (trial / layout.EVAL_MEASUREMENTS).exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.kill(layout.read_json(trial / "attempts/1" / lease.LEASE)["pid"], signal.SIGTERM)
+    code, output = _finish(process)
+    assert code == 0, output
+    assert status.read(trial)["state"] == "done"
+    assert lease.latest(trial) == 2
+    assert "2 done" in output
+
+
+def test_a_claim_that_fails_is_not_tried_forever(tmp_path, start):
+    """attempts/ is a file: no worker can claim the trial, and the study ends around it."""
+    trial = _study(tmp_path) / "grid/laser/digits_vit_jax/trial_1"
+    trial.mkdir(parents=True)
+    (trial / "attempts").write_text("in the way")
+    code, output = _finish(start(protocol="grid", points=1, max_attempts=2))
+    assert code == 1, output
+    assert output.count("will be tried again") == 1
+    assert "1 done" in output
+
+
+def test_resume_keeps_to_the_directory_it_was_given(tmp_path, make_study):
+    from sweeps import study, study_directory
+
+    made = make_study()
+    study_directory.prepare(made)
+    record = layout.read_json(made.directory / layout.STUDY)
+    assert study.from_record(record, made.directory).directory == made.directory.resolve()
+    moved = made.directory.with_name("moved")
+    made.directory.rename(moved)
+    with pytest.raises(ValueError, match="holds study 'digits_vit_quick'"):
+        study.from_record(record, moved)
+
+
+def test_a_changed_space_is_another_study(tmp_path, make_study):
+    from sweeps import study_directory
+
+    path = tmp_path / "mine.json"
+    text = pathlib.Path(REPOSITORY / "sweeps/spaces/paper_nadamw.json").read_text()
+    path.write_text(text)
+    study_directory.prepare(make_study(space=path))
+    path.write_text(text.replace("1e-4", "2e-4"))
+    with pytest.raises(ValueError, match="gives other points than when the study began"):
+        study_directory.prepare(make_study(space=path))
+
+
 def test_plan_tells_the_cost(capsys):
     from sweeps import __main__ as command
 
@@ -272,9 +324,12 @@ def test_disk_that_fills_while_training_fails_the_trial_by_name(
     ended = one.wait_for("end")
     assert ended["outcome"] == "failed"
     assert re.search("No space left|RESOURCE_EXHAUSTED|not enough", ended["error"], re.IGNORECASE)
-    healthy = make_trial(steps=4, name="healthy")
-    one.run(healthy, data_dir)
-    assert one.wait_for("end", 2)["outcome"] == "done"
+    # Whether or not the disk took the outcome, the lease is not left behind alive.
+    (tiny_disk / "room").unlink(missing_ok=True)
+    deadline = time.monotonic() + 20
+    while status.read(directory)["state"] == "running" and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert status.read(directory)["state"] in ("failed", "pending")
 
 
 def test_schedule_warms_before_others_start(make_study):

@@ -260,6 +260,8 @@ def test_leases(tmp_path):
     old = time.time() - 121
     os.utime(third / lease.HEARTBEAT, (old, old))
     assert lease.claim(tmp_path).number == 4
+    (tmp_path / layout.ATTEMPTS / "4" / lease.LEASE).write_text("")  # the host crashed
+    assert lease.claim(tmp_path).number == 5
 
 
 def test_two_claims_at_once_have_one_winner(tmp_path):
