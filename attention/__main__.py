@@ -1,6 +1,7 @@
 """The room's commands: `python -m attention list` and `python -m attention check`."""
 
 import argparse
+import signal
 import sys
 
 from attention import checkout, registry, table
@@ -112,4 +113,6 @@ def _line(names: tuple[str, ...], numbers: tuple[str, ...]) -> str:
 
 
 if __name__ == "__main__":
+    # `... | head` ends the command without a word, as it does others.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.exit(main())

@@ -2,6 +2,7 @@
 
 import argparse
 import pathlib
+import signal
 import sys
 
 from attention import checkout
@@ -24,6 +25,9 @@ def main(arguments: list[str] | None = None) -> int:
     Returns 0; 1 where a trial has not finished; 2 for bad input; 130 if interrupted.
     """
     options, rest = _parser().parse_known_args(arguments)
+    if options.command in ("studies", "plan", "status"):
+        # `... | head` ends these without a word; a run outlives its reader.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         checkout.check()
         overrides = [part for part in rest if part.startswith("--config.")]

@@ -1,6 +1,7 @@
 """The room's commands: `python -m workloads list | prepare | check | bench`."""
 
 import argparse
+import signal
 import sys
 from typing import Any
 
@@ -105,4 +106,6 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
+    # `... | head` ends the command without a word, as it does others.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.exit(main())
