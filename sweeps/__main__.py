@@ -25,9 +25,6 @@ def main(arguments: list[str] | None = None) -> int:
     Returns 0; 1 where a trial has not finished; 2 for bad input; 130 if interrupted.
     """
     options, rest = _parser().parse_known_args(arguments)
-    if options.command in ("studies", "plan", "status"):
-        # `... | head` ends these without a word; a run outlives its reader.
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         checkout.check()
         overrides = [part for part in rest if part.startswith("--config.")]
@@ -135,4 +132,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] not in (["run"], ["resume"]):
+        # `... | head` ends these without a word; a run outlives its reader.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.exit(main())
