@@ -84,7 +84,7 @@ def measure(case: Case, shape: tuple[int, int, int] = (256, 4, 64), seed: int = 
     query, value = query * case.qs, value * case.vs
     arrays = [jnp.asarray(array, case.dtype) for array in (query, key, value, cotangent)]
     mask = make_mask(case.mask, shape[0])
-    hyperparameters = {"tau": TAU} if "temp" in table.parse(case.variant)[1] else {}
+    hyperparameters = table.hyperparameters(case.variant, TAU)
     variant = registry.get(case.variant, kernel=case.kernel, **hyperparameters)
     factors = rng.normal(0.0, 0.3, (3, shape[-1]))
     output, gradients = run(variant, factors, arrays, mask)

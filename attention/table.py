@@ -9,7 +9,7 @@ import difflib
 import itertools
 import math
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Entry(NamedTuple):
@@ -89,6 +89,11 @@ def canonical(name: str) -> str:
     """Returns the name with its modifiers sorted. Raises ValueError as `parse` does."""
     mixer, modifiers = parse(name)
     return "+".join((mixer, *modifiers))
+
+
+def hyperparameters(name: str, tau: float) -> dict[str, Any]:
+    """Returns what `registry.get` takes for a variant in a study whose `+temp` rows use τ."""
+    return {"tau": tau} if "temp" in parse(name)[1] else {}
 
 
 def check(name: str, hyperparameters: Mapping[str, object], kernel: str = "xla") -> None:

@@ -75,13 +75,12 @@ class Study:
 
     def _trial(self, stage: str, variant: str, point: int, seed: int) -> Trial:
         settings, entry = self.settings, workloads_table.entry(self.workload)
-        has_temp = "temp" in variants_table.parse(variant)[1]
         return Trial(
             study=self.name,
             stage=stage,
             workload=self.workload,
             variant=variant,
-            variant_hyperparameters={"tau": settings["tau"]} if has_temp else {},
+            variant_hyperparameters=variants_table.hyperparameters(variant, settings["tau"]),
             hyperparameters=self.points[point],
             point=point,
             seed=seed,
@@ -105,23 +104,18 @@ class Study:
         chosen = {
             variant: select.best_point(by_point, entry.mode) for variant, by_point in values.items()
         }
+        source = {variant: variant for variant in chosen}
         if self.settings["protocol"] == "tune_then_compare":
-            tuning = self.settings["tuning_variant"]
-            chosen = dict.fromkeys(self.settings["variants"], chosen[tuning])
-        source = {
-            variant: self.settings["tuning_variant"]
-            if self.settings["protocol"] == "tune_then_compare"
-            else variant
-            for variant in chosen
-        }
+            source = dict.fromkeys(self.settings["variants"], self.settings["tuning_variant"])
+        points = {variant: chosen[tuned] for variant, tuned in source.items()}
         return {
             "metric": metric,
             "mode": entry.mode,
             "from_stage": "tune",
-            "points": chosen,
+            "points": points,
             "trials": {
                 variant: layout.trial_path("tune", source[variant], self.workload, point, 0)
-                for variant, point in chosen.items()
+                for variant, point in points.items()
             },
         }
 

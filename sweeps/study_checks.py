@@ -31,9 +31,10 @@ def check(settings: dict[str, Any]) -> None:
     for key in ("steps", "step_hint", "batch_size", "eval_every", "checkpoint_every"):
         if settings[key] < 1:
             raise ValueError(f"{key} is {settings[key]}; give 1 or more, or 0 for the default")
-    for key in ("loader_workers", "local.workers"):
-        room, _, inner = key.partition(".")
-        value = settings[room][inner] if inner else settings[room]
+    for key, value in (
+        ("loader_workers", settings["loader_workers"]),
+        ("local.workers", settings["local"]["workers"]),
+    ):
         if value < 0:
             raise ValueError(f"{key} is {value}; it must be 0 or more")
     if max(settings["seeds"], settings["tuning_seeds"]) > layout.SEEDS_PER_POINT:
@@ -44,10 +45,8 @@ def check(settings: dict[str, Any]) -> None:
             f"({settings['eval_every']}), so that no evaluation is lost or done twice"
         )
     for variant in settings["variants"]:
-        has_temp = "temp" in variants_table.parse(variant)[1]
-        variants_table.check(
-            variant, {"tau": settings["tau"]} if has_temp else {}, settings["kernel"]
-        )
+        given = variants_table.hyperparameters(variant, settings["tau"])
+        variants_table.check(variant, given, settings["kernel"])
     workloads_table.check_compute_dtype(settings["compute_dtype"])
 
 

@@ -67,8 +67,7 @@ def _loader(name: str, data_dir: str, batch_size: int) -> str:
 
 def _timer(name: str, variant: str, batch_size: int) -> Any:
     """Returns a function that gives the mean wall time, in seconds, of n compiled steps."""
-    temp = "temp" in variants_table.parse(variant)[1]
-    made = variants.get(variant, tau=0.9) if temp else variants.get(variant)
+    made = variants.get(variant, **variants_table.hyperparameters(variant, tau=0.9))
     workload = registry.make(name, made)
     assert isinstance(workload, image_workload.ImageWorkload)
     size = workload._data.image_size
