@@ -59,8 +59,14 @@ class Variant:
         einsum_dot_general: Any = None,
         qk_attn_weights_einsum: Any = None,
         attn_weights_value_einsum: Any = None,
+        is_causal: bool = False,
+        depth: int | Array | None = None,
     ) -> Array:
         """Returns attention's output [..., T, H, Dv], as flax's `dot_product_attention` would.
+
+        Two arguments are ours. `is_causal`: query t sees keys 0..t, beside what the mask says.
+        `depth`: the layer's index from 0, possibly traced (layers in `nn.scan`); a model passes
+        it always, and mixers that do not depend on it leave it unused.
 
         The whole signature of flax is spelled out because flax passes only the keywords it finds
         by `inspect.signature`: behind `**kwargs` the mask would be lost without a word. The
@@ -69,7 +75,7 @@ class Variant:
         Raises ValueError where quantised einsums or sown weights are asked for (no variant has
         them), and where `qk_norm` or `per_dim_temp` is called outside a Flax module.
         """
-        del force_fp32_for_softmax
+        del force_fp32_for_softmax, depth
         _refuse(
             module=module,
             einsum_dot_general=einsum_dot_general,
@@ -86,6 +92,7 @@ class Variant:
             scale=query.shape[-1] ** -0.5 / self.tau,
             bias=bias,
             mask=mask,
+            is_causal=is_causal,
             dropout_rng=None if deterministic else dropout_rng,
             dropout_rate=0.0 if deterministic else dropout_rate,
             broadcast_dropout=broadcast_dropout,

@@ -178,3 +178,14 @@ def test_names_are_checked_without_loading_jax():
         "assert 'jax' not in sys.modules and 'numpy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_is_causal_is_a_triangular_mask_and_depth_is_unused(inputs):
+    query = inputs.reshape(3, 7, 2, 8)
+    for name in ("standard", "laser"):
+        variant = registry.get(name)
+        np.testing.assert_allclose(
+            variant(query, query, query, is_causal=True, depth=3),
+            variant(query, query, query, mask=jnp.tril(jnp.ones((7, 7), bool))),
+            atol=1e-6,
+        )
