@@ -15,8 +15,32 @@ from ml_collections import config_flags
 
 SHIPPED = pathlib.Path(__file__).parent / "studies"
 PROTOCOLS = ("tune_then_compare", "tune_each", "grid")
-OPTIMIZERS = ("nadamw", "nadamw_optax")
+OPTIMIZERS = ("nadamw", "nadamw_optax", "adamw", "lamb")
+PAPER_TABLES = (
+    "vit_error",
+    "conformer_wer",
+    "lm_test_loss",
+    "lm_lamb",
+    "lm_precision",
+    "lm_scaling",
+    "bert_mlm_error",
+)
 LAUNCHERS = ("local",)
+# Keys that change who computes a study, and where, not what comes out.
+_NOT_THE_RESULT = (
+    "name",
+    "experiment_dir",
+    "data_dir",
+    "loader_workers",
+    "scan_layers",
+    "remat",
+    "mesh",
+    "log_every",
+    "checkpoint_every",
+    "launcher",
+    "max_attempts",
+    *LAUNCHERS,
+)
 
 
 def base() -> ml_collections.ConfigDict:
@@ -30,8 +54,21 @@ def base() -> ml_collections.ConfigDict:
     config.baseline = "standard"  # what variants are compared with
     config.tau = 0.9  # τ of every `+temp` row; the paper does not print its own
     config.kernel = "xla"
+    config.diff_head_norm = True  # Diff attention's norm per head; the paper does not say
+    # How the model is computed; see workloads/options.py.
     config.compute_dtype = "float32"
+    config.param_dtype = "float32"
+    config.scan_layers = False
+    config.remat = False
+    config.mesh = ml_collections.ConfigDict()
+    config.mesh.data = 0  # devices that share a batch; 0: all that fsdp and tensor leave
+    config.mesh.fsdp = 1  # devices that share a batch and divide the parameters
+    config.mesh.tensor = 1  # devices that divide heads, MLP and vocabulary
     config.data_dir = ""  # empty: the workload's default
+    # Table of the LASER paper to stand beside the measured one, as long as nothing that the
+    # result depends on is changed; and what to know about it.
+    config.paper_table = ""
+    config.paper_note = ""
     config.loader_workers = 0  # processes that decode data for one trial; 0: threads only
     # How points become trials.
     config.protocol = "tune_then_compare"
@@ -80,7 +117,20 @@ def parse(name: str, overrides: list[str]) -> ml_collections.ConfigDict:
     if not isinstance(config, ml_collections.ConfigDict):
         raise ValueError(f"{path}: get_config() must return sweeps.config.base(), changed")
     _check_keys(path, config)
+    changed = [override.removeprefix("--config.").split("=")[0] for override in overrides]
+    _keep_or_drop_paper(config, changed)
     return config
+
+
+def _keep_or_drop_paper(config: ml_collections.ConfigDict, changed: list[str]) -> None:
+    """Takes the paper's table away from a study whose result depends on what was changed."""
+    differing = [key for key in changed if key.split(".")[0] not in _NOT_THE_RESULT]
+    if config.paper_table and differing:
+        warn(
+            f"the paper's table will not stand beside this study's: {', '.join(differing)} "
+            "differs from the paper's protocol"
+        )
+        config.paper_table = ""
 
 
 def _path(name: str) -> pathlib.Path:

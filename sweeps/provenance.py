@@ -93,7 +93,7 @@ def meta_data(workload: Any, seed: int, data_dir: str) -> dict[str, Any]:
     for name in dir(type(workload)):
         if not name.startswith("_") and isinstance(getattr(type(workload), name), property):
             value = getattr(workload, name, None) if name != "param_shapes" else None
-            if isinstance(value, int | float | str | bool):
+            if isinstance(value, int | float | str | bool) and value == value:  # JSON has no NaN
                 properties[f"workload.{name}"] = value
     return {
         **properties,

@@ -80,7 +80,7 @@ class Study:
             stage=stage,
             workload=self.workload,
             variant=variant,
-            variant_hyperparameters=variants_table.hyperparameters(variant, settings["tau"]),
+            variant_hyperparameters=study_checks.variant_hyperparameters(variant, settings),
             hyperparameters=self.points[point],
             point=point,
             seed=seed,
@@ -89,6 +89,7 @@ class Study:
                 "validation": entry.validation_target,
                 "test": entry.test_target,
             },
+            mesh=study_checks.options(settings).mesh,
             **{key: settings[key] for key in _TRIAL_SETTINGS},
         )
 
@@ -130,6 +131,9 @@ _TRIAL_SETTINGS = (
     "optimizer",
     "kernel",
     "compute_dtype",
+    "param_dtype",
+    "scan_layers",
+    "remat",
 )
 
 
@@ -166,6 +170,12 @@ def _completed(raw: list[space.Point], settings: dict[str, Any]) -> list[dict[st
             completed.append(hyperparameters.complete(point))
         except ValueError as error:
             raise ValueError(f"point {number} of space {settings['space']!r}: {error}") from error
+    warnings = {
+        hyperparameters.check_epsilon(point["epsilon"], settings["param_dtype"])
+        for point in completed
+    }
+    for warning in sorted(warnings - {None}, key=str):
+        configs.warn(f"space {settings['space']!r}: {warning}")
     return completed
 
 

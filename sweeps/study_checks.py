@@ -7,6 +7,7 @@ from attention import table as variants_table
 from sweeps import config as configs
 from sweeps import layout
 from workloads import table as workloads_table
+from workloads.options import MESH_AXES, Options
 
 # Keys that may differ when a study on disk is continued: they add trials or change who runs them.
 _MAY_CHANGE = (
@@ -19,6 +20,8 @@ _MAY_CHANGE = (
     "loader_workers",
     "launcher",
     "max_attempts",
+    "paper_table",
+    "paper_note",
 )
 
 
@@ -45,9 +48,21 @@ def check(settings: dict[str, Any]) -> None:
             f"({settings['eval_every']}), so that no evaluation is lost or done twice"
         )
     for variant in settings["variants"]:
-        given = variants_table.hyperparameters(variant, settings["tau"])
+        given = variant_hyperparameters(variant, settings)
         variants_table.check(variant, given, settings["kernel"])
-    workloads_table.check_compute_dtype(settings["compute_dtype"])
+        workloads_table.check_variant(settings["workload"], variant)
+    options(settings)
+
+
+def options(settings: dict[str, Any]) -> Options:
+    """Returns how the study's models are computed. Raises ValueError for what does not exist."""
+    given = {key: settings[key] for key in ("compute_dtype", "param_dtype", "scan_layers", "remat")}
+    return Options(**given, mesh=tuple(settings["mesh"][axis] for axis in MESH_AXES))
+
+
+def variant_hyperparameters(variant: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns what `attention.registry.get` takes for a variant in this study."""
+    return variants_table.hyperparameters(variant, settings["tau"])
 
 
 def _check_names(settings: dict[str, Any]) -> None:
@@ -60,6 +75,7 @@ def _check_names(settings: dict[str, Any]) -> None:
         ("protocol", configs.PROTOCOLS),
         ("optimizer", configs.OPTIMIZERS),
         ("launcher", configs.LAUNCHERS),
+        ("paper_table", ("", *configs.PAPER_TABLES)),
     ):
         if settings[key] not in allowed:
             raise ValueError(variants_table.unknown(key, settings[key], allowed))
@@ -67,19 +83,6 @@ def _check_names(settings: dict[str, Any]) -> None:
         raise ValueError(
             f"baseline {settings['baseline']!r} is not among the variants: {', '.join(variants)}"
         )
-
-
-def is_paper_protocol(settings: dict[str, Any]) -> bool:
-    """Whether a study is the paper's full ViT experiment, so that its table may stand beside."""
-    return (
-        settings["workload"] == "imagenet_vit"
-        and settings["protocol"] == "tune_then_compare"
-        and settings["space"] == "paper_nadamw"
-        and settings["points"] >= 50
-        and settings["seeds"] >= 5
-        and settings["steps"] >= workloads_table.entry("imagenet_vit").step_hint
-        and settings["batch_size"] == workloads_table.entry("imagenet_vit").batch_size
-    )
 
 
 def check_same(settings: dict[str, Any], record: dict[str, Any], where: pathlib.Path) -> None:

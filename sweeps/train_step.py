@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from sweeps import optimizers
 from sweeps.trial import Trial
-from workloads import devices, spec
+from workloads import devices, partition, spec
 
 Array = jax.Array
 
@@ -66,13 +66,25 @@ class TrainStep:
         self.compilations = 0
         self.compile_s = 0.0
         self._compiled: dict[Any, Any] = {}
-        self._init = jax.jit(self._first_state, out_shardings=devices.replicated())
+        self._first: Any = None
 
     def first_state(self, seed: int) -> State:
         """Returns the state before the first update, a function of the seed alone."""
         params, model_state = self.workload.init_model_fn(seed_key(seed, INIT))
-        state: State = self._init(params, model_state)
+        if self._first is None:
+            places = self._places(jax.eval_shape(self._first_state, params, model_state))
+            self._first = jax.jit(self._first_state, out_shardings=places)
+        state: State = self._first(params, model_state)
         return state
+
+    def _places(self, state: Any) -> Any:
+        """Returns where each part of a state lies: by the workload's rules, or on all devices.
+
+        AlgoPerf's own workloads have neither layout nor rules.
+        """
+        layout = getattr(self.workload, "layout", devices.Layout())
+        rules = getattr(self.workload, "parameter_rules", ())
+        return partition.shardings(state, rules, layout.mesh)
 
     def _first_state(self, params: Any, model_state: Any) -> State:
         optimizer = optimizers.init(self.optimizer, params)
@@ -86,7 +98,9 @@ class TrainStep:
         signature = (jax.tree.structure(shapes), tuple(map(str, jax.tree.leaves(shapes))))
         if signature not in self._compiled:
             started = time.perf_counter()
-            step = jax.jit(self._step, donate_argnums=0, out_shardings=devices.replicated())
+            layout = getattr(self.workload, "layout", devices.Layout())
+            places = self._places(state), Measured(*[layout.replicated()] * 2)
+            step = jax.jit(self._step, donate_argnums=0, out_shardings=places)
             self._compiled[signature] = step.lower(*arguments).compile()
             self.compile_s += time.perf_counter() - started
             self.compilations += 1
@@ -116,7 +130,7 @@ class TrainStep:
             state.params
         )
         loss = summed / count
-        gradients = jax.tree.map(lambda gradient: gradient / count, gradients)
+        gradients = jax.tree.map(lambda leaf: leaf.astype(jnp.float32) / count, gradients)
         norm = jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(gradients)))
         gradients = optimizers.clip(gradients, norm, scalars["grad_clip"])
         params, optimizer = optimizers.step(

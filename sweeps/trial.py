@@ -7,6 +7,7 @@ import pathlib
 from typing import Any
 
 from sweeps import layout
+from workloads.options import Options
 
 # Where the trial stands in a study, not what it computes; the id leaves these out.
 _PLACE = ("study", "stage", "point")
@@ -17,7 +18,8 @@ class Trial:
     """One run: workload × variant × hyperparameters × seed × budget.
 
     steps, eval_every, log_every, checkpoint_every count updates; step_hint is the schedule's
-    horizon; targets are the workload's {"metric", "validation", "test"}.
+    horizon; targets are the workload's {"metric", "validation", "test"}; compute_dtype to mesh are
+    the options of `workloads.options`.
     """
 
     study: str
@@ -37,7 +39,19 @@ class Trial:
     optimizer: str
     kernel: str
     compute_dtype: str
+    param_dtype: str
+    scan_layers: bool
+    remat: bool
+    mesh: tuple[int, int, int]
     targets: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mesh", tuple(self.mesh))  # JSON has lists
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """How the model is computed: the fields of `workloads.options.Options`."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(Options)}
 
     @property
     def id(self) -> str:
@@ -60,7 +74,7 @@ class Trial:
             self.variant,
             tau,
             self.kernel,
-            self.compute_dtype,
+            tuple(self.options.values()),
             self.optimizer,
             self.batch_size,
         )

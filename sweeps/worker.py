@@ -109,7 +109,7 @@ class Worker:
             variant = registry.get(
                 record.variant, kernel=record.kernel, **record.variant_hyperparameters
             )
-            workload = workloads.make(record.workload, variant, record.compute_dtype)
+            workload = workloads.make(record.workload, variant, **record.options)
             self._programs[record.program] = train_step.TrainStep(workload, record.optimizer)
         return self._programs[record.program]
 

@@ -37,7 +37,13 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--data_dir", default="", help="default: see `list`")
         command.set_defaults(run=runner)
         if name == "prepare":
-            command.add_argument("--manual_dir", help="archives that were downloaded by hand")
+            command.add_argument(
+                "--from",
+                "--manual_dir",
+                dest="manual_dir",
+                metavar="DIR",
+                help="what was downloaded by hand: archives, LibriSpeech's FLAC tree, TFDS text",
+            )
         if name == "check":
             command.add_argument("--full", action="store_true", help="read every record")
         if name == "bench":
@@ -45,6 +51,9 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--steps", type=int, default=5, help="timed steps per round")
             command.add_argument("--rounds", type=int, default=5)
             command.add_argument("--variants", default="standard,laser")
+            command.add_argument("--compute_dtype", default="float32")
+            command.add_argument("--scan_layers", action="store_true")
+            command.add_argument("--remat", action="store_true")
     return parser
 
 
@@ -54,12 +63,20 @@ def _list(options: argparse.Namespace) -> int:
         print(f"{name}: {entry.description}")
         print(
             f"    {entry.parameters:,} parameters, batch {entry.batch_size}, "
-            f"{entry.step_hint:,} steps; targets: {entry.metric} "
-            f"{entry.validation_target:g} validation, {entry.test_target:g} test"
+            f"{entry.step_hint:,} steps; {_targets(entry)}"
         )
         kind = f"embedded, stands in for {entry.stands_in_for}" if entry.embedded else "to provide"
         print(f"    data ({kind}): {table.default_data_dir(name)}")
     return 0
+
+
+def _targets(entry: table.Entry) -> str:
+    if entry.validation_target is None:
+        return f"metric {entry.metric}, no published target"
+    return (
+        f"targets: {entry.metric} {entry.validation_target:g} validation, "
+        f"{entry.test_target:g} test"
+    )
 
 
 def _data(options: argparse.Namespace) -> tuple[Any, str]:
@@ -73,7 +90,7 @@ def _prepare(options: argparse.Namespace) -> int:
     module, directory = _data(options)
     if table.entry(options.name).embedded:
         if options.manual_dir:
-            raise ValueError(f"{options.name} is made from what is installed: no --manual_dir")
+            raise ValueError(f"{options.name} is made from what is installed: no --from")
         module.prepare(directory)
     else:
         module.prepare(directory, options.manual_dir)
@@ -100,6 +117,7 @@ def _bench(options: argparse.Namespace) -> int:
         batch_size=options.batch_size,
         steps=options.steps,
         rounds=options.rounds,
+        options={name: getattr(options, name) for name in bench.OPTIONS},
     ):
         print(line, flush=True)
     return 0

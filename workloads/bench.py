@@ -15,7 +15,11 @@ import jax.numpy as jnp
 
 from attention import registry as variants
 from attention import table as variants_table
-from workloads import batch_stream, image_queue, image_workload, registry, spec, table
+from workloads import registry, spec, table, table_workload
+
+# The options of `workloads.options.Options` that change what is timed on one device.
+OPTIONS = ("compute_dtype", "scan_layers", "remat")
+_LOADER_BATCHES = 200
 
 
 def lines(
@@ -26,8 +30,10 @@ def lines(
     batch_size: int = 0,
     steps: int = 5,
     rounds: int = 5,
+    options: dict[str, Any] | None = None,
 ) -> Iterator[str]:
-    """Yields report lines. Full-size workloads are timed without data (random images).
+    """Yields report lines. Full-size workloads are timed without data (random examples).
+    `options` are those of `workloads.options.Options`.
 
     Raises ValueError for an unknown workload or variant.
     """
@@ -35,7 +41,7 @@ def lines(
     batch_size = batch_size or (entry.batch_size if entry.embedded else 8)
     if entry.embedded:
         yield _loader(name, data_dir, batch_size)
-    timers = {variant: _timer(name, variant, batch_size) for variant in names}
+    timers = {variant: _timer(name, variant, batch_size, options or {}) for variant in names}
     times: dict[str, list[float]] = {variant: [] for variant in names}
     for _ in range(rounds):
         for variant, timer in timers.items():
@@ -52,28 +58,27 @@ def lines(
 
 
 def _loader(name: str, data_dir: str, batch_size: int) -> str:
-    workload = registry.make(name)
-    assert isinstance(workload, image_workload.ImageWorkload)
-    source, transform = workload._source("train", data_dir), workload._data.train_transform
-    with image_queue.train_batches(
-        source, seed=0, batch_size=batch_size, transform=transform
-    ) as stream:
-        measured = batch_stream.measure_throughput(stream, 200)
+    """Returns how fast training batches come, finished and on the device."""
+    queue = registry.make(name)._build_input_queue(0, "train", data_dir, batch_size)
+    jax.block_until_ready([next(queue) for _ in range(5)])
+    started = time.perf_counter()
+    for _ in range(_LOADER_BATCHES):
+        batch = next(queue)
+    jax.block_until_ready(batch)
+    seconds = (time.perf_counter() - started) / _LOADER_BATCHES
     return (
-        f"{name}, loader: {measured['images_per_s']:,.0f} images/s, "
-        f"{measured['wall_ms_per_batch']:.2f} ms a batch of {batch_size}"
+        f"{name}, loader: {batch_size / seconds:,.0f} examples/s, "
+        f"{1e3 * seconds:.2f} ms a batch of {batch_size}"
     )
 
 
-def _timer(name: str, variant: str, batch_size: int) -> Any:
+def _timer(name: str, variant: str, batch_size: int, options: dict[str, Any]) -> Any:
     """Returns a function that gives the mean wall time, in seconds, of n compiled steps."""
     made = variants.get(variant, **variants_table.hyperparameters(variant, tau=0.9))
-    workload = registry.make(name, made)
-    assert isinstance(workload, image_workload.ImageWorkload)
-    size = workload._data.image_size
+    workload = registry.make(name, made, **options)
+    assert isinstance(workload, table_workload.TableWorkload)
     params, state = workload.init_model_fn(jax.random.key(0))
-    inputs = jax.random.normal(jax.random.key(1), (batch_size, size, size, 3))
-    batch = {"inputs": inputs, "targets": jnp.zeros(batch_size, jnp.int32)}
+    batch = workload.example_batch(batch_size)
 
     def loss(params: Any, batch: Any, key: Any) -> jax.Array:
         logits, _ = workload.model_fn(
@@ -85,7 +90,7 @@ def _timer(name: str, variant: str, batch_size: int) -> Any:
             update_batch_norm=True,
             dropout_rate=jnp.float32(0.1),
         )
-        return workload.loss_fn(batch["targets"], logits, None, 0.1)["summed"]
+        return workload.loss_fn(batch["targets"], logits, batch.get("weights"), 0.1)["summed"]
 
     step = jax.jit(jax.value_and_grad(loss))
     jax.block_until_ready(step(params, batch, jax.random.key(2)))

@@ -1,5 +1,6 @@
-"""Data parallelism over the local devices, and keys from seeds: what every workload shares."""
+"""The mesh of devices a workload runs on, and keys from seeds: what every workload shares."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -9,32 +10,72 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from workloads import spec
+from workloads.options import MESH_AXES
 
 Array = jax.Array
+# Examples are divided over these; 'tensor' divides heads and MLP of each.
+BATCH_AXES = MESH_AXES[:2]
 
 
 @functools.cache
-def mesh() -> Mesh:
-    """Returns the mesh over all devices with the one axis 'batch', as AlgoPerf's."""
-    return Mesh(np.asarray(jax.devices()), ("batch",))
+def mesh(sizes: tuple[int, int, int] = (0, 1, 1)) -> Mesh:
+    """Returns the mesh over all devices with axes (data, fsdp, tensor); data 0 takes the rest.
+
+    Raises ValueError where the sizes do not multiply to the number of devices.
+    """
+    devices = np.asarray(jax.devices())
+    data, fsdp, tensor = sizes
+    data = data or devices.size // (fsdp * tensor)
+    if data * fsdp * tensor != devices.size:
+        raise ValueError(
+            f"mesh (data, fsdp, tensor) = {sizes} does not fit {devices.size} devices: the sizes "
+            "must multiply to their number (data 0: all that the others leave)"
+        )
+    return Mesh(devices.reshape(data, fsdp, tensor), MESH_AXES)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Where batches and parameters lie, for mesh sizes as in `options.Options`."""
+
+    sizes: tuple[int, int, int] = (0, 1, 1)
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh; made when first asked for, so that a workload can be built anywhere."""
+        return mesh(self.sizes)
+
+    def replicated(self) -> NamedSharding:
+        """Returns the sharding of what every device holds whole."""
+        return NamedSharding(self.mesh, PartitionSpec())
+
+    def batch(self) -> NamedSharding:
+        """Returns the sharding of a batch: split along its first axis."""
+        return NamedSharding(self.mesh, PartitionSpec(BATCH_AXES))
+
+    def shard(self, batch: Any) -> Any:
+        """Returns a batch (any tree of arrays with a common first axis) split over the devices.
+
+        Raises ValueError where the batch size is not a multiple of the devices that share it.
+        """
+        size = len(jax.tree.leaves(batch)[0])
+        parts = self.mesh.shape[BATCH_AXES[0]] * self.mesh.shape[BATCH_AXES[1]]
+        if size % parts:
+            raise ValueError(
+                f"batch size {size} is not a multiple of the {parts} devices; choose one that is"
+            )
+        return jax.device_put(batch, self.batch())
 
 
 def replicated() -> NamedSharding:
-    """Returns the sharding of parameters: a copy on every device."""
-    return NamedSharding(mesh(), PartitionSpec())
+    """Returns the sharding of parameters that every device holds, on the default mesh."""
+    return Layout().replicated()
 
 
 def shard(batch: dict[str, np.ndarray]) -> spec.Batch:
-    """Returns the batch split over the devices along its first axis.
-
-    Raises ValueError where the batch size is not a multiple of the number of devices.
-    """
-    devices, size = mesh().size, len(batch["targets"])
-    if size % devices:
-        raise ValueError(
-            f"batch size {size} is not a multiple of the {devices} devices; choose one that is"
-        )
-    return jax.device_put(batch, NamedSharding(mesh(), PartitionSpec("batch")))
+    """Returns the batch split over all devices along its first axis, as `Layout.shard`."""
+    sharded: spec.Batch = Layout().shard(batch)
+    return sharded
 
 
 def seed_and_key(data_rng: Any) -> tuple[int, Array]:

@@ -12,6 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from workloads import digits, image_transforms, image_workload, vit
+from workloads.options import Options
 
 DATA = image_workload.Images(
     image_size=digits.IMAGE_SIZE,
@@ -28,7 +29,7 @@ DATA = image_workload.Images(
 )
 
 
-def make(name: str, variant: Any, compute_dtype: str) -> image_workload.ImageWorkload:
+def make(name: str, variant: Any, options: Options) -> image_workload.ImageWorkload:
     """Returns the workload; use `workloads.registry.make`."""
     model = vit.ViT(
         num_classes=DATA.num_classes,
@@ -37,6 +38,6 @@ def make(name: str, variant: Any, compute_dtype: str) -> image_workload.ImageWor
         depth=2,
         mlp_dim=128,
         num_heads=4,
-        dtype=jnp.dtype(compute_dtype),
+        dtype=jnp.dtype(options.compute_dtype),
     )
-    return image_workload.ImageWorkload(name, DATA, model, variant)
+    return image_workload.ImageWorkload(name, DATA, model, variant, options)

@@ -1,6 +1,5 @@
 """Image classification as a workload: the part that full and embedded ViT share."""
 
-import contextlib
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from workloads import devices, image_queue, image_sources, imagenet, spec, table, vit
+from workloads import devices, example_queue, image_sources, imagenet, spec, vit
+from workloads.options import Options
+from workloads.table_workload import Sizes, TableWorkload
 
 Array = jax.Array
 # Purpose of a random draw, folded into the seed's key before the step; training has 1 and 3.
@@ -40,80 +41,37 @@ class Images:
     mean: tuple[float, float, float] = (0.485 * 255, 0.456 * 255, 0.406 * 255)
     stddev: tuple[float, float, float] = (0.229 * 255, 0.224 * 255, 0.225 * 255)
 
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes alone."""
+        return Sizes(
+            **{field.name: getattr(self, field.name) for field in dataclasses.fields(Sizes)}
+        )
 
-class ImageWorkload(spec.Workload):
+
+class ImageWorkload(TableWorkload):
     """A ViT on images. Metrics: accuracy (fraction) and loss (nats per example)."""
 
-    def __init__(self, name: str, data: Images, model: vit.ViT, variant: Any) -> None:
-        self.name = name
-        self.variant = variant
+    def __init__(
+        self, name: str, data: Images, model: vit.ViT, variant: Any, options: Options
+    ) -> None:
+        options.require_default("param_dtype", "scan_layers", "remat", workload=name)
+        options.require_data_parallel(name)
+        super().__init__(name, variant, options, data.sizes)
         self._data = data
         self._model = model
-        self._entry = table.entry(name)
         self._sources: dict[tuple[str, str], image_sources.ImageSource] = {}
         self._eval_batches: dict[tuple[str, str, int], list[spec.Batch]] = {}
         self._finish = jax.jit(self._finish_batch, static_argnames="train")
         self._eval_step = jax.jit(self._summed_metrics)
-        self._init = jax.jit(self._initial_parameters, out_shardings=devices.replicated())
-
-    def __str__(self) -> str:
-        return self.name
-
-    @property
-    def target_metric_name(self) -> str:
-        return self._entry.metric
-
-    @property
-    def validation_target_value(self) -> float:
-        return self._entry.validation_target
-
-    @property
-    def test_target_value(self) -> float:
-        return self._entry.test_target
-
-    def has_reached_validation_target(self, eval_result: dict[str, float]) -> bool:
-        return eval_result["validation/accuracy"] > self.validation_target_value
-
-    def has_reached_test_target(self, eval_result: dict[str, float]) -> bool:
-        return eval_result["test/accuracy"] > self.test_target_value
+        self._init = jax.jit(self._initial_parameters, out_shardings=self.layout.replicated())
 
     @property
     def loss_type(self) -> spec.LossType:
         return spec.LossType.SOFTMAX_CROSS_ENTROPY
 
-    @property
-    def num_train_examples(self) -> int:
-        return self._data.num_train
-
-    @property
-    def num_eval_train_examples(self) -> int:
-        return self._data.num_eval_train
-
-    @property
-    def num_validation_examples(self) -> int:
-        return self._data.num_validation
-
-    @property
-    def num_test_examples(self) -> int:
-        return self._data.num_test
-
-    @property
-    def eval_batch_size(self) -> int:
-        return self._data.eval_batch_size
-
-    @property
-    def step_hint(self) -> int:
-        return self._entry.step_hint
-
     def is_output_params(self, param_key: str) -> bool:
         return param_key == "head"
-
-    def _injected(self) -> contextlib.AbstractContextManager[None]:
-        if self.variant is None:
-            return contextlib.nullcontext()
-        from attention import inject
-
-        return inject.injected(self.variant)
 
     def init_model_fn(self, rng: Array) -> tuple[spec.Parameters, None]:
         """Returns float32 parameters, replicated over the devices, and None.
@@ -174,6 +132,11 @@ class ImageWorkload(spec.Workload):
             "per_example": per_example,
         }
 
+    def example_batch(self, batch_size: int) -> spec.Batch:
+        size = self._data.image_size
+        inputs = jax.random.normal(jax.random.key(1), (batch_size, size, size, 3))
+        return {"inputs": inputs, "targets": jnp.zeros(batch_size, jnp.int32)}
+
     def _source(self, split: str, data_dir: str) -> image_sources.ImageSource:
         """Returns the split's examples, opened once and, where small, decoded once."""
         found = self._sources.get((split, data_dir))
@@ -210,7 +173,7 @@ class ImageWorkload(spec.Workload):
     ) -> Iterator[spec.Batch]:
         seed, key = devices.seed_and_key(data_rng)
         purpose = jax.random.fold_in(key, _MIXUP)
-        stream = image_queue.train_batches(
+        stream = example_queue.train_batches(
             self._source("train", data_dir),
             seed=seed,
             batch_size=batch_size,
@@ -221,18 +184,18 @@ class ImageWorkload(spec.Workload):
         with stream:
             for step, batch in enumerate(stream, start_step):
                 yield self._finish(
-                    devices.shard(batch), jax.random.fold_in(purpose, step), train=True
+                    self.layout.shard(batch), jax.random.fold_in(purpose, step), train=True
                 )
 
     def _eval_queue(self, split: str, data_dir: str, batch_size: int) -> Iterator[spec.Batch]:
-        stream = image_queue.eval_batches(
+        stream = example_queue.eval_batches(
             self._source(split, data_dir),
             batch_size=batch_size,
             transform=self._data.eval_transform,
         )
         with stream:
             for batch in stream:
-                yield self._finish(devices.shard(batch), jax.random.key(0), train=False)
+                yield self._finish(self.layout.shard(batch), jax.random.key(0), train=False)
 
     def _finish_batch(self, batch: spec.Batch, key: Array, train: bool) -> spec.Batch:
         """Normalises on the device (images travel as uint8) and mixes training examples.

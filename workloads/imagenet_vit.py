@@ -10,6 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from workloads import image_transforms, image_workload, imagenet, vit
+from workloads.options import Options
 
 _OPTIONS: dict[str, dict[str, bool]] = {
     "imagenet_vit": {},
@@ -34,7 +35,7 @@ DATA = image_workload.Images(
 )
 
 
-def make(name: str, variant: Any, compute_dtype: str) -> image_workload.ImageWorkload:
+def make(name: str, variant: Any, options: Options) -> image_workload.ImageWorkload:
     """Returns the workload; use `workloads.registry.make`."""
     model = vit.ViT(
         num_classes=DATA.num_classes,
@@ -43,7 +44,7 @@ def make(name: str, variant: Any, compute_dtype: str) -> image_workload.ImageWor
         depth=12,
         mlp_dim=1536,
         num_heads=6,
-        dtype=jnp.dtype(compute_dtype),
+        dtype=jnp.dtype(options.compute_dtype),
         **_OPTIONS[name],
     )
-    return image_workload.ImageWorkload(name, DATA, model, variant)
+    return image_workload.ImageWorkload(name, DATA, model, variant, options)

@@ -4,20 +4,28 @@ import importlib
 from typing import Any
 
 from workloads import spec, table
+from workloads.options import Options
 
 
-def make(name: str, variant: Any = None, compute_dtype: str = "float32") -> spec.Workload:
+def make(
+    name: str, variant: Any = None, compute_dtype: str = "float32", **options: Any
+) -> spec.Workload:
     """Returns a new workload object whose model uses an attention variant.
 
     variant: from `attention.registry.get`, or None for the plain host model. One object serves
-    one variant: its compiled functions have it built in.
+    one variant: its compiled functions have it built in. `options` are the other fields of
+    `workloads.options.Options`.
 
-    Raises ValueError for an unknown name or compute dtype.
+    Raises ValueError for an unknown name or option, and for one the workload cannot serve.
     """
     module, function = table.entry(name).factory.split(":")
-    table.check_compute_dtype(compute_dtype)
+    known = Options.__dataclass_fields__
+    for option in options:
+        if option not in known:
+            raise ValueError(f"unknown option {option!r} of a workload. Known: {', '.join(known)}")
     factory = getattr(importlib.import_module(module), function)
-    return factory(name, variant, compute_dtype)
+    workload: spec.Workload = factory(name, variant, Options(compute_dtype, **options))
+    return workload
 
 
 def data_module(name: str) -> Any:

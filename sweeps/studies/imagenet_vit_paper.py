@@ -23,6 +23,7 @@ def get_config() -> ml_collections.ConfigDict:
     """Returns the study's configuration."""
     config = configs.base()
     config.name = "imagenet_vit_paper"
+    config.paper_table = "vit_error"
     config.workload = "imagenet_vit"
     config.variants = table.PAPER_ROWS
     config.points = 50

@@ -1,13 +1,14 @@
-"""NAdamW, schedule and clipping against plain float64 arithmetic."""
+"""Optimizers, schedule and clipping against plain float64 arithmetic and optax."""
 
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
-from sweeps import optimizers
+from sweeps import hyperparameters, optimizers
 
 POINT = {
     "learning_rate": 0.01,
@@ -63,20 +64,76 @@ def test_nadamw_over_fifty_steps():
 
 def test_first_update_by_hand():
     """m = 0.1·g, ahead = (0.9·0.1 + 0.1)·g/0.1 = 1.9·g, √v̂ = |g|: the update is 1.9·sign(g)."""
-    direction, _ = optimizers.scale_by_nadam(0.9, 0.95, 1e-8).update(
-        {"w": jnp.asarray([2.0, -3.0])}, optimizers.init("nadamw", {"w": jnp.zeros(2)})
-    )
+    nadam = optimizers.scale_by_nadam(0.9, 0.95, 1e-8)
+    direction, _ = nadam.update({"w": jnp.asarray([2.0, -3.0])}, nadam.init({"w": jnp.zeros(2)}))
     np.testing.assert_allclose(direction["w"], [1.9, -1.9], rtol=1e-5)
 
 
 def test_optax_variant_is_another_formula():
     gradient, params = {"w": jnp.asarray([2.0])}, {"w": jnp.zeros(1)}
     ours, theirs = (
-        optimizers.OPTIMIZERS[name](SCALARS).update(gradient, optimizers.init(name, params))[0]
+        optimizers.OPTIMIZERS[name](SCALARS).update(
+            gradient, optimizers.init(name, params), params
+        )[0]
         for name in ("nadamw", "nadamw_optax")
     )
     assert float(ours["w"][0]) == pytest.approx(1.9, rel=1e-4)
     assert abs(float(theirs["w"][0]) - 1.9) > 0.2
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb"])
+def test_adamw_and_lamb_are_optax_with_our_schedule(name):
+    """Ten updates with traced hyperparameters against optax's own optimizer, built with numbers."""
+    theirs = {"adamw": optax.adamw, "lamb": optax.lamb}[name](
+        lambda count: optimizers.learning_rate(count, SCALARS),
+        b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.3,
+    )  # fmt: skip
+    rng = np.random.default_rng(1)
+    params = {"w": jnp.asarray(rng.standard_normal((3, 4)), jnp.float32), "b": jnp.ones(2)}
+    ours, expected = params, params
+    state, their_state = optimizers.init(name, params), theirs.init(params)
+    step = jax.jit(lambda g, s, p, i, scalars: optimizers.step(name, g, s, p, i, scalars))
+    for update in range(10):
+        gradients = jax.tree.map(
+            lambda leaf: jnp.asarray(rng.standard_normal(leaf.shape), jnp.float32), params
+        )
+        ours, state = step(gradients, state, ours, jnp.int32(update), SCALARS)
+        updates, their_state = theirs.update(gradients, their_state, expected)
+        expected = optax.apply_updates(expected, updates)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), ours, expected)
+
+
+def test_lamb_by_hand():
+    """First update: Adam's direction is sign(g), decay 0: scaled from norm √2 to ‖p‖ = 5."""
+    scalars = {**SCALARS, "weight_decay": jnp.float32(0), "warmup_steps": jnp.float32(0)}
+    params = {"w": jnp.asarray([3.0, 4.0])}
+    gradients = {"w": jnp.asarray([2.0, -7.0])}
+    new, _ = optimizers.step(
+        "lamb", gradients, optimizers.init("lamb", params), params, jnp.int32(0), scalars
+    )
+    step = 0.01 * 5 / math.sqrt(2)
+    np.testing.assert_allclose(new["w"], [3 - step, 4 + step], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", list(optimizers.OPTIMIZERS))
+def test_bfloat16_parameters_keep_their_dtype_and_float32_moments(name):
+    params = {"w": jnp.ones(3, jnp.bfloat16)}
+    state = optimizers.init(name, params)
+    new, after = optimizers.step(
+        name, {"w": jnp.ones(3, jnp.bfloat16)}, state, params, jnp.int32(4), SCALARS
+    )
+    assert new["w"].dtype == jnp.bfloat16
+    assert 0.96 < float(new["w"][0]) < 0.995
+    shapes = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), (state, after))
+    assert shapes[0] == shapes[1]
+    assert {leaf.dtype for leaf in jax.tree.leaves(after) if leaf.ndim} == {jnp.dtype("float32")}
+
+
+def test_epsilon_that_underflows():
+    assert hyperparameters.check_epsilon(1e-8, "float32") is None
+    assert "1e+05 times" in hyperparameters.check_epsilon(1e-24, "bfloat16")
+    with pytest.raises(ValueError, match="is 0 in float16"):
+        hyperparameters.check_epsilon(1e-24, "float16")
 
 
 def test_clipping():

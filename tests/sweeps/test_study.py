@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from attention import table
-from sweeps import config, layout, select, study, study_checks, trial
+from sweeps import config, layout, select, study, trial
 
 
 def _study(name="digits_vit_demo", **changes):
@@ -30,9 +30,11 @@ def test_demo_is_the_papers_protocol_small():
 
 def test_paper_study_is_the_full_protocol():
     paper = _study("imagenet_vit_paper")
-    assert study_checks.is_paper_protocol(paper.settings)
-    assert not study_checks.is_paper_protocol(_study().settings)
-    assert not study_checks.is_paper_protocol(_study("imagenet_vit_paper", points=49).settings)
+    assert paper.settings["paper_table"] == "vit_error"
+    assert _study().settings["paper_table"] == ""
+    assert _study("imagenet_vit_paper", points=49).settings["paper_table"] == ""
+    elsewhere = _study("imagenet_vit_paper", data_dir="/data", log_every=7)
+    assert elsewhere.settings["paper_table"] == "vit_error"
     assert len(paper.trials("tune")) == 50
     first = paper.trials("tune")[0]
     assert (first.steps, first.batch_size, first.step_hint) == (167_999, 1024, 167_999)

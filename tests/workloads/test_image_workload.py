@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from workloads import __main__ as command
-from workloads import digits, image_transforms, image_workload, imagenet_vit, registry, table
+from workloads import (
+    digits,
+    image_transforms,
+    image_workload,
+    imagenet_vit,
+    options,
+    registry,
+    table,
+)
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +55,9 @@ def test_mixup_mixes_neighbours_with_one_weight(data_dir):
     model = registry.make("digits_vit")._model
     mixed, raw = (
         next(
-            image_workload.ImageWorkload("digits_vit", data, model, None)._build_input_queue(
-                1, "train", data_dir, 8
-            )
+            image_workload.ImageWorkload(
+                "digits_vit", data, model, None, options.Options()
+            )._build_input_queue(1, "train", data_dir, 8)
         )
         for data in (mixing, plain)
     )

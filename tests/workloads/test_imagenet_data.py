@@ -9,7 +9,14 @@ import cv2
 import numpy as np
 import pytest
 
-from workloads import image_queue, image_transforms, imagenet, tfds_directory, tfds_writer, tfrecord
+from workloads import (
+    example_queue,
+    image_transforms,
+    imagenet,
+    tfds_directory,
+    tfds_writer,
+    tfrecord,
+)
 from workloads.errors import DataError
 
 SIZES = {"train": 48, "validation": 12, "test": 9}
@@ -81,7 +88,7 @@ def test_roles_are_algoperfs_data_sets_and_sizes() -> None:
 @pytest.mark.parametrize("num_threads", [0, 2])
 def test_training_views_of_every_shape_of_jpeg(small: Path, num_threads: int) -> None:
     source = imagenet.open_split(small, "train")
-    with image_queue.train_batches(
+    with example_queue.train_batches(
         source,
         seed=0,
         batch_size=16,
@@ -97,7 +104,7 @@ def test_training_views_of_every_shape_of_jpeg(small: Path, num_threads: int) ->
 
 def test_evaluation_views_through_the_whole_path(small: Path) -> None:
     source = imagenet.open_split(small, "test")
-    with image_queue.eval_batches(
+    with example_queue.eval_batches(
         source, batch_size=4, transform=image_transforms.EvalTransform()
     ) as stream:
         batches = list(stream)

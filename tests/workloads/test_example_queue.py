@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workloads import image_queue, image_sources, image_transforms
+from workloads import example_queue, image_sources, image_transforms
 from workloads.errors import DataError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -49,7 +49,7 @@ def _train(count: int, start_step: int = 0, **settings: Any) -> list[Batch]:
         "num_threads": 0,
     }
     settings = defaults | settings
-    with image_queue.train_batches(
+    with example_queue.train_batches(
         settings.pop("source"), start_step=start_step, **settings
     ) as stream:
         return [next(stream) for _ in range(count)]
@@ -86,7 +86,7 @@ def test_threads_change_nothing(num_threads: int | None) -> None:
 
 def test_worker_processes_change_nothing_and_end_with_the_stream() -> None:
     before = set(multiprocessing.active_children())
-    stream = image_queue.train_batches(
+    stream = example_queue.train_batches(
         Pictures(23), seed=1, batch_size=4, transform=SHIFT, start_step=5, num_workers=2
     )
     _assert_same([next(stream) for _ in range(5)], _train(5, 5))
@@ -160,7 +160,7 @@ def test_evaluation_sees_each_example_once_in_order(
     count: int | None, batches: int, num_threads: int
 ) -> None:
     source = Pictures(23)
-    with image_queue.eval_batches(
+    with example_queue.eval_batches(
         source, batch_size=4, transform=PLAIN, num_examples=count, num_threads=num_threads
     ) as stream:
         found = list(stream)
@@ -182,9 +182,9 @@ def test_evaluation_sees_each_example_once_in_order(
 
 def test_evaluation_by_worker_processes_is_the_same() -> None:
     settings: dict[str, Any] = {"batch_size": 5, "transform": PLAIN}
-    with image_queue.eval_batches(Pictures(23), num_workers=1, **settings) as stream:
+    with example_queue.eval_batches(Pictures(23), num_workers=1, **settings) as stream:
         found = list(stream)
-    _assert_same(found, list(image_queue.eval_batches(Pictures(23), num_threads=0, **settings)))
+    _assert_same(found, list(example_queue.eval_batches(Pictures(23), num_threads=0, **settings)))
 
 
 def test_a_cache_of_decoded_images_changes_nothing() -> None:
@@ -227,7 +227,7 @@ class Damaged(Pictures):
 @pytest.mark.parametrize("how", [{"num_threads": 0}, {"num_threads": 2}, {"num_workers": 1}])
 def test_a_damaged_image_is_named(how: dict[str, int]) -> None:
     with (
-        image_queue.eval_batches(Damaged(6), batch_size=2, transform=PLAIN, **how) as stream,
+        example_queue.eval_batches(Damaged(6), batch_size=2, transform=PLAIN, **how) as stream,
         pytest.raises(DataError, match=r"damaged pictures: example 3: 4 bytes .* no JPEG or PNG"),
     ):
         list(stream)
@@ -251,11 +251,11 @@ def test_wrong_arguments_are_refused(settings: dict[str, Any], message: str) -> 
 
 def test_more_examples_than_there_are_is_refused() -> None:
     with pytest.raises(ValueError, match=r"num_examples is 24, but .* has 23"):
-        image_queue.eval_batches(Pictures(23), batch_size=2, transform=PLAIN, num_examples=24)
+        example_queue.eval_batches(Pictures(23), batch_size=2, transform=PLAIN, num_examples=24)
 
 
 def test_a_forgotten_stream_ends_its_threads() -> None:
-    stream = image_queue.train_batches(Pictures(5), seed=0, batch_size=2, transform=SHIFT)
+    stream = example_queue.train_batches(Pictures(5), seed=0, batch_size=2, transform=SHIFT)
     next(stream)
     assert any(thread.name.startswith("grain-prefetch") for thread in threading.enumerate())
     del stream
@@ -267,17 +267,17 @@ def test_a_forgotten_stream_ends_its_threads() -> None:
 
 
 def test_throughput_is_measured_on_the_stream() -> None:
-    with image_queue.train_batches(Pictures(5), seed=0, batch_size=2, transform=SHIFT) as stream:
-        measured = image_queue.measure_throughput(stream, batches=20)
-    assert measured["wall_ms_per_batch"] == pytest.approx(2e3 / measured["images_per_s"])
-    assert measured["cpu_ms_per_image"] > 0
+    with example_queue.train_batches(Pictures(5), seed=0, batch_size=2, transform=SHIFT) as stream:
+        measured = example_queue.measure_throughput(stream, batches=20)
+    assert measured["wall_ms_per_batch"] == pytest.approx(2e3 / measured["examples_per_s"])
+    assert measured["cpu_ms_per_example"] > 0
     with pytest.raises(ValueError, match="batches is 0"):
-        image_queue.measure_throughput(iter([]), batches=0)
+        example_queue.measure_throughput(iter([]), batches=0)
 
 
 SCRIPT = """
     import numpy as np
-    from workloads import image_queue, image_transforms
+    from workloads import example_queue, image_transforms
 
     class Noise:
         def __len__(self): return 9
@@ -285,7 +285,7 @@ SCRIPT = """
             return {"image": np.full((4, 4, 3), number, np.uint8), "label": number}
 
     def main():
-        stream = image_queue.train_batches(
+        stream = example_queue.train_batches(
             Noise(), seed=0, batch_size=3, num_workers=2,
             transform=image_transforms.ShiftTransform(1),
         )

@@ -1,4 +1,4 @@
-"""Batches of images, where the batch at a step is a pure function of (seed, step).
+"""Batches of examples, where the batch at a step is a pure function of (seed, step).
 
 Worker processes, threads and the step that reading starts at change nothing but the speed: a
 batch is computed from its number alone, and grain only runs that computation ahead of time.
@@ -10,15 +10,23 @@ should be independent would see each other's order; on 1000 examples it also tak
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from workloads.batch_stream import BatchStream, measure_throughput
 from workloads.errors import DataError
-from workloads.image_sources import ImageSource
 
 __all__ = ["EvalBatches", "TrainBatches", "eval_batches", "measure_throughput", "train_batches"]
+
+
+class Source(Protocol):
+    """`source[i]` is a record, a dict; `image_sources.ImageSource` is one kind."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> dict[str, Any]: ...
+
 
 Transform = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]
 
@@ -28,7 +36,7 @@ _ENDLESS = 2**48
 
 
 def train_batches(
-    source: ImageSource,
+    source: Source,
     *,
     seed: int,
     batch_size: int,
@@ -37,10 +45,12 @@ def train_batches(
     num_workers: int = 0,
     num_threads: int | None = None,
 ) -> BatchStream:
-    """Endless shuffled batches `{"inputs": uint8 [B, H, W, 3], "targets": int32 [B]}`.
+    """Endless shuffled batches: each entry of the transformed examples, stacked to `[B, ...]`.
+
+    Of images: `{"inputs": uint8 [B, H, W, 3], "targets": int32 [B]}`.
 
     Every epoch holds each example once, in an order of its own; a batch may span two epochs.
-    `transform(record, generator)` returns `{"inputs", "targets"}` of one example and draws all its
+    `transform(record, generator)` returns the arrays and numbers of one example and draws all its
     randomness from the generator, which belongs to (seed, position in the stream) and must not be
     kept. It must be picklable if `num_workers` > 0.
 
@@ -56,7 +66,7 @@ def train_batches(
 
 
 def eval_batches(
-    source: ImageSource,
+    source: Source,
     *,
     batch_size: int,
     transform: Transform,
@@ -76,9 +86,7 @@ def eval_batches(
 class TrainBatches:
     """`batches[step]`: the training batch of a step, computed from (seed, step) alone."""
 
-    def __init__(
-        self, source: ImageSource, *, seed: int, batch_size: int, transform: Transform
-    ) -> None:
+    def __init__(self, source: Source, *, seed: int, batch_size: int, transform: Transform) -> None:
         _check_positive(batch_size=batch_size, examples=len(source))
         if seed < 0:
             raise ValueError(f"seed is {seed}; it must be 0 or more")
@@ -104,7 +112,7 @@ class EvalBatches:
 
     def __init__(
         self,
-        source: ImageSource,
+        source: Source,
         batch_size: int,
         transform: Transform,
         num_examples: int | None = None,
@@ -131,7 +139,7 @@ class EvalBatches:
 
 
 def _batch(
-    source: ImageSource, indices: Sequence[int], transform: Transform, key: int, position: int
+    source: Source, indices: Sequence[int], transform: Transform, key: int, position: int
 ) -> dict[str, np.ndarray]:
     """The transformed examples at `indices`; the first one is at `position` of the stream."""
     generator = np.random.Generator(np.random.Philox(key=key))
@@ -143,14 +151,17 @@ def _batch(
         start["state"]["counter"] = np.array([0, 0, 0, position + offset], np.uint64)
         generator.bit_generator.state = start
         examples.append(_example(source, index, transform, generator))
-    return {
-        "inputs": np.stack([example["inputs"] for example in examples]),
-        "targets": np.array([example["targets"] for example in examples], dtype=np.int32),
-    }
+    return {name: _stacked([example[name] for example in examples]) for name in examples[0]}
+
+
+def _stacked(values: list[Any]) -> np.ndarray:
+    """One array of an entry's values; Python's and NumPy's default integers become int32."""
+    array = np.stack([np.asarray(value) for value in values])
+    return array.astype(np.int32) if array.dtype == np.int64 else array
 
 
 def _example(
-    source: ImageSource, index: int, transform: Transform, generator: np.random.Generator
+    source: Source, index: int, transform: Transform, generator: np.random.Generator
 ) -> dict[str, Any]:
     record = source[index]
     try:

@@ -1,0 +1,35 @@
+"""One line of the table of workloads. Standard library only."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """What a driver must know of a workload without loading JAX.
+
+    factory: 'module:function' called with (name, variant, options). metric/mode: what validation
+    selects by. Targets are in the metric's unit; None where nobody has published one.
+    parameters: of the standard variant; head_size: D. data: the module with `check(data_dir)` and
+    `prepare(data_dir)`; data_name: the folder that workloads on the same data share; embedded says
+    that `prepare` needs no download. stands_in_for: the full-size twin of an embedded workload.
+    host_modifiers: modifiers that the model itself contains, so that no variant may add them.
+    """
+
+    factory: str
+    data: str
+    description: str
+    metric: str
+    mode: str
+    batch_size: int
+    step_hint: int
+    validation_target: float | None
+    test_target: float | None
+    parameters: int
+    head_size: int
+    data_name: str = ""
+    embedded: bool = False
+    stands_in_for: str = ""
+    host_modifiers: tuple[str, ...] = ()
+    # Wall time of one update, and where the figure is from: what `sweeps plan` reckons with.
+    step_seconds: float | None = None
+    step_source: str = ""

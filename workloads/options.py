@@ -1,0 +1,69 @@
+"""How a workload's model is computed: precision, layer loop, and its place on the devices.
+
+All of it is compiled in, and part of a trial's identity. Standard library only.
+"""
+
+import dataclasses
+from typing import Any
+
+DTYPES = ("float32", "bfloat16")
+MESH_AXES = ("data", "fsdp", "tensor")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What a workload's factory is given beside its name and variant.
+
+    compute_dtype: of activations; param_dtype: of parameters and optimizer state. scan_layers:
+    one compiled block run in a loop over stacked parameters. remat: activations of a block are
+    computed again in the backward pass instead of kept. mesh: devices along the axes
+    (data, fsdp, tensor); data 0 is all that the other two leave.
+
+    Raises ValueError for a dtype or mesh that does not exist.
+    """
+
+    compute_dtype: str = "float32"
+    param_dtype: str = "float32"
+    scan_layers: bool = False
+    remat: bool = False
+    mesh: tuple[int, int, int] = (0, 1, 1)
+
+    def __post_init__(self) -> None:
+        for name in ("compute_dtype", "param_dtype"):
+            _check_dtype(name, getattr(self, name))
+        object.__setattr__(self, "mesh", _checked_mesh(self.mesh))
+
+    def require_default(self, *names: str, workload: str) -> None:
+        """Raises ValueError where one of these options is set and `workload` cannot serve it."""
+        for name in names:
+            given, default = getattr(self, name), getattr(Options(), name)
+            if given != default:
+                raise ValueError(
+                    f"{workload} has no {name}={given!r}; leave it at {default!r}, or take one of "
+                    "the Transformer workloads (c4_lm, wikipedia_bert and their kin)"
+                )
+
+    def require_data_parallel(self, workload: str) -> None:
+        """Raises ValueError where `workload` is to be split by parameters and cannot be."""
+        if self.mesh[1:] != (1, 1):
+            raise ValueError(
+                f"{workload} keeps a copy of its parameters on every device: mesh.fsdp and "
+                f"mesh.tensor must be 1, not {self.mesh[1]} and {self.mesh[2]}"
+            )
+
+
+def _check_dtype(option: str, given: str) -> None:
+    if given not in DTYPES:
+        reason = " (LASER in float16 gives NaN at values of size 4)" if given == "float16" else ""
+        raise ValueError(f"{option}={given!r} is not available{reason}; use {' or '.join(DTYPES)}")
+
+
+def _checked_mesh(given: Any) -> tuple[int, int, int]:
+    mesh = tuple(given)
+    whole = all(isinstance(size, int) and not isinstance(size, bool) for size in mesh)
+    if len(mesh) != len(MESH_AXES) or not whole or mesh[0] < 0 or min(mesh[1:]) < 1:
+        raise ValueError(
+            f"mesh={given!r}: give whole numbers of devices for {', '.join(MESH_AXES)}; "
+            "data may be 0 (all that are left), fsdp and tensor are 1 or more"
+        )
+    return mesh

@@ -1,0 +1,104 @@
+"""The language-model workloads. Standard library only.
+
+AlgoPerf's released tree has no language model: these are ours, in the shape of the LASER paper
+(ICML 2025). Targets are the paper's test losses (nats per token) and MLM error of its standard
+attention, where it prints them.
+"""
+
+from workloads.entry import Entry
+
+# 6 FLOP per parameter and token, at 40 % of a TPU v5e's 197 TFLOP/s in bfloat16. The paper's
+# 2.2 B model is 27 h on 256 chips to nearly its end; this reckoning gives 31 h for the whole.
+_FLOPS_PER_CHIP = 0.4 * 197e12
+
+
+def _estimate(parameters: int, tokens: int, chips: int) -> tuple[float, str]:
+    seconds = 6 * parameters * tokens / (chips * _FLOPS_PER_CHIP)
+    return seconds, (
+        f"hours of {chips} TPU v5e chips: {seconds:.2f} s a step, estimated as 6 FLOP per "
+        "parameter and token at 40 % of peak; not measured"
+    )
+
+
+def _c4(size: str, loss: float | None, parameters: int, head_size: int, chips: int) -> Entry:
+    seconds, source = _estimate(parameters, 1024 * 1024, chips)
+    return Entry(
+        factory="workloads.c4_lm:make",
+        data="workloads.c4",
+        data_name="c4_lm",
+        description=f"decoder-only Transformer, {size}, on C4",
+        metric="loss",
+        mode="min",
+        batch_size=1024,
+        step_hint=160_000,
+        validation_target=loss,
+        test_target=loss,
+        parameters=parameters,
+        head_size=head_size,
+        step_seconds=seconds,
+        step_source=source,
+    )
+
+
+def _bert(size: str, accuracy: float | None, parameters: int, head_size: int, chips: int) -> Entry:
+    seconds, source = _estimate(parameters, 1024 * 512, chips)
+    return Entry(
+        factory="workloads.wikipedia_bert:make",
+        data="workloads.wikipedia",
+        data_name="wikipedia_bert",
+        description=f"masked language model, {size}, on Wikipedia",
+        metric="accuracy",
+        mode="max",
+        batch_size=1024,
+        step_hint=160_000,
+        validation_target=accuracy,
+        test_target=accuracy,
+        parameters=parameters,
+        head_size=head_size,
+        step_seconds=seconds,
+        step_source=source,
+    )
+
+
+ENTRIES: dict[str, Entry] = {
+    "c4_lm": _c4("301 M parameters", 2.641, 301_270_016, 128, 64),
+    "c4_lm_234m": _c4("234 M parameters", 2.681, 234_128_384, 128, 64),
+    "c4_lm_435m": _c4("435 M parameters", 2.575, 435_487_744, 128, 64),
+    "c4_lm_1b": _c4("1.1 B parameters", None, 1_139_410_944, 256, 128),
+    "c4_lm_2b": _c4("2.2 B parameters", 2.344, 2_213_152_768, 512, 256),
+    "c4_lm_8b": _c4("7.7 B parameters", None, 7_733_123_440, 720, 256),
+    "wikipedia_bert": _bert("base", None, 0, 64, 64),
+    "wikipedia_bert_2b": _bert("2.2 B parameters", 1 - 0.2145, 0, 256, 256),
+    "pydoc_lm": Entry(
+        factory="workloads.pydoc_lm:make",
+        data="workloads.pydoc_text",
+        data_name="pydoc",
+        description="small decoder-only Transformer on Python's own documentation",
+        metric="loss",
+        mode="min",
+        batch_size=8,
+        step_hint=4000,
+        validation_target=4.0,
+        test_target=4.0,
+        parameters=0,
+        head_size=16,
+        embedded=True,
+        stands_in_for="c4_lm",
+    ),
+    "pydoc_bert": Entry(
+        factory="workloads.pydoc_bert:make",
+        data="workloads.pydoc_text",
+        data_name="pydoc",
+        description="small masked language model on Python's own documentation",
+        metric="accuracy",
+        mode="max",
+        batch_size=16,
+        step_hint=4000,
+        validation_target=0.2,
+        test_target=0.2,
+        parameters=0,
+        head_size=16,
+        embedded=True,
+        stands_in_for="wikipedia_bert",
+    ),
+}
