@@ -1,0 +1,30 @@
+"""`c4_lm` and its kin: the paper's decoder-only language models on C4.
+
+c4_lm (301 M parameters), c4_lm_234m, _435m, _1b, _2b, _8b: sizes in workloads/transformer_sizes.py,
+the network in workloads/transformer.py. Sequences of 1024 tokens, 1024 a batch, 160,000 steps:
+167.8 billion tokens. AlgoPerf's released tree has no language model; this workload is ours.
+
+C4's test set is its validation split, which is cut in two for selection and report
+(workloads/c4.py); evaluations take the first sequences of each.
+"""
+
+from typing import Any
+
+from workloads.lm_workload import LMWorkload
+from workloads.options import Options
+from workloads.table_workload import Sizes
+from workloads.transformer_sizes import SIZES
+
+DATA = Sizes(
+    # One epoch of the paper's 160,000 steps; how many records a directory holds, `check` says.
+    num_train=160_000 * 1024,
+    num_eval_train=2048,
+    num_validation=8192,
+    num_test=8192,
+    eval_batch_size=256,
+)
+
+
+def make(name: str, variant: Any, options: Options) -> LMWorkload:
+    """Returns the workload; use `workloads.registry.make`."""
+    return LMWorkload(name, variant, options, SIZES[name], DATA)

@@ -1,0 +1,28 @@
+"""`wikipedia_bert`: masked language models on Wikipedia, in BERT's base size and the paper's 2.2 B.
+
+The encoder is the language models' network without the causal mask (workloads/transformer.py):
+pre-LN, no biases, no learned positions, and one embedding for input and output, so base has
+110 M parameters. There is no next-sentence task and no segment embedding; the paper reports the
+MLM error alone, and so do we. Sequences of 512 tokens, 1024 a batch.
+"""
+
+from typing import Any
+
+from workloads.bert_workload import BertWorkload
+from workloads.options import Options
+from workloads.table_workload import Sizes
+from workloads.transformer_sizes import SIZES
+
+DATA = Sizes(
+    # One epoch of 160,000 steps; how many records a directory holds, `check` says.
+    num_train=160_000 * 1024,
+    num_eval_train=2048,
+    num_validation=8192,
+    num_test=8192,
+    eval_batch_size=256,
+)
+
+
+def make(name: str, variant: Any, options: Options) -> BertWorkload:
+    """Returns the workload; use `workloads.registry.make`."""
+    return BertWorkload(name, variant, options, SIZES[name], DATA)
