@@ -84,7 +84,7 @@ def _studies(options: argparse.Namespace) -> int:
 def _plan(options: argparse.Namespace) -> int:
     from sweeps import config, plan, study
 
-    resolved = study.resolve(config.parse(options.config, options.overrides))
+    resolved = study.resolve(config.parse(options.config, options.overrides), planning=True)
     print(plan.render(resolved, options.step_seconds))
     return 0
 

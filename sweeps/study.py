@@ -8,7 +8,7 @@ import ml_collections
 
 from attention import table as variants_table
 from sweeps import config as configs
-from sweeps import hyperparameters, layout, select, space, study_checks
+from sweeps import hyperparameters, layout, select, selected, space, study_checks
 from sweeps.trial import Trial
 from workloads import table as workloads_table
 
@@ -137,10 +137,12 @@ _TRIAL_SETTINGS = (
 )
 
 
-def resolve(config: ml_collections.ConfigDict) -> Study:
+def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
     """Returns the study a config describes, with defaults filled in and everything checked.
 
-    Raises ValueError by name for anything that could not run: nothing is started before this.
+    `planning` lets a study whose point another one has yet to select be reckoned with: costs do
+    not depend on it. Raises ValueError by name for anything that could not run: nothing is
+    started before this.
     """
     settings = config.to_dict()
     settings["variants"] = [variants_table.canonical(name) for name in settings["variants"]]
@@ -153,7 +155,7 @@ def resolve(config: ml_collections.ConfigDict) -> Study:
     settings["eval_every"] = settings["eval_every"] or max(1, steps // 10)
     settings["checkpoint_every"] = settings["checkpoint_every"] or settings["eval_every"]
     study_checks.check(settings)
-    raw = space.points(space.load(settings["space"]), settings["points"])
+    raw = _points(settings, planning)
     if len(raw) < settings["points"]:
         configs.warn(
             f"space {settings['space']!r} is a list of {len(raw)} points; "
@@ -161,6 +163,18 @@ def resolve(config: ml_collections.ConfigDict) -> Study:
         )
         settings["points"] = len(raw)
     return Study(settings, tuple(_completed(raw, settings)))
+
+
+def _points(settings: dict[str, Any], planning: bool) -> list[space.Point]:
+    if not selected.is_selected(settings["space"]):
+        return space.points(space.load(settings["space"]), settings["points"])
+    try:
+        return selected.points(settings["space"], settings["experiment_dir"])[: settings["points"]]
+    except selected.NotSelectedError as error:
+        if not planning:
+            raise
+        configs.warn(f"planned as if the point were known; {error}")
+        return space.points(space.load("paper_adamw"), 1)
 
 
 def _completed(raw: list[space.Point], settings: dict[str, Any]) -> list[dict[str, float]]:

@@ -8,10 +8,11 @@ import difflib
 import os
 import pathlib
 
+from attention import table as variants_table
 from workloads import image_entries, speech_entries, text_entries
 from workloads.entry import Entry
 
-__all__ = ["WORKLOADS", "Entry", "check_variant", "default_data_dir", "entry"]
+__all__ = ["WORKLOADS", "Entry", "check_variant", "default_data_dir", "entry", "paper_rows"]
 
 WORKLOADS: dict[str, Entry] = {
     **image_entries.ENTRIES,
@@ -38,6 +39,12 @@ def check_variant(name: str, variant: str) -> None:
             f"{name} has no row {variant!r}: its model has {modifier} inside every attention "
             f"already, standard attention included; drop +{modifier}"
         )
+
+
+def paper_rows(name: str) -> tuple[str, ...]:
+    """Returns the rows of the paper's table that a workload can have: eight, six for speech."""
+    twice = set(entry(name).host_modifiers)
+    return tuple(row for row in variants_table.PAPER_ROWS if not twice & set(row.split("+")[1:]))
 
 
 def default_data_dir(name: str) -> pathlib.Path:

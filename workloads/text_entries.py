@@ -6,6 +6,7 @@ attention, where it prints them.
 """
 
 from workloads.entry import Entry
+from workloads.transformer_sizes import SIZES
 
 # 6 FLOP per parameter and token, at 40 % of a TPU v5e's 197 TFLOP/s in bfloat16. The paper's
 # 2.2 B model is 27 h on 256 chips to nearly its end; this reckoning gives 31 h for the whole.
@@ -20,55 +21,61 @@ def _estimate(parameters: int, tokens: int, chips: int) -> tuple[float, str]:
     )
 
 
-def _c4(size: str, loss: float | None, parameters: int, head_size: int, chips: int) -> Entry:
-    seconds, source = _estimate(parameters, 1024 * 1024, chips)
+def _c4(name: str, says: str, loss: float | None, chips: int) -> Entry:
+    size = SIZES[name]
+    seconds, source = _estimate(size.parameters, 1024 * size.context, chips)
     return Entry(
         factory="workloads.c4_lm:make",
         data="workloads.c4",
         data_name="c4_lm",
-        description=f"decoder-only Transformer, {size}, on C4",
+        description=f"decoder-only Transformer, {says}, on C4",
         metric="loss",
         mode="min",
         batch_size=1024,
         step_hint=160_000,
         validation_target=loss,
         test_target=loss,
-        parameters=parameters,
-        head_size=head_size,
+        parameters=size.parameters,
+        head_size=size.head_size,
         step_seconds=seconds,
         step_source=source,
     )
 
 
-def _bert(size: str, accuracy: float | None, parameters: int, head_size: int, chips: int) -> Entry:
-    seconds, source = _estimate(parameters, 1024 * 512, chips)
+def _bert(name: str, says: str, accuracy: float | None, chips: int) -> Entry:
+    size = SIZES[name]
+    seconds, source = _estimate(size.parameters, 1024 * size.context, chips)
     return Entry(
         factory="workloads.wikipedia_bert:make",
         data="workloads.wikipedia",
         data_name="wikipedia_bert",
-        description=f"masked language model, {size}, on Wikipedia",
+        description=f"masked language model, {says}, on Wikipedia",
         metric="accuracy",
         mode="max",
         batch_size=1024,
         step_hint=160_000,
         validation_target=accuracy,
         test_target=accuracy,
-        parameters=parameters,
-        head_size=head_size,
+        parameters=size.parameters,
+        head_size=size.head_size,
         step_seconds=seconds,
         step_source=source,
     )
 
 
+_C4: dict[str, tuple[str, float | None, int]] = {
+    "c4_lm": ("301 M parameters", 2.641, 64),
+    "c4_lm_234m": ("234 M parameters", 2.681, 64),
+    "c4_lm_435m": ("435 M parameters", 2.575, 64),
+    "c4_lm_1b": ("1.1 B parameters", None, 128),
+    "c4_lm_2b": ("2.2 B parameters", 2.344, 256),
+    "c4_lm_8b": ("7.7 B parameters", None, 256),
+}
+
 ENTRIES: dict[str, Entry] = {
-    "c4_lm": _c4("301 M parameters", 2.641, 301_270_016, 128, 64),
-    "c4_lm_234m": _c4("234 M parameters", 2.681, 234_128_384, 128, 64),
-    "c4_lm_435m": _c4("435 M parameters", 2.575, 435_487_744, 128, 64),
-    "c4_lm_1b": _c4("1.1 B parameters", None, 1_139_410_944, 256, 128),
-    "c4_lm_2b": _c4("2.2 B parameters", 2.344, 2_213_152_768, 512, 256),
-    "c4_lm_8b": _c4("7.7 B parameters", None, 7_733_123_440, 720, 256),
-    "wikipedia_bert": _bert("base", None, 0, 64, 64),
-    "wikipedia_bert_2b": _bert("2.2 B parameters", 1 - 0.2145, 0, 256, 256),
+    **{name: _c4(name, *line) for name, line in _C4.items()},
+    "wikipedia_bert": _bert("wikipedia_bert", "base size", None, 64),
+    "wikipedia_bert_2b": _bert("wikipedia_bert_2b", "2.2 B parameters", 1 - 0.2145, 256),
     "pydoc_lm": Entry(
         factory="workloads.pydoc_lm:make",
         data="workloads.pydoc_text",
@@ -80,8 +87,8 @@ ENTRIES: dict[str, Entry] = {
         step_hint=4000,
         validation_target=4.0,
         test_target=4.0,
-        parameters=0,
-        head_size=16,
+        parameters=SIZES["pydoc_lm"].parameters,
+        head_size=SIZES["pydoc_lm"].head_size,
         embedded=True,
         stands_in_for="c4_lm",
     ),
@@ -96,8 +103,8 @@ ENTRIES: dict[str, Entry] = {
         step_hint=4000,
         validation_target=0.2,
         test_target=0.2,
-        parameters=0,
-        head_size=16,
+        parameters=SIZES["pydoc_bert"].parameters,
+        head_size=SIZES["pydoc_bert"].head_size,
         embedded=True,
         stands_in_for="wikipedia_bert",
     ),

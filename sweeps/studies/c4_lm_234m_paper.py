@@ -1,0 +1,27 @@
+"""The paper's language-model table, row 1, and its tuning: 15 AdamW points on the 16-layer model.
+
+Command:  python -m sweeps run --config=c4_lm_234m_paper --config.data_dir=$DATA/c4
+Devices:  64 TPU v5e chips, or as many GPUs; batch 1024 divides over all of them (mesh.data).
+Time:     15 tuning trials and 2 to compare, each of 160,000 steps (167.8 B tokens): about 13 h a
+          trial on 64 chips at 40 % of peak, so 220 h; the tuning is the expensive part.
+Result:   the paper prints C4 test losses of 2.681 (standard) and 2.673 (LASER).
+
+The other language-model studies take the point that this one selects: run it first, with the same
+--config.experiment_dir. The paper does not print its warmup: here 5 % of the steps. Learning rates
+of 0.1 and 0.01 are in its grid and diverge early; such trials are recorded as diverged.
+"""
+
+import ml_collections
+
+from sweeps import lm_config
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """Returns the study's configuration."""
+    config = lm_config.paper_lm("c4_lm_234m")
+    config.name = lm_config.TUNING_STUDY
+    config.paper_table = "lm_test_loss"
+    config.protocol = "tune_then_compare"
+    config.space = "paper_adamw"
+    config.points = 15
+    return config

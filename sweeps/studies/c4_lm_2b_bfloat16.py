@@ -1,0 +1,25 @@
+"""The paper's precision pair, second half: 2.2 B with weights and activations in bfloat16.
+
+The first half is c4_lm_2b_paper. Optimizer moments and the loss stay in float32.
+
+Command:  python -m sweeps run --config=c4_lm_2b_bfloat16 --config.data_dir=$DATA/c4
+          (after c4_lm_234m_paper, whose selected point it takes)
+Devices:  256 TPU v5e chips, parameters divided over 16 of them (mesh.fsdp).
+Time:     2 trials of 160,000 steps: about 31 h each at 40 % of peak.
+Result:   the paper prints losses of 2.350 (standard) and 2.333 (LASER).
+"""
+
+import ml_collections
+
+from sweeps import lm_config
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """Returns the study's configuration."""
+    config = lm_config.paper_lm("c4_lm_2b")
+    config.name = "c4_lm_2b_bfloat16"
+    config.paper_table = "lm_precision"
+    config.compute_dtype = "bfloat16"
+    config.param_dtype = "bfloat16"
+    config.mesh.fsdp = 16
+    return config

@@ -1,0 +1,28 @@
+"""The paper's 7.7 B pair: standard against LASER on 44 B tokens.
+
+Command:  python -m sweeps run --config=c4_lm_8b_paper --config.data_dir=$DATA/c4
+          (after c4_lm_234m_paper, whose selected point it takes)
+Devices:  256 TPU v5e chips, parameters divided over 32 of them (mesh.fsdp).
+Time:     2 trials of 41,962 steps (44 B tokens): about 28 h each at 40 % of peak.
+Result:   the paper prints downstream accuracies alone for this size; this study reports the
+          loss, which is another quantity.
+"""
+
+import ml_collections
+
+from sweeps import lm_config
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """Returns the study's configuration."""
+    config = lm_config.paper_lm("c4_lm_8b")
+    config.name = "c4_lm_8b_paper"
+    config.paper_note = (
+        "The paper prints downstream accuracies for its 7.7 B model, no loss: nothing of it can "
+        "stand beside this table."
+    )
+    config.steps = 41_962
+    config.eval_every = 2_098
+    config.compute_dtype = "bfloat16"
+    config.mesh.fsdp = 32
+    return config

@@ -1,0 +1,27 @@
+"""The paper's optimizer ablation: the 301 M language model trained with LAMB.
+
+Command:  python -m sweeps run --config=c4_lm_lamb --config.data_dir=$DATA/c4
+Devices:  64 TPU v5e chips, or as many GPUs.
+Time:     3 tuning trials and 2 to compare, each of 160,000 steps: about 17 h each at 40 % of peak.
+Result:   the paper prints test losses of 2.758 (standard) and 2.741 (LASER), and train losses of
+          2.749 and 2.736.
+
+The paper does not print LAMB's hyperparameters: three learning rates (0.01, 0.003, 0.001) with
+weight decay 0.1 are tried on standard attention (spaces/lamb.json).
+"""
+
+import ml_collections
+
+from sweeps import lm_config
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """Returns the study's configuration."""
+    config = lm_config.paper_lm("c4_lm")
+    config.name = "c4_lm_lamb"
+    config.paper_table = "lm_lamb"
+    config.optimizer = "lamb"
+    config.protocol = "tune_then_compare"
+    config.space = "lamb"
+    config.points = 3
+    return config

@@ -1,0 +1,20 @@
+"""The paper's language-model table, row 2: 301 M parameters, 32 layers, MLP 2048.
+
+Command:  python -m sweeps run --config=c4_lm_paper --config.data_dir=$DATA/c4
+          (after c4_lm_234m_paper, whose selected point it takes)
+Devices:  64 TPU v5e chips, or as many GPUs.
+Time:     2 trials of 160,000 steps (167.8 B tokens): about 17 h each at 40 % of peak.
+Result:   the paper prints C4 test losses of 2.641 (standard) and 2.595 (LASER).
+"""
+
+import ml_collections
+
+from sweeps import lm_config
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """Returns the study's configuration."""
+    config = lm_config.paper_lm("c4_lm")
+    config.name = "c4_lm_paper"
+    config.paper_table = "lm_test_loss"
+    return config
