@@ -28,6 +28,8 @@ PAPER_TABLES = (
 LAUNCHERS = ("local",)
 # Keys that change who computes a study, and where, not what comes out.
 _NOT_THE_RESULT = (
+    "paper_table",
+    "paper_note",
     "name",
     "experiment_dir",
     "data_dir",

@@ -13,7 +13,7 @@ from sweeps import layout
 
 _LIBRARIES = (
     "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy",
-    "tensorflow-datasets", "ml_collections",
+    "tensorflow-datasets", "ml_collections", "sentencepiece", "jiwer", "espeakng-loader",
 )  # fmt: skip
 
 

@@ -51,7 +51,7 @@ def check(settings: dict[str, Any]) -> None:
         given = variant_hyperparameters(variant, settings)
         variants_table.check(variant, given, settings["kernel"])
         workloads_table.check_variant(settings["workload"], variant)
-    options(settings)
+    workloads_table.check_options(settings["workload"], options(settings))
 
 
 def options(settings: dict[str, Any]) -> Options:

@@ -13,6 +13,8 @@ class Entry:
     `prepare(data_dir)`; data_name: the folder that workloads on the same data share; embedded says
     that `prepare` needs no download. stands_in_for: the full-size twin of an embedded workload.
     host_modifiers: modifiers that the model itself contains, so that no variant may add them.
+    serves: the fields of `workloads.options.Options` that may differ from their defaults; without
+    `mesh` in it, every device holds all parameters.
     """
 
     factory: str
@@ -30,6 +32,7 @@ class Entry:
     embedded: bool = False
     stands_in_for: str = ""
     host_modifiers: tuple[str, ...] = ()
+    serves: tuple[str, ...] = ("compute_dtype",)
     # Wall time of one update, and where the figure is from: what `sweeps plan` reckons with.
     step_seconds: float | None = None
     step_source: str = ""

@@ -55,8 +55,6 @@ class ImageWorkload(TableWorkload):
     def __init__(
         self, name: str, data: Images, model: vit.ViT, variant: Any, options: Options
     ) -> None:
-        options.require_default("param_dtype", "scan_layers", "remat", workload=name)
-        options.require_data_parallel(name)
         super().__init__(name, variant, options, data.sizes)
         self._data = data
         self._model = model

@@ -4,15 +4,25 @@ Adding a workload is one module with a class and one line in image_entries, spee
 text_entries. Standard library only.
 """
 
+import dataclasses
 import difflib
 import os
 import pathlib
 
 from attention import table as variants_table
-from workloads import image_entries, speech_entries, text_entries
+from workloads import image_entries, speech_entries, text_entries, transformer_sizes
 from workloads.entry import Entry
+from workloads.options import Options
 
-__all__ = ["WORKLOADS", "Entry", "check_variant", "default_data_dir", "entry", "paper_rows"]
+__all__ = [
+    "WORKLOADS",
+    "Entry",
+    "check_options",
+    "check_variant",
+    "default_data_dir",
+    "entry",
+    "paper_rows",
+]
 
 WORKLOADS: dict[str, Entry] = {
     **image_entries.ENTRIES,
@@ -39,6 +49,23 @@ def check_variant(name: str, variant: str) -> None:
             f"{name} has no row {variant!r}: its model has {modifier} inside every attention "
             f"already, standard attention included; drop +{modifier}"
         )
+
+
+def check_options(name: str, options: Options) -> None:
+    """Raises ValueError for an option that a workload's model cannot serve, naming ones that do."""
+    serves = entry(name).serves
+    for field in dataclasses.fields(Options):
+        given, default = getattr(options, field.name), field.default
+        if field.name == "mesh":
+            given, default = options.mesh[1:], (1, 1)
+        if given != default and field.name not in serves:
+            able = ", ".join(other for other, e in WORKLOADS.items() if field.name in e.serves)
+            what = "mesh (fsdp, tensor)" if field.name == "mesh" else field.name
+            raise ValueError(
+                f"{name} has no {what} {given!r}, only {default!r}; workloads that have: {able}"
+            )
+    if name in transformer_sizes.SIZES:
+        transformer_sizes.SIZES[name].check_mesh(options.mesh)
 
 
 def paper_rows(name: str) -> tuple[str, ...]:

@@ -24,7 +24,8 @@ class Sizes:
 class TableWorkload(spec.Workload):
     """A workload of `workloads.table` with its variant; subclasses bring model, data and loss.
 
-    Raises ValueError for a variant that the host model already contains.
+    Raises ValueError for a variant that the host model already contains, and for an option that
+    the workload cannot serve.
     """
 
     def __init__(self, name: str, variant: Any, options: Options, sizes: Sizes) -> None:
@@ -34,6 +35,7 @@ class TableWorkload(spec.Workload):
         self.layout = devices.Layout(options.mesh)
         self._sizes = sizes
         self._entry = table.entry(name)
+        table.check_options(name, options)
         if variant is not None:
             table.check_variant(name, variant.name)
 

@@ -11,6 +11,7 @@ from workloads.transformer_sizes import SIZES
 # 6 FLOP per parameter and token, at 40 % of a TPU v5e's 197 TFLOP/s in bfloat16. The paper's
 # 2.2 B model is 27 h on 256 chips to nearly its end; this reckoning gives 31 h for the whole.
 _FLOPS_PER_CHIP = 0.4 * 197e12
+_SERVES = ("compute_dtype", "param_dtype", "scan_layers", "remat", "mesh")
 
 
 def _estimate(parameters: int, tokens: int, chips: int) -> tuple[float, str]:
@@ -35,6 +36,7 @@ def _c4(name: str, says: str, loss: float | None, chips: int) -> Entry:
         step_hint=160_000,
         validation_target=loss,
         test_target=loss,
+        serves=_SERVES,
         parameters=size.parameters,
         head_size=size.head_size,
         step_seconds=seconds,
@@ -56,6 +58,7 @@ def _bert(name: str, says: str, accuracy: float | None, chips: int) -> Entry:
         step_hint=160_000,
         validation_target=accuracy,
         test_target=accuracy,
+        serves=_SERVES,
         parameters=size.parameters,
         head_size=size.head_size,
         step_seconds=seconds,
@@ -87,6 +90,7 @@ ENTRIES: dict[str, Entry] = {
         step_hint=4000,
         validation_target=4.0,
         test_target=4.0,
+        serves=_SERVES,
         parameters=SIZES["pydoc_lm"].parameters,
         head_size=SIZES["pydoc_lm"].head_size,
         embedded=True,
@@ -103,6 +107,7 @@ ENTRIES: dict[str, Entry] = {
         step_hint=4000,
         validation_target=0.2,
         test_target=0.2,
+        serves=_SERVES,
         parameters=SIZES["pydoc_bert"].parameters,
         head_size=SIZES["pydoc_bert"].head_size,
         embedded=True,

@@ -2,7 +2,7 @@
 
 Command:  python -m sweeps run --config=c4_lm_8b_paper --config.data_dir=$DATA/c4
           (after c4_lm_234m_paper, whose selected point it takes)
-Devices:  256 TPU v5e chips, parameters divided over 32 of them (mesh.fsdp).
+Devices:  256 TPU v5e chips, parameters divided over 16 of them (mesh.fsdp).
 Time:     2 trials of 41,962 steps (44 B tokens): about 28 h each at 40 % of peak.
 Result:   the paper prints downstream accuracies alone for this size; this study reports the
           loss, which is another quantity.
@@ -24,5 +24,5 @@ def get_config() -> ml_collections.ConfigDict:
     config.steps = 41_962
     config.eval_every = 2_098
     config.compute_dtype = "bfloat16"
-    config.mesh.fsdp = 32
+    config.mesh.fsdp = 16
     return config

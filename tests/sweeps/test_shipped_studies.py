@@ -1,0 +1,77 @@
+"""Every study that ships can be planned, says what it is, and selects as the paper does."""
+
+import json
+import re
+
+import pytest
+
+from attention import table as variants
+from sweeps import config, plan, selected, study
+from workloads import table
+
+
+@pytest.mark.parametrize("name", config.shipped_names())
+def test_a_shipped_study_resolves_and_says_what_to_expect(name, tmp_path):
+    resolved = study.resolve(
+        config.parse(name, [f"--config.experiment_dir={tmp_path}"]), planning=True
+    )
+    assert resolved.name == name
+    text = config.docstring(name)
+    assert re.search(r"^(Command|Time|Result): ", text, re.M)
+    for part in ("Command:", "Time:", "Result:"):
+        assert part in text, f"{name} lacks {part}"
+    assert "hours" in plan.render(resolved)
+
+
+def _experiment(directory, points, chosen):
+    """Writes what a finished tuning leaves."""
+    directory.mkdir()
+    record = {"config": {"tuning_variant": "standard"}, "points": points}
+    (directory / "study.json").write_text(json.dumps(record))
+    (directory / "selection.json").write_text(json.dumps({"points": chosen}))
+
+
+def test_a_study_takes_the_point_another_selected(tmp_path):
+    points = [
+        {"learning_rate": rate, "weight_decay": 0.1, "one_minus_beta1": 0.1, "beta2": 0.99,
+         "epsilon": 1e-8, "warmup_factor": 0.05}
+        for rate in (0.1, 0.01, 0.001)
+    ]  # fmt: skip
+    _experiment(tmp_path / "c4_lm_234m_paper", points, {"standard": 2, "laser": 2})
+    resolved = study.resolve(config.parse("c4_lm_paper", [f"--config.experiment_dir={tmp_path}"]))
+    assert [point["learning_rate"] for point in resolved.points] == [0.001]
+    assert len(resolved.trials("grid")) == 2
+
+
+def test_a_selection_that_is_not_there(tmp_path):
+    with pytest.raises(selected.NotSelectedError, match="is not there. Run it first: python -m"):
+        study.resolve(config.parse("c4_lm_paper", [f"--config.experiment_dir={tmp_path}"]))
+    _experiment(tmp_path / "c4_lm_234m_paper", [{}], {"laser": 0})
+    with pytest.raises(ValueError, match="not for its tuning variant 'standard'"):
+        study.resolve(config.parse("c4_lm_paper", [f"--config.experiment_dir={tmp_path}"]))
+
+
+def test_speech_has_six_rows_and_says_why():
+    assert len(table.paper_rows("imagenet_vit")) == 8
+    rows = table.paper_rows("librispeech_conformer")
+    assert set(variants.PAPER_ROWS) - set(rows) == {
+        "standard+per_dim_temp",
+        "laser+per_dim_temp",
+    }
+    changed = ['--config.variants=("standard","laser+per_dim_temp")']
+    with pytest.raises(ValueError, match="per_dim_temp inside every attention"):
+        study.resolve(config.parse("librispeech_conformer_paper", changed))
+
+
+def test_what_a_model_cannot_do_is_refused_before_anything_starts():
+    for change, message in (
+        ("mesh.fsdp=0", "mesh="),
+        ("param_dtype=float16", "param_dtype='float16'"),
+        ("param_dtype=bfloat16", "digits_vit has no param_dtype 'bfloat16'.*c4_lm"),
+        ("mesh.tensor=2", r"digits_vit has no mesh \(fsdp, tensor\) \(1, 2\)"),
+        ("paper_table=vit", "unknown paper_table 'vit'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            study.resolve(config.parse("digits_vit_quick", [f"--config.{change}"]))
+    with pytest.raises(ValueError, match=r"heads 8 cannot be divided over mesh.tensor = 16"):
+        study.resolve(config.parse("c4_lm_234m_paper", ["--config.mesh.tensor=16"]))
