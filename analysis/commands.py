@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from sweeps import layout
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from analysis.error_table import ErrorTable
     from analysis.grid import Document
 
@@ -16,16 +18,19 @@ DESCRIPTION = """\
 Reads what a sweep left on disk, chooses by validation, and prints tables and plots.
 
   python -m analysis runs  experiments/mystudy      which trials there are, what is wrong with them
-  python -m analysis table experiments/mystudy      errors per variant, with intervals and verdicts
+  python -m analysis table experiments/mystudy      error, WER or loss per variant, with intervals
   python -m analysis plots experiments/mystudy      learning curves, hyperparameters, errors (PNG)
 
-A study's directory is the one that holds study.json. `runs` also reads the logs that AlgoPerf
-publishes (study_<seed>/<workload>_jax/trial_<n>/eval_measurements.csv).
+A study's directory is the one that holds study.json. The logs that AlgoPerf publishes
+(study_<seed>/<workload>_jax/trial_<n>/eval_measurements.csv) are read, too. `table` and `plots`
+take one directory further up as well, and give one table for each study and workload.
 """
 EPILOG = """\
 How numbers are chosen: a trial counts at the step where its validation metric is best (first on
 ties); train and test are reported at that step and choose nothing. A search's point is the one
-with the best median over seeds. A table counts only trials that are done; every other one is named.
+with the best median over seeds. The metric is that of the workload's target: accuracy (shown as
+error = 1 - accuracy), word error rate, or loss with its perplexity. A table counts only trials
+that are done; every other one is named.
 
 Exit codes: 0 success; 1 `runs` found a problem (missing, truncated, damaged, duplicated, failed,
 diverged or unfinished trials); 2 the directory holds no study, or the command was misspelt.
@@ -53,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = top.add_subparsers(required=True, metavar="{runs,table,plots}")
     _add_runs(commands.add_parser("runs", help="list trials and what is wrong with them"))
-    _add_table(commands.add_parser("table", help="print the error table"))
+    _add_table(commands.add_parser("table", help="print the table of errors, WER or loss"))
     _add_plots(commands.add_parser("plots", help="write the plots as PNG"))
     return top
 
@@ -67,8 +72,9 @@ def _add_runs(command: argparse.ArgumentParser) -> None:
 
 def _add_table(command: argparse.ArgumentParser) -> None:
     command.description = (
-        "Prints errors per variant: medians and verdicts against the baseline, then the spread "
-        "over seeds. Problems are listed below it (with csv: on stderr), and the exit code stays 0."
+        "Prints error, WER or loss per variant: medians and verdicts against the baseline, then "
+        "the spread over seeds. Problems are listed below it (with csv: on stderr), and the exit "
+        "code stays 0."
     )
     _add_study(command)
     command.add_argument(
@@ -79,7 +85,8 @@ def _add_table(command: argparse.ArgumentParser) -> None:
     command.add_argument("--out", type=pathlib.Path, metavar="FILE", help="write to FILE instead")
     command.add_argument(
         "--metric",
-        help="error, accuracy, loss, wer ... (default: what the study selects by, or error)",
+        help="error, accuracy, wer, loss, perplexity ... (default: the workload's target, "
+        "accuracy shown as error)",
     )
     command.set_defaults(command=_table)
 
@@ -95,7 +102,12 @@ def _add_plots(command: argparse.ArgumentParser) -> None:
 
 
 def _add_study(command: argparse.ArgumentParser) -> None:
-    command.add_argument("study", type=pathlib.Path, metavar="STUDY_DIR", help="has study.json")
+    command.add_argument(
+        "study",
+        type=pathlib.Path,
+        metavar="DIR",
+        help="a study (it has study.json), AlgoPerf's logs, or a directory of studies",
+    )
     command.add_argument("--stage", help="tune, compare ... (default: the study's last stage)")
 
 
@@ -108,24 +120,19 @@ def _runs(options: argparse.Namespace) -> int:
     return 1 if shown.problems else 0
 
 
-def _read_table(options: argparse.Namespace) -> "ErrorTable":
-    from analysis import error_table, runs
+def _read_tables(options: argparse.Namespace) -> "Iterator[ErrorTable]":
+    from analysis import error_table, studies
 
-    study = runs.read_study(options.study)
-    if study.published:
-        raise ValueError(
-            f"{options.study}: AlgoPerf's logs have no {layout.STUDY} that says what is compared; "
-            f"use: python -m analysis runs {options.study}"
-        )
-    return error_table.build(study, options.stage, options.metric)
+    for study in studies.read_each(options.study):
+        yield error_table.build(study, options.stage, options.metric)
 
 
 def _table(options: argparse.Namespace) -> int:
     if options.out and not options.out.parent.is_dir():
         raise ValueError(f"{options.out}: {options.out.parent} is no directory; make it first")
-    table = _read_table(options)
+    tables = list(_read_tables(options))
     suffix = options.out.suffix if options.out else ""
-    rendered = _rendered(table, options.format or SUFFIXES.get(suffix, "text"), options.out)
+    rendered = _rendered(tables, options.format or SUFFIXES.get(suffix, "text"), options.out)
     if options.out is None:
         _print(rendered)
         return 0
@@ -134,17 +141,16 @@ def _table(options: argparse.Namespace) -> int:
     return 0
 
 
-def _rendered(table: "ErrorTable", form: str, out: pathlib.Path | None) -> str:
+def _rendered(tables: "list[ErrorTable]", form: str, out: pathlib.Path | None) -> str:
     from analysis import present, render, tidy
 
     if form == "csv":
-        for problem in table.problems:
+        for problem in (problem for table in tables for problem in table.problems):
             print(problem, file=sys.stderr)
-        return tidy.to_csv(table)
-    document = present.document(table)
-    if form == "text":
-        return render.text(document) if out else _as_text(document)
-    return render.markdown(document) if form == "markdown" else render.latex(document)
+        return tidy.to_csv(*tables)
+    printers = {"markdown": render.markdown, "latex": render.latex, "text": render.text}
+    printer = _as_text if form == "text" and out is None else printers[form]
+    return "\n".join(printer(present.document(table)) for table in tables)
 
 
 def _as_text(document: "Document") -> str:
@@ -169,7 +175,20 @@ def _print(text: str) -> None:
 def _plots(options: argparse.Namespace) -> int:
     from analysis import plots
 
-    table = _read_table(options)
-    for line in plots.write(table, options.out or options.study / "plots"):
-        print(line)
+    tables = list(_read_tables(options))
+    for table in tables:
+        for line in plots.write(table, _plots_directory(table, tables, options.out)):
+            print(line)
     return 0
+
+
+def _plots_directory(
+    table: "ErrorTable", tables: "list[ErrorTable]", out: pathlib.Path | None
+) -> pathlib.Path:
+    """Returns a directory that no other of the tables writes into."""
+    studies = {other.study.directory for other in tables}
+    shared = [other for other in tables if other.study.directory == table.study.directory]
+    directory = out or table.study.directory / "plots"
+    if out and len(studies) > 1:
+        directory /= table.study.directory.name
+    return directory / table.workload if len(shared) > 1 else directory

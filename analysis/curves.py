@@ -14,6 +14,8 @@ from analysis.records import Run
 from analysis.selection import VALIDATION
 
 Curve = tuple[np.ndarray, np.ndarray]
+# The share of training whose evaluations need not be seen.
+START = 0.1
 
 
 def draw(table: ErrorTable) -> Figure | None:
@@ -87,10 +89,35 @@ def _panel(axes: Axes, title: str, curves: dict[str, Curve], table: ErrorTable) 
             axes.axhline(value, color=style.GREY, linestyle=dashes, linewidth=1.1)
 
 
+def _worth_showing(table: ErrorTable, curves: dict[str, Curve]) -> np.ndarray:
+    """Returns the finite numbers that the y axis must hold.
+
+    Before training a loss is log(vocabulary) and a WER may be above 1, far from where variants
+    differ: of such metrics the first tenth of the steps may leave the axes, given that at least
+    two evaluations are left.
+    """
+    chosen = []
+    for steps, values in curves.values():
+        late = steps >= START * steps[-1]
+        whole = table.metric.is_bounded or late.sum() < 2
+        chosen.append(values.ravel() if whole else values[:, late].ravel())
+    numbers = np.concatenate(chosen)
+    return numbers[np.isfinite(numbers)]
+
+
+def _limit(axes: Axes, table: ErrorTable, curves: dict[str, Curve]) -> None:
+    """Sets the y axis, which the panels share: its scale and, for what has no worst, its ends."""
+    shown = _worth_showing(table, curves)
+    logarithmic = style.spans_decades(shown)
+    if shown.size and not table.metric.is_bounded:
+        axes.set_ylim(*style.around(shown, logarithmic))
+    if logarithmic:
+        style.log_axis(axes.yaxis)
+
+
 def _finish(figure: Figure, grid: np.ndarray, table: ErrorTable, curves: dict[str, Curve]) -> None:
-    if style.spans_decades(np.concatenate([values.ravel() for _, values in curves.values()])):
-        style.log_axis(grid.flat[0].yaxis)
-    figure.supylabel(f"validation {table.metric.name}", fontsize=10)
+    _limit(grid.flat[0], table, curves)
+    figure.supylabel(f"validation {table.metric.axis(table.workload)}", fontsize=10)
     for axes in grid[-1]:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.set_xlabel("training step", fontsize=10)
@@ -105,10 +132,10 @@ def _finish(figure: Figure, grid: np.ndarray, table: ErrorTable, curves: dict[st
 
 
 def _handles(table: ErrorTable, curves: dict[str, Curve]) -> list[Line2D]:
-    looks = {variants.group(name): style.look(name) for name in curves}
+    looks = {variants.mixer_label(name): style.look(name) for name in curves}
     handles = [
-        style.key(group, color=colour, marker=marker, ms=5, ls="-")
-        for group, (colour, marker) in looks.items()
+        style.key(mixer, color=colour, marker=marker, ms=5, ls="-")
+        for mixer, (colour, marker) in looks.items()
     ]
     return handles + reference_handles(table, VALIDATION)
 

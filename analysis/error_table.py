@@ -5,10 +5,11 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from analysis import metrics, paper, selection, statistics, variants
+from analysis import metrics, paper, references, selection, statistics, variants
 from analysis.metrics import Metric, MissingMetricError
 from analysis.paper import PaperCell
 from analysis.records import Run, Study
+from analysis.references import Reference
 from analysis.statistics import Comparison, Summary
 from sweeps import layout
 
@@ -47,14 +48,6 @@ class VariantResult:
 
 
 @dataclass(frozen=True)
-class Reference:
-    """A reference row of the workload's data, e.g. nearest neighbour: split to number or None."""
-
-    name: str
-    values: dict[str, float | None]
-
-
-@dataclass(frozen=True)
 class ErrorTable:
     """What the renderers and plots are given. `decisive` is the split of the verdict."""
 
@@ -69,6 +62,16 @@ class ErrorTable:
     references: tuple[Reference, ...]
     reference_note: str | None
     problems: tuple[str, ...]
+
+    @property
+    def has_baseline(self) -> bool:
+        """Returns whether there is a row that the others are compared with."""
+        return any(row.variant == self.baseline for row in self.rows)
+
+    @property
+    def has_perplexity(self) -> bool:
+        """Returns whether exp(loss) stands beside the loss: where the loss is the target."""
+        return self.metric == self.chosen_by == metrics.get("loss")
 
     @property
     def is_paper(self) -> bool:
@@ -93,18 +96,17 @@ def build(study: Study, stage: str | None = None, metric: str | None = None) -> 
     names = sorted(_variant_names(study, stage), key=variants.order)
     rows = [_row(study, stage, name, shown, chosen_by, problems) for name in names]
     baseline = str(study.config.get("baseline", "standard"))
-    workload = _workload(study)
-    references, note = _references(study, workload, shown)
+    reference_rows, note = references.of_study(study, shown)
     return ErrorTable(
         study=study,
-        workload=workload,
+        workload=study.workload,
         stage=stage,
         metric=shown,
         chosen_by=chosen_by,
         baseline=baseline,
         decisive="test" if any(row.splits["test"].values for row in rows) else "validation",
         rows=tuple(_compared(rows, baseline, shown)),
-        references=references,
+        references=reference_rows,
         reference_note=note,
         problems=tuple(dict.fromkeys(problems)),
     )
@@ -118,11 +120,6 @@ def _stage(study: Study, stage: str | None) -> str:
     if stage not in study.stages:
         raise ValueError(f"no stage {stage!r} in {study.name}; it has {', '.join(study.stages)}")
     return stage
-
-
-def _workload(study: Study) -> str:
-    named = study.config.get("workload")
-    return str(named or (study.runs[0].workload if study.runs else "unknown workload"))
 
 
 def _variant_names(study: Study, stage: str) -> set[str]:
@@ -165,13 +162,20 @@ def _row(
     chosen = {run: _chosen_row(run, chosen_by, problems) for run in runs if run.state == "done"}
     usable = {run: row for run, row in chosen.items() if row is not None}
     splits = {split: _split(usable, split, shown, problems) for split in layout.SPLITS}
-    if study.is_paper_protocol and shown.name == "error":
-        splits = {
-            split: dataclasses.replace(result, paper=paper.cell(variant, split))
-            for split, result in splits.items()
-        }
+    if study.paper_table and shown.name == paper.TABLES[study.paper_table].metric:
+        splits = _beside_paper(study, variant, splits)
     hyperparameters = runs[0].variant_hyperparameters if runs else {}
     return VariantResult(variant, point, len(usable), splits, hyperparameters)
+
+
+def _beside_paper(
+    study: Study, variant: str, splits: dict[str, SplitResult]
+) -> dict[str, SplitResult]:
+    where = study.paper_table, study.workload, study.config, variant
+    return {
+        split: dataclasses.replace(result, paper=paper.cell(*where, split))
+        for split, result in splits.items()
+    }
 
 
 def _chosen_row(run: Run, chosen_by: Metric, problems: list[str]) -> dict[str, float] | None:
@@ -195,8 +199,8 @@ def _split(
             if not somewhere:
                 continue
             problems.append(f"missing: {run.name}: no column {shown.column(split)}")
-        elif math.isfinite(row[shown.column(split)]):
-            values[run.seed] = shown.shown(row[shown.column(split)])
+        elif math.isfinite(value := shown.shown(row[shown.column(split)])):
+            values[run.seed] = value
         else:
             step = int(row["global_step"])
             problems.append(f"missing: {run.name}: no {shown.column(split)} at step {step}")
@@ -229,17 +233,3 @@ def _with_comparisons(
         return dataclasses.replace(row, splits=row.splits | {split: result})
 
     return [updated(row) for row in rows]
-
-
-def _references(
-    study: Study, workload: str, shown: Metric
-) -> tuple[tuple[Reference, ...], str | None]:
-    entry = study.references.get(workload) or {}
-    rows = tuple(
-        Reference(
-            str(row.get("name", "unnamed")),
-            {split: row.get(f"{split}/{shown.name}") for split in layout.SPLITS},
-        )
-        for row in entry.get("rows", ())
-    )
-    return rows, entry.get("note")

@@ -70,11 +70,10 @@ def _value(table: ErrorTable, run: Run) -> float:
         row = selection.best_step(run, table.chosen_by.source)
     except MissingMetricError:
         return math.nan
-    return (
-        math.nan
-        if row is None
-        else float(table.metric.shown(row.get(table.metric.column(selection.VALIDATION), math.nan)))
-    )
+    if row is None:
+        return math.nan
+    value = table.metric.shown(row.get(table.metric.column(selection.VALIDATION), math.nan))
+    return value if math.isfinite(value) else math.nan
 
 
 def _panel(axes: Axes, name: str, runs: list[Run], table: ErrorTable) -> None:
@@ -140,7 +139,7 @@ def _finish(figure: Figure, grid: np.ndarray, table: ErrorTable, runs: list[Run]
     else:
         room = max(high - low, 1e-3)
         grid.flat[0].set_ylim(low - 0.08 * room, high + 0.15 * room)
-    figure.supylabel(f"validation {table.metric.name}", fontsize=10)
+    figure.supylabel(f"validation {table.metric.axis(table.workload)}", fontsize=10)
     points = len({run.point for run in runs})
     stage = _tuning_stage(table)
     figure.suptitle(
@@ -150,9 +149,9 @@ def _finish(figure: Figure, grid: np.ndarray, table: ErrorTable, runs: list[Run]
 
 
 def _handles(table: ErrorTable, runs: list[Run], any_lost: bool) -> list[Line2D]:
-    looks = {variants.group(run.variant): style.look(run.variant) for run in runs}
+    looks = {variants.mixer_label(run.variant): style.look(run.variant) for run in runs}
     handles = [
-        style.key(group, marker=marker, color=colour) for group, (colour, marker) in looks.items()
+        style.key(mixer, marker=marker, color=colour) for mixer, (colour, marker) in looks.items()
     ]
     if any(_is_chosen(table, run) for run in runs):
         ring = style.key("chosen by validation", marker="o", ms=11, mfc="none", color=style.BLACK)

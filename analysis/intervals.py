@@ -87,8 +87,11 @@ def _finish(
 ) -> None:
     axes.set_yticks(list(positions.values()), [row.label for row in rows])
     axes.set_ylim(max(positions.values()) + 0.6, -0.6)
-    against = f"p: paired t-test against {variants.label(table.baseline)}, corrected after Holm"
-    axes.set_xlabel(f"{table.decisive} {table.metric.name}   ({against})", fontsize=10)
+    label = f"{table.decisive} {table.metric.axis(table.workload)}"
+    if table.has_baseline:
+        against = f"paired t-test against {variants.label(table.baseline)}, corrected after Holm"
+        label = f"{label}   (p: {against})"
+    axes.set_xlabel(label, fontsize=10)
     _reference_lines(axes, table)
     _baseline_line(axes, table, rows)
     figure.suptitle(f"{table.study.name}: {table.workload}", fontsize=12)

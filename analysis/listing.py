@@ -47,6 +47,10 @@ def best_shown(run: Run) -> tuple[str, float, int] | None:
     return shown.name, shown.shown(value), int(row["global_step"])
 
 
+def _label(name: str) -> str:
+    return metrics.get(name).label if name else name
+
+
 def _trials(study: Study) -> Grid:
     names = (
         "Trial",
@@ -70,7 +74,7 @@ def _trial_cells(run: Run) -> tuple[Cell, ...]:
     name, value, step = best_shown(run) or ("", math.nan, None)
     texts = (run.name, variants.label(run.variant), run.point, run.seed, run.state)
     steps = (_or_dash(run.last_step), _or_dash(run.steps))
-    return (*(Cell(str(text)) for text in texts), *steps, Cell(name), grid.number(value, 5),
+    return (*(Cell(str(text)) for text in texts), *steps, Cell(_label(name)), grid.number(value, 5),
             _or_dash(step))  # fmt: skip
 
 
@@ -107,7 +111,7 @@ def _medians(study: Study) -> list[Grid]:
 def _median_cells(key: Key, name: str, values: list[float]) -> tuple[Cell, ...]:
     stage, variant, workload, point = key
     spread = stdlib_statistics.stdev(values) if len(values) > 1 else None
-    texts = (stage, variants.label(variant), workload, str(point), name, str(len(values)))
+    texts = (stage, variants.label(variant), workload, str(point), _label(name), str(len(values)))
     middle = stdlib_statistics.median(values)
     return (*(Cell(text) for text in texts), grid.number(middle, 5), grid.number(spread, 5))
 

@@ -1,7 +1,8 @@
 """Metrics by name: which column holds one, whether lower is better, how a table shows it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -10,6 +11,16 @@ from sweeps import layout
 
 # AlgoPerf's metrics of which more is better; of every other metric (wer, loss, ...) less is.
 HIGHER_IS_BETTER = ("accuracy", "bleu", "mean_average_precision", "ssim")
+# The target's metric of a workload whose trials do not state it: the first column there is.
+TARGET_METRICS = ("wer", *HIGHER_IS_BETTER, "loss")
+
+# Numbers that are made from another column: name to that column.
+DERIVED = {"error": "accuracy", "perplexity": "loss"}
+LABELS = {"wer": "WER"}
+# 3 decimals of a perplexity of 13 tell losses 0.0001 apart, as 4 decimals of the loss do.
+DIGITS = {"perplexity": 3}
+# What an accuracy or a loss is the mean over, by a word of the workload's name.
+COUNTED = {"vit": "image", "lm": "token", "bert": "masked position"}
 
 Values = TypeVar("Values", float, np.ndarray)
 
@@ -20,15 +31,26 @@ class MissingMetricError(ValueError):
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that a table shows: column `<split>/<source>`, or 1 minus it for `error`."""
+    """A number that a table shows: column `<split>/<source>` itself, 1 minus it for `error`,
+    e to its power for `perplexity`."""
 
     name: str
     source: str
 
     @property
-    def is_complement(self) -> bool:
-        """Returns whether the number shown is 1 - column."""
-        return self.name != self.source
+    def label(self) -> str:
+        """Returns the name within a sentence: `error`, `WER`, `loss`."""
+        return LABELS.get(self.name, self.name)
+
+    @property
+    def title(self) -> str:
+        """Returns the name at the head of a table: `Error`, `WER`, `Loss`."""
+        return self.label[0].upper() + self.label[1:]
+
+    @property
+    def digits(self) -> int:
+        """Returns how many decimals a table prints."""
+        return DIGITS.get(self.name, 4)
 
     @property
     def lower_is_better(self) -> bool:
@@ -41,9 +63,36 @@ class Metric:
         return "max" if self.source in HIGHER_IS_BETTER else "min"
 
     @property
-    def definition(self) -> str:
-        """Returns what the number is, in words, for the foot of a table."""
-        return "error = 1 - accuracy, as a fraction" if self.is_complement else self.name
+    def is_bounded(self) -> bool:
+        """Returns whether 1 is the worst there can be, as of errors; before training a loss, a
+        perplexity or a WER may be anything."""
+        return self.source == "accuracy"
+
+    def unit(self, workload: str) -> str:
+        """Returns the unit that the number has on a workload, empty where it has no name."""
+        if self.name != "loss":
+            return "" if self.name == "perplexity" else "fraction"
+        counted = _counted(workload)
+        return f"nats per {counted}" if counted else ""
+
+    def axis(self, workload: str) -> str:
+        """Returns what a plot's axis says: `loss (nats per token)`."""
+        unit = self.unit(workload)
+        return f"{self.label} ({unit})" if unit.startswith("nats") else self.label
+
+    def definition(self, workload: str) -> str:
+        """Returns what the number is on a workload, in words, for the foot of a table."""
+        masked = _counted(workload) == COUNTED["bert"]
+        where = " over masked positions" if masked else ""
+        unit = self.unit(workload)
+        words = {
+            "error": f"error = 1 - accuracy{where}, as a fraction",
+            "accuracy": f"accuracy{where}, as a fraction",
+            "wer": "WER over the corpus, as a fraction: word errors / words spoken",
+            "loss": f"loss in {unit}" if unit else "loss, as the workload defines it",
+            "perplexity": "perplexity = exp(loss), the loss in nats",
+        }
+        return words.get(self.name, self.label)
 
     def column(self, split: str) -> str:
         """Returns the column's name, e.g. `validation/accuracy`. `split` is train, validation
@@ -51,8 +100,23 @@ class Metric:
         return f"{split}/{self.source}"
 
     def shown(self, values: Values) -> Values:
-        """Returns the number to show for a column's value, or the array of them for an array."""
-        return 1 - values if self.is_complement else values
+        """Returns the number to show for a column's value, or the array of them for an array;
+        inf for a perplexity beyond the floats' range."""
+        if self.name == "error":
+            return 1 - values
+        if self.name == "perplexity":
+            with np.errstate(over="ignore"):
+                powers = np.exp(values)
+            return powers if isinstance(values, np.ndarray) else float(powers)
+        return values
+
+    def reference(self, row: Mapping[str, Any], split: str) -> float | None:
+        """Returns a reference row's number on a split, None where it has none: reference.json
+        gives the number shown (`test/error`) or the column (`test/accuracy`)."""
+        if row.get(f"{split}/{self.name}") is not None:
+            return float(row[f"{split}/{self.name}"])
+        source = row.get(self.column(split))
+        return None if source is None else self.shown(float(source))
 
     def read(self, columns: Columns, split: str, where: str) -> np.ndarray:
         """Returns the column itself, float64 [rows], of the file that `where` names.
@@ -70,14 +134,27 @@ class Metric:
         return f"{where}: no column {self.column(split)}; it has {', '.join(present) or 'none'}"
 
 
+def _counted(workload: str) -> str:
+    """Returns what is counted on a workload: `masked position` on wikipedia_bert_2b, empty where
+    no word of the name says so."""
+    return next((COUNTED[word] for word in workload.split("_") if word in COUNTED), "")
+
+
 def get(name: str) -> Metric:
-    """Returns the metric called `name`: `error` (1 - accuracy), or a column's name with or
-    without its split (`validation/wer`, `wer`, `loss`, `accuracy`)."""
-    source = name.rsplit("/", 1)[-1]
-    return Metric("error", "accuracy") if source == "error" else Metric(source, source)
+    """Returns the metric called `name`: `error` (1 - accuracy), `perplexity` (exp(loss)), or a
+    column's name with or without its split (`validation/wer`, `wer`, `loss`, `accuracy`)."""
+    name = name.rsplit("/", 1)[-1]
+    return Metric(name, DERIVED.get(name, name))
 
 
 def shown_for(target: str) -> Metric:
     """Returns what a table shows where the workload's target is set in `target`: the paper's
     tables give errors, so accuracy is shown as error."""
     return get("error") if get(target).source == "accuracy" else get(target)
+
+
+def target(columns: Columns, stated: str | None = None) -> str:
+    """Returns the metric a workload's target is set in: as stated, else by the evaluations'
+    columns, accuracy where these do not tell either."""
+    present = (name for name in TARGET_METRICS if f"validation/{name}" in columns)
+    return stated or next(present, "accuracy")

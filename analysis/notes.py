@@ -1,25 +1,45 @@
 """What stands below an error table: how its numbers were made, in words."""
 
 from collections.abc import Iterable
+from typing import Any
 
-from analysis import paper, statistics, variants
+from analysis import metrics, paper, statistics, variants
 from analysis.error_table import ErrorTable
+
+PERPLEXITY = metrics.get("perplexity")
 
 
 def footnotes(table: ErrorTable) -> Iterable[str]:
     """Yields one sentence or two on each thing that a reader of the table has to know."""
     step = f"each trial's step with the best {table.chosen_by.column('validation')}, first on ties"
-    yield f"{table.metric.definition}; all splits at {step}; n counts trials that are done."
+    definition = table.metric.definition(table.workload)
+    yield f"{definition}; all splits at {step}; n counts trials that are done."
+    if table.has_perplexity:
+        yield f"{PERPLEXITY.definition(table.workload)}, on {table.decisive}, median over seeds."
     yield from _point_notes(table)
     if others := len(set(table.study.problems) - set(table.problems)):
         yield f"{others} problems in trials outside this table: `runs` lists them by name."
     yield "Bold (in plain text a star before the number): best median within its group."
-    if table.is_paper:
-        yield f"paper: {paper.SOURCE}; it states neither the statistic over seeds nor a spread."
+    yield from _paper_notes(table)
     yield from _interval_notes(table)
     yield from _comparison_notes(table)
     if table.references:
         yield f"reference: {table.reference_note or 'no note is recorded'}"
+
+
+def _paper_notes(table: ErrorTable) -> Iterable[str]:
+    """Says where the paper's figures are from, or that it has none of this kind."""
+    study = table.study
+    if table.is_paper:
+        printed = paper.TABLES[study.paper_table]
+        yield f"paper: {paper.SOURCE}, {printed.place}; {printed.caution}."
+    elif study.paper_table and table.metric.name == paper.TABLES[study.paper_table].metric:
+        yield (
+            f"{paper.SOURCE}, {paper.TABLES[study.paper_table].place}: no number for these "
+            f"variants on {table.workload} in {paper.dtype(study.config)}."
+        )
+    if study.paper_note:
+        yield study.paper_note
 
 
 def _point_notes(table: ErrorTable) -> Iterable[str]:
@@ -31,17 +51,26 @@ def _point_notes(table: ErrorTable) -> Iterable[str]:
     selected = table.study.selection
     stage = selected.get("from_stage", "?") if selected else table.stage
     for point, labels in chosen.items():
-        known = table.study.points[point] if point < len(table.study.points) else {}
+        known = _hyperparameters(table, point)
         values = ", ".join(
             f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"
             for name, value in known.items()
         )
         whom = "all variants" if len(chosen) == 1 else ", ".join(labels)
-        yield f"Point {point}, chosen by validation in stage {stage} for {whom}: {values}."
+        chosen_for = f"Point {point}, chosen by validation in stage {stage} for {whom}"
+        yield f"{chosen_for}: {values}." if values else f"{chosen_for}."
     for row in table.rows:
         if row.hyperparameters:
             values = ", ".join(f"{key} = {value}" for key, value in row.hyperparameters.items())
             yield f"{row.label}: {values}."
+
+
+def _hyperparameters(table: ErrorTable, point: int) -> dict[str, Any]:
+    """AlgoPerf's logs have no list of points, so one of the trials at the point speaks for it."""
+    if point < len(table.study.points):
+        return table.study.points[point]
+    runs = (run for run in table.study.stage(table.stage) if run.point == point)
+    return next((run.hyperparameters for run in runs if run.hyperparameters), {})
 
 
 def _interval_notes(table: ErrorTable) -> Iterable[str]:

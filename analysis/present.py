@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Iterable
 
-from analysis import grid, notes, variants
+import numpy as np
+
+from analysis import grid, metrics, notes, variants
 from analysis.error_table import ErrorTable, SplitResult, VariantResult
 from analysis.grid import Cell, Column, Document, Grid
 from analysis.statistics import Summary
 from sweeps import layout
 
 NONE = Cell(grid.NOTHING)
+PERPLEXITY = metrics.get("perplexity")
 TITLES = {"train": "Train", "validation": "Validation", "test": "Test"}
 
 # What stands after an interval that is not BCa's, explained in the notes.
@@ -23,8 +26,9 @@ def document(table: ErrorTable) -> Document:
     the comparisons with the baseline."""
     name = table.study.name
     grids = (_medians(table), _spread(table), _comparisons(table))
+    title = f"{name}: {table.metric.label} on {table.workload}, stage {table.stage}"
     return Document(
-        title=f"{name}: {table.metric.name} on {table.workload}, stage {table.stage}",
+        title=title,
         grids=tuple(each for each in grids if each.sections),
         notes=tuple(notes.footnotes(table)),
         problems=table.problems,
@@ -33,7 +37,7 @@ def document(table: ErrorTable) -> Document:
 
 def _medians(table: ErrorTable) -> Grid:
     return Grid(
-        caption=f"{table.metric.name.capitalize()}, median over seeds",
+        caption=f"{table.metric.title}, median over seeds",
         columns=tuple(_median_columns(table)),
         sections=(
             *_by_group(table, lambda row: [tuple(_median_cells(table, row))]),
@@ -48,9 +52,11 @@ def _median_columns(table: ErrorTable) -> Iterable[Column]:
         if table.is_paper:
             yield Column(f"{TITLES[split]}\npaper")
         yield Column(f"{TITLES[split]}\nmeasured" if table.is_paper else TITLES[split])
-    baseline = variants.label(table.baseline)
-    yield Column(f"{TITLES[table.decisive]}\n- {baseline}\n(mean)")
-    yield from (Column("p\n(Holm)"), Column("Verdict", numeric=False))
+    if table.has_perplexity:
+        yield Column(f"{TITLES[table.decisive]}\nperplexity")
+    if table.has_baseline:
+        yield Column(f"{TITLES[table.decisive]}\n- {variants.label(table.baseline)}\n(mean)")
+        yield from (Column("p\n(Holm)"), Column("Verdict", numeric=False))
 
 
 def _median_cells(table: ErrorTable, row: VariantResult) -> Iterable[Cell]:
@@ -60,13 +66,17 @@ def _median_cells(table: ErrorTable, row: VariantResult) -> Iterable[Cell]:
         if table.is_paper:
             yield _paper_cell(result)
         yield _median_cell(table, row, split)
-    yield from _comparison_cells(table, row, table.decisive, ("difference", "p_holm", "verdict"))
+    if table.has_perplexity:
+        yield _perplexity_cell(table, row)
+    if table.has_baseline:
+        wanted = ("difference", "p_holm", "verdict")
+        yield from _comparison_cells(table, row, table.decisive, wanted)
 
 
 def _paper_cell(result: SplitResult) -> Cell:
     if result.paper is None:
         return NONE
-    return Cell(grid.number(result.paper.value).text, bold=result.paper.bold)
+    return Cell(result.paper.text, bold=result.paper.bold)
 
 
 def _median_cell(table: ErrorTable, row: VariantResult, split: str) -> Cell:
@@ -74,23 +84,32 @@ def _median_cell(table: ErrorTable, row: VariantResult, split: str) -> Cell:
     summary = row.splits[split].summary
     if summary is None:
         return NONE
-    text = grid.number(summary.median).text
+    digits = table.metric.digits
+    text = grid.number(summary.median, digits).text
     peers = [peer.splits[split].summary for peer in table.rows if peer.group == row.group]
-    medians = [round(peer.median, 4) for peer in peers if peer is not None]
+    medians = [round(peer.median, digits) for peer in peers if peer is not None]
     best = min(medians) if table.metric.lower_is_better else max(medians)
-    return Cell(text, bold=round(summary.median, 4) == best)
+    return Cell(text, bold=round(summary.median, digits) == best)
+
+
+def _perplexity_cell(table: ErrorTable, row: VariantResult) -> Cell:
+    """The median over seeds of each seed's perplexity."""
+    losses = list(row.splits[table.decisive].values.values())
+    if not losses:
+        return NONE
+    return grid.number(float(np.median(PERPLEXITY.shown(np.array(losses)))), PERPLEXITY.digits)
 
 
 def _comparison_cells(
     table: ErrorTable, row: VariantResult, split: str, wanted: tuple[str, ...]
 ) -> Iterable[Cell]:
-    comparison = row.splits[split].comparison
+    comparison, digits = row.splits[split].comparison, table.metric.digits
     if row.variant == table.baseline or comparison is None:
         last = Cell("baseline") if row.variant == table.baseline else NONE
         return [*[NONE] * (len(wanted) - 1), last]
     cells = {
-        "difference": grid.number(comparison.difference, signed=True),
-        "interval": _bounds(comparison.low, comparison.high, signed=True),
+        "difference": grid.number(comparison.difference, digits, signed=True),
+        "interval": _bounds(comparison.low, comparison.high, digits, signed=True),
         "pairs": Cell(str(comparison.pairs)),
         "p": grid.p_value(comparison.p),
         "p_holm": grid.p_value(comparison.p_holm),
@@ -109,22 +128,27 @@ def _reference_cells(table: ErrorTable) -> Iterable[tuple[Cell, ...]]:
         cells = [Cell(f"{reference.name} (reference)"), NONE]
         for split in layout.SPLITS:
             cells += [NONE] * table.is_paper
-            cells.append(grid.number(reference.values[split]))
-        yield (*cells, NONE, NONE, Cell("reference"))
+            cells.append(grid.number(reference.values[split], table.metric.digits))
+        if table.has_perplexity:
+            loss = reference.values[table.decisive]
+            power = None if loss is None else PERPLEXITY.shown(loss)
+            cells.append(grid.number(power, PERPLEXITY.digits))
+        yield (*cells, *((NONE, NONE, Cell("reference")) if table.has_baseline else ()))
 
 
 def _spread(table: ErrorTable) -> Grid:
     headings = ("n", "Median", "Mean", "SD", "95% interval")
     return Grid(
-        caption=f"{table.metric.name.capitalize()} over seeds",
+        caption=f"{table.metric.title} over seeds",
         columns=(*ROW_COLUMNS, *(Column(heading) for heading in headings)),
-        sections=_by_group(table, _spread_rows),
+        sections=_by_group(table, lambda row: _spread_rows(table, row)),
     )
 
 
-def _spread_rows(row: VariantResult) -> Rows:
+def _spread_rows(table: ErrorTable, row: VariantResult) -> Rows:
+    digits = table.metric.digits
     return [
-        (Cell(row.label), Cell(split), *_summary_cells(row.splits[split].summary))
+        (Cell(row.label), Cell(split), *_summary_cells(row.splits[split].summary, digits))
         for split in layout.SPLITS
     ]
 
@@ -151,25 +175,26 @@ def _comparison_rows(table: ErrorTable, row: VariantResult) -> Rows:
     ]
 
 
-def _summary_cells(summary: Summary | None) -> list[Cell]:
+def _summary_cells(summary: Summary | None, digits: int) -> list[Cell]:
     if summary is None:
         return [Cell("0"), *[NONE] * 4]
     numbers = (summary.median, summary.mean, summary.sd)
-    return [Cell(str(summary.n)), *(grid.number(value) for value in numbers), _interval(summary)]
+    cells = (grid.number(value, digits) for value in numbers)
+    return [Cell(str(summary.n)), *cells, _interval(summary, digits)]
 
 
-def _interval(summary: Summary) -> Cell:
+def _interval(summary: Summary, digits: int) -> Cell:
     if summary.method == "none":
         return Cell("none (n = 1)")
-    return Cell(_bounds(summary.low, summary.high).text + METHOD_MARKS[summary.method])
+    bounds = _bounds(summary.low, summary.high, digits)
+    return Cell(bounds.text + METHOD_MARKS[summary.method])
 
 
-def _bounds(low: float, high: float, signed: bool = False) -> Cell:
+def _bounds(low: float, high: float, digits: int, signed: bool = False) -> Cell:
     if low != low:
         return NONE
-    return Cell(
-        f"[{grid.number(low, signed=signed).text}, {grid.number(high, signed=signed).text}]"
-    )
+    texts = (grid.number(bound, digits, signed).text for bound in (low, high))
+    return Cell(f"[{', '.join(texts)}]")
 
 
 def _by_group(

@@ -7,6 +7,7 @@ the seed's, and the trial's number the hyperparameter point's.
 import pathlib
 import re
 
+from analysis import metrics
 from analysis.records import Run, Study
 from analysis.trials import NOTHING, TrialFiles
 from sweeps import layout
@@ -16,9 +17,6 @@ STAGE = "published"
 STUDY_NAME = re.compile(r"study_(\d+)")
 WORKLOAD_NAME = re.compile(r"(.+)_(?:jax|pytorch)")
 TRIAL_NAME = re.compile(r"trial_(\d+)")
-
-# The targets' metrics of AlgoPerf's workloads, by the column that is present; the first counts.
-TARGET_METRICS = ("wer", "accuracy", "ssim", "mean_average_precision", "bleu", "loss")
 
 
 def read_logs(root: pathlib.Path) -> Study | None:
@@ -71,7 +69,6 @@ def _run(
     if evals is None:
         files.problems.append(f"missing: {files.name}: no {layout.EVAL_MEASUREMENTS}")
     columns = (evals or NOTHING).columns
-    present = (name for name in TARGET_METRICS if f"validation/{name}" in columns)
     return Run(
         workload=workload,
         variant=variant,
@@ -81,7 +78,7 @@ def _run(
         path=path,
         name=files.name,
         state="done" if evals else "pending",
-        metric=next(present, "accuracy"),
+        metric=metrics.target(columns),
         hyperparameters=hyperparameters,
         evals=columns,
         trains=trains.columns,

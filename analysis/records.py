@@ -53,7 +53,9 @@ class Study:
     diverged or unfinished, and for every file that could not be read; `notes` what is worth
     knowing and wrong with nothing. `selection` is selection.json, None until a point was chosen;
     `references` maps a workload to its entry of reference.json. `planned` holds the stages whose
-    trials.json exists. `published` is True for AlgoPerf's own logs, which have none of these.
+    trials.json exists. `paper_table` names the table of the paper (a key of `paper.TABLES`) that
+    stands beside ours, empty for none; `paper_note` is a sentence on it to print below ours.
+    `published` is True for AlgoPerf's own logs, which have none of these.
     """
 
     name: str
@@ -67,8 +69,15 @@ class Study:
     points: tuple[dict[str, Any], ...] = ()
     selection: dict[str, Any] | None = None
     references: dict[str, Any] = field(default_factory=dict)
-    is_paper_protocol: bool = False
+    paper_table: str = ""
+    paper_note: str = ""
     published: bool = False
+
+    @property
+    def workload(self) -> str:
+        """Returns the workload's name: the configured one, else the first run's."""
+        first = self.runs[0].workload if self.runs else "unknown workload"
+        return str(self.config.get("workload") or first)
 
     def stage(self, name: str) -> tuple[Run, ...]:
         """Returns the runs of one stage."""

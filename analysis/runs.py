@@ -8,7 +8,7 @@ import collections
 import pathlib
 from typing import Any
 
-from analysis import published, trials
+from analysis import paper, published, trials
 from analysis.records import Run, Study
 from sweeps import layout
 
@@ -56,6 +56,7 @@ def _read_ours(root: pathlib.Path) -> Study:
     unique = _unique([entry for listed in entries.values() for entry in listed or ()], problems)
     runs = tuple(trials.read_trial(root, entry, points) for entry in unique)
     selection = _optional(root / layout.SELECTION, problems)
+    paper_table = _paper_table(record, problems)
     return Study(
         name=str(record.get("name", root.name)),
         config=record["config"],
@@ -68,7 +69,8 @@ def _read_ours(root: pathlib.Path) -> Study:
         points=points,
         selection=selection,
         references=_optional(root / layout.REFERENCE, problems) or {},
-        is_paper_protocol=bool(record.get("is_paper_protocol")),
+        paper_table=paper_table,
+        paper_note=str(record.get("paper_note") or ""),
     )
 
 
@@ -84,6 +86,18 @@ def _study_record(path: pathlib.Path) -> dict[str, Any]:
     if not isinstance(record.get("config"), dict):
         raise NotAStudyError(f"{path}: it has no object 'config'; was it written by hand?")
     return record
+
+
+def _paper_table(record: dict[str, Any], problems: list[str]) -> str:
+    """Returns the key of the paper's table, empty for none. Studies of before there were several
+    tables say `is_paper_protocol`, which meant the ViT table."""
+    older = "vit_error" if record.get("is_paper_protocol") else ""
+    name = str(record.get("paper_table", older) or "")
+    if name and name not in paper.TABLES:
+        known = ", ".join(paper.TABLES)
+        problems.append(f"unreadable: {layout.STUDY}: paper_table is {name!r}, not one of {known}")
+        return ""
+    return name
 
 
 def _planned(root: pathlib.Path, stage: str, problems: list[str]) -> list[dict] | None:

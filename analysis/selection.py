@@ -96,7 +96,9 @@ def chosen_point(study: Study, stage: str, variant: str) -> int | None:
 
 
 def study_metric(study: Study) -> Metric:
-    """Returns the metric that chooses in this study: selection.json's, else the runs' own."""
+    """Returns the metric that chooses in this study: selection.json's, else the runs' own, of
+    which those that measured something know it best."""
     if study.selection and study.selection.get("metric"):
         return metrics.get(study.selection["metric"])
-    return metrics.get(study.runs[0].metric if study.runs else "accuracy")
+    known = [*(run for run in study.runs if run.evals), *study.runs]
+    return metrics.get(known[0].metric if known else "accuracy")

@@ -90,17 +90,24 @@ def interval(values: np.ndarray) -> tuple[float, float, IntervalMethod]:
 
 
 def _bootstrap(values: np.ndarray, method: str) -> tuple[float, float]:
+    """Means are compared to 12 digits of the largest value: of 3 seeds' resamples 22% hold each
+    seed once, and whether BCa counts these as equal must not hang on the order of their sum."""
     from scipy import stats
 
+    scale = float(np.abs(values).max())
     result = stats.bootstrap(
-        (values,),
-        np.mean,
+        (values / scale,),
+        _mean,
         n_resamples=RESAMPLES,
         confidence_level=CONFIDENCE,
         method=method,
         rng=np.random.default_rng(0),
     ).confidence_interval
-    return float(result.low), float(result.high)
+    return float(result.low) * scale, float(result.high) * scale
+
+
+def _mean(values: np.ndarray, axis: int) -> np.ndarray:
+    return np.round(values.mean(axis=axis), 12)
 
 
 def _all_equal(values: np.ndarray) -> bool:

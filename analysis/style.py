@@ -75,6 +75,17 @@ def spans_decades(values: np.ndarray, ratio: float = LOG_RATIO) -> bool:
     return bool(finite.max() / finite.min() >= ratio)
 
 
+def around(values: np.ndarray, logarithmic: bool, room: float = 0.05) -> tuple[float, float]:
+    """Returns the ends of an axis that holds the finite `values` [N] with `room`, a share of what
+    they span, at both ends."""
+    low, high = float(values.min()), float(values.max())
+    if logarithmic:
+        margin = (high / low) ** room
+        return low / margin, high * margin
+    margin = room * max(high - low, 1e-3)
+    return low - margin, high + margin
+
+
 def log_axis(axis: Any, decades: float = 2.5) -> None:
     """Makes an x or y axis logarithmic, its ticks written as plain numbers: at 1, 2 and 5 where
     it spans fewer than `decades`, else at 1 only, so that they do not run into each other."""

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from analysis.error_table import ErrorTable, Reference, VariantResult
+from analysis.error_table import ErrorTable, VariantResult
+from analysis.references import Reference
 from analysis.statistics import Comparison, Summary
 from sweeps import layout
 
@@ -42,8 +43,8 @@ COLUMNS = (
 )
 
 
-def to_csv(table: ErrorTable) -> str:
-    """Returns the table as CSV text; what is undefined is an empty cell.
+def to_csv(*tables: ErrorTable) -> str:
+    """Returns the tables as one CSV text; what is undefined is an empty cell.
 
     `kind` is `variant` or `reference`; `seeds` and `values` list every seed and its number,
     separated by spaces.
@@ -51,7 +52,7 @@ def to_csv(table: ErrorTable) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
-    for line in _lines(table):
+    for line in (line for table in tables for line in _lines(table)):
         writer.writerow({name: _blank_if_undefined(value) for name, value in line.items()})
     return out.getvalue()
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis import measurements
+from analysis import measurements, metrics
 from analysis.measurements import STEP, Measurements
 from analysis.records import Run
 from sweeps import layout
@@ -22,8 +22,9 @@ def read_trial(study: pathlib.Path, entry: dict[str, Any], points: tuple[dict, .
     """
     planned = _planned(study, entry, points)
     files = TrialFiles(planned.path, planned.name, [])
-    record, status = files.json(layout.TRIAL), files.json(layout.STATUS)
-    if record.get("id", entry.get("id")) != entry.get("id"):
+    # trials.json repeats what trial.json holds: it speaks for a trial that was deleted.
+    record, status = entry | files.json(layout.TRIAL), files.json(layout.STATUS)
+    if record.get("id") != entry.get("id"):
         mismatch = (
             f"mismatch: {planned.name}: {layout.TRIAL} has id {record['id']}, {layout.TRIALS} "
             f"plans {entry.get('id')}; the measurements are another trial's and are not read"
@@ -49,6 +50,7 @@ def _planned(study: pathlib.Path, entry: dict[str, Any], points: tuple[dict, ...
         name=entry["path"],
         state="pending",
         steps=entry.get("steps"),
+        metric=metrics.target({}, _stated(entry)),
         hyperparameters=dict(points[point]) if point < len(points) else {},
     )
 
@@ -91,18 +93,23 @@ class TrialFiles:
 def _with_record(
     run: Run, record: dict, status: dict, evals: Measurements, trains: Measurements
 ) -> Run:
-    targets = record.get("targets") or {}
     return replace(
         run,
         state=status.get("state", "pending"),
         reason=status.get("reason"),
         steps=record.get("steps", run.steps),
-        metric=targets.get("metric", run.metric),
+        metric=metrics.target(evals.columns, _stated(record)),
         hyperparameters=record.get("hyperparameters", run.hyperparameters),
         variant_hyperparameters=record.get("variant_hyperparameters") or {},
         evals=evals.columns,
         trains=trains.columns,
     )
+
+
+def _stated(record: dict[str, Any]) -> str | None:
+    """Returns the metric of the workload's target, None where the record does not say."""
+    targets = record.get("targets")
+    return targets.get("metric") if isinstance(targets, dict) else None
 
 
 def _state_problems(run: Run, published: bool, record: dict[str, Any]) -> list[str]:

@@ -8,8 +8,10 @@ MIXERS = {
     "standard": "Standard",
     "laser": "LASER",
     "diff": "Diff",
-    "diff_laser": "Diff LASER",
+    "diff_laser": "Diff + LASER",
 }
+# Groups within which a table marks the best, where they are not the mixer's own.
+GROUPS = {"diff_laser": "Diff"}
 MODIFIERS = {"temp": "temp", "qk_norm": "QK-normalization", "per_dim_temp": "per-dim temp"}
 
 
@@ -24,7 +26,12 @@ def modifiers(variant: str) -> tuple[str, ...]:
 
 
 def group(variant: str) -> str:
-    """Returns the name of the group, within which a table marks the best: `LASER`."""
+    """Returns the name of the group within which a table marks the best: `LASER`, `Diff`."""
+    return GROUPS.get(mixer(variant), mixer_label(variant))
+
+
+def mixer_label(variant: str) -> str:
+    """Returns the mixer as the paper writes it: `Diff + LASER` for `diff_laser+temp`."""
     return MIXERS.get(mixer(variant), mixer(variant))
 
 
@@ -35,7 +42,7 @@ def modifier_label(variant: str) -> str:
 
 def label(variant: str) -> str:
     """Returns the paper's name: `LASER + per-dim temp` for `laser+per_dim_temp`."""
-    return f"{group(variant)} {modifier_label(variant)}".strip()
+    return f"{mixer_label(variant)} {modifier_label(variant)}".strip()
 
 
 def _rank(name: str, table: dict[str, str]) -> tuple[int, str]:

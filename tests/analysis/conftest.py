@@ -11,13 +11,18 @@ import pytest
 
 from sweeps import layout
 
-COLUMNS = (
-    "global_step",
-    *(f"{split}/{name}" for split in layout.SPLITS for name in ("accuracy", "loss")),
-    "validation/num_examples",
-    *layout.TIME_COLUMNS,
-    "preemption_count",
-)
+
+def columns(*metrics: str) -> tuple[str, ...]:
+    return (
+        "global_step",
+        *(f"{split}/{name}" for split in layout.SPLITS for name in metrics),
+        "validation/num_examples",
+        *layout.TIME_COLUMNS,
+        "preemption_count",
+    )
+
+
+COLUMNS = columns("accuracy", "loss")
 VARIANTS = tuple(
     mixer + modifier
     for mixer in ("standard", "laser")
@@ -39,6 +44,12 @@ def evaluation(step: int, error: float, **more: float) -> Row:
     return {"global_step": step, "preemption_count": 0, **accuracies}
 
 
+def measured(step: int, metric: str, value: float, apart: float = 0.01) -> Row:
+    """Any metric: train below and test above validation, `apart` from it."""
+    values = dict(zip(layout.SPLITS, (value - apart, value, value + apart), strict=True))
+    return {"global_step": step} | {f"{split}/{metric}": x for split, x in values.items()}
+
+
 @dataclass
 class HandMadeStudy:
     """Writes the files of a study below `root`; `finish` writes its lists."""
@@ -46,13 +57,15 @@ class HandMadeStudy:
     root: pathlib.Path
     config: dict[str, Any]
     points: list[dict[str, Any]]
-    is_paper_protocol: bool = False
+    metric: str = "accuracy"
+    record: dict[str, Any] = field(default_factory=dict)
     workload: str = "imagenet_vit"
     planned: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     stages: tuple[str, ...] = ("tune", "compare")
 
     eight_variants = VARIANTS
     evaluation = staticmethod(evaluation)
+    measured = staticmethod(measured)
     csv_text = staticmethod(csv_text)
 
     def trial(
@@ -88,22 +101,23 @@ class HandMadeStudy:
             "eval_every": 100,
             "batch_size": 64,
             "step_hint": 400,
-            "targets": {"metric": "accuracy", "validation": 0.9, "test": 0.9},
+            "targets": {"metric": self.metric, "validation": 0.9, "test": 0.9},
         }
         layout.write_json(directory / layout.TRIAL, record)
         layout.write_json(directory / layout.HPARAMS, self.points[point])
         layout.write_json(directory / layout.STATUS, {"state": state, "reason": reason})
         if rows is not None:
-            (directory / layout.EVAL_MEASUREMENTS).write_text(csv_text(rows))
-            (directory / layout.MEASUREMENTS).write_text(csv_text(rows))
+            text = csv_text(rows, COLUMNS if self.metric == "accuracy" else columns(self.metric))
+            (directory / layout.EVAL_MEASUREMENTS).write_text(text)
+            (directory / layout.MEASUREMENTS).write_text(text)
         return directory
 
     def select(self, points: Mapping[str, int]) -> None:
         layout.write_json(
             self.root / layout.SELECTION,
             {
-                "metric": "validation/accuracy",
-                "mode": "max",
+                "metric": f"validation/{self.metric}",
+                "mode": "max" if self.metric == "accuracy" else "min",
                 "from_stage": "tune",
                 "points": dict(points),
                 "trials": {},
@@ -126,10 +140,11 @@ class HandMadeStudy:
             "points": self.points,
             "space_sha256": "0" * 64,
             "stages": list(self.stages),
-            "is_paper_protocol": self.is_paper_protocol,
+            "paper_table": "",
+            "paper_note": "",
             "versions": {},
             "git_commit": None,
-        }
+        } | self.record
         (self.root / layout.STUDY).write_text(json.dumps(record))
         return self.root
 
@@ -142,11 +157,12 @@ def hand_made(tmp_path: pathlib.Path) -> Callable[..., HandMadeStudy]:
         variants: Sequence[str] = ("standard", "laser"),
         points: Sequence[dict[str, Any]] = ({"learning_rate": 0.001},),
         name: str = "tiny",
+        config: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> HandMadeStudy:
-        config = {
+        settings = {
             "name": name,
-            "workload": "imagenet_vit",
+            "workload": more.get("workload", "imagenet_vit"),
             "variants": list(variants),
             "protocol": "tune_then_compare",
             "tuning_variant": "standard",
@@ -154,8 +170,8 @@ def hand_made(tmp_path: pathlib.Path) -> Callable[..., HandMadeStudy]:
             "seeds": 3,
             "tau": 0.9,
         }
-        root = tmp_path / name
-        root.mkdir()
-        return HandMadeStudy(root, config, list(points), **more)
+        root = tmp_path / "experiments" / name
+        root.mkdir(parents=True)
+        return HandMadeStudy(root, settings | dict(config or {}), list(points), **more)
 
     return begin

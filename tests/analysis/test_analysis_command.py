@@ -125,12 +125,20 @@ def test_a_directory_that_is_no_study_is_one_line_and_exit_2(command, tmp_path) 
     assert "Traceback" not in done.stderr
 
 
-def test_a_table_of_published_logs_points_to_runs(tmp_path, capsys) -> None:
-    directory = tmp_path / "study_0" / "w_jax" / "trial_1"
+def test_a_table_of_published_logs_compares_with_nothing(tmp_path, capsys) -> None:
+    directory = tmp_path / "baseline" / "study_0" / "w_jax" / "trial_1"
     directory.mkdir(parents=True)
-    (directory / "eval_measurements.csv").write_text("global_step,validation/wer\n1,0.5\n")
-    assert commands.main(["table", str(tmp_path)]) == 2
-    assert "python -m analysis runs" in capsys.readouterr().err
+    (directory / "eval_measurements.csv").write_text("global_step,validation/wer\n1,0.5\n2,0.25\n")
+    (directory / "hparams.json").write_text('{"learning_rate": 0.5}')
+    assert commands.main(["table", str(tmp_path), "--format=markdown"]) == 0
+    printed = capsys.readouterr().out
+    assert "| Variant | n | Train | Validation | Test |\n" in printed
+    assert "| baseline | 1 | – | **0.2500** | – |\n" in printed
+    assert (
+        "Point 1, chosen by validation in stage published for all variants: learning_rate=0.5."
+        in printed
+    )
+    assert "Paired by seed" not in printed
 
 
 def test_a_metric_that_is_not_there_is_one_line(made, capsys) -> None:

@@ -203,7 +203,7 @@ def test_references_are_those_of_the_workload(study) -> None:
 
 def test_the_papers_cells_stand_beside_a_full_study_only(hand_made, study) -> None:
     assert not build(study).is_paper
-    full = hand_made(name="full", is_paper_protocol=True)
+    full = hand_made(name="full", record={"paper_table": "vit_error"})
     add_seeds(full, "compare", "laser+per_dim_temp", (0.3,))
     full.select({"laser+per_dim_temp": 0})
     table = build(full)

@@ -1,0 +1,101 @@
+"""Metrics by name: what is shown of which column, in which words."""
+
+import math
+
+import numpy as np
+import pytest
+
+from analysis import metrics
+
+E = math.e
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "value", "shown", "lower"),
+    [
+        ("error", "test/accuracy", 0.75, 0.25, True),
+        ("accuracy", "test/accuracy", 0.75, 0.75, False),
+        ("wer", "test/wer", 0.125, 0.125, True),
+        ("validation/wer", "test/wer", 0.125, 0.125, True),
+        ("loss", "test/loss", 2.0, 2.0, True),
+        ("perplexity", "test/loss", 2.0, E * E, True),
+    ],
+)
+def test_what_is_shown_of_a_column(name, column, value, shown, lower) -> None:
+    metric = metrics.get(name)
+    assert metric.column("test") == column
+    assert metric.shown(value) == pytest.approx(shown)
+    assert metric.shown(np.array([value, value])).tolist() == pytest.approx([shown, shown])
+    assert metric.lower_is_better == lower
+
+
+def test_a_perplexity_beyond_all_numbers_is_infinite() -> None:
+    assert metrics.get("perplexity").shown(1e4) == math.inf
+    assert metrics.get("perplexity").shown(np.array([0.0, 1e4])).tolist() == [1.0, math.inf]
+
+
+@pytest.mark.parametrize(
+    ("target", "shown"), [("accuracy", "error"), ("wer", "wer"), ("loss", "loss")]
+)
+def test_a_table_shows_the_target_and_accuracy_as_error(target, shown) -> None:
+    assert metrics.shown_for(target) == metrics.get(shown)
+
+
+@pytest.mark.parametrize(
+    ("name", "workload", "definition", "axis"),
+    [
+        ("error", "imagenet_vit_glu", "error = 1 - accuracy, as a fraction", "error"),
+        (
+            "error",
+            "wikipedia_bert_2b",
+            "error = 1 - accuracy over masked positions, as a fraction",
+            "error",
+        ),
+        (
+            "wer",
+            "spoken_digits_conformer",
+            "WER over the corpus, as a fraction: word errors / words spoken",
+            "WER",
+        ),
+        ("loss", "c4_lm_2b", "loss in nats per token", "loss (nats per token)"),
+        (
+            "loss",
+            "pydoc_bert",
+            "loss in nats per masked position",
+            "loss (nats per masked position)",
+        ),
+        ("loss", "digits_vit", "loss in nats per image", "loss (nats per image)"),
+        ("loss", "speech", "loss, as the workload defines it", "loss"),
+        ("perplexity", "c4_lm", "perplexity = exp(loss), the loss in nats", "perplexity"),
+        ("bleu", "wmt", "bleu", "bleu"),
+    ],
+)
+def test_what_the_number_is_in_words(name, workload, definition, axis) -> None:
+    metric = metrics.get(name)
+    assert (metric.definition(workload), metric.axis(workload)) == (definition, axis)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("error", 0.25), ("accuracy", 0.75), ("loss", 2.0), ("perplexity", E * E)],
+)
+def test_a_reference_row_may_give_the_number_or_its_column(name, expected) -> None:
+    row = {"test/accuracy": 0.75, "test/loss": 2.0, "train/error": 0.0, "validation/loss": None}
+    metric = metrics.get(name)
+    assert metric.reference(row, "test") == pytest.approx(expected)
+    assert metric.reference(row, "validation") is None
+    assert metrics.get("error").reference(row, "train") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("columns", "stated", "expected"),
+    [
+        (("validation/loss", "validation/wer"), None, "wer"),
+        (("validation/loss", "validation/accuracy"), None, "accuracy"),
+        (("validation/loss", "validation/accuracy"), "loss", "loss"),
+        (("validation/loss",), None, "loss"),
+        (("train/wer",), None, "accuracy"),
+    ],
+)
+def test_the_target_is_as_stated_else_by_the_columns(columns, stated, expected) -> None:
+    assert metrics.target(dict.fromkeys(columns), stated) == expected

@@ -1,0 +1,137 @@
+"""The paper's figures: every printed cell, found by the study that reproduces it."""
+
+import csv
+
+import pytest
+
+from analysis import error_table, notes, paper
+from analysis.runs import read_study
+from sweeps import config, layout
+
+FLOAT32, BFLOAT16 = (
+    {"compute_dtype": name, "param_dtype": name} for name in ("float32", "bfloat16")
+)
+# Printed in the paper: table, workload, config, variant, split, digits, bold.
+PRINTED = [
+    ("vit_error", "imagenet_vit", {}, "laser+per_dim_temp", "test", "0.3698", False),
+    ("conformer_wer", "librispeech_conformer", {}, "standard", "validation", "0.083192", False),
+    ("conformer_wer", "librispeech_conformer", {}, "laser+qk_norm", "test", "0.049231", True),
+    ("lm_test_loss", "c4_lm_234m", {}, "standard", "test", "2.681", False),
+    ("lm_test_loss", "c4_lm", {}, "laser", "test", "2.595", True),
+    ("lm_test_loss", "c4_lm_435m", {}, "laser", "test", "2.555", True),
+    ("lm_lamb", "c4_lm", {}, "standard", "train", "2.749", False),
+    ("lm_lamb", "c4_lm", {}, "laser", "test", "2.741", False),
+    ("lm_precision", "c4_lm_2b", FLOAT32, "standard", "test", "2.344", False),
+    ("lm_precision", "c4_lm_2b", BFLOAT16, "standard", "test", "2.350", False),
+    ("lm_scaling", "c4_lm", {}, "standard", "test", "2.641", False),
+    ("lm_scaling", "c4_lm_2b", {}, "laser", "test", "2.326", False),
+    ("bert_mlm_error", "wikipedia_bert_2b", {}, "laser", "test", "0.2125", False),
+]
+# Not printed: no such row, split, size or combination of dtypes.
+ABSENT = [
+    ("vit_error", "imagenet_vit_glu", {}, "standard", "test"),
+    ("vit_error", "imagenet_vit", {}, "diff", "test"),
+    ("conformer_wer", "librispeech_conformer", {}, "standard+per_dim_temp", "test"),
+    ("lm_test_loss", "c4_lm", {}, "laser", "validation"),
+    ("lm_precision", "c4_lm_2b", {"compute_dtype": "bfloat16"}, "laser", "test"),
+    ("lm_scaling", "c4_lm_1b", {}, "standard", "test"),
+]
+
+
+@pytest.mark.parametrize(
+    ("table", "workload", "settings", "variant", "split", "text", "bold"), PRINTED
+)
+def test_a_printed_cell(table, workload, settings, variant, split, text, bold) -> None:
+    found = paper.cell(table, workload, settings, variant, split)
+    assert found == paper.PaperCell(float(text), text, bold)
+
+
+@pytest.mark.parametrize("where", ABSENT)
+def test_what_the_paper_does_not_print(where) -> None:
+    assert paper.cell(*where) is None
+
+
+def test_every_figure_of_every_file_is_within_reach_of_some_study() -> None:
+    """Only BERT's relative difference is no result of a variant."""
+    variants = [mixer + more for mixer in ("standard", "laser")
+                for more in ("", "+temp", "+qk_norm", "+per_dim_temp")]  # fmt: skip
+    reached = {
+        (column.file, cell.text)
+        for name, table in paper.TABLES.items()
+        for column in table.columns
+        for workload in table.models
+        for settings in (FLOAT32, BFLOAT16)
+        for variant in variants
+        if (cell := paper.cell(name, workload, settings, variant, column.split))
+    }
+    printed = set()
+    for path in paper.DIRECTORY.glob("*.csv"):
+        with path.open(newline="") as file:
+            printed |= {(path.name, row["value"]) for row in csv.DictReader(file)}
+    assert printed - reached == {("text_bert.csv", "0.93")}
+
+
+def test_sweeps_and_analysis_name_the_same_tables() -> None:
+    assert set(paper.TABLES) == set(config.PAPER_TABLES)
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        ({"paper_table": "conformer_wer"}, "conformer_wer"),
+        ({"paper_table": ""}, ""),
+        ({"is_paper_protocol": False}, ""),
+        ({"is_paper_protocol": True, "paper_table": ""}, ""),
+    ],
+)
+def test_the_study_names_its_table(hand_made, record, expected) -> None:
+    study = read_study(hand_made(record=record).finish())
+    assert (study.paper_table, study.problems) == (expected, ())
+
+
+def test_studies_of_before_there_were_several_tables_mean_the_vit_table(hand_made) -> None:
+    root = hand_made(record={"is_paper_protocol": True}).finish()
+    older = layout.read_json(root / layout.STUDY)
+    del older["paper_table"]
+    layout.write_json(root / layout.STUDY, older)
+    assert read_study(root).paper_table == "vit_error"
+
+
+def test_an_unknown_table_is_a_problem_that_lists_those_there_are(hand_made) -> None:
+    study = read_study(hand_made(record={"paper_table": "tab9"}).finish())
+    assert study.paper_table == ""
+    assert study.problems[0].startswith(
+        "unreadable: study.json: paper_table is 'tab9', not one of vit_error, conformer_wer, "
+    )
+
+
+def table_of(hand_made, **more):
+    made = hand_made(metric="loss", **more)
+    made.trial("compare", "standard", 0, 0, [made.measured(400, "loss", 2.9)])
+    made.select({"standard": 0})
+    return error_table.build(read_study(made.finish()))
+
+
+def test_a_size_without_a_printed_loss_is_said(hand_made) -> None:
+    table = table_of(hand_made, workload="c4_lm_1b", record={"paper_table": "lm_scaling"})
+    assert not table.is_paper
+    assert any(
+        line.endswith("no number for these variants on c4_lm_1b in float32.")
+        for line in notes.footnotes(table)
+    )
+
+
+def test_a_note_on_another_quantity_stands_below_a_table_without_a_papers_column(hand_made) -> None:
+    note = "The paper prints downstream accuracies of this model: another quantity than loss."
+    table = table_of(hand_made, workload="c4_lm_8b", record={"paper_note": note})
+    assert not table.is_paper
+    assert note in list(notes.footnotes(table))
+
+
+def test_the_papers_column_is_of_its_own_metric_only(hand_made) -> None:
+    made = hand_made(metric="loss", workload="c4_lm", record={"paper_table": "lm_test_loss"})
+    made.trial("compare", "laser", 0, 0, [made.measured(400, "loss", 2.6)])
+    made.select({"laser": 0})
+    study = read_study(made.finish())
+    assert error_table.build(study).is_paper
+    assert not error_table.build(study, metric="perplexity").is_paper

@@ -1,0 +1,76 @@
+"""Plots of WER, loss and perplexity: labels, and axes that step 0 does not fill."""
+
+import math
+
+import pytest
+
+from analysis import curves, error_table, hyperparameters, intervals
+from analysis.runs import read_study
+
+POINTS = ({"learning_rate": 1e-3}, {"learning_rate": 1e-2})
+LOSSES = {1: 7.0, 100: 4.8, 200: 4.4, 300: 4.2, 400: 4.0}
+RATES = {1: 8.0, 100: 1.0, 200: 0.5, 300: 0.2, 400: 0.1}
+
+
+@pytest.fixture
+def table(hand_made):
+    """Returns a function: workload, metric, {step: value} to a table of two variants."""
+
+    def make(workload, metric, values, show=None):
+        made = hand_made(points=POINTS, workload=workload, metric=metric)
+        rows = [made.measured(step, metric, value, 0.0) for step, value in values.items()]
+        for point in (0, 1):
+            made.trial("tune", "standard", point, 0, rows)
+        for variant in ("diff", "diff_laser"):
+            made.trial("compare", variant, 0, 0, rows)
+        made.select({"standard": 0, "diff": 0, "diff_laser": 0})
+        made.reference([{"name": "unigram", f"validation/{metric}": 5.5}], "stand-in")
+        return error_table.build(read_study(made.finish()), metric=show)
+
+    return make
+
+
+def test_a_loss_axis_holds_all_but_the_first_tenth_of_the_steps(table) -> None:
+    """4.0 to 4.8 and a twentieth of 0.8 at both ends; step 1 lies outside, linear."""
+    figure = curves.draw(table("pydoc_lm", "loss", LOSSES))
+    axes = figure.axes[0]
+    assert axes.get_ylim() == pytest.approx((3.96, 4.84))
+    assert axes.get_yscale() == "linear"
+    assert axes.lines[0].get_ydata().tolist() == list(LOSSES.values())
+    assert figure.get_supylabel() == "validation loss (nats per token)"
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["Diff", "Diff + LASER", "unigram (reference) 5.5"]
+
+
+def test_a_wer_axis_is_logarithmic_where_training_spans_decades(table) -> None:
+    """0.1 to 1, a twentieth of the decade at both ends."""
+    figure = curves.draw(table("spoken_digits_conformer", "wer", RATES))
+    assert figure.axes[0].get_ylim() == pytest.approx((0.1 / 10**0.05, 10**0.05))
+    assert figure.axes[0].get_yscale() == "log"
+    assert figure.get_supylabel() == "validation WER"
+
+
+def test_with_one_evaluation_after_the_start_all_are_shown(table) -> None:
+    figure = curves.draw(table("pydoc_lm", "loss", {1: 7.0, 400: 4.0}))
+    assert figure.axes[0].get_ylim() == pytest.approx((3.85, 7.15))
+
+
+def test_an_infinite_perplexity_is_left_out_of_every_axis(table) -> None:
+    shown = table("pydoc_lm", "loss", LOSSES | {1: 1000.0}, "perplexity")
+    assert curves.draw(shown).axes[0].get_ylim()[1] < math.exp(4.9)
+    diverging = table_of_one_infinite_point(shown)
+    assert hyperparameters.draw(diverging).axes[0].get_ylim()[1] < math.exp(4.9)
+
+
+def table_of_one_infinite_point(shown):
+    """The second tuned point's loss is finite, its perplexity is not."""
+    run = next(run for run in shown.study.runs if (run.stage, run.point) == ("tune", 1))
+    run.evals["validation/loss"][:] = 1000.0
+    return shown
+
+
+def test_the_other_plots_say_the_unit_too(table) -> None:
+    text = table("wikipedia_bert", "loss", LOSSES)
+    label = "loss (nats per masked position)"
+    assert hyperparameters.draw(text).get_supylabel() == f"validation {label}"
+    assert intervals.draw(text).axes[0].get_xlabel() == f"test {label}"
