@@ -1,0 +1,22 @@
+"""Language model, small, all eight rows x 3 seeds, after tuning.
+
+Command:  make study   (or: python -m sweeps run --config=pydoc_lm_study)
+Time:     about 18 minutes on two CPU cores.
+Result:   a table of test losses in nats per token with intervals: a stand-in, not evidence about
+          C4.
+"""
+
+import ml_collections
+
+from attention import table
+from sweeps.studies import pydoc_lm_demo
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """Returns the study's configuration."""
+    config = pydoc_lm_demo.get_config()
+    config.name = "pydoc_lm_study"
+    config.variants = table.PAPER_ROWS
+    config.protocol = "tune_then_compare"
+    config.points = 3
+    return config
