@@ -1,10 +1,9 @@
-"""From LibriSpeech's own tree to AlgoPerf's layout (`speech_records`).
+"""From LibriSpeech's own tree (`librispeech_tree`) to AlgoPerf's layout (`speech_records`).
 
-The tree is `<split>/<speaker>/<chapter>/<speaker>-<chapter>-<number>.flac` beside
-`<speaker>-<chapter>.trans.txt`, whose lines are an id, a space and the transcript. Audio is stored
-as int16, a quarter of AlgoPerf's int64. A run that was interrupted is repeated: audio that is
-there and whole is kept, targets are made anew and written where they differ, and `<split>.csv`,
-written last, says that a split is whole. `<split>_left_out.csv` holds what is left out, and why.
+Audio is stored as int16, a quarter of AlgoPerf's int64. A run that was interrupted is repeated:
+audio that is there and whole is kept, targets are made anew and written where they differ, and
+`<split>.csv`, written last, says that a split is whole. `<split>_left_out.csv` holds what is left
+out, and why.
 """
 
 import concurrent.futures
@@ -13,7 +12,6 @@ import dataclasses
 import io
 import multiprocessing
 import os
-import re
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -21,25 +19,10 @@ from pathlib import Path
 
 import numpy as np
 import sentencepiece
-import soundfile
 
-from workloads import speech_records, speech_tokenizer
+from workloads import librispeech_tree, speech_records, speech_tokenizer
 from workloads.errors import DataError
-
-ALPHABET = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ' ")
-_ID = re.compile(r"\d+-\d+-\d+")
-
-
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """What an utterance may have at most; AlgoPerf's values (datasets/librispeech_preprocess.py).
-
-    max_audio: samples at 16 kHz; max_characters: of the transcript; max_targets: ids with the end.
-    """
-
-    max_audio: int = 320_000
-    max_characters: int = 256
-    max_targets: int = 256
+from workloads.librispeech_tree import Limits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,11 +34,14 @@ class Report:
     left_out: tuple[tuple[str, str], ...]
 
     def __str__(self) -> str:
-        reasons = Counter(reason for _, reason in self.left_out)
-        counts = "; ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
-        return f"{self.split}: {len(self.kept)} utterances, {len(self.left_out)} left out" + (
-            f" ({counts})" if counts else ""
-        )
+        return f"{self.split}: {len(self.kept)} utterances{summary(self.left_out)}"
+
+
+def summary(left_out: Iterable[tuple[str, str]]) -> str:
+    """Text on what was left out, as in `, 2 left out (2 without audio)`."""
+    reasons = Counter(reason for _, reason in left_out)
+    counts = "; ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+    return f", {reasons.total()} left out" + (f" ({counts})" if counts else "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,46 +63,15 @@ def prepare_split(job: Job, num_workers: int = 0, expected: int | None = None) -
     lacks the split, for a file that cannot be read or is not 16 kHz mono, for a split in which
     nothing is left, and, where `expected` is given, for any other number of utterances.
     """
-    chapters = chapters_of(job.tree, job.split, job.repair)
+    chapters = librispeech_tree.chapters(job.tree, job.split, job.repair)
     (job.data_dir / job.split).mkdir(parents=True, exist_ok=True)
     parts = list(_in_order(job, chapters, num_workers))
-    kept, left_out = (
-        tuple(entry for part in parts for entry in getattr(part, name))
-        for name in ("kept", "left_out")
-    )
+    kept = tuple(name for part in parts for name in part.kept)
+    left_out = tuple(entry for part in parts for entry in part.left_out)
     report = Report(job.split, kept, left_out)
     _check_report(job, report, expected)
-    write_lists(job.data_dir, report)
+    _write_lists(job.data_dir, report)
     return report
-
-
-def chapters_of(tree: Path, split: str, repair: str) -> list[Path]:
-    """The `<speaker>/<chapter>` folders of a split, sorted; DataError if there are none."""
-    chapters = sorted(path for path in (tree / split).glob("*/*") if path.is_dir())
-    if not chapters:
-        raise DataError(
-            f"{tree / split} holds no <speaker>/<chapter> folders of LibriSpeech", repair
-        )
-    return chapters
-
-
-def read_transcripts(chapter: Path, repair: str) -> dict[str, str]:
-    """Transcript by id, in the file's order; nothing where the chapter has no transcript file."""
-    path = chapter / f"{chapter.parent.name}-{chapter.name}.trans.txt"
-    if not path.exists():
-        return {}
-    transcripts: dict[str, str] = {}
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as problem:
-        raise DataError(f"{path} cannot be read: {problem}", repair) from problem
-    for number, line in enumerate(lines, 1):
-        name, _, text = line.strip().partition(" ")
-        if not _ID.fullmatch(name) or name in transcripts:
-            kind = "an id that stands there twice" if name in transcripts else "no id"
-            raise DataError(f"{path}, line {number}: {name!r} is {kind}", repair)
-        transcripts[name] = text.strip()
-    return transcripts
 
 
 def _in_order(job: Job, chapters: list[Path], num_workers: int) -> Iterator[Report]:
@@ -126,8 +81,14 @@ def _in_order(job: Job, chapters: list[Path], num_workers: int) -> Iterator[Repo
         return
     # Spawned, not forked: the caller may have threads.
     context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(num_workers, context, _start, (job,)) as pool:
-        yield from pool.map(_prepare_in_worker, chapters, chunksize=4)
+    try:
+        with concurrent.futures.ProcessPoolExecutor(num_workers, context, _start, (job,)) as pool:
+            yield from pool.map(_prepare_in_worker, chapters, chunksize=4)
+    except concurrent.futures.process.BrokenProcessPool as problem:
+        raise OSError(
+            f"a process that prepared {job.split} was killed, perhaps for lack of memory; run the "
+            "same command again, what is whole is kept"
+        ) from problem
 
 
 _WORKER: list[tuple[Job, sentencepiece.SentencePieceProcessor]] = []
@@ -150,81 +111,47 @@ def prepare_chapter(
     job: Job, tokenizer: sentencepiece.SentencePieceProcessor, chapter: Path
 ) -> Report:
     """Write the utterances of one chapter that may be kept."""
-    transcripts = read_transcripts(chapter, job.repair)
+    transcripts = librispeech_tree.read_transcripts(chapter, job.repair)
     audio = {path.stem: path for path in chapter.glob("*.flac")}
     kept, left_out = [], []
     for name in sorted(transcripts.keys() | audio.keys()):
-        ids: list[int] = []
-        reason = _reason(job.limits, transcripts.get(name), audio.get(name))
-        if not reason:
-            ids = speech_tokenizer.encode(tokenizer, transcripts[name])
-            reason = _targets_reason(job.limits, ids)
-        # The length stands in the file's head, so audio that is too long is not decoded.
-        frames = 0 if reason else _frames(audio[name], job.repair)
-        reason = reason or _audio_reason(job.limits, frames)
+        reason = _prepare_utterance(job, tokenizer, transcripts.get(name), audio.get(name))
         if reason:
             left_out.append((name, reason))
-            continue
-        _write_utterance(job, audio[name], frames, np.array(ids, np.int32))
-        kept.append(name)
+        else:
+            kept.append(name)
     return Report(job.split, tuple(kept), tuple(left_out))
 
 
-def _reason(limits: Limits, transcript: str | None, audio: Path | None) -> str:
-    """Why an utterance is left out before its audio is opened; empty if it is not."""
-    if transcript is None:
-        return "without transcript"
-    if audio is None:
-        return "without audio"
-    if not transcript:
-        return "with an empty transcript"
-    if not ALPHABET.issuperset(transcript):
-        return "with characters other than A-Z, apostrophe and space"
-    if len(transcript) > limits.max_characters:
-        return f"of more than {limits.max_characters} characters"
-    return ""
+def _prepare_utterance(
+    job: Job,
+    tokenizer: sentencepiece.SentencePieceProcessor,
+    transcript: str | None,
+    audio: Path | None,
+) -> str:
+    """Write an utterance, or say why it is left out."""
+    reason = job.limits.judge_text(transcript, audio)
+    if reason or transcript is None or audio is None:
+        return reason
+    ids = speech_tokenizer.encode(tokenizer, transcript)
+    # The length stands in the file's head, so audio that is too long is not decoded.
+    frames = librispeech_tree.frames(audio, job.repair)
+    reason = job.limits.judge_targets(ids) or job.limits.judge_audio(frames)
+    if not reason:
+        _write_audio(job, audio, frames)
+        _write_targets(job, audio.stem, ids)
+    return reason
 
 
-def _targets_reason(limits: Limits, ids: list[int]) -> str:
-    if speech_tokenizer.BLANK in ids:
-        return "with characters that the tokenizer does not know"
-    return f"of more than {limits.max_targets} targets" if len(ids) > limits.max_targets else ""
-
-
-def _audio_reason(limits: Limits, frames: int) -> str:
-    if not frames:
-        return "with empty audio"
-    return f"of more than {limits.max_audio} samples" if frames > limits.max_audio else ""
-
-
-def _frames(path: Path, repair: str) -> int:
-    """Length in samples; DataError for anything but mono at 16 kHz in 16 bits."""
-    try:
-        info = soundfile.info(str(path))
-    except (OSError, soundfile.SoundFileError) as problem:
-        raise DataError(f"{path} is no sound file: {problem}", repair) from problem
-    found = info.samplerate, info.channels, info.subtype
-    if found != (speech_records.SAMPLE_RATE, 1, "PCM_16"):
-        raise DataError(
-            f"{path} has {found[0]} Hz, {found[1]} channels, {found[2]}; 16000 Hz, 1 channel, "
-            "PCM_16 is expected",
-            repair,
-        )
-    return int(info.frames)
-
-
-def _write_utterance(job: Job, flac: Path, frames: int, targets: np.ndarray) -> None:
+def _write_audio(job: Job, flac: Path, frames: int) -> None:
     place = speech_records.audio_path(job.data_dir, job.split, flac.stem)
     if not _is_whole(place, frames):
-        try:
-            audio, _ = soundfile.read(str(flac), dtype="int16")
-        except (OSError, soundfile.SoundFileError) as problem:
-            raise DataError(f"{flac} cannot be decoded: {problem}", job.repair) from problem
-        if audio.shape != (frames,):
-            raise DataError(f"{flac}: {len(audio)} of {frames} samples can be decoded", job.repair)
-        write_bytes(place, _npy(audio))
-    place = speech_records.targets_path(job.data_dir, job.split, flac.stem)
-    content = _npy(targets)
+        write_bytes(place, _npy(librispeech_tree.read_audio(flac, frames, job.repair)))
+
+
+def _write_targets(job: Job, name: str, ids: list[int]) -> None:
+    place = speech_records.targets_path(job.data_dir, job.split, name)
+    content = _npy(np.array(ids, np.int32))
     if not place.exists() or place.read_bytes() != content:
         write_bytes(place, content)
 
@@ -251,10 +178,14 @@ def write_bytes(path: Path, content: bytes) -> None:
     os.replace(temporary, path)
 
 
-def write_lists(data_dir: Path, report: Report) -> None:
-    """`<split>_left_out.csv`, then `<split>.csv`."""
+def left_out_path(data_dir: str | os.PathLike[str], split: str) -> Path:
+    """Where the utterances of a split that were left out are listed, with the reason."""
+    return Path(data_dir) / f"{split}_left_out.csv"
+
+
+def _write_lists(data_dir: Path, report: Report) -> None:
     left_out = _csv([["id", "reason"], *report.left_out])
-    write_bytes(data_dir / f"{report.split}_left_out.csv", left_out)
+    write_bytes(left_out_path(data_dir, report.split), left_out)
     rows = [[number, name] for number, name in enumerate(report.kept)]
     write_bytes(data_dir / f"{report.split}.csv", _csv([speech_records.CSV_HEADER, *rows]))
 

@@ -62,7 +62,7 @@ def lines(
 
 
 def write(tree: Path, lines: Sequence[Line], note: str, random: np.random.RandomState) -> None:
-    """Speak the lines in this order, add noise, write the tree; `SPEAKERS.TXT` starts with `note`."""
+    """Speak the lines in this order, add noise, write the tree; `note` heads `SPEAKERS.TXT`."""
     speech = espeak.speak([line.said for line in lines])
     for line, samples in zip(lines, speech, strict=True):
         folder = tree / line.split / str(line.speaker) / str(_CHAPTER)
