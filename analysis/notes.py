@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from analysis import metrics, paper, statistics, variants
-from analysis.error_table import ErrorTable
+from analysis.error_table import ErrorTable, VariantResult
 
 PERPLEXITY = metrics.get("perplexity")
 
@@ -25,6 +25,8 @@ def footnotes(table: ErrorTable) -> Iterable[str]:
     yield from _comparison_notes(table)
     if table.references:
         yield f"reference: {table.reference_note or 'no note is recorded'}"
+    elif table.reference_note:
+        yield f"data: {table.reference_note}"
 
 
 def _paper_notes(table: ErrorTable) -> Iterable[str]:
@@ -44,18 +46,13 @@ def _paper_notes(table: ErrorTable) -> Iterable[str]:
 
 def _point_notes(table: ErrorTable) -> Iterable[str]:
     """Says which point each variant's trials ran at, and with which hyperparameters."""
-    chosen: dict[int, list[str]] = {}
+    chosen: dict[tuple[int, str], list[str]] = {}
     for row in table.rows:
         if row.point is not None:
-            chosen.setdefault(row.point, []).append(row.label)
+            chosen.setdefault((row.point, _values(table, row)), []).append(row.label)
     selected = table.study.selection
     stage = selected.get("from_stage", "?") if selected else table.stage
-    for point, labels in chosen.items():
-        known = _hyperparameters(table, point)
-        values = ", ".join(
-            f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"
-            for name, value in known.items()
-        )
+    for (point, values), labels in chosen.items():
         whom = "all variants" if len(chosen) == 1 else ", ".join(labels)
         chosen_for = f"Point {point}, chosen by validation in stage {stage} for {whom}"
         yield f"{chosen_for}: {values}." if values else f"{chosen_for}."
@@ -65,12 +62,19 @@ def _point_notes(table: ErrorTable) -> Iterable[str]:
             yield f"{row.label}: {values}."
 
 
-def _hyperparameters(table: ErrorTable, point: int) -> dict[str, Any]:
-    """AlgoPerf's logs have no list of points, so one of the trials at the point speaks for it."""
-    if point < len(table.study.points):
-        return table.study.points[point]
-    runs = (run for run in table.study.stage(table.stage) if run.point == point)
-    return next((run.hyperparameters for run in runs if run.hyperparameters), {})
+def _values(table: ErrorTable, row: VariantResult) -> str:
+    """Returns the row's hyperparameters. AlgoPerf's logs have no list of points, and each
+    submission has its own: there one of the trials speaks for the row."""
+    points, runs = table.study.points, table.study.stage(table.stage)
+    known: dict[str, Any] = {}
+    if row.point is not None and row.point < len(points):
+        known = points[row.point]
+    elif own := [run for run in runs if (run.variant, run.point) == (row.variant, row.point)]:
+        known = own[0].hyperparameters
+    return ", ".join(
+        f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in known.items()
+    )
 
 
 def _interval_notes(table: ErrorTable) -> Iterable[str]:

@@ -126,19 +126,22 @@ def test_a_directory_that_is_no_study_is_one_line_and_exit_2(command, tmp_path) 
 
 
 def test_a_table_of_published_logs_compares_with_nothing(tmp_path, capsys) -> None:
-    directory = tmp_path / "baseline" / "study_0" / "w_jax" / "trial_1"
-    directory.mkdir(parents=True)
-    (directory / "eval_measurements.csv").write_text("global_step,validation/wer\n1,0.5\n2,0.25\n")
-    (directory / "hparams.json").write_text('{"learning_rate": 0.5}')
+    """Two submissions, each with a first point of its own."""
+    for submission, rate in (("baseline", 0.5), ("other", 0.25)):
+        directory = tmp_path / submission / "study_0" / "w_jax" / "trial_1"
+        directory.mkdir(parents=True)
+        text = f"global_step,validation/wer\n1,0.5\n2,{rate}\n"
+        (directory / "eval_measurements.csv").write_text(text)
+        (directory / "hparams.json").write_text(json.dumps({"learning_rate": rate}))
     assert commands.main(["table", str(tmp_path), "--format=markdown"]) == 0
     printed = capsys.readouterr().out
     assert "| Variant | n | Train | Validation | Test |\n" in printed
-    assert "| baseline | 1 | – | **0.2500** | – |\n" in printed
-    assert (
-        "Point 1, chosen by validation in stage published for all variants: learning_rate=0.5."
-        in printed
-    )
+    assert "| baseline | 1 | – | **0.5000** | – |\n" in printed
+    assert "| other | 1 | – | **0.2500** | – |\n" in printed
     assert "Paired by seed" not in printed
+    for name, rate in (("baseline", 0.5), ("other", 0.25)):
+        chosen = f"Point 1, chosen by validation in stage published for {name}: "
+        assert f"{chosen}learning_rate={rate}." in printed
 
 
 def test_a_metric_that_is_not_there_is_one_line(made, capsys) -> None:

@@ -86,6 +86,13 @@ def test_the_step_is_that_of_the_lowest_validation(speech, text) -> None:
     assert loss.splits["test"].values == pytest.approx({k: math.log(20 + 20 * k) for k in range(3)})
 
 
+def test_a_stand_in_without_reference_rows_is_said_too(hand_made) -> None:
+    made = hand_made(workload="spoken_digits_conformer", metric="wer")
+    add_seeds(made, "standard", (0.1,))
+    made.reference([], "stand-in for LibriSpeech: synthesised speech")
+    assert "- data: stand-in for LibriSpeech: synthesised speech" in markdown(made)
+
+
 def test_lower_is_better(hand_made) -> None:
     """Differences -0.20 -0.21 -0.22: t = -0.21 / (0.01 / sqrt 3) = -36, p = 0.0008."""
     for metric in ("wer", "loss"):
