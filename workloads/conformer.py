@@ -16,12 +16,14 @@ from flax import linen as nn
 from workloads import spectrogram, subsampling
 from workloads.conformer_norms import BatchNorm, LayerNorm
 from workloads.dropout import Dropout
+from workloads.query_scaler import query_scaled_attention
 from workloads.spec_augment import Masks, SpecAug
 
 Array = jax.Array
 Rate = Any  # a float or a traced scalar
 
 ACTIVATIONS = {"swish": nn.swish, "gelu": nn.gelu}
+_ALGOPERF_MASKS = Masks()
 _Dense = functools.partial(nn.Dense, kernel_init=nn.initializers.xavier_uniform())
 
 
@@ -46,7 +48,7 @@ class Config:
     activation: str = "swish"
     use_post_layer_norm: bool = True
     subsampling_channels: int | None = None
-    masks: Masks | None = Masks()
+    masks: Masks | None = _ALGOPERF_MASKS
     dtype: Any = jnp.float32
 
     def __post_init__(self) -> None:
@@ -58,51 +60,6 @@ class Config:
             raise ValueError(
                 f"encoder_dim={self.encoder_dim} is not a multiple of num_heads={self.num_heads}"
             )
-
-
-class QueryScaler(nn.Module):
-    """Multiplies each dimension of the query by softplus(scale)/softplus(0): 1 at the start."""
-
-    @nn.compact
-    def __call__(self, query: Array) -> Array:
-        """Returns query [..., D] scaled by parameters [D]."""
-        scale = self.param("scale", nn.initializers.zeros, (query.shape[-1],))
-        # 1/softplus(0) = 1/ln 2, in AlgoPerf's digits.
-        return query * (1.442695041 * jax.nn.softplus(scale)).astype(query.dtype)
-
-
-def query_scaled_attention(
-    query: Array,
-    key: Array,
-    value: Array,
-    bias: Array | None = None,
-    mask: Array | None = None,
-    broadcast_dropout: bool = True,
-    dropout_rng: Array | None = None,
-    dropout_rate: float = 0.0,
-    deterministic: bool = False,
-    dtype: Any = None,
-    precision: Any = None,
-    temperature: float = 1.0,
-) -> Array:
-    """flax's dot_product_attention of a scaled query, times `temperature`; same axes.
-
-    To be called by nn.MultiHeadDotProductAttention, among whose parameters the scale lies.
-    """
-    output: Array = nn.dot_product_attention(
-        QueryScaler()(query),
-        key,
-        value,
-        bias=bias,
-        mask=mask,
-        broadcast_dropout=broadcast_dropout,
-        dropout_rng=dropout_rng,
-        dropout_rate=dropout_rate,
-        deterministic=deterministic,
-        dtype=dtype,
-        precision=precision,
-    )
-    return output * temperature
 
 
 class FeedForwardModule(nn.Module):

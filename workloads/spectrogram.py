@@ -17,6 +17,7 @@ NUM_BINS = 80
 FRAME_STEP = 160
 # 400 windowed samples, and one more because pre-emphasis looks one sample back.
 FRAME_SIZE = 401
+_BLOCKS = 3  # steps that a frame reaches into
 _FFT_SIZE = 512
 _PREEMPHASIS = 0.97
 _LOWEST_HERTZ, _HIGHEST_HERTZ = 125.0, 7600.0
@@ -65,7 +66,7 @@ def log_mel(audio: Array, paddings: Array) -> tuple[Array, Array]:
     bands = jnp.einsum("btf,fn->btn", power, mel_weights())
     features = jnp.log(jnp.maximum(bands, _FLOOR))
     mean, stddev = jnp.asarray(_MEAN, jnp.float32), jnp.asarray(_STDDEV, jnp.float32)
-    return (features - mean) / stddev, jnp.min(frames(paddings), axis=-1)
+    return (features - mean) / stddev, _frame_paddings(paddings)
 
 
 def frames(signal: Array) -> Array:
@@ -74,16 +75,31 @@ def frames(signal: Array) -> Array:
     Frames are cut from blocks of one step each: slices, where a gather of the same samples takes
     several times as long on a CPU. Raises ValueError for a signal shorter than one frame.
     """
+    blocks = _blocks(signal)
+    count = blocks.shape[1] - _BLOCKS + 1
+    parts = [blocks[:, first : first + count] for first in range(_BLOCKS)]
+    return jnp.concatenate(parts, axis=-1)[..., :FRAME_SIZE]
+
+
+def _blocks(signal: Array) -> Array:
+    """Returns the signal's frame steps [B, T + 2, 160], zeros beyond the last frame's samples."""
     batch, size = signal.shape
     if size < FRAME_SIZE:
         raise ValueError(f"audio has {size} samples; at least {FRAME_SIZE} make one frame")
-    count = (size - FRAME_SIZE) // FRAME_STEP + 1
-    per_frame = -(-FRAME_SIZE // FRAME_STEP)
-    needed = (count + per_frame - 1) * FRAME_STEP
+    needed = ((size - FRAME_SIZE) // FRAME_STEP + _BLOCKS) * FRAME_STEP
     signal = jnp.pad(signal[:, :needed], ((0, 0), (0, max(0, needed - size))))
-    blocks = signal.reshape(batch, -1, FRAME_STEP)
-    parts = [blocks[:, first : first + count] for first in range(per_frame)]
-    return jnp.concatenate(parts, axis=-1)[..., :FRAME_SIZE]
+    return signal.reshape(batch, -1, FRAME_STEP)
+
+
+def _frame_paddings(paddings: Array) -> Array:
+    """Returns the least padding in each frame [B, T]: min(frames(paddings)) without the frames.
+
+    Frames would cost a CPU as much as a third of the features.
+    """
+    blocks = _blocks(paddings)
+    whole = jnp.min(blocks[:, :-1], axis=-1)
+    part = jnp.min(blocks[:, _BLOCKS - 1 :, : FRAME_SIZE - (_BLOCKS - 1) * FRAME_STEP], axis=-1)
+    return jnp.minimum(jnp.minimum(whole[:, :-1], whole[:, 1:]), part)
 
 
 def _preemphasised(framed: Array) -> Array:

@@ -1,0 +1,48 @@
+"""`librispeech_conformer`: the Conformer on LibriSpeech as AlgoPerf defines it, and its kin.
+
+Sizes and splits: algoperf/workloads/librispeech_conformer/{workload.py,input_pipeline.py,
+librispeech_jax/workload.py}. 32,321,792 parameters; batch 256; 76,000 steps; AlgoPerf's targets
+are a word error rate of 0.085884 on dev-clean + dev-other and 0.052981 on test-clean. float32 is
+AlgoPerf's precision; compute_dtype='bfloat16' keeps front end, statistics and loss in float32.
+"""
+
+from typing import Any
+
+from workloads import conformer, speech_batches, speech_workload
+from workloads.options import Options
+from workloads.table_workload import Sizes
+
+_CHOICES: dict[str, dict[str, Any]] = {
+    "librispeech_conformer": {},
+    "librispeech_conformer_gelu": {"activation": "gelu"},
+    "librispeech_conformer_layernorm": {"use_post_layer_norm": False},
+    "librispeech_conformer_attention_temperature": {"attention_temperature": 1.6},
+}
+
+SPLITS = {
+    "train": ("train-clean-100", "train-clean-360", "train-other-500"),
+    "validation": ("dev-clean", "dev-other"),
+    "test": ("test-clean",),
+}
+_EVAL_BATCH = 256
+
+DATA = speech_batches.Speech(
+    sizes=Sizes(
+        num_train=263_840,
+        # 5348 rounded up to whole evaluation batches, as AlgoPerf does.
+        num_eval_train=21 * _EVAL_BATCH,
+        num_validation=5_348,
+        num_test=2_472,
+        eval_batch_size=_EVAL_BATCH,
+    ),
+    splits=SPLITS,
+    max_audio=320_000,
+    max_targets=256,
+    vocab_size=1024,
+)
+
+
+def make(name: str, variant: Any, options: Options) -> speech_workload.SpeechWorkload:
+    """Returns the workload; use `workloads.registry.make`."""
+    config = conformer.Config(**_CHOICES[name])
+    return speech_workload.SpeechWorkload(name, DATA, config, variant, options)

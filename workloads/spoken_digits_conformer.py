@@ -1,0 +1,45 @@
+"""`spoken_digits_conformer` and `spoken_sentences_conformer`: a small Conformer on espeak-ng."""
+
+import importlib
+from typing import Any
+
+from workloads import conformer, speech_batches, speech_corpus, speech_workload
+from workloads.options import Options
+from workloads.table_workload import Sizes
+
+_DATA = {
+    "spoken_digits_conformer": "workloads.spoken_digits",
+    "spoken_sentences_conformer": "workloads.spoken_sentences",
+}
+_SIZES: dict[str, dict[str, Any]] = {
+    "spoken_digits_conformer": {"encoder_dim": 64, "num_heads": 4, "num_layers": 2},
+    "spoken_sentences_conformer": {"encoder_dim": 96, "num_heads": 4, "num_layers": 3},
+}
+
+
+def make(name: str, variant: Any, options: Options) -> speech_workload.SpeechWorkload:
+    """Returns the workload; use `workloads.registry.make`."""
+    module = importlib.import_module(_DATA[name])
+    sizes = module.SIZES
+    data = speech_batches.Speech(
+        sizes=Sizes(
+            num_train=sizes["train"],
+            num_eval_train=200,
+            num_validation=sizes["validation"],
+            num_test=sizes["test"],
+            eval_batch_size=20,
+        ),
+        splits=speech_corpus.SPLITS,
+        max_audio=module.MAX_AUDIO,
+        max_targets=module.MAX_TARGETS,
+        vocab_size=module.VOCAB_SIZE,
+        cache=True,
+    )
+    config = conformer.Config(
+        vocab_size=module.VOCAB_SIZE,
+        feed_forward_factor=2,
+        batch_norm_momentum=0.9,
+        subsampling_channels=8,
+        **_SIZES[name],
+    )
+    return speech_workload.SpeechWorkload(name, data, config, variant, options)
