@@ -6,6 +6,8 @@ import sys
 
 from attention import checkout, registry, table
 
+_DEFAULT = (*table.PAPER_ROWS, *table.DIFF_ROWS)
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command. Returns its exit status: 0, 1 where a check failed, 2 for bad input."""
@@ -32,7 +34,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Prints ‖out − ref‖/‖ref‖ per variant, kernel, dtype, mask and scale, and "
         "exits with status 1 where a limit is exceeded. About a minute on two CPU cores.",
     )
-    checker.add_argument("variants", nargs="*", help="variants (default: the paper's eight rows)")
+    checker.add_argument("variants", nargs="*", help="variants (default: the paper's rows)")
     checker.add_argument("--kernels", default="xla,jax_xla", help="comma-separated")
     checker.add_argument(
         "--shape", default="256,4,64", help="N,H,D (the paper's: 1024,8,256; takes minutes)"
@@ -65,29 +67,36 @@ def _is_paper_row(name: str) -> bool:
 
 
 def _check(options: argparse.Namespace) -> int:
-    variants = tuple(table.canonical(name) for name in options.variants) or table.PAPER_ROWS
+    variants = tuple(table.canonical(name) for name in options.variants) or _DEFAULT
     kernels = tuple(options.kernels.split(","))
     for kernel in kernels:
         table.check("standard", {}, kernel)
     shape = _shape(options.shape)
     from attention import check
 
-    print(f"N, H, D = {shape}; limits: output, gradients; snippet: the paper's code, output")
+    cases = list(check.cases(variants, kernels))
+    if not cases:
+        raise ValueError(
+            f"no case for {', '.join(variants)} with kernels {', '.join(kernels)}: modifiers and "
+            "differential mixers are checked with kernel xla; give --kernels=xla"
+        )
+    print(f"N, H, D = {shape}; limits: output, gradients; snippet: the paper's code, output;")
+    print("learned: gradients of λ and the head norm, of differential mixers")
     header = ("variant", "kernel", "dtype", "mask", "qs", "vs")
-    errors = ("output", "dQ", "dK", "dV", "snippet", "limits")
+    errors = ("output", "dQ", "dK", "dV", "learned", "snippet", "limits")
     print(_line(header, errors))
     failures = 0
-    for case in check.cases(variants, kernels):
+    for case in cases:
         row = check.measure(case, shape)
         failures += not row.passed
-        snippet = "" if row.snippet is None else f"{row.snippet:.1e}"
+        optional = ("" if x is None else f"{x:.1e}" for x in (row.learned, row.snippet))
         print(
             _line(
                 (case.variant, case.kernel, case.dtype, case.mask, f"{case.qs:g}", f"{case.vs:g}"),
                 (
                     f"{row.output:.1e}",
                     *(f"{error:.1e}" for error in row.gradients),
-                    snippet,
+                    *optional,
                     f"{row.limits[0]:.1e} {row.limits[1]:.1e}",
                 ),
             )

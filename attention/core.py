@@ -69,7 +69,10 @@ def weighted_sum(
 ) -> Array:
     """Returns Σ_s m_ts·p_ts·v_s with p = `probabilities`, float32, shape [..., T, H, D].
 
-    value [..., S, H, Dv]; `multiplier` m (attention dropout) broadcasts to [..., H, T, S].
+    value [..., S, H, Dv]; `multiplier` m (attention dropout) broadcasts to [..., H, T, S]. A value
+    in float32 beside bfloat16 queries is rounded here, and its gradient is not: the sum of a
+    pair's two gradients, or LASER's chain rule, goes on from there (dV of `diff_laser` 6.5e-3
+    otherwise).
     Gradients flow to query, key, value and bias; every product runs in the inputs' dtype with
     float32 accumulation, as a bfloat16 matrix unit wants it. No forward-mode derivative.
     """
@@ -79,20 +82,23 @@ def weighted_sum(
 def _forward(settings, query, key, value, bias, visible, multiplier):  # type: ignore[no-untyped-def]
     weights = probabilities(settings, query, key, bias, visible)
     dropped = weights if multiplier is None else weights * multiplier
+    rounded = value.astype(query.dtype)
     total = jnp.einsum(
         "...hts,...shd->...thd",
-        dropped.astype(value.dtype),
-        value,
+        dropped.astype(rounded.dtype),
+        rounded,
         precision=settings.precision,
-        preferred_element_type=accumulator(value.dtype),
+        preferred_element_type=accumulator(rounded.dtype),
     )
     # Weights stay float32: rounded to bfloat16 they took dQ from 3.4e-3 to 4.2e-3.
-    residuals = (query, key, value, bias, multiplier, weights)
+    # An empty array carries the dtype of the value's gradient.
+    like = jnp.empty(0, value.dtype)
+    residuals = (query, key, rounded, like, bias, multiplier, weights)
     return total, residuals
 
 
 def _backward(settings, residuals, cotangent):  # type: ignore[no-untyped-def]
-    query, key, value, bias, multiplier, weights = residuals
+    query, key, value, like, bias, multiplier, weights = residuals
     wide, narrow = accumulator(value.dtype), value.dtype
     einsum = functools.partial(
         jnp.einsum, precision=settings.precision, preferred_element_type=wide
@@ -116,7 +122,7 @@ def _backward(settings, residuals, cotangent):  # type: ignore[no-untyped-def]
     return (
         query_bar.astype(query.dtype),
         key_bar.astype(key.dtype),
-        value_bar.astype(narrow),
+        value_bar.astype(like.dtype),
         bias_bar,
         None,
         None,

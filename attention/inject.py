@@ -16,11 +16,12 @@ from typing import Any
 import jax
 from flax import linen as nn
 
-from attention import laser, shift
+from attention import laser, pairs, shift, standard
 from attention.variant import Variant
 from attention.visibility import visibility
 
 Array = jax.Array
+DepthRule = Callable[[str], int | Array]
 
 # Arguments flax's own function has, and the one extra that AlgoPerf's Conformer adds
 # (algoperf/workloads/librispeech_conformer/librispeech_jax/models.py).
@@ -28,18 +29,35 @@ _FLAX_ARGUMENTS = frozenset(inspect.signature(nn.dot_product_attention).paramete
 _OUTPUT_FACTOR = "temperature"
 
 
+# What a foreign function's weighted sum becomes; `standard` is the sum itself, as the host left it.
+_MEANS: dict[str, Callable[..., Array]] = {
+    "laser": laser.log_mean_exp,
+    "diff": standard.weighted_mean,
+    "diff_laser": laser.log_mean_exp,
+}
+
+
 @contextlib.contextmanager
-def injected(variant: Variant) -> Iterator[None]:
+def injected(variant: Variant, depth: DepthRule | None = None) -> Iterator[None]:
     """Puts `variant` into every `nn.MultiHeadDotProductAttention` called inside the context.
 
-    The parameter tree stays the host's for `standard` and `laser`; `qk_norm` and `per_dim_temp`
-    add leaves beside the host's projections. flax's default attention function is replaced by
-    the variant; any other is wrapped, so that what it does to the query survives, and a factor it
-    puts on its output (AlgoPerf's `temperature`) is applied after LASER's logarithm.
+    The parameter tree stays the host's for `standard` and `laser`; `qk_norm`, `per_dim_temp` and
+    the differential mixers add leaves beside the host's projections. flax's default attention
+    function is replaced by the variant; any other is wrapped, so that what it does to the query
+    survives, and a factor it puts on its output (AlgoPerf's `temperature`) is applied last, after
+    LASER's logarithm and the head norm.
+
+    `depth` gives a layer's index from 0, possibly traced, from the path of its attention module
+    ("encoderblock_3/MultiHeadDotProductAttention_0"):
+    `lambda path: int(re.search(r"encoderblock_([0-9]+)", path)[1])`. `diff` and `diff_laser` need
+    it (λ_init), because no rule could guess the order of a foreign model's layers; other mixers
+    do not call it.
 
     Raises RuntimeError on a clean exit that found nothing to inject into; an exception in flight
-    is never masked. Raises ValueError for a host function or setting a variant cannot serve.
+    is never masked. Raises ValueError for a host function or setting a variant cannot serve, and
+    for a differential mixer without a rule.
     """
+    _check_rule(variant, depth)
     found = False
 
     def intercept(
@@ -53,7 +71,8 @@ def injected(variant: Variant) -> Iterator[None]:
             return call(*args, **kwargs)
         found = True
         _check_host(module, variant)
-        replacement = _Injected(variant, module.attention_fn)
+        index = _depth(depth, module.path) if depth and variant.is_differential else None
+        replacement = _Injected(variant, module.attention_fn, index)
         return module.clone(parent=module.scope, attention_fn=replacement)(*args, **kwargs)
 
     with nn.intercept_methods(intercept):
@@ -72,15 +91,18 @@ class _Injected:
     Its signature is flax's in full: flax passes only what it finds there.
     """
 
-    def __init__(self, variant: Variant, host: Callable[..., Array]) -> None:
+    def __init__(
+        self, variant: Variant, host: Callable[..., Array], depth: int | Array | None
+    ) -> None:
         self.variant = variant
         self.host = host
+        self.depth = depth
         self.__signature__ = inspect.signature(nn.dot_product_attention)
 
     def __call__(self, query: Array, key: Array, value: Array, **settings: Any) -> Array:
         if self.host is nn.dot_product_attention:
-            return self.variant(query, key, value, **settings)
-        return _around(self.variant, self.host, query, key, value, settings)
+            return self.variant(query, key, value, depth=self.depth, **settings)
+        return _around(self.variant, self.host, query, key, value, self.depth, settings)
 
 
 def _around(
@@ -89,9 +111,14 @@ def _around(
     query: Array,
     key: Array,
     value: Array,
+    depth: int | Array | None,
     settings: dict[str, Any],
 ) -> Array:
-    """Returns the variant computed through a foreign attention function."""
+    """Returns the variant computed through a foreign attention function, called once.
+
+    Once, because its own learned factors are made by the call. Differential mixers hand it the
+    values of pairs, [..., S, H, 2·Dv]; it need only be linear in them, whatever their size.
+    """
     query, key = variant.modify(query, key)
     if variant.tau != 1.0:
         query = query / variant.tau
@@ -102,19 +129,28 @@ def _around(
     if variant.mixer == "standard":
         return attend(value) * factor if factor is not None else attend(value)
     drops = settings.get("dropout_rate", 0.0) > 0.0 and not settings.get("deterministic", False)
-    output = laser.log_mean_exp(
-        attend,
-        value,
-        visibility(
+    mean = functools.partial(
+        _MEANS[variant.mixer],
+        lambda values: attend(values.astype(value.dtype)),
+        visible=visibility(
             query.shape[-3],
             key.shape[-3],
             mask=settings.get("mask"),
             bias=settings.get("bias"),
             is_causal=False,
         ),
+        dtype=value.dtype,
         span=shift.LIBRARY_SPAN,
         sums_to_one=not drops,
     )
+    if variant.is_differential:
+        pairs.check_even(value.shape[-2])
+        branches = mean(value=pairs.values_of_pairs(value))
+        difference = functools.partial(pairs.difference, branches)
+        result = variant.from_pairs(difference, head_size=query.shape[-1], depth=depth)
+        output = pairs.heads_of_pairs(result, value.dtype)
+    else:
+        output = mean(value=value).astype(value.dtype)
     return output if factor is None else output * factor
 
 
@@ -128,6 +164,30 @@ def _split_output_factor(
     return parameter.default, functools.partial(host, **{_OUTPUT_FACTOR: 1.0})
 
 
+def _check_rule(variant: Variant, depth: DepthRule | None) -> None:
+    """Raises ValueError where a rule is missing, or is not one."""
+    if depth is None and variant.is_differential:
+        raise ValueError(
+            f"{variant.name} needs each layer's depth (from 0) for λ_init, and a foreign model "
+            "does not say it: give injected(variant, depth=rule), rule(path) -> index, such as "
+            "lambda path: int(re.search(r'encoderblock_([0-9]+)', path)[1])"
+        )
+    if depth is not None and not callable(depth):
+        raise ValueError(
+            f"depth={depth!r}: give a rule from an attention module's path to its layer's index; "
+            "for one depth everywhere, lambda path: 0"
+        )
+
+
+def _depth(rule: DepthRule, path: tuple[str, ...]) -> int | Array:
+    """Returns the rule's answer for a module's path; a rule that fails says at which path."""
+    try:
+        return rule("/".join(path))
+    except Exception as error:
+        error.add_note(f"raised by the depth rule given to injected, at path {'/'.join(path)!r}")
+        raise
+
+
 def _check_host(module: nn.MultiHeadDotProductAttention, variant: Variant) -> None:
     """Raises ValueError for a host that would silently become something else."""
     if getattr(module, "normalize_qk", False) and "qk_norm" in variant.modifiers:
@@ -136,12 +196,13 @@ def _check_host(module: nn.MultiHeadDotProductAttention, variant: Variant) -> No
             f"{variant.name!r} would do it twice; drop +qk_norm or the host's setting"
         )
     host = module.attention_fn
-    if host is nn.dot_product_attention or isinstance(host, Variant):
-        if isinstance(host, Variant):
-            raise ValueError(
-                f"the host was built with attention_fn={host.name!r}; inject into the plain model"
-            )
+    if host is nn.dot_product_attention:
         return
+    built = host.func if isinstance(host, functools.partial) else host
+    if isinstance(built, Variant):
+        raise ValueError(
+            f"the host was built with attention_fn={built.name!r}; inject into the plain model"
+        )
     extra = set(inspect.signature(host).parameters) - _FLAX_ARGUMENTS - {_OUTPUT_FACTOR}
     if extra:
         raise ValueError(

@@ -122,6 +122,7 @@ def _cudnn(problem: Problem, value: Array) -> Array:
         platform=jax.default_backend(),
         dtype=problem.query.dtype.name,
         head_size=problem.query.shape[-1],
+        value_size=value.shape[-1],
     )
     return _library("cudnn", problem, value)
 

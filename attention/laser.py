@@ -54,13 +54,15 @@ def attend(
         precision=precision,
     )
     chosen = kernels.get(kernel)
-    return log_mean_exp(
+    output = log_mean_exp(
         lambda values: chosen.call(posed, values),
         value,
         posed.visible,
+        dtype=value.dtype,
         span=chosen.span,
         sums_to_one=posed.dropout is None,
     )
+    return output.astype(value.dtype)
 
 
 def log_mean_exp(
@@ -68,35 +70,36 @@ def log_mean_exp(
     value: Array,
     visible: Visibility,
     *,
+    dtype: jnp.dtype,
     span: float,
     sums_to_one: bool = True,
 ) -> Array:
     """Returns log(A·exp(V)) for any `weighted_sum` that maps V to A·V and is linear in V.
 
-    value [..., S, H, D]; the result is [..., T, H, D] in value's dtype. `weighted_sum` receives
-    its argument in value's dtype, with one more channel (of ones, to learn Σ a) unless
-    `sums_to_one`. `span` is the kernel's (`kernels.Kernel`).
+    value [..., S, H, D] in `dtype`, the dtype of the inputs, or wider; the result is [..., T, H, D]
+    in float32 (float64 for float64), for the caller to round. So is what `weighted_sum` receives,
+    with one more channel (of ones, to learn Σ a) unless `sums_to_one`; it rounds to `dtype`.
+    `span` is the kernel's (`kernels.Kernel`).
 
     Raises ValueError for float16.
     """
-    refuse_float16(value.dtype)
-    wide = value.astype(core.accumulator(value.dtype))
-    precise = value.dtype == wide.dtype
+    refuse_float16(dtype)
+    wide = value.astype(core.accumulator(dtype))
+    precise = dtype == wide.dtype
     shifted = shift.choose(wide, visible.keys, span)
     exponential = shift.exponentiate(wide, visible.keys, shifted, precise=precise)
     if sums_to_one:
-        total, mass = weighted_sum(exponential.astype(value.dtype)).astype(wide.dtype), None
+        total, mass = weighted_sum(exponential).astype(wide.dtype), None
     else:
         ones = jnp.ones((*exponential.shape[:-1], 1), exponential.dtype)
-        stacked = jnp.concatenate([exponential, ones], axis=-1).astype(value.dtype)
-        both = weighted_sum(stacked).astype(wide.dtype)
+        both = weighted_sum(jnp.concatenate([exponential, ones], axis=-1)).astype(wide.dtype)
         total, mass = both[..., :-1], both[..., -1:]
     output = shift.logarithm(total, mass, shifted, precise=precise)
     if visible.rows is not None:
         output = jnp.where(visible.rows, output, 0)
     if mass is not None:
         output = jnp.where(mass > 0, output, 0)
-    return output.astype(value.dtype)
+    return output
 
 
 def refuse_float16(dtype: jnp.dtype) -> None:

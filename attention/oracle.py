@@ -5,6 +5,7 @@ no code with `attention.laser`. Gradients are the closed forms, for cotangent g:
     ∂/∂v_kj = Σ_i a_ik·exp(v_kj − o_ij)·g_ij
     ∂/∂(logit)_ik = Σ_j (a_ik·exp(v_kj − o_ij) − a_ik)·g_ij   (LASER)
                   = Σ_j a_ik·(v_kj − o_ij)·g_ij                (standard)
+Differential mixers subtract λ times head 2i + 1 from head 2i, both over the values of the pair.
 """
 
 from typing import NamedTuple
@@ -25,10 +26,17 @@ class Gradients(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Output [..., T, H, D] and gradients for the cotangent given, float64."""
+    """Output [..., T, H, D] and gradients for the cotangent given, float64.
+
+    Of differential mixers also the gradient of λ, −Σ g·(second branch), and the size of that
+    sum's terms, √Σ (g·(second branch))², which is what its rounding is measured by: terms of both
+    signs may cancel to any small number.
+    """
 
     output: Float64
     gradients: Gradients
+    lambda_bar: float = 0.0
+    lambda_terms: float = 0.0
 
 
 def attend(
@@ -40,13 +48,18 @@ def attend(
     *,
     scale: float | None = None,
     mask: np.ndarray | None = None,
+    lambda_: float = 0.0,
 ) -> Result:
-    """Returns output and gradients of `mixer` ('standard' or 'laser') in float64.
+    """Returns output and gradients of `mixer` in float64, before any head norm.
 
+    mixer: 'standard', 'laser', or 'diff', 'diff_laser' with `lambda_` (λ) and H even.
     query [T, H, D], key and value [S, H, D], cotangent [T, H, D]; mask broadcasts to [H, T, S].
     Inputs are taken as they are: pass the rounded bfloat16 values to judge arithmetic, not
     rounding of the inputs. Rows that see nothing return 0.
     """
+    if mixer in ("diff", "diff_laser"):
+        branch = {"diff": "standard", "diff_laser": "laser"}[mixer]
+        return _attend_pairs(branch, query, key, value, cotangent, scale, mask, lambda_)
     q, k, v, g = (np.asarray(array, np.float64) for array in (query, key, value, cotangent))
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     weights = _softmax(scale * np.einsum("thd,shd->hts", q, k), mask)
@@ -64,6 +77,36 @@ def attend(
         np.stack(value_bar, axis=1),
     )
     return Result(np.stack(outputs, axis=1), gradients)
+
+
+def _attend_pairs(
+    branch: str,
+    query: Float64,
+    key: Float64,
+    value: Float64,
+    cotangent: Float64,
+    scale: float | None,
+    mask: np.ndarray | None,
+    lambda_: float,
+) -> Result:
+    """Differential attention, from its definition: branch 2i − λ·branch 2i + 1 per pair i."""
+    value, cotangent = (np.asarray(array, np.float64) for array in (value, cotangent))
+    keys, heads, size = value.shape
+    pairs = heads // 2
+    of_pairs = value.reshape(keys, pairs, 2 * size)
+    g = cotangent.reshape(-1, pairs, 2 * size)
+    both = np.repeat(of_pairs, 2, axis=1)
+    g_both = np.stack([g, -lambda_ * g], axis=2).reshape(-1, heads, 2 * size)
+    result = attend(branch, query, key, both, g_both, scale=scale, mask=mask)
+    first, second = result.output[:, 0::2], result.output[:, 1::2]
+    value_bar = result.gradients.value.reshape(keys, pairs, 2, 2 * size).sum(2)
+    terms = -g * second
+    return Result(
+        (first - lambda_ * second).reshape(cotangent.shape),
+        result.gradients._replace(value=value_bar.reshape(value.shape)),
+        float(terms.sum()),
+        float(np.linalg.norm(terms)),
+    )
 
 
 def _softmax(logits: Float64, mask: np.ndarray | None) -> Float64:

@@ -16,13 +16,19 @@ def names() -> tuple[str, ...]:
 def get(name: str, *, kernel: str = "xla", **hyperparameters: Any) -> "Variant":
     """Returns the variant called `name`: `get("laser+temp", tau=0.9)`.
 
-    The order of modifiers does not matter. `tau` (τ > 0, 1 unless given) belongs to `+temp`.
+    The order of modifiers does not matter. `tau` (τ > 0, 1 unless given) belongs to `+temp`,
+    `head_norm` (True unless given: the RMSNorm of each pair) to `diff` and `diff_laser`.
     `kernel` says who computes the weighted sum (`table.KERNELS`).
 
     Raises ValueError for an unknown name, hyperparameter or kernel, listing what exists and the
-    nearest match, and for a τ that is not a finite number above 0.
+    nearest match, for a τ that is not a finite number above 0, and a head_norm that is no bool.
     """
     table.check(name, hyperparameters, kernel)
     from attention import variant
 
-    return variant.make(name, kernel, table.check_tau(hyperparameters.get("tau", 1.0)))
+    return variant.make(
+        name,
+        kernel,
+        table.check_tau(hyperparameters.get("tau", 1.0)),
+        head_norm=table.check_head_norm(hyperparameters.get("head_norm", True)),
+    )

@@ -1,9 +1,12 @@
 """Standard attention: softmax(QKᵀ/√D)·V (arXiv:1706.03762, eq. 1)."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
 from attention import kernels, problem
+from attention.visibility import Visibility
 
 Array = jax.Array
 
@@ -45,7 +48,32 @@ def attend(
         broadcast_dropout=broadcast_dropout,
         precision=precision,
     )
-    output = kernels.get(kernel).call(posed, value)
-    if posed.visible.rows is not None:
-        output = jnp.where(posed.visible.rows, output, 0)
+    chosen = kernels.get(kernel)
+    output = weighted_mean(
+        lambda values: chosen.call(posed, values),
+        value,
+        posed.visible,
+        dtype=value.dtype,
+        span=chosen.span,
+        sums_to_one=posed.dropout is None,
+    )
     return output.astype(value.dtype)
+
+
+def weighted_mean(
+    weighted_sum: Callable[[Array], Array],
+    value: Array,
+    visible: Visibility,
+    *,
+    dtype: jnp.dtype,
+    span: float,
+    sums_to_one: bool = True,
+) -> Array:
+    """Returns A·V, [..., T, H, Dv], from any `weighted_sum` that maps V to A·V, in its dtype.
+
+    value [..., S, H, Dv]; rows that see nothing are 0. `dtype`, `span` and `sums_to_one` are what
+    `laser.log_mean_exp` needs, and are not used.
+    """
+    del dtype, span, sums_to_one
+    output = weighted_sum(value)
+    return output if visible.rows is None else jnp.where(visible.rows, output, 0)

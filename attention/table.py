@@ -24,6 +24,18 @@ class Entry(NamedTuple):
 MIXERS: dict[str, Entry] = {
     "standard": Entry("softmax(QKᵀ/√D)·V", source="arXiv:1706.03762, eq. 1"),
     "laser": Entry("log(softmax(QKᵀ/√D)·exp(V))", source="LASER, ICML 2025, eq. 6"),
+    "diff": Entry(
+        "(A₁ − λ·A₂)·V per pair of heads, A = softmax(QKᵀ/√D), then (1 − λ_init)·RMSNorm",
+        parameters="4·D (vectors of λ, sd 0.1 at start) + 2·Dv (head norm's g, zero at start)",
+        hyperparameters=("head_norm",),
+        source="arXiv:2410.05258, eq. 1-3; heads in pairs, depth needed (attention/diff.py)",
+    ),
+    "diff_laser": Entry(
+        "log(A₁·exp(V)) − λ·log(A₂·exp(V)) per pair of heads, then (1 − λ_init)·RMSNorm",
+        parameters="as diff",
+        hyperparameters=("head_norm",),
+        source="LASER, ICML 2025, Differential Transformer experiment (attention/diff_laser.py)",
+    ),
 }
 
 MODIFIERS: dict[str, Entry] = {
@@ -43,6 +55,12 @@ MODIFIERS: dict[str, Entry] = {
 # "jax_xla" and "cudnn" go through jax.nn.dot_product_attention; see attention/kernels.py.
 KERNELS = ("xla", "jax_xla", "cudnn")
 
+# Where a hyperparameter that was refused belongs.
+_WHERE = {
+    "tau": " (tau goes with +temp)",
+    "head_norm": " (head_norm goes with diff and diff_laser)",
+}
+
 # The rows of the paper's ViT table, in its order.
 PAPER_ROWS = (
     "standard",
@@ -54,6 +72,9 @@ PAPER_ROWS = (
     "laser+qk_norm",
     "laser+per_dim_temp",
 )
+
+# The mixers of the paper's Differential Transformer table: heads in pairs, values twice as wide.
+DIFF_ROWS = ("diff", "diff_laser")
 
 
 def canonical_names() -> tuple[str, ...]:
@@ -91,15 +112,22 @@ def canonical(name: str) -> str:
     return "+".join((mixer, *modifiers))
 
 
-def hyperparameters(name: str, tau: float) -> dict[str, Any]:
-    """Returns what `registry.get` takes for a variant in a study whose `+temp` rows use τ."""
-    return {"tau": tau} if "temp" in parse(name)[1] else {}
+def hyperparameters(name: str, tau: float, diff_head_norm: bool = True) -> dict[str, Any]:
+    """Returns what `registry.get` takes for a variant in a study.
+
+    `tau` goes to variants with `+temp`, `diff_head_norm` as `head_norm` to `diff` and
+    `diff_laser`; what a variant does not have is left out.
+    """
+    mixer, modifiers = parse(name)
+    own: dict[str, Any] = {"head_norm": diff_head_norm} if mixer in DIFF_ROWS else {}
+    return {**own, "tau": tau} if "temp" in modifiers else own
 
 
 def check(name: str, hyperparameters: Mapping[str, object], kernel: str = "xla") -> None:
     """Raises ValueError unless `name`, its hyperparameters and the kernel's name can be used.
 
-    `tau` (τ, a finite float above 0) belongs to `+temp` alone. Whether a kernel runs on this
+    `tau` (τ, a finite float above 0) belongs to `+temp` alone, `head_norm` (a bool) to `diff` and
+    `diff_laser`. Whether a kernel runs on this
     machine is for the kernel to say.
     """
     mixer, modifiers = parse(name)
@@ -107,10 +135,11 @@ def check(name: str, hyperparameters: Mapping[str, object], kernel: str = "xla")
     allowed = [key for entry in entries for key in entry.hyperparameters]
     for key in hyperparameters:
         if key not in allowed:
-            hint = " (tau goes with +temp)" if key == "tau" else ""
+            hint = _WHERE.get(key, "")
             raise ValueError(unknown("hyperparameter", key, allowed, f" of {name!r}{hint}"))
     if "tau" in hyperparameters:
         check_tau(hyperparameters["tau"])
+    check_head_norm(hyperparameters.get("head_norm", True))
     if kernel not in KERNELS:
         raise ValueError(unknown("kernel", kernel, KERNELS))
 
@@ -131,11 +160,29 @@ def check_tau(tau: object) -> float:
     return tau
 
 
-def check_kernel(kernel: str, *, platform: str, dtype: str, head_size: int) -> None:
+def check_head_norm(head_norm: object) -> bool:
+    """Returns `head_norm`. Raises ValueError unless it is True or False."""
+    if not isinstance(head_norm, bool):
+        raise ValueError(f"head_norm={head_norm!r}: the norm after each pair is on (True) or off")
+    return head_norm
+
+
+def check_kernel(
+    kernel: str, *, platform: str, dtype: str, head_size: int, value_size: int | None = None
+) -> None:
     """Raises ValueError where a kernel cannot run: on this platform, dtype or head size.
 
-    platform: 'cpu', 'gpu' or 'tpu'. Limits of cuDNN as jax.nn.dot_product_attention has them.
+    platform: 'cpu', 'gpu' or 'tpu'. `value_size` is the head size of V where it is not that of Q
+    and K: `value_size(variant, head_size)`. Limits of `jax_xla` and cuDNN as
+    jax.nn.dot_product_attention has them.
     """
+    if kernel != "xla" and value_size not in (None, head_size):
+        limit = "; cuDNN's limit of 256 holds for both" if kernel == "cudnn" else ""
+        raise ValueError(
+            f"kernel={kernel!r} wants the head size of V ({value_size}) to be that of Q and K "
+            f"({head_size}){limit}. diff and diff_laser give a pair of heads one value of twice "
+            "the size; use kernel='xla'"
+        )
     if kernel != "cudnn":
         return
     if platform != "gpu":
@@ -153,6 +200,14 @@ def check_kernel(kernel: str, *, platform: str, dtype: str, head_size: int) -> N
             f"kernel='cudnn' cannot do head size {head_size}: it must be a multiple of 8, at "
             "most 256; use kernel='xla'"
         )
+
+
+def value_size(variant: str, head_size: int) -> int:
+    """Returns the head size of V that a variant's kernel meets where a host's heads are all D.
+
+    Differential mixers give both heads of a pair the pair's value: 2·D.
+    """
+    return 2 * head_size if parse(variant)[0] in DIFF_ROWS else head_size
 
 
 def unknown(kind: str, given: str, allowed: Iterable[str], where: str = "") -> str:

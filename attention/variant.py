@@ -1,30 +1,40 @@
 """A variant: one mixer with its modifiers, usable as a Flax `attention_fn`."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import errors as flax_errors
 
-from attention import laser, modifiers, standard, table
+from attention import differential, laser, modifiers, pairs, standard, table
 
 Array = jax.Array
 
-ATTEND: dict[str, Callable[..., Array]] = {"standard": standard.attend, "laser": laser.attend}
+ATTEND: dict[str, Callable[..., Array]] = {
+    "standard": standard.attend,
+    "laser": laser.attend,
+    "diff": functools.partial(pairs.attend, standard.weighted_mean),
+    "diff_laser": functools.partial(pairs.attend, laser.log_mean_exp),
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
     """An attention variant: immutable, hashable, callable. Made by `attention.registry.get`.
 
-    Equal variants compile to the same program; τ and the kernel are part of the identity.
+    Equal variants compile to the same program; τ, the kernel and the head norm (of differential
+    mixers; True elsewhere) are part of the identity.
     """
 
     mixer: str
     modifiers: tuple[str, ...] = ()
     tau: float = 1.0
     kernel: str = "xla"
+    head_norm: bool = True
 
     @property
     def name(self) -> str:
@@ -32,14 +42,19 @@ class Variant:
         return "+".join((self.mixer, *self.modifiers))
 
     @property
-    def hyperparameters(self) -> dict[str, float]:
+    def hyperparameters(self) -> dict[str, Any]:
         """What `registry.get(name, **hyperparameters)` needs to make this variant again."""
-        return {"tau": self.tau} if "temp" in self.modifiers else {}
+        return table.hyperparameters(self.name, self.tau, self.head_norm)
+
+    @property
+    def is_differential(self) -> bool:
+        """Whether heads come in pairs, and a layer's depth is needed."""
+        return self.mixer in table.DIFF_ROWS
 
     @property
     def has_parameters(self) -> bool:
         """Whether the variant adds learned leaves to its host."""
-        return bool({"qk_norm", "per_dim_temp"} & set(self.modifiers))
+        return self.is_differential or bool({"qk_norm", "per_dim_temp"} & set(self.modifiers))
 
     def __call__(
         self,
@@ -66,16 +81,17 @@ class Variant:
 
         Two arguments are ours. `is_causal`: query t sees keys 0..t, beside what the mask says.
         `depth`: the layer's index from 0, possibly traced (layers in `nn.scan`); a model passes
-        it always, and mixers that do not depend on it leave it unused.
+        it always, and mixers other than `diff` and `diff_laser` leave it unused.
 
         The whole signature of flax is spelled out because flax passes only the keywords it finds
         by `inspect.signature`: behind `**kwargs` the mask would be lost without a word. The
         softmax is always in float32, so `force_fp32_for_softmax` changes nothing.
 
         Raises ValueError where quantised einsums or sown weights are asked for (no variant has
-        them), and where `qk_norm` or `per_dim_temp` is called outside a Flax module.
+        them), where learned factors are called for outside a Flax module, and where `diff` or
+        `diff_laser` gets no depth or an odd number of heads.
         """
-        del force_fp32_for_softmax, depth
+        del force_fp32_for_softmax
         _refuse(
             module=module,
             einsum_dot_general=einsum_dot_general,
@@ -84,8 +100,10 @@ class Variant:
         )
         if dtype is not None:
             query, key, value = (array.astype(dtype) for array in (query, key, value))
+        result_dtype = jnp.result_type(query, key, value)
         query, key = self.modify(query, key)
-        return ATTEND[self.mixer](
+        attend = functools.partial(
+            ATTEND[self.mixer],
             query,
             key,
             value,
@@ -99,18 +117,55 @@ class Variant:
             precision=precision,
             kernel=self.kernel,
         )
+        if not self.is_differential:
+            return attend()
+        output = self.from_pairs(
+            lambda lambda_: attend(lambda_=lambda_), head_size=query.shape[-1], depth=depth
+        )
+        return pairs.heads_of_pairs(output, result_dtype)
 
     def modify(self, query: Array, key: Array) -> tuple[Array, Array]:
         """Returns query and key after `qk_norm` and `per_dim_temp` (not τ), in that order.
 
         Call it inside a Flax module's compact method: learned leaves are created there.
         """
-        try:
+        with self._learning():
             if "qk_norm" in self.modifiers:
                 query = modifiers.QKNorm(name="query_ln")(query)
                 key = modifiers.QKNorm(name="key_ln")(key)
             if "per_dim_temp" in self.modifiers:
                 query = modifiers.PerDimTemp(name="per_dim_temp")(query)
+        return query, key
+
+    def from_pairs(
+        self,
+        difference: Callable[[Array], Array],
+        *,
+        head_size: int,
+        depth: int | Array | None,
+    ) -> Array:
+        """Returns `difference(λ)` after the head norm, [..., T, H/2, 2·Dv]; differential mixers.
+
+        Call it inside a Flax module's compact method, as `modify`. Raises ValueError without a
+        depth.
+        """
+        if depth is None:
+            raise ValueError(
+                f"{self.name} needs the layer's depth (from 0) for λ_init = 0.8 − 0.6·exp(−0.3·"
+                "depth): call variant(..., depth=index), build the layer with attention_fn="
+                "functools.partial(variant, depth=index), or enter "
+                "attention.inject.injected(variant, depth=rule), rule(path) -> index"
+            )
+        with self._learning():
+            return differential.apply(
+                difference, head_size=head_size, depth=depth, head_norm=self.head_norm
+            )
+
+    @contextlib.contextmanager
+    def _learning(self) -> Iterator[None]:
+        """Says what to do where the host has no place for learned leaves, or has them already."""
+        try:
+            yield
         except flax_errors.NameInUseError as error:
             raise ValueError(
                 f"the host already has what {self.name} adds ({error}); drop the modifier, or the "
@@ -121,7 +176,6 @@ class Variant:
                 f"{self.name} has learned factors and can only be called inside a Flax module: "
                 "pass it as attention_fn, or use attention.inject.injected"
             ) from error
-        return query, key
 
 
 def _refuse(**unsupported: Any) -> None:
@@ -132,7 +186,7 @@ def _refuse(**unsupported: Any) -> None:
             raise ValueError(f"{what} is not available with an attention variant; leave it unset")
 
 
-def make(name: str, kernel: str, tau: float) -> Variant:
+def make(name: str, kernel: str, tau: float, head_norm: bool = True) -> Variant:
     """Returns the variant for a checked name. Use `attention.registry.get`."""
     mixer, parts = table.parse(name)
-    return Variant(mixer, parts, tau, kernel)
+    return Variant(mixer, parts, tau, kernel, head_norm)
