@@ -2,9 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STUDY := experiments/digits_vit_demo
+DEMO := digits_vit_demo spoken_digits_conformer_demo pydoc_lm_demo
+STUDY := digits_vit_demo spoken_digits_conformer_study pydoc_lm_study
+QUICK := digits_vit_quick spoken_digits_conformer_quick pydoc_lm_quick
 
-.PHONY: demo test check clean
+.PHONY: demo study quick test check clean
 
 # Made anew when the dependencies change.
 $(VENV)/.installed: setup.cfg pyproject.toml
@@ -12,12 +14,25 @@ $(VENV)/.installed: setup.cfg pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
 	touch $@
 
-## demo: tune NAdamW, compare eight attention rows on digits_vit, print the table, draw the plots
+# Each study's table as soon as it is complete.
+define run
+	$(BIN)/python -m sweeps run --config=$(1)
+	$(BIN)/python -m analysis table experiments/$(1)
+	$(BIN)/python -m analysis plots experiments/$(1)
+
+endef
+
+## demo: images (eight rows), speech and language (standard, LASER): three tables and their plots
 demo: $(VENV)/.installed
-	$(BIN)/python -m workloads prepare digits_vit
-	$(BIN)/python -m sweeps run --config=digits_vit_demo
-	$(BIN)/python -m analysis table $(STUDY)
-	$(BIN)/python -m analysis plots $(STUDY)
+	$(foreach study,$(DEMO),$(call run,$(study)))
+
+## study: eight rows (six for speech) in all three domains, tuned
+study: $(VENV)/.installed
+	$(foreach study,$(STUDY),$(call run,$(study)))
+
+## quick: standard against LASER, one seed, in all three domains
+quick: $(VENV)/.installed
+	$(foreach study,$(QUICK),$(call run,$(study)))
 
 ## test: lint, type check, all tests
 test: $(VENV)/.installed check

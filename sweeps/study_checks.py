@@ -62,7 +62,7 @@ def options(settings: dict[str, Any]) -> Options:
 
 def variant_hyperparameters(variant: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Returns what `attention.registry.get` takes for a variant in this study."""
-    return variants_table.hyperparameters(variant, settings["tau"])
+    return variants_table.hyperparameters(variant, settings["tau"], settings["diff_head_norm"])
 
 
 def _check_names(settings: dict[str, Any]) -> None:

@@ -1,0 +1,76 @@
+"""The contract every line of the table keeps, checked without data and without allocating."""
+
+import importlib
+
+import jax
+import pytest
+
+from attention import registry as variants
+from attention import table as variants_table
+from workloads import registry, spec, table
+
+
+@pytest.mark.parametrize("name", list(table.WORKLOADS))
+def test_an_entry_tells_the_truth(name):
+    entry = table.entry(name)
+    stacked = {"scan_layers": True} if "scan_layers" in entry.serves else {}
+    workload = registry.make(name, variants.get("standard"), **stacked)
+    params, _ = jax.eval_shape(workload.init_model_fn, jax.random.key(0))
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == entry.parameters
+    assert workload.step_hint == entry.step_hint
+    assert workload.target_metric_name == entry.metric
+    assert (entry.mode == "max") == (entry.metric == "accuracy")
+    assert isinstance(workload.loss_type, spec.LossType)
+    assert min(workload.num_train_examples, workload.num_eval_train_examples) > 0
+    assert min(workload.num_validation_examples, workload.num_test_examples) > 0
+    assert any(workload.is_output_params(key) for key in params)
+    data = importlib.import_module(entry.data)
+    assert callable(data.check)
+    assert callable(data.prepare)
+    if entry.embedded:
+        assert table.entry(entry.stands_in_for).metric == entry.metric
+        assert callable(data.read_reference)
+
+
+@pytest.mark.parametrize("name", [n for n, entry in table.WORKLOADS.items() if entry.embedded])
+def test_every_row_of_an_embedded_workload_has_a_model(name):
+    """Loss and logits of a random batch are finite at the first parameters, for every row."""
+    for row in table.paper_rows(name):
+        variant = variants.get(row, **variants_table.hyperparameters(row, 0.9))
+        workload = registry.make(name, variant)
+
+        def loss(key, workload=workload):
+            params, state = workload.init_model_fn(key)
+            batch = workload.example_batch(2)
+            logits, _ = workload.model_fn(
+                params, batch, state, spec.ForwardPassMode.TRAIN, key, True, dropout_rate=0.1
+            )
+            return workload.loss_fn(batch["targets"], logits, batch.get("weights"))["summed"]
+
+        assert jax.eval_shape(loss, jax.random.key(0)).shape == ()
+
+
+def test_targets_are_reached_from_the_right_side():
+    vit, speech = registry.make("digits_vit"), registry.make("spoken_digits_conformer")
+    assert vit.has_reached_validation_target({"validation/accuracy": 0.96})
+    assert not vit.has_reached_test_target({"test/accuracy": 0.94})
+    assert speech.has_reached_validation_target({"validation/wer": 0.1})
+    assert not speech.has_reached_test_target({"test/wer": 0.3})
+    unknown = registry.make("c4_lm_8b", scan_layers=True)
+    assert not unknown.has_reached_test_target({"test/loss": 0.0})
+
+
+def test_workloads_on_the_same_data_share_a_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("ATTNPERF_DATA", str(tmp_path))
+    assert table.default_data_dir("c4_lm_2b") == table.default_data_dir("c4_lm")
+    assert table.default_data_dir("pydoc_bert") == table.default_data_dir("pydoc_lm")
+    assert table.default_data_dir("imagenet_vit_glu") == tmp_path / "imagenet_vit"
+
+
+def test_what_a_host_contains_is_refused_by_the_model_too():
+    with pytest.raises(ValueError, match="per_dim_temp inside every attention"):
+        registry.make("spoken_digits_conformer", variants.get("laser+per_dim_temp"))
+    with pytest.raises(ValueError, match="unknown option 'remate'"):
+        registry.make("pydoc_lm", remate=True)
+    with pytest.raises(ValueError, match="digits_vit has no remat True"):
+        registry.make("digits_vit", remat=True)
