@@ -1,0 +1,152 @@
+"""Parameters and optimizer state divided over (data, fsdp, tensor): same losses, less memory."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from attention import registry as variants
+from sweeps import train_step
+from workloads import memory
+from workloads.lm_workload import LMWorkload
+from workloads.options import Options
+from workloads.table_workload import Sizes
+from workloads.transformer_sizes import SIZES, TransformerSize
+
+TINY = TransformerSize(2, 16, 32, 4, 8, vocabulary=64, context=16)
+POINT = {
+    "learning_rate": 1e-2, "one_minus_beta1": 0.1, "beta2": 0.99, "epsilon": 1e-8,
+    "weight_decay": 0.1, "label_smoothing": 0.1, "dropout_rate": 0.1, "grad_clip": np.inf,
+    "warmup_steps": 1.0, "step_hint": 10.0,
+}  # fmt: skip
+
+
+def _train(mesh):
+    """Five steps: losses with gradient norms, and the shapes of the first device's parts."""
+    options = Options(scan_layers=True, remat=True, mesh=mesh)
+    workload = LMWorkload(
+        "pydoc_lm", variants.get("laser+qk_norm"), options, TINY, Sizes(8, 8, 8, 8, 8)
+    )
+    step_function = train_step.TrainStep(workload, "adamw")
+    state = step_function.first_state(0)
+    scalars = {name: jax.numpy.float32(value) for name, value in POINT.items()}
+    key, batch = train_step.seed_key(0, train_step.DROPOUT), workload.example_batch(8)
+    losses = []
+    for _ in range(5):
+        update = step_function.compile(state, batch, scalars, key)
+        state, measured = update(state, batch, scalars, key)
+        losses.append((float(measured.loss), float(measured.grad_norm)))
+    return losses, _parts(state.params), _parts(state.optimizer), step_function.compilations
+
+
+def _parts(tree):
+    """Returns [path, shape on the first device] of every leaf."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return [
+        (jax.tree_util.keystr(path), leaf.addressable_shards[0].data.shape) for path, leaf in leaves
+    ]
+
+
+@pytest.fixture(scope="module")
+def one_device():
+    return _train((0, 1, 1))
+
+
+@pytest.fixture(scope="module")
+def eight_devices():
+    """Returns what `_train` gives for each mesh, in one process with 8 forced CPU devices."""
+    here = pathlib.Path(__file__).resolve()
+    code = (
+        f"import sys, json; sys.path.insert(0, {str(here.parent)!r}); import test_sharded_lm as t;"
+        "print('RESULT', json.dumps([t._train(mesh) for mesh in ((2, 2, 2), (1, 4, 2))]))"
+    )
+    flags = "--xla_force_host_platform_device_count=8"
+    environment = {
+        **os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": str(here.parents[2])
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+    )
+    line = next((x for x in done.stdout.splitlines() if x.startswith("RESULT")), None)
+    assert line, done.stderr[-2000:]
+    return dict(zip(((2, 2, 2), (1, 4, 2)), json.loads(line.removeprefix("RESULT ")), strict=True))
+
+
+@pytest.mark.parametrize("mesh", [(2, 2, 2), (1, 4, 2)])
+def test_losses_are_those_of_one_device(one_device, eight_devices, mesh):
+    np.testing.assert_allclose(eight_devices[mesh][0], one_device[0], rtol=2e-4)
+    assert one_device[0][4][0] < one_device[0][0][0]
+    assert eight_devices[mesh][3] == 1
+
+
+@pytest.mark.parametrize("mesh", [(2, 2, 2), (1, 4, 2)])
+def test_every_device_holds_its_part(eight_devices, mesh):
+    """The embedding and all matrices are divided by fsdp · tensor, moments as parameters."""
+    _, fsdp, tensor = mesh
+    _, params, optimizer, _ = eight_devices[mesh]
+    shapes = {path: tuple(shape) for path, shape in params}
+    width = 16 // fsdp
+    assert shapes["['embedding']"] == (64 // tensor, width)
+    layer = "['layers']['attention']"
+    assert shapes[f"{layer}['query']['kernel']"] == (2, width, 4 // tensor, 8)
+    assert shapes[f"{layer}['out']['kernel']"] == (2, 4 // tensor, 8, width)
+    assert shapes[f"{layer}['query_ln']['scale']"] == (2, 8)
+    assert shapes["['layers']['mlp']['up']['kernel']"] == (2, width, 32 // tensor)
+    assert shapes["['layers']['mlp']['down']['kernel']"] == (2, 32 // tensor, width)
+    moments = [tuple(shape) for _, shape in optimizer if shape]
+    assert sorted(moments) == sorted(2 * list(shapes.values()))
+
+
+@pytest.mark.parametrize("mesh", [(2, 2, 2), (1, 4, 2)])
+def test_memory_counts_what_devices_hold(eight_devices, mesh, monkeypatch):
+    monkeypatch.setitem(SIZES, "tiny_lm", TINY)
+    parts = memory.per_device(
+        "tiny_lm",
+        Options(scan_layers=True, remat=True, mesh=mesh),
+        batch_size=8,
+        devices=8,
+        variant=variants.get("laser+qk_norm"),
+    )
+    held = 4 * sum(int(np.prod(shape)) for _, shape in eight_devices[mesh][1])
+    assert (parts["parameters"], parts["moments"], parts["gradients"]) == (held, 2 * held, held)
+    assert parts["total"] == sum(parts.values()) - parts["total"]
+
+
+def test_memory_of_the_large_models():
+    """By hand: 2.2 B parameters over 256 devices, all matrices divided, norms whole."""
+    options = Options("bfloat16", scan_layers=True, remat=True, mesh=(1, 256, 1))
+    parts = memory.per_device("c4_lm_2b", options, batch_size=1024, devices=256)
+    norms = 65 * 2048
+    assert parts["parameters"] == 4 * ((2_213_152_768 - norms) // 256 + norms)
+    # 32 residuals of 4 sequences of 1024 tokens, width 2048, 2 bytes, and one block's inside.
+    block = 4096 * (2 * (8 * 2048 + 8 * 4096 + 4 * 8192) + 12 * 8 * 1024)
+    assert parts["activations"] == 32 * 4096 * 2048 * 2 + block
+    assert parts["logits"] == 12 * 4096 * 32_000
+    kept = memory.per_device(
+        "c4_lm_2b", Options("bfloat16", mesh=(1, 256, 1)), batch_size=1024, devices=256
+    )
+    assert kept["activations"] == 32 * block
+    # 8b in float32 with its moments, on 256 devices of 16 GB.
+    options = Options("bfloat16", scan_layers=True, remat=True, mesh=(0, 16, 1))
+    largest = memory.per_device("c4_lm_8b", options, batch_size=1024, devices=256)
+    assert largest["total"] < 0.85 * 16e9
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh", "batch_size", "message"),
+    [
+        ("digits_vit", (0, 1, 1), 8, "'digits_vit' is no Transformer workload"),
+        ("c4_lm", (3, 1, 1), 8, "does not fit 8 devices"),
+        ("c4_lm", (8, 1, 1), 12, "batch size 12 cannot be divided over the 8 groups"),
+        ("c4_lm_8b", (1, 1, 32), 32, "heads 16 cannot be divided over mesh.tensor = 32"),
+    ],
+)
+def test_memory_refuses(name, mesh, batch_size, message):
+    devices = 32 if mesh[2] == 32 else 8
+    with pytest.raises(ValueError, match=message):
+        memory.per_device(name, Options(mesh=mesh), batch_size=batch_size, devices=devices)

@@ -1,0 +1,284 @@
+"""The Transformer of the language models: counts, numbers, what options change, where it lies."""
+
+import dataclasses
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh
+
+from attention import registry as variants
+from workloads import partition, table
+from workloads.options import MESH_AXES, Options
+from workloads.transformer import PARAMETER_RULES, Transformer, positions
+from workloads.transformer_sizes import SIZES, TransformerSize
+
+# heads · head size (20) is not the width (16), as in the paper's larger models.
+TINY = TransformerSize(2, 16, 24, 4, 5, vocabulary=32, context=8)
+TOKENS = jnp.asarray(np.random.default_rng(0).integers(4, 32, (2, 8)))
+
+# Issue 3's counts, at a vocabulary of 32,000.
+COUNTS = {
+    "c4_lm_234m": 234_128_384,
+    "c4_lm": 301_270_016,
+    "c4_lm_435m": 435_487_744,
+    "c4_lm_1b": 1_139_410_944,
+    "c4_lm_2b": 2_213_152_768,
+    "c4_lm_8b": 7_733_123_440,
+    "wikipedia_bert_2b": 2_213_152_768,
+    # 12·(4·768² + 2·768·3072 + 2·768) + 32000·768 + 768.
+    "wikipedia_bert": 109_529_856,
+    # 2·(4·64² + 2·64·256 + 2·64) + 1024·64 + 64.
+    "pydoc_lm": 164_160,
+    "pydoc_bert": 164_160,
+}
+
+
+def _shapes(size, variant=None, scan_layers=True):
+    model = Transformer(size, variant, options=Options(scan_layers=scan_layers))
+    return jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 8), int))["params"]
+
+
+def _random(tree, sd=0.3):
+    return jax.tree.map(lambda leaf: np.float32(sd) * _values(leaf.shape), tree)
+
+
+def _values(shape):
+    return np.random.default_rng(sum(shape)).standard_normal(shape, np.float32)
+
+
+def _paths(tree):
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {"/".join(part.key for part in path): leaf.shape for path, leaf in leaves}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_parameter_counts(name):
+    count = sum(int(np.prod(shape)) for shape in _paths(_shapes(SIZES[name])).values())
+    assert count == COUNTS[name] == SIZES[name].parameters == table.entry(name).parameters
+    assert SIZES[name].head_size == table.entry(name).head_size
+    assert set(COUNTS) == set(SIZES)
+
+
+def test_forward_pass_against_plain_numpy():
+    """Pre-LN blocks written out in NumPy from the same parameters; some places alone."""
+    params = _random(_shapes(TINY, scan_layers=False))
+    run = jax.jit(lambda at=None: Transformer(TINY).apply({"params": params}, TOKENS, at=at))
+    expected = _reference(jax.tree.map(np.asarray, params), np.asarray(TOKENS))
+    np.testing.assert_allclose(run(), expected, rtol=2e-4, atol=2e-4)
+    some = run(jnp.asarray([[0, 5], [7, 2]]))
+    np.testing.assert_allclose(some[1, 0], expected[1, 7], rtol=2e-4, atol=2e-4)
+    np.testing.assert_allclose(some[0, 1], expected[0, 5], rtol=2e-4, atol=2e-4)
+
+
+def _reference(params, tokens):
+    place, channel = np.arange(8)[:, None], np.arange(8)
+    angles = place / 10_000 ** (channel / 7)
+    x = params["embedding"][tokens] * 4 + np.concatenate([np.sin(angles), np.cos(angles)], -1)
+    for layer in range(2):
+        p = params[f"layer_{layer}"]
+        heads = _attend(p["attention"], _norm(x, p["attention_norm"]))
+        x = x + np.einsum("bthk,hkd->btd", heads, p["attention"]["out"]["kernel"])
+        hidden = _norm(x, p["mlp_norm"]) @ p["mlp"]["up"]["kernel"]
+        gelu = 0.5 * hidden * (1 + np.tanh(np.sqrt(2 / np.pi) * (hidden + 0.044715 * hidden**3)))
+        x = x + gelu @ p["mlp"]["down"]["kernel"]
+    return _norm(x, params["final_norm"]) @ params["embedding"].T
+
+
+def _norm(x, p):
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * (1 + p["scale"])
+
+
+def _attend(p, x):
+    q, k, v = (
+        np.einsum("bld,dhk->blhk", x, p[name]["kernel"]) for name in ("query", "key", "value")
+    )
+    logits = np.einsum("bthk,bshk->bhts", q, k) / np.sqrt(5)
+    logits = np.where(np.tril(np.ones((8, 8), bool)), logits, -np.inf)
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    return np.einsum("bhts,bshk->bthk", weights / weights.sum(-1, keepdims=True), v)
+
+
+def test_positions_need_an_even_width():
+    assert positions(3, 4).shape == (3, 4)
+    with pytest.raises(ValueError, match="width 7.*even"):
+        positions(3, 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_causal"),
+    [("standard", True), ("laser", True), ("diff_laser+qk_norm", True), ("laser", False)],
+)
+def test_causality_by_gradients(name, is_causal):
+    """What place 4 predicts depends on the tokens up to 4, and on those alone where causal."""
+    variant = variants.get(name)
+    model = Transformer(TINY, variant, is_causal, Options(scan_layers=True))
+    params = _random(_shapes(TINY, variant))
+    # Every place has a token of its own, whose output row is not looked at, so that the gradient
+    # of its embedding comes through the input alone.
+    tokens = jnp.arange(4, 12)[None]
+
+    def predicted(embedding):
+        logits = model.apply({"params": {**params, "embedding": embedding}}, tokens)
+        return jnp.sum(jnp.sin(jnp.arange(12.0)) * logits[0, 4, 12:24])
+
+    felt = np.abs(jax.jit(jax.grad(predicted))(params["embedding"])[4:12]).sum(-1)
+    assert (felt[:5] > 1e-6).all()
+    assert (felt[5:] == 0).all() if is_causal else (felt[5:] > 1e-6).all()
+
+
+def _loss(options, params, variant, dropout_rate=0.0):
+    model = Transformer(TINY, variant, options=options)
+    logits = model.apply(
+        {"params": params}, TOKENS, train=True, dropout_rate=dropout_rate,
+        rngs={"dropout": jax.random.key(1)},
+    )  # fmt: skip
+    assert logits.dtype == jnp.float32
+    return -jnp.mean(jax.nn.log_softmax(logits)[..., 3])
+
+
+def _stacked(params):
+    layers = [params[f"layer_{depth}"] for depth in range(TINY.layers)]
+    rest = {name: leaf for name, leaf in params.items() if not name.startswith("layer_")}
+    return {**rest, "layers": jax.tree.map(lambda *leaves: np.stack(leaves), *layers)}
+
+
+@functools.cache
+def _plain():
+    """A variant that needs depth and has leaves of its own; parameters, loss, gradients."""
+    variant = variants.get("diff_laser+qk_norm")
+    params = _random(_shapes(TINY, variant, scan_layers=False))
+    return variant, params, _run(params, variant)
+
+
+def _run(params, variant, **options):
+    function = functools.partial(_loss, Options(**options), variant=variant)
+    return jax.jit(jax.value_and_grad(function))(params)
+
+
+def _assert_near(got, expected):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), got, expected)
+
+
+def test_remat_changes_nothing():
+    variant, params, expected = _plain()
+    _assert_near(_run(params, variant, remat=True), expected)
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_scan_changes_nothing(remat):
+    """Losses and gradients of one set of parameters, its layers stacked."""
+    variant, params, (loss, gradients) = _plain()
+    stacked = _stacked(params)
+    assert _paths(stacked) == _paths(_shapes(TINY, variant))
+    got = _run(stacked, variant, scan_layers=True, remat=remat)
+    _assert_near(got, (loss, _stacked(gradients)))
+
+
+def test_bfloat16_weights_and_activations():
+    """Both precisions of the paper's pair; statistics in float32 keep loss and gradients close."""
+    variant = variants.get("laser")
+    options = Options("bfloat16", "bfloat16", scan_layers=True, remat=True)
+    model = Transformer(TINY, variant, options=options)
+    params = jax.jit(model.init)(jax.random.key(0), TOKENS)["params"]
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("bfloat16")}
+    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
+    loss, gradients = _run(params, variant, **dataclasses.asdict(options))
+    expected, wide_gradients = _run(wide, variant, scan_layers=True)
+    assert float(loss) == pytest.approx(float(expected), rel=5e-3)
+    for (path, a), (_, b) in zip(_leaves(gradients), _leaves(wide_gradients), strict=True):
+        error = np.linalg.norm(np.asarray(a, np.float32) - b) / np.linalg.norm(b)
+        assert error < 0.05, path
+
+
+def _leaves(tree):
+    found = jax.tree_util.tree_leaves_with_path(tree)
+    return [("/".join(part.key for part in path), leaf) for path, leaf in found]
+
+
+def test_gradients_of_frequent_tokens_add_up_in_bfloat16():
+    """4096 equal rows: a sum kept in bfloat16 would stop at 256 times one of them."""
+    size = dataclasses.replace(TINY, layers=0, context=4096)
+    tokens = jnp.full((1, 4096), 5)
+    table = jnp.asarray(_values((32, 16)))
+    norm = {"scale": jnp.zeros(16)}
+
+    def gradient(dtype):
+        model = Transformer(size, options=Options("float32", dtype))
+        params = {"embedding": table.astype(dtype), "final_norm": norm}
+        total = lambda p: jnp.sum(model.apply({"params": p}, tokens)[..., 7])  # noqa: E731
+        return np.asarray(jax.jit(jax.grad(total))(params)["embedding"][5], np.float32)
+
+    narrow, wide = gradient("bfloat16"), gradient("float32")
+    assert np.linalg.norm(narrow - wide) < 0.01 * np.linalg.norm(wide)
+
+
+def test_dropout_acts_in_training_alone_and_is_traced():
+    params = _random(_shapes(TINY))
+    options = Options(scan_layers=True)
+    run = jax.jit(lambda rate: _loss(options, params, None, rate))
+    assert run(jnp.float32(0.0)) != run(jnp.float32(0.5))
+    model = Transformer(TINY, options=options)
+    evaluate = jax.jit(lambda rate: model.apply({"params": params}, TOKENS, dropout_rate=rate))
+    np.testing.assert_array_equal(evaluate(jnp.float32(0.0)), evaluate(jnp.float32(0.5)))
+
+
+def test_first_loss_is_near_that_of_equal_odds():
+    """ln V and half the variance of the logits, which is about 1."""
+    model = Transformer(SIZES["pydoc_lm"], options=Options(scan_layers=True))
+    tokens = jax.random.randint(jax.random.key(1), (8, 64), 4, 1024)
+    params = jax.jit(model.init)(jax.random.key(0), tokens)
+    logits = jax.jit(model.apply)(params, tokens)
+    assert float(jnp.var(logits[:, :, 500:])) == pytest.approx(1.0, abs=0.3)
+    assert float(jax.nn.logsumexp(logits, -1).mean()) == pytest.approx(np.log(1024) + 0.5, abs=0.3)
+
+
+@pytest.mark.parametrize("scan_layers", [True, False])
+def test_rules_name_every_matrix(scan_layers):
+    """What is left whole is small: norms, and what variants add."""
+    shapes = _shapes(TINY, variants.get("diff_laser+qk_norm"), scan_layers)
+    left = partition.unmatched(shapes, PARAMETER_RULES)
+    assert left
+    assert all(re.search("norm|_ln|lambda|scale", path) for path in left), left
+
+
+def test_where_the_largest_model_lies():
+    """8b over (1, 16, 16): heads, MLP and vocabulary by tensor, width by fsdp."""
+    mesh = AbstractMesh((1, 16, 16), MESH_AXES)
+    shapes = _shapes(SIZES["c4_lm_8b"])
+    places = partition.shardings(shapes, PARAMETER_RULES, mesh)
+    parts = _paths(
+        jax.tree.map(
+            lambda leaf, place: jax.ShapeDtypeStruct(place.shard_shape(leaf.shape), leaf.dtype),
+            shapes,
+            places,
+        )
+    )
+    assert parts == {
+        "embedding": (2000, 215),
+        "final_norm/scale": (3440,),
+        "layers/attention/query/kernel": (32, 215, 1, 720),
+        "layers/attention/key/kernel": (32, 215, 1, 720),
+        "layers/attention/value/kernel": (32, 215, 1, 720),
+        "layers/attention/out/kernel": (32, 1, 720, 215),
+        "layers/attention_norm/scale": (32, 3440),
+        "layers/mlp/up/kernel": (32, 215, 724),
+        "layers/mlp/down/kernel": (32, 724, 215),
+        "layers/mlp_norm/scale": (32, 3440),
+    }
+
+
+@pytest.mark.parametrize(
+    ("mesh", "message"),
+    [
+        ((1, 1, 3), "heads 4 cannot be divided over mesh.tensor = 3"),
+        ((1, 3, 1), "width 16 cannot be divided over mesh.fsdp = 3"),
+    ],
+)
+def test_meshes_that_do_not_divide(mesh, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        TINY.check_mesh(mesh)
+    TINY.check_mesh((5, 16, 4))
