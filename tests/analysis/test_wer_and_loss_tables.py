@@ -157,3 +157,23 @@ def test_before_any_trial_began_the_plan_says_the_metric(hand_made) -> None:
     (root / made.planned["compare"][0]["path"] / "trial.json").unlink()
     assert read_study(root).runs[0].metric == "loss"
     assert build(made).metric.name == "loss"
+
+
+def test_a_trial_that_says_nothing_does_not_speak_for_the_study(hand_made) -> None:
+    """Deleted, and planned by a list without targets; the others measured a loss."""
+    made = hand_made(workload="c4_lm", metric="loss", stages=("grid",))
+    for seed in (0, 1):
+        made.trial("grid", "standard", 0, seed, [made.measured(400, "loss", 3.0)])
+    root = made.finish()
+    (root / made.planned["grid"][0]["path"] / "trial.json").unlink()
+    (root / made.planned["grid"][0]["path"] / "eval_measurements.csv").unlink()
+    assert error_table.build(read_study(root)).metric.name == "loss"
+
+
+def test_a_trial_whose_record_is_anothers_keeps_the_plans_metric(hand_made) -> None:
+    made = hand_made(workload="c4_lm", metric="loss")
+    made.trial("compare", "standard", 0, 0, [made.measured(400, "loss", 3.0)])
+    made.planned["compare"][0]["targets"] = {"metric": "loss"}
+    root = made.finish()
+    (root / made.planned["compare"][0]["path"] / "trial.json").write_text('{"id": "another"}')
+    assert read_study(root).runs[0].metric == "loss"
