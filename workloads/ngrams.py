@@ -20,8 +20,9 @@ UNIGRAM, BIGRAM = "most frequent token", "left neighbour (smoothed bigram)"
 def rows(records: Mapping[str, np.ndarray], vocab_size: int) -> list[dict[str, Any]]:
     """Two rows with `<split>/loss` (nats per token) and `<split>/error` (fraction of tokens).
 
-    `records` are integers `[N, L]` per split, `train` among them. An error is a token that is not
-    the most probable one; ties go to the lowest id. All positions count.
+    `records` are integers `[N, L]` per split, `train` among them. Every position counts in the
+    loss. An error is a token other than the most probable one (ties: the lowest id); it is counted
+    over the ordinary tokens, each as likely to be masked as the next.
     """
     singles = _unigram(records["train"], vocab_size)
     pairs = _bigram(records["train"], singles)
@@ -56,5 +57,6 @@ def _row(name: str, probabilities: np.ndarray, records: Mapping[str, np.ndarray]
     for split, tokens in records.items():
         left = _left(tokens)
         row[f"{split}/loss"] = float(-np.log(probabilities[left, tokens]).mean())
-        row[f"{split}/error"] = float((best[left] != tokens).mean())
+        wrong = best[left] != tokens
+        row[f"{split}/error"] = float(wrong[tokens >= tokenizer.FIRST_ORDINARY].mean())
     return row

@@ -100,8 +100,8 @@ def _comparable(digest: str, stored: Mapping[str, Any]) -> str:
 def read_reference(data_dir: str | os.PathLike[str]) -> dict[str, Any]:
     """`reference.json`: `note`, `rows` of simple predictors, `sha256`, `python`.
 
-    Rows hold, per split, the loss (nats per token) and the error (fraction of tokens whose most
-    probable prediction is wrong) of `workloads.ngrams`, over every position of every record.
+    Rows hold, per split, the loss (nats per token, for pydoc_lm) and the error (fraction of tokens,
+    for pydoc_bert) of the two predictors of `workloads.ngrams`, over all records.
     """
     path = Path(data_dir) / REFERENCE_FILE
     try:

@@ -1,36 +1,31 @@
-"""Splits of a TFDS directory as random-access sources of encoded images, without TensorFlow.
+"""Splits of a TFDS directory as sources of examples (images, texts), without TensorFlow.
 
 Directory layout: `dataset_info.json`, `features.json` and one file per shard, as
 https://www.tensorflow.org/datasets/external_tfrecord describes; names, shard lengths and file
 names come from the tensorflow-datasets library itself.
 """
 
-import bisect
-import functools
-import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from workloads import tfrecord, tfrecord_frames
+from workloads import tfds_shards, tfrecord_frames
 from workloads.errors import DataError
 
 DEFAULT_REPAIR = "prepare the directory again with `python -m workloads prepare NAME`"
 _INCOMPLETE = "incomplete."
 
 
-class RecordFiles(Protocol):
-    """Serialized examples by number, over all shards of a split."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, number: int) -> bytes: ...
+# The features of a record that are read, and where `tf.train.Example` keeps their kind.
+IMAGE_AND_LABEL = {"image": "bytes_list", "label": "int64_list"}
+TEXT = {"text": "bytes_list"}
 
 
 class TfdsSplit:
     """Examples of one split: `split[i]` is `{"image": bytes, "label": int}`, the image encoded.
 
+    `features` says what else is read: with `TEXT`, `split[i]` is `{"text": bytes}`, UTF-8.
     `dataset` is the expected name, `name[/config]:version`, such as
     `imagenet_v2/matched-frequency:3.0.0`; None takes what is there. `repair` is the advice that
     errors end with. Opening checks the identity, the split, and that every shard is there and
@@ -48,10 +43,12 @@ class TfdsSplit:
         *,
         dataset: str | None = None,
         repair: str = DEFAULT_REPAIR,
+        features: Mapping[str, str] = IMAGE_AND_LABEL,
     ) -> None:
         self.directory = Path(directory)
         self.split = split
         self.repair = repair
+        self.features = dict(features)
         builder = _open_builder(self.directory, dataset, repair)
         self.dataset: str = _full_name(builder)
         self.num_classes: int | None = _num_classes(builder, self)
@@ -59,22 +56,42 @@ class TfdsSplit:
         self.shard_lengths: tuple[int, ...] = tuple(info.shard_lengths)
         self.shards: tuple[str, ...] = tuple(os.fspath(path) for path in info.filepaths)
         self.file_format: str = builder.info.file_format.value
-        self._records = _record_files(self)
+        self._records = tfds_shards.open_shards(
+            self.file_format, self.shards, self.shard_lengths, repair
+        )
         _check_shards(self, int(info.num_bytes))
 
     def __len__(self) -> int:
         return sum(self.shard_lengths)
 
     def __getitem__(self, number: int) -> dict[str, Any]:
-        """`{"image": encoded bytes, "label": int}`; IndexError beyond the end."""
-        features = _features(self.serialized(number), number, self)
-        # A protobuf map makes the key that is asked for, so a missing feature is an empty list.
-        images, labels = features["image"].bytes_list.value, features["label"].int64_list.value
-        if len(images) != 1 or len(labels) != 1:
+        """The features that are read, each a bytes or an int; IndexError beyond the end."""
+        return self._parsed(self.serialized(number), number)
+
+    def iterate_shard(self, shard: int) -> Iterator[dict[str, Any]]:
+        """The examples of one shard in order, read as a stream: no index is made.
+
+        Raises DataError at the first damaged record, and at the end where there are more or fewer
+        than `dataset_info.json` says.
+        """
+        start, length = sum(self.shard_lengths[:shard]), self.shard_lengths[shard]
+        count = 0
+        for serialized in tfds_shards.stream(self.file_format, self.shards[shard], self.repair):
+            yield self._parsed(serialized, start + count)
+            count += 1
+        if count != length:
             raise self.error(
-                f"example {number} has {len(images)} images and {len(labels)} labels, not one each"
+                f"{self.shards[shard]} has {count} records, dataset_info.json says {length}"
             )
-        return {"image": images[0], "label": labels[0]}
+
+    def _parsed(self, serialized: bytes, number: int) -> dict[str, Any]:
+        found = _features(serialized, number, self)
+        # A protobuf map makes the key that is asked for, so a missing feature is an empty list.
+        values = {name: getattr(found[name], kind).value for name, kind in self.features.items()}
+        if any(len(value) != 1 for value in values.values()):
+            counts = " and ".join(f"{len(value)} {name}s" for name, value in values.items())
+            raise self.error(f"example {number} has {counts}, not one each")
+        return {name: value[0] for name, value in values.items()}
 
     def serialized(self, number: int) -> bytes:
         """The example as it is stored, a serialized `tf.train.Example`."""
@@ -140,10 +157,10 @@ def _full_name(builder: Any) -> str:
 
 def _num_classes(builder: Any, split: TfdsSplit) -> int | None:
     features = builder.info.features
-    for name in ("image", "label"):
+    for name in split.features:
         if name not in features:
             raise split.error(f"features.json has no feature {name!r}, only {', '.join(features)}")
-    return getattr(features["label"], "num_classes", None)
+    return getattr(features["label"], "num_classes", None) if "label" in features else None
 
 
 def _split_info(builder: Any, split: TfdsSplit) -> Any:
@@ -168,65 +185,6 @@ def _check_shards(split: TfdsSplit, num_bytes: int) -> None:
         raise split.error(
             f"the shards have {on_disk} bytes together, {expected} by dataset_info.json"
         )
-
-
-def _record_files(split: TfdsSplit) -> RecordFiles:
-    if split.file_format == "tfrecord":
-        return _TFRecordShards(split.shards, split.shard_lengths, split.repair)
-    if split.file_format == "array_record":
-        return _ArrayRecordShards(split.shards, split.shard_lengths, split.repair)
-    raise split.error(
-        f"file format {split.file_format!r} cannot be read; tfrecord and array_record can"
-    )
-
-
-class _TFRecordShards:
-    def __init__(self, shards: Sequence[str], lengths: Sequence[int], repair: str) -> None:
-        self._files = [tfrecord.TFRecordFile(path, repair) for path in shards]
-        self._lengths = lengths
-        self._starts = list(itertools.accumulate(lengths, initial=0))
-        self._repair = repair
-
-    def __len__(self) -> int:
-        return self._starts[-1]
-
-    def __getitem__(self, number: int) -> bytes:
-        shard = bisect.bisect_right(self._starts, number) - 1
-        file = self._files[shard]
-        if len(file) != self._lengths[shard]:
-            raise DataError(
-                f"{file.path} has {len(file)} records, dataset_info.json says "
-                f"{self._lengths[shard]}",
-                self._repair,
-            )
-        return file[number - self._starts[shard]]
-
-
-class _ArrayRecordShards:
-    def __init__(self, shards: Sequence[str], lengths: Sequence[int], repair: str) -> None:
-        self._shards, self._lengths, self._repair = shards, lengths, repair
-
-    def __len__(self) -> int:
-        return sum(self._lengths)
-
-    def __getitem__(self, number: int) -> bytes:
-        try:
-            return self._source[number]
-        except (RuntimeError, ValueError, IndexError) as problem:
-            where = f"{os.path.dirname(self._shards[0])}: record {number} of the split"
-            raise DataError(f"{where} cannot be read: {problem}", self._repair) from problem
-
-    @functools.cached_property
-    def _source(self) -> Any:
-        from array_record.python.array_record_data_source import ArrayRecordDataSource
-
-        source = ArrayRecordDataSource(list(self._shards))
-        if len(source) != len(self):
-            raise ValueError(f"the shards hold {len(source)} records, not {len(self)}")
-        return source
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "_source"}
 
 
 def _features(serialized: bytes, number: int, split: TfdsSplit) -> Any:

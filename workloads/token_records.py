@@ -1,8 +1,8 @@
 """Token records on disk: `tokens.json`, the tokenizer, and shards of fixed-length sequences.
 
 A directory holds `<split>-00000-of-0000N.npy` (uint16 `[records, length]`, written by
-`workloads.token_shards`), `spm.model`, and `tokens.json`, which is written last and says what there is: its presence means
-that the directory is whole.
+`workloads.token_shards`), `spm.model`, and `tokens.json`, which is written last and says what there
+is: its presence means that the directory is whole.
 """
 
 import bisect
@@ -88,8 +88,8 @@ def read_info(data_dir: str | os.PathLike[str], repair: str = DEFAULT_REPAIR) ->
     """`tokens.json`, identity and arithmetic checked; DataError where it is not as it should."""
     path = Path(data_dir) / INFO_FILE
     if not path.is_file():
-        what = f"has no {INFO_FILE}" if Path(data_dir).is_dir() else "does not exist"
-        raise DataError(f"{data_dir}: {what}: it holds no whole set of token records", repair)
+        what = f"has no {INFO_FILE}, so" if Path(data_dir).is_dir() else "does not exist:"
+        raise DataError(f"{data_dir} {what} there is no whole set of token records", repair)
     try:
         info = json.loads(path.read_text())
         _check_info(info)
@@ -115,6 +115,25 @@ def _check_info(info: dict[str, Any]) -> None:
                 f"split {name!r} has {records} records and {tokens} tokens in its shards, "
                 f"{split['records']} and {split['tokens']} in all"
             )
+
+
+def require(
+    info: Mapping[str, Any],
+    data_dir: str | os.PathLike[str],
+    length: int,
+    vocab_size: int,
+    splits: Sequence[str],
+    repair: str,
+) -> None:
+    """DataError unless `tokens.json` tells of these splits, record length and vocabulary."""
+    found = (info["length"], info["vocab_size"], sorted(info["splits"]))
+    if found != (length, vocab_size, sorted(splits)):
+        raise DataError(
+            f"{data_dir}: records of {found[0]} tokens out of {found[1]} in the splits "
+            f"{', '.join(found[2])}; {length} tokens out of {vocab_size} in {', '.join(splits)} "
+            "are expected",
+            repair,
+        )
 
 
 class TokenSplit:

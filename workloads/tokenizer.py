@@ -16,18 +16,21 @@ from workloads.errors import DataError
 
 PAD, EOS, UNK, MASK = range(4)
 SPECIAL_IDS = {"pad": PAD, "eos": EOS, "unk": UNK, "mask": MASK}
+FIRST_ORDINARY = len(SPECIAL_IDS)
 MASK_PIECE = "<mask>"
 # The trainer drops longer sentences without an error; texts are cut at blanks to stay below.
 _MAX_BYTES = 4000
 
 
-def train(texts: Iterable[str], vocab_size: int, *, byte_fallback: bool = False) -> bytes:
+def train(
+    texts: Iterable[str], vocab_size: int, *, byte_fallback: bool = False, num_threads: int = 1
+) -> bytes:
     """A serialized model of exactly `vocab_size` pieces; the same texts give the same bytes.
 
     With `byte_fallback`, 256 of the pieces are bytes, so that nothing is unknown and no text is
-    cheap because of it: right for 32,000 pieces, a quarter of the vocabulary for 1024. One thread:
-    the sums of the trainer depend on the number of threads. Raises DataError where the texts do
-    not yield so many pieces.
+    cheap because of it: right for 32,000 pieces, a quarter of the vocabulary for 1024.
+    `num_threads` changes the order of the trainer's sums and so the model, however many CPUs there
+    are: leave it fixed. Raises DataError where the texts do not yield so many pieces.
     """
     import sentencepiece
 
@@ -45,7 +48,7 @@ def train(texts: Iterable[str], vocab_size: int, *, byte_fallback: bool = False)
             unk_id=UNK,
             bos_id=-1,
             control_symbols=[MASK_PIECE],
-            num_threads=1,
+            num_threads=num_threads,
             max_sentence_length=8 * _MAX_BYTES,
             minloglevel=2,
         )

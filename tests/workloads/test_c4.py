@@ -1,0 +1,219 @@
+"""C4: from a TFDS directory to records, whatever the number of processes and interruptions."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from workloads import c4, document_files, tfds_directory, token_records, tokenizer
+from workloads.errors import DataError
+
+TRAIN = "c4-train.tfrecord-0000{}-of-00004"
+
+
+@pytest.fixture(autouse=True)
+def _small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNPERF_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(c4, "VOCAB_SIZE", 330)
+    monkeypatch.setattr(c4, "LENGTH", 16)
+    monkeypatch.setattr(c4, "TRAINING_DOCUMENTS", 100)
+
+
+@pytest.fixture(scope="module")
+def texts(make_sentences: Callable[[int, int], list[str]]) -> dict[str, list[list[str]]]:
+    """Four shards of train, two of validation, with a line break and a letter of two bytes."""
+    train = [make_sentences(60, shard) for shard in range(4)]
+    train[0][3] = "the cat\nsat là"
+    return {"train": train, "validation": [make_sentences(20, 8), make_sentences(20, 9)]}
+
+
+@pytest.fixture
+def tree(
+    tmp_path: Path, texts: dict[str, list[list[str]]], write_text_dataset: Callable[..., Path]
+) -> Path:
+    write_text_dataset(tmp_path / "tree", "c4/en:3.0.1", texts)
+    return tmp_path / "tree"
+
+
+def _files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def _expected(directory: Path, shards: list[list[str]]) -> np.ndarray:
+    """The records of a split, packed by hand shard by shard."""
+    processor = tokenizer.load(directory / "spm.model")
+    rows = []
+    for shard in shards:
+        stream = [token for text in shard for token in [*processor.encode(text), 1]]
+        rows.append(np.array(stream[: len(stream) // 16 * 16]).reshape(-1, 16))
+    return np.concatenate(rows)
+
+
+def _records(directory: Path, split: str) -> np.ndarray:
+    source = token_records.TokenSplit(directory, split)
+    return np.stack([source[number]["tokens"] for number in range(len(source))])
+
+
+def test_records_are_the_documents(
+    tree: Path, tmp_path: Path, texts: dict[str, list[list[str]]]
+) -> None:
+    c4.prepare(tmp_path / "data", tree, processes=1)
+    found = token_records.read_info(tmp_path / "data")["splits"]
+    files = {split: [shard["file"] for shard in found[split]["shards"]] for split in found}
+    assert files == {
+        "train": [f"train-0000{number}-of-00003.npy" for number in range(3)],
+        "validation": ["validation-00000-of-00001.npy"],
+        "test": ["test-00000-of-00002.npy", "test-00001-of-00002.npy"],
+    }
+    for split, shards in {
+        "train": texts["train"][:3],
+        "validation": texts["train"][3:],
+        "test": texts["validation"],
+    }.items():
+        assert np.array_equal(
+            _records(tmp_path / "data", split), _expected(tmp_path / "data", shards)
+        )
+
+
+def test_the_vocabulary_is_of_the_first_documents_of_train(
+    tree: Path, tmp_path: Path, texts: dict[str, list[list[str]]]
+) -> None:
+    c4.prepare(tmp_path / "data", tree, processes=1)
+    first = [text for shard in texts["train"][:3] for text in shard][:100]
+    model = tokenizer.train(first, 330, byte_fallback=True, num_threads=16)
+    assert (tmp_path / "data" / "spm.model").read_bytes() == model
+    assert "trained on the first 100 documents of train" in c4.check(tmp_path / "data")[0]
+
+
+def test_a_given_vocabulary_is_used(tree: Path, tmp_path: Path, spm_model: bytes) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "spm.model").write_bytes(spm_model)
+    c4.prepare(tmp_path / "data", tree, processes=1)
+    assert (tmp_path / "data" / "spm.model").read_bytes() == spm_model
+    assert c4.check(tmp_path / "data", full=True)[0] == "made from c4/en:3.0.1, vocabulary given"
+
+
+def test_a_vocabulary_of_another_size_is_refused(
+    tree: Path, tmp_path: Path, spm_model: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(c4, "VOCAB_SIZE", 32_000)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "spm.model").write_bytes(spm_model)
+    with pytest.raises(DataError, match=r"spm\.model has 330 pieces; 32000 are needed"):
+        c4.prepare(tmp_path / "data", tree)
+
+
+def test_processes_and_place_change_nothing(tree: Path, tmp_path: Path, spm_model: bytes) -> None:
+    for name, processes in (("one", 1), ("three", 3)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "spm.model").write_bytes(spm_model)
+        c4.prepare(tmp_path / name, tree, processes=processes)
+    assert _files(tmp_path / "one") == _files(tmp_path / "three")
+    shutil.copytree(tree / "c4", tmp_path / "in_place" / "c4")
+    shutil.copy(tmp_path / "one" / "spm.model", tmp_path / "in_place")
+    c4.prepare(tmp_path / "in_place", processes=1)
+    shutil.rmtree(tmp_path / "in_place" / "c4")
+    assert _files(tmp_path / "in_place") == _files(tmp_path / "one")
+
+
+def test_a_damaged_shard_stops_it_and_it_goes_on_after_repair(
+    tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    c4.prepare(tmp_path / "whole", tree, processes=1)
+    shard = tree / "c4" / "en" / "3.0.1" / TRAIN.format(2)
+    content = shard.read_bytes()
+    shard.write_bytes(content[:500] + bytes([content[500] ^ 1]) + content[501:])
+    data = tmp_path / "data"
+    with pytest.raises(DataError, match=rf"{TRAIN.format(2)}: record \d+ at byte \d+ is corrupt"):
+        c4.prepare(data, tree, processes=1)
+    with pytest.raises(DataError, match=r"data has no tokens\.json"):
+        c4.check(data)
+    finished = {path: path.stat().st_mtime_ns for path in data.glob("*.npy")}
+    assert len(finished) == 2
+    shard.write_bytes(content)
+    capsys.readouterr()
+    c4.prepare(data, tree, processes=1)
+    assert "2 of 6 shards are there already" in capsys.readouterr().err
+    assert {path: path.stat().st_mtime_ns for path in finished} == finished
+    assert _files(data) == _files(tmp_path / "whole")
+
+
+def test_what_is_finished_is_left_alone(tree: Path, tmp_path: Path) -> None:
+    c4.prepare(tmp_path / "data", tree, processes=1)
+    shutil.rmtree(tree)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "data").iterdir()}
+    c4.prepare(tmp_path / "data", tree)
+    after = {path: path.stat().st_mtime_ns for path in before}
+    assert {path for path in before if before[path] != after[path]} <= {
+        tmp_path / "data" / ".prepare.lock"
+    }
+
+
+def test_missing_data_is_named_with_its_command(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        c4.prepare(tmp_path / "data", tmp_path / "tree")
+    for part in (
+        str(tmp_path / "tree" / "c4" / "en"),
+        "c4-train.tfrecord-00000-of-01024",
+        f"python -m workloads prepare c4_lm --data_dir {tmp_path / 'data'} --from TREE",
+    ):
+        assert part in str(caught.value)
+    with pytest.raises(DataError, match="python -m workloads prepare c4_lm"):
+        c4.check(tmp_path / "nowhere")
+
+
+def test_records_of_another_length_are_refused(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    c4.prepare(tmp_path / "data", tree, processes=1)
+    monkeypatch.setattr(c4, "LENGTH", 1024)
+    with pytest.raises(DataError, match="records of 16 tokens out of 330 .*; 1024 tokens out of"):
+        c4.check(tmp_path / "data")
+
+
+def test_one_shard_cannot_give_a_validation_split(
+    tmp_path: Path, write_text_dataset: Callable[..., Path]
+) -> None:
+    write_text_dataset(tmp_path, "c4/en:3.1.0", {"train": [["a"] * 9], "validation": [["b"]]})
+    with pytest.raises(DataError, match="has one shard; two are needed"):
+        c4.prepare(tmp_path / "data", tmp_path)
+
+
+def test_the_newest_version_is_taken(
+    tree: Path, texts: dict[str, list[list[str]]], write_text_dataset: Callable[..., Path]
+) -> None:
+    place = write_text_dataset(tree, "c4/en:3.1.0", texts).parent
+    (place / "3.9.0").mkdir()  # half prepared
+    assert [path.name for path in document_files.versions(place)] == ["3.1.0", "3.0.1"]
+
+
+def test_texts_are_read_by_number_and_as_a_stream(
+    tree: Path, texts: dict[str, list[list[str]]]
+) -> None:
+    split = tfds_directory.TfdsSplit(
+        tree / "c4" / "en" / "3.0.1", "train", features=tfds_directory.TEXT
+    )
+    assert split.num_classes is None
+    assert split[3] == {"text": "the cat\nsat là".encode()}
+    assert list(document_files.tfds_documents(split, 1)) == texts["train"][1]
+
+
+def test_a_shard_with_other_records_than_stated_is_refused(
+    tree: Path, texts: dict[str, list[list[str]]]
+) -> None:
+    directory = tree / "c4" / "en" / "3.0.1"
+    split = tfds_directory.TfdsSplit(directory, "train", features=tfds_directory.TEXT)
+    first, second = (directory / TRAIN.format(number) for number in (0, 1))
+    first.write_bytes(first.read_bytes() + second.read_bytes())
+    with pytest.raises(DataError, match="00000-of-00004 has 120 records, .* says 60"):
+        list(document_files.tfds_documents(split, 0))
+    second.write_bytes(second.read_bytes()[:-3])
+    with pytest.raises(DataError, match="record 59 at byte .* is cut off"):
+        list(document_files.tfds_documents(split, 1))
+
+
+def test_a_text_that_is_no_utf8_is_named() -> None:
+    with pytest.raises(DataError, match="here is no UTF-8"):
+        document_files.decoded(b"\xff", "here", "repair")

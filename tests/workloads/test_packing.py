@@ -1,0 +1,119 @@
+"""Packing: no token is lost, added or moved, however the documents arrive."""
+
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pytest
+import sentencepiece
+from hypothesis import strategies as st
+
+from workloads import packing, tokenizer
+
+DOCUMENTS = st.lists(st.lists(st.integers(0, 49), max_size=12), max_size=12)
+
+
+def _stream(documents: list[list[int]]) -> list[int]:
+    return [token for document in documents for token in [*document, 1]]
+
+
+@hypothesis.given(DOCUMENTS, st.integers(1, 9))
+def test_records_and_tail_are_the_documents_with_separators(
+    documents: list[list[int]], length: int
+) -> None:
+    packer = packing.Packer(length, 50)
+    rows = packer.add(documents)
+    assert rows.dtype == np.uint16
+    assert rows.shape[1] == length
+    assert [*rows.ravel().tolist(), *packer.tail.tolist()] == _stream(documents)
+    assert len(packer.tail) < length
+
+
+@hypothesis.given(DOCUMENTS, st.integers(1, 9), st.integers(1, 4))
+def test_batches_of_documents_change_nothing(
+    documents: list[list[int]], length: int, size: int
+) -> None:
+    whole, parts = packing.Packer(length, 50), packing.Packer(length, 50)
+    rows = whole.add(documents)
+    pieces = [parts.add(documents[i : i + size]) for i in range(0, len(documents), size)]
+    assert np.concatenate([*pieces, rows[:0]]).tolist() == rows.tolist()
+    assert parts.tail.tolist() == whole.tail.tolist()
+
+
+def test_a_worked_example() -> None:
+    packer = packing.Packer(3, 10)
+    assert packer.add([[5, 6], [], [7, 8, 9]]).tolist() == [[5, 6, 1], [1, 7, 8]]
+    assert packer.tail.tolist() == [9, 1]
+    assert packer.add([[4]]).tolist() == [[9, 1, 4]]
+    assert packer.tail.tolist() == [1]
+
+
+@pytest.mark.parametrize("wrong", [10, -1, 65536])
+def test_ids_outside_the_vocabulary_are_refused(wrong: int) -> None:
+    with pytest.raises(ValueError, match=f"token id {wrong}; 0 to 9 are allowed"):
+        packing.Packer(4, 10).add([[3, wrong]])
+
+
+def test_a_vocabulary_that_does_not_fit_uint16_is_refused() -> None:
+    with pytest.raises(ValueError, match="vocab_size 65537; 1 or more, and 1 to 65536"):
+        packing.Packer(4, 65537)
+
+
+@pytest.fixture(scope="module")
+def processor(spm_model: bytes) -> Any:
+    found = sentencepiece.SentencePieceProcessor()
+    found.LoadFromSerializedProto(spm_model)
+    return found
+
+
+def test_a_shard_holds_what_was_tokenised(
+    tmp_path: Path, processor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "_BATCH_CHARACTERS", 30)
+    texts = ["the cat sat on a mat", "", "look at values", "你"]
+    counts = packing.write_shard(tmp_path / "a.npy", iter(texts), processor, 5)
+    stream = _stream([processor.encode(text) for text in texts])
+    rows = np.load(tmp_path / "a.npy")
+    assert rows.ravel().tolist() == stream[: rows.size]
+    assert counts == packing.Counts(
+        records=len(stream) // 5,
+        documents=4,
+        empty_documents=1,
+        tokens=len(stream),
+        dropped_tokens=len(stream) % 5,
+        unknown_tokens=0,
+    )
+
+
+def test_unknown_tokens_are_counted(tmp_path: Path) -> None:
+    model = tokenizer.train(["a cat sat on the mat by the sea"] * 20, 18)
+    found = sentencepiece.SentencePieceProcessor()
+    found.LoadFromSerializedProto(model)
+    counts = packing.write_shard(tmp_path / "a.npy", ["a 你 cat 好 sat"], found, 2)
+    assert counts.unknown_tokens == 2
+
+
+def test_a_shard_can_be_cut(tmp_path: Path, processor: Any) -> None:
+    texts = ["the cat sat on a mat"] * 50
+    whole = packing.write_shard(tmp_path / "whole.npy", texts, processor, 4)
+    cut = packing.write_shard(tmp_path / "cut.npy", texts, processor, 4, max_records=7)
+    assert np.array_equal(np.load(tmp_path / "cut.npy"), np.load(tmp_path / "whole.npy")[:7])
+    assert cut.records == 7
+    assert cut.dropped_tokens == whole.tokens - 28
+
+
+def test_a_shard_without_records_can_be_read(tmp_path: Path, processor: Any) -> None:
+    counts = packing.write_shard(tmp_path / "a.npy", ["cat"], processor, 100)
+    assert np.load(tmp_path / "a.npy").shape == (0, 100)
+    assert counts.dropped_tokens == counts.tokens > 0
+
+
+def test_a_shard_that_fails_leaves_nothing(tmp_path: Path, processor: Any) -> None:
+    def texts() -> Any:
+        yield "the cat " * 200_000
+        raise RuntimeError("damaged")
+
+    with pytest.raises(RuntimeError, match="damaged"):
+        packing.write_shard(tmp_path / "a.npy", texts(), processor, 4)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,210 @@
+"""Python's documentation as records: split by document, no paragraph twice, the same every time."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from workloads import ngrams, pydoc_corpus, pydoc_text, token_records, tokenizer
+from workloads.errors import DataError
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pydoc_text.prepare(tmp_path_factory.mktemp("pydoc"))
+
+
+@pytest.fixture(scope="module")
+def documents() -> list[pydoc_corpus.Document]:
+    return pydoc_corpus.documents()
+
+
+@pytest.fixture
+def own(prepared: Path, tmp_path: Path) -> Path:
+    """A copy that a test may damage."""
+    return Path(shutil.copytree(prepared, tmp_path / "own"))
+
+
+def _files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_files_and_sizes(prepared: Path) -> None:
+    assert set(_files(prepared)) == {
+        ".prepare.lock",
+        "reference.json",
+        "tokens.json",
+        "spm.model",
+        "train-00000-of-00001.npy",
+        "validation-00000-of-00001.npy",
+        "test-00000-of-00001.npy",
+    }
+    for split, size in {"train": 6800, "validation": 800, "test": 800}.items():
+        source = token_records.TokenSplit(prepared, split)
+        assert (len(source), source.length, source.vocab_size) == (size, 64, 1024)
+
+
+def test_records_are_the_text(prepared: Path, documents: list[pydoc_corpus.Document]) -> None:
+    processor = tokenizer.load(prepared / "spm.model")
+    for split, part in pydoc_text.split_documents(documents).items():
+        first = processor.encode(part[0].text)
+        records = np.load(prepared / f"{split}-00000-of-00001.npy").ravel()
+        assert records[: len(first) + 1].tolist() == [*first, tokenizer.EOS]
+
+
+def test_no_document_and_no_paragraph_is_in_two_splits(
+    documents: list[pydoc_corpus.Document],
+) -> None:
+    parts = pydoc_text.split_documents(documents)
+    assert sorted(one.name for part in parts.values() for one in part) == sorted(
+        one.name for one in documents
+    )
+    lines = {
+        split: {line.lower() for one in part for line in one.text.splitlines()}
+        for split, part in parts.items()
+    }
+    assert not lines["train"] & (lines["validation"] | lines["test"])
+    assert not lines["validation"] & lines["test"]
+    sizes = {split: sum(len(one.text) for one in part) for split, part in parts.items()}
+    total = sum(sizes.values())
+    assert 0.1 <= sizes["test"] / total < 0.13
+    assert 0.07 < sizes["validation"] / total < 0.13
+
+
+def test_the_corpus_holds_topics_and_docstrings(documents: list[pydoc_corpus.Document]) -> None:
+    texts = {one.name: one.text for one in documents}
+    assert "insert debugging assertions into a program" in texts["topic:assert"]
+    assert texts["json/__init__.py"].startswith("JSON (JavaScript Object Notation)")
+    assert not [name for name in texts if name.startswith(("test/", "idlelib/", "site-packages/"))]
+
+
+def test_docstrings_in_order_without_indentation() -> None:
+    source = b'''"""Module.
+
+    Indented.
+    """
+class A:
+    """Class."""
+    def f(self):
+        """Method
+        continues."""
+        def g(): "inner"
+async def h(): "last"
+x = "no docstring"
+'''
+    assert pydoc_corpus.docstrings(source) == [
+        "Module.\n\nIndented.",
+        "Class.",
+        "Method\ncontinues.",
+        "inner",
+        "last",
+    ]
+
+
+def test_paragraphs_are_kept_once() -> None:
+    found = pydoc_corpus.deduplicated(
+        [("a", "One  two\nthree.\n\n---\n\nFour."), ("b", "one two three"), ("c", "FOUR!\n \nFive")]
+    )
+    assert found == [
+        pydoc_corpus.Document("a", "One two three.\nFour."),
+        pydoc_corpus.Document("c", "Five"),
+    ]
+
+
+def test_check_says_what_figures_may_be_compared(own: Path) -> None:
+    lines = pydoc_text.check(own)
+    sha256 = json.loads((own / "reference.json").read_text())["sha256"]
+    assert f"SHA-256 of all records: {sha256}" in lines
+    pinned = sha256 in pydoc_text.PINNED.values()
+    assert ("published figures were made with" in lines[-1]) == (
+        pinned or "of the same" in lines[-1]
+    )
+    reference = pydoc_text.read_reference(own)
+    (own / "reference.json").write_text(json.dumps({**reference, "python": "3.12.0"}))
+    assert "comparable with those on records of the same SHA-256 only" in pydoc_text.check(own)[-1]
+
+
+def test_damage_is_found_and_prepared_again_with_the_same_bytes(own: Path, prepared: Path) -> None:
+    shard = own / "train-00000-of-00001.npy"
+    content = bytearray(shard.read_bytes())
+    content[-2] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(DataError, match="python -m workloads prepare pydoc_lm"):
+        pydoc_text.check(own)
+    pydoc_text.prepare(own)
+    assert _files(own) == _files(prepared)
+
+
+def test_preparing_again_changes_nothing(own: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in own.iterdir()}
+    pydoc_text.prepare(own)
+    assert {path: path.stat().st_mtime_ns for path in own.iterdir()} == before
+
+
+def test_records_that_the_reference_does_not_speak_of_are_refused(own: Path) -> None:
+    reference = {**pydoc_text.read_reference(own), "sha256": "0" * 64}
+    (own / "reference.json").write_text(json.dumps(reference))
+    with pytest.raises(DataError, match=r"have SHA-256 .*, but reference\.json says 0000"):
+        pydoc_text.check(own)
+    (own / "reference.json").write_text("{")
+    with pytest.raises(DataError, match=r"reference\.json cannot be read"):
+        pydoc_text.check(own)
+
+
+def test_other_data_is_never_replaced(own: Path, tmp_path: Path) -> None:
+    info = json.loads((own / "tokens.json").read_text())
+    info["source"] = {"kind": "C4"}
+    (own / "tokens.json").write_text(json.dumps(info))
+    (own / "reference.json").unlink()
+    with pytest.raises(DataError, match=r"something else \(C4\); it is not replaced"):
+        pydoc_text.prepare(own)
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(DataError, match=r"such as own\); it is not replaced"):
+        pydoc_text.prepare(tmp_path)
+
+
+def test_a_python_with_less_text_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, documents: list[pydoc_corpus.Document]
+) -> None:
+    few = [one for one in documents if one.name.startswith("topic:")]
+    monkeypatch.setattr(pydoc_corpus, "documents", lambda: few)
+    with pytest.raises(DataError, match=r"gives \d+ records for train; 6800 are needed"):
+        pydoc_text.prepare(tmp_path)
+    assert not (tmp_path / "tokens.json").exists()
+
+
+def test_a_python_without_sources_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pydoc_corpus.sysconfig, "get_path", lambda name: str(tmp_path))
+    with pytest.raises(DataError, match="no source files of its standard library"):
+        pydoc_corpus.documents()
+
+
+def test_reference_rows_worked_by_hand() -> None:
+    """Train 4 5 5 after the separator 1: pairs 1-4, 4-5, 5-5; V = 6, weight 100."""
+    single, pair = ngrams.rows({"train": np.array([[4, 5, 5]]), "test": np.array([[5, 4, 1]])}, 6)
+    p4, p5, p1 = 2 / 9, 3 / 9, 1 / 9
+    assert single["test/loss"] == pytest.approx(-(math.log(p5 * p4 * p1)) / 3)
+    assert single["train/error"] == pytest.approx(1 / 3)
+    assert single["test/error"] == pytest.approx(1 / 2)  # of 5 and 4; 1 is a special id
+    given1, given5, given4 = 100 * p5 / 101, 100 * p4 / 101, 100 * p1 / 101
+    assert pair["test/loss"] == pytest.approx(-math.log(given1 * given5 * given4) / 3)
+    train = ((1 + 100 * p4) / 101) * ((1 + 100 * p5) / 101) ** 2
+    assert pair["train/loss"] == pytest.approx(-math.log(train) / 3)
+
+
+def test_reference_rows_of_the_data(prepared: Path) -> None:
+    reference = pydoc_text.read_reference(prepared)
+    single, pair = reference["rows"]
+    assert reference["note"].startswith("Stand-in")
+    for split in ("train", "validation", "test"):
+        tokens = np.load(prepared / f"{split}-00000-of-00001.npy")
+        train = np.bincount(np.load(prepared / "train-00000-of-00001.npy").ravel(), minlength=1024)
+        log_p = np.log((train + 1) / (train.sum() + 1024))
+        assert single[f"{split}/loss"] == pytest.approx(-log_p[tokens].mean())
+        assert single[f"{split}/error"] == pytest.approx(
+            (tokens[tokens > 3] != train.argmax()).mean()
+        )
+        assert pair[f"{split}/loss"] < single[f"{split}/loss"] - 1

@@ -1,0 +1,198 @@
+"""Token records: read by number, checked at opening, refused when not whole."""
+
+import hashlib
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from workloads import packing, token_records, token_shards, tokenizer
+from workloads.errors import DataError
+
+REPAIR = "run the repair command"
+ROWS = np.arange(4, 64, dtype=np.uint16).reshape(10, 6)
+PARTS = {"train": (ROWS[:4], ROWS[:0], ROWS[4:9]), "test": (ROWS[9:],)}
+SECOND = "train-00002-of-00003.npy"
+
+
+@pytest.fixture
+def directory(tmp_path: Path, spm_model: bytes) -> Path:
+    """Two splits in shards of 4, 0, 5 and 1 records of 6 tokens."""
+    token_records.write_bytes(tmp_path / "spm.model", spm_model)
+    splits = {split: _write(tmp_path, split, parts) for split, parts in PARTS.items()}
+    token_records.write_info(
+        tmp_path, length=6, vocab_size=330, splits=splits, source={"dataset": "numbers"}
+    )
+    return tmp_path
+
+
+def _write(
+    directory: Path, split: str, parts: tuple[np.ndarray, ...]
+) -> list[token_records.WrittenShard]:
+    written = []
+    for number, rows in enumerate(parts):
+        path = directory / token_shards.file_name(split, number, len(parts))
+        with token_shards.writing(path, 6) as writer:
+            for row in rows:
+                writer.write(row[None])
+        counts = packing.Counts(len(rows), documents=1, tokens=rows.size + 2, dropped_tokens=2)
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        written.append(token_records.WrittenShard(path.name, counts, digest))
+    return written
+
+
+def _open(directory: Path, split: str = "train") -> token_records.TokenSplit:
+    return token_records.TokenSplit(directory, split, REPAIR)
+
+
+def test_records_come_back_by_number_over_all_shards(directory: Path) -> None:
+    split = _open(directory)
+    assert (len(split), split.length, split.vocab_size) == (9, 6, 330)
+    for number in (8, 0, 3, 4):
+        record = split[number]
+        assert list(record) == ["tokens"]
+        assert record["tokens"].dtype == np.uint16
+        assert record["tokens"].tolist() == ROWS[number].tolist()
+    assert _open(directory, "test")[0]["tokens"].tolist() == ROWS[9].tolist()
+    for number in (9, -1):
+        with pytest.raises(IndexError, match=f"record {number} asked, there are 9"):
+            split[number]
+
+
+def test_a_record_is_a_copy(directory: Path) -> None:
+    split = _open(directory)
+    split[1]["tokens"][:] = 0
+    assert split[1]["tokens"].tolist() == ROWS[1].tolist()
+
+
+def test_shards_are_plain_numpy_files(directory: Path) -> None:
+    assert np.array_equal(np.load(directory / SECOND), ROWS[4:9])
+    assert np.load(directory / "train-00001-of-00003.npy").shape == (0, 6)
+
+
+def test_a_split_can_be_sent_to_another_process(directory: Path) -> None:
+    sent = pickle.dumps(_open(directory))
+    assert len(sent) < 2000
+    assert pickle.loads(sent)[7]["tokens"].tolist() == ROWS[7].tolist()
+
+
+def test_tokens_json_says_what_there_is(directory: Path) -> None:
+    info = json.loads((directory / "tokens.json").read_text())
+    assert info["special_ids"] == {"pad": 0, "eos": 1, "unk": 2, "mask": 3}
+    assert info["splits"]["train"]["records"] == 9
+    assert info["splits"]["train"]["documents"] == 3
+    assert info["splits"]["train"]["tokens"] == 9 * 6 + 6
+    assert info["splits"]["train"]["dropped_tokens"] == 6
+    assert [shard["records"] for shard in info["splits"]["train"]["shards"]] == [4, 0, 5]
+    assert info["source"] == {"dataset": "numbers"}
+
+
+def _edit(**changes: Any) -> Callable[[Path], None]:
+    def edit(directory: Path) -> None:
+        path = directory / "tokens.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+    return edit
+
+
+def _remove(name: str) -> Callable[[Path], None]:
+    return lambda directory: (directory / name).unlink()
+
+
+def _cut(directory: Path) -> None:
+    (directory / SECOND).write_bytes((directory / SECOND).read_bytes()[:-1])
+
+
+def _widen(directory: Path) -> None:
+    np.save(directory / SECOND, ROWS[4:9].astype(np.int32))
+
+
+def _lengthen(directory: Path) -> None:
+    np.save(directory / SECOND, ROWS[4:10])
+
+
+def _no_array(directory: Path) -> None:
+    (directory / SECOND).write_bytes(b"nothing of the kind")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (_remove("tokens.json"), "has no tokens.json, so there is no whole set"),
+        (lambda d: (d / "tokens.json").write_text("{"), "tokens.json cannot be used"),
+        (_edit(version=2), "version 2"),
+        (_edit(special_ids={"pad": 0}), "special ids are"),
+        (_edit(vocab_size=70_000), "vocab_size is 70000"),
+        (_edit(length=7), "split 'train' has 9 records and 69 tokens in its shards, 9 and 60"),
+        (_remove(SECOND), f"{SECOND} cannot be read"),
+        (_cut, f"{SECOND} has 187 bytes; 188 are expected"),
+        (_widen, r"holds int32 \[5, 6\]; uint16 \[5, 6\] is expected"),
+        (_lengthen, r"holds uint16 \[6, 6\]; uint16 \[5, 6\] is expected"),
+        (_no_array, f"{SECOND} cannot be read"),
+    ],
+)
+def test_a_directory_that_is_not_whole_is_refused(
+    directory: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    damage(directory)
+    with pytest.raises(DataError, match=message) as caught:
+        _open(directory)
+    assert str(directory) in str(caught.value)
+    assert REPAIR in str(caught.value)
+
+
+def test_what_is_absent_is_named(directory: Path) -> None:
+    with pytest.raises(DataError, match="no such split; it has train, test"):
+        _open(directory, "validation")
+    with pytest.raises(DataError, match="nowhere does not exist"):
+        _open(directory / "nowhere")
+
+
+def test_check_tells_what_it_read(directory: Path) -> None:
+    lines = token_records.check(directory, REPAIR, full=True)
+    assert [line.split(":")[0] for line in lines] == ["tokenizer", "train", "test"]
+    assert "9 records of 6 tokens, 3 documents (0 empty)" in lines[1]
+    assert "6 dropped at the end; every record read" in lines[1]
+    assert "; 9 records read" in token_records.check(directory, REPAIR)[1]
+
+
+def test_an_id_outside_the_vocabulary_is_found(directory: Path) -> None:
+    content = bytearray((directory / SECOND).read_bytes())
+    content[-1] = 2  # the last id is 57 + 512
+    (directory / SECOND).write_bytes(content)
+    with pytest.raises(DataError, match="record 8 has token id 569; 0 to 329 are allowed"):
+        token_records.check(directory, REPAIR)
+
+
+def test_a_changed_token_is_found_by_the_full_check(directory: Path) -> None:
+    content = bytearray((directory / SECOND).read_bytes())
+    content[-2] ^= 1
+    (directory / SECOND).write_bytes(content)
+    token_records.check(directory, REPAIR)
+    with pytest.raises(DataError, match=f"{SECOND} is damaged: its SHA-256 is not"):
+        token_records.check(directory, REPAIR, full=True)
+
+
+def test_another_tokenizer_is_found(directory: Path) -> None:
+    model = tokenizer.train(["a cat sat on the mat by the sea"] * 20, 18)
+    (directory / "spm.model").write_bytes(model)
+    with pytest.raises(DataError, match="the records were made with"):
+        token_records.check(directory, REPAIR)
+
+
+def test_a_writer_takes_rows_of_its_length_and_dtype(tmp_path: Path) -> None:
+    with token_shards.writing(tmp_path / "a.npy", 6) as writer:
+        for wrong in (ROWS.astype(np.int64), ROWS[:, :5]):
+            with pytest.raises(ValueError, match=r"uint16 \[n, 6\] is needed"):
+                writer.write(wrong)
+
+
+def test_a_replaced_shard_is_read_anew(directory: Path) -> None:
+    assert _open(directory)[8]["tokens"].tolist() == ROWS[8].tolist()
+    with token_shards.writing(directory / SECOND, 6) as writer:
+        writer.write(ROWS[:5])
+    assert _open(directory)[8]["tokens"].tolist() == ROWS[4].tolist()

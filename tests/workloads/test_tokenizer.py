@@ -1,0 +1,80 @@
+"""The vocabulary: its special ids, long texts, and models that were made elsewhere."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sentencepiece
+
+from workloads import tokenizer
+from workloads.errors import DataError
+
+TEXTS = ["a cat sat on the mat by the sea"] * 20
+
+
+def _processor(model: bytes) -> Any:
+    found = sentencepiece.SentencePieceProcessor()
+    found.LoadFromSerializedProto(model)
+    return found
+
+
+def test_special_ids(spm_model: bytes) -> None:
+    found = _processor(spm_model)
+    assert [found.id_to_piece(number) for number in range(4)] == [
+        "<pad>",
+        "</s>",
+        "<unk>",
+        "<mask>",
+    ]
+    assert found.bos_id() == -1
+    assert 3 not in found.encode("a <mask> b")
+    assert found.vocab_size() == 330
+
+
+def test_bytes_stand_for_unknown_characters(spm_model: bytes) -> None:
+    found = _processor(spm_model)
+    assert found.decode(found.encode("你")) == "你"
+    assert tokenizer.UNK in _processor(tokenizer.train(TEXTS, 18)).encode("你")
+
+
+def test_the_same_texts_give_the_same_bytes() -> None:
+    assert tokenizer.train(iter(TEXTS), 18) == tokenizer.train(TEXTS, 18)
+    assert tokenizer.sha256(b"") == (
+        "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    )
+
+
+def test_a_long_text_counts_whole() -> None:
+    """SentencePiece would drop a sentence of 80,000 bytes."""
+    filler = "a cat " * 13_000
+    found = _processor(tokenizer.train([filler + "zebra " * 2000 + "q" * 5000], 14))
+    assert tokenizer.UNK not in found.encode("zebra q")
+    assert max(map(len, tokenizer._sentences([filler, "q" * 9000]))) <= 4000
+
+
+def test_lines_are_sentences() -> None:
+    assert list(tokenizer._sentences(["one\n\n two", ""])) == ["one", " two"]
+
+
+def test_too_few_texts_are_refused() -> None:
+    with pytest.raises(DataError, match="cannot train 500 pieces"):
+        tokenizer.train(TEXTS, 500)
+
+
+def test_a_model_with_other_ids_is_refused(tmp_path: Path) -> None:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS), model_writer=model, vocab_size=17, minloglevel=2
+    )
+    (tmp_path / "other.model").write_bytes(model.getvalue())
+    with pytest.raises(DataError, match="special ids are .*'pad': -1.* bos 1; they must be"):
+        tokenizer.load(tmp_path / "other.model")
+
+
+def test_what_is_no_model_is_named(tmp_path: Path) -> None:
+    (tmp_path / "spm.model").write_bytes(b"nothing")
+    with pytest.raises(DataError, match="spm.model is no SentencePiece model"):
+        tokenizer.load(tmp_path / "spm.model")
+    with pytest.raises(DataError, match="none.model: the tokenizer cannot be read"):
+        tokenizer.load(tmp_path / "none.model")

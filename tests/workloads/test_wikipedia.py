@@ -1,0 +1,217 @@
+"""Wikipedia: TFDS directories and MLPerf's text files; a preparation that is killed goes on."""
+
+import errno
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from workloads import document_files, token_records, tokenizer, wikipedia
+from workloads.errors import DataError
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PREPARE = """
+import sys
+from workloads import wikipedia
+wikipedia.VOCAB_SIZE, wikipedia.LENGTH = 330, 16
+if __name__ == "__main__":
+    wikipedia.prepare(sys.argv[1], sys.argv[2], processes=2)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wikipedia, "VOCAB_SIZE", 330)
+    monkeypatch.setattr(wikipedia, "LENGTH", 16)
+
+
+@pytest.fixture
+def data(tmp_path: Path, spm_model: bytes) -> Path:
+    """A folder with a vocabulary in it."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "spm.model").write_bytes(spm_model)
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def articles(make_sentences: Callable[[int, int], list[str]]) -> list[list[str]]:
+    """Five files of 12 articles, each of one to three sentences."""
+    files = []
+    for number in range(5):
+        lines = make_sentences(24, number)
+        files.append(["\n".join(lines[i : i + 1 + i % 3]) for i in range(12)])
+    return files
+
+
+@pytest.fixture
+def mlperf(tmp_path: Path, articles: list[list[str]]) -> Path:
+    """Four parts and the evaluation file."""
+    tree = tmp_path / "results4"
+    tree.mkdir()
+    names = [f"part-0000{number}-of-00004" for number in range(4)] + ["eval.txt"]
+    for name, documents in zip(names, articles, strict=True):
+        (tree / name).write_text("\n\n".join(documents) + "\n")
+    return tree
+
+
+def _records(directory: Path, split: str) -> np.ndarray:
+    source = token_records.TokenSplit(directory, split)
+    return np.stack([source[number]["tokens"] for number in range(len(source))])
+
+
+def _expected(directory: Path, files: list[list[str]]) -> np.ndarray:
+    processor = tokenizer.load(directory / "spm.model")
+    rows = []
+    for documents in files:
+        stream = [token for text in documents for token in [*processor.encode(text), 1]]
+        rows.append(np.array(stream[: len(stream) // 16 * 16]).reshape(-1, 16))
+    return np.concatenate(rows)
+
+
+def _files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_mlperf_files_to_records(data: Path, mlperf: Path, articles: list[list[str]]) -> None:
+    wikipedia.prepare(data, mlperf, processes=1)
+    for split, files in (
+        ("train", articles[:3]),
+        ("validation", articles[3:4]),
+        ("test", articles[4:]),
+    ):
+        assert np.array_equal(_records(data, split), _expected(data, files))
+    lines = wikipedia.check(data, full=True)
+    assert lines[0] == "made from MLPerf's text files, vocabulary given"
+    assert "36 documents" in lines[2]
+
+
+def test_tfds_to_records(
+    data: Path, tmp_path: Path, articles: list[list[str]], write_text_dataset: Callable[..., Path]
+) -> None:
+    tree = tmp_path / "tree"
+    write_text_dataset(tree, "wikipedia/20220620.en:1.0.0", {"train": [["old"]] * 3})
+    write_text_dataset(tree, "wikipedia/20230601.de:1.0.0", {"train": [["alt"]] * 3})
+    write_text_dataset(tree, "wikipedia/20230601.en:1.0.0", {"train": articles})
+    wikipedia.prepare(data, tree, processes=1)
+    for split, files in (
+        ("train", articles[:3]),
+        ("validation", articles[3:4]),
+        ("test", articles[4:]),
+    ):
+        assert np.array_equal(_records(data, split), _expected(data, files))
+    assert wikipedia.check(data)[0].startswith("made from wikipedia/20230601.en:1.0.0")
+
+
+def test_blank_lines_part_documents(tmp_path: Path) -> None:
+    (tmp_path / "part").write_bytes(b"\n one \r\ntwo\n\n \nthree\n\n")
+    found = list(document_files.mlperf_documents(tmp_path / "part", "repair"))
+    assert found == ["one\ntwo", "three"]
+    (tmp_path / "part").write_bytes(b"one\n\xff\n")
+    with pytest.raises(DataError, match="part: line 2 is no UTF-8"):
+        list(document_files.mlperf_documents(tmp_path / "part", "repair"))
+
+
+def _no_reader(pipe: Path) -> bool:
+    try:
+        os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError as problem:
+        return problem.errno == errno.ENXIO
+    return False
+
+
+def _wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_killed_in_the_middle_it_leaves_no_process_and_goes_on(
+    data: Path, mlperf: Path, tmp_path: Path, spm_model: bytes
+) -> None:
+    """One part is a pipe that nothing comes through: the preparation waits there until it dies."""
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "whole" / "spm.model").write_bytes(spm_model)
+    content = (mlperf / "part-00001-of-00004").read_bytes()
+    wikipedia.prepare(tmp_path / "whole", mlperf, processes=1)
+    pipe = mlperf / "part-00001-of-00004"
+    pipe.unlink()
+    os.mkfifo(pipe)
+    script = tmp_path / "prepare.py"
+    script.write_text(PREPARE)
+    running = subprocess.Popen(
+        [sys.executable, script, data, mlperf],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        _wait_for(lambda: len(list((data / ".progress").glob("*.json"))) == 4)
+    finally:
+        running.kill()
+        running.wait()
+    _wait_for(lambda: _no_reader(pipe))
+    assert not (data / "tokens.json").exists()
+    finished = {path: path.stat().st_mtime_ns for path in data.glob("*.npy")}
+    assert len(finished) == 4
+    pipe.unlink()
+    pipe.write_bytes(content)
+    wikipedia.prepare(data, mlperf, processes=1)
+    assert {path: path.stat().st_mtime_ns for path in finished} == finished
+    assert _files(data) == _files(tmp_path / "whole")
+
+
+def _drop_part(tree: Path) -> None:
+    (tree / "part-00002-of-00004").unlink()
+
+
+def _drop_eval(tree: Path) -> None:
+    (tree / "eval.txt").unlink()
+
+
+def _drop_all(tree: Path) -> None:
+    for path in tree.iterdir():
+        path.unlink()
+
+
+def _mix(tree: Path) -> None:
+    (tree / "part-00000-of-00002").write_text("a\n")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (_drop_part, "1 of 4 parts are missing, the first is part-00002-of-00004"),
+        (_drop_eval, "eval.txt is missing: MLPerf's articles for evaluation"),
+        (_drop_all, "no Wikipedia is there. Looked for: TFDS folders such as"),
+        (_mix, "parts of 00002 and 00004 are mixed"),
+    ],
+)
+def test_text_files_that_are_not_whole_are_refused(
+    data: Path, mlperf: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    damage(mlperf)
+    with pytest.raises(DataError, match=message) as caught:
+        wikipedia.prepare(data, mlperf)
+    assert str(mlperf) in str(caught.value)
+    assert "python -m workloads prepare wikipedia_bert" in str(caught.value)
+
+
+def test_too_few_shards_are_refused(
+    data: Path, tmp_path: Path, write_text_dataset: Callable[..., Path]
+) -> None:
+    write_text_dataset(tmp_path, "wikipedia/20230601.en:1.0.0", {"train": [["a"], ["b"]]})
+    with pytest.raises(DataError, match="has 2 shards; three are needed"):
+        wikipedia.prepare(data, tmp_path)
+
+
+def test_two_corpora_in_one_folder_are_refused(
+    data: Path, mlperf: Path, write_text_dataset: Callable[..., Path]
+) -> None:
+    write_text_dataset(mlperf, "wikipedia/20230601.en:1.0.0", {"train": [["a"]] * 3})
+    with pytest.raises(DataError, match="holds both .*20230601.en/1.0.0 and MLPerf's part-00000"):
+        wikipedia.prepare(data, mlperf)
