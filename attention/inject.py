@@ -181,11 +181,18 @@ def _check_rule(variant: Variant, depth: DepthRule | None) -> None:
 
 def _depth(rule: DepthRule, path: tuple[str, ...]) -> int | Array:
     """Returns the rule's answer for a module's path; a rule that fails says at which path."""
+    where = "/".join(path)
     try:
-        return rule("/".join(path))
+        index = rule(where)
     except Exception as error:
-        error.add_note(f"raised by the depth rule given to injected, at path {'/'.join(path)!r}")
+        error.add_note(f"raised by the depth rule given to injected, at path {where!r}")
         raise
+    if index is None:
+        raise ValueError(
+            f"the depth rule given to injected returned None at path {where!r}; it must return "
+            "the layer's index, an integer from 0"
+        )
+    return index
 
 
 def _check_host(module: nn.MultiHeadDotProductAttention, variant: Variant) -> None:

@@ -117,7 +117,9 @@ def test_dropout_shares_its_mask_within_a_pair_when_broadcast():
     """Equal maps and λ = 1 cancel while both lose the same keys; drawn by each, they do not."""
     query, key, value = _qkv(heads=2)
     query, key = (jnp.repeat(array[..., :1, :], 2, axis=-2) for array in (query, key))
-    settings = {"lambda_": 1.0, "dropout_rng": jax.random.key(0), "dropout_rate": 0.5}
+    # rbg compiles in a tenth of the default generator's time.
+    rng = jax.random.key(0, impl="rbg")
+    settings = {"lambda_": 1.0, "dropout_rng": rng, "dropout_rate": 0.5}
     for attend in ATTEND.values():
         np.testing.assert_allclose(attend(query, key, value, **settings), 0.0, atol=1e-6)
         own = attend(query, key, value, broadcast_dropout=False, **settings)
@@ -153,16 +155,17 @@ def test_hidden_rows_keys_and_extremes_stay_finite(mixer, head_norm):
 def test_head_norm_and_its_factor():
     """With the norm: root mean square 1 − λ_init per pair; without, one key gives (1 − λ)·v."""
     query, key, value = _qkv(keys=1)
-    params = Layer(registry.get("diff")).init(jax.random.key(0), query, key, value)
+    params = jax.jit(Layer(registry.get("diff")).init)(jax.random.key(0), query, key, value)
     vectors = params["params"]["diff_lambda"]
     q1, k1, q2, k2 = (vectors[f"scale_{name}"] for name in ("q1", "k1", "q2", "k2"))
     for mixer in table.DIFF_ROWS:
-        normed = Layer(registry.get(mixer)).apply(params, query, key, value, depth=2)
+        layer = Layer(registry.get(mixer))
+        normed = jax.jit(layer.apply, static_argnames="depth")(params, query, key, value, depth=2)
         pairs = np.asarray(normed).reshape(2, 5, 2, 12)
         size = 0.6 * np.exp(-0.6) + 0.2
         np.testing.assert_allclose(np.sqrt((pairs**2).mean(-1)), size, rtol=1e-3)
         plain = Layer(registry.get(mixer, head_norm=False))
-        tree = plain.init(jax.random.key(0), query, key, value)
+        tree = jax.eval_shape(plain.init, jax.random.key(0), query, key, value)
         assert list(tree["params"]) == ["diff_lambda"]
         lambda_ = np.exp(q1 @ k1) - np.exp(q2 @ k2) + 0.8 - 0.6 * np.exp(-0.6)
         np.testing.assert_allclose(
@@ -175,7 +178,8 @@ def test_head_norm_and_its_factor():
 def test_leaves_and_their_start():
     """Four vectors of the head size, sd 0.1; the norm's factor over 2·Dv, 1 + 0 at start."""
     query, key, value = _qkv(size=512, value_size=3)
-    params = Layer(registry.get("diff_laser")).init(jax.random.key(1), query, key, value)["params"]
+    init = jax.jit(Layer(registry.get("diff_laser")).init)
+    params = init(jax.random.key(1), query, key, value)["params"]
     assert set(params) == {"diff_lambda", "head_norm"}
     assert sorted(params["diff_lambda"]) == ["scale_k1", "scale_k2", "scale_q1", "scale_q2"]
     spread = np.stack(list(params["diff_lambda"].values()))

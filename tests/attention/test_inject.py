@@ -1,6 +1,7 @@
 """Injection into models we did not write."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -237,3 +238,99 @@ def test_cached_decoding_survives(inputs):
             cache = mutated["cache"]
             steps.append(step)
     np.testing.assert_allclose(jnp.concatenate(steps, axis=1), whole, atol=2e-6)
+
+
+class Stack(nn.Module):
+    """Two numbered layers, as AlgoPerf names its blocks."""
+
+    function: object = nn.dot_product_attention
+
+    @nn.compact
+    def __call__(self, inputs):
+        for index in range(2):
+            name = f"encoderblock_{index}"
+            layer = nn.MultiHeadDotProductAttention(2, attention_fn=self.function, name=name)
+            inputs = layer(inputs)
+        return inputs
+
+
+def _depth_of(path):
+    return int(re.search(r"encoderblock_([0-9]+)", path)[1])
+
+
+def test_depth_comes_from_the_rule_and_may_be_traced(inputs):
+    """Injected layers are those built with their own depth; a traced rule gives the same."""
+    variant = registry.get("diff")
+
+    @jax.jit
+    def run(params, offset):
+        with inject.injected(variant, depth=lambda path: _depth_of(path) + offset):
+            return Stack().apply(params, inputs)
+
+    with inject.injected(variant, depth=_depth_of):
+        params = Stack().init(jax.random.key(0), inputs)
+        output = Stack().apply(params, inputs)
+    expected = inputs
+    for index in range(2):
+        layer = nn.MultiHeadDotProductAttention(
+            2, attention_fn=functools.partial(variant, depth=index)
+        )
+        leaves = {"params": params["params"][f"encoderblock_{index}"]}
+        expected = layer.apply(leaves, expected)
+    np.testing.assert_array_equal(output, expected)
+    np.testing.assert_allclose(run(params, 0), output, atol=1e-6)
+    assert np.abs(run(params, 3) - output).max() > 1e-3
+
+
+@pytest.mark.parametrize("mixer", ["diff", "diff_laser"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_differential_through_a_foreign_function(inputs, mixer, masked):
+    """The host's learned scaler is called once on heads of size D; its output factor comes last."""
+    layer, variant = _foreign(1.7), registry.get(mixer)
+    host = _init(layer, inputs)
+    with inject.injected(variant, depth=lambda path: 1):
+        params = layer.init(jax.random.key(0), inputs)
+        mask = jnp.tril(jnp.ones((5, 5), bool)) if masked else None
+        output = layer.apply(params, inputs, mask=mask)
+    leaves = dict(params["params"])
+    own = {name: leaves.pop(name) for name in ("diff_lambda", "head_norm")}
+    assert jax.tree.all(jax.tree.map(np.array_equal, host["params"], leaves))
+
+    class Plain(nn.Module):
+        @nn.compact
+        def __call__(self):
+            project = (
+                jnp.einsum("bld,dhk->blhk", inputs, leaves[name]["kernel"])
+                for name in ("query", "key", "value")
+            )
+            query, key, value = project
+            heads = variant(1.7 * query, key, value, mask=mask, depth=1)
+            return jnp.einsum("bthd,hdo->bto", 1.7 * heads, leaves["out"]["kernel"])
+
+    np.testing.assert_allclose(output, Plain().apply({"params": own}), atol=5e-6)
+
+
+def test_differential_injection_asks_for_a_rule(inputs):
+    variant = registry.get("diff_laser")
+    with pytest.raises(ValueError, match=r"diff_laser needs each layer's depth.*depth=rule"):
+        _init(Stack(), inputs, variant)
+    with pytest.raises(ValueError, match="depth=0: give a rule.*lambda path: 0"):
+        inject.injected(variant, depth=0).__enter__()
+    with (
+        pytest.raises(ValueError, match="returned None at path 'encoderblock_0'"),
+        inject.injected(variant, depth=lambda path: None),
+    ):
+        Stack().init(jax.random.key(0), inputs)
+    with (
+        pytest.raises(TypeError) as caught,
+        inject.injected(variant, depth=_depth_of),
+    ):
+        Block().init(jax.random.key(0), inputs)
+    assert "at path 'MultiHeadDotProductAttention_0'" in caught.value.__notes__[0]
+    with (
+        pytest.raises(ValueError, match="built with attention_fn='diff_laser'"),
+        inject.injected(registry.get("laser")),
+    ):
+        Stack(functools.partial(variant, depth=0)).init(jax.random.key(0), inputs)
+    with inject.injected(registry.get("laser"), depth=_depth_of):
+        Block().init(jax.random.key(0), inputs)

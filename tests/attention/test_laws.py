@@ -9,12 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import laser, oracle, standard
+from attention import diff, diff_laser, laser, oracle, reference, registry, standard
 
 # Jitted once: hypothesis varies numbers, not shapes.
 ATTEND = {
     "standard": jax.jit(standard.attend, static_argnames="is_causal"),
     "laser": jax.jit(laser.attend, static_argnames="is_causal"),
+}
+PAIRED = {
+    "diff": jax.jit(diff.attend, static_argnames="is_causal"),
+    "diff_laser": jax.jit(diff_laser.attend, static_argnames="is_causal"),
 }
 settings = hypothesis.settings(max_examples=25, deadline=None, derandomize=True)
 
@@ -96,6 +100,47 @@ def test_bounded_by_the_largest_term(problem):
     slack = 3e-7 * _size(value) + 1e-6
     assert (output >= largest - slack).all()
     assert (output <= largest + np.log(T) + slack).all()
+
+
+@settings
+@hypothesis.given(problems(), st.floats(-50, 50), st.floats(-1, 2))
+def test_shift_moves_differential_outputs_by_one_minus_lambda(problem, constant, lambda_):
+    """The rows of A1 − λ·A2 sum to 1 − λ; each branch of diff_laser moves by c, and λ·c."""
+    query, key, value = problem
+    for attend in PAIRED.values():
+        moved = attend(query, key, value + constant, lambda_=lambda_)
+        expected = attend(query, key, value, lambda_=lambda_) + (1 - lambda_) * constant
+        slack = 1e-6 * _size(value, value + constant) + 3e-6
+        np.testing.assert_allclose(moved, expected, atol=slack)
+
+
+@settings
+@hypothesis.given(problems(), st.permutations(range(T)), st.integers(0, T - 1), st.floats(-1, 2))
+def test_differential_outputs_of_permuted_keys_and_of_one_key(problem, order, index, lambda_):
+    """The order of keys does not matter; one visible key gives (1 − λ)·v, before any norm."""
+    query, key, value = problem
+    order, slack = np.array(order), 1e-6 * _size(value) + 1e-6
+    for attend in PAIRED.values():
+        everything = attend(query, key, value, lambda_=lambda_)
+        permuted = attend(query, key[order], value[order], lambda_=lambda_)
+        np.testing.assert_allclose(permuted, everything, atol=slack)
+        one = attend(query, key, value, lambda_=lambda_, mask=jnp.arange(T) == index)
+        expected = np.broadcast_to((1 - lambda_) * value[index], one.shape)
+        np.testing.assert_allclose(one, expected, atol=slack)
+
+
+@pytest.mark.parametrize("mixer", ["diff", "diff_laser"])
+@settings
+@hypothesis.given(problems(), st.integers(1, T - 1), st.floats(-60, 60))
+def test_the_future_does_not_reach_the_past_of_pairs(mixer, problem, position, gap):
+    query, key, value = problem
+    value = jnp.clip(value, -5, 5)
+    changed_key = key.at[position:].multiply(-3.0)
+    before, after = (
+        PAIRED[mixer](query, *arrays, lambda_=0.8, is_causal=True)
+        for arrays in ((key, value), (changed_key, value.at[position:].add(gap)))
+    )
+    assert np.abs(np.asarray(before - after))[:position].max() <= 5e-6
 
 
 def test_two_keys_by_hand():
@@ -232,6 +277,60 @@ def test_oracle_against_brute_force():
             up[place], down[place] = (arrays[place] + s * 1e-6 * direction for s in (1, -1))
             numeric = (loss(*up, mixer) - loss(*down, mixer)) / 2e-6
             assert (result.gradients[place] * direction).sum() == pytest.approx(numeric, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["diff", "diff_laser+qk_norm+per_dim_temp"])
+def test_reference_of_differential_variants_against_finite_differences(name):
+    """Every gradient of the float64 reference, λ's vectors and the head norm included."""
+    rng = np.random.default_rng(3)
+    variant = registry.get(name)
+    *qkv, cotangent = (rng.standard_normal((3, 4, 2)) for _ in range(4))
+    tree = reference.factors(variant, 2, rng)
+    exact = reference.compute(variant, tree, [*qkv, cotangent], None, depth=1)
+
+    def loss(qkv, tree):
+        output = reference.compute(variant, tree, [*qkv, cotangent], None, depth=1).output
+        return (output * cotangent).sum()
+
+    def check(gradient, moved):
+        direction = rng.standard_normal(gradient.shape)
+        up, down = (loss(*moved(step * direction)) for step in (1e-5, -1e-5))
+        assert (gradient * direction).sum() == pytest.approx((up - down) / 2e-5, rel=1e-5)
+
+    for place in range(3):
+        check(
+            exact.gradients[place],
+            lambda step, place=place: (
+                [array + step * (i == place) for i, array in enumerate(qkv)],
+                tree,
+            ),
+        )
+    wide = {m: {n: leaf.astype(np.float64) for n, leaf in g.items()} for m, g in tree.items()}
+    for module, group in exact.learned.items():
+        for leaf, gradient in group.items():
+            check(
+                gradient,
+                lambda step, module=module, leaf=leaf: (
+                    qkv,
+                    {**wide, module: {**wide[module], leaf: wide[module][leaf] + step}},
+                ),
+            )
+
+
+def test_oracle_of_pairs_against_its_definition():
+    """(A1 − λ·A2)·V and log(A1·exp V) − λ·log(A2·exp V) from explicit maps, and dλ."""
+    rng = np.random.default_rng(4)
+    query, key, value, cotangent = (rng.standard_normal((3, 2, 2)) for _ in range(4))
+    maps = [oracle._softmax(query[:, h] @ key[:, h].T / np.sqrt(2), None) for h in (0, 1)]
+    columns = value.reshape(3, 4)
+    for mixer, mean in (
+        ("diff", lambda a: a @ columns),
+        ("diff_laser", lambda a: np.log(a @ np.exp(columns))),
+    ):
+        first, second = (mean(weights.reshape(3, 3)) for weights in maps)
+        result = oracle.attend(mixer, query, key, value, cotangent, lambda_=0.3)
+        np.testing.assert_allclose(result.output.reshape(3, 4), first - 0.3 * second)
+        assert result.lambda_bar == pytest.approx(-(cotangent.reshape(3, 4) * second).sum())
 
 
 def test_wide_oracle_agrees_with_the_narrow_one():

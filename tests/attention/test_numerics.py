@@ -36,6 +36,36 @@ def test_error_within_limits(mixer, kernel, dtype, mask, qs, vs):
     assert row.passed, row
 
 
+@pytest.mark.parametrize("mixer", ["diff", "diff_laser"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_differential_error_within_limits(mixer, dtype):
+    """One compilation serves all scales; `learned` are gradients of λ's vectors and head norm."""
+    for qs, vs in ((1, 0.1), (1, 1), (4, 0.1), (4, 1), (1, 4), (4, 4)):
+        if dtype == "float32" and vs > 1:
+            continue
+        case = check.Case(mixer, "xla", dtype, "causal", qs, vs)
+        row = check.measure(case, shape=(96, 4, 40), seed=7)
+        assert row.learned is not None
+        assert row.passed, row
+
+
+@pytest.mark.parametrize(("mixer", "depth"), [("diff", 0), ("diff_laser", 20)])
+def test_differential_error_without_the_head_norm(mixer, depth):
+    for vs in (0.1, 1):
+        case = check.Case(mixer, "xla", "bfloat16", "padded", 1, vs)
+        row = check.measure(case, (96, 4, 40), seed=5, head_norm=False, depth=depth)
+        assert row.passed, row
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("diff+qk_norm+temp", "bfloat16"), ("diff_laser+per_dim_temp+qk_norm+temp", "float32")],
+)
+def test_differential_modifiers_within_limits(name, dtype):
+    row = check.measure(check.Case(name, "xla", dtype, "none", 1, 1), shape=(96, 4, 40), seed=3)
+    assert row.passed, row
+
+
 @pytest.mark.parametrize("name", ["laser+temp", "laser+qk_norm", "laser+per_dim_temp"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_modifiers_within_limits(name, dtype):

@@ -14,6 +14,8 @@ from flax import linen as nn
 from attention import inject, registry, table
 
 ALL = registry.names()
+# Compiling a gradient takes 1.5 s: of the differential mixers, without and with all modifiers.
+COMPILED = [name for name in ALL if "diff" not in name or name.count("+") in (0, 3)]
 
 
 def _variant(name, **settings):
@@ -62,7 +64,8 @@ def test_contract(name, inputs):
     changed = host.apply(params, inputs.at[:, 4:].add(1.0), mask=mask)
     np.testing.assert_allclose(output[:, :4], changed[:, :4], atol=1e-6)
     assert np.abs(output - changed)[:, 4:].max() > 1e-3
-    gradients = jax.jit(jax.grad(loss))(params, inputs)
+    gradient = jax.grad(loss)
+    gradients = (jax.jit(gradient) if name in COMPILED else gradient)(params, inputs)
     for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
         assert np.isfinite(leaf).all(), path
         # A key's bias shifts all logits of a row alike, which no softmax sees.
@@ -75,7 +78,7 @@ def test_contract(name, inputs):
     np.testing.assert_allclose(np.asarray(bf16, np.float32), output, atol=0.05)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", COMPILED)
 def test_direct_attention_fn_and_injection_agree(name, inputs):
     variant = _variant(name)
     direct = _host(variant)
