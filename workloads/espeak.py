@@ -3,12 +3,14 @@
 All utterances of a call are spoken in the order given, in a process of their own: the library
 carries state from one utterance to the next (phases of its oscillators), so the same texts in
 another order, or after others, give other samples. Its 22,050 Hz are resampled to 16,000 Hz by a
-polyphase filter (Kaiser window, β 5, 10 zero crossings, as scipy's default) with taps rounded to
-multiples of 2**-24: every sum is then exact in float64, and the result the same on every machine.
+sinc of 10 zero crossings in a Kaiser window of β 5 (that of `scipy.signal.resample_poly`), its taps
+rounded to multiples of 2**-24: sums are whole numbers below 2**53, exact in float64, so the result
+is the same on every machine. To import scipy.signal would take as long as 1000 utterances take.
 """
 
 import ctypes
 import dataclasses
+import functools
 import json
 import os
 import subprocess
@@ -28,6 +30,7 @@ CLOCK_SEEDED = frozenset(
 )
 _UP, _DOWN = 320, 441  # 16000 / 22050
 _TAP_BITS = 24
+_REACH = 14  # inputs on either side: 10 · 441 / 320, rounded up
 _RETRIEVE, _UTF8, _RATE, _PITCH = 2, 1, 1, 3  # speak_lib.h: synchronous output; parameters
 
 
@@ -74,7 +77,11 @@ def _run(*arguments: str) -> str:
     """What this module, as a command in a fresh process, prints."""
     root = Path(__file__).resolve().parents[1]
     paths = [str(root), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "OPENBLAS_NUM_THREADS": "1",  # 0.4 ms for an utterance; with two threads 5
+    }
     done = subprocess.run(
         [sys.executable, "-m", "workloads.espeak", *arguments],
         env=environment,
@@ -136,14 +143,32 @@ class _Engine:
 
 
 def resample(samples: np.ndarray) -> np.ndarray:
-    """int16 at 22,050 Hz to int16 at 16,000 Hz."""
-    from scipy import signal
-
-    half = 10 * _DOWN
-    taps = signal.firwin(2 * half + 1, 1 / _DOWN, window=("kaiser", 5.0))
-    whole = np.rint(taps * 2.0**_TAP_BITS)
-    sums = signal.resample_poly(samples.astype(np.float64), _UP, _DOWN, window=whole)
+    """int16 at 22,050 Hz to int16 at 16,000 Hz, `ceil(N · 320 / 441)` samples."""
+    length = -(-len(samples) * _UP // _DOWN)
+    blocks = -(-length // _UP)
+    padded = np.zeros(blocks * _DOWN + 2 * _REACH)
+    padded[_REACH : _REACH + len(samples)] = samples
+    windows = np.lib.stride_tricks.sliding_window_view(padded, _DOWN + 2 * _REACH)[::_DOWN]
+    # The copy lets BLAS multiply, ten times as fast as overlapping rows.
+    sums = (np.ascontiguousarray(windows) @ _filter()).ravel()[:length]
     return np.clip(np.rint(sums / 2.0**_TAP_BITS), -(2**15), 2**15 - 1).astype(np.int16)
+
+
+@functools.cache
+def _filter() -> np.ndarray:
+    """What each input of a block counts in each output, whole numbers in float64 `[469, 320]`.
+
+    A block is 320 outputs, made of 441 inputs and 14 more on either side.
+    """
+    half = 10 * _DOWN
+    offsets = np.arange(-half, half + 1)
+    taps = np.sinc(offsets / _DOWN) * np.kaiser(2 * half + 1, 5.0)
+    taps = np.rint(taps / taps.sum() * 2.0**_TAP_BITS) * _UP
+    # In 1 / 7,056,000 s, the common grid: output r lies at 441 r, input i at 320 (i - 14).
+    inputs = np.arange(_DOWN + 2 * _REACH) - _REACH
+    places = _DOWN * np.arange(_UP) - _UP * inputs[:, None] + half
+    inside = (places >= 0) & (places <= 2 * half)
+    return np.where(inside, taps[np.clip(places, 0, 2 * half)], 0.0)
 
 
 def _main(command: str, *paths: str) -> int:

@@ -2,8 +2,8 @@
 
 A sentence is a name, a verb, a number, an adjective and a noun, nine of each: 59,049 in all, as in
 the matrix sentence tests of audiology. 2000 utterances to train, 200 to validate, 200 to test, 1.7
-seconds on average; the roles share neither voices (`speech_voices`) nor sentences, and no sentence comes
-twice.
+seconds on average; the roles share neither voices (`speech_voices`) nor sentences, and no sentence
+comes twice.
 """
 
 import itertools

@@ -1,0 +1,441 @@
+"""LibriSpeech's tree into AlgoPerf's layout: every kind of bad utterance is counted and named."""
+
+import csv
+import dataclasses
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from workloads import librispeech, librispeech_prepare, librispeech_tree, speech_tokenizer
+from workloads.errors import DataError
+
+VOCAB_SIZE = 40
+TEXTS = (
+    "THE QUICK BROWN FOX JUMPS OVER THE LAZY DOG",
+    "PACK MY BOX WITH FIVE DOZEN LIQUOR JUGS",
+    "IT'S A PITY THE DOG DIDN'T JUMP",
+    "HOW VEXINGLY QUICK DAFT ZEBRAS JUMP",
+)
+
+LONG = "THE DOG JUMPS OVER THE BOX OVER THE DOG JUMPS OVER THE LAZY BOX"
+
+
+def _samples(length: int, seed: int) -> np.ndarray:
+    return np.random.RandomState(seed).randint(-(2**15), 2**15, length).astype(np.int16)
+
+
+def _flac(path: Path, samples: np.ndarray, rate: int = 16_000, subtype: str = "PCM_16") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    soundfile.write(path, samples, rate, subtype=subtype)
+
+
+def _chapter(tree: Path, split: str, speaker: int, chapter: int, texts: list[str]) -> Path:
+    """A chapter of sound utterances of 100, 101, … samples; returns its folder."""
+    folder = tree / split / str(speaker) / str(chapter)
+    names = [f"{speaker}-{chapter}-{number:04d}" for number in range(len(texts))]
+    for number, name in enumerate(names):
+        _flac(folder / f"{name}.flac", _samples(100 + number, speaker + number))
+    lines = [f"{name} {text}\n" for name, text in zip(names, texts, strict=True)]
+    (folder / f"{speaker}-{chapter}.trans.txt").write_text("".join(lines))
+    return folder
+
+
+def _rows(path: Path) -> list[list[str]]:
+    with path.open(newline="") as file:
+        return list(csv.reader(file))
+
+
+@pytest.fixture(scope="module")
+def model() -> bytes:
+    return speech_tokenizer.train(TEXTS, VOCAB_SIZE)
+
+
+@pytest.fixture
+def job(tmp_path: Path, model: bytes) -> librispeech_prepare.Job:
+    """Two chapters of two speakers in one split."""
+    tree = tmp_path / "LibriSpeech"
+    _chapter(tree, "dev-clean", 20, 3, list(TEXTS[:2]))
+    _chapter(tree, "dev-clean", 7, 11, list(TEXTS[2:]))
+    data_dir = tmp_path / "data"
+    data_dir.mkdir()
+    (data_dir / speech_tokenizer.FILE_NAME).write_bytes(model)
+    limits = librispeech_tree.Limits(max_audio=200, max_characters=60, max_targets=58)
+    return librispeech_prepare.Job(tree, data_dir, "dev-clean", limits, VOCAB_SIZE, "mend it")
+
+
+def _load(job: librispeech_prepare.Job, name: str) -> tuple[np.ndarray, np.ndarray]:
+    folder = job.data_dir / job.split
+    return np.load(folder / f"{name}_audio.npy"), np.load(folder / f"{name}_targets.npy")
+
+
+def test_samples_and_transcripts_survive(job: librispeech_prepare.Job) -> None:
+    report = librispeech_prepare.prepare_split(job)
+    assert report.kept == ("20-3-0000", "20-3-0001", "7-11-0000", "7-11-0001")
+    assert report.left_out == ()
+    assert str(report) == "dev-clean: 4 utterances, 0 left out"
+    assert _rows(job.data_dir / "dev-clean.csv") == [
+        ["", "id"],
+        *([str(number), name] for number, name in enumerate(report.kept)),
+    ]
+    tokenizer = speech_tokenizer.load(job.data_dir, VOCAB_SIZE, "")
+    for name, text, length, seed in (
+        ("20-3-0001", TEXTS[1], 101, 21),
+        ("7-11-0000", TEXTS[2], 100, 7),
+    ):
+        audio, targets = _load(job, name)
+        assert audio.dtype == np.int16
+        assert targets.dtype == np.int32
+        assert (audio == _samples(length, seed)).all()
+        assert targets[-1] == tokenizer.eos_id() == 2
+        assert speech_tokenizer.decode(tokenizer, targets.tolist()) == text
+
+
+def _long(tree: Path, name: str, length: int) -> None:
+    speaker, chapter, _ = name.split("-")
+    _flac(tree / "dev-clean" / speaker / chapter / f"{name}.flac", _samples(length, 1))
+
+
+def test_every_reason_is_counted(job: librispeech_prepare.Job) -> None:
+    folder = _chapter(job.tree, "dev-clean", 9, 1, ["FOX"] * 9)
+    transcripts = {
+        "9-1-0000": "THE FOX",
+        "9-1-0001": "",
+        "9-1-0002": "THE F0X",
+        "9-1-0003": "the fox",
+        "9-1-0004": LONG[:60],
+        "9-1-0005": LONG[:61],
+        "9-1-0006": "QX" * 29,
+        # 0007 and 0008 stand in no line.
+        "9-1-0009": "WITHOUT AUDIO",
+        "9-1-0010": "LONG",
+        "9-1-0011": "JUST NOT TOO LONG",
+    }
+    lines = "".join(f"{name} {text}\n" for name, text in transcripts.items())
+    (folder / "9-1.trans.txt").write_text(lines)
+    _long(job.tree, "9-1-0010", 201)
+    _long(job.tree, "9-1-0011", 200)
+    lonely = _chapter(job.tree, "dev-clean", 10, 1, ["FOX"])
+    (lonely / "10-1.trans.txt").unlink()
+    report = librispeech_prepare.prepare_split(job)
+    assert [name for name in report.kept if name.startswith(("9-", "10-"))] == [
+        "9-1-0000",
+        "9-1-0004",
+        "9-1-0011",
+    ]
+    unknown = "with characters other than A-Z, apostrophe and space"
+    expected = [
+        ("10-1-0000", "without transcript"),
+        ("9-1-0001", "with an empty transcript"),
+        ("9-1-0002", unknown),
+        ("9-1-0003", unknown),
+        ("9-1-0005", "of more than 60 characters"),
+        ("9-1-0006", "of more than 58 targets"),
+        ("9-1-0007", "without transcript"),
+        ("9-1-0008", "without transcript"),
+        ("9-1-0009", "without audio"),
+        ("9-1-0010", "of more than 200 samples"),
+    ]
+    assert list(report.left_out) == expected
+    assert _rows(job.data_dir / "dev-clean_left_out.csv") == [
+        ["id", "reason"],
+        *map(list, expected),
+    ]
+    assert str(report) == (
+        "dev-clean: 7 utterances, 10 left out (1 of more than 200 samples; 1 of more than 58 "
+        "targets; 1 of more than 60 characters; 1 with an empty transcript; 2 with characters "
+        "other than A-Z, apostrophe and space; 1 without audio; 3 without transcript)"
+    )
+    assert not (job.data_dir / "dev-clean" / "9-1-0010_audio.npy").exists()
+
+
+def test_what_the_tokenizer_does_not_know_is_left_out(job: librispeech_prepare.Job) -> None:
+    model = speech_tokenizer.train(["THE DOG DID IT", "THE GOD DIED"], 12)
+    (job.data_dir / speech_tokenizer.FILE_NAME).write_bytes(model)
+    _chapter(job.tree, "dev-clean", 9, 1, ["THE DOG", "THE FOX"])
+    report = librispeech_prepare.prepare_split(dataclasses.replace(job, vocab_size=12))
+    assert report.kept == ("9-1-0000",)
+    assert ("9-1-0001", "with characters that the tokenizer does not know") in report.left_out
+
+
+def _noise_in(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-60:-10] = bytes(50)
+    path.write_bytes(content)
+
+
+def _without_length(path: Path) -> None:
+    """Takes the 36 bits out of STREAMINFO that say how many samples there are."""
+    content = bytearray(path.read_bytes())
+    content[21] &= 0xF0
+    content[22:26] = bytes(4)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "file", "message"),
+    [
+        (_without_length, "7-11-0001.flac", "does not say how many samples"),
+        (lambda path: path.write_bytes(b""), "7-11-0001.flac", "is no sound file"),
+        (lambda path: path.write_bytes(b"no flac"), "7-11-0001.flac", "is no sound file"),
+        (_noise_in, "7-11-0001.flac", "decoded"),
+        (lambda path: _flac(path, _samples(9, 0), rate=8000), "7-11-0001.flac", "has 8000 Hz"),
+        (
+            lambda path: _flac(path, _samples(18, 0).reshape(9, 2)),
+            "7-11-0001.flac",
+            "2 channels",
+        ),
+        (
+            lambda path: _flac(path, _samples(9, 0), subtype="PCM_24"),
+            "7-11-0001.flac",
+            "PCM_24; 16000 Hz, 1 channel, PCM_16 is expected",
+        ),
+        (lambda path: path.write_text("7-11-0000 A\n7-11-0000 B\n"), "7-11.trans.txt", "twice"),
+        (lambda path: path.write_text("7-11-0000 A\n\n"), "7-11.trans.txt", "line 2: '' is no id"),
+        (lambda path: path.write_text("../../x A\n"), "7-11.trans.txt", "is no id"),
+        (lambda path: path.write_bytes(b"7-11-0000 \xff\n"), "7-11.trans.txt", "cannot be read"),
+    ],
+)
+def test_damaged_files_stop_the_split_and_are_named(
+    job: librispeech_prepare.Job, damage: Callable[[Path], None], file: str, message: str
+) -> None:
+    damage(job.tree / "dev-clean/7/11" / file)
+    with pytest.raises(DataError) as caught:
+        librispeech_prepare.prepare_split(job)
+    assert str(job.tree / "dev-clean/7/11" / file) in str(caught.value)
+    assert message in str(caught.value)
+    assert str(caught.value).endswith("mend it")
+    assert not (job.data_dir / "dev-clean.csv").exists()
+
+
+def _stamps(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+
+
+def test_an_interrupted_split_goes_on(job: librispeech_prepare.Job) -> None:
+    bad = job.tree / "dev-clean/7/11/7-11-0001.flac"
+    whole = bad.read_bytes()
+    bad.write_bytes(b"not yet unpacked")
+    with pytest.raises(DataError):
+        librispeech_prepare.prepare_split(job)
+    before = _stamps(job.data_dir / "dev-clean")
+    assert len(before) == 6
+    bad.write_bytes(whole)
+    assert len(librispeech_prepare.prepare_split(job).kept) == 4
+    after = _stamps(job.data_dir / "dev-clean")
+    assert {name: after[name] for name in before} == before
+    assert len(after) == 8
+
+
+@pytest.mark.parametrize("file", ["20-3-0001_audio.npy", "20-3-0001_targets.npy"])
+@pytest.mark.parametrize("damage", ["cut", "removed", "of another utterance"])
+def test_what_is_not_whole_is_made_again(
+    job: librispeech_prepare.Job, file: str, damage: str
+) -> None:
+    librispeech_prepare.prepare_split(job)
+    folder = job.data_dir / "dev-clean"
+    path = folder / file
+    content, before = path.read_bytes(), _stamps(folder)
+    if damage == "cut":
+        path.write_bytes(content[:-1])
+    elif damage == "removed":
+        path.unlink()
+    else:
+        shutil.copy(folder / file.replace("0001", "0000"), path)
+    librispeech_prepare.prepare_split(job)
+    assert path.read_bytes() == content
+    after = _stamps(folder)
+    assert {name for name in before if after[name] != before[name]} == {file}
+
+
+def test_audio_in_algoperfs_int64_is_kept(job: librispeech_prepare.Job) -> None:
+    librispeech_prepare.prepare_split(job)
+    path = job.data_dir / "dev-clean/20-3-0000_audio.npy"
+    np.save(path, np.load(path).astype(np.int64))
+    librispeech_prepare.prepare_split(job)
+    assert np.load(path).dtype == np.int64
+
+
+def test_processes_give_the_same_files(job: librispeech_prepare.Job) -> None:
+    first = librispeech_prepare.prepare_split(job)
+    folder = job.data_dir / "dev-clean"
+    contents = {path.name: path.read_bytes() for path in folder.iterdir()}
+    shutil.rmtree(folder)
+    assert librispeech_prepare.prepare_split(job, num_workers=2) == first
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == contents
+    (job.tree / "dev-clean/20/3/20-3-0001.flac").write_bytes(b"no flac")
+    with pytest.raises(DataError, match=r"20-3-0001\.flac is no sound file"):
+        librispeech_prepare.prepare_split(job, num_workers=2)
+
+
+def test_a_split_of_another_size_is_refused(job: librispeech_prepare.Job) -> None:
+    with pytest.raises(DataError, match="dev-clean has 4 utterances; LibriSpeech has 2703"):
+        librispeech_prepare.prepare_split(job, expected=2703)
+    assert not (job.data_dir / "dev-clean.csv").exists()
+    librispeech_prepare.prepare_split(job, expected=4)
+
+
+def test_a_split_of_nothing_is_refused(job: librispeech_prepare.Job) -> None:
+    for path in job.tree.rglob("*.trans.txt"):
+        path.unlink()
+    with pytest.raises(DataError, match=r"no utterance can be kept.*4 without transcript"):
+        librispeech_prepare.prepare_split(job)
+
+
+# The module: all splits, at a small size.
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a whole LibriSpeech of two or four utterances a split."""
+    counts = {}
+    for number, split in enumerate(librispeech.NUM_UTTERANCES):
+        texts = [*TEXTS] if split.startswith("train") else [*TEXTS[:2]]
+        _chapter(tmp_path / "LibriSpeech", split, 100 + number, 1, texts)
+        counts[split] = len(texts)
+    shutil.rmtree(tmp_path / "LibriSpeech" / librispeech.OPTIONAL_SPLIT)
+    monkeypatch.setattr(librispeech, "NUM_UTTERANCES", counts)
+    monkeypatch.setattr(librispeech, "VOCAB_SIZE", VOCAB_SIZE)
+    monkeypatch.setattr(librispeech, "SIZES", {"train": 12, "validation": 4, "test": 2})
+    monkeypatch.setattr(librispeech, "_TOLERANCE", {"train": 1, "validation": 0, "test": 0})
+    return tmp_path
+
+
+@pytest.fixture
+def prepared(corpus: Path) -> Path:
+    librispeech.prepare(corpus / "data", corpus, num_workers=0)
+    return corpus / "data"
+
+
+def test_the_whole_way(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (corpus / "LibriSpeech/dev-other/104/1/104-1-0001.flac").unlink()
+    librispeech.SIZES["validation"] = 3
+    librispeech.prepare(corpus / "data", corpus / "LibriSpeech", num_workers=0)
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == "train-clean-100: 4 utterances, 0 left out"
+    assert told[4] == "dev-other: 1 utterances, 1 left out (1 without audio)"
+    assert len(told) == 6
+    assert librispeech.check(corpus / "data") == librispeech.check(corpus / "data", full=False)
+    assert librispeech.check(corpus / "data", full=True) == [
+        "tokenizer: 40 pieces",
+        "train-clean-100: 4 utterances, every utterance read, 0 left out",
+        "train-clean-360: 4 utterances, every utterance read, 0 left out",
+        "train-other-500: 4 utterances, every utterance read, 0 left out",
+        "train: 12 utterances in all",
+        "dev-clean: 2 utterances, every utterance read, 0 left out",
+        "dev-other: 1 utterances, every utterance read, 1 left out (1 without audio)",
+        "validation: 3 utterances in all",
+        "test-clean: 2 utterances, every utterance read, 0 left out",
+        "test: 2 utterances in all",
+    ]
+
+
+def test_the_optional_split_is_prepared_where_it_is(corpus: Path) -> None:
+    _chapter(corpus / "LibriSpeech", "test-other", 900, 1, list(TEXTS[:2]))
+    librispeech.prepare(corpus, num_workers=0)
+    assert librispeech.check(corpus)[-1] == "test-other: 2 utterances, 2 decoded, 0 left out"
+
+
+def test_a_tokenizer_that_is_there_is_used(corpus: Path) -> None:
+    (corpus / "data").mkdir()
+    model = speech_tokenizer.train(TEXTS[::-1], VOCAB_SIZE)
+    (corpus / "data" / speech_tokenizer.FILE_NAME).write_bytes(model)
+    librispeech.prepare(corpus / "data", corpus, num_workers=0)
+    assert (corpus / "data" / speech_tokenizer.FILE_NAME).read_bytes() == model
+
+
+def test_a_tokenizer_of_another_size_is_refused(corpus: Path) -> None:
+    (corpus / "data").mkdir()
+    model = speech_tokenizer.train(TEXTS, VOCAB_SIZE - 1)
+    (corpus / "data" / speech_tokenizer.FILE_NAME).write_bytes(model)
+    with pytest.raises(DataError, match=r"spm_model\.vocab has 39 pieces, unknown id 0"):
+        librispeech.prepare(corpus / "data", corpus, num_workers=0)
+
+
+def test_the_tokenizer_is_trained_on_train_clean_100_alone(corpus: Path, model: bytes) -> None:
+    librispeech.prepare(corpus / "data", corpus, num_workers=0)
+    assert (corpus / "data" / speech_tokenizer.FILE_NAME).read_bytes() == model
+
+
+def test_a_missing_split_is_named_before_anything_is_written(corpus: Path) -> None:
+    shutil.rmtree(corpus / "LibriSpeech/dev-other")
+    with pytest.raises(DataError, match="dev-other holds no <speaker>/<chapter> folders"):
+        librispeech.prepare(corpus / "data", corpus, num_workers=0)
+    assert not (corpus / "data").exists()
+
+
+def test_a_folder_without_librispeech_says_what_to_download(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"holds no LibriSpeech tree[\s\S]*openslr\.org/12"):
+        librispeech.prepare(tmp_path / "data", tmp_path)
+
+
+def test_algoperfs_int64_and_missing_lists_of_left_out_are_fine(prepared: Path) -> None:
+    for path in prepared.glob("*/*_audio.npy"):
+        np.save(path, np.load(path).astype(np.int64))
+    for path in prepared.glob("*_left_out.csv"):
+        path.unlink()
+    assert librispeech.check(prepared)[1] == "train-clean-100: 4 utterances, 4 decoded"
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("spm_model.vocab", "is no SentencePiece model"),
+        ("dev-other.csv", "lacks dev-other.csv of LibriSpeech as AlgoPerf prepares it"),
+        ("test-clean/105-1-0001_audio.npy", "105-1-0001_audio.npy is missing; test-clean.csv"),
+        ("test-clean/105-1-0001_targets.npy", "is missing; test-clean.csv lists it"),
+    ],
+)
+def test_check_names_what_is_missing(prepared: Path, file: str, message: str) -> None:
+    (prepared / file).unlink()
+    with pytest.raises(DataError) as caught:
+        librispeech.check(prepared)
+    assert message in str(caught.value)
+    assert "python -m workloads prepare librispeech_conformer --data_dir" in str(caught.value)
+    assert "--from DIR" in str(caught.value)
+
+
+def test_check_finds_another_tokenizer(prepared: Path) -> None:
+    model = speech_tokenizer.train(["SPHINX OF BLACK QUARTZ JUDGE MY VOW ITS", *TEXTS], VOCAB_SIZE)
+    (prepared / speech_tokenizer.FILE_NAME).write_bytes(model)
+    with pytest.raises(DataError, match="is not the one that made them"):
+        librispeech.check(prepared)
+
+
+def test_check_finds_targets_without_an_end(prepared: Path) -> None:
+    path = prepared / "test-clean/105-1-0000_targets.npy"
+    np.save(path, np.load(path)[:-1])
+    with pytest.raises(DataError, match=r"105-1-0000_targets\.npy goes up to .* and ends with"):
+        librispeech.check(prepared)
+
+
+def test_check_refuses_other_sizes_and_tells_a_slight_one(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(librispeech.SIZES, "train", 13)
+    assert "train: 12 utterances in all (AlgoPerf says 13)" in librispeech.check(prepared)
+    monkeypatch.setitem(librispeech.SIZES, "train", 14)
+    with pytest.raises(DataError, match="train-other-500 list 12 utterances; 14 are expected"):
+        librispeech.check(prepared)
+    monkeypatch.setitem(librispeech.SIZES, "train", 12)
+    monkeypatch.setitem(librispeech.SIZES, "validation", 5)
+    with pytest.raises(DataError, match="dev-clean and dev-other list 4 utterances; 5 are"):
+        librispeech.check(prepared)
+
+
+def test_check_points_below(tmp_path: Path) -> None:
+    (tmp_path / "librispeech").mkdir()
+    with pytest.raises(DataError, match=f"give --data_dir {tmp_path}/librispeech"):
+        librispeech.check(tmp_path)
+
+
+def test_sizes_are_what_algoperf_leaves_over() -> None:
+    """281,241 - 17,401, 5567 - 219 and 2620 - 148, as the module's docstring says."""
+    left = {
+        role: sum(librispeech.NUM_UTTERANCES[split] for split in splits) - librispeech.SIZES[role]
+        for role, splits in librispeech.SPLITS.items()
+    }
+    assert left == {"train": 17_401, "validation": 219, "test": 148}

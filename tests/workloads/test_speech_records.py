@@ -1,0 +1,182 @@
+"""Speech records: what AlgoPerf's files give, and that every damaged file is named."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workloads import example_queue, speech_records
+from workloads.errors import DataError
+
+REPAIR = "python -m workloads prepare it"
+
+
+def _write(data_dir: Path, split: str, name: str, audio: np.ndarray, targets: np.ndarray) -> None:
+    (data_dir / split).mkdir(exist_ok=True)
+    np.save(data_dir / split / f"{name}_audio.npy", audio)
+    np.save(data_dir / split / f"{name}_targets.npy", targets)
+
+
+def _list(data_dir: Path, split: str, *names: str) -> None:
+    rows = [f"{number},{name}\n" for number, name in enumerate(names)]
+    (data_dir / f"{split}.csv").write_text(",id\n" + "".join(rows))
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Two splits of two utterances and one, in AlgoPerf's types."""
+    ids = np.array([5, 7, 2], np.int32)
+    _write(tmp_path, "a", "1-1-0", np.array([1, -32768, 32767], np.int64), ids)
+    _write(tmp_path, "a", "1-1-1", np.array([4, 5], np.int64), ids[:2])
+    _write(tmp_path, "b", "2-1-0", np.array([6], np.int16), ids[2:])
+    _list(tmp_path, "a", "1-1-1", "1-1-0")
+    _list(tmp_path, "b", "2-1-0")
+    return tmp_path
+
+
+def _open(directory: Path, *splits: str) -> speech_records.SpeechSplit:
+    return speech_records.SpeechSplit(directory, splits or ("a", "b"), 4, 3, REPAIR)
+
+
+def test_records_come_in_the_order_of_the_lists_padded(directory: Path) -> None:
+    source = _open(directory)
+    assert len(source) == 3
+    records = [source[number] for number in range(3)]
+    assert [record["audio"].tolist() for record in records] == [
+        [4, 5, 0, 0],
+        [1, -32768, 32767, 0],
+        [6, 0, 0, 0],
+    ]
+    assert [record["audio_length"] for record in records] == [2, 3, 1]
+    assert [record["targets"].tolist() for record in records] == [[5, 7, 0], [5, 7, 2], [2, 0, 0]]
+    assert [record["targets_length"] for record in records] == [2, 3, 1]
+    for record in records:
+        assert record["audio"].dtype == np.int16
+        assert {record[name].dtype for name in record if name != "audio"} == {np.dtype("int32")}
+    with pytest.raises(IndexError):
+        source[3]
+
+
+def test_splits_go_one_after_the_other(directory: Path) -> None:
+    assert [name for _, name in _open(directory, "b", "a").ids] == ["2-1-0", "1-1-1", "1-1-0"]
+    assert str(_open(directory)) == f"{directory}: a + b"
+
+
+AUDIO, TARGETS = "a/1-1-0_audio.npy", "a/1-1-0_targets.npy"
+
+
+def _save(file: str, array: np.ndarray) -> Callable[[Path], None]:
+    return lambda directory: np.save(directory / file, array, allow_pickle=True)
+
+
+def _cut(file: str) -> Callable[[Path], None]:
+    return lambda directory: (directory / file).write_bytes((directory / file).read_bytes()[:-2])
+
+
+@pytest.mark.parametrize(
+    ("damage", "file", "message"),
+    [
+        (_save(AUDIO, np.zeros(3, np.float32)), AUDIO, "holds float32 [3]; a list of integers"),
+        (_save(AUDIO, np.zeros((3, 1), np.int16)), AUDIO, "holds int16 [3, 1]"),
+        (_save(AUDIO, np.array([None])), AUDIO, "cannot be read"),
+        (_save(AUDIO, np.array([0, 32768])), AUDIO, "go from 0 to 32768; 16-bit"),
+        (_save(AUDIO, np.array([-32769, 0])), AUDIO, "go from -32769 to 0"),
+        (_save(AUDIO, np.zeros(5, np.int16)), AUDIO, "holds 5 samples; 1 to 4 are allowed"),
+        (_save(AUDIO, np.zeros(0, np.int16)), AUDIO, "holds 0 samples"),
+        (_save(TARGETS, np.ones(4, np.int32)), TARGETS, "holds 4 target ids; 1 to 3 are allowed"),
+        (_save(TARGETS, np.array([3, 0, 2])), TARGETS, "holds the id 0; targets are 1 or more"),
+        (_save(TARGETS, np.array([3.0])), TARGETS, "holds float64 [1]"),
+        (_cut(AUDIO), AUDIO, "cannot be read"),
+        (_cut(TARGETS), TARGETS, "cannot be read"),
+        (lambda directory: (directory / AUDIO).unlink(), AUDIO, "No such file"),
+        (lambda directory: (directory / TARGETS).write_bytes(b""), TARGETS, "cannot be read"),
+    ],
+)
+def test_a_damaged_utterance_is_named(
+    directory: Path, damage: Callable[[Path], None], file: str, message: str
+) -> None:
+    damage(directory)
+    source = _open(directory)
+    with pytest.raises(DataError) as caught:
+        source[1]
+    assert str(caught.value).startswith(str(directory / file))
+    assert message in str(caught.value)
+    assert str(caught.value).endswith(REPAIR)
+    assert source[0]["audio_length"] == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("id\n1-1-0\n", "the header is 'id'; ',id' is expected"),
+        ("", "the header is ''"),
+        (",id\n", "lists 0 utterances"),
+        (",id\n0,1-1-0\n1,1-1-0\n", "lists 2 utterances, 1 different ones"),
+        (",id\n0,1-1-0\n1\n", "line 3"),
+        (",id\n0,\n", "line 2"),
+        (",id\n0,../1-1-0\n", "line 2"),
+    ],
+)
+def test_a_damaged_list_is_named(directory: Path, content: str, message: str) -> None:
+    (directory / "a.csv").write_text(content)
+    with pytest.raises(DataError, match=r"a\.csv") as caught:
+        _open(directory)
+    assert message in str(caught.value)
+
+
+def test_a_missing_list_is_named(directory: Path) -> None:
+    with pytest.raises(DataError, match=r"c\.csv cannot be read"):
+        _open(directory, "a", "c")
+
+
+@settings(max_examples=30)
+@given(
+    audio=st.lists(st.integers(-(2**15), 2**15 - 1), min_size=1, max_size=20),
+    targets=st.lists(st.integers(1, 1023), min_size=1, max_size=6),
+    kind=st.sampled_from(["int16", "int32", "int64"]),
+)
+def test_what_was_saved_is_read(
+    tmp_path_factory: pytest.TempPathFactory, audio: list[int], targets: list[int], kind: str
+) -> None:
+    directory = tmp_path_factory.mktemp("records")
+    _write(directory, "a", "1-2-3", np.array(audio, kind), np.array(targets, np.int32))
+    _list(directory, "a", "1-2-3")
+    record = speech_records.SpeechSplit(directory, ("a",), 20, 6, REPAIR)[0]
+    assert record["audio"][: record["audio_length"]].tolist() == audio
+    assert record["targets"][: record["targets_length"]].tolist() == targets
+    assert not record["audio"][len(audio) :].any()
+    assert not record["targets"][len(targets) :].any()
+
+
+def test_the_cache_gives_the_same_records_without_the_files(directory: Path) -> None:
+    source = _open(directory)
+    expected = [source[number] for number in range(3)]
+    cache = speech_records.CachedSpeech(source)
+    for path in directory.glob("a/*.npy"):
+        path.unlink()
+    assert len(cache) == 3
+    for number, record in enumerate(expected):
+        assert {name: np.array(value).tolist() for name, value in cache[number].items()} == {
+            name: np.array(value).tolist() for name, value in record.items()
+        }
+    assert str(cache) == f"{source} (in memory)"
+
+
+def test_the_cache_has_a_limit(directory: Path) -> None:
+    # A record takes 4 samples of 2 bytes and 3 ids of 4: 20 bytes.
+    speech_records.CachedSpeech(_open(directory), max_bytes=60)
+    with pytest.raises(ValueError, match="the first 3 of 3 utterances need 60 bytes.* 59 are"):
+        speech_records.CachedSpeech(_open(directory), max_bytes=59)
+
+
+def test_batches_of_a_queue(directory: Path) -> None:
+    with example_queue.eval_batches(
+        _open(directory), batch_size=2, transform=lambda record, generator: record, num_threads=0
+    ) as stream:
+        first, second = list(stream)
+    assert first["audio"].shape == (2, 4)
+    assert second["audio_length"].tolist() == [1, 0]
+    assert second["weights"].tolist() == [1, 0]

@@ -1,0 +1,375 @@
+"""Embedded speech: the same everywhere, voices and texts disjoint, never over other speech."""
+
+import dataclasses
+import fcntl
+import json
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import soundfile
+
+from workloads import (
+    espeak,
+    speech_corpus,
+    speech_corpus_writer,
+    speech_tokenizer,
+    speech_voices,
+    spoken_digits,
+    spoken_sentences,
+    spoken_tree,
+)
+from workloads.errors import DataError
+
+CORPORA = [spoken_digits, spoken_sentences]
+ROLES = ["train", "validation", "test"]
+SMALL = dataclasses.replace(
+    spoken_digits.CORPUS,
+    texts=lambda role: spoken_digits.texts(role)[: {"train": 40}.get(role, 6)],
+    sizes={"train": 40, "validation": 6, "test": 6},
+    vocab_size=24,
+    max_targets=30,
+)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return speech_corpus_writer.prepare(SMALL, tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture
+def own(small: Path, tmp_path: Path) -> Path:
+    """A copy that a test may damage."""
+    return Path(shutil.copytree(small, tmp_path / "own"))
+
+
+def _files(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file() and path.name != ".prepare.lock"
+    }
+
+
+# What is said, and by whom.
+
+
+@pytest.mark.parametrize("module", CORPORA)
+def test_no_text_has_two_roles(module: ModuleType) -> None:
+    texts = {role: module.texts(role) for role in ROLES}
+    assert {role: len(said) for role, said in texts.items()} == module.SIZES
+    for one, other in (("train", "validation"), ("train", "test"), ("validation", "test")):
+        assert not set(texts[one]) & set(texts[other])
+
+
+def test_digit_strings_are_of_two_to_four_words() -> None:
+    lengths = {role: [len(text.split()) for text in spoken_digits.texts(role)] for role in ROLES}
+    assert {role: [each.count(n) for n in (2, 3, 4)] for role, each in lengths.items()} == {
+        "train": [160, 720, 720],
+        "validation": [20, 90, 90],
+        "test": [20, 90, 90],
+    }
+    every = {text for role in ROLES for text in spoken_digits.strings(role, 2)}
+    assert len(every) == 100
+    assert {word for text in spoken_digits.texts("train") for word in text.split()} == set(
+        spoken_digits.WORDS
+    )
+
+
+def test_sentences_follow_the_grammar() -> None:
+    said = [text for role in ROLES for text in spoken_sentences.texts(role)]
+    assert len(set(said)) == len(said)
+    for place, words in enumerate(spoken_sentences.GRAMMAR):
+        assert len(set(words)) == 9
+        assert {text.split()[place] for text in said} == set(words)
+
+
+def test_no_timbre_has_two_roles() -> None:
+    variants = [set(speech_voices.VARIANTS[role]) for role in ROLES]
+    assert [len(each) for each in variants] == [41, 10, 10]
+    assert len(set.union(*variants)) == 61
+    assert not espeak.CLOCK_SEEDED & set.union(*variants)
+    assert len(set(speech_voices.speaker_ids().values())) == 61 * 7
+
+
+# espeak-ng.
+
+
+def _utterances(count: int) -> list[espeak.Utterance]:
+    """Every timbre of every role with changing accents."""
+    voices = [voice for role in ROLES for voice in speech_voices.voices(role)][::5]
+    return [
+        espeak.Utterance("three seven", voices[number % len(voices)], 200 + number, 50)
+        for number in range(count)
+    ]
+
+
+def test_two_processes_say_the_same() -> None:
+    first, second = espeak.speak(_utterances(90)), espeak.speak(_utterances(90))
+    assert len(first) == 90
+    for one, other in zip(first, second, strict=True):
+        assert one.dtype == np.int16
+        assert (one == other).all()
+    # A third of a second to a second, and not silence.
+    assert all(5000 < len(one) < 16_000 and np.abs(one).max() > 2000 for one in first)
+
+
+def test_a_faster_rate_is_shorter() -> None:
+    slow, fast = espeak.speak([espeak.Utterance("one two", "en-us+m1", r) for r in (160, 320)])
+    assert 1.6 < len(slow) / len(fast) < 2.4
+
+
+@pytest.mark.parametrize("voice", ["en-us+f2", "en-029+whisper"])
+def test_voices_with_the_clocks_noise_are_refused(voice: str) -> None:
+    with pytest.raises(ValueError, match="noise seeded by the clock"):
+        espeak.Utterance("one", voice)
+
+
+@pytest.mark.parametrize("voice", ["xx+m1", "en-us+nobody"])
+def test_an_unknown_voice_is_refused(voice: str) -> None:
+    with pytest.raises(ValueError, match="espeak-ng has no voice"):
+        espeak.speak([espeak.Utterance("one", voice)])
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"text": ""}, {"rate": 79}, {"rate": 451}, {"pitch": -1}, {"pitch": 100}]
+)
+def test_what_espeak_cannot_do_is_refused(arguments: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="a rate of 80 to 450 and a pitch of 0 to 99"):
+        espeak.Utterance(**{"text": "one", "voice": "en-us+m1", **arguments})
+
+
+def test_resampling_keeps_tones_below_8_khz_and_removes_others() -> None:
+    time = np.arange(22_050) / 22_050
+    inner = slice(200, -200)
+    for hertz, gain in ((0, 1), (440, 1), (5000, 1), (9500, 0)):
+        tone = np.rint(10_000 * np.cos(2 * np.pi * hertz * time)).astype(np.int16)
+        expected = gain * 10_000 * np.cos(2 * np.pi * hertz * np.arange(16_000) / 16_000)
+        resampled = espeak.resample(tone)
+        assert resampled.dtype == np.int16
+        assert len(resampled) == 16_000
+        # The Kaiser window's ripple is 0.3 %, its stop band 50 dB down.
+        assert np.abs(resampled - expected)[inner].max() < 60
+
+
+def test_resampling_clips() -> None:
+    loud = np.repeat(np.array([-(2**15), 2**15 - 1] * 20, np.int16), 50)
+    resampled = espeak.resample(loud)
+    assert (resampled.min(), resampled.max()) == (-(2**15), 2**15 - 1)
+
+
+def test_noise_lies_10_to_30_db_below_the_speech() -> None:
+    speech = np.rint(8000 * np.sin(np.arange(16_000) / 9)).astype(np.int16)
+    ratios, leads = [], []
+    for seed in range(60):
+        noisy = spoken_tree.with_noise(speech, np.random.RandomState(seed)).astype(float)
+        leads.append(len(noisy) - len(speech))
+        noise = noisy[leads[-1] :] - speech
+        ratios.append(20 * np.log10(np.std(speech) / np.std(noise)))
+    assert 9.8 < min(ratios) < 12
+    assert 28 < max(ratios) < 30.2
+    assert 0 <= min(leads) < 200
+    assert 1400 < max(leads) <= 1600
+
+
+# Preparation.
+
+
+def test_both_layouts_are_there(small: Path) -> None:
+    names = set(_files(small))
+    assert {
+        "reference.json",
+        "spm_model.vocab",
+        "LibriSpeech/SPEAKERS.TXT",
+        "train-clean-100.csv",
+        "dev-clean_left_out.csv",
+    } <= names
+    flac = [name for name in names if name.endswith(".flac")]
+    assert len(flac) == 52
+    for name in flac:
+        _, split, speaker, chapter, file = name.split("/")
+        assert file.startswith(f"{speaker}-{chapter}-")
+        assert f"LibriSpeech/{split}/{speaker}/{chapter}/{speaker}-{chapter}.trans.txt" in names
+        stem = f"{split}/{file.removesuffix('.flac')}"
+        samples, rate = soundfile.read(small / name, dtype="int16")
+        assert rate == 16_000
+        assert (np.load(small / f"{stem}_audio.npy") == samples).all()
+        assert f"{stem}_targets.npy" in names
+    assert not [name for name in names if "making" in name]
+
+
+def test_transcripts_are_what_was_said(small: Path) -> None:
+    tokenizer = speech_tokenizer.load(small, SMALL.vocab_size, "")
+    for role in ROLES:
+        source = speech_corpus.open_split(SMALL, small, role)
+        texts = [
+            speech_tokenizer.decode(tokenizer, source[i]["targets"]) for i in range(len(source))
+        ]
+        assert sorted(texts) == sorted(SMALL.texts(role))
+
+
+def test_speakers_have_the_voices_of_their_role(small: Path) -> None:
+    lines = (small / "LibriSpeech/SPEAKERS.TXT").read_text().splitlines()
+    assert lines[0] == f"; {SMALL.note}"
+    numbers = speech_voices.speaker_ids()
+    for line in lines[2:]:
+        number, split, voice = line.split(" | ")
+        (role,) = [role for role in ROLES if speech_corpus.SPLITS[role] == (split,)]
+        assert voice in speech_voices.voices(role)
+        assert numbers[voice] == int(number)
+
+
+def test_preparing_elsewhere_gives_the_same_bytes(small: Path, tmp_path: Path) -> None:
+    assert _files(speech_corpus_writer.prepare(SMALL, tmp_path / "new" / "place")) == _files(small)
+
+
+def test_preparing_again_changes_nothing(own: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in own.rglob("*")}
+    speech_corpus_writer.prepare(SMALL, own)
+    assert {path: path.stat().st_mtime_ns for path in own.rglob("*")} == before
+
+
+def test_two_preparations_at_once_wait_for_each_other(small: Path, tmp_path: Path) -> None:
+    with (tmp_path / ".prepare.lock").open("w") as lock, ThreadPoolExecutor(1) as pool:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        waiting = pool.submit(speech_corpus_writer.prepare, SMALL, tmp_path)
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=0.5)
+        shutil.copytree(small, tmp_path, dirs_exist_ok=True)  # the other one ends
+        before = (tmp_path / "reference.json").stat().st_mtime_ns
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        waiting.result(timeout=60)
+    assert (tmp_path / "reference.json").stat().st_mtime_ns == before
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def _some(directory: Path, pattern: str) -> Path:
+    return sorted(directory.glob(pattern))[-1]
+
+
+def test_damage_is_found_and_mended(own: Path, small: Path) -> None:
+    for damage, pattern, message in (
+        (_flip, "test-clean/*_audio.npy", "but reference.json says"),
+        (_flip, "dev-clean/*_targets.npy", ""),
+        (Path.unlink, "train-clean-100/*_audio.npy", "_audio.npy cannot be read"),
+        (Path.unlink, "reference.json", "reference.json cannot be read"),
+        (Path.unlink, "spm_model.vocab", "spm_model.vocab is no SentencePiece model"),
+        (Path.unlink, "dev-clean.csv", "dev-clean.csv cannot be read"),
+    ):
+        path = _some(own, pattern)
+        whole = path.read_bytes()
+        damage(path)
+        with pytest.raises(DataError, match=r"python -m workloads prepare spoken_digits") as caught:
+            speech_corpus.check(SMALL, own)
+        assert message in str(caught.value)
+        path.write_bytes(whole)
+    _flip(_some(own, "test-clean/*_audio.npy"))
+    (own / ".making-killed").mkdir()
+    speech_corpus_writer.prepare(SMALL, own)
+    assert _files(own) == _files(small)
+
+
+def test_a_shorter_list_is_found(own: Path) -> None:
+    path = own / "test-clean.csv"
+    path.write_text("\n".join(path.read_text().splitlines()[:-1]) + "\n")
+    with pytest.raises(DataError, match="has 5 utterances; 6 are expected"):
+        speech_corpus.check(SMALL, own)
+
+
+def test_other_speech_is_never_replaced(own: Path, tmp_path: Path) -> None:
+    other = dataclasses.replace(SMALL, note="Other speech.", vocab_size=23)
+    before = _files(own)
+    with pytest.raises(DataError, match="holds LibriSpeech that is not of .*it is not replaced"):
+        speech_corpus_writer.prepare(other, own)
+    assert _files(own) == before
+    (tmp_path / "train-clean-100.csv").write_text(",id\n")
+    with pytest.raises(DataError, match=r"holds train-clean-100\.csv that is not of"):
+        speech_corpus_writer.prepare(SMALL, tmp_path)
+
+
+def test_a_directory_that_cannot_be_written_is_read(own: Path) -> None:
+    (own / ".prepare.lock").unlink()
+    (own / ".prepare.lock").mkdir()  # opening it for writing would now fail
+    assert speech_corpus_writer.prepare(SMALL, own) == own
+
+
+def test_a_failed_preparation_leaves_nothing_behind(tmp_path: Path) -> None:
+    short = dataclasses.replace(SMALL, max_audio=9000)
+    with pytest.raises(DataError, match=r"left out \(.* of more than 9000 samples\)"):
+        speech_corpus_writer.prepare(short, tmp_path)
+    assert _files(tmp_path) == {}
+
+
+def test_check_compares_with_the_published_hash(small: Path) -> None:
+    digest = json.loads((small / "reference.json").read_text())["sha256"]
+    version = espeak.version()
+    same = dataclasses.replace(SMALL, content_sha256=digest, espeak_version=version)
+    assert speech_corpus.check(same, small)[-2:] == [
+        f"SHA-256 of audio, targets and pieces: {digest}",
+        f"made by espeak-ng {version}, the same audio as the author's",
+    ]
+    other = dataclasses.replace(same, content_sha256="0" * 64)
+    assert speech_corpus.check(other, small)[-1].startswith(f"note: espeak-ng {version} gave 0000")
+    older = dataclasses.replace(same, espeak_version="1.51")
+    assert speech_corpus.check(older, small)[-1].endswith(
+        "figures of this repository are from 1.51"
+    )
+
+
+def test_reference_rows() -> None:
+    texts = {
+        "train": ["ONE TWO", "ONE TWO", "SIX SIX SIX"],
+        "validation": ["ONE SIX TWO", "NINE"],
+        "test": ["ONE TWO"],
+    }
+    empty, constant = speech_corpus_writer.reference_rows(texts)
+    assert empty == {
+        "name": "empty transcript",
+        "train/wer": 1.0,
+        "validation/wer": 1.0,
+        "test/wer": 1.0,
+    }
+    # Three substitutions... of "six six six": two substituted, one deleted, of 7 words; then one
+    # deletion, and one substitution with one insertion, of 4 words.
+    assert constant == {
+        "name": "always 'one two'",
+        "train/wer": pytest.approx(3 / 7),
+        "validation/wer": pytest.approx(3 / 4),
+        "test/wer": 0.0,
+    }
+
+
+def test_the_digits_are_those_of_the_repository(tmp_path: Path) -> None:
+    """The whole preparation: every utterance is kept, and can be learned."""
+    spoken_digits.prepare(tmp_path)
+    lines = spoken_digits.check(tmp_path)
+    assert [line.rsplit(" ", 2)[1] for line in lines[:3]] == ["1600", "200", "200"]
+    assert lines[-1].startswith(("made by espeak-ng", "note: espeak-ng"))
+    for role in ROLES:
+        source = speech_corpus.open_split(spoken_digits.CORPUS, tmp_path, role)
+        for number in range(len(source)):
+            record = source[number]
+            ids = record["targets"][: record["targets_length"]]
+            repeats = int((ids[1:] == ids[:-1]).sum())
+            # CTC needs a frame per target and one between equal ones; a frame is 40 ms.
+            assert record["audio_length"] // 640 >= len(ids) + repeats
+    always = spoken_digits.read_reference(tmp_path)["rows"][1]
+    assert 0.85 < always["test/wer"] < 0.95
+
+
+def test_the_data_modules_do_not_load_jax() -> None:
+    code = (
+        "import sys; from workloads import librispeech, spoken_digits, spoken_sentences; "
+        "sys.exit('jax' in sys.modules or 'scipy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
