@@ -65,7 +65,8 @@ def eight_devices():
         f"import sys, json; sys.path.insert(0, {str(here.parent)!r}); import test_sharded_lm as t;"
         "print('RESULT', json.dumps([t._train(mesh) for mesh in ((2, 2, 2), (1, 4, 2))]))"
     )
-    flags = "--xla_force_host_platform_device_count=8"
+    # LLVM's passes take most of the compilation, and are not what is tested.
+    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
     environment = {
         **os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": str(here.parents[2])
     }  # fmt: skip
@@ -126,7 +127,7 @@ def test_memory_of_the_large_models():
     # 32 residuals of 4 sequences of 1024 tokens, width 2048, 2 bytes, and one block's inside.
     block = 4096 * (2 * (8 * 2048 + 8 * 4096 + 4 * 8192) + 12 * 8 * 1024)
     assert parts["activations"] == 32 * 4096 * 2048 * 2 + block
-    assert parts["logits"] == 12 * 4096 * 32_000
+    assert parts["logits"] == 8 * 4096 * 32_000
     kept = memory.per_device(
         "c4_lm_2b", Options("bfloat16", mesh=(1, 256, 1)), batch_size=1024, devices=256
     )

@@ -1,0 +1,135 @@
+"""Masked language modelling: what is masked, when the same, and what is counted."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from workloads import masking, registry, tokenizer
+from workloads.bert_workload import BertWorkload
+from workloads.options import Options
+from workloads.table_workload import Sizes
+from workloads.transformer_sizes import TransformerSize
+
+TINY = TransformerSize(1, 8, 16, 2, 4, vocabulary=1024, context=60)
+
+
+@pytest.fixture(scope="module")
+def workload():
+    return BertWorkload("pydoc_bert", None, Options(), TINY, Sizes(8, 8, 8, 8, 4))
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    """400 sequences of 60 tokens, a sixth of them special."""
+    ids = np.random.default_rng(0).integers(4, 1024, (400, 60)).astype(np.int32)
+    ids[:, ::6] = np.arange(10) % 4
+    return ids
+
+
+@pytest.fixture(scope="module")
+def batch(workload, tokens):
+    return jax.tree.map(np.asarray, workload._train_batch(tokens, jax.random.key(0), 0))
+
+
+def test_proportions(tokens, batch):
+    """15 % of 50 ordinary tokens, 7 or 8 a sequence; of those 80 % masked, 10 % random, 10 % left.
+
+    Bounds are 4 standard deviations of a proportion over 3000 places.
+    """
+    chosen = batch["weights"].sum(-1)
+    assert set(chosen) == {7.0, 8.0}
+    assert chosen.mean() == pytest.approx(7.5, abs=0.1)
+    weights = batch["weights"].astype(bool)
+    shown = np.take_along_axis(batch["inputs"], batch["positions"], 1)[weights]
+    was = batch["targets"][weights]
+    masked, left = shown == masking.MASK, shown == was
+    assert masked.mean() == pytest.approx(0.8, abs=0.03)
+    assert left.mean() == pytest.approx(0.1, abs=0.022)
+    random = shown[~masked & ~left]
+    assert len(random) / len(shown) == pytest.approx(0.1, abs=0.022)
+    assert random.min() >= masking.FIRST_ORDINARY
+    assert random.max() < 1024
+    assert len(np.unique(random)) > 200
+
+
+def test_nothing_else_changes(tokens, batch):
+    np.testing.assert_array_equal(
+        np.take_along_axis(tokens, batch["positions"], 1), batch["targets"]
+    )
+    assert (np.diff(batch["positions"]) > 0).all()
+    touched = np.zeros_like(tokens, bool)
+    np.put_along_axis(touched, batch["positions"], batch["weights"].astype(bool), 1)
+    np.testing.assert_array_equal(batch["inputs"][~touched], tokens[~touched])
+    assert (tokens[touched] >= masking.FIRST_ORDINARY).all()
+    # Places are spread evenly: each ordinary one is chosen in 15 % of 400 sequences.
+    rates = touched.mean(0)[np.arange(60) % 6 != 0]
+    assert rates == pytest.approx(np.full(50, 0.15), abs=0.09)
+
+
+def test_sequences_of_special_ids_count_nothing():
+    specials = jnp.asarray(np.arange(120).reshape(2, 60) % 4)
+    result = masking.masked(specials, jax.random.split(jax.random.key(0), 2), 1024)
+    assert result["weights"].sum() == 0
+    np.testing.assert_array_equal(result["inputs"], specials)
+
+
+def test_special_ids_are_the_tokenizers():
+    assert tokenizer.SPECIAL_IDS["mask"] == masking.MASK
+    assert max(tokenizer.SPECIAL_IDS.values()) == masking.FIRST_ORDINARY - 1
+
+
+def test_training_masks_are_a_function_of_seed_and_step(workload, tokens, batch):
+    def inputs(seed, step):
+        return np.asarray(workload._train_batch(tokens, jax.random.key(seed), step)["inputs"])
+
+    np.testing.assert_array_equal(inputs(0, 0), batch["inputs"])
+    assert (inputs(0, 1) != inputs(0, 0)).mean() > 0.1
+    assert (inputs(1, 0) != inputs(0, 0)).mean() > 0.1
+
+
+def test_evaluation_masks_belong_to_the_record(workload, tokens):
+    """However records are cut into batches; and not those of any training step."""
+    ones = np.ones(8, np.float32)
+    whole = workload._eval_batch(tokens[:8], ones, 0)
+    parts = [workload._eval_batch(tokens[i : i + 4], ones[:4], i) for i in (0, 4)]
+    for name, leaf in whole.items():
+        np.testing.assert_array_equal(leaf, np.concatenate([part[name] for part in parts]))
+    train = workload._train_batch(tokens[:8], jax.random.key(0), 0)
+    assert (train["inputs"] != whole["inputs"]).any()
+    filled = workload._eval_batch(tokens[:8], np.repeat([1.0, 0.0], 4).astype(np.float32), 0)
+    assert float(filled["weights"][4:].sum()) == 0
+    np.testing.assert_array_equal(filled["weights"][:4], whole["weights"][:4])
+
+
+def test_metrics_by_hand(workload):
+    """Three places count; two of them are right, and one beyond the weights would be."""
+    logits = jnp.log(jnp.asarray([[[3.0, 1.0], [1.0, 3.0]], [[1.0, 1.0 / 3], [3.0, 1.0]]]))
+    targets = jnp.asarray([[0, 1], [1, 0]])
+    sums = workload._sums(targets, logits, jnp.asarray([[1.0, 1.0], [1.0, 0.0]]))
+    metrics = workload._metrics({name: float(value) for name, value in sums.items()})
+    assert metrics["accuracy"] == pytest.approx(2 / 3)
+    assert metrics["loss"] == pytest.approx((2 * np.log(4 / 3) + np.log(4)) / 3, rel=1e-6)
+
+
+def test_logits_are_of_the_masked_places_and_see_both_sides(workload, tokens):
+    params, _ = workload.init_model_fn(jax.random.key(0))
+    batch = workload.example_batch(2)
+    assert batch["positions"].shape == batch["targets"].shape == (2, masking.places(60))
+
+    @jax.jit
+    def logits(inputs):
+        given = {**batch, "inputs": inputs}
+        return workload.model_fn(params, given, None, None, jax.random.key(0), False)[0]
+
+    before = logits(batch["inputs"])
+    assert before.shape == (2, 9, 1024)
+    after = logits(batch["inputs"].at[:, 59].add(-1))
+    assert (np.abs(before - after).max(-1) > 1e-7).all()
+
+
+def test_names():
+    full = registry.make("wikipedia_bert_2b")
+    assert full.target_metric_name == "accuracy"
+    assert full.has_reached_test_target({"test/accuracy": 0.79})
+    assert not full.has_reached_test_target({"test/accuracy": 0.78})

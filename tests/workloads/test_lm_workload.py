@@ -1,0 +1,160 @@
+"""The language model as a workload: batches, loss, metrics, and what it refuses."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from workloads import registry, spec, text_sources, token_records, token_shards, tokenizer
+from workloads.errors import DataError
+from workloads.lm_workload import END_OF_DOCUMENT, LMWorkload
+from workloads.options import Options
+from workloads.table_workload import Sizes
+from workloads.transformer_sizes import TransformerSize
+
+TINY = TransformerSize(1, 8, 16, 2, 4, vocabulary=32, context=8)
+RECORDS = {"train": 50, "validation": 14, "test": 9}
+
+
+@pytest.fixture(scope="session")
+def tokens_dir(tmp_path_factory):
+    """Random token records in the prepared form: 8 tokens out of 32 in each."""
+    folder = tmp_path_factory.mktemp("tokens")
+    (folder / token_records.TOKENIZER_FILE).write_bytes(b"none is needed to read records")
+    generator = np.random.default_rng(0)
+    splits = {}
+    for split, count in RECORDS.items():
+        path = folder / token_shards.file_name(split, 0, 1)
+        rows = generator.integers(4, 32, (count, 8)).astype(token_shards.DTYPE)
+        with token_shards.writing(path, 8) as writer:
+            writer.write(rows)
+        counts = token_records.packing.Counts(records=count, tokens=count * 8)
+        shard = token_records.WrittenShard(path.name, counts, token_shards.sha256(path))
+        splits[split] = [shard]
+    token_records.write_info(folder, length=8, vocab_size=32, splits=splits, source={})
+    return str(folder)
+
+
+def _workload(size=TINY):
+    return LMWorkload("pydoc_lm", None, Options(), size, Sizes(50, 6, 14, 9, 4))
+
+
+@pytest.fixture(scope="module")
+def workload():
+    return _workload()
+
+
+def test_batches_are_shifted_and_a_function_of_seed_and_step(workload, tokens_dir):
+    queue = workload._build_input_queue(3, "train", tokens_dir, 4)
+    batches = [next(queue) for _ in range(15)]
+    assert set(batches[0]) == {"inputs", "targets"}
+    for batch in batches:
+        assert batch["inputs"].dtype == batch["targets"].dtype == jnp.int32
+        assert (batch["inputs"][:, 0] == END_OF_DOCUMENT).all()
+        np.testing.assert_array_equal(batch["inputs"][:, 1:], batch["targets"][:, :-1])
+    # 50 records a pass: each once before any comes again.
+    rows = np.concatenate([batch["targets"] for batch in batches])[:50]
+    assert len(np.unique(rows, axis=0)) == 50
+    later = workload._build_input_queue(3, "train", tokens_dir, 4, start_step=14)
+    np.testing.assert_array_equal(next(later)["targets"], batches[14]["targets"])
+    other = workload._build_input_queue(4, "train", tokens_dir, 4)
+    assert (next(other)["targets"] != batches[0]["targets"]).any()
+
+
+def test_special_ids_are_the_tokenizers():
+    assert tokenizer.SPECIAL_IDS["eos"] == END_OF_DOCUMENT
+
+
+def test_loss_by_hand(workload):
+    """Two tokens of three words: ln 2 at odds 2:1:1, and ln 4 for one of the others."""
+    logits = jnp.log(jnp.asarray([[[2.0, 1.0, 1.0], [2.0, 1.0, 1.0]]]))
+    labels = jnp.asarray([[0, 2]])
+    losses = workload.loss_fn(labels, logits)
+    assert float(losses["summed"]) == pytest.approx(np.log(2) + np.log(4), rel=1e-6)
+    assert float(losses["n_valid_examples"]) == 2
+    first = workload.loss_fn(labels, logits, jnp.asarray([[1.0, 0.0]]))
+    assert float(first["summed"]) == pytest.approx(np.log(2), rel=1e-6)
+    assert float(first["n_valid_examples"]) == 1
+    two = workload.loss_fn(
+        jnp.tile(labels, (2, 1)), jnp.tile(logits, (2, 1, 1)), jnp.asarray([0.0, 1.0])
+    )
+    np.testing.assert_allclose(two["per_example"], [0.0, np.log(8)], rtol=1e-6)
+    assert float(two["n_valid_examples"]) == 2
+
+
+def test_label_smoothing_is_optaxs(workload):
+    generator = np.random.default_rng(0)
+    logits = jnp.asarray(generator.normal(size=(2, 3, 5)), jnp.float32)
+    labels = jnp.asarray(generator.integers(0, 5, (2, 3)))
+    expected = optax.softmax_cross_entropy(
+        logits, optax.smooth_labels(jax.nn.one_hot(labels, 5), 0.2)
+    )
+    got = workload.loss_fn(labels, logits, None, jnp.float32(0.2))
+    np.testing.assert_allclose(got["per_example"], expected.sum(-1), rtol=1e-5)
+
+
+def test_evaluations_count_every_token_once(workload, tokens_dir):
+    """14 records by 4 (the last batch filled up) give the mean over all 112 tokens."""
+    params, state = workload.init_model_fn(jax.random.key(0))
+    metrics = workload.eval_model(4, params, state, jax.random.key(0), tokens_dir)
+    assert metrics["validation/num_examples"] == 14
+    source = text_sources.records(tokens_dir, "validation", TINY, "")
+    rows = np.stack([source[i]["tokens"] for i in range(14)]).astype(np.int32)
+    inputs = np.concatenate([np.ones((14, 1), np.int32), rows[:, :-1]], axis=1)
+    logits, _ = workload.model_fn(
+        params, {"inputs": inputs}, None, spec.ForwardPassMode.EVAL, jax.random.key(0), False
+    )
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, rows)
+    assert metrics["validation/loss"] == pytest.approx(float(losses.mean()), rel=1e-5)
+    assert metrics["validation/perplexity"] == pytest.approx(np.exp(losses.mean()), rel=1e-5)
+    again = workload.eval_model(4, params, state, jax.random.key(1), tokens_dir)
+    assert again == metrics
+
+
+def test_training_subset_is_spread_evenly(workload, tokens_dir):
+    subset, train = (workload._source(s, tokens_dir) for s in ("eval_train", "train"))
+    assert len(subset) == 6
+    for place in range(6):
+        np.testing.assert_array_equal(subset[place]["tokens"], train[8 * place]["tokens"])
+    with pytest.raises(ValueError, match="51 records were asked; 1 to 50"):
+        text_sources.evenly_spaced(train, 51)
+
+
+def test_diverged_losses_have_an_infinite_perplexity(workload):
+    assert workload._metrics({"loss": 8000.0, "tokens": 8.0})["perplexity"] == np.inf
+    assert np.isnan(workload._metrics({"loss": np.nan, "tokens": 8.0})["perplexity"])
+
+
+def test_records_of_another_model_are_refused(tokens_dir, tmp_path):
+    other = _workload(dataclasses.replace(TINY, vocabulary=64))
+    wrong = r"vocabulary of 32 .* takes 64 and 8\nTo repair: .*prepare pydoc_lm"
+    with pytest.raises(DataError, match=wrong):
+        other._source("train", tokens_dir)
+    with pytest.raises(DataError, match="prepare pydoc_lm --data_dir"):
+        _workload()._source("train", str(tmp_path))
+
+
+def test_targets_and_options():
+    full = registry.make("c4_lm", None, "bfloat16", scan_layers=True, remat=True, mesh=(1, 16, 4))
+    assert (full.step_hint, full.target_metric_name) == (160_000, "loss")
+    assert full.is_output_params("embedding")
+    assert not full.is_output_params("layers")
+    assert full.has_reached_validation_target({"validation/loss": 2.6})
+    assert not full.has_reached_validation_target({"validation/loss": 2.7})
+    assert full.loss_type == spec.LossType.SOFTMAX_CROSS_ENTROPY
+    with pytest.raises(ValueError, match=r"heads 8 cannot be divided over mesh.tensor = 16"):
+        registry.make("c4_lm", mesh=(1, 1, 16))
+
+
+def test_example_batches_have_the_shapes_of_training(workload, tokens_dir):
+    real = next(workload._build_input_queue(0, "train", tokens_dir, 4))
+    random = workload.example_batch(4)
+    assert json.dumps(_described(real)) == json.dumps(_described(random))
+
+
+def _described(batch):
+    return {name: (leaf.shape, str(leaf.dtype)) for name, leaf in sorted(batch.items())}
