@@ -75,6 +75,7 @@ def test_a_shard_holds_what_was_tokenised(
     counts = packing.write_shard(tmp_path / "a.npy", iter(texts), processor, 5)
     stream = _stream([processor.encode(text) for text in texts])
     rows = np.load(tmp_path / "a.npy")
+    assert rows.shape == (len(stream) // 5, 5)
     assert rows.ravel().tolist() == stream[: rows.size]
     assert counts == packing.Counts(
         records=len(stream) // 5,
@@ -94,13 +95,16 @@ def test_unknown_tokens_are_counted(tmp_path: Path) -> None:
     assert counts.unknown_tokens == 2
 
 
-def test_a_shard_can_be_cut(tmp_path: Path, processor: Any) -> None:
+def test_a_shard_can_be_cut(
+    tmp_path: Path, processor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "_BATCH_CHARACTERS", 50)  # several batches before the cut
     texts = ["the cat sat on a mat"] * 50
     whole = packing.write_shard(tmp_path / "whole.npy", texts, processor, 4)
-    cut = packing.write_shard(tmp_path / "cut.npy", texts, processor, 4, max_records=7)
-    assert np.array_equal(np.load(tmp_path / "cut.npy"), np.load(tmp_path / "whole.npy")[:7])
-    assert cut.records == 7
-    assert cut.dropped_tokens == whole.tokens - 28
+    cut = packing.write_shard(tmp_path / "cut.npy", texts, processor, 4, max_records=30)
+    assert np.array_equal(np.load(tmp_path / "cut.npy"), np.load(tmp_path / "whole.npy")[:30])
+    assert cut.records == 30
+    assert cut.dropped_tokens == whole.tokens - 120
 
 
 def test_a_shard_without_records_can_be_read(tmp_path: Path, processor: Any) -> None:

@@ -127,7 +127,13 @@ def test_check_says_what_figures_may_be_compared(own: Path) -> None:
     assert "comparable with those on records of the same SHA-256 only" in pydoc_text.check(own)[-1]
 
 
-def test_damage_is_found_and_prepared_again_with_the_same_bytes(own: Path, prepared: Path) -> None:
+def test_damage_is_found_and_prepared_again_with_the_same_bytes(
+    own: Path,
+    prepared: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    documents: list[pydoc_corpus.Document],
+) -> None:
+    monkeypatch.setattr(pydoc_corpus, "documents", lambda: documents)  # read anew, but once
     shard = own / "train-00000-of-00001.npy"
     content = bytearray(shard.read_bytes())
     content[-2] ^= 1

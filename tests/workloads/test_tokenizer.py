@@ -62,13 +62,22 @@ def test_too_few_texts_are_refused() -> None:
         tokenizer.train(TEXTS, 500)
 
 
-def test_a_model_with_other_ids_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ({}, "special ids are .*'pad': -1.* bos 1; they must be"),
+        ({"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}, "'mask': -1}, bos -1; they must"),
+    ],
+)
+def test_a_model_with_other_ids_is_refused(
+    tmp_path: Path, ids: dict[str, int], message: str
+) -> None:
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXTS), model_writer=model, vocab_size=17, minloglevel=2
+        sentence_iterator=iter(TEXTS), model_writer=model, vocab_size=17, minloglevel=2, **ids
     )
     (tmp_path / "other.model").write_bytes(model.getvalue())
-    with pytest.raises(DataError, match="special ids are .*'pad': -1.* bos 1; they must be"):
+    with pytest.raises(DataError, match=message):
         tokenizer.load(tmp_path / "other.model")
 
 
