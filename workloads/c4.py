@@ -6,8 +6,8 @@ documents chosen at random); test is C4's validation split. Each input shard bec
 shard, its documents in their order: 156 billion tokens are 312 GB. Vocabulary: SentencePiece,
 32,000 pieces with byte fallback, trained on the first 100,000 documents of train (about 200 MB, a
 quarter of an hour of one core at the 4.2 s per MB measured on 40 MB), unless a model of that size
-lies in the directory as `spm.model`. Tokenising takes 1 s per 12 MB and core: 800 GB are 19 hours of
-one core.
+lies in the directory as `spm.model`. Tokenising takes 1 s per 12 MB and core: 800 GB are 19 hours
+of one core.
 """
 
 import functools
