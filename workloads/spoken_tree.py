@@ -54,7 +54,6 @@ def lines(
     found = []
     for text, voice in zip(texts, chosen, strict=True):
         rate, pitch = random.randint(*rates), random.randint(*_PITCHES)
-        # espeak-ng spells out words in capitals.
         said = espeak.Utterance(text.lower(), voice, rate, pitch)
         found.append(Line(split, ids[voice], spoken[ids[voice]], said))
         spoken[ids[voice]] += 1

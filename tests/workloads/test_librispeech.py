@@ -21,7 +21,7 @@ TEXTS = (
     "HOW VEXINGLY QUICK DAFT ZEBRAS JUMP",
 )
 
-LONG = "THE DOG JUMPS OVER THE BOX OVER THE DOG JUMPS OVER THE LAZY BOX"
+LONG = "THE DOG JUMPS OVER THE BOX OVER THE DOG JUMPS OVER A LAZY FOXES"
 
 
 def _samples(length: int, seed: int) -> np.ndarray:
@@ -175,9 +175,17 @@ def _without_length(path: Path) -> None:
     path.write_bytes(content)
 
 
+def _promises_more(path: Path) -> None:
+    """Says 150 samples where there are 101."""
+    content = bytearray(path.read_bytes())
+    content[25] = 150
+    path.write_bytes(content)
+
+
 @pytest.mark.parametrize(
     ("damage", "file", "message"),
     [
+        (_promises_more, "7-11-0001.flac", "cannot be decoded"),
         (_without_length, "7-11-0001.flac", "does not say how many samples"),
         (lambda path: path.write_bytes(b""), "7-11-0001.flac", "is no sound file"),
         (lambda path: path.write_bytes(b"no flac"), "7-11-0001.flac", "is no sound file"),
