@@ -8,7 +8,7 @@ AlgoPerf's precision; compute_dtype='bfloat16' keeps front end, statistics and l
 
 from typing import Any
 
-from workloads import conformer, speech_batches, speech_workload
+from workloads import conformer, librispeech, speech_batches, speech_workload
 from workloads.options import Options
 from workloads.table_workload import Sizes
 
@@ -19,26 +19,21 @@ _CHOICES: dict[str, dict[str, Any]] = {
     "librispeech_conformer_attention_temperature": {"attention_temperature": 1.6},
 }
 
-SPLITS = {
-    "train": ("train-clean-100", "train-clean-360", "train-other-500"),
-    "validation": ("dev-clean", "dev-other"),
-    "test": ("test-clean",),
-}
 _EVAL_BATCH = 256
 
 DATA = speech_batches.Speech(
     sizes=Sizes(
-        num_train=263_840,
-        # 5348 rounded up to whole evaluation batches, as AlgoPerf does.
+        num_train=librispeech.SIZES["train"],
+        # 5348 validation examples rounded up to whole evaluation batches, as AlgoPerf does.
         num_eval_train=21 * _EVAL_BATCH,
-        num_validation=5_348,
-        num_test=2_472,
+        num_validation=librispeech.SIZES["validation"],
+        num_test=librispeech.SIZES["test"],
         eval_batch_size=_EVAL_BATCH,
     ),
-    splits=SPLITS,
-    max_audio=320_000,
-    max_targets=256,
-    vocab_size=1024,
+    splits=librispeech.SPLITS,
+    max_audio=librispeech.MAX_AUDIO,
+    max_targets=librispeech.MAX_TARGETS,
+    vocab_size=librispeech.VOCAB_SIZE,
 )
 
 

@@ -1,0 +1,207 @@
+"""The Conformer: AlgoPerf's parameter tree, its parts by hand, and what padding may not change."""
+
+import csv
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from attention import registry as variants
+from workloads import conformer, conformer_norms, query_scaler, registry, subsampling, table
+
+TINY = conformer.Config(
+    vocab_size=7, encoder_dim=8, num_heads=2, num_layers=1, feed_forward_factor=2,
+    batch_norm_momentum=0.9, subsampling_channels=3, masks=None,
+)  # fmt: skip
+
+
+def _shapes(workload):
+    tree = jax.eval_shape(workload._initial_variables, jax.random.key(0))
+    return {
+        (path[0].key, "/".join(part.key for part in path[1:])): "x".join(map(str, leaf.shape))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def _count(shapes):
+    sizes = [
+        np.prod([int(n) for n in s.split("x")]) for (c, _), s in shapes.items() if c == "params"
+    ]
+    return sum(sizes)
+
+
+@pytest.fixture(scope="module")
+def full_shapes():
+    return _shapes(registry.make("librispeech_conformer"))
+
+
+def test_parameter_tree_is_algoperfs(shared, full_shapes):
+    with (shared / "algoperf_params" / "librispeech_conformer.csv").open() as file:
+        theirs = {(row["collection"], row["path"]): row["shape"] for row in csv.DictReader(file)}
+    assert full_shapes == theirs
+
+
+def test_parameter_counts(full_shapes):
+    assert _count(full_shapes) == 32_321_792
+    for name in ("spoken_digits_conformer", "spoken_sentences_conformer"):
+        assert _count(_shapes(registry.make(name))) == table.entry(name).parameters
+
+
+def test_variants_of_the_model(full_shapes):
+    """LASER and gelu keep the tree; without the last norm only that norm goes."""
+    laser = registry.make("librispeech_conformer", variants.get("laser"))
+    assert _shapes(laser) == full_shapes
+    assert _shapes(registry.make("librispeech_conformer_gelu")) == full_shapes
+    gone = set(full_shapes) - set(_shapes(registry.make("librispeech_conformer_layernorm")))
+    assert {path for _, path in gone} == {
+        f"ConformerBlock_{layer}/LayerNorm_0/{leaf}"
+        for layer in range(4)
+        for leaf in ("bias", "scale")
+    }
+    models = {
+        name: registry.make(f"librispeech_conformer{name}")._model.config
+        for name in ("", "_gelu", "_layernorm", "_attention_temperature")
+    }
+    assert models[""] == conformer.Config()
+    assert models["_gelu"].activation == "gelu"
+    assert not models["_layernorm"].use_post_layer_norm
+    assert models["_attention_temperature"].attention_temperature == 1.6
+
+
+def test_settings_that_do_not_exist():
+    with pytest.raises(ValueError, match="activation='relu'.*swish or gelu"):
+        conformer.Config(activation="relu")
+    with pytest.raises(ValueError, match="encoder_dim=512 is not a multiple of num_heads=7"):
+        conformer.Config(num_heads=7)
+
+
+def test_query_scale_by_hand():
+    """softplus(ln(e^2 - 1)) = 2, so the logits are multiplied by 2/ln 2; zeros change nothing."""
+    q, k, v = jax.random.normal(jax.random.key(0), (3, 1, 5, 2, 4))
+
+    class Host(nn.Module):
+        @nn.compact
+        def __call__(self, q, k, v):
+            return query_scaler.query_scaled_attention(q, k, v, temperature=1.6)
+
+    plain, scaled = (
+        {"QueryScaler_0": {"scale": jnp.full(4, s)}} for s in (0.0, np.log(np.e**2 - 1))
+    )
+    for params, factor in ((plain, 1.0), (scaled, 2 / np.log(2))):
+        expected = 1.6 * nn.dot_product_attention(q * factor, k, v)
+        np.testing.assert_allclose(Host().apply({"params": params}, q, k, v), expected, atol=1e-6)
+
+
+def test_layer_norm_by_hand():
+    """(1, 3) has mean 2 and variance 1; factor 1 + 0.5, shift 10."""
+    params = {"scale": jnp.full(2, 0.5), "bias": jnp.full(2, 10.0)}
+    normed = conformer_norms.LayerNorm().apply({"params": params}, jnp.asarray([1.0, 3.0]))
+    np.testing.assert_allclose(normed, [8.5, 11.5], atol=1e-5)
+
+
+def test_batch_norm_skips_padding():
+    """Valid frames 1, 3 and 5: mean 3, variance 8/3; the padded 100 counts nowhere."""
+    norm = conformer_norms.BatchNorm(momentum=0.9)
+    inputs = jnp.asarray([[[1.0], [3.0]], [[5.0], [100.0]]])
+    paddings = jnp.asarray([[0.0, 0.0], [0.0, 1.0]])
+    first = norm.init(jax.random.key(0), inputs, paddings, True, False)
+    np.testing.assert_array_equal(first["batch_stats"]["mean"], [0.0])
+    output, moved = norm.apply(first, inputs, paddings, True, False, mutable=["batch_stats"])
+    deviation = np.sqrt(8 / 3 + 1e-3)
+    np.testing.assert_allclose(output[..., 0], [[-2 / deviation, 0], [2 / deviation, 0]], atol=1e-6)
+    assert float(moved["batch_stats"]["mean"][0]) == pytest.approx(0.3)
+    assert float(moved["batch_stats"]["var"][0]) == pytest.approx(0.9 + 0.1 * 8 / 3)
+    kept = norm.apply(first, inputs, paddings, False, False, mutable=["batch_stats"])[1]
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, kept, {"batch_stats": first["batch_stats"]}))
+    running = norm.apply({**first, **moved}, inputs, paddings, False, True)
+    expected = (5 - 0.3) / np.sqrt(0.9 + 0.8 / 3 + 1e-3)
+    assert float(running[1, 0, 0]) == pytest.approx(expected, rel=1e-6)
+    nothing = norm.apply(first, inputs, jnp.ones((2, 2)), True, False, mutable=["batch_stats"])
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(nothing))
+
+
+@pytest.mark.parametrize("size", [4, 5])
+def test_depthwise_convolution_is_xlas_grouped_one(size):
+    inputs = jax.random.normal(jax.random.key(0), (2, 9, 6))
+    ours = conformer.DepthwiseConv(size)
+    params = ours.init(jax.random.key(1), inputs)
+    theirs = nn.Conv(6, (size,), feature_group_count=6, use_bias=False)
+    np.testing.assert_allclose(
+        ours.apply(params, inputs), theirs.apply(params, inputs), atol=1e-6
+    )  # fmt: skip
+
+
+def test_subsampling_masks_and_halves():
+    """7 frames become 4, of which padding from frame 5 on leaves 3; a kernel of ones sums."""
+    layer = subsampling.Conv2dSubsampling(1)
+    params = {"kernel": jnp.ones((3, 3, 1, 1)), "bias": jnp.zeros(1)}
+    paddings = jnp.asarray([[0.0] * 5 + [1.0] * 2])
+    outputs, left = layer.apply({"params": params}, jnp.ones((1, 7, 4, 1)), paddings)
+    np.testing.assert_array_equal(left, [[0, 0, 0, 1]])
+    # An odd length gets a zero row on both ends, an even one only at the far end.
+    expected = np.outer([2, 3, 3, 0], [3, 2])
+    np.testing.assert_array_equal(outputs[0, :, :, 0], expected)
+
+
+def test_positions_by_hand():
+    """Four dimensions: rates 1 and 1e-4, sines first; an odd fifth is 0."""
+    signal = subsampling.sine_positions(3, 5)
+    two = [np.sin(2), np.sin(2e-4), np.cos(2), np.cos(2e-4), 0]
+    np.testing.assert_allclose(signal[0], [0, 0, 1, 1, 0], atol=1e-7)
+    np.testing.assert_allclose(signal[2], two, atol=1e-6)
+
+
+def _audio(samples, valid):
+    audio = jax.random.normal(jax.random.key(0), (1, valid)) * 3000
+    audio = jnp.pad(audio, ((0, 0), (0, samples - valid)), constant_values=12345.0)
+    return audio, (jnp.arange(samples) >= valid).astype(jnp.float32)[None]
+
+
+@pytest.fixture(scope="module")
+def variables():
+    """Random parameters and statistics: drawn by NumPy, so that nothing is compiled for them."""
+    shapes = jax.eval_shape(conformer.Conformer(TINY).init, jax.random.key(1), *_audio(4000, 4000))
+    random = np.random.default_rng(0)
+
+    def drawn(leaf):
+        return jnp.asarray(np.abs(random.normal(0.2, 0.3, leaf.shape)), jnp.float32)
+
+    return jax.tree.map(drawn, shapes)
+
+
+def test_more_padding_changes_nothing(variables):
+    """Valid frames of 4000 samples are the same in 6000 and in 6000 + 8 frames of samples.
+
+    By multiples of 4 frames: strided convolutions centre odd and even lengths differently.
+    """
+    model = conformer.Conformer(TINY)
+    short, long = (
+        jax.jit(model.apply)(variables, *_audio(n, 4000)) for n in (6000, 6000 + 8 * 160)
+    )
+    frames = int((short[1] == 0).sum())
+    assert frames == int((long[1] == 0).sum()) == 7
+    np.testing.assert_allclose(short[0][:, :frames], long[0][:, :frames], atol=1e-5)
+    assert float(jnp.ptp(short[0][:, :frames], axis=1).max()) > 0.1
+
+
+def test_bfloat16_keeps_statistics_and_logits_wide(variables):
+    (half, state), (wide, _) = (
+        jax.jit(_trained, static_argnums=0)(jnp.dtype(name), variables, *_audio(4000, 3000))
+        for name in ("bfloat16", "float32")
+    )
+    assert half.dtype == jnp.float32
+    assert {leaf.dtype for leaf in jax.tree.leaves(state)} == {jnp.dtype("float32")}
+    error = float(jnp.abs(half - wide).max())
+    assert 0 < error < 0.05 * float(jnp.abs(wide).max())
+
+
+def _trained(dtype, variables, audio, paddings):
+    """Logits and state of a training-mode pass."""
+    model = conformer.Conformer(dataclasses.replace(TINY, dtype=dtype))
+    (logits, _), state = model.apply(
+        variables, audio, paddings, train=True, mutable=["batch_stats"]
+    )
+    return logits, state

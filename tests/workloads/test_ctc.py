@@ -1,0 +1,110 @@
+"""CTC: the loss by enumerating paths, greedy decoding against plain Python, word error rates."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workloads import ctc, word_errors
+
+decode = jax.jit(ctc.greedy_decode)
+losses_of = jax.jit(ctc.losses)
+
+
+def _logits(paths, size):
+    return 5.0 * jax.nn.one_hot(jnp.asarray(paths), size)
+
+
+def _merged(path):
+    return [symbol for symbol, _ in itertools.groupby(path) if symbol]
+
+
+def test_decoding_by_hand():
+    """Repeats merge, a blank between keeps both, padding says nothing."""
+    paths = [[1, 1, 0, 1, 2, 2], [0, 0, 3, 3, 3, 1], [0] * 6]
+    paddings = jnp.asarray([[0.0] * 6, [0.0] * 4 + [1.0] * 2, [1.0] * 6])
+    symbols, lengths = decode(_logits(paths, 4), paddings)
+    np.testing.assert_array_equal(symbols, [[1, 1, 2, 0, 0, 0], [3, 0, 0, 0, 0, 0], [0] * 6])
+    np.testing.assert_array_equal(lengths, [3, 1, 0])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=9, max_size=9), st.integers(0, 9))
+def test_decoding_is_that_of_plain_python(path, valid):
+    paddings = (jnp.arange(9) >= valid).astype(jnp.float32)[None]
+    symbols, lengths = decode(_logits([path], 4), paddings)
+    expected = _merged(path[:valid])
+    assert symbols[0, : lengths[0]].tolist() == expected
+    assert not symbols[0, lengths[0] :].any()
+
+
+def test_loss_is_the_sum_over_paths():
+    """All 3^4 paths of 4 frames; the second example has 3 frames and one target."""
+    logits = jax.random.normal(jax.random.key(0), (2, 4, 3))
+    probabilities = np.asarray(jax.nn.softmax(logits), np.float64)
+    targets, frames = [[1, 2], [2]], [4, 3]
+    expected = [
+        sum(
+            np.prod([probabilities[example, t, s] for t, s in enumerate(path)])
+            for path in itertools.product(range(3), repeat=frames[example])
+            if _merged(path) == targets[example]
+        )
+        for example in range(2)
+    ]
+    losses = losses_of(
+        logits,
+        jnp.asarray([[0.0] * 4, [0.0] * 3 + [1.0]]),
+        jnp.asarray([[1, 2], [2, 0]]),
+        jnp.asarray([[0.0, 0.0], [0.0, 1.0]]),
+    )
+    np.testing.assert_allclose(losses, -np.log(expected), rtol=1e-4)
+
+
+def test_loss_of_filling_is_finite():
+    filling = losses_of(
+        jnp.zeros((2, 4, 3)), jnp.ones((2, 4)), jnp.zeros((2, 2), int), jnp.ones((2, 2))
+    )
+    assert np.isfinite(filling).all()
+
+
+def test_word_errors_by_hand():
+    """One substitution and one insertion; a deletion; over 3 + 2 words."""
+    references, hypotheses = ["ONE TWO THREE", "FOUR FIVE"], ["ONE SIX THREE TEN", "FIVE"]
+    assert word_errors.count(references, hypotheses) == (3, 5)
+    assert word_errors.rate(references, hypotheses) == pytest.approx(0.6)
+    assert word_errors.count(["A  b "], ["a b"]) == (1, 2)
+    assert word_errors.rate(["ONE"], ["ONE TWO THREE"]) == 2.0
+
+
+def test_references_without_words():
+    """They count as one word, as in AlgoPerf; nothing at all has no rate."""
+    assert word_errors.count([""], [""]) == (0, 1)
+    assert word_errors.count(["", "ONE"], ["TWO THREE", "ONE"]) == (2, 2)
+    assert word_errors.count([], []) == (0, 0)
+    with pytest.raises(ValueError, match="no references"):
+        word_errors.rate([], [])
+    with pytest.raises(ValueError, match="1 references, 2 hypotheses"):
+        word_errors.count(["A"], ["A", "B"])
+
+
+words = st.lists(st.sampled_from(["A", "B", "C"]), max_size=6)
+
+
+def _distance(source, target):
+    row = list(range(len(target) + 1))
+    for i, word in enumerate(source, 1):
+        above, row = row, [i]
+        for j, other in enumerate(target, 1):
+            row.append(min(above[j] + 1, row[-1] + 1, above[j - 1] + (word != other)))
+    return row[-1]
+
+
+@settings(max_examples=100, deadline=None)
+@given(words, words)
+def test_word_errors_are_the_edit_distance(reference, hypothesis):
+    errors, count = word_errors.count([" ".join(reference)], [" ".join(hypothesis)])
+    assert (errors, count) == (_distance(reference, hypothesis), max(len(reference), 1))

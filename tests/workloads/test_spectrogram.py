@@ -1,0 +1,117 @@
+"""The log-mel front end against plain NumPy in float64, and SpecAugment's bounds."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from workloads import spec_augment, spectrogram
+
+# Compiled as a whole: operation by operation the tests take three times as long.
+log_mel = jax.jit(spectrogram.log_mel)
+
+
+def _reference(audio):
+    """Features [T, 80] of samples [N], one frame at a time, in float64."""
+    mel = lambda hertz: 1127 * np.log(1 + hertz / 700)  # noqa: E731
+    window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(400) / 400)
+    edges = np.linspace(mel(125), mel(7600), 82)
+    bins = mel(np.linspace(0, 8000, 257))
+    weights = np.array([np.interp(bins, edges[b : b + 3], [0, 1, 0]) for b in range(80)])
+    weights[:, 0] = 0
+    rows = []
+    for start in range(0, len(audio) - 400, 160):
+        frame = audio[start : start + 401] / 2**15
+        emphasised = np.concatenate([[0.03 * frame[0]], frame[1:-1] - 0.97 * frame[:-2]])
+        power = np.abs(np.fft.rfft(emphasised * window, 512)) ** 2
+        rows.append(np.log(np.maximum(weights @ power, 1e-5)))
+    return (np.array(rows) - np.array(spectrogram._MEAN)) / np.array(spectrogram._STDDEV)
+
+
+def test_features_against_numpy():
+    time = np.arange(1361) / 16_000
+    noise = np.random.default_rng(0).normal(0, 100, 1361)
+    audio = (8000 * np.sin(2 * np.pi * 1000 * time) + noise).round()
+    features, paddings = log_mel(jnp.asarray(np.stack([audio] * 2)), jnp.zeros((2, 1361)))
+    assert features.shape == (2, 7, 80)
+    assert features.dtype == jnp.float32
+    np.testing.assert_allclose(features[0], _reference(audio), atol=2e-4)
+    assert not paddings.any()
+    # 1000 Hz is 1000 mel: (1000 - 185.2)/(2788.4 - 185.2)·81 - 1, the 24th band from 0.
+    level = features * jnp.asarray(spectrogram._STDDEV) + jnp.asarray(spectrogram._MEAN)
+    assert int(level[0, 3].argmax()) == 24
+
+
+def test_padding():
+    """A frame is padding if all its 401 samples are; what padded samples hold is not heard."""
+    audio = jnp.full((2, 1361), 999.0)
+    paddings = jnp.stack([jnp.arange(1361) >= 320, jnp.arange(1361) >= 321]).astype(jnp.float32)
+    features, left = log_mel(audio, paddings)
+    np.testing.assert_array_equal(left, [[0, 0, 1, 1, 1, 1, 1], [0, 0, 0, 1, 1, 1, 1]])
+    silence = (np.log(1e-5) - np.array(spectrogram._MEAN)) / np.array(spectrogram._STDDEV)
+    np.testing.assert_allclose(features[0, 2], silence, rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [401, 560, 561, 1000])
+def test_frames_are_windows_of_the_signal(size):
+    signal = jax.random.uniform(jax.random.key(size), (2, size))
+    expected = np.stack([signal[:, s : s + 401] for s in range(0, size - 400, 160)], axis=1)
+    np.testing.assert_array_equal(spectrogram.frames(signal), expected)
+    gaps = (signal < 0.999).astype(jnp.float32)
+    np.testing.assert_array_equal(
+        spectrogram._frame_paddings(gaps), spectrogram.frames(gaps).min(-1)
+    )
+
+
+def test_audio_shorter_than_a_frame():
+    with pytest.raises(ValueError, match="400 samples; at least 401"):
+        spectrogram.log_mel(jnp.zeros((1, 400)), jnp.zeros((1, 400)))
+
+
+def _masked(masks, lengths, key, frames=100, bands=80):
+    paddings = (jnp.arange(frames) >= jnp.asarray(lengths)[:, None]).astype(jnp.float32)
+    features = jnp.ones((len(lengths), frames, bands))
+    return np.asarray(_augmented(masks, features, paddings, jax.random.key(key))) == 0
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _augmented(masks, features, paddings, key):
+    return spec_augment.SpecAug(masks).apply({}, features, paddings, rngs={"dropout": key})
+
+
+def test_time_spans_are_within_bounds():
+    """One span of at most 20 % of each example's own frames, whole frames, before its end."""
+    masks = spec_augment.Masks(time_masks=1, time_ratio=0.2, frequency_masks=0)
+    lengths = [100, 40, 3, 0] * 50
+    hidden = _masked(masks, lengths, 0)
+    np.testing.assert_array_equal(hidden.any(-1), hidden.all(-1))
+    spans = hidden[..., 0]
+    counts = spans.sum(1).reshape(50, 4)
+    assert counts.max(0).tolist()[:2] == [19, 7]  # int(u·20) and int(u·8) with u below 1
+    assert counts[:, 2:].max() == 0
+    for row, length in zip(spans, lengths, strict=True):
+        places = np.flatnonzero(row)
+        assert not places.size or np.ptp(places) == places.size - 1
+        assert not row[length:].any()
+    first = [int(np.argmax(row)) for row in spans[::4] if row.any()]
+    assert min(first) < 20
+    assert max(first) > 70
+
+
+def test_frequency_spans_are_within_bounds():
+    masks = spec_augment.Masks(time_masks=0, frequency_masks=2, frequency_bins=27)
+    hidden = _masked(masks, [100] * 100, 1, frames=5)
+    np.testing.assert_array_equal(hidden.any(1), hidden.all(1))
+    counts = hidden[:, 0].sum(1)
+    assert 26 < counts.max() <= 52
+    assert counts.min() < 10
+    assert hidden[:, 0].any(0).all()
+
+
+def test_no_masks_change_nothing_and_keys_change_masks():
+    assert not _masked(spec_augment.Masks(time_masks=0, frequency_masks=0), [50], 0).any()
+    once, again, other = (_masked(spec_augment.Masks(), [100], key) for key in (0, 0, 1))
+    assert (once == again).all()
+    assert (once != other).any()
