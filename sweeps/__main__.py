@@ -62,6 +62,9 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(run=runner)
         if name == "plan":
             command.add_argument("--step_seconds", type=float, help="measured time per step")
+            command.add_argument(
+                "--devices", type=int, default=0, help="that share one trial, for its memory"
+            )
     for name, runner, text in (
         ("status", _status, "what is pending, running, done, diverged and failed"),
         ("resume", _resume, "continue a study from its directory alone"),
@@ -85,7 +88,7 @@ def _plan(options: argparse.Namespace) -> int:
     from sweeps import config, plan, study
 
     resolved = study.resolve(config.parse(options.config, options.overrides), planning=True)
-    print(plan.render(resolved, options.step_seconds))
+    print(plan.render(resolved, options.step_seconds, options.devices))
     return 0
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from sweeps import study_checks
 from sweeps.study import Study
 from workloads import table as workloads_table
 
@@ -39,8 +40,51 @@ def lines(study: Study, step_seconds: float | None = None) -> list[Line]:
     return result
 
 
-def render(study: Study, step_seconds: float | None = None) -> str:
-    """Returns the plan as text."""
+def memory(study: Study, devices: int = 0) -> str:
+    """Returns the memory per device that a train step of a Transformer study needs, as text.
+
+    devices: how many share one trial; 0: those that the workload's step time is for. Empty for
+    other workloads. Nothing is allocated. Raises ValueError where mesh or batch do not fit them.
+    """
+    entry, settings = workloads_table.entry(study.workload), study.settings
+    if "mesh" not in entry.serves:
+        return ""
+    from attention import registry
+    from workloads import memory
+
+    devices = devices or entry.devices
+    options = study_checks.options(settings)
+    variant = settings["variants"][-1]
+    hyperparameters = study_checks.variant_hyperparameters(variant, settings)
+    parts = memory.per_device(
+        study.workload,
+        options,
+        batch_size=settings["batch_size"],
+        devices=devices,
+        variant=registry.get(variant, **hyperparameters),
+    )
+    total = parts.pop("total") / 1e9
+    listing = " + ".join(f"{name} {size / 1e9:.2f}" for name, size in parts.items())
+    data = options.mesh[0] or devices // (options.mesh[1] * options.mesh[2])
+    return "\n".join(
+        [
+            f"memory per device, {devices} of them as data {data} x fsdp {options.mesh[1]} x "
+            f"tensor {options.mesh[2]}: {total:.2f} GB{_fits(total, entry.device_gb)}",
+            f"    = {listing} ({variant}; activations estimated, workloads/memory.py)",
+        ]
+    )
+
+
+def _fits(needed: float, available: float | None) -> str:
+    if available is None:
+        return ""
+    # A tenth stays free for fragmentation and buffers of the network.
+    verdict = "fits" if needed <= 0.9 * available else "DOES NOT FIT"
+    return f", {verdict} into 90 % of {available:g} GB"
+
+
+def render(study: Study, step_seconds: float | None = None, devices: int = 0) -> str:
+    """Returns the plan as text; `devices` as in `memory`."""
     entry, settings = workloads_table.entry(study.workload), study.settings
     stages = lines(study, step_seconds)
     source = "given by --step_seconds" if step_seconds is not None else entry.step_source
@@ -68,6 +112,7 @@ def render(study: Study, step_seconds: float | None = None) -> str:
     )
     text.append(f"hours: {source or 'no step time known; give --step_seconds'}")
     text.append("programs: train steps to compile; every trial of a program shares one")
+    text += [line for line in [memory(study, devices)] if line]
     return "\n".join(text)
 
 

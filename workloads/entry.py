@@ -36,3 +36,6 @@ class Entry:
     # Wall time of one update, and where the figure is from: what `sweeps plan` reckons with.
     step_seconds: float | None = None
     step_source: str = ""
+    # The devices that the step time is for, and the memory of each: what a plan must fit into.
+    devices: int = 1
+    device_gb: float | None = None

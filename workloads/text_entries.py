@@ -41,6 +41,8 @@ def _c4(name: str, says: str, loss: float | None, chips: int) -> Entry:
         head_size=size.head_size,
         step_seconds=seconds,
         step_source=source,
+        devices=chips,
+        device_gb=16.0,
     )
 
 
@@ -63,6 +65,8 @@ def _bert(name: str, says: str, accuracy: float | None, chips: int) -> Entry:
         head_size=size.head_size,
         step_seconds=seconds,
         step_source=source,
+        devices=chips,
+        device_gb=16.0,
     )
 
 

@@ -22,5 +22,4 @@ def get_config() -> ml_collections.ConfigDict:
     config = lm_config.paper_lm("c4_lm_1b")
     config.name = "c4_lm_1b_paper"
     config.paper_table = "lm_scaling"
-    config.mesh.fsdp = 8
     return config

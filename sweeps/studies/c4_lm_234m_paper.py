@@ -1,7 +1,7 @@
 """The paper's language-model table, row 1, and its tuning: 15 AdamW points on the 16-layer model.
 
 Command:  python -m sweeps run --config=c4_lm_234m_paper --config.data_dir=$DATA/c4
-Devices:  64 TPU v5e chips, or as many GPUs; batch 1024 divides over all of them (mesh.data).
+Devices:  64 TPU v5e chips, parameters divided over 8 of them (mesh.fsdp).
 Time:     15 tuning trials and 2 to compare, each of 160,000 steps (167.8 B tokens): about 13 h a
           trial on 64 chips at 40 % of peak, so 220 h; the tuning is the expensive part.
 Result:   the paper prints C4 test losses of 2.681 (standard) and 2.673 (LASER).

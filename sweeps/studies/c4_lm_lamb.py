@@ -1,7 +1,7 @@
 """The paper's optimizer ablation: the 301 M language model trained with LAMB.
 
 Command:  python -m sweeps run --config=c4_lm_lamb --config.data_dir=$DATA/c4
-Devices:  64 TPU v5e chips, or as many GPUs.
+Devices:  64 TPU v5e chips, parameters divided over 8 of them (mesh.fsdp).
 Time:     3 tuning trials and 2 to compare, each of 160,000 steps: about 17 h each at 40 % of peak.
 Result:   the paper prints test losses of 2.758 (standard) and 2.741 (LASER), and train losses of
           2.749 and 2.736.

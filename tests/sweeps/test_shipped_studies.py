@@ -75,3 +75,24 @@ def test_what_a_model_cannot_do_is_refused_before_anything_starts():
             study.resolve(config.parse("digits_vit_quick", [f"--config.{change}"]))
     with pytest.raises(ValueError, match=r"heads 8 cannot be divided over mesh.tensor = 16"):
         study.resolve(config.parse("c4_lm_234m_paper", ["--config.mesh.tensor=16"]))
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in config.shipped_names() if name.startswith(("c4", "wikipedia"))]
+)
+def test_full_size_models_fit_the_devices_they_are_planned_for(name):
+    resolved = study.resolve(config.parse(name, []), planning=True)
+    text = plan.memory(resolved)
+    assert ", fits into 90 % of 16 GB" in text
+    # Two float32 moments of every parameter, divided over the fsdp axis.
+    entry = table.entry(resolved.workload)
+    fsdp = resolved.settings["mesh"]["fsdp"]
+    assert f"moments {8 * entry.parameters / fsdp / 1e9:.1f}"[:-1] in text
+
+
+def test_memory_that_does_not_fit_is_said():
+    resolved = study.resolve(config.parse("c4_lm_8b_paper", ["--config.mesh.fsdp=2"]), True)
+    assert "DOES NOT FIT" in plan.memory(resolved, devices=8)
+    with pytest.raises(ValueError, match="does not fit 3 devices"):
+        plan.memory(resolved, devices=3)
+    assert plan.memory(study.resolve(config.parse("digits_vit_quick", []))) == ""
