@@ -3,9 +3,9 @@
 Stand-ins that a bare machine can train: the model class, front end, loader, loss and metric of
 `librispeech_conformer`. On a CPU the second strided convolution costs more than everything else, so
 it has 8 channels here. Batch norm's averages move by a tenth per step: with AlgoPerf's 0.999 they
-would still be where they began. Measured on one CPU core, learning rate 5e-3, batch 16:
-digits (2 layers of 64, 139,733 parameters) reach a word error rate of 4.3 % on test in 400 steps
-(35 ms each); sentences (3 layers of 96) 14 % in 800 (160 ms each). Twice the batch costs 2.6 times
+would still be where they began. Measured on one CPU core with batch 16:
+digits (2 layers of 64, 139,733 parameters, learning rate 5e-3) reach a word error rate of 4.3 % on
+test in 400 steps (35 ms each); sentences (3 layers of 96, 3e-3) 14 % in 800 (160 ms each). Twice the batch costs 2.6 times
 the time per step, for it leaves the core's cache.
 """
 
