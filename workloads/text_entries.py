@@ -91,7 +91,7 @@ ENTRIES: dict[str, Entry] = {
         metric="loss",
         mode="min",
         batch_size=8,
-        step_hint=4000,
+        step_hint=3000,
         validation_target=4.0,
         test_target=4.0,
         serves=_SERVES,
@@ -99,6 +99,8 @@ ENTRIES: dict[str, Entry] = {
         head_size=SIZES["pydoc_lm"].head_size,
         embedded=True,
         stands_in_for="c4_lm",
+        step_seconds=0.020,
+        step_source="hours of one CPU core: 0.020 s a step, measured on a 2-core cloud machine",
     ),
     "pydoc_bert": Entry(
         factory="workloads.pydoc_bert:make",
@@ -116,5 +118,7 @@ ENTRIES: dict[str, Entry] = {
         head_size=SIZES["pydoc_bert"].head_size,
         embedded=True,
         stands_in_for="wikipedia_bert",
+        step_seconds=0.031,
+        step_source="hours of one CPU core: 0.031 s a step, measured on a 2-core cloud machine",
     ),
 }

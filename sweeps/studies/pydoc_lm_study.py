@@ -1,7 +1,7 @@
 """Language model, small, all eight rows x 3 seeds, after tuning.
 
 Command:  make study   (or: python -m sweeps run --config=pydoc_lm_study)
-Time:     about 18 minutes on two CPU cores.
+Time:     about 16 minutes on two CPU cores.
 Result:   a table of test losses in nats per token with intervals: a stand-in, not evidence about
           C4.
 """

@@ -1,7 +1,7 @@
 """Speech, small: standard against LASER x 3 seeds on synthesised spoken digits.
 
 Command:  make demo   (or: python -m sweeps run --config=spoken_digits_conformer_demo)
-Time:     about 5 minutes on two CPU cores, data included.
+Time:     about 4 minutes on two CPU cores, data included.
 Result:   a WER table with intervals. The voices are synthesised: a stand-in, not evidence about
           LibriSpeech.
 
@@ -23,6 +23,6 @@ def get_config() -> ml_collections.ConfigDict:
     config.space = "spoken_digits_nadamw"
     config.points = 1
     config.seeds = 3
-    config.eval_every = 100
+    config.eval_every = 50
     config.log_every = 10
     return config

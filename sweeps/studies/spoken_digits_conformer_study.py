@@ -1,7 +1,7 @@
 """Speech, small, all six rows of the paper's WER table x 3 seeds, after tuning.
 
 Command:  make study   (or: python -m sweeps run --config=spoken_digits_conformer_study)
-Time:     about 13 minutes on two CPU cores.
+Time:     about 10 minutes on two CPU cores.
 Result:   a WER table with intervals on synthesised speech: a stand-in, not evidence about
           LibriSpeech.
 """
