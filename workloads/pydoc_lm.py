@@ -1,4 +1,12 @@
-"""`pydoc_lm`: the language model of `c4_lm`, small, on the documentation that ships with Python."""
+"""`pydoc_lm`: the language model of `c4_lm`, small, on the documentation that ships with Python.
+
+A stand-in that a bare machine trains in under a minute: the same network, loader, loss and metric.
+2 layers of width 64, 164,160 parameters, sequences of 64 tokens out of 1024. With NAdamW (rate
+0.01, β2 0.99, decay 0.1, batch 8) one seed of standard attention ends at 4.04 nats per token on
+validation after 2000 steps (45 s of one shared CPU core), LASER at 4.02; 3000 steps give 3.95, and
+0.005 is as good a rate. The smoothed bigram of the same text has 4.37. A third of the
+time of a step is the vocabulary's matrix and its softmax, 5 % the loader.
+"""
 
 from typing import Any
 

@@ -103,6 +103,14 @@ def test_evaluation_masks_belong_to_the_record(workload, tokens):
     np.testing.assert_array_equal(filled["weights"][:2], first["weights"][:2])
 
 
+def test_evaluation_batches_count_on(workload, tokens):
+    """The second batch of a split is masked by the numbers of its own records."""
+    workload._sources["validation", "memory"] = [{"tokens": row} for row in tokens[:8]]
+    _, second = workload._build_input_queue(0, "validation", "memory", 4)
+    expected = workload._eval_batch(tokens[4:8], np.ones(4, np.float32), 4)
+    np.testing.assert_array_equal(second["inputs"], expected["inputs"])
+
+
 def test_metrics_by_hand(workload):
     """Three places count; two of them are right, and one beyond the weights would be."""
     logits = jnp.log(jnp.asarray([[[3.0, 1.0], [1.0, 3.0]], [[1.0, 1.0 / 3], [3.0, 1.0]]]))
