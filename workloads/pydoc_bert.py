@@ -1,9 +1,9 @@
 """`pydoc_bert`: the masked language model of `wikipedia_bert`, small, on Python's documentation.
 
-The network of `pydoc_lm` without the causal mask, 9 or 10 of 64 places to predict. With NAdamW (rate
-0.005, β2 0.99, decay 0.1, batch 16) one seed of standard attention ends at an error of 0.731 on
-test (3.85 nats) after 4000 steps, in 130 s of one shared CPU core; it stays near 0.85, the error of
-knowing the most frequent words, for the first 1000 steps. The left neighbour's most frequent
+The network of `pydoc_lm` without the causal mask, 9 or 10 of 64 places to predict. With NAdamW
+(rate 0.005, β2 0.99, decay 0.1, batch 16) one seed of standard attention ends at an error of 0.731
+on test (3.85 nats) after 4000 steps, in 130 s of one shared CPU core; it stays near 0.85, the error
+of knowing the most frequent words, for the first 1000 steps. The left neighbour's most frequent
 successor is wrong in 0.840 of all places.
 """
 
