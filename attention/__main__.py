@@ -81,7 +81,8 @@ def _check(options: argparse.Namespace) -> int:
             "differential mixers are checked with kernel xla; give --kernels=xla"
         )
     print(f"N, H, D = {shape}; limits: output, gradients; snippet: the paper's code, output;")
-    print("learned: gradients of λ and the head norm, of differential mixers")
+    learned = ", ".join(f"{limit:.0e} in {name}" for name, limit in check.LEARNED_LIMITS.items())
+    print(f"learned: gradients of λ and the head norm of differential mixers (limits: {learned})")
     header = ("variant", "kernel", "dtype", "mask", "qs", "vs")
     errors = ("output", "dQ", "dK", "dV", "learned", "snippet", "limits")
     print(_line(header, errors))

@@ -36,6 +36,9 @@ MASKS = ("none", "causal", "padded")
 # √(1 + λ² − 2ρλ)/√(1 + λ²), with ρ = 1/e between random rows at qs 1 (measured: 3.1e-3 in the
 # output at vs 0.1, 4.5e-3 in dV at vs 4).
 PAIR_ALLOWANCE = {"float32": 1.0, "bfloat16": 1.15}
+# The gradient of λ is one number, whose error does not average out as an array's norm does: its
+# standard deviation over seeds is 2.6e-3 of its terms (largest of 24 measured: 5.5e-3).
+LEARNED_LIMITS = {"float32": 3e-6, "bfloat16": 1e-2}
 TAU = 0.9
 # λ_init = 0.56: neither the first layer's 0.2 nor the last ones' 0.8.
 DEPTH = 3
@@ -71,8 +74,8 @@ class Measurement:
     @property
     def passed(self) -> bool:
         """Whether output and all gradients are within the limits."""
-        gradients = (*self.gradients, self.learned or 0.0)
-        return self.output <= self.limits[0] and max(gradients) <= self.limits[1]
+        within = self.output <= self.limits[0] and max(self.gradients) <= self.limits[1]
+        return within and (self.learned or 0.0) <= LEARNED_LIMITS[self.case.dtype]
 
 
 def cases(variants: tuple[str, ...], kernels: tuple[str, ...]) -> Iterator[Case]:

@@ -127,8 +127,7 @@ def test_dropout_shares_its_mask_within_a_pair_when_broadcast():
         assert np.isfinite(own).all()
 
 
-@pytest.mark.parametrize("mixer", ["diff", "diff_laser"])
-@pytest.mark.parametrize("head_norm", [True, False])
+@pytest.mark.parametrize(("mixer", "head_norm"), [("diff", True), ("diff_laser", False)])
 def test_hidden_rows_keys_and_extremes_stay_finite(mixer, head_norm):
     """Rows that see nothing return 0; nothing flows to hidden keys; values to 1e6 are finite."""
     query, key, value = _qkv()

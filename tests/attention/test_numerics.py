@@ -44,7 +44,7 @@ def test_differential_error_within_limits(mixer, dtype):
         if dtype == "float32" and vs > 1:
             continue
         case = check.Case(mixer, "xla", dtype, "causal", qs, vs)
-        row = check.measure(case, shape=(96, 4, 40), seed=7)
+        row = check.measure(case, shape=(256, 4, 64), seed=7)
         assert row.learned is not None
         assert row.passed, row
 
