@@ -99,7 +99,7 @@ class TrainStep:
         if signature not in self._compiled:
             started = time.perf_counter()
             layout = getattr(self.workload, "layout", devices.Layout())
-            places = self._places(state), Measured(*[layout.replicated()] * 2)
+            places = self._places(state), layout.replicated()
             step = jax.jit(self._step, donate_argnums=0, out_shardings=places)
             self._compiled[signature] = step.lower(*arguments).compile()
             self.compile_s += time.perf_counter() - started

@@ -4,8 +4,8 @@ c4_lm (301 M parameters), c4_lm_234m, _435m, _1b, _2b, _8b: sizes in workloads/t
 the network in workloads/transformer.py. Sequences of 1024 tokens, 1024 a batch, 160,000 steps:
 167.8 billion tokens. AlgoPerf's released tree has no language model; this workload is ours.
 
-C4's test set is its validation split, which is cut in two for selection and report
-(workloads/c4.py); evaluations take the first sequences of each.
+Selection is by the last shard of C4's train split, which no model trains on; the test set is C4's
+validation split (workloads/c4.py). Evaluations take the first sequences of each.
 """
 
 from typing import Any
