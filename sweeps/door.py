@@ -14,12 +14,15 @@ def check_kernel(study: Study) -> None:
     """Raises ValueError where the study's kernel cannot run on this host."""
     variable, devices = local.accelerators()
     platform = {"CUDA_VISIBLE_DEVICES": "gpu", "TPU_VISIBLE_CHIPS": "tpu"}.get(variable, "cpu")
-    variants_table.check_kernel(
-        study.settings["kernel"],
-        platform=platform if devices else "cpu",
-        dtype=study.settings["compute_dtype"],
-        head_size=workloads_table.entry(study.workload).head_size,
-    )
+    head_size = workloads_table.entry(study.workload).head_size
+    for variant in study.settings["variants"]:
+        variants_table.check_kernel(
+            study.settings["kernel"],
+            platform=platform if devices else "cpu",
+            dtype=study.settings["compute_dtype"],
+            head_size=head_size,
+            value_size=variants_table.value_size(variant, head_size),
+        )
 
 
 def check_data(study: Study) -> None:

@@ -26,7 +26,7 @@ class Trial:
     stage: str
     workload: str
     variant: str
-    variant_hyperparameters: dict[str, float]
+    variant_hyperparameters: dict[str, Any]
     hyperparameters: dict[str, float]
     point: int
     seed: int

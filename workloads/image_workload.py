@@ -71,6 +71,10 @@ class ImageWorkload(TableWorkload):
     def is_output_params(self, param_key: str) -> bool:
         return param_key == "head"
 
+    def _depth(self, path: str) -> int:
+        """The attention that pools (`use_map`) comes after all blocks."""
+        return self._model.depth if "MAPHead" in path else super()._depth(path)
+
     def init_model_fn(self, rng: Array) -> tuple[spec.Parameters, None]:
         """Returns float32 parameters, replicated over the devices, and None.
 

@@ -44,7 +44,7 @@ def per_device(
 
     name: of a Transformer workload. batch_size: of the whole step. devices: how many share the
     work; options.mesh with data 0 takes what its other axes leave. moments: arrays the optimizer
-    keeps per parameter, in its dtype (2 for the Adam family).
+    keeps per parameter, in float32 (2 for the Adam family; sweeps/optimizers.py).
 
     Raises ValueError for a workload of another kind, and for a mesh that the devices, the batch
     or the parameters do not fit.
@@ -63,7 +63,7 @@ def per_device(
     parameters = _parameters(size, variant, options, mesh)
     parts = {
         "parameters": parameters,
-        "moments": moments * parameters,
+        "moments": moments * parameters * 4 // jnp.dtype(options.param_dtype).itemsize,
         "gradients": parameters,
         **_activations(name, size, options, batch_size // groups, mesh),
     }
@@ -88,7 +88,7 @@ def _parameters(size: TransformerSize, variant: Any, options: Options, mesh: Abs
     tokens = jax.ShapeDtypeStruct((1, size.context), jnp.int32)
     shapes = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
     # An abstract mesh has shape and axes, which is all that shardings are made from.
-    places = partition.shardings(shapes, transformer.PARAMETER_RULES, mesh)  # type: ignore[arg-type]
+    places = partition.shardings(shapes, transformer.PARAMETER_RULES, mesh)
     sizes = jax.tree.map(
         lambda leaf, place: math.prod(place.shard_shape(leaf.shape)) * leaf.dtype.itemsize,
         shapes,

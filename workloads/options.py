@@ -33,24 +33,6 @@ class Options:
             _check_dtype(name, getattr(self, name))
         object.__setattr__(self, "mesh", _checked_mesh(self.mesh))
 
-    def require_default(self, *names: str, workload: str) -> None:
-        """Raises ValueError where one of these options is set and `workload` cannot serve it."""
-        for name in names:
-            given, default = getattr(self, name), getattr(Options(), name)
-            if given != default:
-                raise ValueError(
-                    f"{workload} has no {name}={given!r}; leave it at {default!r}, or take one of "
-                    "the Transformer workloads (c4_lm, wikipedia_bert and their kin)"
-                )
-
-    def require_data_parallel(self, workload: str) -> None:
-        """Raises ValueError where `workload` is to be split by parameters and cannot be."""
-        if self.mesh[1:] != (1, 1):
-            raise ValueError(
-                f"{workload} keeps a copy of its parameters on every device: mesh.fsdp and "
-                f"mesh.tensor must be 1, not {self.mesh[1]} and {self.mesh[2]}"
-            )
-
 
 def _check_dtype(option: str, given: str) -> None:
     if given not in DTYPES:

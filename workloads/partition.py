@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 Rule = tuple[str, tuple[str | None, ...]]
 
 
-def shardings(tree: Any, rules: Sequence[Rule], mesh: Mesh) -> Any:
+def shardings(tree: Any, rules: Sequence[Rule], mesh: Mesh | AbstractMesh) -> Any:
     """Returns the tree of shardings for a tree of arrays or shapes; what no rule names is whole.
 
     Raises ValueError where a dimension is not a multiple of the devices that are to share it,
@@ -41,7 +41,9 @@ def _name(path: Any) -> str:
     return "/".join(str(getattr(part, "key", getattr(part, "name", part))) for part in path)
 
 
-def _spec(name: str, shape: tuple[int, ...], rules: Sequence[Rule], mesh: Mesh) -> PartitionSpec:
+def _spec(
+    name: str, shape: tuple[int, ...], rules: Sequence[Rule], mesh: Mesh | AbstractMesh
+) -> PartitionSpec:
     axes = next((axes for rule, axes in rules if re.search(rule, name)), ())
     axes = axes[: len(shape)] if shape else ()
     for distance, axis in enumerate(axes, 1):

@@ -4,6 +4,7 @@ import abc
 import contextlib
 import dataclasses
 import math
+import re
 from typing import Any
 
 from workloads import devices, spec, table
@@ -102,7 +103,18 @@ class TableWorkload(spec.Workload):
             return contextlib.nullcontext()
         from attention import inject
 
-        return inject.injected(self.variant)
+        return inject.injected(self.variant, depth=self._depth)
+
+    def _depth(self, path: str) -> int:
+        """Returns a layer's index from 0, by which Differential attention sets its λ_init.
+
+        path: of the attention module, its layer's number in it ('encoderblock_3/…'). Raises
+        ValueError where there is none.
+        """
+        found = re.search(r"block_(\d+)", path, re.IGNORECASE)
+        if found is None:
+            raise ValueError(f"{self.name}: no layer number in {path!r}, which sets Diff's λ_init")
+        return int(found[1])
 
 
 def _or_nan(target: float | None) -> float:

@@ -35,7 +35,7 @@ def test_an_entry_tells_the_truth(name):
 @pytest.mark.parametrize("name", [n for n, entry in table.WORKLOADS.items() if entry.embedded])
 def test_every_row_of_an_embedded_workload_has_a_model(name):
     """Loss and logits of a random batch are finite at the first parameters, for every row."""
-    for row in table.paper_rows(name):
+    for row in (*table.paper_rows(name), *variants_table.DIFF_ROWS):
         variant = variants.get(row, **variants_table.hyperparameters(row, 0.9))
         workload = registry.make(name, variant)
 
@@ -48,6 +48,16 @@ def test_every_row_of_an_embedded_workload_has_a_model(name):
             return workload.loss_fn(batch["targets"], logits, batch.get("weights"))["summed"]
 
         assert jax.eval_shape(loss, jax.random.key(0)).shape == ()
+
+
+def test_layers_know_their_depth():
+    """λ_init of Differential attention depends on it; the pooling head comes after all blocks."""
+    vit, speech = registry.make("imagenet_vit_map"), registry.make("librispeech_conformer")
+    assert vit._depth("Transformer/encoderblock_11/MultiHeadDotProductAttention_1") == 11
+    assert vit._depth("MAPHead_0/MultiHeadDotProductAttention_0") == 12
+    assert speech._depth("ConformerBlock_3/MultiHeadedSelfAttention_0/MultiHead_0") == 3
+    with pytest.raises(ValueError, match="no layer number in 'elsewhere'"):
+        speech._depth("elsewhere")
 
 
 def test_targets_are_reached_from_the_right_side():
