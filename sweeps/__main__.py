@@ -13,9 +13,12 @@ _EPILOG = """examples:
   python -m sweeps run --config=digits_vit_demo --config.seeds=5 --config.name=five_seeds
   python -m sweeps status experiments/five_seeds
   python -m sweeps resume experiments/five_seeds
+  python -m sweeps run --config=pydoc_lm_demo --config.variants=standard,laser,diff,diff_laser
 then: python -m analysis table experiments/five_seeds
 
 --config takes a shipped study's name or a .py file; --config.KEY=VALUE changes one key of it.
+--config.space takes a shipped space, a .json file, or selected:STUDY, the point that another study
+in the same experiment_dir selected.
 """
 
 
@@ -45,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m sweeps",
-        description="Plan and run studies: workload × attention variants × NAdamW points × seeds.",
+        description="Plan and run studies: workload × attention variants × points × seeds.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -65,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument(
                 "--devices", type=int, default=0, help="that share one trial, for its memory"
             )
+            command.add_argument("--device_gb", type=float, help="memory of one, to fit into")
     for name, runner, text in (
         ("status", _status, "what is pending, running, done, diverged and failed"),
         ("resume", _resume, "continue a study from its directory alone"),
@@ -88,7 +92,7 @@ def _plan(options: argparse.Namespace) -> int:
     from sweeps import config, plan, study
 
     resolved = study.resolve(config.parse(options.config, options.overrides), planning=True)
-    print(plan.render(resolved, options.step_seconds, options.devices))
+    print(plan.render(resolved, options.step_seconds, options.devices, options.device_gb))
     return 0
 
 
@@ -114,6 +118,7 @@ def _drive(resolved: "object") -> int:
     assert isinstance(resolved, Study)
     study_directory.prepare(resolved)
     door.check_kernel(resolved)
+    door.check_devices(resolved)
     door.check_data(resolved)
     with progress.Progress() as shown:
         try:

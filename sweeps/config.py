@@ -30,6 +30,7 @@ LAUNCHERS = ("local",)
 _NOT_THE_RESULT = (
     "paper_table",
     "paper_note",
+    "seeds",  # the table says how many
     "name",
     "experiment_dir",
     "data_dir",

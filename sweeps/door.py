@@ -4,7 +4,7 @@ import importlib
 import json
 
 from attention import table as variants_table
-from sweeps import layout
+from sweeps import layout, study_checks
 from sweeps.launchers import local
 from sweeps.study import Study
 from workloads import table as workloads_table
@@ -22,6 +22,25 @@ def check_kernel(study: Study) -> None:
             dtype=study.settings["compute_dtype"],
             head_size=head_size,
             value_size=variants_table.value_size(variant, head_size),
+        )
+
+
+def check_devices(study: Study) -> None:
+    """Raises ValueError where mesh or batch do not fit the devices that a trial gets here."""
+    settings, devices = study.settings, local.devices_per_worker(study.settings["local"])
+    data, fsdp, tensor = study_checks.options(settings).mesh
+    groups = data * fsdp or devices // tensor
+    if groups * tensor != devices or groups % fsdp:
+        raise ValueError(
+            f"mesh.data={data}, mesh.fsdp={fsdp}, mesh.tensor={tensor} does not fit the "
+            f"{devices} device(s) that a trial has on this host: the sizes must multiply to that "
+            "(data 0: all that the others leave). Change --config.mesh.fsdp, .tensor or .data, or "
+            "--config.local.workers; `python -m sweeps plan --devices N` says what fits"
+        )
+    if settings["batch_size"] % groups:
+        raise ValueError(
+            f"batch_size {settings['batch_size']} cannot be divided over {groups} devices of this "
+            "host; choose a multiple, or fewer devices"
         )
 
 

@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from workloads.options import STACKED
+
 Array = jax.Array
 Scalars = Mapping[str, Array]
 
@@ -94,7 +96,28 @@ def _adamw(scalars: Scalars) -> optax.GradientTransformation:
 
 def _lamb(scalars: Scalars) -> optax.GradientTransformation:
     """Returns Adam's direction with decay, per parameter scaled to its norm (arXiv:1904.00962)."""
-    return optax.chain(_adamw(scalars), optax.scale_by_trust_ratio())
+    return optax.chain(_adamw(scalars), _scale_by_trust_ratio_of_layers())
+
+
+def _scale_by_trust_ratio_of_layers() -> optax.GradientTransformation:
+    """Returns optax's trust ratio, taken layer by layer also where scan_layers stacks them.
+
+    Over a stack it would be one ratio for all layers: another algorithm.
+    """
+    ratio = optax.scale_by_trust_ratio()
+
+    def scaled(path: Any, update: Array, param: Array) -> Array:
+        def one(u: Array, p: Array) -> Array:
+            result: Array = ratio.update(u, ratio.init(p), p)[0]
+            return result
+
+        stacked = any(getattr(part, "key", None) == STACKED for part in path)
+        return (jax.vmap(one) if stacked else one)(update, param)
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        return jax.tree_util.tree_map_with_path(scaled, updates, params), state
+
+    return optax.GradientTransformation(ratio.init, update)
 
 
 OPTIMIZERS: dict[str, Callable[[Scalars], optax.GradientTransformation]] = {

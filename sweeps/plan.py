@@ -6,8 +6,9 @@ from sweeps import study_checks
 from sweeps.study import Study
 from workloads import table as workloads_table
 
-# Parameters and NAdamW's two moments in float32; two checkpoints while running, one afterwards.
-_BYTES_PER_PARAMETER = 3 * 4
+# Two moments in float32, beside the parameter itself; one checkpoint stays when a trial is done.
+_BYTES_OF_MOMENTS = 2 * 4
+_BYTES = {"float32": 4, "bfloat16": 2}
 _LOG_BYTES = 300_000
 
 
@@ -33,18 +34,20 @@ def lines(study: Study, step_seconds: float | None = None) -> list[Line]:
         selection = {"points": dict.fromkeys(study.settings["variants"], 0)}
         trials = study.trials(stage, selection)
         steps = sum(trial.steps for trial in trials)
-        size = entry.parameters * _BYTES_PER_PARAMETER + _LOG_BYTES
+        per_parameter = _BYTES[study.settings["param_dtype"]] + _BYTES_OF_MOMENTS
+        size = entry.parameters * per_parameter + _LOG_BYTES
         programs = len({trial.program for trial in trials})
         hours = None if seconds is None else steps * seconds / 3600
         result.append(Line(stage, len(trials), programs, steps, hours, len(trials) * size / 1e9))
     return result
 
 
-def memory(study: Study, devices: int = 0) -> str:
+def memory(study: Study, devices: int = 0, device_gb: float | None = None) -> str:
     """Returns the memory per device that a train step of a Transformer study needs, as text.
 
-    devices: how many share one trial; 0: those that the workload's step time is for. Empty for
-    other workloads. Nothing is allocated. Raises ValueError where mesh or batch do not fit them.
+    devices: how many share one trial; 0: those that the workload's step time is for, which is also
+    where device_gb is from unless given. Empty for other workloads. Nothing is allocated. Raises
+    ValueError where mesh or batch do not fit them.
     """
     entry, settings = workloads_table.entry(study.workload), study.settings
     if "mesh" not in entry.serves:
@@ -69,7 +72,7 @@ def memory(study: Study, devices: int = 0) -> str:
     return "\n".join(
         [
             f"memory per device, {devices} of them as data {data} x fsdp {options.mesh[1]} x "
-            f"tensor {options.mesh[2]}: {total:.2f} GB{_fits(total, entry.device_gb)}",
+            f"tensor {options.mesh[2]}: {total:.2f} GB{_fits(total, device_gb or entry.device_gb)}",
             f"    = {listing} ({variant}; activations estimated, workloads/memory.py)",
         ]
     )
@@ -83,8 +86,13 @@ def _fits(needed: float, available: float | None) -> str:
     return f", {verdict} into 90 % of {available:g} GB"
 
 
-def render(study: Study, step_seconds: float | None = None, devices: int = 0) -> str:
-    """Returns the plan as text; `devices` as in `memory`."""
+def render(
+    study: Study,
+    step_seconds: float | None = None,
+    devices: int = 0,
+    device_gb: float | None = None,
+) -> str:
+    """Returns the plan as text; `devices` and `device_gb` as in `memory`."""
     entry, settings = workloads_table.entry(study.workload), study.settings
     stages = lines(study, step_seconds)
     source = "given by --step_seconds" if step_seconds is not None else entry.step_source
@@ -112,7 +120,7 @@ def render(study: Study, step_seconds: float | None = None, devices: int = 0) ->
     )
     text.append(f"hours: {source or 'no step time known; give --step_seconds'}")
     text.append("programs: train steps to compile; every trial of a program shares one")
-    text += [line for line in [memory(study, devices)] if line]
+    text += [line for line in [memory(study, devices, device_gb)] if line]
     return "\n".join(text)
 
 

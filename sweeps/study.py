@@ -145,7 +145,9 @@ def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
     started before this.
     """
     settings = config.to_dict()
-    settings["variants"] = [variants_table.canonical(name) for name in settings["variants"]]
+    # --config.variants=standard,laser arrives as one string.
+    given = [name for names in settings["variants"] for name in names.split(",") if name.strip()]
+    settings["variants"] = [variants_table.canonical(name) for name in given]
     for key in ("baseline", "tuning_variant"):
         settings[key] = variants_table.canonical(settings[key])
     entry = workloads_table.entry(settings["workload"])

@@ -47,7 +47,7 @@ def check(settings: dict[str, Any]) -> None:
             f"checkpoint_every ({settings['checkpoint_every']}) must be a multiple of eval_every "
             f"({settings['eval_every']}), so that no evaluation is lost or done twice"
         )
-    for variant in settings["variants"]:
+    for variant in {*settings["variants"], settings["tuning_variant"]}:
         given = variant_hyperparameters(variant, settings)
         variants_table.check(variant, given, settings["kernel"])
         workloads_table.check_variant(settings["workload"], variant)

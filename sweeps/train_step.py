@@ -34,7 +34,10 @@ class State(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A step's mean loss (nats per example) and gradient norm before clipping."""
+    """A step's mean loss and gradient norm before clipping.
+
+    Nats per example; per token for text and CTC.
+    """
 
     loss: Array
     grad_norm: Array

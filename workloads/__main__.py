@@ -8,6 +8,15 @@ from typing import Any
 from attention import checkout
 from workloads import table
 
+_EPILOG = """data of the full-size workloads (--data_dir says where it is written and read):
+  prepare imagenet_vit --from=ARCHIVES            ILSVRC2012 archives, 150 GB; needs .[tfds]
+  prepare librispeech_conformer --from=FLAC_TREE  LibriSpeech's folders, 60 GB; writes 110 GB
+  prepare c4_lm --from=TFDS_DIR                   TFDS c4/en as prepared, 800 GB; writes 312 GB
+  prepare wikipedia_bert --from=DIR               TFDS wikipedia, or MLPerf's text files, 20 GB
+
+A SentencePiece model of yours is used if it lies in --data_dir as spm.model before preparing.
+"""
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command. Returns its exit status: 0, or 2 for bad input and broken data."""
@@ -24,6 +33,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m workloads",
         description="Workloads: models with data. Embedded ones need no download.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("list", help="names, sizes, targets").set_defaults(run=_list)
@@ -75,7 +86,7 @@ def _targets(entry: table.Entry) -> str:
         return f"metric {entry.metric}, no published target"
     return (
         f"targets: {entry.metric} {entry.validation_target:g} validation, "
-        f"{entry.test_target:g} test"
+        f"{entry.test_target:g} test ({entry.target_source})"
     )
 
 

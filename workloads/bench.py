@@ -5,6 +5,7 @@ the median over rounds. A step is forward, backward and gradients at a fixed bat
 synchronised; the optimizer's update is left out, being the same for all.
 """
 
+import os
 import statistics
 import time
 from collections.abc import Iterator
@@ -41,7 +42,8 @@ def lines(
     batch_size = batch_size or (entry.batch_size if entry.embedded else 8)
     if entry.embedded:
         yield _loader(name, data_dir, batch_size)
-    timers = {variant: _timer(name, variant, batch_size, options or {}) for variant in names}
+    kept: dict[str, Any] = {}
+    timers = {variant: _timer(name, variant, batch_size, options or {}, kept) for variant in names}
     times: dict[str, list[float]] = {variant: [] for variant in names}
     for _ in range(rounds):
         for variant, timer in timers.items():
@@ -72,12 +74,33 @@ def _loader(name: str, data_dir: str, batch_size: int) -> str:
     )
 
 
-def _timer(name: str, variant: str, batch_size: int, options: dict[str, Any]) -> Any:
+def _first_values(workload: table_workload.TableWorkload, kept: dict[str, Any]) -> Any:
+    """Returns parameters and model state; variants with the same tree share theirs.
+
+    Raises ValueError where parameters and their gradients exceed the host's free memory.
+    """
+    shapes = jax.eval_shape(workload.init_model_fn, jax.random.key(0))
+    signature = str(jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), shapes))
+    if signature not in kept:
+        needed = 2 * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if jax.default_backend() == "cpu" and needed > free:
+            raise ValueError(
+                f"{workload}: parameters and gradients need {needed / 1e9:.1f} GB, this host has "
+                f"{free / 1e9:.1f} GB free; take a smaller workload of the same kind"
+            )
+        kept[signature] = workload.init_model_fn(jax.random.key(0))
+    return kept[signature]
+
+
+def _timer(
+    name: str, variant: str, batch_size: int, options: dict[str, Any], kept: dict[str, Any]
+) -> Any:
     """Returns a function that gives the mean wall time, in seconds, of n compiled steps."""
     made = variants.get(variant, **variants_table.hyperparameters(variant, tau=0.9))
     workload = registry.make(name, made, **options)
     assert isinstance(workload, table_workload.TableWorkload)
-    params, state = workload.init_model_fn(jax.random.key(0))
+    params, state = _first_values(workload, kept)
     batch = workload.example_batch(batch_size)
 
     def loss(params: Any, batch: Any, key: Any) -> jax.Array:

@@ -8,7 +8,8 @@ class Entry:
     """What a driver must know of a workload without loading JAX.
 
     factory: 'module:function' called with (name, variant, options). metric/mode: what validation
-    selects by. Targets are in the metric's unit; None where nobody has published one.
+    selects by. Targets are in the metric's unit; None where nobody has published one;
+    target_source says whose they are.
     parameters: of the standard variant; head_size: D. data: the module with `check(data_dir)` and
     `prepare(data_dir)`; data_name: the folder that workloads on the same data share; embedded says
     that `prepare` needs no download. stands_in_for: the full-size twin of an embedded workload.
@@ -29,6 +30,7 @@ class Entry:
     parameters: int
     head_size: int
     data_name: str = ""
+    target_source: str = "AlgoPerf"
     embedded: bool = False
     stands_in_for: str = ""
     host_modifiers: tuple[str, ...] = ()

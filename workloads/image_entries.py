@@ -43,6 +43,7 @@ ENTRIES: dict[str, Entry] = {
         test_target=0.95,
         parameters=75_018,
         head_size=16,
+        target_source="ours",
         embedded=True,
         stands_in_for="imagenet_vit",
         step_seconds=0.040,

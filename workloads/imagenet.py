@@ -172,6 +172,7 @@ def _missing(paths: tuple[Path, ...]) -> Iterator[str]:
 def _repair(data_dir: str | os.PathLike[str]) -> str:
     return (
         "copy the named files again from a whole directory, or, if there is none, remove the "
-        f"damaged one and run: python -m workloads prepare imagenet_vit --data_dir {data_dir}; "
+        f"damaged one and run: python -m workloads prepare imagenet_vit --data_dir {data_dir} "
+        "--from ARCHIVES (needs pip install -e '.[tfds]'); "
         f"then: python -m workloads check imagenet_vit --data_dir {data_dir}"
     )

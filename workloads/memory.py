@@ -8,6 +8,7 @@ mlp_width, H heads, D head size, V vocabulary, N layers:
 - block(b) = b·L·[a·(8·W + (8·H·D + 4·M)/t) + 3·4·(H/t)·L]: the residual and norms, query, key,
   value, output and their cotangents, the MLP before and after GELU with cotangents, and the softmax
   in float32 (logits, weights, cotangent), as `attention/core.py` computes it.
+  Differential attention adds 4·6·H·D/t per token: values, outputs and cotangents of 2·D per head.
 - kept = N·b·L·W·a + block(b) with remat, N·block(b) without.
 - logits = 2·4·b·(predicted places)·V/t: logits and their cotangent, float32.
 - gathered = the parameters of one layer and the embedding, whole but for 'tensor', in
@@ -65,7 +66,7 @@ def per_device(
         "parameters": parameters,
         "moments": moments * parameters * 4 // jnp.dtype(options.param_dtype).itemsize,
         "gradients": parameters,
-        **_activations(name, size, options, batch_size // groups, mesh),
+        **_activations(name, size, options, batch_size // groups, mesh, variant),
     }
     return {**parts, "total": sum(parts.values())}
 
@@ -98,7 +99,12 @@ def _parameters(size: TransformerSize, variant: Any, options: Options, mesh: Abs
 
 
 def _activations(
-    name: str, size: TransformerSize, options: Options, sequences: int, mesh: AbstractMesh
+    name: str,
+    size: TransformerSize,
+    options: Options,
+    sequences: int,
+    mesh: AbstractMesh,
+    variant: Any,
 ) -> dict[str, int]:
     """Returns the estimated parts, by the formulas above."""
     narrow, tensor = jnp.dtype(options.compute_dtype).itemsize, mesh.shape["tensor"]
@@ -106,6 +112,7 @@ def _activations(
     block = tokens * (
         narrow * (8 * size.width + (8 * heads + 4 * size.mlp_width) // tensor)
         + 12 * size.heads * size.context // tensor
+        + (24 * heads // tensor if getattr(variant, "is_differential", False) else 0)
     )
     residuals = size.layers * tokens * size.width * narrow
     kept = residuals + block if options.remat else size.layers * block

@@ -8,14 +8,17 @@ from typing import Any
 
 DTYPES = ("float32", "bfloat16")
 MESH_AXES = ("data", "fsdp", "tensor")
+# The name below which scan_layers keeps the parameters of all layers, stacked along axis 0.
+STACKED = "layers"
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
     """What a workload's factory is given beside its name and variant.
 
-    compute_dtype: of activations; param_dtype: of parameters and optimizer state. scan_layers:
-    one compiled block run in a loop over stacked parameters. remat: activations of a block are
+    compute_dtype: of activations; param_dtype: of parameters (optimizer moments and
+    the variants' own factors stay float32). scan_layers: one compiled block run in a loop over
+    stacked parameters. remat: activations of a block are
     computed again in the backward pass instead of kept. mesh: devices along the axes
     (data, fsdp, tensor); data 0 is all that the other two leave.
 

@@ -42,6 +42,7 @@ def _synthesised(kind: str, **sizes: float) -> Entry:
         mode="min",
         validation_target=0.20,
         test_target=0.20,
+        target_source="ours",
         embedded=True,
         stands_in_for="librispeech_conformer",
         host_modifiers=_HOST,

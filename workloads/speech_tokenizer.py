@@ -26,6 +26,8 @@ def load(
     the unknown piece.
     """
     path = Path(data_dir) / FILE_NAME
+    if not path.is_file():
+        raise DataError(f"{data_dir} is not prepared: it has no {FILE_NAME}", repair)
     try:
         tokenizer = sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes())
     except (OSError, RuntimeError, ValueError) as problem:

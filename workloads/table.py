@@ -30,10 +30,15 @@ WORKLOADS: dict[str, Entry] = {
     **text_entries.ENTRIES,
 }
 
+# The preset that is its family's base has the family's name.
+_ALSO_CALLED = {"c4_lm_301m": "c4_lm", "wikipedia_bert_base": "wikipedia_bert"}
+
 
 def entry(name: str) -> Entry:
     """Returns the workload's entry. Raises ValueError listing what exists and the nearest match."""
     if name not in WORKLOADS:
+        if name in _ALSO_CALLED:
+            raise ValueError(f"workload {name!r} is called {_ALSO_CALLED[name]!r}")
         nearest = difflib.get_close_matches(str(name), WORKLOADS, n=1, cutoff=0.5)
         hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
         raise ValueError(f"unknown workload {name!r}. Known: {', '.join(WORKLOADS)}.{hint}")

@@ -100,7 +100,10 @@ def vocabulary(data_dir: Path, texts: Iterable[str], vocab_size: int, documents:
 
 def check_vocabulary(path: Path, vocab_size: int) -> None:
     """DataError unless the tokenizer has `vocab_size` pieces and the special ids."""
-    repair = f"put a model of {vocab_size} pieces there, or remove {path} to have one trained"
+    repair = (
+        f"put a model of {vocab_size} pieces there, made by spm_train with --pad_id=0 --eos_id=1 "
+        f"--unk_id=2 --bos_id=-1 --control_symbols='<mask>', or remove {path} to have one trained"
+    )
     pieces = tokenizer.load(path, repair).vocab_size()
     if pieces != vocab_size:
         raise DataError(f"{path} has {pieces} pieces; {vocab_size} are needed", repair)

@@ -89,7 +89,11 @@ def read_info(data_dir: str | os.PathLike[str], repair: str = DEFAULT_REPAIR) ->
     path = Path(data_dir) / INFO_FILE
     if not path.is_file():
         what = f"has no {INFO_FILE}, so" if Path(data_dir).is_dir() else "does not exist:"
-        raise DataError(f"{data_dir} {what} there is no whole set of token records", repair)
+        raise DataError(
+            f"{data_dir} {what} there is no whole set of token records: "
+            f"{INFO_FILE}, spm.model and <split>-*.npy of train, validation and test",
+            repair,
+        )
     try:
         info = json.loads(path.read_text())
         _check_info(info)

@@ -28,7 +28,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from attention import registry
 from workloads.devices import BATCH_AXES
 from workloads.dropout import Dropout
-from workloads.options import Options
+from workloads.options import STACKED, Options
 from workloads.transformer_sizes import TransformerSize
 
 Array = jax.Array
@@ -206,7 +206,7 @@ class Transformer(nn.Module):
             in_axes=(0, nn.broadcast),
             length=layers,
         )
-        return run(block(name="layers"), hidden, jnp.arange(layers), dropout_rate)[0]
+        return run(block(name=STACKED), hidden, jnp.arange(layers), dropout_rate)[0]
 
 
 def _dense(options: Options) -> dict[str, Any]:

@@ -3,9 +3,12 @@
 Command:  python -m sweeps run --config=c4_lm_8b_paper --config.data_dir=$DATA/c4
           (after c4_lm_234m_paper, whose selected point it takes)
 Devices:  256 TPU v5e chips, parameters divided over 16 of them (mesh.fsdp).
+          A trial runs on the devices of one host today; a smaller mesh is --config.mesh.fsdp=N.
 Time:     2 trials of 41,962 steps (44 B tokens): about 28 h each at 40 % of peak.
 Result:   the paper prints downstream accuracies alone for this size; this study reports the
           loss, which is another quantity.
+
+Activations are in bfloat16 and parameters in float32, our choice: the paper does not say.
 """
 
 import ml_collections

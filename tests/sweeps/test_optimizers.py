@@ -116,6 +116,27 @@ def test_lamb_by_hand():
 
 
 @pytest.mark.parametrize("name", list(optimizers.OPTIMIZERS))
+def test_stacked_layers_are_updated_as_single_ones(name):
+    """scan_layers is a way to compute: LAMB's ratio of a stack of layers is each layer's own."""
+    rng = np.random.default_rng(2)
+    weights, gradients = (
+        jnp.asarray(rng.standard_normal((2, 3, 4)) * [[[1.0]], [[9.0]]], jnp.float32)
+        for _ in range(2)
+    )
+    trees = {
+        "stacked": lambda leaf: {"layers": {"w": leaf}},
+        "single": lambda leaf: {"layer_0": {"w": leaf[0]}, "layer_1": {"w": leaf[1]}},
+    }
+    got = {}
+    for kind, tree in trees.items():
+        params = tree(weights)
+        state = optimizers.init(name, params)
+        new, _ = optimizers.step(name, tree(gradients), state, params, jnp.int32(4), SCALARS)
+        got[kind] = jax.tree.leaves(new)
+    np.testing.assert_allclose(got["stacked"][0], np.stack(got["single"]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", list(optimizers.OPTIMIZERS))
 def test_bfloat16_parameters_keep_their_dtype_and_float32_moments(name):
     params = {"w": jnp.ones(3, jnp.bfloat16)}
     state = optimizers.init(name, params)
