@@ -6,7 +6,7 @@ import re
 import pytest
 
 from attention import table as variants
-from sweeps import config, plan, selected, study
+from sweeps import config, door, plan, selected, study
 from workloads import table
 
 
@@ -96,3 +96,44 @@ def test_memory_that_does_not_fit_is_said():
     with pytest.raises(ValueError, match="does not fit 3 devices"):
         plan.memory(resolved, devices=3)
     assert plan.memory(study.resolve(config.parse("digits_vit_quick", []))) == ""
+
+
+def test_mesh_and_batch_must_fit_the_host(monkeypatch):
+    """Checked before anything starts: a host of 8 devices, all of them for one trial."""
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+
+    def check(*changes):
+        overrides = [f"--config.{change}" for change in changes]
+        door.check_devices(study.resolve(config.parse("c4_lm_paper", overrides), planning=True))
+
+    check("mesh.fsdp=8")
+    check("mesh.fsdp=2", "mesh.tensor=4")
+    check("mesh.data=4", "mesh.fsdp=2")
+    for change in ("mesh.fsdp=16", "mesh.data=3"):
+        with pytest.raises(ValueError, match="does not fit the 8 device"):
+            check(change)
+    with pytest.raises(ValueError, match="batch_size 12 cannot be divided over 8 devices"):
+        check("batch_size=12")
+    monkeypatch.setenv("XLA_FLAGS", "")
+    with pytest.raises(ValueError, match=r"does not fit the 1 device.*--config.mesh.fsdp"):
+        check("mesh.fsdp=8")
+
+
+def test_variants_as_people_type_them():
+    resolved = study.resolve(config.parse("digits_vit_quick", ["--config.variants=standard,diff"]))
+    assert resolved.settings["variants"] == ["standard", "diff"]
+    (diff,) = (t for t in resolved.trials("compare", {"points": {"standard": 0, "diff": 0}})
+               if t.variant == "diff")  # fmt: skip
+    assert diff.variant_hyperparameters == {"head_norm": True}
+
+
+def test_a_tuning_variant_the_model_cannot_have():
+    changed = ["--config.tuning_variant=standard+per_dim_temp"]
+    with pytest.raises(ValueError, match="inside every attention"):
+        study.resolve(config.parse("librispeech_conformer_paper", changed))
+
+
+def test_presets_by_their_other_names():
+    with pytest.raises(ValueError, match="'c4_lm_301m' is called 'c4_lm'"):
+        table.entry("c4_lm_301m")
