@@ -122,12 +122,8 @@ def _finish(figure: Figure, grid: np.ndarray, table: ErrorTable, curves: dict[st
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.set_xlabel("training step", fontsize=10)
     most = max(len(values) for _, values in curves.values())
-    figure.suptitle(
-        f"{table.study.name}: {table.workload}, median and range of {most} seeds"
-        if most > 1
-        else f"{table.study.name}: {table.workload}, one seed",
-        fontsize=12,
-    )
+    seeds = f"median and range of {most} seeds" if most > 1 else "one seed"
+    style.title(figure, f"{table.study.name}: {table.workload}, {seeds}")
     style.legend(figure, _handles(table, curves))
 
 

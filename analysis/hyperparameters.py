@@ -142,9 +142,7 @@ def _finish(figure: Figure, grid: np.ndarray, table: ErrorTable, runs: list[Run]
     figure.supylabel(f"validation {table.metric.axis(table.workload)}", fontsize=10)
     points = len({run.point for run in runs})
     stage = _tuning_stage(table)
-    figure.suptitle(
-        f"{table.study.name}: stage {stage}, {points} hyperparameter points", fontsize=12
-    )
+    style.title(figure, f"{table.study.name}: stage {stage}, {points} hyperparameter points")
     style.legend(figure, _handles(table, runs, bool(np.isnan(values).any())))
 
 

@@ -94,7 +94,7 @@ def _finish(
     axes.set_xlabel(label, fontsize=10)
     _reference_lines(axes, table)
     _baseline_line(axes, table, rows)
-    figure.suptitle(f"{table.study.name}: {table.workload}", fontsize=12)
+    style.title(figure, f"{table.study.name}: {table.workload}")
     style.legend(figure, _handles(table))
 
 

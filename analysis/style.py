@@ -4,6 +4,7 @@ Colours: Okabe and Ito (2008), "Color Universal Design". A mixer keeps its colou
 in every plot, so that neither carries the meaning alone.
 """
 
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ DOTS_PER_INCH = 150
 
 # Above this ratio of largest to smallest, equal steps of a linear axis hide the small values.
 LOG_RATIO = 4.0
+# Of the fonts at 12 and 9 points, a little below what was measured; a legend's line and gaps.
+_TITLE_LETTERS_PER_INCH, _LEGEND_LETTERS_PER_INCH, _KEY_INCHES = 9.5, 13.0, 0.7
 
 
 def look(variant: str) -> tuple[str, str]:
@@ -56,12 +59,20 @@ def key(label: str, **looks: Any) -> Line2D:
     return Line2D([], [], label=label, **({"ls": ""} | looks))
 
 
+def title(figure: Figure, text: str) -> None:
+    """Puts a title over the whole figure, broken into lines that fit its width."""
+    letters = int(figure.get_figwidth() * _TITLE_LETTERS_PER_INCH)
+    figure.suptitle(textwrap.fill(text, letters), fontsize=12)
+
+
 def legend(figure: Figure, handles: list[Line2D], columns: int | None = None) -> None:
-    """Puts one legend for the whole figure below it."""
+    """Puts one legend for the whole figure below it, in as many columns as fit its width."""
+    longest = max((len(str(handle.get_label())) for handle in handles), default=1)
+    fitting = int(figure.get_figwidth() / (_KEY_INCHES + longest / _LEGEND_LETTERS_PER_INCH))
     figure.legend(
         handles=handles,
         loc="outside lower center",
-        ncols=columns or len(handles),
+        ncols=columns or max(1, min(len(handles), fitting)),
         frameon=False,
         fontsize=9,
     )
