@@ -112,13 +112,18 @@ def _resume(options: argparse.Namespace) -> int:
 
 
 def _drive(resolved: "object") -> int:
-    from sweeps import door, driver, progress, study_directory
+    from sweeps import door, driver, plan, progress, study_directory
+    from sweeps.launchers import local
     from sweeps.study import Study
+    from workloads import table as workloads_table
 
     assert isinstance(resolved, Study)
-    study_directory.prepare(resolved)
+    # What a change of settings repairs comes before the directory that fixes them.
     door.check_kernel(resolved)
     door.check_devices(resolved)
+    if not workloads_table.entry(resolved.workload).embedded:
+        print(plan.memory(resolved, local.devices_per_worker(resolved.settings["local"])))
+    study_directory.prepare(resolved)
     door.check_data(resolved)
     with progress.Progress() as shown:
         try:

@@ -45,9 +45,9 @@ def lines(study: Study, step_seconds: float | None = None) -> list[Line]:
 def memory(study: Study, devices: int = 0, device_gb: float | None = None) -> str:
     """Returns the memory per device that a train step of a Transformer study needs, as text.
 
-    devices: how many share one trial; 0: those that the workload's step time is for, which is also
-    where device_gb is from unless given. Empty for other workloads. Nothing is allocated. Raises
-    ValueError where mesh or batch do not fit them.
+    devices: how many share one trial; 0: those that the workload's step time is for, with their
+    memory as device_gb unless it is given. Without device_gb nothing is said about fitting. Empty
+    for other workloads. Nothing is allocated. Raises ValueError where mesh or batch do not fit.
     """
     entry, settings = workloads_table.entry(study.workload), study.settings
     if "mesh" not in entry.serves:
@@ -55,7 +55,8 @@ def memory(study: Study, devices: int = 0, device_gb: float | None = None) -> st
     from attention import registry
     from workloads import memory
 
-    devices = devices or entry.devices
+    if not devices:
+        devices, device_gb = entry.devices, device_gb or entry.device_gb
     options = study_checks.options(settings)
     variant = settings["variants"][-1]
     hyperparameters = study_checks.variant_hyperparameters(variant, settings)
@@ -72,7 +73,7 @@ def memory(study: Study, devices: int = 0, device_gb: float | None = None) -> st
     return "\n".join(
         [
             f"memory per device, {devices} of them as data {data} x fsdp {options.mesh[1]} x "
-            f"tensor {options.mesh[2]}: {total:.2f} GB{_fits(total, device_gb or entry.device_gb)}",
+            f"tensor {options.mesh[2]}: {total:.2f} GB{_fits(total, device_gb)}",
             f"    = {listing} ({variant}; activations estimated, workloads/memory.py)",
         ]
     )
@@ -119,6 +120,7 @@ def render(
         f"{_hours(sum(total) if total else None):>10}{sum(s.disk_gb for s in stages):>10.2f}"
     )
     text.append(f"hours: {source or 'no step time known; give --step_seconds'}")
+    text.append("disk: what stays; a trial holds three times as much while it runs")
     text.append("programs: train steps to compile; every trial of a program shares one")
     text += [line for line in [memory(study, devices, device_gb)] if line]
     return "\n".join(text)

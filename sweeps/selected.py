@@ -25,6 +25,11 @@ def points(space_name: str, experiment_dir: str) -> list[space.Point]:
     directory = pathlib.Path(experiment_dir) / name
     study = layout.read_json_if_there(directory / layout.STUDY)
     selection = layout.read_json_if_there(directory / layout.SELECTION)
+    if study is not None and study["config"]["protocol"] == "grid":
+        raise ValueError(
+            f"space {space_name!r}: study {name} is a grid and selects nothing; name a study with "
+            "another protocol, or give the point in a file: --config.space=FILE.json"
+        )
     if study is None or selection is None:
         have = "has selected no point yet" if study is not None else "is not there"
         raise NotSelectedError(

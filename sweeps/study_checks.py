@@ -19,6 +19,7 @@ _MAY_CHANGE = (
     "data_dir",
     "loader_workers",
     "launcher",
+    "mesh",
     "max_attempts",
     "paper_table",
     "paper_note",

@@ -69,7 +69,7 @@ class Worker:
         except Exception as problem:  # whatever it is, the study goes on around this trial
             return "failed", _record_failure(attempt, problem)
         attempt.end(outcome)
-        if outcome == "done":
+        if outcome in ("done", "diverged"):
             training.clean_up(attempt.trial_directory)
         return outcome, None
 

@@ -32,15 +32,16 @@ def lines(
     steps: int = 5,
     rounds: int = 5,
     options: dict[str, Any] | None = None,
+    loader: bool = True,
 ) -> Iterator[str]:
     """Yields report lines. Full-size workloads are timed without data (random examples).
-    `options` are those of `workloads.options.Options`.
+    `options` are those of `workloads.options.Options`; `loader` times the embedded data too.
 
     Raises ValueError for an unknown workload or variant.
     """
     entry = table.entry(name)
     batch_size = batch_size or (entry.batch_size if entry.embedded else 8)
-    if entry.embedded:
+    if entry.embedded and loader:
         yield _loader(name, data_dir, batch_size)
     kept: dict[str, Any] = {}
     timers = {variant: _timer(name, variant, batch_size, options or {}, kept) for variant in names}

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from workloads import spec
 from workloads.options import MESH_AXES
 
 Array = jax.Array
@@ -42,7 +41,7 @@ class Layout:
 
     @property
     def mesh(self) -> Mesh:
-        """The mesh; made when first asked for, so that a workload can be built anywhere."""
+        """The mesh; made when first asked for."""
         return mesh(self.sizes)
 
     def replicated(self) -> NamedSharding:
@@ -52,6 +51,11 @@ class Layout:
     def batch(self) -> NamedSharding:
         """Returns the sharding of a batch: split along its first axis."""
         return NamedSharding(self.mesh, PartitionSpec(BATCH_AXES))
+
+    def rounded_up(self, batch_size: int) -> int:
+        """Returns the next multiple of the devices that share a batch."""
+        parts = self.mesh.shape[BATCH_AXES[0]] * self.mesh.shape[BATCH_AXES[1]]
+        return -(-batch_size // parts) * parts
 
     def shard(self, batch: Any) -> Any:
         """Returns a batch (any tree of arrays with a common first axis) split over the devices.
@@ -65,17 +69,6 @@ class Layout:
                 f"batch size {size} is not a multiple of the {parts} devices; choose one that is"
             )
         return jax.device_put(batch, self.batch())
-
-
-def replicated() -> NamedSharding:
-    """Returns the sharding of parameters that every device holds, on the default mesh."""
-    return Layout().replicated()
-
-
-def shard(batch: dict[str, np.ndarray]) -> spec.Batch:
-    """Returns the batch split over all devices along its first axis, as `Layout.shard`."""
-    sharded: spec.Batch = Layout().shard(batch)
-    return sharded
 
 
 def seed_and_key(data_rng: Any) -> tuple[int, Array]:

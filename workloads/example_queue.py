@@ -9,6 +9,7 @@ should be independent would see each other's order; on 1000 examples it also tak
 """
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -33,6 +34,7 @@ Transform = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]
 # Purposes of random draws, so that no two of them share a stream.
 _ORDER, _AUGMENT, _EVAL = 1, 2, 3
 _ENDLESS = 2**48
+_ORDER_LOCK = threading.Lock()
 
 
 def train_batches(
@@ -104,7 +106,9 @@ class TrainBatches:
 
     def _index(self, position: int) -> int:
         epoch, place = divmod(position, len(self._source))
-        return int(_epoch_order(self._seed, epoch, len(self._source))[place])
+        with _ORDER_LOCK:  # the permutation of a large set takes seconds and half a gigabyte
+            order = _epoch_order(self._seed, epoch, len(self._source))
+        return int(order[place])
 
 
 class EvalBatches:

@@ -143,7 +143,9 @@ def _refuse_to_replace_others(data_dir: Path) -> None:
     try:
         kind = token_records.read_info(data_dir)["source"].get("kind")
     except DataError:
-        others = {p.name for p in data_dir.iterdir()} - _own_files()
+        # What a killed preparation left behind is ours.
+        there = {path.name for path in data_dir.iterdir() if path.suffix != ".tmp"}
+        others = there - _own_files()
         kind = _source()["kind"] if not others else f"files such as {min(others)}"
     if kind != _source()["kind"]:
         raise DataError(
@@ -170,6 +172,8 @@ def _source() -> dict[str, Any]:
 def _write(data_dir: Path) -> None:
     for name in (REFERENCE_FILE, token_records.INFO_FILE):  # what says that the rest is whole
         (data_dir / name).unlink(missing_ok=True)
+    for leftover in data_dir.glob(".*.tmp"):
+        leftover.unlink()
     parts = split_documents(pydoc_corpus.documents())
     model = tokenizer.train((document.text for document in parts["train"]), VOCAB_SIZE)
     token_records.write_bytes(data_dir / token_records.TOKENIZER_FILE, model)

@@ -52,7 +52,8 @@ class Workload(abc.ABC):
     """Model + data + loss + metric + targets.
 
     Metrics are named `<split>/<metric>` with splits train, validation, test; accuracies and error
-    rates are fractions in [0, 1], losses are in nats per example.
+    rates are fractions in [0, 1], losses are in nats per example (per token for text, per target
+    id for speech).
     """
 
     _param_shapes: Any = None

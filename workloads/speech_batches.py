@@ -15,6 +15,7 @@ from workloads import (
     spec,
     speech_records,
     speech_tokenizer,
+    table,
 )
 from workloads.table_workload import Sizes
 
@@ -126,7 +127,7 @@ class SpeechBatches:
         return batch
 
     def _repair(self, data_dir: str) -> str:
-        return f"python -m workloads prepare {self._name} --data_dir={data_dir}"
+        return table.repair(self._name, data_dir)
 
 
 def finished(batch: spec.Batch) -> Any:

@@ -22,6 +22,7 @@ __all__ = [
     "default_data_dir",
     "entry",
     "paper_rows",
+    "repair",
 ]
 
 WORKLOADS: dict[str, Entry] = {
@@ -77,6 +78,15 @@ def paper_rows(name: str) -> tuple[str, ...]:
     """Returns the rows of the paper's table that a workload can have: eight, six for speech."""
     twice = set(entry(name).host_modifiers)
     return tuple(row for row in variants_table.PAPER_ROWS if not twice & set(row.split("+")[1:]))
+
+
+def repair(name: str, data_dir: str) -> str:
+    """Returns the commands that make a workload's data, and say what is wrong with it."""
+    source = "" if entry(name).embedded else " --from=WHERE_IT_WAS_DOWNLOADED"
+    return (
+        f"python -m workloads prepare {name} --data_dir={data_dir}{source}; then "
+        f"python -m workloads check {name} --data_dir={data_dir}"
+    )
 
 
 def default_data_dir(name: str) -> pathlib.Path:

@@ -83,7 +83,8 @@ class TableWorkload(spec.Workload):
 
     @property
     def eval_batch_size(self) -> int:
-        return self._sizes.eval_batch_size
+        """Rounded up to what divides over the devices: evaluations fill up with weight 0."""
+        return self.layout.rounded_up(self._sizes.eval_batch_size)
 
     @property
     def step_hint(self) -> int:

@@ -14,6 +14,7 @@ from workloads import (
     masking,
     partition,
     spec,
+    table,
     text_sources,
     token_loss,
     transformer,
@@ -110,7 +111,7 @@ class TextWorkload(TableWorkload):
     def _source(self, split: str, data_dir: str) -> example_queue.Source:
         """Returns the split's records, opened once."""
         if (split, data_dir) not in self._sources:
-            repair = f"python -m workloads prepare {self.name} --data_dir={data_dir}"
+            repair = table.repair(self.name, data_dir)
             records = text_sources.records(data_dir, split, self.size, repair)
             if split == "eval_train":
                 records = text_sources.evenly_spaced(records, self.num_eval_train_examples)

@@ -126,10 +126,14 @@ def require(
     data_dir: str | os.PathLike[str],
     length: int,
     vocab_size: int,
-    splits: Sequence[str],
+    least: Mapping[str, int],
     repair: str,
 ) -> None:
-    """DataError unless `tokens.json` tells of these splits, record length and vocabulary."""
+    """DataError unless `tokens.json` tells of these splits, record length and vocabulary.
+
+    least: of each split, the fewest records a workload can use.
+    """
+    splits = list(least)
     found = (info["length"], info["vocab_size"], sorted(info["splits"]))
     if found != (length, vocab_size, sorted(splits)):
         raise DataError(
@@ -138,6 +142,13 @@ def require(
             "are expected",
             repair,
         )
+    for split, fewest in least.items():
+        have = info["splits"][split]["records"]
+        if have < fewest:
+            raise DataError(
+                f"{data_dir}: split {split!r} has {have} records, at least {fewest} are needed",
+                repair,
+            )
 
 
 class TokenSplit:

@@ -8,17 +8,18 @@ MLM error alone, and so do we. Sequences of 512 tokens, 1024 a batch.
 
 from typing import Any
 
+from workloads import wikipedia
 from workloads.bert_workload import BertWorkload
 from workloads.options import Options
 from workloads.table_workload import Sizes
 from workloads.transformer_sizes import SIZES
 
 DATA = Sizes(
-    # One epoch of 160,000 steps; how many records a directory holds, `check` says.
+    # What 160,000 steps see, many epochs of Wikipedia; what a directory holds, `check` says.
     num_train=160_000 * 1024,
-    num_eval_train=2048,
-    num_validation=8192,
-    num_test=8192,
+    num_eval_train=wikipedia.FEWEST["train"],
+    num_validation=wikipedia.FEWEST["validation"],
+    num_test=wikipedia.FEWEST["test"],
     eval_batch_size=256,
 )
 

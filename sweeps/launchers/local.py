@@ -71,7 +71,10 @@ class LocalWorkers:
         path = environment.get("PYTHONPATH", "")
         environment["PYTHONPATH"] = os.pathsep.join(part for part in (root, path) if part)
         if self._pin and self._accelerators:
-            environment[self._pin_variable] = ",".join(self._accelerators[slot :: self.size])
+            # Equal shares: a trial must not depend on who runs it.
+            share = max(1, len(self._accelerators) // self.size)
+            own = self._accelerators[slot :: self.size][:share]
+            environment[self._pin_variable] = ",".join(own)
         return environment
 
     def _listen(self, slot: int, process: subprocess.Popen[str]) -> None:
@@ -117,6 +120,7 @@ def accelerators() -> tuple[str, list[str]]:
     for variable, pattern in (
         ("CUDA_VISIBLE_DEVICES", "/dev/nvidia[0-9]*"),
         ("TPU_VISIBLE_CHIPS", "/dev/accel[0-9]*"),
+        ("TPU_VISIBLE_CHIPS", "/dev/vfio/[0-9]*"),  # v5 and later
     ):
         given = os.environ.get(variable)
         numbers = [re.sub(r"\D", "", path) for path in sorted(glob.glob(pattern))]

@@ -26,6 +26,6 @@ def get_config() -> ml_collections.ConfigDict:
     config.variants = ("diff", "diff_laser")
     config.baseline = "diff"
     config.steps = 22_888
-    config.eval_every = 2_288
+    config.eval_every = 2_289
     config.mesh.fsdp = 16
     return config

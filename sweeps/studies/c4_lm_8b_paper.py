@@ -25,7 +25,7 @@ def get_config() -> ml_collections.ConfigDict:
         "stand beside this table."
     )
     config.steps = 41_962
-    config.eval_every = 2_098
+    config.eval_every = 2_099
     config.compute_dtype = "bfloat16"
     config.mesh.fsdp = 16
     return config

@@ -26,7 +26,8 @@ def test_a_shipped_study_resolves_and_says_what_to_expect(name, tmp_path):
 def _experiment(directory, points, chosen):
     """Writes what a finished tuning leaves."""
     directory.mkdir()
-    record = {"config": {"tuning_variant": "standard"}, "points": points}
+    settings = {"tuning_variant": "standard", "protocol": "tune_then_compare"}
+    record = {"config": settings, "points": points}
     (directory / "study.json").write_text(json.dumps(record))
     (directory / "selection.json").write_text(json.dumps({"points": chosen}))
 
@@ -49,6 +50,15 @@ def test_a_selection_that_is_not_there(tmp_path):
     _experiment(tmp_path / "c4_lm_234m_paper", [{}], {"laser": 0})
     with pytest.raises(ValueError, match="not for its tuning variant 'standard'"):
         study.resolve(config.parse("c4_lm_paper", [f"--config.experiment_dir={tmp_path}"]))
+
+
+def test_a_grid_selects_nothing(tmp_path):
+    directory = tmp_path / "pydoc_lm_demo"
+    directory.mkdir()
+    (directory / "study.json").write_text(json.dumps({"config": {"protocol": "grid"}}))
+    overrides = [f"--config.experiment_dir={tmp_path}", "--config.space=selected:pydoc_lm_demo"]
+    with pytest.raises(ValueError, match="is a grid and selects nothing"):
+        study.resolve(config.parse("pydoc_lm_study", overrides))
 
 
 def test_speech_has_six_rows_and_says_why():
@@ -92,7 +102,8 @@ def test_full_size_models_fit_the_devices_they_are_planned_for(name):
 
 def test_memory_that_does_not_fit_is_said():
     resolved = study.resolve(config.parse("c4_lm_8b_paper", ["--config.mesh.fsdp=2"]), True)
-    assert "DOES NOT FIT" in plan.memory(resolved, devices=8)
+    assert "DOES NOT FIT" in plan.memory(resolved, devices=8, device_gb=80)
+    assert "FIT" not in plan.memory(resolved, devices=8).upper().replace("ESTIMATED", "")
     with pytest.raises(ValueError, match="does not fit 3 devices"):
         plan.memory(resolved, devices=3)
     assert plan.memory(study.resolve(config.parse("digits_vit_quick", []))) == ""

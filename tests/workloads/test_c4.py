@@ -21,6 +21,12 @@ TRAIN = "c4-train.tfrecord-0000{}-of-00004"
 
 
 @pytest.fixture(autouse=True)
+def few_records_will_do(monkeypatch):
+    """Fabricated data sets are smaller than an evaluation."""
+    monkeypatch.setattr(c4, "FEWEST", dict.fromkeys(c4.SPLITS, 1))
+
+
+@pytest.fixture(autouse=True)
 def _small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTNPERF_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(c4, "VOCAB_SIZE", 330)

@@ -7,7 +7,7 @@ import pytest
 
 from attention import registry as variants
 from attention import table as variants_table
-from workloads import registry, spec, table
+from workloads import bench, devices, registry, spec, table
 
 
 @pytest.mark.parametrize("name", list(table.WORKLOADS))
@@ -84,3 +84,19 @@ def test_what_a_host_contains_is_refused_by_the_model_too():
         registry.make("pydoc_lm", remate=True)
     with pytest.raises(ValueError, match="digits_vit has no remat True"):
         registry.make("digits_vit", remat=True)
+
+
+def test_evaluations_divide_over_any_number_of_devices(monkeypatch):
+    """20 utterances a batch on 8 devices: 24, the rest of weight 0."""
+    workload = registry.make("spoken_digits_conformer")
+    assert workload.eval_batch_size == 20
+    eight = type("Mesh", (), {"shape": {"data": 4, "fsdp": 2, "tensor": 1}})
+    monkeypatch.setattr(devices.Layout, "mesh", eight)
+    assert workload.eval_batch_size == 24
+
+
+@pytest.mark.parametrize("name", ["spoken_digits_conformer", "pydoc_lm"])
+def test_bench_times_every_kind_of_model(name):
+    lines = list(bench.lines(name, "", ["standard", "laser"], batch_size=2, steps=1, rounds=1,
+                             options={}, loader=False))  # fmt: skip
+    assert "laser / standard" in lines[1]
