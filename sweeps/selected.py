@@ -46,3 +46,10 @@ def points(space_name: str, experiment_dir: str) -> list[space.Point]:
         )
     point: space.Point = study["points"][selection["points"][tuned]]
     return [point]
+
+
+def keeps_paper_table(space_name: str, experiment_dir: str) -> bool:
+    """Returns whether the selecting study still is the paper's: False where it was changed."""
+    directory = pathlib.Path(experiment_dir) / space_name.removeprefix(PREFIX)
+    study = layout.read_json_if_there(directory / layout.STUDY)
+    return study is None or bool(study.get("paper_table"))

@@ -170,6 +170,14 @@ def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
 def _points(settings: dict[str, Any], planning: bool) -> list[space.Point]:
     if not selected.is_selected(settings["space"]):
         return space.points(space.load(settings["space"]), settings["points"])
+    if settings["paper_table"] and not selected.keeps_paper_table(
+        settings["space"], settings["experiment_dir"]
+    ):
+        settings["paper_table"] = ""
+        configs.warn(
+            f"space {settings['space']!r}: that study was changed from the paper's protocol, so "
+            "the paper's table will not stand beside this one's either"
+        )
     try:
         return selected.points(settings["space"], settings["experiment_dir"])[: settings["points"]]
     except selected.NotSelectedError as error:

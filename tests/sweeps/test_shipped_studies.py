@@ -23,11 +23,11 @@ def test_a_shipped_study_resolves_and_says_what_to_expect(name, tmp_path):
     assert "hours" in plan.render(resolved)
 
 
-def _experiment(directory, points, chosen):
+def _experiment(directory, points, chosen, paper_table="lm_test_loss"):
     """Writes what a finished tuning leaves."""
     directory.mkdir()
     settings = {"tuning_variant": "standard", "protocol": "tune_then_compare"}
-    record = {"config": settings, "points": points}
+    record = {"config": settings, "points": points, "paper_table": paper_table}
     (directory / "study.json").write_text(json.dumps(record))
     (directory / "selection.json").write_text(json.dumps({"points": chosen}))
 
@@ -42,6 +42,12 @@ def test_a_study_takes_the_point_another_selected(tmp_path):
     resolved = study.resolve(config.parse("c4_lm_paper", [f"--config.experiment_dir={tmp_path}"]))
     assert [point["learning_rate"] for point in resolved.points] == [0.001]
     assert len(resolved.trials("grid")) == 2
+    assert resolved.settings["paper_table"] == "lm_test_loss"
+    shortened = tmp_path / "shortened"
+    shortened.mkdir()
+    _experiment(shortened / "c4_lm_234m_paper", points, {"standard": 2}, paper_table="")
+    resolved = study.resolve(config.parse("c4_lm_paper", [f"--config.experiment_dir={shortened}"]))
+    assert resolved.settings["paper_table"] == ""
 
 
 def test_a_selection_that_is_not_there(tmp_path):
