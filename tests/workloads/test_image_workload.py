@@ -159,5 +159,5 @@ def test_bench_prints_ratios(data_dir, capsys):
     arguments = ["bench", "digits_vit", "--data_dir", data_dir, "--steps=2", "--rounds=2"]
     assert command.main([*arguments, "--batch_size=8"]) == 0
     printed = capsys.readouterr().out
-    assert "images/s" in printed
+    assert "examples/s" in printed
     assert "laser / standard" in printed

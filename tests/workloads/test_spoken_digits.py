@@ -263,7 +263,7 @@ def test_damage_is_found_and_mended(own: Path, small: Path) -> None:
         (_flip, "dev-clean/*_targets.npy", ""),
         (Path.unlink, "train-clean-100/*_audio.npy", "_audio.npy cannot be read"),
         (Path.unlink, "reference.json", "reference.json cannot be read"),
-        (Path.unlink, "spm_model.vocab", "spm_model.vocab is no SentencePiece model"),
+        (Path.unlink, "spm_model.vocab", "is not prepared: it has no spm_model.vocab"),
         (Path.unlink, "dev-clean.csv", "dev-clean.csv cannot be read"),
     ):
         path = _some(own, pattern)

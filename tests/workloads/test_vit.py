@@ -10,7 +10,7 @@ import pytest
 
 from attention import registry as variants
 from attention import table as variants_table
-from workloads import dropout, registry, spec, table, vit
+from workloads import dropout, image_entries, registry, spec, table, vit
 
 
 def _shapes(workload):
@@ -30,7 +30,7 @@ def test_parameter_tree_is_algoperfs(shared, name):
     assert _shapes(registry.make(name)) == theirs
 
 
-@pytest.mark.parametrize("name", list(table.WORKLOADS))
+@pytest.mark.parametrize("name", list(image_entries.ENTRIES))
 def test_parameter_counts(name):
     counts = [
         functools.reduce(lambda a, b: a * int(b), shape.split("x"), 1)
