@@ -101,11 +101,11 @@ class _Engine:
     def __init__(self) -> None:
         import espeakng_loader
 
-        self.library = ctypes.CDLL(espeakng_loader.get_library_path())
+        self.espeak = ctypes.CDLL(espeakng_loader.get_library_path())
         data = Path(espeakng_loader.get_data_path())
         # An unknown variant is ignored by the library, so the names are checked here.
         self.variants = {path.name for path in (data / "voices" / "!v").iterdir()}
-        rate = self.library.espeak_Initialize(_RETRIEVE, 0, os.fsencode(data), 0)
+        rate = self.espeak.espeak_Initialize(_RETRIEVE, 0, os.fsencode(data), 0)
         if rate * _UP != SAMPLE_RATE * _DOWN:
             raise OSError(f"espeak_Initialize gave {rate}; 22050 Hz is expected")
         self.chunks: list[np.ndarray] = []
@@ -113,7 +113,7 @@ class _Engine:
             ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p
         )
         self._callback = signature(self._take)  # kept: the library calls it later
-        self.library.espeak_SetSynthCallback(self._callback)
+        self.espeak.espeak_SetSynthCallback(self._callback)
 
     def _take(self, samples: "ctypes._Pointer[ctypes.c_short]", count: int, events: int) -> int:
         del events
@@ -122,21 +122,21 @@ class _Engine:
         return 0  # go on
 
     def version(self) -> str:
-        self.library.espeak_Info.restype = ctypes.c_char_p
-        return self.library.espeak_Info(None).decode()
+        self.espeak.espeak_Info.restype = ctypes.c_char_p
+        return self.espeak.espeak_Info(None).decode()
 
     def say(self, utterance: Utterance) -> np.ndarray:
         """int16 samples at 22,050 Hz."""
         self.chunks.clear()
         _, plus, variant = utterance.voice.partition("+")
         known = not plus or variant in self.variants
-        if not known or self.library.espeak_SetVoiceByName(utterance.voice.encode()):
+        if not known or self.espeak.espeak_SetVoiceByName(utterance.voice.encode()):
             raise ValueError(f"espeak-ng has no voice {utterance.voice!r}")
-        self.library.espeak_SetParameter(_RATE, utterance.rate, 0)
-        self.library.espeak_SetParameter(_PITCH, utterance.pitch, 0)
+        self.espeak.espeak_SetParameter(_RATE, utterance.rate, 0)
+        self.espeak.espeak_SetParameter(_PITCH, utterance.pitch, 0)
         text = utterance.text.encode()
         size = ctypes.c_size_t(len(text) + 1)
-        status = self.library.espeak_Synth(text, size, 0, 0, 0, _UTF8, None, None)
+        status = self.espeak.espeak_Synth(text, size, 0, 0, 0, _UTF8, None, None)
         if status or not self.chunks:
             raise OSError(f"espeak_Synth gave status {status} and no speech for {utterance}")
         return np.concatenate(self.chunks)
