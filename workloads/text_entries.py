@@ -5,6 +5,8 @@ AlgoPerf's released tree has no language model: these are ours, in the shape of 
 attention, where it prints them.
 """
 
+from typing import Any
+
 from workloads.entry import Entry
 from workloads.transformer_sizes import SIZES
 
@@ -22,53 +24,53 @@ def _estimate(parameters: int, tokens: int, chips: int) -> tuple[float, str]:
     )
 
 
-def _c4(name: str, says: str, loss: float | None, chips: int) -> Entry:
+def _full_size(name: str, target: float | None, chips: int, **particulars: Any) -> Entry:
+    """Returns the entry of a model of the paper: 1024 sequences a batch, 160,000 steps."""
     size = SIZES[name]
     seconds, source = _estimate(size.parameters, 1024 * size.context, chips)
     return Entry(
+        batch_size=1024,
+        step_hint=160_000,
+        validation_target=target,
+        test_target=target,
+        serves=_SERVES,
+        parameters=size.parameters,
+        head_size=size.head_size,
+        step_seconds=seconds,
+        step_source=source,
+        devices=chips,
+        device_gb=16.0,
+        **particulars,
+    )
+
+
+def _c4(name: str, says: str, loss: float | None, chips: int) -> Entry:
+    return _full_size(
+        name,
+        loss,
+        chips,
         factory="workloads.c4_lm:make",
         data="workloads.c4",
         data_name="c4_lm",
         description=f"decoder-only Transformer, {says}, on C4",
         metric="loss",
         mode="min",
-        batch_size=1024,
-        step_hint=160_000,
         target_source="the paper's standard attention, test",
-        validation_target=loss,
-        test_target=loss,
-        serves=_SERVES,
-        parameters=size.parameters,
-        head_size=size.head_size,
-        step_seconds=seconds,
-        step_source=source,
-        devices=chips,
-        device_gb=16.0,
     )
 
 
 def _bert(name: str, says: str, accuracy: float | None, chips: int) -> Entry:
-    size = SIZES[name]
-    seconds, source = _estimate(size.parameters, 1024 * size.context, chips)
-    return Entry(
+    return _full_size(
+        name,
+        accuracy,
+        chips,
         factory="workloads.wikipedia_bert:make",
         data="workloads.wikipedia",
         data_name="wikipedia_bert",
         description=f"masked language model, {says}, on Wikipedia",
         metric="accuracy",
         mode="max",
-        batch_size=1024,
-        step_hint=160_000,
         target_source="1 - the paper's MLM error of standard attention",
-        validation_target=accuracy,
-        test_target=accuracy,
-        serves=_SERVES,
-        parameters=size.parameters,
-        head_size=size.head_size,
-        step_seconds=seconds,
-        step_source=source,
-        devices=chips,
-        device_gb=16.0,
     )
 
 

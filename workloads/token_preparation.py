@@ -98,6 +98,29 @@ def vocabulary(data_dir: Path, texts: Iterable[str], vocab_size: int, documents:
     return str(made["origin"]) if is_ours else "given"
 
 
+def check(
+    data_dir: str | os.PathLike[str],
+    length: int,
+    vocab_size: int,
+    fewest: Mapping[str, int],
+    repair: str,
+    *,
+    full: bool,
+) -> list[str]:
+    """Returns a line about the source, one about the tokenizer, one per split.
+
+    fewest: of each split, the records a workload cannot do without. Raises DataError at the first
+    thing amiss. With `full`, reads every record.
+    """
+    info = token_records.read_info(data_dir, repair)
+    token_records.require(info, data_dir, length, vocab_size, fewest, repair)
+    source = info["source"]
+    return [
+        f"made from {source['dataset']}, vocabulary {source['vocabulary']}",
+        *token_records.check(data_dir, repair, full=full),
+    ]
+
+
 def check_vocabulary(path: Path, vocab_size: int) -> None:
     """DataError unless the tokenizer has `vocab_size` pieces and the special ids."""
     repair = (

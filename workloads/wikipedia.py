@@ -37,14 +37,9 @@ def check(data_dir: str | os.PathLike[str], full: bool = False) -> list[str]:
 
     Raises DataError at the first thing amiss. With `full`, reads every record.
     """
-    repair = _repair(data_dir)
-    info = token_records.read_info(data_dir, repair)
-    token_records.require(info, data_dir, LENGTH, VOCAB_SIZE, FEWEST, repair)
-    source = info["source"]
-    return [
-        f"made from {source['dataset']}, vocabulary {source['vocabulary']}",
-        *token_records.check(data_dir, repair, full=full),
-    ]
+    return token_preparation.check(
+        data_dir, LENGTH, VOCAB_SIZE, FEWEST, _repair(data_dir), full=full
+    )
 
 
 def prepare(
