@@ -1,0 +1,100 @@
+"""What an engine (Slurm, Ray, Kubernetes ...) must do for a sweep: a small protocol.
+
+A module of `sweeps.launchers` named in `sweeps/launchers/table.py` defines
+
+    DEFAULTS                its keys of the config, with defaults: --config.<name>.<key>
+    check(settings)         raises ValueError for what could not run
+    platform(settings)      'cpu', 'gpu' or 'tpu': where its trials compute
+    devices(settings)       how many devices one trial sees
+    requeue()               inside a job that was told to stop and has saved: asks the engine to run
+                            the job again; returns whether it will
+    launcher(settings, study_directory)     the Launcher
+
+`settings` is the whole resolved config as plain data. Importing such a module loads the standard
+library alone; what it needs beyond that is imported where it is used.
+
+An engine runs jobs: one job is one or several trials, run by `python -m sweeps.job` on the node
+with the local launcher's worker processes. Engines execute at least once and their states lie (a
+job that saved itself during a preemption's grace is "TIMEOUT" to Slurm), so an engine is never
+asked whether a trial is done: the trial's files say that.
+"""
+
+import dataclasses
+import enum
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Protocol
+
+# Exit codes of a job: every trial finished; saved after an order to stop, or cut short: run it
+# again (EX_TEMPFAIL of sysexits.h); this node cannot run it (no data, no device): try another.
+FINISHED, AGAIN, WRONG_NODE = 0, 75, 76
+
+
+class State(enum.StrEnum):
+    """Where a job is, as far as its engine knows. UNKNOWN never causes a resubmission."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+
+
+class EngineError(Exception):
+    """The engine refuses or cannot be reached; the message says what to do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Jobs submitted together.
+
+    name: unique among batches of all studies, the same when a submission is repeated; lower-case
+    letters, digits and '-', at most 40 characters, begins with a letter. size: jobs, with indices
+    0 … size − 1. environment: variables that a job's process needs. avoid: hosts that could not run
+    jobs of this study.
+    """
+
+    name: str
+    file: pathlib.Path
+    size: int
+    environment: dict[str, str]
+    avoid: tuple[str, ...] = ()
+
+    def command(self, index: int | str, python: str = "") -> list[str]:
+        """Returns the command of a job; `index` may be a shell variable such as '$TASK'."""
+        return [python or sys.executable, "-m", "sweeps.job", str(self.file), f"--index={index}"]
+
+    def log(self, index: int | str) -> pathlib.Path:
+        """Returns where a job's output belongs."""
+        return self.file.with_name(f"{self.file.stem}.{index}.log")
+
+
+class Launcher(Protocol):
+    """An engine. Every method may be called by several drivers of one study at once."""
+
+    def capacity(self) -> int:
+        """Returns how many jobs of this study may be submitted and not yet gone at a time."""
+
+    def submit(self, batch: Batch) -> list[str]:
+        """Submits a batch; returns a handle per job, in order.
+
+        Raises EngineError where nothing was submitted.
+        """
+
+    def find(self, batch: Batch) -> list[str] | None:
+        """Returns the handles of a batch whose submission may have been interrupted.
+
+        None where the engine does not know it. Raises EngineError where it cannot be asked.
+        """
+
+    def status(self, handles: Sequence[str]) -> dict[str, State]:
+        """Returns the state of every handle; UNKNOWN where the engine cannot be reached."""
+
+    def cancel(self, handles: Sequence[str]) -> None:
+        """Asks jobs to save and end; those that are gone already are passed over.
+
+        Raises EngineError where the engine cannot be reached.
+        """
+
+    def close(self) -> None:
+        """Lets go of connections. Jobs go on."""
