@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from sweeps import study_checks
+from sweeps import study_checks, subprocesses
 from sweeps.study import Study
 from workloads import table as workloads_table
 
@@ -52,20 +52,18 @@ def memory(study: Study, devices: int = 0, device_gb: float | None = None) -> st
     entry, settings = workloads_table.entry(study.workload), study.settings
     if "mesh" not in entry.serves:
         return ""
-    from attention import registry
-    from workloads import memory
-
     if not devices:
         devices, device_gb = entry.devices, device_gb or entry.device_gb
     options = study_checks.options(settings)
     variant = settings["variants"][-1]
-    hyperparameters = study_checks.variant_hyperparameters(variant, settings)
-    parts = memory.per_device(
-        study.workload,
-        options,
+    parts = subprocesses.call(
+        "memory",
+        workload=study.workload,
+        variant=variant,
+        variant_hyperparameters=study_checks.variant_hyperparameters(variant, settings),
+        options=dataclasses.asdict(options),
         batch_size=settings["batch_size"],
         devices=devices,
-        variant=registry.get(variant, **hyperparameters),
     )
     total = parts.pop("total") / 1e9
     listing = " + ".join(f"{name} {size / 1e9:.2f}" for name, size in parts.items())

@@ -1,6 +1,12 @@
-"""Progress: a live table on a terminal, one plain line per change of state elsewhere."""
+"""Progress: a live table on a terminal, one plain line per change of state elsewhere.
 
+An event costs the same in a study of 100 trials and of 100,000.
+"""
+
+import collections
+import itertools
 import pathlib
+import statistics
 import sys
 import time
 from typing import Any
@@ -9,6 +15,10 @@ from sweeps import layout, status
 from sweeps.trial import Trial
 
 _QUIET_S = 60.0
+# Running trials that are listed; a cluster may have a thousand.
+_ROWS = 20
+# Measured times per step that the estimate is the median of.
+_RATES = 32
 
 
 class Progress:
@@ -20,8 +30,10 @@ class Progress:
         self._spoke = time.monotonic()
         self._stage, self._total, self._finished = "", 0, 0
         self._running: dict[str, tuple[Trial, str]] = {}
+        # Of every unfinished trial, and their sum: an event changes one term of it.
         self._steps_left: dict[str, int] = {}
-        self._rates: list[float] = []
+        self._sum_left = 0
+        self._rates: collections.deque[float] = collections.deque(maxlen=_RATES)
         self._at_once = 0
         self.compilations = 0
 
@@ -52,13 +64,14 @@ class Progress:
     def stage(self, name: str, trials: list[Trial], directory: pathlib.Path) -> None:
         """A stage begins."""
         self._stage, self._total = name, len(trials)
-        states = [status.read(directory / trial.path)["state"] for trial in trials]
-        self._finished = sum(state in layout.FINISHED for state in states)
-        self._steps_left = {
-            trial.path: trial.steps
-            for trial, state in zip(trials, states, strict=True)
-            if state not in layout.FINISHED
-        }
+        self._finished, self._steps_left = 0, {}
+        for trial in trials:
+            found = status.read(directory / trial.path)
+            if found["state"] in layout.FINISHED:
+                self._finished += 1
+            else:
+                self._steps_left[trial.path] = trial.steps - found["global_step"]
+        self._sum_left = sum(self._steps_left.values())
         self.say(f"stage {name}: {self._total} trials, {self._finished} already finished")
 
     def selected(self, selection: dict[str, Any]) -> None:
@@ -67,12 +80,14 @@ class Progress:
         listing = ", ".join(map(str, sorted(chosen)))
         self.say(f"selected by {selection['metric']}: point {listing}")
 
-    def started(self, trial: Trial, slot: int) -> None:
-        """A worker got a trial."""
+    def started(self, trial: Trial, where: int | str) -> None:
+        """A trial began: on the worker of a slot, or where the text says ("slurm job 12_3")."""
         self._running[trial.path] = trial, "starting"
-        self._at_once = max(self._at_once, len(self._running))
+        # At the end of a stage nothing starts any more: what ran side by side until then counts.
+        self._at_once = len(self._running)
         if self._live is None:
-            self.say(f"{trial.path} started on worker {slot}")
+            place = f"worker {where}" if isinstance(where, int) else where
+            self.say(f"{trial.path} started on {place}")
         self._update()
 
     def compiled(self, trial: Trial, event: dict[str, Any]) -> None:
@@ -82,16 +97,28 @@ class Progress:
         self._update()
 
     def evaluated(self, trial: Trial, event: dict[str, Any]) -> None:
-        """A trial was evaluated."""
+        """A trial was evaluated: event holds `global_step`, its metrics and times."""
         metric = trial.targets["metric"]
         step, value = event["global_step"], event[f"validation/{metric}"]
-        self._running[trial.path] = (
-            trial,
-            f"step {step}/{trial.steps}, validation {metric} {value:.4f}",
-        )
-        self._steps_left[trial.path] = trial.steps - step
+        text = f"step {step}/{trial.steps}, validation {metric} {value:.4f}"
         if event["accumulated_submission_time"] > 0:
-            self._rates = [*self._rates[-31:], event["total_duration"] / step]
+            self._rates.append(event["total_duration"] / step)
+        self._moved(trial, step, text)
+
+    def looked(self, trial: Trial, found: dict[str, Any]) -> None:
+        """A trial's status was read: found holds `global_step` and, once known, `step_seconds`."""
+        step = found["global_step"]
+        before = self._steps_left.get(trial.path, trial.steps)
+        # Seen again at the same step, it would outweigh trials that move.
+        if found.get("step_seconds") and trial.steps - step < before:
+            self._rates.append(found["step_seconds"])
+        self._moved(trial, step, f"step {step}/{trial.steps}" if step else "starting")
+
+    def _moved(self, trial: Trial, step: int, text: str) -> None:
+        self._running[trial.path] = trial, text
+        if trial.path in self._steps_left:
+            self._sum_left += trial.steps - step - self._steps_left[trial.path]
+            self._steps_left[trial.path] = trial.steps - step
         self._update()
 
     def ended(
@@ -101,7 +128,7 @@ class Progress:
         where = self._running.pop(trial.path, (trial, ""))[1]
         if outcome.split()[0] in (*layout.FINISHED, "already") and "again" not in outcome:
             self._finished += 1
-            self._steps_left.pop(trial.path, None)
+            self._sum_left -= self._steps_left.pop(trial.path, 0)
         detail = f": {error}" if error else f" ({where})" if where else ""
         self.say(f"{trial.path} {outcome}{detail} [{self._finished}/{self._total}]{self._eta()}")
         for line in tail or []:
@@ -110,7 +137,7 @@ class Progress:
     def tick(self) -> None:
         """Nothing happened for a moment; says so once a minute where nobody watches."""
         if self._live is None and time.monotonic() - self._spoke > _QUIET_S:
-            running = "; ".join(f"{path}: {text}" for path, (_, text) in self._running.items())
+            running = "; ".join(f"{path}: {text}" for path, text in self._rows())
             self.say(f"stage {self._stage} {self._finished}/{self._total}{self._eta()}. {running}")
         self._update()
 
@@ -118,9 +145,17 @@ class Progress:
         """Returns the time left by the measured time per step, '' before it is known."""
         if not self._rates or not self._steps_left:
             return ""
-        rate = sorted(self._rates)[len(self._rates) // 2]
-        seconds = rate * sum(self._steps_left.values()) / max(1, self._at_once)
-        return f", about {_duration(seconds)} left in this stage"
+        at_once = max(1, min(self._at_once, len(self._steps_left)))
+        seconds = statistics.median(self._rates) * self._sum_left / at_once
+        return f", about {duration(seconds)} left in this stage"
+
+    def _rows(self) -> list[tuple[str, str]]:
+        """Returns what the first running trials do, by path, and how many more there are."""
+        first = itertools.islice(self._running.items(), _ROWS)
+        rows = [(path, text) for path, (_, text) in first]
+        if len(self._running) > _ROWS:
+            rows.append((f"and {len(self._running) - _ROWS} more", ""))
+        return rows
 
     def _update(self) -> None:
         if self._live is not None:
@@ -131,14 +166,17 @@ class Progress:
 
         title = f"stage {self._stage}: {self._finished}/{self._total} trials{self._eta()}"
         table = Table(title=title, title_justify="left", show_header=False, box=None)
-        for path, (_, text) in self._running.items():
+        for path, text in self._rows():
             table.add_row(path, text)
         return table
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Returns a time as people say it: '80 s', '12 min', '3.2 h', '5.0 days'."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:
         return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
+    if seconds < 172_800:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86_400:.1f} days"

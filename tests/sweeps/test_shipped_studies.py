@@ -6,12 +6,20 @@ import re
 import pytest
 
 from attention import table as variants
-from sweeps import config, door, plan, selected, study
+from sweeps import config, door, heavy, plan, selected, study, subprocesses
 from workloads import table
 
 
+@pytest.fixture
+def in_process(monkeypatch):
+    """The driver's subprocess takes 2 s for each of 24 studies: the same function, called here."""
+    monkeypatch.setattr(
+        subprocesses, "call", lambda function, **arguments: getattr(heavy, function)(**arguments)
+    )
+
+
 @pytest.mark.parametrize("name", config.shipped_names())
-def test_a_shipped_study_resolves_and_says_what_to_expect(name, tmp_path):
+def test_a_shipped_study_resolves_and_says_what_to_expect(name, tmp_path, in_process):
     resolved = study.resolve(
         config.parse(name, [f"--config.experiment_dir={tmp_path}"]), planning=True
     )
@@ -96,7 +104,7 @@ def test_what_a_model_cannot_do_is_refused_before_anything_starts():
 @pytest.mark.parametrize(
     "name", [name for name in config.shipped_names() if name.startswith(("c4", "wikipedia"))]
 )
-def test_full_size_models_fit_the_devices_they_are_planned_for(name):
+def test_full_size_models_fit_the_devices_they_are_planned_for(name, in_process):
     resolved = study.resolve(config.parse(name, []), planning=True)
     text = plan.memory(resolved)
     assert ", fits into 90 % of 16 GB" in text
