@@ -1,4 +1,4 @@
-"""The room's commands: `python -m sweeps studies | plan | run | status | resume`."""
+"""The room's commands: `python -m sweeps studies | plan | run | status | resume | cancel`."""
 
 import argparse
 import pathlib
@@ -6,13 +6,17 @@ import signal
 import sys
 
 from attention import checkout
+from sweeps.launchers.protocol import EngineError
 
 _EPILOG = """examples:
   python -m sweeps studies
   python -m sweeps plan --config=digits_vit_demo
   python -m sweeps run --config=digits_vit_demo --config.seeds=5 --config.name=five_seeds
   python -m sweeps status experiments/five_seeds
+  python -m sweeps status --watch experiments/five_seeds
   python -m sweeps resume experiments/five_seeds
+  python -m sweeps cancel experiments/five_seeds
+  python -m sweeps run --config=digits_vit_demo --config.launcher=slurm --config.slurm.gpus=1
   python -m sweeps run --config=pydoc_lm_demo --config.variants=standard,laser,diff,diff_laser
 then: python -m analysis table experiments/five_seeds
 
@@ -38,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise ValueError(f"{options.command} takes no {overrides[0]!r}")
         options.overrides = overrides
         return int(options.run(options))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, EngineError) as error:
         print(f"python -m sweeps: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -72,10 +76,13 @@ def _parser() -> argparse.ArgumentParser:
     for name, runner, text in (
         ("status", _status, "what is pending, running, done, diverged and failed"),
         ("resume", _resume, "continue a study from its directory alone"),
+        ("cancel", _cancel, "save and stop every trial of a study, wherever it runs"),
     ):
         command = commands.add_parser(name, help=text)
         command.add_argument("directory", type=pathlib.Path, metavar="STUDY_DIR")
         command.set_defaults(run=runner)
+        if name == "status":
+            command.add_argument("--watch", action="store_true", help="until the study is done")
     return parser
 
 
@@ -113,7 +120,7 @@ def _resume(options: argparse.Namespace) -> int:
 
 def _drive(resolved: "object") -> int:
     from sweeps import door, driver, plan, progress, study_directory
-    from sweeps.launchers import local
+    from sweeps.launchers import table as launchers
     from sweeps.study import Study
     from workloads import table as workloads_table
 
@@ -122,7 +129,8 @@ def _drive(resolved: "object") -> int:
     door.check_kernel(resolved)
     door.check_devices(resolved)
     if not workloads_table.entry(resolved.workload).embedded:
-        print(plan.memory(resolved, local.devices_per_worker(resolved.settings["local"])))
+        devices = launchers.module(resolved.settings["launcher"]).devices(resolved.settings)
+        print(plan.memory(resolved, devices))
     study_directory.prepare(resolved)
     door.check_data(resolved)
     with progress.Progress() as shown:
@@ -137,7 +145,19 @@ def _drive(resolved: "object") -> int:
     return 1 if set(counts) - {"done", "diverged"} else 0
 
 
+def _cancel(options: argparse.Namespace) -> int:
+    from sweeps import cancel
+
+    print(cancel.cancel(options.directory))
+    return 0
+
+
 def _status(options: argparse.Namespace) -> int:
+    if options.watch:
+        from sweeps import watch
+
+        watch.show(options.directory)
+        return 0
     from sweeps import overview
 
     print(overview.render(options.directory))

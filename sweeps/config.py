@@ -13,6 +13,8 @@ import ml_collections
 from absl import flags
 from ml_collections import config_flags
 
+from sweeps.launchers import table as launchers
+
 SHIPPED = pathlib.Path(__file__).parent / "studies"
 PROTOCOLS = ("tune_then_compare", "tune_each", "grid")
 OPTIMIZERS = ("nadamw", "nadamw_optax", "adamw", "lamb")
@@ -25,7 +27,6 @@ PAPER_TABLES = (
     "lm_scaling",
     "bert_mlm_error",
 )
-LAUNCHERS = ("local",)
 # Keys that change who computes a study, and where, not what comes out.
 _NOT_THE_RESULT = (
     "paper_table",
@@ -42,7 +43,8 @@ _NOT_THE_RESULT = (
     "checkpoint_every",
     "launcher",
     "max_attempts",
-    *LAUNCHERS,
+    "pack",
+    *launchers.NAMES,
 )
 
 
@@ -89,11 +91,11 @@ def base() -> ml_collections.ConfigDict:
     config.log_every = 100  # loss and gradient norm, as AlgoPerf
     config.optimizer = "nadamw"
     # Who runs it.
-    config.launcher = "local"
+    config.launcher = "local"  # or slurm, ray, kubernetes, skypilot: see docs/
     config.max_attempts = 3  # of one trial, preemptions not counted
-    config.local = ml_collections.ConfigDict()
-    config.local.workers = 0  # processes; 0: one per CPU core or accelerator, at most 8
-    config.local.pin = True  # each worker to its own CPU cores or accelerator
+    config.pack = 1  # trials of one program that run as one on one device, by vmap
+    for name in launchers.NAMES:
+        config[name] = ml_collections.ConfigDict(launchers.module(name).DEFAULTS)
     config.lock()
     return config
 

@@ -1,64 +1,75 @@
-"""The crew: worker processes at work on a study's trials, and what happens when one dies."""
+"""The crew: worker processes at work on trials on this host, and what happens when one dies."""
 
-import contextlib
+import pathlib
 import queue
 import time
 from collections.abc import Callable
 from typing import Any
 
-from sweeps import attempts, layout, status
+from sweeps import attempts, jobs, status
 from sweeps.launchers import local
 from sweeps.progress import Progress
 from sweeps.schedule import Schedule
 from sweeps.study import Study
 from sweeps.trial import Trial
+from sweeps.verdicts import Next, Verdicts
 
 _POLL_S = 0.5
-# How often trials that another driver's workers hold are looked at.
+# How often trials that others hold, and slots that others occupy, are looked at.
 _LOOK_S = 5.0
 _SAVE_S = 600.0
 
 
 class Interrupted(Exception):  # noqa: N818  (an order to stop, not an error)
-    """The driver was told to stop; workers have saved their trials."""
+    """The driver was told to stop; nothing is lost, and who runs the study again goes on."""
 
 
 class Crew:
     """Workers, what each has at hand, and what is left; workers stay from stage to stage.
 
-    `stop_requested()` is asked twice a second.
+    settings: {"workers", "pin"}; owner: see `local.LocalWorkers`. Where `watches`, `run` waits for
+    trials that others hold; a job rather gives its node back. `stop_requested()` is asked twice a
+    second.
     """
 
     def __init__(
-        self, study: Study, progress: Progress, stop_requested: Callable[[], bool]
+        self,
+        study: Study,
+        progress: Progress,
+        stop_requested: Callable[[], bool],
+        snapshot: pathlib.Path,
+        settings: dict[str, Any] | None = None,
+        owner: str = "",
+        watches: bool = True,
     ) -> None:
         self.study, self.progress, self.stop_requested = study, progress, stop_requested
-        self.root = study.directory
-        self.workers = local.LocalWorkers(study.settings["local"], self.root / "workers.log")
-        self.schedule = Schedule()
-        self.at_hand: dict[int, Trial] = {}
+        self.root, self.watches = study.directory, watches
+        self.log = self.root / "workers.log"
+        owner = owner or str(self.root.resolve())
+        self.workers = local.LocalWorkers(
+            settings or study.settings["local"], self.log, snapshot, owner
+        )
+        self.schedule = Schedule(study.settings["pack"])
+        self.at_hand: dict[int, dict[str, Trial]] = {}
         self.idle: set[int] = set()
         self.alive: set[int] = set()
         self.ready: set[int] = set()
         self.elsewhere: list[Trial] = []
-        # Failures before this run: running again is a person's wish to try them once more.
-        self._earlier: dict[str, int] = {}
-        self._unclaimed: dict[str, int] = {}
+        self.verdicts = Verdicts(self.root, study.settings["max_attempts"])
         self._looked = 0.0
+        self._occupied: set[int] = set()
 
     def run(self, trials: list[Trial]) -> None:
         """Returns when every trial is finished. Raises Interrupted when told to stop."""
         for trial in trials:
-            state = status.read(self.root / trial.path)["state"]
-            self._earlier[trial.path] = attempts.fruitless(self.root / trial.path)
-            if state not in ("done", "diverged"):
+            if self.verdicts.begin(trial) not in ("done", "diverged"):
                 self.schedule.add([trial])
-        for slot in range(min(self.workers.size, len(self.schedule.pending))):
-            if slot not in self.alive:
-                self._start(slot)
+        self._start_workers()
         while self.schedule.pending or self.at_hand or self.elsewhere:
-            if self.stop_requested():
+            if self.stop_requested() or jobs.is_cancelled(self.root):
                 self._stop()
+            if not self.watches and not self.at_hand and not self.alive:
+                return  # others have this node's slots or the trials
             self._look_elsewhere()
             self._hand_out()
             try:
@@ -68,70 +79,96 @@ class Crew:
                 continue
             self._handle(slot, event)
 
+    def _start_workers(self) -> None:
+        for slot in range(min(self.workers.size, len(self.schedule.pending))):
+            if slot not in self.alive:
+                self._start(slot)
+
+    def _start(self, slot: int) -> None:
+        if self.workers.start(slot):
+            self.alive.add(slot)
+            self._occupied.discard(slot)
+        elif slot not in self._occupied:
+            self._occupied.add(slot)
+            self.progress.say(
+                f"slot {slot} of this host is still at work for an earlier driver; its trial is "
+                "watched, and the slot taken over when it is free"
+            )
+
     def _hand_out(self) -> None:
         for slot in sorted(self.idle):
-            trial = self.schedule.next_for(slot)
-            if trial is not None:
+            trials = self.schedule.next_for(slot)
+            if trials:
                 self.idle.discard(slot)
-                self.at_hand[slot] = trial
+                paths = [str(self.root / trial.path) for trial in trials]
+                self.at_hand[slot] = dict(zip(paths, trials, strict=True))
                 self.workers.send(
                     slot,
-                    trial=str(self.root / trial.path),
+                    trials=paths,
                     data_dir=self.study.data_dir,
                     loader_workers=self.study.settings["loader_workers"],
                 )
-                self.progress.started(trial, slot)
+                for trial in trials:
+                    self.progress.started(trial, slot)
 
     def _handle(self, slot: int, event: dict[str, Any] | None) -> None:
-        trial = self.at_hand.get(slot)
         if event is None:
-            self._worker_died(slot, trial)
+            self._worker_died(slot)
         elif event["event"] == "ready":
             self.idle.add(slot)
             self.ready.add(slot)
-        elif trial is not None and event["event"] == "compiled":
+        elif event["event"] == "free":
+            self.at_hand.pop(slot, None)
+            self.idle.add(slot)
+        elif trial := self.at_hand.get(slot, {}).get(event["trial"]):
+            self._handle_trial(slot, trial, event)
+
+    def _handle_trial(self, slot: int, trial: Trial, event: dict[str, Any]) -> None:
+        if event["event"] == "compiled":
             self.schedule.compiled(trial.program, slot)
             self.progress.compiled(trial, event)
-        elif trial is not None and event["event"] == "eval":
+        elif event["event"] == "eval":
             self.progress.evaluated(trial, event)
-        elif trial is not None and event["event"] == "end":
-            self.at_hand.pop(slot)
-            self.idle.add(slot)
+        elif event["event"] == "end":
+            self.at_hand[slot].pop(event["trial"])
             self.schedule.gave_up(trial.program, slot)
             if not event.get("claimed", True):
                 # Nothing of this failure is on disk, so it is counted here.
-                self._unclaimed[trial.path] = self._unclaimed.get(trial.path, 0) + 1
+                self.verdicts.unclaimed(trial)
             self._ended(trial, event["outcome"], event.get("error"))
 
     def _ended(self, trial: Trial, outcome: str, error: str | None) -> None:
         if outcome in ("claimed elsewhere", "lost"):
-            self.elsewhere.append(trial)
-            self.progress.ended(trial, outcome, None)
+            self._leave(trial, outcome)
             return
         if outcome == "preempted":  # by somebody else than this driver: it goes on
             self.progress.ended(trial, outcome, None)
             self.schedule.put_back(trial)
             return
-        if outcome == "failed" and self.may_retry(trial):
+        if outcome == "failed" and self.verdicts.may_retry(trial):
             self.progress.ended(trial, "failed, will be tried again", error)
             self.schedule.put_back(trial)
             return
         tail = attempts.log_tail(self.root / trial.path) if outcome == "failed" else None
         self.progress.ended(trial, outcome, error, tail)
 
-    def _worker_died(self, slot: int, trial: Trial | None) -> None:
+    def _leave(self, trial: Trial, outcome: str) -> None:
+        if self.watches:
+            self.elsewhere.append(trial)
+        self.progress.ended(trial, outcome, None)
+
+    def _worker_died(self, slot: int) -> None:
         self.idle.discard(slot)
         self.alive.discard(slot)
         self.schedule.forget(slot)
-        self.at_hand.pop(slot, None)
-        if self.stop_requested():
+        trials = self.at_hand.pop(slot, {})
+        if self.stop_requested() or jobs.is_cancelled(self.root):
             return
         if slot not in self.ready:
-            log = self.root / "workers.log"
-            tail = "\n".join(log.read_text(errors="replace").splitlines()[-8:])
-            raise ValueError(f"a worker ended before it was ready; {log} ends with\n{tail}")
+            tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-8:])
+            raise ValueError(f"a worker ended before it was ready; {self.log} ends with\n{tail}")
         self.ready.discard(slot)
-        if trial is not None:
+        for trial in trials.values():
             self._trial_died(trial)
         self._start(slot)
 
@@ -139,53 +176,59 @@ class Crew:
         directory = self.root / trial.path
         reason = "the worker process died"
         if status.read(directory)["state"] not in ("done", "diverged"):
-            if not self.may_retry(trial):
+            if not self.verdicts.may_retry(trial):
                 reason = f"{reason} {attempts.fruitless(directory)} times at the same step"
-                with contextlib.suppress(OSError):
-                    status.write(directory, "failed", reason=reason)
-            self._ended(trial, "failed", reason)
-
-    def _start(self, slot: int) -> None:
-        self.workers.start(slot)
-        self.alive.add(slot)
+                self.verdicts.give_up(trial, reason)
+                self.progress.ended(trial, "failed", reason, attempts.log_tail(directory))
+                return
+            self.schedule.put_back(trial)
+            self.progress.ended(trial, "died, will be tried again", reason)
 
     def _look_elsewhere(self) -> None:
-        """Takes back trials whose other worker has died, drops those it has finished."""
-        if not self.elsewhere or time.monotonic() - self._looked < _LOOK_S:
+        """Takes back trials whose other worker has died, drops those it has finished.
+
+        Without workers of its own, looks after all that is pending, and for a free slot.
+        """
+        if time.monotonic() - self._looked < _LOOK_S:
             return
         self._looked = time.monotonic()
+        for slot in sorted(self._occupied)[: len(self.schedule.pending)]:
+            self._start(slot)
+        if not self.alive:
+            self.elsewhere += self.schedule.take_all()
         for trial in list(self.elsewhere):
-            state = status.read(self.root / trial.path)["state"]
-            if state == "pending" or (state == "failed" and self.may_retry(trial)):
+            verdict = self.verdicts.of(trial)
+            if verdict.next is Next.AGAIN and self.alive:
                 self.elsewhere.remove(trial)
                 self.schedule.put_back(trial)
-            elif state in layout.FINISHED:
+            elif verdict.next in (Next.NOTHING, Next.GIVE_UP):
                 self.elsewhere.remove(trial)
-                self.progress.ended(trial, f"{state} elsewhere", None)
+                self.progress.ended(trial, f"{verdict.state} elsewhere", None)
+        if self.elsewhere and not self.alive and self._occupied:
+            self._take_over()
+
+    def _take_over(self) -> None:
+        """Starts workers on slots that have become free, for trials that nobody has."""
+        left = [t for t in self.elsewhere if self.verdicts.of(t).next is Next.AGAIN]
+        for slot in sorted(self._occupied)[: len(left)]:
+            self._start(slot)
 
     def _stop(self) -> None:
         self.progress.say("stopping: workers save the trials at hand")
         self.workers.terminate()
         # A compilation or a full evaluation may have to end first.
         deadline = time.monotonic() + _SAVE_S
-        while self.at_hand and time.monotonic() < deadline:
+        while any(self.at_hand.values()) and time.monotonic() < deadline:
             try:
                 slot, event = self.workers.events.get(timeout=_POLL_S)
             except queue.Empty:
                 continue
             self._handle(slot, event)
-        if self.at_hand:
-            left = ", ".join(trial.path for trial in self.at_hand.values())
-            self.progress.say(f"not saved within {_SAVE_S:.0f} s, back to its checkpoint: {left}")
+        left = [trial.path for trials in self.at_hand.values() for trial in trials.values()]
+        if left:
+            names = ", ".join(left)
+            self.progress.say(f"not saved within {_SAVE_S:.0f} s, back to its checkpoint: {names}")
         raise Interrupted
-
-    def may_retry(self, trial: Trial) -> bool:
-        """Whether a trial that failed or was killed gets another attempt in this run."""
-        directory = self.root / trial.path
-        retry = bool(attempts.last_error(directory).get("retry", True))
-        failures = attempts.fruitless(directory) - self._earlier.get(trial.path, 0)
-        failures += self._unclaimed.get(trial.path, 0)
-        return retry and failures < self.study.settings["max_attempts"]
 
     def close(self) -> None:
         """Ends the workers."""

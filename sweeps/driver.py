@@ -5,15 +5,39 @@ twice; finished trials are not repeated and a trial has one worker at a time.
 """
 
 import signal
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
-from sweeps import layout, status, study_directory
+from sweeps import code_snapshot, jobs, layout, status, study_directory
 from sweeps.crew import Crew, Interrupted
+from sweeps.fleet import Fleet
+from sweeps.launchers import table as launchers
 from sweeps.progress import Progress
 from sweeps.study import Study
 from sweeps.trial import Trial
 
 __all__ = ["Driver", "Interrupted"]
+
+
+class Runner(Protocol):
+    """What brings trials to their end: worker processes of this host, or jobs of an engine."""
+
+    def run(self, trials: list[Trial]) -> None:
+        """Returns when every trial is finished. Raises Interrupted when told to stop."""
+
+    def close(self) -> None:
+        """Lets go."""
+
+
+def runner(study: Study, progress: Progress, stop_requested: Callable[[], bool]) -> Runner:
+    """Returns the study's crew or fleet, by config.launcher."""
+    snapshot = code_snapshot.take(study.directory)
+    name = study.settings["launcher"]
+    if name == "local":
+        return Crew(study, progress, stop_requested, snapshot)
+    engine = launchers.module(name).launcher(study.settings, study.directory.resolve())
+    poll_s = float(study.settings[name]["poll_seconds"])
+    return Fleet(study, progress, stop_requested, snapshot, engine, poll_s)
 
 
 class Driver:
@@ -31,9 +55,10 @@ class Driver:
         the directory holds another study or cannot be written.
         """
         study_directory.prepare(self.study)
+        (self.study.directory / jobs.CANCELLED).unlink(missing_ok=True)
         counts: dict[str, int] = {}
-        crew = Crew(self.study, self.progress, lambda: self._stop)
         with _signals(self):
+            crew = runner(self.study, self.progress, lambda: self._stop)
             try:
                 for stage in self.study.stages:
                     trials = self._trials(stage)

@@ -1,9 +1,9 @@
 """Claims: at most one live worker has a trial, on local disks and network file systems alike.
 
 `attempts/<k>` is the claim on attempt k and the fencing token: it appears by renaming a directory
-that already holds the lease, which succeeds once. A lease is dead when its outcome is
-recorded, its process is gone (same boot) or its heartbeat is old (other hosts, judged by the file
-server's clock).
+that already holds the lease, which succeeds once. A lease is dead when its outcome is recorded,
+its process is gone (same boot) or its heartbeat is old by the file server's clock (other hosts, and
+processes that hang or were stopped: they find a later attempt when they wake, and write no more).
 """
 
 import dataclasses
@@ -11,16 +11,15 @@ import os
 import pathlib
 import shutil
 import socket
-import time
 import uuid
 from typing import Any
 
-from sweeps import layout
+from sweeps import clock, layout
 
 LEASE, HEARTBEAT, OUTCOME = "lease.json", "heartbeat", "outcome.json"
-HEARTBEAT_EVERY_S = 10.0
-# Well above an NFS client's attribute cache (60 s by default).
-EXPIRES_AFTER_S = 120.0
+# Well above an NFS client's attribute cache (60 s by default); all hosts must agree on it.
+EXPIRES_AFTER_S = float(os.environ.get("ATTNPERF_LEASE_S", "120"))
+HEARTBEAT_EVERY_S = min(10.0, EXPIRES_AFTER_S / 6)
 
 
 class LostError(Exception):
@@ -42,7 +41,7 @@ class Attempt:
     def beat(self) -> None:
         """Renews the lease. Raises LostError where a later attempt exists."""
         self.check()
-        os.utime(self.directory / HEARTBEAT)
+        clock.clock.touch(self.directory / HEARTBEAT)
 
     def check(self) -> None:
         """Raises LostError where a later attempt exists; call it before writing shared files."""
@@ -75,8 +74,8 @@ def claim(trial_directory: pathlib.Path, **record: Any) -> Attempt | None:
     draft = folder / f".{uuid.uuid4().hex}"
     try:
         draft.mkdir()
-        (draft / HEARTBEAT).touch()
-        layout.write_json(draft / LEASE, {**_identity(), **record})
+        clock.clock.touch(draft / HEARTBEAT)
+        layout.write_json(draft / LEASE, {**identity(), **record})
     except OSError:
         shutil.rmtree(draft, ignore_errors=True)
         raise
@@ -99,26 +98,16 @@ def is_alive(attempt: pathlib.Path) -> bool:
         return False
     if lease is None:
         return False
-    identity = _identity()
-    if (
-        lease["boot_id"] == identity["boot_id"]
-        and lease["pid_namespace"] == identity["pid_namespace"]
-    ):
-        return process_start(lease["pid"]) == lease["pid_start"]
-    return _server_time(attempt) - (attempt / HEARTBEAT).stat().st_mtime < EXPIRES_AFTER_S
+    here = identity()
+    same_host = all(lease[key] == here[key] for key in ("boot_id", "pid_namespace"))
+    if same_host and process_start(lease["pid"]) != lease["pid_start"]:
+        return False
+    age = clock.clock.server_time(attempt) - os.stat(attempt / HEARTBEAT).st_mtime
+    return age < EXPIRES_AFTER_S
 
 
-def _server_time(folder: pathlib.Path) -> float:
-    """Returns the file server's clock, seconds: the mtime it gives to a new file."""
-    probe = folder / f".clock-{uuid.uuid4().hex}"
-    try:
-        probe.touch()
-        return probe.stat().st_mtime
-    finally:
-        probe.unlink(missing_ok=True)
-
-
-def _identity() -> dict[str, Any]:
+def identity() -> dict[str, Any]:
+    """Returns what tells this process from all others: host, boot, process and its start."""
     pid = os.getpid()
     return {
         "host": socket.gethostname(),
@@ -127,7 +116,7 @@ def _identity() -> dict[str, Any]:
         "pid_namespace": _link("/proc/self/ns/pid"),
         "pid": pid,
         "pid_start": process_start(pid),
-        "claimed_at": time.time(),
+        "claimed_at": clock.clock.time(),
     }
 
 

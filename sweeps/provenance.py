@@ -32,6 +32,10 @@ def versions() -> dict[str, str]:
 def git_commit() -> str | None:
     """Returns the commit of the running checkout, '-dirty' where it was changed, or None."""
     root = pathlib.Path(__file__).resolve().parents[1]
+    snapshot = layout.read_json_if_there(root / "code.json")  # sweeps/code_snapshot.py
+    if snapshot is not None:
+        commit: str | None = snapshot["git_commit"]
+        return commit
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(root), *arguments]

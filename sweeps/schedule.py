@@ -9,11 +9,13 @@ class Schedule:
     """Pending trials and what is known of compiled programs.
 
     The first trial of a program warms JAX's persistent cache before others of it start elsewhere;
-    a worker prefers programs that it has in memory, then ones that nobody compiles yet.
+    a worker prefers programs that it has in memory, then ones that nobody compiles yet. Up to
+    `pack` trials that can be run as one are given at a time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pack: int = 1) -> None:
         self.pending: list[Trial] = []
+        self._pack = pack
         self._warm: set[Hashable] = set()
         self._warming: dict[Hashable, int] = {}
         self._in_memory: dict[int, set[Hashable]] = {}
@@ -22,8 +24,13 @@ class Schedule:
         """Puts trials behind those that are pending."""
         self.pending += trials
 
-    def next_for(self, slot: int) -> Trial | None:
-        """Takes a trial for a worker, or returns None where it should wait or nothing is left."""
+    def take_all(self) -> list[Trial]:
+        """Takes everything that is pending."""
+        taken, self.pending = self.pending, []
+        return taken
+
+    def next_for(self, slot: int) -> tuple[Trial, ...]:
+        """Takes trials for a worker; () where it should wait or nothing is left."""
         mine = self._in_memory.get(slot, set())
         ranked = (
             lambda program: program in mine,
@@ -34,13 +41,20 @@ class Schedule:
             for trial in self.pending:
                 if suits(trial.program):
                     return self._take(trial, slot)
-        return None
+        return ()
 
-    def _take(self, trial: Trial, slot: int) -> Trial:
-        self.pending.remove(trial)
+    def _take(self, trial: Trial, slot: int) -> tuple[Trial, ...]:
+        taken: tuple[Trial, ...] = (trial,)
+        if self._pack > 1:
+            from sweeps import packs
+
+            similar = [other for other in self.pending if other.program == trial.program]
+            taken = packs.group(similar, self._pack)[0]
+        for one in taken:
+            self.pending.remove(one)
         if trial.program not in self._warm:
             self._warming.setdefault(trial.program, slot)
-        return trial
+        return taken
 
     def compiled(self, program: Hashable, slot: int) -> None:
         """Notes that a worker has compiled or loaded a program."""

@@ -150,6 +150,8 @@ def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
     settings["variants"] = [variants_table.canonical(name) for name in given]
     for key in ("baseline", "tuning_variant"):
         settings[key] = variants_table.canonical(settings[key])
+    if settings["data_dir"]:  # jobs start in other folders
+        settings["data_dir"] = str(pathlib.Path(settings["data_dir"]).absolute())
     entry = workloads_table.entry(settings["workload"])
     steps = settings["steps"] = settings["steps"] or entry.step_hint
     settings["step_hint"] = settings["step_hint"] or steps

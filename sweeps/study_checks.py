@@ -6,6 +6,7 @@ from typing import Any
 from attention import table as variants_table
 from sweeps import config as configs
 from sweeps import layout
+from sweeps.launchers import table as launchers
 from workloads import table as workloads_table
 from workloads.options import MESH_AXES, Options
 
@@ -21,6 +22,7 @@ _MAY_CHANGE = (
     "launcher",
     "mesh",
     "max_attempts",
+    "pack",
     "paper_table",
     "paper_note",
 )
@@ -29,18 +31,14 @@ _MAY_CHANGE = (
 def check(settings: dict[str, Any]) -> None:
     """Raises ValueError for the first setting that cannot be used."""
     _check_names(settings)
-    for key in ("points", "seeds", "tuning_seeds", "max_attempts", "log_every"):
+    for key in ("points", "seeds", "tuning_seeds", "max_attempts", "log_every", "pack"):
         if settings[key] < 1:
             raise ValueError(f"{key} is {settings[key]}; it must be 1 or more")
     for key in ("steps", "step_hint", "batch_size", "eval_every", "checkpoint_every"):
         if settings[key] < 1:
             raise ValueError(f"{key} is {settings[key]}; give 1 or more, or 0 for the default")
-    for key, value in (
-        ("loader_workers", settings["loader_workers"]),
-        ("local.workers", settings["local"]["workers"]),
-    ):
-        if value < 0:
-            raise ValueError(f"{key} is {value}; it must be 0 or more")
+    if settings["loader_workers"] < 0:
+        raise ValueError(f"loader_workers is {settings['loader_workers']}; it must be 0 or more")
     if max(settings["seeds"], settings["tuning_seeds"]) > layout.SEEDS_PER_POINT:
         raise ValueError(f"more than {layout.SEEDS_PER_POINT} seeds have no directory each")
     if settings["checkpoint_every"] % settings["eval_every"]:
@@ -53,6 +51,11 @@ def check(settings: dict[str, Any]) -> None:
         variants_table.check(variant, given, settings["kernel"])
         workloads_table.check_variant(settings["workload"], variant)
     workloads_table.check_options(settings["workload"], options(settings))
+    launchers.module(settings["launcher"]).check(settings)
+    if settings["pack"] > 1:
+        from sweeps import packs
+
+        packs.check(settings)
 
 
 def options(settings: dict[str, Any]) -> Options:
@@ -75,7 +78,7 @@ def _check_names(settings: dict[str, Any]) -> None:
     for key, allowed in (
         ("protocol", configs.PROTOCOLS),
         ("optimizer", configs.OPTIMIZERS),
-        ("launcher", configs.LAUNCHERS),
+        ("launcher", launchers.NAMES),
         ("paper_table", ("", *configs.PAPER_TABLES)),
     ):
         if settings[key] not in allowed:
@@ -92,7 +95,7 @@ def check_same(settings: dict[str, Any], record: dict[str, Any], where: pathlib.
     differing = [
         f"{key}: {stored.get(key)!r} there, {value!r} now"
         for key, value in settings.items()
-        if key not in _MAY_CHANGE and key not in configs.LAUNCHERS and stored.get(key) != value
+        if key not in _MAY_CHANGE and key not in launchers.NAMES and stored.get(key) != value
     ]
     if differing:
         raise ValueError(

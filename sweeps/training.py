@@ -83,7 +83,7 @@ class Training:
         self._say("running", start)
         return state
 
-    def _say(self, state: str, step: int, reason: str | None = None) -> None:
+    def _say(self, state: str, step: int, reason: str | None = None, **fields: Any) -> None:
         self.attempt.check()
         status.write(
             self.directory,
@@ -94,6 +94,7 @@ class Training:
             reason=reason,
             attempt=self.attempt.number,
             preemption_count=self.attempt.number - 1,
+            **fields,
         )
 
     def _train(self, state: train_step.State, store: checkpoints.Checkpoints) -> str:
@@ -167,7 +168,9 @@ class Training:
         self.attempt.check()
         self._writer.append([*self._flushed(), row])
         measurements.publish(self.directory)
-        self._say("running", row["global_step"])
+        # Seconds a step with its share of evaluations: what `status` reckons with.
+        seconds = row["total_duration"] / row["global_step"]
+        self._say("running", row["global_step"], step_seconds=seconds)
         self.report("eval", **{name: value for name, value in row.items() if name != "kind"})
 
     def _flushed(self) -> list[dict[str, Any]]:

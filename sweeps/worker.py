@@ -1,8 +1,9 @@
 """A worker: one process that runs many trials, so that each pays no start-up and no compilation.
 
-`python -m sweeps.worker` reads JSON lines from standard input: {"trial": directory, "data_dir":
-directory, "loader_workers": n}; it writes JSON lines of events to standard output. What a trial
-prints goes to its attempt's log. SIGTERM saves the trial at hand and ends the worker.
+`python -m sweeps.worker` reads JSON lines from standard input: {"trials": [directory ...],
+"data_dir": directory, "loader_workers": n}; several trials are run as one pack. It writes JSON
+lines of events to standard output, "free" when it is ready for the next order. What a trial prints
+goes to its attempt's log. SIGTERM saves the trials at hand and ends the worker.
 """
 
 import argparse
@@ -13,12 +14,10 @@ import os
 import pathlib
 import signal
 import sys
-import threading
-import traceback
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any, TextIO
 
-from sweeps import attempts, layout, lease, status
+from sweeps import claimed, layout, lease, status
 
 
 class Worker:
@@ -36,68 +35,90 @@ class Worker:
             self._channel.write(json.dumps({"event": event, **fields}) + "\n")
             self._channel.flush()
 
-    def run(self, directory: pathlib.Path, data_dir: str) -> None:
-        """Claims and runs the trial in a directory, and reports how it ended."""
-        name = str(directory)
-        if status.read(directory)["state"] in ("done", "diverged"):
-            self.report("end", trial=name, outcome="already finished")
-            return
-        outcome, error, attempt = "claimed elsewhere", None, None
+    def run(self, directories: list[pathlib.Path], data_dir: str) -> None:
+        """Claims and runs the trials in directories, as a pack where they are several.
+
+        Reports how each ended.
+        """
+        members: list[lease.Attempt] = []
+        for directory in directories:
+            try:
+                if (attempt := self._claim(directory)) is not None:
+                    members.append(attempt)
+            except OSError as problem:  # a full or vanished disk must not take the worker along
+                error = f"{type(problem).__name__}: {problem}"
+                self._ended(str(directory), "failed", error, claimed=False)
+        if members:
+            self._run_claimed(members, data_dir)
+
+    def _claim(self, directory: pathlib.Path) -> lease.Attempt | None:
+        outcome = "already finished"
+        if status.read(directory)["state"] not in ("done", "diverged"):
+            outcome = "claimed elsewhere"
+            if (attempt := lease.claim(directory)) is not None:
+                return attempt
+        self._ended(str(directory), outcome)
+        return None
+
+    def _ended(self, name: str, outcome: str, error: str | None = None, **fields: Any) -> None:
+        self.report("end", trial=name, outcome=outcome, error=error, **fields)
+
+    def _run_claimed(self, members: list[lease.Attempt], data_dir: str) -> None:
         try:
-            attempt = lease.claim(directory)
-            if attempt is not None:
-                with _logged(attempt), _heartbeat(attempt):
-                    outcome, error = self._outcome(attempt, name, data_dir)
-        except OSError as problem:  # a full or vanished disk must not take the worker along
-            outcome, error = "failed", f"{type(problem).__name__}: {problem}"
-        claimed = attempt is not None or outcome != "failed"
-        self.report("end", trial=name, outcome=outcome, error=error, claimed=claimed)
-        if attempt is not None and not (attempt.directory / lease.OUTCOME).exists():
-            # The lease could not be given back; only the end of this process does it.
+            with claimed.logged(members), claimed.heartbeat(members, self.stop):
+                ends = self._train(members, data_dir)
+                results = [claimed.conclude(*pair) for pair in zip(members, ends, strict=True)]
+        except OSError as problem:
+            results = [("failed", f"{type(problem).__name__}: {problem}")] * len(members)
+        for member, (outcome, error) in zip(members, results, strict=True):
+            self._ended(str(member.trial_directory), outcome, error)
+        if not all((member.directory / lease.OUTCOME).exists() for member in members):
+            # A lease could not be given back; only the end of this process does it.
             os._exit(1)
 
-    def _outcome(self, attempt: lease.Attempt, name: str, data_dir: str) -> tuple[str, str | None]:
-        from sweeps import training
+    def stop(self) -> None:
+        """Has the trials at hand saved at the next step, and ends the worker."""
+        self.stopping = True
+
+    def _train(self, members: list[lease.Attempt], data_dir: str) -> list[str | Exception]:
+        """Returns how each trial ended: an outcome or the exception that ended it."""
+        from sweeps import training, trial
 
         try:
-            outcome = self._train(attempt, name, data_dir)
-        except training.Preempted:
-            outcome = "preempted"
-        except lease.LostError as lost:
-            attempt.end("lost")
-            return "lost", str(lost)
-        except Exception as problem:  # whatever it is, the study goes on around this trial
-            return "failed", _record_failure(attempt, problem)
-        attempt.end(outcome)
-        if outcome in ("done", "diverged"):
-            training.clean_up(attempt.trial_directory)
-        return outcome, None
+            records = [trial.read(member.trial_directory) for member in members]
+            step_function = self._program(records[0])
+            step_function.workload.loader_workers = self.loader_workers
+            for record, member in zip(records, members, strict=True):
+                _note_provenance(record, member, step_function, data_dir)
+            report = self._reporter(step_function)
+            if len(members) == 1:
+                name = str(members[0].trial_directory)
+                run = training.Training(
+                    records[0],
+                    members[0],
+                    step_function,
+                    data_dir,
+                    lambda event, **fields: report(name, event, **fields),
+                    lambda: self.stopping,
+                )
+                return [run.run()]
+            from sweeps import packed_training
 
-    def _train(self, attempt: lease.Attempt, name: str, data_dir: str) -> str:
-        from sweeps import provenance, training, trial
+            return packed_training.PackedTraining(
+                records, members, step_function, data_dir, report, lambda: self.stopping
+            ).run()
+        except Exception as problem:  # whatever it is, the study goes on around these trials
+            return [problem] * len(members)
 
-        record = trial.read(attempt.trial_directory)
-        step_function = self._program(record)
-        step_function.workload.loader_workers = self.loader_workers
-        count = attempt.number - 1
-        meta = provenance.meta_data(step_function.workload, record.seed, data_dir)
-        layout.write_json(attempt.trial_directory / f"meta_data_{count}.json", meta)
-        provenance.note_hardware(attempt.trial_directory / layout.TRIAL)
+    def _reporter(self, step_function: Any) -> Callable[..., None]:
+        """Returns report(trial, event, **fields), which adds compilations since now."""
         before = step_function.compilations
-        run = training.Training(
-            record,
-            attempt,
-            step_function,
-            data_dir,
-            lambda event, **fields: self.report(
-                event,
-                trial=name,
-                compilations=step_function.compilations - before,
-                **fields,
-            ),
-            lambda: self.stopping,
-        )
-        return run.run()
+
+        def report(name: str, event: str, **fields: Any) -> None:
+            compilations = step_function.compilations - before
+            self.report(event, trial=name, compilations=compilations, **fields)
+
+        return report
 
     def _program(self, record: Any) -> Any:
         """Returns the train step of the trial's program, made once per process."""
@@ -114,58 +135,16 @@ class Worker:
         return self._programs[record.program]
 
 
-def _record_failure(attempt: lease.Attempt, problem: Exception) -> str:
-    """Writes down why an attempt failed, as far as the disk allows; returns the reason."""
-    error = f"{type(problem).__name__}: {problem}"
-    with contextlib.suppress(OSError, lease.LostError):
-        traceback.print_exception(problem)
-        sys.stderr.flush()
-    with contextlib.suppress(OSError, lease.LostError):
-        attempt.check()
-        status.write(attempt.trial_directory, "failed", reason=error)
-    with contextlib.suppress(OSError):
-        # Bad input is as bad the second time.
-        attempt.end("failed", error=error, retry=not isinstance(problem, ValueError))
-    return error
+def _note_provenance(
+    record: Any, attempt: lease.Attempt, step_function: Any, data_dir: str
+) -> None:
+    """Writes what the attempt runs on beside the trial."""
+    from sweeps import provenance
 
-
-@contextlib.contextmanager
-def _logged(attempt: lease.Attempt) -> Iterator[None]:
-    """Sends everything the process prints, from C++ too, to the attempt's log."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    log = os.open(attempt.directory / attempts.LOG, flags, 0o644)
-    saved = [os.dup(1), os.dup(2)]
-    try:
-        for descriptor in (1, 2):
-            os.dup2(log, descriptor)
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        for descriptor, old in zip((1, 2), saved, strict=True):
-            os.dup2(old, descriptor)
-        for descriptor in (log, *saved):
-            os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _heartbeat(attempt: lease.Attempt) -> Iterator[None]:
-    """Renews the lease while the trial runs; a lost lease is noticed by the training itself."""
-    over = threading.Event()
-
-    def beat() -> None:
-        while not over.wait(lease.HEARTBEAT_EVERY_S):
-            with contextlib.suppress(lease.LostError, OSError):
-                attempt.beat()
-
-    thread = threading.Thread(target=beat, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    directory, count = attempt.trial_directory, attempt.number - 1
+    meta = provenance.meta_data(step_function.workload, record.seed, data_dir)
+    layout.write_json(directory / f"meta_data_{count}.json", meta)
+    provenance.note_hardware(directory / layout.TRIAL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,7 +167,7 @@ def main() -> int:
 
     def stop(signum: int, frame: Any) -> None:
         del signum, frame
-        worker.stopping = True
+        worker.stop()
 
     signal.signal(signal.SIGTERM, stop)
     # Ctrl-C reaches the whole process group; the driver passes it on as SIGTERM.
@@ -198,7 +177,8 @@ def main() -> int:
     while not worker.stopping and (line := _read_line(worker)):
         order = json.loads(line)
         worker.loader_workers = order.get("loader_workers", 0)
-        worker.run(pathlib.Path(order["trial"]), order["data_dir"])
+        worker.run([pathlib.Path(trial) for trial in order["trials"]], order["data_dir"])
+        worker.report("free")
     return 0
 
 

@@ -1,6 +1,10 @@
-"""The local launcher: worker processes on this host, each on its own cores or accelerator."""
+"""The local launcher: worker processes on this host, each on its own cores or accelerators.
+
+It also works inside every job of the other launchers: `sweeps.job` runs the job's trials by it.
+"""
 
 import contextlib
+import fcntl
 import glob
 import hashlib
 import json
@@ -10,8 +14,16 @@ import queue
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 from typing import Any
+
+from sweeps import code_snapshot
+
+DEFAULTS: dict[str, Any] = {
+    "workers": 0,  # processes; 0: one per CPU core or accelerator, at most 8
+    "pin": True,  # each worker to its own CPU cores or accelerators
+}
 
 _MOST_CPU_WORKERS = 8
 _FORCED = r"--xla_force_host_platform_device_count=(\d+)"
@@ -20,43 +32,97 @@ _FORCED = r"--xla_force_host_platform_device_count=(\d+)"
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
 
 
+def check(settings: dict[str, Any]) -> None:
+    """Raises ValueError for a negative number of workers."""
+    if settings["local"]["workers"] < 0:
+        raise ValueError(
+            f"local.workers is {settings['local']['workers']}; give 1 or more, or 0 for one per "
+            "CPU core or accelerator"
+        )
+
+
+def platform(settings: dict[str, Any]) -> str:
+    """Returns 'gpu', 'tpu' or 'cpu': what this host's workers will compute on."""
+    del settings
+    variable, numbers = accelerators()
+    names = {"CUDA_VISIBLE_DEVICES": "gpu", "TPU_VISIBLE_CHIPS": "tpu"}
+    return names[variable] if numbers else "cpu"
+
+
+def devices(settings: dict[str, Any]) -> int:
+    """Returns how many devices a trial sees on this host."""
+    return devices_per_worker(settings["local"])
+
+
 class LocalWorkers:
     """N worker processes. Events arrive in `events` as (slot, event); None when a worker ends.
 
-    `settings` is config.local: workers (0: one per accelerator, else per CPU core, at most 8)
-    and pin.
+    `settings` is {"workers", "pin"}: 0 workers are one per accelerator, else per CPU core, at most
+    8. `snapshot` is the code they run. A slot of an `owner` (a study's or job's path) has one
+    worker on this host, also when one has outlived its driver.
     """
 
-    def __init__(self, settings: dict[str, Any], log: pathlib.Path) -> None:
+    def __init__(
+        self,
+        settings: dict[str, Any],
+        log: pathlib.Path,
+        snapshot: pathlib.Path,
+        owner: str,
+    ) -> None:
         self._pin_variable, self._accelerators = accelerators()
         cores = sorted(os.sched_getaffinity(0))
         automatic = len(self._accelerators) or min(len(cores), _MOST_CPU_WORKERS)
         self.size = settings["workers"] or automatic
         if settings["pin"] and 0 < len(self._accelerators) < self.size:
             raise ValueError(
-                f"local.workers is {self.size}, but there are {len(self._accelerators)} "
-                "accelerators: give at most one worker each, or local.pin=False"
+                f"{self.size} workers, but there are {len(self._accelerators)} accelerators: "
+                "give at most one worker each, or local.pin=False"
             )
         self._pin, self._cores, self._log = settings["pin"], cores, log
+        self._snapshot, self._owner = snapshot, owner
         self.events: queue.Queue[tuple[int, dict[str, Any] | None]] = queue.Queue()
         self._processes: dict[int, subprocess.Popen[str]] = {}
 
-    def start(self, slot: int) -> None:
-        """Starts the worker of a slot (0 … size − 1)."""
+    def start(self, slot: int) -> bool:
+        """Starts the worker of a slot (0 … size − 1).
+
+        Returns False, and does nothing, where a worker of an earlier driver still lives there.
+        """
+        lock = self._lock(slot)
+        if lock is None:
+            return False
         command = [sys.executable, "-m", "sweeps.worker", f"--cache_dir={compilation_cache()}"]
         if self._pin and not self._accelerators:
             command.append(f"--cpus={','.join(map(str, self._cores_of(slot)))}")
-        with self._log.open("a") as log:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env=self._environment(slot),
-            )
+        try:
+            with self._log.open("a") as log:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                    env=self._environment(slot),
+                    pass_fds=(lock,),
+                )
+        finally:
+            os.close(lock)  # the worker holds it from here on, until it ends
         self._processes[slot] = process
         threading.Thread(target=self._listen, args=(slot, process), daemon=True).start()
+        return True
+
+    def _lock(self, slot: int) -> int | None:
+        """Returns a locked file of this host that stands for the slot, None where it is held."""
+        path = pathlib.Path(tempfile.gettempdir()) / f"attnperf-{os.getuid()}"
+        path.mkdir(mode=0o700, exist_ok=True)
+        name = hashlib.sha256(self._owner.encode()).hexdigest()[:16]
+        descriptor = os.open(path / f"{name}-{slot}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        return descriptor
 
     def _cores_of(self, slot: int) -> list[int]:
         """Returns the slot's share of the cores; more workers than cores share them in turn."""
@@ -65,11 +131,9 @@ class LocalWorkers:
         return self._cores[slot :: self.size][:share] or [self._cores[slot % len(self._cores)]]
 
     def _environment(self, slot: int) -> dict[str, str]:
-        environment = {**_MALLOC, **os.environ}
-        # The code of this checkout, wherever the driver was started.
-        root = str(pathlib.Path(__file__).resolve().parents[2])
-        path = environment.get("PYTHONPATH", "")
-        environment["PYTHONPATH"] = os.pathsep.join(part for part in (root, path) if part)
+        environment = {**_MALLOC, **os.environ, **code_snapshot.environment(self._snapshot)}
+        path = os.environ.get("PYTHONPATH", "")
+        environment["PYTHONPATH"] += os.pathsep + path if path else ""
         if self._pin and self._accelerators:
             # Equal shares: a trial must not depend on who runs it.
             share = max(1, len(self._accelerators) // self.size)

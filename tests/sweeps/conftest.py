@@ -88,7 +88,7 @@ class WorkerProcess:
 
     def run(self, directory, data_dir):
         """Sends a trial."""
-        order = {"trial": str(directory), "data_dir": data_dir}
+        order = {"trials": [str(directory)], "data_dir": data_dir}
         self.process.stdin.write(json.dumps(order) + "\n")
         self.process.stdin.flush()
 

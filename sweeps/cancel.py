@@ -1,0 +1,73 @@
+"""`python -m sweeps cancel`: every trial of a study saved and stopped, wherever it runs."""
+
+import contextlib
+import os
+import pathlib
+import signal
+import time
+from typing import Any
+
+from sweeps import jobs, layout, lease
+from sweeps.launchers import table as launchers
+
+
+def cancel(directory: pathlib.Path) -> str:
+    """Marks the study as cancelled, cancels its jobs, stops this host's workers; returns a report.
+
+    Workers on other hosts notice the mark at their next heartbeat, whatever engine they run on;
+    `resume` or `run` takes the mark away. Raises ValueError where the directory holds no study,
+    EngineError where the engine cannot be reached (the mark is there by then).
+    """
+    record = layout.read_json_if_there(directory / layout.STUDY)
+    if record is None:
+        raise ValueError(f"{directory} is no study: it has no {layout.STUDY}")
+    layout.write_json(directory / jobs.CANCELLED, {"cancelled_at": time.time()})
+    cancelled = _cancel_jobs(directory, record["config"])
+    stopped = sum(_stop_worker(path) for path in _leases(directory))
+    return (
+        f"{directory} is cancelled: {cancelled} jobs withdrawn, {stopped} workers of this host told "
+        f"to save. Continue with: python -m sweeps resume {directory}"
+    )
+
+
+def _cancel_jobs(directory: pathlib.Path, settings: dict[str, Any]) -> int:
+    """Cancels what engines may still have; returns how many jobs that is."""
+    by_launcher: dict[str, list[str]] = {}
+    for submission in jobs.submissions(directory):
+        by_launcher.setdefault(submission.launcher, []).extend(submission.handles or [])
+    count = 0
+    for name, handles in by_launcher.items():
+        engine = launchers.module(name).launcher(settings, directory.resolve())
+        try:
+            states = engine.status(handles)
+            alive = [handle for handle in handles if states[handle] != "gone"]
+            if alive:
+                engine.cancel(alive)
+            count += len(alive)
+        finally:
+            engine.close()
+    return count
+
+
+def _leases(directory: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the last attempts of trials whose worker is alive."""
+    found = []
+    for stage in layout.read_json(directory / layout.STUDY)["stages"]:
+        planned = layout.read_json_if_there(directory / stage / layout.TRIALS) or {"trials": []}
+        for row in planned["trials"]:
+            trial = directory / row["path"]
+            attempt = trial / layout.ATTEMPTS / str(lease.latest(trial))
+            if attempt.name != "0" and lease.is_alive(attempt):
+                found.append(attempt)
+    return found
+
+
+def _stop_worker(attempt: pathlib.Path) -> bool:
+    """Tells a worker of this host to save; returns whether there was one."""
+    record, here = layout.read_json(attempt / lease.LEASE), lease.identity()
+    if any(record[key] != here[key] for key in ("boot_id", "pid_namespace")):
+        return False
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(record["pid"], signal.SIGTERM)
+        return True
+    return False

@@ -1,0 +1,99 @@
+"""While a worker has trials: their logs, their heartbeats, and how each attempt is given back."""
+
+import contextlib
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+
+from sweeps import attempts, jobs, lease, status
+
+
+@contextlib.contextmanager
+def logged(members: Sequence[lease.Attempt]) -> Iterator[None]:
+    """Sends everything the process prints, from C++ too, to the first attempt's log.
+
+    The others of a pack get a line that says where it is.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    first = members[0].directory / attempts.LOG
+    for other in members[1:]:
+        (other.directory / attempts.LOG).write_text(f"packed with others; see {first}\n")
+    log = os.open(first, flags, 0o644)
+    saved = [os.dup(1), os.dup(2)]
+    try:
+        for descriptor in (1, 2):
+            os.dup2(log, descriptor)
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        for descriptor, old in zip((1, 2), saved, strict=True):
+            os.dup2(old, descriptor)
+        for descriptor in (log, *saved):
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def heartbeat(members: Sequence[lease.Attempt], stop: Callable[[], None]) -> Iterator[None]:
+    """Renews the leases while trials run; calls `stop` once their study is cancelled.
+
+    A lost lease is noticed by the training itself.
+    """
+    over = threading.Event()
+    # <study>/<stage>/<variant>/<workload>_jax/trial_<n>
+    study = members[0].trial_directory.parents[3]
+
+    def beat() -> None:
+        while not over.wait(lease.HEARTBEAT_EVERY_S):
+            for member in members:
+                with contextlib.suppress(lease.LostError, OSError):
+                    member.beat()
+            if jobs.is_cancelled(study):
+                stop()
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def conclude(attempt: lease.Attempt, end: str | Exception) -> tuple[str, str | None]:
+    """Gives an attempt back; returns the outcome and, where it failed, why.
+
+    `end` is 'done', 'diverged' or the exception that ended the training. Raises OSError where the
+    outcome cannot be written.
+    """
+    from sweeps import training
+
+    if isinstance(end, training.Preempted):
+        end = "preempted"
+    if isinstance(end, lease.LostError):
+        attempt.end("lost")
+        return "lost", str(end)
+    if isinstance(end, Exception):
+        return "failed", _record_failure(attempt, end)
+    attempt.end(end)
+    if end in ("done", "diverged"):
+        training.clean_up(attempt.trial_directory)
+    return end, None
+
+
+def _record_failure(attempt: lease.Attempt, problem: Exception) -> str:
+    """Writes down why an attempt failed, as far as the disk allows; returns the reason."""
+    error = f"{type(problem).__name__}: {problem}"
+    with contextlib.suppress(OSError, lease.LostError):
+        traceback.print_exception(problem)
+        sys.stderr.flush()
+    with contextlib.suppress(OSError, lease.LostError):
+        attempt.check()
+        status.write(attempt.trial_directory, "failed", reason=error)
+    with contextlib.suppress(OSError):
+        # Bad input is as bad the second time.
+        attempt.end("failed", error=error, retry=not isinstance(problem, ValueError))
+    return error

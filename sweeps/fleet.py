@@ -1,0 +1,289 @@
+"""The fleet: a study's trials as jobs of an engine, through `launchers.protocol.Launcher`.
+
+Jobs outlive the driver; another driver adopts them from `<study>/jobs`. The engine is asked whether
+a job is queued, running or gone, never how it ended: the trials' files say that.
+"""
+
+import collections
+import dataclasses
+import itertools
+import pathlib
+from collections.abc import Callable, Iterable
+
+from sweeps import attempts, clock, code_snapshot, jobs, lease, status
+from sweeps.crew import Interrupted
+from sweeps.launchers.protocol import EngineError, Launcher, State
+from sweeps.progress import Progress
+from sweeps.study import Study
+from sweeps.trial import Trial
+from sweeps.verdicts import Next, Verdicts
+
+# Running trials whose progress is read at each look, in turn: a bound on file operations.
+_READ_AT_ONCE = 20
+# Trials that somebody else holds are looked at when their lease may have passed.
+_WATCH_S = 30.0
+_HOSTS_AVOIDED = 16
+
+
+@dataclasses.dataclass
+class Task:
+    """A job that was submitted: its trials, and each one's last attempt before it."""
+
+    submission: jobs.Submission
+    index: int
+    trials: dict[str, Trial]
+    before: dict[str, int]
+    state: State = State.QUEUED
+
+
+class Fleet:
+    """Jobs at an engine, and what is left to submit.
+
+    poll_s: how often the engine is asked, seconds. `stop_requested()` is asked as often.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        progress: Progress,
+        stop_requested: Callable[[], bool],
+        snapshot: pathlib.Path,
+        launcher: Launcher,
+        poll_s: float,
+    ) -> None:
+        self.study, self.progress, self.stop_requested = study, progress, stop_requested
+        self.root, self.launcher, self.poll_s = study.directory, launcher, poll_s
+        self.environment = code_snapshot.environment(snapshot)
+        self.settings = study.settings[study.settings["launcher"]]
+        self.pending: collections.deque[Trial] = collections.deque()
+        self.tasks: dict[str, Task] = {}
+        self.unsure: list[jobs.Submission] = []
+        self.watched: dict[str, tuple[Trial, float]] = {}
+        self.avoid: dict[str, None] = {}
+        self.verdicts = Verdicts(self.root, study.settings["max_attempts"])
+        self._running: dict[str, Trial] = {}
+        self._submitted, self._said = False, ""
+        self._wait_until = 0.0
+
+    def run(self, trials: list[Trial]) -> None:
+        """Returns when every trial is finished. Raises Interrupted when told to stop.
+
+        Raises ValueError where the engine refuses the first submission.
+        """
+        left = {t.path: t for t in trials if self.verdicts.begin(t) not in ("done", "diverged")}
+        self._adopt(left)
+        held = {path for task in self.tasks.values() for path in task.trials}
+        held |= {path for one in self.unsure for task in one.tasks for path in task}
+        self.pending.extend(trial for path, trial in left.items() if path not in held)
+        self._left = left
+        while self.pending or self.tasks or self.watched or self.unsure:
+            self._stop_if_told()
+            self._ask_again()
+            self._submit()
+            self._look()
+            self._watch()
+            self.progress.tick()
+            if self.pending or self.tasks or self.watched or self.unsure:
+                clock.clock.sleep(self.poll_s)
+
+    def _stop_if_told(self) -> None:
+        if jobs.is_cancelled(self.root):
+            self.launcher.cancel(list(self.tasks))
+            raise Interrupted
+        if self.stop_requested():
+            self.progress.say(
+                f"leaving; {len(self.tasks)} jobs go on at the engine. `resume` takes them up "
+                "again, `cancel` ends them"
+            )
+            raise Interrupted
+
+    # What an earlier driver submitted.
+
+    def _adopt(self, left: dict[str, Trial]) -> None:
+        """Takes up jobs of earlier drivers that hold unfinished trials and are not gone."""
+        found: dict[str, Task] = {}
+        for submission in jobs.submissions(self.root):
+            if submission.launcher != self.study.settings["launcher"]:
+                continue  # a lease, not a job, tells whether it still runs there
+            if not any(path in left for task in submission.tasks for path in task):
+                continue
+            handles = submission.handles
+            if handles is None:
+                self.unsure.append(submission)
+            else:
+                found |= self._tasks_of(submission, handles, left)
+        states = self.launcher.status(list(found)) if found else {}
+        self.tasks |= {h: task for h, task in found.items() if states[h] is not State.GONE}
+        if self.tasks:
+            self.progress.say(f"{len(self.tasks)} jobs of an earlier driver are taken up")
+        self._ask_again(left)
+
+    def _tasks_of(
+        self, submission: jobs.Submission, handles: list[str], left: dict[str, Trial]
+    ) -> dict[str, Task]:
+        tasks = {}
+        for index, (handle, paths) in enumerate(zip(handles, submission.tasks, strict=False)):
+            trials = {path: left[path] for path in paths if path in left}
+            if trials:
+                tasks[handle] = self._task(submission, index, trials)
+        return tasks
+
+    def _task(self, submission: jobs.Submission, index: int, trials: dict[str, Trial]) -> Task:
+        before = {path: lease.latest(self.root / path) for path in trials}
+        return Task(submission, index, trials, before)
+
+    def _ask_again(self, left: dict[str, Trial] | None = None) -> None:
+        """Asks the engine for batches whose submission was cut short before it was recorded."""
+        left = self._left if left is None else left
+        for submission in list(self.unsure):
+            try:
+                handles = self.launcher.find(submission.batch)
+            except EngineError as error:
+                self._say_once(f"{error}; nothing is submitted twice, so this waits")
+                continue
+            submission.record(handles or [])
+            self.unsure.remove(submission)
+            tasks = self._tasks_of(submission, handles or [], left)
+            self.tasks |= tasks
+            taken = {path for task in tasks.values() for path in task.trials}
+            paths = {path for task in submission.tasks for path in task if path in left}
+            self.pending.extend(left[path] for path in sorted(paths - taken))
+
+    # Submission.
+
+    def _submit(self) -> None:
+        free = self.launcher.capacity() - len(self.tasks)
+        per_job = self.settings["trials_per_job"]
+        wanted = -(-len(self.pending) // per_job)
+        # Few large batches: an engine takes an array of a hundred as easily as one job.
+        if not wanted or free < min(wanted, max(1, len(self.tasks) // 10)):
+            return
+        if clock.clock.monotonic() < self._wait_until:
+            return
+        chosen = [self.pending.popleft() for _ in range(min(len(self.pending), free * per_job))]
+        tasks = list(self._grouped(chosen, per_job))
+        for extra in tasks[free:]:
+            self.pending.extendleft(reversed(extra))
+        self._submit_tasks(tasks[:free])
+
+    def _grouped(self, trials: list[Trial], per_job: int) -> Iterable[tuple[Trial, ...]]:
+        """Yields jobs of trials that share a program, so that a job compiles once."""
+        by_program: dict[object, list[Trial]] = {}
+        for trial in trials:
+            by_program.setdefault(trial.program, []).append(trial)
+        for same in by_program.values():
+            for start in range(0, len(same), per_job):
+                yield tuple(same[start : start + per_job])
+
+    def _submit_tasks(self, tasks: list[tuple[Trial, ...]]) -> None:
+        paths = [tuple(trial.path for trial in task) for task in tasks]
+        name = self.study.settings["launcher"]
+        avoid = tuple(self.avoid)[-_HOSTS_AVOIDED:]
+        submission = jobs.new(self.root, name, paths, self.environment, avoid)
+        try:
+            handles = self.launcher.submit(submission.batch)
+        except EngineError as error:
+            submission.record([])
+            self.pending.extendleft(trial for task in reversed(tasks) for trial in reversed(task))
+            if not self._submitted and not self.tasks:
+                raise ValueError(f"{name} does not take the jobs: {error}") from error
+            self._say_once(f"{error}; tried again in a minute")
+            self._wait_until = clock.clock.monotonic() + 60.0
+            return
+        submission.record(handles)
+        self._submitted = True
+        for index, (handle, task) in enumerate(zip(handles, tasks, strict=True)):
+            trials = {trial.path: trial for trial in task}
+            self.tasks[handle] = self._task(submission, index, trials)
+        self.progress.say(f"{len(handles)} jobs submitted as {submission.batch.name}")
+
+    # What the engine says of them.
+
+    def _look(self) -> None:
+        if not self.tasks:
+            return
+        states = self.launcher.status(list(self.tasks))
+        if all(state is State.UNKNOWN for state in states.values()):
+            self._say_once("the engine does not answer; jobs are left as they are")
+        for handle, state in states.items():
+            task = self.tasks[handle]
+            if state is State.GONE:
+                del self.tasks[handle]
+                self._gone(task)
+            elif state is State.RUNNING and task.state is not State.RUNNING:
+                task.state = state
+                for trial in task.trials.values():
+                    self.progress.started(trial, f"{self.study.settings['launcher']} job {handle}")
+                    self._running[trial.path] = trial
+            elif state is State.QUEUED:
+                task.state = state
+        self._read_some()
+
+    def _read_some(self) -> None:
+        """Reads how far a few running trials are."""
+        for path in list(itertools.islice(self._running, _READ_AT_ONCE)):
+            trial = self._running.pop(path)
+            found = status.read(self.root / path)
+            if found["state"] in ("pending", "running"):
+                self.progress.looked(trial, found)
+                self._running[path] = trial
+
+    def _gone(self, task: Task) -> None:
+        refusal = task.submission.refusal(task.index)
+        if refusal is not None:
+            self.avoid[refusal["host"]] = None
+        touched = any(lease.latest(self.root / path) != n for path, n in task.before.items())
+        for trial in task.trials.values():
+            self._running.pop(trial.path, None)
+            verdict = self.verdicts.of(trial)
+            if verdict.next is Next.AGAIN and not touched:
+                self._unclaimed(task, trial, refusal["reason"] if refusal else None)
+            else:
+                self._follow(trial)
+
+    def _unclaimed(self, task: Task, trial: Trial, reason: str | None) -> None:
+        """A job ended, or never began, without a trace in any of its trials."""
+        count = self.verdicts.unclaimed(trial)
+        tail = task.submission.log_tail(task.index)
+        reason = reason or "its job ended without claiming it"
+        if self.verdicts.may_retry(trial):
+            self.progress.ended(trial, "will be submitted again", reason)
+            self.pending.appendleft(trial)
+            return
+        reason = (
+            f"{reason} ({count} jobs; the last one's log: {task.submission.batch.log(task.index)})"
+        )
+        self.verdicts.give_up(trial, reason)
+        self.progress.ended(trial, "failed", reason, tail)
+
+    def _follow(self, trial: Trial) -> None:
+        """Does what a trial's files ask for once its job is gone."""
+        verdict, directory = self.verdicts.of(trial), self.root / trial.path
+        if verdict.next is Next.WATCH:
+            self.watched[trial.path] = trial, clock.clock.monotonic() + _WATCH_S
+        elif verdict.next is Next.AGAIN:
+            self.progress.ended(trial, "will be submitted again", verdict.reason)
+            self.pending.appendleft(trial)
+        elif verdict.next is Next.GIVE_UP:
+            reason = attempts.last_error(directory).get("error") or verdict.reason
+            self.verdicts.give_up(trial, str(reason))
+            self.progress.ended(trial, "failed", str(reason), attempts.log_tail(directory))
+        else:
+            self.progress.ended(trial, verdict.state, None)
+
+    def _watch(self) -> None:
+        """Looks after trials whose job is gone while a worker still seems to live."""
+        now = clock.clock.monotonic()
+        for path, (trial, due) in list(self.watched.items()):
+            if now >= due:
+                del self.watched[path]
+                self._follow(trial)
+
+    def _say_once(self, text: str) -> None:
+        if text != self._said:
+            self._said = text
+            self.progress.say(text)
+
+    def close(self) -> None:
+        """Lets go of the engine; jobs go on."""
+        self.launcher.close()

@@ -1,0 +1,104 @@
+"""A job: one or several trials of a study, run on the node that an engine chose.
+
+`python -m sweeps.job STUDY_DIR/jobs/BATCH.json --index=I` runs job I of a batch with worker
+processes of its own, as the local launcher does. SIGTERM and SIGUSR1 (Slurm's warning before the
+time limit) have the trials saved. It exits with FINISHED (0) where nothing is left for it to do,
+AGAIN (75) where it was told to stop, WRONG_NODE (76) where this node cannot run it.
+"""
+
+import argparse
+import os
+import pathlib
+import signal
+import sys
+from typing import Any
+
+from sweeps import code_snapshot, door, jobs, layout, status, study, trial
+from sweeps.crew import Crew, Interrupted
+from sweeps.launchers import table as launchers
+from sweeps.launchers.protocol import AGAIN, FINISHED, WRONG_NODE
+from sweeps.progress import Progress
+
+
+class Job:
+    """One job of a batch."""
+
+    def __init__(self, file: pathlib.Path, index: int) -> None:
+        self.submission = jobs.read(file)
+        self.index, self.root = index, file.resolve().parents[1]
+        self.study = study.from_record(layout.read_json(self.root / layout.STUDY), self.root)
+        if not 0 <= index < self.submission.batch.size:
+            size = self.submission.batch.size
+            raise ValueError(f"{file} has {size} jobs, numbered from 0; there is no {index}")
+        self.trials = [trial.read(self.root / path) for path in self.submission.tasks[index]]
+        self._stop = False
+
+    def run(self) -> int:
+        """Runs the trials; returns the exit code."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.signal(number, self._told_to_stop)
+        if all(self._state(one) in ("done", "diverged") for one in self.trials):
+            return FINISHED  # e.g. a requeued job of which only the end was lost
+        try:
+            door.check_data_here(self.study.workload, self.study.data_dir)
+        except (ValueError, OSError) as error:
+            print(error, flush=True)
+            self.submission.refuse(self.index, str(error))
+            return WRONG_NODE
+        return self._train()
+
+    def _told_to_stop(self, signum: int, frame: Any) -> None:
+        del frame
+        print(f"told to stop by {signal.Signals(signum).name}", flush=True)
+        self._stop = True
+
+    def _state(self, one: trial.Trial) -> str:
+        return str(status.read(self.root / one.path)["state"])
+
+    def _train(self) -> int:
+        name = self.submission.launcher
+        settings = self.study.settings[name]
+        with Progress() as progress:
+            crew = Crew(
+                self.study,
+                progress,
+                lambda: self._stop,
+                code_snapshot.take(self.root),
+                {"workers": settings.get("workers", 0) or 1, "pin": True},
+                owner=f"{self.submission.batch.file}#{self.index}",
+                watches=False,
+            )
+            try:
+                crew.run(self.trials)
+            except Interrupted:
+                return self._interrupted(progress)
+            finally:
+                crew.close()
+        return FINISHED
+
+    def _interrupted(self, progress: Progress) -> int:
+        if jobs.is_cancelled(self.root):
+            progress.say("the study was cancelled")
+        elif launchers.module(self.submission.launcher).requeue():
+            progress.say("saved; the engine runs this job again")
+        else:
+            progress.say("saved; the driver submits what is left again")
+        return AGAIN
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a job of a batch. Returns its exit code; 2 for a batch that cannot be read."""
+    parser = argparse.ArgumentParser(prog="python -m sweeps.job", description=__doc__)
+    parser.add_argument("file", type=pathlib.Path, metavar="STUDY_DIR/jobs/BATCH.json")
+    parser.add_argument("--index", type=int, required=True, help="which job of the batch, from 0")
+    options = parser.parse_args(arguments)
+    print(f"job {options.file.stem} {options.index} on {os.uname().nodename}", flush=True)
+    try:
+        return Job(options.file, options.index).run()
+    except (ValueError, OSError) as error:
+        print(f"python -m sweeps.job: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

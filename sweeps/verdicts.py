@@ -1,0 +1,82 @@
+"""What follows when whoever had a trial is gone: judged by the trial's files alone."""
+
+import contextlib
+import enum
+import pathlib
+from typing import NamedTuple
+
+from sweeps import attempts, layout, lease, status
+from sweeps.trial import Trial
+
+
+class Next(enum.Enum):
+    """What is to be done with a trial."""
+
+    NOTHING = "finished"
+    AGAIN = "again"
+    WATCH = "a live worker has it"
+    GIVE_UP = "given up"
+
+
+class Verdict(NamedTuple):
+    """`state` is the trial's; `reason` is for people."""
+
+    next: Next
+    state: str
+    reason: str | None
+
+
+class Verdicts:
+    """Counts failures and decides; failures before this driver's run are forgiven.
+
+    Preemptions never count, nor does a crash after progress: see `attempts.fruitless`.
+    """
+
+    def __init__(self, root: pathlib.Path, max_attempts: int) -> None:
+        self._root, self._max_attempts = root, max_attempts
+        self._earlier: dict[str, int] = {}
+        self._unclaimed: dict[str, int] = {}
+
+    def begin(self, trial: Trial) -> str:
+        """Notes where a trial stands as this run begins; returns its state."""
+        directory = self._root / trial.path
+        state = str(status.read(directory)["state"])
+        if state not in ("pending", "done", "diverged") or lease.latest(directory):
+            self._earlier[trial.path] = attempts.fruitless(directory)
+        return state
+
+    def unclaimed(self, trial: Trial) -> int:
+        """Counts an end of which the trial's files know nothing; returns how many there were."""
+        self._unclaimed[trial.path] = self._unclaimed.get(trial.path, 0) + 1
+        return self._unclaimed[trial.path]
+
+    def may_retry(self, trial: Trial) -> bool:
+        """Whether a trial that failed or was killed gets another attempt in this run."""
+        directory = self._root / trial.path
+        retry = bool(attempts.last_error(directory).get("retry", True))
+        failures = attempts.fruitless(directory) - self._earlier.get(trial.path, 0)
+        failures += self._unclaimed.get(trial.path, 0)
+        return retry and failures < self._max_attempts
+
+    def of(self, trial: Trial) -> Verdict:
+        """Returns what follows for a trial that its worker or job has left."""
+        directory = self._root / trial.path
+        found = status.read(directory)
+        state, reason = str(found["state"]), found["reason"]
+        if state in ("done", "diverged"):
+            return Verdict(Next.NOTHING, state, reason)
+        if state == "running":
+            return Verdict(Next.WATCH, state, reason)
+        if lease.latest(directory) and lease.is_alive(
+            directory / layout.ATTEMPTS / str(lease.latest(directory))
+        ):
+            return Verdict(Next.WATCH, "running", "claimed, not yet training")
+        if attempts.last_error(directory)["outcome"] == "preempted" or self.may_retry(trial):
+            return Verdict(Next.AGAIN, state, reason)
+        return Verdict(Next.GIVE_UP, "failed", reason)
+
+    def give_up(self, trial: Trial, reason: str) -> None:
+        """Writes down that a trial failed for good, unless a live worker has it."""
+        if self.of(trial).next is Next.GIVE_UP:
+            with contextlib.suppress(OSError):
+                status.write(self._root / trial.path, "failed", reason=reason)
