@@ -1,10 +1,12 @@
 """A trial's status.json: its state, how far it is, and why it ended."""
 
 import pathlib
-import time
 from typing import Any
 
-from sweeps import layout, lease
+from sweeps import clock, layout, lease
+
+# Of a trial that nobody has begun.
+NEW = {"state": "pending", "reason": None, "global_step": 0, "preemption_count": 0}
 
 
 def write(directory: pathlib.Path, state: str, **fields: Any) -> None:
@@ -14,26 +16,51 @@ def write(directory: pathlib.Path, state: str, **fields: Any) -> None:
     """
     if state not in layout.STATES:
         raise ValueError(f"unknown state {state!r}. Known: {', '.join(layout.STATES)}")
-    old = layout.read_json_if_there(directory / layout.STATUS) or {}
-    new = {"reason": None, "global_step": 0, "preemption_count": 0, **old, **fields}
-    layout.write_json(directory / layout.STATUS, {**new, "state": state, "heartbeat": time.time()})
+    old = recorded(directory)
+    old = NEW if "damaged" in old else old
+    now = {"state": state, "heartbeat": clock.clock.time()}
+    layout.write_json(directory / layout.STATUS, {**old, **fields, **now})
 
 
 def read(directory: pathlib.Path) -> dict[str, Any]:
     """Returns the status; `pending` where nothing was written yet.
 
     A trial that says `running` while no worker is alive is reported as `pending` with the reason
-    'interrupted': its worker was killed before it could say so.
+    'interrupted': its worker was killed before it could say so. A damaged status.json makes the
+    trial `pending` too, with the damage as its reason and under the key `damaged`: its checkpoints
+    say how far it is.
     """
-    status = layout.read_json_if_there(directory / layout.STATUS)
-    if status is None:
-        return {"state": "pending", "reason": None, "global_step": 0, "preemption_count": 0}
+    status = recorded(directory)
     if status["state"] in ("running", "failed"):
         attempt = directory / layout.ATTEMPTS / str(lease.latest(directory))
         alive = lease.is_alive(attempt)
         if status["state"] == "failed":  # a new attempt says so only when it has begun to train
-            return {**status, "state": "running"} if alive else dict(status)
+            return {**status, "state": "running"} if alive else status
         if not alive:
             reason = f"interrupted at step {status['global_step']}"
             return {**status, "state": "pending", "reason": reason}
-    return dict(status)
+    return status
+
+
+def recorded(directory: pathlib.Path) -> dict[str, Any]:
+    """Returns what status.json says, whoever is alive; see `read`."""
+    path = directory / layout.STATUS
+    try:
+        found = layout.read_json_if_there(path)
+    except UnicodeDecodeError as error:
+        return _damaged(f"{path}: not text ({error})")
+    except ValueError as error:
+        return _damaged(str(error))
+    if found is None:
+        return dict(NEW)
+    if not isinstance(found, dict) or found.get("state") not in layout.STATES:
+        return _damaged(f"{path}: not a trial's status")
+    status = {**NEW, **found}
+    for key in ("global_step", "preemption_count"):
+        if not isinstance(status[key], int):
+            return _damaged(f"{path}: {key} is {status[key]!r}")
+    return status
+
+
+def _damaged(problem: str) -> dict[str, Any]:
+    return {**NEW, "reason": problem, "damaged": problem}
