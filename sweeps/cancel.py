@@ -25,8 +25,8 @@ def cancel(directory: pathlib.Path) -> str:
     cancelled = _cancel_jobs(directory, record["config"])
     stopped = sum(_stop_worker(path) for path in _leases(directory))
     return (
-        f"{directory} is cancelled: {cancelled} jobs withdrawn, {stopped} workers of this host told "
-        f"to save. Continue with: python -m sweeps resume {directory}"
+        f"{directory} is cancelled: {cancelled} jobs withdrawn, {stopped} workers of this host "
+        f"told to save. Continue with: python -m sweeps resume {directory}"
     )
 
 

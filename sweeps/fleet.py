@@ -5,16 +5,16 @@ a job is queued, running or gone, never how it ended: the trials' files say that
 """
 
 import collections
-import dataclasses
 import itertools
 import pathlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from sweeps import attempts, clock, code_snapshot, jobs, lease, status
+from sweeps import attempts, clock, code_snapshot, jobs, lease, status, tasks
 from sweeps.crew import Interrupted
 from sweeps.launchers.protocol import EngineError, Launcher, State
 from sweeps.progress import Progress
 from sweeps.study import Study
+from sweeps.tasks import Task
 from sweeps.trial import Trial
 from sweeps.verdicts import Next, Verdicts
 
@@ -23,17 +23,6 @@ _READ_AT_ONCE = 20
 # Trials that somebody else holds are looked at when their lease may have passed.
 _WATCH_S = 30.0
 _HOSTS_AVOIDED = 16
-
-
-@dataclasses.dataclass
-class Task:
-    """A job that was submitted: its trials, and each one's last attempt before it."""
-
-    submission: jobs.Submission
-    index: int
-    trials: dict[str, Trial]
-    before: dict[str, int]
-    state: State = State.QUEUED
 
 
 class Fleet:
@@ -62,6 +51,7 @@ class Fleet:
         self.avoid: dict[str, None] = {}
         self.verdicts = Verdicts(self.root, study.settings["max_attempts"])
         self._running: dict[str, Trial] = {}
+        self._left: dict[str, Trial] = {}
         self._submitted, self._said = False, ""
         self._wait_until = 0.0
 
@@ -71,11 +61,10 @@ class Fleet:
         Raises ValueError where the engine refuses the first submission.
         """
         left = {t.path: t for t in trials if self.verdicts.begin(t) not in ("done", "diverged")}
-        self._adopt(left)
-        held = {path for task in self.tasks.values() for path in task.trials}
-        held |= {path for one in self.unsure for task in one.tasks for path in task}
-        self.pending.extend(trial for path, trial in left.items() if path not in held)
         self._left = left
+        self._adopt()
+        held = self._held()
+        self.pending.extend(trial for path, trial in left.items() if path not in held)
         while self.pending or self.tasks or self.watched or self.unsure:
             self._stop_if_told()
             self._ask_again()
@@ -97,44 +86,22 @@ class Fleet:
             )
             raise Interrupted
 
-    # What an earlier driver submitted.
-
-    def _adopt(self, left: dict[str, Trial]) -> None:
+    def _adopt(self) -> None:
         """Takes up jobs of earlier drivers that hold unfinished trials and are not gone."""
         found: dict[str, Task] = {}
-        for submission in jobs.submissions(self.root):
-            if submission.launcher != self.study.settings["launcher"]:
-                continue  # a lease, not a job, tells whether it still runs there
-            if not any(path in left for task in submission.tasks for path in task):
-                continue
+        for submission in tasks.earlier(self.root, self.study.settings["launcher"], self._left):
             handles = submission.handles
             if handles is None:
                 self.unsure.append(submission)
             else:
-                found |= self._tasks_of(submission, handles, left)
+                found |= tasks.tasks_of(self.root, submission, handles, self._left)
         states = self.launcher.status(list(found)) if found else {}
         self.tasks |= {h: task for h, task in found.items() if states[h] is not State.GONE}
         if self.tasks:
             self.progress.say(f"{len(self.tasks)} jobs of an earlier driver are taken up")
-        self._ask_again(left)
 
-    def _tasks_of(
-        self, submission: jobs.Submission, handles: list[str], left: dict[str, Trial]
-    ) -> dict[str, Task]:
-        tasks = {}
-        for index, (handle, paths) in enumerate(zip(handles, submission.tasks, strict=False)):
-            trials = {path: left[path] for path in paths if path in left}
-            if trials:
-                tasks[handle] = self._task(submission, index, trials)
-        return tasks
-
-    def _task(self, submission: jobs.Submission, index: int, trials: dict[str, Trial]) -> Task:
-        before = {path: lease.latest(self.root / path) for path in trials}
-        return Task(submission, index, trials, before)
-
-    def _ask_again(self, left: dict[str, Trial] | None = None) -> None:
+    def _ask_again(self) -> None:
         """Asks the engine for batches whose submission was cut short before it was recorded."""
-        left = self._left if left is None else left
         for submission in list(self.unsure):
             try:
                 handles = self.launcher.find(submission.batch)
@@ -143,13 +110,16 @@ class Fleet:
                 continue
             submission.record(handles or [])
             self.unsure.remove(submission)
-            tasks = self._tasks_of(submission, handles or [], left)
-            self.tasks |= tasks
-            taken = {path for task in tasks.values() for path in task.trials}
-            paths = {path for task in submission.tasks for path in task if path in left}
-            self.pending.extend(left[path] for path in sorted(paths - taken))
+            self.tasks |= tasks.tasks_of(self.root, submission, handles or [], self._left)
+            held = self._held()
+            paths = {path for task in submission.tasks for path in task}
+            for path in sorted(paths & set(self._left) - held):
+                self.pending.append(self._left[path])
 
-    # Submission.
+    def _held(self) -> set[str]:
+        """Returns trials that a job has, or may have."""
+        held = {path for task in self.tasks.values() for path in task.trials}
+        return held | {path for one in self.unsure for task in one.tasks for path in task}
 
     def _submit(self) -> None:
         free = self.launcher.capacity() - len(self.tasks)
@@ -161,22 +131,13 @@ class Fleet:
         if clock.clock.monotonic() < self._wait_until:
             return
         chosen = [self.pending.popleft() for _ in range(min(len(self.pending), free * per_job))]
-        tasks = list(self._grouped(chosen, per_job))
-        for extra in tasks[free:]:
+        wanted_jobs = tasks.grouped(chosen, per_job)
+        for extra in wanted_jobs[free:]:
             self.pending.extendleft(reversed(extra))
-        self._submit_tasks(tasks[:free])
+        self._submit_jobs(wanted_jobs[:free])
 
-    def _grouped(self, trials: list[Trial], per_job: int) -> Iterable[tuple[Trial, ...]]:
-        """Yields jobs of trials that share a program, so that a job compiles once."""
-        by_program: dict[object, list[Trial]] = {}
-        for trial in trials:
-            by_program.setdefault(trial.program, []).append(trial)
-        for same in by_program.values():
-            for start in range(0, len(same), per_job):
-                yield tuple(same[start : start + per_job])
-
-    def _submit_tasks(self, tasks: list[tuple[Trial, ...]]) -> None:
-        paths = [tuple(trial.path for trial in task) for task in tasks]
+    def _submit_jobs(self, groups: list[tuple[Trial, ...]]) -> None:
+        paths = [tuple(trial.path for trial in group) for group in groups]
         name = self.study.settings["launcher"]
         avoid = tuple(self.avoid)[-_HOSTS_AVOIDED:]
         submission = jobs.new(self.root, name, paths, self.environment, avoid)
@@ -184,7 +145,7 @@ class Fleet:
             handles = self.launcher.submit(submission.batch)
         except EngineError as error:
             submission.record([])
-            self.pending.extendleft(trial for task in reversed(tasks) for trial in reversed(task))
+            self.pending.extendleft(t for group in reversed(groups) for t in reversed(group))
             if not self._submitted and not self.tasks:
                 raise ValueError(f"{name} does not take the jobs: {error}") from error
             self._say_once(f"{error}; tried again in a minute")
@@ -192,12 +153,9 @@ class Fleet:
             return
         submission.record(handles)
         self._submitted = True
-        for index, (handle, task) in enumerate(zip(handles, tasks, strict=True)):
-            trials = {trial.path: trial for trial in task}
-            self.tasks[handle] = self._task(submission, index, trials)
+        for index, (handle, group) in enumerate(zip(handles, groups, strict=True)):
+            self.tasks[handle] = tasks.task(self.root, submission, index, group)
         self.progress.say(f"{len(handles)} jobs submitted as {submission.batch.name}")
-
-    # What the engine says of them.
 
     def _look(self) -> None:
         if not self.tasks:

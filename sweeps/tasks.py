@@ -1,0 +1,69 @@
+"""Tasks: jobs that were handed to an engine, with the trials they hold."""
+
+import dataclasses
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+
+from sweeps import jobs, lease
+from sweeps.launchers.protocol import State
+from sweeps.trial import Trial
+
+
+@dataclasses.dataclass
+class Task:
+    """A submitted job: its trials by path, and the number of each one's last attempt before it."""
+
+    submission: jobs.Submission
+    index: int
+    trials: dict[str, Trial]
+    before: dict[str, int]
+    state: State = State.QUEUED
+
+
+def task(
+    root: pathlib.Path, submission: jobs.Submission, index: int, trials: Sequence[Trial]
+) -> Task:
+    """Returns the task for job `index` of a batch."""
+    by_path = {trial.path: trial for trial in trials}
+    before = {path: lease.latest(root / path) for path in by_path}
+    return Task(submission, index, by_path, before)
+
+
+def tasks_of(
+    root: pathlib.Path,
+    submission: jobs.Submission,
+    handles: Sequence[str],
+    left: Mapping[str, Trial],
+) -> dict[str, Task]:
+    """Returns {handle: task} of a recorded batch for jobs with trials that are `left` to do."""
+    found = {}
+    for index, (handle, paths) in enumerate(zip(handles, submission.tasks, strict=False)):
+        trials = [left[path] for path in paths if path in left]
+        if trials:
+            found[handle] = task(root, submission, index, trials)
+    return found
+
+
+def earlier(
+    root: pathlib.Path, launcher: str, left: Mapping[str, Trial]
+) -> Iterator[jobs.Submission]:
+    """Yields what earlier drivers submitted to an engine and holds trials that are left to do.
+
+    Jobs of other engines are passed over: a trial's lease tells whether it still runs there.
+    """
+    for submission in jobs.submissions(root):
+        paths = (path for task in submission.tasks for path in task)
+        if submission.launcher == launcher and any(path in left for path in paths):
+            yield submission
+
+
+def grouped(trials: Sequence[Trial], per_job: int) -> list[tuple[Trial, ...]]:
+    """Returns jobs of up to `per_job` trials that share a program, so that a job compiles once."""
+    by_program: dict[object, list[Trial]] = {}
+    for trial in trials:
+        by_program.setdefault(trial.program, []).append(trial)
+    return [
+        tuple(same[start : start + per_job])
+        for same in by_program.values()
+        for start in range(0, len(same), per_job)
+    ]
