@@ -5,6 +5,7 @@ from types import ModuleType
 
 MODULES = {
     "local": "sweeps.launchers.local",
+    "slurm": "sweeps.launchers.slurm",
 }
 NAMES = tuple(MODULES)
 

@@ -1,0 +1,152 @@
+"""Slurm's keys of the config (`--config.slurm.<key>`), and what they may say."""
+
+import re
+import shlex
+from typing import Any
+
+DEFAULTS: dict[str, Any] = {
+    "partition": "",  # '' in any text: what the cluster gives unasked
+    "account": "",
+    "qos": "",
+    "time": "",  # D-HH:MM:SS or HH:MM:SS, of one job
+    "nodes": 1,  # per trial; more than one trains by jax.distributed
+    "gpus": 0,  # per node; 0: the trials compute on CPUs
+    "gpu_type": "",
+    "cpus": 0,  # per node; 0: what the cluster gives unasked
+    "memory": "",  # per node, such as 16G
+    "at_once": 0,  # jobs of one array that may run at a time (%K); 0: no limit
+    "max_jobs": 1000,  # queued or running at a time
+    "trials_per_job": 1,
+    "workers": 0,  # processes per job, each on its share of the GPUs; 0: one
+    "save_seconds": 120,  # before the time limit, to save and be queued again
+    "setup": "",  # shell lines before Python, such as 'module load cuda'
+    "python": "",  # '': the driver's own
+    "container": "",  # an image, by pyxis' srun --container-image
+    "mounts": "",  # SRC:DST,... into the container
+    "flags": "",  # more options of sbatch, each '--name' or '--name=value'
+    "poll_seconds": 10,  # between questions to Slurm
+}
+
+_NAME = r"[\w.@+-]+"
+_FORMS = {
+    "partition": (rf"{_NAME}(,{_NAME})*", "a partition's name, or several with commas"),
+    "account": (_NAME, "an account's name"),
+    "qos": (_NAME, "the name of a quality of service"),
+    "time": (r"(\d+-)?\d{1,2}:[0-5]\d:[0-5]\d", "D-HH:MM:SS or HH:MM:SS, such as 1-00:00:00"),
+    "gpu_type": (_NAME, "a type of the cluster's Gres, such as a100"),
+    "memory": (r"[1-9]\d*[KMGT]?", "a whole number with K, M, G or T, such as 16G"),
+    "python": (r"[^\s]+", "the path of a Python without spaces"),
+    "container": (r"[^\s]+", "an image such as docker://ghcr.io#jax/jax or /images/jax.sqsh"),
+    "mounts": (r"[^\s]+", "SRC:DST[:FLAGS], several with commas"),
+}
+# sbatch keeps the warning time in 16 bits.
+_RANGES = {
+    "nodes": (1, 100_000),
+    "gpus": (0, 1024),
+    "cpus": (0, 65_536),
+    "at_once": (0, 1_000_000),
+    "max_jobs": (1, 1_000_000),
+    "trials_per_job": (1, 1_000_000),
+    "workers": (0, 1024),
+    "save_seconds": (10, 65_535),
+    "poll_seconds": (1, 3600),
+}
+# A job that has no more than this between its start and the warning might never get on: Python,
+# JAX and a first compilation take about a minute, and Slurm warns up to 30 s early.
+_LEAST_WORK_S = 120
+
+# Options that the launcher gives itself, and the key that changes them, where one does.
+_OWN = {
+    "partition": "partition",
+    "account": "account",
+    "qos": "qos",
+    "time": "time",
+    "time-min": "time",
+    "nodes": "nodes",
+    "gres": "gpus and slurm.gpu_type",
+    "gpus": "gpus and slurm.gpu_type",
+    "gpus-per-node": "gpus and slurm.gpu_type",
+    "gpus-per-task": "gpus and slurm.gpu_type",
+    "cpus-per-task": "cpus",
+    "mem": "memory",
+    "array": "at_once",
+    "signal": "save_seconds",
+    **dict.fromkeys(
+        (
+            *("ntasks", "ntasks-per-node", "job-name", "output", "error", "input", "open-mode"),
+            *("parsable", "requeue", "no-requeue", "exclude", "wrap", "wait", "test-only", "quiet"),
+            *("clusters", "cluster", "help", "usage", "version", "hold"),
+        ),
+        "",
+    ),
+}
+
+
+def check(slurm: dict[str, Any]) -> None:
+    """Raises ValueError for the first of `config.slurm` that could not run, saying what can."""
+    for key, (low, high) in _RANGES.items():
+        if not low <= slurm[key] <= high:
+            raise ValueError(f"slurm.{key} is {slurm[key]}; it must be {low} to {high}")
+    for key, (form, meaning) in _FORMS.items():
+        if slurm[key] and not re.fullmatch(form, slurm[key]):
+            raise ValueError(f"slurm.{key} is {slurm[key]!r}; give {meaning}, or leave it empty")
+    if "\0" in slurm["setup"]:
+        raise ValueError("slurm.setup holds a zero byte; give shell lines")
+    _check_together(slurm)
+    flags(slurm["flags"])
+
+
+def _check_together(slurm: dict[str, Any]) -> None:
+    limit, warning = seconds(slurm["time"]), slurm["save_seconds"]
+    if slurm["time"] and limit < warning + _LEAST_WORK_S:
+        raise ValueError(
+            f"slurm.time={slurm['time']} leaves no time to train: jobs are told to save "
+            f"slurm.save_seconds={warning} s before it; give at least {_LEAST_WORK_S} s more"
+        )
+    if slurm["gpu_type"] and not slurm["gpus"]:
+        raise ValueError(f"slurm.gpu_type={slurm['gpu_type']!r} needs slurm.gpus of 1 or more")
+    if slurm["mounts"] and not slurm["container"]:
+        raise ValueError("slurm.mounts needs slurm.container")
+    if slurm["nodes"] > 1 and slurm["workers"] > 1:
+        raise ValueError(
+            f"slurm.nodes={slurm['nodes']} with slurm.workers={slurm['workers']}: a trial of "
+            "several nodes has one process on each; leave slurm.workers at 0"
+        )
+    if slurm["gpus"] and slurm["workers"] > slurm["gpus"]:
+        raise ValueError(
+            f"slurm.workers is {slurm['workers']}, but slurm.gpus is {slurm['gpus']}: give at most "
+            "one worker per GPU (several trials share a GPU by config.pack)"
+        )
+
+
+def seconds(time: str) -> int:
+    """Returns the seconds of D-HH:MM:SS, 0 for ''."""
+    if not time:
+        return 0
+    days, _, clock = time.rpartition("-")
+    hours, minutes, rest = (int(part) for part in clock.split(":"))
+    return int(days or 0) * 86_400 + hours * 3600 + minutes * 60 + rest
+
+
+def flags(text: str) -> list[str]:
+    """Returns the extra options of sbatch as a list.
+
+    Raises ValueError for what is not of the form '--name' or '--name=value' and for options that
+    the launcher sets itself, abbreviated or not.
+    """
+    try:
+        given = shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"slurm.flags={text!r}: {error}") from error
+    for flag in given:
+        found = re.fullmatch(r"--([a-z][a-z0-9-]*)(=[^\n\0]*)?", flag)
+        if not found:
+            raise ValueError(
+                f"slurm.flags: {flag!r} is not understood; write options as '--name' or "
+                "'--name=value', with spaces between them"
+            )
+        own = next((name for name in _OWN if name.startswith(found[1])), None)
+        if own is not None:
+            key = f"use slurm.{_OWN[own]}" if _OWN[own] else "it cannot be changed"
+            raise ValueError(f"slurm.flags: --{own} is set by the launcher; {key}")
+    return given
