@@ -6,6 +6,8 @@ from types import ModuleType
 MODULES = {
     "local": "sweeps.launchers.local",
     "slurm": "sweeps.launchers.slurm",
+    "kubernetes": "sweeps.launchers.kubernetes",
+    "skypilot": "sweeps.launchers.skypilot",
 }
 NAMES = tuple(MODULES)
 
