@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from sweeps import study_checks, subprocesses
+from sweeps import place, study_checks, subprocesses
 from sweeps.study import Study
 from workloads import table as workloads_table
 
@@ -14,17 +14,23 @@ _LOG_BYTES = 300_000
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """One stage's cost. device_hours is None where no step time is known."""
+    """One stage's cost.
+
+    hours: of all trials, one after the other; wall_hours: as many at a time as its place runs,
+    without waiting in an engine's queue. None where that is not known.
+    """
 
     stage: str
     trials: int
+    jobs: int
     programs: int
     steps: int
-    device_hours: float | None
+    hours: float | None
+    wall_hours: float | None
     disk_gb: float
 
 
-def lines(study: Study, step_seconds: float | None = None) -> list[Line]:
+def lines(study: Study, where: place.Place, step_seconds: float | None = None) -> list[Line]:
     """Returns the cost per stage; `step_seconds` replaces the table's time per step."""
     entry = workloads_table.entry(study.workload)
     seconds = step_seconds if step_seconds is not None else entry.step_seconds
@@ -37,9 +43,24 @@ def lines(study: Study, step_seconds: float | None = None) -> list[Line]:
         per_parameter = _BYTES[study.settings["param_dtype"]] + _BYTES_OF_MOMENTS
         size = entry.parameters * per_parameter + _LOG_BYTES
         programs = len({trial.program for trial in trials})
-        hours = None if seconds is None else steps * seconds / 3600
-        result.append(Line(stage, len(trials), programs, steps, hours, len(trials) * size / 1e9))
+        wall = where.wall_steps(len(trials), trials[0].steps)
+        result.append(
+            Line(
+                stage=stage,
+                trials=len(trials),
+                jobs=where.jobs_for(len(trials)),
+                programs=programs,
+                steps=steps,
+                hours=_in_hours(steps, seconds),
+                wall_hours=_in_hours(wall, seconds),
+                disk_gb=len(trials) * size / 1e9,
+            )
+        )
     return result
+
+
+def _in_hours(steps: int | None, seconds: float | None) -> float | None:
+    return None if steps is None or seconds is None else steps * seconds / 3600
 
 
 def memory(study: Study, devices: int = 0, device_gb: float | None = None) -> str:
@@ -52,7 +73,7 @@ def memory(study: Study, devices: int = 0, device_gb: float | None = None) -> st
     entry, settings = workloads_table.entry(study.workload), study.settings
     if "mesh" not in entry.serves:
         return ""
-    if not devices:
+    if not devices:  # what the workload is planned for
         devices, device_gb = entry.devices, device_gb or entry.device_gb
     options = study_checks.options(settings)
     variant = settings["variants"][-1]
@@ -93,7 +114,8 @@ def render(
 ) -> str:
     """Returns the plan as text; `devices` and `device_gb` as in `memory`."""
     entry, settings = workloads_table.entry(study.workload), study.settings
-    stages = lines(study, step_seconds)
+    where = place.of(study)
+    stages = lines(study, where, step_seconds)
     source = "given by --step_seconds" if step_seconds is not None else entry.step_source
     text = [
         f"study {study.name}: {settings['workload']} ({entry.description}, "
@@ -103,25 +125,48 @@ def render(
         f"{settings['steps']:,} steps at batch {settings['batch_size']}",
         f"data {study.data_dir}",
         f"directory {study.directory}",
+        where.describe(),
         "",
-        f"{'stage':<10}{'trials':>8}{'programs':>10}{'steps':>14}{'hours':>10}{'disk GB':>10}",
+        f"{'stage':<10}{'trials':>8}{'jobs':>8}{'programs':>10}{'steps':>14}{'hours':>10}"
+        f"{'wall':>10}{'disk GB':>10}",
     ]
-    text += [
-        f"{line.stage:<10}{line.trials:>8}{line.programs:>10}{line.steps:>14,}"
-        f"{_hours(line.device_hours):>10}{line.disk_gb:>10.2f}"
-        for line in stages
-    ]
-    total = [line.device_hours for line in stages if line.device_hours is not None]
-    text.append(
-        f"{'total':<10}{sum(line.trials for line in stages):>8}{'':>10}"
-        f"{sum(line.steps for line in stages):>14,}"
-        f"{_hours(sum(total) if total else None):>10}{sum(s.disk_gb for s in stages):>10.2f}"
-    )
+    text += [_row(line) for line in [*stages, _total(stages)]]
     text.append(f"hours: {source or 'no step time known; give --step_seconds'}")
+    text.append(
+        "wall: hours with as many trials at a time as above, stages one after the other, without "
+        "waiting in queues"
+    )
     text.append("disk: what stays; a trial holds three times as much while it runs")
     text.append("programs: train steps to compile; every trial of a program shares one")
     text += [line for line in [memory(study, devices, device_gb)] if line]
     return "\n".join(text)
+
+
+def _row(line: Line) -> str:
+    programs = str(line.programs) if line.programs else ""
+    return (
+        f"{line.stage:<10}{line.trials:>8}{line.jobs:>8}{programs:>10}{line.steps:>14,}"
+        f"{_hours(line.hours):>10}{_hours(line.wall_hours):>10}{line.disk_gb:>10.2f}"
+    )
+
+
+def _total(stages: list[Line]) -> Line:
+    """Returns the sums; programs, which stages share, are left out."""
+    return Line(
+        stage="total",
+        trials=sum(line.trials for line in stages),
+        jobs=sum(line.jobs for line in stages),
+        programs=0,
+        steps=sum(line.steps for line in stages),
+        hours=_sum([line.hours for line in stages]),
+        wall_hours=_sum([line.wall_hours for line in stages]),
+        disk_gb=sum(line.disk_gb for line in stages),
+    )
+
+
+def _sum(hours: list[float | None]) -> float | None:
+    known = [value for value in hours if value is not None]
+    return sum(known) if len(known) == len(hours) else None
 
 
 def _hours(hours: float | None) -> str:

@@ -109,10 +109,10 @@ def call(name: str, **arguments: Any) -> Any:
 
 
 def _environment() -> dict[str, str]:
-    """The code of this checkout, wherever the driver was started."""
+    """The code of this checkout, wherever the driver was started and whatever lies there."""
     root = str(pathlib.Path(__file__).resolve().parents[1])
-    path = os.environ.get("PYTHONPATH", "")
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(part for part in (root, path) if part)}
+    path = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
+    return {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
 
 
 def _answer(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
