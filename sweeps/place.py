@@ -46,7 +46,8 @@ class Place:
         if self.jobs is None:
             return f"launcher {self.launcher}: {device}; jobs at a time unknown: {self.problem}"
         if self.launcher == "local":
-            return f"launcher local: {self.jobs} workers, a trial each at a time, {device}"
+            workers = f"{self.jobs} worker{'s' * (self.jobs != 1)}"
+            return f"launcher local: {workers}, a trial each at a time, {device}"
         return (
             f"launcher {self.launcher}: at most {self.jobs:,} jobs at a time, each of up to "
             f"{self.trials_per_job} trials, {self.side_by_side} at a time, {device}"

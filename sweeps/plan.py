@@ -132,6 +132,10 @@ def render(
     ]
     text += [_row(line) for line in [*stages, _total(stages)]]
     text.append(f"hours: {source or 'no step time known; give --step_seconds'}")
+    if step_seconds is None and entry.step_seconds is not None and where.devices != entry.devices:
+        text.append(
+            f"    but a trial has {where.devices} there, not {entry.devices}: give --step_seconds"
+        )
     text.append(
         "wall: hours with as many trials at a time as above, stages one after the other, without "
         "waiting in queues"
