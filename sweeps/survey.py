@@ -1,7 +1,7 @@
 """A survey of a study: what its files say at one moment. Standard library only.
 
 File operations per trial, whatever the study's size: 1 for a trial that is pending, done or
-diverged, at most 9 for one that is running or failed.
+diverged, 4 for one that failed, 9 for one that is running (reads of /proc not counted).
 """
 
 import dataclasses
@@ -158,9 +158,10 @@ class Surveyor:
         try:
             found = status.read(self._directory / path)
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-            # Its lease cannot be judged: damaged, or on a disk that this process may not write.
-            problem = _named(self._directory / path, error)
-            return {**_recorded(self._directory / path), "damaged": problem}
+            # Its lease is damaged, or cannot be judged: a reader may not write there, for instance.
+            found = _recorded(self._directory / path)
+            problem = f"{self._directory / path} says {found['state']}, but not whether it lives"
+            return {**found, "damaged": f"{problem} ({error})"}
         if found["state"] in ENDED:
             keys = ("state", "global_step", "preemption_count", "reason", "step_seconds")
             found = self._ended[path] = {key: found.get(key) for key in keys}
