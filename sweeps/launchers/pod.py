@@ -66,9 +66,10 @@ def _container(
     command = remote.command(batch, index, own, mapped)
     if own["volume_claim"]:  # a bucket takes a file when it is closed: there, `kubectl logs`
         # `exec`: the job is process 1, so that SIGTERM reaches it.
-        script = 'log=$1; shift; exec "$@" >>"$log.$JOB_COMPLETION_INDEX" 2>&1'
-        if own["hosts"] == 1:
-            script = 'log=$1; shift; exec "$@" >>"$log" 2>&1'
+        script = 'log=$1; shift; exec "$@" >>"$log" 2>&1'
+        if own["hosts"] > 1:  # each host its own
+            other = '[ "$JOB_COMPLETION_INDEX" = 0 ] || log=$log.$JOB_COMPLETION_INDEX; '
+            script = script.replace("shift; ", "shift; " + other)
         command = ["/bin/sh", "-c", script, "sh", mapped.path(batch.log(index)), *command]
     variables = _hosts(own, coordinator_address) | remote.environment(batch, own, mapped)
     amounts = _amounts(own)

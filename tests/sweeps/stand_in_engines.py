@@ -1,0 +1,276 @@
+"""Stand-ins for `kubectl` and `sky` on a machine without a cluster or a cloud.
+
+`stand_in_engines.py kubectl|sky ARGUMENTS` understands exactly what the launchers say, keeps its
+objects as files in $STAND_IN, and runs each job's command as a real process, with the variables of
+its manifest and no others, restarted as the manifest's own policy says. It shows that manifests,
+exit codes, signals and states fit together; it is no proof about a real cluster. There is no
+container: the test makes mount_path a link to the volume.
+
+For tests: `evict NAME` (a pod is told to stop: DisruptionTarget), `preempt NAME` (a machine
+vanishes: SIGKILL), `admit` (what Kueue does); the file `down` makes the engine unreachable.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import yaml
+
+ROOT = pathlib.Path(os.environ["STAND_IN"])
+# What an image has by itself.
+_IMAGE = {"PATH": os.environ["PATH"], "HOME": os.environ["STAND_IN"], "LANG": "C.UTF-8"}
+
+
+def read(name, suffix, default=None):
+    try:
+        return json.loads((ROOT / f"{name}.{suffix}").read_text())
+    except FileNotFoundError:
+        return default
+
+
+def write(name, suffix, record):
+    draft = ROOT / f".{name}.{suffix}.{os.getpid()}"
+    draft.write_text(json.dumps(record))
+    draft.rename(ROOT / f"{name}.{suffix}")
+
+
+def names():
+    return sorted(path.name.removesuffix(".object") for path in ROOT.glob("*.object"))
+
+
+def fail(message):
+    print(message, file=sys.stderr)
+    return 1
+
+
+def start(name, engine):
+    """Starts the controller of an object: a process of its own, as a cluster's would be."""
+    command = [sys.executable, __file__, engine, "--control", name]
+    with (ROOT / f"{name}.controller.log").open("a") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    write(name, "controller", process.pid)
+
+
+def run_once(name, command, environment):
+    """Runs a job's command to its end; returns its exit code, as a shell has it."""
+    with (ROOT / f"{name}.log").open("a") as log:
+        process = subprocess.Popen(
+            command, env={**_IMAGE, **environment}, stdout=log, stderr=log, start_new_session=True
+        )
+    write(name, "pid", process.pid)
+    code = process.wait()
+    (ROOT / f"{name}.pid").unlink()
+    return 128 - code if code < 0 else code
+
+
+def send(name, number, everything=False):
+    """Signals a job's first process, as a pod's end does, or all of its processes."""
+    pid = read(name, "pid")
+    if pid is None:
+        return fail(f"{name} does not run")
+    (os.killpg if everything else os.kill)(pid, number)
+    return 0
+
+
+# kubectl
+
+
+def kubectl(arguments):
+    if (ROOT / "down").exists():
+        return fail("The connection to the server 127.0.0.1:6443 was refused")
+    verb, *rest = arguments
+    rest = [part for part in rest if not part.startswith("--request-timeout")]
+    at = rest.index("--namespace")
+    namespace, rest = rest[at + 1], rest[:at] + rest[at + 2 :]
+    return {"create": create, "get": get, "delete": delete, "evict": evict, "admit": admit}[verb](
+        rest, namespace
+    )
+
+
+def create(rest, namespace):
+    code = 0
+    for flag, file in zip(rest[::2], rest[1::2], strict=True):
+        assert flag == "--filename"
+        jobset = yaml.safe_load(pathlib.Path(file).read_text())
+        name = jobset["metadata"]["name"]
+        assert jobset["metadata"]["namespace"] == namespace
+        if name in names():
+            code = fail(
+                f'Error from server (AlreadyExists): error when creating "{file}": '
+                f'jobsets.jobset.x-k8s.io "{name}" already exists'
+            )
+            continue
+        queued = "kueue.x-k8s.io/queue-name" in jobset["metadata"]["labels"]
+        jobset["spec"]["suspend"] = queued
+        write(name, "object", jobset)
+        if not queued:
+            start(name, "kubectl")
+    return code
+
+
+def admit(rest, namespace):
+    for name in names():
+        jobset = read(name, "object")
+        if jobset["spec"]["suspend"]:
+            jobset["spec"]["suspend"] = False
+            write(name, "object", jobset)
+            start(name, "kubectl")
+    return 0
+
+
+def get(rest, namespace):
+    assert [rest[0], *rest[3:]] == ["jobsets.jobset.x-k8s.io", "--output", "json"]
+    key, value = rest[2].split("=")
+    found = []
+    for name in names():
+        jobset = read(name, "object")
+        if jobset["metadata"]["labels"].get(key) != value:
+            continue
+        jobset["status"] = read(name, "status", {})
+        if read(name, "deleted"):
+            jobset["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        found.append(jobset)
+    print(json.dumps({"apiVersion": "v1", "kind": "List", "items": found}))
+    return 0
+
+
+def delete(rest, namespace):
+    flags = [part for part in rest if part.startswith("--")]
+    assert flags == ["--ignore-not-found", "--wait=false", "--cascade=foreground"]
+    for name in rest[len(flags) + 1 :]:
+        if name not in names():
+            continue
+        write(name, "deleted", True)
+        if read(name, "pid") is None:  # nothing runs
+            (ROOT / f"{name}.object").unlink()
+        else:
+            send(name, signal.SIGTERM)
+    return 0
+
+
+def evict(rest, namespace):
+    write(rest[0], "evicted", True)
+    return send(rest[0], signal.SIGTERM)
+
+
+def control_jobset(name):
+    """What the controllers of JobSet and Job do with one pod: start, judge its end, start again."""
+    jobset = read(name, "object")
+    job = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
+    container = job["template"]["spec"]["containers"][0]
+    fields = {"spec.nodeName": "stand-in-node"}
+    environment = {
+        variable["name"]: variable.get("value")
+        or fields[variable["valueFrom"]["fieldRef"]["fieldPath"]]
+        for variable in container["env"]
+    }
+    failures = 0
+    while True:
+        write(name, "status", {"replicatedJobsStatus": [{"name": "w", "ready": 1}]})
+        indexed = {**environment, "JOB_COMPLETION_INDEX": "0"}
+        code = run_once(name, container["command"], indexed)
+        (ROOT / f"{name}.codes").open("a").write(f"{code}\n")
+        if read(name, "deleted"):
+            (ROOT / f"{name}.object").unlink()
+            return
+        action = verdict(job, container["name"], code, bool(read(name, "evicted")))
+        (ROOT / f"{name}.evicted").unlink(missing_ok=True)
+        failures += action == "Count"
+        if action == "Complete":
+            return write(name, "status", {"terminalState": "Completed"})
+        if action == "FailJob" or failures > job["backoffLimit"]:
+            return write(name, "status", {"terminalState": "Failed"})
+
+
+def verdict(job, container, code, disrupted):
+    """Returns what the first matching rule of the podFailurePolicy says."""
+    if code == 0:
+        return "Complete"
+    for rule in job["podFailurePolicy"]["rules"]:
+        on = rule.get("onExitCodes")
+        if on and on["containerName"] == container and code in on["values"]:
+            return rule["action"]
+        if disrupted and rule.get("onPodConditions", [{}])[0].get("type") == "DisruptionTarget":
+            return rule["action"]
+    return "Count"
+
+
+# sky
+
+
+def sky(arguments):
+    if (ROOT / "down").exists():
+        return fail("requests.exceptions.ConnectionError: Could not connect to SkyPilot API server")
+    if arguments[0] == "preempt":
+        return send(arguments[1], signal.SIGKILL, everything=True)
+    return {"launch": launch, "queue": queue, "cancel": cancel}[arguments[1]](arguments[2:])
+
+
+def launch(rest):
+    flag, name, *flags, file = rest
+    assert [flag, *flags] == ["--name", "--yes", "--detach-run"]
+    task = yaml.safe_load(pathlib.Path(file).read_text())
+    number = len(list(ROOT.glob("*.object"))) + 1
+    write(name, "object", {"job_id": number, "job_name": name, "task": task})
+    write(name, "status", "PENDING")
+    start(name, "sky")
+    print(f"Job submitted, ID: {number}")
+    return 0
+
+
+def queue(rest):
+    assert rest == ["--all", "--output", "json"]
+    if not names():
+        return fail("sky.exceptions.ClusterNotUpError: No in-progress managed jobs.")
+    print("\x1b[2mFailed to connect to SkyPilot API server. Starting a local server.\x1b[0m")
+    records = [{**read(name, "object"), "status": read(name, "status")} for name in names()]
+    print(json.dumps(records, indent=2))
+    return 0
+
+
+def cancel(rest):
+    assert rest[0] == "--yes"
+    for name in names():
+        if str(read(name, "object")["job_id"]) in rest[1:]:
+            write(name, "deleted", True)
+            write(name, "status", "CANCELLING")
+            send(name, signal.SIGTERM, everything=True)
+    return 0
+
+
+def control_task(name):
+    """What SkyPilot's controller does with one job."""
+    task = read(name, "object")["task"]
+    recovery, failures = task["resources"]["job_recovery"], 0
+    while True:
+        write(name, "status", "RUNNING")
+        script = "\n".join([task.get("setup", ""), task["run"]])
+        environment = {**task["envs"], "SKYPILOT_TASK_ID": f"sky-{name}"}
+        code = run_once(name, ["/bin/bash", "-c", script], environment)
+        (ROOT / f"{name}.codes").open("a").write(f"{code}\n")
+        if read(name, "deleted"):
+            return write(name, "status", "CANCELLED")
+        if code == 0:
+            return write(name, "status", "SUCCEEDED")
+        vanished = code == 128 + signal.SIGKILL
+        if not vanished and code not in recovery["recover_on_exit_codes"]:
+            failures += 1
+            if failures > recovery["max_restarts_on_errors"]:
+                return write(name, "status", "FAILED")
+        write(name, "status", "RECOVERING")
+
+
+def main(engine, *arguments):
+    if arguments[0] == "--control":
+        {"kubectl": control_jobset, "sky": control_task}[engine](arguments[1])
+        return 0
+    return {"kubectl": kubectl, "sky": sky}[engine](list(arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
