@@ -185,6 +185,15 @@ def _check_keys(path: pathlib.Path, config: ml_collections.ConfigDict) -> None:
         raise ValueError(f"{path}: the config lacks {', '.join(sorted(known - given))}")
 
 
+def completed(stored: dict[str, Any]) -> dict[str, Any]:
+    """Returns a stored config with the defaults of keys that came later than it."""
+    whole = base().to_dict()
+    for key, value in stored.items():
+        both = isinstance(value, dict) and isinstance(whole.get(key), dict)
+        whole[key] = {**whole[key], **value} if both else value
+    return whole
+
+
 def flat(config: ml_collections.ConfigDict) -> dict[str, Any]:
     """Returns {"local.workers": 2, ...}."""
     result: dict[str, Any] = {}

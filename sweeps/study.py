@@ -208,7 +208,7 @@ def _completed(raw: list[space.Point], settings: dict[str, Any]) -> list[dict[st
 def from_record(record: dict[str, Any], directory: pathlib.Path) -> Study:
     """Returns the study that study.json in `directory` describes."""
     directory = directory.resolve()
-    settings = {**record["config"], "experiment_dir": str(directory.parent)}
+    settings = {**configs.completed(record["config"]), "experiment_dir": str(directory.parent)}
     if directory.name != settings["name"]:
         raise ValueError(
             f"{directory} holds study {settings['name']!r}; give the folder that name again"

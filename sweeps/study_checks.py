@@ -91,7 +91,7 @@ def _check_names(settings: dict[str, Any]) -> None:
 
 def check_same(settings: dict[str, Any], record: dict[str, Any], where: pathlib.Path) -> None:
     """Raises ValueError where the study on disk is another one, naming the keys that differ."""
-    stored = record["config"]
+    stored = configs.completed(record["config"])
     differing = [
         f"{key}: {stored.get(key)!r} there, {value!r} now"
         for key, value in settings.items()

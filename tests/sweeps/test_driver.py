@@ -237,6 +237,20 @@ def test_resume_keeps_to_the_directory_it_was_given(tmp_path, make_study):
         study.from_record(record, moved)
 
 
+def test_a_study_from_before_a_key_existed_continues(tmp_path, make_study):
+    from sweeps import study, study_directory
+
+    made = make_study()
+    study_directory.prepare(made)
+    record = layout.read_json(made.directory / layout.STUDY)
+    del record["config"]["pack"], record["config"]["local"]["pin"]
+    layout.write_json(made.directory / layout.STUDY, record)
+    again = study.from_record(record, made.directory)
+    assert again.settings["pack"] == 1
+    assert again.settings["local"]["pin"] is True
+    study_directory.prepare(made)
+
+
 def test_a_changed_space_is_another_study(tmp_path, make_study):
     from sweeps import study_directory
 
