@@ -4,6 +4,7 @@ import contextlib
 import pathlib
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from sweeps import overview, survey
@@ -32,13 +33,13 @@ def _live(surveyor: survey.Surveyor, every_s: float) -> None:
 
     # The last table stays on the screen.
     with Live(auto_refresh=False, vertical_overflow="crop") as live:
-        for found in _looks(surveyor, every_s):
+        for found in looks(surveyor, every_s):
             live.update(table(found), refresh=True)
 
 
 def _lines(surveyor: survey.Surveyor, every_s: float) -> None:
     before, spoke = "", 0.0
-    for found in _looks(surveyor, every_s):
+    for found in looks(surveyor, every_s):
         text = line(found)
         if text != before or time.monotonic() - spoke > _QUIET_S:
             left = "" if found.complete else f"; {overview.time_left(found)}"
@@ -46,8 +47,8 @@ def _lines(surveyor: survey.Surveyor, every_s: float) -> None:
             before, spoke = text, time.monotonic()
 
 
-def _looks(surveyor: survey.Surveyor, every_s: float) -> Any:
-    """Yields surveys until the study is complete."""
+def looks(surveyor: survey.Surveyor, every_s: float) -> Iterator[survey.Survey]:
+    """Yields surveys, at least `every_s` apart, the last one of a study that is complete."""
     last: survey.Survey | None = None
     while True:
         began = time.monotonic()
