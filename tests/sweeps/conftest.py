@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import threading
@@ -10,7 +11,7 @@ import time
 
 import pytest
 
-from sweeps import config, study, study_directory
+from sweeps import config, layout, lease, study, study_directory
 from workloads import digits
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -133,3 +134,135 @@ def worker(cache_dir):
         one.process.wait()
         one.process.stdin.close()
         one.process.stdout.close()
+
+
+class Drivers:
+    """Drivers of one small study below `folder`; `close` kills what they have left behind."""
+
+    NAME = "faults"
+    # Four trials of one program, and two workers, so that a worker has the cores of `one_core`.
+    SETTINGS = {  # noqa: RUF012
+        "name": NAME,
+        "protocol": "grid",
+        "variants": "standard",
+        "points": 4,
+        "batch_size": 16,
+        "steps": 12,
+        "eval_every": 4,
+        "log_every": 1,
+        "local.workers": 2,
+    }
+
+    def __init__(self, folder, data_dir, cache_dir):
+        self.folder, self.study = folder, folder / self.NAME
+        self._settings = {**self.SETTINGS, "experiment_dir": folder, "data_dir": data_dir}
+        self.environment = _environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir))
+        self._started = []
+
+    def overrides(self, **changes):
+        """Returns the study's settings as arguments, `--config.key=value` changed."""
+        return [f"--config.{key}={value}" for key, value in {**self._settings, **changes}.items()]
+
+    def resolve(self, **changes):
+        """Returns the study."""
+        return study.resolve(config.parse("digits_vit_quick", self.overrides(**changes)))
+
+    def materialise(self, **changes):
+        """Writes the study and its trials to disk, and returns the trials' directories."""
+        made = self.resolve(**changes)
+        study_directory.prepare(made)
+        trials = made.trials("grid")
+        study_directory.materialise(made, "grid", trials)
+        return [made.directory / trial.path for trial in trials]
+
+    def trial(self, point):
+        """Returns the directory of a trial by its point."""
+        return self.study / f"grid/standard/digits_vit_jax/trial_{1000 * point + 1}"
+
+    def run(self, *, command="run", environment=None, **changes):
+        """Starts `sweeps run` of the study; `command` may be 'resume' too."""
+        arguments = ["resume", str(self.study)]
+        if command == "run":
+            arguments = ["run", "--config=digits_vit_quick", *self.overrides(**changes)]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sweeps", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment or self.environment,
+            cwd=self.folder,
+        )
+        self._started.append(process)
+        return process
+
+    def call(self, *arguments):
+        """Returns the ended process of `sweeps` with arguments, its output captured."""
+        return subprocess.run(
+            [sys.executable, "-m", "sweeps", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            env=self.environment,
+            cwd=self.folder,
+        )
+
+    def finish(self, process, timeout=240):
+        """Waits for a driver; returns its exit code and output."""
+        output, _ = process.communicate(timeout=timeout)
+        return process.returncode, output
+
+    def worker(self, point):
+        """Returns the process number of the live worker that has a trial, 0 where there is none."""
+        trial = self.trial(point)
+        attempt = trial / layout.ATTEMPTS / str(lease.latest(trial))
+        record = layout.read_json_if_there(attempt / lease.LEASE)
+        alive = record and lease.process_start(record["pid"]) == record["pid_start"]
+        return record["pid"] if alive else 0
+
+    def close(self):
+        """Kills drivers, then the workers that outlive them."""
+        for process in self._started:
+            process.kill()
+            process.communicate()
+        for point in range(self._settings["points"]):
+            if pid := self.worker(point):
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def drivers(tmp_path, data_dir, cache_dir):
+    """Drivers of a small study that a test may disturb."""
+    made = Drivers(tmp_path, data_dir, cache_dir)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory, data_dir, cache_dir):
+    """The directory of the study of `drivers`, run in peace: what faults must not change."""
+    made = Drivers(tmp_path_factory.mktemp("undisturbed"), data_dir, cache_dir)
+    code, output = made.finish(made.run())
+    made.close()
+    assert code == 0, output
+    return made.study
+
+
+@pytest.fixture(scope="session")
+def one_core():
+    """The argument that puts a worker on as many cores as each of a driver's two workers has."""
+    cores = sorted(os.sched_getaffinity(0))
+    return f"--cpus={','.join(map(str, cores[: max(1, len(cores) // 2)]))}"
+
+
+@pytest.fixture(scope="session")
+def wait_until():
+    """Returns a function that waits until a condition holds, and returns what it returned."""
+
+    def wait(condition, timeout=120, every=0.005):
+        deadline = time.monotonic() + timeout
+        while not (found := condition()):
+            assert time.monotonic() < deadline, f"not within {timeout} s"
+            time.sleep(every)
+        return found
+
+    return wait
