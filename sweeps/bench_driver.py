@@ -43,7 +43,8 @@ def until_worker(command: list[str]) -> float:
             took = time.perf_counter() - began
             if process.poll() is not None or took > _DEADLINE_S:
                 process.terminate()
-                output = process.communicate()[0].decode(errors="replace")
+                assert process.stdout is not None
+                output = process.stdout.read().decode(errors="replace")
                 raise RuntimeError(f"no worker after {took:.1f} s:\n{output}")
             time.sleep(0.002)
         return time.perf_counter() - began

@@ -1,0 +1,101 @@
+"""Where trials would run, what must fit there, and data that this host does not see."""
+
+import pytest
+
+from sweeps import config, door, layout, place, plan, study, study_directory
+
+
+def _slurm(make_study, **changes):
+    keys = {f"slurm.{key}": value for key, value in changes.items()}
+    return make_study(launcher="slurm", **keys)
+
+
+def test_jobs_and_wall_time_by_hand():
+    where = place.Place("slurm", "gpu", 2, trials_per_job=4, jobs=3, side_by_side=2)
+    assert where.at_once == 6
+    assert [where.jobs_for(count) for count in (1, 4, 5, 13)] == [1, 1, 2, 4]
+    # 13 trials, six at a time, are three rounds of 100 steps.
+    assert [where.wall_steps(count, 100) for count in (1, 6, 7, 13)] == [100, 100, 200, 300]
+    assert (
+        "at most 3 jobs at a time, each of up to 4 trials, 2 at a time, 2 gpu" in where.describe()
+    )
+    unknown = place.Place("slurm", "gpu", 2, 4, None, 2, "no sbatch on this host")
+    assert unknown.wall_steps(1, 100) is None
+    assert unknown.describe().endswith("jobs at a time unknown: no sbatch on this host")
+
+
+def test_the_plan_of_this_host(make_study, monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    resolved = make_study(points=5, variants="standard,laser", seeds=2, **{"local.workers": 2})
+    found = place.of(resolved)
+    assert found == place.Place("local", "cpu", 1, 1, 2, 1)
+    tune, compare = plan.lines(resolved, found, step_seconds=300.0)
+    # 5 trials of 12 steps of 5 minutes are an hour each; two at a time.
+    assert (tune.jobs, tune.hours, tune.wall_hours) == (5, 5.0, 3.0)
+    assert (compare.jobs, compare.hours, compare.wall_hours) == (4, 4.0, 2.0)
+    text = plan.render(resolved, step_seconds=300.0)
+    assert "launcher local: 2 workers, a trial each at a time, 1 cpu device per trial" in text
+    assert "total            9       9                     108      9.00      5.00" in text
+
+
+def test_an_engine_that_is_not_here_can_be_planned_for(make_study, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))  # no sbatch
+    resolved = _slurm(make_study, trials_per_job=2, gpus=2)
+    text = plan.render(resolved, step_seconds=300.0)
+    assert (
+        "launcher slurm: 2 gpu devices per trial; jobs at a time unknown: launcher slurm: no"
+        in text
+    )
+    (tune, *_) = plan.lines(resolved, place.of(resolved), 300.0)
+    assert (tune.jobs, tune.hours, tune.wall_hours) == (1, 2.0, None)
+
+
+def test_kernel_and_devices_are_the_engine_s(make_study, monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    changes = {"kernel": "cudnn", "compute_dtype": "bfloat16"}
+    with pytest.raises(ValueError, match="needs an NVIDIA GPU and JAX runs on 'cpu'"):
+        door.check_kernel(make_study(**changes))
+    with pytest.raises(ValueError, match="needs an NVIDIA GPU and JAX runs on 'cpu'"):
+        door.check_kernel(make_study(launcher="slurm", **changes))
+    door.check_kernel(make_study(launcher="slurm", **{"slurm.gpus": 1}, **changes))
+    door.check_devices(_slurm(make_study, gpus=8))
+    with pytest.raises(
+        ValueError, match="batch_size 16 cannot be divided over 3 devices by launch"
+    ):
+        door.check_devices(_slurm(make_study, gpus=3))
+    overrides = ["--config.launcher=slurm", "--config.slurm.gpus=8", "--config.mesh.fsdp=16"]
+    large = study.resolve(config.parse("c4_lm_paper", overrides), planning=True)
+    with pytest.raises(
+        ValueError, match=r"the 8 device.* by launcher slurm.*keys of --config.slurm"
+    ):
+        door.check_devices(large)
+
+
+def test_data_that_this_host_does_not_see(make_study, tmp_path, capsys):
+    away = tmp_path / "away"
+    resolved = make_study(launcher="slurm", data_dir=away)
+    study_directory.prepare(resolved)
+    door.check_data(resolved)
+    assert f"{away} is not on this host, so the data is not checked here" in capsys.readouterr().err
+    assert not away.exists()
+    assert not (resolved.directory / layout.REFERENCE).exists()
+    # What is here is checked here, whoever runs the trials.
+    away.mkdir()
+    overrides = ["--config.launcher=slurm", f"--config.data_dir={away}"]
+    with pytest.raises(ValueError, match=f"{away}/imagenet2012/5.1.0: does not exist"):
+        door.check_data(study.resolve(config.parse("imagenet_vit_paper", overrides)))
+
+
+def test_a_job_checks_its_node(make_study, data_dir, tmp_path, capsys):
+    resolved = make_study()
+    study_directory.prepare(resolved)
+    door.check_data_here("digits_vit", data_dir, resolved.directory)
+    reference = layout.read_json(resolved.directory / layout.REFERENCE)
+    assert reference["digits_vit"]["rows"]
+    with pytest.raises(ValueError, match=r"(?s)/nowhere.*To repair: .*python -m workloads prepare"):
+        door.check_data_here("imagenet_vit", "/nowhere")
+    check = door.start_data_check(resolved)
+    check.finish()
+    check.finish()
+    assert capsys.readouterr().out.count("data: ") == 1
+    door.start_data_check(resolved).cancel()

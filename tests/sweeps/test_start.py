@@ -1,0 +1,136 @@
+"""The driver starts fast and loads nothing heavy; what is heavy answers from its own process."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from sweeps import bench_driver, subprocesses
+
+HEAVY = (
+    "jax",
+    "jaxlib",
+    "tensorflow",
+    "flax",
+    "optax",
+    "orbax",
+    "grain",
+    "sklearn",
+    "tensorflow_datasets",
+    "cv2",
+    "scipy",
+)
+MEMORY = {
+    "workload": "c4_lm_234m",
+    "variant": "laser",
+    "variant_hyperparameters": {},
+    "options": {"mesh": [1, 1, 1]},
+    "batch_size": 8,
+    "devices": 1,
+}
+# Runs commands in one process as `python -m sweeps` does; what they have loaded is then looked at.
+COMMANDS = """
+import json, os, sys, time
+from sweeps.__main__ import main
+for arguments in json.loads(sys.argv[1]):
+    code = main(arguments)
+    assert code == 0, (code, arguments)
+loaded = {name.split(".")[0] for name in sys.modules} & set(json.loads(sys.argv[2]))
+assert not loaded, loaded
+print("CPU seconds:", sum(os.times()[:2]))
+"""
+
+
+def _run(environment, *commands, **extra):
+    import json
+
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS, json.dumps(commands), json.dumps(HEAVY)],
+        capture_output=True,
+        text=True,
+        env=environment(**extra),
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_whole_run_loads_nothing_heavy_into_the_driver(
+    tmp_path, data_dir, cache_dir, environment
+):
+    settings = {
+        "experiment_dir": tmp_path,
+        "data_dir": data_dir,
+        "batch_size": 16,
+        "steps": 2,
+        "protocol": "grid",
+        "points": 1,
+        "variants": "standard",
+        "local.workers": 1,
+    }
+    overrides = [f"--config.{key}={value}" for key, value in settings.items()]
+    output = _run(
+        environment,
+        ["run", "--config=digits_vit_quick", *overrides],
+        ["status", str(tmp_path / "digits_vit_quick")],
+        ["plan", "--config=c4_lm_234m_paper"],  # its memory by shapes
+        JAX_COMPILATION_CACHE_DIR=str(cache_dir),
+    )
+    assert "1 done" in output
+    assert "fits into 90 %" in output
+
+
+def test_status_and_plan_take_less_than_a_second(tmp_path, make_trial, environment):
+    """Of this process's own CPU time, which other processes on the machine hardly change."""
+    directory = make_trial().parents[3]
+    for command in (["status", str(directory)], ["plan", "--config=digits_vit_quick"]):
+        output = _run(environment, command)
+        assert float(output.split("CPU seconds:")[1]) < 1.0
+
+
+def test_the_bench_measures_until_the_first_worker(tmp_path, data_dir):
+    command = bench_driver.cases(tmp_path)
+    assert 0 < command["python"]() < 60
+    run = [sys.executable, "-m", "sweeps", "run", "--config=digits_vit_quick"]
+    settings = [f"--config.experiment_dir={tmp_path}", f"--config.data_dir={data_dir}"]
+    assert 0 < bench_driver.until_worker([*run, *settings]) < 120
+    assert not list(tmp_path.glob("*/tune/*/*/*/eval_measurements.csv"))
+    with pytest.raises(RuntimeError, match="no study 'nothing'"):
+        bench_driver.until_worker([*run[:-1], "--config=nothing"])
+
+
+def test_an_answer_and_a_bad_question():
+    parts = subprocesses.call("memory", **MEMORY)
+    # 234M parameters of 4 bytes, two moments each.
+    assert parts["moments"] == 2 * parts["parameters"]
+    assert parts["total"] == sum(size for name, size in parts.items() if name != "total")
+    with pytest.raises(ValueError, match=r"^'digits_vit' is no Transformer workload; those are"):
+        subprocesses.call("memory", **{**MEMORY, "workload": "digits_vit"})
+
+
+def test_an_error_of_the_disk_comes_back_as_one(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="Not a directory"):
+        subprocesses.call("data", workload="digits_vit", data_dir=str(tmp_path / "file" / "data"))
+
+
+def test_a_crash_shows_its_last_lines(tmp_path, monkeypatch):
+    broken = tmp_path / "jax.py"
+    broken.write_text("raise RuntimeError('this JAX is broken')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(
+        ChildProcessError, match=r"(?s)memory ended with code 1.*this JAX is broken"
+    ):
+        subprocesses.call("memory", **MEMORY)
+    monkeypatch.delenv("PYTHONPATH")
+    with subprocesses.Call("memory", **MEMORY) as call:
+        os.kill(call._process.pid, signal.SIGKILL)
+        with pytest.raises(ChildProcessError, match="ended with code -9 and no answer"):
+            call.result()
+
+
+def test_a_call_that_is_left_early_ends_its_process():
+    with subprocesses.Call("memory", **MEMORY) as call:
+        assert call._process.poll() is None
+    assert call._process.poll() == -signal.SIGTERM
