@@ -6,6 +6,7 @@ from types import ModuleType
 MODULES = {
     "local": "sweeps.launchers.local",
     "slurm": "sweeps.launchers.slurm",
+    "ray": "sweeps.launchers.ray",
     "kubernetes": "sweeps.launchers.kubernetes",
     "skypilot": "sweeps.launchers.skypilot",
 }

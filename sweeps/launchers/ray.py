@@ -1,0 +1,251 @@
+"""The Ray launcher: one Ray job per job of a batch, on a cluster that exists or a head of its own.
+
+Jobs API, not Ray tasks, which die with their driver, nor Ray Tune, which has its own idea of trials
+and of where they write. A job's id is its batch's name and its index: Ray refuses an id that it
+knows, so that a submission can be repeated, and found by name.
+"""
+
+import contextlib
+import importlib.util
+import os
+import pathlib
+import re
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from sweeps import jobs
+from sweeps.launchers import ray_api, ray_head, ray_job, remote
+from sweeps.launchers.protocol import Batch, EngineError, State
+
+DEFAULTS: dict[str, Any] = {
+    "address": "",  # http://host:8265; empty: $RAY_ADDRESS; local or neither: a head on this host
+    "cpus": 1,  # of one job, as Ray counts them
+    "gpus": 0,
+    "tpus": 0,  # chips of one host
+    "memory": "",  # of one job, e.g. 16G; Ray counts it, and enforces nothing
+    "resources": "",  # more of Ray's, e.g. accelerator_type:H100=0.001,big_disk=1
+    "trials_per_job": 1,
+    "workers": 1,  # processes of one job that share its devices
+    "max_jobs": 0,  # queued or running at a time; 0: as many as the cluster's nodes hold
+    "environment": "",  # NAME=VALUE NAME='VALUE WITH SPACES'
+    "setup": "",  # shell commands before a job, e.g. module load cuda
+    "python": "",  # on the nodes; empty: the driver's
+    "poll_seconds": 5,
+    "idle_seconds": 300,  # after which a head of this study's own stops
+}
+# How long a count of the cluster's nodes is believed.
+_COUNTED_S = 30.0
+_STATES = {"PENDING": State.QUEUED, "RUNNING": State.RUNNING}
+_START_TIMEOUT = "JOB_SUPERVISOR_ACTOR_START_TIMEOUT"
+# What ray[default] brings for its dashboard, and with it the Jobs API; plain `ray` has neither.
+_NEEDED = ("ray", "aiohttp_cors", "opencensus", "prometheus_client")
+
+
+def check(settings: dict[str, Any]) -> None:
+    """Raises ValueError for what could not run."""
+    own = settings["ray"]
+    remote.at_least("ray", own, cpus=0, gpus=0, tpus=0, max_jobs=0, idle_seconds=1)
+    remote.at_least("ray", own, trials_per_job=1, workers=1, poll_seconds=1)
+    ray_job.request(own)
+    if not own["cpus"] and not ray_job.accelerators(own):
+        raise ValueError("ray.cpus is 0; give 1 or more, or Ray would run all jobs on its head")
+    accelerators = own["gpus"] or own["tpus"]
+    if accelerators and own["workers"] > accelerators:
+        raise ValueError(
+            f"ray.workers is {own['workers']}, but a job has {accelerators} accelerator(s): give "
+            "at most one worker each"
+        )
+    if "PYTHONPATH" in remote.variables(own["environment"]):
+        raise ValueError("ray.environment: PYTHONPATH is the code's; install what it is to find")
+    if _address(own) is None:
+        check_installed()
+
+
+def check_installed() -> None:
+    """Raises ValueError where this Python cannot start a Ray head with a Jobs API."""
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ValueError(
+            f"no Ray cluster is named, and this Python lacks {', '.join(missing)} to start one: "
+            "pip install 'ray[default]', or give --config.ray.address=http://HOST:8265"
+        )
+
+
+def platform(settings: dict[str, Any]) -> str:
+    """Returns 'gpu', 'tpu' or 'cpu'."""
+    return ray_job.accelerators(settings["ray"]) or "cpu"
+
+
+def devices(settings: dict[str, Any]) -> int:
+    """Returns how many devices one trial sees: its worker's share of the job's."""
+    own = settings["ray"]
+    return int(max(1, (own["gpus"] or own["tpus"]) // own["workers"]))
+
+
+def requeue() -> bool:
+    """Returns False: Ray runs no job twice, the driver submits it again."""
+    return False
+
+
+def launcher(settings: dict[str, Any], study_directory: pathlib.Path) -> "Ray":
+    """Returns the launcher of a study."""
+    return Ray(settings, study_directory)
+
+
+def _address(own: dict[str, Any]) -> str | None:
+    """Returns the dashboard of an existing cluster, None for a head of the study's own."""
+    given, source = own["address"], "ray.address"
+    if not given:
+        source = "RAY_API_SERVER_ADDRESS" if "RAY_API_SERVER_ADDRESS" in os.environ else ""
+        source = source or "RAY_ADDRESS"
+        given = os.environ.get(source, "")
+    if given in ("", "local"):
+        return None
+    if not re.fullmatch(r"https?://[^\s/]+(/\S*)?", given):
+        raise ValueError(
+            f"{source} is {given!r}; give the dashboard's address, such as http://HOST:8265, or "
+            "local for a head on this host"
+        )
+    return str(given)
+
+
+class Ray:
+    """A study's jobs on a cluster, or on a head that is started at the first submission."""
+
+    def __init__(self, settings: dict[str, Any], study_directory: pathlib.Path) -> None:
+        self._own, self._directory = settings["ray"], study_directory
+        self._address = _address(self._own)
+        self._cluster: ray_api.JobsApi | None = None
+        self._counted: tuple[float, int] | None = None
+        self._head_used = False
+
+    def _api(self) -> ray_api.JobsApi | None:
+        """Returns the cluster, None where it would be a head of the study's own that is gone."""
+        if self._address is not None:
+            if self._cluster is None:
+                self._cluster = ray_api.JobsApi(self._address, ray_api.token())
+            return self._cluster
+        record = ray_head.find(self._directory)
+        self._head_used = self._head_used or record is not None
+        return None if record is None else ray_head.api(record)
+
+    def capacity(self) -> int:
+        """Returns max_jobs, or how many jobs the cluster's nodes hold; at least 1."""
+        if self._own["max_jobs"]:
+            return int(self._own["max_jobs"])
+        if self._counted is None or time.monotonic() - self._counted[0] > _COUNTED_S:
+            self._counted = time.monotonic(), self._count()
+        return self._counted[1]
+
+    def _count(self) -> int:
+        try:
+            cluster = self._api()
+            if cluster is None:
+                nodes = [{"CPU": float(len(os.sched_getaffinity(0)))}]
+            else:
+                nodes = cluster.resources()
+        except EngineError:
+            return self._counted[1] if self._counted else 1
+        # A job that no node holds waits for one: clusters grow by what waits.
+        return max(1, sum(ray_job.holds(node, ray_job.request(self._own)) for node in nodes))
+
+    def submit(self, batch: Batch) -> list[str]:
+        """Submits a batch, or what an interrupted submission left of it."""
+        if self._address is not None:
+            cluster = self._api()
+            assert cluster is not None
+            return self._submit(cluster, batch)
+        with ray_head.locked(self._directory):
+            record = ray_head.find(self._directory)
+            if record is None:
+                record = ray_head.start(self._directory, self._own["idle_seconds"])
+            self._head_used, self._counted = True, None
+            self._check_fits(cluster := ray_head.api(record))
+            return self._submit(cluster, batch)
+
+    def _check_fits(self, cluster: ray_api.JobsApi) -> None:
+        asked, nodes = ray_job.request(self._own), cluster.resources()
+        if not any(ray_job.holds(node, asked) for node in nodes):
+            has = {name: sum(node.get(name, 0.0) for node in nodes) for name in asked}
+            raise EngineError(f"a job asks for {asked}, but Ray on this host has {has}")
+
+    def _submit(self, cluster: ray_api.JobsApi, batch: Batch) -> list[str]:
+        handles = [f"{batch.name}-{index}" for index in range(batch.size)]
+        selector = self._elsewhere(cluster, batch.avoid)
+        for index, handle in enumerate(handles):
+            try:
+                job = ray_job.body(batch, index, self._own, selector)
+                self._submit_one(cluster, {"submission_id": handle, **job}, batch.log(index))
+            except EngineError:
+                if index == 0:
+                    raise
+                break  # those that Ray does not know are soon found to be gone
+        return handles
+
+    def _submit_one(self, cluster: ray_api.JobsApi, job: dict[str, Any], log: pathlib.Path) -> None:
+        try:
+            cluster.submit(job)
+        except ray_api.Unreachable:
+            raise
+        except EngineError:
+            known = cluster.job(job["submission_id"])
+            if known is None or str(log) not in known["entrypoint"]:
+                raise  # else the job is there: this submission repeats one that was cut short
+
+    def _elsewhere(self, cluster: ray_api.JobsApi, avoid: Sequence[str]) -> dict[str, str]:
+        """Returns the label selector that keeps jobs off hosts; {} for none.
+
+        Raises EngineError where no host is left.
+        """
+        if not avoid:
+            return {}
+        hosts = cluster.hosts()
+        refused = sorted(node for node, host in hosts.items() if host in avoid)
+        if refused and len(refused) == len(hosts):
+            raise EngineError(
+                f"no node of the Ray cluster can run this study's jobs: {', '.join(avoid)}. Their "
+                "logs, in the study's jobs folder, say why"
+            )
+        return {"ray.io/node-id": f"!in({','.join(refused)})"} if refused else {}
+
+    def find(self, batch: Batch) -> list[str] | None:
+        """Returns the handles where Ray knows a job of the batch, submitting what is missing."""
+        cluster = self._api()
+        if cluster is None or cluster.job(f"{batch.name}-0") is None:
+            return None  # jobs are submitted in order
+        return self.submit(batch)
+
+    def status(self, handles: Sequence[str]) -> dict[str, State]:
+        """Returns the state of every handle."""
+        if not handles:
+            return {}
+        try:
+            cluster = self._api()
+            known = {} if cluster is None else cluster.jobs()
+        except EngineError:
+            return dict.fromkeys(handles, State.UNKNOWN)
+        return {handle: self._state(cluster, known.get(handle)) for handle in handles}
+
+    def _state(self, cluster: ray_api.JobsApi | None, job: dict[str, Any] | None) -> State:
+        if job is None or cluster is None:
+            return State.GONE
+        waited = job.get("error_type") == _START_TIMEOUT
+        if waited and not jobs.is_cancelled(self._directory):
+            # Nothing was free for 900 s, so Ray gave it up: it only waited.
+            return State.QUEUED if cluster.submit_again(job) else State.UNKNOWN
+        return _STATES.get(job["status"], State.GONE)
+
+    def cancel(self, handles: Sequence[str]) -> None:
+        """Asks jobs to save and end; one in Ray's queue ends when its turn comes."""
+        cluster = self._api()
+        known = cluster.jobs() if cluster is not None and handles else {}
+        for handle in handles:
+            if cluster is not None and known.get(handle, {}).get("status") in ray_head.ACTIVE:
+                cluster.stop(handle)
+
+    def close(self) -> None:
+        """Stops a head of the study's own where it has nothing to do."""
+        if self._address is None and self._head_used:
+            with contextlib.suppress(EngineError):  # then its watcher stops it
+                ray_head.stop_if_idle(self._directory)

@@ -1,0 +1,439 @@
+"""Real Ray on loopback: jobs found, refused twice, cancelled, killed with their node."""
+
+import dataclasses
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from sweeps import jobs, layout, lease
+from sweeps.launchers import ray, ray_api, ray_entry, ray_head, ray_job, ray_start
+from sweeps.launchers.protocol import Batch, EngineError, State
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+DEADLINE_S = 120
+# Whose tests run in one process: each process has a cluster of its own.
+pytestmark = pytest.mark.xdist_group("ray")
+
+
+def _wait(condition, what, deadline_s=DEADLINE_S):
+    """Returns what `condition` returns once that is true; fails after the deadline."""
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        if found := condition():
+            return found
+        time.sleep(0.1)
+    pytest.fail(f"not within {deadline_s} s: {what}")
+
+
+def _installed():
+    try:
+        ray.check_installed()
+    except ValueError as error:
+        pytest.skip(f"no Ray here: {error}")
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory):
+    """A head on loopback with two CPUs that gives up on waiting jobs after seconds, not 900."""
+    _installed()
+    directory = tmp_path_factory.mktemp("ray")
+    patch = pytest.MonkeyPatch()
+    usual = ray_start._environment
+    patch.setattr(
+        ray_start,
+        "_environment",
+        lambda *given: {**usual(*given), "RAY_JOB_START_TIMEOUT_SECONDS": "10"},
+    )
+    patch.setattr(ray_start, "_cpus", lambda: 2)
+    with ray_head.locked(directory):
+        record = ray_head.start(directory, idle_s=3600)
+    patch.undo()
+    yield record
+    with ray_head.locked(directory):
+        ray_head.stop(directory, record)
+    assert lease.process_start(record["pid"]) is None
+
+
+@pytest.fixture
+def make_launcher(tmp_path, cluster, monkeypatch):
+    """Returns a function that makes a launcher for the cluster, as a driver does."""
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", cluster["token_path"])
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+
+    def make(**keys):
+        settings = {"ray": {**ray.DEFAULTS, "address": cluster["address"], **keys}}
+        ray.check(settings)
+        return ray.launcher(settings, tmp_path)
+
+    return make
+
+
+@dataclasses.dataclass(frozen=True)
+class Script(Batch):
+    """Jobs that run a shell script with $1 the job's index, in the batch's folder."""
+
+    script: str = ""
+
+    def command(self, index, python=""):
+        """Returns the stand-in for `python -m sweeps.job`."""
+        return ["sh", "-c", f"cd {self.file.parent}; {self.script}", "job", str(index)]
+
+
+@pytest.fixture
+def make_batch(tmp_path, request):
+    """Returns a function that makes a batch of scripts; names are unique in the cluster."""
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    environment = {"PYTHONPATH": str(REPOSITORY), "PYTHONSAFEPATH": "1", "GREETING": "a b"}
+
+    def make(script, size=1, avoid=(), suffix=""):
+        name = f"s-{abs(hash(request.node.nodeid)) % 10**6}{suffix}"
+        return Script(name, folder / f"{name}.json", size, environment, avoid, script)
+
+    return make
+
+
+def _states(launcher, handles):
+    return [launcher.status(handles)[handle] for handle in handles]
+
+
+def _until(launcher, handles, *states):
+    """Waits until the jobs are in these states, in order."""
+    _wait(lambda: _states(launcher, handles) == list(states), f"{handles} {states}")
+
+
+def _pids(folder, pattern="pid-*"):
+    return [int(path.read_text()) for path in folder.glob(pattern) if path.read_text().strip()]
+
+
+HOLD = "echo $$ > pid-$1; taskset -cp $$; until test -e go; do sleep 0.1; done; echo $GREETING"
+
+
+def test_jobs_of_a_node_share_its_cores_and_the_third_waits(make_launcher, make_batch):
+    launcher, batch = make_launcher(), make_batch(HOLD, size=3)
+    assert launcher.capacity() == 2
+    assert launcher.find(batch) is None
+    handles = launcher.submit(batch)
+    assert handles == [f"{batch.name}-{index}" for index in range(3)]
+    _wait(lambda: len(_pids(batch.file.parent)) == 2, "two jobs at work")
+    assert sorted(_states(launcher, handles)) == [State.QUEUED, State.RUNNING, State.RUNNING]
+    # A second submission, by a driver that does not know of the first, starts nothing.
+    other = make_launcher()
+    assert other.submit(batch) == other.find(batch) == handles
+    (batch.file.parent / "go").touch()
+    _until(other, handles, *[State.GONE] * 3)
+    logs = [batch.log(index).read_text() for index in range(3)]
+    assert [log.count("a b") for log in logs] == [1, 1, 1]
+    # Each had one core of its own, as long as there were any.
+    cores = [log.split("list: ")[1].split()[0] for log in logs]
+    assert all(core.isdigit() for core in cores)
+    assert len(set(cores)) == min(2, len(os.sched_getaffinity(0)))
+
+
+def test_a_submission_that_was_cut_short_is_completed(make_launcher, make_batch):
+    launcher = make_launcher()
+    whole = make_batch("touch ran-$1", size=3)
+    launcher.submit(dataclasses.replace(whole, size=1))
+    handles = make_launcher().find(whole)
+    assert len(handles) == 3
+    _until(launcher, handles, *[State.GONE] * 3)
+    assert len(list(whole.file.parent.glob("ran-*"))) == 3
+    assert launcher.status(["s-never-0"]) == {"s-never-0": State.GONE}
+
+
+def test_another_study_cannot_take_a_name(make_launcher, make_batch, tmp_path):
+    launcher, batch = make_launcher(), make_batch("true")
+    launcher.submit(batch)
+    (tmp_path / "elsewhere").mkdir()
+    other = dataclasses.replace(batch, file=tmp_path / "elsewhere" / batch.file.name)
+    with pytest.raises(EngineError, match="already exists"):
+        launcher.submit(other)
+
+
+def test_cancel_leaves_time_to_save_and_keeps_a_queued_job_from_working(make_launcher, make_batch):
+    """Ray's own patience is 3 s; this job saves for 5."""
+    save = "trap 'sleep 5; touch saved-$1; exit 75' TERM; echo $$ > pid-$1; "
+    save += "while :; do sleep 0.1; done"
+    launcher, batch = make_launcher(cpus=2), make_batch(save, size=2)
+    handles = launcher.submit(batch)
+    _wait(lambda: _pids(batch.file.parent), "a job at work")
+    layout.write_json(batch.file.parents[1] / jobs.CANCELLED, {})
+    launcher.cancel([*handles, "s-never-0"])
+    _until(launcher, handles, State.GONE, State.GONE)
+    assert len(list(batch.file.parent.glob("saved-*"))) >= 1
+    launcher.cancel(handles)
+    assert _pids(batch.file.parent)
+    for pid in _pids(batch.file.parent):
+        assert lease.process_start(pid) is None
+
+
+def test_a_killed_job_is_gone(make_launcher, make_batch):
+    launcher, batch = make_launcher(), make_batch(HOLD)
+    handles = launcher.submit(batch)
+    [pid] = _wait(lambda: _pids(batch.file.parent), "the job at work")
+    _until(launcher, handles, State.RUNNING)
+    os.kill(pid, signal.SIGKILL)
+    _until(launcher, handles, State.GONE)
+    assert launcher.find(batch) == handles
+
+
+def test_setup_and_environment_come_before_the_job(make_launcher, make_batch):
+    launcher = make_launcher(setup="export MADE=here; cd /", environment="GREETING='c  d' X=$HOME")
+    batch = make_batch('echo "$MADE $GREETING $X $JAX_PLATFORMS"')
+    _until(launcher, launcher.submit(batch), State.GONE)
+    assert f"here c  d {os.environ['HOME']} cpu" in batch.log(0).read_text()
+    failing = make_launcher(setup="false")
+    batch = make_batch("touch ran", suffix="b")
+    _until(failing, failing.submit(batch), State.GONE)
+    assert not (batch.file.parent / "ran").exists()
+
+
+@pytest.fixture
+def second_node(cluster):
+    """Returns a function that adds a node with its own host name; returns its raylet's pid."""
+    started = []
+
+    def start(name):
+        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": cluster["token_path"]}
+        plain = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+        address = _gcs_address(cluster)
+        options = [f"--address={address}", "--block", "--num-cpus=1", "--disable-usage-stats"]
+        options += ["--node-ip-address=127.0.0.1", '--resources={"second": 1}']
+        options += [f"--object-store-memory={ray_start.OBJECT_STORE_BYTES}"]
+        options += ["--min-worker-port=0", "--max-worker-port=0", "--include-log-monitor=false"]
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *options]
+        rename = ["unshare", "--uts", "sh", "-c", f'hostname {name} && exec "$@"', "sh"]
+        done = subprocess.run([*rename, "true"], capture_output=True, check=False)
+        if done.returncode:
+            pytest.skip("a second Ray node needs a host name of its own, and unshare is refused")
+        environment = {**plain, **token, "RAY_TMPDIR": cluster["temporary"]}
+        # 0 would forbid a second node.
+        environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "1"
+        started.append(
+            subprocess.Popen(
+                [*rename, *command],
+                env=environment,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        )
+        process = started[-1]
+        return _wait(lambda: _child(process.pid, "raylet"), "the second node's raylet")
+
+    yield start
+    for process in started:
+        process.terminate()
+        process.wait(60)
+
+
+def _gcs_address(cluster):
+    """Returns the address that nodes join: Ray writes it into its folder."""
+    path = pathlib.Path(cluster["temporary"]) / "ray" / "ray_current_cluster"
+    return _wait(lambda: path.is_file() and path.read_text().strip(), "the head's address")
+
+
+def _child(pid, name):
+    """Returns the number of a process's child whose program has that name."""
+    children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    for child in map(int, children):
+        try:
+            if name in pathlib.Path(f"/proc/{child}/comm").read_text():
+                return child
+        except FileNotFoundError:
+            continue
+    return None
+
+
+def test_a_job_waits_for_its_node_beyond_rays_patience_and_dies_with_it(
+    make_launcher, make_batch, second_node, cluster
+):
+    launcher, batch = make_launcher(resources="second=1"), make_batch(HOLD)
+    handles = launcher.submit(batch)
+    api = ray_head.api(cluster)
+    _wait(lambda: api.job(handles[0])["status"] == "FAILED", "Ray gives up on the job")
+    assert launcher.status(handles) == {handles[0]: State.QUEUED}
+    assert api.job(handles[0])["status"] == "PENDING"
+    raylet = second_node("second-host")
+    [pid] = _wait(lambda: launcher.status(handles) and _pids(batch.file.parent), "it runs")
+    _until(launcher, handles, State.RUNNING)
+    _hosts_are_avoided(make_launcher, make_batch, api)
+    os.kill(raylet, signal.SIGKILL)
+    _until(launcher, handles, State.GONE)
+    _wait(lambda: lease.process_start(pid) is None, "the job's process is gone")
+
+
+def _hosts_are_avoided(make_launcher, make_batch, api):
+    """A job that would fit on both nodes goes where it may; where none is left, nowhere."""
+    hosts = _wait(lambda: len(found := api.hosts()) == 2 and sorted(found.values()), "two hosts")
+    here = next(host for host in hosts if host != "second-host")
+    launcher = make_launcher(cpus=1)
+    for refused, chosen, suffix in ((here, "second-host", "c"), ("second-host", here, "d")):
+        batch = make_batch("hostname", avoid=(refused, "unknown"), suffix=suffix)
+        _until(launcher, launcher.submit(batch), State.GONE)
+        assert batch.log(0).read_text().split() == [chosen]
+    with pytest.raises(EngineError, match="no node of the Ray cluster"):
+        launcher.submit(make_batch("hostname", avoid=tuple(hosts), suffix="e"))
+
+
+def test_an_unreachable_cluster_is_no_reason_to_submit_again(tmp_path, monkeypatch):
+    [port] = ray_start._free_ports(1)
+    settings = {"ray": {**ray.DEFAULTS, "address": f"http://127.0.0.1:{port}"}}
+    launcher, batch = ray.launcher(settings, tmp_path), Batch("s-a", tmp_path / "s-a.json", 1, {})
+    for call in (lambda: launcher.submit(batch), lambda: launcher.find(batch)):
+        with pytest.raises(EngineError, match="does not answer"):
+            call()
+    with pytest.raises(EngineError, match="does not answer"):
+        launcher.cancel(["s-a-0"])
+    assert launcher.status(["s-a-0"]) == {"s-a-0": State.UNKNOWN}
+    assert launcher.capacity() == 1
+    launcher.close()
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "absent"))
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    assert ray.launcher(settings, tmp_path).status(["s-a-0"]) == {"s-a-0": State.UNKNOWN}
+
+
+def test_a_wrong_token_is_no_reason_either(make_launcher, make_batch, monkeypatch):
+    batch = make_batch("true")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
+    launcher = make_launcher()
+    with pytest.raises(EngineError, match="does not accept the token"):
+        launcher.submit(batch)
+    assert launcher.status([f"{batch.name}-0"]) == {f"{batch.name}-0": State.UNKNOWN}
+
+
+def test_a_head_of_its_own_outlives_the_driver_and_stops_when_idle(
+    tmp_path, make_batch, monkeypatch
+):
+    _installed()
+    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    settings = {"ray": {**ray.DEFAULTS, "idle_seconds": 2}}
+    launcher, batch = ray.launcher(settings, tmp_path), make_batch(HOLD)
+    assert launcher.status(["s-a-0"]) == {"s-a-0": State.GONE}
+    assert launcher.find(batch) is None
+    assert not (tmp_path / ray_head.RECORD).exists()
+    big = {"ray": {**settings["ray"], "cpus": 10_000}}
+    handles = launcher.submit(batch)
+    record = ray_head.find(tmp_path)
+    assert os.stat(record["token_path"]).st_mode & 0o777 == 0o600
+    with pytest.raises(EngineError, match="but Ray on this host has"):
+        ray.launcher(big, tmp_path).submit(dataclasses.replace(batch, name=f"{batch.name}x"))
+    launcher.close()  # a job is queued or running: the head stays
+    other = ray.launcher(settings, tmp_path)
+    _until(other, handles, State.RUNNING)
+    other.close()
+    assert ray_head.find(tmp_path) == record
+    (batch.file.parent / "go").touch()
+    _wait(lambda: ray_head.find(tmp_path) is None, "the watcher stops the idle head")
+    _wait(lambda: not (tmp_path / ray_head.RECORD).exists(), "its record is removed")
+    assert not pathlib.Path(record["temporary"]).exists()
+    assert other.status(handles) == {handles[0]: State.GONE}
+
+
+def test_a_head_on_another_host_is_not_guessed_about(tmp_path):
+    launcher = ray.launcher({"ray": {**ray.DEFAULTS, "address": "local"}}, tmp_path)
+    record = {"host": "far", "boot_id": "other", "pid_namespace": "x", "pid": 1, "pid_start": "1"}
+    layout.write_json(tmp_path / ray_head.RECORD, record)
+    batch = Batch("s-a", tmp_path / "s-a.json", 1, {})
+    for call in (lambda: launcher.submit(batch), lambda: launcher.find(batch)):
+        with pytest.raises(EngineError, match="runs on far"):
+            call()
+    assert launcher.status(["s-a-0"]) == {"s-a-0": State.UNKNOWN}
+    layout.write_json(tmp_path / ray_head.RECORD, {**record, "host": lease.identity()["host"]})
+    assert launcher.status(["s-a-0"]) == {"s-a-0": State.GONE}  # this host was restarted
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"address": "10.0.0.1:6379"}, "dashboard's address"),
+        ({"address": "auto"}, "dashboard's address"),
+        ({"cpus": 0}, "Ray would run all jobs on its head"),
+        ({"gpus": 1, "workers": 2}, "at most one worker each"),
+        ({"trials_per_job": 0}, "trials_per_job is 0"),
+        ({"memory": "16 GB"}, "16G"),
+        ({"resources": "GPU=1"}, "keys of their own"),
+        ({"resources": "big disk"}, "NAME=NUMBER"),
+        ({"environment": "A"}, "NAME=VALUE"),
+        ({"environment": "PYTHONPATH=/x"}, "PYTHONPATH"),
+    ],
+)
+def test_settings_are_checked_at_the_door(keys, message):
+    with pytest.raises(ValueError, match=message):
+        ray.check({"ray": {**ray.DEFAULTS, "address": "http://head:8265", **keys}})
+
+
+def test_a_cluster_must_be_named_or_installed(monkeypatch):
+    monkeypatch.setattr(ray, "_NEEDED", ("json", "no_such_module"))
+    monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_ADDRESS", "http://head:8265")
+    ray.check({"ray": ray.DEFAULTS})
+    with pytest.raises(ValueError, match="lacks no_such_module"):
+        ray.check({"ray": {**ray.DEFAULTS, "address": "local"}})
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "ray://head:10001")
+    with pytest.raises(ValueError, match="RAY_API_SERVER_ADDRESS"):
+        ray.check({"ray": ray.DEFAULTS})
+
+
+def test_what_a_job_asks_for():
+    own = {**ray.DEFAULTS, "cpus": 8, "gpus": 2, "workers": 2, "memory": "16G"}
+    own["resources"] = "accelerator_type:H100=0.001,disk=1"
+    body = ray_job.body(Batch("s-a", pathlib.Path("/x/s-a.json"), 1, {"A": "1"}), 0, own, {})
+    assert body["entrypoint_num_cpus"] == 8
+    assert body["entrypoint_num_gpus"] == 2
+    assert body["entrypoint_memory"] == 16 * 2**30
+    assert body["entrypoint_resources"] == {"accelerator_type:H100": 0.001, "disk": 1}
+    assert body["runtime_env"]["env_vars"] == {"A": "1", "RAY_JOB_STOP_WAIT_TIME_S": "660"}
+    assert "ray_entry" not in body["entrypoint"]
+    assert (ray.platform({"ray": own}), ray.devices({"ray": own})) == ("gpu", 1)
+    tpu = {**ray.DEFAULTS, "tpus": 4}
+    assert ray_job.request(tpu) == {"CPU": 1.0, "TPU": 4.0}
+    assert (ray.platform({"ray": tpu}), ray.devices({"ray": tpu})) == ("tpu", 4)
+    assert ray_job.holds({"CPU": 9.0, "GPU": 8.0}, {"CPU": 2.0, "GPU": 1.0}) == 4
+    assert ray_job.holds({"CPU": 9.0}, {"CPU": 2.0, "GPU": 1.0}) == 0
+
+
+def test_cores_are_taken_one_by_one_and_shared_when_none_is_left(tmp_path):
+    cores = sorted(os.sched_getaffinity(0))
+    script = "import sys; from sweeps.launchers import ray_entry as e; import pathlib; "
+    script += "print(*e.take(1, pathlib.Path(sys.argv[1])), flush=True); sys.stdin.read()"
+    taken = []
+    holders = []
+    for _ in range(len(cores) + 1):
+        holder = subprocess.Popen(
+            [sys.executable, "-c", script, str(tmp_path / "cores")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=REPOSITORY,
+        )
+        holders.append(holder)
+        taken.append(int(holder.stdout.readline()))
+    assert sorted(taken[:-1]) == cores
+    assert taken[-1] in cores
+    for holder in holders:
+        holder.communicate()
+    assert ray_entry.take(10_000, tmp_path / "cores") == cores
+
+
+def test_the_token_is_found_as_ray_finds_it(tmp_path, monkeypatch):
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert ray_api.token() == ""
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("home\n")
+    assert ray_api.token() == "home"
+    (tmp_path / "file").write_text("named\n")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "file"))
+    assert ray_api.token() == "named"
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "given")
+    assert ray_api.token() == "given"
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    assert ray_api.token() == ""
