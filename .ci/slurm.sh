@@ -21,7 +21,7 @@ configure() {
     [ -c "$R/gpu$i" ] || mknod "$R/gpu$i" c 195 "$i"
   done
   echo "Name=gpu File=$R/gpu[0-$((GPUS - 1))]" > "$R/gres.conf"
-  # cred_expire: a requeued job waits for as long, 120 s by default.
+  # cred_expire: a requeued job waits for as long; 120 s by default, 5 s at least.
   cat > "$SLURM_CONF" <<C
 ClusterName=ci
 SlurmctldHost=$H(127.0.0.1)
@@ -30,7 +30,7 @@ SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 CredType=cred/munge
-AuthInfo=socket=$R/munge/sock,cred_expire=${SLURM_CI_CRED:-3}
+AuthInfo=socket=$R/munge/sock,cred_expire=5
 CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
 StateSaveLocation=$R/state
 SlurmdSpoolDir=$R/spool/%n
@@ -53,6 +53,7 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 GresTypes=gpu
 MaxArraySize=${SLURM_CI_ARRAY:-1001}
+${SLURM_CI_PROLOG:+Prolog=$SLURM_CI_PROLOG}
 ReturnToService=2
 SlurmctldTimeout=10
 SlurmdTimeout=${SLURM_CI_NODE_TIMEOUT:-10}

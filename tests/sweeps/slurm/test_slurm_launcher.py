@@ -1,0 +1,277 @@
+"""The launcher against a real Slurm: submission, states, signals, lost answers."""
+
+import collections
+import dataclasses
+import os
+import pathlib
+import shutil
+import signal
+import uuid
+
+import pytest
+
+from sweeps.launchers import slurm
+from sweeps.launchers.protocol import Batch, EngineError, State
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
+
+
+@dataclasses.dataclass(frozen=True)
+class StandInBatch(Batch):
+    """A batch of stand-in jobs."""
+
+    stand_ins: object = None
+
+    def command(self, index, python=""):
+        return self.stand_ins.command(index)
+
+
+@pytest.fixture
+def make(cluster, stand_ins):
+    """Returns a function that makes a launcher and a batch of stand-ins."""
+
+    def make(size, avoid=(), **keys):
+        settings = {"slurm": {**slurm.DEFAULTS, "cpus": 1, **keys}}
+        name = f"s-{uuid.uuid4().hex[:8]}"
+        file = stand_ins.folder / f"{name}.json"
+        environment = {"PYTHONPATH": str(REPOSITORY), "MARK": "two words"}
+        batch = StandInBatch(name, file, size, environment, avoid, stand_ins)
+        return slurm.launcher(settings, stand_ins.folder), batch
+
+    return make
+
+
+@pytest.fixture
+def wait_for_states(wait_for):
+    """Returns a function that waits until so many jobs are in each state."""
+
+    def wait(engine, handles, **counts):
+        expected = {State(name): count for name, count in counts.items()}
+        wait_for(lambda: collections.Counter(engine.status(handles).values()) == expected, counts)
+
+    return wait
+
+
+def test_a_batch_above_the_array_limit(make, stand_ins, monkeypatch, wait_for_states):
+    """12 jobs of 1 CPU on 8 CPUs, as arrays of 10 and 2, whatever the user's variables say."""
+    for name, value in (
+        ("SQUEUE_STATES", "FAILED"),
+        ("SQUEUE_FORMAT", "%N"),
+        ("SBATCH_TIMELIMIT", "1"),
+        ("SBATCH_ARRAY_INX", "0-3"),
+        ("SLURM_JOB_ID", "1"),
+        ("SLURM_CPUS_PER_TASK", "64"),
+    ):
+        monkeypatch.setenv(name, value)
+    engine, batch = make(12)
+    assert engine.find(batch) is None
+    handles = engine.submit(batch)
+    assert len(set(handles)) == 12
+    assert len({handle.split("_")[0] for handle in handles}) == 2
+    started = stand_ins.wait("start", 8)
+    assert {event["MARK"] for event in started} == {"two words"}
+    wait_for_states(engine, handles, running=8, queued=4)
+    assert engine.find(batch) == handles
+    assert engine.submit(batch) == handles
+    stand_ins.finish()
+    wait_for_states(engine, handles, gone=12)
+    assert sorted(event["index"] for event in stand_ins.events("end")) == list(range(12))
+    for index in range(12):
+        assert batch.log(index).read_text() == f"index {index}\n"
+    assert engine.find(batch) == handles
+
+
+def test_throttle(make, stand_ins, wait_for_states):
+    engine, batch = make(5, at_once=2)
+    handles = engine.submit(batch)
+    stand_ins.wait("start", 2)
+    wait_for_states(engine, handles, running=2, queued=3)
+    stand_ins.finish()
+    wait_for_states(engine, handles, gone=5)
+    moments = [(event["at"], +1) for event in stand_ins.events("start")]
+    moments += [(event["at"], -1) for event in stand_ins.events("end")]
+    running = [sum(change for _, change in sorted(moments)[:n]) for n in range(len(moments) + 1)]
+    assert max(running) == 2
+
+
+def test_each_job_has_a_gpu_of_its_own(make, stand_ins, wait_for_states):
+    engine, batch = make(5, gpus=1)
+    handles = engine.submit(batch)
+    started = stand_ins.wait("start", 4)
+    wait_for_states(engine, handles, running=4, queued=1)
+    places = {(event["SLURMD_NODENAME"], event["CUDA_VISIBLE_DEVICES"]) for event in started}
+    assert places == {("n1", "0"), ("n1", "1"), ("n2", "0"), ("n2", "1")}
+
+
+def test_hosts_to_avoid_are_excluded_and_strangers_passed_over(make, stand_ins):
+    engine, batch = make(3, avoid=("n1.example.org", "laptop"))
+    engine.submit(batch)
+    started = stand_ins.wait("start", 3)
+    assert {event["SLURMD_NODENAME"] for event in started} == {"n2"}
+
+
+def test_a_trial_on_two_nodes_is_told_and_requeued_as_one(
+    make, stand_ins, cluster, wait_for_states
+):
+    engine, batch = make(1, nodes=2)
+    [handle] = engine.submit(batch)
+    started = stand_ins.wait("start", 2)
+    assert {event["SLURMD_NODENAME"] for event in started} == {"n1", "n2"}
+    assert {event["SLURM_PROCID"] for event in started} == {"0", "1"}
+    assert {event["SLURM_NTASKS"] for event in started} == {"2"}
+    cluster.run("scancel", "--signal=USR1", handle)
+    told = stand_ins.wait("told", 2)
+    assert {event["signal"] for event in told} == {signal.SIGUSR1}
+    assert [event["requeued"] for event in stand_ins.wait("asked", 2)] == [True, True]
+    stand_ins.wait("start", 4)
+    stand_ins.finish()
+    wait_for_states(engine, [handle], gone=1)
+    assert len(stand_ins.events("start")) == 4
+
+
+def test_cancel_tells_running_jobs_and_removes_queued_ones(make, stand_ins, wait_for_states):
+    engine, batch = make(10)
+    handles = engine.submit(batch)
+    stand_ins.wait("start", 8)
+    wait_for_states(engine, handles, running=8, queued=2)
+    (stand_ins.folder / "saving").touch()
+    stand_ins.cancel()
+    engine.cancel(handles)
+    told = stand_ins.wait("told", 8)
+    assert {event["signal"] for event in told} == {signal.SIGTERM}
+    # Slurm's own cancel would kill 10 s (KillWait) later; a job may take its time to save.
+    assert set(engine.status(handles).values()) == {State.RUNNING, State.GONE}
+    (stand_ins.folder / "saving").unlink()
+    wait_for_states(engine, handles, gone=10)
+    assert len(stand_ins.events("start")) == 8
+
+
+def test_a_job_cancelled_by_hand_is_not_requeued(make, stand_ins, cluster, wait_for_states):
+    engine, batch = make(2)
+    handles = engine.submit(batch)
+    stand_ins.wait("start", 2)
+    cluster.run("scancel", handles[0])
+    assert not stand_ins.wait("asked", 1)[0]["requeued"]
+    wait_for_states(engine, handles, gone=1, running=1)
+    engine.cancel(handles)
+    engine.cancel(handles)
+
+
+@pytest.mark.parametrize("partition", ["main", "grace"])
+def test_preempted_jobs_run_again_once(make, stand_ins, cluster, partition, wait_for_states):
+    """Without grace Slurm requeues by itself; within it only a job that asks is run again."""
+    engine, batch = make(2, partition=partition)
+    handles = engine.submit(batch)
+    stand_ins.wait("start", 2)
+    urgent = cluster.urgent()
+    assert {event["signal"] for event in stand_ins.wait("told", 2)} == {signal.SIGTERM}
+    assert {event["requeued"] for event in stand_ins.wait("asked", 2)} == {True}
+    stand_ins.wait("start", 4)
+    assert not cluster.run("squeue", "-h", "-j", urgent)
+    assert set(engine.status(handles).values()) == {State.RUNNING}
+    stand_ins.finish()
+    wait_for_states(engine, handles, gone=2)
+    assert len(stand_ins.events("start")) == 4
+    assert len(stand_ins.events("end")) == 2
+
+
+def test_time_limit(make, stand_ins, wait_for_states):
+    """Slurm's least limit is a minute, and its warning may come 30 s early."""
+    engine, batch = make(1, time="00:01:00", save_seconds=50)
+    handles = engine.submit(batch)
+    assert stand_ins.wait("told", 1)[0]["signal"] == signal.SIGUSR1
+    assert stand_ins.wait("asked", 1)[0]["requeued"]
+    stand_ins.wait("start", 2)
+    stand_ins.finish()
+    wait_for_states(engine, handles, gone=1)
+    assert len(stand_ins.events("end")) == 1
+
+
+@pytest.fixture
+def hanging(cluster, tmp_path, monkeypatch):
+    """Returns a function: from then on, sbatch finds a controller that has just stopped."""
+    wrapper, controller = tmp_path / "bin" / "sbatch", cluster.pid("slurmctld")
+
+    def hang():
+        wrapper.parent.mkdir()
+        wrapper.write_text(f'#!/bin/sh\nkill -STOP {controller}\nexec {real} "$@"\n')
+        wrapper.chmod(0o755)
+
+    real = shutil.which("sbatch")
+    monkeypatch.setenv("PATH", str(wrapper.parent), prepend=os.pathsep)
+    yield hang
+    os.kill(controller, signal.SIGCONT)
+
+
+def test_a_lost_answer_submits_nothing_twice(make, stand_ins, cluster, hanging, wait_for_states):
+    """What sbatch calls failed is in the controller's queue, and runs when that goes on."""
+    engine, running = make(1)
+    [known] = engine.submit(running)
+    stand_ins.wait("start", 1)
+    _, batch = make(2)
+    hanging()
+    handles = engine.submit(batch)
+    assert handles == [f"{batch.name}_0", f"{batch.name}_1"]
+    assert set(engine.status([known, *handles]).values()) == {State.UNKNOWN}
+    with pytest.raises(EngineError, match="timed out"):
+        engine.find(batch)
+    with pytest.raises(EngineError, match="timed out"):
+        engine.submit(batch)
+    os.kill(cluster.pid("slurmctld"), signal.SIGCONT)
+    stand_ins.wait("start", 3)
+    wait_for_states(engine, [known, *handles], running=3)
+    assert engine.find(batch) not in (None, handles)
+    stand_ins.cancel()
+    engine.cancel([known, *handles])
+    wait_for_states(engine, [known, *handles], gone=3)
+    assert len(stand_ins.events("start")) == len(stand_ins.events("told")) == 3
+
+
+def test_a_controller_that_is_down_takes_nothing_and_forgets_nothing(
+    make, stand_ins, cluster, wait_for_states, wait_for
+):
+    engine, batch = make(1)
+    handles = engine.submit(batch)
+    started = stand_ins.wait("start", 1)[0]["at"]
+    # Slurm writes its state down every 5 s; a job that began after that would be gone.
+    saved = cluster.root / "state" / "job_state"
+    wait_for(lambda: saved.exists() and saved.stat().st_mtime > started + 1, "saved state")
+    os.kill(cluster.pid("slurmctld"), signal.SIGKILL)
+    try:
+        assert engine.status(handles) == {handles[0]: State.UNKNOWN}
+        with pytest.raises(EngineError, match="Unable to contact slurm controller"):
+            engine.submit(make(1)[1])
+    finally:
+        cluster.run("slurmctld", "-f", os.environ["SLURM_CONF"])
+    wait_for_states(engine, handles, running=1)
+
+
+def test_a_job_held_because_its_node_failed_is_released(
+    make, stand_ins, cluster, wait_for_states, wait_for
+):
+    """Slurm drains the node and holds the job, for a person to release on Monday."""
+    cluster.prolog_fails.touch()
+    engine, batch = make(1)
+    handles = engine.submit(batch)
+    held = "launch failed requeued held"
+    wait_for(lambda: cluster.run("squeue", "-h", "-o", "%r") == held, held)
+    cluster.prolog_fails.unlink()
+    wait_for_states(engine, handles, running=1)
+    assert stand_ins.wait("start", 1)
+
+
+def test_refusals_name_what_slurm_says(make):
+    engine, batch = make(1, partition="nowhere")
+    with pytest.raises(EngineError, match="invalid partition specified: nowhere"):
+        engine.submit(batch)
+    assert engine.find(batch) is None
+    assert engine.status(["987654_0", f"{batch.name}_0"]) == {
+        "987654_0": State.GONE,
+        f"{batch.name}_0": State.GONE,
+    }
+
+
+def test_requeue_is_for_jobs(monkeypatch):
+    monkeypatch.delenv("SLURM_ARRAY_JOB_ID", raising=False)
+    with pytest.raises(EngineError, match="SLURM_ARRAY_JOB_ID"):
+        slurm.requeue()
