@@ -16,7 +16,7 @@ from typing import Any
 from sweeps import code_snapshot, door, jobs, layout, status, study, trial
 from sweeps.crew import Crew, Interrupted
 from sweeps.launchers import table as launchers
-from sweeps.launchers.protocol import AGAIN, FINISHED, WRONG_NODE
+from sweeps.launchers.protocol import AGAIN, FINISHED, WRONG_NODE, EngineError
 from sweeps.progress import Progress
 
 
@@ -79,11 +79,18 @@ class Job:
     def _interrupted(self, progress: Progress) -> int:
         if jobs.is_cancelled(self.root):
             progress.say("the study was cancelled")
-        elif launchers.module(self.submission.launcher).requeue():
+        elif self._requeued():
             progress.say("saved; the engine runs this job again")
         else:
             progress.say("saved; the driver submits what is left again")
         return AGAIN
+
+    def _requeued(self) -> bool:
+        try:
+            return bool(launchers.module(self.submission.launcher).requeue())
+        except EngineError as error:  # e.g. a job that a person runs by hand
+            print(error, flush=True)
+            return False
 
 
 def main(arguments: list[str] | None = None) -> int:
