@@ -6,8 +6,8 @@ its manifest and no others, restarted as the manifest's own policy says. It show
 exit codes, signals and states fit together; it is no proof about a real cluster. There is no
 container: the test makes mount_path a link to the volume.
 
-For tests: `evict NAME` (a pod is told to stop: DisruptionTarget), `preempt NAME` (a machine
-vanishes: SIGKILL), `admit` (what Kueue does); the file `down` makes the engine unreachable.
+For tests: NAME.evicted makes a pod's end a disruption, NAME.pid is its process, `kubectl admit`
+does what Kueue does, and the file `down` makes the engine unreachable.
 """
 
 import json
@@ -87,9 +87,7 @@ def kubectl(arguments):
     rest = [part for part in rest if not part.startswith("--request-timeout")]
     at = rest.index("--namespace")
     namespace, rest = rest[at + 1], rest[:at] + rest[at + 2 :]
-    return {"create": create, "get": get, "delete": delete, "evict": evict, "admit": admit}[verb](
-        rest, namespace
-    )
+    return {"create": create, "get": get, "delete": delete, "admit": admit}[verb](rest, namespace)
 
 
 def create(rest, namespace):
@@ -153,11 +151,6 @@ def delete(rest, namespace):
     return 0
 
 
-def evict(rest, namespace):
-    write(rest[0], "evicted", True)
-    return send(rest[0], signal.SIGTERM)
-
-
 def control_jobset(name):
     """What the controllers of JobSet and Job do with one pod: start, judge its end, start again."""
     jobset = read(name, "object")
@@ -206,8 +199,6 @@ def verdict(job, container, code, disrupted):
 def sky(arguments):
     if (ROOT / "down").exists():
         return fail("requests.exceptions.ConnectionError: Could not connect to SkyPilot API server")
-    if arguments[0] == "preempt":
-        return send(arguments[1], signal.SIGKILL, everything=True)
     return {"launch": launch, "queue": queue, "cancel": cancel}[arguments[1]](arguments[2:])
 
 
