@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-INSTALL = "pip install 'attnperf[kubernetes]'"
+INSTALL = "pip install -e '.[kubernetes]'"
 
 Schema = dict[str, Any]
 

@@ -66,6 +66,9 @@ CASES = {
 _FREE = ("labels", "annotations", "nodeSelector", "requests", "limits", "volumeAttributes")
 
 
+_READY = [{"name": "w", "active": 1, "ready": 1}]
+
+
 def _settings(experiment_dir="/mnt/laptop/experiments", name="Quick study", **own):
     keys = {**kubernetes.DEFAULTS, "image": "registry.example/attnperf:1", **own}
     return {"name": name, "experiment_dir": str(experiment_dir), "kubernetes": keys}
@@ -190,7 +193,7 @@ def test_real_kubectl_decodes_every_key_of_the_job(case, tmp_path):
 
 def test_without_jsonschema_the_command_to_run_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "jsonschema", None)
-    with pytest.raises(ValueError, match=re.escape("pip install 'attnperf[kubernetes]'")):
+    with pytest.raises(ValueError, match=re.escape("pip install -e '.[kubernetes]'")):
         kubernetes.check(_settings(volume_claim="studies"))
 
 
@@ -308,10 +311,18 @@ def test_platform_and_devices_of_a_trial(keys, platform, devices):
     ("jobset", "state"),
     [
         ({}, State.QUEUED),
-        ({"spec": {"suspend": True}}, State.QUEUED),
-        ({"status": {"conditions": [{"type": "Suspended", "status": "True"}]}}, State.QUEUED),
+        ({"spec": {"suspend": True}, "status": {"replicatedJobsStatus": _READY}}, State.QUEUED),
+        (
+            {
+                "status": {
+                    "conditions": [{"type": "Suspended", "status": "True"}],
+                    "replicatedJobsStatus": _READY,
+                }
+            },
+            State.QUEUED,
+        ),
         ({"status": {"replicatedJobsStatus": [{"active": 1, "ready": 0}]}}, State.QUEUED),
-        ({"status": {"replicatedJobsStatus": [{"active": 1, "ready": 1}]}}, State.RUNNING),
+        ({"status": {"replicatedJobsStatus": _READY}}, State.RUNNING),
         ({"status": {"terminalState": "Completed"}}, State.GONE),
         ({"status": {"conditions": [{"type": "Completed", "status": "True"}]}}, State.GONE),
         ({"status": {"conditions": [{"type": "Failed", "status": "True"}]}}, State.GONE),

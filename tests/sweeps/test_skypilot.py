@@ -36,7 +36,7 @@ CASES = {
         "memory": "32+",
         "bucket": "gs://my-studies",
         "mount_path": "/studies",
-        "setup": "pip install 'attnperf[gpu]'",
+        "setup": "nvidia-smi",
         "environment": "ATTNPERF_DATA=/studies/data",
     },
     "sky_volume": {"infra": "k8s", "spot": False, "volume": "studies", "image": "docker:a/b:1"},
