@@ -1,7 +1,8 @@
 """Checkpoints of a trial, by orbax: written aside, renamed when whole, the last two kept.
 
 A process killed while it writes leaves the previous checkpoint as it was; what it left behind is
-removed at the next start.
+removed at the next start. Of several processes each writes the parts that it holds, all call the
+same methods, and another number of processes can restore what they wrote.
 """
 
 import logging
@@ -21,7 +22,11 @@ class Checkpoints:
 
     def __init__(self, directory: pathlib.Path, trial: Trial, *, keep: int = 2) -> None:
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep, create=True, cleanup_tmp_directories=True
+            max_to_keep=keep,
+            create=True,
+            cleanup_tmp_directories=True,
+            # Network file systems show hosts different lists: all take the first process's.
+            single_host_load_and_broadcast=jax.process_count() > 1,
         )
         self._directory = directory.absolute()
         self._trial = trial

@@ -1,5 +1,6 @@
 """Training one trial: the loop, its evaluations and checkpoints, and how it is stopped."""
 
+import contextlib
 import dataclasses
 import pathlib
 import time
@@ -8,7 +9,7 @@ from typing import Any
 
 import jax
 
-from sweeps import checkpoints, layout, lease, measurements, status, train_step
+from sweeps import checkpoints, gang, layout, lease, measurements, status, train_step
 from sweeps.trial import Trial
 
 
@@ -38,7 +39,8 @@ class Training:
     """One attempt at a trial, from its last checkpoint to the end of its budget.
 
     `report(event, **fields)` tells the driver what happens; `stop_requested()` is asked after
-    every update. Compilation is not in the training time: it is paid once for many trials.
+    every update. Compilation is not in the training time: it is paid once for many trials. Where
+    several processes train, `together` is their gang, and its leader alone writes files.
     """
 
     def __init__(
@@ -49,10 +51,12 @@ class Training:
         data_dir: str,
         report: Callable[..., None],
         stop_requested: Callable[[], bool],
+        together: gang.Alone | gang.Gang | None = None,
     ) -> None:
         self.trial, self.attempt, self.data_dir = trial, attempt, data_dir
         self.step_function, self.workload = step_function, step_function.workload
         self.report, self.stop_requested = report, stop_requested
+        self.together = together or gang.Alone()
         self.directory = attempt.trial_directory
         self.clock = Clock()
         self._pending: list[tuple[int, train_step.Measured]] = []
@@ -62,16 +66,28 @@ class Training:
         """Trains and returns 'done' or 'diverged'.
 
         Raises Preempted after saving when told to stop, lease.LostError where another worker has
-        taken over, ValueError for a checkpoint of another model.
+        taken over, ValueError for a checkpoint of another model; in a gang gang.LedError for what
+        the leader raised, gang.PeerError where another process is lost.
         """
-        store = checkpoints.Checkpoints(self.directory / layout.CHECKPOINTS, self.trial)
+        with contextlib.ExitStack() as opened:
+            try:
+                store = checkpoints.Checkpoints(self.directory / layout.CHECKPOINTS, self.trial)
+                opened.callback(self._close, store)
+                self.together.lead(lambda: self._open(opened))
+                return self._train(self._first_or_restored(store), store)
+            except Preempted:
+                raise
+            except Exception as problem:
+                self.together.failed(problem)
+                raise
+
+    def _open(self, opened: contextlib.ExitStack) -> None:
         self._writer = measurements.Writer(self.attempt.directory)
-        try:
-            state = self._first_or_restored(store)
-            return self._train(state, store)
-        finally:
+        opened.callback(self._writer.close)
+
+    def _close(self, store: checkpoints.Checkpoints) -> None:
+        if not self.together.broken:  # otherwise nobody is there to finish it with
             store.close()
-            self._writer.close()
 
     def _first_or_restored(self, store: checkpoints.Checkpoints) -> train_step.State:
         state = self.step_function.first_state(self.trial.seed)
@@ -79,9 +95,12 @@ class Training:
         if found is not None:
             start, state, progress = found
             self.clock = Clock(**progress["clock"])
+        self.together.lead(lambda: self._begin(start))
+        return state
+
+    def _begin(self, start: int) -> None:
         layout.write_json(self.attempt.directory / measurements.RESUMED, {"global_step": start})
         self._say("running", start)
-        return state
 
     def _say(self, state: str, step: int, reason: str | None = None, **fields: Any) -> None:
         self.attempt.check()
@@ -120,14 +139,17 @@ class Training:
                     return self._diverged(int(state.nonfinite_at))
             if done % trial.checkpoint_every == 0 or done == trial.steps:
                 mark = self._save(done, state, store, mark)
-            if done < trial.steps and self.stop_requested():
+            if done < trial.steps and self.together.stops(self.stop_requested(), done):
                 self._save(done, state, store, mark)
                 store.wait()
-                self._say("pending", done, f"preempted at step {done}")
+                self._conclude("pending", done, f"preempted at step {done}")
                 raise Preempted
         store.wait()
-        self._say("done", trial.steps)
+        self._conclude("done", trial.steps)
         return "done"
+
+    def _conclude(self, state: str, step: int, reason: str | None = None) -> None:
+        self.together.lead(lambda: self._say(state, step, reason))
 
     def _queue(self, start: int) -> Iterator[Any]:
         return self.workload._build_input_queue(
@@ -159,7 +181,8 @@ class Training:
         ended = time.perf_counter()
         self.clock.accumulated_eval_time += ended - started
         row = {"kind": "eval", "global_step": step, **metrics, **self.clock.columns()}
-        self._log(row)
+        self.together.lead(lambda: self._log(row))
+        self._pending.clear()
         now = time.perf_counter()
         self.clock.accumulated_logging_time += now - ended
         return now
@@ -193,17 +216,21 @@ class Training:
             return mark
         self._saved = step
         started = self._train_time(state, mark)
-        self.attempt.check()
         # Rows first: a checkpoint promises that everything before it is on disk.
-        self._writer.append(self._flushed())
-        self._writer.sync()
+        self.together.lead(self._put_down)
+        self._pending.clear()
         store.save(step, state, {"clock": dataclasses.asdict(self.clock)})  # type: ignore[dict-item]
         now = time.perf_counter()
         self.clock.accumulated_logging_time += now - started
         return now
 
+    def _put_down(self) -> None:
+        self.attempt.check()
+        self._writer.append(self._flushed())
+        self._writer.sync()
+
     def _diverged(self, step: int) -> str:
-        self._say("diverged", step, f"the loss of update {step} was not finite")
+        self._conclude("diverged", step, f"the loss of update {step} was not finite")
         return "diverged"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from workloads.options import MESH_AXES
@@ -20,9 +21,10 @@ BATCH_AXES = MESH_AXES[:2]
 def mesh(sizes: tuple[int, int, int] = (0, 1, 1)) -> Mesh:
     """Returns the mesh over all devices with axes (data, fsdp, tensor); data 0 takes the rest.
 
-    Raises ValueError where the sizes do not multiply to the number of devices.
+    The devices of a process stand side by side, so that its rows of a batch are one piece. Raises
+    ValueError where the sizes do not multiply to the number of devices.
     """
-    devices = np.asarray(jax.devices())
+    devices = np.asarray(sorted(jax.devices(), key=lambda device: device.process_index))
     data, fsdp, tensor = sizes
     data = data or devices.size // (fsdp * tensor)
     if data * fsdp * tensor != devices.size:
@@ -54,21 +56,56 @@ class Layout:
 
     def rounded_up(self, batch_size: int) -> int:
         """Returns the next multiple of the devices that share a batch."""
-        parts = self.mesh.shape[BATCH_AXES[0]] * self.mesh.shape[BATCH_AXES[1]]
-        return -(-batch_size // parts) * parts
+        return -(-batch_size // self._parts) * self._parts
+
+    @property
+    def _parts(self) -> int:
+        return self.mesh.shape[BATCH_AXES[0]] * self.mesh.shape[BATCH_AXES[1]]
+
+    def rows(self, batch_size: int) -> slice:
+        """Returns which rows of a batch this process's devices hold: all where it is alone.
+
+        Raises ValueError where the batch size is not a multiple of the devices that share it.
+        """
+        if jax.process_count() == 1:
+            return slice(0, batch_size)
+        self._check(batch_size)
+        held = self.batch().addressable_devices_indices_map((batch_size,)).values()
+        spans = {index[0].indices(batch_size)[:2] for index in held if index is not None}
+        return slice(min(start for start, _ in spans), max(stop for _, stop in spans))
 
     def shard(self, batch: Any) -> Any:
         """Returns a batch (any tree of arrays with a common first axis) split over the devices.
 
-        Raises ValueError where the batch size is not a multiple of the devices that share it.
+        Of several processes each gives its `rows`. Raises ValueError where the batch size is not a
+        multiple of the devices that share it.
         """
         size = len(jax.tree.leaves(batch)[0])
-        parts = self.mesh.shape[BATCH_AXES[0]] * self.mesh.shape[BATCH_AXES[1]]
-        if size % parts:
+        if jax.process_count() == 1:
+            self._check(size)
+            return jax.device_put(batch, self.batch())
+        own = self.rows(self._parts)
+        size = size * self._parts // (own.stop - own.start)
+        self._check(size)
+        return jax.tree.map(
+            lambda leaf: jax.make_array_from_process_local_data(
+                self.batch(), leaf, (size, *leaf.shape[1:])
+            ),
+            batch,
+        )
+
+    def _check(self, batch_size: int) -> None:
+        if batch_size % self._parts:
             raise ValueError(
-                f"batch size {size} is not a multiple of the {parts} devices; choose one that is"
+                f"batch size {batch_size} is not a multiple of the {self._parts} devices; choose "
+                "one that is"
             )
-        return jax.device_put(batch, self.batch())
+
+    def on_host(self, tree: Any) -> Any:
+        """Returns whole NumPy arrays of a tree of arrays, on every process."""
+        if jax.process_count() == 1:
+            return jax.device_get(tree)
+        return multihost_utils.process_allgather(tree, tiled=True)
 
 
 def seed_and_key(data_rng: Any) -> tuple[int, Array]:

@@ -44,6 +44,7 @@ def train_batches(
     batch_size: int,
     transform: Transform,
     start_step: int = 0,
+    rows: slice | None = None,
     num_workers: int = 0,
     num_threads: int | None = None,
 ) -> BatchStream:
@@ -56,12 +57,14 @@ def train_batches(
     randomness from the generator, which belongs to (seed, position in the stream) and must not be
     kept. It must be picklable if `num_workers` > 0.
 
+    `rows` (None: all): those of each batch that are made, where several processes share one.
+
     `num_threads` (None: the CPUs this process may use, at most 16; in worker processes 1) batches
     are made at a time, so as many lie in memory; 0 makes each when it is asked for. Close the
     stream, or use it in a `with` statement, to end its threads and worker processes.
     Raises ValueError for a source or an argument that cannot be used.
     """
-    batches = TrainBatches(source, seed=seed, batch_size=batch_size, transform=transform)
+    batches = TrainBatches(source, seed=seed, batch_size=batch_size, transform=transform, rows=rows)
     if start_step < 0:
         raise ValueError(f"start_step is {start_step}; it must be 0 or more")
     return BatchStream(batches, start_step, num_workers, num_threads)
@@ -73,34 +76,45 @@ def eval_batches(
     batch_size: int,
     transform: Transform,
     num_examples: int | None = None,
+    rows: slice | None = None,
     num_workers: int = 0,
     num_threads: int | None = None,
 ) -> BatchStream:
     """The first `num_examples` examples (None: all) once, in order, in batches of one shape.
 
     Batches are as `train_batches` gives them, plus `"weights"` float32 `[B]`: 1 for an example,
-    0 for the zeros that fill up the last batch.
+    0 for the zeros that fill up the last batch. `rows` as at `train_batches`.
     """
-    batches = EvalBatches(source, batch_size, transform, num_examples)
+    batches = EvalBatches(source, batch_size, transform, num_examples, rows)
     return BatchStream(batches, 0, num_workers, num_threads)
 
 
 class TrainBatches:
     """`batches[step]`: the training batch of a step, computed from (seed, step) alone."""
 
-    def __init__(self, source: Source, *, seed: int, batch_size: int, transform: Transform) -> None:
+    def __init__(
+        self,
+        source: Source,
+        *,
+        seed: int,
+        batch_size: int,
+        transform: Transform,
+        rows: slice | None = None,
+    ) -> None:
         _check_positive(batch_size=batch_size, examples=len(source))
         if seed < 0:
             raise ValueError(f"seed is {seed}; it must be 0 or more")
         self._source, self._transform = source, transform
         self._seed, self._batch_size = seed, batch_size
+        self._rows = rows or slice(0, batch_size)
         self._key = _key(seed, _AUGMENT)
 
     def __len__(self) -> int:
         return _ENDLESS
 
     def __getitem__(self, step: int) -> dict[str, np.ndarray]:
-        positions = range(step * self._batch_size, (step + 1) * self._batch_size)
+        first = step * self._batch_size
+        positions = range(first + self._rows.start, first + self._rows.stop)
         indices = [self._index(position) for position in positions]
         return _batch(self._source, indices, self._transform, self._key, positions.start)
 
@@ -120,6 +134,7 @@ class EvalBatches:
         batch_size: int,
         transform: Transform,
         num_examples: int | None = None,
+        rows: slice | None = None,
     ) -> None:
         self._num_examples = len(source) if num_examples is None else num_examples
         _check_positive(batch_size=batch_size, num_examples=self._num_examples)
@@ -128,18 +143,23 @@ class EvalBatches:
                 f"num_examples is {self._num_examples}, but {source} has {len(source)} examples"
             )
         self._source, self._transform, self._batch_size = source, transform, batch_size
+        self._rows = rows or slice(0, batch_size)
         self._key = _key(0, _EVAL)
 
     def __len__(self) -> int:
         return -(-self._num_examples // self._batch_size)
 
     def __getitem__(self, number: int) -> dict[str, np.ndarray]:
-        start = number * self._batch_size
-        stop = min(start + self._batch_size, self._num_examples)
-        indices = range(start, stop)
-        batch = _batch(self._source, indices, self._transform, self._key, start)
-        batch["weights"] = np.ones(stop - start, np.float32)
-        return {name: _padded(array, self._batch_size) for name, array in batch.items()}
+        first = number * self._batch_size
+        start = first + self._rows.start
+        count = max(0, min(first + self._rows.stop, self._num_examples) - start)
+        # Without an example of its own, a process takes its zeros' shapes from the batch's first.
+        indices = range(start, start + count) if count else range(first, first + 1)
+        batch = _batch(self._source, indices, self._transform, self._key, indices.start)
+        batch = {name: array[:count] for name, array in batch.items()}
+        batch["weights"] = np.ones(count, np.float32)
+        size = self._rows.stop - self._rows.start
+        return {name: _padded(array, size) for name, array in batch.items()}
 
 
 def _batch(

@@ -181,6 +181,7 @@ class ImageWorkload(TableWorkload):
             batch_size=batch_size,
             transform=self._data.train_transform,
             start_step=start_step,
+            rows=self.layout.rows(batch_size),
             num_workers=self.loader_workers,
         )
         with stream:
@@ -194,6 +195,7 @@ class ImageWorkload(TableWorkload):
             self._source(split, data_dir),
             batch_size=batch_size,
             transform=self._data.eval_transform,
+            rows=self.layout.rows(batch_size),
         )
         with stream:
             for batch in stream:

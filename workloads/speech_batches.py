@@ -58,6 +58,7 @@ class SpeechBatches:
             batch_size=batch_size,
             transform=_whole,
             start_step=start_step,
+            rows=self._layout.rows(batch_size),
             num_workers=num_workers,
         )
         with stream:
@@ -73,7 +74,10 @@ class SpeechBatches:
         source = self.source(split, data_dir)
         small = len(source) * self._data.max_audio * 2 <= _CACHE_BYTES
         kept: list[spec.Batch] = []
-        with example_queue.eval_batches(source, batch_size=batch_size, transform=_whole) as stream:
+        rows = self._layout.rows(batch_size)
+        with example_queue.eval_batches(
+            source, batch_size=batch_size, transform=_whole, rows=rows
+        ) as stream:
             for batch in map(self._layout.shard, stream):
                 if small:
                     kept.append(batch)
@@ -116,14 +120,14 @@ class SpeechBatches:
         data, generator = self._data, np.random.default_rng(0)
         audio = generator.normal(0.0, 1000.0, (batch_size, data.max_audio))
         targets = generator.integers(1, data.vocab_size, (batch_size, data.max_targets))
-        batch: spec.Batch = self._layout.shard(
-            {
-                "audio": audio.astype(np.int16),
-                "audio_length": np.full(batch_size, data.max_audio, np.int32),
-                "targets": targets.astype(np.int32),
-                "targets_length": np.full(batch_size, data.max_targets, np.int32),
-            }
-        )
+        whole: dict[str, np.ndarray] = {
+            "audio": audio.astype(np.int16),
+            "audio_length": np.full(batch_size, data.max_audio, np.int32),
+            "targets": targets.astype(np.int32),
+            "targets_length": np.full(batch_size, data.max_targets, np.int32),
+        }
+        rows = self._layout.rows(batch_size)
+        batch: spec.Batch = self._layout.shard({name: leaf[rows] for name, leaf in whole.items()})
         return batch
 
     def _repair(self, data_dir: str) -> str:

@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from workloads import (
     conformer,
@@ -184,13 +183,15 @@ class SpeechWorkload(TableWorkload):
         references: list[str] = []
         hypotheses: list[str] = []
         for batch in self._batches.evaluation(split, data_dir, global_batch_size):
-            result = jax.device_get(self._eval_step(params, model_state, batch))
+            result = self.layout.on_host(self._eval_step(params, model_state, batch))
             summed, targets = summed + float(result["loss"]), targets + float(result["targets"])
-            there = np.asarray(batch["weights"]) > 0
+            names = ("targets", "targets_length", "weights")
+            spoken = self.layout.on_host({name: batch[name] for name in names})
+            there = spoken["weights"] > 0
             decoded = (result["symbols"], result["lengths"])
             hypotheses += self._batches.texts(data_dir, *decoded, there)
-            spoken = (batch["targets"], batch["targets_length"])
-            references += self._batches.texts(data_dir, *spoken, there)
+            said = (spoken["targets"], spoken["targets_length"])
+            references += self._batches.texts(data_dir, *said, there)
         loss = summed / max(targets, 1.0)
         wer = word_errors.rate(references, hypotheses)
         return {"wer": wer, "ctc_loss": loss, "loss": loss}

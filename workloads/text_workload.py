@@ -145,6 +145,7 @@ class TextWorkload(TableWorkload):
             batch_size=batch_size,
             transform=text_sources.tokens,
             start_step=start_step,
+            rows=self.layout.rows(batch_size),
             num_workers=self.loader_workers,
         )
         with stream:
@@ -157,6 +158,7 @@ class TextWorkload(TableWorkload):
             batch_size=batch_size,
             transform=text_sources.tokens,
             num_examples=self._number_of(split),
+            rows=self.layout.rows(batch_size),
         )
         with stream:
             for number, batch in enumerate(stream):
@@ -228,9 +230,10 @@ class TextWorkload(TableWorkload):
             self._eval_batches[key] = kept
 
     def _random_tokens(self, batch_size: int) -> np.ndarray:
-        """Returns int32 [B, L] of ordinary tokens, for `example_batch`."""
+        """Returns int32 [B, L] of ordinary tokens, this process's rows, for `example_batch`."""
         generator = np.random.default_rng(0)
         shape = (batch_size, self.size.context)
-        return generator.integers(
+        tokens = generator.integers(
             masking.FIRST_ORDINARY, self.size.vocabulary, shape, dtype=np.int32
         )
+        return tokens[self.layout.rows(batch_size)]
