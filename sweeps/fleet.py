@@ -122,7 +122,8 @@ class Fleet:
         return held | {path for one in self.unsure for task in one.tasks for path in task}
 
     def _submit(self) -> None:
-        free = self.launcher.capacity() - len(self.tasks)
+        doubtful = sum(submission.batch.size for submission in self.unsure)
+        free = self.launcher.capacity() - len(self.tasks) - doubtful
         per_job = self.settings["trials_per_job"]
         wanted = -(-len(self.pending) // per_job)
         # Few large batches: an engine takes an array of a hundred as easily as one job.
@@ -144,8 +145,8 @@ class Fleet:
         try:
             handles = self.launcher.submit(submission.batch)
         except EngineError as error:
-            submission.record([])
-            self.pending.extendleft(t for group in reversed(groups) for t in reversed(group))
+            # It may have taken them all the same (a time-out): it is asked by the batch's name.
+            self.unsure.append(submission)
             if not self._submitted and not self.tasks:
                 raise ValueError(f"{name} does not take the jobs: {error}") from error
             self._say_once(f"{error}; tried again in a minute")
@@ -181,7 +182,8 @@ class Fleet:
         """Reads how far a few running trials are."""
         for path in list(itertools.islice(self._running, _READ_AT_ONCE)):
             trial = self._running.pop(path)
-            found = status.read(self.root / path)
+            # One file operation, not ten: the engine says that it runs.
+            found = status.recorded(self.root / path)
             if found["state"] in ("pending", "running"):
                 self.progress.looked(trial, found)
                 self._running[path] = trial
