@@ -52,6 +52,10 @@ def _manifest(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, A
     return manifest
 
 
+class SilentError(EngineError):
+    """The cluster may have done what it was asked, or not."""
+
+
 class Kubernetes:
     """Jobs as JobSets; a handle is a JobSet's name."""
 
@@ -71,15 +75,22 @@ class Kubernetes:
         files = self._write(batch)
         handles = [manifests.name(batch, index) for index in range(batch.size)]
         arguments = [part for file in files for part in ("--filename", str(file))]
-        done = self._kubectl("create", *arguments)
-        refused = [line for line in done.stderr.splitlines() if "(AlreadyExists)" not in line]
-        if done.returncode and any(line.strip() for line in refused):
-            self._delete(handles)
-            raise EngineError(
-                f"kubectl create failed: {_last(done.stderr)}\nmanifests: {files[0]} ... Try "
-                f"{self._by_hand(batch)}"
-            )
-        return handles
+        try:
+            done = self._kubectl("create", *arguments)
+        except SilentError:  # some may be there: `status` tells which
+            return handles
+        there = [line for line in done.stderr.splitlines() if "(AlreadyExists)" in line]
+        if done.returncode == 0 or there == done.stderr.splitlines():
+            return handles
+        if there or done.stdout.strip():
+            try:
+                self._delete(handles)
+            except EngineError:
+                return handles
+        raise EngineError(
+            f"kubectl create failed: {_last(done.stderr)}\nmanifests: {files[0]} ... Try "
+            f"{self._by_hand(batch)}"
+        )
 
     def _write(self, batch: Batch) -> list[pathlib.Path]:
         files = []
@@ -154,8 +165,10 @@ class Kubernetes:
             return subprocess.run(
                 [program, *arguments, *where], capture_output=True, text=True, timeout=_TIMEOUT_S
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise EngineError(f"kubectl {arguments[0]} did not answer: {error}") from error
+        except subprocess.TimeoutExpired as error:
+            raise SilentError(f"kubectl {arguments[0]} did not answer: {error}") from error
+        except OSError as error:
+            raise EngineError(f"kubectl cannot be run: {error}") from error
 
 
 def state(jobset: dict[str, Any]) -> State:

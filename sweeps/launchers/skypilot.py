@@ -54,6 +54,10 @@ def _checked_task(batch: Batch, index: int, settings: dict[str, Any]) -> dict[st
     return task
 
 
+class SilentError(EngineError):
+    """SkyPilot may have done what it was asked, or not."""
+
+
 class SkyPilot:
     """Jobs as managed jobs; a handle is a job's name, which SkyPilot does not keep unique."""
 
@@ -72,17 +76,34 @@ class SkyPilot:
         files = self._write(batch)
         there = {record["job_name"] for record in self._queue()}
         handles = [sky_task.name(batch, index) for index in range(batch.size)]
+        there &= set(handles)
         for handle, file in zip(handles, files, strict=True):
-            if handle in there:
-                continue
-            done = self._sky("jobs", "launch", "--name", handle, "--yes", "--detach-run", str(file))
-            if done.returncode:
-                self.cancel(handles)
-                raise EngineError(
-                    f"sky jobs launch failed: {_last(done)}. Try: sky jobs launch --name {handle} "
-                    f"{file}"
-                )
+            if handle not in there:
+                try:
+                    self._launch(handle, file)
+                except EngineError as error:
+                    if self._withdrawn(sorted(there), error):
+                        raise
+                    return handles
+                there.add(handle)
         return handles
+
+    def _launch(self, handle: str, file: pathlib.Path) -> None:
+        done = self._sky("jobs", "launch", "--name", handle, "--yes", "--detach-run", str(file))
+        if done.returncode:
+            again = f"sky jobs launch --name {handle} {file}"
+            raise EngineError(f"sky jobs launch failed: {_last(done)}. Try: {again}")
+
+    def _withdrawn(self, launched: list[str], error: EngineError) -> bool:
+        """Returns False where jobs may run none the less: `status` tells which."""
+        if isinstance(error, SilentError):
+            return False
+        try:
+            if launched:
+                self.cancel(launched)
+        except EngineError:
+            return False
+        return True
 
     def _write(self, batch: Batch) -> list[pathlib.Path]:
         files = []
@@ -152,8 +173,10 @@ class SkyPilot:
             return subprocess.run(
                 [program, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise EngineError(f"sky {' '.join(arguments[:2])} did not answer: {error}") from error
+        except subprocess.TimeoutExpired as error:
+            raise SilentError(f"sky {' '.join(arguments[:2])} did not answer: {error}") from error
+        except OSError as error:
+            raise EngineError(f"sky cannot be run: {error}") from error
 
 
 def state(status: str) -> State:

@@ -106,6 +106,7 @@ def create(rest, namespace):
         queued = "kueue.x-k8s.io/queue-name" in jobset["metadata"]["labels"]
         jobset["spec"]["suspend"] = queued
         write(name, "object", jobset)
+        print(f"jobset.jobset.x-k8s.io/{name} created")
         if not queued:
             start(name, "kubectl")
     return code
@@ -206,6 +207,10 @@ def launch(rest):
     flag, name, *flags, file = rest
     assert [flag, *flags] == ["--name", "--yes", "--detach-run"]
     task = yaml.safe_load(pathlib.Path(file).read_text())
+    with (ROOT / "launches").open("a") as log:
+        log.write(f"{name}\n")
+    if (ROOT / "refused").exists() and (ROOT / "refused").read_text() == name:
+        return fail("sky.exceptions.ResourcesUnavailableError: no such machine")
     number = len(list(ROOT.glob("*.object"))) + 1
     write(name, "object", {"job_id": number, "job_name": name, "task": task})
     write(name, "status", "PENDING")

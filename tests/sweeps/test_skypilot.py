@@ -265,20 +265,43 @@ def test_a_batch_is_submitted_once_however_often(make_launcher, cloud, tmp_path)
     handles = launcher.submit(batch)
     assert launcher.submit(batch) == handles == launcher.find(batch)
     _wait(lambda: set(launcher.status(handles).values()) == {State.RUNNING}, "both running")
-    assert len(list(cloud.folder.glob("*.object"))) == 2
+    assert (cloud.folder / "launches").read_text().split() == handles
     launcher.cancel(handles)
     _wait_gone(launcher, handles)
     launcher.cancel(handles)  # what is gone is passed over
 
 
+def test_a_batch_of_which_a_part_is_refused_is_taken_back(make_launcher, cloud):
+    launcher, batch = make_launcher("sleep 300", size=2)
+    (cloud.folder / "refused").write_text("s-quick-00000000-1")
+    with pytest.raises(EngineError, match="no such machine"):
+        launcher.submit(batch)
+    _wait_gone(launcher, ["s-quick-00000000-0"])
+
+
+def test_a_launch_without_an_answer_counts_as_submitted(make_launcher, cloud, monkeypatch):
+    launcher, batch = make_launcher("sleep 300")
+    answer = launcher._sky
+    monkeypatch.setattr(launcher, "_sky", lambda *a: _never() if a[1] == "launch" else answer(*a))
+    handles = launcher.submit(batch)
+    assert launcher.status(handles) == {handles[0]: State.GONE}
+
+
+def _never():
+    raise skypilot.SilentError("no answer")
+
+
 def test_two_jobs_of_one_name_are_gone_when_both_are(make_launcher, monkeypatch):
     launcher, _ = make_launcher()
-    records = [("a", "FAILED"), ("a", "RUNNING"), ("b", "SUCCEEDED"), ("b", "CANCELLED")]
+    records = [
+        *(("a", "FAILED"), ("a", "RUNNING"), ("d", "STARTING"), ("d", "FAILED")),
+        *(("b", "SUCCEEDED"), ("b", "CANCELLED")),
+    ]
     queue = [{"job_id": n, "job_name": k, "status": v} for n, (k, v) in enumerate(records)]
     answer = subprocess.CompletedProcess([], 0, f"[2mhello[0m\n{json.dumps(queue)}\n", "")
     monkeypatch.setattr(launcher, "_sky", lambda *arguments: answer)
-    wanted = {"a": State.RUNNING, "b": State.GONE, "c": State.GONE}
-    assert launcher.status(["a", "b", "c"]) == wanted
+    wanted = {"a": State.RUNNING, "b": State.GONE, "c": State.GONE, "d": State.QUEUED}
+    assert launcher.status(["a", "b", "c", "d"]) == wanted
 
 
 def test_skypilot_out_of_reach_is_unknown_and_never_gone(make_launcher, cloud):

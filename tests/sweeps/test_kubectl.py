@@ -1,0 +1,222 @@
+"""Launcher kubernetes through the real kubectl, against an API server that keeps objects only.
+
+The server is a stand-in: it has discovery, JobSets and Kubernetes' errors, and runs nothing.
+"""
+
+import http.server
+import json
+import re
+import shutil
+import threading
+import urllib.parse
+
+import pytest
+
+from sweeps.launchers import kubernetes
+from sweeps.launchers.protocol import Batch, EngineError, State
+
+pytestmark = pytest.mark.skipif(not shutil.which("kubectl"), reason="needs kubectl")
+
+GROUP, VERSION = "jobset.x-k8s.io", "v1alpha2"
+ROOT = f"/apis/{GROUP}/{VERSION}"
+KIND = {"group": GROUP, "version": VERSION, "kind": "JobSet"}
+_VERSIONS = [{"groupVersion": f"{GROUP}/{VERSION}", "version": VERSION}]
+DISCOVERY = {
+    "/api": {"kind": "APIVersions", "versions": []},
+    "/apis": {
+        "kind": "APIGroupList",
+        "apiVersion": "v1",
+        "groups": [{"name": GROUP, "versions": _VERSIONS, "preferredVersion": _VERSIONS[0]}],
+    },
+    ROOT: {
+        "kind": "APIResourceList",
+        "groupVersion": f"{GROUP}/{VERSION}",
+        "resources": [
+            {
+                "name": "jobsets",
+                "singularName": "jobset",
+                "namespaced": True,
+                "kind": "JobSet",
+                "verbs": ["create", "delete", "get", "list"],
+            }
+        ],
+    },
+    "/openapi/v3": {"paths": {ROOT[1:]: {"serverRelativeURL": f"/openapi/v3{ROOT}"}}},
+    # That the server checks fields itself.
+    f"/openapi/v3{ROOT}": {
+        "openapi": "3.0.0",
+        "info": {"title": "stand-in", "version": "1"},
+        "paths": {
+            f"{ROOT}/namespaces/{{namespace}}/jobsets/{{name}}": {
+                "patch": {
+                    "parameters": [{"name": "fieldValidation", "in": "query"}],
+                    "x-kubernetes-group-version-kind": KIND,
+                    "responses": {},
+                }
+            }
+        },
+    },
+}
+
+
+class ApiServer(http.server.ThreadingHTTPServer):
+    """`objects` by (namespace, name); `deleted` the bodies of deletions.
+
+    It `refuses` to create one name, and `keeps` what it has where told so.
+    """
+
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.objects, self.deleted, self.refuses, self.keeps = {}, {}, None, False
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Answers as an API server does."""
+
+    def log_message(self, *arguments):
+        pass
+
+    def _answer(self, body, code=200):
+        data = json.dumps(body).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _refuse(self, code, reason, name):
+        message = f'jobsets.{GROUP} "{name}" {reason}'
+        status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code}
+        self._answer({**status, "reason": reason, "message": message}, code)
+
+    def _body(self):
+        return json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
+
+    def _place(self):
+        found = re.fullmatch(
+            rf"{ROOT}/namespaces/([^/]+)/jobsets(?:/([^/]+))?",
+            urllib.parse.urlsplit(self.path).path,
+        )
+        return found and found.groups()
+
+    def do_GET(self):
+        url, place = urllib.parse.urlsplit(self.path), self._place()
+        if place is None:
+            found = DISCOVERY.get(url.path)
+            self._answer(found or {}, 200 if found else 404)
+        elif place[1] is None:
+            key, value = urllib.parse.parse_qs(url.query)["labelSelector"][0].split("=")
+            items = [
+                item
+                for (namespace, _), item in self.server.objects.items()
+                if namespace == place[0] and item["metadata"]["labels"].get(key) == value
+            ]
+            self._answer({"kind": "JobSetList", "apiVersion": f"{GROUP}/{VERSION}", "items": items})
+        elif place in self.server.objects:
+            self._answer(self.server.objects[place])
+        else:
+            self._refuse(404, "NotFound", place[1])
+
+    def do_POST(self):
+        body = self._body()
+        place = self._place()[0], body["metadata"]["name"]
+        assert "fieldValidation=Strict" in self.path
+        if place[1] == self.server.refuses:
+            self._refuse(422, "Invalid", place[1])
+        elif place in self.server.objects:
+            self._refuse(409, "AlreadyExists", place[1])
+        else:
+            self.server.objects[place] = body
+            self._answer(body, 201)
+
+    def do_DELETE(self):
+        place, body = self._place(), self._body()
+        if self.server.keeps:
+            self._refuse(403, "Forbidden", place[1])
+        elif self.server.objects.pop(place, None) is None:
+            self._refuse(404, "NotFound", place[1])
+        else:
+            self.server.deleted[place] = body
+            self._answer({"kind": "Status", "apiVersion": "v1", "status": "Success"})
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """A server that kubectl's configuration names as context 'stand-in'."""
+    with ApiServer() as made:
+        thread = threading.Thread(target=made.serve_forever, args=(0.05,))
+        thread.start()
+        url = f"http://127.0.0.1:{made.server_port}"
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "c", "cluster": {"server": url}}],
+            "contexts": [{"name": "stand-in", "context": {"cluster": "c", "user": "u"}}],
+            "users": [{"name": "u", "user": {}}],
+        }
+        (tmp_path / "config").write_text(json.dumps(config))
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+        monkeypatch.setenv("HOME", str(tmp_path))  # kubectl's cache
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def launcher(tmp_path):
+    """A launcher for context 'stand-in', namespace 'sweeps'."""
+    own = {"image": "i", "volume_claim": "v", "context": "stand-in", "namespace": "sweeps"}
+    keys = {**kubernetes.DEFAULTS, **own}
+    settings = {"name": "quick", "experiment_dir": str(tmp_path), "kubernetes": keys}
+    kubernetes.check(settings)
+    return kubernetes.launcher(settings, tmp_path / "quick")
+
+
+@pytest.fixture
+def batch(tmp_path):
+    """A batch of two jobs."""
+    (tmp_path / "quick" / "jobs").mkdir(parents=True)
+    file = tmp_path / "quick" / "jobs" / "s-quick-00000000.json"
+    return Batch("s-quick-00000000", file, 2, {})
+
+
+def test_jobsets_are_created_once_listed_and_deleted(server, launcher, batch):
+    assert launcher.find(batch) is None
+    handles = launcher.submit(batch)
+    assert [("sweeps", handle) for handle in handles] == list(server.objects)
+    assert launcher.submit(batch) == handles == launcher.find(batch)
+    assert launcher.status([*handles, "other"]) == {
+        handles[0]: State.QUEUED,
+        handles[1]: State.QUEUED,
+        "other": State.GONE,
+    }
+    server.objects["sweeps", handles[0]]["status"] = {"terminalState": "Completed"}
+    server.objects["sweeps", handles[1]]["status"] = {"replicatedJobsStatus": [{"ready": 1}]}
+    found = launcher.status(handles)
+    assert found == {handles[0]: State.GONE, handles[1]: State.RUNNING}
+    launcher.cancel([*handles, "other"])
+    assert server.objects == {}
+    policies = {body["propagationPolicy"] for body in server.deleted.values()}
+    assert policies == {"Foreground"}
+
+
+def test_a_batch_of_which_a_part_is_refused_is_taken_back(server, launcher, batch):
+    server.refuses = "s-quick-00000000-1"
+    with pytest.raises(EngineError, match=r"kubectl create failed: .*s-quick-00000000-1"):
+        launcher.submit(batch)
+    assert server.objects == {}
+
+
+def test_what_cannot_be_taken_back_counts_as_submitted(server, launcher, batch):
+    server.refuses, server.keeps = "s-quick-00000000-1", True
+    handles = launcher.submit(batch)
+    found = launcher.status(handles)
+    assert found == {handles[0]: State.QUEUED, handles[1]: State.GONE}
+
+
+def test_a_context_that_does_not_exist_is_said_in_kubectls_words(server, launcher, batch):
+    launcher._own["context"] = "nowhere"
+    with pytest.raises(EngineError, match='context "nowhere" does not exist'):
+        launcher.submit(batch)

@@ -1,0 +1,302 @@
+"""Manifests of launcher kubernetes: as expected to the letter, and refused for any other letter."""
+
+import copy
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeps.launchers import (
+    jobset_schema,
+    kubernetes,
+    manifest_schema,
+    manifests,
+    remote,
+)
+from sweeps.launchers.protocol import Batch, EngineError
+
+HERE = pathlib.Path(__file__).parent
+GOLDEN = HERE / "golden"
+STUDY = pathlib.Path("/mnt/laptop/experiments/Quick study")
+BATCH = Batch(
+    "s-quick-study-0123abcd",
+    STUDY / "jobs" / "s-quick-study-0123abcd.json",
+    2,
+    {"PYTHONPATH": str(STUDY / "code" / "0a1b2c"), "PYTHONSAFEPATH": "1"},
+    avoid=("node-7",),
+)
+CASES = {
+    "jobset_gpu": {
+        "queue": "sweeps",
+        "gpus": 2,
+        "gpu_type": "nvidia-l4",
+        "volume_claim": "studies",
+        "local_root": "/mnt/laptop",
+        "mount_path": "/studies",
+        "run_as": "1000:1000",
+        "spot": True,
+        "tolerations": "team=vision:NoSchedule",
+        "priority_class": "low",
+        "environment": "ATTNPERF_DATA=/studies/data NOTE='costs $(nothing)'",
+    },
+    "jobset_tpu_slice": {
+        "tpu_type": "tpu-v5-lite-podslice",
+        "tpu_topology": "4x4",
+        "hosts": 4,
+        "cpus": 24,
+        "memory": "48Gi",
+        "volume_claim": "studies",
+    },
+    "jobset_gpu_hosts": {"gpus": 8, "hosts": 2, "volume_claim": "studies"},
+    "jobset_bucket": {"bucket": "my-studies", "service_account": "trainer", "run_as": "1000"},
+}
+# Objects whose keys are names of the user's.
+_FREE = ("labels", "annotations", "nodeSelector", "requests", "limits", "volumeAttributes")
+
+
+def _settings(experiment_dir="/mnt/laptop/experiments", name="Quick study", **own):
+    keys = {**kubernetes.DEFAULTS, "image": "registry.example/attnperf:1", **own}
+    return {"name": name, "experiment_dir": str(experiment_dir), "kubernetes": keys}
+
+
+def _golden(case):
+    return yaml.safe_load((GOLDEN / f"{case}.yaml").read_text())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_manifests_are_the_golden_ones(case):
+    settings = _settings(**CASES[case])
+    kubernetes.check(settings)
+    manifest = manifests.jobset(BATCH, 1, settings)
+    manifest_schema.check(manifest, jobset_schema.JOBSET, case)
+    assert manifest_schema.to_yaml(manifest) == (GOLDEN / f"{case}.yaml").read_text()
+
+
+def _places(document, path=()):
+    """Yields the path of every key and item; those of free objects only as a whole."""
+    if isinstance(document, dict):
+        for key, value in document.items():
+            yield (*path, key)
+            if key not in _FREE:
+                yield from _places(value, (*path, key))
+    elif isinstance(document, list):
+        for index, value in enumerate(document):
+            yield from _places(value, (*path, index))
+
+
+def _parent(document, place):
+    for part in place[:-1]:
+        document = document[part]
+    return document
+
+
+def _spelt(place):
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)[1:]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_key_misspelt_once_is_refused_by_its_path(case):
+    good = _golden(case)
+    for place in _places(good):
+        bad = copy.deepcopy(good)
+        parent = _parent(bad, place)
+        parent[f"{place[-1]}x"] = parent.pop(place[-1])
+        wanted = f"{_spelt(place)}x: unknown key. Did you mean '{place[-1]}'?"
+        with pytest.raises(ValueError, match=re.escape(wanted)):
+            manifest_schema.check(bad, jobset_schema.JOBSET, case)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_value_of_another_type_is_refused_by_its_path(case):
+    good = _golden(case)
+    for place in _places(good):
+        bad = copy.deepcopy(good)
+        _parent(bad, place)[place[-1]] = 1.5
+        with pytest.raises(ValueError, match=re.escape(f"  {_spelt(place)}: ")):
+            manifest_schema.check(bad, jobset_schema.JOBSET, case)
+
+
+def _client_type(client, model, key):
+    """Returns the official client's type of a key, as ('class', is a list); fails for unknown."""
+    python_name = {wire: name for name, wire in model.attribute_map.items()}.get(key)
+    assert python_name is not None, f"{model.__name__} has no {key}"
+    text = model.openapi_types[python_name]
+    inner = re.fullmatch(r"[lL]ist\[(\w+)\]", text)
+    return (inner[1], True) if inner else (text, False)
+
+
+def _compare(client, schema, model_name, path):
+    """Every key of our schema is one of the client's, with the same type; returns how many."""
+    model = getattr(client, model_name)
+    count = 0
+    for key, inner in schema["properties"].items():
+        kind, is_list = _client_type(client, model, key)
+        assert (inner["type"] == "array") == is_list, f"{path}.{key}"
+        inner = inner.get("items", inner)
+        simple = {"str": "string", "int": "integer", "bool": "boolean"}
+        assert simple.get(kind, "object") == inner["type"], f"{path}.{key}"
+        count += 1
+        if "properties" in inner:
+            count += _compare(client, inner, kind, f"{path}.{key}")
+    return count
+
+
+def test_keys_below_the_jobset_are_those_of_the_official_client():
+    client = pytest.importorskip("kubernetes.client", reason="needs the package kubernetes")
+    assert _compare(client, jobset_schema.JOB_SPEC, "V1JobSpec", "spec") > 150
+
+
+def _survives(ours, theirs, path):
+    if isinstance(ours, dict):
+        for key, value in ours.items():
+            assert key in theirs, f"kubectl dropped {path}.{key}"
+            _survives(value, theirs[key], f"{path}.{key}")
+    elif isinstance(ours, list):
+        assert len(ours) <= len(theirs), path
+        for index, value in enumerate(ours):
+            _survives(value, theirs[index], f"{path}[{index}]")
+    else:
+        assert ours == theirs, path
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="needs kubectl")
+@pytest.mark.parametrize("case", CASES)
+def test_real_kubectl_decodes_every_key_of_the_job(case, tmp_path):
+    # Without a server kubectl reads a Job (not a JobSet) into its own types: what they do not
+    # have is gone afterwards.
+    spec = _golden(case)["spec"]["replicatedJobs"][0]["template"]["spec"]
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, "spec": spec}
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    command = ["kubectl", "set", "env", "--local", "--filename", str(tmp_path / "job.json")]
+    environment = {**os.environ, "KUBECONFIG": os.devnull}
+    done = subprocess.run(
+        [*command, "ZZ=1", "--output", "json"], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    _survives(spec, json.loads(done.stdout)["spec"], "spec")
+
+
+def test_without_jsonschema_the_command_to_run_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jsonschema", None)
+    with pytest.raises(ValueError, match=re.escape("pip install -e '.[kubernetes]'")):
+        kubernetes.check(_settings(volume_claim="studies"))
+
+
+def test_manifests_edited_by_hand_can_be_checked(tmp_path, capsys):
+    file = tmp_path / "edited.yaml"
+    good = _golden("jobset_gpu")
+    good["spec"]["replicatedJobs"][0]["template"]["spec"]["activeDeadlineSeconds"] = 60
+    file.write_text(yaml.safe_dump(good))
+    assert jobset_schema.main([str(file)]) == 0
+    file.write_text(yaml.safe_dump(good).replace("backoffLimit", "backofLimit"))
+    assert jobset_schema.main([str(file)]) == 1
+    assert "backofLimit: unknown key. Did you mean 'backoffLimit'?" in capsys.readouterr().err
+
+
+@given(
+    study=st.text("aZ0-_. é", max_size=90), index=st.integers(0, 99_999), host=st.integers(0, 999)
+)
+def test_names_and_labels_are_valid_and_short(study, index, host):
+    assert re.fullmatch(r"[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?", manifests.study_label(study))
+    longest = Batch("b" * 40, STUDY / "jobs" / "b.json", index + 1, {})
+    # <jobset>-<replicated job>-<job index>-<pod index>-<five letters>
+    pod_name = f"{manifests.name(longest, index)}-{manifests.JOB}-0-{host}-abcde"
+    assert re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])", pod_name)
+
+
+def test_names_of_a_batch_are_unique():
+    names = {manifests.name(BATCH, index) for index in range(1000)}
+    assert len(names) == 1000
+
+
+@pytest.mark.parametrize(
+    ("keys", "local", "on_node"),
+    [
+        ({}, "/mnt/laptop/experiments/q/x", "/mnt/laptop/experiments/q/x"),
+        ({"mount_path": "/studies"}, "/mnt/laptop/experiments/q/x", "/studies/q/x"),
+        (
+            {"local_root": "/mnt/laptop", "mount_path": "/studies"},
+            "/mnt/laptop/experiments/q",
+            "/studies/experiments/q",
+        ),
+        ({"local_root": "/mnt/laptop"}, "/mnt/laptop", "/mnt/laptop"),
+    ],
+)
+def test_paths_are_mapped(keys, local, on_node):
+    settings = _settings(volume_claim="studies", **keys)
+    mapped = remote.mapping(settings, settings["kubernetes"])
+    assert mapped.path(local) == on_node
+    assert mapped.value(f"/usr/lib:{local}") == f"/usr/lib:{on_node}"
+    with pytest.raises(EngineError, match="/mnt/laptopx is not below"):
+        mapped.path("/mnt/laptopx")
+
+
+def test_code_outside_of_the_volume_is_refused():
+    batch = Batch("s", STUDY / "jobs" / "s.json", 1, {"PYTHONPATH": "/home/me/attnperf"})
+    with pytest.raises(EngineError, match="/home/me/attnperf is not below"):
+        manifests.jobset(batch, 0, _settings(volume_claim="studies"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"image": ""}, "needs --config.kubernetes.image"),
+        ({"image": "a b"}, "kubernetes.image is 'a b'"),
+        ({"namespace": "My_Space"}, "kubernetes.namespace is 'My_Space'"),
+        ({"queue": "Queue"}, "kubernetes.queue is 'Queue'"),
+        ({"memory": "16 GB"}, "kubernetes.memory is '16 GB'"),
+        ({"gpus": 1, "tpu_type": "tpu-v6e-slice", "tpu_topology": "2x2"}, "one of kubernetes.gpus"),
+        ({"tpu_type": "tpu-v6e-slice"}, "tpu_topology go together"),
+        ({"tpu_type": "tpu-v6e-slice", "tpu_topology": "4x"}, "kubernetes.tpu_topology is '4x'"),
+        (
+            {"tpu_type": "tpu-v6e-slice", "tpu_topology": "2x2", "hosts": 3},
+            "topology 2x2 over 3 hosts is no slice",
+        ),
+        ({"gpu_type": "nvidia-l4"}, "gpu_type needs kubernetes.gpus"),
+        ({"hosts": 2}, "hosts above 1 needs gpus or tpu_type"),
+        ({"hosts": 2, "gpus": 2, "workers": 2}, "workers must be 1"),
+        ({"gpus": 3, "workers": 2}, "cannot share 3 devices"),
+        ({"volume_claim": ""}, "one of kubernetes.volume_claim and kubernetes.bucket"),
+        ({"bucket": "b-1"}, "one of kubernetes.volume_claim and kubernetes.bucket"),
+        ({"volume_claim": "", "bucket": "gs://b"}, "kubernetes.bucket is 'gs://b'"),
+        ({"mount_path": "studies"}, "kubernetes.mount_path is 'studies'"),
+        ({"local_root": "/elsewhere"}, "is not below /elsewhere"),
+        ({"run_as": "me"}, "kubernetes.run_as is 'me'"),
+        ({"tolerations": "gpu"}, "'gpu' is no taint"),
+        ({"environment": "A"}, "'A' is no variable"),
+        ({"cpus": 0}, "kubernetes.cpus is 0"),
+        ({"retries": -1}, "kubernetes.retries is -1"),
+        ({"python": ""}, "needs --config.kubernetes.python"),
+    ],
+)
+def test_what_no_cluster_could_run_is_refused_at_the_door(keys, message):
+    kubernetes.check(_settings(volume_claim="studies"))
+    with pytest.raises(ValueError, match=re.escape(message)):
+        kubernetes.check(_settings(**{"volume_claim": "studies", **keys}))
+
+
+@pytest.mark.parametrize(
+    ("keys", "platform", "devices"),
+    [
+        ({}, "cpu", 1),
+        ({"workers": 4}, "cpu", 1),
+        ({"gpus": 8}, "gpu", 8),
+        ({"gpus": 8, "workers": 4}, "gpu", 2),
+        ({"gpus": 8, "hosts": 2}, "gpu", 16),
+        ({"tpu_type": "tpu-v6e-slice", "tpu_topology": "4x4", "hosts": 4}, "tpu", 16),
+        ({"tpu_type": "tpu-v6e-slice", "tpu_topology": "2x4", "workers": 8}, "tpu", 1),
+    ],
+)
+def test_platform_and_devices_of_a_trial(keys, platform, devices):
+    settings = _settings(volume_claim="studies", **keys)
+    kubernetes.check(settings)
+    assert kubernetes.platform(settings) == platform
+    assert kubernetes.devices(settings) == devices
