@@ -33,6 +33,8 @@ class Cluster:
             "SLURM_CI_PORT": str(_free_ports(0, 11, 12)),
             "SLURM_CI_ARRAY": "11",
             "SLURM_CI_MESSAGE_TIMEOUT": "5",
+            "SLURM_CI_KILL_WAIT": "30",
+            "SLURM_CI_GRACE": "60",
             "SLURM_CI_PROLOG": str(root / "prolog"),
         }
         os.environ["SLURM_CONF"] = str(root / "slurm.conf")

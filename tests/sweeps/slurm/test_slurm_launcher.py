@@ -139,7 +139,7 @@ def test_cancel_tells_running_jobs_and_removes_queued_ones(make, stand_ins, wait
     engine.cancel(handles)
     told = stand_ins.wait("told", 8)
     assert {event["signal"] for event in told} == {signal.SIGTERM}
-    # Slurm's own cancel would kill 10 s (KillWait) later; a job may take its time to save.
+    # Slurm's own cancel would kill 30 s (KillWait) later; a job may take its time to save.
     assert set(engine.status(handles).values()) == {State.RUNNING, State.GONE}
     (stand_ins.folder / "saving").unlink()
     wait_for_states(engine, handles, gone=10)

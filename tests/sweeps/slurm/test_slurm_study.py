@@ -1,0 +1,221 @@
+"""Studies through a real Slurm, with faults: nothing lost, nothing counted twice, bit-equal."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from sweeps import layout, lease, status
+
+# What bit equality is judged on: not on times.
+EXACT = ("global_step", "loss", "grad_norm", "train/", "validation/", "test/")
+STUDY = {
+    "protocol": "grid",
+    "variants": "standard",
+    "points": 2,
+    "seeds": 2,
+    "batch_size": 16,
+    "steps": 60,
+    "eval_every": 12,
+    "log_every": 6,
+}
+# All of a node: two jobs at a time. Every trial has this machine's CPUs, as locally with 1 worker.
+SLURM = {"slurm.cpus": 4, "slurm.poll_seconds": 1, "local.workers": 1}
+
+
+class Driver:
+    """`python -m sweeps run` of one study, started as often as wanted."""
+
+    def __init__(self, directory, environment, **changes):
+        self.directory = directory / "digits_vit_quick"
+        self.environment = environment
+        settings = {"experiment_dir": directory, **STUDY, **SLURM, **changes}
+        self.overrides = [f"--config.{key}={value}" for key, value in settings.items()]
+        self.started = []
+
+    def start(self):
+        """Starts a driver."""
+        directory = self.directory.parent
+        directory.mkdir(exist_ok=True)
+        command = [sys.executable, "-m", "sweeps", "run", "--config=digits_vit_quick"]
+        with (directory / "driver.log").open("ab") as log:
+            self.started.append(
+                subprocess.Popen(
+                    [*command, *self.overrides], env=self.environment, stdout=log, stderr=log
+                )
+            )
+
+    def kill(self):
+        """Kills the driver with SIGKILL."""
+        self.started[-1].kill()
+        self.started[-1].wait()
+
+    def wait(self):
+        """Waits for the driver; returns what all drivers printed."""
+        code = self.started[-1].wait(300)
+        said = (self.directory.parent / "driver.log").read_text()
+        assert code == 0, said
+        return said
+
+    def trials(self):
+        """Returns the paths of all trials relative to the study."""
+        record = layout.read_json(self.directory / "grid" / layout.TRIALS)
+        return sorted(one if isinstance(one, str) else one["path"] for one in record["trials"])
+
+    def handles(self):
+        """Returns Slurm's jobs of each trial, first submission first."""
+        found = {}
+        for path in sorted((self.directory / "jobs").glob("*.handles.json"), key=os.path.getmtime):
+            batch = layout.read_json(path.with_name(path.name.replace(".handles", "")))
+            for handle, task in zip(layout.read_json(path), batch["tasks"], strict=True):
+                for trial in task:
+                    found.setdefault(trial, []).append(handle)
+        return found
+
+    def pid(self, trial):
+        """Returns the process that works on a trial."""
+        attempts = self.directory / trial / layout.ATTEMPTS
+        number = lease.latest(self.directory / trial)
+        return layout.read_json(attempts / str(number) / lease.LEASE)["pid"]
+
+    def mid_training(self):
+        """Returns the trials in their first attempt with steps done and steps left."""
+        found = []
+        for trial in self.handles():
+            state = status.read(self.directory / trial)
+            first = lease.latest(self.directory / trial) == 1
+            if first and state["state"] == "running" and 0 < state["global_step"] < 48:
+                found.append(trial)
+        return found
+
+
+@pytest.fixture
+def driver(cluster, tmp_path, environment, cache_dir, data_dir):
+    """Returns a function that prepares a driver; what it leaves behind is ended."""
+    made = []
+
+    def make(**changes):
+        variables = environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir), PYTHONUNBUFFERED="1")
+        settings = {"launcher": "slurm", "data_dir": data_dir, **changes}
+        made.append(Driver(tmp_path / str(len(made)), variables, **settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        for process in one.started:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory, environment, cache_dir, data_dir):
+    """The same study by worker processes, never interrupted: {trial: its measurements}."""
+    variables = environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir))
+    one = Driver(tmp_path_factory.mktemp("undisturbed"), variables, data_dir=data_dir)
+    one.start()
+    one.wait()
+    return {trial: _measured(one.directory / trial) for trial in one.trials()}
+
+
+def _measured(directory):
+    tables = []
+    for name in (layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS):
+        with (directory / name).open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        tables.append([{k: v for k, v in row.items() if k.startswith(EXACT)} for row in rows])
+    return tables
+
+
+def _outcomes(directory):
+    """Returns how each attempt ended, the first one first; 'killed' where it could not say."""
+    return [
+        (layout.read_json_if_there(path / lease.OUTCOME) or {"outcome": "killed"})["outcome"]
+        for path in sorted((directory / layout.ATTEMPTS).glob("*"), key=lambda path: int(path.name))
+    ]
+
+
+def _check(one, undisturbed):
+    """Nothing lost, nothing counted twice, equal to what was never interrupted."""
+    assert one.trials() == sorted(undisturbed)
+    for trial in one.trials():
+        directory = one.directory / trial
+        assert status.read(directory)["state"] == "done"
+        outcomes = _outcomes(directory)
+        assert outcomes[-1] == "done", outcomes
+        assert outcomes.count("done") == 1, outcomes
+        assert _measured(directory) == undisturbed[trial]
+        steps = [row["global_step"] for row in undisturbed[trial][0]]
+        assert steps == ["12", "24", "36", "48", "60"]
+
+
+def test_jobs_killed_requeued_and_told_to_stop(driver, undisturbed, cluster, wait_for):
+    """One fault per trial, in the middle of its training."""
+    one = driver()
+
+    def kill_worker(trial):
+        os.kill(one.pid(trial), signal.SIGKILL)
+
+    def kill_job(trial):
+        """Kills all of a job, as a lack of memory does; it is FAILED, and the driver's to submit."""
+        worker = one.pid(trial)
+        for process in (_parent(worker), worker):
+            os.kill(process, signal.SIGKILL)
+
+    def requeue(trial):
+        cluster.run("scontrol", "requeue", one.handles()[trial][-1])
+
+    def warn(trial):
+        """What Slurm sends save_seconds before the time limit."""
+        cluster.run("scancel", "--signal=USR1", one.handles()[trial][-1])
+
+    faults = {kill_worker: "killed", kill_job: "killed", requeue: "preempted", warn: "preempted"}
+    expected, jobs = {}, {}
+    one.start()
+    for fault, outcome in faults.items():
+        trial = wait_for(lambda: set(one.mid_training()) - set(expected), "training").pop()
+        fault(trial)
+        expected[trial] = [outcome, "done"]
+        jobs[trial] = 2 if fault is kill_job else 1
+    one.wait()
+    _check(one, undisturbed)
+    assert {trial: _outcomes(one.directory / trial) for trial in expected} == expected
+    assert {trial: len(handles) for trial, handles in one.handles().items()} == jobs
+
+
+def test_preemption_and_the_loss_of_driver_controller_and_node(
+    driver, undisturbed, cluster, wait_for
+):
+    one = driver(**{"slurm.partition": "grace"})
+    one.start()
+    preempted = wait_for(lambda: len(t := one.mid_training()) == 2 and t, "two trials in training")
+    cluster.urgent()
+    wait_for(lambda: _ended(one, preempted) == ["preempted"] * 2, "saved trials")
+    one.kill()
+    one.start()
+    taken_up = "4 jobs of an earlier driver are taken up"
+    log = one.directory.parent / "driver.log"
+    wait_for(lambda: taken_up in log.read_text(), taken_up)
+    os.kill(cluster.pid("slurmctld"), signal.SIGSTOP)
+    away = "the engine does not answer; jobs are left as they are"
+    wait_for(lambda: away in log.read_text(), away)
+    os.kill(cluster.pid("slurmctld"), signal.SIGCONT)
+    wait_for(one.mid_training, "training")
+    # Nothing was submitted twice.
+    assert {len(handles) for handles in one.handles().values()} == {1}
+    for node in ("n1", "n2"):
+        cluster.restart(f"slurmd-{node}")
+    one.wait()
+    _check(one, undisturbed)
+    assert {_outcomes(one.directory / trial)[0] for trial in preempted} == {"preempted"}
+
+
+def _ended(one, trials):
+    return [_outcomes(one.directory / trial)[0] for trial in trials]
+
+
+def _parent(pid):
+    with open(f"/proc/{pid}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
