@@ -1,7 +1,6 @@
 """What a person sees of a study: states, time left, failures, jobs; damage named, never a crash."""
 
 import io
-import json
 import os
 import re
 
@@ -94,6 +93,10 @@ def test_time_left_by_hand(begun):
 
 
 def test_estimate_by_hand():
+    row = Row("grid", "standard")
+    for step in (20, 0, 90):
+        row.add("preempted", {**status.NEW, "global_step": step}, 100)
+    assert (row.steps_left, row.longest, row.unfinished) == (80 + 100 + 10, 100, 3)
     rows = [
         Row("grid", "standard", {"pending": 3, "running": 1}, 350, 100, [1.0, 3.0, 2.0]),
         Row("grid", "laser", {"pending": 1}, 100, 100, []),
@@ -216,17 +219,16 @@ def test_jobs_are_counted_by_their_trials(begun):
     lease.claim(trials[1])
     _write(trials[1], "running")
     _write(trials[2], "done", 12)
-    # The fourth trial's job was lost, and another one got it.
-    again = jobs.new(resolved.directory, "slurm", [(paths[3],)], {})
-    layout.write_json(
-        again.batch.file, {**json.loads(again.batch.file.read_text()), "created_at": 9e9}
-    )
+    # The second trial's job was lost, and another one got that trial.
+    again = jobs.new(resolved.directory, "slurm", [(paths[1],)], {})
+    record = layout.read_json(again.batch.file)
+    layout.write_json(again.batch.file, {**record, "created_at": 9e9})
     text = overview.render(resolved.directory)
-    assert "jobs: 4 given to slurm in 2 batches: 1 running, 1 waiting, 2 over" in text
+    assert "jobs: 4 given to slurm in 2 batches: 1 running, 2 waiting, 1 over" in text
     first.batch.file.write_text("{")
     text = overview.render(resolved.directory)
     assert f"damaged: {first.batch.file}: no record of a batch of jobs" in text
-    assert "jobs: 1 given to slurm in 1 batches: 0 running, 1 waiting, 0 over" in text
+    assert "jobs: 1 given to slurm in 1 batches: 1 running, 0 waiting, 0 over" in text
 
 
 def test_file_operations_per_trial_stay_constant(tmp_path, monkeypatch):

@@ -48,6 +48,9 @@ def test_an_engine_that_is_not_here_can_be_planned_for(make_study, monkeypatch, 
     )
     (tune, *_) = plan.lines(resolved, place.of(resolved), 300.0)
     assert (tune.jobs, tune.hours, tune.wall_hours) == (1, 2.0, None)
+    for workers, side_by_side in ((0, 1), (2, 2), (8, 4)):
+        found = place.of(_slurm(make_study, trials_per_job=4, workers=workers))
+        assert found.side_by_side == side_by_side
 
 
 def test_kernel_and_devices_are_the_engine_s(make_study, monkeypatch):
@@ -84,6 +87,11 @@ def test_data_that_this_host_does_not_see(make_study, tmp_path, capsys):
     overrides = ["--config.launcher=slurm", f"--config.data_dir={away}"]
     with pytest.raises(ValueError, match=f"{away}/imagenet2012/5.1.0: does not exist"):
         door.check_data(study.resolve(config.parse("imagenet_vit_paper", overrides)))
+    # This host's own trials need it here.
+    with pytest.raises(ValueError, match="/nowhere/imagenet2012"):
+        door.check_data(
+            study.resolve(config.parse("imagenet_vit_paper", ["--config.data_dir=/nowhere"]))
+        )
 
 
 def test_a_job_checks_its_node(make_study, data_dir, tmp_path, capsys):
