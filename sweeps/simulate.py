@@ -271,12 +271,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--trials", type=int, nargs="+", default=[1000])
     parser.add_argument("--workers", type=int, default=1000, help="at most a fifth of the trials")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--beat_s", type=float, default=Rules.beat_s, help="between heartbeats")
     parser.add_argument("--crashes", type=int, default=3, help="of the driver")
     options = parser.parse_args(arguments)
     violated = 0
     for trials in options.trials:
         workers = min(options.workers, max(1, trials // 5))
-        result = simulate(trials, workers, options.seed, crashes=options.crashes)
+        chosen = {"crashes": options.crashes, "beat_s": options.beat_s}
+        result = simulate(trials, workers, options.seed, **chosen)
         print(json.dumps(dataclasses.asdict(result), indent=1), flush=True)
         violated += len(result.violations)
     return 1 if violated else 0
