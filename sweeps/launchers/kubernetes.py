@@ -5,6 +5,7 @@ is created, so that a person without kubectl here can create them elsewhere. doc
 says what the cluster needs.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -52,10 +53,6 @@ def _manifest(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, A
     return manifest
 
 
-class SilentError(EngineError):
-    """The cluster may have done what it was asked, or not."""
-
-
 class Kubernetes:
     """Jobs as JobSets; a handle is a JobSet's name."""
 
@@ -70,23 +67,19 @@ class Kubernetes:
     def submit(self, batch: Batch) -> list[str]:
         """Writes and creates the JobSets; one that exists already is this batch's.
 
-        Raises EngineError where not all could be created; those that were are deleted.
+        Raises EngineError where not all could be created, after deleting those that were, and
+        where there was no answer: `find` tells.
         """
         files = self._write(batch)
         handles = [manifests.name(batch, index) for index in range(batch.size)]
         arguments = [part for file in files for part in ("--filename", str(file))]
-        try:
-            done = self._kubectl("create", *arguments)
-        except SilentError:  # some may be there: `status` tells which
-            return handles
+        done = self._kubectl("create", *arguments)
         there = [line for line in done.stderr.splitlines() if "(AlreadyExists)" in line]
         if done.returncode == 0 or there == done.stderr.splitlines():
             return handles
         if there or done.stdout.strip():
-            try:
+            with contextlib.suppress(EngineError):  # `find` tells what is there
                 self._delete(handles)
-            except EngineError:
-                return handles
         raise EngineError(
             f"kubectl create failed: {_last(done.stderr)}\nmanifests: {files[0]} ... Try "
             f"{self._by_hand(batch)}"
@@ -165,10 +158,8 @@ class Kubernetes:
             return subprocess.run(
                 [program, *arguments, *where], capture_output=True, text=True, timeout=_TIMEOUT_S
             )
-        except subprocess.TimeoutExpired as error:
-            raise SilentError(f"kubectl {arguments[0]} did not answer: {error}") from error
-        except OSError as error:
-            raise EngineError(f"kubectl cannot be run: {error}") from error
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise EngineError(f"kubectl {arguments[0]} did not answer: {error}") from error
 
 
 def state(jobset: dict[str, Any]) -> State:

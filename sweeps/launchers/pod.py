@@ -3,12 +3,11 @@
 import math
 from typing import Any
 
+from sweeps import processes
 from sweeps.launchers import remote
 from sweeps.launchers.protocol import Batch
 
 CONTAINER, VOLUME, PORT = "trial", "study", 8476
-# What `sweeps.processes` reads.
-COORDINATOR, COUNT, ID = "ATTNPERF_COORDINATOR", "ATTNPERF_NUM_PROCESSES", "ATTNPERF_PROCESS_ID"
 # Labels of Google's node pools; other clusters give gpu_type as label=value.
 GPU_LABEL = "cloud.google.com/gke-accelerator"
 TPU_LABEL, TOPOLOGY_LABEL = (
@@ -95,8 +94,8 @@ def _hosts(own: dict[str, Any], coordinator_address: str) -> dict[str, str]:
         # The files of the devices carry the node's numbers, CUDA counts the container's from 0.
         found["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(own["gpus"])))
     if own["hosts"] > 1 and not own["tpu_type"]:  # the hosts of a TPU slice know of each other
-        found[COORDINATOR] = coordinator_address
-        found[COUNT] = str(own["hosts"])
+        found[processes.COORDINATOR] = coordinator_address
+        found[processes.COUNT] = str(own["hosts"])
     return found
 
 
@@ -105,7 +104,7 @@ def _fields(own: dict[str, Any]) -> list[dict[str, Any]]:
     index = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
     paths = {"ATTNPERF_NODE": "spec.nodeName"}
     if own["hosts"] > 1 and not own["tpu_type"]:
-        paths[ID] = index
+        paths[processes.ID] = index
     return [
         {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
         for name, path in paths.items()

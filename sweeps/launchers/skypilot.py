@@ -4,6 +4,7 @@ Tasks are checked offline and written to `<study>/jobs/<batch>.<index>.yaml`; Sk
 command line alone and never imported (433 MB). docs/skypilot.md says what it needs.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -54,10 +55,6 @@ def _checked_task(batch: Batch, index: int, settings: dict[str, Any]) -> dict[st
     return task
 
 
-class SilentError(EngineError):
-    """SkyPilot may have done what it was asked, or not."""
-
-
 class SkyPilot:
     """Jobs as managed jobs; a handle is a job's name, which SkyPilot does not keep unique."""
 
@@ -71,7 +68,8 @@ class SkyPilot:
     def submit(self, batch: Batch) -> list[str]:
         """Writes and launches the tasks; those whose name is in the queue are not launched again.
 
-        Raises EngineError where one is refused; those that were launched are cancelled.
+        Raises EngineError where one is refused, after cancelling those that were launched, and
+        where there was no answer: `find` tells.
         """
         files = self._write(batch)
         there = {record["job_name"] for record in self._queue()}
@@ -79,31 +77,18 @@ class SkyPilot:
         there &= set(handles)
         for handle, file in zip(handles, files, strict=True):
             if handle not in there:
-                try:
-                    self._launch(handle, file)
-                except EngineError as error:
-                    if self._withdrawn(sorted(there), error):
-                        raise
-                    return handles
+                self._launch(handle, file, sorted(there))
                 there.add(handle)
         return handles
 
-    def _launch(self, handle: str, file: pathlib.Path) -> None:
+    def _launch(self, handle: str, file: pathlib.Path, before: list[str]) -> None:
+        """Launches a task; where that is refused, cancels those `before` it."""
         done = self._sky("jobs", "launch", "--name", handle, "--yes", "--detach-run", str(file))
         if done.returncode:
+            with contextlib.suppress(EngineError):  # `find` tells what is there
+                self.cancel(before)
             again = f"sky jobs launch --name {handle} {file}"
             raise EngineError(f"sky jobs launch failed: {_last(done)}. Try: {again}")
-
-    def _withdrawn(self, launched: list[str], error: EngineError) -> bool:
-        """Returns False where jobs may run none the less: `status` tells which."""
-        if isinstance(error, SilentError):
-            return False
-        try:
-            if launched:
-                self.cancel(launched)
-        except EngineError:
-            return False
-        return True
 
     def _write(self, batch: Batch) -> list[pathlib.Path]:
         files = []
@@ -173,10 +158,8 @@ class SkyPilot:
             return subprocess.run(
                 [program, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S
             )
-        except subprocess.TimeoutExpired as error:
-            raise SilentError(f"sky {' '.join(arguments[:2])} did not answer: {error}") from error
-        except OSError as error:
-            raise EngineError(f"sky cannot be run: {error}") from error
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise EngineError(f"sky {' '.join(arguments[:2])} did not answer: {error}") from error
 
 
 def state(status: str) -> State:

@@ -209,11 +209,12 @@ def test_a_batch_of_which_a_part_is_refused_is_taken_back(server, launcher, batc
     assert server.objects == {}
 
 
-def test_what_cannot_be_taken_back_counts_as_submitted(server, launcher, batch):
+def test_what_cannot_be_taken_back_is_found(server, launcher, batch):
     server.refuses, server.keeps = "s-quick-00000000-1", True
-    handles = launcher.submit(batch)
-    found = launcher.status(handles)
-    assert found == {handles[0]: State.QUEUED, handles[1]: State.GONE}
+    with pytest.raises(EngineError, match="kubectl create failed"):
+        launcher.submit(batch)
+    found = launcher.status(launcher.find(batch))
+    assert found == {"s-quick-00000000-0": State.QUEUED, "s-quick-00000000-1": State.GONE}
 
 
 def test_a_context_that_does_not_exist_is_said_in_kubectls_words(server, launcher, batch):

@@ -201,13 +201,13 @@ def test_a_cluster_out_of_reach_is_unknown_and_never_gone(make_launcher, cluster
     _wait(lambda: launcher.status(handles) == {handles[0]: State.RUNNING}, "running")
 
 
-def test_a_submission_without_an_answer_counts_as_submitted(make_launcher, cluster, monkeypatch):
+def test_a_cluster_that_does_not_answer_in_time(make_launcher, cluster, monkeypatch):
     launcher, batch = make_launcher()
     (cluster.folder / "bin" / "kubectl").write_text("#!/bin/sh\nexec sleep 300\n")
     monkeypatch.setattr(kubernetes, "_TIMEOUT_S", 0.5)
-    handles = launcher.submit(batch)
-    assert handles == ["s-quick-00000000-0"]
-    assert launcher.status(handles) == {handles[0]: State.UNKNOWN}
+    with pytest.raises(EngineError, match="kubectl create did not answer"):
+        launcher.submit(batch)
+    assert launcher.status(["x"]) == {"x": State.UNKNOWN}
 
 
 def test_without_kubectl_the_manifests_are_there_to_be_created_by_hand(

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sweeps.launchers import (
@@ -204,6 +204,7 @@ def test_manifests_edited_by_hand_can_be_checked(tmp_path, capsys):
 @given(
     study=st.text("aZ0-_. é", max_size=90), index=st.integers(0, 99_999), host=st.integers(0, 999)
 )
+@example(study="a" * 90, index=0, host=0)
 def test_names_and_labels_are_valid_and_short(study, index, host):
     assert re.fullmatch(r"[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?", manifests.study_label(study))
     longest = Batch("b" * 40, STUDY / "jobs" / "b.json", index + 1, {})

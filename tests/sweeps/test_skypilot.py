@@ -279,18 +279,6 @@ def test_a_batch_of_which_a_part_is_refused_is_taken_back(make_launcher, cloud):
     _wait_gone(launcher, ["s-quick-00000000-0"])
 
 
-def test_a_launch_without_an_answer_counts_as_submitted(make_launcher, cloud, monkeypatch):
-    launcher, batch = make_launcher("sleep 300")
-    answer = launcher._sky
-    monkeypatch.setattr(launcher, "_sky", lambda *a: _never() if a[1] == "launch" else answer(*a))
-    handles = launcher.submit(batch)
-    assert launcher.status(handles) == {handles[0]: State.GONE}
-
-
-def _never():
-    raise skypilot.SilentError("no answer")
-
-
 def test_two_jobs_of_one_name_are_gone_when_both_are(make_launcher, monkeypatch):
     launcher, _ = make_launcher()
     records = [
