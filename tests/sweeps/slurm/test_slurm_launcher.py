@@ -33,7 +33,9 @@ def make(cluster, stand_ins):
     def make(size, avoid=(), **keys):
         settings = {"slurm": {**slurm.DEFAULTS, "cpus": 1, **keys}}
         name = f"s-{uuid.uuid4().hex[:8]}"
-        file = stand_ins.folder / f"{name}.json"
+        # Slurm has patterns in the names of logs, and the shell its quotes.
+        file = stand_ins.folder / "lab's 100% study" / f"{name}.json"
+        file.parent.mkdir(exist_ok=True)
         environment = {"PYTHONPATH": str(REPOSITORY), "MARK": "two words"}
         batch = StandInBatch(name, file, size, environment, avoid, stand_ins)
         return slurm.launcher(settings, stand_ins.folder), batch

@@ -159,7 +159,7 @@ def test_jobs_killed_requeued_and_told_to_stop(driver, undisturbed, cluster, wai
         os.kill(one.pid(trial), signal.SIGKILL)
 
     def kill_job(trial):
-        """Kills all of a job, as a lack of memory does; it is FAILED, and the driver's to submit."""
+        """Kills all of a job, as a lack of memory does: FAILED, and the driver's to submit."""
         worker = one.pid(trial)
         for process in (_parent(worker), worker):
             os.kill(process, signal.SIGKILL)
