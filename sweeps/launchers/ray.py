@@ -36,6 +36,7 @@ DEFAULTS: dict[str, Any] = {
 }
 # How long a count of the cluster's nodes is believed.
 _COUNTED_S = 30.0
+_REST_S = 5.0
 _STATES = {"PENDING": State.QUEUED, "RUNNING": State.RUNNING}
 _START_TIMEOUT = "JOB_SUPERVISOR_ACTOR_START_TIMEOUT"
 # What ray[default] brings for its dashboard, and with it the Jobs API; plain `ray` has neither.
@@ -119,6 +120,7 @@ class Ray:
         self._cluster: ray_api.JobsApi | None = None
         self._counted: tuple[float, int] | None = None
         self._head_used = False
+        self._given_up: dict[str, float] = {}
 
     def _api(self) -> ray_api.JobsApi | None:
         """Returns the cluster, None where it would be a head of the study's own that is gone."""
@@ -230,11 +232,18 @@ class Ray:
     def _state(self, cluster: ray_api.JobsApi | None, job: dict[str, Any] | None) -> State:
         if job is None or cluster is None:
             return State.GONE
-        waited = job.get("error_type") == _START_TIMEOUT
-        if waited and not jobs.is_cancelled(self._directory):
-            # Nothing was free for 900 s, so Ray gave it up: it only waited.
-            return State.QUEUED if cluster.submit_again(job) else State.UNKNOWN
+        if job.get("error_type") == _START_TIMEOUT and not jobs.is_cancelled(self._directory):
+            return self._queue_again(cluster, job)
         return _STATES.get(job["status"], State.GONE)
+
+    def _queue_again(self, cluster: ray_api.JobsApi, job: dict[str, Any]) -> State:
+        """Queues a job that Ray gave up as nothing was free for 900 s: it only waited."""
+        name, now = job["submission_id"], time.monotonic()
+        # Queued at once, it would meet what is left of itself, and Ray would not look after it.
+        if now - self._given_up.setdefault(name, now) > _REST_S:
+            del self._given_up[name]
+            cluster.submit_again(job, ray_job.entrypoint_resources(self._own))
+        return State.QUEUED
 
     def cancel(self, handles: Sequence[str]) -> None:
         """Asks jobs to save and end; one in Ray's queue ends when its turn comes."""

@@ -5,6 +5,7 @@ importing it takes 1.2 s, more than a driver may take to start, and needs the cl
 driver's host. Requests as in Ray 2.60, `python/ray/dashboard/modules/job/job_head.py`.
 """
 
+import contextlib
 import http.client
 import json
 import os
@@ -18,16 +19,6 @@ from sweeps.launchers.protocol import EngineError
 # A dashboard under load takes seconds; a submission waits for the head's agent.
 _TIMEOUT_S = 60.0
 _MOST_NODES = 10_000
-# What a submission says of a job and Ray remembers.
-_REQUEST = (
-    "submission_id",
-    "entrypoint",
-    "runtime_env",
-    "entrypoint_num_cpus",
-    "entrypoint_num_gpus",
-    "entrypoint_memory",
-    "entrypoint_resources",
-)
 
 
 class Answer(NamedTuple):
@@ -86,15 +77,15 @@ class JobsApi:
         if answer.status not in (200, 404):
             raise self._refusal(answer)
 
-    def submit_again(self, job: dict[str, Any]) -> bool:
-        """Queues an ended job, as `jobs` returned it, under its own id; whether that was done."""
-        request = {key: job[key] for key in _REQUEST if job.get(key) is not None}
-        try:
+    def submit_again(self, job: dict[str, Any], resources: dict[str, Any]) -> None:
+        """Queues an ended job, as `jobs` returned it, under its own id; another driver may too.
+
+        `resources` are the entrypoint_... of its submission, which Ray does not tell.
+        """
+        kept = {key: job[key] for key in ("submission_id", "entrypoint", "runtime_env")}
+        with contextlib.suppress(EngineError):
             self.forget(job["submission_id"])
-            self.submit(request)
-        except EngineError:
-            return False
-        return True
+            self.submit({**kept, **resources})
 
     def resources(self) -> list[dict[str, float]]:
         """Returns what each living node offers in all: {"CPU": 8.0, "GPU": 1.0, ...}."""

@@ -46,17 +46,24 @@ def holds(node: dict[str, float], asked: dict[str, float]) -> int:
 
 def body(batch: Batch, index: int, own: dict[str, Any], selector: dict[str, str]) -> dict[str, Any]:
     """Returns the request that submits a job, but for its id; `selector`: labels of its node."""
-    asked = request(own)
     job = {
         "entrypoint": entrypoint(batch, index, own),
         "runtime_env": {"env_vars": environment(batch, own)},
+        **entrypoint_resources(own),
+    }
+    # Older Rays do not know this field: it is sent when it is needed.
+    return {**job, "entrypoint_label_selector": selector} if selector else job
+
+
+def entrypoint_resources(own: dict[str, Any]) -> dict[str, Any]:
+    """Returns the part of a submission that says what the job asks for."""
+    asked = request(own)
+    return {
         "entrypoint_num_cpus": asked.pop("CPU", 0.0),
         "entrypoint_num_gpus": asked.pop("GPU", 0.0),
         "entrypoint_memory": int(asked.pop("memory", 0.0)),
         "entrypoint_resources": asked,
     }
-    # Older Rays do not know this field: it is sent when it is needed.
-    return {**job, "entrypoint_label_selector": selector} if selector else job
 
 
 def environment(batch: Batch, own: dict[str, Any]) -> dict[str, str]:

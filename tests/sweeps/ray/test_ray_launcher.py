@@ -6,7 +6,6 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -14,59 +13,19 @@ from sweeps import jobs, layout, lease
 from sweeps.launchers import ray, ray_api, ray_entry, ray_head, ray_job, ray_start
 from sweeps.launchers.protocol import Batch, EngineError, State
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-DEADLINE_S = 120
+REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 # Whose tests run in one process: each process has a cluster of its own.
 pytestmark = pytest.mark.xdist_group("ray")
 
 
-def _wait(condition, what, deadline_s=DEADLINE_S):
-    """Returns what `condition` returns once that is true; fails after the deadline."""
-    end = time.monotonic() + deadline_s
-    while time.monotonic() < end:
-        if found := condition():
-            return found
-        time.sleep(0.1)
-    pytest.fail(f"not within {deadline_s} s: {what}")
-
-
-def _installed():
-    try:
-        ray.check_installed()
-    except ValueError as error:
-        pytest.skip(f"no Ray here: {error}")
-
-
-@pytest.fixture(scope="session")
-def cluster(tmp_path_factory):
-    """A head on loopback with two CPUs that gives up on waiting jobs after seconds, not 900."""
-    _installed()
-    directory = tmp_path_factory.mktemp("ray")
-    patch = pytest.MonkeyPatch()
-    usual = ray_start._environment
-    patch.setattr(
-        ray_start,
-        "_environment",
-        lambda *given: {**usual(*given), "RAY_JOB_START_TIMEOUT_SECONDS": "10"},
-    )
-    patch.setattr(ray_start, "_cpus", lambda: 2)
-    with ray_head.locked(directory):
-        record = ray_head.start(directory, idle_s=3600)
-    patch.undo()
-    yield record
-    with ray_head.locked(directory):
-        ray_head.stop(directory, record)
-    assert lease.process_start(record["pid"]) is None
-
-
 @pytest.fixture
-def make_launcher(tmp_path, cluster, monkeypatch):
+def make_launcher(tmp_path, cluster, share, monkeypatch):
     """Returns a function that makes a launcher for the cluster, as a driver does."""
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", cluster["token_path"])
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
 
     def make(**keys):
-        settings = {"ray": {**ray.DEFAULTS, "address": cluster["address"], **keys}}
+        settings = {"ray": {**ray.DEFAULTS, "address": cluster["address"], "cpus": share, **keys}}
         ray.check(settings)
         return ray.launcher(settings, tmp_path)
 
@@ -102,9 +61,14 @@ def _states(launcher, handles):
     return [launcher.status(handles)[handle] for handle in handles]
 
 
-def _until(launcher, handles, *states):
-    """Waits until the jobs are in these states, in order."""
-    _wait(lambda: _states(launcher, handles) == list(states), f"{handles} {states}")
+@pytest.fixture
+def until(wait_for):
+    """Returns a function that waits until jobs are in the given states, in order."""
+
+    def wait(launcher, handles, *states):
+        wait_for(lambda: _states(launcher, handles) == list(states), f"{handles} {states}")
+
+    return wait
 
 
 def _pids(folder, pattern="pid-*"):
@@ -114,34 +78,35 @@ def _pids(folder, pattern="pid-*"):
 HOLD = "echo $$ > pid-$1; taskset -cp $$; until test -e go; do sleep 0.1; done; echo $GREETING"
 
 
-def test_jobs_of_a_node_share_its_cores_and_the_third_waits(make_launcher, make_batch):
+def test_jobs_of_a_node_share_its_cores_and_the_third_waits(
+    make_launcher, make_batch, until, wait_for
+):
     launcher, batch = make_launcher(), make_batch(HOLD, size=3)
     assert launcher.capacity() == 2
     assert launcher.find(batch) is None
     handles = launcher.submit(batch)
     assert handles == [f"{batch.name}-{index}" for index in range(3)]
-    _wait(lambda: len(_pids(batch.file.parent)) == 2, "two jobs at work")
+    wait_for(lambda: len(_pids(batch.file.parent)) == 2, "two jobs at work")
     assert sorted(_states(launcher, handles)) == [State.QUEUED, State.RUNNING, State.RUNNING]
     # A second submission, by a driver that does not know of the first, starts nothing.
     other = make_launcher()
     assert other.submit(batch) == other.find(batch) == handles
     (batch.file.parent / "go").touch()
-    _until(other, handles, *[State.GONE] * 3)
+    until(other, handles, *[State.GONE] * 3)
     logs = [batch.log(index).read_text() for index in range(3)]
     assert [log.count("a b") for log in logs] == [1, 1, 1]
-    # Each had one core of its own, as long as there were any.
-    cores = [log.split("list: ")[1].split()[0] for log in logs]
-    assert all(core.isdigit() for core in cores)
-    assert len(set(cores)) == min(2, len(os.sched_getaffinity(0)))
+    # Each had cores of its own, as long as there were any.
+    cores = {log.split("list: ")[1].split()[0] for log in logs}
+    assert len(cores) == min(2, len(os.sched_getaffinity(0)))
 
 
-def test_a_submission_that_was_cut_short_is_completed(make_launcher, make_batch):
+def test_a_submission_that_was_cut_short_is_completed(make_launcher, make_batch, until):
     launcher = make_launcher()
     whole = make_batch("touch ran-$1", size=3)
     launcher.submit(dataclasses.replace(whole, size=1))
     handles = make_launcher().find(whole)
     assert len(handles) == 3
-    _until(launcher, handles, *[State.GONE] * 3)
+    until(launcher, handles, *[State.GONE] * 3)
     assert len(list(whole.file.parent.glob("ran-*"))) == 3
     assert launcher.status(["s-never-0"]) == {"s-never-0": State.GONE}
 
@@ -155,16 +120,18 @@ def test_another_study_cannot_take_a_name(make_launcher, make_batch, tmp_path):
         launcher.submit(other)
 
 
-def test_cancel_leaves_time_to_save_and_keeps_a_queued_job_from_working(make_launcher, make_batch):
+def test_cancel_leaves_time_to_save_and_keeps_a_queued_job_from_working(
+    make_launcher, make_batch, until, wait_for, share
+):
     """Ray's own patience is 3 s; this job saves for 5."""
     save = "trap 'sleep 5; touch saved-$1; exit 75' TERM; echo $$ > pid-$1; "
     save += "while :; do sleep 0.1; done"
-    launcher, batch = make_launcher(cpus=2), make_batch(save, size=2)
+    launcher, batch = make_launcher(cpus=2 * share), make_batch(save, size=2)
     handles = launcher.submit(batch)
-    _wait(lambda: _pids(batch.file.parent), "a job at work")
+    wait_for(lambda: _pids(batch.file.parent), "a job at work")
     layout.write_json(batch.file.parents[1] / jobs.CANCELLED, {})
     launcher.cancel([*handles, "s-never-0"])
-    _until(launcher, handles, State.GONE, State.GONE)
+    until(launcher, handles, State.GONE, State.GONE)
     assert len(list(batch.file.parent.glob("saved-*"))) >= 1
     launcher.cancel(handles)
     assert _pids(batch.file.parent)
@@ -172,110 +139,58 @@ def test_cancel_leaves_time_to_save_and_keeps_a_queued_job_from_working(make_lau
         assert lease.process_start(pid) is None
 
 
-def test_a_killed_job_is_gone(make_launcher, make_batch):
+def test_a_killed_job_is_gone(make_launcher, make_batch, until, wait_for):
     launcher, batch = make_launcher(), make_batch(HOLD)
     handles = launcher.submit(batch)
-    [pid] = _wait(lambda: _pids(batch.file.parent), "the job at work")
-    _until(launcher, handles, State.RUNNING)
+    [pid] = wait_for(lambda: _pids(batch.file.parent), "the job at work")
+    until(launcher, handles, State.RUNNING)
     os.kill(pid, signal.SIGKILL)
-    _until(launcher, handles, State.GONE)
+    until(launcher, handles, State.GONE)
     assert launcher.find(batch) == handles
 
 
-def test_setup_and_environment_come_before_the_job(make_launcher, make_batch):
+def test_setup_and_environment_come_before_the_job(make_launcher, make_batch, until):
     launcher = make_launcher(setup="export MADE=here; cd /", environment="GREETING='c  d' X=$HOME")
     batch = make_batch('echo "$MADE $GREETING $X $JAX_PLATFORMS"')
-    _until(launcher, launcher.submit(batch), State.GONE)
+    until(launcher, launcher.submit(batch), State.GONE)
     assert f"here c  d {os.environ['HOME']} cpu" in batch.log(0).read_text()
     failing = make_launcher(setup="false")
     batch = make_batch("touch ran", suffix="b")
-    _until(failing, failing.submit(batch), State.GONE)
+    until(failing, failing.submit(batch), State.GONE)
     assert not (batch.file.parent / "ran").exists()
 
 
-@pytest.fixture
-def second_node(cluster):
-    """Returns a function that adds a node with its own host name; returns its raylet's pid."""
-    started = []
-
-    def start(name):
-        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": cluster["token_path"]}
-        plain = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
-        address = _gcs_address(cluster)
-        options = [f"--address={address}", "--block", "--num-cpus=1", "--disable-usage-stats"]
-        options += ["--node-ip-address=127.0.0.1", '--resources={"second": 1}']
-        options += [f"--object-store-memory={ray_start.OBJECT_STORE_BYTES}"]
-        options += ["--min-worker-port=0", "--max-worker-port=0", "--include-log-monitor=false"]
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *options]
-        rename = ["unshare", "--uts", "sh", "-c", f'hostname {name} && exec "$@"', "sh"]
-        done = subprocess.run([*rename, "true"], capture_output=True, check=False)
-        if done.returncode:
-            pytest.skip("a second Ray node needs a host name of its own, and unshare is refused")
-        environment = {**plain, **token, "RAY_TMPDIR": cluster["temporary"]}
-        # 0 would forbid a second node.
-        environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "1"
-        started.append(
-            subprocess.Popen(
-                [*rename, *command],
-                env=environment,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        )
-        process = started[-1]
-        return _wait(lambda: _child(process.pid, "raylet"), "the second node's raylet")
-
-    yield start
-    for process in started:
-        process.terminate()
-        process.wait(60)
-
-
-def _gcs_address(cluster):
-    """Returns the address that nodes join: Ray writes it into its folder."""
-    path = pathlib.Path(cluster["temporary"]) / "ray" / "ray_current_cluster"
-    return _wait(lambda: path.is_file() and path.read_text().strip(), "the head's address")
-
-
-def _child(pid, name):
-    """Returns the number of a process's child whose program has that name."""
-    children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    for child in map(int, children):
-        try:
-            if name in pathlib.Path(f"/proc/{child}/comm").read_text():
-                return child
-        except FileNotFoundError:
-            continue
-    return None
-
-
 def test_a_job_waits_for_its_node_beyond_rays_patience_and_dies_with_it(
-    make_launcher, make_batch, second_node, cluster
+    make_launcher, make_batch, second_node, cluster, until, wait_for
 ):
     launcher, batch = make_launcher(resources="second=1"), make_batch(HOLD)
     handles = launcher.submit(batch)
     api = ray_head.api(cluster)
-    _wait(lambda: api.job(handles[0])["status"] == "FAILED", "Ray gives up on the job")
+    wait_for(lambda: api.job(handles[0])["status"] == "FAILED", "Ray gives up on the job")
     assert launcher.status(handles) == {handles[0]: State.QUEUED}
-    assert api.job(handles[0])["status"] == "PENDING"
+    pending = [State.QUEUED], "PENDING"
+    wait_for(
+        lambda: (_states(launcher, handles), api.job(handles[0])["status"]) == pending,
+        "it is queued again",
+    )
+    assert not _pids(batch.file.parent)
     raylet = second_node("second-host")
-    [pid] = _wait(lambda: launcher.status(handles) and _pids(batch.file.parent), "it runs")
-    _until(launcher, handles, State.RUNNING)
-    _hosts_are_avoided(make_launcher, make_batch, api)
+    [pid] = wait_for(lambda: launcher.status(handles) and _pids(batch.file.parent), "it runs")
+    until(launcher, handles, State.RUNNING)
+    _hosts_are_avoided(make_launcher, make_batch, api, until, wait_for)
     os.kill(raylet, signal.SIGKILL)
-    _until(launcher, handles, State.GONE)
-    _wait(lambda: lease.process_start(pid) is None, "the job's process is gone")
+    until(launcher, handles, State.GONE)
+    wait_for(lambda: lease.process_start(pid) is None, "the job's process is gone")
 
 
-def _hosts_are_avoided(make_launcher, make_batch, api):
+def _hosts_are_avoided(make_launcher, make_batch, api, until, wait_for):
     """A job that would fit on both nodes goes where it may; where none is left, nowhere."""
-    hosts = _wait(lambda: len(found := api.hosts()) == 2 and sorted(found.values()), "two hosts")
+    hosts = wait_for(lambda: len(found := api.hosts()) == 2 and sorted(found.values()), "two hosts")
     here = next(host for host in hosts if host != "second-host")
-    launcher = make_launcher(cpus=1)
+    launcher = make_launcher()
     for refused, chosen, suffix in ((here, "second-host", "c"), ("second-host", here, "d")):
         batch = make_batch("hostname", avoid=(refused, "unknown"), suffix=suffix)
-        _until(launcher, launcher.submit(batch), State.GONE)
+        until(launcher, launcher.submit(batch), State.GONE)
         assert batch.log(0).read_text().split() == [chosen]
     with pytest.raises(EngineError, match="no node of the Ray cluster"):
         launcher.submit(make_batch("hostname", avoid=tuple(hosts), suffix="e"))
@@ -308,9 +223,8 @@ def test_a_wrong_token_is_no_reason_either(make_launcher, make_batch, monkeypatc
 
 
 def test_a_head_of_its_own_outlives_the_driver_and_stops_when_idle(
-    tmp_path, make_batch, monkeypatch
+    tmp_path, make_batch, monkeypatch, until, wait_for, installed
 ):
-    _installed()
     for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
     settings = {"ray": {**ray.DEFAULTS, "idle_seconds": 2}}
@@ -326,12 +240,12 @@ def test_a_head_of_its_own_outlives_the_driver_and_stops_when_idle(
         ray.launcher(big, tmp_path).submit(dataclasses.replace(batch, name=f"{batch.name}x"))
     launcher.close()  # a job is queued or running: the head stays
     other = ray.launcher(settings, tmp_path)
-    _until(other, handles, State.RUNNING)
+    until(other, handles, State.RUNNING)
     other.close()
     assert ray_head.find(tmp_path) == record
     (batch.file.parent / "go").touch()
-    _wait(lambda: ray_head.find(tmp_path) is None, "the watcher stops the idle head")
-    _wait(lambda: not (tmp_path / ray_head.RECORD).exists(), "its record is removed")
+    wait_for(lambda: ray_head.find(tmp_path) is None, "the watcher stops the idle head")
+    wait_for(lambda: not (tmp_path / ray_head.RECORD).exists(), "its record is removed")
     assert not pathlib.Path(record["temporary"]).exists()
     assert other.status(handles) == {handles[0]: State.GONE}
 

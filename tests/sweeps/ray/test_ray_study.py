@@ -1,0 +1,161 @@
+"""Whole studies through a real Ray, with faults: nothing lost, nothing counted twice, bit-equal."""
+
+import csv
+import os
+import pathlib
+import signal
+
+import pytest
+
+from sweeps import layout, lease, measurements, status
+from sweeps.launchers import ray_head
+
+pytestmark = pytest.mark.xdist_group("ray")
+# What bit equality is judged on: not on times.
+EXACT = ("global_step", "loss", "grad_norm", "train/", "validation/", "test/")
+POINTS = range(4)
+
+
+def _measured(directory):
+    tables = []
+    for name in (layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS):
+        with (directory / name).open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        tables.append([{k: v for k, v in row.items() if k.startswith(EXACT)} for row in rows])
+    return tables
+
+
+def _outcomes(directory):
+    """Returns how each attempt ended, the first one first; 'killed' where it could not say."""
+    return [
+        (layout.read_json_if_there(path / lease.OUTCOME) or {"outcome": "killed"})["outcome"]
+        for path in sorted((directory / layout.ATTEMPTS).glob("*"), key=lambda path: int(path.name))
+    ]
+
+
+def _check(drivers, undisturbed):
+    """Nothing lost, nothing counted twice, equal to what was never interrupted."""
+    for point in POINTS:
+        directory = drivers.trial(point)
+        assert status.read(directory)["state"] == "done"
+        outcomes = _outcomes(directory)
+        assert outcomes[-1] == "done", outcomes
+        assert outcomes.count("done") == 1, outcomes
+        assert _measured(directory) == _measured(undisturbed / directory.relative_to(drivers.study))
+
+
+def _jobs(drivers):
+    """Returns {point: how many jobs it was given to}."""
+    found = dict.fromkeys(POINTS, 0)
+    for path in (drivers.study / "jobs").glob("*.handles.json"):
+        batch = layout.read_json(path.with_name(path.name.replace(".handles", "")))
+        for task in batch["tasks"][: len(layout.read_json(path))]:
+            for trial in task:
+                found[next(p for p in POINTS if drivers.trial(p) == drivers.study / trial)] += 1
+    return found
+
+
+def _training(drivers, point):
+    """Returns the lease of a trial whose first attempt has begun to train, else None."""
+    attempt = drivers.trial(point) / layout.ATTEMPTS / "1"
+    if not (attempt / measurements.RESUMED).exists() or _outcomes(drivers.trial(point)) != [
+        "killed"
+    ]:
+        return None
+    record = layout.read_json(attempt / lease.LEASE)
+    return record if lease.process_start(record["pid"]) == record["pid_start"] else None
+
+
+def _parent(pid):
+    stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+def test_worker_job_node_and_driver_killed(
+    drivers, undisturbed, cluster, second_node, share, wait_until
+):
+    """One fault per trial while it trains, and the driver's end in between."""
+    environment = {**drivers.environment, "RAY_AUTH_TOKEN_PATH": cluster["token_path"]}
+    keys = {"ray.address": cluster["address"], "ray.cpus": share, "ray.poll_seconds": 1}
+    changes = {"launcher": "ray", "environment": environment, **keys}
+    raylet = second_node("second-host")
+    api = ray_head.api(cluster)
+    wait_until(lambda: len(api.resources()) == 2, every=0.1)
+    first = drivers.run(**changes)
+    faults = {"worker": None, "job": None, "node": None}
+
+    def strike():
+        """Strikes what has begun to train; returns whether every fault has been."""
+        for point in set(POINTS) - set(faults.values()):
+            if (found := _training(drivers, point)) is None:
+                continue
+            # It must not end between the blow and its effect: a job's processes outlive it by 1 s.
+            os.kill(found["pid"], signal.SIGSTOP)
+            if _training(drivers, point) is None:
+                os.kill(found["pid"], signal.SIGCONT)
+                continue
+            left = [name for name in ("worker", "job") if faults[name] is None]
+            if found["host"] == "second-host":
+                os.kill(raylet, signal.SIGKILL)
+                faults["node"] = point
+            elif left:
+                pid = found["pid"] if left[0] == "worker" else _parent(found["pid"])
+                os.kill(pid, signal.SIGKILL)
+                faults[left[0]] = point
+            else:
+                os.kill(found["pid"], signal.SIGCONT)
+        return None not in faults.values()
+
+    wait_until(strike)
+    first.kill()
+    first.wait()
+    code, output = drivers.finish(drivers.run(**changes))
+    assert code == 0, output
+    assert "of an earlier driver are taken up" in output
+    _check(drivers, undisturbed)
+    for point in faults.values():
+        assert _outcomes(drivers.trial(point)) == ["killed", "done"]
+    jobs = _jobs(drivers)
+    assert (jobs[faults["worker"]], jobs[faults["job"]], jobs[faults["node"]]) == (1, 2, 2)
+    handles = set(api.jobs())
+    assert all(job["status"] not in ray_head.ACTIVE for job in api.jobs().values()), handles
+
+
+def test_a_head_of_the_studys_own_serves_two_drivers_and_stops(
+    drivers, undisturbed, installed, share, wait_until
+):
+    environment = {k: v for k, v in drivers.environment.items() if not k.startswith("RAY_")}
+    changes = {"launcher": "ray", "ray.cpus": share, "ray.poll_seconds": 1}
+    first = drivers.run(environment=environment, **changes)
+    wait_until(lambda: any(_training(drivers, point) for point in POINTS))
+    first.kill()
+    first.wait()
+    record = ray_head.find(drivers.study)
+    assert record is not None
+    code, output = drivers.finish(drivers.run(environment=environment, **changes))
+    assert code == 0, output
+    _check(drivers, undisturbed)
+    assert set(_jobs(drivers).values()) == {1}
+    assert all(_outcomes(drivers.trial(point)) == ["done"] for point in POINTS)
+    assert lease.process_start(record["pid"]) is None
+    assert not (drivers.study / ray_head.RECORD).exists()
+    assert not pathlib.Path(record["temporary"]).exists()
+
+
+def test_cancel_saves_and_resume_goes_on(drivers, undisturbed, cluster, share, wait_until):
+    drivers.environment |= {"RAY_AUTH_TOKEN_PATH": cluster["token_path"]}
+    keys = {"ray.address": cluster["address"], "ray.cpus": share, "ray.poll_seconds": 1}
+    driver = drivers.run(launcher="ray", **keys)
+    wait_until(lambda: any(_training(drivers, point) for point in POINTS))
+    done = drivers.call("cancel", drivers.study)
+    assert done.returncode == 0, done.stderr
+    code, output = drivers.finish(driver)
+    assert code == 130, output
+    api = ray_head.api(cluster)
+    ours = [name for name in api.jobs() if drivers.NAME in name]
+    wait_until(lambda: not {api.job(name)["status"] for name in ours} & set(ray_head.ACTIVE))
+    assert any("preempted" in _outcomes(drivers.trial(point)) for point in POINTS)
+    code, output = drivers.finish(drivers.run(command="resume"))
+    assert code == 0, output
+    _check(drivers, undisturbed)
+    assert "killed" not in [o for point in POINTS for o in _outcomes(drivers.trial(point))]
