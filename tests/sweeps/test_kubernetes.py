@@ -249,6 +249,8 @@ def test_a_study_whose_pod_is_evicted_loses_no_step(
     assert counts == {"done": 1}
     (name,) = (file.name.removesuffix(".codes") for file in cluster.folder.glob("*.codes"))
     assert cluster.codes(name) == [75, 0]
+    (log,) = (study.directory / "jobs").glob("*.log")
+    assert "saved; the engine runs this job again" in log.read_text()
     attempts = sorted((directory / layout.ATTEMPTS).iterdir())
     outcomes = [layout.read_json(attempt / lease.OUTCOME)["outcome"] for attempt in attempts]
     assert outcomes == ["preempted", "done"]
@@ -260,5 +262,5 @@ def test_a_study_whose_pod_is_evicted_loses_no_step(
 
 
 def _evict_once_it_saved(cluster, directory):
-    _wait(lambda: any((directory / layout.CHECKPOINTS).glob("[0-9]*")), "a checkpoint")
+    _wait(lambda: any((directory / layout.CHECKPOINTS).glob("[0-9]*")), "a checkpoint", 600.0)
     cluster.evict()

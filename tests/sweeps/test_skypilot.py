@@ -170,6 +170,12 @@ def test_states_of_managed_jobs(statuses, state):
     assert {skypilot.state(status) for status in statuses} == {state}
 
 
+def test_only_a_job_of_skypilot_is_run_again_by_it(monkeypatch):
+    assert not skypilot.requeue()
+    monkeypatch.setenv("SKYPILOT_TASK_ID", "sky-1")
+    assert skypilot.requeue()
+
+
 # The whole road, with the stand-in.
 
 
@@ -346,5 +352,5 @@ def test_a_study_whose_machine_vanishes_loses_nothing(make_study, cloud, tmp_pat
 
 
 def _preempt_once_it_saved(cloud, directory):
-    _wait(lambda: any((directory / layout.CHECKPOINTS).glob("[0-9]*")), "a checkpoint")
+    _wait(lambda: any((directory / layout.CHECKPOINTS).glob("[0-9]*")), "a checkpoint", 600.0)
     cloud.preempt()
