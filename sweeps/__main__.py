@@ -1,6 +1,7 @@
 """The room's commands: `python -m sweeps studies | plan | run | status | resume | cancel`."""
 
 import argparse
+import contextlib
 import pathlib
 import signal
 import sys
@@ -132,10 +133,10 @@ def _drive(resolved: "object") -> int:
         devices = launchers.module(resolved.settings["launcher"]).devices(resolved.settings)
         print(plan.memory(resolved, devices))
     study_directory.prepare(resolved)
-    door.check_data(resolved)
-    with progress.Progress() as shown:
+    check = door.start_data_check(resolved)
+    with contextlib.closing(check), progress.Progress() as shown:
         try:
-            counts = driver.Driver(resolved, shown).run()
+            counts = driver.Driver(resolved, shown, check.finish).run()
         except driver.Interrupted:
             shown.say(f"interrupted; continue with: python -m sweeps resume {resolved.directory}")
             return 130

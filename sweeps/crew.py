@@ -29,7 +29,7 @@ class Crew:
 
     settings: {"workers", "pin"}; owner: see `local.LocalWorkers`. Where `watches`, `run` waits for
     trials that others hold; a job rather gives its node back. `stop_requested()` is asked twice a
-    second.
+    second. `before_first()` is called when workers are loading and no trial is handed out yet.
     """
 
     def __init__(
@@ -41,9 +41,10 @@ class Crew:
         settings: dict[str, Any] | None = None,
         owner: str = "",
         watches: bool = True,
+        before_first: Callable[[], None] = lambda: None,
     ) -> None:
         self.study, self.progress, self.stop_requested = study, progress, stop_requested
-        self.root, self.watches = study.directory, watches
+        self.root, self.watches, self._before_first = study.directory, watches, before_first
         self.log = self.root / "workers.log"
         owner = owner or str(self.root.resolve())
         self.workers = local.LocalWorkers(
@@ -57,6 +58,7 @@ class Crew:
         self.elsewhere: list[Trial] = []
         self.verdicts = Verdicts(self.root, study.settings["max_attempts"])
         self._looked = 0.0
+        self._killed_early = 0
         self._occupied: set[int] = set()
 
     def run(self, trials: list[Trial]) -> None:
@@ -65,6 +67,7 @@ class Crew:
             if self.verdicts.begin(trial) not in ("done", "diverged"):
                 self.schedule.add([trial])
         self._start_workers()
+        self._before_first()
         while self.schedule.pending or self.at_hand or self.elsewhere:
             if self.stop_requested() or jobs.is_cancelled(self.root):
                 self._stop()
@@ -117,6 +120,7 @@ class Crew:
         elif event["event"] == "ready":
             self.idle.add(slot)
             self.ready.add(slot)
+            self._killed_early = 0
         elif event["event"] == "free":
             self.at_hand.pop(slot, None)
             self.idle.add(slot)
@@ -164,13 +168,19 @@ class Crew:
         trials = self.at_hand.pop(slot, {})
         if self.stop_requested() or jobs.is_cancelled(self.root):
             return
-        if slot not in self.ready:
+        if slot not in self.ready and not self._may_start_again(slot):
             tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-8:])
             raise ValueError(f"a worker ended before it was ready; {self.log} ends with\n{tail}")
         self.ready.discard(slot)
         for trial in trials.values():
             self._trial_died(trial)
         self._start(slot)
+
+    def _may_start_again(self, slot: int) -> bool:
+        """Whether a worker that ended before it was ready was killed, and not too often."""
+        self._killed_early += 1
+        attempts_left = self._killed_early < self.study.settings["max_attempts"]
+        return attempts_left and self.workers.was_killed(slot)
 
     def _trial_died(self, trial: Trial) -> None:
         directory = self.root / trial.path

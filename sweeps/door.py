@@ -96,7 +96,7 @@ class DataCheck:
         _show(found["lines"])
         keep_reference(self._directory, self._workload, found["reference"])
 
-    def cancel(self) -> None:
+    def close(self) -> None:
         """Ends a check that nobody waits for any more."""
         if self._call is not None:
             self._call.__exit__(None, None, None)

@@ -29,22 +29,36 @@ class Runner(Protocol):
         """Lets go."""
 
 
-def runner(study: Study, progress: Progress, stop_requested: Callable[[], bool]) -> Runner:
-    """Returns the study's crew or fleet, by config.launcher."""
+def runner(
+    study: Study,
+    progress: Progress,
+    stop_requested: Callable[[], bool],
+    check: Callable[[], None],
+) -> Runner:
+    """Returns the study's crew or fleet, by config.launcher.
+
+    `check` ends before a trial is handed out: a crew's workers load JAX meanwhile.
+    """
     snapshot = code_snapshot.take(study.directory)
     name = study.settings["launcher"]
     if name == "local":
-        return Crew(study, progress, stop_requested, snapshot)
+        return Crew(study, progress, stop_requested, snapshot, before_first=check)
+    check()
     engine = launchers.module(name).launcher(study.settings, study.directory.resolve())
     poll_s = float(study.settings[name]["poll_seconds"])
     return Fleet(study, progress, stop_requested, snapshot, engine, poll_s)
 
 
 class Driver:
-    """Runs a study's stages one after the other."""
+    """Runs a study's stages one after the other.
 
-    def __init__(self, study: Study, progress: Progress) -> None:
-        self.study = study
+    `check` (may be called more than once) raises ValueError where no trial should begin.
+    """
+
+    def __init__(
+        self, study: Study, progress: Progress, check: Callable[[], None] = lambda: None
+    ) -> None:
+        self.study, self._check = study, check
         self.progress = progress
         self._stop = False
 
@@ -58,7 +72,7 @@ class Driver:
         (self.study.directory / jobs.CANCELLED).unlink(missing_ok=True)
         counts: dict[str, int] = {}
         with _signals(self):
-            crew = runner(self.study, self.progress, lambda: self._stop)
+            crew = runner(self.study, self.progress, lambda: self._stop, self._check)
             try:
                 for stage in self.study.stages:
                     trials = self._trials(stage)

@@ -40,7 +40,7 @@ class Job:
         if all(self._state(one) in ("done", "diverged") for one in self.trials):
             return FINISHED  # e.g. a requeued job of which only the end was lost
         try:
-            door.check_data_here(self.study.workload, self.study.data_dir)
+            door.check_data_here(self.study.workload, self.study.data_dir, self.root)
         except (ValueError, OSError) as error:
             print(error, flush=True)
             self.submission.refuse(self.index, str(error))
