@@ -168,11 +168,8 @@ def state(status: str) -> State:
         return State.QUEUED
     if status in _RUNNING:
         return State.RUNNING
-    return (
-        State.GONE
-        if re.fullmatch(r"SUCCEEDED|CANCELLED|FAILED(_[A-Z]+)*", status)
-        else State.UNKNOWN
-    )
+    ended = re.fullmatch(r"SUCCEEDED|CANCELLED|FAILED(_[A-Z]+)*", status)
+    return State.GONE if ended else State.UNKNOWN
 
 
 def _liveliest(states: list[State]) -> State:
