@@ -65,8 +65,9 @@ def options(
         "job-name": part.name(batch),
         "output": _log_pattern(batch, part),
         "open-mode": "append",
-        # No 'B:': to the steps, hence to Python.
-        "signal": f"USR1@{slurm['save_seconds']}",
+        # To the steps (no 'B:'): it reaches every process of the job, of which each understands
+        # SIGTERM; SIGUSR1 would kill those that do not expect it before they have saved.
+        "signal": f"TERM@{slurm['save_seconds']}",
     }
     written = [f"--{key}={value}" for key, value in given.items() if value]
     return [*written, "--requeue", *slurm_keys.flags(slurm["flags"])]

@@ -59,6 +59,8 @@ def test_a_batch_above_the_array_limit(make, stand_ins, monkeypatch, wait_for_st
     for name, value in (
         ("SQUEUE_STATES", "FAILED"),
         ("SQUEUE_FORMAT", "%N"),
+        ("SQUEUE_PARTITION", "high"),
+        ("SLURM_GPUS", "7"),
         ("SBATCH_TIMELIMIT", "1"),
         ("SBATCH_ARRAY_INX", "0-3"),
         ("SLURM_JOB_ID", "1"),
@@ -121,9 +123,9 @@ def test_a_trial_on_two_nodes_is_told_and_requeued_as_one(
     assert {event["SLURMD_NODENAME"] for event in started} == {"n1", "n2"}
     assert {event["SLURM_PROCID"] for event in started} == {"0", "1"}
     assert {event["SLURM_NTASKS"] for event in started} == {"2"}
-    cluster.run("scancel", "--signal=USR1", handle)
+    cluster.run("scancel", "--signal=TERM", handle)
     told = stand_ins.wait("told", 2)
-    assert {event["signal"] for event in told} == {signal.SIGUSR1}
+    assert {event["signal"] for event in told} == {signal.SIGTERM}
     assert [event["requeued"] for event in stand_ins.wait("asked", 2)] == [True, True]
     stand_ins.wait("start", 4)
     stand_ins.finish()
@@ -131,7 +133,9 @@ def test_a_trial_on_two_nodes_is_told_and_requeued_as_one(
     assert len(stand_ins.events("start")) == 4
 
 
-def test_cancel_tells_running_jobs_and_removes_queued_ones(make, stand_ins, wait_for_states):
+def test_cancel_tells_running_jobs_and_removes_queued_ones(
+    make, stand_ins, cluster, wait_for_states
+):
     engine, batch = make(10)
     handles = engine.submit(batch)
     stand_ins.wait("start", 8)
@@ -141,8 +145,10 @@ def test_cancel_tells_running_jobs_and_removes_queued_ones(make, stand_ins, wait
     engine.cancel(handles)
     told = stand_ins.wait("told", 8)
     assert {event["signal"] for event in told} == {signal.SIGTERM}
-    # Slurm's own cancel would kill 30 s (KillWait) later; a job may take its time to save.
+    # Slurm's own cancel makes them COMPLETING, to be killed after KillWait; ours lets them save.
     assert set(engine.status(handles).values()) == {State.RUNNING, State.GONE}
+    left = cluster.run("squeue", "-h", "--array", f"--name={batch.name}", "-o", "%T")
+    assert left.split() == ["RUNNING"] * 8
     (stand_ins.folder / "saving").unlink()
     wait_for_states(engine, handles, gone=10)
     assert len(stand_ins.events("start")) == 8
@@ -181,7 +187,7 @@ def test_time_limit(make, stand_ins, wait_for_states):
     """Slurm's least limit is a minute, and its warning may come 30 s early."""
     engine, batch = make(1, time="00:01:00", save_seconds=50)
     handles = engine.submit(batch)
-    assert stand_ins.wait("told", 1)[0]["signal"] == signal.SIGUSR1
+    assert stand_ins.wait("told", 1)[0]["signal"] == signal.SIGTERM
     assert stand_ins.wait("asked", 1)[0]["requeued"]
     stand_ins.wait("start", 2)
     stand_ins.finish()

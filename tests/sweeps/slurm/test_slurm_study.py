@@ -55,7 +55,7 @@ class Driver:
 
     def wait(self):
         """Waits for the driver; returns what all drivers printed."""
-        code = self.started[-1].wait(300)
+        code = self.started[-1].wait(900)
         said = (self.directory.parent / "driver.log").read_text()
         assert code == 0, said
         return said
@@ -169,7 +169,7 @@ def test_jobs_killed_requeued_and_told_to_stop(driver, undisturbed, cluster, wai
 
     def warn(trial):
         """What Slurm sends save_seconds before the time limit."""
-        cluster.run("scancel", "--signal=USR1", one.handles()[trial][-1])
+        cluster.run("scancel", "--signal=TERM", one.handles()[trial][-1])
 
     faults = {kill_worker: "killed", kill_job: "killed", requeue: "preempted", warn: "preempted"}
     expected, jobs = {}, {}

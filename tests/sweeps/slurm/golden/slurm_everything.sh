@@ -13,7 +13,7 @@ sbatch \
     --array=0-499%8 \
     --job-name=s-digits-0123abcd.2 '--output=/shared/lab'"'"'s study 100%%/jobs/s-digits-0123abcd.2%3a.log' \
     --open-mode=append \
-    --signal=USR1@300 \
+    --signal=TERM@300 \
     --requeue '--constraint=ib&a100' \
     --mail-type=END
 

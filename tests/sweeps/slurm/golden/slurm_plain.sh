@@ -5,7 +5,7 @@ sbatch \
     --array=0-11 \
     --job-name=s-digits-0123abcd '--output=/shared/lab'"'"'s study 100%%/jobs/s-digits-0123abcd.%a.log' \
     --open-mode=append \
-    --signal=USR1@120 \
+    --signal=TERM@120 \
     --requeue
 
 #!/bin/bash
