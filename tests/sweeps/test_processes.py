@@ -337,7 +337,9 @@ def test_a_follower_that_fails_ends_all_and_says_why(make_trial, gang, data_dir,
     assert ended["outcome"] == "failed"
     assert "process 1 of 2" in ended["error"]
     assert "DataError" in ended["error"]
-    assert two.codes() == [protocol.AGAIN, protocol.AGAIN], two.logs()
+    leader, follower = two.codes()
+    assert leader == protocol.AGAIN, two.logs()
+    assert follower != 0
     outcome = layout.read_json(directory / layout.ATTEMPTS / "1" / lease.OUTCOME)
     assert outcome["outcome"] == "failed"
     assert "process 1 of 2" in status.read(directory)["reason"]

@@ -1,0 +1,189 @@
+"""Two processes load their shares of one batch: losses and metrics of one process with two devices.
+
+In each domain, with the batch divided over processes and with the model divided over them.
+"""
+
+import csv
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from attention import registry as variants
+from sweeps import gang, train_step
+from workloads import (
+    bert_workload,
+    conformer,
+    example_queue,
+    lm_workload,
+    speech_batches,
+    speech_tokenizer,
+    speech_workload,
+)
+from workloads.options import Options
+from workloads.table_workload import Sizes
+from workloads.transformer_sizes import TransformerSize
+
+HERE = pathlib.Path(__file__).resolve()
+TINY = TransformerSize(1, 16, 32, 4, 8, vocabulary=64, context=16)
+TEXTS = ["AB BA", "BA", "AB", "BAB A", "A B", "BB AA", "ABBA", "A"]
+SPLITS = {"train": ("train-clean-100",), "validation": ("dev-clean",), "test": ("test-clean",)}
+POINT = {
+    "learning_rate": 1e-2, "one_minus_beta1": 0.1, "beta2": 0.99, "epsilon": 1e-8,
+    "weight_decay": 0.1, "label_smoothing": 0.1, "dropout_rate": 0.1, "grad_clip": np.inf,
+    "warmup_steps": 1.0, "step_hint": 10.0,
+}  # fmt: skip
+
+
+# --- rows of a batch, made without the others ---
+
+
+def _records(count):
+    random = np.random.default_rng(count)
+    shape = (count, TINY.context)
+    return [{"tokens": row} for row in random.integers(4, TINY.vocabulary, shape)]
+
+
+def _noisy(record, generator):
+    return {"tokens": record["tokens"] + generator.integers(0, 9, TINY.context)}
+
+
+@pytest.mark.parametrize("make", [example_queue.train_batches, example_queue.eval_batches])
+def test_rows_are_those_of_the_whole_batch(make):
+    """Of the third batch of four, of nine examples in evaluations: one row, and three of zeros."""
+    seed = {"seed": 3} if make is example_queue.train_batches else {}
+    options = {"batch_size": 4, "transform": _noisy, **seed}
+    spans = [None, slice(0, 2), slice(2, 3), slice(3, 4)]
+    streams = [make(_records(9), rows=rows, **options) for rows in spans]
+    for _ in range(3):
+        whole, *parts = [next(stream) for stream in streams]
+        for name, array in whole.items():
+            np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), array)
+            assert {part[name].dtype for part in parts} == {array.dtype}
+    for stream in streams:
+        stream.close()
+
+
+# --- two processes ---
+
+
+def _text(kind, name, mesh):
+    workload = kind(name, variants.get("laser"), Options(mesh=mesh), TINY, Sizes(8, 4, 5, 5, 4))
+    workload._sources |= {("train", "-"): _records(8), ("validation", "-"): _records(5)}
+    return workload, "-"
+
+
+def _speech(folder):
+    data = speech_batches.Speech(
+        sizes=Sizes(8, 4, 3, 3, eval_batch_size=2),
+        splits=SPLITS, max_audio=4800, max_targets=10, vocab_size=8,
+    )  # fmt: skip
+    config = conformer.Config(
+        vocab_size=8, encoder_dim=8, num_heads=2, num_layers=1, feed_forward_factor=2,
+        batch_norm_momentum=0.9, subsampling_channels=2, masks=None,
+    )  # fmt: skip
+    name = "spoken_digits_conformer"
+    workload = speech_workload.SpeechWorkload(
+        name, data, config, variants.get("standard"), Options()
+    )
+    return workload, folder
+
+
+def _train(workload, data_dir):
+    """Two steps and an evaluation."""
+    step_function = train_step.TrainStep(workload, "adamw")
+    state, key = step_function.first_state(0), train_step.seed_key(0, train_step.DROPOUT)
+    scalars = {name: jax.numpy.float32(value) for name, value in POINT.items()}
+    queue, measured = workload._build_input_queue(0, "train", data_dir, 4), []
+    for _ in range(2):
+        batch = next(queue)
+        update = step_function.compile(state, batch, scalars, key)
+        state, found = update(state, batch, scalars, key)
+        measured += [float(found.loss), float(found.grad_norm)]
+    size = workload.eval_batch_size
+    metrics = workload._eval_model_on_split(
+        "validation", 5, size, state.params, state.model_state, key, data_dir
+    )
+    queue.close() if hasattr(queue, "close") else None
+    return measured + [metrics[name] for name in sorted(metrics)]
+
+
+def measure(folder):
+    """Prints the losses, gradient norms and metrics of each workload, by this process's gang."""
+    one = gang.join()
+    made = (
+        _text(lm_workload.LMWorkload, "pydoc_lm", (1, 2, 1)),
+        _text(bert_workload.BertWorkload, "pydoc_bert", (0, 1, 1)),
+        _text(lm_workload.LMWorkload, "pydoc_lm", (1, 1, 2)),
+        _speech(folder),
+    )
+    print("RESULT", json.dumps([_train(*each) for each in made]), flush=True)
+    if one is not None:
+        jax.distributed.shutdown()
+
+
+def _start(folder, **extra):
+    code = f"import sys; sys.path.insert(0, {str(HERE.parent)!r})"
+    code += f"; import {HERE.stem} as t; t.measure({folder!r})"
+    flags = extra.pop("flags", "") + " --xla_backend_optimization_level=0"
+    environment = {
+        **os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": str(HERE.parents[2])
+    }  # fmt: skip
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**environment, **extra},
+    )
+
+
+def _result(process):
+    out, errors = process.communicate()
+    line = next((x for x in out.splitlines() if x.startswith("RESULT")), None)
+    assert line, errors[-2000:]
+    return json.loads(line.removeprefix("RESULT "))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """AlgoPerf's layout: 8 utterances to train, 3 to validate, of noise."""
+    (tmp_path / speech_tokenizer.FILE_NAME).write_bytes(speech_tokenizer.train(TEXTS, 8))
+    tokenizer = speech_tokenizer.load(tmp_path, 8, "prepare")
+    random = np.random.default_rng(0)
+    for split, count in (("train-clean-100", 8), ("dev-clean", 3)):
+        (tmp_path / split).mkdir()
+        with (tmp_path / f"{split}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([["", "id"], *([n, f"u{n}"] for n in range(count))])
+        for number, text in enumerate(TEXTS[:count]):
+            audio = random.integers(-2000, 2000, 4800 - 160 * number)
+            np.save(tmp_path / split / f"u{number}_audio.npy", audio)
+            ids = np.array(speech_tokenizer.encode(tokenizer, text), np.int32)
+            np.save(tmp_path / split / f"u{number}_targets.npy", ids)
+    return str(tmp_path)
+
+
+def test_every_domain_trains_alike_in_two_processes(folder):
+    """Within rounding: XLA may add up parts of a sum in another order across processes."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    alone = _result(_start(folder, flags="--xla_force_host_platform_device_count=2"))
+    two = [
+        _start(
+            folder,
+            ATTNPERF_COORDINATOR=f"127.0.0.1:{port}",
+            ATTNPERF_NUM_PROCESSES="2",
+            ATTNPERF_PROCESS_ID=str(number),
+        )
+        for number in range(2)
+    ]
+    first, second = map(_result, two)
+    assert first == second
+    for ours, theirs in zip(first, alone, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
