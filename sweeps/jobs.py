@@ -9,6 +9,7 @@ A batch without handles is one whose submission was interrupted: the engine is a
 """
 
 import dataclasses
+import os
 import pathlib
 import re
 import socket
@@ -48,7 +49,9 @@ class Submission:
 
     def refuse(self, index: int, reason: str) -> None:
         """Writes down, on a node, that it cannot run job `index`."""
-        record = {"host": socket.gethostname(), "reason": reason}
+        # In a pod the host's name is the pod's; the manifest tells the node's.
+        host = os.environ.get("ATTNPERF_NODE") or socket.gethostname()
+        record = {"host": host, "reason": reason}
         layout.write_json(_beside(self.batch, f"{index}.{_REFUSED}"), record)
 
     def log_tail(self, index: int, lines: int = 8) -> list[str]:

@@ -78,7 +78,8 @@ class Launcher(Protocol):
     def submit(self, batch: Batch) -> list[str]:
         """Submits a batch; returns a handle per job, in order.
 
-        Raises EngineError where nothing was submitted.
+        Raises EngineError where the engine refuses, or gives no answer: what it may have taken all
+        the same is asked for by `find`.
         """
 
     def find(self, batch: Batch) -> list[str] | None:
