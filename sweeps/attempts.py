@@ -17,13 +17,10 @@ def fruitless(directory: pathlib.Path) -> int:
     count, place = 0, None
     for number in range(lease.latest(directory), 0, -1):
         attempt = directory / layout.ATTEMPTS / str(number)
-        outcome = (layout.read_json_if_there(attempt / lease.OUTCOME) or {}).get(
-            "outcome", "killed"
-        )
+        outcome = _record(attempt / lease.OUTCOME).get("outcome", "killed")
         if outcome not in ("killed", "failed"):
             break
-        resumed = layout.read_json_if_there(attempt / measurements.RESUMED) or {}
-        step = resumed.get("global_step")
+        step = _record(attempt / measurements.RESUMED).get("global_step")
         if count and step != place:
             break
         count, place = count + 1, step
@@ -33,8 +30,18 @@ def fruitless(directory: pathlib.Path) -> int:
 def last_error(directory: pathlib.Path) -> dict[str, Any]:
     """Returns the last attempt's {"outcome", "error", "retry"}; 'killed' if it left none."""
     attempt = directory / layout.ATTEMPTS / str(lease.latest(directory))
-    found = layout.read_json_if_there(attempt / lease.OUTCOME)
-    return found or {"outcome": "killed", "error": "the worker process died", "retry": True}
+    found = _record(attempt / lease.OUTCOME)
+    killed = {"outcome": "killed", "error": "the worker process died", "retry": True}
+    return found if isinstance(found.get("outcome"), str) else killed
+
+
+def _record(path: pathlib.Path) -> dict[str, Any]:
+    """Returns the record in a file, {} where there is none or a damaged one: as after a kill."""
+    try:
+        found = layout.read_json_if_there(path)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def log_tail(directory: pathlib.Path, lines: int = 8) -> list[str]:

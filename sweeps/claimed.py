@@ -73,6 +73,9 @@ def conclude(attempt: lease.Attempt, end: str | Exception) -> tuple[str, str | N
 
     if isinstance(end, training.Preempted):
         end = "preempted"
+    if isinstance(end, Exception) and lease.latest(attempt.trial_directory) > attempt.number:
+        # Whatever it failed in, it is what it met after it was superseded.
+        end = lease.LostError(f"superseded, then {type(end).__name__}: {end}")
     if isinstance(end, lease.LostError):
         attempt.end("lost")
         return "lost", str(end)

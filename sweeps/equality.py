@@ -1,6 +1,6 @@
 """Whether a study lost nothing: its trials against those of another run of the same study.
 
-What faults must not change: every trial done, none counted twice, every curve the other's bit for
+What faults must not change: every trial's end, none counted twice, every curve the other's bit for
 bit. Standard library only; used by `python -m sweeps.soak` and by tests of faults.
 """
 
@@ -49,9 +49,9 @@ def problems(study: pathlib.Path, other: pathlib.Path) -> list[str]:
 
 def trial_problems(trial: pathlib.Path, other: pathlib.Path) -> list[str]:
     """Returns what is wrong with a trial, judged by its equal that nothing disturbed."""
-    state = status.read(trial)["state"]
-    if state != "done":
-        return [f"is {state}, not done"]
+    state, expected = (status.read(one)["state"] for one in (trial, other))
+    if state != expected:
+        return [f"is {state}, not {expected}"]
     completed = completions(trial)
     found = [f"completed by {completed} attempts"] if completed > 1 else []
     for name in (layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS):

@@ -92,10 +92,10 @@ def write_json(path: str | os.PathLike[str], record: Any) -> None:
 
 def read_json(path: str | os.PathLike[str]) -> Any:
     """Returns the JSON in `path`. Raises ValueError naming the file where it is not JSON."""
-    text = pathlib.Path(path).read_text(encoding="utf-8")
+    content = pathlib.Path(path).read_bytes()
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
+        return json.loads(content.decode("utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path}: not valid JSON ({error}); was it cut short?") from error
 
 

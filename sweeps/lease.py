@@ -96,9 +96,9 @@ def is_alive(attempt: pathlib.Path) -> bool:
         lease = layout.read_json_if_there(attempt / LEASE)
     except ValueError:  # cut short by a crash of the host: claims appear whole otherwise
         return False
-    if lease is None:
-        return False
     here = identity()
+    if not isinstance(lease, dict) or not here.keys() <= lease.keys():  # none, or damaged
+        return False
     same_host = all(lease[key] == here[key] for key in ("boot_id", "pid_namespace"))
     if same_host and process_start(lease["pid"]) != lease["pid_start"]:
         return False

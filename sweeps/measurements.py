@@ -45,24 +45,49 @@ def read(attempt: pathlib.Path) -> list[dict[str, Any]]:
 
     Raises ValueError naming the line where another line is damaged.
     """
+    rows, damage = _until_damage(attempt)
+    if damage is not None:
+        raise ValueError(damage)
+    return rows
+
+
+def damages(trial_directory: pathlib.Path) -> list[str]:
+    """Returns a sentence on each attempt's first damaged line, an incomplete last one aside."""
+    attempts = range(1, lease.latest(trial_directory) + 1)
+    found = (_until_damage(trial_directory / layout.ATTEMPTS / str(k))[1] for k in attempts)
+    return [damage for damage in found if damage is not None]
+
+
+def _until_damage(attempt: pathlib.Path) -> tuple[list[dict[str, Any]], str | None]:
+    """Returns the rows before the first damaged line, and what is wrong with that line."""
     path = attempt / FILE
     try:
-        text = path.read_text()
+        content = path.read_bytes()
     except FileNotFoundError:
-        return []
-    rows = []
-    for number, line in enumerate(text.split("\n")[:-1], 1):
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}, line {number}: not a measurement: {line[:80]!r}") from error
-    return rows
+        return [], None
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(content.split(b"\n")[:-1], 1):
+        row = _row(line)
+        if row is None:
+            return rows, f"{path}, line {number}: not a measurement: {line[:80]!r}"
+        rows.append(row)
+    return rows, None
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """Returns the row in a line, None where it holds none."""
+    try:
+        row = json.loads(line.decode("utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError):
+        return None
+    return row if isinstance(row, dict) and {"kind", "global_step"} <= row.keys() else None
 
 
 def curve(trial_directory: pathlib.Path) -> list[dict[str, Any]]:
     """Returns the trial's rows: attempt k's, cut where attempt k + 1 resumed, in order of steps.
 
-    Each row gets the `preemption_count` of its attempt (k − 1).
+    Each row gets the `preemption_count` of its attempt (k − 1). What follows a damaged line is left
+    out: no attempt resumes behind it (`sweeps.backed`), so that a later one measured it again.
     """
     rows: list[dict[str, Any]] = []
     for number in range(1, lease.latest(trial_directory) + 1):
@@ -71,7 +96,8 @@ def curve(trial_directory: pathlib.Path) -> list[dict[str, Any]]:
         if resumed is not None:
             step = resumed["global_step"]
             rows = [row for row in rows if row["global_step"] < step + (row["kind"] == "eval")]
-            rows += [{**row, "preemption_count": number - 1} for row in read(attempt)]
+            own, _ = _until_damage(attempt)
+            rows += [{**row, "preemption_count": number - 1} for row in own]
     return rows
 
 

@@ -228,6 +228,7 @@ class Training:
         self.attempt.check()
         self._writer.append(self._flushed())
         self._writer.sync()
+        self.attempt.check()  # again: a busy disk may take longer than a lease
 
     def _diverged(self, step: int) -> str:
         self._conclude("diverged", step, f"the loss of update {step} was not finite")

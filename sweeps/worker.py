@@ -82,10 +82,13 @@ class Worker:
 
     def _train(self, members: list[lease.Attempt], data_dir: str) -> list[str | Exception]:
         """Returns how each trial ended: an outcome or the exception that ended it."""
-        from sweeps import training, trial
+        from sweeps import backed, training, trial
 
         try:
             records = [trial.read(member.trial_directory) for member in members]
+            for record, member in zip(records, members, strict=True):
+                for line in backed.settle(record, member.trial_directory):
+                    print(line, flush=True)
             step_function = self._program(records[0])
             step_function.workload.loader_workers = self.loader_workers
             for record, member in zip(records, members, strict=True):
@@ -178,7 +181,8 @@ def main() -> int:
         order = json.loads(line)
         worker.loader_workers = order.get("loader_workers", 0)
         worker.run([pathlib.Path(trial) for trial in order["trials"]], order["data_dir"])
-        worker.report("free")
+        if not worker.stopping:  # or it would be given a trial that it will not run
+            worker.report("free")
     return 0
 
 

@@ -157,6 +157,10 @@ class LocalWorkers:
             stream.write(json.dumps(order) + "\n")
             stream.flush()
 
+    def was_killed(self, slot: int) -> bool:
+        """Whether the slot's last worker was ended by a signal."""
+        return (self._processes[slot].poll() or 0) < 0
+
     def terminate(self) -> None:
         """Asks all workers to save and end."""
         for process in self._processes.values():

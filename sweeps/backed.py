@@ -1,0 +1,71 @@
+"""Which checkpoints count: those whose trial has every measurement of the updates before them.
+
+A trial resumes at its last checkpoint, and its curve goes on there. So a checkpoint is worth
+nothing where rows before it are missing: its file was cut short or corrupted, or a worker that was
+frozen past its lease finished writing a checkpoint of updates whose rows a later attempt replaced.
+Such a checkpoint is removed, and the trial computes those updates again.
+"""
+
+import pathlib
+import shutil
+from typing import Any
+
+from sweeps import layout, measurements
+from sweeps.trial import Trial
+
+# Where orbax keeps the item `progress` of sweeps.checkpoints: plain JSON.
+_RECORD = "progress/metadata"
+
+
+def settle(trial: Trial, directory: pathlib.Path) -> list[str]:
+    """Removes checkpoints that do not count; returns a line on each, and on damaged files.
+
+    Call it as the trial's only worker, before its checkpoints are opened. Raises ValueError where
+    the curve cannot be put together at all.
+    """
+    steps = _steps(directory)
+    if not steps:
+        return []
+    found = measurements.damages(directory)
+    rows = measurements.curve(directory)
+    for step in steps:
+        missing = _missing(trial, rows, step)
+        if missing is None or not _is_of(trial, directory, step):
+            break
+        found.append(f"checkpoint {step} is removed: no {missing} is on disk; it is computed again")
+        shutil.rmtree(directory / layout.CHECKPOINTS / str(step))
+    return found
+
+
+def _is_of(trial: Trial, directory: pathlib.Path, step: int) -> bool:
+    """Whether a checkpoint says that it is the trial's; another's is refused when it is opened."""
+    path = directory / layout.CHECKPOINTS / str(step) / _RECORD
+    try:
+        return bool(layout.read_json(path)["trial"] == trial.id)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _steps(directory: pathlib.Path) -> list[int]:
+    """Returns the steps that have a whole checkpoint, the last first."""
+    folder = directory / layout.CHECKPOINTS
+    if not folder.is_dir():
+        return []
+    return sorted(
+        (int(path.name) for path in folder.iterdir() if path.name.isdigit()), reverse=True
+    )
+
+
+def _missing(trial: Trial, rows: list[dict[str, Any]], step: int) -> str | None:
+    """Returns the first measurement that should be there once `step` updates are done, or None."""
+    losses = {row["global_step"] for row in rows if row["kind"] == "train"}
+    evaluations = {row["global_step"] for row in rows if row["kind"] == "eval"}
+    due = [*range(trial.eval_every, step + 1, trial.eval_every)]
+    due += [trial.steps] * (step == trial.steps)
+    for update in range(0, step, trial.log_every):
+        if update not in losses:
+            return f"loss of update {update}"
+    for done in due:
+        if done not in evaluations:
+            return f"evaluation after {done} updates"
+    return None
