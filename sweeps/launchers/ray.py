@@ -7,9 +7,9 @@ knows, so that a submission can be repeated, and found by name.
 
 import contextlib
 import importlib.util
+import json
 import os
 import pathlib
-import re
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -59,7 +59,7 @@ def check(settings: dict[str, Any]) -> None:
         )
     if "PYTHONPATH" in remote.variables(own["environment"]):
         raise ValueError("ray.environment: PYTHONPATH is the code's; install what it is to find")
-    if _address(own) is None:
+    if ray_api.address(own["address"]) is None:
         check_installed()
 
 
@@ -94,29 +94,12 @@ def launcher(settings: dict[str, Any], study_directory: pathlib.Path) -> "Ray":
     return Ray(settings, study_directory)
 
 
-def _address(own: dict[str, Any]) -> str | None:
-    """Returns the dashboard of an existing cluster, None for a head of the study's own."""
-    given, source = own["address"], "ray.address"
-    if not given:
-        source = "RAY_API_SERVER_ADDRESS" if "RAY_API_SERVER_ADDRESS" in os.environ else ""
-        source = source or "RAY_ADDRESS"
-        given = os.environ.get(source, "")
-    if given in ("", "local"):
-        return None
-    if not re.fullmatch(r"https?://[^\s/]+(/\S*)?", given):
-        raise ValueError(
-            f"{source} is {given!r}; give the dashboard's address, such as http://HOST:8265, or "
-            "local for a head on this host"
-        )
-    return str(given)
-
-
 class Ray:
     """A study's jobs on a cluster, or on a head that is started at the first submission."""
 
     def __init__(self, settings: dict[str, Any], study_directory: pathlib.Path) -> None:
         self._own, self._directory = settings["ray"], study_directory
-        self._address = _address(self._own)
+        self._address = ray_api.address(self._own["address"])
         self._cluster: ray_api.JobsApi | None = None
         self._counted: tuple[float, int] | None = None
         self._head_used = False
@@ -225,9 +208,9 @@ class Ray:
         try:
             cluster = self._api()
             known = {} if cluster is None else cluster.jobs()
+            return {handle: self._state(cluster, known.get(handle)) for handle in handles}
         except EngineError:
             return dict.fromkeys(handles, State.UNKNOWN)
-        return {handle: self._state(cluster, known.get(handle)) for handle in handles}
 
     def _state(self, cluster: ray_api.JobsApi | None, job: dict[str, Any] | None) -> State:
         if job is None or cluster is None:
@@ -242,7 +225,8 @@ class Ray:
         # Queued at once, it would meet what is left of itself, and Ray would not look after it.
         if now - self._given_up.setdefault(name, now) > _REST_S:
             del self._given_up[name]
-            cluster.submit_again(job, ray_job.entrypoint_resources(self._own))
+            selector = self._elsewhere(cluster, json.loads(job["metadata"][ray_job.AVOID]))
+            cluster.submit_again(job, ray_job.asked(self._own, selector))
         return State.QUEUED
 
     def cancel(self, handles: Sequence[str]) -> None:

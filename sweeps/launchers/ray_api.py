@@ -10,6 +10,7 @@ import http.client
 import json
 import os
 import pathlib
+import re
 import urllib.error
 import urllib.request
 from typing import Any, NamedTuple
@@ -77,15 +78,15 @@ class JobsApi:
         if answer.status not in (200, 404):
             raise self._refusal(answer)
 
-    def submit_again(self, job: dict[str, Any], resources: dict[str, Any]) -> None:
+    def submit_again(self, job: dict[str, Any], asked: dict[str, Any]) -> None:
         """Queues an ended job, as `jobs` returned it, under its own id; another driver may too.
 
-        `resources` are the entrypoint_... of its submission, which Ray does not tell.
+        `asked`: see `ray_job.asked`.
         """
-        kept = {key: job[key] for key in ("submission_id", "entrypoint", "runtime_env")}
+        kept = {key: job[key] for key in ("submission_id", "entrypoint", "runtime_env", "metadata")}
         with contextlib.suppress(EngineError):
             self.forget(job["submission_id"])
-            self.submit({**kept, **resources})
+            self.submit({**kept, **asked})
 
     def resources(self) -> list[dict[str, float]]:
         """Returns what each living node offers in all: {"CPU": 8.0, "GPU": 1.0, ...}."""
@@ -144,6 +145,27 @@ def _parsed(content: bytes) -> Any:
         return json.loads(text)
     except json.JSONDecodeError:
         return text
+
+
+def address(given: str) -> str | None:
+    """Returns the dashboard of an existing cluster, None for a head of the study's own.
+
+    `given` is config.ray.address; where empty, $RAY_API_SERVER_ADDRESS or $RAY_ADDRESS. Raises
+    ValueError for what is no dashboard's address.
+    """
+    source = "ray.address"
+    if not given:
+        source = "RAY_API_SERVER_ADDRESS" if "RAY_API_SERVER_ADDRESS" in os.environ else ""
+        source = source or "RAY_ADDRESS"
+        given = os.environ.get(source, "")
+    if given in ("", "local"):
+        return None
+    if not re.fullmatch(r"https?://[^\s/]+(/\S*)?", given):
+        raise ValueError(
+            f"{source} is {given!r}; give the dashboard's address, such as http://HOST:8265, or "
+            "local for a head on this host"
+        )
+    return str(given)
 
 
 def token() -> str:

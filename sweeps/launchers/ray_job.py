@@ -1,5 +1,6 @@
 """One Ray job: what it asks of a node, and the commands that it runs there."""
 
+import json
 import re
 import shlex
 import sys
@@ -10,6 +11,8 @@ from sweeps.launchers.protocol import WRONG_NODE, Batch
 
 # A job saves itself within 600 s (sweeps.crew); Ray would kill it 3 s after the order to stop.
 _STOP_WAIT_S = 660
+# Hosts to avoid, in Ray's metadata of a job.
+AVOID = "attnperf_avoid"
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -49,21 +52,22 @@ def body(batch: Batch, index: int, own: dict[str, Any], selector: dict[str, str]
     job = {
         "entrypoint": entrypoint(batch, index, own),
         "runtime_env": {"env_vars": environment(batch, own)},
-        **entrypoint_resources(own),
+        "metadata": {AVOID: json.dumps(batch.avoid)},
+    }
+    return {**job, **asked(own, selector)}
+
+
+def asked(own: dict[str, Any], selector: dict[str, str]) -> dict[str, Any]:
+    """Returns the part of a submission that says where the job may run; Ray does not tell it."""
+    rest = request(own)
+    found: dict[str, Any] = {
+        "entrypoint_num_cpus": rest.pop("CPU", 0.0),
+        "entrypoint_num_gpus": rest.pop("GPU", 0.0),
+        "entrypoint_memory": int(rest.pop("memory", 0.0)),
+        "entrypoint_resources": rest,
     }
     # Older Rays do not know this field: it is sent when it is needed.
-    return {**job, "entrypoint_label_selector": selector} if selector else job
-
-
-def entrypoint_resources(own: dict[str, Any]) -> dict[str, Any]:
-    """Returns the part of a submission that says what the job asks for."""
-    asked = request(own)
-    return {
-        "entrypoint_num_cpus": asked.pop("CPU", 0.0),
-        "entrypoint_num_gpus": asked.pop("GPU", 0.0),
-        "entrypoint_memory": int(asked.pop("memory", 0.0)),
-        "entrypoint_resources": asked,
-    }
+    return {**found, "entrypoint_label_selector": selector} if selector else found
 
 
 def environment(batch: Batch, own: dict[str, Any]) -> dict[str, str]:

@@ -86,8 +86,9 @@ def test_jobs_of_a_node_share_its_cores_and_the_third_waits(
     assert launcher.find(batch) is None
     handles = launcher.submit(batch)
     assert handles == [f"{batch.name}-{index}" for index in range(3)]
-    wait_for(lambda: len(_pids(batch.file.parent)) == 2, "two jobs at work")
-    assert sorted(_states(launcher, handles)) == [State.QUEUED, State.RUNNING, State.RUNNING]
+    two = [State.QUEUED, State.RUNNING, State.RUNNING]
+    wait_for(lambda: sorted(_states(launcher, handles)) == two, "two jobs at work")
+    wait_for(lambda: len(_pids(batch.file.parent)) == 2, "their commands")
     # A second submission, by a driver that does not know of the first, starts nothing.
     other = make_launcher()
     assert other.submit(batch) == other.find(batch) == handles
@@ -128,7 +129,8 @@ def test_cancel_leaves_time_to_save_and_keeps_a_queued_job_from_working(
     save += "while :; do sleep 0.1; done"
     launcher, batch = make_launcher(cpus=2 * share), make_batch(save, size=2)
     handles = launcher.submit(batch)
-    wait_for(lambda: _pids(batch.file.parent), "a job at work")
+    wait_for(lambda: State.RUNNING in _states(launcher, handles), "a running job")
+    wait_for(lambda: _pids(batch.file.parent), "its command")
     layout.write_json(batch.file.parents[1] / jobs.CANCELLED, {})
     launcher.cancel([*handles, "s-never-0"])
     until(launcher, handles, State.GONE, State.GONE)
@@ -142,7 +144,9 @@ def test_cancel_leaves_time_to_save_and_keeps_a_queued_job_from_working(
 def test_a_killed_job_is_gone(make_launcher, make_batch, until, wait_for):
     launcher, batch = make_launcher(), make_batch(HOLD)
     handles = launcher.submit(batch)
-    [pid] = wait_for(lambda: _pids(batch.file.parent), "the job at work")
+    [pid] = wait_for(
+        lambda: _states(launcher, handles) and _pids(batch.file.parent), "the job at work"
+    )
     until(launcher, handles, State.RUNNING)
     os.kill(pid, signal.SIGKILL)
     until(launcher, handles, State.GONE)
