@@ -159,6 +159,12 @@ class Drivers:
         self.environment = _environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir))
         self._started = []
 
+    def move_to(self, folder):
+        """Puts the study below another folder; returns self."""
+        self.study = folder / self.NAME
+        self._settings["experiment_dir"] = folder
+        return self
+
     def overrides(self, **changes):
         """Returns the study's settings as arguments, `--config.key=value` changed."""
         return [f"--config.{key}={value}" for key, value in {**self._settings, **changes}.items()]
@@ -251,7 +257,7 @@ def undisturbed(tmp_path_factory, data_dir, cache_dir):
 def one_core():
     """The argument that puts a worker on as many cores as each of a driver's two workers has."""
     cores = sorted(os.sched_getaffinity(0))
-    return f"--cpus={','.join(map(str, cores[: max(1, len(cores) // 2)]))}"
+    return f"--cpus={','.join(map(str, cores[-max(1, len(cores) // 2) :]))}"
 
 
 @pytest.fixture(scope="session")
