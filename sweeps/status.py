@@ -5,6 +5,7 @@ from typing import Any
 
 from sweeps import clock, layout, lease
 
+_COMPLETE = ("done", "diverged")
 # Of a trial that nobody has begun.
 NEW = {"state": "pending", "reason": None, "global_step": 0, "preemption_count": 0}
 
@@ -31,15 +32,30 @@ def read(directory: pathlib.Path) -> dict[str, Any]:
     say how far it is.
     """
     status = recorded(directory)
+    begun = "heartbeat" in status  # neither new nor damaged
+    if status["state"] in _COMPLETE or not begun:
+        return status
+    attempt = directory / layout.ATTEMPTS / str(lease.latest(directory))
+    # A worker that was stopped between its check and its write may have replaced "done" since.
+    outcome = _outcome(attempt)
+    if outcome in _COMPLETE:
+        return {**status, "state": outcome, "reason": None}
     if status["state"] in ("running", "failed"):
-        attempt = directory / layout.ATTEMPTS / str(lease.latest(directory))
-        alive = lease.is_alive(attempt)
+        alive = outcome is None and lease.is_alive(attempt)
         if status["state"] == "failed":  # a new attempt says so only when it has begun to train
             return {**status, "state": "running"} if alive else status
         if not alive:
             reason = f"interrupted at step {status['global_step']}"
             return {**status, "state": "pending", "reason": reason}
     return status
+
+
+def _outcome(attempt: pathlib.Path) -> str | None:
+    try:
+        found = layout.read_json_if_there(attempt / lease.OUTCOME)
+    except ValueError:
+        return None
+    return found.get("outcome") if isinstance(found, dict) else None
 
 
 def recorded(directory: pathlib.Path) -> dict[str, Any]:
