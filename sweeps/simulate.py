@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import io
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -43,6 +44,7 @@ from sweeps.simulated_world import (
     Host,
     Killed,
     SimulatedClock,
+    TooLongError,
     World,
     identity_of,
     process_start_of,
@@ -106,7 +108,8 @@ class Result:
 class Simulation:
     """A study of `trials` trials on `workers` nodes, in a directory of its own.
 
-    crashes: how often the driver is killed and started anew. `changes` are fields of Rules.
+    crashes: how often the driver is killed and started anew. limit_h: simulated hours after which
+    the study counts as one that never ends. `changes` are fields of Rules.
     """
 
     def __init__(
@@ -117,10 +120,12 @@ class Simulation:
         seed: int = 0,
         crashes: int = 3,
         cache_s: float = 60.0,
+        limit_h: float = math.inf,
         **changes: Any,
     ) -> None:
         self.study = _study(directory, trials)
         self.world = World(seed, cache_s)
+        self.world.limit_s = 3600 * limit_h
         self.rules = Rules(self.world.rng, **changes)
         self.referee = Referee(self.world, self.study.directory)
         self.trials, self.workers = trials, workers
@@ -132,16 +137,20 @@ class Simulation:
         """Runs the study to its end, whoever dies; returns what happened."""
         began = time.perf_counter()
         self.study.directory.mkdir(parents=True)
-        code_snapshot.take(self.study.directory)  # once a study, whatever its size
         with _simulated(self.world, self.referee, self.study.directory):
             engine = simulated_engine.Engine(self.world, self.rules, self.referee, self.workers)
             simulated_engine.current.append(engine)
             try:
                 counts = self._drive()
+                self.world.limit_s = math.inf
+            except TooLongError:
+                counts = {}
+                self.referee.violated("the study does not end")
             finally:
                 simulated_engine.current.remove(engine)
                 self.world.close()
-        self.referee.judge(self._planned(), self.rules.is_poison)
+        if counts:
+            self.referee.judge(self._planned(), self.rules.is_poison)
         return self._result(engine, counts, time.perf_counter() - began)
 
     def _drive(self) -> dict[str, int]:
@@ -235,6 +244,8 @@ def _simulated(world: World, referee: Referee, root: pathlib.Path) -> Iterator[N
         (lease, "identity", identity_of(world)),
         (lease, "process_start", process_start_of(world)),
         (socket, "gethostname", lambda: world.actor.host.name if world.actor else "outside"),
+        # Every start of a driver reads the whole code for it, whatever the study's size.
+        (code_snapshot, "take", lambda directory: directory / code_snapshot.CODE),
         # Names decide the order in which batches are taken up: they must follow the seed.
         (uuid, "uuid4", lambda: uuid.UUID(int=world.rng.getrandbits(128))),
     ]

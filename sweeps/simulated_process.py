@@ -145,10 +145,11 @@ class Process(Actor):
         directory = self.root / one.path
         if status.read(directory)["state"] in ("done", "diverged"):
             return "already finished"
+        began = self.world.now
         attempt = lease.claim(directory)
         if attempt is None:
             return "claimed elsewhere"
-        self.attempt, self.beaten_at = attempt, self.world.now
+        self.attempt, self.beaten_at = attempt, began  # it may have been stopped in between
         try:
             return (yield from self._train(one, attempt))
         except lease.LostError:

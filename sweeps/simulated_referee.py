@@ -36,6 +36,10 @@ class Referee:
         self.attempts = 0
         self._holders: dict[str, _Holder] = {}
 
+    def is_complete(self, path: str) -> bool:
+        """Returns whether a trial, by its path within the study, has been done."""
+        return f"{self.root}/{path}" in self.completions
+
     def violated(self, text: str) -> None:
         """Notes that something happened that must not."""
         self.world.violations.append(f"at {self.world.now:.0f} s: {text}")

@@ -8,6 +8,7 @@ the middle of real code waits in a thread of its own until it wakes. No two ever
 import collections
 import dataclasses
 import heapq
+import math
 import os
 import pathlib
 import random
@@ -23,6 +24,10 @@ _UTIME = os.utime  # not counted: the simulation's own
 
 class Killed(BaseException):
     """SIGKILL: raised ahead of every file operation of a dead process, its clean-up included."""
+
+
+class TooLongError(Exception):
+    """The study does not end."""
 
 
 @dataclasses.dataclass
@@ -69,7 +74,7 @@ class World:
 
     def __init__(self, seed: int, cache_s: float) -> None:
         self.rng = random.Random(seed)
-        self.now = 0.0
+        self.now, self.limit_s = 0.0, math.inf
         self.cache_s = cache_s
         # The file server's clock is as wrong as any; 1.7e9 s is in 2023.
         self.server_offset_s = 1.7e9 + self.rng.uniform(-600, 600)
@@ -103,6 +108,8 @@ class World:
     def advance(self, seconds: float) -> None:
         """Lets time pass, and what is due by then happen, for the driver."""
         until = self.now + seconds
+        if until > self.limit_s:
+            raise TooLongError
         if self._within:
             raise RuntimeError("only the driver waits; a process yields")
         if self._events and self._events[0][0] <= until:

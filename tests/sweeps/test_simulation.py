@@ -1,0 +1,137 @@
+"""The driver's real code against a simulated cluster, and faults planted in it, each found."""
+
+import collections
+import io
+import os
+import time
+
+import pytest
+
+from sweeps import attempts, clock, lease, simulate, simulated_engine, simulated_world, status
+from sweeps.launchers import table as launchers
+from sweeps.launchers.protocol import State
+
+# About as bad as a cluster can be in which a study of 100 trials still ends within a day.
+BAD = {
+    "killed": 0.1,
+    "preempted": 0.2,
+    "asleep": 0.1,
+    "started_twice": 0.1,
+    "forgotten": 0.05,
+    "killed_in_step": 0.03,
+    "stopped_in_step": 0.03,
+    "node_lost_per_hour": 0.1,
+    "engine_away_per_hour": 1.0,
+    "driver_dies_in_submit": 0.03,
+    "answer_lost": 0.1,
+    "poison": 0.03,
+    "beat_s": 30.0,
+    "limit_h": 24.0,
+}
+
+
+def run(seed=0, trials=100, **changes):
+    """Returns the result of a bad cluster's study."""
+    return simulate.simulate(trials, 20, seed, **{**BAD, **changes})
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_is_lost_or_completed_twice(seed):
+    result = run(seed)
+    assert result.violations == []
+    assert sum(result.counts.values()) == result.trials
+    assert set(result.counts) <= {"done", "failed"}
+    assert result.drivers > 3
+    assert {"killed", "preempted", "started twice", "stop within a step"} <= set(result.faults)
+
+
+def test_a_seed_says_everything():
+    first, again = run(5), run(5)
+    assert (first.hours, first.operations, first.faults) == (
+        again.hours,
+        again.operations,
+        again.faults,
+    )
+
+
+def test_file_operations_per_trial_do_not_grow():
+    """The same cluster, three times the trials: only what is done per poll weighs less."""
+    calm = {"crashes": 1, "engine_away_per_hour": 0.0, "driver_dies_in_submit": 0.0}
+    small, large = (run(0, trials, **calm) for trials in (100, 300))
+    assert small.violations == large.violations == []
+    assert large.operations_per_trial < 1.1 * small.operations_per_trial
+
+
+def test_everything_real_is_back_in_its_place():
+    before = (os.stat, os.replace, io.open, open, clock.clock, lease.identity, time.sleep)
+    simulate.simulate(100, 20, 0, crashes=0)
+    assert before == (os.stat, os.replace, io.open, open, clock.clock, lease.identity, time.sleep)
+    assert "simulated" not in launchers.MODULES
+    assert simulated_engine.current == []
+
+
+def _unknown_is_gone(patch):
+    real = simulated_engine.Engine.status
+
+    def status_of(self, handles):
+        found = real(self, handles)
+        return {h: State.GONE if s is State.UNKNOWN else s for h, s in found.items()}
+
+    patch(simulated_engine.Engine, "status", status_of)
+
+
+def _writes_unchecked(patch):
+    patch(lease.Attempt, "check", lambda self: None)
+
+
+def _every_lease_is_dead(patch):
+    patch(lease, "is_alive", lambda attempt: False)
+
+
+def _old_heartbeats_are_alive(patch):
+    patch(lease, "EXPIRES_AFTER_S", 1e9)
+
+
+def _own_clock_for_heartbeats(patch):
+    patch(simulated_world.SimulatedClock, "server_time", lambda self, folder: self.time())
+
+
+def _lost_answers_are_refusals(patch):
+    patch(simulated_engine.Engine, "find", lambda self, batch: None)
+
+
+def _preemptions_count(patch):
+    patch(attempts, "fruitless", lease.latest)
+
+
+def _done_is_forgotten_once_overwritten(patch):
+    real = status.write
+
+    def write(directory, state, **fields):
+        real(directory, "running" if state == "done" else state, **fields)
+
+    patch(status, "write", write)
+    patch(status, "_outcome", lambda attempt: None)
+
+
+@pytest.mark.parametrize(
+    ("fault", "found"),
+    [
+        (_unknown_is_gone, "jobs at an engine that takes 20"),
+        (_writes_unchecked, "has the trial"),
+        (_every_lease_is_dead, "after a heartbeat of attempt"),
+        (_old_heartbeats_are_alive, "the study does not end"),
+        (_own_clock_for_heartbeats, "after a heartbeat of attempt|does not end"),
+        (_lost_answers_are_refusals, "jobs at an engine that takes 20"),
+        (_preemptions_count, "ended as failed, not done"),
+        (_done_is_forgotten_once_overwritten, "completed [2-9] times"),
+    ],
+)
+def test_a_planted_fault_is_found(monkeypatch, fault, found):
+    import re
+
+    fault(monkeypatch.setattr)
+    result = run(1)
+    assert any(re.search(found, text) for text in result.violations), collections.Counter(
+        text.split(": ", 1)[-1][:60] for text in result.violations
+    )
