@@ -49,8 +49,9 @@ class Submission:
 
     def refuse(self, index: int, reason: str) -> None:
         """Writes down, on a node, that it cannot run job `index`."""
-        # In a pod the host's name is the pod's; the manifest tells the node's.
-        host = os.environ.get("ATTNPERF_NODE") or socket.gethostname()
+        # In a pod the host's name is the pod's; Slurm's nodes may have names of their own.
+        known = (os.environ.get(name) for name in ("ATTNPERF_NODE", "SLURMD_NODENAME"))
+        host = next(filter(None, known), socket.gethostname())
         record = {"host": host, "reason": reason}
         layout.write_json(_beside(self.batch, f"{index}.{_REFUSED}"), record)
 

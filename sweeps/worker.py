@@ -172,7 +172,8 @@ def main() -> int:
         del signum, frame
         worker.stop()
 
-    signal.signal(signal.SIGTERM, stop)
+    for number in (signal.SIGTERM, signal.SIGUSR1):  # an engine may send either to a whole job
+        signal.signal(number, stop)
     # Ctrl-C reaches the whole process group; the driver passes it on as SIGTERM.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _set_up_jax(options.cache_dir)
