@@ -49,6 +49,7 @@ class Checkpoints:
         step = self._manager.latest_step()
         if step is None:
             return None
+        step = int(step)  # NumPy's where another process was asked
         record = self._manager.restore(
             step, args=ocp.args.Composite(progress=ocp.args.JsonRestore())
         )["progress"]

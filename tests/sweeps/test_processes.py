@@ -264,7 +264,7 @@ def alone(expected, make_trial, worker, data_dir):
         directory = make_trial(name="alone")
         one = worker(XLA_FLAGS=f"{TWO} {QUICK}")
         one.run(directory, data_dir)
-        assert one.wait_for("end")["outcome"] == "done"
+        assert one.wait_for("end", timeout=240)["outcome"] == "done"
         one.close()
         expected += _measured(directory)
     return tuple(expected)
