@@ -73,17 +73,17 @@ def cluster(tmp_path_factory, installed, share):
 
 @pytest.fixture
 def second_node(cluster, share):
-    """Returns a function that adds a node with its own host name; returns its raylet's pid."""
+    """Returns a function that adds a node with a host name of its own; returns its raylet."""
     started = []
 
-    def start(name):
+    def start(name, jobs):
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": cluster["token_path"]}
         plain = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
         address = _gcs_address(cluster)
         options = [
             f"--address={address}",
             "--block",
-            f"--num-cpus={share}",
+            f"--num-cpus={jobs * share}",
             "--disable-usage-stats",
         ]
         options += ["--node-ip-address=127.0.0.3", '--resources={"second": 1}']
@@ -95,6 +95,7 @@ def second_node(cluster, share):
         if done.returncode:
             pytest.skip("a second Ray node needs a host name of its own, and unshare is refused")
         environment = {**plain, **token, "RAY_TMPDIR": cluster["temporary"]}
+        environment["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = "0"
         environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "1"
         started.append(
             subprocess.Popen(

