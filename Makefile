@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Optional parts of the package: test, ray, kubernetes, gpu, tpu.
+EXTRAS ?= test
 DEMO := digits_vit_demo spoken_digits_conformer_demo pydoc_lm_demo
 STUDY := digits_vit_demo spoken_digits_conformer_study pydoc_lm_study
 QUICK := digits_vit_quick spoken_digits_conformer_quick pydoc_lm_quick
@@ -11,7 +13,7 @@ QUICK := digits_vit_quick spoken_digits_conformer_quick pydoc_lm_quick
 # Made anew when the dependencies change.
 $(VENV)/.installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
 	touch $@
 
 # Each study's table as soon as it is complete.
@@ -36,7 +38,7 @@ quick: $(VENV)/.installed
 
 ## test: lint, type check, all tests
 test: $(VENV)/.installed check
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -29,7 +29,8 @@ class Crew:
 
     settings: {"workers", "pin"}; owner: see `local.LocalWorkers`. Where `watches`, `run` waits for
     trials that others hold; a job rather gives its node back. `stop_requested()` is asked twice a
-    second. `before_first()` is called when workers are loading and no trial is handed out yet.
+    second; `before_first()` is called once, while workers load. A worker that `leads` a gang of
+    processes (`sweeps.gang`) is not started again: the gang ends with it.
     """
 
     def __init__(
@@ -42,13 +43,15 @@ class Crew:
         owner: str = "",
         watches: bool = True,
         before_first: Callable[[], None] = lambda: None,
+        leads: bool = False,
     ) -> None:
         self.study, self.progress, self.stop_requested = study, progress, stop_requested
         self.root, self.watches, self._before_first = study.directory, watches, before_first
+        self._leads = leads
         self.log = self.root / "workers.log"
         owner = owner or str(self.root.resolve())
         self.workers = local.LocalWorkers(
-            settings or study.settings["local"], self.log, snapshot, owner
+            settings or study.settings["local"], self.log, snapshot, owner, leads
         )
         self.schedule = Schedule(study.settings["pack"])
         self.at_hand: dict[int, dict[str, Trial]] = {}
@@ -168,13 +171,14 @@ class Crew:
         trials = self.at_hand.pop(slot, {})
         if self.stop_requested() or jobs.is_cancelled(self.root):
             return
-        if slot not in self.ready and not self._may_start_again(slot):
+        if slot not in self.ready and not (self._leads or self._may_start_again(slot)):
             tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-8:])
             raise ValueError(f"a worker ended before it was ready; {self.log} ends with\n{tail}")
         self.ready.discard(slot)
         for trial in trials.values():
             self._trial_died(trial)
-        self._start(slot)
+        if not self._leads:
+            self._start(slot)
 
     def _may_start_again(self, slot: int) -> bool:
         """Whether a worker that ended before it was ready was killed, and not too often."""

@@ -1,9 +1,12 @@
 """A job: one or several trials of a study, run on the node that an engine chose.
 
 `python -m sweeps.job STUDY_DIR/jobs/BATCH.json --index=I` runs job I of a batch with worker
-processes of its own, as the local launcher does. SIGTERM and SIGUSR1 (Slurm's warning before the
-time limit) have the trials saved. It exits with FINISHED (0) where nothing is left for it to do,
-AGAIN (75) where it was told to stop, WRONG_NODE (76) where this node cannot run it.
+processes of its own, as the local launcher does. SIGTERM and SIGUSR1 have the trials saved. Where
+the engine starts a job on several nodes at once, they train each trial together: the first does
+what is said here, the others follow it.
+
+It exits with FINISHED (0) where nothing is left for it to do, AGAIN (75) where it was told to stop
+or cut short, WRONG_NODE (76) where this node cannot run it.
 """
 
 import argparse
@@ -13,8 +16,9 @@ import signal
 import sys
 from typing import Any
 
-from sweeps import code_snapshot, door, jobs, layout, status, study, trial
+from sweeps import code_snapshot, door, jobs, layout, processes, status, study, trial
 from sweeps.crew import Crew, Interrupted
+from sweeps.launchers import local
 from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import AGAIN, FINISHED, WRONG_NODE, EngineError
 from sweeps.progress import Progress
@@ -45,7 +49,10 @@ class Job:
             print(error, flush=True)
             self.submission.refuse(self.index, str(error))
             return WRONG_NODE
-        return self._train()
+        found = processes.detect(os.environ)
+        if found is not None and not found.is_leader:
+            _follow()
+        return self._train(together=found is not None)
 
     def _told_to_stop(self, signum: int, frame: Any) -> None:
         del frame
@@ -55,18 +62,19 @@ class Job:
     def _state(self, one: trial.Trial) -> str:
         return str(status.read(self.root / one.path)["state"])
 
-    def _train(self) -> int:
+    def _train(self, together: bool) -> int:
         name = self.submission.launcher
-        settings = self.study.settings[name]
+        workers = 1 if together else self.study.settings[name].get("workers", 0) or 1
         with Progress() as progress:
             crew = Crew(
                 self.study,
                 progress,
                 lambda: self._stop,
                 code_snapshot.take(self.root),
-                {"workers": settings.get("workers", 0) or 1, "pin": True},
+                {"workers": workers, "pin": True},
                 owner=f"{self.submission.batch.file}#{self.index}",
                 watches=False,
+                leads=together,
             )
             try:
                 crew.run(self.trials)
@@ -74,7 +82,8 @@ class Job:
                 return self._interrupted(progress)
             finally:
                 crew.close()
-        return FINISHED
+        # A trial that another worker holds is not this job's any more.
+        return AGAIN if any(self._state(one) == "pending" for one in self.trials) else FINISHED
 
     def _interrupted(self, progress: Progress) -> int:
         if jobs.is_cancelled(self.root):
@@ -91,6 +100,13 @@ class Job:
         except EngineError as error:  # e.g. a job that a person runs by hand
             print(error, flush=True)
             return False
+
+
+def _follow() -> None:
+    """Becomes a follower of the job's first node (`sweeps.follower`); does not return."""
+    cache = f"--cache_dir={local.compilation_cache()}"
+    command = [sys.executable, "-m", "sweeps.follower", cache]
+    os.execve(sys.executable, command, {**local.MALLOC, **os.environ})
 
 
 def main(arguments: list[str] | None = None) -> int:

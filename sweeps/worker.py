@@ -17,17 +17,24 @@ import sys
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from sweeps import claimed, layout, lease, status
+from sweeps import claimed, gang, layout, lease, processes, status
+from sweeps.launchers.protocol import AGAIN
 
 
 class Worker:
-    """Runs trials one after another; keeps compiled programs between them."""
+    """Runs trials one after another; keeps compiled programs between them.
 
-    def __init__(self, channel: TextIO) -> None:
+    `together` is the gang that this worker leads, where several processes train a trial.
+    """
+
+    def __init__(self, channel: TextIO, together: Any = None) -> None:
         self._channel = channel
         self._programs: dict[Any, Any] = {}
         self.loader_workers = 0
         self.stopping = False
+        self._together, self._members = together, list[lease.Attempt]()
+        if together is not None:
+            together.on_stop, together.on_failure = self.stop, self._peer_failed
 
     def report(self, event: str, **fields: Any) -> None:
         """Sends an event to the driver; a driver that is gone is no reason to stop a trial."""
@@ -64,6 +71,7 @@ class Worker:
         self.report("end", trial=name, outcome=outcome, error=error, **fields)
 
     def _run_claimed(self, members: list[lease.Attempt], data_dir: str) -> None:
+        self._members = members
         try:
             with claimed.logged(members), claimed.heartbeat(members, self.stop):
                 ends = self._train(members, data_dir)
@@ -75,6 +83,15 @@ class Worker:
         if not all((member.directory / lease.OUTCOME).exists() for member in members):
             # A lease could not be given back; only the end of this process does it.
             os._exit(1)
+        self._members = []
+        if self._together is not None and self._together.broken:
+            os._exit(AGAIN)  # at its regular end JAX would wait for the others
+
+    def _peer_failed(self, problem: Exception) -> None:
+        """Gives the attempts back before this process ends: another one of the gang failed."""
+        for member in self._members:
+            outcome, error = claimed.conclude(member, problem)
+            self._ended(str(member.trial_directory), outcome, error)
 
     def stop(self) -> None:
         """Has the trials at hand saved at the next step, and ends the worker."""
@@ -96,6 +113,13 @@ class Worker:
             report = self._reporter(step_function)
             if len(members) == 1:
                 name = str(members[0].trial_directory)
+                if self._together is not None:
+                    self._together.order(
+                        trial=name,
+                        attempt=members[0].number,
+                        data_dir=data_dir,
+                        loader_workers=self.loader_workers,
+                    )
                 run = training.Training(
                     records[0],
                     members[0],
@@ -103,6 +127,7 @@ class Worker:
                     data_dir,
                     lambda event, **fields: report(name, event, **fields),
                     lambda: self.stopping,
+                    self._together,
                 )
                 return [run.run()]
             from sweeps import packed_training
@@ -156,17 +181,26 @@ class Options:
 
     cpus: tuple[int, ...]
     cache_dir: str
+    gang: bool
 
 
 def main() -> int:
-    """Runs trials from standard input until it ends or SIGTERM comes. Returns 0."""
+    """Runs trials from standard input until it ends or SIGTERM comes.
+
+    Returns 0; AGAIN where the processes of its gang did not find each other.
+    """
     options = _options()
     if options.cpus:
         os.sched_setaffinity(0, options.cpus)
     # Events keep the original standard output; anything printed goes elsewhere from here on.
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    worker = Worker(channel)
+    try:
+        together = gang.join() if options.gang else None
+    except processes.StartError as error:
+        print(error, file=sys.stderr)
+        return AGAIN
+    worker = Worker(channel, together)
 
     def stop(signum: int, frame: Any) -> None:
         del signum, frame
@@ -184,6 +218,8 @@ def main() -> int:
         worker.run([pathlib.Path(trial) for trial in order["trials"]], order["data_dir"])
         if not worker.stopping:  # or it would be given a trial that it will not run
             worker.report("free")
+    if together is not None:
+        together.end()
     return 0
 
 
@@ -202,9 +238,10 @@ def _options() -> Options:
     parser = argparse.ArgumentParser(prog="python -m sweeps.worker", description=__doc__)
     parser.add_argument("--cpus", default="", help="comma-separated CPU numbers to stay on")
     parser.add_argument("--cache_dir", default="", help="JAX's persistent compilation cache")
+    parser.add_argument("--gang", action="store_true", help="lead the processes of a job's nodes")
     given = parser.parse_args()
     cpus = tuple(int(part) for part in given.cpus.split(",") if part)
-    return Options(cpus, given.cache_dir)
+    return Options(cpus, given.cache_dir, given.gang)
 
 
 def _set_up_jax(cache_dir: str) -> None:

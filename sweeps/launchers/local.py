@@ -29,7 +29,7 @@ _MOST_CPU_WORKERS = 8
 _FORCED = r"--xla_force_host_platform_device_count=(\d+)"
 # glibc would give every large buffer of a step back to the kernel and fault it in again for the
 # next: keeping them saves 15 % of a digits_vit step (44.8 to 38.1 ms on one core).
-_MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
+MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
 
 
 def check(settings: dict[str, Any]) -> None:
@@ -59,7 +59,8 @@ class LocalWorkers:
 
     `settings` is {"workers", "pin"}: 0 workers are one per accelerator, else per CPU core, at most
     8. `snapshot` is the code they run. A slot of an `owner` (a study's or job's path) has one
-    worker on this host, also when one has outlived its driver.
+    worker on this host, also when one has outlived its driver. `leads`: the worker is the first
+    process of a gang.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class LocalWorkers:
         log: pathlib.Path,
         snapshot: pathlib.Path,
         owner: str,
+        leads: bool = False,
     ) -> None:
         self._pin_variable, self._accelerators = accelerators()
         cores = sorted(os.sched_getaffinity(0))
@@ -79,7 +81,7 @@ class LocalWorkers:
                 "give at most one worker each, or local.pin=False"
             )
         self._pin, self._cores, self._log = settings["pin"], cores, log
-        self._snapshot, self._owner = snapshot, owner
+        self._snapshot, self._owner, self._leads = snapshot, owner, leads
         self.events: queue.Queue[tuple[int, dict[str, Any] | None]] = queue.Queue()
         self._processes: dict[int, subprocess.Popen[str]] = {}
 
@@ -92,6 +94,8 @@ class LocalWorkers:
         if lock is None:
             return False
         command = [sys.executable, "-m", "sweeps.worker", f"--cache_dir={compilation_cache()}"]
+        if self._leads:
+            command.append("--gang")
         if self._pin and not self._accelerators:
             command.append(f"--cpus={','.join(map(str, self._cores_of(slot)))}")
         try:
@@ -131,7 +135,7 @@ class LocalWorkers:
         return self._cores[slot :: self.size][:share] or [self._cores[slot % len(self._cores)]]
 
     def _environment(self, slot: int) -> dict[str, str]:
-        environment = {**_MALLOC, **os.environ, **code_snapshot.environment(self._snapshot)}
+        environment = {**MALLOC, **os.environ, **code_snapshot.environment(self._snapshot)}
         path = os.environ.get("PYTHONPATH", "")
         environment["PYTHONPATH"] += os.pathsep + path if path else ""
         if self._pin and self._accelerators:

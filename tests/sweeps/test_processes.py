@@ -2,8 +2,6 @@
 
 import csv
 import json
-import os
-import pathlib
 import signal
 import socket
 import subprocess
@@ -13,14 +11,12 @@ import time
 
 import pytest
 
-from sweeps import claimed, layout, lease, processes, status, training, worker
-from sweeps import gang as gangs
+from sweeps import layout, lease, processes, status
 from sweeps.launchers import protocol
 
 TWO = "--xla_force_host_platform_device_count=2"
 # LLVM's passes take most of the compilation, and are not what is tested.
 QUICK = "--xla_backend_optimization_level=0"
-HERE = pathlib.Path(__file__).resolve()
 # What equality is judged on: not on times.
 EXACT = ("global_step", "loss", "grad_norm", "train/", "validation/", "test/")
 
@@ -100,44 +96,6 @@ def _free_port():
         return server.getsockname()[1]
 
 
-def lead():
-    """A worker that leads a gang, as `python -m sweeps.worker` does."""
-    one = gangs.join()
-
-    class Leader(worker.Worker):
-        def __init__(self, channel):
-            super().__init__(channel)
-            self.members = []
-            one.on_stop, one.on_failure = self.stop, self._peer_failed
-
-        def _peer_failed(self, problem):
-            for member in self.members:
-                outcome, error = claimed.conclude(member, problem)
-                self._ended(str(member.trial_directory), outcome, error)
-
-        def _run_claimed(self, members, data_dir):
-            self.members = members
-            super()._run_claimed(members, data_dir)
-            self.members = []
-            if one.broken:
-                os._exit(protocol.AGAIN)
-
-    def training_in_gang(record, attempt, step_function, data_dir, report, stop_requested):
-        one.order(
-            trial=str(attempt.trial_directory),
-            attempt=attempt.number,
-            data_dir=data_dir,
-            loader_workers=0,
-        )
-        return alone(record, attempt, step_function, data_dir, report, stop_requested, one)
-
-    alone, training.Training = training.Training, training_in_gang
-    worker.Worker = Leader
-    code = worker.main()
-    one.end(code)
-    sys.exit(code)
-
-
 class Gang:
     """Real processes: number 0 is a worker, the others are followers."""
 
@@ -152,9 +110,7 @@ class Gang:
         self._listener.start()
 
     def _start(self, number, environment, cache_dir, cwd):
-        path = f"import sys; sys.path.insert(0, {str(HERE.parent)!r})"
-        leader = ["-c", f"{path}; import {HERE.stem}; {HERE.stem}.lead()"]
-        program = ["-m", "sweeps.follower"] if number else leader
+        program = ["-m", "sweeps.follower"] if number else ["-m", "sweeps.worker", "--gang"]
         with (self._logs / f"process-{self._port}-{number}.txt").open("w") as log:
             return subprocess.Popen(
                 [sys.executable, *program, f"--cache_dir={cache_dir}"],

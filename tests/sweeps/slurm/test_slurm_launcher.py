@@ -13,6 +13,9 @@ import pytest
 from sweeps.launchers import slurm
 from sweeps.launchers.protocol import Batch, EngineError, State
 
+# One Slurm for all of them.
+pytestmark = pytest.mark.xdist_group("slurm")
+
 REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 
 

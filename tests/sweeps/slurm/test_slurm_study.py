@@ -3,12 +3,16 @@
 import csv
 import os
 import signal
+import socket
 import subprocess
 import sys
 
 import pytest
 
 from sweeps import layout, lease, status
+
+# One Slurm for all of them.
+pytestmark = pytest.mark.xdist_group("slurm")
 
 # What bit equality is judged on: not on times.
 EXACT = ("global_step", "loss", "grad_norm", "train/", "validation/", "test/")
@@ -210,6 +214,28 @@ def test_preemption_and_the_loss_of_driver_controller_and_node(
     one.wait()
     _check(one, undisturbed)
     assert {_outcomes(one.directory / trial)[0] for trial in preempted} == {"preempted"}
+
+
+def test_a_trial_over_two_nodes_is_saved_by_both_and_goes_on(driver, cluster, wait_for):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    one = driver(
+        **{
+            "points": 1,
+            "seeds": 1,
+            "slurm.nodes": 2,
+            # Names of nodes such as n1 are no hosts' names here.
+            "slurm.setup": f"export ATTNPERF_COORDINATOR=127.0.0.1:{port}",
+        }
+    )
+    one.start()
+    (trial,) = wait_for(one.mid_training, "training")
+    cluster.run("scancel", "--signal=TERM", one.handles()[trial][-1])
+    one.wait()
+    directory = one.directory / trial
+    assert _outcomes(directory) == ["preempted", "done"]
+    assert layout.read_json(directory / layout.TRIAL)["hardware"]["process_count"] == 2
+    assert [row["global_step"] for row in _measured(directory)[0]] == ["12", "24", "36", "48", "60"]
 
 
 def _ended(one, trials):
