@@ -1,0 +1,186 @@
+"""Disks that fill, turn read-only, are somebody else's, or lack the data: named, then mended."""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+from sweeps import code_snapshot, equality, jobs, layout, lease, status, study, study_directory
+from sweeps import config as configs
+from sweeps.launchers.protocol import WRONG_NODE
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A tmpfs of 64 MB; skips where mounting is not allowed."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("cannot mount a tmpfs here: full and read-only disks are not tested")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.fixture
+def on_disk(drivers, disk):
+    """The drivers of a study that lies on the small disk."""
+    return drivers.move_to(disk)
+
+
+def _fill(disk, leave):
+    """Fills a disk up to `leave` bytes; returns the file to remove."""
+    filler = disk / "filler"
+    descriptor = os.open(filler, os.O_CREAT | os.O_WRONLY)
+    with contextlib.suppress(OSError):
+        while os.write(descriptor, b"\0" * 2**16):
+            pass
+    if leave:
+        os.ftruncate(descriptor, os.fstat(descriptor).st_size - leave)
+    os.close(descriptor)
+    return filler
+
+
+@pytest.mark.parametrize(
+    "leave", [0, 2**16, 2**20], ids=["measurement and status", "checkpoint", "second checkpoint"]
+)
+def test_disk_fills_and_room_is_made(on_disk, disk, undisturbed, wait_until, leave):
+    """Trials fail by name, the driver and its workers end well; the next run completes all."""
+    first = on_disk.run(max_attempts=2)
+    wait_until(lambda: (on_disk.trial(0) / layout.EVAL_MEASUREMENTS).exists())
+    filler = _fill(disk, leave)
+    code, output = on_disk.finish(first)
+    assert code in (1, 2), output
+    assert "Traceback" not in output
+    assert "No space left" in output or "RESOURCE_EXHAUSTED" in output
+    assert on_disk.call("status", on_disk.study).returncode == 0
+    filler.unlink()
+    code, output = on_disk.finish(on_disk.run(max_attempts=2))
+    assert code == 0, output
+    assert equality.problems(on_disk.study, undisturbed) == []
+
+
+def test_disk_turns_read_only(on_disk, disk, undisturbed, wait_until):
+    """As a file server that fails over: refused at the door, seen by status, then completed."""
+    first = on_disk.run()
+    wait_until(lambda: (on_disk.trial(0) / layout.EVAL_MEASUREMENTS).exists())
+    first.terminate()
+    assert on_disk.finish(first)[0] == 130
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    code, output = on_disk.finish(on_disk.run())
+    assert code == 2
+    assert f"{on_disk.study} cannot be written: Read-only file system" in output
+    assert "Traceback" not in output
+    shown = on_disk.call("status", on_disk.study)
+    assert shown.returncode == 0, shown.stderr
+    assert "preempted at step" in shown.stdout
+    subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+    code, output = on_disk.finish(on_disk.run())
+    assert code == 0, output
+    assert equality.problems(on_disk.study, undisturbed) == []
+
+
+@pytest.fixture
+def open_folder():
+    """A folder that everybody may look into; pytest closes its own."""
+    with tempfile.TemporaryDirectory(prefix="attnperf-test-") as name:
+        os.chmod(name, 0o755)
+        yield pathlib.Path(name)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become an unprivileged user")
+def test_study_of_somebody_else(drivers, undisturbed, open_folder):
+    """An unprivileged user may look, and is told what he may not do."""
+    drivers.move_to(open_folder)
+    shutil.copytree(undisturbed, drivers.study)
+    # The uid changes when Python runs: its own folder may be closed to others.
+    code = (
+        f"import os, sys, runpy; os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY});"
+        "sys.argv = ['sweeps', *sys.argv[1:]];"
+        "from sweeps import __main__ as command; sys.exit(command.main(sys.argv[1:]))"
+    )
+    imports = (
+        "import sweeps.overview, sweeps.study, sweeps.driver, sweeps.door, sweeps.cancel;"
+        "import sweeps.plan, sweeps.progress; sweeps.config.base();"
+    )
+    for command, expected, text in (
+        ("status", 0, "complete"),
+        ("resume", 2, "cannot be written: Permission denied"),
+        ("cancel", 2, "Permission denied"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", imports + code, command, str(drivers.study)],
+            capture_output=True,
+            text=True,
+            env=drivers.environment,
+            cwd="/",
+        )
+        assert done.returncode == expected, done.stderr
+        assert text in done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def _job(directory, trials, environment, cwd):
+    """Runs a job of a study's trials; returns the ended process and its submission."""
+    given = code_snapshot.environment(code_snapshot.take(directory))
+    submission = jobs.new(directory, "slurm", [tuple(trials)], given)
+    done = subprocess.run(
+        submission.batch.command(0),
+        env={**environment, **submission.batch.environment},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+    )
+    return done, submission
+
+
+@pytest.mark.parametrize(
+    ("workload", "data_dir"), [("imagenet_vit", "/nowhere"), ("digits_vit", "/proc/nowhere")]
+)
+def test_node_without_the_data(tmp_path, environment, workload, data_dir):
+    """Exit 76, the refusal with its host and reason on disk, the trial untouched."""
+    changes = {"workload": workload, "data_dir": data_dir, "experiment_dir": tmp_path, "steps": 8}
+    overrides = [f"--config.{key}={value}" for key, value in changes.items()]
+    made = study.resolve(configs.parse("digits_vit_quick", overrides))
+    study_directory.prepare(made)
+    trials = made.trials("tune")
+    study_directory.materialise(made, "tune", trials)
+    done, submission = _job(made.directory, [trials[0].path], environment(), tmp_path)
+    assert done.returncode == WRONG_NODE, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    refusal = submission.refusal(0)
+    assert refusal["host"] == os.uname().nodename
+    assert data_dir in refusal["reason"]
+    assert lease.latest(made.directory / trials[0].path) == 0
+    assert status.read(made.directory / trials[0].path)["state"] == "pending"
+
+
+def test_data_vanishes_while_a_study_runs(drivers, data_dir, undisturbed, tmp_path, wait_until):
+    """New workers fail their trials by name; with the data back, the study completes."""
+    own = tmp_path / "data"
+    shutil.copytree(data_dir, own)
+    first = drivers.run(data_dir=own)
+    wait_until(lambda: (drivers.trial(0) / layout.EVAL_MEASUREMENTS).exists())
+    gone = own.rename(tmp_path / "gone")
+    pathlib.Path(own).write_text("not mounted")
+    wait_until(lambda: drivers.worker(0) or drivers.worker(1))
+    for point in (0, 1):
+        if pid := drivers.worker(point):
+            os.kill(pid, 9)
+    code, output = drivers.finish(first)
+    assert code == 1, output
+    assert "failed" in output
+    assert str(own) in output
+    assert "Traceback" not in output.split("failed:")[0]
+    own.unlink()
+    gone.rename(own)
+    code, output = drivers.finish(drivers.run(data_dir=own))
+    assert code == 0, output
+    assert equality.problems(drivers.study, undisturbed) == []

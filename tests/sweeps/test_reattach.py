@@ -1,0 +1,199 @@
+"""Drivers that die, crash with their workers, are cancelled, and others that take their place."""
+
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from attention import checkout
+from sweeps import equality, jobs, layout, lease, status, storm
+from sweeps.launchers.protocol import FINISHED
+
+POINTS = range(4)
+
+
+def _kill(pid, number=signal.SIGKILL):
+    os.kill(pid, number)
+
+
+def _at_work(drivers):
+    """Returns {point: process number} of trials that both workers train now, {} where not both."""
+    running = [p for p in POINTS if status.recorded(drivers.trial(p))["state"] == "running"]
+    found = {point: pid for point in running if (pid := drivers.worker(point))}
+    return found if len(found) == 2 else {}
+
+
+def _attempts(drivers):
+    return {point: lease.latest(drivers.trial(point)) for point in POINTS}
+
+
+def test_driver_killed_and_its_workers_watched(drivers, undisturbed, wait_until):
+    """Its workers go on; the next driver starts none in their places, and counts them once."""
+    first = drivers.run()
+    orphans = wait_until(lambda: _at_work(drivers))
+    first.kill()
+    for pid in orphans.values():  # so that the next driver finds them for sure
+        _kill(pid, signal.SIGSTOP)
+    second = drivers.run()
+    shown = []
+    while sum("still at work for an earlier driver" in line for line in shown) < 2:
+        line = second.stdout.readline()
+        assert line, shown
+        shown.append(line)
+    assert {point: drivers.worker(point) for point in orphans} == orphans
+    assert not any("started on worker" in line for line in shown)
+    assert "sweeps.worker" not in _commands(second.pid)
+    for pid in orphans.values():
+        _kill(pid, signal.SIGCONT)
+    code, output = drivers.finish(second)
+    assert code == 0, output
+    assert "4 done" in output
+    for point in orphans:
+        assert re.search(rf"trial_{1000 * point + 1} done elsewhere", output), output
+    # No trial was begun twice: what the orphans had they finished, the rest the new driver's did.
+    assert _attempts(drivers) == dict.fromkeys(POINTS, 1)
+    assert equality.problems(drivers.study, undisturbed) == []
+
+
+def _commands(pid, columns="args="):
+    """Returns the command lines of a process's children."""
+    command = ["ps", "-o", columns, "--ppid", str(pid)]
+    return subprocess.run(command, capture_output=True, text=True).stdout
+
+
+def test_host_crash(drivers, undisturbed, wait_until):
+    """SIGKILL of the driver and both workers at once; one of them was writing a checkpoint."""
+    first = drivers.run()
+    workers = wait_until(lambda: _at_work(drivers))
+    wait_until(lambda: any(storm.is_saving(drivers.trial(point)) for point in POINTS), every=0)
+    for pid in (first.pid, *workers.values()):
+        _kill(pid)
+    first.wait()
+    wait_until(lambda: not any(drivers.worker(point) for point in POINTS))
+    code, output = drivers.finish(drivers.run())
+    assert code == 0, output
+    assert equality.problems(drivers.study, undisturbed) == []
+
+
+def test_workers_killed_before_they_are_ready(drivers, undisturbed, wait_until):
+    """As by the kernel's out-of-memory killer while JAX loads: they are started again."""
+    first = drivers.run()
+    killed = set()
+
+    def kill_workers():
+        for line in _commands(first.pid, "pid=,args=").splitlines():
+            pid, _, command = line.strip().partition(" ")
+            if "sweeps.worker" in command and len(killed) < 2:
+                _kill(int(pid))
+                killed.add(pid)
+        return len(killed) == 2
+
+    wait_until(kill_workers)
+    code, output = drivers.finish(first)
+    assert code == 0, output
+    assert equality.problems(drivers.study, undisturbed) == []
+    assert _attempts(drivers) == dict.fromkeys(POINTS, 1)
+
+
+def test_second_driver_leaves_the_slots_to_the_first(drivers, undisturbed, wait_until):
+    """Both end well, with two workers between them and one attempt at each trial."""
+    first = drivers.run()
+    wait_until(lambda: _at_work(drivers))
+    second = drivers.run()
+    code, output = drivers.finish(second)
+    assert code == 0, output
+    assert "still at work for an earlier driver" in output
+    assert drivers.finish(first)[0] == 0
+    assert equality.problems(drivers.study, undisturbed) == []
+    assert _attempts(drivers) == dict.fromkeys(POINTS, 1)
+
+
+def test_cancel_saves_and_resume_goes_on(drivers, undisturbed, wait_until):
+    first = drivers.run()
+    workers = wait_until(lambda: _at_work(drivers))
+    done = drivers.call("cancel", drivers.study)
+    assert done.returncode == 0, done.stderr
+    assert "2 workers of this host told to save" in done.stdout
+    code, output = drivers.finish(first)
+    assert code == 130, output
+    assert "python -m sweeps resume" in output
+    assert [lease.process_start(pid) for pid in workers.values()] == [None, None]
+    preempted = 0
+    for point in workers:
+        found = status.read(drivers.trial(point))
+        if found["state"] == "pending":  # and not done by the time that it was told
+            preempted += 1
+            assert found["reason"] == f"preempted at step {found['global_step']}"
+            saved = drivers.trial(point) / layout.CHECKPOINTS / str(found["global_step"])
+            assert saved.is_dir()
+    assert preempted
+    assert "cancelled" in drivers.call("status", drivers.study).stdout
+    code, output = drivers.finish(drivers.run(command="resume"))
+    assert code == 0, output
+    assert not (drivers.study / jobs.CANCELLED).exists()
+    assert equality.problems(drivers.study, undisturbed) == []
+    assert sum(_attempts(drivers).values()) == 4 + preempted
+
+
+@pytest.fixture
+def copy(tmp_path, drivers):
+    """A copy of the four packages, which `drivers` run from: it may be edited."""
+    root = tmp_path / "checkout"
+    for room in checkout.ROOMS:
+        shutil.copytree(
+            pathlib.Path(checkout.__file__).resolve().parents[1] / room,
+            root / room,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
+    drivers.environment["PYTHONPATH"] = str(root)
+    return root
+
+
+def test_code_edited_after_submission_is_not_what_runs(
+    drivers, undisturbed, copy, wait_until, tmp_path
+):
+    """A restarted worker and a job run the code of the day the study was submitted."""
+    first = drivers.run()
+    workers = wait_until(lambda: _at_work(drivers))
+    for name in ("training.py", "job.py", "worker.py"):
+        (copy / "sweeps" / name).write_text("raise RuntimeError('edited after submission')\n")
+    broken = subprocess.run(
+        [sys.executable, "-c", "import sweeps.training"],
+        env=drivers.environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert "edited after submission" in broken.stderr
+    for pid in workers.values():
+        _kill(pid)
+    code, output = drivers.finish(first)
+    assert code == 0, output
+    assert "will be tried again" in output
+    assert equality.problems(drivers.study, undisturbed) == []
+
+    # A job of the same study: its trial's last attempt is undone first.
+    trial = drivers.trial(3)
+    shutil.rmtree(trial / layout.ATTEMPTS)
+    shutil.rmtree(trial / layout.CHECKPOINTS)
+    (trial / layout.STATUS).unlink()
+    (snapshot,) = (drivers.study / "code").iterdir()
+    given = {"PYTHONPATH": str(snapshot), "PYTHONSAFEPATH": "1"}
+    path = str(trial.relative_to(drivers.study))
+    submission = jobs.new(drivers.study, "slurm", [(path,)], given)
+    done = subprocess.run(
+        submission.batch.command(0),
+        env={**drivers.environment, **submission.batch.environment},
+        cwd=copy,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == FINISHED, done.stdout + done.stderr
+    assert status.read(trial)["state"] == "done"
+    assert [path.name for path in (drivers.study / "code").iterdir()] == [snapshot.name]
+    assert layout.read_json(trial / layout.TRIAL)["hardware"]
