@@ -23,7 +23,7 @@ def cancel(directory: pathlib.Path) -> str:
         raise ValueError(f"{directory} is no study: it has no {layout.STUDY}")
     layout.write_json(directory / jobs.CANCELLED, {"cancelled_at": time.time()})
     cancelled = _cancel_jobs(directory, record["config"])
-    stopped = sum(_stop_worker(path) for path in _leases(directory))
+    stopped = len({_stop_worker(path) for path in _leases(directory)} - {None})
     return (
         f"{directory} is cancelled: {cancelled} jobs withdrawn, {stopped} workers of this host "
         f"told to save. Continue with: python -m sweeps resume {directory}"
@@ -62,12 +62,12 @@ def _leases(directory: pathlib.Path) -> list[pathlib.Path]:
     return found
 
 
-def _stop_worker(attempt: pathlib.Path) -> bool:
-    """Tells a worker of this host to save; returns whether there was one."""
+def _stop_worker(attempt: pathlib.Path) -> int | None:
+    """Tells a worker of this host to save; returns its process, None where there was none."""
     record, here = layout.read_json(attempt / lease.LEASE), lease.identity()
     if any(record[key] != here[key] for key in ("boot_id", "pid_namespace")):
-        return False
+        return None
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(record["pid"], signal.SIGTERM)
-        return True
-    return False
+        return int(record["pid"])
+    return None

@@ -53,7 +53,7 @@ class Crew:
         self.workers = local.LocalWorkers(
             settings or study.settings["local"], self.log, snapshot, owner, leads
         )
-        self.schedule = Schedule(study.settings["pack"])
+        self.schedule = Schedule(study.settings["pack"], self.workers.size)
         self.at_hand: dict[int, dict[str, Trial]] = {}
         self.idle: set[int] = set()
         self.alive: set[int] = set()

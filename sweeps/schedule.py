@@ -10,12 +10,13 @@ class Schedule:
 
     The first trial of a program warms JAX's persistent cache before others of it start elsewhere;
     a worker prefers programs that it has in memory, then ones that nobody compiles yet. Up to
-    `pack` trials that can be run as one are given at a time.
+    `pack` trials that can be run as one are given at a time, fewer where that would leave other
+    of the `workers` without any.
     """
 
-    def __init__(self, pack: int = 1) -> None:
+    def __init__(self, pack: int = 1, workers: int = 1) -> None:
         self.pending: list[Trial] = []
-        self._pack = pack
+        self._pack, self._workers = pack, workers
         self._warm: set[Hashable] = set()
         self._warming: dict[Hashable, int] = {}
         self._in_memory: dict[int, set[Hashable]] = {}
@@ -49,7 +50,8 @@ class Schedule:
             from sweeps import packs
 
             similar = [other for other in self.pending if other.program == trial.program]
-            taken = packs.group(similar, self._pack)[0]
+            share = -(-len(similar) // self._workers)
+            taken = packs.group(similar, min(self._pack, share))[0]
         for one in taken:
             self.pending.remove(one)
         if trial.program not in self._warm:
