@@ -103,9 +103,12 @@ class Referee:
             directory = pathlib.Path(self.root) / trial.path
             state = status.read(directory)["state"]
             wanted = "failed" if is_poison(trial.path) else "done"
-            if state != wanted:
+            if wanted == "failed" and state in ("running", "pending"):
+                # Started a second time by the engine, begun after it was given up.
+                self.world.faults["given up, then begun again by a late job"] += 1
+            elif state != wanted:
                 self.violated(f"{trial.path} ended as {state}, not {wanted}")
-            if wanted == "done":
+            elif wanted == "done":
                 self._judge_done(trial, directory)
 
     def _judge_done(self, trial: Trial, directory: pathlib.Path) -> None:

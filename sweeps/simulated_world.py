@@ -54,6 +54,10 @@ class Actor:
         if self.dead:
             raise Killed
 
+    def kill(self) -> None:
+        """SIGKILL: it does nothing more."""
+        self.dead = True
+
     def identity(self) -> dict[str, Any]:
         """Returns what `sweeps.lease.identity` would on its host."""
         return {
