@@ -16,42 +16,27 @@ import math
 import os
 import pathlib
 import shutil
-import socket
 import sys
 import tempfile
 import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from sweeps import (
-    clock,
-    code_snapshot,
     config,
     driver,
     layout,
-    lease,
     progress,
     simulated_engine,
+    simulated_launcher,
     study,
 )
-from sweeps.counted_files import CountedFiles
-from sweeps.launchers import table as launchers
 from sweeps.simulated_referee import Referee
 from sweeps.simulated_rules import Rules
-from sweeps.simulated_world import (
-    Actor,
-    Host,
-    Killed,
-    SimulatedClock,
-    TooLongError,
-    World,
-    identity_of,
-    process_start_of,
-)
+from sweeps.simulated_stand_ins import NAME, simulated
+from sweeps.simulated_world import Actor, Host, Killed, TooLongError, World
 from sweeps.trial import Trial
 
-_NAME = "simulated"
 _MODIFIERS = ("", "+temp", "+qk_norm", "+per_dim_temp")
 _VARIANTS = 2 * len(_MODIFIERS)
 
@@ -137,9 +122,9 @@ class Simulation:
         """Runs the study to its end, whoever dies; returns what happened."""
         began = time.perf_counter()
         self.study.directory.mkdir(parents=True)
-        with _simulated(self.world, self.referee, self.study.directory):
+        with simulated(self.world, self.referee, self.study.directory):
             engine = simulated_engine.Engine(self.world, self.rules, self.referee, self.workers)
-            simulated_engine.current.append(engine)
+            simulated_launcher.current.append(engine)
             try:
                 counts = self._drive()
                 self.world.limit_s = math.inf
@@ -147,7 +132,7 @@ class Simulation:
                 counts = {}
                 self.referee.violated("the study does not end")
             finally:
-                simulated_engine.current.remove(engine)
+                simulated_launcher.current.remove(engine)
                 self.world.close()
         if counts:
             self.referee.judge(self._planned(), self.rules.is_poison)
@@ -232,34 +217,8 @@ def _study(directory: pathlib.Path, trials: int) -> study.Study:
     }
     overrides = [f"--config.{key}={value}" for key, value in changes.items()]
     found = study.resolve(config.parse("digits_vit_quick", overrides))
-    own = {"launcher": _NAME, _NAME: simulated_engine.DEFAULTS, "max_attempts": Rules.max_attempts}
+    own = {"launcher": NAME, NAME: simulated_launcher.DEFAULTS, "max_attempts": Rules.max_attempts}
     return study.Study({**found.settings, **own}, found.points)
-
-
-@contextlib.contextmanager
-def _simulated(world: World, referee: Referee, root: pathlib.Path) -> Iterator[None]:
-    """Puts simulated time, hosts and files in the place of the real ones for a while."""
-    stand_ins: list[tuple[Any, str, Any]] = [
-        (clock, "clock", SimulatedClock(world)),
-        (lease, "identity", identity_of(world)),
-        (lease, "process_start", process_start_of(world)),
-        (socket, "gethostname", lambda: world.actor.host.name if world.actor else "outside"),
-        # Every start of a driver reads the whole code for it, whatever the study's size.
-        (code_snapshot, "take", lambda directory: directory / code_snapshot.CODE),
-        # Names decide the order in which batches are taken up: they must follow the seed.
-        (uuid, "uuid4", lambda: uuid.UUID(int=world.rng.getrandbits(128))),
-    ]
-    saved = [(module, name, getattr(module, name)) for module, name, _ in stand_ins]
-    launchers.MODULES[_NAME] = "sweeps.simulated_engine"
-    try:
-        for module, name, stand_in in stand_ins:
-            setattr(module, name, stand_in)
-        with CountedFiles(str(root), world.before, referee.renamed):
-            yield
-    finally:
-        for module, name, own in saved:
-            setattr(module, name, own)
-        del launchers.MODULES[_NAME]
 
 
 def _folder() -> str | None:

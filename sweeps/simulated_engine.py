@@ -1,4 +1,4 @@
-"""A simulated engine with faulty nodes: a launcher that `sweeps.simulate` puts into the table.
+"""A simulated engine with faulty nodes, and its launcher's methods.
 
 It does what real ones were seen to do: starts jobs late, twice, on nodes without the data; loses
 nodes; requeues or does not; forgets jobs that run; takes a submission whose answer is lost; does
@@ -8,7 +8,6 @@ not answer at all for a while.
 import collections
 import dataclasses
 import functools
-import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +18,6 @@ from sweeps.simulated_referee import Referee
 from sweeps.simulated_rules import Rules
 from sweeps.simulated_world import Host, Killed, World
 
-DEFAULTS: dict[str, Any] = {"poll_seconds": 15, "trials_per_job": 1}
 _NODE_DOWN_S, _NOTICED_S, _AWAY_S, _GRACE_S = 600.0, 120.0, 900.0, 60.0
 
 
@@ -249,25 +247,3 @@ class Engine:
     def _go_away(self) -> None:
         self.world.faults["engine away"] += 1
         self.away_until = self.world.now + self.rules.duration(_AWAY_S)
-
-
-# What `launchers.table` expects of a module. `current` is the engine of the simulation under way.
-current: list[Engine] = []
-
-
-def platform(settings: dict[str, Any]) -> str:
-    """Returns where trials would compute."""
-    del settings
-    return "cpu"
-
-
-def devices(settings: dict[str, Any]) -> int:
-    """Returns how many devices a trial would see."""
-    del settings
-    return 1
-
-
-def launcher(settings: dict[str, Any], study_directory: pathlib.Path) -> Engine:
-    """Returns the engine of the simulation under way."""
-    del settings, study_directory
-    return current[-1]

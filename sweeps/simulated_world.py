@@ -9,17 +9,11 @@ import collections
 import dataclasses
 import heapq
 import math
-import os
-import pathlib
 import random
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
-
-from sweeps import clock
-
-_UTIME = os.utime  # not counted: the simulation's own
 
 
 class Killed(BaseException):
@@ -196,56 +190,3 @@ class Apart:
             self._world.actor = self.actor
             self._mine.release()
             self._settle()
-
-
-class SimulatedClock(clock.Clock):
-    """The clocks of whoever acts; the driver's sleep is where the simulation happens."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def _skew(self) -> float:
-        return self._world.actor.host.skew_s if self._world.actor else 0.0
-
-    def monotonic(self) -> float:
-        """Returns seconds since some moment on the host."""
-        return self._world.now
-
-    def time(self) -> float:
-        """Returns the host's wall clock, off by up to ten minutes."""
-        return 1.7e9 + self._world.now + self._skew()
-
-    def sleep(self, seconds: float) -> None:
-        """Lets the simulation go on."""
-        self._world.advance(seconds)
-
-    def touch(self, path: pathlib.Path) -> None:
-        """Sets the mtime to the file server's clock, less what a client's cache may hide."""
-        super().touch(path)
-        seen = self._world.now - self._world.rng.uniform(0, self._world.cache_s)
-        _UTIME(path, (0, self._world.server_offset_s + seen))
-
-    def server_time(self, folder: pathlib.Path) -> float:
-        """Returns the file server's clock, at the cost that it has."""
-        super().server_time(folder)
-        return self._world.server_offset_s + self._world.now
-
-
-def identity_of(world: World) -> Callable[[], dict[str, Any]]:
-    """Returns the stand-in for `lease.identity`."""
-
-    def identity() -> dict[str, Any]:
-        assert world.actor is not None
-        return world.actor.identity()
-
-    return identity
-
-
-def process_start_of(world: World) -> Callable[[int], str | None]:
-    """Returns the stand-in for `lease.process_start`: None for processes that are dead."""
-
-    def process_start(pid: int) -> str | None:
-        found = world.processes.get(pid)
-        return None if found is None or found.dead else str(pid)
-
-    return process_start

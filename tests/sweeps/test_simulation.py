@@ -6,7 +6,16 @@ import re
 
 import pytest
 
-from sweeps import clock, lease, simulate, simulated_engine, simulated_world, status, verdicts
+from sweeps import (
+    clock,
+    lease,
+    simulate,
+    simulated_engine,
+    simulated_launcher,
+    simulated_stand_ins,
+    status,
+    verdicts,
+)
 from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import State
 
@@ -27,6 +36,11 @@ BAD = {
     "beat_s": 45.0,
     "limit_h": 24.0,
 }
+
+# Where the same study ends within two hours.
+CALM = dict.fromkeys(
+    ("asleep", "node_lost_per_hour", "engine_away_per_hour", "driver_dies_in_submit", "poison"), 0.0
+) | {"limit_h": 4.0, "crashes": 0, "killed_in_step": 0.0, "stopped_in_step": 0.0}
 
 
 def run(seed=0, trials=100, **changes):
@@ -51,7 +65,7 @@ def test_a_seed_says_everything_and_the_real_things_return():
     assert first.faults == again.faults
     assert before == (os.stat, os.replace, io.open, open, clock.clock, lease.identity)
     assert "simulated" not in launchers.MODULES
-    assert simulated_engine.current == []
+    assert simulated_launcher.current == []
 
 
 def test_file_operations_per_trial_do_not_grow():
@@ -86,7 +100,7 @@ def _old_heartbeats_are_alive(patch):
 
 
 def _own_clock_for_heartbeats(patch):
-    patch(simulated_world.SimulatedClock, "server_time", lambda self, folder: self.time())
+    patch(simulated_stand_ins.SimulatedClock, "server_time", lambda self, folder: self.time())
 
 
 def _lost_answers_are_refusals(patch):
@@ -103,7 +117,7 @@ def _killed_once_and_given_up(patch):
         (_unknown_is_gone, "jobs at an engine that takes 20", {}),
         (_writes_unchecked, "while . has the trial", {"asleep": 0.5}),
         (_every_lease_is_dead, "after a heartbeat of attempt", {}),
-        (_old_heartbeats_are_alive, "the study does not end", {"limit_h": 3.0}),
+        (_old_heartbeats_are_alive, "the study does not end", CALM),
         (_own_clock_for_heartbeats, "after a heartbeat of attempt|does not end", {}),
         (_lost_answers_are_refusals, "jobs at an engine that takes 20", {}),
         (_killed_once_and_given_up, "ended as failed, not done", {}),
