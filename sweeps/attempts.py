@@ -8,23 +8,24 @@ from sweeps import layout, lease, measurements
 LOG = "log.txt"
 
 
-def fruitless(directory: pathlib.Path) -> int:
-    """Returns how many attempts in a row, the last included, failed from the same step.
+def fruitless(directory: pathlib.Path) -> tuple[int, int]:
+    """Returns how many attempts in a row, the last included, ended at the step they began from.
 
-    Preemptions do not count, and progress (a later checkpoint) starts the count anew: a trial
-    that is killed often but moves on is never given up, one that always crashes is.
+    First those that failed with a reason, then those that were killed without a word. Preemptions
+    do not count, and progress (a later checkpoint) starts the count anew: a trial that is killed
+    often but moves on is never given up, one that always crashes is.
     """
-    count, place = 0, None
+    counts, place = {"failed": 0, "killed": 0}, None
     for number in range(lease.latest(directory), 0, -1):
         attempt = directory / layout.ATTEMPTS / str(number)
         outcome = _record(attempt / lease.OUTCOME).get("outcome", "killed")
-        if outcome not in ("killed", "failed"):
+        if outcome not in counts:
             break
         step = _record(attempt / measurements.RESUMED).get("global_step")
-        if count and step != place:
+        if any(counts.values()) and step != place:
             break
-        count, place = count + 1, step
-    return count
+        counts[outcome], place = counts[outcome] + 1, step
+    return counts["failed"], counts["killed"]
 
 
 def last_error(directory: pathlib.Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from sweeps import jobs, layout, lease
 from sweeps.launchers import table as launchers
+from sweeps.launchers.protocol import Launcher
 
 
 def cancel(directory: pathlib.Path) -> str:
@@ -32,13 +33,14 @@ def cancel(directory: pathlib.Path) -> str:
 
 def _cancel_jobs(directory: pathlib.Path, settings: dict[str, Any]) -> int:
     """Cancels what engines may still have; returns how many jobs that is."""
-    by_launcher: dict[str, list[str]] = {}
+    by_launcher: dict[str, list[jobs.Submission]] = {}
     for submission in jobs.submissions(directory):
-        by_launcher.setdefault(submission.launcher, []).extend(submission.handles or [])
+        by_launcher.setdefault(submission.launcher, []).append(submission)
     count = 0
-    for name, handles in by_launcher.items():
+    for name, submissions in by_launcher.items():
         engine = launchers.module(name).launcher(settings, directory.resolve())
         try:
+            handles = [handle for one in submissions for handle in _handles(engine, one)]
             states = engine.status(handles)
             alive = [handle for handle in handles if states[handle] != "gone"]
             if alive:
@@ -47,6 +49,12 @@ def _cancel_jobs(directory: pathlib.Path, settings: dict[str, Any]) -> int:
         finally:
             engine.close()
     return count
+
+
+def _handles(engine: Launcher, submission: jobs.Submission) -> list[str]:
+    """Returns a batch's handles, by its name where its submission was cut short."""
+    known = submission.handles
+    return known if known is not None else engine.find(submission.batch) or []
 
 
 def _leases(directory: pathlib.Path) -> list[pathlib.Path]:

@@ -1,12 +1,13 @@
 """The crew: worker processes at work on trials on this host, and what happens when one dies."""
 
+import contextlib
 import pathlib
 import queue
 import time
 from collections.abc import Callable
 from typing import Any
 
-from sweeps import attempts, jobs, status
+from sweeps import attempts, jobs, layout, lease, status
 from sweeps.launchers import local
 from sweeps.progress import Progress
 from sweeps.schedule import Schedule
@@ -44,6 +45,7 @@ class Crew:
         watches: bool = True,
         before_first: Callable[[], None] = lambda: None,
         leads: bool = False,
+        platform: str = "",
     ) -> None:
         self.study, self.progress, self.stop_requested = study, progress, stop_requested
         self.root, self.watches, self._before_first = study.directory, watches, before_first
@@ -51,7 +53,7 @@ class Crew:
         self.log = self.root / "workers.log"
         owner = owner or str(self.root.resolve())
         self.workers = local.LocalWorkers(
-            settings or study.settings["local"], self.log, snapshot, owner, leads
+            settings or study.settings["local"], self.log, snapshot, owner, leads, platform
         )
         self.schedule = Schedule(study.settings["pack"], self.workers.size)
         self.at_hand: dict[int, dict[str, Trial]] = {}
@@ -152,6 +154,8 @@ class Crew:
             self.progress.ended(trial, outcome, None)
             self.schedule.put_back(trial)
             return
+        if outcome == "failed":
+            self.schedule.alone.add(trial.path)  # whatever it was, no pack shall share it
         if outcome == "failed" and self.verdicts.may_retry(trial):
             self.progress.ended(trial, "failed, will be tried again", error)
             self.schedule.put_back(trial)
@@ -176,6 +180,7 @@ class Crew:
             raise ValueError(f"a worker ended before it was ready; {self.log} ends with\n{tail}")
         self.ready.discard(slot)
         for trial in trials.values():
+            self.schedule.alone.add(trial.path)
             self._trial_died(trial)
         if not self._leads:
             self._start(slot)
@@ -191,7 +196,7 @@ class Crew:
         reason = "the worker process died"
         if status.read(directory)["state"] not in ("done", "diverged"):
             if not self.verdicts.may_retry(trial):
-                reason = f"{reason} {attempts.fruitless(directory)} times at the same step"
+                reason = f"{reason} {sum(attempts.fruitless(directory))} times at the same step"
                 self.verdicts.give_up(trial, reason)
                 self.progress.ended(trial, "failed", reason, attempts.log_tail(directory))
                 return
@@ -206,6 +211,10 @@ class Crew:
         if time.monotonic() - self._looked < _LOOK_S:
             return
         self._looked = time.monotonic()
+        for slot, trials in self.at_hand.items():
+            if any(self._hangs(trial, slot) for trial in trials.values()):
+                self.progress.say(f"worker {slot} has been silent for too long and is ended")
+                self.workers.kill(slot)
         for slot in sorted(self._occupied)[: len(self.schedule.pending)]:
             self._start(slot)
         if not self.alive:
@@ -220,6 +229,16 @@ class Crew:
                 self.progress.ended(trial, f"{verdict.state} elsewhere", None)
         if self.elsewhere and not self.alive and self._occupied:
             self._take_over()
+
+    def _hangs(self, trial: Trial, slot: int) -> bool:
+        """Whether a worker of ours has let its lease on a trial pass."""
+        number = lease.latest(self.root / trial.path)
+        attempt = self.root / trial.path / layout.ATTEMPTS / str(number)
+        with contextlib.suppress(ValueError):
+            record = layout.read_json_if_there(attempt / lease.LEASE) or {}
+            mine = record.get("pid") == self.workers.pid(slot)
+            return mine and not (attempt / lease.OUTCOME).exists() and not lease.is_alive(attempt)
+        return False
 
     def _take_over(self) -> None:
         """Starts workers on slots that have become free, for trials that nobody has."""

@@ -57,6 +57,12 @@ def _check_pack(settings: dict[str, Any], devices: int) -> None:
             f"pack={settings['pack']} puts several trials on one device, and a trial has {devices} "
             "here; set --config.pack=1, or give each worker one device"
         )
+    if settings[settings["launcher"]].get("trials_per_job", 0) == 1:
+        name = settings["launcher"]
+        config.warn(
+            f"pack={settings['pack']} packs the trials of one job, and {name}.trials_per_job is 1: "
+            f"raise --config.{name}.trials_per_job"
+        )
     if launchers.module(settings["launcher"]).platform(settings) == "cpu":
         config.warn(
             "on a CPU packs are slower than one trial after another (python -m sweeps.bench_pack)"

@@ -44,9 +44,11 @@ def runner(
     if name == "local":
         return Crew(study, progress, stop_requested, snapshot, before_first=check)
     check()
-    engine = launchers.module(name).launcher(study.settings, study.directory.resolve())
+    module = launchers.module(name)
+    engine = module.launcher(study.settings, study.directory.resolve())
     poll_s = float(study.settings[name]["poll_seconds"])
-    return Fleet(study, progress, stop_requested, snapshot, engine, poll_s)
+    platform = module.platform(study.settings)
+    return Fleet(study, progress, stop_requested, snapshot, engine, poll_s, platform)
 
 
 class Driver:
@@ -100,6 +102,10 @@ class Driver:
         self._stop = True
 
 
+# SIGHUP: the terminal or the connection is gone.
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 class _signals:  # noqa: N801  (a context manager, used like a function)
     """Turns SIGINT and SIGTERM into `request_stop` while it lasts."""
 
@@ -111,7 +117,7 @@ class _signals:  # noqa: N801  (a context manager, used like a function)
             del signum, frame
             self._driver.request_stop()
 
-        self._old = [(s, signal.signal(s, stop)) for s in (signal.SIGINT, signal.SIGTERM)]
+        self._old = [(s, signal.signal(s, stop)) for s in _STOPPING]
 
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._old:

@@ -5,11 +5,13 @@ a job is queued, running or gone, never how it ended: the trials' files say that
 """
 
 import collections
+import contextlib
 import itertools
+import os
 import pathlib
 from collections.abc import Callable
 
-from sweeps import attempts, clock, code_snapshot, jobs, lease, status, tasks
+from sweeps import attempts, clock, code_snapshot, jobs, layout, status, tasks
 from sweeps.crew import Interrupted
 from sweeps.launchers.protocol import EngineError, Launcher, State
 from sweeps.progress import Progress
@@ -22,13 +24,18 @@ from sweeps.verdicts import Next, Verdicts
 _READ_AT_ONCE = 20
 # Trials that somebody else holds are looked at when their lease may have passed.
 _WATCH_S = 30.0
+# Before the engine is tried again after it refused, or dropped, jobs.
+_PAUSE_S = 60.0
+# Kills at one step that a trial is forgiven: nodes vanish, and a job's own crew counts crashes.
+_MOST_KILLS = 10
 _HOSTS_AVOIDED = 16
 
 
 class Fleet:
     """Jobs at an engine, and what is left to submit.
 
-    poll_s: how often the engine is asked, seconds. `stop_requested()` is asked as often.
+    poll_s: how often the engine is asked, seconds. `stop_requested()` is asked as often. platform:
+    what jobs must compute on, '' for whatever a node has.
     """
 
     def __init__(
@@ -39,17 +46,21 @@ class Fleet:
         snapshot: pathlib.Path,
         launcher: Launcher,
         poll_s: float,
+        platform: str = "",
     ) -> None:
         self.study, self.progress, self.stop_requested = study, progress, stop_requested
         self.root, self.launcher, self.poll_s = study.directory, launcher, poll_s
+        self.platform = platform
         self.environment = code_snapshot.environment(snapshot)
+        if lease_s := os.environ.get("ATTNPERF_LEASE_S"):  # all hosts must agree on it
+            self.environment["ATTNPERF_LEASE_S"] = lease_s
         self.settings = study.settings[study.settings["launcher"]]
         self.pending: collections.deque[Trial] = collections.deque()
         self.tasks: dict[str, Task] = {}
         self.unsure: list[jobs.Submission] = []
         self.watched: dict[str, tuple[Trial, float]] = {}
         self.avoid: dict[str, None] = {}
-        self.verdicts = Verdicts(self.root, study.settings["max_attempts"])
+        self.verdicts = Verdicts(self.root, study.settings["max_attempts"], _MOST_KILLS)
         self._running: dict[str, Trial] = {}
         self._left: dict[str, Trial] = {}
         self._submitted, self._said = False, ""
@@ -67,13 +78,32 @@ class Fleet:
         self.pending.extend(trial for path, trial in left.items() if path not in held)
         while self.pending or self.tasks or self.watched or self.unsure:
             self._stop_if_told()
-            self._ask_again()
-            self._submit()
-            self._look()
-            self._watch()
-            self.progress.tick()
+            try:
+                self._turn()
+            except OSError as error:  # a full or absent file system may come back
+                self._say_once(f"{error}; the driver waits")
+                self._wait_until = clock.clock.monotonic() + _PAUSE_S
+                self._restock(trials)
             if self.pending or self.tasks or self.watched or self.unsure:
                 clock.clock.sleep(self.poll_s)
+
+    def _turn(self) -> None:
+        self._ask_again()
+        self._submit()
+        self._look()
+        self._watch()
+        self.progress.tick()
+
+    def _restock(self, trials: list[Trial]) -> None:
+        """Takes up what an error in the middle of a turn may have dropped."""
+        held = self._held() | set(self.watched)
+        with contextlib.suppress(OSError):
+            missing = [t for t in trials if t.path in self._left and t.path not in held]
+            self.pending = collections.deque(
+                trial
+                for trial in missing
+                if status.recorded(self.root / trial.path)["state"] not in layout.FINISHED
+            )
 
     def _stop_if_told(self) -> None:
         if jobs.is_cancelled(self.root):
@@ -94,7 +124,7 @@ class Fleet:
             if handles is None:
                 self.unsure.append(submission)
             else:
-                found |= tasks.tasks_of(self.root, submission, handles, self._left)
+                found |= tasks.tasks_of(submission, handles, self._left)
         states = self.launcher.status(list(found)) if found else {}
         self.tasks |= {h: task for h, task in found.items() if states[h] is not State.GONE}
         if self.tasks:
@@ -110,7 +140,7 @@ class Fleet:
                 continue
             submission.record(handles or [])
             self.unsure.remove(submission)
-            self.tasks |= tasks.tasks_of(self.root, submission, handles or [], self._left)
+            self.tasks |= tasks.tasks_of(submission, handles or [], self._left)
             held = self._held()
             paths = {path for task in submission.tasks for path in task}
             for path in sorted(paths & set(self._left) - held):
@@ -141,7 +171,7 @@ class Fleet:
         paths = [tuple(trial.path for trial in group) for group in groups]
         name = self.study.settings["launcher"]
         avoid = tuple(self.avoid)[-_HOSTS_AVOIDED:]
-        submission = jobs.new(self.root, name, paths, self.environment, avoid)
+        submission = jobs.new(self.root, name, paths, self.environment, avoid, self.platform)
         try:
             handles = self.launcher.submit(submission.batch)
         except EngineError as error:
@@ -150,7 +180,8 @@ class Fleet:
             if not self._submitted and not self.tasks:
                 raise ValueError(f"{name} does not take the jobs: {error}") from error
             self._say_once(f"{error}; tried again in a minute")
-            self._wait_until = clock.clock.monotonic() + 60.0
+            self.avoid.clear()  # there may be no other host
+            self._wait_until = clock.clock.monotonic() + _PAUSE_S
             return
         submission.record(handles)
         self._submitted = True
@@ -192,7 +223,7 @@ class Fleet:
         refusal = task.submission.refusal(task.index)
         if refusal is not None:
             self.avoid[refusal["host"]] = None
-        touched = any(lease.latest(self.root / path) != n for path, n in task.before.items())
+        touched = task.touched(self.root)
         for trial in task.trials.values():
             self._running.pop(trial.path, None)
             verdict = self.verdicts.of(trial)
@@ -203,7 +234,10 @@ class Fleet:
 
     def _unclaimed(self, task: Task, trial: Trial, reason: str | None) -> None:
         """A job ended, or never began, without a trace in any of its trials."""
-        count = self.verdicts.unclaimed(trial)
+        excused = reason is not None or not task.ran()
+        if not task.ran():
+            self._wait_until = clock.clock.monotonic() + _PAUSE_S
+        count = self.verdicts.unclaimed(trial, excused)
         tail = task.submission.log_tail(task.index)
         reason = reason or "its job ended without claiming it"
         if self.verdicts.may_retry(trial):

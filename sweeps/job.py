@@ -6,7 +6,8 @@ the engine starts a job on several nodes at once, they train each trial together
 what is said here, the others follow it.
 
 It exits with FINISHED (0) where nothing is left for it to do, AGAIN (75) where it was told to stop
-or cut short, WRONG_NODE (76) where this node cannot run it.
+or its gang was cut short, WRONG_NODE (76) where this node cannot run it, 1 where a trial could not
+be claimed or given back.
 """
 
 import argparse
@@ -22,6 +23,9 @@ from sweeps.launchers import local
 from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import AGAIN, FINISHED, WRONG_NODE, EngineError
 from sweeps.progress import Progress
+
+# What the engine counts against its retries, where it has any.
+_UNFINISHED = 1
 
 
 class Job:
@@ -46,13 +50,26 @@ class Job:
         try:
             door.check_data_here(self.study.workload, self.study.data_dir, self.root)
         except (ValueError, OSError) as error:
-            print(error, flush=True)
-            self.submission.refuse(self.index, str(error))
-            return WRONG_NODE
+            if self._stop:  # the engine tells a job's every process: the check was cut short
+                with Progress() as progress:
+                    return self._interrupted(progress)
+            return self._refuse(str(error))
+        self._use_platform()
         found = processes.detect(os.environ)
         if found is not None and not found.is_leader:
             _follow()
         return self._train(together=found is not None)
+
+    def _refuse(self, reason: str) -> int:
+        print(reason, flush=True)
+        self.submission.refuse(self.index, reason)
+        return WRONG_NODE
+
+    def _use_platform(self) -> None:
+        """Lets JAX use what the job was given: the driver's own JAX_PLATFORMS is not the node's."""
+        os.environ.pop("JAX_PLATFORMS", None)
+        if self.submission.platform == "cpu":
+            os.environ["JAX_PLATFORMS"] = "cpu"
 
     def _told_to_stop(self, signum: int, frame: Any) -> None:
         del frame
@@ -75,20 +92,26 @@ class Job:
                 owner=f"{self.submission.batch.file}#{self.index}",
                 watches=False,
                 leads=together,
+                platform=self.submission.platform,
             )
             try:
                 crew.run(self.trials)
             except Interrupted:
                 return self._interrupted(progress)
+            except ValueError as error:  # no worker can work here: no driver, no device
+                return self._refuse(str(error))
             finally:
                 crew.close()
         # A trial that another worker holds is not this job's any more.
-        return AGAIN if any(self._state(one) == "pending" for one in self.trials) else FINISHED
+        if all(self._state(one) != "pending" for one in self.trials):
+            return FINISHED
+        return AGAIN if together else _UNFINISHED
 
     def _interrupted(self, progress: Progress) -> int:
         if jobs.is_cancelled(self.root):
             progress.say("the study was cancelled")
-        elif self._requeued():
+            return FINISHED  # nobody is to start it again
+        if self._requeued():
             progress.say("saved; the engine runs this job again")
         else:
             progress.say("saved; the driver submits what is left again")

@@ -27,11 +27,15 @@ _HANDLES, _REFUSED = "handles", "refused"
 
 @dataclasses.dataclass(frozen=True)
 class Submission:
-    """A batch as recorded. tasks: paths of trials relative to the study, per job."""
+    """A batch as recorded. tasks: paths of trials relative to the study, per job.
+
+    platform: 'cpu', 'gpu' or 'tpu', what its jobs must compute on; '' for whatever there is.
+    """
 
     launcher: str
     tasks: tuple[tuple[str, ...], ...]
     batch: Batch
+    platform: str
 
     @property
     def handles(self) -> list[str] | None:
@@ -74,6 +78,7 @@ def new(
     tasks: list[tuple[str, ...]],
     environment: dict[str, str],
     avoid: tuple[str, ...] = (),
+    platform: str = "",
 ) -> Submission:
     """Writes down a batch before it is submitted, and returns it."""
     folder = study_directory.resolve() / JOBS
@@ -87,6 +92,7 @@ def new(
         "created_at": time.time(),
         "environment": environment,
         "avoid": list(avoid),
+        "platform": platform,
         "tasks": tasks,
     }
     layout.write_json(file, record)
@@ -102,7 +108,7 @@ def read(file: pathlib.Path) -> Submission:
     try:
         tasks = tuple(tuple(map(str, task)) for task in record["tasks"])
         batch = Batch(file.stem, file, len(tasks), record["environment"], tuple(record["avoid"]))
-        return Submission(record["launcher"], tasks, batch)
+        return Submission(record["launcher"], tasks, batch, record["platform"])
     except (KeyError, TypeError) as error:
         raise ValueError(f"{file} is no record of a batch of jobs ({error!r})") from error
 

@@ -4,6 +4,7 @@ An event costs the same in a study of 100 trials and of 100,000.
 """
 
 import collections
+import contextlib
 import itertools
 import pathlib
 import statistics
@@ -59,7 +60,8 @@ class Progress:
         if self._live is not None:
             self._live.console.print(line, markup=False, highlight=False)
         else:
-            print(line, flush=True)
+            with contextlib.suppress(OSError):  # a run outlives its reader
+                print(line, flush=True)
 
     def stage(self, name: str, trials: list[Trial], directory: pathlib.Path) -> None:
         """A stage begins."""

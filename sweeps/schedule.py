@@ -17,6 +17,8 @@ class Schedule:
     def __init__(self, pack: int = 1, workers: int = 1) -> None:
         self.pending: list[Trial] = []
         self._pack, self._workers = pack, workers
+        # Paths of trials that are not packed any more: one of a pack may have ended all.
+        self.alone: set[str] = set()
         self._warm: set[Hashable] = set()
         self._warming: dict[Hashable, int] = {}
         self._in_memory: dict[int, set[Hashable]] = {}
@@ -46,10 +48,14 @@ class Schedule:
 
     def _take(self, trial: Trial, slot: int) -> tuple[Trial, ...]:
         taken: tuple[Trial, ...] = (trial,)
-        if self._pack > 1:
+        if self._pack > 1 and trial.path not in self.alone:
             from sweeps import packs
 
-            similar = [other for other in self.pending if other.program == trial.program]
+            similar = [
+                other
+                for other in self.pending
+                if other.program == trial.program and other.path not in self.alone
+            ]
             share = -(-len(similar) // self._workers)
             taken = packs.group(similar, min(self._pack, share))[0]
         for one in taken:

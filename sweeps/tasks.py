@@ -11,13 +11,26 @@ from sweeps.trial import Trial
 
 @dataclasses.dataclass
 class Task:
-    """A submitted job: its trials by path, and the number of each one's last attempt before it."""
+    """A submitted job: its trials by path, and the number of each one's last attempt before it.
+
+    `before` is None where an earlier driver submitted it: it may have begun since.
+    """
 
     submission: jobs.Submission
     index: int
     trials: dict[str, Trial]
-    before: dict[str, int]
+    before: dict[str, int] | None
     state: State = State.QUEUED
+
+    def touched(self, root: pathlib.Path) -> bool:
+        """Whether the job has claimed a trial, as far as is known."""
+        if self.before is None:
+            return True
+        return any(lease.latest(root / path) != n for path, n in self.before.items())
+
+    def ran(self) -> bool:
+        """Whether the job was ever started: what it printed is there."""
+        return self.submission.batch.log(self.index).exists()
 
 
 def task(
@@ -30,17 +43,14 @@ def task(
 
 
 def tasks_of(
-    root: pathlib.Path,
-    submission: jobs.Submission,
-    handles: Sequence[str],
-    left: Mapping[str, Trial],
+    submission: jobs.Submission, handles: Sequence[str], left: Mapping[str, Trial]
 ) -> dict[str, Task]:
     """Returns {handle: task} of a recorded batch for jobs with trials that are `left` to do."""
     found = {}
     for index, (handle, paths) in enumerate(zip(handles, submission.tasks, strict=False)):
         trials = [left[path] for path in paths if path in left]
         if trials:
-            found[handle] = task(root, submission, index, trials)
+            found[handle] = Task(submission, index, {one.path: one for one in trials}, None)
     return found
 
 

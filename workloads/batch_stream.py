@@ -1,6 +1,7 @@
 """An iterator over random-access batches, made ahead of time by grain's threads or processes."""
 
 import os
+import signal
 import time
 import weakref
 from collections.abc import Iterator
@@ -113,4 +114,7 @@ def _in_processes(dataset: Any, num_workers: int) -> Any:
 
 def _start_worker(worker: int, workers: int) -> None:
     del worker, workers
+    # An engine may tell a whole job to stop: these serve until the trial is saved, and are closed.
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     cv2.setNumThreads(0)

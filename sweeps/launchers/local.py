@@ -26,6 +26,8 @@ DEFAULTS: dict[str, Any] = {
 }
 
 _MOST_CPU_WORKERS = 8
+# Slurm writes NoDevFiles for jobs without a device.
+_NO_DEVICE = ("", "-1", "NoDevFiles")
 _FORCED = r"--xla_force_host_platform_device_count=(\d+)"
 # glibc would give every large buffer of a step back to the kernel and fault it in again for the
 # next: keeping them saves 15 % of a digits_vit step (44.8 to 38.1 ms on one core).
@@ -60,7 +62,7 @@ class LocalWorkers:
     `settings` is {"workers", "pin"}: 0 workers are one per accelerator, else per CPU core, at most
     8. `snapshot` is the code they run. A slot of an `owner` (a study's or job's path) has one
     worker on this host, also when one has outlived its driver. `leads`: the worker is the first
-    process of a gang.
+    process of a gang. Workers that do not compute on `platform` end at once.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class LocalWorkers:
         snapshot: pathlib.Path,
         owner: str,
         leads: bool = False,
+        platform: str = "",
     ) -> None:
         self._pin_variable, self._accelerators = accelerators()
         cores = sorted(os.sched_getaffinity(0))
@@ -81,7 +84,9 @@ class LocalWorkers:
                 "give at most one worker each, or local.pin=False"
             )
         self._pin, self._cores, self._log = settings["pin"], cores, log
-        self._snapshot, self._owner, self._leads = snapshot, owner, leads
+        self._snapshot, self._owner = snapshot, owner
+        self._arguments = ["--gang"] if leads else []
+        self._arguments += [f"--platform={platform}"] if platform else []
         self.events: queue.Queue[tuple[int, dict[str, Any] | None]] = queue.Queue()
         self._processes: dict[int, subprocess.Popen[str]] = {}
 
@@ -94,8 +99,7 @@ class LocalWorkers:
         if lock is None:
             return False
         command = [sys.executable, "-m", "sweeps.worker", f"--cache_dir={compilation_cache()}"]
-        if self._leads:
-            command.append("--gang")
+        command += self._arguments
         if self._pin and not self._accelerators:
             command.append(f"--cpus={','.join(map(str, self._cores_of(slot)))}")
         try:
@@ -143,6 +147,8 @@ class LocalWorkers:
             share = max(1, len(self._accelerators) // self.size)
             own = self._accelerators[slot :: self.size][:share]
             environment[self._pin_variable] = ",".join(own)
+            if self._pin_variable == "TPU_VISIBLE_CHIPS" and self.size > 1:
+                environment |= _tpu_bounds(len(own))
         return environment
 
     def _listen(self, slot: int, process: subprocess.Popen[str]) -> None:
@@ -165,6 +171,14 @@ class LocalWorkers:
         """Whether the slot's last worker was ended by a signal."""
         return (self._processes[slot].poll() or 0) < 0
 
+    def pid(self, slot: int) -> int:
+        """Returns the process of a slot's worker."""
+        return self._processes[slot].pid
+
+    def kill(self, slot: int) -> None:
+        """Kills a worker that no longer does anything; `events` tells that it has ended."""
+        self._processes[slot].kill()
+
     def terminate(self) -> None:
         """Asks all workers to save and end."""
         for process in self._processes.values():
@@ -185,6 +199,19 @@ class LocalWorkers:
                 process.kill()
 
 
+def _tpu_bounds(chips: int) -> dict[str, str]:
+    """Returns what libtpu needs where processes share a host's chips: the grid of one's own.
+
+    Raises ValueError for numbers of chips that form no grid of their own.
+    """
+    grids = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1"}
+    if chips not in grids:
+        raise ValueError(
+            f"{chips} TPU chips for each worker; 1, 2 or 4 can be separated: change local.workers"
+        )
+    return {"TPU_CHIPS_PER_PROCESS_BOUNDS": grids[chips], "TPU_PROCESS_BOUNDS": "1,1,1"}
+
+
 def accelerators() -> tuple[str, list[str]]:
     """Returns the variable that pins a process to accelerators, and their numbers (maybe none)."""
     if os.environ.get("JAX_PLATFORMS") == "cpu":
@@ -199,7 +226,7 @@ def accelerators() -> tuple[str, list[str]]:
         if numbers:
             if given is None:
                 return variable, numbers
-            return variable, [number for number in given.split(",") if number not in ("", "-1")]
+            return variable, [number for number in given.split(",") if number not in _NO_DEVICE]
     return "", []
 
 

@@ -92,12 +92,18 @@ def script(slurm: dict[str, Any], batch: Batch, part: Part) -> str:
         "#!/bin/bash",
         "set -e",
         *([slurm["setup"]] if slurm["setup"] else []),
-        *(f"export {name}={shlex.quote(value)}" for name, value in batch.environment.items()),
+        *(_export(name, value) for name, value in batch.environment.items()),
         f"INDEX=$(({part.offset} + SLURM_ARRAY_TASK_ID))",
         f"exec {shlex.join(_srun(slurm))} \\",
         "    " + shlex.join(command).replace(_INDEX, '"$INDEX"'),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _export(name: str, value: str) -> str:
+    # What the setup's modules put on the path stays there, behind the snapshot.
+    behind = "${PYTHONPATH:+:$PYTHONPATH}" if name == "PYTHONPATH" else ""
+    return f"export {name}={shlex.quote(value)}{behind}"
 
 
 def _srun(slurm: dict[str, Any]) -> list[str]:

@@ -260,10 +260,41 @@ def test_cancelled_trials_are_saved_and_continued(make_fleet, engine, monkeypatc
         fleet.run(trials)
     assert engine.cancelled
     for process in engine.processes.values():
-        assert process.wait(120) == 75
+        assert process.wait(120) == 0
     assert _outcomes(directory) == ["preempted"]
     (fleet.root / jobs.CANCELLED).unlink()
     successor, trials = make_fleet(points=1, steps=400, eval_every=20)
     successor.run(trials)
     assert _outcomes(directory) == ["preempted", "done"]
     assert _every_step_once(directory)
+
+
+def test_a_refused_node_and_a_dropped_job_are_no_faults_of_the_trial(make_fleet):
+    """Only jobs that ran and left no trace count, and only until the trial moves on."""
+    fleet, (trial, *_) = make_fleet(points=1, max_attempts=2)
+    for _ in range(19):
+        fleet.verdicts.unclaimed(trial, excused=True)
+    assert fleet.verdicts.may_retry(trial)
+    fleet.verdicts.unclaimed(trial)
+    assert fleet.verdicts.may_retry(trial)
+    attempt = lease.claim(fleet.root / trial.path)
+    attempt.end("preempted")
+    fleet.verdicts.unclaimed(trial)
+    assert fleet.verdicts.may_retry(trial), "the count begins anew with every attempt"
+    fleet.verdicts.unclaimed(trial)
+    assert not fleet.verdicts.may_retry(trial)
+
+
+def test_a_file_system_that_comes_back_costs_nothing(make_fleet, engine, monkeypatch):
+    fleet, trials = make_fleet()
+    real, failures = jobs.new, [OSError(28, "No space left on device")] * 2
+    monkeypatch.setattr("sweeps.fleet._PAUSE_S", 0.1)
+
+    def full(*arguments):
+        if failures:
+            raise failures.pop()
+        return real(*arguments)
+
+    monkeypatch.setattr(jobs, "new", full)
+    fleet.run(trials)
+    assert _states(fleet, trials) == ["done", "done"]

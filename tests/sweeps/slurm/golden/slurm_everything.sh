@@ -21,7 +21,7 @@ sbatch \
 set -e
 module load cuda
 source '/opt/a b/env.sh'
-export PYTHONPATH='/shared/lab'"'"'s study 100%/code/0123'
+export PYTHONPATH='/shared/lab'"'"'s study 100%/code/0123'${PYTHONPATH:+:$PYTHONPATH}
 export PYTHONSAFEPATH=1
 INDEX=$((2000 + SLURM_ARRAY_TASK_ID))
 exec srun --export=ALL --nodes=2 --ntasks-per-node=1 --cpus-per-task=32 --wait=300 '--container-image=docker://ghcr.io#jax/jax' --container-mounts=/data:/data:ro,/home \

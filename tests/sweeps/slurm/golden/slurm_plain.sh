@@ -10,7 +10,7 @@ sbatch \
 
 #!/bin/bash
 set -e
-export PYTHONPATH='/shared/lab'"'"'s study 100%/code/0123'
+export PYTHONPATH='/shared/lab'"'"'s study 100%/code/0123'${PYTHONPATH:+:$PYTHONPATH}
 export PYTHONSAFEPATH=1
 INDEX=$((0 + SLURM_ARRAY_TASK_ID))
 exec srun --export=ALL --nodes=1 --ntasks-per-node=1 \
