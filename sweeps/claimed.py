@@ -7,7 +7,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 
-from sweeps import attempts, jobs, lease, status
+from sweeps import attempts, jobs, lease, measurements, status
 
 
 @contextlib.contextmanager
@@ -77,6 +77,7 @@ def conclude(attempt: lease.Attempt, end: str | Exception) -> tuple[str, str | N
         # Whatever it failed in, it is what it met after it was superseded.
         end = lease.LostError(f"superseded, then {type(end).__name__}: {end}")
     if isinstance(end, lease.LostError):
+        _publish_again(attempt)
         attempt.end("lost")
         return "lost", str(end)
     if isinstance(end, Exception):
@@ -85,6 +86,15 @@ def conclude(attempt: lease.Attempt, end: str | Exception) -> tuple[str, str | N
     if end in ("done", "diverged"):
         training.clean_up(attempt.trial_directory)
     return end, None
+
+
+def _publish_again(attempt: lease.Attempt) -> None:
+    """Puts the CSVs together once more, from all attempts.
+
+    A worker that slept between its check and its writing may have put older ones in their place.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        measurements.publish(attempt.trial_directory)
 
 
 def _record_failure(attempt: lease.Attempt, problem: Exception) -> str:

@@ -53,7 +53,11 @@ class Worker:
         if status.read(directory)["state"] not in ("done", "diverged"):
             outcome = "claimed elsewhere"
             if (attempt := lease.claim(directory)) is not None:
-                return attempt
+                if status.read(directory)["state"] not in ("done", "diverged"):
+                    return attempt
+                # It was finished meanwhile: this process may have slept since it read the status.
+                attempt.end("lost")
+                outcome = "already finished"
         self._ended(str(directory), outcome)
         return None
 
