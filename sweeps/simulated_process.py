@@ -149,11 +149,16 @@ class Process(Actor):
         attempt = lease.claim(directory)
         if attempt is None:
             return "claimed elsewhere"
+        if status.read(directory)["state"] in ("done", "diverged"):  # while it was stopped
+            attempt.end("lost")
+            return "already finished"
         self.attempt, self.beaten_at = attempt, began  # it may have been stopped in between
         try:
             return (yield from self._train(one, attempt))
         except lease.LostError:
             self.world.faults["fenced"] += 1
+            self.attempt = None  # what it publishes is put together from all attempts
+            measurements.publish(directory)
             attempt.end("lost")
             return "lost"
         finally:

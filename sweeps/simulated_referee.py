@@ -64,8 +64,8 @@ class Referee:
         before = self._holders.get(trial)
         self.attempts += 1
         self._holders[trial] = _Holder(number, process)
-        if before is None or before.ended:
-            return
+        if before is None or before.ended or process.woke_in_step:
+            return  # who slept within its claim may find the other awake again: it fences itself
         silent_s = self.world.now - before.process.beaten_at
         if not before.process.dead and silent_s < lease.EXPIRES_AFTER_S - self.world.cache_s:
             self.violated(

@@ -58,6 +58,14 @@ def test_nothing_is_lost_or_completed_twice(seed):
     assert {"killed", "preempted", "started twice", "stop within a step"} <= set(result.faults)
 
 
+@pytest.mark.parametrize("seed", [4, 8, 16])
+def test_workers_that_sleep_between_reading_and_claiming_or_writing(seed):
+    """Before their remedies, two of these completed a trial twice, one cut a published CSV."""
+    changes = {"stopped_in_step": 0.05, "started_twice": 0.5, "answer_lost": 0.0}
+    calm = {"crashes": 0, "engine_away_per_hour": 0.0, "beat_s": 45.0}
+    assert simulate.simulate(200, 40, seed, **changes, **calm).violations == []
+
+
 def test_a_seed_says_everything_and_the_real_things_return():
     before = (os.stat, os.replace, io.open, open, clock.clock, lease.identity)
     first, again = (simulate.simulate(100, 20, 5, crashes=2, beat_s=45.0) for _ in range(2))
