@@ -238,6 +238,27 @@ def test_a_trial_over_two_nodes_is_saved_by_both_and_goes_on(driver, cluster, wa
     assert [row["global_step"] for row in _measured(directory)[0]] == ["12", "24", "36", "48", "60"]
 
 
+def test_a_half_done_local_study_moves_to_slurm(driver, undisturbed, wait_for):
+    one = driver(launcher="local")
+    one.start()
+
+    def begun():
+        stage = one.directory / "grid"
+        trials = one.trials() if (stage / layout.TRIALS).exists() else []
+        states = [status.read(one.directory / trial) for trial in trials]
+        return any(0 < s["global_step"] < 48 and s["state"] == "running" for s in states)
+
+    wait_for(begun, "training")
+    one.started[-1].terminate()
+    assert one.started[-1].wait(300) == 130
+    one.overrides.append("--config.launcher=slurm")
+    one.start()
+    one.wait()
+    _check(one, undisturbed)
+    outcomes = [_outcomes(one.directory / trial) for trial in one.trials()]
+    assert ["preempted", "done"] in outcomes
+
+
 def _ended(one, trials):
     return [_outcomes(one.directory / trial)[0] for trial in trials]
 
