@@ -38,7 +38,7 @@ quick: $(VENV)/.installed
 
 ## test: lint, type check, all tests
 test: $(VENV)/.installed check
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 3 --dist loadgroup
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check .
