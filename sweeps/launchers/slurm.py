@@ -8,6 +8,7 @@ killed.
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from sweeps.launchers import slurm_commands, slurm_keys, slurm_script
 from sweeps.launchers.protocol import Batch, EngineError, State
 
 DEFAULTS = slurm_keys.DEFAULTS
+# Slurm counts a restart up to seconds after it has told the job to stop; KillWait is 30 s.
+_LOOKS = 5
 
 
 def check(settings: dict[str, Any]) -> None:
@@ -47,17 +50,20 @@ def requeue() -> bool:
         return True  # task 0 asks for all nodes
     job = f"{array}_{task}"
     try:
-        shown = slurm_commands.run(["scontrol", "show", "job", "--oneliner", job])
-        found = dict(re.findall(r"(\w+)=(\S*)", shown))
-        if int(found["Restarts"]) > int(os.environ.get("SLURM_RESTART_COUNT", "0")):
-            return True  # preempted without grace, or a node failed: done by Slurm already
-        # COMPLETING: by scancel, or past the time limit. Slurm would requeue a cancelled job too.
-        if found["JobState"] != "RUNNING":
-            return False
-        slurm_commands.run(["scontrol", "requeue", job])
+        for _ in range(_LOOKS):
+            shown = slurm_commands.run(["scontrol", "show", "job", "--oneliner", job])
+            found = dict(re.findall(r"(\w+)=(\S*)", shown))
+            if int(found["Restarts"]) > int(os.environ.get("SLURM_RESTART_COUNT", "0")):
+                return True  # preempted without grace, or a node failed: done by Slurm already
+            if found["JobState"] == "RUNNING":
+                slurm_commands.run(["scontrol", "requeue", job])
+                return True
+            # COMPLETING: Slurm is about to say that it requeues, or it was scancel, or the time
+            # limit. A cancelled job would be requeued too, if asked for.
+            time.sleep(1.0)
     except (EngineError, KeyError, ValueError):
         return False
-    return True
+    return False
 
 
 def launcher(settings: dict[str, Any], study_directory: Path) -> "Slurm":
