@@ -60,7 +60,7 @@ def test_nothing_is_lost_or_completed_twice(seed):
 
 @pytest.mark.parametrize("seed", [4, 8])
 def test_workers_that_sleep_between_reading_and_claiming_or_writing(seed):
-    """Before their remedies, one of these cut a published CSV, the other completed a trial twice."""
+    """Before their remedies, 4 cut a published CSV and 8 completed a trial twice."""
     changes = {"stopped_in_step": 0.05, "started_twice": 0.5, "answer_lost": 0.0}
     calm = {"crashes": 0, "engine_away_per_hour": 0.0, "beat_s": 45.0}
     assert simulate.simulate(200, 40, seed, **changes, **calm).violations == []
