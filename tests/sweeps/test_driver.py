@@ -170,7 +170,7 @@ def test_a_poison_trial_is_given_up_and_the_study_completes(tmp_path, start):
     ("arguments", "message"),
     [
         (["run", "--config=digits_vit_quick", "--config.workload=mnist"], "unknown workload"),
-        (["run", "--config=digits_vit_quick", "--config.launcher=slurm"], "unknown launcher"),
+        (["run", "--config=digits_vit_quick", "--config.launcher=pbs"], "unknown launcher"),
         (["run", "--config=digits_vit_quick", "--config.kernel=cudnn"], "needs an NVIDIA GPU"),
         (["plan", "--config=nothing"], "no study 'nothing'"),
         (["run", "--config=digits_vit_quick", "--seeds=3"], "unknown argument '--seeds=3'"),
@@ -269,11 +269,11 @@ def test_plan_tells_the_cost(capsys):
     assert command.main(["plan", "--config=imagenet_vit_paper"]) == 0
     printed = capsys.readouterr().out
     assert "22,122,472 parameters" in printed
-    tune = re.search(r"tune +50 +1 +8,399,950 +(\d+)", printed)
+    tune = re.search(r"tune +50 +50 +1 +8,399,950 +(\d+)", printed)
     assert tune
     # 50 × 167,999 steps × 0.4153 s.
     assert int(tune[1]) == pytest.approx(8_399_950 * 0.4153 / 3600, abs=1)
-    assert re.search(r"compare +40 +8 ", printed)
+    assert re.search(r"compare +40 +40 +8 ", printed)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become an unprivileged user")
@@ -352,15 +352,25 @@ def test_schedule_warms_before_others_start(make_study):
     trials = study.trials("grid")
     plan = schedule.Schedule()
     plan.add(trials)
-    first, second = plan.next_for(0), plan.next_for(1)
+    (first,), (second,) = plan.next_for(0), plan.next_for(1)
     assert first.variant == "standard"
     assert second.variant == "laser"
-    assert plan.next_for(2) is None
+    assert plan.next_for(2) == ()
     plan.compiled(first.program, 0)
-    assert plan.next_for(0).variant == "standard"
-    assert plan.next_for(2).variant == "standard"
+    assert plan.next_for(0)[0].variant == "standard"
+    assert plan.next_for(2)[0].variant == "standard"
     plan.forget(1)
-    assert plan.next_for(2).variant == "laser"
-    assert plan.next_for(3) is None
+    assert plan.next_for(2)[0].variant == "laser"
+    assert plan.next_for(3) == ()
     plan.gave_up(second.program, 2)
-    assert plan.next_for(3).variant == "laser"
+    assert plan.next_for(3)[0].variant == "laser"
+
+
+def test_packs_leave_no_worker_idle_and_shun_who_failed(make_study):
+    study = make_study(protocol="grid", points=4, variants="standard")
+    plan = schedule.Schedule(pack=8, workers=2)
+    plan.add(study.trials("grid"))
+    assert [len(plan.next_for(0)), len(plan.pending)] == [2, 2]
+    plan.alone.add(plan.pending[0].path)
+    plan.compiled(plan.pending[0].program, 0)
+    assert [len(plan.next_for(0)), len(plan.next_for(0))] == [1, 1]

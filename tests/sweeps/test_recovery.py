@@ -96,7 +96,7 @@ def test_sigterm_saves_first_and_the_next_worker_goes_on_from_there(
     assert other.wait_for("compiled")["step"] == saved
     assert other.wait_for("end")["outcome"] == "done"
     assert _measured(directory) == expected
-    assert attempts.fruitless(directory) == 0
+    assert attempts.fruitless(directory) == (0, 0)
     with (directory / layout.EVAL_MEASUREMENTS).open(newline="") as file:
         counts = [row["preemption_count"] for row in csv.DictReader(file)]
     assert counts == sorted(counts)
@@ -286,13 +286,13 @@ def test_crashes_at_one_step_are_counted_and_progress_starts_anew(tmp_path):
             layout.write_json(folder / lease.OUTCOME, {"outcome": outcome})
 
     for number, resumed, outcome, expected in (
-        (1, 0, None, 1),
-        (2, 0, "failed", 2),
-        (3, 4, None, 1),
-        (4, 4, "preempted", 0),
-        (5, 8, None, 1),
-        (6, 8, None, 2),
-        (7, None, None, 1),
+        (1, 0, None, (0, 1)),
+        (2, 0, "failed", (1, 1)),
+        (3, 4, None, (0, 1)),
+        (4, 4, "preempted", (0, 0)),
+        (5, 8, None, (0, 1)),
+        (6, 8, None, (0, 2)),
+        (7, None, None, (0, 1)),
     ):
         attempt(number, resumed, outcome)
         assert attempts.fruitless(tmp_path) == expected
