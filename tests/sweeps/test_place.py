@@ -106,4 +106,4 @@ def test_a_job_checks_its_node(make_study, data_dir, tmp_path, capsys):
     check.finish()
     check.finish()
     assert capsys.readouterr().out.count("data: ") == 1
-    door.start_data_check(resolved).cancel()
+    door.start_data_check(resolved).close()
