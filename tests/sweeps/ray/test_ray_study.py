@@ -1,28 +1,16 @@
 """Whole studies through a real Ray, with faults: nothing lost, nothing counted twice, bit-equal."""
 
-import csv
 import os
 import pathlib
 import signal
 
 import pytest
 
-from sweeps import layout, lease, measurements, status
+from sweeps import equality, layout, lease, measurements, status
 from sweeps.launchers import ray_head
 
 pytestmark = pytest.mark.xdist_group("ray")
-# What bit equality is judged on: not on times.
-EXACT = ("global_step", "loss", "grad_norm", "train/", "validation/", "test/")
 POINTS = range(4)
-
-
-def _measured(directory):
-    tables = []
-    for name in (layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS):
-        with (directory / name).open(newline="") as file:
-            rows = list(csv.DictReader(file))
-        tables.append([{k: v for k, v in row.items() if k.startswith(EXACT)} for row in rows])
-    return tables
 
 
 def _outcomes(directory):
@@ -41,7 +29,9 @@ def _check(drivers, undisturbed):
         outcomes = _outcomes(directory)
         assert outcomes[-1] == "done", outcomes
         assert outcomes.count("done") == 1, outcomes
-        assert _measured(directory) == _measured(undisturbed / directory.relative_to(drivers.study))
+        assert equality.curves(directory) == equality.curves(
+            undisturbed / directory.relative_to(drivers.study)
+        )
 
 
 def _jobs(drivers):

@@ -1,6 +1,5 @@
 """Studies through a real Slurm, with faults: nothing lost, nothing counted twice, bit-equal."""
 
-import csv
 import os
 import signal
 import socket
@@ -9,13 +8,11 @@ import sys
 
 import pytest
 
-from sweeps import layout, lease, status
+from sweeps import equality, layout, lease, status
 
 # One Slurm for all of them.
 pytestmark = pytest.mark.xdist_group("slurm")
 
-# What bit equality is judged on: not on times.
-EXACT = ("global_step", "loss", "grad_norm", "train/", "validation/", "test/")
 STUDY = {
     "protocol": "grid",
     "variants": "standard",
@@ -121,16 +118,7 @@ def undisturbed(tmp_path_factory, environment, cache_dir, data_dir):
     one = Driver(tmp_path_factory.mktemp("undisturbed"), variables, data_dir=data_dir)
     one.start()
     one.wait()
-    return {trial: _measured(one.directory / trial) for trial in one.trials()}
-
-
-def _measured(directory):
-    tables = []
-    for name in (layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS):
-        with (directory / name).open(newline="") as file:
-            rows = list(csv.DictReader(file))
-        tables.append([{k: v for k, v in row.items() if k.startswith(EXACT)} for row in rows])
-    return tables
+    return {trial: equality.curves(one.directory / trial) for trial in one.trials()}
 
 
 def _outcomes(directory):
@@ -150,7 +138,7 @@ def _check(one, undisturbed):
         outcomes = _outcomes(directory)
         assert outcomes[-1] == "done", outcomes
         assert outcomes.count("done") == 1, outcomes
-        assert _measured(directory) == undisturbed[trial]
+        assert equality.curves(directory) == undisturbed[trial]
         steps = [row["global_step"] for row in undisturbed[trial][0]]
         assert steps == ["12", "24", "36", "48", "60"]
 
@@ -235,7 +223,13 @@ def test_a_trial_over_two_nodes_is_saved_by_both_and_goes_on(driver, cluster, wa
     directory = one.directory / trial
     assert _outcomes(directory) == ["preempted", "done"]
     assert layout.read_json(directory / layout.TRIAL)["hardware"]["process_count"] == 2
-    assert [row["global_step"] for row in _measured(directory)[0]] == ["12", "24", "36", "48", "60"]
+    assert [row["global_step"] for row in equality.curves(directory)[0]] == [
+        "12",
+        "24",
+        "36",
+        "48",
+        "60",
+    ]
 
 
 def test_a_half_done_local_study_moves_to_slurm(driver, undisturbed, wait_for):
