@@ -54,7 +54,9 @@ def test_driver_killed_and_its_workers_watched(drivers, undisturbed, wait_until)
     assert code == 0, output
     assert "4 done" in output
     for point in orphans:
-        assert re.search(rf"trial_{1000 * point + 1} done elsewhere", output), output
+        # It may end between being woken and being looked at, or before a worker asks for it.
+        told = rf"trial_{1000 * point + 1} (done elsewhere|already finished)"
+        assert re.search(told, output), output
     # No trial was begun twice: what the orphans had they finished, the rest the new driver's did.
     assert _attempts(drivers) == dict.fromkeys(POINTS, 1)
     assert equality.problems(drivers.study, undisturbed) == []
