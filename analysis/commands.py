@@ -1,6 +1,7 @@
-"""The command line: `runs`, `table`, `plots`. Each imports what it needs when it is asked."""
+"""The command line. Each command imports what it needs when it is asked."""
 
 import argparse
+import importlib
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -36,6 +37,9 @@ Exit codes: 0 success; 1 `runs` found a problem (missing, truncated, damaged, du
 diverged or unfinished trials); 2 the directory holds no study, or the command was misspelt.
 `table` and `plots` exit with 0 on a study with problems: they print what exists and name the rest.
 """
+# Commands of modules of their own, which have add_arguments(parser) and run(options) -> exit code:
+# name to (module, what it does).
+MODULES: dict[str, tuple[str, str]] = {}
 FORMATS = ("text", "markdown", "latex", "csv")
 SUFFIXES = {".md": "markdown", ".tex": "latex", ".csv": "csv"}
 
@@ -56,10 +60,16 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="python -m analysis", description=DESCRIPTION, epilog=EPILOG, formatter_class=raw
     )
-    commands = top.add_subparsers(required=True, metavar="{runs,table,plots}")
+    names = ("runs", "table", "plots", *MODULES)
+    commands = top.add_subparsers(required=True, metavar=f"{{{','.join(names)}}}")
     _add_runs(commands.add_parser("runs", help="list trials and what is wrong with them"))
     _add_table(commands.add_parser("table", help="print the table of errors, WER or loss"))
     _add_plots(commands.add_parser("plots", help="write the plots as PNG"))
+    for name, (module, words) in MODULES.items():
+        command = commands.add_parser(name, help=words, formatter_class=raw)
+        implementation = importlib.import_module(module)
+        implementation.add_arguments(command)
+        command.set_defaults(command=implementation.run)
     return top
 
 
