@@ -30,7 +30,7 @@ def draw(table: ErrorTable) -> Figure | None:
     panels: dict[str, list[str]] = {}
     for name in curves:
         panels.setdefault(variants.modifier_label(name) or "no modifier", []).append(name)
-    columns = 1 if len(panels) == 1 else 2
+    columns = style.columns(len(panels), 2)
     rows = -(-len(panels) // columns)
     figure = style.figure(7.2 if columns == 1 else 10.0, 0.9 + 3.0 * rows + (rows == 1))
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)

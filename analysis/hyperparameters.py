@@ -30,7 +30,7 @@ def draw(table: ErrorTable) -> Figure | None:
     names = _varying(runs)
     if not names or not any(math.isfinite(_value(table, run)) for run in runs):
         return None
-    columns = min(3, len(names))
+    columns = style.columns(len(names), 3)
     rows = -(-len(names) // columns)
     figure = style.figure(max(6.0, 3.5 * columns), 1.1 + 2.9 * rows)
     grid = figure.subplots(rows, columns, sharey=True, squeeze=False)

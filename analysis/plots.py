@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from analysis import curves, hyperparameters, intervals
+from analysis import curves, hyperparameters, intervals, style
 from analysis.error_table import ErrorTable
 
 # File to (what draws it, why it can be absent).
@@ -23,6 +23,7 @@ def write(table: ErrorTable, directory: pathlib.Path) -> Iterator[str]:
     """Writes the plots of `table` into `directory`, which is made, and yields a line for each:
     the file written, or why there is nothing to draw."""
     directory.mkdir(parents=True, exist_ok=True)
+    style.distinguish(row.variant for row in table.rows)
     for name, (draw, why_absent) in PLOTS.items():
         figure = draw(table)
         if figure is None:

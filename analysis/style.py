@@ -4,7 +4,11 @@ Colours: Okabe and Ito (2008), "Color Universal Design". A mixer keeps its colou
 in every plot, so that neither carries the meaning alone.
 """
 
+import contextlib
+import contextvars
+import itertools
 import textwrap
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -23,9 +27,15 @@ MIXER_LOOKS = {
     "diff": (GREEN, "s"),
     "diff_laser": (PURPLE, "D"),
 }
-OTHER_LOOKS = ((ORANGE, "v"), (SKY, "P"), (BLACK, "X"))
+# Mixers of the user's own, and submissions: by the order of their names in `distinguish`.
+OTHER_LOOKS = (
+    (ORANGE, "v"), (SKY, "P"), (BLACK, "X"), (GREEN, "<"), (PURPLE, ">"), (BLUE, "h"),
+    (VERMILLION, "*"), (GREY, "p"), (ORANGE, "d"), (SKY, "o"), (BLACK, "s"), (GREEN, "^"),
+)  # fmt: skip
 REFERENCE_LINES: tuple[Any, ...] = ((0, (5, 3)), (0, (1.5, 1.5)), (0, (5, 2, 1, 2)))
 DOTS_PER_INCH = 150
+# A phone shows about 360 CSS pixels: at this width its 9-point letters are 10 pixels high.
+NARROW_INCHES = 4.4
 
 # Above this ratio of largest to smallest, equal steps of a linear axis hide the small values.
 LOG_RATIO = 4.0
@@ -33,15 +43,50 @@ LOG_RATIO = 4.0
 _TITLE_LETTERS_PER_INCH, _LEGEND_LETTERS_PER_INCH, _KEY_INCHES = 9.5, 13.0, 0.7
 
 
+_others: dict[str, tuple[str, str]] = {}
+
+
+def distinguish(names: Iterable[str]) -> None:
+    """Gives every mixer among the variants `names` that has no look of its own another one, in
+    alphabetical order, so that no two of up to twelve are alike. Call it before drawing them."""
+    mixers = sorted({variants.mixer(name) for name in names} - MIXER_LOOKS.keys())
+    _others.clear()
+    _others.update(zip(mixers, itertools.cycle(OTHER_LOOKS), strict=False))
+
+
 def look(variant: str) -> tuple[str, str]:
     """Returns the colour and the marker of a variant's mixer."""
     name = variants.mixer(variant)
-    others = OTHER_LOOKS[sum(map(ord, name)) % len(OTHER_LOOKS)]
-    return MIXER_LOOKS.get(name, others)
+    return MIXER_LOOKS.get(name) or _others.get(name, OTHER_LOOKS[0])
+
+
+_is_narrow = contextvars.ContextVar("is_narrow", default=False)
+
+
+@contextlib.contextmanager
+def narrowed() -> Iterator[None]:
+    """Has figures that are drawn inside made for a phone: narrow, their panels in one column."""
+    token = _is_narrow.set(True)
+    try:
+        yield
+    finally:
+        _is_narrow.reset(token)
+
+
+def is_narrow() -> bool:
+    """Returns whether figures are drawn for a phone."""
+    return _is_narrow.get()
+
+
+def columns(panels: int, most: int) -> int:
+    """Returns how many columns `panels` panels stand in: at most `most`, on a phone one."""
+    return 1 if is_narrow() else max(1, min(panels, most))
 
 
 def figure(width: float, height: float) -> Figure:
-    """Returns an empty figure, `width` by `height` inches, that lays itself out."""
+    """Returns an empty figure, `width` by `height` inches, that lays itself out; narrower where
+    it is drawn for a phone."""
+    width = min(width, NARROW_INCHES) if is_narrow() else width
     return Figure(figsize=(width, height), layout="constrained", dpi=DOTS_PER_INCH)
 
 
