@@ -26,8 +26,8 @@ def draw(table: ErrorTable) -> Figure | None:
     One dot per trial at its best validation step; the chosen point is ringed; diverged and failed
     trials, which have no number, are crosses along the upper edge.
     """
-    runs = _tuning_runs(table)
-    names = _varying(runs)
+    runs = tuning_runs(table)
+    names = varying(runs)
     if not names or not any(math.isfinite(_value(table, run)) for run in runs):
         return None
     columns = style.columns(len(names), 3)
@@ -47,12 +47,12 @@ def _tuning_stage(table: ErrorTable) -> str:
     return chosen_from or (table.study.stages[0] if table.study.stages else table.stage)
 
 
-def _tuning_runs(table: ErrorTable) -> list[Run]:
+def tuning_runs(table: ErrorTable) -> list[Run]:
     runs = table.study.stage(_tuning_stage(table))
     return [run for run in runs if run.evals or run.state in ("diverged", "failed")]
 
 
-def _varying(runs: list[Run]) -> list[str]:
+def varying(runs: list[Run]) -> list[str]:
     """Returns the numeric hyperparameters that take more than one value, in their own order."""
     values: dict[str, set[Any]] = {}
     for run in runs:

@@ -27,14 +27,16 @@ class Picture:
     caption: str
 
 
-def embed(draw: Callable[[], Figure | None], alt: str, caption: str) -> Picture | None:
+def embed(
+    draw: Callable[[], Figure | None], alt: Callable[[], str], caption: str
+) -> Picture | None:
     """Returns what `draw` draws, at both widths, None where there is nothing to draw."""
     wide = draw()
     if wide is None:
         return None
     with style.narrowed():
         narrow = draw()
-    return Picture(data_uri(wide), data_uri(narrow) if narrow else "", alt, caption)
+    return Picture(data_uri(wide), data_uri(narrow) if narrow else "", alt(), caption)
 
 
 def data_uri(figure: Figure) -> str:

@@ -106,8 +106,18 @@ def key(label: str, **looks: Any) -> Line2D:
 
 def title(figure: Figure, text: str) -> None:
     """Puts a title over the whole figure, broken into lines that fit its width."""
-    letters = int(figure.get_figwidth() * _TITLE_LETTERS_PER_INCH)
-    figure.suptitle(textwrap.fill(text, letters), fontsize=12)
+    figure.suptitle(wrapped(figure, text, 12), fontsize=12)
+
+
+def wrapped(figure: Figure, text: str, points: float = 10) -> str:
+    """Returns `text` broken into lines that fit the figure's width in letters of `points`."""
+    letters = figure.get_figwidth() * _TITLE_LETTERS_PER_INCH * 12 / points
+    return textwrap.fill(text, int(letters))
+
+
+def row_label(label: str) -> str:
+    """Returns a variant's label for an axis, its modifiers on a line of their own on a phone."""
+    return label.replace(" + ", "\n+ ", 1) if is_narrow() else label
 
 
 def legend(figure: Figure, handles: list[Line2D], columns: int | None = None) -> None:

@@ -1,0 +1,111 @@
+"""What a study says, in sentences: one for each variant, and one above them all."""
+
+import math
+from dataclasses import dataclass
+
+from analysis import grid, variants
+from analysis.error_table import ErrorTable, VariantResult
+from analysis.statistics import Comparison
+
+MARKS = {"better": "▲", "worse": "▼", "cannot tell": "≈", "baseline": "●", "no number": "–"}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One variant's: `kind` is better, worse, cannot-tell, baseline or no-number; `word` says it,
+    `mark` is a sign that does without colour, `sentence` gives the numbers."""
+
+    kind: str
+    label: str
+    word: str
+    mark: str
+    sentence: str
+
+
+def of_table(table: ErrorTable) -> list[Verdict]:
+    """Returns the verdict of every variant, in the table's order."""
+    return [_verdict(table, row) for row in table.rows]
+
+
+def headline(table: ErrorTable) -> str:
+    """Returns one sentence: which variants are better or worse than the baseline, and how many
+    are not told apart from it."""
+    what = f"{table.decisive} {table.metric.label}"
+    if not table.has_baseline:
+        return f"No verdict: no variant called {variants.label(table.baseline)} to compare with."
+    words: dict[str, list[str]] = {"better": [], "worse": [], "cannot tell": []}
+    for row in table.rows:
+        if comparison := row.splits[table.decisive].comparison:
+            words[comparison.verdict].append(row.label)
+    base = variants.label(table.baseline)
+    parts = [
+        f"{', '.join(words[word])} {word} than {base}" for word in ("better", "worse") if words[word]
+    ]
+    if unclear := words["cannot tell"]:
+        parts.append(_unclear(unclear, base, bool(parts)))
+    if not parts:
+        return f"No verdict on {what}: nothing but the baseline has numbers."
+    said = "; ".join(parts)
+    return f"{what[0].upper()}{what[1:]}: {said}."
+
+
+def _unclear(labels: list[str], base: str, others: bool) -> str:
+    if len(labels) <= 2:
+        return f"cannot tell {' or '.join(labels)} from {base}"
+    whom = f"the {'other ' if others else ''}{len(labels)} variants"
+    return f"cannot tell {whom} from {base}"
+
+
+def _verdict(table: ErrorTable, row: VariantResult) -> Verdict:
+    word = _word(table, row)
+    return Verdict(
+        word.replace(" ", "-"), row.label, word, MARKS[word], _sentence(table, row, word)
+    )
+
+
+def _word(table: ErrorTable, row: VariantResult) -> str:
+    result = row.splits[table.decisive]
+    if result.summary is None:
+        return "no number"
+    if row.variant == table.baseline:
+        return "baseline"
+    return result.comparison.verdict if result.comparison else "no number"
+
+
+def _sentence(table: ErrorTable, row: VariantResult, word: str) -> str:
+    result, digits = row.splits[table.decisive], table.metric.digits
+    what = f"{table.decisive} {table.metric.label}"
+    if result.summary is None:
+        return f"no trial that is done has a {what}."
+    middle = grid.number(result.summary.median, digits).text
+    n = result.summary.n
+    seeds = f"{n} seed{'s' if n > 1 else ''}"
+    said = f"{what} {middle} (median of {seeds})"
+    if word == "baseline" or result.comparison is None:
+        return f"{said}."
+    return f"{said}; {_difference(table, result.comparison)}."
+
+
+def _difference(table: ErrorTable, comparison: Comparison) -> str:
+    digits = table.metric.digits
+    texts = [grid.number(comparison.difference, digits, signed=True).text]
+    if share := _share(table, comparison.difference):
+        texts.append(f"({share})")
+    if math.isfinite(comparison.low):
+        bounds = (comparison.low, comparison.high)
+        low, high = (grid.number(bound, digits, signed=True).text for bound in bounds)
+        texts.append(f"[{low}, {high}]")
+    said = f"mean difference {' '.join(texts)}"
+    if math.isnan(comparison.p_holm):
+        return f"{said}, too few seeds for a test"
+    p = grid.p_value(comparison.p_holm).text
+    return f"{said}, p {p if p[0] == '<' else '= ' + p} after Holm"
+
+
+def _share(table: ErrorTable, difference: float) -> str:
+    """Returns the difference as a share of the baseline's mean, empty where that is 0."""
+    base = next(row for row in table.rows if row.variant == table.baseline)
+    summary = base.splits[table.decisive].summary
+    if summary is None or not summary.mean:
+        return ""
+    return f"{difference / abs(summary.mean):+.1%}"
