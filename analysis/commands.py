@@ -40,8 +40,8 @@ diverged or unfinished trials); 2 the directory holds no study, or the command w
 # Commands of modules of their own, which have add_arguments(parser) and run(options) -> exit code:
 # name to (module, what it does).
 MODULES: dict[str, tuple[str, str]] = {}
-FORMATS = ("text", "markdown", "latex", "csv")
-SUFFIXES = {".md": "markdown", ".tex": "latex", ".csv": "csv"}
+FORMATS = ("text", "markdown", "latex", "csv", "html")
+SUFFIXES = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".html": "html"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -90,7 +90,7 @@ def _add_table(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--format",
         choices=FORMATS,
-        help="default: by the suffix of --out (.md .tex .csv), else text",
+        help="default: by the suffix of --out (.md .tex .csv .html), else text",
     )
     command.add_argument("--out", type=pathlib.Path, metavar="FILE", help="write to FILE instead")
     command.add_argument(
@@ -158,6 +158,10 @@ def _rendered(tables: "list[ErrorTable]", form: str, out: pathlib.Path | None) -
         for problem in (problem for table in tables for problem in table.problems):
             print(problem, file=sys.stderr)
         return tidy.to_csv(*tables)
+    if form == "html":
+        from analysis import render_html
+
+        return render_html.tables([present.document(table) for table in tables])
     printers = {"markdown": render.markdown, "latex": render.latex, "text": render.text}
     printer = _as_text if form == "text" and out is None else printers[form]
     return "\n".join(printer(present.document(table)) for table in tables)
