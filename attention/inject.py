@@ -16,7 +16,7 @@ from typing import Any
 import jax
 from flax import linen as nn
 
-from attention import laser, pairs, shift, standard
+from attention import host_view, laser, observe, pairs, shift, standard
 from attention.variant import Variant
 from attention.visibility import visibility
 
@@ -67,12 +67,14 @@ def injected(variant: Variant, depth: DepthRule | None = None) -> Iterator[None]
         module = context.module
         if not isinstance(module, nn.MultiHeadDotProductAttention):
             return call(*args, **kwargs)
-        if context.method_name != "__call__" or isinstance(module.attention_fn, _Injected):
+        if context.method_name != "__call__" or isinstance(module.attention_fn, _OURS):
             return call(*args, **kwargs)
         found = True
         _check_host(module, variant)
         index = _depth(depth, module.path) if depth and variant.is_differential else None
         replacement = _Injected(variant, module.attention_fn, index)
+        if observe.is_on():
+            replacement.look(module, args, kwargs)
         return module.clone(parent=module.scope, attention_fn=replacement)(*args, **kwargs)
 
     with nn.intercept_methods(intercept):
@@ -97,12 +99,26 @@ class _Injected:
         self.variant = variant
         self.host = host
         self.depth = depth
+        self.seen: host_view.HostView | None = None
         self.__signature__ = inspect.signature(nn.dot_product_attention)
+
+    def look(self, module: nn.MultiHeadDotProductAttention, args: Any, kwargs: Any) -> None:
+        """Has a foreign host say what its softmax sees, for `observe`."""
+        if self.host is not nn.dot_product_attention:
+            prepare = functools.partial(_prepared, self.variant)
+            _, host = _split_output_factor(self.host)
+            self.seen = host_view.of_module(module, host, prepare, args, kwargs)
 
     def __call__(self, query: Array, key: Array, value: Array, **settings: Any) -> Array:
         if self.host is nn.dot_product_attention:
             return self.variant(query, key, value, depth=self.depth, **settings)
+        if self.seen is not None:
+            settings["bias"] = _record(self.host, self.seen, value, settings)
         return _around(self.variant, self.host, query, key, value, self.depth, settings)
+
+
+# Attention functions that are not a host's own.
+_OURS = (_Injected, host_view.Viewer)
 
 
 def _around(
@@ -119,9 +135,7 @@ def _around(
     Once, because its own learned factors are made by the call. Differential mixers hand it the
     values of pairs, [..., S, H, 2·Dv]; it need only be linear in them, whatever their size.
     """
-    query, key = variant.modify(query, key)
-    if variant.tau != 1.0:
-        query = query / variant.tau
+    query, key = _prepared(variant, query, key)
     factor, host = _split_output_factor(host)
     accepted = inspect.signature(host).parameters
     settings = {name: given for name, given in settings.items() if name in accepted}
@@ -152,6 +166,37 @@ def _around(
     else:
         output = mean(value=value).astype(value.dtype)
     return output if factor is None else output * factor
+
+
+def _prepared(variant: Variant, query: Array, key: Array) -> tuple[Array, Array]:
+    """Returns query and key as a foreign function gets them."""
+    query, key = variant.modify(query, key)
+    return (query if variant.tau == 1.0 else query / variant.tau), key
+
+
+def _record(
+    host: Callable[..., Array],
+    seen: host_view.HostView,
+    value: Array,
+    settings: dict[str, Any],
+) -> Array | None:
+    """Returns the bias for the host's function, with a tap where there are taps."""
+    bias = settings.get("bias")
+    tapped = observe.record(
+        seen.query,
+        seen.key,
+        value,
+        scale=seen.query.shape[-1] ** -0.5,
+        bias=bias,
+        mask=settings.get("mask"),
+        host_probabilities=seen.probabilities,
+    )
+    if tapped is not bias and "bias" not in inspect.signature(host).parameters:
+        raise ValueError(
+            "the host's attention function takes no bias, through which its logits are tapped; "
+            "observe it without taps"
+        )
+    return tapped
 
 
 def _split_output_factor(

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import errors as flax_errors
 
-from attention import differential, laser, modifiers, pairs, standard, table
+from attention import differential, laser, modifiers, observe, pairs, standard, table
 
 Array = jax.Array
 
@@ -102,12 +102,23 @@ class Variant:
             query, key, value = (array.astype(dtype) for array in (query, key, value))
         result_dtype = jnp.result_type(query, key, value)
         query, key = self.modify(query, key)
+        scale = query.shape[-1] ** -0.5 / self.tau
+        bias = observe.record(
+            query,
+            key,
+            value,
+            scale=scale,
+            bias=bias,
+            mask=mask,
+            is_causal=is_causal,
+            precision=precision,
+        )
         attend = functools.partial(
             ATTEND[self.mixer],
             query,
             key,
             value,
-            scale=query.shape[-1] ** -0.5 / self.tau,
+            scale=scale,
             bias=bias,
             mask=mask,
             is_causal=is_causal,
