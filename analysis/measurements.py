@@ -4,24 +4,16 @@ Every line that is complete is used and every line that is not is named: a file 
 process left behind loses its last line and nothing else, and no row is ever made up.
 """
 
-import math
 import pathlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-import numpy as np
+from analysis import columnar, lines
+from analysis.rows import ATTEMPT, STEP, Columns, Table
 
-STEP, ATTEMPT = "global_step", "preemption_count"
-Columns = dict[str, np.ndarray]
+__all__ = ["ATTEMPT", "KINDS", "STEP", "Columns", "Measurements", "parse", "read"]
 
-
-@dataclass(frozen=True)
-class Row:
-    """One complete line: the step, the attempt that wrote it, and its non-empty cells."""
-
-    step: int
-    attempt: int
-    cells: dict[str, float]
+# What a problem of a file begins with.
+KINDS = ("truncated", "damaged", "unknown format", "duplicated")
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,12 +21,15 @@ class Measurements:
     """What a file held.
 
     `columns` maps a column's name to a float64 array [rows], by ascending step; `global_step` is
-    int64; an empty cell is nan. `problems` names what is damaged, `notes` what was put in order.
+    int64; an empty cell is nan, and `empty` maps the columns that have one to a bool array [rows].
+    `problems` names what is damaged, each beginning with one of KINDS; `notes` what was put in
+    order.
     """
 
     columns: Columns
     problems: tuple[str, ...]
     notes: tuple[str, ...]
+    empty: Columns = field(default_factory=dict)
 
 
 def read(path: pathlib.Path) -> Measurements:
@@ -42,112 +37,51 @@ def read(path: pathlib.Path) -> Measurements:
 
     Raises FileNotFoundError where there is no such file.
     """
-    return parse(path.read_bytes())
+    with open(path, "rb") as file:
+        return parse(file.read())
 
 
 def parse(content: bytes) -> Measurements:
     """Returns the complete rows of a CSV file's `content`, whatever bytes it is made of."""
-    lines, problems = _complete_lines(content)
-    if not lines:
+    header, body, problems = _complete_lines(content)
+    if header is None:
         return Measurements({}, tuple(problems), ())
-    header, *body = lines
     names = header.split(",")
     if STEP not in names:
-        return Measurements({}, (f"damaged: no column {STEP} in its header", *problems), ())
-    rows, damaged = _rows(names, body)
-    kept, superseded = _in_order(rows)
-    notes = (f"{superseded} rows superseded by later ones",) if superseded else ()
-    return Measurements(_columns(names, kept), (*damaged, *problems), notes)
+        unknown = f"unknown format: no column {STEP} in its header, which begins {header[:60]!r}"
+        return Measurements({}, (unknown, *problems), ())
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        which = ", ".join(repr(name) for name in twice)
+        problems.append(f"duplicated in its header: {which}; the last that is filled counts")
+    table, damaged = _table(names, body)
+    return Measurements(table.columns, (*damaged, *problems), _notes(table), table.empty)
 
 
-def _complete_lines(content: bytes) -> tuple[list[str], list[str]]:
-    """Returns the lines that end in a newline, and what to say about a last one that does not.
-
-    A last line without its newline may have lost digits, so it is never used.
-    """
-    *lines, rest = content.decode("utf-8", errors="replace").split("\n")
-    lines = [line.rstrip("\r") for line in lines]
-    if not lines:
-        return [], ["truncated in its header, no rows" if rest else "truncated: the file is empty"]
-    if not rest:
-        return lines, []
-    return lines, [
-        f"truncated in its last line ({len(lines) + 1}), which is left out: {rest[:40]!r}"
-    ]
-
-
-def _rows(names: list[str], body: Iterable[str]) -> tuple[list[Row], list[str]]:
-    rows: list[Row] = []
-    damaged = []
-    # Numbers are never quoted, and the csv module raises at a stray carriage return.
-    for number, line in enumerate(body, start=2):
-        try:
-            rows.append(_row(names, line.split(","), rows[-1] if rows else None))
-        except ValueError as error:
-            damaged.append(f"damaged in line {number}, which is left out: {error}")
-    return rows, damaged
-
-
-def _row(names: list[str], cells: list[str], before: Row | None) -> Row:
-    """Raises ValueError where the line is not one of this file's rows."""
-    if len(cells) != len(names):
-        raise ValueError(f"{len(cells)} of {len(names)} columns")
-    values = {name: _number(name, cell) for name, cell in zip(names, cells, strict=True) if cell}
-    step = _count(values, STEP)
-    if step is None:
-        raise ValueError(f"no {STEP}")
-    return Row(step, _attempt(values, step, before), values)
-
-
-def _number(name: str, cell: str) -> float:
+def _table(names: list[str], body: bytes) -> tuple[Table, list[str]]:
     try:
-        # Python alone reads 1_0 as 10: a damaged cell is no number.
-        return float(cell if "_" not in cell and cell.isascii() else "damaged")
-    except ValueError:
-        raise ValueError(f"{name} is {cell[:40]!r}, not a number") from None
+        return columnar.read(names, body.replace(b"\r\n", b"\n")), []
+    except columnar.NotColumnarError:
+        return lines.read(names, body)
 
 
-def _count(values: dict[str, float], name: str) -> int | None:
-    value = values.get(name)
-    if value is None:
-        return None
-    if not math.isfinite(value) or value != int(value) or not 0 <= value < 2**63:
-        raise ValueError(f"{name} is {value}, not a whole number from 0")
-    return int(value)
+def _complete_lines(content: bytes) -> tuple[str | None, bytes, list[str]]:
+    """Returns the header, the complete lines below it, and what to say about a last one that does
+    not end in a newline. It may have lost digits, so it is never used."""
+    end = content.find(b"\n")
+    if end < 0:
+        empty = "truncated: the file is empty"
+        return None, b"", ["truncated in its header, no rows" if content else empty]
+    header = content[:end].decode("utf-8", errors="replace").rstrip("\r")
+    last = content.rfind(b"\n") + 1
+    body, rest = content[end + 1 : last], content[last:].decode("utf-8", errors="replace")
+    if not rest:
+        return header, body, []
+    number = content.count(b"\n") + 1
+    cut = f"truncated in its last line ({number}), which is left out: {rest[:40]!r}"
+    return header, body, [cut]
 
 
-def _attempt(values: dict[str, float], step: int, before: Row | None) -> int:
-    """A row that only logs the loss carries no count: it continues the row before, or, where the
-    step goes back, begins the next attempt."""
-    stated = _count(values, ATTEMPT)
-    if stated is not None or before is None:
-        return stated or 0
-    return before.attempt + (step < before.step)
-
-
-def _in_order(rows: list[Row]) -> tuple[list[Row], int]:
-    """Returns the rows that count, by step, and how many lines gave way to later ones.
-
-    Attempt k is cut where a later attempt resumed: its rows from there on are of a branch that
-    was abandoned. Lines of one attempt at one step are one row (a logged loss and an evaluation);
-    where both hold a value, the later line's counts.
-    """
-    resumed_at = {attempt: _resumed_at(attempt, rows) for attempt in {row.attempt for row in rows}}
-    lasting = [row for row in rows if row.step < resumed_at[row.attempt]]
-    merged: dict[int, Row] = {}
-    superseded = len(rows) - len(lasting)
-    for row in lasting:
-        before = merged.get(row.step, Row(row.step, row.attempt, {}))
-        superseded += bool((before.cells.keys() & row.cells.keys()) - {STEP})
-        merged[row.step] = Row(row.step, row.attempt, before.cells | row.cells)
-    return [merged[step] for step in sorted(merged)], superseded
-
-
-def _resumed_at(attempt: int, rows: list[Row]) -> float:
-    """Returns the first step of the attempts after `attempt`, inf where there are none."""
-    return min((row.step for row in rows if row.attempt > attempt), default=math.inf)
-
-
-def _columns(names: list[str], rows: list[Row]) -> Columns:
-    columns = {name: np.array([row.cells.get(name, math.nan) for row in rows]) for name in names}
-    return columns | {STEP: np.array([row.step for row in rows], dtype=np.int64)}
+def _notes(table: Table) -> tuple[str, ...]:
+    superseded = f"{table.superseded} rows superseded by later ones"
+    disorder = f"{table.disorder} lines out of order, put in order of attempts and steps"
+    return (*[superseded] * bool(table.superseded), *[disorder] * bool(table.disorder))

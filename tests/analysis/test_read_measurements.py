@@ -47,7 +47,7 @@ def test_a_last_line_without_its_newline_is_left_out_and_named() -> None:
     [
         (b"", "truncated: the file is empty"),
         (b"global_step,valid", "truncated in its header"),
-        (b"step,validation/accuracy\n1,2\n", "damaged: no column global_step"),
+        (b"step,validation/accuracy\n1,2\n", "unknown format: no column global_step"),
     ],
 )
 def test_without_a_header_there_are_no_rows(content: bytes, says: str) -> None:

@@ -1,0 +1,153 @@
+"""The columnar road through a CSV file: Arrow's reader, then numpy on whole columns.
+
+For files of which every line is one of numbers; any other is for `analysis.lines`, which can say
+what is wrong with which line. No Python code runs per row here.
+"""
+
+import numpy as np
+import pyarrow
+from pyarrow import csv
+
+from analysis.rows import ATTEMPT, STEP, Table
+
+# Beyond this a float64 does not hold every whole number; no preemption count comes near.
+MOST_ATTEMPTS = 2**53
+# `\r` ends a line for Arrow wherever it stands; `nan(...)` is a number to it and not to Python.
+FOREIGN = (b"\r", b"(")
+# Bytes that Arrow takes at a time: a whole file, but for files beyond what its offsets hold.
+LARGEST_BLOCK = 1 << 30
+
+
+class NotColumnarError(ValueError):
+    """A line of the file is not a row of numbers: `analysis.lines` says which."""
+
+
+def read(names: list[str], body: bytes) -> Table:
+    """Returns the table in `body`, complete lines below a header of `names`.
+
+    Raises NotColumnarError where any line is not one of this file's rows.
+    """
+    values, filled = _cells(names, body)
+    steps = _counts(values[:, names.index(STEP)], filled[:, names.index(STEP)])
+    if len(steps) and not filled[:, names.index(STEP)].all():
+        raise NotColumnarError(f"a line without {STEP}")
+    attempts = _attempts(steps, *_stated(names, values, filled))
+    lasting = steps < _resumed_at(attempts, steps)
+    order = np.flatnonzero(lasting)[np.argsort(steps[lasting], kind="stable")]
+    merged, present, repeated = _merged(steps[order], values[order], filled[order], names)
+    columns = dict(zip(names, np.ascontiguousarray(merged.T), strict=True))
+    columns[STEP] = np.unique(steps[order])
+    holes = dict(zip(names, ~present.T, strict=True))
+    empty = {name: cells for name, cells in holes.items() if cells.any()}
+    superseded = len(steps) - len(order) + repeated
+    return Table(columns, empty, superseded, _disorder(attempts, steps))
+
+
+def _cells(names: list[str], body: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the numbers [lines, columns], nan for empty cells, and where a cell is filled."""
+    if not body:
+        return np.empty((0, len(names))), np.empty((0, len(names)), dtype=bool)
+    if len(set(names)) < len(names) or any(mark in body for mark in FOREIGN):
+        raise NotColumnarError("a header or a character that Arrow reads otherwise")
+    table = _arrow(names, body)
+    values = np.empty((table.num_rows, len(names)))
+    filled = np.ones(values.shape, dtype=bool)
+    for index, column in enumerate(table.columns):
+        values[:, index] = column.to_numpy()
+        if column.null_count:
+            filled[:, index] = column.is_valid().to_numpy()
+    return values, filled
+
+
+def _arrow(names: list[str], body: bytes) -> pyarrow.Table:
+    try:
+        return csv.read_csv(
+            pyarrow.py_buffer(body),
+            # One thread: a file is far smaller than what pays for a second.
+            csv.ReadOptions(
+                column_names=names,
+                use_threads=False,
+                block_size=min(len(body) + 1, LARGEST_BLOCK),
+            ),
+            csv.ParseOptions(quote_char=False, ignore_empty_lines=False),
+            csv.ConvertOptions(
+                column_types=dict.fromkeys(names, pyarrow.float64()),
+                null_values=[""],
+                check_utf8=False,
+            ),
+        )
+    except pyarrow.ArrowInvalid as error:
+        raise NotColumnarError(str(error)) from error
+
+
+def _counts(values: np.ndarray, filled: np.ndarray) -> np.ndarray:
+    """Returns whole numbers from 0, int64 [lines], 0 at empty cells."""
+    numbers = np.where(filled, values, 0.0)
+    whole = (numbers >= 0) & (numbers < 2**63) & (numbers == np.floor(numbers))
+    if not whole.all():
+        raise NotColumnarError("a count that is not a whole number from 0")
+    return numbers.astype(np.int64)
+
+
+def _stated(
+    names: list[str], values: np.ndarray, filled: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the preemption counts, int64 [lines], and on which lines one stands."""
+    if ATTEMPT not in names:
+        return np.zeros(len(values), dtype=np.int64), np.zeros(len(values), dtype=bool)
+    index = names.index(ATTEMPT)
+    counts = _counts(values[:, index], filled[:, index])
+    if (counts >= MOST_ATTEMPTS).any():
+        raise NotColumnarError(f"{ATTEMPT} of {MOST_ATTEMPTS} and more")
+    return counts, filled[:, index]
+
+
+def _attempts(steps: np.ndarray, counts: np.ndarray, stated: np.ndarray) -> np.ndarray:
+    """Returns the attempt that wrote each line. One that only logs the loss carries no count: it
+    continues the line before, or, where the step goes back, begins the next attempt."""
+    if stated.all():
+        return counts
+    back = np.zeros(len(steps), dtype=np.int64)
+    back[1:] = (steps[1:] < steps[:-1]) & ~stated[1:]
+    begun = np.cumsum(back)
+    last = np.maximum.accumulate(np.where(stated, np.arange(len(steps)), -1))
+    return begun + np.where(last >= 0, counts[last] - begun[last], 0)
+
+
+def _resumed_at(attempts: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """Returns for each line the first step of any attempt after its own; no step reaches the
+    largest int64, which stands where there is none."""
+    never = np.iinfo(np.int64).max
+    numbers, which = np.unique(attempts, return_inverse=True)
+    first = np.full(len(numbers) + 1, never)
+    np.minimum.at(first, which, steps)
+    later = np.minimum.accumulate(first[::-1])[::-1]
+    return later[which + 1]
+
+
+def _merged(
+    steps: np.ndarray, values: np.ndarray, filled: np.ndarray, names: list[str]
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Returns one row per step, where its cells are filled, and how many lines repeat a cell.
+
+    Lines of one attempt at one step are one row (a logged loss and an evaluation); where several
+    hold a value, the last one's counts. `steps` ascend.
+    """
+    starts = np.flatnonzero(np.diff(steps, prepend=-1))
+    if len(starts) == len(steps):
+        return values, filled, 0
+    lines = np.arange(len(steps))[:, None]
+    latest = np.maximum.accumulate(np.where(filled, lines, -1), axis=0)
+    first = np.repeat(starts, np.diff(starts, append=len(steps)))
+    before = np.vstack([np.full(len(names), -1), latest[:-1]])
+    repeats = filled & (before >= first[:, None])
+    repeats[:, names.index(STEP)] = False
+    chosen = latest[np.append(starts[1:], len(steps)) - 1]
+    present = chosen >= starts[:, None]
+    merged = np.where(present, np.take_along_axis(values, np.maximum(chosen, 0), 0), np.nan)
+    return merged, present, int(repeats.any(axis=1).sum())
+
+
+def _disorder(attempts: np.ndarray, steps: np.ndarray) -> int:
+    back = (attempts[1:] == attempts[:-1]) & (steps[1:] < steps[:-1])
+    return int((back | (attempts[1:] < attempts[:-1])).sum())
