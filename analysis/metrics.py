@@ -123,9 +123,13 @@ class Metric:
 
         Raises MissingMetricError where the file has no such column.
         """
+        self.require(columns, split, where)
+        return columns[self.column(split)]
+
+    def require(self, columns: Columns, split: str, where: str) -> None:
+        """Raises what `read` raises, without asking for the column's values."""
         if self.column(split) not in columns:
             raise MissingMetricError(self._missing(columns, split, where))
-        return columns[self.column(split)]
 
     def _missing(self, columns: Columns, split: str, where: str) -> str:
         present = sorted(

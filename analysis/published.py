@@ -40,6 +40,7 @@ def read_logs(root: pathlib.Path) -> Study | None:
         stages=(STAGE,),
         planned=(STAGE,),
         published=True,
+        shares_seeds=False,
     )
 
 

@@ -4,20 +4,24 @@ import pathlib
 from dataclasses import dataclass, field
 from typing import Any
 
-from analysis.measurements import STEP, Columns
+from analysis import curve_files
+from analysis.rows import Columns
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
     """One trial and what it measured; also one that was planned and has measured nothing.
 
-    `evals` are the rows of eval_measurements.csv and `trains` those of measurements.csv: a
-    column's name to an array [rows], by ascending `global_step`, empty where there is no file.
+    `evals` are the evaluations of eval_measurements.csv and `trains` the rows of measurements.csv:
+    a column's name to an array [rows], by ascending `global_step`, empty where there is no file.
+    The reader gives mappings that read their file when an array is asked for (`CurveFile`).
     `point` is the index of the hyperparameter point (AlgoPerf's published logs: the n of
     trial_<n>). `state` is one of `sweeps.layout.STATES`, `reason` what the trial said about it.
     `steps` is the planned budget, None where nothing on disk states it. `metric` is the name of
-    the metric the workload's target is set in. `problems` and `notes` are complete sentences
-    that name the trial.
+    the metric the workload's target is set in, `targets` what a file says of the targets
+    (`metric`, a name; `validation` and `test`, values of that metric's columns), empty where none
+    does; `step_hint` is the workload's, None where no file says. `problems` and `notes` are
+    complete sentences that name the trial.
     """
 
     workload: str
@@ -30,7 +34,9 @@ class Run:
     state: str
     reason: str | None = None
     steps: int | None = None
+    step_hint: int | None = None
     metric: str = "accuracy"
+    targets: dict[str, Any] = field(default_factory=dict)
     hyperparameters: dict[str, Any] = field(default_factory=dict)
     variant_hyperparameters: dict[str, Any] = field(default_factory=dict)
     evals: Columns = field(default_factory=dict, repr=False)
@@ -41,8 +47,7 @@ class Run:
     @property
     def last_step(self) -> int | None:
         """Returns the step of the last evaluation, None where there is none."""
-        steps = self.evals.get(STEP)
-        return None if steps is None or not steps.size else int(steps[-1])
+        return curve_files.last_step(self.evals)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +60,9 @@ class Study:
     `references` maps a workload to its entry of reference.json. `planned` holds the stages whose
     trials.json exists. `paper_table` names the table of the paper (a key of `paper.TABLES`) that
     stands beside ours, empty for none; `paper_note` is a sentence on it to print below ours.
-    `published` is True for AlgoPerf's own logs, which have none of these.
+    `published` is True for AlgoPerf's own logs, which have none of these. `shares_seeds` says
+    whether trials of one `seed` began with the same random numbers, so that they are pairs: ours
+    do; a published log's `seed` is its study's number, and each trial drew its own.
     """
 
     name: str
@@ -72,6 +79,7 @@ class Study:
     paper_table: str = ""
     paper_note: str = ""
     published: bool = False
+    shares_seeds: bool = True
 
     @property
     def workload(self) -> str:

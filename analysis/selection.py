@@ -14,10 +14,7 @@ The rule, which the driver follows between its stages too:
 import statistics
 from collections.abc import Iterable
 
-import numpy as np
-
-from analysis import metrics
-from analysis.measurements import STEP
+from analysis import curve_files, metrics
 from analysis.metrics import Metric, MissingMetricError
 from analysis.records import Run, Study
 from sweeps import layout
@@ -31,13 +28,11 @@ def best_index(run: Run, metric: str | None = None) -> int | None:
 
     Raises MissingMetricError where the evaluations have no such column.
     """
-    if not len(run.evals.get(STEP, ())):
+    if run.last_step is None:
         return None
     chosen = metrics.get(metric or run.metric)
-    values = chosen.read(run.evals, VALIDATION, f"{run.name}/{layout.EVAL_MEASUREMENTS}")
-    losses = -values if chosen.mode == "max" else values
-    finite = np.isfinite(losses)
-    return int(np.argmin(np.where(finite, losses, np.inf))) if finite.any() else None
+    chosen.require(run.evals, VALIDATION, f"{run.name}/{layout.EVAL_MEASUREMENTS}")
+    return curve_files.best_index(run.evals, chosen.column(VALIDATION), chosen.mode)
 
 
 def best_step(run: Run, metric: str | None = None) -> dict[str, float] | None:
@@ -47,7 +42,7 @@ def best_step(run: Run, metric: str | None = None) -> dict[str, float] | None:
     index = best_index(run, metric)
     if index is None:
         return None
-    return {name: values[index].item() for name, values in run.evals.items()}
+    return curve_files.row(run.evals, index)
 
 
 def validation_loss(run: Run, metric: str | None = None) -> float | None:
