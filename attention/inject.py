@@ -187,6 +187,7 @@ def _record(
         seen.key,
         value,
         scale=seen.query.shape[-1] ** -0.5,
+        span=shift.LIBRARY_SPAN,
         bias=bias,
         mask=settings.get("mask"),
         host_probabilities=seen.probabilities,

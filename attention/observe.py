@@ -44,7 +44,8 @@ class Layer:
     gives both heads of a pair the values of both). scale: what QKᵀ is multiplied by, τ included.
     bias and visible (`attention.visibility`) broadcast to [..., H, T, S]. host_probabilities
     [..., H, T, S]: those that a foreign function computed, None where the variant computes its own.
-    path: of the Flax module that called, '' outside one; its parameters lie there.
+    path: of the Flax module that called, '' outside one; its parameters lie there. span: the
+    widest channel of V, in nats, that LASER's centred form would hold here (`attention.shift`).
     """
 
     query: Array
@@ -56,6 +57,7 @@ class Layer:
     scale: float = dataclasses.field(metadata=_STATIC)
     precision: jax.lax.PrecisionLike = dataclasses.field(metadata=_STATIC)
     path: str = dataclasses.field(metadata=_STATIC)
+    span: float = dataclasses.field(metadata=_STATIC)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -170,6 +172,7 @@ def record(
     value: Array,
     *,
     scale: float,
+    span: float,
     bias: Array | None,
     mask: Array | None,
     is_causal: bool = False,
@@ -188,6 +191,7 @@ def record(
         key,
         value,
         scale=scale,
+        span=span,
         bias=bias,
         mask=mask,
         is_causal=is_causal,

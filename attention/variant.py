@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import errors as flax_errors
 
-from attention import differential, laser, modifiers, observe, pairs, standard, table
+from attention import differential, kernels, laser, modifiers, observe, pairs, standard, table
 
 Array = jax.Array
 
@@ -108,6 +108,7 @@ class Variant:
             key,
             value,
             scale=scale,
+            span=kernels.get(self.kernel).span,
             bias=bias,
             mask=mask,
             is_causal=is_causal,
