@@ -158,6 +158,12 @@ def cell(
     return None
 
 
+def printed(file: str, model: str, heading: str, variant: str) -> PaperCell | None:
+    """Returns the number that `file` has for a canonical variant name under `heading`, None where
+    it has none."""
+    return _read(file).get((model, heading, variants.label(variant).lower()))
+
+
 def dtype(config: Mapping[str, Any]) -> str:
     """Returns the dtype of weights and activations, `mixed` where they differ."""
     weights, activations = (config.get(key, "float32") for key in ("param_dtype", "compute_dtype"))

@@ -1,0 +1,86 @@
+"""How many times faster than the baseline: ratios of steps or seconds to a target."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+CONFIDENCE = 0.95
+Method = Literal["paired", "Welch", "medians", "none"]
+
+
+@dataclass(frozen=True)
+class SpeedUp:
+    """Baseline's over the variant's: 1.1 is a ratio of 1.1, that is 9.1 % less time.
+
+    `low` and `high` bound the 95% interval, nan where there is none. `method`: `paired`, the t
+    interval of the mean log ratio over `n` shared seeds; `Welch`, of the difference of mean logs
+    where seeds are not shared; `medians`, the ratio of the two medians, without an interval, where
+    a seed never reached the target or there is one pair; `none`, no ratio.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    n: int
+    method: Method
+
+
+NONE = SpeedUp(math.nan, math.nan, math.nan, 0, "none")
+
+
+def of(values: Mapping[int, float], baseline: Mapping[int, float], paired: bool = True) -> SpeedUp:
+    """Returns the speed-up of `values` over `baseline`, seed to steps or seconds.
+
+    inf is a seed that never reached the target. Leaving such a seed out would flatter the slower
+    side, so that there is no interval then, and no ratio where a median is not finite. nan is a
+    seed whose time is unknown, left out. `paired` says whether equal seeds belong together.
+    """
+    ours, theirs = _known(values), _known(baseline)
+    if paired:
+        shared = ours.keys() & theirs.keys()
+        ours, theirs = ({seed: side[seed] for seed in sorted(shared)} for side in (ours, theirs))
+    mine, base = (np.array([*side.values()], dtype=float) for side in (ours, theirs))
+    if not mine.size or not base.size:
+        return NONE
+    if not np.isfinite([*mine, *base]).all() or min(mine.size, base.size) < 2:
+        return _of_medians(mine, base)
+    return _paired(np.log(base / mine)) if paired else _welch(np.log(base), np.log(mine))
+
+
+def _known(values: Mapping[int, float]) -> dict[int, float]:
+    """Returns the seeds with a number above 0: a time of 0 has no ratio."""
+    return {seed: value for seed, value in values.items() if value > 0}
+
+
+def _of_medians(mine: np.ndarray, base: np.ndarray) -> SpeedUp:
+    medians = [float(np.median(side)) for side in (base, mine)]
+    if not np.isfinite(medians).all():
+        return NONE
+    return SpeedUp(medians[0] / medians[1], math.nan, math.nan, mine.size, "medians")
+
+
+def _paired(logs: np.ndarray) -> SpeedUp:
+    """Student's t on the logs of the ratios [n]: the ratio is their geometric mean."""
+    from scipy import stats
+
+    mean = float(logs.mean())
+    half = float(stats.sem(logs) * stats.t.ppf((1 + CONFIDENCE) / 2, logs.size - 1))
+    low, high = math.exp(mean - half), math.exp(mean + half)
+    return SpeedUp(math.exp(mean), low, high, logs.size, "paired")
+
+
+def _welch(base: np.ndarray, mine: np.ndarray) -> SpeedUp:
+    """Welch (1947) on the logs [n], [m]: the interval of scipy.stats.ttest_ind."""
+    from scipy import stats
+
+    mean = float(base.mean() - mine.mean())
+    errors = np.array([side.var(ddof=1) / side.size for side in (base, mine)])
+    n = min(base.size, mine.size)
+    if not errors.sum():
+        return SpeedUp(math.exp(mean), math.exp(mean), math.exp(mean), n, "Welch")
+    freedom = errors.sum() ** 2 / sum(errors**2 / np.array([base.size - 1, mine.size - 1]))
+    half = float(math.sqrt(errors.sum()) * stats.t.ppf((1 + CONFIDENCE) / 2, freedom))
+    return SpeedUp(math.exp(mean), math.exp(mean - half), math.exp(mean + half), n, "Welch")

@@ -1,0 +1,161 @@
+"""Steps and seconds until each variant first reaches the target: what `time` prints."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from analysis import crossings, metrics, selection, speed_up, targets
+from analysis.crossings import Crossing
+from analysis.error_table import ErrorTable
+from analysis.grid import Document
+from analysis.records import Run
+from analysis.speed_up import SpeedUp
+from analysis.target_plot import draw
+from analysis.targets import Target
+
+__all__ = ["TargetTimes", "VariantTimes", "build", "document", "draw"]
+
+
+@dataclass(frozen=True)
+class VariantTimes:
+    """A variant's runs at one point: `crossings` in seed order, and how many times faster than
+    the baseline, None for the baseline itself and where there is none."""
+
+    variant: str
+    point: int | None
+    crossings: tuple[Crossing, ...]
+    by_steps: SpeedUp | None = None
+    by_seconds: SpeedUp | None = None
+
+
+@dataclass(frozen=True)
+class TargetTimes:
+    """What the table and the plot are made of. `paired` says whether seeds are shared."""
+
+    name: str
+    workload: str
+    target: Target
+    baseline: str
+    rows: tuple[VariantTimes, ...]
+    paired: bool
+    disagreement: str | None
+    problems: tuple[str, ...]
+
+
+def build(
+    table: ErrorTable,
+    target: float | None = None,
+    split: str = selection.VALIDATION,
+    metric: str | None = None,
+    all_points: bool = False,
+    baseline: str | None = None,
+) -> TargetTimes:
+    """Returns the times of every variant of `table` at the point that validation chose, or, with
+    `all_points`, at every point.
+
+    `target` is in the unit of `metric` (error, wer ...; the target's own metric unless given);
+    without it, the runs' or AlgoPerf's. Raises UnknownTargetError where there is none, ValueError
+    for a metric other than the target's without a value, MissingMetricError for a metric that no
+    evaluation has.
+    """
+    runs = _runs(table, all_points)
+    goal, problems = _target(table, runs, target, split, metric)
+    if runs and goal.metric.column(split) not in {name for run in runs for name in run.evals}:
+        goal.metric.read(runs[0].evals, split, runs[0].name)
+    rows = _rows(runs, goal)
+    against = baseline or table.baseline
+    paired = not table.study.published
+    return TargetTimes(
+        name=table.study.name,
+        workload=table.workload,
+        target=goal,
+        baseline=against,
+        rows=_compared(rows, against, _chosen(table).get(against), paired),
+        paired=paired,
+        disagreement=targets.disagreement(runs[0], goal) if runs and target is None else None,
+        problems=(*problems, *table.problems),
+    )
+
+
+def _chosen(table: ErrorTable) -> dict[str, int | None]:
+    return {row.variant: row.point for row in table.rows}
+
+
+def _runs(table: ErrorTable, all_points: bool) -> list[Run]:
+    chosen = _chosen(table)
+    return [
+        run
+        for run in table.study.stage(table.stage)
+        if run.state in crossings.COUNTED_STATES
+        and run.evals
+        and (all_points or run.point == chosen.get(run.variant))
+    ]
+
+
+def _target(
+    table: ErrorTable, runs: Sequence[Run], value: float | None, split: str, metric: str | None
+) -> tuple[Target, tuple[str, ...]]:
+    if value is not None:
+        shown = metrics.get(metric or table.chosen_by.source)
+        return Target(shown, split, value, "given"), ()
+    goal, problems = targets.of_runs(runs, split, table.study.stage(table.stage))
+    if metric and metrics.get(metric) != goal.metric:
+        raise ValueError(
+            f"the target is {goal.words} ({goal.source}); for --metric={metric} give "
+            "--target=VALUE, too"
+        )
+    return goal, problems
+
+
+def _rows(runs: Sequence[Run], target: Target) -> list[VariantTimes]:
+    """Returns a row for every variant and point, in the order of the table."""
+    from analysis import variants
+
+    keys = {(run.variant, run.point) for run in runs}
+    rows = []
+    for variant, point in sorted(keys, key=lambda key: (variants.order(key[0]), key[1])):
+        own = [run for run in runs if (run.variant, run.point) == (variant, point)]
+        found = [crossings.of_run(run, target) for run in sorted(own, key=lambda run: run.seed)]
+        rows.append(VariantTimes(variant, point, tuple(each for each in found if each)))
+    return rows
+
+
+def _compared(
+    rows: list[VariantTimes], baseline: str, point: int | None, paired: bool
+) -> tuple[VariantTimes, ...]:
+    base = next((row for row in rows if (row.variant, row.point) == (baseline, point)), None)
+    if base is None:
+        return tuple(rows)
+    return tuple(row if row is base else _against(row, base, paired) for row in rows)
+
+
+def _against(row: VariantTimes, base: VariantTimes, paired: bool) -> VariantTimes:
+    ratios = [
+        speed_up.of(
+            {each.seed: getattr(each, what) for each in row.crossings},
+            {each.seed: getattr(each, what) for each in base.crossings},
+            paired,
+        )
+        for what in ("step", "seconds")
+    ]
+    return VariantTimes(row.variant, row.point, row.crossings, ratios[0], ratios[1])
+
+
+def document(
+    table: ErrorTable,
+    target: float | None = None,
+    split: str = selection.VALIDATION,
+    metric: str | None = None,
+    all_points: bool = False,
+    baseline: str | None = None,
+) -> Document | None:
+    """Returns the table of times with its notes, None where no run has an evaluation or nothing
+    states a target. Arguments and other errors as for `build`."""
+    from analysis import target_layout
+
+    if not _runs(table, all_points):
+        return None
+    try:
+        times = build(table, target, split, metric, all_points, baseline)
+    except targets.UnknownTargetError:
+        return None
+    return target_layout.document(times, table)

@@ -1,0 +1,75 @@
+"""`python -m analysis time DIR`."""
+
+import argparse
+import pathlib
+from typing import TYPE_CHECKING
+
+from analysis import printing
+
+if TYPE_CHECKING:
+    from analysis.grid import Document
+    from analysis.records import Study
+
+DESCRIPTION = """\
+Prints when each variant first reaches the target: steps and training time per seed, their median,
+how many seeds get there, and how many times faster than the baseline that is.
+
+  python -m analysis time experiments/mystudy
+  python -m analysis time experiments/mystudy --metric=error --target=0.25 --split=test
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `time`."""
+    parser.description = DESCRIPTION
+    parser.add_argument(
+        "study",
+        type=pathlib.Path,
+        metavar="DIR",
+        help="a study (it has study.json), AlgoPerf's logs, or a directory of studies",
+    )
+    parser.add_argument("--stage", help="tune, compare ... (default: the study's last stage)")
+    parser.add_argument(
+        "--target",
+        type=float,
+        metavar="VALUE",
+        help="default: what the trials state, else AlgoPerf's target of the workload",
+    )
+    parser.add_argument("--split", choices=("train", "validation", "test"), default="validation")
+    parser.add_argument("--metric", help="of --target: error, wer, loss ...")
+    parser.add_argument(
+        "--points",
+        choices=("chosen", "all"),
+        default="chosen",
+        help="hyperparameter points: the one chosen by validation (default), or all",
+    )
+    parser.add_argument("--baseline", metavar="VARIANT", help="default: the study's own")
+    printing.add_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the times of every study in the directory and returns 0. Raises ValueError where
+    the directory holds no study, or where no target is known for the only one."""
+    from analysis import studies
+
+    found = studies.read_each(options.study)
+    printing.emit([_document(study, options, len(found) == 1) for study in found], options)
+    return 0
+
+
+def _document(study: "Study", options: argparse.Namespace, is_only: bool) -> "Document":
+    """One of several studies that has no target is named, so that the others are printed."""
+    from analysis import error_table, grid, target_layout, target_times, targets
+
+    table = error_table.build(study, options.stage)
+    every, baseline = options.points == "all", options.baseline
+    try:
+        times = target_times.build(
+            table, options.target, options.split, options.metric, every, baseline
+        )
+    except targets.UnknownTargetError as error:
+        if is_only:
+            raise
+        title = f"{study.name}: time to a target on {table.workload}"
+        return grid.Document(title, (), (), (str(error), *table.problems))
+    return target_layout.document(times, table)
