@@ -79,6 +79,32 @@ def attend(
     return Result(np.stack(outputs, axis=1), gradients)
 
 
+def output(
+    mixer: str,
+    query: Float64,
+    key: Float64,
+    value: Float64,
+    *,
+    mask: np.ndarray | None = None,
+) -> Float64:
+    """Returns the output of `attend` alone, [T, H, D], for 'standard' or 'laser'.
+
+    Without the products of the backward pass, and in the memory of one head's T × S weights.
+    """
+    q, k, v = (np.asarray(array, np.float64) for array in (query, key, value))
+    every = None if mask is None else np.broadcast_to(mask, (q.shape[1], len(q), len(k)))
+    outputs = []
+    for head in range(q.shape[1]):
+        logits = q.shape[-1] ** -0.5 * (q[:, head] @ k[:, head].T)
+        weights = _softmax(logits[None], None if every is None else every[head, None])[0]
+        sees = weights.sum(-1) > 0
+        if mixer == "standard":
+            outputs.append(weights @ v[:, head])
+        else:
+            outputs.append(_laser_output(weights, v[:, head], sees))
+    return np.stack(outputs, axis=1)
+
+
 def _attend_pairs(
     branch: str,
     query: Float64,
@@ -143,12 +169,29 @@ def _laser_head(
     top = value[valid].max(0)
     if (top - value[valid].min(0)).max() > 600:
         return _laser_head_wide(weights, value, cotangent, sees)
-    exponentials = np.exp(value - top) * valid[:, None]
-    total = np.where(sees[:, None], weights @ exponentials, 1)
-    output = np.where(sees[:, None], top + np.log(total), 0)
+    exponentials, total, output = _laser_sums(weights, value, valid, sees)
     ratio = cotangent / total
     logit_bar = weights * (ratio @ exponentials.T - cotangent.sum(-1, keepdims=True))
     return output, logit_bar, exponentials * (weights.T @ ratio)
+
+
+def _laser_sums(
+    weights: Float64, value: Float64, valid: np.ndarray, sees: np.ndarray
+) -> tuple[Float64, Float64, Float64]:
+    """Returns exp(v − its visible maximum) [S, D], its weighted sum [T, D] and the output."""
+    top = value[valid].max(0)
+    exponentials = np.exp(np.where(valid[:, None], value, top) - top) * valid[:, None]
+    total = np.where(sees[:, None], weights @ exponentials, 1)
+    return exponentials, total, np.where(sees[:, None], top + np.log(total), 0)
+
+
+def _laser_output(weights: Float64, value: Float64, sees: np.ndarray) -> Float64:
+    """The output of `_laser_head`."""
+    valid = weights.max(0) > 0
+    seen = value[valid]
+    if not valid.any() or (seen.max(0) - seen.min(0)).max() > 600:
+        return _laser_head(weights, value, np.zeros((len(weights), value.shape[1])), sees)[0]
+    return _laser_sums(weights, value, valid, sees)[2]
 
 
 def _laser_head_wide(
@@ -167,15 +210,21 @@ def _laser_head_wide(
     return output, logit_bar, value_bar
 
 
-def paper_snippet(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+def paper_snippet(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    *,
+    mask: jax.Array | None = None,
+) -> jax.Array:
     """Returns the paper's max-trick LASER, literally, in the dtype of its inputs.
 
     m = max over all keys; log(attention(Q, K, exp(V − m))) + m (LASER, ICML 2025, section 4).
     Kept as the reference that shows why `attention.shift` exists: 9.0e-3 to 0.23 in bfloat16.
-    Shapes [T, H, D] and [S, H, D].
+    Shapes [T, H, D] and [S, H, D]; mask [H or 1, T or 1, S].
     """
     top = jnp.max(value, axis=0, keepdims=True)
-    return jnp.log(jax.nn.dot_product_attention(query, key, jnp.exp(value - top))) + top
+    return jnp.log(jax.nn.dot_product_attention(query, key, jnp.exp(value - top), mask=mask)) + top
 
 
 def relative_error(measured: object, reference: Float64) -> float:
