@@ -1,0 +1,127 @@
+"""HTML pages: whole, self-contained, and safe against whatever a study is called."""
+
+import base64
+import html.parser
+import xml.etree.ElementTree as xml
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from analysis import pictures, render_html, style
+from analysis.grid import Cell, Column, Document, Grid
+
+VOID = {"meta", "img", "source", "br", "link"}
+
+
+class Page(html.parser.HTMLParser):
+    """Reads a page and fails where its tags do not nest."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data.strip())
+
+    def of(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def _document(**changed: object) -> Document:
+    grid = Grid(
+        caption="Error",
+        columns=(Column("Variant", numeric=False), Column("Test"), Column("Verdict", False)),
+        sections=(
+            ((Cell("Standard"), Cell("0.5", bold=True), Cell("baseline")),),
+            ((Cell("LASER"), Cell("0.4"), Cell("better")),),
+        ),
+    )
+    values = {"title": "tiny", "grids": (grid,), "notes": ("a note",), "problems": ()}
+    return Document(**(values | changed))
+
+
+def test_table_has_headers_sections_and_verdicts() -> None:
+    page = Page(render_html.tables([_document()]))
+    assert len(page.of("table")) == 1
+    assert len(page.of("tbody")) == 2
+    scopes = [attributes["scope"] for attributes in page.of("th")]
+    assert scopes == ["col"] * 3 + ["row"] * 2
+    classes = [attributes.get("class") for attributes in page.of("td")]
+    assert classes == [None, "word-column", None, "word-column better"]
+    assert page.of("strong") == [{}]
+    assert {"tiny", "Error", "a note", "0.4"} <= set(page.words)
+
+
+def test_names_are_text_and_never_markup() -> None:
+    hostile = "<script>alert(1)</script> & \"quoted\" {{ 7 * 7 }} 'x'"
+    document = _document(title=hostile, notes=(hostile,), problems=(hostile,))
+    text = render_html.tables([document])
+    assert "<script>alert" not in text
+    assert "49" not in text
+    assert hostile in Page(text).words
+
+
+def test_problems_beyond_fifty_are_counted() -> None:
+    problems = tuple(f"missing: trial_{number}" for number in range(1234))
+    page = Page(render_html.tables([_document(problems=problems)]))
+    shown = [word for word in page.words if word.startswith("missing: ")]
+    assert shown == list(problems[:50])
+    assert "Problems (1234)" in page.words
+    assert any("and 1184 more" in word for word in page.words)
+
+
+def _figure() -> Figure:
+    figure = style.figure(8.0, 2.0)
+    figure.subplots().plot([0, 1], [0, 1])
+    return figure
+
+
+def _content(uri: str) -> tuple[str, bytes]:
+    kind, _, data = uri.partition(";base64,")
+    return kind, base64.b64decode(data, validate=True)
+
+
+def test_figures_are_data_at_two_widths() -> None:
+    picture = pictures.embed(_figure, lambda: "a line", "how to read it")
+    widths = []
+    for uri in (picture.wide, picture.narrow):
+        kind, content = _content(uri)
+        assert kind == "data:image/svg+xml"
+        root = xml.fromstring(content)
+        widths.append(float(root.attrib["width"].removesuffix("pt")) / 72)
+        # Letters are paths: no font of the reader's is needed.
+        assert not list(root.iter("{http://www.w3.org/2000/svg}text"))
+    assert widths == pytest.approx([8.0, style.NARROW_INCHES])
+    assert pictures.embed(_figure, lambda: "a line", "") == pictures.embed(
+        _figure, lambda: "a line", ""
+    )
+
+
+def test_alternatives_are_asked_for_only_where_something_is_drawn() -> None:
+    def refuse() -> str:
+        raise AssertionError("nothing was drawn")
+
+    assert pictures.embed(lambda: None, refuse, "") is None
+
+
+def test_a_figure_of_many_dots_becomes_pixels() -> None:
+    figure = style.figure(8.0, 2.0)
+    axes = figure.subplots()
+    for x, y in np.random.default_rng(0).random((3000, 2)):
+        axes.plot(x, y, "o")
+    kind, content = _content(pictures.data_uri(figure))
+    assert kind == "data:image/png"
+    assert content.startswith(b"\x89PNG")
