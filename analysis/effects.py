@@ -1,4 +1,4 @@
-"""effects.png: every variant's difference from the baseline, with its interval, about a zero line."""
+"""effects.png: every variant's difference from the baseline, with its interval, about zero."""
 
 import math
 

@@ -59,7 +59,7 @@ def _counted(table: ErrorTable) -> list[Run]:
 
 
 def _read(run: Run, file: str) -> dict[str, Any]:
-    """Returns a JSON object of a trial; one that cannot be read is named by the study's problems."""
+    """Returns a JSON object of a trial; the study's problems name one that cannot be read."""
     try:
         record = layout.read_json_if_there(run.path / file)
     except (ValueError, OSError):

@@ -39,7 +39,9 @@ def headline(table: ErrorTable) -> str:
             words[comparison.verdict].append(row.label)
     base = variants.label(table.baseline)
     parts = [
-        f"{', '.join(words[word])} {word} than {base}" for word in ("better", "worse") if words[word]
+        f"{', '.join(labels)} {word} than {base}"
+        for word, labels in words.items()
+        if labels and word != "cannot tell"
     ]
     if unclear := words["cannot tell"]:
         parts.append(_unclear(unclear, base, bool(parts)))

@@ -11,7 +11,7 @@ from analysis.runs import read_study
 
 @pytest.fixture
 def table(hand_made):
-    """Four seeds: LASER is 0.05 better with an sd of 0.001, +temp is not told apart, QK is worse."""
+    """Four seeds: LASER is 0.05 better, sd 0.001; +temp is not told apart; QK is worse."""
     made = hand_made(variants=("standard", "laser", "laser+temp", "laser+qk_norm"))
     base = {0: 0.30, 1: 0.32, 2: 0.28, 3: 0.31}
     shifts = {
@@ -36,8 +36,8 @@ def test_verdicts_of_every_variant(table) -> None:
         "LASER + QK-normalization": "worse",
     }
     assert [each.kind for each in found.values()] == ["baseline", "better", "cannot-tell", "worse"]
-    # Test errors are 0.01 above validation: the baseline has median 0.315 and mean 0.3125; LASER has
-    # 0.259, 0.281, 0.24, 0.27.
+    # Test errors are 0.01 above validation: the baseline has median 0.315 and mean 0.3125; LASER
+    # has 0.259, 0.281, 0.24, 0.27.
     assert found["Standard"].sentence == "test error 0.3150 (median of 4 seeds)."
     laser = found["LASER"].sentence
     assert laser.startswith("test error 0.2645 (median of 4 seeds); mean difference -0.0500")

@@ -2,7 +2,7 @@
 
 import base64
 import html.parser
-import xml.etree.ElementTree as xml
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -100,7 +100,7 @@ def test_figures_are_data_at_two_widths() -> None:
     for uri in (picture.wide, picture.narrow):
         kind, content = _content(uri)
         assert kind == "data:image/svg+xml"
-        root = xml.fromstring(content)
+        root = ElementTree.fromstring(content)
         widths.append(float(root.attrib["width"].removesuffix("pt")) / 72)
         # Letters are paths: no font of the reader's is needed.
         assert not list(root.iter("{http://www.w3.org/2000/svg}text"))
