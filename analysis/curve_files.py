@@ -23,7 +23,7 @@ class CurveFile(Mapping[str, np.ndarray]):
     The file is read when an array is first asked for (or the names, where `read` has not been told
     them) and again whenever `cache` has forgotten it. Rows that a running trial has added since
     are left out, so that every array has as many rows as the first. What a table needs of a curve
-    (`best`, `row`, `steps`) is remembered, so that a study's table reads each file once.
+    (`best`, `row`, the last row) is remembered, so that a study's table reads each file once.
     """
 
     def __init__(self, path: pathlib.Path, load: Load, cache: CurveCache = SHARED) -> None:
@@ -47,6 +47,12 @@ class CurveFile(Mapping[str, np.ndarray]):
         return name in self._known()
 
     @property
+    def rows(self) -> int:
+        """Returns how many rows there are."""
+        self._known()
+        return self._rows
+
+    @property
     def last_step(self) -> int | None:
         """Returns the last row's step, None where there is no row."""
         self._known()
@@ -60,6 +66,8 @@ class CurveFile(Mapping[str, np.ndarray]):
         for values in columns.values():
             values.setflags(write=False)
         self._cache.put(self._path, columns)
+        if self._rows:
+            self._row[self._rows - 1] = _values(columns, self._rows - 1)
 
     def best(self, name: str, mode: Mode) -> int | None:
         """Returns `best_index` of this file's column, remembered."""
@@ -72,8 +80,7 @@ class CurveFile(Mapping[str, np.ndarray]):
     def row(self, index: int) -> dict[str, float]:
         """Returns `row` of this file, remembered."""
         if index not in self._row:
-            columns = self._columns()
-            self._row[index] = np.array([columns[name][index] for name in self._known()])
+            self._row[index] = _values(self._columns(), index)
         values = dict(zip(self._known(), self._row[index].tolist(), strict=True))
         return values | {STEP: int(values[STEP])}
 
@@ -125,6 +132,16 @@ def last_step(columns: Columns) -> int | None:
         return columns.last_step
     steps = columns.get(STEP, np.empty(0))
     return int(steps[-1]) if len(steps) else None
+
+
+def last_row(columns: Columns) -> dict[str, float] | None:
+    """Returns the last row as `row` does, None where there is none."""
+    rows = columns.rows if isinstance(columns, CurveFile) else len(columns.get(STEP, ()))
+    return row(columns, rows - 1) if rows else None
+
+
+def _values(columns: Columns, index: int) -> np.ndarray:
+    return np.array([values[index] for values in columns.values()], dtype=np.float64)
 
 
 def _best(values: np.ndarray, mode: Mode) -> int | None:

@@ -5,10 +5,13 @@ import math
 import statistics as stdlib_statistics
 from typing import Any
 
-from analysis import grid, metrics, selection, variants
+from analysis import curve_files, grid, metrics, selection, variants
 from analysis.grid import Cell, Column, Document, Grid
 from analysis.metrics import MissingMetricError
 from analysis.records import Run, Study
+
+# How many trials a note that holds for several names.
+NAMED = 3
 
 
 def document(study: Study) -> Document:
@@ -18,8 +21,9 @@ def document(study: Study) -> Document:
         title=f"{study.name}: {len(study.runs)} trials",
         grids=(_trials(study), *_medians(study)),
         notes=(
-            "best: the validation metric at the evaluation that it chooses itself, first on ties.",
-            *study.notes,
+            "last, best: the validation metric at the last evaluation, and at the one that it "
+            "chooses itself, first on ties.",
+            *gathered(study),
         ),
         problems=(*study.problems, *missing),
     )
@@ -47,6 +51,36 @@ def best_shown(run: Run) -> tuple[str, float, int] | None:
     return shown.name, shown.shown(value), int(row["global_step"])
 
 
+def last_shown(run: Run) -> float | None:
+    """Returns the number shown at the last evaluation, nan where it was not measured there; None
+    where there is no evaluation or no column of the metric."""
+    shown, row = metrics.shown_for(run.metric), curve_files.last_row(run.evals)
+    value = row.get(shown.column(selection.VALIDATION)) if row else None
+    return None if value is None else shown.shown(value)
+
+
+def gathered(study: Study) -> tuple[str, ...]:
+    """Returns the study's notes, one that holds for several trials once, with their names."""
+    of_trials: dict[str, list[str]] = {}
+    for run in study.runs:
+        for note in run.notes:
+            of_trials.setdefault(note.removeprefix(run.name), []).append(run.name)
+    own = {note for run in study.runs for note in run.notes}
+    rest = [note for note in study.notes if note not in own]
+    return (*rest, *(_of(names, note, len(study.runs)) for note, names in of_trials.items()))
+
+
+def _of(names: list[str], note: str, all_of_them: int) -> str:
+    if len(names) == 1:
+        return names[0] + note
+    file, _, text = note.partition(": ")
+    where = f" ({file.removeprefix('/')})" if file else ""
+    if len(names) == all_of_them:
+        return f"all {len(names)} trials{where}: {text}"
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{len(names)} of {all_of_them} trials{where}: {text}: {', '.join(names[:NAMED])}{more}"
+
+
 def _label(name: str) -> str:
     return metrics.get(name).label if name else name
 
@@ -54,17 +88,19 @@ def _label(name: str) -> str:
 def _trials(study: Study) -> Grid:
     names = (
         "Trial",
+        "Workload",
         "Variant",
         "Point",
         "Seed",
-        "State",
+        "Status",
         "Step",
         "of",
         "Metric",
+        "Last",
         "Best",
         "at step",
     )
-    words = {"Trial", "Variant", "State", "Metric"}
+    words = {"Trial", "Workload", "Variant", "Status", "Metric"}
     rows = [_trial_cells(run) for run in study.runs]
     columns = tuple(Column(name, numeric=name not in words) for name in names)
     return Grid("Trials", columns, (tuple(rows),))
@@ -72,9 +108,11 @@ def _trials(study: Study) -> Grid:
 
 def _trial_cells(run: Run) -> tuple[Cell, ...]:
     name, value, step = best_shown(run) or ("", math.nan, None)
-    texts = (run.name, variants.label(run.variant), run.point, run.seed, run.state)
+    label = variants.label(run.variant)
+    texts = (run.name, run.workload, label, run.point, run.seed, run.state)
     steps = (_or_dash(run.last_step), _or_dash(run.steps))
-    return (*(Cell(str(text)) for text in texts), *steps, Cell(_label(name)), grid.number(value, 5),
+    values = (grid.number(last_shown(run), 5), grid.number(value, 5))
+    return (*(Cell(str(text)) for text in texts), *steps, Cell(_label(name)), *values,
             _or_dash(step))  # fmt: skip
 
 
@@ -110,10 +148,13 @@ def _medians(study: Study) -> list[Grid]:
 
 def _median_cells(key: Key, name: str, values: list[float]) -> tuple[Cell, ...]:
     stage, variant, workload, point = key
-    spread = stdlib_statistics.stdev(values) if len(values) > 1 else None
     texts = (stage, variants.label(variant), workload, str(point), _label(name), str(len(values)))
     middle = stdlib_statistics.median(values)
-    return (*(Cell(text) for text in texts), grid.number(middle, 5), grid.number(spread, 5))
+    return (*(Cell(text) for text in texts), grid.number(middle, 5), grid.number(_sd(values), 5))
+
+
+def _sd(values: list[float]) -> float | None:
+    return stdlib_statistics.stdev(values) if len(values) > 1 else None
 
 
 def to_json(study: Study) -> str:
@@ -122,15 +163,24 @@ def to_json(study: Study) -> str:
         "name": study.name,
         "directory": str(study.directory),
         "published": study.published,
+        "shares_seeds": study.shares_seeds,
         "problems": list(document(study).problems),
         "notes": list(study.notes),
         "runs": [_run_record(run) for run in study.runs],
+        "medians": [_median_record(key, *found) for key, found in sorted(medians(study).items())],
     }
     return json.dumps(record, indent=2, allow_nan=False) + "\n"
 
 
+def _median_record(key: Key, name: str, values: list[float]) -> dict[str, Any]:
+    record = dict(zip(("stage", "variant", "workload", "point"), key, strict=True))
+    middle = stdlib_statistics.median(values)
+    return record | {"metric": name, "n": len(values), "median": middle, "sd": _sd(values)}
+
+
 def _run_record(run: Run) -> dict[str, Any]:
     name, value, step = best_shown(run) or (None, None, None)
+    last = last_shown(run)
     return {
         "name": run.name,
         "stage": run.stage,
@@ -141,11 +191,15 @@ def _run_record(run: Run) -> dict[str, Any]:
         "state": run.state,
         "reason": run.reason,
         "steps": run.steps,
+        "step_hint": run.step_hint,
         "last_step": run.last_step,
         "hyperparameters": run.hyperparameters,
         "variant_hyperparameters": run.variant_hyperparameters,
         "metric": name,
+        "targets": run.targets,
+        "last_validation": last if last is not None and math.isfinite(last) else None,
         "best_validation": value,
         "best_step": step,
         "problems": list(run.problems),
+        "notes": list(run.notes),
     }

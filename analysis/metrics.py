@@ -11,12 +11,30 @@ from sweeps import layout
 
 # AlgoPerf's metrics of which more is better; of every other metric (wer, loss, ...) less is.
 HIGHER_IS_BETTER = ("accuracy", "bleu", "mean_average_precision", "ssim")
-# The target's metric of a workload whose trials do not state it: the first column there is.
-TARGET_METRICS = ("wer", *HIGHER_IS_BETTER, "loss")
+# The target's metric of AlgoPerf's workloads, by the first word of the name: held-out variants
+# (`wmt_glu_tanh`) have their base's. Translation and molecules have an accuracy, too.
+OF_WORKLOAD = {
+    "criteo1tb": "loss",
+    "fastmri": "ssim",
+    "imagenet": "accuracy",
+    "librispeech": "wer",
+    "ogbg": "mean_average_precision",
+    "wmt": "bleu",
+}
+# That of a workload which neither states it nor is one of these: the first column there is.
+TARGET_METRICS = ("wer", "bleu", "mean_average_precision", "ssim", "accuracy", "loss")
 
 # Numbers that are made from another column: name to that column.
 DERIVED = {"error": "accuracy", "perplexity": "loss"}
-LABELS = {"wer": "WER"}
+LABELS = {
+    "wer": "WER",
+    "bleu": "BLEU",
+    "ssim": "SSIM",
+    "mean_average_precision": "mean average precision",
+    "ctc_loss": "CTC loss",
+}
+# Metrics that are no fraction; that of a loss is the workload's.
+UNITS = {"perplexity": "", "bleu": "", "ctc_loss": ""}
 # 3 decimals of a perplexity of 13 tell losses 0.0001 apart, as 4 decimals of the loss do.
 DIGITS = {"perplexity": 3}
 # What an accuracy or a loss is the mean over, by a word of the workload's name.
@@ -71,7 +89,7 @@ class Metric:
     def unit(self, workload: str) -> str:
         """Returns the unit that the number has on a workload, empty where it has no name."""
         if self.name != "loss":
-            return "" if self.name == "perplexity" else "fraction"
+            return UNITS.get(self.name, "fraction")
         counted = _counted(workload)
         return f"nats per {counted}" if counted else ""
 
@@ -91,6 +109,10 @@ class Metric:
             "wer": "WER over the corpus, as a fraction: word errors / words spoken",
             "loss": f"loss in {unit}" if unit else "loss, as the workload defines it",
             "perplexity": "perplexity = exp(loss), the loss in nats",
+            "bleu": "BLEU over the corpus, 0 to 100; more is better",
+            "ssim": "SSIM (structural similarity), at most 1; more is better",
+            "mean_average_precision": "mean average precision over tasks, as a fraction; "
+            "more is better",
         }
         return words.get(self.name, self.label)
 
@@ -157,8 +179,12 @@ def shown_for(target: str) -> Metric:
     return get("error") if get(target).source == "accuracy" else get(target)
 
 
-def target(columns: Columns, stated: str | None = None) -> str:
-    """Returns the metric a workload's target is set in: as stated, else by the evaluations'
-    columns, accuracy where these do not tell either."""
+def target(columns: Columns, stated: str | None = None, workload: str = "") -> str:
+    """Returns the metric a workload's target is set in: as stated, else that of AlgoPerf's
+    workload where there is a column of it, else the first of TARGET_METRICS that is a column;
+    accuracy where nothing tells."""
+    known = OF_WORKLOAD.get(workload.split("_")[0])
+    if known and columns and f"validation/{known}" not in columns:
+        known = None
     present = (name for name in TARGET_METRICS if f"validation/{name}" in columns)
-    return stated or next(present, "accuracy")
+    return stated or known or next(present, "accuracy")

@@ -1,40 +1,62 @@
-"""Reads AlgoPerf's published logs: `study_<seed>/<workload>_jax/trial_<n>/eval_measurements.csv`.
+"""Reads AlgoPerf's published logs: `study_<k>/<workload>_<framework>/trial_<n>/`.
 
 They have no study.json: a submission's directory takes the variant's place, the study's number
-the seed's, and the trial's number the hyperparameter point's.
+the seed's, and the trial's number the hyperparameter point's. Their seeds are drawn at random for
+each trial (`rng_seed` of flags_0.json), so that trials of one study are no pairs.
 """
 
+import collections
 import pathlib
 import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from analysis import metrics
-from analysis.records import Run, Study
-from analysis.trials import NOTHING, TrialFiles
-from sweeps import layout
+from analysis.published_trials import Place, read_trial
+from analysis.records import Study
 
 PATTERN = "study_<seed>/<workload>_<framework>/trial_<n>"
 STAGE = "published"
 STUDY_NAME = re.compile(r"study_(\d+)")
-WORKLOAD_NAME = re.compile(r"(.+)_(?:jax|pytorch)")
+WORKLOAD_NAME = re.compile(r"(.+)_(jax|pytorch)")
 TRIAL_NAME = re.compile(r"trial_(\d+)")
 
 
-def read_logs(root: pathlib.Path) -> Study | None:
+class Entry(NamedTuple):
+    """A directory whose name fits a pattern, and the parts of the name."""
+
+    parts: tuple[str, ...]
+    path: pathlib.Path
+
+
+@dataclass(frozen=True)
+class Found:
+    """The trials of a submission, and what fits nowhere."""
+
+    places: list[Place]
+    problems: list[str]
+
+
+def read_logs(root: pathlib.Path, whole: bool = False) -> Study | None:
     """Returns the logs in `root` (one submission, or a directory of submissions) as a study, or
-    None where there are none. Nothing there says how many trials were meant to be, so only what
-    is on disk is judged; a trial is taken as done, as published logs carry no state."""
+    None where there are none. `whole` also checks every measurements.csv.
+
+    Nothing there says how many trials were meant to be: a trial is missing where other studies of
+    its submission have it. It is taken as done where it left evaluations, as logs carry no state.
+    """
     if not root.is_dir():
         return None
     inside = [path for path in sorted(root.iterdir()) if path.is_dir()]
-    submissions = [path for path in (root, *inside) if _numbered(path, STUDY_NAME)]
-    runs = tuple(run for submission in submissions for run in _submission(root, submission))
+    found = [_submission(root, path) for path in (root, *inside) if fitting(path, STUDY_NAME)]
+    runs = tuple(read_trial(place, whole) for each in found for place in each.places)
     if not runs:
         return None
+    problems = [problem for each in found for problem in each.problems]
     return Study(
         name=root.resolve().name,
         config={},
         runs=runs,
-        problems=tuple(problem for run in runs for problem in run.problems),
+        problems=(*problems, *(problem for run in runs for problem in run.problems)),
         directory=root,
         notes=tuple(note for run in runs for note in run.notes),
         stages=(STAGE,),
@@ -44,45 +66,64 @@ def read_logs(root: pathlib.Path) -> Study | None:
     )
 
 
-def _numbered(directory: pathlib.Path, name: re.Pattern[str]) -> list[tuple[str, pathlib.Path]]:
-    """Returns (the name's captured part, path) of the directories that match, in number order."""
+def fitting(directory: pathlib.Path, name: re.Pattern[str]) -> list[Entry]:
+    """Returns the directories in `directory` whose names match, in the order of their numbers."""
     matches = ((name.fullmatch(path.name), path) for path in directory.iterdir() if path.is_dir())
-    found = [(match[1], path) for match, path in matches if match]
-    return sorted(found, key=lambda item: (len(item[0]), item[0]))
+    found = [Entry(match.groups(), path) for match, path in matches if match]
+    return sorted(found, key=lambda entry: (len(entry.parts[0]), entry.parts))
 
 
-def _submission(root: pathlib.Path, submission: pathlib.Path) -> list[Run]:
-    return [
-        _run(root, submission.resolve().name, workload, int(seed), int(trial), path)
-        for seed, study in _numbered(submission, STUDY_NAME)
-        for workload, below in _numbered(study, WORKLOAD_NAME)
-        for trial, path in _numbered(below, TRIAL_NAME)
+def _submission(root: pathlib.Path, submission: pathlib.Path) -> Found:
+    studies = fitting(submission, STUDY_NAME)
+    trials = [
+        (study, workload, trial)
+        for study in studies
+        for workload in fitting(study.path, WORKLOAD_NAME)
+        for trial in fitting(workload.path, TRIAL_NAME)
     ]
+    frameworks = collections.defaultdict(set)
+    for _, workload, _ in trials:
+        frameworks[workload.parts[0]].add(workload.parts[1])
+    name = submission.resolve().name
+    places = [
+        Place(
+            root=root,
+            path=trial.path,
+            # A submission that has one workload in both frameworks has two results on it.
+            variant=f"{name} ({workload.parts[1]})"
+            if len(frameworks[workload.parts[0]]) > 1
+            else name,
+            workload=workload.parts[0],
+            seed=int(study.parts[0]),
+            point=int(trial.parts[0]),
+            stage=STAGE,
+        )
+        for study, workload, trial in trials
+    ]
+    return Found(places, [*_misfits(root, studies), *_missing(root, places)])
 
 
-def _run(
-    root: pathlib.Path, variant: str, workload: str, seed: int, point: int, path: pathlib.Path
-) -> Run:
-    files = TrialFiles(path, path.relative_to(root).as_posix(), [])
-    evals = files.measurements(layout.EVAL_MEASUREMENTS)
-    trains = files.measurements(layout.MEASUREMENTS) or NOTHING
-    hyperparameters = files.json(layout.HPARAMS)
-    if evals is None:
-        files.problems.append(f"missing: {files.name}: no {layout.EVAL_MEASUREMENTS}")
-    columns = (evals or NOTHING).columns
-    return Run(
-        workload=workload,
-        variant=variant,
-        stage=STAGE,
-        point=point,
-        seed=seed,
-        path=path,
-        name=files.name,
-        state="done" if evals else "pending",
-        metric=metrics.target(columns),
-        hyperparameters=hyperparameters,
-        evals=columns,
-        trains=trains.columns,
-        problems=tuple(files.problems),
-        notes=tuple(f"{files.name}: {note}" for note in (evals or NOTHING).notes),
-    )
+def _misfits(root: pathlib.Path, studies: Iterable[Entry]) -> Iterable[str]:
+    """Names directories that hold no trials where trials were looked for."""
+    for study in studies:
+        workloads = fitting(study.path, WORKLOAD_NAME)
+        known = {entry.path for entry in workloads}
+        for path in sorted(path for path in study.path.iterdir() if path.is_dir()):
+            name = path.relative_to(root).as_posix()
+            if path not in known:
+                yield f"unknown format: {name}: not <workload>_jax or _pytorch, left out"
+            elif not fitting(path, TRIAL_NAME):
+                yield f"missing: {name}: no trial_<n> in it"
+
+
+def _missing(root: pathlib.Path, places: list[Place]) -> Iterable[str]:
+    """Names trials that other studies of the submission have on the same workload."""
+    numbers = collections.defaultdict(set)
+    for place in places:
+        numbers[place.variant, place.workload].add(place.point)
+    present = {place.path for place in places}
+    for directory, place in {place.path.parent: place for place in places}.items():
+        for number in sorted(numbers[place.variant, place.workload]):
+            if directory / f"trial_{number}" not in present:
+                name = (directory / f"trial_{number}").relative_to(root).as_posix()
+                yield f"missing: {name}: other studies of {place.variant} have this trial"

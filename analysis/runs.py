@@ -8,7 +8,7 @@ import collections
 import pathlib
 from typing import Any
 
-from analysis import paper, published, trials
+from analysis import layouts, paper, published, trials
 from analysis.records import Run, Study
 from sweeps import layout
 
@@ -22,39 +22,30 @@ class NotAStudyError(ValueError):
     """The directory holds no study; the message says what was looked for."""
 
 
-def read_study(directory: str | pathlib.Path) -> Study:
+def read_study(directory: str | pathlib.Path, whole: bool = False) -> Study:
     """Returns the study in `directory`: the directory that holds study.json, or AlgoPerf's logs
     (`study_<seed>/<workload>_jax/trial_<n>` in it or one directory further down).
 
+    Curves stay in their files until they are asked for; what is wrong with eval_measurements.csv
+    is found now, with measurements.csv, which no table needs, only where `whole` says so.
     Raises NotAStudyError where it holds neither, or where study.json itself cannot be used.
     """
     root = pathlib.Path(directory)
     if (root / layout.STUDY).is_file():
-        return _read_ours(root)
-    if logs := published.read_logs(root):
+        return _read_ours(root, whole)
+    if logs := published.read_logs(root, whole):
         return logs
-    raise NotAStudyError(_looked_for(root))
+    raise NotAStudyError(layouts.expected(root))
 
 
-def _looked_for(root: pathlib.Path) -> str:
-    if not root.is_dir():
-        return f"{root}: no such directory; give a study's directory, the one with {layout.STUDY}"
-    inside = sorted(path.parent.name for path in root.glob(f"*/{layout.STUDY}"))
-    hint = f"; did you mean one of these in it: {', '.join(inside)}" if inside else ""
-    return (
-        f"{root}: no study here: looked for {layout.STUDY} and for AlgoPerf's "
-        f"{published.PATTERN}{hint}"
-    )
-
-
-def _read_ours(root: pathlib.Path) -> Study:
+def _read_ours(root: pathlib.Path, whole: bool) -> Study:
     record = _study_record(root / layout.STUDY)
     points = tuple(record.get("points") or ())
     problems: list[str] = []
     stages = tuple(record.get("stages") or ())
     entries = {stage: _planned(root, stage, problems) for stage in stages}
     unique = _unique([entry for listed in entries.values() for entry in listed or ()], problems)
-    runs = tuple(trials.read_trial(root, entry, points) for entry in unique)
+    runs = tuple(trials.read_trial(root, entry, points, whole) for entry in unique)
     selection = _optional(root / layout.SELECTION, problems)
     paper_table = _paper_table(record, problems)
     return Study(

@@ -11,6 +11,7 @@ The rule, which the driver follows between its stages too:
   never chosen and does not enter its point's median; a point without any other is never chosen.
 """
 
+import contextlib
 import statistics
 from collections.abc import Iterable
 
@@ -43,6 +44,12 @@ def best_step(run: Run, metric: str | None = None) -> dict[str, float] | None:
     if index is None:
         return None
     return curve_files.row(run.evals, index)
+
+
+def remember(run: Run) -> None:
+    """Finds the best evaluation while the run's curve is in memory, for those who ask later."""
+    with contextlib.suppress(MissingMetricError):
+        best_index(run)
 
 
 def validation_loss(run: Run, metric: str | None = None) -> float | None:

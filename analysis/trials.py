@@ -1,27 +1,32 @@
 """Reads one trial's directory: identity, state, measurements, and what is wrong with them."""
 
 import pathlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from analysis import measurements, metrics
+from analysis import evaluations, metrics, selection
 from analysis.measurements import STEP, Measurements
 from analysis.records import Run
+from analysis.rows import Columns
+from analysis.trial_files import TrialFiles
 from sweeps import layout
 
 NOTHING = Measurements({}, (), ())
 
 
-def read_trial(study: pathlib.Path, entry: dict[str, Any], points: tuple[dict, ...]) -> Run:
+def read_trial(
+    study: pathlib.Path, entry: dict[str, Any], points: tuple[dict, ...], whole: bool = False
+) -> Run:
     """Returns the run that `entry`, a line of trials.json, plans, with whatever is on disk of it.
 
     `points` are the study's hyperparameter points, for a trial that has not written its own
-    record yet. Never raises for what a trial left on disk: that becomes the run's `problems`.
+    record yet. `whole` also checks measurements.csv, which is otherwise left alone until its rows
+    are asked for. Never raises for what a trial left on disk: that becomes the run's `problems`.
     """
     planned = _planned(study, entry, points)
-    files = TrialFiles(planned.path, planned.name, [])
+    files = TrialFiles(planned.path, planned.name)
     # trials.json repeats what trial.json holds: it speaks for a trial that was deleted.
     record, status = entry | files.json(layout.TRIAL), files.json(layout.STATUS)
     if record.get("id") != entry.get("id"):
@@ -30,12 +35,26 @@ def read_trial(study: pathlib.Path, entry: dict[str, Any], points: tuple[dict, .
             f"plans {entry.get('id')}; the measurements are another trial's and are not read"
         )
         return replace(planned, problems=(*files.problems, mismatch))
-    evals = files.measurements(layout.EVAL_MEASUREMENTS)
-    trains = files.measurements(layout.MEASUREMENTS)
-    run = _with_record(planned, record, status, evals or NOTHING, trains or NOTHING)
-    problems = (*files.problems, *_state_problems(run, evals is not None, record))
-    notes = tuple(f"{run.name}: {note}" for note in (evals or NOTHING).notes)
-    return replace(run, problems=problems, notes=notes)
+    evals = files.evaluations()
+    if whole:
+        files.check_losses()
+    run = _with_record(planned, record, status, evals or NOTHING, files)
+    problems = (*files.problems, *_state_problems(run, evals, record), *_wrong(run, evals))
+    selection.remember(run)
+    return replace(run, problems=problems, notes=(*files.notes, *_absent(run, evals)))
+
+
+def _wrong(run: Run, evals: Measurements | None) -> list[str]:
+    """A trial that says itself that it diverged need not be told so."""
+    if evals is None or run.state == "diverged":
+        return []
+    found = evaluations.non_finite(evals, empty_is_nan=False)
+    return [f"non-finite: {run.name}: {where}" for where in found]
+
+
+def _absent(run: Run, evals: Measurements | None) -> list[str]:
+    absent = evaluations.absent(evals, run.metric) if evals and evals.columns else []
+    return [f"{run.name}: no column {', '.join(absent)}"] if absent else []
 
 
 def _planned(study: pathlib.Path, entry: dict[str, Any], points: tuple[dict, ...]) -> Run:
@@ -50,59 +69,28 @@ def _planned(study: pathlib.Path, entry: dict[str, Any], points: tuple[dict, ...
         name=entry["path"],
         state="pending",
         steps=entry.get("steps"),
-        metric=metrics.target({}, _stated(entry)),
+        step_hint=entry.get("step_hint"),
+        metric=metrics.target({}, _stated(entry), entry["workload"]),
         hyperparameters=dict(points[point]) if point < len(points) else {},
     )
 
 
-@dataclass
-class TrialFiles:
-    """A trial's files; what cannot be read is collected in `problems`."""
-
-    directory: pathlib.Path
-    name: str
-    problems: list[str]
-
-    def json(self, file: str) -> dict[str, Any]:
-        """Returns the JSON object in `file`, empty where it is missing or damaged."""
-        try:
-            record = layout.read_json_if_there(self.directory / file)
-        except (ValueError, OSError) as error:
-            self.problems.append(f"unreadable: {self.name}/{file}: {error}")
-            return {}
-        if record is None or isinstance(record, dict):
-            return record or {}
-        self.problems.append(f"unreadable: {self.name}/{file}: not a JSON object")
-        return {}
-
-    def measurements(self, file: str) -> Measurements | None:
-        """Returns the rows of `file`, None where it is missing."""
-        try:
-            read = measurements.read(self.directory / file)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            self.problems.append(f"unreadable: {self.name}/{file}: {error}")
-            return None
-        for problem in read.problems:
-            kind, _, rest = problem.partition(" ")
-            self.problems.append(f"{kind.rstrip(':')}: {self.name}/{file}: {rest}")
-        return read
-
-
 def _with_record(
-    run: Run, record: dict, status: dict, evals: Measurements, trains: Measurements
+    run: Run, record: dict, status: dict, evals: Measurements, files: TrialFiles
 ) -> Run:
+    targets = record.get("targets")
     return replace(
         run,
         state=status.get("state", "pending"),
         reason=status.get("reason"),
         steps=record.get("steps", run.steps),
-        metric=metrics.target(evals.columns, _stated(record)),
+        step_hint=record.get("step_hint"),
+        metric=metrics.target(evals.columns, _stated(record), run.workload),
+        targets=targets if isinstance(targets, dict) else {},
         hyperparameters=record.get("hyperparameters", run.hyperparameters),
         variant_hyperparameters=record.get("variant_hyperparameters") or {},
-        evals=evals.columns,
-        trains=trains.columns,
+        evals=files.evaluation_curves(evals) if evals.columns else {},
+        trains=files.loss_curves(),
     )
 
 
@@ -112,9 +100,9 @@ def _stated(record: dict[str, Any]) -> str | None:
     return targets.get("metric") if isinstance(targets, dict) else None
 
 
-def _state_problems(run: Run, published: bool, record: dict[str, Any]) -> list[str]:
+def _state_problems(run: Run, evals: Measurements | None, record: dict[str, Any]) -> list[str]:
     """Returns what the trial's state and the length of its curve say against it."""
-    problems = []
+    problems, published = [], evals is not None
     if run.state not in layout.STATES:
         known = ", ".join(layout.STATES)
         problems.append(f"unreadable: {run.name}: state is {run.state!r}, not one of {known}")
@@ -128,15 +116,15 @@ def _state_problems(run: Run, published: bool, record: dict[str, Any]) -> list[s
         reached = f"last evaluation at step {run.last_step} of {run.steps}"
         problems.append(f"unfinished: {run.name}: {run.state}, {reached}")
     elif run.state == "done":
-        problems += _short(run, record.get("eval_every"))
+        problems += _short(run, (evals or NOTHING).columns, record.get("eval_every"))
     return problems
 
 
-def _short(run: Run, eval_every: int | None) -> list[str]:
+def _short(run: Run, evals: Columns, eval_every: int | None) -> list[str]:
     """A curve that lacks an evaluation which was due was cut at the end of a line."""
     if run.last_step is None:
         return [f"truncated: {run.name}: done, but it has no complete evaluation"]
-    gaps = np.diff(run.evals[STEP])
+    gaps = np.diff(evals[STEP])
     due = eval_every or (int(gaps.max()) if len(gaps) else 0)
     if run.steps is None or not due or run.last_step + due > run.steps:
         return []

@@ -100,7 +100,10 @@ def test_runs_as_json(made, capsys) -> None:
     made.trial("compare", "laser", 0, 2, rows)
     commands.main(["runs", str(made.finish()), "--json"])
     record = json.loads(capsys.readouterr().out)
-    assert record["problems"] == []
+    assert record["problems"] == [
+        "non-finite: compare/laser/imagenet_vit_jax/trial_3: "
+        "test/accuracy, train/accuracy, validation/accuracy at step 400 (1 evaluation)"
+    ]
     assert [run["best_step"] for run in record["runs"]] == [400, 400, 400, 400, None]
     assert record["runs"][0]["metric"] == "error"
     assert record["runs"][0]["best_validation"] == pytest.approx(0.3)

@@ -67,7 +67,8 @@ def test_a_table_shows_the_target_and_accuracy_as_error(target, shown) -> None:
         ("loss", "digits_vit", "loss in nats per image", "loss (nats per image)"),
         ("loss", "speech", "loss, as the workload defines it", "loss"),
         ("perplexity", "c4_lm", "perplexity = exp(loss), the loss in nats", "perplexity"),
-        ("bleu", "wmt", "bleu", "bleu"),
+        ("bleu", "wmt", "BLEU over the corpus, 0 to 100; more is better", "BLEU"),
+        ("chrf", "wmt", "chrf", "chrf"),
     ],
 )
 def test_what_the_number_is_in_words(name, workload, definition, axis) -> None:

@@ -1,0 +1,76 @@
+"""A trial's files on disk: JSON records and measurements; what is wrong with them, by name."""
+
+import pathlib
+from dataclasses import dataclass, field
+from typing import Any
+
+from analysis import evaluations, measurements
+from analysis.curve_files import CurveFile
+from analysis.measurements import KINDS, Measurements
+from analysis.rows import Columns
+from sweeps import layout
+
+
+@dataclass
+class TrialFiles:
+    """The files of the trial `name`; what cannot be read is collected in `problems`."""
+
+    directory: pathlib.Path
+    name: str
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def json(self, file: str) -> dict[str, Any]:
+        """Returns the JSON object in `file`, empty where it is missing or damaged."""
+        return self.json_if_there(file) or {}
+
+    def json_if_there(self, file: str) -> dict[str, Any] | None:
+        """Returns the JSON object in `file`, None where it is missing, empty where damaged."""
+        try:
+            record = layout.read_json_if_there(self.directory / file)
+        except (ValueError, OSError) as error:
+            self.problems.append(f"unreadable: {self.name}/{file}: {error}")
+            return {}
+        if record is None or isinstance(record, dict):
+            return record
+        self.problems.append(f"unreadable: {self.name}/{file}: not a JSON object")
+        return {}
+
+    def evaluations(self) -> Measurements | None:
+        """Returns the evaluations of eval_measurements.csv, None where it is missing."""
+        read = self._read(layout.EVAL_MEASUREMENTS)
+        if read is None:
+            return None
+        read = evaluations.only(read)
+        self.notes += [f"{self.name}: {note}" for note in read.notes]
+        return read
+
+    def check_losses(self) -> None:
+        """Reads measurements.csv for what is wrong with it alone; a file may be long."""
+        read = self._read(layout.MEASUREMENTS)
+        notes = read.notes if read else ()
+        self.notes += [f"{self.name}/{layout.MEASUREMENTS}: {note}" for note in notes]
+
+    def evaluation_curves(self, read: Measurements) -> Columns:
+        """Returns `read.columns` as columns that may leave memory and come back."""
+        curves = CurveFile(self.directory / layout.EVAL_MEASUREMENTS, evaluations.load)
+        curves.accept(read.columns)
+        return curves
+
+    def loss_curves(self) -> Columns:
+        """Returns the rows of measurements.csv, which is read when they are asked for."""
+        return CurveFile(self.directory / layout.MEASUREMENTS, evaluations.load_all)
+
+    def _read(self, file: str) -> Measurements | None:
+        try:
+            read = measurements.read(self.directory / file)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self.problems.append(f"unreadable: {self.name}/{file}: {error}")
+            return None
+        for problem in read.problems:
+            kind = next(kind for kind in KINDS if problem.startswith(kind))
+            rest = problem.removeprefix(kind).lstrip(": ")
+            self.problems.append(f"{kind}: {self.name}/{file}: {rest}")
+        return read
