@@ -173,10 +173,16 @@ def dtype(config: Mapping[str, Any]) -> str:
 @functools.cache
 def _read(file: str) -> dict[tuple[str | None, str, str], PaperCell]:
     """Returns (model, heading, row's label in lower case) to the printed cell."""
-    with (DIRECTORY / file).open(encoding="utf-8", newline="") as lines:
-        return {
-            (row["model"], row["dataset_or_metric"], row["method"].lower()): PaperCell(
-                float(row["value"]), row["value"], row["bold"] == "1"
-            )
-            for row in csv.DictReader(lines)
-        }
+    return {
+        (row["model"], row["dataset_or_metric"], row["method"].lower()): PaperCell(
+            float(row["value"]), row["value"], row["bold"] == "1"
+        )
+        for row in lines(file)
+    }
+
+
+@functools.cache
+def lines(file: str) -> tuple[dict[str, str], ...]:
+    """Returns the lines of a file of `reference/`, a column's name to its text as printed."""
+    with (DIRECTORY / file).open(encoding="utf-8", newline="") as opened:
+        return tuple(csv.DictReader(opened))

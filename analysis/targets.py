@@ -20,6 +20,8 @@ from analysis.metrics import Metric
 from analysis.records import Run
 
 TIME = "accumulated_submission_time"
+# The source of a target that the trials themselves state.
+OWN = "stated in the trials' own files"
 FILE = pathlib.Path(__file__).resolve().parent / "reference" / "algoperf_targets.csv"
 
 
@@ -107,7 +109,7 @@ def of_run(run: Run, split: str, steps: int | None = None, seconds: float | None
     stated = getattr(run, "targets", None) or {}
     if stated.get(split) is not None and stated.get("metric"):
         metric = metrics.get(str(stated["metric"]))
-        return Target(metric, split, float(stated[split]), "stated in the trials' own files")
+        return Target(metric, split, float(stated[split]), OWN)
     steps, seconds = steps or _steps(run), seconds or _seconds(run)
     found = nearest(run.workload, steps, seconds)
     if found is None or split not in ("validation", "test"):
@@ -164,7 +166,7 @@ def of_runs(
 def disagreement(run: Run, target: Target) -> str | None:
     """Returns a sentence where AlgoPerf's table has another value than the run's own files."""
     found = nearest(run.workload, _steps(run), _seconds(run))
-    if found is None or target.split not in ("validation", "test"):
+    if target.source != OWN or found is None or target.split not in ("validation", "test"):
         return None
     table = found.value(target.split)
     if found.metric != target.metric.name or math.isclose(table, target.value, rel_tol=1e-6):

@@ -2,6 +2,7 @@
 
 import functools
 import importlib.metadata
+import math
 import os
 import pathlib
 import platform
@@ -96,6 +97,25 @@ def _cpu(field: str) -> str | None:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(field)), None)
 
 
+def parameters(workload: Any) -> int:
+    """Returns how many parameters the workload's model has, its variant's included.
+
+    Before `init_model_fn` the model is traced, which takes no memory for its parameters.
+    """
+    import jax
+
+    try:
+        shapes = workload.param_shapes
+    except ValueError:
+        shapes = jax.eval_shape(workload.init_model_fn, jax.random.key(0))[0]
+    # ShapeTuple is AlgoPerf's, and ours; `shape` is that of what was traced.
+    leaves = jax.tree.leaves(shapes)
+    sizes: list[tuple[int, ...]] = [
+        leaf.shape_tuple if hasattr(leaf, "shape_tuple") else leaf.shape for leaf in leaves
+    ]
+    return sum(math.prod(size) for size in sizes)
+
+
 def meta_data(workload: Any, seed: int, data_dir: str) -> dict[str, Any]:
     """Returns the content of meta_data_<k>.json: AlgoPerf's keys where it has them."""
     properties = {}
@@ -106,6 +126,7 @@ def meta_data(workload: Any, seed: int, data_dir: str) -> dict[str, Any]:
                 properties[f"workload.{name}"] = value
     return {
         **properties,
+        "parameters": parameters(workload),
         **hardware(),
         "python_version": platform.python_version(),
         "python_compiler": platform.python_compiler(),
