@@ -40,6 +40,8 @@ _NOT_THE_RESULT = (
     "remat",
     "mesh",
     "log_every",
+    "diagnostics",
+    "diagnostics_examples",
     "checkpoint_every",
     "launcher",
     "max_attempts",
@@ -89,6 +91,10 @@ def base() -> ml_collections.ConfigDict:
     config.eval_every = 0  # 0: a tenth of steps
     config.checkpoint_every = 0  # 0: at every evaluation
     config.log_every = 100  # loss and gradient norm, as AlgoPerf
+    # What attention does, per layer, recorded every so many updates (0: never), before the first
+    # and after the last; on the first examples of each seed's first batch. Results stay the same.
+    config.diagnostics = 0
+    config.diagnostics_examples = 8
     config.optimizer = "nadamw"
     # Who runs it.
     config.launcher = "local"  # or slurm, ray, kubernetes, skypilot: see docs/

@@ -10,7 +10,7 @@ its own tools read our trials::
     <experiment_dir>/<study>/<stage>/trials.json  every trial the stage consists of
     <experiment_dir>/<study>/<stage>/<variant>/<workload>_jax/trial_<n>/
         trial.json hparams.json meta_data_<k>.json flags_<k>.json
-        eval_measurements.csv measurements.csv status.json
+        eval_measurements.csv measurements.csv diagnostics.jsonl status.json
         attempts/<k>/  lease.json heartbeat measurements.jsonl log.txt
         checkpoints/
 """
@@ -29,6 +29,10 @@ STUDY, SELECTION, REFERENCE, TRIALS = (
 )
 TRIAL, HPARAMS, STATUS = "trial.json", "hparams.json", "status.json"
 EVAL_MEASUREMENTS, MEASUREMENTS = "eval_measurements.csv", "measurements.csv"
+# A first line of what the rows have in common, then one line per recorded step and attention
+# layer (sweeps/diagnostics_file.py); only of trials that were told to record.
+DIAGNOSTICS = "diagnostics.jsonl"
+DIAGNOSTICS_FORMAT = "attnperf-diagnostics-1"
 ATTEMPTS, CHECKPOINTS = "attempts", "checkpoints"
 FORMAT = "attnperf-study-1"
 

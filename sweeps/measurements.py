@@ -3,7 +3,8 @@
 One JSON object a line, written by a single append: a process killed while writing leaves at most
 one incomplete last line, which is not a measurement. Rows: {"kind": "train", "global_step", "loss",
 "grad_norm"} for the update that was number global_step (from 0, as AlgoPerf logs it), and
-{"kind": "eval", "global_step", <split>/<metric> ..., times} after that many updates.
+{"kind": "eval", "global_step", <split>/<metric> ..., times} after that many updates; so are those
+of {"kind": "diagnostics", ...}, which go into a file of their own (`sweeps.diagnostics_file`).
 """
 
 import csv
@@ -13,7 +14,7 @@ import os
 import pathlib
 from typing import Any
 
-from sweeps import layout, lease
+from sweeps import diagnostics_file, layout, lease
 
 FILE = "measurements.jsonl"
 RESUMED = "resumed.json"
@@ -94,16 +95,30 @@ def curve(trial_directory: pathlib.Path) -> list[dict[str, Any]]:
         attempt = trial_directory / layout.ATTEMPTS / str(number)
         resumed = layout.read_json_if_there(attempt / RESUMED)
         if resumed is not None:
-            step = resumed["global_step"]
-            rows = [row for row in rows if row["global_step"] < step + (row["kind"] == "eval")]
+            rows = [row for row in rows if _is_kept(row, resumed["global_step"])]
             own, _ = _until_damage(attempt)
             rows += [{**row, "preemption_count": number - 1} for row in own]
     return rows
 
 
+def _is_kept(row: dict[str, Any], resumed: int) -> bool:
+    """Whether a row stands once a later attempt resumed after that many updates.
+
+    Diagnostics of step 0 come before the first update: an attempt from the start makes them anew.
+    """
+    after = row["kind"] == "eval" or (row["kind"] == "diagnostics" and resumed > 0)
+    return bool(row["global_step"] < resumed + after)
+
+
 def publish(trial_directory: pathlib.Path) -> None:
-    """Writes eval_measurements.csv and measurements.csv from the attempts, atomically."""
-    rows = curve(trial_directory)
+    """Writes the CSVs, and diagnostics.jsonl where there are any, from the attempts, atomically."""
+    everything = curve(trial_directory)
+    diagnostics_file.publish(trial_directory, everything)
+    rows = [row for row in everything if row["kind"] != "diagnostics"]
+    _publish_csvs(trial_directory, rows)
+
+
+def _publish_csvs(trial_directory: pathlib.Path, rows: list[dict[str, Any]]) -> None:
     evals = [row for row in rows if row["kind"] == "eval"]
     columns = sorted({name for row in evals for name in row} - {"kind"}, key=_column_order)
     if evals:

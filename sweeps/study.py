@@ -90,6 +90,8 @@ class Study:
                 "test": entry.test_target,
             },
             mesh=study_checks.options(settings).mesh,
+            diagnose_every=settings["diagnostics"],
+            diagnose_examples=settings["diagnostics_examples"],
             **{key: settings[key] for key in _TRIAL_SETTINGS},
         )
 

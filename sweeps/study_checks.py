@@ -23,6 +23,7 @@ _MAY_CHANGE = (
     "mesh",
     "max_attempts",
     "pack",
+    "diagnostics",
     "paper_table",
     "paper_note",
 )
@@ -52,10 +53,32 @@ def check(settings: dict[str, Any]) -> None:
         workloads_table.check_variant(settings["workload"], variant)
     workloads_table.check_options(settings["workload"], options(settings))
     launchers.module(settings["launcher"]).check(settings)
+    _check_diagnostics(settings)
     if settings["pack"] > 1:
         from sweeps import packs
 
         packs.check(settings)
+
+
+def _check_diagnostics(settings: dict[str, Any]) -> None:
+    every, examples = settings["diagnostics"], settings["diagnostics_examples"]
+    if every < 0:
+        raise ValueError(
+            f"diagnostics is {every}; give the updates between two recordings, or 0 for none"
+        )
+    if examples < 1:
+        raise ValueError(f"diagnostics_examples is {examples}; it must be 1 or more")
+    if every and examples > settings["batch_size"]:
+        raise ValueError(
+            f"diagnostics_examples is {examples} and a batch has {settings['batch_size']} "
+            f"examples, of which they are the first; set --config.diagnostics_examples="
+            f"{settings['batch_size']} or fewer"
+        )
+    if every and settings["pack"] > 1:
+        raise ValueError(
+            f"diagnostics={every} looks at one trial's step, and pack={settings['pack']} computes "
+            "several trials as one; set --config.pack=1, or --config.diagnostics=0"
+        )
 
 
 def options(settings: dict[str, Any]) -> Options:
@@ -92,10 +115,13 @@ def _check_names(settings: dict[str, Any]) -> None:
 def check_same(settings: dict[str, Any], record: dict[str, Any], where: pathlib.Path) -> None:
     """Raises ValueError where the study on disk is another one, naming the keys that differ."""
     stored = configs.completed(record["config"])
+    free = {*_MAY_CHANGE, *launchers.NAMES}
+    if not stored["diagnostics"]:  # nothing is recorded yet that other examples would not fit
+        free.add("diagnostics_examples")
     differing = [
         f"{key}: {stored.get(key)!r} there, {value!r} now"
         for key, value in settings.items()
-        if key not in _MAY_CHANGE and key not in launchers.NAMES and stored.get(key) != value
+        if key not in free and stored.get(key) != value
     ]
     if differing:
         raise ValueError(

@@ -1,11 +1,13 @@
 """A study's directory: made, checked to be this study's, filled with the records of its trials."""
 
+import dataclasses
 import os
 import pathlib
+from typing import Any
 
-from sweeps import layout, provenance, space, study_checks
+from sweeps import layout, provenance, space, status, study_checks
 from sweeps.study import Study
-from sweeps.trial import Trial
+from sweeps.trial import LOOKED_AT, Trial
 
 
 def prepare(study: Study) -> None:
@@ -53,6 +55,8 @@ def prepare(study: Study) -> None:
 def materialise(study: Study, stage: str, trials: list[Trial]) -> None:
     """Writes trials.json of a stage, and each trial's record where it is not there yet.
 
+    A trial that is there and not finished takes over what is to be looked at (`trial.LOOKED_AT`):
+    its next attempt records from where it resumes. A finished one stays as it was recorded.
     Raises ValueError where a trial's directory holds another trial.
     """
     folder = study.directory / stage
@@ -79,3 +83,13 @@ def _write_trial(directory: pathlib.Path, trial: Trial) -> None:
             f"{directory} holds trial {found.get('id')}, this study wants {trial.id} there. "
             "Choose another --config.name, or remove that directory"
         )
+    else:
+        _look_at(directory, found, trial)
+
+
+def _look_at(directory: pathlib.Path, found: dict[str, Any], trial: Trial) -> None:
+    wanted = {name: getattr(trial, name) for name in LOOKED_AT}
+    there = {field.name: field.default for field in dataclasses.fields(Trial)} | found
+    same = all(there[name] == value for name, value in wanted.items())
+    if not same and status.read(directory)["state"] not in layout.FINISHED:
+        layout.write_json(directory / layout.TRIAL, found | wanted)

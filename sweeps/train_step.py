@@ -60,6 +60,12 @@ def scalars_of(trial: Trial) -> dict[str, Array]:
     return {name: jnp.asarray(value, jnp.float32) for name, value in values.items()}
 
 
+def signature(arguments: Any) -> Any:
+    """Returns what a compiled function's arguments must have in common: tree, shapes, places."""
+    shapes = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype, leaf.sharding), arguments)
+    return jax.tree.structure(shapes), tuple(map(str, jax.tree.leaves(shapes)))
+
+
 class TrainStep:
     """One program's compiled train step. `compilations` counts how often XLA was asked for it."""
 
@@ -97,17 +103,16 @@ class TrainStep:
     def compile(self, state: State, batch: Any, scalars: dict[str, Array], key: Array) -> Any:
         """Returns the executable for these shapes, compiled the first time they are seen."""
         arguments = (state, batch, scalars, key)
-        shapes = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype, leaf.sharding), arguments)
-        signature = (jax.tree.structure(shapes), tuple(map(str, jax.tree.leaves(shapes))))
-        if signature not in self._compiled:
+        known = signature(arguments)
+        if known not in self._compiled:
             started = time.perf_counter()
             layout = getattr(self.workload, "layout", devices.Layout())
             places = self._places(state), layout.replicated()
             step = jax.jit(self._step, donate_argnums=0, out_shardings=places)
-            self._compiled[signature] = step.lower(*arguments).compile()
+            self._compiled[known] = step.lower(*arguments).compile()
             self.compile_s += time.perf_counter() - started
             self.compilations += 1
-        return self._compiled[signature]
+        return self._compiled[known]
 
     def _step(
         self, state: State, batch: spec.Batch, scalars: dict[str, Array], key: Array

@@ -61,6 +61,7 @@ class Training:
         self.clock = Clock()
         self._pending: list[tuple[int, train_step.Measured]] = []
         self._saved = -1
+        self._recorder: Any = None
 
     def run(self) -> str:
         """Trains and returns 'done' or 'diverged'.
@@ -124,8 +125,11 @@ class Training:
             queue = self._queue(start)
             batch = next(queue)
             update = self.step_function.compile(state, batch, scalars, key)
+            self._open_recorder(state)
         self.report("compiled", step=start)
         mark = time.perf_counter()
+        if start == 0:
+            mark = self._diagnose(0, state, mark)
         for step in range(start, trial.steps):
             state, measured = update(state, batch, scalars, key)
             if step % trial.log_every == 0:
@@ -133,6 +137,7 @@ class Training:
             done = step + 1
             if done < trial.steps:
                 batch = next(queue)
+            mark = self._diagnose(done, state, mark)
             if done % trial.eval_every == 0 or done == trial.steps:
                 mark = self._evaluate(done, state, mark)
                 if int(state.nonfinite_at) >= 0:
@@ -159,6 +164,28 @@ class Training:
             self.trial.batch_size,
             start_step=start,
         )
+
+    def _open_recorder(self, state: train_step.State) -> None:
+        if self.trial.diagnose_every:
+            from sweeps import diagnostics
+
+            queue = self._queue
+            self._recorder = diagnostics.Recorder(self.trial, self.step_function, state, queue)
+
+    def _diagnose(self, step: int, state: train_step.State, mark: float) -> float:
+        """Records diagnostics where they are due; their time is logging's. Returns now."""
+        if self._recorder is None or not self._recorder.is_due(step):
+            return mark
+        started = self._train_time(state, mark)
+        row = self._recorder.row(step, state)
+        self.together.lead(lambda: self._put_row(row))
+        now = time.perf_counter()
+        self.clock.accumulated_logging_time += now - started
+        return now
+
+    def _put_row(self, row: dict[str, Any]) -> None:
+        self.attempt.check()
+        self._writer.append([row])
 
     def _train_time(self, state: Any, mark: float) -> float:
         """Adds the time since `mark` to the training time, devices synchronised; returns now."""

@@ -10,8 +10,10 @@ from typing import Any
 from sweeps import layout
 from workloads.options import Options
 
+# What is looked at while a trial trains; its result is the same.
+LOOKED_AT = ("diagnose_every", "diagnose_examples")
 # Where the trial stands in a study, not what it computes; the id leaves these out.
-_PLACE = ("study", "stage", "point")
+_NOT_COMPUTED = ("study", "stage", "point", *LOOKED_AT)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +22,8 @@ class Trial:
 
     steps, eval_every, log_every, checkpoint_every count updates; step_hint is the schedule's
     horizon; targets are the workload's {"metric", "validation", "test"}; compute_dtype to mesh are
-    the options of `workloads.options`.
+    the options of `workloads.options`. Diagnostics (`sweeps.diagnostics`) are recorded every
+    `diagnose_every` updates, 0 for never, on `diagnose_examples` examples.
     """
 
     study: str
@@ -45,6 +48,8 @@ class Trial:
     remat: bool
     mesh: tuple[int, int, int]
     targets: dict[str, Any]
+    diagnose_every: int = 0
+    diagnose_examples: int = 8
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mesh", tuple(self.mesh))  # JSON has lists
@@ -57,7 +62,7 @@ class Trial:
     @functools.cached_property
     def id(self) -> str:
         """16 hex digits: equal for runs that compute the same, wherever they stand in a study."""
-        content = {k: v for k, v in self._fields().items() if k not in _PLACE}
+        content = {k: v for k, v in self._fields().items() if k not in _NOT_COMPUTED}
         text = json.dumps(content, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -97,10 +102,11 @@ def read(directory: pathlib.Path) -> Trial:
     path = directory / layout.TRIAL
     record = layout.read_json(path)
     fields = {field.name for field in dataclasses.fields(Trial)}
-    if not isinstance(record, dict) or not fields <= set(record):
-        missing = sorted(fields - set(record)) if isinstance(record, dict) else sorted(fields)
+    needed = fields - set(LOOKED_AT)  # trials of earlier versions have no diagnostics
+    if not isinstance(record, dict) or not needed <= set(record):
+        missing = sorted(needed - set(record)) if isinstance(record, dict) else sorted(needed)
         raise ValueError(f"{path} is not a trial record: it lacks {', '.join(missing)}")
-    trial = Trial(**{name: record[name] for name in fields})
+    trial = Trial(**{name: record[name] for name in fields & set(record)})
     if record.get("id") != trial.id:
         raise ValueError(
             f"{path}: id {record.get('id')} does not belong to its content ({trial.id}); was the "

@@ -2,10 +2,11 @@
 
 import abc
 import contextlib
+import copy
 import dataclasses
 import math
 import re
-from typing import Any
+from typing import Any, Self
 
 from workloads import devices, spec, table
 from workloads.options import Options
@@ -97,6 +98,21 @@ class TableWorkload(spec.Workload):
     @abc.abstractmethod
     def example_batch(self, batch_size: int) -> spec.Batch:
         """Returns a random batch of the shapes and dtypes that training uses: for `bench`."""
+
+    def observable(self) -> Self:
+        """Returns this workload with a model whose attention can be observed, for `model_fn` alone.
+
+        It computes the same from `observable_parameters`. cuDNN's kernel, whose bias has shapes
+        and a gradient of its own, gives way to XLA's form of the same call.
+        """
+        one = copy.copy(self)
+        if self.variant is not None and self.variant.kernel == "cudnn":
+            one.variant = dataclasses.replace(self.variant, kernel="jax_xla")
+        return one
+
+    def observable_parameters(self, params: spec.Parameters) -> spec.Parameters:
+        """Returns parameters as the model of `observable` has them."""
+        return params
 
     def _injected(self) -> contextlib.AbstractContextManager[None]:
         """Returns the context in which a model built on flax's attention runs the variant."""

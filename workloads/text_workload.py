@@ -1,8 +1,9 @@
 """Transformers on token records: the part that language model and masked language model share."""
 
 import abc
+import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +37,7 @@ class TextWorkload(TableWorkload):
 
     parameter_rules = transformer.PARAMETER_RULES
     is_causal: bool
+    _is_pinned = True
 
     def __init__(
         self, name: str, variant: Any, options: Options, size: TransformerSize, sizes: Sizes
@@ -87,7 +89,7 @@ class TextWorkload(TableWorkload):
         del model_state, update_batch_norm, use_running_average_bn
         batch = augmented_and_preprocessed_input_batch
         # Pinned to the mesh here and not in __init__: a workload can be built anywhere.
-        model = self._model.clone(layout=self.layout)
+        model = self._model.clone(layout=self.layout if self._is_pinned else None)
         logits = model.apply(
             {"params": params},
             batch["inputs"],
@@ -97,6 +99,20 @@ class TextWorkload(TableWorkload):
             rngs={"dropout": rng},
         )
         return logits, None
+
+    def observable(self) -> Self:
+        """Its layers are neither in a loop nor computed twice, its activations pinned nowhere.
+
+        So a batch need not divide over the devices.
+        """
+        one = super().observable()
+        one.options = dataclasses.replace(self.options, scan_layers=False, remat=False)
+        one._model = self._model.clone(variant=one.variant, options=one.options)
+        one._is_pinned = False
+        return one
+
+    def observable_parameters(self, params: spec.Parameters) -> spec.Parameters:
+        return transformer.unstacked(params) if self.options.scan_layers else params
 
     def loss_fn(
         self,

@@ -209,6 +209,18 @@ class Transformer(nn.Module):
         return run(block(name=STACKED), hidden, jnp.arange(layers), dropout_rate)[0]
 
 
+def unstacked(params: Any) -> Any:
+    """Returns parameters without scan_layers ('layer_0', …) from those with it ('layers')."""
+    params = dict(params)
+    stack = params.pop(STACKED)
+    layers = len(jax.tree.leaves(stack)[0])
+    split = {
+        f"layer_{index}": jax.tree.map(lambda leaf, index=index: leaf[index], stack)
+        for index in range(layers)
+    }
+    return params | split
+
+
 def _dense(options: Options) -> dict[str, Any]:
     return {
         "use_bias": False,
