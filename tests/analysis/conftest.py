@@ -175,3 +175,59 @@ def hand_made(tmp_path: pathlib.Path) -> Callable[..., HandMadeStudy]:
         return HandMadeStudy(root, settings | dict(config or {}), list(points), **more)
 
     return begin
+
+
+EDGES = [-12 + 0.5 * step for step in range(25)]
+
+
+def diagnostics_line(step: int, index: int, attempt: int = 0, **changes: Any) -> dict[str, Any]:
+    """A layer at a step: 1,000 probabilities, of which (100 + step) lie below 1e-7 and as many
+    more below 1e-3; gradients that fall with depth."""
+    few = min(100 + step, 400)
+    histogram = [0] * len(EDGES)
+    histogram[EDGES.index(-7)] = few
+    histogram[EDGES.index(-3)] = few
+    histogram[EDGES.index(-1)] = 1000 - 2 * few
+    return {
+        "global_step": step,
+        "preemption_count": attempt,
+        "layer": f"encoderblock_{index}/attention",
+        "index": index,
+        "share_below_1e-3": 2 * few / 1000,
+        "share_below_1e-7": few / 1000,
+        "histogram": histogram,
+        "entropy": 2.0 - 0.1 * index,
+        "entropy_share": 0.5,
+        "jacobian_mean": 0.1,
+        "jacobian_max": 0.5,
+        "logit_grad_norm": 1e-2 * 0.5**index,
+        "query_grad_norm": 3e-3,
+        "key_grad_norm": 4e-3,
+        "value_grad_norm": 5e-2,
+        "value_range_min": 1.0,
+        "value_range_median": 2.0,
+        "value_range_max": 3.0 + index,
+        "channels": 64,
+        "floored_channels": index,
+    } | changes
+
+
+def diagnostics_text(lines: Sequence[Mapping[str, Any]], **header: Any) -> str:
+    first = {"format": "attnperf-diagnostics-1", "histogram_edges_log10": EDGES, "examples": 8}
+    return "".join(json.dumps(line) + "\n" for line in (first | header, *lines))
+
+
+@pytest.fixture
+def diagnosed() -> Any:
+    """Returns functions that make lines and files of diagnostics: `.line` and `.text`."""
+
+    class Made:
+        line = staticmethod(diagnostics_line)
+        text = staticmethod(diagnostics_text)
+
+        @staticmethod
+        def write(trial: pathlib.Path, steps: Sequence[int], layers: int, **changes: Any) -> None:
+            lines = [diagnostics_line(s, i, **changes) for s in steps for i in range(layers)]
+            (trial / "diagnostics.jsonl").write_text(diagnostics_text(lines))
+
+    return Made

@@ -1,0 +1,73 @@
+"""The plots of a study's diagnostics: what each shows. File to (what draws it, why not)."""
+
+import functools
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from analysis import diagnostic_lines, diagnostic_maps, diagnostics
+from analysis.diagnostic_lines import Panel, root_sum_square
+from analysis.diagnostics_table import paper_shares
+from analysis.error_table import ErrorTable
+
+MEAN, LARGEST = np.nanmean, np.nanmax
+
+SHARES = tuple(
+    Panel(f"probabilities below {limit}, {how}", f"share_below_{limit}", reduce, "share")
+    for limit in ("1e-3", "1e-7")
+    for how, reduce in (("mean over layers", MEAN), ("last record", None))
+)
+ENTROPY = (
+    Panel("entropy (nats), mean over layers", "entropy", MEAN),
+    Panel("entropy (nats), last record", "entropy", None),
+    Panel("entropy / ln(visible keys), mean over layers", "entropy_share", MEAN, "share"),
+    Panel("entropy / ln(visible keys), last record", "entropy_share", None, "share"),
+)
+_GRADIENT = dict(zip(diagnostics.GRADIENTS, ("logits", "W_Q", "W_K", "W_V"), strict=True))
+GRADIENTS = tuple(
+    Panel(f"gradient on {name}, norm over all layers", quantity, root_sum_square, "log")
+    for quantity, name in _GRADIENT.items()
+)
+GRADIENTS_BY_LAYER = tuple(
+    Panel(f"gradient on {name}, last record", quantity, None, "log")
+    for quantity, name in _GRADIENT.items()
+)
+VALUES = (
+    Panel("range of V, largest channel of all layers", "value_range_max", LARGEST, "log"),
+    Panel("range of V, largest channel, last record", "value_range_max", None, "log"),
+    Panel("range of V, median channel, mean over layers", "value_range_median", MEAN, "log"),
+    Panel("floored channels, share", "floored_channels", MEAN, "share", of="channels"),
+)
+JACOBIAN = (
+    Panel("softmax Jacobian, mean over rows and layers", "jacobian_mean", MEAN, "log"),
+    Panel("softmax Jacobian, mean over rows, last record", "jacobian_mean", None, "log"),
+    Panel("softmax Jacobian, largest of all rows", "jacobian_max", LARGEST, "log"),
+    Panel("softmax Jacobian, largest row, last record", "jacobian_max", None, "log"),
+)
+
+
+def _shares(table: ErrorTable) -> Figure | None:
+    return diagnostic_lines.draw(table, "small attention probabilities", SHARES, paper_shares())
+
+
+def _lines(title: str, panels: tuple[Panel, ...], table: ErrorTable) -> Figure | None:
+    return diagnostic_lines.draw(table, title, panels)
+
+
+_ABSENT = "no trial that is done has diagnostics (train with --config.diagnostics=...)"
+PLOTS = {
+    "attention_probabilities.png": (diagnostic_maps.histogram, _ABSENT),
+    "attention_shares.png": (_shares, _ABSENT),
+    "attention_entropy.png": (functools.partial(_lines, "entropy of attention", ENTROPY), _ABSENT),
+    "attention_gradients.png": (functools.partial(_lines, "gradient norms", GRADIENTS), _ABSENT),
+    "attention_gradients_by_layer.png": (
+        functools.partial(_lines, "gradient norms by layer", GRADIENTS_BY_LAYER),
+        _ABSENT,
+    ),
+    "attention_gradient_maps.png": (diagnostic_maps.gradients, _ABSENT),
+    "attention_values.png": (functools.partial(_lines, "values", VALUES), _ABSENT),
+    "attention_jacobian.png": (
+        functools.partial(_lines, "size of the softmax Jacobian (Frobenius)", JACOBIAN),
+        _ABSENT,
+    ),
+}
