@@ -32,15 +32,29 @@ def read(names: list[str], body: bytes) -> Table:
     if len(steps) and not filled[:, names.index(STEP)].all():
         raise NotColumnarError(f"a line without {STEP}")
     attempts = _attempts(steps, *_stated(names, values, filled))
+    if (steps[1:] > steps[:-1]).all() and (attempts[1:] >= attempts[:-1]).all():
+        return _table(names, steps, values, filled, 0, 0)
     lasting = steps < _resumed_at(attempts, steps)
     order = np.flatnonzero(lasting)[np.argsort(steps[lasting], kind="stable")]
     merged, present, repeated = _merged(steps[order], values[order], filled[order], names)
-    columns = dict(zip(names, np.ascontiguousarray(merged.T), strict=True))
-    columns[STEP] = np.unique(steps[order])
-    holes = dict(zip(names, ~present.T, strict=True))
-    empty = {name: cells for name, cells in holes.items() if cells.any()}
     superseded = len(steps) - len(order) + repeated
-    return Table(columns, empty, superseded, _disorder(attempts, steps))
+    numbers = np.unique(steps[order])
+    return _table(names, numbers, merged, present, superseded, _disorder(attempts, steps))
+
+
+def _table(
+    names: list[str],
+    steps: np.ndarray,
+    values: np.ndarray,
+    filled: np.ndarray,
+    superseded: int,
+    disorder: int,
+) -> Table:
+    columns = dict(zip(names, np.ascontiguousarray(values.T), strict=True))
+    columns[STEP] = steps
+    some = np.flatnonzero(~filled.all(axis=0))
+    empty = {names[index]: ~filled[:, index] for index in some}
+    return Table(columns, empty, superseded, disorder)
 
 
 def _cells(names: list[str], body: bytes) -> tuple[np.ndarray, np.ndarray]:
@@ -50,8 +64,9 @@ def _cells(names: list[str], body: bytes) -> tuple[np.ndarray, np.ndarray]:
     if len(set(names)) < len(names) or any(mark in body for mark in FOREIGN):
         raise NotColumnarError("a header or a character that Arrow reads otherwise")
     table = _arrow(names, body)
-    values = np.empty((table.num_rows, len(names)))
-    filled = np.ones(values.shape, dtype=bool)
+    # Column after column in memory: they are filled, checked and handed out one by one.
+    values = np.empty((table.num_rows, len(names)), order="F")
+    filled = np.ones(values.shape, dtype=bool, order="F")
     for index, column in enumerate(table.columns):
         values[:, index] = column.to_numpy()
         if column.null_count:

@@ -30,14 +30,15 @@ def load_all(path: pathlib.Path) -> Columns:
 
 def only(read: Measurements) -> Measurements:
     """Returns the rows that evaluate something, and a note on those that do not: a file may hold
-    rows that only log the loss."""
-    results = [name for name in read.columns if is_metric(name)]
+    rows that only log the loss. An evaluation whose metrics are all nan, empty cells in AlgoPerf's
+    logs, is still one: its numbers of examples are there."""
+    results = [name for name in read.columns if name.partition("/")[0] in layout.SPLITS]
     if not results or any(name not in read.empty for name in results):
         return read
     nothing = np.all([read.empty[name] for name in results], axis=0)
     if not nothing.any():
         return read
-    note = f"mixed rows: {nothing.sum()} of {len(nothing)} hold no metric and are left out"
+    note = f"mixed rows: {nothing.sum()} of {len(nothing)} evaluate nothing and are left out"
     return dataclasses.replace(
         read,
         columns={name: values[~nothing] for name, values in read.columns.items()},

@@ -111,9 +111,15 @@ def _trial_cells(run: Run) -> tuple[Cell, ...]:
     label = variants.label(run.variant)
     texts = (run.name, run.workload, label, run.point, run.seed, run.state)
     steps = (_or_dash(run.last_step), _or_dash(run.steps))
-    values = (grid.number(last_shown(run), 5), grid.number(value, 5))
+    values = (_number(last_shown(run)), _number(value))
     return (*(Cell(str(text)) for text in texts), *steps, Cell(_label(name)), *values,
             _or_dash(step))  # fmt: skip
+
+
+def _number(value: float | None) -> Cell:
+    """A diverging loss would take 40 digits and the width of the table."""
+    large = value is not None and 1e6 <= abs(value) < math.inf
+    return Cell(f"{value:.4g}") if large else grid.number(value, 5)
 
 
 def _or_dash(value: int | None) -> Cell:

@@ -59,7 +59,7 @@ def parse(content: bytes) -> Measurements:
 
 def _table(names: list[str], body: bytes) -> tuple[Table, list[str]]:
     try:
-        return columnar.read(names, body.replace(b"\r\n", b"\n")), []
+        return columnar.read(names, body.replace(b"\r\n", b"\n") if b"\r" in body else body), []
     except columnar.NotColumnarError:
         return lines.read(names, body)
 
@@ -82,6 +82,10 @@ def _complete_lines(content: bytes) -> tuple[str | None, bytes, list[str]]:
 
 
 def _notes(table: Table) -> tuple[str, ...]:
-    superseded = f"{table.superseded} rows superseded by later ones"
-    disorder = f"{table.disorder} lines out of order, put in order of attempts and steps"
+    superseded = f"{_count(table.superseded, 'row')} superseded by later ones"
+    disorder = f"{_count(table.disorder, 'line')} out of order, put in order of attempts and steps"
     return (*[superseded] * bool(table.superseded), *[disorder] * bool(table.disorder))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -123,4 +123,4 @@ def test_a_name_twice_in_the_header_is_said() -> None:
 def test_lines_out_of_order_within_an_attempt_are_said() -> None:
     read = measurements.parse(b"global_step,loss,preemption_count\n2,5,0\n1,6,0\n3,4,0\n")
     assert read.columns["loss"].tolist() == [6, 5, 4]
-    assert read.notes == ("1 lines out of order, put in order of attempts and steps",)
+    assert read.notes == ("1 line out of order, put in order of attempts and steps",)

@@ -118,7 +118,7 @@ def test_a_logged_loss_and_an_evaluation_at_one_step_are_one_row() -> None:
 def test_of_one_attempts_lines_at_one_step_the_later_wins() -> None:
     read = measurements.parse((HEADER + "1,0.5,0\n2,0.6,0\n2,0.7,0\n").encode())
     assert read.columns["validation/accuracy"].tolist() == [0.5, 0.7]
-    assert read.notes == ("1 rows superseded by later ones",)
+    assert read.notes == ("1 row superseded by later ones",)
 
 
 rows = st.lists(
