@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
-from analysis import diagnostics, style, variants
-from analysis.diagnostics import Diagnostics
-from analysis.diagnostics_table import last_step
+from analysis import diagnostic_records, style, variants
+from analysis.diagnostic_records import Diagnostics
+from analysis.diagnostics import last_step
 from analysis.error_table import ErrorTable
 
 Found = dict[str, dict[int, Diagnostics]]
@@ -57,7 +57,7 @@ def draw(
     Line: median over seeds; band: smallest to largest. `lines` are horizontal reference lines, a
     quantity to its value.
     """
-    found = diagnostics.of_table(table)
+    found = diagnostic_records.of_table(table)
     panels = tuple(panel for panel in panels if any(_curve(found[name], panel) for name in found))
     if not panels:
         return None

@@ -7,12 +7,19 @@ from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import LogNorm, Normalize, PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import (
+    EngFormatter,
+    FuncFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    PercentFormatter,
+)
 
-from analysis import diagnostics, style, variants
+from analysis import diagnostic_records, style, variants
 from analysis.diagnostic_lines import Found, families
-from analysis.diagnostics import Diagnostics
-from analysis.diagnostics_table import last_step
+from analysis.diagnostic_records import GRADIENTS, Diagnostics
+from analysis.diagnostics import last_step
 from analysis.error_table import ErrorTable
 
 COLOURS = "cividis"
@@ -29,7 +36,7 @@ _UNDERFLOW = 1.0
 def histogram(table: ErrorTable) -> Figure | None:
     """Returns the map of the last record's probabilities: a panel per variant, a row per layer,
     the colour the share of its probabilities in half a decade. None without histograms."""
-    found = diagnostics.of_table(table)
+    found = diagnostic_records.of_table(table)
     shares = {name: _shares(found[name]) for name in found}
     known = {name: share for name, share in shares.items() if share is not None}
     if not known:
@@ -51,7 +58,10 @@ def histogram(table: ErrorTable) -> Figure | None:
     bar = figure.colorbar(mesh, ax=grid, format=PercentFormatter(1.0), pad=0.01, aspect=30)
     bar.set_label("share of the layer's probabilities", fontsize=9)
     bar.ax.tick_params(labelsize=9)
-    style.title(figure, f"{table.study.name}: attention probabilities, {table.workload}")
+    seeds = max(len(found[name]) for name in known)
+    spread = f"mean of {seeds} seeds" if seeds > 1 else "one seed"
+    what = f"attention probabilities in the last record, {table.workload}, {spread}"
+    style.title(figure, f"{table.study.name}: {what}")
     return figure
 
 
@@ -96,9 +106,10 @@ def _histogram_panel(
     axes.pcolormesh([left - 0.5, left], depth, shares[:, :1], **looks)
     for power in (-3, -7):
         axes.axvline(power, color="white", lw=1.2, ls=style.REFERENCE_LINES[0])
-    ticks = [power for power in (-12, -9, -7, -5, -3, -1) if edges[0] <= power <= edges[-1]]
-    below = f"<1e{edges[0]:g}"
-    axes.set_xticks([left - 0.25, *ticks], [below, *(f"1e{power}" for power in ticks)])
+    # Few enough for four panels side by side; the dashed lines are at two of them.
+    ticks = [power for power in (-7, -3, 0) if edges[0] <= power <= edges[-1]]
+    names = ["1" if power == 0 else f"1e{power}" for power in ticks]
+    axes.set_xticks([left - 0.25, *ticks], [f"<1e{edges[0]:g}", *names])
     axes.tick_params(labelsize=9)
     axes.spines[["top", "right"]].set_visible(False)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
@@ -112,14 +123,14 @@ def gradients(table: ErrorTable) -> Figure | None:
     """Returns the map of gradient norms, a row per gradient, layers by steps, mixers side by side
     under one colour scale, median over seeds. Of several families the first that has two mixers.
     None where no trial has gradients."""
-    found = diagnostics.of_table(table)
+    found = diagnostic_records.of_table(table)
     names = _one_family(found)
     maps = {
         (quantity, name): _over_steps(found[name], quantity)
-        for quantity in diagnostics.GRADIENTS
+        for quantity in GRADIENTS
         for name in names
     }
-    rows = [q for q in diagnostics.GRADIENTS if any(_any(maps[q, name]) for name in names)]
+    rows = [q for q in GRADIENTS if any(_any(maps[q, name]) for name in names)]
     if not rows:
         return None
     columns = style.columns(len(names), len(names))
@@ -133,16 +144,26 @@ def gradients(table: ErrorTable) -> Figure | None:
         for name, axes in zip(names, panels, strict=True):
             steps, values = maps[quantity, name]
             mesh = _map_panel(axes, steps, values, norm)
-            text = f"{variants.label(name)}: gradient on {GRADIENT_TITLES[quantity]}"
-            axes.set_title(text, fontsize=10, loc="left")
+            axes.set_title(variants.label(name), fontsize=10, loc="left")
         bar = figure.colorbar(mesh, ax=panels, pad=0.01, aspect=12)
-        bar.ax.tick_params(labelsize=8)
-        bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0e}"))
-        bar.ax.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
+        bar.set_label(f"on {GRADIENT_TITLES[quantity]}", fontsize=10)
+        _bar_ticks(bar.ax, norm)
     for axes in grid[-1]:
         axes.set_xlabel("training step", fontsize=9)
-    style.title(figure, f"{table.study.name}: gradient norms, {table.workload}, median over seeds")
+    seeds = max(len(found[name]) for name in names)
+    spread = f"median over {seeds} seeds" if seeds > 1 else "one seed"
+    what = f"gradient norms by layer and step, {table.workload}, {spread}"
+    style.title(figure, f"{table.study.name}: {what}")
     return figure
+
+
+def _bar_ticks(axes: Axes, norm: LogNorm) -> None:
+    """Labels decades, or 1, 2 and 5 where there are fewer than two."""
+    few = (norm.vmax or 1) / (norm.vmin or 1) < 100
+    axes.tick_params(labelsize=8)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0e}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _one_family(found: Found) -> list[str]:

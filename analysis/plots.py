@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from analysis import curves, hyperparameters, intervals, style
+from analysis import curves, diagnostic_plots, diagnostic_records, hyperparameters, intervals, style
 from analysis.error_table import ErrorTable
 
 # File to (what draws it, why it can be absent).
@@ -24,7 +24,9 @@ def write(table: ErrorTable, directory: pathlib.Path) -> Iterator[str]:
     the file written, or why there is nothing to draw."""
     directory.mkdir(parents=True, exist_ok=True)
     style.distinguish(row.variant for row in table.rows)
-    for name, (draw, why_absent) in PLOTS.items():
+    drawn = {name: (draw, why) for name, (draw, why, _) in diagnostic_plots.PLOTS.items()}
+    every = {**PLOTS, **(drawn if diagnostic_records.of_table(table) else {})}
+    for name, (draw, why_absent) in every.items():
         figure = draw(table)
         if figure is None:
             yield f"not written: {name}: {why_absent}"

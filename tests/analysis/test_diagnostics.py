@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from analysis import diagnostics, diagnostics_table, error_table, render
+from analysis import diagnostic_records, diagnostics, error_table, render
 from analysis.runs import read_study
 
 
 def _parse(text):
-    return diagnostics.parse(text.encode())
+    return diagnostic_records.parse(text.encode())
 
 
 def test_columns_are_steps_by_layers_in_order(diagnosed):
@@ -132,7 +132,7 @@ def _cells(document, grid=0):
 
 def test_the_table_holds_the_last_record_beside_the_paper(hand_made, diagnosed):
     table = error_table.build(read_study(_study(hand_made, diagnosed).finish()))
-    document = diagnostics_table.document(table)
+    document = diagnostics.document(table)
     rows = _cells(document)
     texts = [cell.text for cell in rows["Standard"]]
     # Seeds have entropies 1, 2, 5: the median is 2.
@@ -152,18 +152,18 @@ def test_without_diagnostics_there_is_no_table(hand_made):
     made = hand_made(("standard",))
     made.trial("compare", "standard", 0, 0, [made.evaluation(400, 0.2)])
     made.select({"standard": 0})
-    assert diagnostics_table.document(error_table.build(read_study(made.finish()))) is None
+    assert diagnostics.document(error_table.build(read_study(made.finish()))) is None
 
 
 def test_trials_that_are_damaged_or_lack_a_file_are_named(hand_made, diagnosed):
     made = _study(hand_made, diagnosed)
     study = read_study(made.finish())
     first, second, third = (run for run in study.stage("compare") if run.variant == "laser")
-    (first.path / diagnostics.FILE).unlink()
-    (second.path / diagnostics.FILE).write_text("{}\n")
-    text = (third.path / diagnostics.FILE).read_text()
-    (third.path / diagnostics.FILE).write_text(text[:-5])
-    document = diagnostics_table.document(error_table.build(study))
+    (first.path / diagnostic_records.FILE).unlink()
+    (second.path / diagnostic_records.FILE).write_text("{}\n")
+    text = (third.path / diagnostic_records.FILE).read_text()
+    (third.path / diagnostic_records.FILE).write_text(text[:-5])
+    document = diagnostics.document(error_table.build(study))
     rows = _cells(document)
     assert [cell.text for cell in rows["LASER"]][1:3] == ["1", "100"]
     assert f"missing: {first.name}: no diagnostics.jsonl" in document.problems
@@ -179,8 +179,8 @@ def test_a_file_that_grew_is_read_anew(tmp_path, hand_made, diagnosed):
     path = made.trial("compare", "standard", 0, 0, [made.evaluation(400, 0.2)])
     made.select({"standard": 0})
     (run,) = read_study(made.finish()).stage("compare")
-    assert diagnostics.of_run(run) is None
+    assert diagnostic_records.of_run(run) is None
     diagnosed.write(path, (0,), 1)
-    assert diagnostics.of_run(run).steps.tolist() == [0]
+    assert diagnostic_records.of_run(run).steps.tolist() == [0]
     diagnosed.write(path, (0, 10), 1)
-    assert diagnostics.of_run(run).steps.tolist() == [0, 10]
+    assert diagnostic_records.of_run(run).steps.tolist() == [0, 10]
