@@ -7,11 +7,11 @@ _2B = (
     "Standard's loss of the 2.2 B model is 2.344 here (float32, tab:bf16), 2.327 in the hours to a "
     "loss, and 2.347 in the scaling law: these cannot be reconciled."
 )
-_CHECKPOINTS_AND_SPREAD = "No spread is printed."
+_NO_SPREAD = "No spread is printed."
 
 CAUTIONS: dict[str, tuple[str, ...]] = {
     "vit_error": (
-        f"{_CHECKPOINTS_AND_SPREAD} Which statistic over its five seeds the cells are is not "
+        f"{_NO_SPREAD} Which statistic over its five seeds the cells are is not "
         "stated.",
         "'Up to 1.15 %' (points, validation) holds for the plain pair; the per-dim temperature "
         "pair differs by 1.32. LASER with QK-normalization is 0.83 points below the best Standard, "
@@ -31,19 +31,19 @@ CAUTIONS: dict[str, tuple[str, ...]] = {
         "praxis use 1.442695041 softplus(p), 1 at p = 0, and so do we.",
     ),
     "lm_test_loss": (
-        f"{_CHECKPOINTS_AND_SPREAD} 'Up to 1.74 %' is the pair of 301 M.",
+        f"{_NO_SPREAD} 'Up to 1.74 %' is the pair of 301 M.",
         "Counts of 234, 301 and 435 M hold with a tied vocabulary of 32,000 words, an MLP of two "
         "matrices and no biases. 1.1 B as captioned (model dimension 1024) has 570 M parameters; "
         "2048 gives 1.14 B.",
         "Not stated, so chosen by us: warm-up length, clipping, tokenizer, positions.",
     ),
-    "lm_lamb": (_CHECKPOINTS_AND_SPREAD,),
+    "lm_lamb": (_NO_SPREAD,),
     "lm_precision": (
-        f"{_CHECKPOINTS_AND_SPREAD} Of which split the loss is, is not stated.",
+        f"{_NO_SPREAD} Of which split the loss is, is not stated.",
         _2B,
     ),
     "bert_mlm_error": (
-        f"{_CHECKPOINTS_AND_SPREAD} One rate per method, of a split that is not stated; 0.93 % is "
+        f"{_NO_SPREAD} One rate per method, of a split that is not stated; 0.93 % is "
         "their relative difference. The layers are not stated: 32 give the 2.2 B it names.",
     ),
     "lm_scaling": (
@@ -87,6 +87,8 @@ CAUTIONS: dict[str, tuple[str, ...]] = {
         "deviations, not the deviations of the means.",
     ),
     "bf16_reconstruction": (
+        "The experiment itself: `python -m attention reconstruct`, then `python -m analysis "
+        "reconstruction`, which prints these figures beside it.",
         "Keys, queries and values cached from a model, 4,800 of (1024, 8, 256); the code box "
         "passes (key, query, value) to the kernel: that order is not ours. The square root of d "
         "in the logits is that of the head size.",

@@ -13,21 +13,21 @@ from analysis.grid import NOTHING, Cell, Column, Document, Grid
 from analysis.paper_notes import CAUTIONS
 
 MODEL, METHOD, TASK = "model", "method", "dataset_or_metric"
-HEADINGS = {MODEL: "Model", METHOD: "Method", TASK: "Task"}
+HEADINGS = {MODEL: "Model", METHOD: "Method", TASK: "Quantity"}
 UNITS = {"percent": " %", "percent_points": " points", "billion_tokens": " billion tokens"}
 PAPER_ONLY = "paper only, not measured"
 
 
 @dataclass(frozen=True)
 class Printed:
-    """A table of the paper: its place, what its cells are, its files, what of ours measures the
-    same (empty: nothing), and its layout: the columns of the files whose texts name a row, and the
+    """A table of the paper: its place, what its cells are, its files, a sentence on what of ours
+    gives the same (empty: nothing), and its layout: the columns of the files whose texts name a row, and the
     one whose texts head the columns, empty for a single column of values."""
 
     place: str
     what: str
     files: tuple[str, ...]
-    measured_by: str
+    ours: str
     down: tuple[str, ...] = (METHOD,)
     across: str = TASK
 
@@ -35,35 +35,35 @@ class Printed:
 PRINTED = {
     "vit_error": Printed(
         "table tab:vit_error", "error, fraction", ("tab_vit_error.csv",),
-        "study imagenet_vit_paper",
+        "Measured by the study imagenet_vit_paper.",
     ),
     "conformer_wer": Printed(
         "table tab:conformer_wer", "WER, fraction", ("tab_conformer_wer.csv",),
-        "study librispeech_conformer_paper",
+        "Measured by the study librispeech_conformer_paper.",
     ),
     "lm_test_loss": Printed(
         "table tab:testloss", "nats per token", ("tab_testloss.csv",),
-        "studies c4_lm_234m_paper, c4_lm_paper, c4_lm_435m_paper",
+        "Measured by the studies c4_lm_234m_paper, c4_lm_paper and c4_lm_435m_paper.",
     ),
     "lm_lamb": Printed(
-        "text on LAMB", "nats per token", ("text_lamb.csv",), "study c4_lm_lamb",
+        "text on LAMB", "nats per token", ("text_lamb.csv",), "Measured by the study c4_lm_lamb.",
     ),
     "lm_precision": Printed(
         "table tab:bf16", "nats per token", ("tab_bf16.csv",),
-        "studies c4_lm_2b_paper, c4_lm_2b_bfloat16",
+        "Measured by the studies c4_lm_2b_paper and c4_lm_2b_bfloat16.",
     ),
     "bert_mlm_error": Printed(
         "text on BERT", "error, fraction; the relative improvement in percent",
-        ("text_bert.csv",), "study wikipedia_bert_2b_paper",
+        ("text_bert.csv",), "Measured by the study wikipedia_bert_2b_paper.",
     ),
     "lm_scaling": Printed(
         "text on the scaling law; tables tab:testloss and, for 2.2 B, tab:bf16",
         "percent; nats per token", ("text_scaling_law.csv", "tab_testloss.csv", "tab_bf16.csv"),
-        "`scaling` over the studies c4_lm_234m_paper to c4_lm_2b_paper",
+        "Measured by `scaling` over the studies c4_lm_234m_paper to c4_lm_2b_paper.",
     ),
     "hours_to_loss": Printed(
         "text on hours to test loss 2.327", "hours; the relative improvement in percent",
-        ("text_hours_to_loss.csv",), "`time` on the study c4_lm_2b_paper",
+        ("text_hours_to_loss.csv",), "Measured by `time` on the study c4_lm_2b_paper.",
     ),
     "one_shot": Printed(
         "table tab:one_shot", "accuracy in percent, 2.2 B, one shot", ("tab_one_shot.csv",), "",
@@ -91,14 +91,17 @@ PRINTED = {
     ),
     "search_spaces": Printed(
         "tables tab:hyperparameters and tab:hyperparameters2", "bounds and points searched",
-        ("search_spaces.csv",), "", (MODEL, TASK), METHOD,
+        ("search_spaces.csv",), "Searched by the shipped spaces, sweeps/spaces/*.json.",
+        (MODEL, TASK), METHOD,
     ),
     "configs": Printed(
         "text and captions on model sizes", "model sizes and training set-ups",
-        ("configs.csv",), "", (MODEL, TASK), "",
+        ("configs.csv",), "Ours: workloads/transformer_sizes.py and sweeps/studies/*_paper.py.",
+        (MODEL, TASK), "",
     ),
     "claims": Printed(
-        "text and captions", "numbers stated", ("claims.csv",), "", (MODEL, TASK, METHOD), "",
+        "text and captions", "numbers stated", ("claims.csv",),
+        "Which of them hold is said below.", (MODEL, TASK, METHOD), "",
     ),
 }  # fmt: skip
 
@@ -119,7 +122,7 @@ def documents(keys: Sequence[str] | None = None) -> tuple[Document, ...]:
 def document(key: str) -> Document:
     """Returns one table: a grid for each model that it prints, with its known inconsistencies."""
     printed = PRINTED[key]
-    status = "" if printed.measured_by else f" ({PAPER_ONLY})"
+    status = "" if printed.ours else f" ({PAPER_ONLY})"
     return Document(
         title=f"Paper, {printed.place}{status}",
         grids=tuple(_grids(printed)),
@@ -130,10 +133,8 @@ def document(key: str) -> Document:
 
 def _notes(key: str, printed: Printed) -> Iterable[str]:
     yield f"{paper.SOURCE}, {printed.place}: {printed.what}; digits and bold as printed."
-    if printed.measured_by:
-        yield f"Measured by: {printed.measured_by}."
-    else:
-        yield f"{PAPER_ONLY[0].upper()}{PAPER_ONLY[1:]}: no study of ours gives these numbers."
+    only = f"{PAPER_ONLY[0].upper()}{PAPER_ONLY[1:]}: no study of ours gives these numbers."
+    yield printed.ours or only
     yield from CAUTIONS[key]
 
 
@@ -150,6 +151,8 @@ def _grid(file: str, rows: Sequence[dict[str, str]], printed: Printed) -> Grid:
     headings = tuple(dict.fromkeys(row[printed.across] for row in rows)) if printed.across else ()
     cells = {(_name(row, down), row.get(printed.across, "")): _cell(row) for row in rows}
     columns = [Column(HEADINGS[name], numeric=False) for name in down]
+    if down == (TASK,):
+        columns = [Column("Task", numeric=False)]
     return Grid(
         caption=models[0] if len(models) == 1 else rows[0]["table"],
         columns=(*columns, *(Column(heading) for heading in headings or ("Value",))),

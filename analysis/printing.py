@@ -1,6 +1,8 @@
-"""Prints documents for commands: as text, Markdown or LaTeX, on the terminal or into a file."""
+"""Prints documents for commands: as text, Markdown, LaTeX, CSV or HTML, to the screen or a file."""
 
 import argparse
+import csv
+import io
 import os
 import pathlib
 import shutil
@@ -10,8 +12,10 @@ from collections.abc import Sequence
 from analysis.grid import Document
 from sweeps import layout
 
-FORMATS = ("text", "markdown", "latex")
-SUFFIXES = {".md": "markdown", ".tex": "latex"}
+FORMATS = ("text", "markdown", "latex", "csv", "html")
+SUFFIXES = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".html": "html"}
+# One line per cell: the tables of a document differ in their columns.
+CSV_COLUMNS = ("document", "table", "row", "label", "column", "text", "bold")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format",
         choices=FORMATS,
-        help="default: by the suffix of --out (.md .tex), else text",
+        help="default: by the suffix of --out (.md .tex .csv .html), else text",
     )
     parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help="write to FILE instead")
 
@@ -31,7 +35,7 @@ def emit(documents: Sequence[Document], options: argparse.Namespace) -> None:
     """
     out: pathlib.Path | None = options.out
     form = options.format or SUFFIXES.get(out.suffix if out else "", "text")
-    rendered = "\n".join(_rendered(document, form, out is None) for document in documents)
+    rendered = _all(documents, form, out is None)
     if out is None:
         _print(rendered)
         return
@@ -39,6 +43,36 @@ def emit(documents: Sequence[Document], options: argparse.Namespace) -> None:
         raise ValueError(f"{out}: {out.parent} is no directory; make it first")
     layout.write_atomically(out, rendered)
     print(f"wrote {out}", file=sys.stderr)
+
+
+def _all(documents: Sequence[Document], form: str, on_screen: bool) -> str:
+    if form == "csv":
+        for problem in (problem for document in documents for problem in document.problems):
+            print(problem, file=sys.stderr)
+        return to_csv(documents)
+    if form == "html":
+        from analysis import render_html
+
+        return render_html.tables(documents)
+    return "\n".join(_rendered(document, form, on_screen) for document in documents)
+
+
+def to_csv(documents: Sequence[Document]) -> str:
+    """Returns the cells of all tables as one CSV text, in order: the document's title, the table's
+    caption, the row's number from 1 and its first cell, the column's heading, the text as printed,
+    and 1 where it is bold. Notes and problems are not in it."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for document in documents:
+        for grid in document.grids:
+            headings = [column.heading.replace("\n", " ") for column in grid.columns]
+            rows = [row for section in grid.sections for row in section]
+            for number, row in enumerate(rows, start=1):
+                for heading, cell in zip(headings, row, strict=True):
+                    place = (document.title, grid.caption, number, row[0].text)
+                    writer.writerow((*place, heading, cell.text, int(cell.bold)))
+    return out.getvalue()
 
 
 def _rendered(document: Document, form: str, on_screen: bool) -> str:

@@ -5,35 +5,28 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from analysis import latex_text
 from analysis.grid import Cell, Column, Document, Grid
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-LATEX_ESCAPES = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "#": r"\#",
-    "%": r"\%",
-    "_": r"\_",
-    "^": r"\textasciicircum{}",
-    "~": r"\textasciitilde{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "–": "--",
-    "†": r"\dag{}",
-    "τ": r"$\tau$",
-}
-
 LATEX_HEAD = (
     r"% needs \usepackage{booktabs}; with \usepackage{graphicx} wide tables are shrunk",
-    r"\providecommand{\resizebox}[3]{#3}",
+    r"\providecommand{\resizebox}[3]"
+    r"{\typeout{LaTeX Warning: no graphicx, wide tables stay wide}#3}",
+    "% A wide table may use the margins, where no second column of text lies, and is shrunk only",
+    "% to the page: half an inch is left on both sides.",
+    r"\providecommand{\widesttable}{\dimexpr\ifdim\columnwidth<\textwidth\linewidth\else"
+    r"\paperwidth-6pc\fi\relax}",
 )
-LATEX_SHRINK = r"  \resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
+LATEX_SHRINK = (
+    r"  \makebox[\linewidth][c]{\resizebox"
+    r"{\ifdim\width>\widesttable\widesttable\else\width\fi}{!}{%"
+)
+# Rows of \footnotesize that a page holds with its caption; a table does not break over pages.
+LATEX_ROWS = 50
 
 # An underscore within a word, a bracket that begins no link and "< " are plain text.
 MARKDOWN_SPECIAL = re.compile(r"[\\`*|]|(?<!\w)_|_(?!\w)|(?<=\])[(\[]|<(?=[a-zA-Z/!?])")
@@ -72,26 +65,38 @@ def _markdown_row(cells: Sequence[Cell]) -> str:
 def latex(document: Document) -> str:
     r"""Returns one `table` environment per grid, for a preamble with \usepackage{booktabs}.
 
-    With graphicx, too, a table that is wider than the text is shrunk to it.
+    With graphicx, too, a table that is wider than the page is shrunk to it. One that is longer
+    than a page continues in the next.
     """
-    tables = [_latex_table(document, grid) for grid in document.grids]
+    parts = [part for grid in document.grids for part in _latex_parts(grid)]
+    tables = [_latex_table(document, part) for part in parts]
     notes = [*document.notes, *(f"Problem: {line}" for line in document.problems)]
-    footnotes = [f"  {_latex_text(note)}\\par" for note in notes]
+    footnotes = [f"  {latex_text.escape(note)}\\par" for note in notes]
     foot = "\n".join([r"{\footnotesize\raggedright\sloppy", *footnotes, "}"])
     return "\n".join([*LATEX_HEAD, *tables, foot]) + "\n"
 
 
-def _latex_text(text: str) -> str:
-    escaped = "".join(LATEX_ESCAPES.get(letter, letter) for letter in text.replace("\n", " "))
-    return re.sub(r"^-(?=\d)", "$-$", escaped)
+def _latex_parts(grid: Grid) -> list[Grid]:
+    """Returns the grid itself, or, where it is longer than a page, parts that are not."""
+    rows = [(index, row) for index, section in enumerate(grid.sections) for row in section]
+    parts = []
+    for start in range(0, max(len(rows), 1), LATEX_ROWS):
+        held: dict[int, list[tuple[Cell, ...]]] = {}
+        for index, row in rows[start : start + LATEX_ROWS]:
+            held.setdefault(index, []).append(row)
+        caption = f"{grid.caption} (continued)" if start else grid.caption
+        parts.append(Grid(caption, grid.columns, tuple(tuple(part) for part in held.values())))
+    return parts
 
 
 def _latex_cell(cell: Cell) -> str:
-    return rf"\textbf{{{_latex_text(cell.text)}}}" if cell.bold else _latex_text(cell.text)
+    return (
+        rf"\textbf{{{latex_text.escape(cell.text)}}}" if cell.bold else latex_text.escape(cell.text)
+    )
 
 
 def _latex_heading(column: Column) -> str:
-    lines = [_latex_text(line) for line in column.heading.split("\n")]
+    lines = [latex_text.escape(line) for line in column.heading.split("\n")]
     stacked = r"\\".join(lines)
     return stacked if len(lines) == 1 else rf"\shortstack[r]{{{stacked}}}"
 
@@ -99,6 +104,7 @@ def _latex_heading(column: Column) -> str:
 def _latex_table(document: Document, grid: Grid) -> str:
     alignment = "".join("r" if column.numeric else "l" for column in grid.columns)
     heading = " & ".join(map(_latex_heading, grid.columns))
+    title, caption = latex_text.escape(document.title), latex_text.escape(grid.caption)
     sections = [
         "\n".join("    " + " & ".join(map(_latex_cell, row)) + r" \\" for row in section)
         for section in grid.sections
@@ -108,7 +114,7 @@ def _latex_table(document: Document, grid: Grid) -> str:
         [
             r"\begin{table}",
             r"  \centering\footnotesize\setlength{\tabcolsep}{4pt}",
-            rf"  \caption{{{_latex_text(document.title)}. {_latex_text(grid.caption)}.}}",
+            rf"  \caption{{{title}. {caption}.}}",
             LATEX_SHRINK,
             rf"  \begin{{tabular}}{{{alignment}}}",
             r"    \toprule",
@@ -116,7 +122,7 @@ def _latex_table(document: Document, grid: Grid) -> str:
             r"    \midrule",
             "\n    \\midrule\n".join(sections),
             r"    \bottomrule",
-            r"  \end{tabular}}",
+            r"  \end{tabular}}}",
             r"\end{table}",
         ]
     )

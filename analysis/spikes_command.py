@@ -1,0 +1,36 @@
+"""`python -m analysis spikes DIR`."""
+
+import argparse
+import pathlib
+
+from analysis import printing
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `spikes`."""
+    parser.description = (
+        "Counts the spikes of the logged training loss per variant; the rule stands below."
+    )
+    parser.add_argument(
+        "study",
+        type=pathlib.Path,
+        metavar="DIR",
+        help="a study (it has study.json), AlgoPerf's logs, or a directory of studies",
+    )
+    parser.add_argument("--stage", help="tune, compare ... (default: the study's last stage)")
+    printing.add_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the spikes of every study in the directory and returns 0. Raises ValueError where
+    no trial logged its training loss."""
+    from analysis import error_table, spikes, studies
+
+    tables = [error_table.build(study, options.stage) for study in studies.read_each(options.study)]
+    documents = [found for table in tables if (found := spikes.document(table))]
+    if not documents:
+        raise ValueError(
+            f"{options.study}: no trial at a chosen point has a column loss in measurements.csv"
+        )
+    printing.emit(documents, options)
+    return 0

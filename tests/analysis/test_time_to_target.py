@@ -1,0 +1,264 @@
+"""Targets and where they are from; first crossings; medians with censored seeds; speed-ups."""
+
+import dataclasses
+import math
+import pathlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from analysis import (
+    crossings,
+    error_table,
+    hours_to_loss,
+    metrics,
+    render,
+    speed_up,
+    target_layout,
+    target_times,
+    targets,
+)
+from analysis.commands import main
+from analysis.crossings import Median
+from analysis.records import Run
+from analysis.runs import read_study
+from analysis.targets import Target
+
+LOGS = pathlib.Path(__file__).resolve().parents[3] / "shared" / "algoperf_logs"
+ERROR = Target(metrics.get("error"), "validation", 0.25, "given")
+
+
+def made_run(values, steps=None, seconds=None, **more) -> Run:
+    """A run whose validation accuracies are `values` at steps 100, 200 ..., 10 s each."""
+    count = len(values)
+    evals = {
+        "global_step": np.array(steps or [100 * (i + 1) for i in range(count)], dtype=np.int64),
+        "validation/accuracy": np.array(values, dtype=float),
+        "accumulated_submission_time": np.array(
+            seconds or [10.0 * (i + 1) for i in range(count)], dtype=float
+        ),
+    }
+    known = {"workload": "imagenet_vit", "variant": "standard", "stage": "compare", "point": 0}
+    place = {"seed": 0, "path": pathlib.Path("t"), "name": "t", "state": "done"}
+    return Run(**(known | place | {"evals": evals} | more))
+
+
+def test_a_run_s_own_target_comes_first() -> None:
+    run = made_run([0.5], steps=[167_999])
+    object.__setattr__(run, "targets", {"metric": "accuracy", "validation": 0.7, "test": 0.6})
+    found = targets.of_run(run, "validation")
+    assert (found.metric.name, found.value, found.source) == ("accuracy", 0.7, targets.OWN)
+    assert targets.of_run(run, "test").value == 0.6
+    assert "0.77309" in targets.disagreement(run, found)
+
+
+@pytest.mark.parametrize(
+    ("workload", "steps", "version", "hint"),
+    [
+        ("imagenet_vit", 186_666, "0.5", 186_666),
+        ("imagenet_vit", 167_999, "0.6", 167_999),
+        ("librispeech_conformer", 80_000, "0.5", 80_000),
+        ("librispeech_conformer", 76_000, "0.6", 76_000),
+        ("librispeech_conformer", 77_000, "0.6", 76_000),
+        ("criteo1tb", 10_666, "0.6", 10_666),
+        ("fastmri", None, "0.6", 18_094),
+    ],
+)
+def test_the_table_s_version_is_the_nearest_in_steps(workload, steps, version, hint) -> None:
+    found = targets.nearest(workload, steps)
+    assert (found.version, found.step_hint) == (version, hint)
+
+
+def test_a_version_that_allows_less_time_than_was_used_is_not_the_run_s() -> None:
+    assert targets.nearest("imagenet_vit", 171_472).version == "0.6"
+    assert targets.nearest("imagenet_vit", 171_472, 77_000.0).version == "0.5"
+    assert targets.nearest("imagenet_vit", 171_472, 1e9).version == "0.6"
+
+
+def test_every_workload_of_algoperf_has_targets_in_both_versions() -> None:
+    of_version = {
+        version: {t.workload for t in targets.algoperf() if t.version == version}
+        for version in ("0.5", "0.6")
+    }
+    assert of_version["0.5"] == of_version["0.6"]
+    assert len(of_version["0.5"]) == 32
+    base = "criteo1tb fastmri imagenet_resnet imagenet_vit librispeech_conformer"
+    assert of_version["0.6"] >= {*base.split(), "librispeech_deepspeech", "ogbg", "wmt"}
+    vit = targets.nearest("imagenet_vit", 167_999)
+    assert (vit.validation, vit.test, vit.max_allowed_runtime_sec) == (0.77309, 0.6519, 69_768)
+
+
+def test_no_target_says_what_to_give() -> None:
+    run = made_run([0.5], workload="digits_vit")
+    with pytest.raises(targets.UnknownTargetError, match="give --target=VALUE"):
+        targets.of_run(run, "validation")
+    with pytest.raises(targets.UnknownTargetError):
+        targets.of_run(made_run([0.5]), "train")
+
+
+def test_runs_with_different_targets_are_named() -> None:
+    runs = [made_run([0.5], seed=seed) for seed in range(3)]
+    for run, value in zip(runs, (0.7, 0.7, 0.8), strict=True):
+        object.__setattr__(run, "targets", {"metric": "accuracy", "validation": value})
+    chosen, problems = targets.of_runs(runs, "validation")
+    assert chosen.value == 0.7
+    assert len(problems) == 1
+    assert "1 runs have another target" in problems[0]
+
+
+def test_first_evaluation_at_or_past_the_target() -> None:
+    found = crossings.of_run(made_run([0.5, 0.75, 0.6, 0.9]), ERROR)
+    assert (found.step, found.seconds, found.apart) == (200, 20.0, 100)
+    assert not crossings.of_run(made_run([0.5, 0.7499]), ERROR).is_reached
+    missed = crossings.of_run(made_run([0.5, math.nan]), ERROR)
+    assert (missed.step, missed.seconds, missed.last_step) == (math.inf, math.inf, 200)
+    higher = Target(metrics.get("accuracy"), "validation", 0.75, "given")
+    assert crossings.of_run(made_run([0.5, 0.75]), higher).step == 200
+    assert crossings.of_run(made_run([0.5]), dataclasses.replace(ERROR, split="test")) is None
+
+
+def test_seeds_that_miss_the_target_weigh_in_the_median() -> None:
+    inf = math.inf
+    assert crossings.median([100, 300, 200], [400] * 3) == Median(200, False)
+    assert crossings.median([100, inf, 200], [400] * 3) == Median(200, False)
+    assert crossings.median([100, inf, inf], [400] * 3) == Median(400, True)
+    # Half of them: between 200 and later than 400.
+    assert crossings.median([100, 200, inf, inf], [400] * 4) == Median(300, True)
+    assert math.isnan(crossings.median([math.nan], [400]).value)
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=9))
+def test_a_bound_lies_below_whatever_the_late_seeds_do(seeds) -> None:
+    """Every late seed arrives at some time after its budget of 5."""
+    values = [math.inf if late or time > 5 else time for time, late in seeds]
+    found = crossings.median(values, [5.0] * len(values))
+    truth = np.median([value if value < math.inf else 5.0 + index
+                       for index, value in enumerate(values, start=1)])  # fmt: skip
+    assert (found.value <= truth) if found.is_bound else found.value == truth
+
+
+def test_paired_speed_up_is_the_t_interval_of_the_logs() -> None:
+    ours, base = {0: 100.0, 1: 200.0, 2: 150.0, 7: 1.0}, {0: 120.0, 1: 210.0, 2: 180.0}
+    found = speed_up.of(ours, base)
+    logs = np.log([1.2, 1.05, 1.2])
+    bounds = stats.ttest_1samp(logs, 0.0).confidence_interval(0.95)
+    assert found.ratio == pytest.approx(math.exp(logs.mean()))
+    assert (found.low, found.high) == pytest.approx((math.exp(bounds.low), math.exp(bounds.high)))
+    assert (found.n, found.method) == (3, "paired")
+
+
+def test_unpaired_speed_up_is_welch_s() -> None:
+    ours, base = {0: 100.0, 1: 200.0, 2: 150.0}, {0: 120.0, 1: 300.0, 2: 180.0, 3: 250.0}
+    found = speed_up.of(ours, base, paired=False)
+    test = stats.ttest_ind(np.log([*base.values()]), np.log([*ours.values()]), equal_var=False)
+    bounds = test.confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((math.exp(bounds.low), math.exp(bounds.high)))
+
+
+def test_a_seed_that_misses_leaves_no_interval() -> None:
+    base = {0: 100.0, 1: 100.0, 2: 100.0}
+    found = speed_up.of({0: 50.0, 1: 50.0, 2: math.inf}, base)
+    assert (found.ratio, found.method) == (2.0, "medians")
+    assert math.isnan(found.low)
+    assert speed_up.of({0: math.inf, 1: math.inf, 2: 50.0}, base).method == "none"
+    assert speed_up.of({}, base).method == "none"
+    assert speed_up.of({0: 50.0}, {0: 100.0}).method == "medians"
+
+
+@given(st.floats(0.1, 10), st.lists(st.floats(1, 1e6), min_size=2, max_size=6))
+def test_every_seed_faster_by_one_factor_is_that_speed_up(factor, base) -> None:
+    baseline = dict(enumerate(base))
+    found = speed_up.of({seed: value / factor for seed, value in baseline.items()}, baseline)
+    assert found.ratio == pytest.approx(factor)
+    assert found.low == pytest.approx(factor, rel=1e-3)
+
+
+@pytest.fixture
+def study(hand_made):
+    """Standard passes error 0.1 at 300, 400 and never, LASER at 200, 300 and 200."""
+    made = hand_made(workload="digits_vit", config={"workload": "digits_vit"})
+    curves = {
+        "standard": ((0.4, 0.3, 0.1, 0.1), (0.4, 0.3, 0.2, 0.1), (0.4, 0.3, 0.3, 0.3)),
+        "laser": ((0.4, 0.1, 0.1, 0.1), (0.4, 0.3, 0.1, 0.1), (0.4, 0.05, 0.1, 0.1)),
+    }
+    for variant, seeds in curves.items():
+        for seed, errors in enumerate(seeds):
+            rows = [
+                made.evaluation(100 * k, error) | {"accumulated_submission_time": 3600.0 * k}
+                for k, error in enumerate(errors, start=1)
+            ]
+            made.trial("compare", variant, 0, seed, rows)
+    made.select({"standard": 0, "laser": 0})
+    return made
+
+
+def test_the_table_of_times(study) -> None:
+    table = error_table.build(read_study(study.finish()))
+    times = target_times.build(table, 0.1000001, metric="error")
+    standard, laser = times.rows
+    assert [each.step for each in standard.crossings] == [300, 400, math.inf]
+    assert laser.by_steps.method == "medians"
+    assert laser.by_steps.ratio == 2.0
+    text = render.text(target_layout.document(times, table))
+    assert "| Standard |  2 of 3 |   400 | 4.00 |" in text
+    assert "2.000 (no interval)" in text
+    assert "not in 400" in text
+    assert "evaluations lie 100 steps apart" in text
+    assert target_times.draw(table) is not None or not hasattr(table.study.runs[0], "targets")
+
+
+def test_document_is_none_without_a_target_or_evaluations(hand_made) -> None:
+    made = hand_made(workload="digits_vit")
+    made.trial("compare", "standard", 0, 0, None, state="pending")
+    made.select({"standard": 0})
+    table = error_table.build(read_study(made.finish()))
+    assert target_times.document(table) is None
+    assert target_times.draw(table) is None
+
+
+def test_different_spacing_of_evaluations_is_said(study) -> None:
+    study.trial(
+        "compare", "laser+temp", 0, 0, [study.evaluation(50, 0.3), study.evaluation(400, 0.05)]
+    )
+    study.select({"standard": 0, "laser": 0, "laser+temp": 0})
+    table = error_table.build(read_study(study.finish()))
+    text = render.text(target_times.document(table, 0.2, metric="error"))
+    assert "evaluations lie 100 to 350 steps apart" in text
+
+
+def test_hours_to_loss_stand_beside_the_paper_s(hand_made) -> None:
+    made = hand_made(workload="c4_lm_2b", config={"workload": "c4_lm_2b"}, metric="loss")
+    for variant, hours in (("standard", 30.0), ("laser", 27.0)):
+        row = made.measured(400, "loss", 2.3) | {"accumulated_submission_time": hours * 3600}
+        made.trial("compare", variant, 0, 0, [row])
+    made.select({"standard": 0, "laser": 0})
+    table = error_table.build(read_study(made.finish()))
+    rows = [[cell.text for cell in row] for row in hours_to_loss.grid_of(table).sections[0]]
+    assert rows == [
+        ["Standard", "1 of 1", "27.22", "30.00"],
+        ["LASER", "1 of 1", "24.88", "27.00"],
+    ]
+    text = render.text(target_times.document(table, 2.31, "validation", "loss"))
+    assert "time saved is 8.6 %" in text
+
+
+@pytest.mark.skipif(not LOGS.is_dir(), reason="no published logs here")
+def test_published_logs(capsys) -> None:
+    """Facts of the logs: ViT's second point passes the target in all studies, others never."""
+    assert main(["time", str(LOGS), "--points=all", "--baseline=baseline"]) == 0
+    text = capsys.readouterr().out
+    assert "AlgoPerf 0.5 (step hint 186,666" in text
+    assert "AlgoPerf 0.5 (step hint 80,000" in text
+    assert "| baseline, point 2 |  5 of 5 |   153,837 |   19.50 | baseline | baseline |" in text
+    assert "| baseline, point 1 |  0 of 5 | > 170,291 | > 21.49 |" in text
+
+
+def test_the_command_s_errors(study, capsys) -> None:
+    directory = str(study.finish())
+    assert main(["time", directory, "--target=0.2", "--metric=error"]) == 0
+    assert "validation error ≤ 0.2" in capsys.readouterr().out
+    assert main(["time", directory, "--target=3", "--metric=bleu"]) == 2
+    assert "validation/bleu" in capsys.readouterr().err
