@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from analysis import pool
 from analysis.published_trials import Place, read_trial
 from analysis.records import Study
 
@@ -48,7 +49,8 @@ def read_logs(root: pathlib.Path, whole: bool = False) -> Study | None:
         return None
     inside = [path for path in sorted(root.iterdir()) if path.is_dir()]
     found = [_submission(root, path) for path in (root, *inside) if fitting(path, STUDY_NAME)]
-    runs = tuple(read_trial(place, whole) for each in found for place in each.places)
+    places = [place for each in found for place in each.places]
+    runs = tuple(pool.mapped(lambda place: read_trial(place, whole), places))
     if not runs:
         return None
     problems = [problem for each in found for problem in each.problems]

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from analysis import latex_text
+from analysis import latex_text, plain_text
 from analysis.grid import Cell, Column, Document, Grid
 
 if TYPE_CHECKING:
@@ -140,7 +140,10 @@ def text(document: Document, terminal: bool = False, width: int | None = None) -
     )
     console.print(f"[bold]{escape(document.title)}[/bold]\n")
     for grid in document.grids:
-        console.print(_rich_grid(grid, terminal))
+        if plain_text.is_long(grid):
+            out.writelines(f"{line}\n" for line in plain_text.lines(grid))
+        else:
+            console.print(_rich_grid(grid, terminal))
     for note in document.notes:
         console.print(f"[dim]{escape(note)}[/dim]")
     if document.problems:

@@ -8,7 +8,7 @@ import collections
 import pathlib
 from typing import Any
 
-from analysis import layouts, paper, published, trials
+from analysis import layouts, paper, pool, published, trials
 from analysis.records import Run, Study
 from sweeps import layout
 
@@ -45,7 +45,7 @@ def _read_ours(root: pathlib.Path, whole: bool) -> Study:
     stages = tuple(record.get("stages") or ())
     entries = {stage: _planned(root, stage, problems) for stage in stages}
     unique = _unique([entry for listed in entries.values() for entry in listed or ()], problems)
-    runs = tuple(trials.read_trial(root, entry, points, whole) for entry in unique)
+    runs = tuple(pool.mapped(lambda entry: trials.read_trial(root, entry, points, whole), unique))
     selection = _optional(root / layout.SELECTION, problems)
     paper_table = _paper_table(record, problems)
     return Study(
