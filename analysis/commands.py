@@ -98,6 +98,19 @@ def _add_table(command: argparse.ArgumentParser) -> None:
         help="error, accuracy, wer, loss, perplexity ... (default: the workload's target, "
         "accuracy shown as error)",
     )
+    command.add_argument(
+        "--effect",
+        type=float,
+        help="the difference these seeds are asked to see, in the unit of the metric (default: "
+        "the paper's LASER - Standard)",
+    )
+    command.add_argument(
+        "--last",
+        type=int,
+        default=5,
+        metavar="K",
+        help="how many of a trial's last evaluations their mean and spread are over (default: 5)",
+    )
     command.set_defaults(command=_table)
 
 
@@ -108,7 +121,7 @@ def _add_plots(command: argparse.ArgumentParser) -> None:
         "--out", type=pathlib.Path, metavar="DIR", help="default: plots/ in the study's directory"
     )
     command.add_argument("--metric", help="as for `table`")
-    command.set_defaults(command=_plots)
+    command.set_defaults(command=_plots, last=5)
 
 
 def _add_study(command: argparse.ArgumentParser) -> None:
@@ -119,6 +132,12 @@ def _add_study(command: argparse.ArgumentParser) -> None:
         help="a study (it has study.json), AlgoPerf's logs, or a directory of studies",
     )
     command.add_argument("--stage", help="tune, compare ... (default: the study's last stage)")
+    command.add_argument(
+        "--baseline",
+        metavar="NAME",
+        help="the variant (of AlgoPerf's logs: the submission) that the others are compared with "
+        "(default: the study's own, or standard)",
+    )
 
 
 def _runs(options: argparse.Namespace) -> int:
@@ -131,10 +150,14 @@ def _runs(options: argparse.Namespace) -> int:
 
 
 def _read_tables(options: argparse.Namespace) -> "Iterator[ErrorTable]":
-    from analysis import error_table, studies
+    from analysis import baselines, error_table, studies
 
-    for study in studies.read_each(options.study):
-        yield error_table.build(study, options.stage, options.metric)
+    found = studies.read_each(options.study)
+    baselines.check(found, options.baseline)
+    for study in found:
+        yield error_table.build(
+            study, options.stage, options.metric, options.baseline, options.last
+        )
 
 
 def _table(options: argparse.Namespace) -> int:
@@ -142,7 +165,8 @@ def _table(options: argparse.Namespace) -> int:
         raise ValueError(f"{options.out}: {options.out.parent} is no directory; make it first")
     tables = list(_read_tables(options))
     suffix = options.out.suffix if options.out else ""
-    rendered = _rendered(tables, options.format or SUFFIXES.get(suffix, "text"), options.out)
+    form = options.format or SUFFIXES.get(suffix, "text")
+    rendered = _rendered(tables, form, options.out, options.effect)
     if options.out is None:
         _print(rendered)
         return 0
@@ -151,20 +175,22 @@ def _table(options: argparse.Namespace) -> int:
     return 0
 
 
-def _rendered(tables: "list[ErrorTable]", form: str, out: pathlib.Path | None) -> str:
+def _rendered(
+    tables: "list[ErrorTable]", form: str, out: pathlib.Path | None, effect: float | None
+) -> str:
     from analysis import present, render, tidy
 
     if form == "csv":
         for problem in (problem for table in tables for problem in table.problems):
             print(problem, file=sys.stderr)
-        return tidy.to_csv(*tables)
+        return tidy.to_csv(*tables, effect=effect)
     if form == "html":
         from analysis import render_html
 
         return render_html.tables([present.document(table) for table in tables])
     printers = {"markdown": render.markdown, "latex": render.latex, "text": render.text}
     printer = _as_text if form == "text" and out is None else printers[form]
-    return "\n".join(printer(present.document(table)) for table in tables)
+    return "\n".join(printer(present.document(table, effect)) for table in tables)
 
 
 def _as_text(document: "Document") -> str:

@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from analysis import metrics, paper, references, selection, statistics, variants
+from analysis import baselines, metrics, paper, references, selection, statistics, variants
 from analysis.metrics import Metric, MissingMetricError
 from analysis.paper import PaperCell
 from analysis.records import Run, Study
@@ -13,17 +13,21 @@ from analysis.references import Reference
 from analysis.statistics import Comparison, Summary
 from sweeps import layout
 
+LAST = 5
+
 
 @dataclass(frozen=True)
 class SplitResult:
     """One variant on one split: `values` maps a seed to the number at the step that validation
-    chose. `summary` is None without values, `comparison` for the baseline and without values,
-    `paper` wherever the paper prints no such number or the study is not the paper's."""
+    chose, `last` a seed to its last evaluations (not all finite, perhaps). `summary` is None
+    without values, `comparison` for the baseline and without values, `paper` wherever the paper
+    prints no such number or the study is not the paper's."""
 
     values: dict[int, float] = field(default_factory=dict)
     summary: Summary | None = None
     comparison: Comparison | None = None
     paper: PaperCell | None = None
+    last: dict[int, tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,8 @@ class VariantResult:
 
 @dataclass(frozen=True)
 class ErrorTable:
-    """What the renderers and plots are given. `decisive` is the split of the verdict."""
+    """What the renderers and plots are given. `decisive` is the split of the verdict, `last` how
+    many of a trial's last evaluations the results keep."""
 
     study: Study
     workload: str
@@ -62,6 +67,7 @@ class ErrorTable:
     references: tuple[Reference, ...]
     reference_note: str | None
     problems: tuple[str, ...]
+    last: int = LAST
 
     @property
     def has_baseline(self) -> bool:
@@ -79,23 +85,34 @@ class ErrorTable:
         return any(cell.paper for row in self.rows for cell in row.splits.values())
 
 
-def build(study: Study, stage: str | None = None, metric: str | None = None) -> ErrorTable:
+def build(
+    study: Study,
+    stage: str | None = None,
+    metric: str | None = None,
+    baseline: str | None = None,
+    last: int = LAST,
+) -> ErrorTable:
     """Returns the table of one stage (the last one unless given).
 
     `metric` is what to show, by name: `error`, or a metric's column; unless given, what the study
-    selects by, accuracy shown as error. The step is always the one that the study's own
-    validation metric chose. Only trials that are done enter; the others are in `problems`.
-    Raises ValueError where the study has no such stage, MissingMetricError where there are
-    evaluations and none has a column of the metric.
+    selects by, accuracy shown as error. `baseline` is the variant that the others are compared
+    with, the study's own unless given; without a row of that name nothing is compared. The step
+    is always the one that the study's own validation metric chose. Only trials that are done
+    enter; the others are in `problems`. Of each the `last` evaluations are kept, too.
+
+    Raises ValueError where the study has no such stage or `last` is below 1, MissingMetricError
+    where there are evaluations and none has a column of the metric.
     """
+    if last < 1:
+        raise ValueError(f"--last={last}: give how many of the last evaluations, 1 or more")
     stage = _stage(study, stage)
     chosen_by = selection.study_metric(study)
     shown = metrics.get(metric) if metric else metrics.shown_for(chosen_by.source)
     problems = _stage_problems(study, stage)
     _check_columns(study.stage(stage), shown, problems)
     names = sorted(_variant_names(study, stage), key=variants.order)
-    rows = [_row(study, stage, name, shown, chosen_by, problems) for name in names]
-    baseline = str(study.config.get("baseline", "standard"))
+    rows = [_row(study, stage, name, shown, chosen_by, last, problems) for name in names]
+    baseline = baselines.name(study, baseline)
     reference_rows, note = references.of_study(study, shown)
     return ErrorTable(
         study=study,
@@ -105,7 +122,8 @@ def build(study: Study, stage: str | None = None, metric: str | None = None) -> 
         chosen_by=chosen_by,
         baseline=baseline,
         decisive="test" if any(row.splits["test"].values for row in rows) else "validation",
-        rows=tuple(_compared(rows, baseline, shown)),
+        rows=tuple(baselines.compared(rows, baseline, shown, study.shares_seeds)),
+        last=last,
         references=reference_rows,
         reference_note=note,
         problems=tuple(dict.fromkeys(problems)),
@@ -152,16 +170,26 @@ def _check_columns(runs: tuple[Run, ...], shown: Metric, problems: list[str]) ->
 
 
 def _row(
-    study: Study, stage: str, variant: str, shown: Metric, chosen_by: Metric, problems: list[str]
+    study: Study,
+    stage: str,
+    variant: str,
+    shown: Metric,
+    chosen_by: Metric,
+    last: int,
+    problems: list[str],
 ) -> VariantResult:
     point = selection.chosen_point(study, stage, variant)
     runs = [run for run in study.stage(stage) if run.variant == variant and run.point == point]
     if point is None:
         problems.append(f"missing: {stage}/{variant}: no point was chosen for it by validation")
     problems += [problem for run in runs for problem in run.problems]
-    chosen = {run: _chosen_row(run, chosen_by, problems) for run in runs if run.state == "done"}
-    usable = {run: row for run, row in chosen.items() if row is not None}
-    splits = {split: _split(usable, split, shown, problems) for split in layout.SPLITS}
+    usable, tails = {}, {}
+    for run in runs:
+        if run.state == "done" and (row := _chosen_row(run, chosen_by, problems)) is not None:
+            usable[run] = row
+            # Now, while the curve that was just read is in memory.
+            tails[run.seed] = _tail(run, shown, last)
+    splits = {split: _split(usable, split, shown, tails, problems) for split in layout.SPLITS}
     if study.paper_table and shown.name == paper.TABLES[study.paper_table].metric:
         splits = _beside_paper(study, variant, splits)
     hyperparameters = runs[0].variant_hyperparameters if runs else {}
@@ -189,8 +217,22 @@ def _chosen_row(run: Run, chosen_by: Metric, problems: list[str]) -> dict[str, f
     return row
 
 
+def _tail(run: Run, shown: Metric, last: int) -> dict[str, tuple[float, ...]]:
+    """Returns the last evaluations of each split that has some."""
+    columns = {split: shown.column(split) for split in layout.SPLITS}
+    return {
+        split: tuple(shown.shown(run.evals[column][-last:]).tolist())
+        for split, column in columns.items()
+        if column in run.evals
+    }
+
+
 def _split(
-    chosen: dict[Run, dict[str, float]], split: str, shown: Metric, problems: list[str]
+    chosen: dict[Run, dict[str, float]],
+    split: str,
+    shown: Metric,
+    tails: dict[int, dict[str, tuple[float, ...]]],
+    problems: list[str],
 ) -> SplitResult:
     values = {}
     somewhere = any(shown.column(split) in row for row in chosen.values())
@@ -204,32 +246,6 @@ def _split(
         else:
             step = int(row["global_step"])
             problems.append(f"missing: {run.name}: no {shown.column(split)} at step {step}")
-    return SplitResult(values, statistics.summarise(list(values.values())) if values else None)
-
-
-def _compared(rows: list[VariantResult], baseline: str, shown: Metric) -> list[VariantResult]:
-    """Returns the rows with their comparisons, corrected over the variants of each split."""
-    against = next((row for row in rows if row.variant == baseline), None)
-    if against is None:
-        return rows
-    for split in layout.SPLITS:
-        others = [row for row in rows if row.variant != baseline and row.splits[split].values]
-        pairs = [
-            statistics.paired(row.splits[split].values, against.splits[split].values)
-            for row in others
-        ]
-        judged = statistics.judged(pairs, shown.lower_is_better)
-        rows = _with_comparisons(
-            rows, split, {r.variant: c for r, c in zip(others, judged, strict=True)}
-        )
-    return rows
-
-
-def _with_comparisons(
-    rows: list[VariantResult], split: str, comparisons: dict[str, Comparison]
-) -> list[VariantResult]:
-    def updated(row: VariantResult) -> VariantResult:
-        result = dataclasses.replace(row.splits[split], comparison=comparisons.get(row.variant))
-        return dataclasses.replace(row, splits=row.splits | {split: result})
-
-    return [updated(row) for row in rows]
+    summary = statistics.summarise(list(values.values())) if values else None
+    last = {seed: tail[split] for seed, tail in tails.items() if split in tail}
+    return SplitResult(values, summary, last=last)

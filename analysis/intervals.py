@@ -89,13 +89,20 @@ def _finish(
     axes.set_ylim(max(positions.values()) + 0.6, -0.6)
     label = f"{table.decisive} {table.metric.axis(table.workload)}"
     if table.has_baseline:
-        against = f"paired t-test against {variants.label(table.baseline)}, corrected after Holm"
-        label = f"{label}   (p: {against})"
+        label = f"{label}   (p: {_test(table)}, corrected after Holm)"
     axes.set_xlabel(label, fontsize=10)
     _reference_lines(axes, table)
     _baseline_line(axes, table, rows)
     style.title(figure, f"{table.study.name}: {table.workload}")
     style.legend(figure, _handles(table))
+
+
+def _test(table: ErrorTable) -> str:
+    comparisons = (row.splits[table.decisive].comparison for row in table.rows)
+    paired = {each.is_paired for each in comparisons if each is not None and each.is_tested}
+    name = "permutation test" if paired == {False} else "paired t-test"
+    other = " or permutation test" if len(paired) > 1 else ""
+    return f"{name}{other} against {variants.label(table.baseline)}"
 
 
 def _reference_lines(axes: Axes, table: ErrorTable) -> None:
@@ -120,7 +127,7 @@ def _handles(table: ErrorTable) -> list[Line2D]:
     grey = style.GREY
     handles = [
         style.key("one seed", marker="o", markersize=4, alpha=0.5, color=grey),
-        style.key("mean, 95% interval", marker="o", markersize=8, lw=2.4, color=grey, ls="-"),
+        style.key("mean, 95% interval (t)", marker="o", markersize=8, lw=2.4, color=grey, ls="-"),
     ]
     if table.is_paper:
         handles.append(style.key("paper", marker="D", mfc="none", color=style.BLACK))

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
-from analysis import metrics, paper, statistics, variants
+from analysis import bootstrap, comparison_notes, metrics, paper
 from analysis.error_table import ErrorTable, VariantResult
+from analysis.statistics import Summary
 
 PERPLEXITY = metrics.get("perplexity")
 
@@ -22,7 +23,7 @@ def footnotes(table: ErrorTable) -> Iterable[str]:
     yield "Bold (in plain text a star before the number): best median within its group."
     yield from _paper_notes(table)
     yield from _interval_notes(table)
-    yield from _comparison_notes(table)
+    yield from comparison_notes.footnotes(table)
     if table.references:
         yield f"reference: {table.reference_note or 'no note is recorded'}"
     elif table.reference_note:
@@ -79,32 +80,28 @@ def _values(table: ErrorTable, row: VariantResult) -> str:
 
 def _interval_notes(table: ErrorTable) -> Iterable[str]:
     results = (result for row in table.rows for result in row.splits.values())
-    methods = {result.summary.method for result in results if result.summary}
-    if "BCa" in methods:
+    summaries = [result.summary for result in results if result.summary]
+    methods = {summary.method for summary in summaries}
+    if "t" in methods:
         yield (
-            f"95% interval: BCa bootstrap of the mean, {statistics.RESAMPLES} resamples; "
-            "too narrow where seeds are few (5 normal values: it holds the mean in 86% of samples)."
+            "95% intervals of the mean: Student's t, which assumes that seeds are about normal; "
+            f"beside it the BCa bootstrap ({bootstrap.RESAMPLES:,} resamples), which is too narrow "
+            f"with few seeds: it held the mean of {_coverage()}."
         )
-    if "percentile" in methods:
+    if table.metric.is_bounded and any(_leaves_bounds(each) for each in summaries):
+        yield "An interval beyond 0 or 1 says that so few seeds cannot bound the mean there."
+    if "percentile" in {summary.bca_method for summary in summaries}:
         yield "†: BCa is undefined here; percentile bootstrap instead."
     if "equal" in methods:
-        yield "=: all seeds have the same value; BCa is undefined and the interval is that value."
+        yield "=: all seeds have the same value; no interval is defined, it is that value."
     if "none" in methods:
         yield "n = 1: one seed has no spread, so no interval."
 
 
-def _comparison_notes(table: ErrorTable) -> Iterable[str]:
-    of_split = [row.splits[table.decisive].comparison for row in table.rows]
-    comparisons = [comparison for comparison in of_split if comparison is not None]
-    if not comparisons:
-        return
-    tested = sum(comparison.p == comparison.p for comparison in comparisons)
-    yield (
-        f"Differences: mean over shared seeds of variant - {variants.label(table.baseline)}; "
-        f"p: paired t-test, two-sided; p (Holm): corrected for the {tested} tested within a split; "
-        f"verdict at p (Holm) < {statistics.ALPHA}."
-    )
-    if any(comparison.test == "sign" for comparison in comparisons):
-        yield "All differences equal, t undefined: p is the exact sign-flip test's, 2 / 2^pairs."
-    if any(comparison.pairs < 2 for comparison in comparisons):
-        yield "Fewer than 2 shared seeds: no test, so cannot tell."
+def _leaves_bounds(summary: Summary) -> bool:
+    return summary.low < 0 or summary.high > 1
+
+
+def _coverage() -> str:
+    cases = ", ".join(f"{share:.0%} with {n}" for n, share in bootstrap.COVERAGE.items())
+    return f"simulated normal seeds in {cases}"

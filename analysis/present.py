@@ -1,36 +1,40 @@
 """Lays an error table out: which columns, which cells in bold, which notes below."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 
-from analysis import grid, metrics, notes, variants
+from analysis import (
+    cells,
+    comparison_grid,
+    grid,
+    last_checkpoints,
+    metrics,
+    notes,
+    power,
+    spread_grid,
+    variants,
+)
+from analysis.cells import NONE
 from analysis.error_table import ErrorTable, SplitResult, VariantResult
 from analysis.grid import Cell, Column, Document, Grid
-from analysis.statistics import Summary
 from sweeps import layout
 
-NONE = Cell(grid.NOTHING)
 PERPLEXITY = metrics.get("perplexity")
 TITLES = {"train": "Train", "validation": "Validation", "test": "Test"}
 
-# What stands after an interval that is not BCa's, explained in the notes.
-METHOD_MARKS = {"BCa": "", "percentile": "†", "equal": "="}
 
-ROW_COLUMNS = (Column("Variant", numeric=False), Column("Split", numeric=False))
-Rows = list[tuple[Cell, ...]]
-
-
-def document(table: ErrorTable) -> Document:
-    """Returns the table as three grids with notes: medians and verdicts; the spread over seeds;
-    the comparisons with the baseline."""
-    name = table.study.name
-    grids = (_medians(table), _spread(table), _comparisons(table))
-    title = f"{name}: {table.metric.label} on {table.workload}, stage {table.stage}"
+def document(table: ErrorTable, effect: float | None = None) -> Document:
+    """Returns the table as grids with notes: medians and verdicts; the spread over seeds; the
+    comparisons with the baseline; what these seeds can tell of `effect` (`power.document`, which
+    says what it may be and raises); the last evaluations (`last_checkpoints.document`)."""
+    grids = (_medians(table), spread_grid.spread(table), comparison_grid.comparisons(table))
+    others = (power.document(table, effect), last_checkpoints.document(table))
+    title = f"{table.study.name}: {table.metric.label} on {table.workload}, stage {table.stage}"
     return Document(
         title=title,
-        grids=tuple(each for each in grids if each.sections),
-        notes=tuple(notes.footnotes(table)),
+        grids=(*(each for each in grids if each.sections), *(g for o in others for g in o.grids)),
+        notes=(*notes.footnotes(table), *(note for other in others for note in other.notes)),
         problems=table.problems,
     )
 
@@ -40,7 +44,7 @@ def _medians(table: ErrorTable) -> Grid:
         caption=f"{table.metric.title}, median over seeds",
         columns=tuple(_median_columns(table)),
         sections=(
-            *_by_group(table, lambda row: [tuple(_median_cells(table, row))]),
+            *cells.by_group(table, lambda row: [tuple(_median_cells(table, row))]),
             *_references(table),
         ),
     )
@@ -70,7 +74,7 @@ def _median_cells(table: ErrorTable, row: VariantResult) -> Iterable[Cell]:
         yield _perplexity_cell(table, row)
     if table.has_baseline:
         wanted = ("difference", "p_holm", "verdict")
-        yield from _comparison_cells(table, row, table.decisive, wanted)
+        yield from comparison_grid.row_cells(table, row, table.decisive, wanted)
 
 
 def _paper_cell(result: SplitResult) -> Cell:
@@ -100,24 +104,6 @@ def _perplexity_cell(table: ErrorTable, row: VariantResult) -> Cell:
     return grid.number(float(np.median(PERPLEXITY.shown(np.array(losses)))), PERPLEXITY.digits)
 
 
-def _comparison_cells(
-    table: ErrorTable, row: VariantResult, split: str, wanted: tuple[str, ...]
-) -> Iterable[Cell]:
-    comparison, digits = row.splits[split].comparison, table.metric.digits
-    if row.variant == table.baseline or comparison is None:
-        last = Cell("baseline") if row.variant == table.baseline else NONE
-        return [*[NONE] * (len(wanted) - 1), last]
-    cells = {
-        "difference": grid.number(comparison.difference, digits, signed=True),
-        "interval": _bounds(comparison.low, comparison.high, digits, signed=True),
-        "pairs": Cell(str(comparison.pairs)),
-        "p": grid.p_value(comparison.p),
-        "p_holm": grid.p_value(comparison.p_holm),
-        "verdict": Cell(comparison.verdict),
-    }
-    return [cells[name] for name in wanted]
-
-
 def _references(table: ErrorTable) -> tuple[tuple[tuple[Cell, ...], ...], ...]:
     """Returns the section of reference rows, none where there are none."""
     return (tuple(_reference_cells(table)),) if table.references else ()
@@ -125,84 +111,12 @@ def _references(table: ErrorTable) -> tuple[tuple[tuple[Cell, ...], ...], ...]:
 
 def _reference_cells(table: ErrorTable) -> Iterable[tuple[Cell, ...]]:
     for reference in table.references:
-        cells = [Cell(f"{reference.name} (reference)"), NONE]
+        line = [Cell(f"{reference.name} (reference)"), NONE]
         for split in layout.SPLITS:
-            cells += [NONE] * table.is_paper
-            cells.append(grid.number(reference.values[split], table.metric.digits))
+            line += [NONE] * table.is_paper
+            line.append(grid.number(reference.values[split], table.metric.digits))
         if table.has_perplexity:
             loss = reference.values[table.decisive]
             power = None if loss is None else PERPLEXITY.shown(loss)
-            cells.append(grid.number(power, PERPLEXITY.digits))
-        yield (*cells, *((NONE, NONE, Cell("reference")) if table.has_baseline else ()))
-
-
-def _spread(table: ErrorTable) -> Grid:
-    headings = ("n", "Median", "Mean", "SD", "95% interval")
-    return Grid(
-        caption=f"{table.metric.title} over seeds",
-        columns=(*ROW_COLUMNS, *(Column(heading) for heading in headings)),
-        sections=_by_group(table, lambda row: _spread_rows(table, row)),
-    )
-
-
-def _spread_rows(table: ErrorTable, row: VariantResult) -> Rows:
-    digits = table.metric.digits
-    return [
-        (Cell(row.label), Cell(split), *_summary_cells(row.splits[split].summary, digits))
-        for split in layout.SPLITS
-    ]
-
-
-def _comparisons(table: ErrorTable) -> Grid:
-    headings = ("Mean\ndiff.", "95% interval\n(t)", "Pairs", "p", "p\n(Holm)")
-    return Grid(
-        caption=f"Paired by seed against {variants.label(table.baseline)}",
-        columns=(
-            *ROW_COLUMNS,
-            *(Column(heading) for heading in headings),
-            Column("Verdict", numeric=False),
-        ),
-        sections=_by_group(table, lambda row: _comparison_rows(table, row)),
-    )
-
-
-def _comparison_rows(table: ErrorTable, row: VariantResult) -> Rows:
-    wanted = ("difference", "interval", "pairs", "p", "p_holm", "verdict")
-    return [
-        (Cell(row.label), Cell(split), *_comparison_cells(table, row, split, wanted))
-        for split in layout.SPLITS
-        if row.splits[split].comparison is not None
-    ]
-
-
-def _summary_cells(summary: Summary | None, digits: int) -> list[Cell]:
-    if summary is None:
-        return [Cell("0"), *[NONE] * 4]
-    numbers = (summary.median, summary.mean, summary.sd)
-    cells = (grid.number(value, digits) for value in numbers)
-    return [Cell(str(summary.n)), *cells, _interval(summary, digits)]
-
-
-def _interval(summary: Summary, digits: int) -> Cell:
-    if summary.method == "none":
-        return Cell("none (n = 1)")
-    bounds = _bounds(summary.low, summary.high, digits)
-    return Cell(bounds.text + METHOD_MARKS[summary.method])
-
-
-def _bounds(low: float, high: float, digits: int, signed: bool = False) -> Cell:
-    if low != low:
-        return NONE
-    texts = (grid.number(bound, digits, signed).text for bound in (low, high))
-    return Cell(f"[{', '.join(texts)}]")
-
-
-def _by_group(
-    table: ErrorTable, rows_of: Callable[[VariantResult], Rows]
-) -> tuple[tuple[tuple[Cell, ...], ...], ...]:
-    groups = dict.fromkeys(row.group for row in table.rows)
-    sections = (
-        tuple(cells for row in table.rows if row.group == group for cells in rows_of(row))
-        for group in groups
-    )
-    return tuple(section for section in sections if section)
+            line.append(grid.number(power, PERPLEXITY.digits))
+        yield (*line, *((NONE, NONE, Cell("reference")) if table.has_baseline else ()))

@@ -1,33 +1,33 @@
-"""Statistics over seeds: summaries with intervals, paired comparisons, Holm's correction.
+"""Statistics over seeds: summaries with intervals, Holm's correction, verdicts.
 
-Which test, and why: with 3 to 10 seeds a permutation test of paired differences cannot reach
-p < 0.05 after a correction (five seeds allow p >= 2 / 2**5 = 0.0625), so the comparison is the
-paired t-test, which assumes that the differences between seeds are about normal.
+Comparisons with a baseline are made in `comparisons.py`.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
-CONFIDENCE = 0.95
-ALPHA = 0.05
-RESAMPLES = 9999
-# Values this close are one value with rounding error: 0.1 apart, 1 - 0.9 is off by 3e-17.
-ROUNDING = 1e-12
+from analysis import bootstrap, confidence
+from analysis.bootstrap import BootstrapMethod
+from analysis.confidence import IntervalMethod
 
-IntervalMethod = Literal["BCa", "percentile", "equal", "none"]
+ALPHA = 0.05
+
+Test = Literal["t", "sign", "permutation", "none"]
 Verdict = Literal["better", "worse", "cannot tell"]
 
 
 @dataclass(frozen=True)
 class Summary:
-    """n values over seeds. `sd` has n - 1 in its denominator, nan for n = 1. `low` and `high`
-    bound the 95% interval of the mean by `method`: `BCa`, or what replaces it where it is
-    undefined: `equal` (all values equal, the interval is that value), `percentile` (BCa came out
-    nan), `none` (n = 1, no interval, nan)."""
+    """n values over seeds. `sd` has n - 1 in its denominator, nan for n = 1.
+
+    `low` and `high` bound the 95% interval of the mean by `method`: `t` (Student's), `equal` (all
+    values equal: that value), `none` (n = 1: no interval, nan). `bca_low` and `bca_high` bound
+    the bootstrap's by `bca_method`: `BCa`, `percentile` (BCa came out nan), `equal` or `none`.
+    """
 
     n: int
     median: float
@@ -36,16 +36,22 @@ class Summary:
     low: float
     high: float
     method: IntervalMethod
+    bca_low: float
+    bca_high: float
+    bca_method: BootstrapMethod
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A variant against the baseline over the `pairs` seeds that both have.
+    """A variant against the baseline: over the `pairs` seeds that both have, or (`pairs` = 0)
+    over `n` seeds of the one and `n_baseline` of the other.
 
-    `difference` is the mean of variant minus baseline, `low` and `high` its 95% interval by the
-    same t distribution as `p` (not corrected). `p` is two-sided; `p_holm` is corrected over the
-    variants; both nan where `reason` says why there is none. `test` is `t`, or `sign` where all
-    differences are equal and t is undefined: then the exact sign-flip p-value 2 / 2**pairs.
+    `difference` is the mean of variant minus baseline, `low` and `high` its 95% interval (not
+    corrected). `p` is two-sided; `p_holm` is corrected over the variants; both nan where `test`
+    is `none`. `test` is `t` (paired), `sign` (paired, all differences equal, t undefined: exact
+    sign flips), or `permutation` (not paired). `smallest_p` is the least that the test can give
+    at these n, 0 for t. `sd` is that of the paired differences, else the pooled one; `effect` is
+    Hedges' g, `difference` in units of `sd` (`effect_size.py`); both nan where undefined.
     """
 
     pairs: int
@@ -53,9 +59,29 @@ class Comparison:
     low: float
     high: float
     p: float
-    test: Literal["t", "sign", "none"]
+    test: Test
     p_holm: float = math.nan
     verdict: Verdict = "cannot tell"
+    n: int = 0
+    n_baseline: int = 0
+    sd: float = math.nan
+    effect: float = math.nan
+    smallest_p: float = math.nan
+
+    @property
+    def is_tested(self) -> bool:
+        """Returns whether there is a p-value."""
+        return self.test != "none"
+
+    @property
+    def seeds(self) -> str:
+        """Returns over how many: `3` that both have, or `3 v 5` of the two."""
+        return str(self.pairs) if self.is_paired else f"{self.n} v {self.n_baseline}"
+
+    @property
+    def is_paired(self) -> bool:
+        """Returns whether it is over shared seeds."""
+        return self.pairs > 0
 
 
 def summarise(values: Sequence[float]) -> Summary:
@@ -64,97 +90,25 @@ def summarise(values: Sequence[float]) -> Summary:
     array = np.asarray(values, dtype=float)
     if not array.size or not np.isfinite(array).all():
         raise ValueError(f"a summary needs finite numbers, one per seed; it was given {values}")
-    low, high, method = interval(array)
-    if method == "equal":
-        return Summary(array.size, low, low, 0.0, low, high, method)
+    bounds = (*confidence.interval(array), *bootstrap.interval(array))
+    if array.size > 1 and confidence.all_equal(array):
+        return Summary(array.size, bounds[0], bounds[0], 0.0, *bounds)
     sd = float(array.std(ddof=1)) if array.size > 1 else math.nan
-    return Summary(array.size, float(np.median(array)), float(array.mean()), sd, low, high, method)
+    return Summary(array.size, float(np.median(array)), float(array.mean()), sd, *bounds)
 
 
-def interval(values: np.ndarray) -> tuple[float, float, IntervalMethod]:
-    """Returns the 95% bootstrap interval of the mean of `values` [n], and how it was made.
-
-    BCa: Efron (1987), "Better bootstrap confidence intervals", as in scipy.stats.bootstrap. The
-    resamples are seeded, so that a table is the same each time it is printed. With few seeds the
-    interval is too narrow: of 2000 simulated normal samples it held the true mean in 73% with 3
-    values, 86% with 5, 89% with 10. The verdict rests on the t-test instead.
-    """
-    if values.size == 1:
-        return math.nan, math.nan, "none"
-    if _all_equal(values):
-        return float(values[0]), float(values[0]), "equal"
-    low, high = _bootstrap(values, "BCa")
-    if math.isfinite(low) and math.isfinite(high):
-        return low, high, "BCa"
-    return *_bootstrap(values, "percentile"), "percentile"
-
-
-def _bootstrap(values: np.ndarray, method: str) -> tuple[float, float]:
-    """Means are compared to 12 digits of the largest value: of 3 seeds' resamples 22% hold each
-    seed once, and whether BCa counts these as equal must not hang on the order of their sum."""
-    from scipy import stats
-
-    scale = float(np.abs(values).max())
-    result = stats.bootstrap(
-        (values / scale,),
-        _mean,
-        n_resamples=RESAMPLES,
-        confidence_level=CONFIDENCE,
-        method=method,
-        rng=np.random.default_rng(0),
-    ).confidence_interval
-    return float(result.low) * scale, float(result.high) * scale
-
-
-def _mean(values: np.ndarray, axis: int) -> np.ndarray:
-    return np.round(values.mean(axis=axis), 12)
-
-
-def _all_equal(values: np.ndarray) -> bool:
-    return bool(np.ptp(values) <= ROUNDING * max(1.0, float(np.abs(values).max())))
-
-
-def paired(values: Mapping[int, float], baseline: Mapping[int, float]) -> Comparison:
-    """Returns `values` against `baseline`, both seed to number, over the seeds in both."""
-    seeds = sorted(values.keys() & baseline.keys())
-    differences = np.array([values[seed] - baseline[seed] for seed in seeds])
-    if not seeds:
-        return Comparison(0, math.nan, math.nan, math.nan, math.nan, "none")
-    mean = float(differences.mean())
-    if len(seeds) == 1:
-        return Comparison(1, mean, math.nan, math.nan, math.nan, "none")
-    if _all_equal(differences):
-        p = 1.0 if abs(mean) <= ROUNDING else 2.0 ** (1 - len(seeds))
-        return Comparison(len(seeds), mean, mean, mean, p, "sign")
-    return _t_test(differences)
-
-
-def _t_test(differences: np.ndarray) -> Comparison:
-    """Student (1908); the test of scipy.stats.ttest_1samp, and the interval that belongs to it."""
-    from scipy import stats
-
-    result = stats.ttest_1samp(differences, 0.0)
-    bounds = result.confidence_interval(CONFIDENCE)
-    return Comparison(
-        pairs=len(differences),
-        difference=float(differences.mean()),
-        low=float(bounds.low),
-        high=float(bounds.high),
-        p=float(result.pvalue),
-        test="t",
-    )
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Returns the p-values corrected for their number, in the order given; nan stays nan and is
-    not counted. Holm (1979), "A simple sequentially rejective multiple test procedure": the i-th
-    smallest of m (from 0) times m - i, at most 1, never below a smaller one's."""
-    defined = sorted((p, index) for index, p in enumerate(p_values) if not math.isnan(p))
-    corrected = [math.nan] * len(p_values)
-    highest = 0.0
-    for rank, (p, index) in enumerate(defined):
-        highest = max(highest, min(1.0, p * (len(defined) - rank)))
-        corrected[index] = highest
+def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
+    """Returns p-values [..., m] corrected for their number, in the order given; nan stays nan
+    and is not counted. Holm (1979), "A simple sequentially rejective multiple test procedure":
+    the i-th smallest of m (from 0) times m - i, at most 1, never below a smaller one's."""
+    p = np.asarray(p_values, dtype=float)
+    order = np.argsort(p, axis=-1)
+    ascending = np.take_along_axis(p, order, axis=-1)
+    defined = np.sum(~np.isnan(p), axis=-1, keepdims=True)
+    stepped = np.minimum(1.0, ascending * (defined - np.arange(p.shape[-1])))
+    # nan sorts last, so what is accumulated before it stays defined.
+    corrected = np.empty_like(p)
+    np.put_along_axis(corrected, order, np.maximum.accumulate(stepped, axis=-1), axis=-1)
     return corrected
 
 
@@ -171,8 +125,8 @@ def judged(comparisons: Sequence[Comparison], lower_is_better: bool) -> list[Com
     return [
         replace(
             comparison,
-            p_holm=p_holm,
-            verdict=verdict(comparison.difference, p_holm, lower_is_better),
+            p_holm=float(p_holm),
+            verdict=verdict(comparison.difference, float(p_holm), lower_is_better),
         )
         for comparison, p_holm in zip(comparisons, corrected, strict=True)
     ]

@@ -6,7 +6,11 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from analysis import expected_effect, last_checkpoints, power
 from analysis.error_table import ErrorTable, VariantResult
+from analysis.expected_effect import ExpectedEffect
+from analysis.last_checkpoints import LastCheckpoints
+from analysis.power import Sensitivity
 from analysis.references import Reference
 from analysis.statistics import Comparison, Summary
 from sweeps import layout
@@ -29,30 +33,45 @@ COLUMNS = (
     "interval_low",
     "interval_high",
     "interval_method",
+    "bca_low",
+    "bca_high",
+    "bca_method",
     "pairs",
+    "n_baseline",
     "difference",
     "difference_low",
     "difference_high",
+    "difference_sd",
+    "effect_size",
     "test",
+    "smallest_p",
     "p",
     "p_holm",
     "verdict",
+    "detectable",
+    "expected_effect",
+    "seeds_needed",
+    "last_n",
+    "last_mean",
+    "last_sd_checkpoints",
+    "last_sd_seeds",
     "paper",
     "seeds",
     "values",
 )
 
 
-def to_csv(*tables: ErrorTable) -> str:
-    """Returns the tables as one CSV text; what is undefined is an empty cell.
+def to_csv(*tables: ErrorTable, effect: float | None = None) -> str:
+    """Returns the tables as one CSV text; what is undefined is an empty cell. `effect` is
+    as for `power.document`.
 
     `kind` is `variant` or `reference`; `seeds` and `values` list every seed and its number,
-    separated by spaces.
+    separated by spaces. `detectable` is inf where no difference can be found at these n.
     """
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
-    for line in (line for table in tables for line in _lines(table)):
+    for line in (line for table in tables for line in _lines(table, effect)):
         writer.writerow({name: _blank_if_undefined(value) for name, value in line.items()})
     return out.getvalue()
 
@@ -62,16 +81,23 @@ def _blank_if_undefined(value: Any) -> Any:
     return "" if undefined else value
 
 
-def _lines(table: ErrorTable) -> Iterator[dict[str, Any]]:
+def _lines(table: ErrorTable, effect: float | None) -> Iterator[dict[str, Any]]:
     shared = {
         "study": table.study.name,
         "workload": table.workload,
         "stage": table.stage,
         "metric": table.metric.name,
     }
+    expected = {each: expected_effect.of_table(table, each, effect) for each in layout.SPLITS}
+    told = {each: power.of_table(table, each, expected[each].size) for each in layout.SPLITS}
     for row in table.rows:
         for split in layout.SPLITS:
-            yield shared | _variant_line(table, row, split)
+            yield (
+                shared
+                | _variant_line(table, row, split)
+                | _sensitivity(told[split].get(row.variant), expected[split])
+                | _checkpoints(last_checkpoints.of_split(row.splits[split], table.last))
+            )
     for reference in table.references:
         for split in layout.SPLITS:
             yield shared | _reference_line(reference, split)
@@ -106,6 +132,9 @@ def _summary(summary: Summary | None) -> dict[str, Any]:
         "interval_low": summary.low,
         "interval_high": summary.high,
         "interval_method": summary.method,
+        "bca_low": summary.bca_low,
+        "bca_high": summary.bca_high,
+        "bca_method": summary.bca_method,
     }
 
 
@@ -114,13 +143,38 @@ def _comparison(comparison: Comparison | None) -> dict[str, Any]:
         return {}
     return {
         "pairs": comparison.pairs,
+        "n_baseline": comparison.n_baseline,
         "difference": comparison.difference,
         "difference_low": comparison.low,
         "difference_high": comparison.high,
+        "difference_sd": comparison.sd,
+        "effect_size": comparison.effect,
         "test": comparison.test,
+        "smallest_p": comparison.smallest_p,
         "p": comparison.p,
         "p_holm": comparison.p_holm,
         "verdict": comparison.verdict,
+    }
+
+
+def _sensitivity(told: Sensitivity | None, expected: ExpectedEffect) -> dict[str, Any]:
+    if told is None:
+        return {}
+    return {
+        "detectable": told.detectable,
+        "expected_effect": expected.size,
+        "seeds_needed": told.seeds,
+    }
+
+
+def _checkpoints(checkpoints: LastCheckpoints | None) -> dict[str, Any]:
+    if checkpoints is None:
+        return {}
+    return {
+        "last_n": checkpoints.n,
+        "last_mean": checkpoints.mean,
+        "last_sd_checkpoints": checkpoints.over_checkpoints,
+        "last_sd_seeds": checkpoints.over_seeds,
     }
 
 

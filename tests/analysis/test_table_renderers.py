@@ -65,7 +65,7 @@ def test_text_on_a_terminal_has_colour_and_fits_it(table) -> None:
 
 def test_best_of_each_group_is_bold_in_latex(table) -> None:
     latex = render.latex(present.document(table))
-    assert latex.count(r"\toprule") == latex.count(r"\bottomrule") == 3
+    assert latex.count(r"\toprule") == latex.count(r"\bottomrule") == 4
     standard, laser, temp = (
         next(line for line in latex.splitlines() if line.strip().startswith(name))
         for name in ("Standard &", "LASER &", "LASER + temp &")

@@ -1,0 +1,176 @@
+"""Comparisons with the baseline, against hand-worked values, scipy and statsmodels."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
+
+from analysis import comparisons, effect_size, permutation
+
+VALUES = st.lists(st.floats(0, 1), min_size=2, max_size=5)
+
+
+def by_seed(values) -> dict[int, float]:
+    return dict(enumerate(values))
+
+
+def test_a_paired_t_test_by_hand() -> None:
+    """Differences -0.1, -0.2, -0.3: mean -0.2, sd 0.1, t = -0.2 / (0.1 / sqrt 3) = -3.4641, two
+    degrees of freedom: p = 1 - |t| / sqrt(2 + t^2) = 1 - 3.4641 / 3.7417 = 0.0742."""
+    comparison = comparisons.paired({0: 0.2, 1: 0.3, 2: 0.4}, {0: 0.3, 1: 0.5, 2: 0.7})
+    assert (comparison.pairs, comparison.test) == (3, "t")
+    assert comparison.difference == pytest.approx(-0.2)
+    assert comparison.p == pytest.approx(0.0742, abs=5e-5)
+    half_width = 4.302653 * 0.1 / math.sqrt(3)
+    assert comparison.low == pytest.approx(-0.2 - half_width, rel=1e-5)
+    assert comparison.high == pytest.approx(-0.2 + half_width, rel=1e-5)
+
+
+def test_the_p_value_is_scipys_paired_t_test() -> None:
+    first = {0: 0.20, 1: 0.24, 2: 0.22, 3: 0.25, 4: 0.21}
+    second = {0: 0.22, 1: 0.25, 2: 0.21, 3: 0.28, 4: 0.25}
+    expected = stats.ttest_rel(list(first.values()), list(second.values()))
+    assert comparisons.paired(first, second).p == pytest.approx(expected.pvalue)
+
+
+def test_only_shared_seeds_are_paired() -> None:
+    comparison = comparisons.paired({0: 0.1, 2: 0.4, 9: 0.9}, {2: 0.1, 0: 0.2, 5: 0.7})
+    assert comparison.pairs == 2
+    assert comparison.difference == pytest.approx((-0.1 + 0.3) / 2)
+
+
+@pytest.mark.parametrize("shared", [0, 1])
+def test_fewer_than_two_pairs_have_no_p_value(shared) -> None:
+    comparison = comparisons.paired({0: 0.1}, {0: 0.2} if shared else {1: 0.2})
+    assert (comparison.pairs, comparison.test, comparison.verdict) == (
+        shared,
+        "none",
+        "cannot tell",
+    )
+    assert math.isnan(comparison.p)
+    assert math.isnan(comparison.difference) == (shared == 0)
+
+
+def test_equal_differences_take_the_exact_sign_flip_p_value() -> None:
+    """All three differences are -0.1: of the 8 sign patterns 2 are as extreme, p = 0.25."""
+    comparison = comparisons.paired({0: 0.2, 1: 0.3, 2: 0.4}, {0: 0.3, 1: 0.4, 2: 0.5})
+    assert (comparison.test, comparison.p) == ("sign", 0.25)
+
+
+def test_no_difference_at_all() -> None:
+    values = {0: 0.2, 1: 0.3}
+    assert comparisons.paired(values, values).p == 1.0
+
+
+def test_five_against_five_reach_two_of_252() -> None:
+    """All of the one below all of the other: of C(10, 5) = 252 deals one, and its mirror image."""
+    found = comparisons.compare(by_seed([1, 2, 3, 4, 5]), by_seed([6, 7, 8, 9, 10]), False)
+    assert (found.test, found.pairs, found.n, found.n_baseline) == ("permutation", 0, 5, 5)
+    assert found.p == pytest.approx(2 / 252)
+    assert found.smallest_p == pytest.approx(2 / 252)
+    assert found.difference == pytest.approx(-5)
+    assert found.sd == pytest.approx(math.sqrt(2.5))
+
+
+def test_a_permutation_p_value_by_hand() -> None:
+    """0, 1 against 2, 4: of 6 deals (which two are the first) the differences of means are -2.5,
+    -1.5, 0.5 and their mirror images: -2.5 is the most extreme, p = 2 / 6."""
+    found = comparisons.unpaired(by_seed([0, 1]), by_seed([2, 4]))
+    assert found.p == pytest.approx(1 / 3)
+
+
+@settings(deadline=None, max_examples=50)
+@given(VALUES, VALUES, st.floats(0.1, 10), st.floats(-5, 5))
+def test_a_permutation_p_value_does_not_change_with_unit_or_order(first, second, a, b) -> None:
+    """Numbers on a grid of 1/64, so that the unit does not round them."""
+    first, second = (np.round(np.array(group) * 64) for group in (first, second))
+    p = permutation.p_values(first, second)
+    assert permutation.smallest_p(len(first), len(second)) <= p + 1e-12
+    assert p <= 1
+    assert permutation.p_values(first * a + b, second * a + b) == pytest.approx(p)
+    assert permutation.p_values(first[::-1], second[::-1]) == pytest.approx(p)
+    assert permutation.p_values(second, first) == pytest.approx(p)
+
+
+def test_many_pairs_of_groups_at_once_are_each_by_itself() -> None:
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(size=(7, 4)), rng.normal(size=(7, 5)) + 1
+    each = [float(permutation.p_values(a, b)) for a, b in zip(first, second, strict=True)]
+    assert permutation.p_values(first, second) == pytest.approx(each)
+
+
+def test_many_seeds_take_seeded_random_permutations() -> None:
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(size=10), rng.normal(size=10) + 5
+    assert not permutation.is_exact(10, 10)
+    assert permutation.is_exact(7, 7)
+    assert permutation.smallest_p(10, 10) == pytest.approx(0.0002)
+    assert permutation.p_values(first, second) == pytest.approx(0.0002)
+
+
+def test_seeds_that_a_p_value_needs() -> None:
+    """2 / 252 = 0.0079 is above 0.05 / 7 = 0.0071, 2 / 924 is below."""
+    assert permutation.seeds_to_reach(0.05 / 7) == 6
+    assert permutation.seeds_to_reach(0.05) == 4
+    assert permutation.seeds_to_reach(0.0001) is None
+
+
+@settings(deadline=None)
+@given(VALUES.filter(lambda x: np.ptp(x) > 1e-6), VALUES)
+def test_the_interval_of_unpaired_seeds_is_welchs(first, second) -> None:
+    found = comparisons.welch_interval(np.array(first), np.array(second))
+    means = CompareMeans(DescrStatsW(first), DescrStatsW(second))
+    expected = means.tconfint_diff(alpha=0.05, usevar="unequal")
+    assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize(("other", "p"), [(0.2, 0.1), (0.1, 1.0)])
+def test_groups_without_spread_have_their_difference_as_interval(other, p) -> None:
+    """3 against 3: the least p is 2 / 20; 0.1 and 1 - 0.9 are one value."""
+    found = comparisons.unpaired(by_seed([0.1, 1 - 0.9, 0.1]), by_seed([other] * 3))
+    assert found.p == pytest.approx(p)
+    assert (found.low, found.high) == (found.difference, found.difference)
+    assert found.sd == 0.0
+    assert math.isnan(found.effect)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "others", "shares", "test"),
+    [
+        ((0, 1), (0, 1), True, "t"),
+        ((0, 1), (0, 1), False, "permutation"),
+        ((0, 1, 2), (2, 3, 4), True, "permutation"),
+        ((0, 1), (0,), True, "none"),
+        ((0, 1), (0,), False, "none"),
+        ((0,), (), True, "none"),
+    ],
+)
+def test_which_test_runs(seeds, others, shares, test) -> None:
+    values = {seed: 0.3 + 0.1 * seed**2 for seed in seeds}
+    baseline = {seed: 0.2 + 0.01 * seed for seed in others}
+    found = comparisons.compare(values, baseline, shares)
+    assert found.test == test
+    assert math.isnan(found.p) == (test == "none")
+    assert (found.n, found.n_baseline) == (len(seeds), len(others))
+
+
+def test_the_correction_for_few_seeds_by_hand() -> None:
+    """J(2) = Gamma(1) / Gamma(1/2) = 1 / sqrt(pi), J(3) = sqrt(pi) / 2 / sqrt(3/2); of many seeds
+    Hedges' approximation 1 - 3 / (4 v - 1); J(1) does not exist."""
+    assert effect_size.correction(2) == pytest.approx(1 / math.sqrt(math.pi))
+    assert effect_size.correction(3) == pytest.approx(math.sqrt(math.pi / 6))
+    assert effect_size.correction(50) == pytest.approx(1 - 3 / 199, abs=1e-4)
+    assert math.isnan(effect_size.correction(1))
+
+
+def test_effect_sizes_by_hand() -> None:
+    """Paired: -0.2 / 0.1, two degrees of freedom. Not paired: -0.3 / sqrt((0.02 + 0.08) / 4)."""
+    paired = comparisons.paired(by_seed([0.2, 0.3, 0.4]), by_seed([0.3, 0.5, 0.7]))
+    assert paired.effect == pytest.approx(-2 / math.sqrt(math.pi))
+    unpaired = comparisons.unpaired(by_seed([0.1, 0.2, 0.3]), by_seed([0.3, 0.5, 0.7]))
+    expected = -0.3 / math.sqrt(0.025) * effect_size.correction(4)
+    assert unpaired.effect == pytest.approx(expected)

@@ -1,0 +1,155 @@
+"""Power and seeds needed, against statsmodels; what a table says of them."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from statsmodels.stats.power import TTestIndPower, TTestPower
+
+from analysis import error_table, expected_effect, power, present
+from analysis.runs import read_study
+
+ALPHAS = (0.05, 0.05 / 7)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("n", [3, 5, 10, 20])
+def test_the_detectable_difference_is_statsmodels(n, alpha) -> None:
+    """In units of 0.01, to what its solver finds."""
+    paired = TTestPower().solve_power(nobs=n, alpha=alpha, power=0.8)
+    assert power.detectable(0.01, n, alpha) == pytest.approx(0.01 * paired, rel=1e-5)
+    unpaired = TTestIndPower().solve_power(nobs1=n, alpha=alpha, power=0.8)
+    assert power.detectable(0.01, n, alpha, paired=False) == pytest.approx(
+        0.01 * unpaired, rel=1e-5
+    )
+
+
+def test_power_of_groups_of_unequal_size_is_statsmodels() -> None:
+    expected = TTestIndPower().power(1.5, nobs1=4, alpha=0.05, ratio=7 / 4)
+    found = power.power_at(1.5, 1.0, 4, 0.05, paired=False, n_baseline=7)
+    assert found == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize("effect", [0.0003, 0.004, 0.01, 0.03])
+def test_seeds_needed_are_the_least_that_statsmodels_finds_enough(effect, paired) -> None:
+    seeds = power.seeds_needed(effect, 0.01, 0.05 / 7, paired=paired)
+
+    def reached(n: int) -> float:
+        if paired:
+            return TTestPower().power(effect / 0.01, n, 0.05 / 7)
+        return TTestIndPower().power(effect / 0.01, n, 0.05 / 7)
+
+    assert reached(seeds) >= 0.8
+    assert seeds == 2 or reached(seeds - 1) < 0.8
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.floats(0.2, 10), st.floats(1e-4, 10), st.booleans())
+def test_as_many_seeds_as_are_needed_detect_the_effect(ratio, sd, paired) -> None:
+    seeds = power.seeds_needed(ratio * sd, sd, 0.05, paired=paired)
+    assert power.detectable(sd, seeds, 0.05, paired=paired) <= ratio * sd * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("alpha", [0.05, 0.05 / 40])
+def test_few_seeds_and_small_alphas_have_a_number(n, alpha) -> None:
+    found = power.detectable(1.0, n, alpha)
+    assert power.power_at(found, 1.0, n, alpha) == pytest.approx(0.8)
+
+
+def test_what_has_no_power_is_refused() -> None:
+    with pytest.raises(ValueError, match="n > 1 seeds"):
+        power.power_at(1.0, 1.0, 1, 0.05)
+    with pytest.raises(ValueError, match="sd > 0"):
+        power.detectable(0.0, 3, 0.05)
+    with pytest.raises(ValueError, match="no number of seeds finds a difference of 0"):
+        power.seeds_needed(0.0, 1.0, 0.05)
+
+
+def add_seeds(made, variant: str, errors) -> None:
+    for seed, error in enumerate(errors):
+        made.trial("compare", variant, 0, seed, [made.evaluation(400, error)])
+    made.select({entry["variant"]: 0 for entry in made.planned["compare"]})
+
+
+@pytest.fixture
+def study(hand_made):
+    made = hand_made()
+    add_seeds(made, "standard", (0.3, 0.5, 0.7))
+    add_seeds(made, "laser", (0.2, 0.3, 0.4))
+    return made
+
+
+def build(made) -> error_table.ErrorTable:
+    return error_table.build(read_study(made.finish()))
+
+
+def test_a_study_of_the_papers_table_is_asked_for_its_difference(hand_made) -> None:
+    """Test: 0.3593 - 0.3749; the sd of -0.1 -0.2 -0.3 is 0.1."""
+    made = hand_made(record={"paper_table": "vit_error"})
+    add_seeds(made, "standard", (0.3, 0.5, 0.7))
+    add_seeds(made, "laser", (0.2, 0.3, 0.4))
+    expected = expected_effect.of_table(build(made), "test")
+    assert expected.size == pytest.approx(0.0156)
+    told = power.of_table(build(made), "test", expected.size)["laser"]
+    assert (told.n, told.alpha, told.degrees) == ("3", 0.05, 2)
+    assert told.sd == pytest.approx(0.1)
+    assert told.seeds == power.seeds_needed(0.0156, 0.1, 0.05)
+    assert told.detectable == pytest.approx(power.detectable(0.1, 3, 0.05))
+
+
+def test_another_study_is_asked_for_the_relative_difference(study) -> None:
+    """On validation 0.2417 / 0.2532 - 1 of the baseline's median, 0.5."""
+    expected = expected_effect.of_table(build(study), "validation")
+    assert expected.size == pytest.approx(0.5 * (1 - 0.2417 / 0.2532))
+    assert "relative difference, -4.5% (0.2532 to 0.2417 on validation" in expected.source
+
+
+@pytest.mark.parametrize(
+    ("workload", "metric", "share"),
+    [
+        ("pydoc_lm", "loss", 1 - 2.595 / 2.641),
+        ("pydoc_bert", "accuracy", 1 - 0.2125 / 0.2145),
+        ("mnist", "accuracy", math.nan),
+    ],
+)
+def test_each_domain_has_its_own_relative_difference(hand_made, workload, metric, share) -> None:
+    """The paper prints these on test only, so validation takes that one, too."""
+    made = hand_made(workload=workload, metric=metric)
+    for variant in ("standard", "laser"):
+        row = made.evaluation(400, 0.4) if metric == "accuracy" else made.measured(400, metric, 0.4)
+        made.trial("compare", variant, 0, 0, [row])
+    made.select({"standard": 0, "laser": 0})
+    found = expected_effect.of_table(build(made), "validation")
+    assert found.size == pytest.approx(0.4 * share, nan_ok=True)
+    assert ("give one with --effect" in found.source) == math.isnan(share)
+
+
+def test_the_effect_may_be_given(study) -> None:
+    grid = power.document(build(study), -0.05).grids[0]
+    needed = power.seeds_needed(0.05, 0.1, 0.05)
+    assert [cell.text for cell in grid.sections[0][0]] == [
+        "LASER", "3", "0.1000", f"{power.detectable(0.1, 3, 0.05):.4f}", "0.0500", str(needed),
+    ]  # fmt: skip
+    for effect in (0.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match="--effect="):
+            power.document(build(study), effect)
+
+
+def test_of_one_seed_nothing_can_be_said(hand_made) -> None:
+    made = hand_made()
+    for variant in ("standard", "laser"):
+        add_seeds(made, variant, (0.3,))
+    document = present.document(build(made))
+    grid = next(each for each in document.grids if each.caption.startswith("What these seeds"))
+    assert [cell.text for cell in grid.sections[0][0]][2:4] == ["–", "–"]
+    assert any("no sd, so nothing can be said" in note for note in document.notes)
+    assert any("n = 1: one seed has no spread, so no interval" in note for note in document.notes)
+
+
+def test_without_a_comparison_there_is_no_such_grid(hand_made) -> None:
+    made = hand_made(("laser",))
+    add_seeds(made, "laser", (0.2, 0.3))
+    assert power.document(build(made)).grids == ()
