@@ -39,7 +39,13 @@ diverged or unfinished trials); 2 the directory holds no study, or the command w
 """
 # Commands of modules of their own, which have add_arguments(parser) and run(options) -> exit code:
 # name to (module, what it does).
-MODULES: dict[str, tuple[str, str]] = {}
+MODULES: dict[str, tuple[str, str]] = {
+    "report": ("analysis.report", "write everything as one HTML file"),
+    "time": ("analysis.time_command", "steps and seconds until each variant reaches the target"),
+    "spikes": ("analysis.spikes_command", "count the spikes of the logged training loss"),
+    "scaling": ("analysis.scaling_command", "loss by model size, and the parameters saved"),
+    "paper": ("analysis.paper_command", "print the paper's tables and what does not add up"),
+}
 FORMATS = ("text", "markdown", "latex", "csv", "html")
 SUFFIXES = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".html": "html"}
 
@@ -143,7 +149,7 @@ def _add_study(command: argparse.ArgumentParser) -> None:
 def _runs(options: argparse.Namespace) -> int:
     from analysis import listing, runs
 
-    study = runs.read_study(options.directory)
+    study = runs.read_study(options.directory, whole=True)
     shown = listing.document(study)
     _print(listing.to_json(study) if options.json else _as_text(shown))
     return 1 if shown.problems else 0
