@@ -90,6 +90,9 @@ class CurveFile(Mapping[str, np.ndarray]):
         return self._names or ()
 
     def _columns(self) -> Columns:
+        # What the cache keeps of this path may be of an earlier reading of it.
+        if self._names is None:
+            return self._loaded()
         return self._cache.get(self._path, self._loaded)
 
     def _loaded(self) -> Columns:

@@ -1,0 +1,185 @@
+"""Power laws against scipy, the parameters saved, the paper's 15.65 %, and the command."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from analysis import error_table, paper, power_law, render, scaling
+from analysis.commands import main
+from analysis.runs import read_study
+from sweeps import layout
+
+SIZES = [234e6, 301e6, 435e6]
+DECODERS = [
+    "decoder-LM-16L-mlp4096-d1024-h8x128",
+    "decoder-LM-32L-mlp2048-d1024-h8x128",
+    "decoder-LM-32L-mlp4096-d1024-h8x128",
+]
+
+
+def printed(variant: str, with_largest: bool) -> tuple[list[float], list[float]]:
+    """Returns the sizes and losses that the paper prints for a variant."""
+    cells = [paper.printed("tab_testloss.csv", name, "C4 test loss", variant) for name in DECODERS]
+    sizes, losses = [*SIZES], [cell.value for cell in cells]
+    if with_largest:
+        sizes.append(2.2e9)
+        losses.append(paper.printed("tab_bf16.csv", "decoder-LM-2.2B", "loss FP32", variant).value)
+    return sizes, losses
+
+
+def test_the_paper_s_share_is_not_what_its_numbers_give() -> None:
+    """23.2 % from three sizes, about 13 % with the 2.2 B row, beside 15.65 %."""
+    for with_largest, expected in ((False, 0.232), (True, 0.1306)):
+        laws = [power_law.fit(*printed(name, with_largest)) for name in ("standard", "laser")]
+        found = power_law.saving(*laws, 2.347)
+        assert found.share == pytest.approx(expected, abs=5e-4)
+        assert found.low < 0 < found.high
+        assert found.delta_low < 0 < found.delta_high
+        assert found.is_extrapolated == (not with_largest)
+    assert "15.65" in {row["value"] for row in paper.lines("text_scaling_law.csv")}
+
+
+@given(st.integers(0, 10_000), st.integers(3, 8))
+@settings(max_examples=30, deadline=None)
+def test_fit_is_scipy_s_regression_of_the_logs(seed, count) -> None:
+    random = np.random.default_rng(seed)
+    sizes = np.exp(random.uniform(10, 24, count))
+    losses = 20 * sizes**-0.07 * np.exp(0.01 * random.normal(size=count))
+    law, line = power_law.fit(sizes, losses), stats.linregress(np.log(sizes), np.log(losses))
+    half = stats.t.ppf(0.975, count - 2) * line.stderr
+    assert law.b == pytest.approx(line.slope, rel=1e-8)
+    assert law.log_a == pytest.approx(line.intercept, rel=1e-8)
+    assert (law.low, law.high) == pytest.approx((line.slope - half, line.slope + half), rel=1e-6)
+    assert math.sqrt(law.covariance[0, 0]) == pytest.approx(line.intercept_stderr, rel=1e-6)
+
+
+def test_weights_are_repetitions_in_the_estimate() -> None:
+    once = power_law.fit([1e6, 1e6, 1e7, 1e8], [4.0, 4.0, 3.5, 2.9])
+    twice = power_law.fit([1e6, 1e7, 1e8], [4.0, 3.5, 2.9], [2, 1, 1])
+    assert (twice.log_a, twice.b) == pytest.approx((once.log_a, once.b))
+    assert (twice.freedom, once.freedom) == (1, 2)
+
+
+@given(st.floats(5, 50), st.floats(-0.3, -0.01), st.floats(0.5, 1.5))
+def test_an_exact_law_is_found_and_its_saving_is_exact(a, b, factor) -> None:
+    """The variant reaches every loss with `factor` times the parameters."""
+    sizes = np.array([1e8, 3e8, 1e9, 2e9])
+    baseline = power_law.fit(sizes, a * sizes**b)
+    variant = power_law.fit(sizes, a * (sizes / factor) ** b)
+    assert baseline.b == pytest.approx(b)
+    found = power_law.saving(baseline, variant, baseline.loss(5e8))
+    assert found.baseline == pytest.approx(5e8)
+    assert found.share == pytest.approx(1 - factor, abs=1e-6)
+    assert found.low == pytest.approx(found.delta_low, abs=1e-4)
+
+
+def test_bootstrap_and_delta_method_agree_where_both_are_good() -> None:
+    random = np.random.default_rng(3)
+    sizes = np.geomspace(1e8, 1e10, 12)
+    noise = 0.001 * random.normal(size=(2, 12))
+    baseline = power_law.fit(sizes, 20 * sizes**-0.08 * np.exp(noise[0]))
+    variant = power_law.fit(sizes, 20 * (sizes / 0.85) ** -0.08 * np.exp(noise[1]))
+    found = power_law.saving(baseline, variant, 20 * 1e9**-0.08)
+    assert (found.low, found.high) == pytest.approx(
+        (found.delta_low, found.delta_high), abs=0.1 * (found.high - found.low)
+    )
+    assert found.low < 0.15 < found.high
+    assert power_law.saving(baseline, variant, found.loss) == found  # seeded
+
+
+def test_the_interval_holds_the_true_share_as_often_as_it_says() -> None:
+    """500 simulated studies of 5 sizes; the delta method's t interval, 95 %."""
+    random = np.random.default_rng(0)
+    sizes = np.array([2.34e8, 3.01e8, 4.35e8, 1.1e9, 2.2e9])
+    held, loss = 0, 20 * 1e9**-0.08
+    for _ in range(500):
+        noise = np.exp(0.002 * random.normal(size=(2, 5)))
+        laws = [power_law.fit(sizes, 20 * (sizes / factor) ** -0.08 * each)
+                for factor, each in zip((1.0, 0.85), noise, strict=True)]  # fmt: skip
+        low, high = power_law._delta(*laws, loss)
+        held += low <= 0.15 <= high
+    assert 0.93 <= held / 500 <= 0.985
+
+
+def test_two_sizes_have_no_interval_and_one_no_law() -> None:
+    law = power_law.fit([1e8, 1e9], [3.0, 2.5])
+    assert law.loss(1e9) == pytest.approx(2.5)
+    assert math.isnan(law.low)
+    assert math.isnan(power_law.saving(law, law, 2.7).low)
+    with pytest.raises(ValueError, match="two sizes"):
+        power_law.fit([1e8, 1e8], [3.0, 2.5])
+    with pytest.raises(ValueError, match="above 0"):
+        power_law.fit([1e8, 1e9], [3.0, math.nan])
+    flat = power_law.fit([1e8, 1e9], [3.0, 3.0])
+    if flat.b == 0.0:
+        with pytest.raises(ValueError, match="b = 0"):
+            power_law.saving(flat, flat, 2.7)
+
+
+def made_studies(hand_made, counts, record=True):
+    """Studies of one size each: Standard 20 n^-0.08, LASER the same at 0.85 n, two seeds."""
+    directories = []
+    for index, count in enumerate(counts):
+        name = ("c4_lm_234m", "c4_lm", "c4_lm_435m", "c4_lm_1b")[index]
+        made = hand_made(
+            name=name, workload=name, metric="loss", config={"workload": name},
+            record={"paper_table": "lm_scaling"},
+        )  # fmt: skip
+        for variant, factor in (("standard", 1.0), ("laser", 0.85)):
+            for seed in (0, 1):
+                loss = 20 * (count / factor) ** -0.08 * math.exp((seed - 0.5) * 0.001)
+                row = made.measured(400, "loss", loss, apart=0.0)
+                directory = made.trial("compare", variant, 0, seed, [row])
+                if record:
+                    layout.write_json(directory / "meta_data_0.json", {"parameters": int(count)})
+        made.select({"standard": 0, "laser": 0})
+        directories.append(made.finish())
+    return directories
+
+
+def test_the_command_prints_sizes_fit_and_saving(hand_made, capsys) -> None:
+    directories = made_studies(hand_made, SIZES)
+    assert main(["scaling", *map(str, directories), f"--loss={20 * 3e8**-0.08}"]) == 0
+    text = capsys.readouterr().out
+    assert "| c4_lm_234m | 234,000,000 | Standard | 2 | 2.681 |" in text
+    assert "15.00 %" in text and "15.65 %" in text  # noqa: PT018
+    assert "-0.08000" in text
+    assert "cannot be recomputed" in text
+
+
+def test_two_studies_have_no_interval_and_say_so(hand_made) -> None:
+    studies = [read_study(path) for path in made_studies(hand_made, SIZES[:2])]
+    text = render.text(scaling.document(studies, loss=2.3))
+    assert "Fewer than 3 sizes: no residual, so no interval." in text
+    assert "none (2 sizes)" in text
+    assert "†: extrapolated" in text
+
+
+def test_one_study_has_no_law(hand_made) -> None:
+    [directory] = made_studies(hand_made, SIZES[:1])
+    table = error_table.build(read_study(directory), None, "loss")
+    found = scaling.of_tables([table])
+    assert (found.fits, found.savings) == ({}, {})
+    assert scaling.draw([table]) is None
+
+
+def test_figure_of_three_sizes(hand_made) -> None:
+    directories = made_studies(hand_made, SIZES)
+    tables = [error_table.build(read_study(path), None, "loss") for path in directories]
+    [axes] = scaling.draw(tables).axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["234M", "301M", "435M"]
+
+
+def test_unknown_numbers_of_parameters_are_asked_for(hand_made, capsys) -> None:
+    directories = [str(path) for path in made_studies(hand_made, SIZES[:2], record=False)]
+    assert main(["scaling", *directories]) == 2
+    assert "--parameters=c4_lm_234m=N" in capsys.readouterr().err
+    counts = ("--parameters=c4_lm_234m=234e6", "--parameters=c4_lm=301e6")
+    assert main(["scaling", *directories, *counts]) == 0
+    assert "234,000,000" in capsys.readouterr().out
+    tables = [error_table.build(read_study(path), None, "loss") for path in directories]
+    assert scaling.draw(tables) is None
