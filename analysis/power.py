@@ -16,10 +16,8 @@ from analysis.statistics import Comparison
 
 POWER = 0.8
 CAPTION = "What these seeds can tell"
+SD_HEADINGS: dict[tuple[bool, ...], str] = {(True,): "SD of\ndifferences", (False,): "Pooled\nSD"}
 COLUMNS = (
-    Column("Variant", numeric=False),
-    Column("n"),
-    Column("SD of\ndifferences"),
     Column("Detectable\n(80% power)"),
     Column("Effect\nasked for"),
     Column("Seeds\nneeded"),
@@ -169,7 +167,10 @@ def document(table: ErrorTable, effect: float | None = None) -> Document:
         for row in table.rows
         if row.variant in told
     ]
-    shown = Grid(f"{CAPTION}, on {split}", COLUMNS, (tuple(cells),))
+    designs = {each.is_paired for each in told.values() if each.sd >= 0}
+    spread = Column(SD_HEADINGS.get(tuple(designs), "SD"))
+    columns = (Column("Variant", numeric=False), Column("n"), spread, *COLUMNS)
+    shown = Grid(f"{CAPTION}, on {split}", columns, (tuple(cells),))
     return Document(title, (shown,), tuple(_notes(list(told.values()), expected, digits)), ())
 
 
