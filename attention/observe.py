@@ -23,6 +23,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from flax.core import tracers
 
 from attention import core
 from attention.visibility import Visibility, visibility
@@ -84,9 +85,16 @@ class Observed:
         self.layers: list[Layer] = []
         self.taps = taps
         self.paths: list[str] = []
+        self._trace = tracers.current_trace()
 
     def add(self, query: Array, key: Array, value: Array, **seen: Any) -> Array | None:
         """Adds a layer and returns the bias that its softmax must use. See `record`."""
+        if tracers.current_trace() != self._trace:
+            raise ValueError(
+                "attention inside nn.scan or nn.remat cannot be observed: its arrays exist inside "
+                "the loop alone. Build the model with scan_layers=False and remat=False, and "
+                "unstack its parameters; enter observe.observed inside jax.grad and jax.vmap"
+            )
         dtype = jnp.result_type(query, key, value)
         query, key, value = (array.astype(dtype) for array in (query, key, value))
         mask, is_causal, bias = seen.pop("mask"), seen.pop("is_causal"), seen["bias"]
@@ -114,18 +122,9 @@ class Observed:
         return tap if bias is None else bias + tap
 
     def check(self) -> None:
-        """Raises ValueError where taps were left over, or layers belong to a loop's inside."""
+        """Raises ValueError where taps were left over."""
         if self.taps is not None and len(self.layers) != len(self.taps):
             raise ValueError(f"{len(self.taps)} taps were given for {len(self.layers)} calls")
-        try:
-            for leaf in jax.tree.leaves(self.layers):
-                leaf[..., :0]
-        except jax.errors.UnexpectedTracerError as error:
-            raise ValueError(
-                "attention inside nn.scan or nn.remat cannot be observed: its arrays exist inside "
-                "the loop alone. Build the model with scan_layers=False and remat=False, and "
-                "unstack its parameters"
-            ) from error
 
 
 _ACTIVE: contextvars.ContextVar[Observed | None] = contextvars.ContextVar("observed", default=None)
@@ -138,8 +137,8 @@ def observed(taps: Sequence[Array] | None = None) -> Iterator[Observed]:
     taps: one array for each call, in order, of `Layer.shape`, added to the logits; see
     `zero_taps`. Without them outputs are those outside, bit for bit. Contexts do not nest.
 
-    Raises ValueError inside another such context, for taps that do not fit the calls, and on a
-    clean exit for layers in `nn.scan` or `nn.remat`.
+    Raises ValueError inside another such context, for layers in `nn.scan` or `nn.remat`, and for
+    taps that do not fit the calls.
     """
     if is_on():
         raise ValueError("observe.observed is entered inside another one; enter it once")

@@ -1,0 +1,204 @@
+"""Diagnostics of a layer, against numbers worked out by hand and laws that hold for any."""
+
+import functools
+import math
+
+import hypothesis
+import hypothesis.extra.numpy as arrays
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from attention import diagnostics, observe, registry, shift
+from attention.visibility import visibility
+
+
+def _layer(weights, value=None, mask=None, dtype=jnp.float32):
+    """Returns a layer whose logits are ln(weights), [T, S] or [B, H, T, S]: keys are a basis."""
+    weights = np.asarray(weights, np.float64)
+    weights = weights.reshape((1,) * (4 - weights.ndim) + weights.shape)
+    batch, heads, _, keys = weights.shape
+    query = jnp.asarray(np.moveaxis(np.log(weights), 1, 2), dtype)
+    basis = jnp.broadcast_to(jnp.eye(keys, dtype=dtype)[:, None], (batch, keys, heads, keys))
+    if value is None:
+        value = np.zeros((batch, keys, heads, 1))
+    mask = None if mask is None else jnp.asarray(mask, bool)
+    return observe.Layer(
+        query=query,
+        key=basis,
+        value=jnp.asarray(value, dtype),
+        bias=None,
+        visible=visibility(query.shape[1], keys, mask=mask, bias=None, is_causal=False),
+        host_probabilities=None,
+        scale=1.0,
+        precision=None,
+        path="",
+        span=shift.OWN_SPAN,
+    )
+
+
+def _summary(layer, **gradients):
+    return diagnostics.summary(jax.jit(diagnostics.measure)(layer), gradients)
+
+
+def test_uniform_attention_by_hand():
+    """a = 1/4: entropy ln 4, ‖diag(a) − a·aᵀ‖² = 1/4 − 2/16 + 1/16 = 3/16."""
+    found = _summary(_layer(np.full((3, 4), 0.25)))
+    assert found["entropy"] == pytest.approx(math.log(4), rel=1e-6)
+    assert found["entropy_share"] == pytest.approx(1, rel=1e-6)
+    assert found["jacobian_mean"] == pytest.approx(math.sqrt(3) / 4, rel=1e-6)
+    assert found["jacobian_max"] == pytest.approx(math.sqrt(3) / 4, rel=1e-6)
+    assert found["share_below_1e-3"] == found["share_below_1e-7"] == 0
+    # log10(0.25) = −0.6 lies in [−1, −0.5), the last but one of the bins.
+    assert found["histogram"] == [0] * (diagnostics.BINS - 2) + [12, 0]
+    assert "nonfinite" not in found
+
+
+def test_masked_entries_do_not_count():
+    """Row 0 sees one key, row 1 two, row 2 none: six of nine entries are hidden."""
+    mask = [[1, 0, 0], [1, 1, 0], [0, 0, 0]]
+    found = _summary(_layer([[1, 1, 1], [0.2, 0.8, 1], [1, 1, 1]], mask=mask))
+    entropy = -(0.2 * math.log(0.2) + 0.8 * math.log(0.8))
+    assert found["histogram"] == [0] * (diagnostics.BINS - 2) + [1, 2]
+    assert found["entropy"] == pytest.approx(entropy / 2, rel=1e-6)
+    assert found["entropy_share"] == pytest.approx(entropy / math.log(2), rel=1e-6)
+    # A row of one key has no Jacobian; of (p, 1 − p) its norm is 2·p·(1 − p).
+    assert found["jacobian_mean"] == pytest.approx(0.16, rel=1e-6)
+    assert found["jacobian_max"] == pytest.approx(0.32, rel=1e-6)
+
+
+def test_shares_count_what_lies_below():
+    """One head's row of 1e-9, 1e-5, 1e-2 and the rest; the bins hold [10^a, 10^b)."""
+    small = [1e-13, 1e-9, 1e-5, 1e-2]
+    found = _summary(_layer([[*small, 1 - sum(small)]]))
+    assert found["share_below_1e-7"] == pytest.approx(2 / 5)
+    assert found["share_below_1e-3"] == pytest.approx(3 / 5)
+    assert found["histogram"][0] == 1
+    assert sum(found["histogram"]) == 5
+    assert found["histogram"][-1] == 1
+    edges = diagnostics.HISTOGRAM_EDGES
+    assert (edges[0], edges[-1], len(found["histogram"])) == (-12, 0, len(edges))
+
+
+@pytest.mark.parametrize("largest", [0.5, 0.9, 1 - 1e-3, 1 - 1e-6])
+def test_jacobian_norm_is_that_of_the_matrix(largest):
+    """Float32, where the plain closed form leaves 3e-4 of a norm of 2e-6."""
+    rest = np.array([0.5, 0.3, 0.2]) * (1 - largest)
+    row = np.array([*rest, largest])
+    exact = np.linalg.norm(np.diag(row) - np.outer(row, row))
+    closed = math.sqrt((row**2).sum() - 2 * (row**3).sum() + (row**2).sum() ** 2)
+    assert closed == pytest.approx(exact, rel=1e-3)
+    found = diagnostics.jacobian_norm(jnp.asarray(row, jnp.float32))
+    assert float(found) == pytest.approx(exact, rel=1e-6)
+
+
+_SHAPE = (2, 2, 3, 5)
+_LOGITS = arrays.arrays(np.float64, _SHAPE, elements=st.floats(-30, 30, width=32))
+_MASKS = arrays.arrays(np.bool_, _SHAPE)
+
+
+@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.given(logits=_LOGITS, mask=_MASKS)
+def test_laws(logits, mask):
+    found = _summary(_layer(np.exp(logits), mask=mask))
+    visible = int(mask.sum())
+    hypothesis.assume(visible)
+    assert sum(found["histogram"]) == visible
+    assert min(found["histogram"]) >= 0
+    assert 0 <= found["share_below_1e-7"] <= found["share_below_1e-3"] <= 1
+    exponents = np.where(mask, np.exp(logits - np.max(logits, initial=-60, where=mask)), 0)
+    seen = mask.sum(-1)
+    sums = exponents.sum(-1, keepdims=True)
+    rows = np.divide(exponents, sums, out=np.zeros_like(exponents), where=sums > 0)
+    entropies = -(rows * np.log(np.where(rows > 0, rows, 1))).sum(-1)
+    assert found["entropy"] == pytest.approx(entropies[seen > 0].mean(), abs=2e-5)
+    assert found["entropy"] <= np.log(seen[seen > 0]).mean() + 2e-6
+    if found["entropy_share"] is None:
+        assert (seen < 2).all()
+    else:
+        assert 0 <= found["entropy_share"] <= 1 + 1e-6
+    # No Jacobian of a softmax is larger than that of (1/2, 1/2): 1/2.
+    assert 0 <= found["jacobian_mean"] <= found["jacobian_max"] + 1e-7 <= 0.5 + 1e-6
+
+
+def test_ranges_of_values_by_hand():
+    """Two entries, two channels; the second entry's last key is padding and its value huge."""
+    value = np.array([[[0, 1], [3, -1], [1, 0]], [[0, 0], [100, 5], [1e6, -1e6]]], np.float64)
+    mask = np.ones((2, 1, 3, 3), bool)
+    mask[1, ..., 2] = False
+    layer = _layer(np.full((2, 1, 3, 3), 1 / 3), value[:, :, None], mask)
+    found = _summary(layer)
+    # Ranges 3, 2, 100, 5; only 100 is more than 80 nats above min(mean, min + ln 16).
+    assert found["value_range_min"] == 2
+    assert found["value_range_median"] == 4
+    assert found["value_range_max"] == 100
+    assert (found["channels"], found["floored_channels"]) == (4, 1)
+
+
+def test_what_does_not_exist_is_none():
+    found = _summary(_layer([[1, 1]], mask=[[0, 0]]), logit=0.25)
+    numbers = {name for name, given in found.items() if given is not None}
+    assert numbers == {"logit_grad_norm", "channels", "floored_channels"}
+    assert found["channels"] == 0
+    one = _summary(_layer([[1.0]]))
+    assert (one["entropy"], one["entropy_share"]) == (0, None)
+    assert "nonfinite" not in one
+
+
+def test_what_is_not_finite_is_named():
+    weights = np.ones((2, 3))
+    weights[1, 2] = np.nan
+    value = np.zeros((1, 3, 1, 1))
+    value[0, 0] = np.inf
+    found = _summary(_layer(weights, value), query=np.nan, key=1.0)
+    assert found["key_grad_norm"] == 1
+    assert found["logit_grad_norm"] is None
+    assert found["histogram"] is None
+    assert {"histogram", "share_below_1e-3", "entropy", "query_grad_norm"} <= set(
+        found["nonfinite"]
+    )
+    assert "value_range_max" in found["nonfinite"]
+    assert "logit_grad_norm" not in found["nonfinite"]
+    assert all(found[name] is None for name in found["nonfinite"])
+
+
+def test_norms():
+    assert float(diagnostics.norm(jnp.asarray([[3.0, 0.0], [0.0, 4.0]]))) == 5
+    assert float(diagnostics.norm(jnp.full(4, 1e-30))) == pytest.approx(2e-30)
+    assert float(diagnostics.norm(jnp.zeros(3))) == 0
+    tree = {"a": {"query": {"kernel": jnp.full(4, 2.0)}, "out": {"kernel": jnp.ones(1)}}}
+    assert {name: float(n) for name, n in diagnostics.kernel_norms(tree, "a").items()} == {
+        "query": 4
+    }
+    assert diagnostics.kernel_norms(tree, "b/c") == {}
+
+
+@pytest.mark.parametrize("mixer", ["laser", "diff"])
+def test_the_gradient_on_the_logits_in_float64(mixer):
+    """By central differences of every logit, in float64, where they are good to 1e-9."""
+    enable = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+    with enable(True):
+        variant = functools.partial(registry.get(mixer), depth=1)
+        model = nn.MultiHeadDotProductAttention(
+            2, attention_fn=variant, param_dtype=jnp.float64, dtype=jnp.float64
+        )
+        rng = np.random.default_rng(0)
+        inputs, weights = jnp.asarray(rng.standard_normal((2, 1, 3, 4)))
+        mask = jnp.tril(jnp.ones((3, 3), bool))
+        params = model.init(jax.random.key(0), inputs, mask=mask)
+
+        @jax.jit
+        def loss(taps):
+            with observe.observed(taps):
+                return jnp.sum(weights * model.apply(params, inputs, mask=mask))
+
+        tap = jnp.zeros((1, 2, 3, 3), jnp.float64)
+        (found,) = jax.grad(loss)((tap,))
+        step = 1e-5
+        basis = jnp.eye(tap.size, dtype=jnp.float64).reshape(-1, *tap.shape)
+        by_hand = [(loss((step * e,)) - loss((-step * e,))) / (2 * step) for e in basis]
+        np.testing.assert_allclose(found.reshape(-1), np.stack(by_hand), atol=2e-9)
+        assert float(diagnostics.norm(found)) == pytest.approx(np.linalg.norm(by_hand), rel=1e-6)

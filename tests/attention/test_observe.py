@@ -1,0 +1,237 @@
+"""What is observed is what the softmax saw, and observing changes nothing."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from attention import core, inject, observe, registry
+
+
+class Scaler(nn.Module):
+    """A learned factor on the query, as a host's own attention function may have."""
+
+    @nn.compact
+    def __call__(self, query):
+        scale = self.param("scale", nn.initializers.normal(1.0), (query.shape[-1],))
+        return query * (1 + scale)
+
+
+def foreign_attention(query, key, value, bias=None, mask=None, temperature=1.0):
+    """Flax's function with a learned scaler in it and a factor on its output."""
+    return nn.dot_product_attention(Scaler()(query), key, value, bias, mask) * temperature
+
+
+def without_bias(query, key, value, mask=None):
+    """A host's function that takes no bias."""
+    return nn.dot_product_attention(query, key, value, mask=mask)
+
+
+class Block(nn.Module):
+    """Two attention layers with a mask, then a nonlinear end."""
+
+    host: object = nn.dot_product_attention
+
+    @nn.compact
+    def __call__(self, inputs, mask):
+        for index in range(2):
+            attend = nn.MultiHeadDotProductAttention(
+                num_heads=2, attention_fn=self.host, name=f"block_{index}"
+            )
+            inputs = inputs + attend(inputs, mask=mask)
+        return jnp.tanh(inputs)
+
+
+HOSTS = {
+    "flax": nn.dot_product_attention,
+    "foreign": functools.partial(foreign_attention, temperature=0.6),
+}
+CASES = [
+    ("laser+qk_norm+temp", "flax"),
+    ("standard+per_dim_temp", "foreign"),
+    ("diff_laser", "foreign"),
+]
+
+
+def _variant(name):
+    return registry.get(name, **({"tau": 0.9} if "temp" in name.split("+") else {}))
+
+
+def _inputs():
+    inputs = np.random.default_rng(1).standard_normal((2, 5, 8)).astype(np.float32)
+    there = jnp.asarray([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
+    return jnp.asarray(inputs), nn.make_attention_mask(there, there, dtype=bool)
+
+
+def _apply(variant, host, params, taps=None, is_observed=True):
+    """Returns the model's output and the layers seen, [] where nobody looks."""
+
+    def run():
+        with inject.injected(variant, depth=lambda path: int(path[-1])):
+            return Block(host).apply(params, *_inputs())
+
+    if not is_observed:
+        return run(), []
+    with observe.observed(taps) as seen:
+        output = run()
+    return output, seen.layers
+
+
+@functools.cache
+def _params(variant, host):
+    def init(key):
+        with inject.injected(variant, depth=lambda path: int(path[-1])):
+            return Block(host).init(key, *_inputs())
+
+    # Away from the initial values, where learned factors are 1.
+    shapes = jax.eval_shape(init, jax.random.key(0))
+    rng = np.random.default_rng(3)
+    return jax.tree.map(lambda leaf: 0.5 * rng.standard_normal(leaf.shape, np.float32), shapes)
+
+
+@functools.cache
+def _observed(variant, host):
+    """Returns the output and the layers of a compiled model."""
+    return jax.jit(lambda params: _apply(variant, host, params))(_params(variant, host))
+
+
+@pytest.mark.parametrize(("name", "host"), CASES)
+def test_outputs_are_those_of_an_unobserved_model_bit_for_bit(name, host):
+    variant, host = _variant(name), HOSTS[host]
+    plain = jax.jit(lambda params: _apply(variant, host, params, is_observed=False)[0])
+    seen, layers = _observed(variant, host)
+    assert np.array_equal(plain(_params(variant, host)), seen)
+    assert [layer.path for layer in layers] == ["block_0", "block_1"]
+
+
+def _by_hand(params, name, host):
+    """Returns the first layer's probabilities, float64 NumPy, from its parameters."""
+    own = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params["params"]["block_0"])
+    inputs, mask = (np.asarray(array) for array in _inputs())
+    query, key = (
+        np.einsum("btw,whd->bthd", inputs.astype(np.float64), own[part]["kernel"])
+        + own[part]["bias"]
+        for part in ("query", "key")
+    )
+    if "qk_norm" in name:
+        query, key = (
+            (x - x.mean(-1, keepdims=True))
+            / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+            * (1 + own[part]["scale"])
+            for x, part in ((query, "query_ln"), (key, "key_ln"))
+        )
+    if "per_dim_temp" in name:
+        query = query * np.log1p(np.exp(own["per_dim_temp"]["scale"])) / np.log(2)
+    if "temp" in name.split("+"):
+        query = query / 0.9
+    if host is not nn.dot_product_attention:
+        query = query * (1 + own["Scaler_0"]["scale"])
+    logits = np.einsum("bthd,bshd->bhts", query, key) / np.sqrt(query.shape[-1])
+    weights = np.exp(np.where(mask, logits, -np.inf)[..., :3, :])
+    return weights / weights.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize(("name", "host"), CASES)
+def test_probabilities_are_those_worked_out_by_hand(name, host):
+    """From the parameters in NumPy; rows of padding aside, which no two softmaxes agree about."""
+    variant, host = _variant(name), HOSTS[host]
+    layer = _observed(variant, host)[1][0]
+    expected = _by_hand(_params(variant, host), name, host)
+    np.testing.assert_allclose(layer.probabilities()[..., :3, :], expected, atol=2e-6)
+    settings = core.Settings(layer.scale)
+    own = core.probabilities(settings, layer.query, layer.key, layer.bias, layer.visible.pairs)
+    # Of a foreign host: its query was followed to the softmax.
+    np.testing.assert_allclose(own[..., :3, :], expected, atol=2e-6)
+    assert (layer.host_probabilities is None) == (host is nn.dot_product_attention)
+
+
+@pytest.mark.parametrize(("name", "host"), CASES[:2])
+def test_a_taps_gradient_is_the_gradient_on_the_logits(name, host):
+    """By finite differences of the bias that the tap is; hidden entries get none."""
+    variant, host = _variant(name), HOSTS[host]
+    params, layers = _params(variant, host), _observed(variant, host)[1]
+    weights = jnp.asarray(np.random.default_rng(2).standard_normal((2, 5, 8)), jnp.float32)
+
+    @jax.jit
+    def loss(taps):
+        return jnp.sum(weights * _apply(variant, host, params, taps)[0])
+
+    taps = observe.zero_taps(layers)
+    gradients = jax.jit(jax.grad(loss))(taps)
+    step = 1e-2
+    for at in [(0, 1, 2, 3), (1, 0, 1, 2), (0, 0, 4, 4)]:
+        for number, tap in enumerate(taps):
+            up, down = (
+                loss([tap.at[at].set(move) if n == number else taps[n] for n in range(2)])
+                for move in (step, -step)
+            )
+            difference = (up - down) / (2 * step)
+            np.testing.assert_allclose(gradients[number][at], difference, atol=1e-3)
+    assert float(jnp.abs(gradients[0][1, :, :, 3:]).max()) == 0
+
+
+def test_layers_leave_jit_as_they_are():
+    variant, host = _variant(CASES[0][0]), HOSTS["flax"]
+    layers = _observed(variant, host)[1]
+    assert layers[0].shape == (2, 2, 5, 5)
+    shapes = jax.eval_shape(lambda: _apply(variant, host, _params(variant, host))[1])
+    assert [tap.shape for tap in observe.zero_taps(shapes)] == [(2, 2, 5, 5)] * 2
+    assert [layer.path for layer in shapes] == [layer.path for layer in layers]
+
+
+class Looped(nn.Module):
+    """One attention layer inside nn.remat or nn.scan."""
+
+    lift: str
+
+    @nn.compact
+    def __call__(self, inputs):
+        variant = registry.get("standard")
+
+        class Inner(nn.Module):
+            @nn.compact
+            def __call__(self, carry, _):
+                heads = nn.Dense(8)(carry).reshape((*carry.shape[:-1], 2, 4))
+                return variant(heads, heads, heads).reshape(carry.shape), None
+
+        if self.lift == "remat":
+            return nn.remat(Inner)()(inputs, None)[0]
+        scan = nn.scan(Inner, variable_axes={"params": 0}, split_rngs={"params": True}, length=2)
+        return scan()(inputs, None)[0]
+
+
+@pytest.mark.parametrize("lift", ["scan", "remat"])
+def test_layers_inside_a_loop_are_refused_by_name(lift):
+    model, inputs = Looped(lift), _inputs()[0]
+
+    def run(inputs):
+        params = model.init(jax.random.key(0), inputs)
+        with observe.observed():
+            return model.apply(params, inputs)
+
+    with pytest.raises(ValueError, match="scan_layers=False and remat=False"):
+        jax.eval_shape(run, inputs)
+
+
+def test_what_does_not_fit_is_refused():
+    variant, host = _variant(CASES[0][0]), HOSTS["flax"]
+    taps = observe.zero_taps(_observed(variant, host)[1])
+
+    def run(host, taps=None):
+        return jax.eval_shape(lambda: _apply(variant, host, _params(variant, host), taps))
+
+    with pytest.raises(ValueError, match="1 taps were given and call 2 has none"):
+        run(host, taps[:1])
+    with pytest.raises(ValueError, match="3 taps were given for 2 calls"):
+        run(host, [*taps, taps[0]])
+    with pytest.raises(ValueError, match=r"tap 0 has shape \(5, 5\)"):
+        run(host, [taps[0][0, 0], taps[1]])
+    with pytest.raises(ValueError, match="enter it once"), observe.observed():
+        run(host)
+    assert not observe.is_on()
+    assert len(run(without_bias)[1]) == 2
+    with pytest.raises(ValueError, match="takes no bias"):
+        run(without_bias, taps)
