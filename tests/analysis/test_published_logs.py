@@ -1,11 +1,12 @@
 """AlgoPerf's own published logs, through the same reader."""
 
+import json
 import pathlib
 import statistics
 
 import pytest
 
-from analysis import listing
+from analysis import commands, listing
 from analysis.runs import read_study
 
 LOGS = pathlib.Path(__file__).resolve().parents[2].parent / "shared" / "algoperf_logs" / "baseline"
@@ -52,6 +53,41 @@ def test_conformer_medians_and_deviations() -> None:
     deviations = [statistics.stdev(values[trial]) for trial in range(1, 6)]
     assert medians == pytest.approx(CONFORMER_WER_MEDIANS, abs=5e-6)
     assert deviations == pytest.approx(CONFORMER_WER_DEVIATIONS, abs=5e-5)
+
+
+@needs_logs
+def test_the_same_medians_as_json(capsys) -> None:
+    """What `runs --json` prints: medians over five studies, and the trials that they are of."""
+    assert commands.main(["runs", str(LOGS), "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["shares_seeds"] is False
+    wanted = {
+        "imagenet_vit": (VIT_ERROR_MEDIANS, 5e-5),
+        "librispeech_conformer": (CONFORMER_WER_MEDIANS, 5e-6),
+    }
+    for workload, (medians, tolerance) in wanted.items():
+        found = [each for each in record["medians"] if each["workload"] == workload]
+        assert [each["point"] for each in found] == [1, 2, 3, 4, 5]
+        assert [each["median"] for each in found] == pytest.approx(medians, abs=tolerance)
+        assert {each["n"] for each in found} == {5}
+        for each in found:
+            values = [
+                run["best_validation"]
+                for run in record["runs"]
+                if (run["workload"], run["point"]) == (workload, each["point"])
+            ]
+            assert statistics.median(values) == each["median"]
+    deviations = [each["sd"] for each in record["medians"] if each["metric"] == "wer"]
+    assert deviations == pytest.approx(CONFORMER_WER_DEVIATIONS, abs=5e-5)
+
+
+@needs_logs
+def test_a_log_with_metadata_states_targets_and_step_hint() -> None:
+    vit = next(run for run in read_study(LOGS).runs if run.name.endswith("vit_jax/trial_1"))
+    assert vit.targets == pytest.approx(
+        {"metric": "accuracy", "validation": 0.77309, "test": 0.6519}
+    )
+    assert (vit.step_hint, vit.steps) == (186666, 186666)
 
 
 @needs_logs

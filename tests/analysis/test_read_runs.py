@@ -187,3 +187,62 @@ def test_a_study_record_of_another_kind_is_refused(tmp_path, record, says) -> No
     (tmp_path / layout.STUDY).write_text(json.dumps(record))
     with pytest.raises(NotAStudyError, match=says):
         read_study(tmp_path)
+
+
+def test_evaluations_that_are_not_finite_are_named(study) -> None:
+    """An empty cell of ours is a metric that was not measured; nan and inf are written so."""
+    rows = [study.evaluation(100, 0.3), study.evaluation(200, float("nan"), test=float("inf"))]
+    rows += [study.evaluation(300, 0.25, test=float("-inf")), study.evaluation(400, 0.2)]
+    study.trial("compare", "standard", 0, 3, rows)
+    name = "compare/standard/imagenet_vit_jax/trial_4"
+    assert read_study(study.finish()).problems == (
+        f"non-finite: {name}: train/accuracy, validation/accuracy at step 200 (1 evaluation)",
+        f"non-finite: {name}: test/accuracy at step 200 (2 evaluations)",
+    )
+
+
+def test_a_diverged_trial_is_said_once(study) -> None:
+    rows = [study.evaluation(100, 0.3), study.evaluation(200, float("nan"))]
+    study.trial("compare", "standard", 0, 3, rows, state="diverged", reason="loss is nan at 150")
+    assert read_study(study.finish()).problems == (
+        "diverged: compare/standard/imagenet_vit_jax/trial_4: loss is nan at 150",
+    )
+
+
+def test_losses_are_read_when_asked_for_and_checked_by_runs(study) -> None:
+    root = study.finish()
+    name = study.planned["compare"][0]["path"]
+    path = root / name / layout.MEASUREMENTS
+    path.write_text("global_step,loss\n1,2.5\n2,x\n3,2.25\n")
+    assert read_study(root).problems == ()
+    assert read_study(root, whole=True).problems == (
+        f"damaged: {name}/measurements.csv: in line 3, which is left out: "
+        "loss is 'x', not a number",
+    )
+    run = read_study(root).runs[1]
+    assert run.trains["loss"].tolist() == [2.5, 2.25]
+
+
+def test_a_trials_record_carries_its_targets_and_step_hint(study) -> None:
+    run = read_study(study.finish()).runs[0]
+    assert run.targets == {"metric": "accuracy", "validation": 0.9, "test": 0.9}
+    assert run.step_hint == 400
+
+
+def test_our_studies_share_their_seeds(study) -> None:
+    assert read_study(study.finish()).shares_seeds
+
+
+def test_each_file_is_read_once_to_list_and_to_choose(study, monkeypatch) -> None:
+    """What validation chooses is remembered, even where memory has room for one curve."""
+    from analysis import curve_cache, listing, measurements, selection
+
+    monkeypatch.setattr(curve_cache.SHARED, "limit", 600)
+    parsed = []
+    parse = measurements.parse
+    monkeypatch.setattr(measurements, "parse", lambda content: parsed.append(1) or parse(content))
+    read = read_study(study.finish())
+    listing.to_json(read)
+    assert selection.best_point(read.stage("compare")) == 0
+    assert len(parsed) == len(read.runs) == 4
+    assert curve_cache.SHARED.size <= 600
