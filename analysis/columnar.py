@@ -4,6 +4,8 @@ For files of which every line is one of numbers; any other is for `analysis.line
 what is wrong with which line. No Python code runs per row here.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow
 from pyarrow import csv
@@ -27,7 +29,21 @@ def read(names: list[str], body: bytes) -> Table:
 
     Raises NotColumnarError where any line is not one of this file's rows.
     """
-    values, filled = _cells(names, body)
+    return _ordered(names, *_cells(names, body))
+
+
+def read_each(names: list[str], bodies: Sequence[bytes]) -> list[Table]:
+    """Returns what `read` returns of each body, parsed in one piece: most of what Arrow takes for
+    a file of 200 lines is the same for thousands. Raises as `read` does, for any of them."""
+    values, filled = _cells(names, b"".join(bodies))
+    ends = np.cumsum([body.count(b"\n") for body in bodies])
+    if ends[-1] != len(values):
+        raise NotColumnarError(f"{len(values)} rows in {ends[-1]} lines")
+    pieces = zip([0, *ends[:-1]], ends, strict=True)
+    return [_ordered(names, values[start:end], filled[start:end]) for start, end in pieces]
+
+
+def _ordered(names: list[str], values: np.ndarray, filled: np.ndarray) -> Table:
     steps = _counts(values[:, names.index(STEP)], filled[:, names.index(STEP)])
     if len(steps) and not filled[:, names.index(STEP)].all():
         raise NotColumnarError(f"a line without {STEP}")
@@ -50,6 +66,7 @@ def _table(
     superseded: int,
     disorder: int,
 ) -> Table:
+    # A copy where the rows are a piece of several files', which would otherwise stay in memory.
     columns = dict(zip(names, np.ascontiguousarray(values.T), strict=True))
     columns[STEP] = steps
     some = np.flatnonzero(~filled.all(axis=0))

@@ -5,6 +5,7 @@ process left behind loses its last line and nothing else, and no row is ever mad
 """
 
 import pathlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from analysis import columnar, lines
@@ -41,6 +42,46 @@ def read(path: pathlib.Path) -> Measurements:
         return parse(file.read())
 
 
+def read_each(paths: Sequence[pathlib.Path]) -> list[Measurements | OSError]:
+    """Returns what `read` returns of each of these files, or what it raises. Files are parsed
+    together where they have one header and no damaged line."""
+    contents = [_content(path) for path in paths]
+    bodies: dict[str, dict[int, bytes]] = {}
+    for index, content in enumerate(contents):
+        header, body, problems = _complete_lines(b"" if content is None else content)
+        if header is not None and not problems and STEP in header.split(","):
+            bodies.setdefault(header, {})[index] = _unix(body)
+    together = {
+        index: Measurements(table.columns, (), _notes(table), table.empty)
+        for header, group in bodies.items()
+        for index, table in _together(header.split(","), group).items()
+    }
+    return [together.get(index) or _alone(path) for index, path in enumerate(paths)]
+
+
+def _content(path: pathlib.Path) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+def _together(names: list[str], bodies: dict[int, bytes]) -> dict[int, Table]:
+    """Returns the tables of files whose lines are all rows, none where one of them has another."""
+    try:
+        return dict(zip(bodies, columnar.read_each(names, list(bodies.values())), strict=True))
+    except columnar.NotColumnarError:
+        return {}
+
+
+def _alone(path: pathlib.Path) -> Measurements | OSError:
+    try:
+        return read(path)
+    except OSError as error:
+        return error
+
+
 def parse(content: bytes) -> Measurements:
     """Returns the complete rows of a CSV file's `content`, whatever bytes it is made of."""
     header, body, problems = _complete_lines(content)
@@ -59,9 +100,13 @@ def parse(content: bytes) -> Measurements:
 
 def _table(names: list[str], body: bytes) -> tuple[Table, list[str]]:
     try:
-        return columnar.read(names, body.replace(b"\r\n", b"\n") if b"\r" in body else body), []
+        return columnar.read(names, _unix(body)), []
     except columnar.NotColumnarError:
         return lines.read(names, body)
+
+
+def _unix(body: bytes) -> bytes:
+    return body.replace(b"\r\n", b"\n") if b"\r" in body else body
 
 
 def _complete_lines(content: bytes) -> tuple[str | None, bytes, list[str]]:

@@ -6,6 +6,7 @@ each trial (`rng_seed` of flags_0.json), so that trials of one study are no pair
 """
 
 import collections
+import functools
 import pathlib
 import re
 from collections.abc import Iterable
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from analysis import pool
-from analysis.published_trials import Place, read_trial
+from analysis.published_trials import Place, read_trials
 from analysis.records import Study
 
 PATTERN = "study_<seed>/<workload>_<framework>/trial_<n>"
@@ -50,7 +51,7 @@ def read_logs(root: pathlib.Path, whole: bool = False) -> Study | None:
     inside = [path for path in sorted(root.iterdir()) if path.is_dir()]
     found = [_submission(root, path) for path in (root, *inside) if fitting(path, STUDY_NAME)]
     places = [place for each in found for place in each.places]
-    runs = tuple(pool.mapped(lambda place: read_trial(place, whole), places))
+    runs = tuple(pool.in_chunks(functools.partial(read_trials, whole=whole), places))
     if not runs:
         return None
     problems = [problem for each in found for problem in each.problems]

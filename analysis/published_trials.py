@@ -1,13 +1,14 @@
 """Reads one trial of AlgoPerf's published logs."""
 
 import pathlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from analysis import evaluations, metrics, selection
 from analysis.measurements import Measurements
 from analysis.records import Run
-from analysis.trial_files import TrialFiles
+from analysis.trial_files import TrialFiles, read_ahead
 from sweeps import layout
 
 META, FLAGS = "meta_data_0.json", "flags_0.json"
@@ -26,13 +27,18 @@ class Place:
     stage: str
 
 
-def read_trial(place: Place, whole: bool = False) -> Run:
-    """Returns the trial as a run: `done` where it left evaluations, `failed` where it began and
+def read_trials(places: Sequence[Place], whole: bool = False) -> list[Run]:
+    """Returns the trials as runs: `done` where one left evaluations, `failed` where it began and
     left none, `pending` where it left nothing. `whole` also checks measurements.csv.
 
     `steps` is the run's own limit (`max_global_steps` of flags_0.json).
     """
-    files = TrialFiles(place.path, place.path.relative_to(place.root).as_posix())
+    ahead = read_ahead([place.path for place in places])
+    return [_read_trial(place, whole, file) for place, file in zip(places, ahead, strict=True)]
+
+
+def _read_trial(place: Place, whole: bool, ahead: Measurements | OSError) -> Run:
+    files = TrialFiles(place.path, place.path.relative_to(place.root).as_posix(), ahead=ahead)
     evals = files.evaluations()
     if whole:
         files.check_losses()

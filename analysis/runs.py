@@ -5,6 +5,7 @@ and whatever is wrong with it is named in `problems`.
 """
 
 import collections
+import functools
 import pathlib
 from typing import Any
 
@@ -45,7 +46,8 @@ def _read_ours(root: pathlib.Path, whole: bool) -> Study:
     stages = tuple(record.get("stages") or ())
     entries = {stage: _planned(root, stage, problems) for stage in stages}
     unique = _unique([entry for listed in entries.values() for entry in listed or ()], problems)
-    runs = tuple(pool.mapped(lambda entry: trials.read_trial(root, entry, points, whole), unique))
+    read = functools.partial(trials.read_trials, root, points=points, whole=whole)
+    runs = tuple(pool.in_chunks(read, unique))
     selection = _optional(root / layout.SELECTION, problems)
     paper_table = _paper_table(record, problems)
     return Study(

@@ -1,6 +1,7 @@
 """A trial's files on disk: JSON records and measurements; what is wrong with them, by name."""
 
 import pathlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,8 @@ class TrialFiles:
     name: str
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    # What somebody has read of eval_measurements.csv already, together with other trials' files.
+    ahead: Measurements | OSError | None = None
 
     def json(self, file: str) -> dict[str, Any]:
         """Returns the JSON object in `file`, empty where it is missing or damaged."""
@@ -63,7 +66,7 @@ class TrialFiles:
 
     def _read(self, file: str) -> Measurements | None:
         try:
-            read = measurements.read(self.directory / file)
+            read = self._measurements(file)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -74,3 +77,15 @@ class TrialFiles:
             rest = problem.removeprefix(kind).lstrip(": ")
             self.problems.append(f"{kind}: {self.name}/{file}: {rest}")
         return read
+
+    def _measurements(self, file: str) -> Measurements:
+        if file != layout.EVAL_MEASUREMENTS or self.ahead is None:
+            return measurements.read(self.directory / file)
+        if isinstance(self.ahead, OSError):
+            raise self.ahead
+        return self.ahead
+
+
+def read_ahead(directories: Sequence[pathlib.Path]) -> list[Measurements | OSError]:
+    """Returns the evaluations' files of these directories, as TrialFiles takes them."""
+    return measurements.read_each([path / layout.EVAL_MEASUREMENTS for path in directories])

@@ -1,6 +1,7 @@
 """Reads one trial's directory: identity, state, measurements, and what is wrong with them."""
 
 import pathlib
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,23 +11,37 @@ from analysis import evaluations, metrics, selection
 from analysis.measurements import STEP, Measurements
 from analysis.records import Run
 from analysis.rows import Columns
-from analysis.trial_files import TrialFiles
+from analysis.trial_files import TrialFiles, read_ahead
 from sweeps import layout
 
 NOTHING = Measurements({}, (), ())
 
 
-def read_trial(
-    study: pathlib.Path, entry: dict[str, Any], points: tuple[dict, ...], whole: bool = False
-) -> Run:
-    """Returns the run that `entry`, a line of trials.json, plans, with whatever is on disk of it.
+def read_trials(
+    study: pathlib.Path, entries: Sequence[dict], points: tuple[dict, ...], whole: bool = False
+) -> list[Run]:
+    """Returns the runs that `entries`, lines of trials.json, plan, with what is on disk of them.
 
     `points` are the study's hyperparameter points, for a trial that has not written its own
     record yet. `whole` also checks measurements.csv, which is otherwise left alone until its rows
     are asked for. Never raises for what a trial left on disk: that becomes the run's `problems`.
     """
+    ahead = read_ahead([study / entry["path"] for entry in entries])
+    return [
+        _read_trial(study, entry, points, whole, file)
+        for entry, file in zip(entries, ahead, strict=True)
+    ]
+
+
+def _read_trial(
+    study: pathlib.Path,
+    entry: dict[str, Any],
+    points: tuple[dict, ...],
+    whole: bool,
+    ahead: Measurements | OSError,
+) -> Run:
     planned = _planned(study, entry, points)
-    files = TrialFiles(planned.path, planned.name)
+    files = TrialFiles(planned.path, planned.name, ahead=ahead)
     # trials.json repeats what trial.json holds: it speaks for a trial that was deleted.
     record, status = entry | files.json(layout.TRIAL), files.json(layout.STATUS)
     if record.get("id") != entry.get("id"):

@@ -124,3 +124,36 @@ def test_lines_out_of_order_within_an_attempt_are_said() -> None:
     read = measurements.parse(b"global_step,loss,preemption_count\n2,5,0\n1,6,0\n3,4,0\n")
     assert read.columns["loss"].tolist() == [6, 5, 4]
     assert read.notes == ("1 line out of order, put in order of attempts and steps",)
+
+
+def test_files_read_together_are_read_as_one_by_one(tmp_path) -> None:
+    """Two headers, one file damaged, one cut, one without rows, one not there."""
+    head, other = ",".join(NAMES), "global_step,loss"
+    texts = [
+        f"{head}\n1,2.5,0.5,0\n2,,0.75,0\n1,,0.25,1\n",
+        f"{head}\r\n3,2.5,0.5,0\r\n",
+        f"{head}\n",
+        f"{other}\n1,2\n",
+        f"{other}\n1,x\n2,3\n",
+        f"{head}\n1,2.5,0.5,0\n2,2.",
+        None,
+        "",
+    ]
+    paths = [tmp_path / f"{index}.csv" for index in range(len(texts))]
+    for path, text in zip(paths, texts, strict=True):
+        if text is not None:
+            path.write_bytes(text.encode())
+    together = measurements.read_each(paths)
+    assert isinstance(together[6], FileNotFoundError)
+    for path, read in zip(paths[:6] + paths[7:], together[:6] + together[7:], strict=True):
+        alone = measurements.read(path)
+        assert (read.problems, read.notes) == (alone.problems, alone.notes)
+        check_equal(Table(read.columns, read.empty), Table(alone.columns, alone.empty))
+    assert together[0].columns[METRIC].tolist() == [0.25]
+
+
+def test_rows_of_one_file_do_not_keep_those_of_others_in_memory() -> None:
+    bodies = [body_of([("1", "2", "3", "0")]), body_of([("1", "4", "5", "0"), ("2", "", "", "")])]
+    first, second = columnar.read_each(NAMES, bodies)
+    assert first.columns[LOSS].base.size == len(NAMES)
+    assert second.columns[LOSS].tolist() == pytest.approx([4, np.nan], nan_ok=True)

@@ -239,8 +239,10 @@ def test_each_file_is_read_once_to_list_and_to_choose(study, monkeypatch) -> Non
 
     monkeypatch.setattr(curve_cache.SHARED, "limit", 600)
     parsed = []
-    parse = measurements.parse
-    monkeypatch.setattr(measurements, "parse", lambda content: parsed.append(1) or parse(content))
+    content = measurements._complete_lines
+    monkeypatch.setattr(
+        measurements, "_complete_lines", lambda text: parsed.append(1) or content(text)
+    )
     read = read_study(study.finish())
     listing.to_json(read)
     assert selection.best_point(read.stage("compare")) == 0
