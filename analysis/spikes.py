@@ -110,7 +110,7 @@ def _evaluated(run: Run) -> np.ndarray:
 
 def _warmup(run: Run, last: int) -> float:
     share = run.hyperparameters.get("warmup_factor", WARMUP)
-    return float(share) * (getattr(run, "step_hint", None) or run.steps or last)
+    return float(share) * (run.step_hint or run.steps or last)
 
 
 def of_variants(table: ErrorTable) -> dict[str, tuple[Spikes, ...]]:

@@ -63,7 +63,7 @@ def build(
         goal.metric.read(runs[0].evals, split, runs[0].name)
     rows = _rows(runs, goal)
     against = baseline or table.baseline
-    paired = not table.study.published
+    paired = table.study.shares_seeds
     return TargetTimes(
         name=table.study.name,
         workload=table.workload,

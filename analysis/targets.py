@@ -106,7 +106,7 @@ def of_run(run: Run, split: str, steps: int | None = None, seconds: float | None
     `seconds` of training, the run's own unless given. Raises UnknownTargetError where neither
     knows the workload.
     """
-    stated = getattr(run, "targets", None) or {}
+    stated = run.targets
     if stated.get(split) is not None and stated.get("metric"):
         metric = metrics.get(str(stated["metric"]))
         return Target(metric, split, float(stated[split]), OWN)
@@ -132,7 +132,7 @@ def _unknown(run: Run, split: str) -> str:
 
 
 def _steps(run: Run) -> int | None:
-    return getattr(run, "step_hint", None) or run.steps or run.last_step
+    return run.step_hint or run.steps or run.last_step
 
 
 def _seconds(run: Run) -> float:

@@ -64,6 +64,7 @@ def test_weights_are_repetitions_in_the_estimate() -> None:
     assert (twice.freedom, once.freedom) == (1, 2)
 
 
+@settings(max_examples=20, deadline=None)
 @given(st.floats(5, 50), st.floats(-0.3, -0.01), st.floats(0.5, 1.5))
 def test_an_exact_law_is_found_and_its_saving_is_exact(a, b, factor) -> None:
     """The variant reaches every loss with `factor` times the parameters."""

@@ -47,8 +47,8 @@ def made_run(values, steps=None, seconds=None, **more) -> Run:
 
 
 def test_a_run_s_own_target_comes_first() -> None:
-    run = made_run([0.5], steps=[167_999])
-    object.__setattr__(run, "targets", {"metric": "accuracy", "validation": 0.7, "test": 0.6})
+    stated = {"metric": "accuracy", "validation": 0.7, "test": 0.6}
+    run = made_run([0.5], steps=[167_999], targets=stated)
     found = targets.of_run(run, "validation")
     assert (found.metric.name, found.value, found.source) == ("accuracy", 0.7, targets.OWN)
     assert targets.of_run(run, "test").value == 0.6
@@ -100,9 +100,10 @@ def test_no_target_says_what_to_give() -> None:
 
 
 def test_runs_with_different_targets_are_named() -> None:
-    runs = [made_run([0.5], seed=seed) for seed in range(3)]
-    for run, value in zip(runs, (0.7, 0.7, 0.8), strict=True):
-        object.__setattr__(run, "targets", {"metric": "accuracy", "validation": value})
+    runs = [
+        made_run([0.5], targets={"metric": "accuracy", "validation": value})
+        for value in (0.7, 0.7, 0.8)
+    ]
     chosen, problems = targets.of_runs(runs, "validation")
     assert chosen.value == 0.7
     assert len(problems) == 1
