@@ -34,6 +34,7 @@ class Section:
     title: str
     headline: str
     description: str
+    sensitivity: str
     verdicts: "Sequence[Verdict]"
     problems: int
     first_pictures: "Sequence[Picture]"
@@ -104,7 +105,7 @@ def page(tables: "Sequence[ErrorTable]", directory: pathlib.Path) -> str:
 
 
 def _section(number: int, table: "ErrorTable") -> Section:
-    from analysis import present, provenance, sections, style, verdicts
+    from analysis import present, provenance, sections, sensitivity_words, style, verdicts
 
     style.distinguish(row.variant for row in table.rows)
     name = f"{table.study.name}: {table.metric.title} on {table.workload}"
@@ -113,6 +114,7 @@ def _section(number: int, table: "ErrorTable") -> Section:
         title=name,
         headline=verdicts.headline(table),
         description=sections.description(table),
+        sensitivity=sensitivity_words.sentence(table),
         verdicts=verdicts.of_table(table),
         problems=len(table.problems),
         first_pictures=sections.pictures(table, sections.FIRST),

@@ -33,11 +33,13 @@ def headline(table: ErrorTable) -> str:
     what = f"{table.decisive} {table.metric.label}"
     if not table.has_baseline:
         return f"No verdict: no variant called {variants.label(table.baseline)} to compare with."
+    base = variants.label(table.baseline)
+    if not _row(table, table.baseline).splits[table.decisive].values:
+        return f"No verdict on {what}: {base}, the baseline, has no number."
     words: dict[str, list[str]] = {"better": [], "worse": [], "cannot tell": []}
     for row in table.rows:
         if comparison := row.splits[table.decisive].comparison:
             words[comparison.verdict].append(row.label)
-    base = variants.label(table.baseline)
     parts = [
         f"{', '.join(labels)} {word} than {base}"
         for word, labels in words.items()
@@ -104,10 +106,13 @@ def _difference(table: ErrorTable, comparison: Comparison) -> str:
     return f"{said}, p {p if p[0] == '<' else '= ' + p} after Holm"
 
 
+def _row(table: ErrorTable, variant: str) -> VariantResult:
+    return next(row for row in table.rows if row.variant == variant)
+
+
 def _share(table: ErrorTable, difference: float) -> str:
     """Returns the difference as a share of the baseline's mean, empty where that is 0."""
-    base = next(row for row in table.rows if row.variant == table.baseline)
-    summary = base.splits[table.decisive].summary
+    summary = _row(table, table.baseline).splits[table.decisive].summary
     if summary is None or not summary.mean:
         return ""
     return f"{difference / abs(summary.mean):+.1%}"

@@ -1,6 +1,7 @@
 """A study's directory, made by hand: every number in it is chosen by the test that uses it."""
 
 import hashlib
+import html.parser
 import json
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -231,3 +232,38 @@ def diagnosed() -> Any:
             (trial / "diagnostics.jsonl").write_text(diagnostics_text(lines))
 
     return Made
+
+
+VOID = {"meta", "img", "source", "br", "link"}
+
+
+class Page(html.parser.HTMLParser):
+    """Reads a page and fails where its tags do not nest."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data.strip())
+
+    def of(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+@pytest.fixture
+def parse_page() -> type[Page]:
+    """Returns what reads a page's text: its tags, their attributes and its words."""
+    return Page

@@ -1,7 +1,6 @@
 """HTML pages: whole, self-contained, and safe against whatever a study is called."""
 
 import base64
-import html.parser
 from xml.etree import ElementTree
 
 import numpy as np
@@ -10,34 +9,6 @@ from matplotlib.figure import Figure
 
 from analysis import pictures, render_html, style
 from analysis.grid import Cell, Column, Document, Grid
-
-VOID = {"meta", "img", "source", "br", "link"}
-
-
-class Page(html.parser.HTMLParser):
-    """Reads a page and fails where its tags do not nest."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self.feed(text)
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data.strip())
-
-    def of(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.tags if name == tag]
 
 
 def _document(**changed: object) -> Document:
@@ -53,8 +24,8 @@ def _document(**changed: object) -> Document:
     return Document(**(values | changed))
 
 
-def test_table_has_headers_sections_and_verdicts() -> None:
-    page = Page(render_html.tables([_document()]))
+def test_table_has_headers_sections_and_verdicts(parse_page) -> None:
+    page = parse_page(render_html.tables([_document()]))
     assert len(page.of("table")) == 1
     assert len(page.of("tbody")) == 2
     scopes = [attributes["scope"] for attributes in page.of("th")]
@@ -65,18 +36,18 @@ def test_table_has_headers_sections_and_verdicts() -> None:
     assert {"tiny", "Error", "a note", "0.4"} <= set(page.words)
 
 
-def test_names_are_text_and_never_markup() -> None:
+def test_names_are_text_and_never_markup(parse_page) -> None:
     hostile = "<script>alert(1)</script> & \"quoted\" {{ 7 * 7 }} 'x'"
     document = _document(title=hostile, notes=(hostile,), problems=(hostile,))
     text = render_html.tables([document])
     assert "<script>alert" not in text
     assert "49" not in text
-    assert hostile in Page(text).words
+    assert hostile in parse_page(text).words
 
 
-def test_problems_beyond_fifty_are_counted() -> None:
+def test_problems_beyond_fifty_are_counted(parse_page) -> None:
     problems = tuple(f"missing: trial_{number}" for number in range(1234))
-    page = Page(render_html.tables([_document(problems=problems)]))
+    page = parse_page(render_html.tables([_document(problems=problems)]))
     shown = [word for word in page.words if word.startswith("missing: ")]
     assert shown == list(problems[:50])
     assert "Problems (1234)" in page.words
