@@ -182,4 +182,5 @@ def test_latex_compiles(table, full_table, tmp_path: pathlib.Path, packages: str
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-draftmode", "table.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout[-2000:]
-    assert ("Overfull" in done.stdout) == ("graphicx" not in packages)
+    assert "Overfull" not in done.stdout
+    assert ("wide tables stay wide" in done.stdout) == ("graphicx" not in packages)
