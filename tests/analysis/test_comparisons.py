@@ -1,5 +1,6 @@
 """Comparisons with the baseline, against hand-worked values, scipy and statsmodels."""
 
+import itertools
 import math
 
 import numpy as np
@@ -174,3 +175,18 @@ def test_effect_sizes_by_hand() -> None:
     unpaired = comparisons.unpaired(by_seed([0.1, 0.2, 0.3]), by_seed([0.3, 0.5, 0.7]))
     expected = -0.3 / math.sqrt(0.025) * effect_size.correction(4)
     assert unpaired.effect == pytest.approx(expected)
+
+
+def test_the_permutation_test_is_studentised() -> None:
+    """All C(9, 3) = 84 deals, by Welch's t: of the bare differences of means p would be another."""
+    values = np.array([1, 2, 4, 5, 9, 0, 8, 20, 13], dtype=float)
+    deals = [list(deal) for deal in itertools.combinations(range(9), 3)]
+    found = [stats.ttest_ind(values[d], np.delete(values, d), equal_var=False) for d in deals]
+    t = np.array([each.statistic for each in found])
+    bare = np.array([values[d].mean() - np.delete(values, d).mean() for d in deals])
+    expected, other = (
+        2 * min((each <= each[0] + 1e-9).mean(), (each >= each[0] - 1e-9).mean())
+        for each in (t, bare)
+    )
+    assert permutation.p_values(values[:3], values[3:]) == pytest.approx(expected)
+    assert abs(expected - other) > 0.01
