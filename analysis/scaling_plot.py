@@ -1,7 +1,7 @@
 """scaling.png: loss by number of parameters, with the fitted power laws."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -27,7 +27,7 @@ def draw(tables: Sequence[ErrorTable]) -> Figure | None:
 
 
 def figure(found: "Scaling") -> Figure:
-    """Returns the figure: a dot is a seed, a line a fit; dashed, the loss to reach."""
+    """Returns the figure: a dot is a seed, a line a fit; dotted in grey, the loss to reach."""
     names = [*found.fits]
     style.distinguish(names)
     drawn = style.figure(7.2, 4.6)
@@ -44,7 +44,7 @@ def figure(found: "Scaling") -> Figure:
     axes.set_xticks(sorted(set(sizes)), [_millions(size) for size in sorted(set(sizes))])
     axes.minorticks_off()
     if found.loss is not None:
-        axes.axhline(found.loss, color=style.GREY, linestyle=style.REFERENCE_LINES[0], lw=1.1)
+        axes.axhline(found.loss, color=style.GREY, linestyle=":", linewidth=1.2)
     axes.set_xlabel("parameters", fontsize=10)
     axes.set_ylabel(f"{found.split} loss", fontsize=10)
     style.title(drawn, f"{', '.join(found.names)}: loss by size")
@@ -62,7 +62,14 @@ def _variant(axes: Axes, found: "Scaling", name: str) -> None:
             )
     law = found.fits[name]
     ends = np.geomspace(law.smallest, law.largest, 50)
-    axes.plot(ends, [law.loss(n) for n in ends], color=colour, linewidth=1.5)
+    line = _line(name, found)
+    axes.plot(ends, [law.loss(n) for n in ends], color=colour, linewidth=1.5, linestyle=line)
+
+
+def _line(name: str, found: "Scaling") -> Any:
+    """Returns the line style: variants of one mixer share its colour, so each has its own dashes."""
+    peers = [other for other in found.fits if variants.mixer(other) == variants.mixer(name)]
+    return ("-", *style.REFERENCE_LINES)[peers.index(name) % 4]
 
 
 def _millions(parameters: float) -> str:
@@ -77,8 +84,8 @@ def _handles(names: Sequence[str], found: "Scaling") -> list:
     handles = []
     for name in names:
         colour, marker = style.look(name)
-        handles.append(style.key(variants.label(name), color=colour, marker=marker, ls="-"))
+        line = _line(name, found)
+        handles.append(style.key(variants.label(name), color=colour, marker=marker, ls=line))
     if found.loss is not None:
-        line = style.REFERENCE_LINES[0]
-        handles.append(style.key(f"loss {found.loss:.4g}", color=style.GREY, ls=line))
+        handles.append(style.key(f"loss {found.loss:.4g}", color=style.GREY, ls=":"))
     return handles

@@ -77,7 +77,7 @@ def _panel(axes: Axes, times: "TargetTimes", what: str, scale: float, label: str
         _median(axes, row, what, scale, height)
     axes.set_yticks(range(len(times.rows)), [target_layout.label(times, r) for r in times.rows])
     axes.set_ylim(len(times.rows) - 0.5, -0.5)
-    axes.set_xlim(left=0)
+    axes.set_xlim(0, 1.03 * axes.get_xlim()[1])  # a triangle at the last budget is not cut
     axes.set_xlabel(label, fontsize=10)
     if what == "step":
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
