@@ -1,7 +1,8 @@
 """Queries, keys and values of a model's layers, in a file or drawn: what can be run again.
 
 A file is NumPy's .npz (uncompressed). Of every layer it holds `<layer>/query`, `<layer>/key` and
-`<layer>/value`, float32 [examples, T|S, H, D], and where something is hidden `<layer>/visibility`,
+`<layer>/value`, float32 [examples, T|S, H, D] (the values of differential mixers [..., 2·D]: both
+of a pair), and where something is hidden `<layer>/visibility`,
 bool [examples, H or 1, T or 1, S]: True where a query looks. Without a batch the first axis is
 left out; `query`, `key`, `value` alone are one layer without a name. bfloat16 is stored as float32,
 which holds it exactly and which every NumPy reads; `about`, a JSON text, says what it was.
@@ -25,8 +26,8 @@ VISIBILITY, ABOUT = "visibility", "about"
 
 @dataclasses.dataclass(frozen=True)
 class Tensors:
-    """One example of one layer: query [T, H, D], key and value [S, H, D], float32; `visibility`,
-    bool, broadcasts to [H, T, S], None where everything is seen."""
+    """One example of one layer: query [T, H, D], key [S, H, D], value [S, H, a multiple of D],
+    float32; `visibility`, bool, broadcasts to [H, T, S], None where everything is seen."""
 
     layer: str
     query: np.ndarray
@@ -103,11 +104,13 @@ def _check(where: str, arrays: list[np.ndarray], seen: np.ndarray | None) -> Non
         and query[:-3] == key[:-3] == value[:-3]
         and query[-2:] == key[-2:]
         and value[-3:-1] == key[-3:-1]
+        and 0 not in query + key + value
+        and value[-1] % key[-1] == 0
     )
-    if not floats or not fits or 0 in query + key:
+    if not floats or not fits:
         raise ValueError(
             f"{where}: shapes {shapes}, dtypes {[str(array.dtype) for array in arrays]}; wanted "
-            "floats of [T, H, D], [S, H, D], [S, H, D], each with or without examples in front"
+            "floats of [T, H, D], [S, H, D], [S, H, a multiple of D], with examples in front or not"
         )
     if seen is not None and (seen.dtype != bool or not _broadcasts(seen.shape, query, key)):
         raise ValueError(

@@ -86,13 +86,20 @@ def _mask(tensors: Tensors, is_causal: bool) -> np.ndarray | None:
 def _blocks(
     tensors: Tensors, mask: np.ndarray | None
 ) -> Iterator[tuple[list[np.ndarray], np.ndarray | None]]:
-    """Yields ([query, key, value], mask) of some heads each."""
+    """Yields ([query, key, value], mask) of some heads each.
+
+    A channel of V is computed by itself, so that wider values come in parts of the head size, which
+    library kernels want them to have.
+    """
     query, key, value = tensors.query, tensors.key, tensors.value
+    width = query.shape[-1]
+    parts = [value[..., part : part + width] for part in range(0, value.shape[-1], width)]
     size = max(1, _LOGITS // (len(query) * len(key)))
     for start in range(0, query.shape[1], size):
         heads = slice(start, start + size)
         own = mask if mask is None or len(mask) == 1 else mask[heads]
-        yield [array[:, heads] for array in (query, key, value)], own
+        for part in parts:
+            yield [array[:, heads] for array in (query, key, part)], own
 
 
 def _block(arrays: list[np.ndarray], mask: np.ndarray | None) -> Iterator[tuple[Key, np.ndarray]]:

@@ -1,4 +1,4 @@
-"""The room's commands: `python -m sweeps studies | plan | run | status | resume | cancel`."""
+"""The commands: `python -m sweeps studies | plan | run | status | resume | cancel | tensors`."""
 
 import argparse
 import contextlib
@@ -17,6 +17,7 @@ _EPILOG = """examples:
   python -m sweeps status --watch experiments/five_seeds
   python -m sweeps resume experiments/five_seeds
   python -m sweeps cancel experiments/five_seeds
+  python -m sweeps tensors experiments/five_seeds/compare/laser/digits_vit_jax/trial_1
   python -m sweeps run --config=digits_vit_demo --config.launcher=slurm --config.slurm.gpus=1
   python -m sweeps run --config=pydoc_lm_demo --config.variants=standard,laser,diff,diff_laser
 then: python -m analysis table experiments/five_seeds
@@ -84,6 +85,19 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(run=runner)
         if name == "status":
             command.add_argument("--watch", action="store_true", help="until the study is done")
+    command = commands.add_parser(
+        "tensors", help="write a trained trial's queries, keys and values, layer by layer"
+    )
+    command.description = (
+        "Restores the trial's last checkpoint and writes what its attention layers are given on "
+        "the first examples of its first training batch; for python -m attention reconstruct."
+    )
+    command.add_argument("directory", type=pathlib.Path, metavar="TRIAL_DIR")
+    out = pathlib.Path("qkv.npz")
+    command.add_argument("--out", type=pathlib.Path, default=out, help=f"default: {out}")
+    command.add_argument("--examples", type=int, default=4, help="default: 4")
+    command.add_argument("--data_dir", help="default: where the data lay when it was trained")
+    command.set_defaults(run=_tensors)
     return parser
 
 
@@ -150,6 +164,16 @@ def _cancel(options: argparse.Namespace) -> int:
     from sweeps import cancel
 
     print(cancel.cancel(options.directory))
+    return 0
+
+
+def _tensors(options: argparse.Namespace) -> int:
+    from sweeps import tensors
+
+    about = tensors.dump(options.directory, options.out, options.examples, options.data_dir)
+    layers = f"{about['layers']} layers x {about['examples']} examples"
+    print(f"wrote {options.out}: {layers}, step {about['global_step']}, {about['dtype']}")
+    print(f"then: python -m attention reconstruct {options.out}")
     return 0
 
 

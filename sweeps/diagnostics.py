@@ -71,6 +71,18 @@ class Probe:
         ]
         return records
 
+    def seen(self, params: Any, model_state: Any, batch: spec.Batch) -> list[observe.Layer]:
+        """Returns every attention call of the forward pass, whole on every device."""
+
+        def forward(params: Any, model_state: Any, batch: spec.Batch) -> list[observe.Layer]:
+            if hasattr(self._workload, "observable_parameters"):
+                params = self._workload.observable_parameters(params)
+            return self._loss(params, None, model_state, batch, jnp.zeros([]))[1]
+
+        run = jax.jit(forward, out_shardings=self._whole)
+        layers: list[observe.Layer] = run(params, model_state, batch)
+        return layers
+
     def _measure(self, params: Any, model_state: Any, batch: spec.Batch, smoothing: Array) -> Any:
         if hasattr(self._workload, "observable_parameters"):
             params = self._workload.observable_parameters(params)

@@ -248,3 +248,13 @@ def test_drawn_tensors_are_a_function_of_the_seed(tmp_path):
 def test_bad_input_says_what_is_allowed(arguments, message, capsys):
     assert command.main(["reconstruct", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_values_wider_than_a_head_are_computed_in_parts():
+    """Differential mixers give both heads of a pair the values of both."""
+    drawn = _draw()
+    wide = Tensors("", drawn.query, drawn.key, np.concatenate([drawn.value, drawn.key], axis=-1))
+    halves = [Tensors("", drawn.query, drawn.key, half) for half in (drawn.value, drawn.key)]
+    key = Key("Standard", *BF16)
+    errors = [_one(half)[key].value for half in halves]
+    assert min(errors) <= _one(wide)[key].value <= max(errors)
