@@ -12,7 +12,7 @@ from analysis import bootstrap, comparisons, simulation, statistics
 from analysis.simulation import Design
 
 RUNS = 10_000
-UNPAIRED_RUNS = 1_500
+UNPAIRED_RUNS = 800
 SEEDS = [3, 5, 10, 20]
 each_noise = pytest.mark.parametrize("skewed", [False, True], ids=["normal", "skewed"])
 
@@ -63,9 +63,10 @@ def test_the_detectable_difference_is_found_in_80_percent_of_studies(n) -> None:
 
 
 def test_the_permutation_test_finds_it_nearly_as_often() -> None:
-    design = Design(7, paired=False)
+    design = Design(6, paired=False, variants=1)
     share = simulation.power_reached(np.random.default_rng(6), design, 1_000)
-    assert 0.74 - simulation.monte_carlo_error(0.8, 1_000) <= share <= 0.83
+    error = simulation.monte_carlo_error(0.8, 1_000)
+    assert 0.8 - error <= share <= 0.8 + error
 
 
 @pytest.mark.parametrize("n", [3, 10])
