@@ -44,6 +44,7 @@ MODULES: dict[str, tuple[str, str]] = {
     "time": ("analysis.time_command", "steps and seconds until each variant reaches the target"),
     "spikes": ("analysis.spikes_command", "count the spikes of the logged training loss"),
     "scaling": ("analysis.scaling_command", "loss by model size, and the parameters saved"),
+    "reconstruction": ("analysis.reconstruction", "the bf16 errors measured, beside the paper's"),
     "paper": ("analysis.paper_command", "print the paper's tables and what does not add up"),
 }
 FORMATS = ("text", "markdown", "latex", "csv", "html")

@@ -32,7 +32,7 @@ def root_sum_square(values: np.ndarray, axis: int) -> np.ndarray:
 class Panel:
     """One quantity. `reduce(values, axis)` makes one number of the layers' and draws it over
     training; None draws the last record by layer. `of` divides by another quantity. `scale` is
-    'share', 'log' (where the numbers span much) or 'linear'."""
+    'share' and 'zero' (from 0), 'log' (where the numbers span much) or 'linear'."""
 
     title: str
     quantity: str
@@ -167,7 +167,9 @@ def _scale(placed: dict[tuple[Panel, str], Axes]) -> None:
         shown = [np.asarray(line.get_ydata(), float) for axes in group for line in axes.lines]
         numbers = np.concatenate([*shown, np.empty(0)])
         numbers = numbers[np.isfinite(numbers)]
-        if scale == "share":
+        if scale == "zero":
+            group[0].set_ylim(0, 1.08 * numbers.max(initial=1e-9))
+        elif scale == "share":
             group[0].set_ylim(0, max(0.01, 1.08 * numbers.max(initial=0)))
         elif scale == "log" and style.spans_decades(numbers):
             group[0].set_ylim(*style.around(numbers, True, room=0.15))

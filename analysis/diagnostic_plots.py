@@ -20,8 +20,8 @@ SHARES = tuple(
     for how, reduce in (("mean over layers", MEAN), ("last record", None))
 )
 ENTROPY = (
-    Panel("entropy (nats), mean over layers", "entropy", MEAN),
-    Panel("entropy (nats), last record", "entropy", None),
+    Panel("entropy (nats), mean over layers", "entropy", MEAN, "zero"),
+    Panel("entropy (nats), last record", "entropy", None, "zero"),
     Panel("entropy / ln(visible keys), mean over layers", "entropy_share", MEAN, "share"),
     Panel("entropy / ln(visible keys), last record", "entropy_share", None, "share"),
 )
@@ -41,10 +41,10 @@ VALUES = (
     Panel("floored channels, share", "floored_channels", MEAN, "share", of="channels"),
 )
 JACOBIAN = (
-    Panel("softmax Jacobian, mean over rows and layers", "jacobian_mean", MEAN, "log"),
-    Panel("softmax Jacobian, mean over rows, last record", "jacobian_mean", None, "log"),
-    Panel("softmax Jacobian, largest of all rows", "jacobian_max", LARGEST, "log"),
-    Panel("softmax Jacobian, largest row, last record", "jacobian_max", None, "log"),
+    Panel("softmax Jacobian, mean over rows and layers", "jacobian_mean", MEAN, "zero"),
+    Panel("softmax Jacobian, mean over rows, last record", "jacobian_mean", None, "zero"),
+    Panel("softmax Jacobian, largest of all rows", "jacobian_max", LARGEST, "zero"),
+    Panel("softmax Jacobian, largest row, last record", "jacobian_max", None, "zero"),
 )
 
 
@@ -90,7 +90,8 @@ PLOTS: dict[str, tuple[Callable[[ErrorTable], Figure | None], str, str]] = {
     "attention_gradient_maps.png": (
         diagnostic_maps.gradients,
         _ABSENT,
-        "Gradient norms by layer and step, mixers side by side under one colour scale.",
+        "Gradient norms by layer and step, mixers side by side under one colour scale. "
+        "White: 0, as below a layer that starts at 0.",
     ),
     "attention_values.png": (
         functools.partial(_lines, "values", VALUES),
