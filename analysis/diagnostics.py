@@ -125,7 +125,7 @@ def _paper_section() -> tuple[tuple[tuple[Cell, ...], ...], ...]:
         Cell(f"{100 * claimed[name]:g}%") if name in claimed else Cell(grid.NOTHING)
         for name in PROBABILITIES
     ]
-    head = (Cell("paper, Standard, decoder of 2.2B"), *[Cell(grid.NOTHING)] * 3)
+    head = (Cell("paper, decoder of 2.2B"), *[Cell(grid.NOTHING)] * 3)
     return (((*head, *cells),),)
 
 

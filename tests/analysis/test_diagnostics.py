@@ -138,7 +138,7 @@ def test_the_table_holds_the_last_record_beside_the_paper(hand_made, diagnosed):
     # Seeds have entropies 1, 2, 5: the median is 2.
     assert texts == ["Standard", "3", "100", "2", "40.0%", "20.0%", "2", "0.5", "0.1", "0.5"]
     assert [cell.text for cell in rows["LASER"]][2:6] == ["200", "2", "60.0%", "30.0%"]
-    paper = [cell.text for cell in rows["paper, Standard, decoder of 2.2B"]]
+    paper = [cell.text for cell in rows["paper, decoder of 2.2B"]]
     assert paper[4:7] == ["80%", "20%", "–"]
     gradients = [cell.text for cell in _cells(document, 1)["Standard"]][4:]
     # √(1e-2² + 5e-3²), √2·3e-3, √2·4e-3, √2·5e-2; ranges 2 and 4; 1 floored of 128.
