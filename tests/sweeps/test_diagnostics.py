@@ -1,0 +1,306 @@
+"""Diagnostics while training: what is recorded, that nothing else changes, kills and resumes."""
+
+import contextlib
+import csv
+import dataclasses
+import io
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from attention import diagnostics as numbers
+from attention import registry as variants
+from sweeps import (
+    config,
+    diagnostics,
+    layout,
+    lease,
+    measurements,
+    study,
+    study_directory,
+    train_step,
+    training,
+    trial,
+)
+from workloads import conformer, registry
+from workloads.lm_workload import LMWorkload
+from workloads.options import Options
+from workloads.table_workload import Sizes
+from workloads.transformer_sizes import TransformerSize
+
+TINY = TransformerSize(2, 8, 16, 2, 4, vocabulary=1024, context=12)
+# Times aside, which no two runs share.
+EXACT = ("global_step", "loss", "grad_norm", "train/", "validation/", "test/", "preemption_count")
+KEYS = [
+    "global_step",
+    "preemption_count",
+    "layer",
+    "index",
+    "share_below_1e-3",
+    "share_below_1e-7",
+    "histogram",
+    "entropy",
+    "entropy_share",
+    "jacobian_mean",
+    "jacobian_max",
+    "logit_grad_norm",
+    "query_grad_norm",
+    "key_grad_norm",
+    "value_grad_norm",
+    "value_range_min",
+    "value_range_median",
+    "value_range_max",
+    "channels",
+    "floored_channels",
+]
+
+
+@pytest.fixture(scope="module")
+def program():
+    """The train step that all trials of this file share, compiled once."""
+    return train_step.TrainStep(registry.make("digits_vit", variants.get("standard")), "nadamw")
+
+
+class KilledError(Exception):
+    """The process is no more."""
+
+
+def _attempt(directory, program, data_dir, dies_at=None, stops_at=None):
+    """Trains one attempt; it dies after an evaluation, or is told to stop after a step."""
+    attempt, asked = lease.claim(directory), []
+
+    def report(event, **fields):
+        if event == "eval" and fields["global_step"] == dies_at:
+            raise KilledError
+
+    def stop_requested():
+        asked.append(None)
+        return stops_at is not None and len(asked) >= stops_at
+
+    one = trial.read(directory)
+    run = training.Training(one, attempt, program, data_dir, report, stop_requested)
+    with contextlib.suppress(KilledError, training.Preempted):
+        run.run()
+    attempt.end("over")
+    return run
+
+
+def _lines(directory):
+    text = (directory / layout.DIAGNOSTICS).read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def _exact(directory):
+    found = []
+    for name in (layout.MEASUREMENTS, layout.EVAL_MEASUREMENTS):
+        rows = csv.DictReader(io.StringIO((directory / name).read_text()))
+        found.append([{k: v for k, v in row.items() if k.startswith(EXACT)} for row in rows])
+    return found
+
+
+def test_curves_are_the_same_with_and_without(make_trial, program, data_dir):
+    off, on = make_trial(name="off"), make_trial(name="on", diagnostics=5)
+    assert trial.read(off).id == trial.read(on).id
+    assert trial.read(off).program == trial.read(on).program
+    _attempt(off, program, data_dir)
+    compilations = program.compilations
+    _attempt(on, program, data_dir)
+    assert program.compilations == compilations
+    assert _exact(off) == _exact(on)
+    heads = [(path / layout.MEASUREMENTS).read_text().splitlines()[0] for path in (off, on)]
+    assert heads[0] == heads[1]
+    assert not (off / layout.DIAGNOSTICS).exists()
+    head, *lines = _lines(on)
+    assert head == {
+        "format": "attnperf-diagnostics-1",
+        "histogram_edges_log10": list(numbers.HISTOGRAM_EDGES),
+        "examples": 8,
+    }
+    assert [(line["global_step"], line["index"]) for line in lines] == [
+        (step, index) for step in (0, 5, 10, 12) for index in (0, 1)
+    ]
+    assert all(list(line) == KEYS for line in lines)
+    # 8 examples, 4 heads, 64 patches; the head starts at 0, so the first gradients are 0.
+    assert {sum(line["histogram"]) for line in lines} == {8 * 4 * 64 * 64}
+    assert {line["logit_grad_norm"] for line in lines[:2]} == {0.0}
+    assert all(line["logit_grad_norm"] > 0 for line in lines[2:])
+
+
+def test_killed_and_resumed_has_every_row_once(make_trial, program, data_dir):
+    whole = make_trial(name="whole", diagnostics=3)
+    _attempt(whole, program, data_dir)
+    directory = make_trial(name="killed", diagnostics=3)
+    _attempt(directory, program, data_dir, dies_at=4)  # before the checkpoint at 4
+    _attempt(directory, program, data_dir, dies_at=8)  # after it, before that at 8
+    _attempt(directory, program, data_dir, stops_at=2)  # from 4: saved at 6
+    run = _attempt(directory, program, data_dir)
+    expected, found = (
+        [{k: v for k, v in line.items() if k != "preemption_count"} for line in _lines(path)]
+        for path in (whole, directory)
+    )
+    assert found == expected
+    steps = {line["global_step"]: line["preemption_count"] for line in _lines(directory)[1:]}
+    assert steps == {0: 1, 3: 1, 6: 2, 9: 3, 12: 3}
+    assert run.clock.accumulated_logging_time > 0
+
+
+def test_a_resumed_study_may_switch_them_on(make_trial, program, data_dir):
+    directory = make_trial(name="late")
+    record = layout.read_json(directory / layout.TRIAL)
+    for name in trial.LOOKED_AT:  # as versions without diagnostics wrote it
+        del record[name]
+    layout.write_json(directory / layout.TRIAL, record)
+    assert trial.read(directory).diagnose_every == 0
+    _attempt(directory, program, data_dir, stops_at=6)
+    assert make_trial(name="late", diagnostics=4) == directory
+    assert trial.read(directory).diagnose_every == 4
+    assert layout.read_json(directory / layout.TRIAL)["versions"] == record["versions"]
+    _attempt(directory, program, data_dir)
+    assert sorted({line["global_step"] for line in _lines(directory)[1:]}) == [8, 12]
+    # A finished trial stays as it was recorded.
+    make_trial(name="late", diagnostics=0)
+    assert trial.read(directory).diagnose_every == 4
+
+
+def test_training_time_excludes_recording(make_trial, program, data_dir, monkeypatch):
+    import time
+
+    directory = make_trial(name="slow", diagnostics=4)
+    row = diagnostics.Recorder.row
+
+    def slow(self, step, state):
+        time.sleep(0.5)
+        return row(self, step, state)
+
+    monkeypatch.setattr(diagnostics.Recorder, "row", slow)
+    clock = _attempt(directory, program, data_dir).clock
+    assert clock.accumulated_logging_time > 4 * 0.5
+    assert clock.columns()["total_duration"] > clock.accumulated_submission_time + 4 * 0.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"diagnostics": -1}, "or 0 for none"),
+        ({"diagnostics": 5, "diagnostics_examples": 0}, "must be 1 or more"),
+        ({"diagnostics": 5, "batch_size": 4}, "set --config.diagnostics_examples=4 or fewer"),
+        ({"diagnostics": 5, "pack": 2}, "set --config.pack=1, or --config.diagnostics=0"),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused_at_the_door(make_study, changes, says):
+    with pytest.raises(ValueError, match=says):
+        make_study(**changes)
+
+
+def test_other_examples_are_another_study_once_some_are_recorded(make_study):
+    study_directory.prepare(make_study())
+    study_directory.prepare(make_study(diagnostics=5, diagnostics_examples=4))
+    study_directory.prepare(make_study(diagnostics=0, diagnostics_examples=4))
+    study_directory.prepare(make_study(diagnostics=5, diagnostics_examples=4))
+    with pytest.raises(ValueError, match="diagnostics_examples: 4 there, 2 now"):
+        study_directory.prepare(make_study(diagnostics=5, diagnostics_examples=2))
+
+
+def test_the_papers_table_stays_beside_a_study_with_diagnostics():
+    given = config.parse("imagenet_vit_paper", ["--config.diagnostics=100"])
+    assert study.resolve(given).settings["paper_table"] == "vit_error"
+
+
+def _recorded(workload, state, batch, examples):
+    probe = diagnostics.Probe(workload)
+    few = probe.first(batch, examples)
+    smoothing = jax.numpy.float32(0.1)
+    measure = probe.compile(state, few, smoothing)
+    return probe.layers(measure(state.params, state.model_state, few, smoothing))
+
+
+def _state(workload, init, *inputs):
+    """Returns a state of random parameters: compiling their initial values takes seconds."""
+    shapes = dict(jax.eval_shape(init, {"params": jax.random.key(0)}, *inputs))
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(
+        lambda leaf: 0.3 * rng.standard_normal(leaf.shape, np.float32), shapes.pop("params")
+    )
+    model_state = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), shapes)
+    zero = np.zeros([], np.int32)
+    return jax.device_put(train_step.State(zero, params, model_state, None, zero), _whole(workload))
+
+
+def _whole(workload):
+    return workload.layout.replicated()
+
+
+def _numbers(records):
+    return [[v for v in record.values() if isinstance(v, int | float)] for record in records]
+
+
+def test_layers_in_a_loop_are_recorded_as_those_outside():
+    """diff_laser, whose λ_init depends on the layer; stacked parameters are unstacked."""
+    found = {}
+    for looped in (False, True):
+        options = Options(scan_layers=looped, remat=looped)
+        workload = LMWorkload(
+            "pydoc_lm", variants.get("diff_laser"), options, TINY, Sizes(8, 8, 8, 8, 4)
+        )
+        tokens = np.zeros((1, 12), np.int32)
+        state = _state(workload, workload._model.init, tokens)
+        if looped:
+            params = jax.tree.map(np.asarray, found["params"])
+            layers = [params.pop(f"layer_{index}") for index in range(2)]
+            stack = jax.tree.map(lambda *leaves: np.stack(leaves), *layers)
+            stacked = params | {"layers": stack}
+            assert jax.tree.structure(stacked) == jax.tree.structure(state.params)
+            state = state._replace(params=jax.device_put(stacked, _whole(workload)))
+        found["params"] = state.params
+        found[looped] = _recorded(workload, state, workload.example_batch(4), 3)
+    assert [record["layer"] for record in found[True]] == ["layer_0/attention", "layer_1/attention"]
+    # Causal: 12 tokens see 78 keys; 3 examples, 2 heads.
+    assert {sum(record["histogram"]) for record in found[True]} == {3 * 2 * 78}
+    np.testing.assert_allclose(_numbers(found[True]), _numbers(found[False]), rtol=1e-5)
+
+
+def test_a_host_with_its_own_attention_function_is_recorded():
+    """A Conformer of one narrow layer; padding is not counted."""
+    workload = registry.make("spoken_digits_conformer", variants.get("laser"))
+    small = dataclasses.replace(
+        workload._model.config, encoder_dim=8, num_heads=2, subsampling_channels=4, num_layers=1
+    )
+    workload._model = conformer.Conformer(small)
+    batch = workload.example_batch(4)
+    state = _state(workload, workload._model.init, *batch["inputs"])
+    (record,) = _recorded(workload, state, batch, 2)
+    assert record["layer"].startswith("ConformerBlock_0/")
+    assert record["layer"].endswith("MultiHeadDotProductAttention_0")
+    assert "nonfinite" not in record
+    assert min(record[f"{name}_grad_norm"] for name in ("logit", "query", "key", "value")) > 0
+    paddings = jax.jit(lambda given: workload._model.apply(*given)[1])(
+        ({"params": state.params, **state.model_state}, *batch["inputs"])
+    )
+    valid = np.asarray(1 - paddings)[:2].sum(axis=1).astype(int)
+    assert sum(record["histogram"]) == sum(2 * n**2 for n in valid) > 0
+    assert 0 < record["entropy"] <= np.log(valid.max())
+
+
+def test_a_model_without_a_variant_is_refused_by_name():
+    workload = registry.make("digits_vit")
+    batch = workload.example_batch(2)
+    state = _state(workload, workload._model.init, batch["inputs"])
+    with pytest.raises(ValueError, match="no attention variant was called"):
+        _recorded(workload, state, batch, 2)
+
+
+def test_step_0_is_made_anew_by_an_attempt_from_the_start(tmp_path):
+    for number, resumed in ((1, 0), (2, 0), (3, 2)):
+        attempt = tmp_path / layout.ATTEMPTS / str(number)
+        attempt.mkdir(parents=True)
+        layout.write_json(attempt / measurements.RESUMED, {"global_step": resumed})
+        writer = measurements.Writer(attempt)
+        steps = (step for step in (0, 2, 4) if step > resumed or not resumed)
+        writer.append([{"kind": "diagnostics", "global_step": step} for step in steps])
+        writer.close()
+    rows = measurements.curve(tmp_path)
+    assert [(row["global_step"], row["preemption_count"]) for row in rows] == [
+        (0, 1), (2, 1), (4, 2),
+    ]  # fmt: skip
