@@ -67,7 +67,7 @@ def _variant(axes: Axes, found: "Scaling", name: str) -> None:
 
 
 def _line(name: str, found: "Scaling") -> Any:
-    """Returns the line style: variants of one mixer share its colour, so each has its own dashes."""
+    """Returns the line style: variants of one mixer share its colour, so each has dashes."""
     peers = [other for other in found.fits if variants.mixer(other) == variants.mixer(name)]
     return ("-", *style.REFERENCE_LINES)[peers.index(name) % 4]
 

@@ -116,6 +116,7 @@ def test_first_evaluation_at_or_past_the_target() -> None:
     assert not crossings.of_run(made_run([0.5, 0.7499]), ERROR).is_reached
     missed = crossings.of_run(made_run([0.5, math.nan]), ERROR)
     assert (missed.step, missed.seconds, missed.last_step) == (math.inf, math.inf, 200)
+    assert not crossings.of_run(made_run([math.inf]), ERROR).is_reached  # its error is -inf
     higher = Target(metrics.get("accuracy"), "validation", 0.75, "given")
     assert crossings.of_run(made_run([0.5, 0.75]), higher).step == 200
     assert crossings.of_run(made_run([0.5]), dataclasses.replace(ERROR, split="test")) is None

@@ -1,0 +1,32 @@
+"""Trials record how many parameters their model has: what scaling over model sizes rests on."""
+
+import jax
+import pytest
+
+from attention import registry
+from sweeps import provenance
+from workloads import registry as workloads
+
+
+@pytest.mark.parametrize(
+    ("name", "variant", "count"),
+    [
+        # QK-normalization: one head size of 16 for query and key, in each of 2 layers: 64 more.
+        ("pydoc_lm", "standard", 164_160),
+        ("pydoc_lm", "laser", 164_160),
+        ("pydoc_lm", "laser+qk_norm", 164_224),
+        ("c4_lm", "standard", 301_270_016),
+    ],
+)
+def test_parameters_are_counted_without_being_made(name, variant, count) -> None:
+    workload = workloads.make(name, registry.get(variant))
+    assert provenance.parameters(workload) == count
+    assert provenance.meta_data(workload, 0, "/data")["parameters"] == count
+
+
+def test_the_count_is_that_of_the_initial_parameters() -> None:
+    workload = workloads.make("digits_vit", registry.get("standard"))
+    traced = provenance.parameters(workload)
+    params, _ = workload.init_model_fn(jax.random.key(0))
+    assert traced == sum(leaf.size for leaf in jax.tree.leaves(params))
+    assert provenance.parameters(workload) == traced
