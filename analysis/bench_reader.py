@@ -116,8 +116,9 @@ def _with_losses(evaluations: bytes) -> bytes:
     return ("\n".join(out) + "\n").encode()
 
 
-def measure(command: str, root: pathlib.Path) -> tuple[float, float]:
-    """Returns the seconds that `python -m analysis <command>` takes and its peak memory in MB.
+def measure(command: str, root: pathlib.Path) -> tuple[float, float, float]:
+    """Returns the seconds that `python -m analysis <command>` takes, those of them in which it
+    computed (of all threads; what a busy machine does not change), and its peak memory in MB.
 
     Raises RuntimeError where it fails.
     """
@@ -129,7 +130,8 @@ def measure(command: str, root: pathlib.Path) -> tuple[float, float]:
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise RuntimeError(f"python -m analysis {command} {root}: exit code {process.returncode}")
-    return time.perf_counter() - start, usage.ru_maxrss / 1024
+    took = time.perf_counter() - start
+    return took, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
 def one_file(evals: int, repeats: int = 20) -> tuple[float, float]:
@@ -160,16 +162,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--runs", type=int, default=10_000, help="trials of the largest study")
     parser.add_argument("--evals", type=int, default=200, help="evaluations of a trial")
     options = parser.parse_args(arguments)
-    print(f"{'command':<8}{'runs':>8}{'seconds':>10}{'per 1000':>10}{'peak MB':>10}")
+    heads = ("seconds", "CPU", "CPU/1000", "peak MB")
+    print(f"{'command':<8}{'runs':>8}", *(f"{head:>10}" for head in heads), sep="")
     for size in sizes(options.runs):
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
             fabricate(root, size, options.evals)
             for command in COMMANDS:
-                took, memory = measure(command, root)
-                print(
-                    f"{command:<8}{size:>8}{took:>10.2f}{took / size * 1000:>10.3f}{memory:>10.0f}"
-                )
+                took, computed, memory = measure(command, root)
+                numbers = (took, computed, computed / size * 1000, memory)
+                texts = (f"{number:>10.2f}" for number in numbers)
+                print(f"{command:<8}{size:>8}", *texts, sep="", flush=True)
     fast, careful = one_file(options.evals)
     print(
         f"one file of {options.evals} evaluations, {len(COLUMNS)} columns: {fast * 1e3:.2f} ms by "

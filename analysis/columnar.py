@@ -140,7 +140,7 @@ def _attempts(steps: np.ndarray, counts: np.ndarray, stated: np.ndarray) -> np.n
     if stated.all():
         return counts
     back = np.zeros(len(steps), dtype=np.int64)
-    back[1:] = (steps[1:] < steps[:-1]) & ~stated[1:]
+    back[1:] = steps[1:] < steps[:-1]
     begun = np.cumsum(back)
     last = np.maximum.accumulate(np.where(stated, np.arange(len(steps)), -1))
     return begun + np.where(last >= 0, counts[last] - begun[last], 0)

@@ -47,6 +47,11 @@ def test_every_workloads_target_by_its_name(tmp_path, workload, columns, metric,
     assert (run.workload, run.metric, metrics.get(run.metric).mode) == (workload, metric, mode)
 
 
+def test_a_trial_without_evaluations_has_its_workloads_target(tmp_path) -> None:
+    trial(tmp_path, "study_0/wmt_post_ln_jax/trial_1", None)
+    assert read_study(tmp_path).runs[0].metric == "bleu"
+
+
 def test_the_metadatas_metric_and_targets_come_first(tmp_path) -> None:
     meta = {
         "workload.target_metric_name": "loss",

@@ -192,7 +192,11 @@ def test_a_study_record_of_another_kind_is_refused(tmp_path, record, says) -> No
 def test_evaluations_that_are_not_finite_are_named(study) -> None:
     """An empty cell of ours is a metric that was not measured; nan and inf are written so."""
     rows = [study.evaluation(100, 0.3), study.evaluation(200, float("nan"), test=float("inf"))]
-    rows += [study.evaluation(300, 0.25, test=float("-inf")), study.evaluation(400, 0.2)]
+    rows += [
+        study.evaluation(300, 0.25, test=float("-inf")),
+        {"global_step": 350, "validation/accuracy": 0.8},
+    ]
+    rows += [study.evaluation(400, 0.2)]
     study.trial("compare", "standard", 0, 3, rows)
     name = "compare/standard/imagenet_vit_jax/trial_4"
     assert read_study(study.finish()).problems == (
