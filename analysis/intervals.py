@@ -69,6 +69,9 @@ def _row(axes: Axes, table: ErrorTable, row: VariantResult, height: float) -> No
 
 
 def _remark(table: ErrorTable, row: VariantResult) -> str:
+    """Returns what stands beside a row; a phone has room for its n alone."""
+    if style.is_narrow():
+        return f"n = {row.n}"
     if row.variant == table.baseline:
         return f"n = {row.n}, baseline"
     comparison = row.splits[table.decisive].comparison
@@ -85,10 +88,10 @@ def _finish(
     rows: list[VariantResult],
     positions: dict[str, float],
 ) -> None:
-    axes.set_yticks(list(positions.values()), [row.label for row in rows])
+    axes.set_yticks(list(positions.values()), [style.row_label(row.label) for row in rows])
     axes.set_ylim(max(positions.values()) + 0.6, -0.6)
     label = f"{table.decisive} {table.metric.axis(table.workload)}"
-    if table.has_baseline:
+    if table.has_baseline and not style.is_narrow():
         label = f"{label}   (p: {_test(table)}, corrected after Holm)"
     axes.set_xlabel(label, fontsize=10)
     _reference_lines(axes, table)
