@@ -5,13 +5,14 @@ import pathlib
 from collections.abc import Iterator
 
 from analysis import published
+from analysis.published import STUDY_NAME
 from sweeps import layout
 
 # How far below a directory trials are looked for, to say where they lie; and how many directories
 # are opened for it, as somebody may give `/`.
 DEPTH, MOST = 6, 2000
 PARENTS = 4
-PATTERNS = (published.STUDY_NAME, published.WORKLOAD_NAME, published.TRIAL_NAME)
+PATTERNS = (STUDY_NAME, published.WORKLOAD_NAME, published.TRIAL_NAME)
 
 
 def expected(root: pathlib.Path) -> str:
@@ -26,17 +27,19 @@ def expected(root: pathlib.Path) -> str:
 
 
 def _below(root: pathlib.Path) -> str:
-    """Studies, or logs, one or two levels further down."""
+    """Studies, or logs, further down. Submissions of one directory are read together."""
     ours = {path.parent for path in root.glob(f"*/{layout.STUDY}")}
-    logs = {path.parent for path in root.glob("*/*/study_*") if _has_trials(path)}
-    deeper = {path.parent.parent for path in root.glob("*/*/*/study_*") if _has_trials(path)}
-    names = sorted(path.relative_to(root).as_posix() for path in ours | _tops(root, logs) | deeper)
+    logs = {path for path in _walk(root) if _is_submission(path)}
+    tops = {path.parent if path.parent != root else path for path in logs}
+    names = sorted(path.relative_to(root).as_posix() for path in ours | tops)
     return f"; did you mean one of these in it: {', '.join(names)}" if names else ""
 
 
-def _tops(root: pathlib.Path, submissions: set[pathlib.Path]) -> set[pathlib.Path]:
-    """Several submissions of one directory are read together."""
-    return {path.parent if path.parent != root else path for path in submissions}
+def _is_submission(path: pathlib.Path) -> bool:
+    try:
+        return any(_has_trials(entry.path) for entry in published.fitting(path, STUDY_NAME))
+    except OSError:
+        return False
 
 
 def _has_trials(study: pathlib.Path) -> bool:
@@ -53,7 +56,7 @@ def _above(root: pathlib.Path) -> str:
         if (parent / layout.STUDY).is_file():
             return f"; it is a part of the study {parent}: give that"
     for place in (places, *list(places.parents)[:2]):
-        if published.STUDY_NAME.fullmatch(place.name) and _has_trials(place):
+        if STUDY_NAME.fullmatch(place.name) and _has_trials(place):
             return f"; it is a part of AlgoPerf's logs in {place.parent}: give that"
     return ""
 
@@ -62,7 +65,7 @@ def _partly(root: pathlib.Path) -> str:
     """A tree that begins as it should and goes on otherwise."""
     if (root / layout.TRIALS).is_file() or list(root.glob(f"*/{layout.TRIALS}")):
         return f"; there is a {layout.TRIALS}, so that {layout.STUDY} was lost or not copied"
-    for study in published.fitting(root, published.STUDY_NAME):
+    for study in published.fitting(root, STUDY_NAME):
         workloads = published.fitting(study.path, published.WORKLOAD_NAME)
         fits = workloads[0].path if workloads else study.path
         wanted = "trial_<n>" if workloads else "<workload>_jax or <workload>_pytorch"

@@ -185,6 +185,7 @@ LAYOUT = r"looked for study\.json and for AlgoPerf's study_<seed>/<workload>_<fr
     ("made", "given", "says"),
     [
         ("l/external/adam/study_0/w_jax/trial_1", "l", "did you mean one of these in it: external"),
+        ("l/v/logs/self/adam/study_0/w_jax/trial_1", "l", "one of these in it: v/logs/self"),
         ("adam/study_0/w_jax/trial_1", "adam/study_0", r"AlgoPerf's logs in \S*adam: give that"),
         ("adam/study_0/w_jax/trial_1", "adam/study_0/w_jax/trial_1", "a part of AlgoPerf's logs"),
         ("a/study_0/wmt/run_1", "a", r"study_0 fits, but no <workload>_jax or .* in it, only wmt"),
