@@ -173,7 +173,8 @@ def _merged(
     first = np.repeat(starts, np.diff(starts, append=len(steps)))
     before = np.vstack([np.full(len(names), -1), latest[:-1]])
     repeats = filled & (before >= first[:, None])
-    repeats[:, names.index(STEP)] = False
+    # A loss and an evaluation at one step both say where they belong.
+    repeats[:, [name in (STEP, ATTEMPT) for name in names]] = False
     chosen = latest[np.append(starts[1:], len(steps)) - 1]
     present = chosen >= starts[:, None]
     merged = np.where(present, np.take_along_axis(values, np.maximum(chosen, 0), 0), np.nan)

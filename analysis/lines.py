@@ -100,7 +100,7 @@ def _in_order(rows: list[Row]) -> tuple[list[Row], int]:
     superseded = len(rows) - len(lasting)
     for row in lasting:
         before = merged.get(row.step, Row(row.step, row.attempt, {}))
-        superseded += bool((before.cells.keys() & row.cells.keys()) - {STEP})
+        superseded += bool((before.cells.keys() & row.cells.keys()) - {STEP, ATTEMPT})
         merged[row.step] = Row(row.step, row.attempt, before.cells | row.cells)
     return [merged[step] for step in sorted(merged)], superseded
 

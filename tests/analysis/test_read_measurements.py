@@ -178,3 +178,14 @@ def test_every_step_comes_from_the_last_attempt_that_reached_it(
         if not any(other > attempt and begin <= step for begin, other in pairs)
     }
     assert set(steps_and_values(out.getvalue().encode())) == expected
+
+
+def test_a_loss_and_an_evaluation_at_one_step_supersede_nothing() -> None:
+    """Both state the attempt: that is no value which gave way to another."""
+    text = (
+        "global_step,loss,validation/loss,preemption_count\n600,1.5,,0\n600,,2.5,0\n700,1.25,,0\n"
+    )
+    read = measurements.parse(text.encode())
+    assert read.notes == ()
+    assert list(read.columns["loss"]) == [1.5, 1.25]
+    assert read.columns["validation/loss"][0] == 2.5
