@@ -1,0 +1,177 @@
+"""Where AlgoPerf is: installed, or a checkout that the user names. It is never changed."""
+
+import dataclasses
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+# github.com/mlcommons/algorithmic-efficiency, branch main of 5 September 2025.
+TESTED_COMMIT = "2c90454fc05d5bdf3598b0c7651e611f132a7060"
+DIRECTORY_VARIABLE = "ATTNPERF_ALGOPERF_DIR"
+# What makes a directory AlgoPerf: the interface, its registry, and the runner.
+FILES = ("submission_runner.py", "algoperf/spec.py", "algoperf/workloads/workloads.py")
+_GUIDE = "https://github.com/mlcommons/algorithmic-efficiency (docs/GETTING_STARTED.md)"
+_WHAT_TO_DO = (
+    f"Install AlgoPerf by its own guide, {_GUIDE}, or clone it, run `git checkout "
+    f"{TESTED_COMMIT[:7]}` (the tested commit) there, and name the checkout: --algoperf_dir=DIR or "
+    f"{DIRECTORY_VARIABLE}=DIR. Its Python dependencies: pip install 'attnperf[algoperf]'"
+)
+
+
+class AlgoPerfMissingError(ImportError):
+    """AlgoPerf, or a library it needs, is not there; the message says what to do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Installation:
+    """One AlgoPerf: `directory` holds `submission_runner.py` and the package `algoperf`.
+
+    `version` and `commit` are None where nothing tells them. Made by `find`.
+    """
+
+    directory: Path
+    version: str | None
+    commit: str | None
+
+    @property
+    def remark(self) -> str | None:
+        """A sentence where this is not known to be the tested commit, else None."""
+        if self.commit is None:
+            return (
+                f"the commit of AlgoPerf {self.version or '(no version)'} in {self.directory} is "
+                f"not known; attnperf was tested with {TESTED_COMMIT[:7]}"
+            )
+        if TESTED_COMMIT.startswith(self.commit):
+            return None
+        return (
+            f"AlgoPerf in {self.directory} is at commit {self.commit[:12]}, attnperf was tested "
+            f"with {TESTED_COMMIT[:7]}; what it compares may have changed"
+        )
+
+    def activate(self) -> None:
+        """Puts the directory on sys.path, first, so that `import algoperf` finds this one.
+
+        A checkout that was never installed lacks `algoperf/_version.py`, which its build writes
+        and its `__init__` imports: that module is then made in memory.
+
+        Raises AlgoPerfMissingError where another AlgoPerf has been imported already.
+        """
+        loaded = sys.modules.get("algoperf")
+        if loaded is not None and Path(str(loaded.__file__)).resolve().parents[1] != self.directory:
+            raise AlgoPerfMissingError(
+                f"algoperf was imported from {loaded.__file__} before {self.directory} was asked "
+                "for; one process can hold one AlgoPerf. Start another process"
+            )
+        if str(self.directory) not in sys.path:
+            sys.path.insert(0, str(self.directory))
+        if not (self.directory / "algoperf/_version.py").exists():
+            made = types.ModuleType("algoperf._version")
+            made.version = self.version or "0+unknown"  # type: ignore[attr-defined]
+            sys.modules.setdefault("algoperf._version", made)
+
+    def workloads_module(self) -> types.ModuleType:
+        """Its `algoperf.workloads.workloads`, imported (JAX, torch and TensorFlow with it).
+
+        Raises AlgoPerfMissingError naming the library that is not installed.
+        """
+        return self.module("algoperf.workloads.workloads")
+
+    def module(self, name: str) -> types.ModuleType:
+        """A module of AlgoPerf, imported. Raises AlgoPerfMissingError as `workloads_module`."""
+        self.activate()
+        try:
+            return importlib.import_module(name)
+        except ImportError as error:
+            raise AlgoPerfMissingError(
+                f"{name} of {self.directory} cannot be imported: {error}. {_WHAT_TO_DO}"
+            ) from error
+
+    def workload_names(self) -> tuple[str, ...]:
+        """The names in its own registry, in its order (algoperf/workloads/workloads.py)."""
+        return tuple(self.workloads_module().WORKLOADS)
+
+    def make_workload(self, name: str, **init_kwargs: Any) -> Any:
+        """A new JAX workload object, made as submission_runner.main makes it.
+
+        `init_kwargs` go to its constructor (`tokenizer_vocab_path` for LibriSpeech). Raises
+        ValueError for a name that its registry lacks.
+        """
+        module = self.workloads_module()
+        if name not in module.WORKLOADS:
+            raise ValueError(
+                f"AlgoPerf in {self.directory} has no workload {name!r}; it has "
+                f"{', '.join(module.WORKLOADS)}"
+            )
+        entry = module.WORKLOADS[name]
+        return module.import_workload(
+            workload_path=f"{module.BASE_WORKLOADS_DIR}{entry['workload_path']}_jax/workload.py",
+            workload_class_name=entry["workload_class_name"],
+            workload_init_kwargs=init_kwargs,
+        )
+
+
+def find(directory: str | os.PathLike[str] | None = None) -> Installation:
+    """Returns the AlgoPerf in `directory`, else of ATTNPERF_ALGOPERF_DIR, else the installed one.
+
+    Imports nothing of it. Raises AlgoPerfMissingError, saying what to do, where there is none or
+    the directory is not AlgoPerf.
+    """
+    named = directory or os.environ.get(DIRECTORY_VARIABLE)
+    found = Path(named).expanduser().resolve() if named else _installed()
+    missing = [name for name in FILES if not (found / name).is_file()]
+    if missing:
+        raise AlgoPerfMissingError(
+            f"{found} is not AlgoPerf: it lacks {', '.join(missing)}. {_WHAT_TO_DO}"
+        )
+    version = _version(found)
+    return Installation(found, version, _commit(found, version))
+
+
+def _installed() -> Path:
+    spec = importlib.util.find_spec("algoperf")
+    if spec is None or spec.origin is None:
+        raise AlgoPerfMissingError(f"AlgoPerf is not installed. {_WHAT_TO_DO}")
+    return Path(spec.origin).resolve().parents[1]
+
+
+def _version(directory: Path) -> str | None:
+    """What its build wrote into algoperf/_version.py, None for a checkout never installed."""
+    path = directory / "algoperf/_version.py"
+    found = path.is_file() and re.search(r"version = '([^']+)'", path.read_text("utf-8"))
+    return found[1] if found else None
+
+
+def _commit(directory: Path, version: str | None) -> str | None:
+    """From git for a checkout, else from pip's record, else from the version (…+g2c90454)."""
+    if (directory / ".git").exists() and shutil.which("git"):
+        command = ["git", "-C", str(directory), "rev-parse", "HEAD"]
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)
+        if answer.returncode == 0:
+            return answer.stdout.strip()
+    recorded = _recorded_commit(directory)
+    if recorded:
+        return recorded
+    found = re.search(r"\+g([0-9a-f]{7,40})", version or "")
+    return found[1] if found else None
+
+
+def _recorded_commit(directory: Path) -> str | None:
+    """The commit that `pip install git+https://…` recorded (PEP 610), for this directory only."""
+    try:
+        record = importlib.metadata.distribution("algoperf")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    if Path(str(record.locate_file(""))).resolve() != directory:
+        return None
+    url = json.loads(record.read_text("direct_url.json") or "{}")
+    commit = url.get("vcs_info", {}).get("commit_id")
+    return str(commit) if commit else None
