@@ -173,6 +173,21 @@ def test_a_taps_gradient_is_the_gradient_on_the_logits(name, host):
     assert float(jnp.abs(gradients[0][1, :, :, 3:]).max()) == 0
 
 
+def test_a_tap_adds_to_the_bias_that_is_there():
+    rng = np.random.default_rng(0)
+    query, key, value = jnp.asarray(rng.standard_normal((3, 4, 2, 3)), jnp.float32)
+    bias, tap = jnp.asarray(rng.standard_normal((2, 2, 4, 4)), jnp.float32)
+    bias = bias.at[0, 1, 2].set(-jnp.inf)
+    attend = registry.get("laser")
+    with observe.observed((tap,)) as seen:
+        tapped = attend(query, key, value, bias=bias)
+    np.testing.assert_allclose(tapped, attend(query, key, value, bias=bias + tap), rtol=1e-6)
+    (layer,) = seen.layers
+    assert layer.path == ""
+    assert float(layer.probabilities()[0, 1, 2]) == 0
+    assert not bool(layer.visible.pairs[..., 0, 1, 2].any())
+
+
 def test_layers_leave_jit_as_they_are():
     variant, host = _variant(CASES[0][0]), HOSTS["flax"]
     layers = _observed(variant, host)[1]
