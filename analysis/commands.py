@@ -20,11 +20,14 @@ Reads what a sweep left on disk, chooses by validation, and prints tables and pl
 
   python -m analysis runs  experiments/mystudy      which trials there are, what is wrong with them
   python -m analysis table experiments/mystudy      error, WER or loss per variant, with intervals
+  python -m analysis report experiments/mystudy      all of it as one HTML file, verdicts first
   python -m analysis plots experiments/mystudy      learning curves, hyperparameters, errors (PNG)
+  python -m analysis time  experiments/mystudy      steps and seconds until the target is reached
+  python -m analysis scaling experiments/*_lm*      power laws of the loss in the model's size
 
 A study's directory is the one that holds study.json. The logs that AlgoPerf publishes
-(study_<seed>/<workload>_jax/trial_<n>/eval_measurements.csv) are read, too. `table` and `plots`
-take one directory further up as well, and give one table for each study and workload.
+(study_<seed>/<workload>_jax/trial_<n>/eval_measurements.csv) are read, too. All but `runs` and
+`scaling` take one directory further up as well, and go through its studies and workloads.
 """
 EPILOG = """\
 How numbers are chosen: a trial counts at the step where its validation metric is best (first on

@@ -21,8 +21,8 @@ PAPER_ONLY = "paper only, not measured"
 @dataclass(frozen=True)
 class Printed:
     """A table of the paper: its place, what its cells are, its files, a sentence on what of ours
-    gives the same (empty: nothing), and its layout: the columns of the files whose texts name a row, and the
-    one whose texts head the columns, empty for a single column of values."""
+    gives the same (empty: nothing), and its layout: the columns of the files whose texts name a
+    row, and the one whose texts head the columns, empty for a single column of values."""
 
     place: str
     what: str

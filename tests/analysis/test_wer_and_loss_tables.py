@@ -143,7 +143,7 @@ def test_of_masked_positions_accuracy_becomes_error(hand_made) -> None:
 
 
 def test_runs_show_the_workloads_metric(speech, text, capsys) -> None:
-    for made, cells in ((speech, "WER | 0.10000 | 200 |"), (text, "loss | 2.98573 | 200 |")):
+    for made, cells in ((speech, "WER | 0.60000 | 0.10000 | 200 |"), (text, "| 2.98573 | 200 |")):
         assert commands.main(["runs", str(made.finish())]) == 0
         first = next(line for line in capsys.readouterr().out.splitlines() if "trial_1 " in line)
         assert " ".join(first.split()).endswith(cells)
