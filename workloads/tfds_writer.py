@@ -29,18 +29,54 @@ def write_image_dataset(
     "file_name": str}`, the features of TFDS `imagenet2012`. The directory appears whole or not at
     all; one that is there is replaced. The same input gives the same bytes.
     """
+    features = _features(num_classes, encoding)
+    # The library opens what it is given: an image is encoded bytes, so a file in memory.
+    opened = {
+        name: [{**example, "image": io.BytesIO(example["image"])} for example in examples]
+        for name, examples in splits.items()
+    }
+    _write(directory, dataset, opened, features, ("image", "label"), description, shards)
+
+
+def write_translation_dataset(
+    directory: str | os.PathLike[str],
+    *,
+    dataset: str,
+    splits: Mapping[str, Sequence[Mapping[str, str]]],
+    languages: tuple[str, str],
+    description: str = "",
+) -> None:
+    """Write pairs of sentences as TFDS' `wmt14_translate/de-en` has them, one shard a split.
+
+    Every example is `{language: sentence}` for both `languages`, source first. Otherwise as
+    `write_image_dataset`.
+    """
+    import tensorflow_datasets as tfds
+
+    features = tfds.features.Translation(languages=languages)
+    _write(directory, dataset, splits, features, languages, description, shards=1)
+
+
+def _write(
+    directory: str | os.PathLike[str],
+    dataset: str,
+    splits: Mapping[str, Sequence[Mapping[str, Any]]],
+    features: Any,
+    supervised_keys: tuple[str, str],
+    description: str,
+    shards: int,
+) -> None:
     directory = Path(directory)
     directory.parent.mkdir(parents=True, exist_ok=True)
     # The library's own prefix, which its readers and ours know as a half prepared directory.
     temporary = directory.with_name(f"incomplete.{uuid.uuid4().hex[:6]}_{directory.name}")
     temporary.mkdir()
     try:
-        features = _features(num_classes, encoding)
         infos = [
             _write_split(temporary, dataset, name, examples, features, shards)
             for name, examples in splits.items()
         ]
-        _write_info(temporary, dataset, features, infos, description)
+        _write_info(temporary, dataset, features, infos, supervised_keys, description)
         replace_directory(temporary, directory)
     finally:
         _remove_tree(temporary)
@@ -108,17 +144,20 @@ def _serialize(examples: Sequence[Mapping[str, Any]], features: Any) -> list[byt
     serializer = ExampleSerializer(features.get_serialized_info())
     return [
         # The order of a protobuf map is arbitrary unless it is asked to be deterministic.
-        serializer.get_tf_example(_encoded(example, features)).SerializeToString(deterministic=True)
+        serializer.get_tf_example(features.encode_example(example)).SerializeToString(
+            deterministic=True
+        )
         for example in examples
     ]
 
 
-def _encoded(example: Mapping[str, Any], features: Any) -> Any:
-    return features.encode_example({**example, "image": io.BytesIO(example["image"])})
-
-
 def _write_info(
-    directory: Path, dataset: str, features: Any, infos: Sequence[Any], description: str
+    directory: Path,
+    dataset: str,
+    features: Any,
+    infos: Sequence[Any],
+    supervised_keys: tuple[str, str],
+    description: str,
 ) -> None:
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core import dataset_info, file_adapters
@@ -133,7 +172,7 @@ def _write_info(
             config_name=config,
         ),
         features=features,
-        supervised_keys=("image", "label"),
+        supervised_keys=supervised_keys,
         description=description,
     )
     info.set_file_format(file_adapters.FileFormat.TFRECORD)

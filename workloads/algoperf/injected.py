@@ -1,0 +1,108 @@
+"""An AlgoPerf workload object whose model runs with an attention variant."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from flax import linen as nn
+
+from attention import inject
+from attention.variant import Variant
+from workloads.algoperf import supported
+
+_MODEL_METHODS = ("init_model_fn", "model_fn")
+_VARIANT = "_attnperf_variant"
+
+
+def with_variant(workload: Any, variant: Variant) -> Any:
+    """Returns `workload` itself, its class now a subclass that trains with `variant`.
+
+    `init_model_fn`, `model_fn`, and what else calls the model (`supported.Support`) run inside
+    `attention.inject.injected`; everything else is AlgoPerf's own. The object gains the properties
+    `attention` (the variant's name) and `attention_tau`, which AlgoPerf writes to meta_data_0.json
+    as `workload.attention…` (algoperf/logger_utils.py).
+
+    One object has one variant for good: submissions jit their step with the workload as a static
+    argument, which JAX tells apart by identity, and a variant is no part of that key. Raises
+    ValueError for an object with a variant, one whose model was made already, one with an
+    equality of its own, and a workload that is not supported.
+    """
+    entry = supported.SUPPORTED[supported.name_of_class(type(workload).__name__)]
+    _check_unused(workload, variant)
+    setattr(workload, _VARIANT, variant)
+    workload.__class__ = _subclass(type(workload), entry)
+    return workload
+
+
+def _check_unused(workload: Any, variant: Variant) -> None:
+    given = getattr(workload, _VARIANT, None)
+    if given is not None:
+        raise ValueError(
+            f"this workload object has the variant {given.name!r} already; make a new object for "
+            f"{variant.name!r}"
+        )
+    if getattr(workload, "_param_shapes", None) is not None:
+        raise ValueError(
+            "this workload object has made its model already, and compiled functions may hold it "
+            "without the variant; call with_variant on a new object"
+        )
+    if type(workload).__hash__ is not object.__hash__:
+        raise ValueError(
+            f"{type(workload).__name__} defines its own equality, so two objects with different "
+            "variants could share a compiled function"
+        )
+
+
+@functools.cache
+def _subclass(base: type, entry: supported.Support) -> type:
+    """Returns a subclass of the same name, whose model methods enter the variant."""
+    namespace: dict[str, Any] = {
+        "__module__": base.__module__,
+        "__doc__": base.__doc__,
+        "attention": property(lambda self: getattr(self, _VARIANT).name),
+        "attention_tau": property(lambda self: getattr(self, _VARIANT).tau),
+    }
+    for name in (*_MODEL_METHODS, *entry.traced):
+        namespace[name] = _entering(base, name, entry, inject.injected)
+    for name in entry.jitted:
+        namespace[name] = _entering(base, name, entry, _injected_while_tracing)
+    return type(base)(base.__name__, (base,), namespace)
+
+
+def _entering(
+    base: type,
+    name: str,
+    entry: supported.Support,
+    context: Callable[..., contextlib.AbstractContextManager[None]],
+) -> Callable[..., Any]:
+    """Returns `base`'s method, run inside the context."""
+    method = getattr(base, name)
+
+    @functools.wraps(method)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with context(getattr(self, _VARIANT), depth=entry.depth):
+            return method(self, *args, **kwargs)
+
+    return run
+
+
+@contextlib.contextmanager
+def _injected_while_tracing(variant: Variant, depth: inject.DepthRule) -> Iterator[None]:
+    """Enters `injected` around each call of a whole model, of which there may be none.
+
+    A jitted method calls the model only while it is traced; `injected` would take the calls after
+    that for a model without attention.
+    """
+
+    def intercept(
+        call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext
+    ) -> Any:
+        # A model's own `setup` is a method of it too, and calls no attention.
+        if context.module.path or context.method_name == "setup":
+            return call(*args, **kwargs)
+        with inject.injected(variant, depth=depth):
+            return call(*args, **kwargs)
+
+    with nn.intercept_methods(intercept):
+        yield

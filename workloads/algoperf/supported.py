@@ -1,0 +1,129 @@
+"""Which AlgoPerf workloads take our attention, and where their layers are. Loads no JAX."""
+
+import dataclasses
+import difflib
+import functools
+import re
+from collections.abc import Callable
+
+
+def layer_index(pattern: str, path: str) -> int:
+    """Returns the layer's index from 0 that `pattern` finds in an attention module's path.
+
+    Raises ValueError where the model's names are not those that `pattern` was written for.
+    """
+    found = re.search(pattern, path)
+    if found is None:
+        raise ValueError(
+            f"no {pattern!r} in {path!r}: AlgoPerf's model has other names than 2c90454"
+        )
+    return int(found[1])
+
+
+def _vit_depth(path: str) -> int:
+    # imagenet_vit_map pools with a thirteenth attention layer, as our own ViT counts it too.
+    return 12 if "MAPHead" in path else layer_index(r"encoderblock_(\d+)", path)
+
+
+_conformer_depth = functools.partial(layer_index, r"ConformerBlock_(\d+)")
+# Encoder and decoder count from 0 each; a decoder block's cross-attention has its block's index.
+_wmt_depth = functools.partial(layer_index, r"encoder(?:decoder)?block_(\d+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Support:
+    """How one workload is injected into.
+
+    `depth`: the layer's index by the path of its attention module. `traced`: methods beside
+    `init_model_fn` and `model_fn` that call the model at every call. `jitted`: methods under
+    `jax.jit`, which call it only while they are traced.
+    """
+
+    class_name: str
+    depth: Callable[[str], int]
+    traced: tuple[str, ...] = ()
+    jitted: tuple[str, ...] = ()
+
+
+def _wmt(class_name: str) -> Support:
+    # These call their models themselves, not through model_fn (wmt_jax/workload.py).
+    return Support(class_name, _wmt_depth, ("predict_step",), ("eval_step", "initialize_cache"))
+
+
+# Class names: algoperf/workloads/workloads.py. Module names: …_jax/models.py.
+SUPPORTED: dict[str, Support] = {
+    "imagenet_vit": Support("ImagenetVitWorkload", _vit_depth),
+    "imagenet_vit_glu": Support("ImagenetVitGluWorkload", _vit_depth),
+    "imagenet_vit_map": Support("ImagenetVitMapWorkload", _vit_depth),
+    "librispeech_conformer": Support("LibriSpeechConformerWorkload", _conformer_depth),
+    "librispeech_conformer_attention_temperature": Support(
+        "LibriSpeechConformerAttentionTemperatureWorkload", _conformer_depth
+    ),
+    "librispeech_conformer_layernorm": Support(
+        "LibriSpeechConformerLayerNormWorkload", _conformer_depth
+    ),
+    "librispeech_conformer_gelu": Support("LibriSpeechConformerGeluWorkload", _conformer_depth),
+    "wmt": _wmt("WmtWorkload"),
+    "wmt_post_ln": _wmt("WmtWorkloadPostLN"),
+    "wmt_attention_temp": _wmt("WmtWorkloadAttentionTemp"),
+    "wmt_glu_tanh": _wmt("WmtWorkloadGLUTanH"),
+}
+
+_NO_ATTENTION = "its model has no attention"
+_REFUSED: dict[str, str] = {
+    "imagenet_vit_post_ln": (
+        "AlgoPerf itself cannot run it at 2c90454: Encoder1DBlock calls the output of its second "
+        "Dropout, `Dropout(rate)(y, train)(rate=rate)`, and an array cannot be called "
+        "(imagenet_vit/imagenet_jax/models.py)"
+    ),
+    "finewebedu_lm": (
+        "AlgoPerf has it neither at 2c90454 nor on a branch that attnperf was tested with, so "
+        "where its attention goes through could not be checked"
+    ),
+}
+# By the start of their names.
+_WITHOUT_ATTENTION = (
+    "cifar",
+    "criteo1tb",
+    "fastmri",
+    "imagenet_resnet",
+    "librispeech_deepspeech",
+    "mnist",
+    "ogbg",
+)
+
+
+def support(name: str) -> Support:
+    """Returns how the workload `name` is injected into.
+
+    Raises ValueError with the reason, and what works, for one that cannot be.
+    """
+    if name in SUPPORTED:
+        return SUPPORTED[name]
+    if name in _REFUSED:
+        reason = _REFUSED[name]
+    elif name.startswith(_WITHOUT_ATTENTION):
+        reason = _NO_ATTENTION
+    else:
+        near = difflib.get_close_matches(name, SUPPORTED, n=1)
+        reason = f"did you mean {near[0]!r}?" if near else "it is not known"
+    raise ValueError(
+        f"workload {name!r} does not take --attention: {reason}. These do: {', '.join(SUPPORTED)}"
+    )
+
+
+def name_of_class(class_name: str) -> str:
+    """Returns the workload's name for its class. Raises ValueError as `support`."""
+    for name, entry in SUPPORTED.items():
+        if entry.class_name == class_name:
+            return name
+    return _unknown_class(class_name)
+
+
+def _unknown_class(class_name: str) -> str:
+    if class_name == "ImagenetVitPostLNWorkload":
+        support("imagenet_vit_post_ln")
+    raise ValueError(
+        f"workload class {class_name!r} does not take an attention variant. These do: "
+        + ", ".join(f"{name} ({entry.class_name})" for name, entry in SUPPORTED.items())
+    )

@@ -1,0 +1,190 @@
+"""Fabricated data in the layouts that AlgoPerf reads: for trying the plugin, not for results.
+
+Images are flat colours by class, audio is tones by word, translation maps made-up words to made-up
+words. Layouts: algoperf/workloads/{imagenet_resnet/imagenet_jax/workload.py, imagenet_resnet/
+imagenet_v2.py, librispeech_conformer/input_pipeline.py, wmt/input_pipeline.py}.
+"""
+
+import csv
+import io
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import cv2
+import numpy as np
+import sentencepiece
+
+from workloads import librispeech, speech_records, speech_tokenizer, tfds_writer
+from workloads.errors import DataError
+
+MARKER = "attnperf_tiny_data.json"
+DESCRIPTION = "Fabricated by `python -m workloads algoperf_data`: to try the plugin, not to measure"
+# Enough for a batch of 8; the training splits are repeated by AlgoPerf's readers.
+SIZES = {"train": 16, "validation": 8, "test": 8}
+WMT_VOCABULARY = 32_000
+WMT_TOKENIZER = "wmt_sentencepiece_model"
+_NUM_CLASSES = 1000  # ImageNet's, of which the first ten occur
+_SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
+_RATE = 16_000
+
+
+def prepare(directory: str | os.PathLike[str], workload: str) -> Path:
+    """Writes tiny data for `workload` below `directory`; returns that as a path.
+
+    `imagenet_vit` (with ImageNet-v2), `librispeech_conformer` (with its SentencePiece model),
+    `wmt` (with its own); their variants read the same. A file `attnperf_tiny_data.json` says that
+    the data is fabricated, and the sizes of its splits. The same bytes every time.
+
+    Raises ValueError for another workload, DataError where the directory holds anything that is
+    not tiny data.
+    """
+    if workload not in _WRITERS:
+        raise ValueError(
+            f"no tiny data for {workload!r}; there is some for {', '.join(_WRITERS)} (variants of "
+            "a workload read the data of the first)"
+        )
+    path = Path(directory)
+    if path.exists() and any(path.iterdir()) and not (path / MARKER).is_file():
+        raise DataError(f"{path} holds data of others; it is not replaced", "name a new directory")
+    path.mkdir(parents=True, exist_ok=True)
+    _write_marker(path, workload)
+    _WRITERS[workload](path)
+    return path
+
+
+def read_sizes(directory: str | os.PathLike[str]) -> dict[str, int] | None:
+    """Returns the number of examples by split, or None where this is not tiny data."""
+    try:
+        marker = json.loads((Path(directory) / MARKER).read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+    return {str(split): int(size) for split, size in marker["sizes"].items()}
+
+
+def _write_marker(path: Path, workload: str) -> None:
+    content = {"fabricated": True, "note": DESCRIPTION, "workload": workload, "sizes": SIZES}
+    (path / MARKER).write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+
+
+def _write_imagenet(path: Path) -> None:
+    for place, dataset, splits in (
+        ("imagenet2012/5.1.0", "imagenet2012:5.1.0", ("train", "validation")),
+        (
+            "imagenet_v2/matched-frequency/3.0.0",
+            "imagenet_v2/matched-frequency:3.0.0",
+            ("test",),
+        ),
+    ):
+        tfds_writer.write_image_dataset(
+            path / place,
+            dataset=dataset,
+            splits={split: _images(split) for split in splits},
+            num_classes=_NUM_CLASSES,
+            description=DESCRIPTION,
+        )
+
+
+def _images(split: str) -> list[dict[str, object]]:
+    """JPEG images of 256 × 256, a noisy colour per class."""
+    draws = np.random.RandomState(list(SIZES).index(split))
+    colours = np.random.RandomState(99).randint(40, 216, (10, 3))
+    examples: list[dict[str, object]] = []
+    for number in range(SIZES[split]):
+        noise = draws.randint(-40, 40, (256, 256, 3))
+        pixels = (colours[number % 10] + noise).astype(np.uint8)
+        encoded = cv2.imencode(".jpg", pixels)[1].tobytes()
+        name = f"{split}_{number}.JPEG"
+        examples.append({"image": encoded, "label": number % 10, "file_name": name})
+    return examples
+
+
+def _write_librispeech(path: Path) -> None:
+    model = speech_tokenizer.train((word.upper() for word in _words(8000)), librispeech.VOCAB_SIZE)
+    (path / speech_tokenizer.FILE_NAME).write_bytes(model)
+    tokenizer = speech_tokenizer.load(path, librispeech.VOCAB_SIZE, "")
+    for seed, (role, splits) in enumerate(librispeech.SPLITS.items()):
+        draws = np.random.RandomState(seed)
+        parts = np.array_split(np.arange(SIZES[role]), len(splits))
+        for split, numbers in zip(splits, parts, strict=True):
+            (path / split).mkdir(exist_ok=True)
+            names = [f"0-0-{number:04d}" for number in numbers]
+            for name in names:
+                text = " ".join(_some_words(draws, 5)).upper()
+                ids = np.array(speech_tokenizer.encode(tokenizer, text), np.int32)
+                np.save(speech_records.audio_path(path, split, name), _tones(text))
+                np.save(speech_records.targets_path(path, split, name), ids)
+            _write_list(path / f"{split}.csv", names)
+
+
+def _tones(text: str) -> np.ndarray:
+    """int16 samples, 0.1 s a letter: a tone by its place in the alphabet, silence for a space."""
+    times = np.arange(_RATE // 10) / _RATE
+    pitches = [0 if letter == " " else 200 + 40 * (ord(letter) - 64) for letter in text]
+    return np.concatenate([8000 * np.sin(2 * np.pi * f * times) for f in pitches]).astype(np.int16)
+
+
+def _write_list(path: Path, names: Iterable[str]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(speech_records.CSV_HEADER)
+        writer.writerows(enumerate(names))
+
+
+def _write_wmt(path: Path) -> None:
+    (path / WMT_TOKENIZER).write_bytes(_word_model(WMT_VOCABULARY))
+    for dataset, splits in (("wmt17", ("train",)), ("wmt14", ("validation", "test"))):
+        tfds_writer.write_translation_dataset(
+            path / f"{dataset}_translate/de-en/1.0.0",
+            dataset=f"{dataset}_translate/de-en:1.0.0",
+            splits={split: _sentences(split) for split in splits},
+            languages=("de", "en"),
+            description=DESCRIPTION,
+        )
+
+
+def _sentences(split: str) -> list[dict[str, str]]:
+    """Pairs in which the translation of a word is the word spelled backwards by syllables."""
+    draws = np.random.RandomState(list(SIZES).index(split))
+    pairs = []
+    for _ in range(SIZES[split]):
+        words = _some_words(draws, 6)
+        turned = [word[4:] + word[2:4] + word[:2] for word in words]
+        pairs.append({"de": " ".join(words), "en": " ".join(turned)})
+    return pairs
+
+
+def _word_model(vocabulary: int) -> bytes:
+    """A SentencePiece model with a piece a word: AlgoPerf's WMT model has 32,000 outputs."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        # Three pieces are the library's own: unknown, beginning, end.
+        sentence_iterator=iter(_words(vocabulary - 3)),
+        model_writer=model,
+        model_type="word",
+        vocab_size=vocabulary,
+        minloglevel=2,
+    )
+    return model.getvalue()
+
+
+def _words(count: int) -> list[str]:
+    """Different words of three syllables, always the same ones."""
+    order = np.random.RandomState(0).permutation(len(_SYLLABLES) ** 3)[:count]
+    all_words = ["".join(parts) for parts in itertools.product(_SYLLABLES, repeat=3)]
+    return [all_words[number] for number in order]
+
+
+def _some_words(draws: np.random.RandomState, count: int) -> list[str]:
+    """Drawn from the twenty words that occur."""
+    words = _words(20)
+    return [words[number] for number in draws.randint(len(words), size=count)]
+
+
+_WRITERS: dict[str, Callable[[Path], None]] = {
+    "imagenet_vit": _write_imagenet,
+    "librispeech_conformer": _write_librispeech,
+    "wmt": _write_wmt,
+}
