@@ -8,7 +8,16 @@ from collections.abc import Iterator
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from analysis import curves, diagnostic_plots, diagnostic_records, hyperparameters, intervals, style
+from analysis import (
+    curves,
+    diagnostic_plots,
+    diagnostic_records,
+    effects,
+    hyperparameters,
+    intervals,
+    style,
+    target_plot,
+)
 from analysis.error_table import ErrorTable
 
 # File to (what draws it, why it can be absent).
@@ -16,6 +25,8 @@ PLOTS = {
     "learning_curves.png": (curves.draw, "no trial that is done has a curve"),
     "hyperparameters.png": (hyperparameters.draw, "no hyperparameter varies among measured trials"),
     "errors.png": (intervals.draw, "no trial that is done has a number"),
+    "effects.png": (effects.draw, "no variant is compared with a baseline"),
+    "time_to_target.png": (target_plot.draw, "no target is known, or no trial has a curve"),
 }
 
 

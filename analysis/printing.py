@@ -1,13 +1,13 @@
 """Prints documents for commands: as text, Markdown, LaTeX, CSV or HTML, to the screen or a file."""
 
 import argparse
-import csv
+import csv as csv_module
 import io
 import os
 import pathlib
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from analysis.grid import Document
 from sweeps import layout
@@ -28,33 +28,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help="write to FILE instead")
 
 
-def emit(documents: Sequence[Document], options: argparse.Namespace) -> None:
+def check(options: argparse.Namespace) -> None:
+    """Raises ValueError where the directory of `options.out` does not exist: call it before
+    anything that takes long."""
+    if options.out and not options.out.parent.is_dir():
+        raise ValueError(f"{options.out}: {options.out.parent} is no directory; make it first")
+
+
+def emit(
+    documents: Sequence[Document],
+    options: argparse.Namespace,
+    csv: Callable[[], str] | None = None,
+) -> None:
     """Prints the documents as `options.format` says, to `options.out` where it is given.
 
-    Raises ValueError where the directory of `options.out` does not exist.
+    `csv` gives the text of that format where the cells as printed (`to_csv`) are not what a
+    program would want. Raises ValueError where the directory of `options.out` does not exist.
     """
+    check(options)
     out: pathlib.Path | None = options.out
     form = options.format or SUFFIXES.get(out.suffix if out else "", "text")
-    rendered = _all(documents, form, out is None)
+    rendered = _all(documents, form, out is None, csv)
     if out is None:
-        _print(rendered)
+        show(rendered)
         return
-    if not out.parent.is_dir():
-        raise ValueError(f"{out}: {out.parent} is no directory; make it first")
     layout.write_atomically(out, rendered)
     print(f"wrote {out}", file=sys.stderr)
 
 
-def _all(documents: Sequence[Document], form: str, on_screen: bool) -> str:
+def _all(
+    documents: Sequence[Document], form: str, is_screen: bool, csv: Callable[[], str] | None
+) -> str:
     if form == "csv":
         for problem in (problem for document in documents for problem in document.problems):
             print(problem, file=sys.stderr)
-        return to_csv(documents)
+        return csv() if csv else to_csv(documents)
     if form == "html":
         from analysis import render_html
 
         return render_html.tables(documents)
-    return "\n".join(_rendered(document, form, on_screen) for document in documents)
+    return "\n".join(_rendered(document, form, is_screen) for document in documents)
 
 
 def to_csv(documents: Sequence[Document]) -> str:
@@ -62,7 +75,7 @@ def to_csv(documents: Sequence[Document]) -> str:
     caption, the row's number from 1 and its first cell, the column's heading, the text as printed,
     and 1 where it is bold. Notes and problems are not in it."""
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
+    writer = csv_module.writer(out, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
     for document in documents:
         for grid in document.grids:
@@ -75,16 +88,24 @@ def to_csv(documents: Sequence[Document]) -> str:
     return out.getvalue()
 
 
-def _rendered(document: Document, form: str, on_screen: bool) -> str:
+def _rendered(document: Document, form: str, is_screen: bool) -> str:
     from analysis import render
 
-    if form == "text" and on_screen:
-        return render.text(document, sys.stdout.isatty(), shutil.get_terminal_size().columns)
+    if form == "text" and is_screen:
+        return on_screen(document)
     return {"text": render.text, "markdown": render.markdown, "latex": render.latex}[form](document)
 
 
-def _print(text: str) -> None:
-    """A reader that has seen enough (`| head`) closes the pipe; that is no error of ours."""
+def on_screen(document: Document) -> str:
+    """Returns the document as text for this terminal, in colours where it is one."""
+    from analysis import render
+
+    return render.text(document, sys.stdout.isatty(), shutil.get_terminal_size().columns)
+
+
+def show(text: str) -> None:
+    """Prints a text. A reader that has seen enough (`| head`) closes the pipe; that is no error
+    of ours."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()

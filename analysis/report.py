@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from analysis import study_arguments
+from sweeps import layout
+
 if TYPE_CHECKING:
     from analysis.error_table import ErrorTable
     from analysis.grid import Document
@@ -50,27 +53,18 @@ class Section:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.description = DESCRIPTION
-    parser.add_argument("study", type=pathlib.Path, metavar="DIR", help="as for `table`")
+    study_arguments.add_comparison(parser)
     parser.add_argument(
         "--out", type=pathlib.Path, metavar="FILE", help=f"default: {FILE} in the directory"
     )
-    parser.add_argument("--stage", help="as for `table`")
-    parser.add_argument("--metric", help="as for `table`")
-    parser.add_argument("--baseline", help="as for `table`")
 
 
 def run(options: argparse.Namespace) -> int:
     """Writes the report. Returns 0. Raises ValueError or OSError for a directory without a study
     and for a file that cannot be written, before anything is drawn."""
-    from analysis import error_table, studies
-    from sweeps import layout
-
     out = options.out or options.study / FILE
     _check_writable(out)
-    tables = [
-        error_table.build(study, options.stage, options.metric, options.baseline)
-        for study in studies.read_each(options.study)
-    ]
+    tables = list(study_arguments.tables(options))
     layout.write_atomically(out, page(tables, options.study))
     print(f"wrote {out} ({out.stat().st_size / 1e6:.1f} MB)")
     return 0

@@ -1,9 +1,8 @@
 """`python -m analysis spikes DIR`."""
 
 import argparse
-import pathlib
 
-from analysis import printing
+from analysis import printing, study_arguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -11,13 +10,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Counts the spikes of the logged training loss per variant; the rule stands below."
     )
-    parser.add_argument(
-        "study",
-        type=pathlib.Path,
-        metavar="DIR",
-        help="a study (it has study.json), AlgoPerf's logs, or a directory of studies",
-    )
-    parser.add_argument("--stage", help="tune, compare ... (default: the study's last stage)")
+    study_arguments.add(parser)
     printing.add_arguments(parser)
 
 

@@ -1,10 +1,9 @@
 """`python -m analysis time DIR`."""
 
 import argparse
-import pathlib
 from typing import TYPE_CHECKING
 
-from analysis import printing
+from analysis import printing, study_arguments
 
 if TYPE_CHECKING:
     from analysis.grid import Document
@@ -22,13 +21,7 @@ how many seeds get there, and how many times faster than the baseline that is.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `time`."""
     parser.description = DESCRIPTION
-    parser.add_argument(
-        "study",
-        type=pathlib.Path,
-        metavar="DIR",
-        help="a study (it has study.json), AlgoPerf's logs, or a directory of studies",
-    )
-    parser.add_argument("--stage", help="tune, compare ... (default: the study's last stage)")
+    study_arguments.add(parser)
     parser.add_argument(
         "--target",
         type=float,

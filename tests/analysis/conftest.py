@@ -113,6 +113,12 @@ class HandMadeStudy:
             (directory / layout.MEASUREMENTS).write_text(text)
         return directory
 
+    def add_seeds(self, variant: str, errors: Sequence[float]) -> None:
+        """A trial of one evaluation per seed from 0, at point 0, which is selected."""
+        for seed, error in enumerate(errors):
+            self.trial("compare", variant, 0, seed, [evaluation(400, error)])
+        self.select({entry["variant"]: 0 for entry in self.planned["compare"]})
+
     def select(self, points: Mapping[str, int]) -> None:
         layout.write_json(
             self.root / layout.SELECTION,
@@ -267,3 +273,12 @@ class Page(html.parser.HTMLParser):
 def parse_page() -> type[Page]:
     """Returns what reads a page's text: its tags, their attributes and its words."""
     return Page
+
+
+@pytest.fixture
+def study(hand_made: Callable[..., HandMadeStudy]) -> HandMadeStudy:
+    """Returns three seeds of two variants, whose differences are -0.1, -0.2 and -0.3."""
+    made = hand_made()
+    made.add_seeds("standard", (0.3, 0.5, 0.7))
+    made.add_seeds("laser", (0.2, 0.3, 0.4))
+    return made

@@ -12,20 +12,6 @@ from analysis.runs import read_study
 WER = "global_step,train/wer,validation/wer,test/wer,preemption_count\n"
 
 
-def add_seeds(made, variant: str, errors) -> None:
-    for seed, error in enumerate(errors):
-        made.trial("compare", variant, 0, seed, [made.evaluation(400, error)])
-    made.select({entry["variant"]: 0 for entry in made.planned["compare"]})
-
-
-@pytest.fixture
-def study(hand_made):
-    made = hand_made()
-    add_seeds(made, "standard", (0.3, 0.5, 0.7))
-    add_seeds(made, "laser", (0.2, 0.3, 0.4))
-    return made
-
-
 @pytest.fixture
 def logs(tmp_path: pathlib.Path):
     """Returns a function that writes AlgoPerf's logs: a submission to its seeds' test WERs."""

@@ -68,20 +68,6 @@ def test_what_has_no_power_is_refused() -> None:
         power.seeds_needed(0.0, 1.0, 0.05)
 
 
-def add_seeds(made, variant: str, errors) -> None:
-    for seed, error in enumerate(errors):
-        made.trial("compare", variant, 0, seed, [made.evaluation(400, error)])
-    made.select({entry["variant"]: 0 for entry in made.planned["compare"]})
-
-
-@pytest.fixture
-def study(hand_made):
-    made = hand_made()
-    add_seeds(made, "standard", (0.3, 0.5, 0.7))
-    add_seeds(made, "laser", (0.2, 0.3, 0.4))
-    return made
-
-
 def build(made) -> error_table.ErrorTable:
     return error_table.build(read_study(made.finish()))
 
@@ -89,8 +75,8 @@ def build(made) -> error_table.ErrorTable:
 def test_a_study_of_the_papers_table_is_asked_for_its_difference(hand_made) -> None:
     """Test: 0.3593 - 0.3749; the sd of -0.1 -0.2 -0.3 is 0.1."""
     made = hand_made(record={"paper_table": "vit_error"})
-    add_seeds(made, "standard", (0.3, 0.5, 0.7))
-    add_seeds(made, "laser", (0.2, 0.3, 0.4))
+    made.add_seeds("standard", (0.3, 0.5, 0.7))
+    made.add_seeds("laser", (0.2, 0.3, 0.4))
     expected = expected_effect.of_table(build(made), "test")
     assert expected.size == pytest.approx(0.0156)
     told = power.of_table(build(made), "test", expected.size)["laser"]
@@ -141,7 +127,7 @@ def test_the_effect_may_be_given(study) -> None:
 def test_of_one_seed_nothing_can_be_said(hand_made) -> None:
     made = hand_made()
     for variant in ("standard", "laser"):
-        add_seeds(made, variant, (0.3,))
+        made.add_seeds(variant, (0.3,))
     document = present.document(build(made))
     grid = next(each for each in document.grids if each.caption.startswith("What these seeds"))
     assert [cell.text for cell in grid.sections[0][0]][2:4] == ["–", "–"]
@@ -151,5 +137,5 @@ def test_of_one_seed_nothing_can_be_said(hand_made) -> None:
 
 def test_without_a_comparison_there_is_no_such_grid(hand_made) -> None:
     made = hand_made(("laser",))
-    add_seeds(made, "laser", (0.2, 0.3))
+    made.add_seeds("laser", (0.2, 0.3))
     assert power.document(build(made)).grids == ()

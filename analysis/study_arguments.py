@@ -1,0 +1,57 @@
+"""The arguments that commands about studies share, and the tables that they mean."""
+
+import argparse
+import pathlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from analysis.error_table import ErrorTable
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Adds the directory and --stage."""
+    parser.add_argument(
+        "study",
+        type=pathlib.Path,
+        metavar="DIR",
+        help="a study (it has study.json), AlgoPerf's logs, or a directory of studies",
+    )
+    parser.add_argument("--stage", help="tune, compare ... (default: the study's last stage)")
+
+
+def add_comparison(parser: argparse.ArgumentParser) -> None:
+    """Adds, to what `add` does, --baseline, --metric and --last."""
+    add(parser)
+    parser.add_argument(
+        "--baseline",
+        metavar="NAME",
+        help="the variant (of AlgoPerf's logs: the submission) that the others are compared with "
+        "(default: the study's own, or standard)",
+    )
+    parser.add_argument(
+        "--metric",
+        help="error, accuracy, wer, loss, perplexity ... (default: the workload's target, "
+        "accuracy shown as error)",
+    )
+    parser.add_argument(
+        "--last",
+        type=int,
+        default=5,
+        metavar="K",
+        help="how many of a trial's last evaluations their mean and spread are over (default: 5)",
+    )
+
+
+def tables(options: argparse.Namespace) -> "Iterator[ErrorTable]":
+    """Yields the table of each study and workload in the directory, with the options of
+    `add_comparison`. Raises ValueError where there is none, or for a baseline that no study has.
+    """
+    from analysis import baselines, error_table, studies
+
+    found = studies.read_each(options.study)
+    baselines.check(found, options.baseline)
+    for study in found:
+        yield error_table.build(
+            study, options.stage, options.metric, options.baseline, options.last
+        )
