@@ -66,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=words)
         implementation = importlib.import_module(module)
         implementation.add_arguments(command)
-        if "\n" in command.description:
+        if "\n" in (command.description or ""):
             command.formatter_class = raw
         command.set_defaults(command=implementation.run)
     return top
