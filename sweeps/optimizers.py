@@ -32,13 +32,19 @@ def learning_rate(step: Array, scalars: Scalars) -> Array:
     return scalars["learning_rate"] * jnp.where(step < warmup, rising, falling)
 
 
-def scale_by_nadam(beta1: Any, beta2: Any, epsilon: Any) -> optax.GradientTransformation:
+def scale_by_nadam(
+    beta1: Any, beta2: Any, epsilon: Any, rests: tuple[Any, Any] | None = None
+) -> optax.GradientTransformation:
     """Returns AlgoPerf's NAdam: Adam whose first moment looks one step ahead.
 
     m̂ = (β1·m + (1 − β1)·g)/(1 − β1^t), v̂ = v/(1 − β2^t), update m̂/(√v̂ + ε), after
     arXiv:1910.05446, table 1. optax.nadam corrects m and g by different powers and differs by up
     to a third in the first steps; it is available as 'nadamw_optax'.
+
+    rests: 1 − β1 and 1 − β2, where they are rounded to float32 from more digits than β1 and β2 in
+    float32 have: AlgoPerf's do, and its v̂ for β2 = 0.999 is 1.3e-5 off in the first step for it.
     """
+    rests = rests or (1 - beta1, 1 - beta2)
 
     def init(params: Any) -> optax.ScaleByAdamState:
         zeros = jax.tree.map(jnp.zeros_like, params)
@@ -48,12 +54,12 @@ def scale_by_nadam(beta1: Any, beta2: Any, epsilon: Any) -> optax.GradientTransf
         del params
         count = state.count + 1
 
-        def toward(moment: Any, target: Any, decay: Any) -> Any:
-            return jax.tree.map(lambda m, t: (1 - decay) * t + decay * m, moment, target)
+        def toward(moment: Any, target: Any, decay: Any, rest: Any) -> Any:
+            return jax.tree.map(lambda m, t: rest * t + decay * m, moment, target)
 
-        first = toward(state.mu, gradients, beta1)
-        second = toward(state.nu, jax.tree.map(jnp.square, gradients), beta2)
-        ahead = toward(first, gradients, beta1)
+        first = toward(state.mu, gradients, beta1, rests[0])
+        second = toward(state.nu, jax.tree.map(jnp.square, gradients), beta2, rests[1])
+        ahead = toward(first, gradients, beta1, rests[0])
         first_bias, second_bias = 1 - beta1**count, 1 - beta2**count
         updates = jax.tree.map(
             lambda m, v: (m / first_bias) / (jnp.sqrt(v / second_bias) + epsilon), ahead, second
@@ -78,7 +84,11 @@ def _decayed(
 
 
 def _nadamw(scalars: Scalars) -> optax.GradientTransformation:
-    nadam = scale_by_nadam(_beta1(scalars), scalars["beta2"], scalars["epsilon"])
+    beta1, rests = _beta1(scalars), None
+    if "one_minus_beta2" in scalars:  # from an AlgoPerf submission, in AlgoPerf's roundings
+        beta1 = scalars["beta1"]
+        rests = scalars["one_minus_beta1"], scalars["one_minus_beta2"]
+    nadam = scale_by_nadam(beta1, scalars["beta2"], scalars["epsilon"], rests)
     return _decayed(nadam, scalars)
 
 
