@@ -1,4 +1,4 @@
-"""The room's commands: `python -m workloads list | prepare | check | bench`."""
+"""The room's commands: `python -m workloads list | prepare | check | bench | algoperf …`."""
 
 import argparse
 import signal
@@ -7,6 +7,7 @@ from typing import Any
 
 from attention import checkout
 from workloads import table
+from workloads.algoperf import commands as algoperf_commands
 
 _EPILOG = """data of the full-size workloads (--data_dir says where it is written and read):
   prepare imagenet_vit --from=ARCHIVES            ILSVRC2012 archives, 150 GB; needs .[tfds]
@@ -65,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--compute_dtype", default="float32")
             command.add_argument("--scan_layers", action="store_true")
             command.add_argument("--remat", action="store_true")
+    algoperf_commands.add(commands)
     return parser
 
 

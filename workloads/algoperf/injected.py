@@ -31,7 +31,8 @@ def with_variant(workload: Any, variant: Variant) -> Any:
     entry = supported.SUPPORTED[supported.name_of_class(type(workload).__name__)]
     _check_unused(workload, variant)
     setattr(workload, _VARIANT, variant)
-    workload.__class__ = _subclass(type(workload), entry)
+    base: Any = type(workload)
+    workload.__class__ = _subclass(base, entry)
     return workload
 
 
@@ -55,7 +56,7 @@ def _check_unused(workload: Any, variant: Variant) -> None:
 
 
 @functools.cache
-def _subclass(base: type, entry: supported.Support) -> type:
+def _subclass(base: Any, entry: supported.Support) -> Any:
     """Returns a subclass of the same name, whose model methods enter the variant."""
     namespace: dict[str, Any] = {
         "__module__": base.__module__,
@@ -71,7 +72,7 @@ def _subclass(base: type, entry: supported.Support) -> type:
 
 
 def _entering(
-    base: type,
+    base: Any,
     name: str,
     entry: supported.Support,
     context: Callable[..., contextlib.AbstractContextManager[None]],

@@ -1,0 +1,256 @@
+"""AlgoPerf's own workload object behind our interface, so that our loop trains it.
+
+The model, the loss, the batches and the evaluation are AlgoPerf's. What our loop needs and theirs
+does not have: a first step for batches (`workloads.algoperf.batches`), a model state of one kind
+throughout, evaluations that do not depend on how many there were, and numbers instead of arrays.
+"""
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+from workloads import devices, spec, table
+from workloads.algoperf import batches, entries, installation, tiny_sizes
+from workloads.options import Options
+
+Array = jax.Array
+
+
+def make(name: str, variant: Any, options: Options, **places: str) -> "AlgoperfWorkload":
+    """Returns the workload; use `workloads.registry.make`.
+
+    places: `algoperf_dir` ('': the installed AlgoPerf) and, for speech, `tokenizer_vocab_path`.
+    Raises ValueError where AlgoPerf or the tokenizer is not there, AlgoPerf is older than its
+    `dropout_rate` argument, or the workload cannot have the variant or the options.
+    """
+    table.check_options(name, options)
+    if variant is not None:
+        table.check_variant(name, variant.name)
+    if jax.process_count() > 1:
+        raise ValueError(
+            f"{name}: AlgoPerf's pipelines give every process the same batch; use the devices of "
+            "one process"
+        )
+    try:
+        found = installation.find(places.get(entries.DIRECTORY) or None)
+        modes = found.module("algoperf.spec").ForwardPassMode
+        _set_up_libraries()
+        theirs = found.make_workload(entries.own_name(name), **_arguments(name, places))
+    except installation.AlgoPerfMissingError as missing:
+        raise ValueError(str(missing)) from missing
+    if "dropout_rate" not in inspect.signature(theirs.model_fn).parameters:
+        raise ValueError(
+            f"AlgoPerf in {found.directory} gives its model a dropout rate when it is made, not "
+            f"when it is called; use commit {installation.TESTED_COMMIT[:7]} or a later one"
+        )
+    if variant is not None:
+        from workloads.algoperf import injected
+
+        theirs = injected.with_variant(theirs, variant)
+    return AlgoperfWorkload(name, theirs, variant, modes, found)
+
+
+def _arguments(name: str, places: dict[str, str]) -> dict[str, str]:
+    """Returns what the workload's constructor takes."""
+    if entries.TOKENIZER not in table.entry(name).places:
+        return {}
+    path = places.get(entries.TOKENIZER, "")
+    if not path:
+        raise ValueError(entries.no_tokenizer(name))
+    return {entries.TOKENIZER: path}
+
+
+def _set_up_libraries() -> None:
+    """Does what submission_runner.py does before it makes a workload.
+
+    TensorFlow must not take the accelerators' memory, and `algoperf.random_utils` asks absl's
+    flag `framework` which generator to use.
+    """
+    import tensorflow as tf
+    from absl import flags
+
+    tf.config.set_visible_devices([], "GPU")
+    if "framework" not in flags.FLAGS:
+        flags.DEFINE_string("framework", "jax", "as AlgoPerf's submission_runner.py")
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS(["attnperf", "--framework=jax"])
+
+
+def _theirs(name: str) -> Any:
+    return property(lambda self: getattr(self.theirs, name), doc=f"AlgoPerf's `{name}`.")
+
+
+class AlgoperfWorkload(spec.Workload):
+    """AlgoPerf's workload object, `theirs`, trained and evaluated through our interface.
+
+    Its sizes are AlgoPerf's, whatever the data directory holds, but for fabricated data
+    (`workloads.algoperf.tiny_data`), of which as many examples are evaluated as there are.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        theirs: Any,
+        variant: Any,
+        modes: Any,
+        found: installation.Installation,
+    ) -> None:
+        self.name, self.theirs, self.variant = name, theirs, variant
+        self.options, self.layout = Options(), devices.Layout()
+        self._modes, self._found = modes, found
+        self._sizes_of: str | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+    target_metric_name = _theirs("target_metric_name")
+    validation_target_value = _theirs("validation_target_value")
+    test_target_value = _theirs("test_target_value")
+    loss_type = _theirs("loss_type")
+    num_train_examples = _theirs("num_train_examples")
+    num_eval_train_examples = _theirs("num_eval_train_examples")
+    num_validation_examples = _theirs("num_validation_examples")
+    num_test_examples = _theirs("num_test_examples")
+    eval_batch_size = _theirs("eval_batch_size")
+    step_hint = _theirs("step_hint")
+    param_shapes = _theirs("param_shapes")
+
+    @property
+    def algoperf(self) -> str:
+        """Which AlgoPerf this is: its commit where it is known, else its version."""
+        return self._found.commit or self._found.version or "unknown"
+
+    def has_reached_validation_target(self, eval_result: dict[str, float]) -> bool:
+        return bool(self.theirs.has_reached_validation_target(eval_result))
+
+    def has_reached_test_target(self, eval_result: dict[str, float]) -> bool:
+        return bool(self.theirs.has_reached_test_target(eval_result))
+
+    def is_output_params(self, param_key: str) -> bool:
+        return bool(self.theirs.is_output_params(param_key))
+
+    def init_model_fn(self, rng: Array) -> tuple[spec.Parameters, spec.ModelState]:
+        params, model_state = self.theirs.init_model_fn(batches.raw_key(rng))
+        return params, model_state
+
+    def model_fn(
+        self,
+        params: spec.Parameters,
+        augmented_and_preprocessed_input_batch: spec.Batch,
+        model_state: spec.ModelState,
+        mode: spec.ForwardPassMode,
+        rng: Array,
+        update_batch_norm: bool,
+        use_running_average_bn: bool | None = None,
+        dropout_rate: Any = 0.0,
+    ) -> tuple[Array, spec.ModelState]:
+        """Returns logits and the model state.
+
+        AlgoPerf's Dropout takes a traced rate (algoperf/jax_utils.py, since April 2025), so that
+        trials which differ in it share a program. Its ViT and Transformer return None for a
+        state they do not have, which here stays what it was.
+        """
+        # The Transformer of wmt has no such argument.
+        bn = {} if use_running_average_bn is None else {"use_running_average_bn": True}
+        logits, new = self.theirs.model_fn(
+            params,
+            augmented_and_preprocessed_input_batch,
+            model_state,
+            self._modes[mode.name],
+            batches.raw_key(rng),
+            update_batch_norm,
+            dropout_rate=dropout_rate,
+            **bn,
+        )
+        return logits, model_state if new is None else new
+
+    def loss_fn(
+        self,
+        label_batch: Any,
+        logits_batch: Any,
+        mask_batch: Array | None = None,
+        label_smoothing: Any = 0.0,
+    ) -> dict[str, Array]:
+        losses: dict[str, Array] = self.theirs.loss_fn(
+            label_batch=label_batch,
+            logits_batch=logits_batch,
+            mask_batch=mask_batch,
+            label_smoothing=label_smoothing,
+        )
+        return losses
+
+    def _build_input_queue(
+        self,
+        data_rng: Any,
+        split: str,
+        data_dir: str,
+        global_batch_size: int,
+        cache: bool | None = None,
+        repeat_final_dataset: bool | None = None,
+        num_batches: int | None = None,
+        start_step: int = 0,
+    ) -> Iterator[spec.Batch]:
+        """Returns AlgoPerf's batches from `start_step` on; see `workloads.algoperf.batches`."""
+        self._size_for(data_dir)
+        key = batches.data_key(data_rng)
+        given = {
+            "cache": cache,
+            "repeat_final_dataset": repeat_final_dataset,
+            "num_batches": num_batches,
+        }
+        given = {name: value for name, value in given.items() if value is not None}
+        queue = self.theirs._build_input_queue(
+            key, split, data_dir=data_dir, global_batch_size=global_batch_size, **given
+        )
+        if split == "train" and "librispeech" in self.name:
+            queue = batches.with_own_torch_generator(queue, key)
+        place = self.layout.batch()
+        return (jax.device_put(batch, place) for batch in batches.from_step(queue, start_step))
+
+    def _size_for(self, data_dir: str) -> None:
+        """Has fabricated data evaluated by its own sizes."""
+        if self._sizes_of == data_dir:
+            return
+        sizes = tiny_sizes.read_sizes(data_dir)
+        if sizes is not None:
+            tiny_sizes.with_sizes(self.theirs, sizes)
+        self._sizes_of = data_dir
+
+    def _eval_model_on_split(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        metrics = self.theirs._eval_model_on_split(*args, **kwargs)
+        return {name: float(value) for name, value in metrics.items()}
+
+    def eval_model(
+        self,
+        global_batch_size: int,
+        params: spec.Parameters,
+        model_state: spec.ModelState,
+        rng: Array,
+        data_dir: str,
+        imagenet_v2_data_dir: str | None = None,
+        global_step: int = 0,
+    ) -> dict[str, float]:
+        """Returns AlgoPerf's metrics of all splits.
+
+        `train/...` is taken over the same first examples every time, where AlgoPerf goes on
+        through the training set from where its last evaluation stopped: a resumed trial cannot
+        know how often it was evaluated before. Its data key is that of the first call.
+        """
+        del global_batch_size  # that of fabricated data is known now
+        self._size_for(data_dir)
+        self.theirs._eval_iters.pop("eval_train", None)
+        metrics = self.theirs.eval_model(
+            self.theirs.eval_batch_size,
+            params,
+            model_state,
+            batches.raw_key(rng),
+            data_dir,
+            imagenet_v2_data_dir,
+            global_step,
+        )
+        return {
+            name: value if isinstance(value, int) else float(value)
+            for name, value in metrics.items()
+        }

@@ -1,0 +1,126 @@
+"""What AlgoPerf's own workloads need on a host before they train: AlgoPerf, data, tokenizer."""
+
+import dataclasses
+import importlib.util
+import os
+from pathlib import Path
+
+from workloads import imagenet, librispeech, table, tfds_directory
+from workloads.algoperf import entries, installation, tiny_sizes
+from workloads.errors import DataError
+
+# What AlgoPerf's JAX workloads import beyond our own libraries.
+_LIBRARIES = {
+    "imagenet": ("tensorflow", "tensorflow_datasets", "torch", "clu"),
+    "librispeech": ("tensorflow", "tensorflow_text", "torch", "clu"),
+    "wmt": ("tensorflow", "tensorflow_datasets", "tensorflow_text", "torch", "sacrebleu"),
+}
+_WMT = ("wmt17_translate/de-en:1.0.0", "wmt14_translate/de-en:1.0.0")
+_WMT_TOKENIZER = "wmt_sentencepiece_model"
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """The check of one workload. Made by `of`."""
+
+    name: str
+
+    def check(
+        self,
+        data_dir: str | os.PathLike[str],
+        full: bool = False,
+        algoperf_dir: str = "",
+        tokenizer_vocab_path: str = "",
+    ) -> list[str]:
+        """One line about each thing that was found; loads neither JAX nor AlgoPerf.
+
+        Raises DataError for the first thing that is missing, with what to do. Whether records
+        are whole is for `python -m workloads check imagenet_vit` and its like to say.
+        """
+        if full:
+            ours = table.entry(self.name).data_name
+            raise DataError(
+                f"{self.name}: AlgoPerf's readers have no check of every record",
+                f"python -m workloads check {ours} --full --data_dir={data_dir} (same layout)",
+            )
+        lines = [*_algoperf(entries.own_name(self.name), algoperf_dir)]
+        if entries.TOKENIZER in table.entry(self.name).places:
+            lines.append(_tokenizer(self.name, tokenizer_vocab_path))
+        return [*lines, _data(self.name, Path(data_dir))]
+
+    def prepare(self, data_dir: str, manual_dir: str | None = None) -> None:
+        """Raises DataError: AlgoPerf prepares its data, and ours has the same layout."""
+        del manual_dir
+        raise DataError(
+            f"{self.name} reads what AlgoPerf prepares", _repair(self.name, Path(data_dir))
+        )
+
+
+def of(name: str) -> Check:
+    """Returns the check of a workload of `workloads.algoperf.entries`."""
+    return Check(name)
+
+
+def _algoperf(own_name: str, algoperf_dir: str) -> list[str]:
+    try:
+        found = installation.find(algoperf_dir or None)
+    except installation.AlgoPerfMissingError as problem:
+        raise DataError(str(problem)) from problem
+    registry = found.directory / "algoperf/workloads/workloads.py"
+    if f"'{own_name}'" not in registry.read_text("utf-8").replace('"', "'"):
+        raise DataError(f"{registry} has no workload {own_name!r}: AlgoPerf of another version?")
+    family = own_name.split("_")[0]
+    missing = [name for name in _LIBRARIES[family] if importlib.util.find_spec(name) is None]
+    if missing:
+        raise DataError(
+            f"AlgoPerf's {own_name} needs {', '.join(missing)}, not installed here",
+            "install AlgoPerf by its docs/GETTING_STARTED.md, or pip install 'attnperf[algoperf]'",
+        )
+    version = found.commit or found.version or "unknown version"
+    return [f"AlgoPerf {version} in {found.directory}", *filter(None, [found.remark])]
+
+
+def _tokenizer(name: str, path: str) -> str:
+    if not path:
+        raise DataError(entries.no_tokenizer(name))
+    if not Path(path).is_file():
+        raise DataError(
+            f"tokenizer_vocab_path={path}: there is no such file on this host",
+            "set --config.tokenizer_vocab_path to the SentencePiece model that AlgoPerf's "
+            "dataset_setup wrote",
+        )
+    return f"tokenizer {path}"
+
+
+def _data(name: str, data_dir: Path) -> str:
+    missing = [part for part in _parts(entries.own_name(name), data_dir) if not part.exists()]
+    if missing:
+        listed = ", ".join(str(part.relative_to(data_dir)) for part in missing)
+        raise DataError(
+            f"{data_dir} lacks {listed}, which AlgoPerf's {entries.own_name(name)} reads",
+            _repair(name, data_dir),
+        )
+    sizes = tiny_sizes.read_sizes(data_dir)
+    made_up = f", FABRICATED: evaluations of {sizes} examples" if sizes else ""
+    return f"{data_dir} has every part that {entries.own_name(name)} reads{made_up}"
+
+
+def _repair(name: str, data_dir: Path) -> str:
+    ours = table.entry(name).data_name
+    if ours not in table.WORKLOADS:
+        return "AlgoPerf's datasets/README.md"
+    return f"AlgoPerf's datasets/README.md; or, same layout, {table.repair(ours, str(data_dir))}"
+
+
+def _parts(own_name: str, data_dir: Path) -> list[Path]:
+    """Returns what AlgoPerf's readers open below a data directory."""
+    if own_name.startswith("imagenet"):
+        sets = (imagenet.IMAGENET, imagenet.IMAGENET_V2)
+        return [tfds_directory.directory_of(data_dir, dataset) for dataset in sets]
+    if own_name.startswith("librispeech"):
+        splits = (split for role in librispeech.SPLITS.values() for split in role)
+        return [data_dir / f"{split}.csv" for split in splits]
+    return [
+        *(tfds_directory.directory_of(data_dir, dataset) for dataset in _WMT),
+        data_dir / _WMT_TOKENIZER,
+    ]

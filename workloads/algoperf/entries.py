@@ -1,0 +1,92 @@
+"""AlgoPerf's own workloads in the table of workloads, as `algoperf:<AlgoPerf's name>`.
+
+Standard library only. Batch sizes: algorithms/baselines/external_tuning/jax_nadamw_full_budget.py
+(held-out variants take their base's, as submission_runner.py does). Targets, step hints and time
+budgets: algoperf/workloads/*/workload.py. Parameters: of the models as init_model_fn makes them.
+"""
+
+import dataclasses
+
+from workloads import image_entries, speech_entries
+from workloads.entry import Entry
+
+PREFIX = "algoperf:"
+# Where things lie that a worker must know; study keys and trial fields have these names.
+DIRECTORY, TOKENIZER = "algoperf_dir", "tokenizer_vocab_path"
+# As workloads.algoperf.installation reads it.
+DIRECTORY_VARIABLE = "ATTNPERF_ALGOPERF_DIR"
+_FACTORY, _CHECK = "workloads.algoperf.adapter:make", "workloads.algoperf.data"
+
+
+def _same(name: str, ours: Entry, places: tuple[str, ...]) -> Entry:
+    """Returns the entry of AlgoPerf's workload that ours follows: same model, data and targets."""
+    return dataclasses.replace(
+        ours,
+        factory=_FACTORY,
+        data=_CHECK,
+        data_name=ours.data_name or name,
+        description=f"AlgoPerf's own {ours.description}",
+        serves=(),  # its models have one dtype, one layer loop, and parameters whole everywhere
+        places=places,
+    )
+
+
+def _wmt(description: str, targets: tuple[float, float], parameters: int) -> Entry:
+    return Entry(
+        factory=_FACTORY,
+        data=_CHECK,
+        data_name="wmt",
+        description=f"AlgoPerf's own {description}",
+        metric="bleu",
+        mode="max",
+        batch_size=128,
+        step_hint=120_000,
+        validation_target=targets[0],
+        test_target=targets[1],
+        parameters=parameters,
+        head_size=64,
+        serves=(),
+        places=(DIRECTORY,),
+        # 43,336 s allowed for 120,000 steps (max_allowed_runtime_sec of the workload).
+        step_seconds=0.3611,
+        step_source="hours of 8 V100s: AlgoPerf's time budget of 0.361 s a step, an upper bound",
+    )
+
+
+_IMAGES = ("imagenet_vit", "imagenet_vit_glu", "imagenet_vit_map")
+_SPEECH = tuple(name for name in speech_entries.ENTRIES if name.startswith("librispeech"))
+
+ENTRIES: dict[str, Entry] = {
+    **{PREFIX + name: _same(name, image_entries.ENTRIES[name], (DIRECTORY,)) for name in _IMAGES},
+    **{
+        PREFIX + name: _same(name, speech_entries.ENTRIES[name], (DIRECTORY, TOKENIZER))
+        for name in _SPEECH
+    },
+}
+
+# What AlgoPerf has and this table has not, and why.
+REFUSED = {
+    PREFIX + "imagenet_vit_post_ln": (
+        "AlgoPerf's own model raises at its first training step (imagenet_jax/models.py calls the "
+        "output of a Dropout); ours does not: use 'imagenet_vit_post_ln'"
+    ),
+}
+
+
+def is_algoperf(name: str) -> bool:
+    """Returns whether a workload's name is one of AlgoPerf's own."""
+    return name.startswith(PREFIX)
+
+
+def own_name(name: str) -> str:
+    """Returns AlgoPerf's key for a workload of this table, 'imagenet_vit'."""
+    return name.removeprefix(PREFIX)
+
+
+def no_tokenizer(name: str) -> str:
+    """Returns what is wrong where a speech workload has no tokenizer, and what to do."""
+    return (
+        f"{name} needs the SentencePiece model that its targets were made with: without one "
+        "AlgoPerf calls every word error rate 0 and its goals reached. Set "
+        "--config.tokenizer_vocab_path=.../spm_model.vocab (AlgoPerf's datasets/README.md)"
+    )

@@ -1,0 +1,90 @@
+"""One line of the parity table: a quantity of ours beside AlgoPerf's, with its tolerance."""
+
+import dataclasses
+import importlib.metadata
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+# Libraries that the numbers may depend on.
+_LIBRARIES = ("jax", "flax", "optax", "numpy", "tensorflow", "tensorflow_cpu", "tensorflow-text")
+
+# Greatest difference of a forward pass, relative to the greatest value where that is above 1, and
+# of a gradient, as a ratio of norms. float32 has 6e-8; a dozen layers add up to some 1e-6.
+CLOSE = 1e-5
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """`difference` passes where it is at most `tolerance`; a NaN does not.
+
+    subject: workload, or what else is compared; quantity: what of it; remark: what the two numbers
+    mean where that is not a difference of values.
+    """
+
+    subject: str
+    quantity: str
+    difference: float
+    tolerance: float
+    remark: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return self.difference <= self.tolerance
+
+
+def largest(ours: Any, theirs: Any) -> float:
+    """Returns the greatest |ours - theirs| over two trees, over the greatest |theirs| above 1.
+
+    Raises ValueError where trees or shapes differ: nothing may be broadcast away.
+    """
+    pairs = list(zip(*_leaves(ours, theirs), strict=True))
+    difference = max(float(np.max(np.abs(a - b), initial=0.0)) for a, b in pairs)
+    return difference / max([1.0, *(float(np.max(np.abs(b), initial=0.0)) for _, b in pairs)])
+
+
+def norm_ratio(ours: Any, theirs: Any) -> float:
+    """Returns ‖ours - theirs‖ / ‖theirs‖ over two trees. Raises ValueError as `largest`."""
+    pairs = list(zip(*_leaves(ours, theirs), strict=True))
+    difference = sum(float(np.sum(np.square(a - b))) for a, b in pairs)
+    return float(np.sqrt(difference / sum(float(np.sum(np.square(b))) for _, b in pairs)))
+
+
+def _leaves(ours: Any, theirs: Any) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    if jax.tree.structure(ours) != jax.tree.structure(theirs):
+        raise ValueError(f"trees differ: {jax.tree.structure(ours)}, {jax.tree.structure(theirs)}")
+    sides = tuple([_wide(leaf) for leaf in jax.tree.leaves(tree)] for tree in (ours, theirs))
+    shapes = [[leaf.shape for leaf in side] for side in sides]
+    if shapes[0] != shapes[1]:
+        raise ValueError(f"shapes differ: {shapes[0]}, {shapes[1]}")
+    return sides
+
+
+def _wide(leaf: Any) -> np.ndarray:
+    return np.asarray(jnp.asarray(leaf), np.float64)
+
+
+def versions() -> str:
+    """Returns the versions of the libraries that are installed, in one line."""
+    found = []
+    for name in _LIBRARIES:
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ", ".join(found)
+
+
+def table(rows: Iterable[Row]) -> list[str]:
+    """Returns the rows as a Markdown table."""
+    lines = ["| subject | quantity | difference | tolerance | |", "|---|---|--:|--:|---|"]
+    for row in rows:
+        verdict = "pass" if row.passed else "**FAIL**"
+        remark = f"{row.quantity}; {row.remark}" if row.remark else row.quantity
+        lines.append(
+            f"| {row.subject} | {remark} | {row.difference:.2g} | {row.tolerance:.2g} | {verdict} |"
+        )
+    return lines

@@ -1,0 +1,75 @@
+"""AlgoPerf's own runner with our attention: `python -m workloads algoperf`.
+
+The real submission_runner.py is executed unmodified; the one thing replaced, in memory, is
+`algoperf.workloads.workloads.import_workload`, whose object gets the variant.
+"""
+
+import functools
+import runpy
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from workloads.algoperf import door, installation
+
+
+def run(request: door.Request, algoperf_dir: str | None = None) -> None:
+    """Runs submission_runner.py with the variant; returns when it has ended.
+
+    Its flags are `request.arguments` as given; `attention`, `attention_tau` and `attnperf_tiny`
+    are defined beside them, so that flags_0.json holds them. Everything is checked first
+    (`door.check`), before JAX or TensorFlow load.
+
+    Raises ValueError for what the checks refuse, AlgoPerfMissingError without AlgoPerf, SystemExit
+    where its runner exits.
+    """
+    found = installation.find(algoperf_dir)
+    admitted = door.check(request, found)
+    if found.remark:
+        print(f"python -m workloads algoperf: note: {found.remark}", file=sys.stderr)
+    module = found.workloads_module()
+    _hook(module, functools.partial(_prepared, request, admitted))
+    # AlgoPerf imports `a/b.py` as `a.b`; the directory it was found in comes first.
+    sys.path.insert(0, str(admitted.import_root))
+    script = str(found.directory / "submission_runner.py")
+    sys.argv = [script, *request.arguments, *_define_flags(request)]
+    runpy.run_path(script, run_name="__main__")
+
+
+def _hook(module: Any, prepare: Callable[[Any], Any]) -> None:
+    """Has `import_workload` hand every workload object (classes too: not) to `prepare`."""
+    original = module.import_workload
+
+    @functools.wraps(original)
+    def import_workload(*args: Any, **kwargs: Any) -> Any:
+        made = original(*args, **kwargs)
+        return made if isinstance(made, type) else prepare(made)
+
+    module.import_workload = import_workload
+
+
+def _prepared(request: door.Request, admitted: door.Admitted, workload: Any) -> Any:
+    from attention import registry
+    from workloads.algoperf import injected, tiny_sizes
+
+    if admitted.sizes is not None:
+        workload = tiny_sizes.with_sizes(workload, admitted.sizes)
+    variant = registry.get(request.attention, **request.hyperparameters)
+    return injected.with_variant(workload, variant)
+
+
+def _define_flags(request: door.Request) -> list[str]:
+    """Defines our flags beside AlgoPerf's; returns them as arguments."""
+    from absl import flags
+
+    from attention import registry
+
+    variant = registry.get(request.attention, **request.hyperparameters)
+    flags.DEFINE_string("attention", "standard", "attnperf: the attention variant.")
+    flags.DEFINE_float("attention_tau", 1.0, "attnperf: the variant's temperature.")
+    flags.DEFINE_boolean("attnperf_tiny", False, "attnperf: evaluates fabricated data only.")
+    return [
+        f"--attention={variant.name}",
+        f"--attention_tau={variant.tau}",
+        f"--attnperf_tiny={request.tiny}",
+    ]

@@ -1,0 +1,54 @@
+"""Evaluations of fabricated data: as many examples as there are, and no more."""
+
+import functools
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+# Written beside the data by `workloads.algoperf.tiny_data`.
+MARKER = "attnperf_tiny_data.json"
+# A number of devices must divide it (submission_runner.py); AlgoPerf's own are 128 to 2048.
+EVAL_BATCH_SIZE = 4
+_SIZES = "_attnperf_sizes"
+
+
+def read_sizes(directory: str | os.PathLike[str]) -> dict[str, int] | None:
+    """Returns the number of examples by split, or None where the data is not fabricated."""
+    try:
+        marker = json.loads((Path(directory) / MARKER).read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+    return {str(split): int(size) for split, size in marker["sizes"].items()}
+
+
+def with_sizes(workload: Any, sizes: Mapping[str, int]) -> Any:
+    """Returns `workload` itself, which now evaluates `sizes` examples instead of the real numbers.
+
+    `sizes` gives the examples of `train`, `validation` and `test`; the training split is evaluated
+    on as many as the validation split, as in AlgoPerf. `attnperf_tiny` is True, and reaches
+    meta_data_0.json with the numbers. Targets, step hint and times stay AlgoPerf's.
+    """
+    setattr(workload, _SIZES, dict(sizes))
+    base: Any = type(workload)
+    workload.__class__ = _subclass(base)
+    return workload
+
+
+@functools.cache
+def _subclass(base: Any) -> Any:
+    def size(split: str) -> property:
+        return property(lambda self: getattr(self, _SIZES)[split])
+
+    namespace = {
+        "__module__": base.__module__,
+        "__doc__": base.__doc__,
+        "attnperf_tiny": True,
+        "num_train_examples": size("train"),
+        "num_eval_train_examples": size("validation"),
+        "num_validation_examples": size("validation"),
+        "num_test_examples": size("test"),
+        "eval_batch_size": EVAL_BATCH_SIZE,
+    }
+    return type(base)(base.__name__, (base,), namespace)
