@@ -158,7 +158,8 @@ def cell(
     """Returns the paper's number of a canonical variant name on a split, None where it prints
     none for that workload or for the dtypes of the study's `config`."""
     entry = TABLES[table]
-    model = entry.models.get(workload)
+    # AlgoPerf's own workload, 'algoperf:imagenet_vit', is what the paper trained.
+    model = entry.models.get(workload.rpartition(":")[2])
     for column in entry.columns:
         if column.split != split or column.dtype not in ("", dtype(config)):
             continue

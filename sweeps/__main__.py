@@ -1,4 +1,4 @@
-"""The commands: `python -m sweeps studies | plan | run | status | resume | cancel | tensors`."""
+"""The room's commands: `python -m sweeps studies | plan | run | status | resume | ...`."""
 
 import argparse
 import contextlib
@@ -18,6 +18,7 @@ _EPILOG = """examples:
   python -m sweeps resume experiments/five_seeds
   python -m sweeps cancel experiments/five_seeds
   python -m sweeps tensors experiments/five_seeds/compare/laser/digits_vit_jax/trial_1
+  python -m sweeps export --format=algoperf experiments/five_seeds
   python -m sweeps run --config=digits_vit_demo --config.launcher=slurm --config.slurm.gpus=1
   python -m sweeps run --config=pydoc_lm_demo --config.variants=standard,laser,diff,diff_laser
 then: python -m analysis table experiments/five_seeds
@@ -98,7 +99,22 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--examples", type=int, default=4, help="default: 4")
     command.add_argument("--data_dir", help="default: where the data lay when it was trained")
     command.set_defaults(run=_tensors)
+    _add_export(commands)
     return parser
+
+
+def _add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    command = commands.add_parser("export", help="write a study as AlgoPerf's scoring reads it")
+    command.description = (
+        "Writes DIR/<variant>/study_<seed>/<workload>_jax/trial_<point> from a study's last stage; "
+        "repeating it brings DIR up to date."
+    )
+    command.add_argument("directory", type=pathlib.Path, metavar="STUDY_DIR")
+    command.add_argument("--format", required=True, choices=("algoperf",))
+    command.add_argument(
+        "--out", type=pathlib.Path, metavar="DIR", help="default: STUDY_DIR/export/algoperf"
+    )
+    command.set_defaults(run=_export)
 
 
 def _studies(options: argparse.Namespace) -> int:
@@ -174,6 +190,18 @@ def _tensors(options: argparse.Namespace) -> int:
     layers = f"{about['layers']} layers x {about['examples']} examples"
     print(f"wrote {options.out}: {layers}, step {about['global_step']}, {about['dtype']}")
     print(f"then: python -m attention reconstruct {options.out}")
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    from sweeps import export
+
+    written = export.export(options.directory, options.out)
+    for line in written.left_out:
+        print(f"left out: {line}")
+    print(f"{written.directory}: {written.trials} trials")
+    print(f"then: python -m analysis table {written.directory}, or AlgoPerf's")
+    print(f"    scoring/score_submissions.py --submission_directory={written.directory}")
     return 0
 
 

@@ -35,6 +35,8 @@ _NOT_THE_RESULT = (
     "name",
     "experiment_dir",
     "data_dir",
+    "algoperf_dir",
+    "tokenizer_vocab_path",
     "loader_workers",
     "scan_layers",
     "remat",
@@ -72,6 +74,10 @@ def base() -> ml_collections.ConfigDict:
     config.mesh.fsdp = 1  # devices that share a batch and divide the parameters
     config.mesh.tensor = 1  # devices that divide heads, MLP and vocabulary
     config.data_dir = ""  # empty: the workload's default
+    # For algoperf: workloads. AlgoPerf's checkout, empty: the installed one; the SentencePiece
+    # model that speech was prepared with.
+    config.algoperf_dir = ""
+    config.tokenizer_vocab_path = ""
     # Table of the LASER paper to stand beside the measured one, as long as nothing that the
     # result depends on is changed; and what to know about it.
     config.paper_table = ""

@@ -94,7 +94,9 @@ def start_data_check(study: Study) -> "DataCheck":
     entry = workloads_table.entry(study.workload)
     if entry.embedded:
         print(f"data: {study.data_dir} ({entry.description}; made there if absent)", flush=True)
-    call = subprocesses.Call("data", workload=study.workload, data_dir=study.data_dir)
+    call = subprocesses.Call(
+        "data", workload=study.workload, data_dir=study.data_dir, places=study.places
+    )
     return DataCheck(study.directory, study.workload, call)
 
 
@@ -124,14 +126,17 @@ class DataCheck:
 
 
 def check_data_here(
-    workload: str, data_dir: str, study_directory: pathlib.Path | None = None
+    workload: str,
+    data_dir: str,
+    study_directory: pathlib.Path | None = None,
+    places: dict[str, str] | None = None,
 ) -> None:
     """Checks a workload's data on this host, a job's node; prepares embedded data.
 
     The study in `study_directory` gets the reference rows where it has none yet. Raises ValueError
     naming the directory, the file and the command that repairs it.
     """
-    found = subprocesses.call("data", workload=workload, data_dir=data_dir)
+    found = subprocesses.call("data", workload=workload, data_dir=data_dir, places=places)
     _show(found["lines"])
     if study_directory is not None and not (study_directory / layout.REFERENCE).exists():
         keep_reference(study_directory, workload, found["reference"])

@@ -1,6 +1,5 @@
 """What a driver wants to know and only JAX or data libraries can tell; see sweeps.subprocesses."""
 
-import importlib
 from typing import Any
 
 
@@ -30,21 +29,23 @@ def memory(
     )
 
 
-def data(workload: str, data_dir: str) -> dict[str, Any]:
+def data(workload: str, data_dir: str, places: dict[str, str] | None = None) -> dict[str, Any]:
     """Checks a workload's data, which embedded workloads make where it is absent.
 
+    places: where else things lie, by the names in `workloads.entry.Entry.places`.
     Returns {"lines": what was found, "reference": {"note", "rows"} of simple methods or None}.
     Raises ValueError naming the directory, the file and the command that repairs it.
     """
     from workloads import table
 
     entry = table.entry(workload)
-    module = importlib.import_module(entry.data)
+    module = table.data_module(workload)
     lines: list[str] = []
     if entry.embedded:
         module.prepare(data_dir)
     else:
-        lines = list(module.check(data_dir))
+        given = {name: where for name, where in (places or {}).items() if name in entry.places}
+        lines = list(module.check(data_dir, **given))
     if not hasattr(module, "read_reference"):
         return {"lines": lines, "reference": None}
     reference = module.read_reference(data_dir)

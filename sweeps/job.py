@@ -48,7 +48,8 @@ class Job:
         if all(self._state(one) in ("done", "diverged") for one in self.trials):
             return FINISHED  # e.g. a requeued job of which only the end was lost
         try:
-            door.check_data_here(self.study.workload, self.study.data_dir, self.root)
+            study = self.study
+            door.check_data_here(study.workload, study.data_dir, self.root, study.places)
         except (ValueError, OSError) as error:
             if self._stop:  # the engine tells a job's every process: the check was cut short
                 with Progress() as progress:

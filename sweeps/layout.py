@@ -68,8 +68,13 @@ def trial_number(point: int, seed: int) -> int:
 
 
 def trial_path(stage: str, variant: str, workload: str, point: int, seed: int) -> str:
-    """Returns a trial's directory relative to its study's directory."""
-    return f"{stage}/{variant}/{workload}_jax/trial_{trial_number(point, seed)}"
+    """Returns a trial's directory relative to its study's directory.
+
+    AlgoPerf's own workloads, 'algoperf:<name>', have directories by its names: what lies there is
+    read by its scoring, and ':' is no character for a path.
+    """
+    folder = f"{workload.rpartition(':')[2]}_jax"
+    return f"{stage}/{variant}/{folder}/trial_{trial_number(point, seed)}"
 
 
 def write_atomically(path: str | os.PathLike[str], text: str) -> None:

@@ -170,13 +170,16 @@ class Worker:
         from sweeps import train_step
         from workloads import registry as workloads
 
-        if record.program not in self._programs:
+        program = (record.program, *record.places.values())
+        if program not in self._programs:
             variant = registry.get(
                 record.variant, kernel=record.kernel, **record.variant_hyperparameters
             )
-            workload = workloads.make(record.workload, variant, **record.options)
-            self._programs[record.program] = train_step.TrainStep(workload, record.optimizer)
-        return self._programs[record.program]
+            workload = workloads.make(
+                record.workload, variant, places=record.places, **record.options
+            )
+            self._programs[program] = train_step.TrainStep(workload, record.optimizer)
+        return self._programs[program]
 
 
 def _record(attempt: lease.Attempt) -> Any:

@@ -1,6 +1,7 @@
 """A study: a checked configuration, its points, its stages, and the trials they consist of."""
 
 import dataclasses
+import os
 import pathlib
 from typing import Any
 
@@ -9,8 +10,9 @@ import ml_collections
 from attention import table as variants_table
 from sweeps import config as configs
 from sweeps import hyperparameters, layout, select, selected, space, study_checks
-from sweeps.trial import Trial
+from sweeps.trial import PLACES, Trial
 from workloads import table as workloads_table
+from workloads.algoperf import entries as algoperf_entries
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +41,11 @@ class Study:
     def data_dir(self) -> str:
         """Where the workload's data is read."""
         return self.settings["data_dir"] or str(workloads_table.default_data_dir(self.workload))
+
+    @property
+    def places(self) -> dict[str, str]:
+        """Where things lie that the workload needs beside its data, as `Trial.places`."""
+        return {name: self.settings[name] for name in PLACES}
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -92,7 +99,7 @@ class Study:
             mesh=study_checks.options(settings).mesh,
             diagnose_every=settings["diagnostics"],
             diagnose_examples=settings["diagnostics_examples"],
-            **{key: settings[key] for key in _TRIAL_SETTINGS},
+            **{key: settings[key] for key in (*_TRIAL_SETTINGS, *PLACES)},
         )
 
     def select(self) -> dict[str, Any]:
@@ -152,9 +159,14 @@ def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
     settings["variants"] = [variants_table.canonical(name) for name in given]
     for key in ("baseline", "tuning_variant"):
         settings[key] = variants_table.canonical(settings[key])
-    if settings["data_dir"]:  # jobs start in other folders
-        settings["data_dir"] = str(pathlib.Path(settings["data_dir"]).absolute())
     entry = workloads_table.entry(settings["workload"])
+    if algoperf_entries.DIRECTORY in entry.places and not settings[algoperf_entries.DIRECTORY]:
+        # Jobs need not have the driver's environment.
+        named = os.environ.get(algoperf_entries.DIRECTORY_VARIABLE, "")
+        settings[algoperf_entries.DIRECTORY] = named
+    for key in ("data_dir", *PLACES):
+        if settings[key]:  # jobs start in other folders
+            settings[key] = str(pathlib.Path(settings[key]).expanduser().absolute())
     steps = settings["steps"] = settings["steps"] or entry.step_hint
     settings["step_hint"] = settings["step_hint"] or steps
     settings["batch_size"] = settings["batch_size"] or entry.batch_size

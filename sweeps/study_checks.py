@@ -7,7 +7,9 @@ from attention import table as variants_table
 from sweeps import config as configs
 from sweeps import layout
 from sweeps.launchers import table as launchers
+from sweeps.trial import PLACES
 from workloads import table as workloads_table
+from workloads.algoperf import entries as algoperf_entries
 from workloads.options import MESH_AXES, Options
 
 # Keys that may differ when a study on disk is continued: they add trials or change who runs them.
@@ -18,6 +20,7 @@ _MAY_CHANGE = (
     "tuning_seeds",
     "experiment_dir",
     "data_dir",
+    *PLACES,
     "loader_workers",
     "launcher",
     "mesh",
@@ -53,11 +56,31 @@ def check(settings: dict[str, Any]) -> None:
         workloads_table.check_variant(settings["workload"], variant)
     workloads_table.check_options(settings["workload"], options(settings))
     launchers.module(settings["launcher"]).check(settings)
+    _check_places(settings)
     _check_diagnostics(settings)
     if settings["pack"] > 1:
         from sweeps import packs
 
         packs.check(settings)
+
+
+def _check_places(settings: dict[str, Any]) -> None:
+    """AlgoPerf's own workloads: what they need is said, what they cannot do is not asked."""
+    name = settings["workload"]
+    needs = workloads_table.entry(name).places
+    for key in PLACES:
+        if settings[key] and key not in needs:
+            raise ValueError(f"{key} is for AlgoPerf's own workloads, and {name} has no use for it")
+    if algoperf_entries.TOKENIZER in needs and not settings[algoperf_entries.TOKENIZER]:
+        raise ValueError(algoperf_entries.no_tokenizer(name))
+    if not algoperf_entries.is_algoperf(name):
+        return
+    for key, only, reason in (
+        ("loader_workers", 0, "AlgoPerf's pipelines choose their own threads and processes"),
+        ("pack", 1, "its pipelines and sharding are made for one trial at a time"),
+    ):
+        if settings[key] != only:
+            raise ValueError(f"{name}: {key}={settings[key]}, but {reason}; set {key}={only}")
 
 
 def _check_diagnostics(settings: dict[str, Any]) -> None:

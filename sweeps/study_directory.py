@@ -7,7 +7,7 @@ from typing import Any
 
 from sweeps import layout, provenance, space, status, study_checks
 from sweeps.study import Study
-from sweeps.trial import LOOKED_AT, Trial
+from sweeps.trial import CHANGEABLE, Trial
 
 
 def prepare(study: Study) -> None:
@@ -55,8 +55,8 @@ def prepare(study: Study) -> None:
 def materialise(study: Study, stage: str, trials: list[Trial]) -> None:
     """Writes trials.json of a stage, and each trial's record where it is not there yet.
 
-    A trial that is there and not finished takes over what is to be looked at (`trial.LOOKED_AT`):
-    its next attempt records from where it resumes. A finished one stays as it was recorded.
+    A trial that is there and not finished takes over what may change (`trial.CHANGEABLE`): its
+    next attempt looks at that, and for things there. A finished one stays as it was recorded.
     Raises ValueError where a trial's directory holds another trial.
     """
     folder = study.directory / stage
@@ -84,11 +84,11 @@ def _write_trial(directory: pathlib.Path, trial: Trial) -> None:
             "Choose another --config.name, or remove that directory"
         )
     else:
-        _look_at(directory, found, trial)
+        _take_over(directory, found, trial)
 
 
-def _look_at(directory: pathlib.Path, found: dict[str, Any], trial: Trial) -> None:
-    wanted = {name: getattr(trial, name) for name in LOOKED_AT}
+def _take_over(directory: pathlib.Path, found: dict[str, Any], trial: Trial) -> None:
+    wanted = {name: getattr(trial, name) for name in CHANGEABLE}
     there = {field.name: field.default for field in dataclasses.fields(Trial)} | found
     same = all(there[name] == value for name, value in wanted.items())
     if not same and status.read(directory)["state"] not in layout.FINISHED:

@@ -12,8 +12,12 @@ from workloads.options import Options
 
 # What is looked at while a trial trains; its result is the same.
 LOOKED_AT = ("diagnose_every", "diagnose_examples")
+# Where things lie that a worker needs beside the data; the same content may lie elsewhere later.
+PLACES = ("algoperf_dir", "tokenizer_vocab_path")
+# What may change until a trial is finished; records of earlier versions lack some of these.
+CHANGEABLE = (*LOOKED_AT, *PLACES)
 # Where the trial stands in a study, not what it computes; the id leaves these out.
-_NOT_COMPUTED = ("study", "stage", "point", *LOOKED_AT)
+_NOT_COMPUTED = ("study", "stage", "point", *CHANGEABLE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +27,8 @@ class Trial:
     steps, eval_every, log_every, checkpoint_every count updates; step_hint is the schedule's
     horizon; targets are the workload's {"metric", "validation", "test"}; compute_dtype to mesh are
     the options of `workloads.options`. Diagnostics (`sweeps.diagnostics`) are recorded every
-    `diagnose_every` updates, 0 for never, on `diagnose_examples` examples.
+    `diagnose_every` updates, 0 for never, on `diagnose_examples` examples. The last two are
+    directories and files that AlgoPerf's own workloads need, '' for others.
     """
 
     study: str
@@ -50,6 +55,8 @@ class Trial:
     targets: dict[str, Any]
     diagnose_every: int = 0
     diagnose_examples: int = 8
+    algoperf_dir: str = ""
+    tokenizer_vocab_path: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mesh", tuple(self.mesh))  # JSON has lists
@@ -58,6 +65,11 @@ class Trial:
     def options(self) -> dict[str, Any]:
         """How the model is computed: the fields of `workloads.options.Options`."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(Options)}
+
+    @property
+    def places(self) -> dict[str, str]:
+        """Where things lie beside the data: what `workloads.registry.make` takes as `places`."""
+        return {name: getattr(self, name) for name in PLACES}
 
     @functools.cached_property
     def id(self) -> str:
@@ -102,7 +114,7 @@ def read(directory: pathlib.Path) -> Trial:
     path = directory / layout.TRIAL
     record = layout.read_json(path)
     fields = {field.name for field in dataclasses.fields(Trial)}
-    needed = fields - set(LOOKED_AT)  # trials of earlier versions have no diagnostics
+    needed = fields - set(CHANGEABLE)
     if not isinstance(record, dict) or not needed <= set(record):
         missing = sorted(needed - set(record)) if isinstance(record, dict) else sorted(needed)
         raise ValueError(f"{path} is not a trial record: it lacks {', '.join(missing)}")

@@ -7,13 +7,14 @@ import dataclasses
 class Entry:
     """What a driver must know of a workload without loading JAX.
 
-    factory: 'module:function' called with (name, variant, options). metric/mode: what validation
-    selects by. Targets are in the metric's unit; None where nobody has published one;
+    factory: 'module:function' called with (name, variant, options, **places). metric/mode: what
+    validation selects by. Targets are in the metric's unit; None where nobody has published one;
     target_source says whose they are.
     parameters: of the standard variant; head_size: D. data: the module with `check(data_dir)` and
     `prepare(data_dir)`; data_name: the folder that workloads on the same data share; embedded says
     that `prepare` needs no download. stands_in_for: the full-size twin of an embedded workload.
     host_modifiers: modifiers that the model itself contains, so that no variant may add them.
+    places: keys of a study that say where else something lies which the workload needs.
     serves: the fields of `workloads.options.Options` that may differ from their defaults; without
     `mesh` in it, every device holds all parameters.
     """
@@ -34,6 +35,7 @@ class Entry:
     embedded: bool = False
     stands_in_for: str = ""
     host_modifiers: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
     serves: tuple[str, ...] = ("compute_dtype",)
     # Wall time of one update, and where the figure is from: what `sweeps plan` reckons with.
     step_seconds: float | None = None

@@ -6,11 +6,14 @@ text_entries. Standard library only.
 
 import dataclasses
 import difflib
+import importlib
 import os
 import pathlib
+from typing import Any
 
 from attention import table as variants_table
 from workloads import image_entries, speech_entries, text_entries, transformer_sizes
+from workloads.algoperf import entries as algoperf_entries
 from workloads.entry import Entry
 from workloads.options import Options
 
@@ -19,6 +22,7 @@ __all__ = [
     "Entry",
     "check_options",
     "check_variant",
+    "data_module",
     "default_data_dir",
     "entry",
     "paper_rows",
@@ -31,19 +35,25 @@ WORKLOADS: dict[str, Entry] = {
     **text_entries.ENTRIES,
 }
 
+# AlgoPerf's own, trained by our loop where AlgoPerf is installed: no part of what comes with us.
+ALGOPERF: dict[str, Entry] = algoperf_entries.ENTRIES
+
 # The preset that is its family's base has the family's name.
 _ALSO_CALLED = {"c4_lm_301m": "c4_lm", "wikipedia_bert_base": "wikipedia_bert"}
 
 
 def entry(name: str) -> Entry:
     """Returns the workload's entry. Raises ValueError listing what exists and the nearest match."""
-    if name not in WORKLOADS:
+    known = ALGOPERF if algoperf_entries.is_algoperf(name) else WORKLOADS
+    if name not in known:
         if name in _ALSO_CALLED:
             raise ValueError(f"workload {name!r} is called {_ALSO_CALLED[name]!r}")
-        nearest = difflib.get_close_matches(str(name), WORKLOADS, n=1, cutoff=0.5)
+        if name in algoperf_entries.REFUSED:
+            raise ValueError(f"workload {name!r}: {algoperf_entries.REFUSED[name]}")
+        nearest = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
         hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-        raise ValueError(f"unknown workload {name!r}. Known: {', '.join(WORKLOADS)}.{hint}")
-    return WORKLOADS[name]
+        raise ValueError(f"unknown workload {name!r}. Known: {', '.join(known)}.{hint}")
+    return known[name]
 
 
 def check_variant(name: str, variant: str) -> None:
@@ -78,6 +88,15 @@ def paper_rows(name: str) -> tuple[str, ...]:
     """Returns the rows of the paper's table that a workload can have: eight, six for speech."""
     twice = set(entry(name).host_modifiers)
     return tuple(row for row in variants_table.PAPER_ROWS if not twice & set(row.split("+")[1:]))
+
+
+def data_module(name: str) -> Any:
+    """Returns what checks and prepares a workload's data: `check(data_dir, **places)`, `prepare`.
+
+    A module that serves workloads of different needs has `of(name)`. Loads no JAX.
+    """
+    module = importlib.import_module(entry(name).data)
+    return module.of(name) if hasattr(module, "of") else module
 
 
 def repair(name: str, data_dir: str) -> str:

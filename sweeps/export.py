@@ -1,0 +1,161 @@
+"""`python -m sweeps export --format=algoperf STUDY_DIR`: a study as AlgoPerf's logs.
+
+    <out>/<variant>/study_<seed>/<workload>_jax/trial_<point>/
+        eval_measurements.csv measurements.csv hparams.json meta_data_<k>.json flags_<k>.json
+
+A submission is a variant, a study a seed, a trial a hyperparameter point, seeds and points counted
+from 1 as AlgoPerf's are. AlgoPerf's scoring (scoring/scoring_utils.py) takes everything in <out>
+for a submission's directory, and everything in that for a study's: so the mark by which an export
+is known lies in the studies' directories, where it looks for directories alone. Standard library
+only; `python -m analysis` reads the result, too.
+"""
+
+import pathlib
+import shutil
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from sweeps import layout, status
+
+FORMATS = ("algoperf",)
+MARK = "attnperf_export.json"
+
+
+class Exported(NamedTuple):
+    """What an export wrote: its directory, the trials in it, and those left out with the reason."""
+
+    directory: pathlib.Path
+    trials: int
+    left_out: tuple[str, ...]
+
+
+def export(study: pathlib.Path, out: pathlib.Path | None = None) -> Exported:
+    """Writes the last stage of a study that has finished trials as AlgoPerf's logs.
+
+    out: by default `<study>/export/algoperf`. Repeating it brings the export up to date; files
+    that no export of this study wrote are never replaced. Trials that are not done, or have no
+    evaluation, are left out by name.
+
+    Raises ValueError where `study` is no study or has nothing to export, and where `out` holds
+    anything else.
+    """
+    record = layout.read_json_if_there(study / layout.STUDY)
+    if record is None:
+        raise ValueError(f"{study} is no study: it has no {layout.STUDY}")
+    stage, trials = _last_stage(study, record)
+    out = out or study / "export" / "algoperf"
+    _check_free(out, record["name"])
+    done, left_out = [], []
+    for trial in trials:
+        reason = _reason_to_leave_out(study / trial["path"])
+        if reason:
+            left_out.append(f"{trial['path']}: {reason}")
+        else:
+            done.append(trial)
+    if not done:
+        reasons = "; ".join(left_out[:3])
+        raise ValueError(f"{study}: stage {stage} has no trial to export ({reasons}); run it first")
+    written = {_write(study, out, trial, record["name"]) for trial in done}
+    _remove_others(out, written)
+    return Exported(out, len(done), tuple(left_out))
+
+
+def _last_stage(study: pathlib.Path, record: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
+    """Returns the stage that results are read from: the comparison, where there is one."""
+    for stage in reversed(record["stages"]):
+        listed = layout.read_json_if_there(study / stage / layout.TRIALS)
+        if listed is not None:
+            return stage, listed["trials"]
+    raise ValueError(f"{study} has no trials yet; run it first: python -m sweeps resume {study}")
+
+
+def _reason_to_leave_out(trial: pathlib.Path) -> str | None:
+    state = status.read(trial)["state"]
+    if state not in ("done", "diverged"):
+        return f"it is {state}"
+    if not (trial / layout.EVAL_MEASUREMENTS).is_file():
+        return f"it is {state} and has no {layout.EVAL_MEASUREMENTS}"
+    return None
+
+
+def place(trial: dict[str, Any]) -> pathlib.PurePosixPath:
+    """Returns a trial's directory in an export, from its line in trials.json."""
+    folder = pathlib.PurePosixPath(trial["path"]).parent.name
+    return pathlib.PurePosixPath(
+        trial["variant"], f"study_{trial['seed'] + 1}", folder, f"trial_{trial['point'] + 1}"
+    )
+
+
+def _studies(out: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Yields the directories of studies in an export. Raises ValueError for what is none."""
+    for submission in sorted(out.iterdir()):
+        inside = sorted(submission.iterdir()) if submission.is_dir() else []
+        if not inside:
+            raise ValueError(_not_ours(out, submission))
+        yield from inside
+
+
+def _check_free(out: pathlib.Path, name: str) -> None:
+    """Raises ValueError unless `out` is absent, empty, or an earlier export of the study."""
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise ValueError(f"--out={out} is a file; give a directory")
+    for folder in _studies(out):
+        mark = layout.read_json_if_there(folder / MARK)
+        if mark is None:
+            raise ValueError(_not_ours(out, folder))
+        if mark["study"] != name:
+            raise ValueError(
+                f"{folder} is an export of study {mark['study']!r}; give another --out"
+            )
+
+
+def _not_ours(out: pathlib.Path, path: pathlib.Path) -> str:
+    return f"--out={out} holds {path.relative_to(out)}, which no export wrote; give another --out"
+
+
+def _write(
+    study: pathlib.Path, out: pathlib.Path, trial: dict[str, Any], name: str
+) -> pathlib.Path:
+    """Writes one trial; returns its directory."""
+    target, source = out / place(trial), study / trial["path"]
+    target.mkdir(parents=True, exist_ok=True)
+    mark = {"format": "algoperf", "study": name, "seed": trial["seed"]}
+    layout.write_json(target.parents[1] / MARK, mark)
+    for path in _sources(source):
+        layout.write_atomically(target / path.name, path.read_text("utf-8"))
+    layout.write_json(target / layout.HPARAMS, trial["hyperparameters"])
+    for path in source.glob("meta_data_*.json"):
+        number = path.stem.rpartition("_")[2]
+        layout.write_json(target / f"flags_{number}.json", _flags(source, trial))
+    return target
+
+
+def _sources(trial: pathlib.Path) -> Iterator[pathlib.Path]:
+    for name in (layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS):
+        if (trial / name).is_file():
+            yield trial / name
+    yield from trial.glob("meta_data_*.json")
+
+
+def _flags(source: pathlib.Path, trial: dict[str, Any]) -> dict[str, Any]:
+    """Returns what AlgoPerf's runner would have been told, beside the trial's own record."""
+    return {
+        **(layout.read_json_if_there(source / "flags_0.json") or {}),
+        "workload": pathlib.PurePosixPath(trial["path"]).parent.name.removesuffix("_jax"),
+        "framework": "jax",
+        "tuning_ruleset": "external",
+        "attention": trial["variant"],
+        "max_global_steps": trial["steps"],
+        "rng_seed": trial["seed"],
+        "written_by": "attnperf",
+    }
+
+
+def _remove_others(out: pathlib.Path, written: set[pathlib.Path]) -> None:
+    """Removes trials of an earlier export that are no more: a selection that changed."""
+    for folder in list(_studies(out)):
+        for trial in sorted(folder.glob("*_jax/trial_*")):
+            if trial not in written:
+                shutil.rmtree(trial)

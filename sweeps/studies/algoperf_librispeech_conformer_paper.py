@@ -1,0 +1,38 @@
+"""The paper's Conformer table on AlgoPerf's own workload object: its model, its data pipeline.
+
+Command:  python -m sweeps run --config=algoperf_librispeech_conformer_paper \\
+              --config.data_dir=$DATA/librispeech --config.algoperf_dir=$ALGOPERF \\
+              --config.tokenizer_vocab_path=$DATA/librispeech/spm_model.vocab
+Devices:  one host with 8 V100s or better; batch 256 divides over its devices.
+Time:     80 trials of 76,000 steps at batch 256. AlgoPerf allows a trial 16.1 h on 8 V100s
+          (0.763 s a step), so at most 80 x 16.1 h = 1,289 h of such a machine.
+Result:   that of librispeech_conformer_paper, which trains our model of the same parameters: the
+          paper prints WER on test-clean 0.050876 (standard), 0.049786 (LASER), 0.049747 and
+          0.049231 (both with QK-normalization); median of 5 seeds.
+
+Needs AlgoPerf's libraries (pip install 'attnperf[algoperf]') and the SentencePiece model that its
+dataset_setup wrote: without it AlgoPerf's WER is 0, and the study refuses to start. AlgoPerf's
+loader shuffles by torch's global generator; here it is seeded by the trial's seed. A trial that is
+interrupted at step n reads n batches again before it goes on. Six rows, because the model scales
+its queries per dimension already.
+"""
+
+import ml_collections
+
+from sweeps import config as configs
+from workloads import table
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """Returns the study's configuration."""
+    config = configs.base()
+    config.name = "algoperf_librispeech_conformer_paper"
+    config.paper_table = "conformer_wer"
+    config.workload = "algoperf:librispeech_conformer"
+    config.variants = table.paper_rows(config.workload)
+    config.points = 50
+    config.seeds = 5
+    config.eval_every = 1_520
+    config.checkpoint_every = 1_520
+    config.local.workers = 1
+    return config

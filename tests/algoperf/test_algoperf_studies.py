@@ -1,0 +1,160 @@
+"""Studies of AlgoPerf's own workloads: names, identity, and what is refused before a start."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from sweeps import config, heavy, layout, study, study_directory, trial
+from workloads import table
+from workloads.algoperf import data, entries, supported
+from workloads.errors import DataError
+
+
+def _study(tmp_path, *changes):
+    overrides = [f"--config.{change}" for change in (f"experiment_dir={tmp_path}", *changes)]
+    return study.resolve(config.parse("digits_vit_quick", overrides))
+
+
+def test_every_workload_of_the_table_takes_a_variant():
+    assert {entries.own_name(name) for name in entries.ENTRIES} <= set(supported.SUPPORTED)
+
+
+@pytest.mark.parametrize("name", list(entries.ENTRIES))
+def test_an_entry_is_that_of_our_own_model(name):
+    entry, own = table.entry(name), entries.own_name(name)
+    assert entry.places[0] == "algoperf_dir"
+    if own in table.WORKLOADS:
+        ours = table.entry(own)
+        assert (entry.metric, entry.batch_size, entry.step_hint, entry.parameters) == (
+            ours.metric, ours.batch_size, ours.step_hint, ours.parameters)  # fmt: skip
+        assert (entry.validation_target, entry.host_modifiers) == (
+            ours.validation_target, ours.host_modifiers)  # fmt: skip
+        assert table.default_data_dir(name) == table.default_data_dir(own)
+
+
+def test_names_are_checked_with_what_there_is():
+    with pytest.raises(ValueError, match="Did you mean 'algoperf:imagenet_vit'"):
+        table.entry("algoperf:imagenet_vti")
+    with pytest.raises(ValueError, match="raises at its first training step.*ours does not"):
+        table.entry("algoperf:imagenet_vit_post_ln")
+    with pytest.raises(ValueError, match="has no row 'laser\\+per_dim_temp'"):
+        table.check_variant("algoperf:librispeech_conformer", "laser+per_dim_temp")
+
+
+def test_a_driver_loads_neither_jax_nor_algoperf(tmp_path):
+    code = (
+        "import sys; from sweeps import config, study;"
+        "study.resolve(config.parse('algoperf_imagenet_vit_paper', []));"
+        "print([m for m in ('jax', 'algoperf', 'torch', 'tensorflow') if m in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["workload=algoperf:librispeech_conformer"], "AlgoPerf calls every word error rate 0"),
+        (["algoperf_dir=/x"], "algoperf_dir is for AlgoPerf's own workloads, and digits_vit"),
+        (["workload=algoperf:imagenet_vit", "pack=2"], "made for one trial at a time; set pack=1"),
+        (["workload=algoperf:imagenet_vit", "loader_workers=4"], "choose their own threads"),
+        (["workload=algoperf:imagenet_vit", "tokenizer_vocab_path=/x"], "imagenet_vit has no use"),
+        (["workload=algoperf:imagenet_vit", "compute_dtype=bfloat16"], "has no compute_dtype"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_a_start(tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        _study(tmp_path, *changes)
+
+
+def test_trials_know_where_things_lie_and_their_ids_do_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("ATTNPERF_ALGOPERF_DIR", "/from/environment")
+    speech = "workload=algoperf:librispeech_conformer"
+    one, two = (
+        _study(tmp_path, speech, f"tokenizer_vocab_path={path}").trials("tune")[0]
+        for path in ("relative.vocab", "/there/spm_model.vocab")
+    )
+    assert one.id == two.id
+    assert two.places == {
+        "algoperf_dir": "/from/environment",
+        "tokenizer_vocab_path": "/there/spm_model.vocab",
+    }
+    assert one.tokenizer_vocab_path.startswith("/")
+    assert one.path == "tune/standard/librispeech_conformer_jax/trial_1"
+
+
+def test_a_study_that_moved_tells_its_unfinished_trials(tmp_path):
+    made = _study(tmp_path, "workload=algoperf:imagenet_vit", "algoperf_dir=/old")
+    study_directory.prepare(made)
+    trials = made.trials("tune")
+    study_directory.materialise(made, "tune", trials)
+    done, open_ = (made.directory / one.path for one in trials)
+    layout.write_json(done / layout.STATUS, {"state": "done"})
+    moved = _study(tmp_path, "workload=algoperf:imagenet_vit", "algoperf_dir=/new")
+    study_directory.prepare(moved)
+    study_directory.materialise(moved, "tune", moved.trials("tune"))
+    assert trial.read(done).algoperf_dir == "/old"
+    assert trial.read(open_).algoperf_dir == "/new"
+
+
+def test_what_earlier_versions_wrote_is_read_and_has_its_id(tmp_path):
+    made = _study(tmp_path, "data_dir=/data")
+    study_directory.prepare(made)
+    one = made.trials("tune")[0]
+    assert one.id == "38d1fa6a873c3e0b"
+    study_directory.materialise(made, "tune", [one])
+    path = made.directory / one.path / layout.TRIAL
+    record = layout.read_json(path)
+    layout.write_json(path, {k: v for k, v in record.items() if k not in trial.PLACES})
+    assert trial.read(path.parent) == one
+    stored = layout.read_json(made.directory / layout.STUDY)
+    for key in trial.PLACES:
+        del stored["config"][key]
+    assert study.from_record(stored, made.directory).trials("tune")[0] == one
+
+
+class TestCheck:
+    """What a host needs: named with what to do, without JAX."""
+
+    @pytest.fixture
+    def algoperf_dir(self, tmp_path):
+        root = tmp_path / "algoperf_checkout"
+        for name in ("submission_runner.py", "algoperf/spec.py"):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).touch()
+        registry = root / "algoperf/workloads/workloads.py"
+        registry.parent.mkdir()
+        registry.write_text("WORKLOADS = {'librispeech_conformer': {}}\n")
+        return root
+
+    @pytest.fixture(autouse=True)
+    def _libraries(self, monkeypatch):
+        monkeypatch.setattr(data, "_LIBRARIES", {"librispeech": ("json",), "imagenet": ("json",)})
+
+    def test_no_algoperf(self, tmp_path):
+        with pytest.raises(DataError, match="is not AlgoPerf: it lacks submission_runner.py"):
+            heavy.data("algoperf:imagenet_vit", "/data", {"algoperf_dir": str(tmp_path)})
+
+    def test_a_library_that_is_missing(self, monkeypatch, algoperf_dir):
+        monkeypatch.setattr(data, "_LIBRARIES", {"librispeech": ("no_such_library",)})
+        with pytest.raises(DataError, match="needs no_such_library, not installed here"):
+            data.of("algoperf:librispeech_conformer").check("/data", algoperf_dir=str(algoperf_dir))
+
+    def test_workload_tokenizer_and_data(self, tmp_path, algoperf_dir):
+        with pytest.raises(DataError, match="has no workload 'imagenet_vit'"):
+            data.of("algoperf:imagenet_vit").check("/data", algoperf_dir=str(algoperf_dir))
+        places = {"algoperf_dir": str(algoperf_dir), "tokenizer_vocab_path": str(tmp_path / "spm")}
+        name = "algoperf:librispeech_conformer"
+        with pytest.raises(DataError, match="there is no such file on this host"):
+            heavy.data(name, str(tmp_path), places)
+        (tmp_path / "spm").touch()
+        with pytest.raises(DataError, match=r"lacks train-clean-100.csv.*test-clean.csv"):
+            heavy.data(name, str(tmp_path), places)
+        for split in ("train-clean-100", "train-clean-360", "train-other-500", "dev-clean",
+                      "dev-other", "test-clean"):  # fmt: skip
+            (tmp_path / f"{split}.csv").touch()
+        (tmp_path / "attnperf_tiny_data.json").write_text(json.dumps({"sizes": {"train": 3}}))
+        lines = heavy.data(name, str(tmp_path), places)["lines"]
+        assert "FABRICATED: evaluations of {'train': 3} examples" in lines[-1]

@@ -1,0 +1,144 @@
+"""A study as AlgoPerf's logs: what is written, what is left out, what is never overwritten."""
+
+import csv
+import json
+
+import pytest
+
+from analysis import runs
+from sweeps import __main__ as command
+from sweeps import config, export, layout, study, study_directory
+
+EVALS = {
+    "global_step": (5, 10),
+    "train/accuracy": (0.1, 0.4),
+    "train/loss": (2.0, 1.5),
+    "validation/accuracy": (0.1, 0.3),
+    "validation/loss": (2.0, 1.6),
+    "test/accuracy": (0.1, 0.25),
+    "test/loss": (2.0, 1.7),
+    "accumulated_submission_time": (1.0, 2.0),
+    "score": (1.0, 2.0),
+    "preemption_count": (0, 0),
+}
+
+
+def _write_csv(path, columns):
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+
+
+def _finish(directory, state="done"):
+    _write_csv(directory / layout.EVAL_MEASUREMENTS, EVALS)
+    _write_csv(directory / layout.MEASUREMENTS, EVALS)
+    layout.write_json(directory / "meta_data_0.json", {"workload.target_metric_name": "accuracy"})
+    layout.write_json(directory / layout.STATUS, {"state": state})
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """A grid of 2 variants x 2 points x 2 seeds, one trial of it still pending."""
+    changes = ("protocol=grid", "seeds=2", "steps=10", "eval_every=5", "name=small",
+               "workload=algoperf:imagenet_vit", f"experiment_dir={tmp_path}")  # fmt: skip
+    made = study.resolve(
+        config.parse("digits_vit_quick", [f"--config.{change}" for change in changes])
+    )
+    study_directory.prepare(made)
+    trials = made.trials("grid")
+    study_directory.materialise(made, "grid", trials)
+    for trial in trials[:-1]:
+        _finish(made.directory / trial.path)
+    return made.directory
+
+
+def test_the_tree_is_the_one_that_scoring_reads(finished):
+    written = export.export(finished)
+    assert written.trials == 7
+    assert written.left_out == ("grid/laser/imagenet_vit_jax/trial_1002: it is pending",)
+    root = written.directory
+    found = sorted(path.relative_to(root).as_posix() for path in root.glob("*/*/*/*"))
+    assert found == sorted(
+        f"{variant}/study_{seed}/imagenet_vit_jax/trial_{point}"
+        for variant in ("standard", "laser")
+        for seed in (1, 2)
+        for point in (1, 2)
+        if (variant, seed, point) != ("laser", 2, 2)
+    )
+    # Scoring lists these two levels and takes everything there for a directory.
+    assert all(path.is_dir() for path in [*root.iterdir(), *root.glob("*/*")])
+    trial = root / "laser/study_1/imagenet_vit_jax/trial_2"
+    source = finished / "grid/laser/imagenet_vit_jax/trial_1001"
+    for name in (layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS, "meta_data_0.json"):
+        assert (trial / name).read_text() == (source / name).read_text()
+    flags = json.loads((trial / "flags_0.json").read_text())
+    assert (flags["workload"], flags["attention"], flags["rng_seed"]) == (
+        "imagenet_vit",
+        "laser",
+        0,
+    )
+    assert json.loads((trial / "hparams.json").read_text())["learning_rate"] > 0
+
+
+def test_analysis_reads_study_and_export_alike(finished):
+    ours, exported = runs.read_study(finished), runs.read_study(export.export(finished).directory)
+    assert {run.workload for run in ours.runs} == {"algoperf:imagenet_vit"}
+    assert {run.workload for run in exported.runs} == {"imagenet_vit"}
+    assert exported.published
+    there = {(run.variant, run.point, run.seed): run for run in exported.runs}
+    for run in ours.runs:
+        if run.state == "done":
+            twin = there[run.variant, run.point + 1, run.seed + 1]
+            assert twin.evals["validation/accuracy"].tolist() == [0.1, 0.3]
+            assert (twin.steps, twin.hyperparameters) == (run.steps, run.hyperparameters)
+
+
+def test_repeating_brings_it_up_to_date(finished):
+    root = export.export(finished).directory
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    assert export.export(finished).left_out
+    assert before == {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    last = finished / "grid/laser/imagenet_vit_jax/trial_1002"
+    _finish(last, "diverged")
+    assert export.export(finished).trials == 8
+    assert (root / "laser/study_2/imagenet_vit_jax/trial_2/hparams.json").is_file()
+    layout.write_json(last / layout.STATUS, {"state": "running"})
+    export.export(finished)
+    assert not (root / "laser/study_2/imagenet_vit_jax/trial_2").exists()
+
+
+def test_files_of_others_are_never_replaced(finished, tmp_path):
+    for name, content in (("notes.txt", None), ("nadamw/study_1/imagenet_vit_jax", "trial_1")):
+        out = tmp_path / "logs"
+        path = out / name
+        if content is None:
+            out.mkdir()
+            path.write_text("mine")
+        else:
+            path.mkdir(parents=True)
+        with pytest.raises(ValueError, match="which no export wrote; give another --out"):
+            export.export(finished, out)
+        path.unlink() if content is None else None
+    out = export.export(finished).directory
+    mark = next(out.glob("*/*/" + export.MARK))
+    layout.write_json(mark, {"study": "another"})
+    with pytest.raises(ValueError, match="is an export of study 'another'; give another --out"):
+        export.export(finished)
+
+
+def test_what_cannot_be_exported_says_why(finished, tmp_path, capsys):
+    assert command.main(["export", "--format=algoperf", str(tmp_path / "none")]) == 2
+    assert "is no study: it has no study.json" in capsys.readouterr().err
+    for path in finished.rglob(layout.STATUS):
+        path.unlink()
+    assert command.main(["export", "--format=algoperf", str(finished)]) == 2
+    assert "has no trial to export" in capsys.readouterr().err
+
+
+def test_the_command_says_what_it_left_out(finished, tmp_path, capsys):
+    out = tmp_path / "logs"
+    assert command.main(["export", "--format=algoperf", f"--out={out}", str(finished)]) == 0
+    text = capsys.readouterr().out
+    assert "left out: grid/laser/imagenet_vit_jax/trial_1002: it is pending" in text
+    assert f"{out}: 7 trials" in text
