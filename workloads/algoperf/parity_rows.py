@@ -54,13 +54,14 @@ def norm_ratio(ours: Any, theirs: Any) -> float:
 
 
 def _leaves(ours: Any, theirs: Any) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    if jax.tree.structure(ours) != jax.tree.structure(theirs):
-        raise ValueError(f"trees differ: {jax.tree.structure(ours)}, {jax.tree.structure(theirs)}")
-    sides = tuple([_wide(leaf) for leaf in jax.tree.leaves(tree)] for tree in (ours, theirs))
-    shapes = [[leaf.shape for leaf in side] for side in sides]
+    trees = str(jax.tree.structure(ours)), str(jax.tree.structure(theirs))
+    if trees[0] != trees[1]:
+        raise ValueError(f"trees differ: {trees[0]}, {trees[1]}")
+    first, second = ([_wide(leaf) for leaf in jax.tree.leaves(tree)] for tree in (ours, theirs))
+    shapes = [[leaf.shape for leaf in side] for side in (first, second)]
     if shapes[0] != shapes[1]:
         raise ValueError(f"shapes differ: {shapes[0]}, {shapes[1]}")
-    return sides
+    return first, second
 
 
 def _wide(leaf: Any) -> np.ndarray:
