@@ -1,5 +1,7 @@
 """learning_curves.png: the validation metric by step, one panel per modifier."""
 
+import functools
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -9,8 +11,6 @@ from matplotlib.ticker import EngFormatter
 from analysis import style, variants
 from analysis.error_table import ErrorTable
 from analysis.measurements import STEP
-from analysis.metrics import Metric
-from analysis.records import Run
 from analysis.selection import VALIDATION
 
 Curve = tuple[np.ndarray, np.ndarray]
@@ -35,7 +35,9 @@ def draw(table: ErrorTable) -> Figure | None:
     figure = style.figure(7.2 if columns == 1 else 10.0, 0.9 + 3.0 * rows + (rows == 1))
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for axes, (title, names) in zip(grid.flat, panels.items(), strict=False):
-        _panel(axes, title, {name: curves[name] for name in names}, table)
+        _panel(
+            axes, title if len(panels) > 1 else "", {name: curves[name] for name in names}, table
+        )
     for unused in grid.flat[len(panels) :]:
         unused.set_visible(False)
     _finish(figure, grid, table, curves)
@@ -43,32 +45,36 @@ def draw(table: ErrorTable) -> Figure | None:
 
 
 def _curve(table: ErrorTable, variant: str) -> Curve | None:
-    """Returns steps [N] and the numbers [seeds, N] at the steps that every seed evaluated."""
+    """Returns steps [N] and the numbers [seeds, N] over the steps that every seed trained."""
     row = next(row for row in table.rows if row.variant == variant)
-    runs = [
-        run
+    column = table.metric.column(VALIDATION)
+    measured = [
+        (run.evals[STEP], table.metric.shown(run.evals[column]))
         for run in table.study.stage(table.stage)
-        if run.variant == variant and run.point == row.point and run.state == "done"
+        if run.variant == variant
+        and run.point == row.point
+        and run.state == "done"
+        and column in run.evals
+        and len(run.evals[STEP])
     ]
-    measured = [run for run in runs if table.metric.column(VALIDATION) in run.evals]
     if not measured:
         return None
-    steps = _shared_steps(measured)
+    steps = _steps([steps for steps, _ in measured])
     if not steps.size:
         return None
-    return steps, np.stack([_at(run, steps, table.metric) for run in measured])
+    return steps, np.stack([np.interp(steps, *own) for own in measured])
 
 
-def _shared_steps(runs: list[Run]) -> np.ndarray:
-    steps = runs[0].evals[STEP]
-    for run in runs[1:]:
-        steps = np.intersect1d(steps, run.evals[STEP])
-    return steps
-
-
-def _at(run: Run, steps: np.ndarray, metric: Metric) -> np.ndarray:
-    values = metric.shown(run.evals[metric.column(VALIDATION)])
-    return values[np.isin(run.evals[STEP], steps)]
+def _steps(evaluated: list[np.ndarray]) -> np.ndarray:
+    """Returns the steps to draw: those that every seed evaluated. Where these are under half of
+    a seed's own, as in AlgoPerf's logs, which are evaluated by the clock, all steps between the
+    last first and the first last: numbers are then interpolated between evaluations."""
+    shared = functools.reduce(np.intersect1d, evaluated)
+    if 2 * len(shared) >= max(map(len, evaluated)):
+        return shared
+    begin, end = max(steps[0] for steps in evaluated), min(steps[-1] for steps in evaluated)
+    every = np.unique(np.concatenate(evaluated))
+    return every[(begin <= every) & (every <= end)]
 
 
 def _panel(axes: Axes, title: str, curves: dict[str, Curve], table: ErrorTable) -> None:

@@ -82,7 +82,9 @@ def _several(texts: Iterable[str]) -> str:
     counts = collections.Counter(texts)
     if len(counts) < 2:
         return next(iter(counts), UNKNOWN)
-    return "; ".join(f"{text} ({count} trials)" for text, count in counts.most_common())
+    return "; ".join(
+        f"{text} ({count} trial{'s' if count > 1 else ''})" for text, count in counts.most_common()
+    )
 
 
 def _commits(own: dict[str, Any], records: list[tuple[dict, dict]]) -> str:

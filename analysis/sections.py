@@ -72,7 +72,8 @@ def description(table: ErrorTable) -> str:
     seeds = sorted({row.n for row in measured})
     spread = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0] if seeds else 0)
     many = "seed" if spread == "1" else "seeds"
-    said = f"{len(table.rows)} variants, {spread} {many} each, workload {table.workload}"
+    whom = "1 variant" if len(table.rows) == 1 else f"{len(table.rows)} variants"
+    said = f"{whom}, {spread} {many} each, workload {table.workload}"
     if table.has_baseline:
         said += f", baseline {variants.label(table.baseline)}"
     note = f" Data: {table.reference_note}" if table.reference_note else ""

@@ -34,6 +34,8 @@ OTHER_LOOKS = (
 )  # fmt: skip
 REFERENCE_LINES: tuple[Any, ...] = ((0, (5, 3)), (0, (1.5, 1.5)), (0, (5, 2, 1, 2)))
 DOTS_PER_INCH = 150
+# Letters of the longest label on an axis: Standard + QK-normalization has 28.
+LONGEST_LABEL = 40
 # A phone shows about 360 CSS pixels: at this width its 9-point letters are 10 pixels high.
 NARROW_INCHES = 4.4
 
@@ -106,7 +108,7 @@ def key(label: str, **looks: Any) -> Line2D:
 
 def title(figure: Figure, text: str) -> None:
     """Puts a title over the whole figure, broken into lines that fit its width."""
-    figure.suptitle(wrapped(figure, text, 12), fontsize=12)
+    figure.suptitle(plain(wrapped(figure, text, 12)), fontsize=12)
 
 
 def wrapped(figure: Figure, text: str, points: float = 10) -> str:
@@ -115,9 +117,18 @@ def wrapped(figure: Figure, text: str, points: float = 10) -> str:
     return textwrap.fill(text, int(letters))
 
 
+def plain(text: str) -> str:
+    """Returns `text` as matplotlib prints it letter by letter: a dollar begins no formula."""
+    return text.replace("$", r"\$")
+
+
 def row_label(label: str) -> str:
-    """Returns a variant's label for an axis, its modifiers on a line of their own on a phone."""
-    return label.replace(" + ", "\n+ ", 1) if is_narrow() else label
+    """Returns a variant's label for an axis, its modifiers on a line of their own on a phone; of
+    a name too long for it the beginning and the end."""
+    if len(label) > LONGEST_LABEL:
+        half = LONGEST_LABEL // 2 - 1
+        label = f"{label[:half]} … {label[-half:]}"
+    return plain(label.replace(" + ", "\n+ ", 1) if is_narrow() else label)
 
 
 def legend(figure: Figure, handles: list[Line2D], columns: int | None = None) -> None:

@@ -7,12 +7,16 @@ from analysis import grid, variants
 from analysis.error_table import ErrorTable, VariantResult
 from analysis.statistics import Comparison
 
-MARKS = {"better": "▲", "worse": "▼", "cannot tell": "≈", "baseline": "●", "no number": "–"}
+MARKS = {"better": "▲", "worse": "▼", "cannot tell": "≈", "baseline": "●"} | {
+    "not compared": "○",
+    "no number": "–",
+}
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One variant's: `kind` is better, worse, cannot-tell, baseline or no-number; `word` says it,
+    """One variant's: `word` is better, worse, cannot tell, baseline, not compared (there is no
+    baseline) or no number; `kind` is the word with hyphens,
     `mark` is a sign that does without colour, `sentence` gives the numbers."""
 
     kind: str
@@ -73,7 +77,7 @@ def _word(table: ErrorTable, row: VariantResult) -> str:
         return "no number"
     if row.variant == table.baseline:
         return "baseline"
-    return result.comparison.verdict if result.comparison else "no number"
+    return result.comparison.verdict if result.comparison else "not compared"
 
 
 def _sentence(table: ErrorTable, row: VariantResult, word: str) -> str:

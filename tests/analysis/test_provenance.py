@@ -37,9 +37,9 @@ def test_trials_on_other_devices_are_counted(hand_made) -> None:
     pair = {"device_kind": "H200", "device_count": 8, "process_count": 2}
     hardware = {("standard", 0): cpu, ("standard", 1): cpu, ("laser", 0): cpu, ("laser", 1): pair}
     found = dict(provenance.of_table(_table(hand_made, hardware)))
-    assert found["Devices"] == "1 × cpu (3 trials); 8 × H200 in 2 processes (1 trials)"
+    assert found["Devices"] == "1 × cpu (3 trials); 8 × H200 in 2 processes (1 trial)"
     assert found["Host"].startswith("EPYC, 1 CPU, ")
-    assert found["Host"].endswith("not recorded (1 trials)")
+    assert found["Host"].endswith("not recorded (1 trial)")
 
 
 def test_config_is_written_as_a_command_line_changes_it(hand_made) -> None:
