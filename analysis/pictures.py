@@ -43,11 +43,12 @@ def data_uri(figure: Figure) -> str:
     """Returns the figure as SVG with its letters drawn as paths (no font is needed), or as PNG
     where that is smaller. The same figure gives the same text."""
     out = io.BytesIO()
-    with rc_context({"svg.fonttype": "path", "svg.hashsalt": "attnperf"}):
+    with style.any_letters(), rc_context({"svg.fonttype": "path", "svg.hashsalt": "attnperf"}):
         FigureCanvasSVG(figure).print_svg(out, metadata={"Date": None})
     if out.tell() > LARGEST_SVG:
         out = io.BytesIO()
-        FigureCanvasAgg(figure).print_png(out)
+        with style.any_letters():
+            FigureCanvasAgg(figure).print_png(out)
         return _uri("image/png", out.getvalue())
     return _uri("image/svg+xml", out.getvalue())
 

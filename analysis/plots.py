@@ -51,7 +51,8 @@ def save(figure: Figure, path: pathlib.Path) -> None:
     descriptor, temporary = tempfile.mkstemp(suffix=".png", dir=path.parent)
     os.close(descriptor)
     try:
-        FigureCanvasAgg(figure).print_png(temporary)
+        with style.any_letters():
+            FigureCanvasAgg(figure).print_png(temporary)
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException:

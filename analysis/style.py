@@ -8,6 +8,7 @@ import contextlib
 import contextvars
 import itertools
 import textwrap
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -73,6 +74,15 @@ def narrowed() -> Iterator[None]:
         yield
     finally:
         _is_narrow.reset(token)
+
+
+@contextlib.contextmanager
+def any_letters() -> Iterator[None]:
+    """Has figures that are printed inside show a box for a letter that the font lacks, without a
+    warning for each."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        yield
 
 
 def is_narrow() -> bool:

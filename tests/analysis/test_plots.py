@@ -108,3 +108,41 @@ def test_an_error_of_zero_keeps_the_axis_linear() -> None:
     assert style.spans_decades(np.array([0.01, 0.5]))
     assert not style.spans_decades(np.array([0.0, 0.5]))
     assert not style.spans_decades(np.array([np.nan]))
+
+
+def _clocked(hand_made, offsets):
+    """Trials evaluated every 100 steps, from steps that differ by seed: error = 1 / step."""
+    made = hand_made()
+    for seed, offset in enumerate(offsets):
+        rows = [made.evaluation(step, 1 / step) for step in range(100 + offset, 401, 100)]
+        made.trial("compare", "standard", 0, seed, rows)
+    made.select({"standard": 0})
+    return error_table.build(read_study(made.finish()))
+
+
+def test_curves_of_seeds_evaluated_at_other_steps_are_interpolated(hand_made) -> None:
+    """As AlgoPerf's logs, which are evaluated by the clock: no step is shared by all seeds."""
+    (axes,) = curves.draw(_clocked(hand_made, (0, 30, 60))).axes
+    (line,) = (line for line in axes.lines if len(line.get_xdata()) > 2)
+    # From the last first evaluation, 160, to the first last one, 330.
+    assert list(line.get_xdata()) == [160, 200, 230, 260, 300, 330]
+    # At 200: 1/200; between 1/130 and 1/230, 70 of 100 steps on; between 1/160 and 1/260.
+    at_200 = sorted((1 / 200, 0.3 / 130 + 0.7 / 230, 0.6 / 160 + 0.4 / 260))
+    assert math.isclose(line.get_ydata()[1], at_200[1])
+
+
+def test_curves_of_shared_steps_are_not_interpolated(hand_made) -> None:
+    (axes,) = curves.draw(_clocked(hand_made, (0, 0, 0))).axes
+    (line,) = (line for line in axes.lines if len(line.get_xdata()) > 2)
+    assert list(line.get_xdata()) == [100, 200, 300, 400]
+
+
+def test_long_and_odd_names_are_plain_text() -> None:
+    assert style.row_label("a" * 30 + "b" * 30) == "a" * 19 + " … " + "b" * 19
+    assert style.plain("$x$") == r"\$x\$"
+    figure = style.figure(6.0, 2.0)
+    figure.subplots()
+    style.title(figure, "costs $5 and $6 字")
+    with style.any_letters():
+        figure.canvas.draw()
+    assert figure.get_suptitle() == r"costs \$5 and \$6 字"
