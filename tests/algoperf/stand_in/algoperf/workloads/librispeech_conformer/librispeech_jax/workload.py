@@ -1,0 +1,80 @@
+"""A Conformer's attention alone: an own function with a learned factor and a temperature."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from algoperf.workloads.base import CLASSES, TinyWorkload
+
+
+class QueryScaler(nn.Module):
+    @nn.compact
+    def __call__(self, query):
+        scale = self.param("scale", nn.initializers.zeros, [query.shape[-1]])
+        return query * jax.nn.softplus(scale) / jax.nn.softplus(0.0)
+
+
+def attention(
+    query,
+    key,
+    value,
+    bias=None,
+    mask=None,
+    broadcast_dropout=True,
+    dropout_rng=None,
+    dropout_rate=0.0,
+    deterministic=False,
+    dtype=jnp.float32,
+    precision=None,
+    temperature=1.0,
+):
+    query = QueryScaler()(query)
+    weights = nn.dot_product_attention_weights(
+        query, key, bias, mask, broadcast_dropout, dropout_rng, dropout_rate, deterministic, dtype,
+        precision,
+    )  # fmt: skip
+    return temperature * jnp.einsum("...hqk,...khd->...qhd", weights, value)
+
+
+class MultiHeadedSelfAttention(nn.Module):
+    temperature: float
+
+    @nn.compact
+    def __call__(self, hidden):
+        chosen = functools.partial(attention, temperature=self.temperature)
+        return nn.MultiHeadDotProductAttention(num_heads=2, attention_fn=chosen)(inputs_q=hidden)
+
+
+class ConformerBlock(nn.Module):
+    temperature: float
+
+    @nn.compact
+    def __call__(self, hidden):
+        return hidden + MultiHeadedSelfAttention(self.temperature)(hidden)
+
+
+class Conformer(nn.Module):
+    temperature: float
+
+    @nn.compact
+    def __call__(self, hidden):
+        for _ in range(2):
+            hidden = ConformerBlock(self.temperature)(hidden)
+        return nn.Dense(CLASSES, name="head")(jnp.mean(hidden, axis=1))
+
+
+class LibriSpeechConformerWorkload(TinyWorkload):
+    attention_temperature = 1.0
+
+    def __init__(self, tokenizer_vocab_path=None, use_specaug=True):
+        super().__init__()
+        self.tokenizer_vocab_path = tokenizer_vocab_path
+
+    def make_model(self):
+        return Conformer(self.attention_temperature)
+
+
+class LibriSpeechConformerAttentionTemperatureWorkload(LibriSpeechConformerWorkload):
+    attention_temperature = 1.6

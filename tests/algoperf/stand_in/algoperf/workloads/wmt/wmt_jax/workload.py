@@ -1,0 +1,184 @@
+"""An encoder and a decoder with cached decoding, called beside model_fn as AlgoPerf's are."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from algoperf import param_utils
+from algoperf.workloads.base import CLASSES, TinyWorkload
+
+LENGTH = 6
+WIDTH = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerConfig:
+    deterministic: bool = False
+    decode: bool = False
+
+
+class EncoderBlock(nn.Module):
+    @nn.compact
+    def __call__(self, hidden, mask):
+        return hidden + nn.MultiHeadDotProductAttention(num_heads=2)(hidden, hidden, mask=mask)
+
+
+class DecoderBlock(nn.Module):
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(self, hidden, encoded, mask, cross_mask):
+        attend = nn.MultiHeadDotProductAttention(num_heads=2, decode=self.config.decode)
+        hidden = hidden + attend(hidden, hidden, mask=mask)
+        return hidden + nn.MultiHeadDotProductAttention(num_heads=2)(
+            hidden, encoded, mask=cross_mask
+        )
+
+
+class Transformer(nn.Module):
+    """Token 0 is padding. Positions are told by a cache variable while decoding."""
+
+    config: TransformerConfig
+
+    def setup(self):
+        self.embed = nn.Embed(CLASSES, WIDTH)
+        self.positions = self.param("positions", nn.initializers.normal(1.0), (LENGTH, WIDTH))
+        self.encoder_block = EncoderBlock(name="encoderblock_0")
+        self.decoder_block = DecoderBlock(self.config, name="encoderdecoderblock_0")
+
+    def encode(self, inputs):
+        mask = nn.make_attention_mask(inputs > 0, inputs > 0)
+        hidden = self.embed(inputs.astype("int32")) + self.positions[: inputs.shape[1]]
+        return self.encoder_block(hidden, mask)
+
+    def decode(self, encoded, inputs, targets):
+        targets = targets.astype("int32")
+        if self.config.decode:
+            mask = None
+            cross = nn.make_attention_mask(jnp.ones_like(targets) > 0, inputs > 0)
+            positions = self._next_position(targets.shape[1])
+        else:
+            mask = nn.combine_masks(
+                nn.make_attention_mask(targets > 0, targets > 0), nn.make_causal_mask(targets)
+            )
+            cross = nn.make_attention_mask(targets > 0, inputs > 0)
+            targets = jnp.pad(targets, ((0, 0), (1, 0)))[:, :-1]
+            positions = self.positions[: targets.shape[1]]
+        hidden = self.embed(targets) + positions
+        return self.embed.attend(self.decoder_block(hidden, encoded, mask, cross))
+
+    def _next_position(self, length):
+        ready = self.has_variable("cache", "index")
+        index = self.variable("cache", "index", lambda: jnp.array(0, jnp.int32))
+        if not ready:
+            return self.positions[:length]
+        index.value += 1
+        return jax.lax.dynamic_slice(self.positions, (index.value - 1, 0), (1, WIDTH))
+
+    def __call__(self, inputs, targets):
+        return self.decode(self.encode(inputs), inputs, targets)
+
+
+class WmtWorkload(TinyWorkload):
+    def init_model_fn(self, rng):
+        self._train_model = Transformer(TransformerConfig())
+        self._eval_model = Transformer(TransformerConfig(deterministic=True))
+        ones = jnp.ones((2, LENGTH))
+        variables = jax.jit(self._eval_model.init)(rng, ones, ones)
+        self._param_shapes = param_utils.jax_param_shapes(variables["params"])
+        self._param_types = param_utils.jax_param_types(self._param_shapes)
+        return variables["params"], None
+
+    def model_fn(
+        self,
+        params,
+        augmented_and_preprocessed_input_batch,
+        model_state,
+        mode,
+        rng,
+        update_batch_norm,
+        dropout_rate=0.0,
+    ):
+        batch = augmented_and_preprocessed_input_batch
+        model = self._train_model if mode.name == "TRAIN" else self._eval_model
+        return model.apply({"params": params}, batch["inputs"], batch["targets"]), None
+
+    def _build_input_queue(
+        self,
+        data_rng,
+        split,
+        data_dir,
+        global_batch_size,
+        num_batches=None,
+        repeat_final_dataset=None,
+    ):
+        draws = np.random.default_rng(np.asarray(data_rng).ravel().tolist())
+        while True:
+            inputs = draws.integers(3, CLASSES, (global_batch_size, LENGTH))
+            inputs[:, -1] = 0
+            weights = jnp.asarray(inputs > 0, jnp.float32)
+            yield {
+                "inputs": jnp.asarray(inputs),
+                "targets": jnp.asarray(inputs),
+                "weights": weights,
+            }
+
+    @functools.partial(jax.jit, static_argnums=(0,))
+    def eval_step(self, params, batch):
+        logits = self._eval_model.apply({"params": params}, batch["inputs"], batch["targets"])
+        hits = jnp.sum((jnp.argmax(logits, -1) == batch["targets"]) * batch["weights"])
+        loss = self.loss_fn(batch["targets"], logits, batch["weights"])["summed"]
+        return {"accuracy": hits, "loss": loss, "denominator": jnp.sum(batch["weights"])}
+
+    @functools.partial(jax.jit, static_argnums=(0, 2))
+    def initialize_cache(self, inputs, max_decode_len=LENGTH):
+        model = Transformer(TransformerConfig(deterministic=True, decode=True))
+        ones = jnp.ones((inputs.shape[0], max_decode_len))
+        return model.init(jax.random.PRNGKey(0), jnp.ones(inputs.shape), ones)["cache"]
+
+    def predict_step(self, inputs, params, cache, eos_id, max_decode_len, beam_size=1):
+        """The most likely tokens, one after another."""
+        model = Transformer(TransformerConfig(deterministic=True, decode=True))
+        encoded = model.apply({"params": params}, inputs, method=Transformer.encode)
+
+        def step(state, _):
+            token, cache = state
+            logits, new = model.apply(
+                {"params": params, "cache": cache},
+                encoded,
+                inputs,
+                token,
+                mutable=["cache"],
+                method=Transformer.decode,
+            )
+            token = jnp.argmax(logits, -1)
+            return (token, new["cache"]), (token[:, 0], logits[:, 0])
+
+        start = (jnp.zeros((inputs.shape[0], 1), jnp.int32), cache)
+        _, (tokens, logits) = jax.lax.scan(step, start, None, length=max_decode_len)
+        return jnp.swapaxes(tokens, 0, 1), jnp.swapaxes(logits, 0, 1)
+
+    def _eval_model_on_split(
+        self,
+        split,
+        num_examples,
+        global_batch_size,
+        params,
+        model_state,
+        rng,
+        data_dir,
+        global_step=0,
+    ):
+        if split not in self._eval_iters:
+            self._eval_iters[split] = self._build_input_queue(
+                rng, split, data_dir, global_batch_size
+            )
+        batch = next(self._eval_iters[split])
+        found = {name: float(value) for name, value in self.eval_step(params, batch).items()}
+        cache = self.initialize_cache(batch["inputs"])
+        self.predict_step(batch["inputs"], params, cache, 2, LENGTH)
+        return {name: found[name] / found["denominator"] for name in ("accuracy", "loss")}

@@ -1,0 +1,49 @@
+"""The registry of workloads."""
+
+import importlib
+import os
+
+BASE_WORKLOADS_DIR = "algoperf/workloads/"
+WORKLOADS = {
+    "imagenet_resnet": {
+        "workload_path": "imagenet_resnet/imagenet",
+        "workload_class_name": "ImagenetResNetWorkload",
+    },
+    "imagenet_vit": {
+        "workload_path": "imagenet_vit/imagenet",
+        "workload_class_name": "ImagenetVitWorkload",
+    },
+    "imagenet_vit_map": {
+        "workload_path": "imagenet_vit/imagenet",
+        "workload_class_name": "ImagenetVitMapWorkload",
+    },
+    "librispeech_conformer": {
+        "workload_path": "librispeech_conformer/librispeech",
+        "workload_class_name": "LibriSpeechConformerWorkload",
+    },
+    "librispeech_conformer_attention_temperature": {
+        "workload_path": "librispeech_conformer/librispeech",
+        "workload_class_name": "LibriSpeechConformerAttentionTemperatureWorkload",
+    },
+    "wmt": {"workload_path": "wmt/wmt", "workload_class_name": "WmtWorkload"},
+}
+BASE_WORKLOADS = ["imagenet_resnet", "imagenet_vit", "librispeech_conformer", "wmt"]
+
+
+def get_base_workload_name(workload_name):
+    return next((base for base in BASE_WORKLOADS if base in workload_name), workload_name)
+
+
+def convert_filepath_to_module(path):
+    base, extension = os.path.splitext(path)
+    if extension != ".py":
+        raise ValueError(f"Path: {path} must be a python file (*.py)")
+    return base.replace("/", ".")
+
+
+def import_workload(
+    workload_path, workload_class_name, return_class=False, workload_init_kwargs=None
+):
+    module = importlib.import_module(convert_filepath_to_module(workload_path))
+    found = getattr(module, workload_class_name)
+    return found if return_class else found(**workload_init_kwargs)

@@ -1,0 +1,214 @@
+"""A variant in a workload object: what changes, what stays, what is refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention import registry
+from workloads.algoperf import injected, supported
+
+NAMES = ("imagenet_vit", "imagenet_vit_map", "librispeech_conformer", "wmt")
+# Each with what its model may stumble over; the real models meet all variants in test_real.py.
+PAIRS = (
+    ("imagenet_vit", "laser+qk_norm"),
+    ("imagenet_vit_map", "diff"),
+    ("librispeech_conformer", "laser+per_dim_temp+qk_norm"),
+    ("librispeech_conformer", "diff_laser"),
+    ("wmt", "diff_laser+per_dim_temp+qk_norm"),
+)
+TOLERANCE = 2e-6  # float32, outputs of order 1
+
+
+def _made(installation, name, variant=None, **settings):
+    workload = installation.make_workload(name)
+    if variant is not None:
+        workload = injected.with_variant(workload, registry.get(variant, **settings))
+    return workload, *workload.init_model_fn(jax.random.PRNGKey(0))
+
+
+def _logits(workload, params, state, batch):
+    from algoperf import spec
+
+    mode = spec.ForwardPassMode.EVAL
+    key = jax.random.PRNGKey(1)
+    return workload.model_fn(params, batch, state, mode, key, update_batch_norm=False)[0]
+
+
+def _batch(workload):
+    return next(workload._build_input_queue(jax.random.PRNGKey(2), "train", "", 4))
+
+
+def _paths(tree):
+    return {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+@pytest.mark.parametrize(("name", "variant"), PAIRS)
+def test_every_leaf_has_a_type_and_the_loss_a_gradient(stand_in, name, variant):
+    workload, params, state = _made(stand_in, name, variant)
+    # AlgoPerf's names are in lower case there.
+    assert _paths(workload.model_params_types) == {path.lower() for path in _paths(params)}
+    batch = _batch(workload)
+
+    def loss_of(params):
+        logits = _logits(workload, params, state, batch)
+        return workload.loss_fn(batch["targets"], logits, batch.get("weights"))["summed"]
+
+    gradient = jax.jit(jax.grad(loss_of))(params)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_standard_is_the_host_and_laser_has_its_tree(stand_in, name):
+    host, params, state = _made(stand_in, name)
+    ours, our_params, _ = _made(stand_in, name, "standard")
+    laser, laser_params, _ = _made(stand_in, name, "laser")
+    assert jax.tree.all(jax.tree.map(np.array_equal, params, our_params))
+    assert jax.tree.all(jax.tree.map(np.array_equal, params, laser_params))
+    batch = _batch(host)
+    wanted = np.asarray(_logits(host, params, state, batch))
+    np.testing.assert_allclose(_logits(ours, params, state, batch), wanted, atol=TOLERANCE)
+    assert np.abs(_logits(laser, params, state, batch) - wanted).max() > 1e-3
+
+
+def test_object_keeps_its_class_name_and_tells_its_variant(stand_in):
+    from algoperf import logger_utils
+
+    workload = stand_in.make_workload("imagenet_vit")
+    base = type(workload)
+    ours = injected.with_variant(workload, registry.get("laser+temp", tau=0.9))
+    assert ours is workload
+    assert isinstance(ours, base)
+    assert type(ours).__name__ == base.__name__
+    found = logger_utils.get_meta_data(ours)
+    assert found["workload.attention"] == "laser+temp"
+    assert found["workload.attention_tau"] == 0.9
+
+
+def test_two_objects_in_one_process_share_no_compiled_function(stand_in):
+    host, params, state = _made(stand_in, "imagenet_vit")
+    batch = _batch(host)
+    key = jax.random.PRNGKey(0)
+    seen = []
+    for variant in ("standard", "laser", "standard"):
+        workload, _, _ = _made(stand_in, "imagenet_vit", variant)
+        # _eval_batch is jitted once, on the class, with the workload as a static argument.
+        seen += [float(workload._eval_batch(params, batch, state, key)["loss"]) for _ in range(2)]
+    assert seen[0] == seen[1] == seen[4] == seen[5]
+    assert seen[2] == seen[3] != seen[0]
+    assert np.isclose(seen[0], float(host._eval_batch(params, batch, state, key)["loss"]))
+
+
+def test_jitted_methods_are_injected_when_traced_and_run_from_the_cache(stand_in):
+    _, params, _ = _made(stand_in, "wmt")
+    losses = {}
+    for variant in ("standard", "laser"):
+        workload, _, _ = _made(stand_in, "wmt", variant)
+        batch = _batch(workload)
+        found = [float(workload.eval_step(params, batch)["loss"]) for _ in range(2)]
+        logits = _logits(workload, params, None, batch)
+        wanted = workload.loss_fn(batch["targets"], logits, batch["weights"])["summed"]
+        np.testing.assert_allclose(found, float(wanted), rtol=1e-5)
+        losses[variant] = found[0]
+    assert losses["standard"] != losses["laser"]
+
+
+@pytest.mark.parametrize("variant", ["standard", "laser", "laser+per_dim_temp+qk_norm"])
+def test_cached_decoding_equals_the_whole_pass_step_by_step(stand_in, variant):
+    workload, params, _ = _made(stand_in, "wmt", variant)
+    # Learned factors away from their start, where they are the identity.
+    params = jax.tree.map(
+        lambda leaf: leaf + 0.1 * jnp.cos(jnp.arange(leaf.size)).reshape(leaf.shape), params
+    )
+    inputs = _batch(workload)["inputs"]
+    cache = workload.initialize_cache(inputs)
+    predict = jax.jit(workload.predict_step, static_argnums=(3, 4))
+    tokens, cached = predict(inputs, params, cache, 2, inputs.shape[1])
+    # Token 0 is padding for the whole pass: its own row then is no prediction.
+    whole = _logits(workload, params, None, {"inputs": inputs, "targets": tokens})
+    rows = np.asarray(jnp.cumprod(tokens > 0, axis=1), bool)
+    assert rows.sum() > 8
+    np.testing.assert_allclose(cached[rows], np.asarray(whole)[rows], atol=1e-5)
+
+
+def test_laser_takes_its_logarithm_before_the_hosts_factor_and_keeps_its_scaler(stand_in):
+    from algoperf.workloads.librispeech_conformer.librispeech_jax import workload as module
+
+    name = "librispeech_conformer_attention_temperature"
+    workload, params, state = _made(stand_in, name, "laser")
+    params = jax.tree.map(lambda leaf: leaf + 0.3, params)
+    batch = _batch(workload)
+    found = _logits(workload, params, state, batch)
+    hidden = batch["inputs"]
+    for block in ("ConformerBlock_0", "ConformerBlock_1"):
+        layer = params[block]["MultiHeadedSelfAttention_0"]["MultiHeadDotProductAttention_0"]
+        hidden = hidden + _laser_by_hand(layer, hidden, 1.6)
+    wanted = hidden.mean(axis=1) @ params["head"]["kernel"] + params["head"]["bias"]
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    assert module.LibriSpeechConformerWorkload.attention_temperature == 1.0
+
+
+def _laser_by_hand(layer, hidden, factor):
+    """factor · log(softmax(scaled q kᵀ/√D)·exp(v)), then the output projection."""
+
+    def project(name):
+        return jnp.einsum("btc,chd->bthd", hidden, layer[name]["kernel"]) + layer[name]["bias"]
+
+    scale = jax.nn.softplus(layer["QueryScaler_0"]["scale"]) / jax.nn.softplus(0.0)
+    query, key, value = project("query") * scale, project("key"), project("value")
+    logits = jnp.einsum("bthd,bshd->bhts", query, key) / np.sqrt(query.shape[-1])
+    mean = jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(logits), jnp.exp(value))
+    out = layer["out"]
+    return jnp.einsum("bthd,hdc->btc", factor * jnp.log(mean), out["kernel"]) + out["bias"]
+
+
+def test_second_variant_and_a_used_object_are_refused(stand_in):
+    workload = injected.with_variant(stand_in.make_workload("wmt"), registry.get("laser"))
+    with pytest.raises(ValueError, match="has the variant 'laser' already"):
+        injected.with_variant(workload, registry.get("standard"))
+    used, _, _ = _made(stand_in, "wmt")
+    with pytest.raises(ValueError, match="made its model already"):
+        injected.with_variant(used, registry.get("laser"))
+
+
+def test_object_with_an_equality_of_its_own_is_refused(stand_in):
+    base = type(stand_in.make_workload("wmt"))
+    same = type("WmtWorkload", (base,), {"__eq__": lambda a, b: True, "__hash__": lambda a: 1})
+    with pytest.raises(ValueError, match="own equality"):
+        injected.with_variant(same(), registry.get("laser"))
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("imagenet_vit_post_ln", "an array cannot be called"),
+        ("finewebedu_lm", "neither at 2c90454 nor on a branch"),
+        ("imagenet_resnet_silu", "no attention"),
+        ("librispeech_deepspeech", "no attention"),
+        ("imagenet_vitt", "did you mean 'imagenet_vit'"),
+    ],
+)
+def test_unsupported_names_are_refused_with_the_reason_and_what_works(name, reason):
+    with pytest.raises(ValueError, match=reason) as raised:
+        supported.support(name)
+    assert "librispeech_conformer_gelu, wmt" in str(raised.value)
+
+
+def test_unsupported_class_is_refused():
+    class OgbgWorkload:
+        pass
+
+    with pytest.raises(ValueError, match="'OgbgWorkload' does not take.*WmtWorkload"):
+        injected.with_variant(OgbgWorkload(), registry.get("laser"))
+
+
+def test_depths_are_the_layers_indices():
+    vit, wmt = supported.support("imagenet_vit_map"), supported.support("wmt")
+    assert vit.depth("Transformer/encoderblock_11/MultiHeadDotProductAttention_1") == 11
+    assert vit.depth("MAPHead_0/MultiHeadDotProductAttention_0") == 12
+    assert wmt.depth("decoder/encoderdecoderblock_5/MultiHeadDotProductAttention_1") == 5
+    assert wmt.depth("encoder/encoderblock_2/MultiHeadDotProductAttention_0") == 2
+    path = "ConformerBlock_3/MultiHeadedSelfAttention_0/MultiHeadDotProductAttention_0"
+    assert supported.support("librispeech_conformer").depth(path) == 3
+    with pytest.raises(ValueError, match="has other names than 2c90454"):
+        vit.depth("Transformer/layer_0/attention")

@@ -1,0 +1,155 @@
+"""`python -m workloads algoperf`: the runner runs unmodified, and what cannot run is refused."""
+
+import csv
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from workloads import __main__ as command
+from workloads.algoperf import door, tiny_sizes
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+STAND_IN = REPOSITORY / "tests/algoperf/stand_in"
+SPACE = [{"learning_rate": 0.1}]
+TINY = {"fabricated": True, "sizes": {"train": 8, "validation": 4, "test": 4}}
+DATA = (
+    "imagenet2012/5.1.0",
+    "imagenet_v2/matched-frequency/3.0.0",
+    "wmt17_translate/de-en/1.0.0",
+    "wmt14_translate/de-en/1.0.0",
+    "wmt_sentencepiece_model",
+    *(f"{part}.csv" for part in ("train-clean-100", "train-clean-360", "train-other-500")),
+    *(f"{part}.csv" for part in ("dev-clean", "dev-other", "test-clean")),
+)
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A directory with data by name only (the stand-in reads none), and a search space."""
+    for name in DATA:
+        (tmp_path / "data" / name).mkdir(parents=True)
+    (tmp_path / "data" / tiny_sizes.MARKER).write_text(json.dumps(TINY))
+    (tmp_path / "space.json").write_text(json.dumps(SPACE))
+    (tmp_path / "spm_model.vocab").touch()
+    return tmp_path
+
+
+def _flags(place, **changes):
+    given = {
+        "workload": "imagenet_vit",
+        "framework": "jax",
+        "submission_path": "algorithms/sgd.py",
+        "tuning_search_space": str(place / "space.json"),
+        "data_dir": str(place / "data"),
+        "experiment_dir": str(place / "experiments"),
+        "experiment_name": "try",
+    } | changes
+    return [f"--{name}={value}" for name, value in given.items() if value is not None]
+
+
+def _refusal(capsys, place, *ours, attention="laser", **changes):
+    """What the command says on its way out; nothing of AlgoPerf is loaded by then."""
+    arguments = [f"--attention={attention}", f"--algoperf_dir={STAND_IN}", *ours, "--"]
+    status = command.main(["algoperf", *arguments, *_flags(place, **changes)])
+    assert status == 2
+    assert "algoperf" not in sys.modules
+    return capsys.readouterr().err
+
+
+def test_trains_with_the_variant_and_writes_it_down(place):
+    """From another folder, with a relative submission of AlgoPerf's."""
+    command_line = [
+        sys.executable,
+        *("-m", "workloads", "algoperf", "--attention=laser+temp", "--tau=0.9", "--tiny"),
+        *(f"--algoperf_dir={STAND_IN}", "--", *_flags(place)),
+        *("--max_global_steps=2", "--rng_seed=3"),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        command_line, cwd=place, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "commit of AlgoPerf" in done.stderr
+    trial = place / "experiments/try/imagenet_vit_jax/trial_1"
+    flags = json.loads((trial / "flags_0.json").read_text())
+    assert (flags["attention"], flags["attention_tau"]) == ("laser+temp", 0.9)
+    assert flags["attnperf_tiny"] is True
+    assert flags["submission_path"] == "algorithms/sgd.py"
+    meta = json.loads((trial / "meta_data_0.json").read_text())
+    assert meta["workload.attention"] == "laser+temp"
+    assert meta["workload.attention_tau"] == 0.9
+    assert meta["workload.attnperf_tiny"] is True
+    assert meta["workload.num_validation_examples"] == 4
+    rows = list(csv.DictReader((trial / "eval_measurements.csv").open()))
+    assert [row["global_step"] for row in rows] == ["1", "2"]
+    assert "validation/accuracy" in rows[0]
+    assert json.loads((trial / "hparams.json").read_text()) == SPACE[0]
+
+
+def test_unknown_variant_and_hyperparameter(capsys, place):
+    assert "laser" in _refusal(capsys, place, attention="lazer")
+    assert "tau" in _refusal(capsys, place, "--tau=0.9")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"framework": "pytorch"}, "give --framework=jax"),
+        ({"workload": "imagenet_resnet"}, "its model has no attention"),
+        ({"workload": "imagenet_vit_post_ln"}, "cannot run it"),
+        ({"workload": None, "experiment_name": None}, "needs --workload, --experiment_name"),
+        ({"workload": "librispeech_conformer"}, "vocab_path is not given. Without it"),
+        ({"experiment_dir": "here"}, "need an absolute path; give --experiment_dir=/"),
+        ({"tuning_search_space": "absent.json"}, "absent.json: no such file"),
+        ({"data_dir": "/nowhere"}, "--data_dir=/nowhere lacks imagenet2012/5.1.0"),
+        ({"imagenet_v2_data_dir": "/nowhere"}, "_v2_data_dir=/nowhere lacks imagenet_v2/matched"),
+        ({"submission_path": "absent/sub.py"}, "absent/sub.py is in none of"),
+        ({"submission_path": "algorithms/sgd"}, "wants a .py file"),
+        ({"submission_path": f"{STAND_IN}/algorithms/sgd.py"}, "give --submission_path=algorithms"),
+        ({"skip_evals": "perhaps"}, "submission_runner.py's flags"),
+    ],
+)
+def test_refused_before_anything_heavy(capsys, place, changes, words):
+    assert words in _refusal(capsys, place, "--tiny", **changes)
+
+
+def test_tokenizer_must_be_a_file(capsys, place):
+    changes = {"workload": "librispeech_conformer", "librispeech_tokenizer_vocab_path": "/absent"}
+    said = _refusal(capsys, place, "--tiny", **changes)
+    assert "vocab_path=/absent: no such file" in said
+    assert "word error rate of 0" in said
+
+
+def test_existing_experiment_is_refused_instead_of_a_question(capsys, place):
+    (place / "experiments/try/imagenet_vit_jax").mkdir(parents=True)
+    assert "imagenet_vit_jax exists. Give another" in _refusal(capsys, place, "--tiny")
+
+
+def test_fabricated_data_needs_tiny_and_tiny_needs_fabricated_data(capsys, place):
+    assert "Give --tiny" in _refusal(capsys, place)
+    (place / "data" / tiny_sizes.MARKER).unlink()
+    assert "holds real data" in _refusal(capsys, place, "--tiny")
+
+
+def test_submission_is_found_here_then_at_algoperf_then_at_ours(place, stand_in, monkeypatch):
+    monkeypatch.chdir(place)
+
+    def root(path):
+        request = door.Request("laser", None, True, tuple(_flags(place, submission_path=path)))
+        return door.check(request, stand_in).import_root
+
+    assert root("algorithms/sgd.py") == stand_in.directory
+    assert root("sweeps/algoperf_submission.py") == REPOSITORY
+    (place / "algorithms").mkdir()
+    (place / "algorithms/sgd.py").touch()
+    assert root("algorithms/sgd.py") == place
+
+
+def test_no_algoperf_says_what_to_do(capsys, place):
+    arguments = ["algoperf", "--attention=laser", f"--algoperf_dir={place}", "--", *_flags(place)]
+    assert command.main(arguments) == 2
+    assert "is not AlgoPerf: it lacks" in capsys.readouterr().err
