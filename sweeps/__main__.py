@@ -202,6 +202,7 @@ def _export(options: argparse.Namespace) -> int:
     print(f"{written.directory}: {written.trials} trials")
     print(f"then: python -m analysis table {written.directory}, or AlgoPerf's")
     print(f"    scoring/score_submissions.py --submission_directory={written.directory}")
+    print("    (summaries; its --compute_performance_profiles needs all eight base workloads)")
     return 0
 
 

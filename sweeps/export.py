@@ -6,8 +6,11 @@
 A submission is a variant, a study a seed, a trial a hyperparameter point, seeds and points counted
 from 1 as AlgoPerf's are. AlgoPerf's scoring (scoring/scoring_utils.py) takes everything in <out>
 for a submission's directory, and everything in that for a study's: so the mark by which an export
-is known lies in the studies' directories, where it looks for directories alone. Standard library
-only; `python -m analysis` reads the result, too.
+is known lies in the studies' directories, where it looks for directories alone. It writes a
+summary of every submission for any number of workloads; its performance profiles are of all eight
+base workloads and raise KeyError for fewer, also without --strict (performance_profile.py).
+
+Standard library only; `python -m analysis` reads the result, too.
 """
 
 import pathlib

@@ -71,8 +71,6 @@ def _check_places(settings: dict[str, Any]) -> None:
     for key in PLACES:
         if settings[key] and key not in needs:
             raise ValueError(f"{key} is for AlgoPerf's own workloads, and {name} has no use for it")
-    if algoperf_entries.TOKENIZER in needs and not settings[algoperf_entries.TOKENIZER]:
-        raise ValueError(algoperf_entries.no_tokenizer(name))
     if not algoperf_entries.is_algoperf(name):
         return
     for key, only, reason in (
@@ -81,6 +79,15 @@ def _check_places(settings: dict[str, Any]) -> None:
     ):
         if settings[key] != only:
             raise ValueError(f"{name}: {key}={settings[key]}, but {reason}; set {key}={only}")
+
+
+def lacking(settings: dict[str, Any]) -> str | None:
+    """Returns what a study still needs before it can run, though its cost is known without."""
+    name = settings["workload"]
+    tokenizer = algoperf_entries.TOKENIZER
+    if tokenizer in workloads_table.entry(name).places and not settings[tokenizer]:
+        return algoperf_entries.no_tokenizer(name)
+    return None
 
 
 def _check_diagnostics(settings: dict[str, Any]) -> None:

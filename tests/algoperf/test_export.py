@@ -142,3 +142,21 @@ def test_the_command_says_what_it_left_out(finished, tmp_path, capsys):
     text = capsys.readouterr().out
     assert "left out: grid/laser/imagenet_vit_jax/trial_1002: it is pending" in text
     assert f"{out}: 7 trials" in text
+
+
+@pytest.mark.filterwarnings("ignore")  # AlgoPerf's and its libraries' own
+def test_algoperfs_scoring_reads_the_export(finished, algoperf, monkeypatch):
+    pytest.importorskip("pandas", reason="AlgoPerf's scoring needs pandas")
+    monkeypatch.syspath_prepend(str(algoperf.directory))
+    from scoring import scoring_utils
+
+    root = export.export(finished).directory
+    metric, target = scoring_utils.get_workload_metrics_and_targets("imagenet_vit_jax")
+    assert (metric, target) == ("validation/accuracy", pytest.approx(0.77309))
+    for variant, count in (("standard", 4), ("laser", 3)):
+        frame = scoring_utils.get_experiment_df(str(root / variant))
+        assert len(frame) == count
+        assert set(frame["workload"]) == {"imagenet_vit_jax"}
+        assert set(frame["study"]) == {"study_1", "study_2"}
+        for column in (metric, "score", "accumulated_submission_time"):
+            assert all(values.tolist() == list(EVALS[column]) for values in frame[column])

@@ -62,6 +62,12 @@ ENTRIES: dict[str, Entry] = {
         PREFIX + name: _same(name, speech_entries.ENTRIES[name], (DIRECTORY, TOKENIZER))
         for name in _SPEECH
     },
+    PREFIX + "wmt": _wmt("Transformer on WMT", (30.8491, 30.7219), 133_521_408),
+    PREFIX + "wmt_post_ln": _wmt("Transformer, post-LN", (30.0779, 29.8982), 133_517_312),
+    PREFIX + "wmt_attention_temp": _wmt(
+        "Transformer, queries x 4", (29.3379, 29.4143), 133_521_408
+    ),
+    PREFIX + "wmt_glu_tanh": _wmt("Transformer, gated MLP, tanh", (29.5779, 29.0515), 146_116_608),
 }
 
 # What AlgoPerf has and this table has not, and why.

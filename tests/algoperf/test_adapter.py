@@ -1,0 +1,223 @@
+"""AlgoPerf's workload objects in our loop, against the stand-in: no AlgoPerf is needed."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from attention import registry as variants
+from sweeps import config, lease, measurements, provenance, study, study_directory, train_step
+from sweeps import training as training_module
+from workloads import registry, spec
+from workloads.algoperf import batches
+
+NAMES = ("imagenet_vit", "imagenet_vit_map", "librispeech_conformer", "wmt")
+
+
+@pytest.fixture
+def make(stand_in, tmp_path):
+    """Returns a function that makes the stand-in's workload as our registry makes AlgoPerf's."""
+
+    def made(name="imagenet_vit", variant="standard"):
+        places = {"algoperf_dir": str(stand_in.directory), "tokenizer_vocab_path": str(tmp_path)}
+        return registry.make(f"algoperf:{name}", variants.get(variant), places=places)
+
+    return made
+
+
+def _queue(workload, step, seed=3):
+    return workload._build_input_queue(seed, "train", "/data", 4, start_step=step)
+
+
+def _equal(one, two):
+    return all(
+        np.array_equal(a, b)
+        for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True)
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_batches_are_a_function_of_seed_and_step(make, name):
+    pytest.importorskip("torch") if "librispeech" in name else None
+    drawn = list(itertools.islice(_queue(make(name), 0), 6))
+    assert _equal(next(_queue(make(name), 4)), drawn[4])
+    assert not _equal(drawn[4], drawn[5])
+    assert not _equal(next(_queue(make(name), 0, seed=4)), drawn[0])
+
+
+def test_keys_are_those_that_algoperf_can_index():
+    typed = jax.random.key(5)
+    assert batches.raw_key(typed).dtype == np.uint32
+    assert _equal(batches.raw_key(typed), jax.random.PRNGKey(5))
+    assert batches.raw_key(jax.random.PRNGKey(5)).shape == (2,)
+
+
+def test_torchs_generator_is_the_queues_own():
+    torch = pytest.importorskip("torch")
+
+    def queue(disturb):
+        def draws():
+            while True:
+                yield torch.randint(0, 1000, (3,))
+
+        for batch in batches.with_own_torch_generator(draws(), jax.random.PRNGKey(1)):
+            if disturb:
+                torch.rand(7)
+            yield batch.tolist()
+
+    torch.manual_seed(1)
+    one = list(itertools.islice(queue(False), 5))
+    torch.manual_seed(2)
+    state = torch.get_rng_state()
+    assert list(itertools.islice(queue(True), 5)) == one
+    torch.set_rng_state(state)
+    next(queue(False))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [("imagenet_vit", "laser+qk_norm"), ("librispeech_conformer", "laser"), ("wmt", "standard")],
+)
+def test_the_train_step_takes_it_and_compiles_once(make, name, variant):
+    pytest.importorskip("torch") if "librispeech" in name else None
+    workload = make(name, variant)
+    step_function = train_step.TrainStep(workload, "nadamw")
+    state = step_function.first_state(0)
+    first = jax.device_get(state.params)
+    scalars = {
+        key: jax.numpy.float32(value)
+        for key, value in {
+            "learning_rate": 0.1, "one_minus_beta1": 0.1, "beta2": 0.9, "epsilon": 1e-8,
+            "weight_decay": 0.1, "label_smoothing": 0.1, "dropout_rate": 0.1, "grad_clip": 1.0,
+            "warmup_steps": 0, "step_hint": 10,
+        }.items()
+    }  # fmt: skip
+    key = train_step.seed_key(0, train_step.DROPOUT)
+    for batch in itertools.islice(_queue(workload, 0), 3):
+        update = step_function.compile(state, batch, scalars, key)
+        state, measured = update(state, batch, scalars, key)
+    assert step_function.compilations == 1
+    assert np.isfinite(measured.loss)
+    assert not _equal(first, state.params)
+    counted = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    assert provenance.parameters(workload) == counted
+
+
+def test_evaluations_do_not_depend_on_how_many_there_were(make):
+    workload = make()
+    params, model_state = workload.init_model_fn(jax.random.key(0))
+
+    def evaluate(workload):
+        return workload.eval_model(
+            workload.eval_batch_size, params, model_state, jax.random.key(1), "/data", None, 5
+        )
+
+    first = evaluate(workload)
+    assert set(first) == {
+        "train/accuracy", "train/loss", "validation/accuracy", "validation/loss",
+        "validation/num_examples", "test/accuracy", "test/loss", "test/num_examples",
+    }  # fmt: skip
+    assert all(isinstance(value, int | float) for value in first.values())
+    train = [first["train/loss"], evaluate(workload)["train/loss"]]
+    assert train[0] == train[1]
+
+
+@pytest.fixture
+def curve(stand_in, tmp_path):
+    """Returns a function that trains a small trial, stopped at given steps; it returns its rows."""
+
+    def train(name, variant, stops=()):
+        overrides = [
+            f"--config.{change}"
+            for change in (
+                f"experiment_dir={tmp_path}", f"name={name}", "workload=algoperf:imagenet_vit",
+                f"algoperf_dir={stand_in.directory}", f"data_dir={tmp_path}", "protocol=grid",
+                f"variants={variant}", f"baseline={variant}", "points=1", "steps=4",
+                "eval_every=2", "batch_size=4", "log_every=1",
+            )
+        ]  # fmt: skip
+        made = study.resolve(config.parse("digits_vit_quick", overrides))
+        study_directory.prepare(made)
+        trials = made.trials("grid")
+        study_directory.materialise(made, "grid", trials)
+        directory = made.directory / trials[0].path
+        for stop in (*stops, None):
+            _attempt(made, trials[0], directory, stop)
+        return [
+            {key: value for key, value in row.items() if "time" not in key and key not in
+             ("score", "total_duration", "preemption_count")}
+            for row in measurements.curve(directory)
+        ]  # fmt: skip
+
+    return train
+
+
+def _attempt(made, trial, directory, stop):
+    """Trains a trial, in a program of its own as a new process would, until `stop` or its end."""
+    attempt = lease.claim(directory)
+    workload = registry.make(
+        trial.workload, variants.get(trial.variant), places=trial.places, **trial.options
+    )
+    steps = itertools.count(1)
+    begun = measurements.curve(directory)
+    done = max((row["global_step"] for row in begun if row["kind"] == "eval"), default=0)
+    run = training_module.Training(
+        trial,
+        attempt,
+        train_step.TrainStep(workload, trial.optimizer),
+        made.data_dir,
+        lambda event, **fields: None,
+        lambda: done + next(steps) == stop,
+    )
+    if stop is None:
+        assert run.run() == "done"
+        attempt.end("done")
+    else:
+        with pytest.raises(training_module.Preempted):
+            run.run()
+        attempt.end("preempted")
+
+
+def test_a_resumed_trial_measures_what_an_undisturbed_one_does(curve):
+    whole = curve("whole", "laser")
+    assert [row["global_step"] for row in whole if row["kind"] == "eval"] == [2, 4]
+    assert curve("twice", "laser", stops=(3,)) == whole
+
+
+def test_what_it_needs_is_refused_by_name(stand_in, make, monkeypatch, tmp_path):
+    with pytest.raises(ValueError, match="AlgoPerf calls every word error rate 0"):
+        registry.make("algoperf:librispeech_conformer", None,
+                      places={"algoperf_dir": str(stand_in.directory)})  # fmt: skip
+    with pytest.raises(ValueError, match="is not AlgoPerf: it lacks"):
+        registry.make("algoperf:imagenet_vit", None, places={"algoperf_dir": str(tmp_path)})
+    with pytest.raises(ValueError, match="has no workload 'imagenet_vit_glu'"):
+        make("imagenet_vit_glu")
+    with pytest.raises(ValueError, match="has no compute_dtype 'bfloat16'"):
+        registry.make("algoperf:imagenet_vit", None, "bfloat16")
+    base = stand_in.module("algoperf.workloads.base").TinyWorkload
+
+    def older(self, params, batch, model_state, mode, rng, update_batch_norm):
+        raise NotImplementedError
+
+    monkeypatch.setattr(base, "model_fn", older)
+    with pytest.raises(ValueError, match="gives its model a dropout rate when it is made"):
+        make()
+
+
+def test_modes_are_algoperfs_own(make, monkeypatch):
+    workload = make("wmt")
+    seen = []
+    original = workload.theirs.model_fn
+
+    def model_fn(params, batch, model_state, mode, *args, **kwargs):
+        seen.append((type(mode).__module__, mode.name))
+        return original(params, batch, model_state, mode, *args, **kwargs)
+
+    monkeypatch.setattr(workload.theirs, "model_fn", model_fn)
+    params, state = workload.init_model_fn(jax.random.key(0))
+    batch = next(_queue(workload, 0))
+    for mode in spec.ForwardPassMode:
+        workload.model_fn(params, batch, state, mode, jax.random.key(0), False)
+    assert seen == [("algoperf.spec", "TRAIN"), ("algoperf.spec", "EVAL")]
