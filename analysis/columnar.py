@@ -5,15 +5,14 @@ what is wrong with which line. No Python code runs per row here.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow
 from pyarrow import csv
 
-from analysis.rows import ATTEMPT, STEP, Table
+from analysis.rows import ATTEMPT, LARGEST, STEP, Table
 
-# Beyond this a float64 does not hold every whole number; no preemption count comes near.
-MOST_ATTEMPTS = 2**53
 # `\r` ends a line for Arrow wherever it stands; `nan(...)` is a number to it and not to Python.
 FOREIGN = (b"\r", b"(")
 # Bytes that Arrow takes at a time: a whole file, but for files beyond what its offsets hold.
@@ -49,13 +48,20 @@ def _ordered(names: list[str], values: np.ndarray, filled: np.ndarray) -> Table:
         raise NotColumnarError(f"a line without {STEP}")
     attempts = _attempts(steps, *_stated(names, values, filled))
     if (steps[1:] > steps[:-1]).all() and (attempts[1:] >= attempts[:-1]).all():
-        return _table(names, steps, values, filled, 0, 0)
+        return _table(names, steps, values, filled)
     lasting = steps < _resumed_at(attempts, steps)
     order = np.flatnonzero(lasting)[np.argsort(steps[lasting], kind="stable")]
-    merged, present, repeated = _merged(steps[order], values[order], filled[order], names)
-    superseded = len(steps) - len(order) + repeated
-    numbers = np.unique(steps[order])
-    return _table(names, numbers, merged, present, superseded, _disorder(attempts, steps))
+    merged, present, repeats, contradicts = _merged(
+        steps[order], values[order], filled[order], names
+    )
+    table = _table(names, np.unique(steps[order]), merged, present)
+    return replace(
+        table,
+        superseded=len(steps) - len(order),
+        disorder=_disorder(attempts, steps),
+        repeated=int((repeats & ~contradicts).sum()),
+        contradicted=tuple(steps[order][contradicts].tolist()),
+    )
 
 
 def _table(
@@ -63,15 +69,13 @@ def _table(
     steps: np.ndarray,
     values: np.ndarray,
     filled: np.ndarray,
-    superseded: int,
-    disorder: int,
 ) -> Table:
     # A copy where the rows are a piece of several files', which would otherwise stay in memory.
     columns = dict(zip(names, np.ascontiguousarray(values.T), strict=True))
     columns[STEP] = steps
     some = np.flatnonzero(~filled.all(axis=0))
     empty = {names[index]: ~filled[:, index] for index in some}
-    return Table(columns, empty, superseded, disorder)
+    return Table(columns, empty)
 
 
 def _cells(names: list[str], body: bytes) -> tuple[np.ndarray, np.ndarray]:
@@ -115,7 +119,7 @@ def _arrow(names: list[str], body: bytes) -> pyarrow.Table:
 def _counts(values: np.ndarray, filled: np.ndarray) -> np.ndarray:
     """Returns whole numbers from 0, int64 [lines], 0 at empty cells."""
     numbers = np.where(filled, values, 0.0)
-    whole = (numbers >= 0) & (numbers < 2**63) & (numbers == np.floor(numbers))
+    whole = (numbers >= 0) & (numbers < LARGEST) & (numbers == np.floor(numbers))
     if not whole.all():
         raise NotColumnarError("a count that is not a whole number from 0")
     return numbers.astype(np.int64)
@@ -129,8 +133,6 @@ def _stated(
         return np.zeros(len(values), dtype=np.int64), np.zeros(len(values), dtype=bool)
     index = names.index(ATTEMPT)
     counts = _counts(values[:, index], filled[:, index])
-    if (counts >= MOST_ATTEMPTS).any():
-        raise NotColumnarError(f"{ATTEMPT} of {MOST_ATTEMPTS} and more")
     return counts, filled[:, index]
 
 
@@ -159,15 +161,17 @@ def _resumed_at(attempts: np.ndarray, steps: np.ndarray) -> np.ndarray:
 
 def _merged(
     steps: np.ndarray, values: np.ndarray, filled: np.ndarray, names: list[str]
-) -> tuple[np.ndarray, np.ndarray, int]:
-    """Returns one row per step, where its cells are filled, and how many lines repeat a cell.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Returns one row per step, where its cells are filled, which lines repeat a cell, and which of
+    them with another value.
 
     Lines of one attempt at one step are one row (a logged loss and an evaluation); where several
     hold a value, the last one's counts. `steps` ascend.
     """
     starts = np.flatnonzero(np.diff(steps, prepend=-1))
     if len(starts) == len(steps):
-        return values, filled, 0
+        none = np.zeros(len(steps), dtype=bool)
+        return values, filled, none, none
     lines = np.arange(len(steps))[:, None]
     latest = np.maximum.accumulate(np.where(filled, lines, -1), axis=0)
     first = np.repeat(starts, np.diff(starts, append=len(steps)))
@@ -178,7 +182,9 @@ def _merged(
     chosen = latest[np.append(starts[1:], len(steps)) - 1]
     present = chosen >= starts[:, None]
     merged = np.where(present, np.take_along_axis(values, np.maximum(chosen, 0), 0), np.nan)
-    return merged, present, int(repeats.any(axis=1).sum())
+    earlier = np.take_along_axis(values, np.maximum(before, 0), 0)
+    same = (values == earlier) | (np.isnan(values) & np.isnan(earlier))
+    return merged, present, repeats.any(axis=1), (repeats & ~same).any(axis=1)
 
 
 def _disorder(attempts: np.ndarray, steps: np.ndarray) -> int:

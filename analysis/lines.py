@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.rows import ATTEMPT, STEP, Columns, Table
+from analysis.rows import ATTEMPT, LARGEST, STEP, Columns, Table
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,10 @@ def read(names: list[str], body: bytes) -> tuple[Table, list[str]]:
     every line that is left out. `global_step` must be among the names."""
     lines = body.decode("utf-8", errors="replace").split("\n")[:-1]
     rows, damaged = _rows(names, (line.rstrip("\r") for line in lines))
-    kept, superseded = _in_order(rows)
+    kept, *counted = _in_order(rows)
     columns, empty = _columns(names, kept)
-    return Table(columns, empty, superseded, _disorder(rows)), damaged
+    superseded, repeated, contradicted = counted
+    return Table(columns, empty, superseded, _disorder(rows), repeated, contradicted), damaged
 
 
 def _rows(names: list[str], body: Iterable[str]) -> tuple[list[Row], list[str]]:
@@ -68,8 +69,8 @@ def _count(values: dict[str, float], name: str) -> int | None:
     value = values.get(name)
     if value is None:
         return None
-    if not math.isfinite(value) or value != int(value) or not 0 <= value < 2**63:
-        raise ValueError(f"{name} is {value}, not a whole number from 0")
+    if not math.isfinite(value) or value != int(value) or not 0 <= value < LARGEST:
+        raise ValueError(f"{name} is {value}, not a whole number from 0 and below 2^53")
     return int(value)
 
 
@@ -87,8 +88,9 @@ def _disorder(rows: list[Row]) -> int:
     return sum(after < before for before, after in itertools.pairwise(keys))
 
 
-def _in_order(rows: list[Row]) -> tuple[list[Row], int]:
-    """Returns the rows that count, by step, and how many lines gave way to later ones.
+def _in_order(rows: list[Row]) -> tuple[list[Row], int, int, tuple[int, ...]]:
+    """Returns the rows that count, by step, how many lines gave way to a later attempt's, how many
+    repeat cells as they are, and the steps of those that repeat one with another value.
 
     Attempt k is cut where a later attempt resumed: its rows from there on are of a branch that
     was abandoned. Lines of one attempt at one step are one row (a logged loss and an evaluation);
@@ -97,12 +99,21 @@ def _in_order(rows: list[Row]) -> tuple[list[Row], int]:
     resumed_at = {attempt: _resumed_at(attempt, rows) for attempt in {row.attempt for row in rows}}
     lasting = [row for row in rows if row.step < resumed_at[row.attempt]]
     merged: dict[int, Row] = {}
-    superseded = len(rows) - len(lasting)
+    repeated, contradicted = 0, []
     for row in lasting:
         before = merged.get(row.step, Row(row.step, row.attempt, {}))
-        superseded += bool((before.cells.keys() & row.cells.keys()) - {STEP, ATTEMPT})
+        twice = (before.cells.keys() & row.cells.keys()) - {STEP, ATTEMPT}
+        if any(_differ(before.cells[name], row.cells[name]) for name in twice):
+            contradicted.append(row.step)
+        else:
+            repeated += bool(twice)
         merged[row.step] = Row(row.step, row.attempt, before.cells | row.cells)
-    return [merged[step] for step in sorted(merged)], superseded
+    kept = [merged[step] for step in sorted(merged)]
+    return kept, len(rows) - len(lasting), repeated, tuple(sorted(contradicted))
+
+
+def _differ(one: float, other: float) -> bool:
+    return one != other and not (math.isnan(one) and math.isnan(other))
 
 
 def _resumed_at(attempt: int, rows: list[Row]) -> float:

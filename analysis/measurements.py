@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from analysis import columnar, lines
+from analysis import columnar, csv_text, lines
 from analysis.rows import ATTEMPT, STEP, Columns, Table
 
 __all__ = ["ATTEMPT", "KINDS", "STEP", "Columns", "Measurements", "parse", "read"]
@@ -45,16 +45,15 @@ def read(path: pathlib.Path) -> Measurements:
 def read_each(paths: Sequence[pathlib.Path]) -> list[Measurements | OSError]:
     """Returns what `read` returns of each of these files, or what it raises. Files are parsed
     together where they have one header and no damaged line."""
-    contents = [_content(path) for path in paths]
-    bodies: dict[str, dict[int, bytes]] = {}
-    for index, content in enumerate(contents):
-        header, body, problems = _complete_lines(b"" if content is None else content)
-        if header is not None and not problems and STEP in header.split(","):
-            bodies.setdefault(header, {})[index] = _unix(body)
+    texts = [csv_text.read(_content(path) or b"") for path in paths]
+    bodies: dict[tuple[str, ...], dict[int, bytes]] = {}
+    for index, text in enumerate(texts):
+        if text.names is not None and not text.problems and STEP in text.names:
+            bodies.setdefault(tuple(text.names), {})[index] = text.body
     together = {
-        index: Measurements(table.columns, (), _notes(table), table.empty)
-        for header, group in bodies.items()
-        for index, table in _together(header.split(","), group).items()
+        index: _measurements(table, texts[index].notes)
+        for names, group in bodies.items()
+        for index, table in _together(list(names), group).items()
     }
     return [together.get(index) or _alone(path) for index, path in enumerate(paths)]
 
@@ -84,52 +83,52 @@ def _alone(path: pathlib.Path) -> Measurements | OSError:
 
 def parse(content: bytes) -> Measurements:
     """Returns the complete rows of a CSV file's `content`, whatever bytes it is made of."""
-    header, body, problems = _complete_lines(content)
-    if header is None:
-        return Measurements({}, tuple(problems), ())
-    names = header.split(",")
-    if STEP not in names:
-        unknown = f"unknown format: no column {STEP} in its header, which begins {header[:60]!r}"
-        return Measurements({}, (unknown, *problems), ())
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        which = ", ".join(repr(name) for name in twice)
-        problems.append(f"duplicated in its header: {which}; the last that is filled counts")
-    table, damaged = _table(names, body)
-    return Measurements(table.columns, (*damaged, *problems), _notes(table), table.empty)
+    text = csv_text.read(content)
+    if text.names is None:
+        return Measurements({}, text.problems, ())
+    if STEP not in text.names:
+        begins = f"no column {STEP} in its header, which begins {text.header[:60]!r}"
+        return Measurements({}, (f"unknown format: {begins}", *text.problems), ())
+    table, damaged = _table(text.names, text.body)
+    return _measurements(table, text.notes, (*damaged, *text.problems, *_twice(text.names)))
+
+
+def _twice(names: list[str]) -> tuple[str, ...]:
+    found = sorted({name for name in names if names.count(name) > 1})
+    which = ", ".join(repr(name) for name in found)
+    return (f"duplicated in its header: {which}; the last that is filled counts",) * bool(found)
 
 
 def _table(names: list[str], body: bytes) -> tuple[Table, list[str]]:
     try:
-        return columnar.read(names, _unix(body)), []
+        return columnar.read(names, body), []
     except columnar.NotColumnarError:
         return lines.read(names, body)
 
 
-def _unix(body: bytes) -> bytes:
-    return body.replace(b"\r\n", b"\n") if b"\r" in body else body
+def _measurements(
+    table: Table, notes: tuple[str, ...], problems: tuple[str, ...] = ()
+) -> Measurements:
+    found = (*problems, *_contradicted(table))
+    return Measurements(table.columns, found, (*notes, *_notes(table)), table.empty)
 
 
-def _complete_lines(content: bytes) -> tuple[str | None, bytes, list[str]]:
-    """Returns the header, the complete lines below it, and what to say about a last one that does
-    not end in a newline. It may have lost digits, so it is never used."""
-    end = content.find(b"\n")
-    if end < 0:
-        empty = "truncated: the file is empty"
-        return None, b"", ["truncated in its header, no rows" if content else empty]
-    header = content[:end].decode("utf-8", errors="replace").rstrip("\r")
-    last = content.rfind(b"\n") + 1
-    body, rest = content[end + 1 : last], content[last:].decode("utf-8", errors="replace")
-    if not rest:
-        return header, body, []
-    number = content.count(b"\n") + 1
-    cut = f"truncated in its last line ({number}), which is left out: {rest[:40]!r}"
-    return header, body, [cut]
+def _contradicted(table: Table) -> tuple[str, ...]:
+    """Lines of one attempt at one step that disagree: which one is true cannot be told."""
+    if not table.contradicted:
+        return ()
+    many, step = _count(len(table.contradicted), "line"), table.contradicted[0]
+    which = f"at step {step}" if len(table.contradicted) == 1 else f"the first at step {step}"
+    return (f"duplicated: {many} with other values than one of the same step and attempt, {which}; "
+            "the last counts",)  # fmt: skip
 
 
 def _notes(table: Table) -> tuple[str, ...]:
+    repeated = f"{_count(table.repeated, 'line')} repeated as before"
     superseded = f"{_count(table.superseded, 'row')} superseded by later ones"
     disorder = f"{_count(table.disorder, 'line')} out of order, put in order of attempts and steps"
-    return (*[superseded] * bool(table.superseded), *[disorder] * bool(table.disorder))
+    said = ((table.repeated, repeated), (table.superseded, superseded), (table.disorder, disorder))
+    return tuple(note for count, note in said if count)
 
 
 def _count(number: int, noun: str) -> str:

@@ -38,6 +38,7 @@ def check_equal(one: Table, other: Table) -> None:
     for name, cells in one.empty.items():
         np.testing.assert_array_equal(cells, other.empty[name], err_msg=name)
     assert (one.superseded, one.disorder) == (other.superseded, other.disorder)
+    assert (one.repeated, one.contradicted) == (other.repeated, other.contradicted)
 
 
 @settings(deadline=None, max_examples=150)

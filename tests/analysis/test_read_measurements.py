@@ -118,7 +118,65 @@ def test_a_logged_loss_and_an_evaluation_at_one_step_are_one_row() -> None:
 def test_of_one_attempts_lines_at_one_step_the_later_wins() -> None:
     read = measurements.parse((HEADER + "1,0.5,0\n2,0.6,0\n2,0.7,0\n").encode())
     assert read.columns["validation/accuracy"].tolist() == [0.5, 0.7]
-    assert read.notes == ("1 row superseded by later ones",)
+    assert read.notes == ()
+    assert read.problems == (
+        "duplicated: 1 line with other values than one of the same step and attempt, at step 2; "
+        "the last counts",
+    )
+
+
+def test_lines_that_say_the_same_twice_are_noted() -> None:
+    """Also where the value is nan; a third line that differs is a problem of its own."""
+    read = measurements.parse((HEADER + "1,0.5,0\n1,0.5,0\n2,nan,0\n2,nan,0\n").encode())
+    assert (read.problems, read.notes) == ((), ("2 lines repeated as before",))
+    read = measurements.parse((HEADER + "1,0.5,0\n1,0.5,0\n1,0.7,0\n2,,0\n2,1,0\n").encode())
+    assert read.columns["validation/accuracy"].tolist() == [0.7, 1]
+    assert len(read.problems) == 1
+    assert read.notes == ("1 line repeated as before",)
+
+
+@pytest.mark.parametrize(
+    ("spelt", "note"),
+    [
+        (lambda text: "\ufeff" + text, "a byte order mark before the header was left out"),
+        (
+            lambda text: (
+                "\n".join(
+                    ",".join(f'"{cell}"' for cell in line.split(",")) for line in text.splitlines()
+                )
+                + "\n"
+            ),
+            "cells in quotes were read without them",
+        ),
+        (lambda text: text.replace(",", ", "), "blanks around cells were left out"),
+        (lambda text: text.replace("\n", "\t\r\n"), "blanks around cells were left out"),
+    ],
+)
+def test_other_spellings_of_the_same_table_are_read_and_noted(spelt, note) -> None:
+    """Whole, and, by the careful road, with a line that is damaged."""
+    text = HEADER + "1,0.5,0\n2,,0\n"
+    plain, read = (measurements.parse(t.encode()) for t in (text, spelt(text)))
+    assert (read.problems, read.notes) == ((), (note,))
+    assert list(read.columns) == list(plain.columns)
+    for name, values in plain.columns.items():
+        np.testing.assert_array_equal(read.columns[name], values)
+    damaged = measurements.parse(spelt(text + "3,x,0\n").encode())
+    assert damaged.columns["global_step"].tolist() == [1, 2]
+    assert len(damaged.problems) == 1
+
+
+@pytest.mark.parametrize("cell", ['"1""5"', '"1,5"', '"1', '1"', "1 5"])
+def test_quotes_and_blanks_make_no_number_of_two(cell: str) -> None:
+    read = measurements.parse((HEADER + f"1,{cell},0\n2,0.5,0\n").encode())
+    assert read.columns["global_step"].tolist() == [2]
+    assert len(read.problems) == 1
+
+
+def test_a_step_that_a_float_does_not_hold_is_damaged() -> None:
+    """2^53 + 1 is read as 2^53."""
+    read = measurements.parse((HEADER + "1,0.5,0\n9007199254740993,0.75,0\n").encode())
+    assert read.columns["global_step"].tolist() == [1]
+    assert "not a whole number from 0 and below 2^53" in read.problems[0]
 
 
 rows = st.lists(

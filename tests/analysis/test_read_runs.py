@@ -239,14 +239,12 @@ def test_our_studies_share_their_seeds(study) -> None:
 
 def test_each_file_is_read_once_to_list_and_to_choose(study, monkeypatch) -> None:
     """What validation chooses is remembered, even where memory has room for one curve."""
-    from analysis import curve_cache, listing, measurements, selection
+    from analysis import csv_text, curve_cache, listing, selection
 
     monkeypatch.setattr(curve_cache.SHARED, "limit", 600)
     parsed = []
-    content = measurements._complete_lines
-    monkeypatch.setattr(
-        measurements, "_complete_lines", lambda text: parsed.append(1) or content(text)
-    )
+    content = csv_text.read
+    monkeypatch.setattr(csv_text, "read", lambda text: parsed.append(1) or content(text))
     read = read_study(study.finish())
     listing.to_json(read)
     assert selection.best_point(read.stage("compare")) == 0
