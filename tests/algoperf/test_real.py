@@ -1,0 +1,128 @@
+"""The real AlgoPerf's workloads with variants: trees, types, decoding. Skips where it is absent."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention import registry
+from workloads.algoperf import injected, supported
+
+# AlgoPerf's libraries warn while they load; what they warn of is not ours.
+pytestmark = pytest.mark.filterwarnings("ignore")
+# Abstract evaluation: no model is computed, so that all variants and workloads fit in a minute.
+WORKLOADS = tuple(supported.SUPPORTED)
+
+
+def _types(installation, name, variant):
+    """Traces init_model_fn without computing it; returns the shapes and types of parameters."""
+    workload = injected.with_variant(installation.make_workload(name), registry.get(variant))
+    with jax.disable_jit():
+        jax.eval_shape(workload.init_model_fn, jax.random.PRNGKey(0))
+    return workload.param_shapes, workload.model_params_types
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_every_variant_has_typed_leaves(algoperf, name, monkeypatch):
+    jax_sharding_utils = algoperf.module("algoperf.jax_sharding_utils")
+    # Placing arrays on devices needs arrays; here there are shapes only.
+    monkeypatch.setattr(jax_sharding_utils, "replicate", lambda tree: tree)
+    monkeypatch.setattr(jax_sharding_utils, "shard_along_batch_dim", lambda array: array)
+    trees = {}
+    for variant in registry.names():
+        shapes, types = _types(algoperf, name, variant)
+        assert len(jax.tree.leaves(shapes)) == len(jax.tree.leaves(types)), variant
+        trees[variant] = jax.tree.structure(shapes)
+    assert trees["laser"] == trees["standard"] == trees["laser+temp"]
+    assert trees["laser+qk_norm"] != trees["standard"]
+
+
+def test_post_ln_vit_still_crashes_in_algoperf_itself(algoperf):
+    """The reason it is refused; when this fails, AlgoPerf has repaired it."""
+    workload = algoperf.make_workload("imagenet_vit_post_ln")
+    with pytest.raises(TypeError, match="not callable"):
+        jax.eval_shape(workload.init_model_fn, jax.random.PRNGKey(0))
+
+
+@pytest.fixture
+def small_wmt(algoperf, monkeypatch):
+    """AlgoPerf's WMT workload, its model's sizes reduced."""
+    import functools
+
+    models = algoperf.module("algoperf.workloads.wmt.wmt_jax.models")
+    small = {"vocab_size": 11, "emb_dim": 8, "num_heads": 2, "num_layers": 2, "qkv_dim": 8}
+    config = functools.partial(models.TransformerConfig, **small, mlp_dim=8, max_len=256)
+    monkeypatch.setattr(models, "TransformerConfig", config)
+    return lambda: algoperf.make_workload("wmt")
+
+
+@pytest.mark.parametrize("variant", ["standard", "laser", "laser+per_dim_temp+qk_norm"])
+def test_wmt_cached_decoding_equals_the_whole_pass(algoperf, small_wmt, variant):
+    from attention import inject
+
+    models = algoperf.module("algoperf.workloads.wmt.wmt_jax.models")
+    spec = algoperf.module("algoperf.spec")
+    workload = injected.with_variant(small_wmt(), registry.get(variant))
+    params, _ = workload.init_model_fn(jax.random.PRNGKey(0))
+    shift = lambda leaf: leaf + 0.1 * jnp.cos(jnp.arange(leaf.size)).reshape(leaf.shape)  # noqa: E731
+    params = jax.tree.map(shift, params)
+    inputs = jnp.array([[3, 4, 5, 2, 0], [7, 6, 2, 0, 0]])
+    targets = jnp.array([[5, 9, 4, 8, 2], [4, 3, 10, 6, 2]])
+    whole, _ = workload.model_fn(
+        params,
+        {"inputs": inputs, "targets": targets},
+        None,
+        spec.ForwardPassMode.EVAL,
+        jax.random.PRNGKey(0),
+        update_batch_norm=False,
+        dropout_rate=0.0,
+    )
+    model = models.Transformer(models.TransformerConfig(deterministic=True, decode=True))
+    cache = workload.initialize_cache(inputs, targets.shape[1])
+    shifted = jnp.pad(targets, ((0, 0), (1, 0)))[:, :-1]
+    with inject.injected(registry.get(variant)):
+        encoded = model.apply({"params": params}, inputs, method=model.encode)
+    for step in range(targets.shape[1]):
+        with inject.injected(registry.get(variant)):
+            logits, new = model.apply(
+                {"params": params, "cache": cache},
+                encoded,
+                inputs,
+                shifted[:, step : step + 1],
+                mutable=["cache"],
+                method=model.decode,
+            )
+        cache = new["cache"]
+        np.testing.assert_allclose(logits[:, 0], whole[:, step], atol=2e-5)
+    found = workload.predict_step(inputs, params, workload.initialize_cache(inputs, 5), 2, 5)
+    assert found.shape == (2, 4)
+
+
+def test_conformer_logarithm_before_its_temperature_and_scaler_kept(algoperf):
+    """AlgoPerf's own attention function inside flax's module, against the formula by hand."""
+    import functools
+
+    from flax import linen as nn
+
+    from attention import inject
+
+    path = "algoperf.workloads.librispeech_conformer.librispeech_jax.models"
+    chosen = functools.partial(algoperf.module(path).dot_product_attention, temperature=1.6)
+    layer = nn.MultiHeadDotProductAttention(num_heads=2, attention_fn=chosen)
+    hidden = jnp.asarray(np.random.default_rng(0).standard_normal((2, 5, 8)), jnp.float32)
+    with inject.injected(registry.get("laser")):
+        params = layer.init(jax.random.PRNGKey(0), hidden)["params"]
+    params = jax.tree.map(lambda leaf: leaf + 0.3, params)
+    with inject.injected(registry.get("laser")):
+        found = layer.apply({"params": params}, hidden)
+
+    def project(name):
+        return jnp.einsum("btc,chd->bthd", hidden, params[name]["kernel"]) + params[name]["bias"]
+
+    scale = 1.442695041 * jax.nn.softplus(params["QueryScaler_0"]["scale"])
+    query, key, value = project("query") * scale, project("key"), project("value")
+    logits = jnp.einsum("bthd,bshd->bhts", query, key) / 2.0
+    mean = jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(logits), jnp.exp(value))
+    out = params["out"]
+    wanted = jnp.einsum("bthd,hdc->btc", 1.6 * jnp.log(mean), out["kernel"]) + out["bias"]
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
