@@ -10,8 +10,9 @@ from analysis.measurements import STEP
 from analysis.records import Run
 from analysis.targets import TIME, Target
 
-# A trial that diverged did not reach what it had not reached; one still running may.
-COUNTED_STATES = ("done", "diverged")
+# A trial that diverged or failed did not reach what it had not reached; one still running may.
+LOST_STATES = ("diverged", "failed")
+COUNTED_STATES = ("done", *LOST_STATES)
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,9 @@ class Crossing:
 
     `step` and `seconds` (of accumulated_submission_time: training, without evaluation and
     logging) are inf where the run never reached it; `seconds` is nan where its times were not
-    recorded. `last_step` and `last_seconds` are its last evaluation's, and `apart` the median
-    number of steps from one evaluation to the next, nan for fewer than two.
+    recorded. `last_step` and `last_seconds` are its last evaluation's (0 without one), and `apart`
+    the median number of steps from one evaluation to the next, nan for fewer than two. `state` is
+    the run's.
     """
 
     seed: int
@@ -30,6 +32,7 @@ class Crossing:
     last_step: float
     last_seconds: float
     apart: float
+    state: str = "done"
 
     @property
     def is_reached(self) -> bool:
@@ -47,7 +50,8 @@ class Median:
 
 
 def of_run(run: Run, target: Target) -> Crossing | None:
-    """Returns when `run` first reached `target`, None where it has no evaluation of the metric.
+    """Returns when `run` first reached `target`, None where it has no evaluation of the metric:
+    never, where it diverged or failed before the first one.
 
     At most the target counts where less is better, at least where more is, as in AlgoPerf's
     scoring (score_submissions.py, operator.le and operator.ge). A value that is not finite
@@ -55,7 +59,7 @@ def of_run(run: Run, target: Target) -> Crossing | None:
     """
     column = target.metric.column(target.split)
     if column not in run.evals or not run.evals[STEP].size:
-        return None
+        return _never(run) if run.state in LOST_STATES else None
     values = target.metric.shown(run.evals[column])
     steps = run.evals[STEP].astype(float)
     seconds = run.evals.get(TIME, np.full(steps.size, math.nan))
@@ -67,7 +71,12 @@ def of_run(run: Run, target: Target) -> Crossing | None:
         last_step=float(steps[-1]),
         last_seconds=float(seconds[-1]),
         apart=float(np.median(np.diff(steps))) if steps.size > 1 else math.nan,
+        state=run.state,
     )
+
+
+def _never(run: Run) -> Crossing:
+    return Crossing(run.seed, math.inf, math.inf, 0.0, 0.0, math.nan, run.state)
 
 
 def _reaches(values: np.ndarray, target: Target) -> np.ndarray:

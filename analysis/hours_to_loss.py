@@ -41,7 +41,7 @@ def _cells(table: ErrorTable, variant: str, point: int | None, target: Target) -
         crossing
         for run in table.study.stage(table.stage)
         if (run.variant, run.point) == (variant, point) and run.state in crossings.COUNTED_STATES
-        if run.evals and (crossing := crossings.of_run(run, target))
+        if (crossing := crossings.of_run(run, target))
     ]
     cell = printed(variant)
     return (

@@ -1,5 +1,6 @@
 """How many times faster than the baseline: ratios of steps or seconds to a target."""
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,9 +17,10 @@ class SpeedUp:
     """Baseline's over the variant's: 1.1 is a ratio of 1.1, that is 9.1 % less time.
 
     `low` and `high` bound the 95% interval, nan where there is none. `method`: `paired`, the t
-    interval of the mean log ratio over `n` shared seeds; `Welch`, of the difference of mean logs
+    interval of the mean log ratio over shared seeds; `Welch`, of the difference of mean logs
     where seeds are not shared; `medians`, the ratio of the two medians, without an interval, where
-    a seed never reached the target or there is one pair; `none`, no ratio.
+    a seed never reached the target or there is one pair; `none`, no ratio. `n`: how many pairs
+    there are, or, where seeds are not shared, the smaller number of seeds.
     """
 
     ratio: float
@@ -35,18 +37,21 @@ def of(values: Mapping[int, float], baseline: Mapping[int, float], paired: bool 
     """Returns the speed-up of `values` over `baseline`, seed to steps or seconds.
 
     inf is a seed that never reached the target. Leaving such a seed out would flatter the slower
-    side, so that there is no interval then, and no ratio where a median is not finite. nan is a
-    seed whose time is unknown, left out. `paired` says whether equal seeds belong together.
+    side, whether or not the other side has that seed: there is no interval then, the medians are
+    over all seeds of each side, and there is no ratio where one is not finite. nan is a seed whose
+    time is unknown, left out. `paired` says whether equal seeds belong together.
     """
     ours, theirs = _known(values), _known(baseline)
-    if paired:
-        shared = ours.keys() & theirs.keys()
-        ours, theirs = ({seed: side[seed] for seed in sorted(shared)} for side in (ours, theirs))
+    shared = sorted(ours.keys() & theirs.keys())
+    n = len(shared) if paired else min(len(ours), len(theirs))
+    is_known = all(math.isfinite(value) for side in (ours, theirs) for value in side.values())
+    if paired and is_known:
+        ours, theirs = ({seed: side[seed] for seed in shared} for side in (ours, theirs))
     mine, base = (np.array([*side.values()], dtype=float) for side in (ours, theirs))
     if not mine.size or not base.size:
         return NONE
-    if not np.isfinite([*mine, *base]).all() or min(mine.size, base.size) < 2:
-        return _of_medians(mine, base)
+    if not is_known or n < 2:
+        return _of_medians(mine, base, n)
     return _paired(np.log(base / mine)) if paired else _welch(np.log(base), np.log(mine))
 
 
@@ -55,11 +60,11 @@ def _known(values: Mapping[int, float]) -> dict[int, float]:
     return {seed: value for seed, value in values.items() if value > 0}
 
 
-def _of_medians(mine: np.ndarray, base: np.ndarray) -> SpeedUp:
+def _of_medians(mine: np.ndarray, base: np.ndarray, n: int) -> SpeedUp:
     medians = [float(np.median(side)) for side in (base, mine)]
     if not np.isfinite(medians).all():
-        return NONE
-    return SpeedUp(medians[0] / medians[1], math.nan, math.nan, mine.size, "medians")
+        return dataclasses.replace(NONE, n=n)
+    return SpeedUp(medians[0] / medians[1], math.nan, math.nan, n, "medians")
 
 
 def _paired(logs: np.ndarray) -> SpeedUp:

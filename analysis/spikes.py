@@ -20,13 +20,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis import crossings, grid, variants
+from analysis import grid, variants
 from analysis.error_table import ErrorTable
 from analysis.grid import Cell, Column, Document, Grid
 from analysis.measurements import STEP
 from analysis.records import Run
 
 LOSS = "loss"
+# A trial that failed stopped for a reason outside of training, at any step.
+STATES = ("done", "diverged")
 WINDOW, LEAST, DEVIATIONS = 30, 16, 7.0
 WARMUP = 0.05
 # Of normal values the standard deviation is this times the median absolute deviation.
@@ -121,8 +123,7 @@ def of_variants(table: ErrorTable) -> dict[str, tuple[Spikes, ...]]:
         runs = [
             run
             for run in table.study.stage(table.stage)
-            if (run.variant, run.point) == (row.variant, row.point)
-            and run.state in crossings.COUNTED_STATES
+            if (run.variant, run.point) == (row.variant, row.point) and run.state in STATES
         ]
         of_seeds = [of_run(run) for run in sorted(runs, key=lambda run: run.seed)]
         if known := tuple(each for each in of_seeds if each is not None):

@@ -56,11 +56,12 @@ def _medians(times: "TargetTimes") -> Grid:
     seconds, name = unit(times)
     has_ratios = any(row.by_steps for row in times.rows)
     ratios = (Column("Speed-up\nin steps"), Column("Speed-up\nin time")) if has_ratios else ()
+    pairs = (Column("Pairs"),) if has_ratios and times.paired else ()
     return Grid(
         caption="Median over seeds until the target is first reached",
         columns=(
             Column("Variant", numeric=False), Column("Seeds\nreached"), Column("Steps"),
-            Column(f"Time\n({name})"), *ratios,
+            Column(f"Time\n({name})"), *pairs, *ratios,
         ),
         sections=(tuple(_row(times, row, seconds, has_ratios) for row in times.rows),),
     )  # fmt: skip
@@ -77,7 +78,10 @@ def _row(
         _median(crossings.steps(row.crossings), 0),
         _median(Median(time.value / seconds, time.is_bound), 2 if seconds > 1 else 1),
     )
-    return (*cells, _ratio(row.by_steps), _ratio(row.by_seconds)) if has_ratios else cells
+    if not has_ratios:
+        return cells
+    pairs = (Cell(str(row.by_steps.n)) if row.by_steps else NONE,) if times.paired else ()
+    return (*cells, *pairs, _ratio(row.by_steps), _ratio(row.by_seconds))
 
 
 def _median(median: Median, digits: int) -> Cell:
@@ -106,12 +110,14 @@ def _seeds(times: "TargetTimes") -> Grid:
             Cell(str(each.seed)),
             _when(each.step, each.last_step, 0),
             _when(each.seconds / seconds, each.last_seconds / seconds, 2 if seconds > 1 else 1),
+            Cell(each.state),
         )
         for row in times.rows
         for each in row.crossings
     )
-    headings = (Column("Seed"), Column("Steps"), Column(f"Time ({name})"))
-    return Grid("Every seed", (Column("Variant", numeric=False), *headings), (rows,))
+    words = (Column("Variant", numeric=False), Column("State", numeric=False))
+    headings = (words[0], Column("Seed"), Column("Steps"), Column(f"Time ({name})"), words[1])
+    return Grid("Every seed", headings, (rows,))
 
 
 def _when(value: float, budget: float, digits: int) -> Cell:
@@ -136,10 +142,30 @@ def _notes(times: "TargetTimes") -> Iterable[str]:
         "variants only where they ran on the same machines."
     )
     yield (
-        "Seeds that are done or diverged count; one that never reaches the target is later than "
-        "its budget. '> x': the median hangs on such seeds and lies above x."
+        "Seeds that are done, diverged or failed count; one that never reaches the target is later "
+        "than its last evaluation. '> x': the median hangs on such seeds and lies above x."
     )
+    yield from _lost(times)
     yield from _ratio_notes(times)
+
+
+def _lost(times: "TargetTimes") -> Iterable[str]:
+    """Names the seeds that ended early and those that have not ended."""
+    names = [
+        f"{label(times, row)} seed {each.seed} ({each.state})"
+        for row in times.rows
+        for each in row.crossings
+        if each.state in crossings.LOST_STATES and not each.is_reached
+    ]
+    if names:
+        yield f"Ended without reaching the target, counted as never: {', '.join(names)}."
+    point = " point {0.point}" if has_points(times) else ""
+    waiting = [
+        f"{variants.label(run.variant)}{point.format(run)} seed {run.seed} ({run.state})"
+        for run in times.left_out
+    ]
+    if waiting:
+        yield f"Left out, as they may yet reach the target: {', '.join(waiting)}."
 
 
 def _spacing(times: "TargetTimes") -> str:
@@ -182,8 +208,10 @@ def _ratio_notes(times: "TargetTimes") -> Iterable[str]:
         )
     if "medians" in methods:
         yield (
-            "no interval: a seed never reached the target, or there are fewer than 2; the ratio "
-            "is that of the medians."
+            "no interval: a seed never reached the target, or there are fewer than 2"
+            f"{' pairs' if times.paired else ''}; the ratio is that of the medians over seeds."
         )
+    if times.paired:
+        yield "Pairs: seeds that the baseline has, too; without one a seed is in no paired ratio."
     if "none" in methods:
         yield f"{grid.NOTHING}: a median is not reached, so there is no ratio."

@@ -1,5 +1,6 @@
 """Steps and seconds until each variant first reaches the target: what `time` prints."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,13 +30,15 @@ class VariantTimes:
 
 @dataclass(frozen=True)
 class TargetTimes:
-    """What the table and the plot are made of. `paired` says whether seeds are shared."""
+    """What the table and the plot are made of. `left_out` are the runs that may yet reach the
+    target, pending or running ones; `paired` says whether seeds are shared."""
 
     name: str
     workload: str
     target: Target
     baseline: str
     rows: tuple[VariantTimes, ...]
+    left_out: tuple[Run, ...]
     paired: bool
     disagreement: str | None
     problems: tuple[str, ...]
@@ -54,13 +57,16 @@ def build(
 
     `target` is in the unit of `metric` (error, wer ...; the target's own metric unless given);
     without it, the runs' or AlgoPerf's. Raises UnknownTargetError where there is none, ValueError
-    for a metric other than the target's without a value, MissingMetricError for a metric that no
-    evaluation has.
+    for a metric other than the target's without a value and for a value that is not finite,
+    MissingMetricError for a metric that no evaluation has.
     """
-    runs = _runs(table, all_points)
-    goal, problems = _target(table, runs, target, split, metric)
-    if runs and goal.metric.column(split) not in {name for run in runs for name in run.evals}:
-        goal.metric.read(runs[0].evals, split, runs[0].name)
+    planned = _planned(table, all_points)
+    runs = [run for run in planned if run.state in crossings.COUNTED_STATES]
+    measured = [run for run in runs if run.evals]
+    goal, problems = _target(table, measured, target, split, metric)
+    columns = {name for run in measured for name in run.evals}
+    if measured and goal.metric.column(split) not in columns:
+        goal.metric.read(measured[0].evals, split, measured[0].name)
     rows = _rows(runs, goal)
     against = baseline or table.baseline
     paired = table.study.shares_seeds
@@ -70,8 +76,9 @@ def build(
         target=goal,
         baseline=against,
         rows=_compared(rows, against, _chosen(table).get(against), paired),
+        left_out=tuple(run for run in planned if run not in runs),
         paired=paired,
-        disagreement=targets.disagreement(runs[0], goal) if runs and target is None else None,
+        disagreement=None if target is not None else targets.disagreement(measured[0], goal),
         problems=(*problems, *table.problems),
     )
 
@@ -80,14 +87,12 @@ def _chosen(table: ErrorTable) -> dict[str, int | None]:
     return {row.variant: row.point for row in table.rows}
 
 
-def _runs(table: ErrorTable, all_points: bool) -> list[Run]:
+def _planned(table: ErrorTable, all_points: bool) -> list[Run]:
     chosen = _chosen(table)
     return [
         run
         for run in table.study.stage(table.stage)
-        if run.state in crossings.COUNTED_STATES
-        and run.evals
-        and (all_points or run.point == chosen.get(run.variant))
+        if all_points or run.point == chosen.get(run.variant)
     ]
 
 
@@ -95,6 +100,8 @@ def _target(
     table: ErrorTable, runs: Sequence[Run], value: float | None, split: str, metric: str | None
 ) -> tuple[Target, tuple[str, ...]]:
     if value is not None:
+        if not math.isfinite(value):
+            raise ValueError(f"--target={value:g}: give a finite number, in the metric's unit")
         shown = metrics.get(metric or table.chosen_by.source)
         return Target(shown, split, value, "given"), ()
     goal, problems = targets.of_runs(runs, split, table.study.stage(table.stage))
@@ -152,7 +159,8 @@ def document(
     states a target. Arguments and other errors as for `build`."""
     from analysis import target_layout
 
-    if not _runs(table, all_points):
+    counted = crossings.COUNTED_STATES
+    if not any(run.evals and run.state in counted for run in _planned(table, all_points)):
         return None
     try:
         times = build(table, target, split, metric, all_points, baseline)

@@ -1,6 +1,7 @@
 """`python -m analysis time DIR`."""
 
 import argparse
+import math
 from typing import TYPE_CHECKING
 
 from analysis import printing, study_arguments
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     study_arguments.add(parser)
     parser.add_argument(
         "--target",
-        type=float,
+        type=_finite,
         metavar="VALUE",
         help="default: what the trials state, else AlgoPerf's target of the workload",
     )
@@ -40,12 +41,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     printing.add_arguments(parser)
 
 
+def _finite(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text!r}: give a finite number, such as 0.25")
+    return value
+
+
 def run(options: argparse.Namespace) -> int:
     """Prints the times of every study in the directory and returns 0. Raises ValueError where
-    the directory holds no study, or where no target is known for the only one."""
-    from analysis import studies
+    the directory holds no study, where no target is known for the only one, or for a baseline
+    that no study has."""
+    from analysis import baselines, studies
 
     found = studies.read_each(options.study)
+    baselines.check(found, options.baseline)
     printing.emit([_document(study, options, len(found) == 1) for study in found], options)
     return 0
 

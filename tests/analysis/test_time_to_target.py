@@ -167,7 +167,21 @@ def test_a_seed_that_misses_leaves_no_interval() -> None:
     assert math.isnan(found.low)
     assert speed_up.of({0: math.inf, 1: math.inf, 2: 50.0}, base).method == "none"
     assert speed_up.of({}, base).method == "none"
+    assert speed_up.of({5: math.inf, 0: 50.0, 1: 50.0}, {0: 100.0, 1: math.inf}).method == "none"
     assert speed_up.of({0: 50.0}, {0: 100.0}).method == "medians"
+
+
+def test_a_seed_that_misses_without_a_partner_leaves_no_interval() -> None:
+    """Seed 9 of either side is in no pair, and not reaching the target is not forgotten."""
+    base, late = {0: 100.0, 1: 110.0, 2: 120.0}, {9: math.inf}
+    ours = {0: 50.0, 1: 55.0, 2: 60.0}
+    assert speed_up.of(ours, base).ratio == pytest.approx(2.0)
+    slower = speed_up.of(ours | late, base)
+    assert (slower.ratio, slower.n, slower.method) == (110 / 57.5, 3, "medians")
+    faster = speed_up.of(ours, base | late)
+    assert (faster.ratio, faster.n, faster.method) == (115 / 55, 3, "medians")
+    assert math.isnan(slower.low)
+    assert math.isnan(faster.high)
 
 
 @given(st.floats(0.1, 10), st.lists(st.floats(1, 1e6), min_size=2, max_size=6))
@@ -195,6 +209,41 @@ def study(hand_made):
             made.trial("compare", variant, 0, seed, rows)
     made.select({"standard": 0, "laser": 0})
     return made
+
+
+def add_early_seed(study, state: str, rows=()) -> None:
+    """Seed 3: Standard passes at 400, LASER ends as `state` after `rows`."""
+    times = {"accumulated_submission_time": 3600.0}
+    study.trial("compare", "standard", 0, 3, [study.evaluation(400, 0.05) | times])
+    study.trial("compare", "laser", 0, 3, rows or None, state=state, reason="stopped")
+
+
+@pytest.mark.parametrize("state", ["failed", "diverged"])
+@pytest.mark.parametrize("has_rows", [True, False])
+def test_a_seed_that_ended_early_never_reached_the_target(study, state, has_rows) -> None:
+    """LASER passes at 200, 300, 200 and never: median 250; Standard's 300, 400, never, 400."""
+    add_early_seed(study, state, [study.evaluation(100, 0.4)] if has_rows else ())
+    table = error_table.build(read_study(study.finish()))
+    times = target_times.build(table, 0.1000001, metric="error")
+    [laser] = [row for row in times.rows if row.variant == "laser"]
+    assert [each.step for each in laser.crossings] == [200, 300, 200, math.inf]
+    assert (laser.by_steps.method, laser.by_steps.ratio) == ("medians", 400 / 250)
+    text = render.text(target_layout.document(times, table))
+    assert "| LASER    |  3 of 4 |   250 |" in text
+    assert f"never: LASER seed 3 ({state})" in text
+    assert ("not in 100" if has_rows else "not in 0") in text
+
+
+@pytest.mark.parametrize("state", ["pending", "running"])
+def test_a_seed_that_may_yet_reach_the_target_is_left_out_and_named(study, state) -> None:
+    add_early_seed(study, state, [study.evaluation(100, 0.4)])
+    table = error_table.build(read_study(study.finish()))
+    times = target_times.build(table, 0.1000001, metric="error")
+    [laser] = [row for row in times.rows if row.variant == "laser"]
+    assert [each.seed for each in laser.crossings] == [0, 1, 2]
+    assert laser.by_steps.n == 3
+    text = render.text(target_layout.document(times, table))
+    assert f"Left out, as they may yet reach the target: LASER seed 3 ({state})." in text
 
 
 def test_the_table_of_times(study) -> None:
@@ -264,3 +313,17 @@ def test_the_command_s_errors(study, capsys) -> None:
     assert "validation error ≤ 0.2" in capsys.readouterr().out
     assert main(["time", directory, "--target=3", "--metric=bleu"]) == 2
     assert "validation/bleu" in capsys.readouterr().err
+    assert main(["time", directory, "--target=0.2", "--metric=error", "--baseline=nope"]) == 2
+    assert "no variant 'nope' to compare with; there are laser, standard" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "0,2"])
+def test_a_target_is_a_finite_number(study, capsys, value) -> None:
+    directory = str(study.finish())
+    with pytest.raises(SystemExit, match="2"):
+        main(["time", directory, f"--target={value}", "--metric=error"])
+    assert "give a finite number" in capsys.readouterr().err
+    if value != "0,2":
+        table = error_table.build(read_study(directory))
+        with pytest.raises(ValueError, match="give a finite number"):
+            target_times.build(table, float(value), metric="error")
