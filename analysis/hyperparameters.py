@@ -18,6 +18,8 @@ from analysis.records import Run
 LOG_RANGE = 4.0
 # Up to this many values, shared by points, are shown as categories.
 FEW = 4
+# Letters of 9 points that fit between two of FEW labels of a panel.
+LONG_LABEL = 8
 
 
 def draw(table: ErrorTable) -> Figure | None:
@@ -113,7 +115,7 @@ def _positions(axes: Axes, name: str, runs: list[Run]) -> list[float]:
     distinct = sorted(set(values))
     if len(distinct) <= FEW and len(distinct) < len({run.point for run in runs}):
         axes.set_xlim(-0.5, len(distinct) - 0.5)
-        axes.set_xticks(range(len(distinct)), [f"{value:g}" for value in distinct])
+        _categories(axes, distinct)
         return [distinct.index(v) + _spread(run) for v, run in zip(values, runs, strict=True)]
     if style.spans_decades(np.array(values), LOG_RANGE):
         axes.set_xlim(distinct[0] / 1.3, distinct[-1] * 1.3)
@@ -121,6 +123,25 @@ def _positions(axes: Axes, name: str, runs: list[Run]) -> list[float]:
     else:
         axes.locator_params(axis="x", nbins=5)
     return values
+
+
+def _categories(axes: Axes, values: list[float]) -> None:
+    """Labels the positions 0, 1 ... with `values`, slanted where they would meet."""
+    labels = short(values)
+    axes.set_xticks(range(len(values)), labels)
+    if max(map(len, labels)) > LONG_LABEL:
+        axes.tick_params(axis="x", labelrotation=25)
+
+
+def short(values: list[float]) -> list[str]:
+    """Returns `values`, distinct, as they are where they fit a panel, else with as few digits
+    (two at least) as tell them apart."""
+    exact = [f"{value:g}" for value in values]
+    if len(set(exact)) == len(values) and max(map(len, exact)) <= LONG_LABEL:
+        return exact
+    by_digits = ([f"{value:.{digits}g}" for value in values] for digits in range(2, 17))
+    labels = next((each for each in by_digits if len(set(each)) == len(values)), None)
+    return labels or [repr(value) for value in values]
 
 
 def _spread(run: Run) -> float:

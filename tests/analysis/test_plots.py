@@ -1,11 +1,13 @@
 """Plots: files that are pictures, with what they must hold on their axes."""
 
+import itertools
 import math
 import pathlib
 
 import numpy as np
 import pytest
 from matplotlib import image
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
 from analysis import curves, error_table, hyperparameters, intervals, plots, style
@@ -146,3 +148,34 @@ def test_long_and_odd_names_are_plain_text() -> None:
     with style.any_letters():
         figure.canvas.draw()
     assert figure.get_suptitle() == r"costs \$5 and \$6 字"
+
+
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        ([0.000844507, 0.00130821, 0.00495846], ["0.00084", "0.0013", "0.005"]),
+        ([0.0812162, 0.081354, 0.114739, 0.163753], ["0.0812", "0.0814", "0.115", "0.164"]),
+        ([0.125, 0.998123, 1.0], ["0.125", "0.998123", "1"]),
+        ([0.1, math.nextafter(0.1, 1)], ["0.1", "0.10000000000000002"]),
+    ],
+)
+def test_labels_are_as_short_as_tells_values_apart(values, labels) -> None:
+    assert hyperparameters.short(values) == labels
+
+
+def test_labels_of_a_few_long_values_do_not_meet(hand_made) -> None:
+    rates = (0.000844507, 0.00130821, 0.00174864, 0.00495846)
+    close = (0.99812345, 0.99812346, 0.99812347, 0.99812348)
+    points = [{"learning_rate": r, "beta2": b} for r, b in zip(rates, close, strict=True)]
+    made = hand_made(points=[*points, points[0]])
+    for point in range(5):
+        made.trial("tune", "standard", point, 0, [made.evaluation(400, 0.3 - 0.01 * point)])
+    made.add_seeds("standard", (0.3, 0.4))
+    figure = hyperparameters.draw(error_table.build(read_study(made.finish())))
+    FigureCanvasAgg(figure).draw()
+    for axes in figure.axes:
+        boxes = [label.get_tightbbox() for label in axes.get_xticklabels() if label.get_text()]
+        slanted = axes.get_xticklabels()[0].get_rotation() > 0
+        assert len(boxes) == 4
+        assert slanted or all(a.x1 < b.x0 for a, b in itertools.pairwise(boxes))
+    assert [axes.get_xticklabels()[0].get_rotation() > 0 for axes in figure.axes] == [False, True]
