@@ -1,5 +1,5 @@
-"""A CSV file's bytes as header and lines, in the one spelling that both roads read: `\\n` at the end
-of lines, no byte order mark, no quotes and no blanks around names and cells."""
+"""A CSV file's bytes as header and lines, in the one spelling that both roads read: lines end in
+`\n`; no byte order mark, no quotes and no blanks around names and cells."""
 
 import re
 from dataclasses import dataclass

@@ -29,13 +29,14 @@ def expected(root: pathlib.Path) -> str:
 def _below(root: pathlib.Path) -> str:
     """Studies, or logs, further down. Submissions of one directory are read together."""
     ours = {path.parent for path in root.glob(f"*/{layout.STUDY}")}
-    logs = {path for path in _walk(root) if _is_submission(path)}
+    logs = {path for path in _walk(root) if is_submission(path)}
     tops = {path.parent if path.parent != root else path for path in logs}
     names = sorted(path.relative_to(root).as_posix() for path in ours | tops)
     return f"; did you mean one of these in it: {', '.join(names)}" if names else ""
 
 
-def _is_submission(path: pathlib.Path) -> bool:
+def is_submission(path: pathlib.Path) -> bool:
+    """Returns whether a directory holds AlgoPerf's `study_<k>` with trials."""
     try:
         return any(_has_trials(entry.path) for entry in published.fitting(path, STUDY_NAME))
     except OSError:
@@ -101,11 +102,18 @@ def _walk(root: pathlib.Path) -> Iterator[pathlib.Path]:
             opened += 1
             if opened > MOST:
                 return
-            below += [child for child in _children(path) if child.is_dir()]
+            below += [child for child in children(path) if child.is_dir()]
         level = below
 
 
-def _children(path: pathlib.Path) -> list[pathlib.Path]:
+def holds_measurements(path: pathlib.Path) -> bool:
+    """Returns whether a trial's measurements lie in `path` or below, as far as is looked."""
+    files = (layout.EVAL_MEASUREMENTS, layout.TRIALS, layout.TRIAL)
+    return any((place / file).is_file() for place in _walk(path) for file in files)
+
+
+def children(path: pathlib.Path) -> list[pathlib.Path]:
+    """Returns what a directory holds, by name; nothing where it cannot be opened."""
     try:
         return sorted(path.iterdir())
     except OSError:
@@ -113,7 +121,7 @@ def _children(path: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _names(path: pathlib.Path) -> str:
-    names = [child.name for child in _children(path)]
+    names = [child.name for child in children(path)]
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     return ", ".join(names[:5]) + more or "nothing"
 

@@ -6,6 +6,7 @@ each trial (`rng_seed` of flags_0.json), so that trials of one study are no pair
 """
 
 import collections
+import dataclasses
 import functools
 import pathlib
 import re
@@ -13,9 +14,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from analysis import pool
+from analysis import duplicates, endings, pool
 from analysis.published_trials import Place, read_trials
-from analysis.records import Study
+from analysis.records import Run, Study
+from sweeps import layout
 
 PATTERN = "study_<seed>/<workload>_<framework>/trial_<n>"
 STAGE = "published"
@@ -41,20 +43,24 @@ class Found:
 
 def read_logs(root: pathlib.Path, whole: bool = False) -> Study | None:
     """Returns the logs in `root` (one submission, or a directory of submissions) as a study, or
-    None where there are none. `whole` also checks every measurements.csv.
+    None where there are none. `whole` also checks every measurements.csv. Our own studies beside
+    them are left alone.
 
     Nothing there says how many trials were meant to be: a trial is missing where other studies of
-    its submission have it. It is taken as done where it left evaluations, as logs carry no state.
+    its submission have it. It is taken as done where it left evaluations, as logs carry no state,
+    unless it ended long before it was meant to (`endings`).
     """
     if not root.is_dir():
         return None
     inside = [path for path in sorted(root.iterdir()) if path.is_dir()]
     found = [_submission(root, path) for path in (root, *inside) if fitting(path, STUDY_NAME)]
     places = [place for each in found for place in each.places]
-    runs = tuple(pool.in_chunks(functools.partial(read_trials, whole=whole), places))
-    if not runs:
+    read = pool.in_chunks(functools.partial(read_trials, whole=whole), places)
+    if not read:
         return None
+    runs = _with_absent(endings.judged(read))
     problems = [problem for each in found for problem in each.problems]
+    problems += duplicates.problems(runs)
     return Study(
         name=root.resolve().name,
         config={},
@@ -76,8 +82,27 @@ def fitting(directory: pathlib.Path, name: re.Pattern[str]) -> list[Entry]:
     return sorted(found, key=lambda entry: (len(entry.parts[0]), entry.parts))
 
 
+def _with_absent(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """A column that a submission's other trials have was lost; one that none has is only noted."""
+    runs, there = tuple(runs), collections.defaultdict(set)
+    for run in runs:
+        there[run.variant, run.workload].update(run.evals)
+    return tuple(_named(run, there[run.variant, run.workload]) for run in runs)
+
+
+def _named(run: Run, elsewhere: set[str]) -> Run:
+    own = (f"{split}/{run.metric}" for split in layout.SPLITS)
+    lost = [name for name in own if name in elsewhere and name not in run.evals]
+    if not lost or not run.evals:
+        return run
+    problem = f"missing: {run.name}: no column {', '.join(lost)}, which other trials have"
+    return dataclasses.replace(run, problems=(*run.problems, problem))
+
+
 def _submission(root: pathlib.Path, submission: pathlib.Path) -> Found:
-    studies = fitting(submission, STUDY_NAME)
+    every = fitting(submission, STUDY_NAME)
+    # One of ours may be called `study_1`, too.
+    studies = [entry for entry in every if not (entry.path / layout.STUDY).is_file()]
     trials = [
         (study, workload, trial)
         for study in studies

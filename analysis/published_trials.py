@@ -60,6 +60,7 @@ def _read_trial(place: Place, whole: bool, ahead: Measurements | OSError) -> Run
         reason=reason,
         steps=flags.get("max_global_steps"),
         step_hint=meta.get("workload.step_hint"),
+        allowed_s=meta.get("workload.max_allowed_runtime_sec"),
         metric=metric,
         targets=_targets(meta),
         hyperparameters=hyperparameters,
@@ -101,7 +102,8 @@ def _state(
         files.problems.append(f"missing: {files.name}: {what}")
         return "pending", None
     reason = f"it began and left {what}"
-    files.problems.append(f"failed: {files.name}: {reason}")
+    if not files.names_damage(layout.EVAL_MEASUREMENTS):
+        files.problems.append(f"failed: {files.name}: {reason}")
     return "failed", reason
 
 

@@ -20,7 +20,8 @@ class Run:
     `steps` is the planned budget, None where nothing on disk states it. `metric` is the name of
     the metric the workload's target is set in, `targets` what a file says of the targets
     (`metric`, a name; `validation` and `test`, values of that metric's columns), empty where none
-    does; `step_hint` is the workload's, None where no file says. `problems` and `notes` are
+    does; `step_hint` is the workload's and `allowed_s` the seconds of training that it allows, None
+    where no file says. `problems` and `notes` are
     complete sentences that name the trial.
     """
 
@@ -35,6 +36,7 @@ class Run:
     reason: str | None = None
     steps: int | None = None
     step_hint: int | None = None
+    allowed_s: float | None = None
     metric: str = "accuracy"
     targets: dict[str, Any] = field(default_factory=dict)
     hyperparameters: dict[str, Any] = field(default_factory=dict)
@@ -62,7 +64,8 @@ class Study:
     stands beside ours, empty for none; `paper_note` is a sentence on it to print below ours.
     `published` is True for AlgoPerf's own logs, which have none of these. `shares_seeds` says
     whether trials of one `seed` began with the same random numbers, so that they are pairs: ours
-    do; a published log's `seed` is its study's number, and each trial drew its own.
+    do; a published log's `seed` is its study's number, and each trial drew its own. `beside` holds
+    those of its problems that are of other studies in the directory that was given.
     """
 
     name: str
@@ -80,6 +83,7 @@ class Study:
     paper_note: str = ""
     published: bool = False
     shares_seeds: bool = True
+    beside: tuple[str, ...] = ()
 
     @property
     def workload(self) -> str:

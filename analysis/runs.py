@@ -7,16 +7,25 @@ and whatever is wrong with it is named in `problems`.
 import collections
 import functools
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
-from analysis import layouts, paper, pool, published, trials
+from analysis import (
+    checked,
+    duplicates,
+    layouts,
+    neighbours,
+    paper,
+    planned_trials,
+    pool,
+    published,
+    selected,
+    trials,
+)
 from analysis.records import Run, Study
 from sweeps import layout
 
 __all__ = ["NotAStudyError", "Run", "Study", "read_study"]
-
-# What an entry of trials.json cannot do without.
-NEEDED = {"path": str, "variant": str, "workload": str, "point": int, "seed": int}
 
 
 class NotAStudyError(ValueError):
@@ -35,50 +44,60 @@ def read_study(directory: str | pathlib.Path, whole: bool = False) -> Study:
     if (root / layout.STUDY).is_file():
         return _read_ours(root, whole)
     if logs := published.read_logs(root, whole):
-        return logs
+        return neighbours.named(logs, root)
     raise NotAStudyError(layouts.expected(root))
 
 
 def _read_ours(root: pathlib.Path, whole: bool) -> Study:
-    record = _study_record(root / layout.STUDY)
-    points = tuple(record.get("points") or ())
     problems: list[str] = []
-    stages = tuple(record.get("stages") or ())
-    entries = {stage: _planned(root, stage, problems) for stage in stages}
+    record = _study_record(root / layout.STUDY, problems)
+    points = tuple(record.get("points") or ())
+    stages = tuple(record.get("stages") or _stages(root, problems))
+    entries = {stage: planned_trials.read(root, stage, problems) for stage in stages}
+    listed = [stage for stage, found in entries.items() if found]
     unique = _unique([entry for listed in entries.values() for entry in listed or ()], problems)
     read = functools.partial(trials.read_trials, root, points=points, whole=whole)
     runs = tuple(pool.in_chunks(read, unique))
-    selection = _optional(root / layout.SELECTION, problems)
+    selection = selected.read(root, runs, problems)
     paper_table = _paper_table(record, problems)
+    problems += duplicates.problems(runs)
     return Study(
         name=str(record.get("name", root.name)),
         config=record["config"],
         runs=runs,
         problems=(*problems, *(problem for run in runs for problem in run.problems)),
         directory=root,
-        notes=(*(note for run in runs for note in run.notes), *_unlisted(root, stages, runs)),
+        notes=(*(note for run in runs for note in run.notes), *_unlisted(root, listed, runs)),
         stages=stages,
         planned=tuple(stage for stage, listed in entries.items() if listed is not None),
         points=points,
         selection=selection,
-        references=_optional(root / layout.REFERENCE, problems) or {},
+        references=checked.read(root / layout.REFERENCE, layout.REFERENCE, problems) or {},
         paper_table=paper_table,
         paper_note=str(record.get("paper_note") or ""),
     )
 
 
-def _study_record(path: pathlib.Path) -> dict[str, Any]:
+def _study_record(path: pathlib.Path, problems: list[str]) -> dict[str, Any]:
     """Raises NotAStudyError where study.json is damaged, of another format, or lacks its config."""
     try:
         record = layout.read_json(path)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise NotAStudyError(str(error)) from error
     found = record.get("format") if isinstance(record, dict) else None
     if found != layout.FORMAT:
         raise NotAStudyError(f"{path}: format is {found!r}; this reads {layout.FORMAT!r}")
     if not isinstance(record.get("config"), dict):
         raise NotAStudyError(f"{path}: it has no object 'config'; was it written by hand?")
-    return record
+    return checked.usable(record, checked.STUDY, layout.STUDY, problems)
+
+
+def _stages(root: pathlib.Path, problems: list[str]) -> tuple[str, ...]:
+    """Returns the stages that lie in the directory, for a record that does not name them."""
+    found = tuple(sorted(path.parent.name for path in root.glob(f"*/{layout.TRIALS}")))
+    those = f"those that have a {layout.TRIALS} are read: {', '.join(found) or 'none'}"
+    problems.append(f"missing: {layout.STUDY}: it names no stages; {those}")
+    return found
 
 
 def _paper_table(record: dict[str, Any], problems: list[str]) -> str:
@@ -93,39 +112,6 @@ def _paper_table(record: dict[str, Any], problems: list[str]) -> str:
     return name
 
 
-def _planned(root: pathlib.Path, stage: str, problems: list[str]) -> list[dict] | None:
-    """Returns the trials that a stage consists of, None where it has not been planned yet."""
-    listed = _optional(root / stage / layout.TRIALS, problems)
-    if listed is None:
-        return None
-    entries = listed.get("trials") or []
-    problems += [
-        f"unreadable: {stage}/{layout.TRIALS}: an entry without {', '.join(NEEDED)}: {entry}"
-        for entry in entries
-        if not _usable(entry)
-    ]
-    return [entry for entry in entries if _usable(entry)]
-
-
-def _usable(entry: Any) -> bool:
-    return isinstance(entry, dict) and all(
-        isinstance(entry.get(name), kind) for name, kind in NEEDED.items()
-    )
-
-
-def _optional(path: pathlib.Path, problems: list[str]) -> dict[str, Any] | None:
-    """Returns the JSON object in `path`, None where it is missing or, then named, damaged."""
-    try:
-        record = layout.read_json_if_there(path)
-    except (ValueError, OSError) as error:
-        problems.append(f"unreadable: {error}")
-        return None
-    if record is not None and not isinstance(record, dict):
-        problems.append(f"unreadable: {path}: not a JSON object")
-        return None
-    return record
-
-
 def _unique(entries: list[dict], problems: list[str]) -> list[dict]:
     """Returns the entries with each directory once, naming those that are planned twice."""
     counts = collections.Counter(entry["path"] for entry in entries)
@@ -137,13 +123,8 @@ def _unique(entries: list[dict], problems: list[str]) -> list[dict]:
     return list({entry["path"]: entry for entry in entries}.values())
 
 
-def _unlisted(root: pathlib.Path, stages: tuple[str, ...], runs: tuple[Run, ...]) -> list[str]:
+def _unlisted(root: pathlib.Path, stages: Sequence[str], runs: tuple[Run, ...]) -> list[str]:
     """Names trial directories that no list plans: leavings of an earlier selection or budget."""
     planned = {run.name for run in runs}
-    found = (
-        path.relative_to(root).as_posix()
-        for stage in stages
-        for path in sorted((root / stage).glob("*/*_jax/trial_*"))
-        if path.is_dir()
-    )
+    found = (name for stage in stages for name in planned_trials.directories(root, stage))
     return [f"{name}: not planned any more, left out" for name in found if name not in planned]

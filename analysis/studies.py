@@ -2,23 +2,47 @@
 
 import dataclasses
 import pathlib
+from collections.abc import Sequence
 
+from analysis import duplicates, neighbours, published
 from analysis.records import Study
-from analysis.runs import read_study
+from analysis.runs import NotAStudyError, read_study
 from sweeps import layout
 
 
 def read_each(directory: str | pathlib.Path) -> tuple[Study, ...]:
     """Returns the studies in `directory`, by name, one for each workload that they hold.
 
-    `directory` is a study's, one of AlgoPerf's logs, or one that holds studies' directories.
-    Raises NotAStudyError where there is none, or where one of them cannot be used.
+    `directory` is a study's, one of AlgoPerf's logs, or one that holds studies' directories and
+    logs. What lies there and cannot be read is named in the first study's `problems`, and in its
+    `beside`. Raises NotAStudyError where there is none, or where none of them can be used.
     """
     root = pathlib.Path(directory)
-    inside = sorted(path.parent for path in root.glob(f"*/{layout.STUDY}"))
-    several = inside and not (root / layout.STUDY).is_file()
-    studies = [read_study(path) for path in inside] if several else [read_study(root)]
-    return tuple(part for study in studies for part in by_workload(study))
+    inside = neighbours.ours(root)
+    if not inside or (root / layout.STUDY).is_file():
+        return by_workload(read_study(root))
+    studies, beside = _readable(inside)
+    if logs := published.read_logs(root):
+        studies.append(logs)
+    beside += neighbours.strays(root)
+    beside += duplicates.across([study.runs for study in studies])
+    first, *others = (part for study in studies for part in by_workload(study))
+    named = (*beside, *first.problems)
+    return dataclasses.replace(first, beside=tuple(beside), problems=named), *others
+
+
+def _readable(directories: Sequence[pathlib.Path]) -> tuple[list[Study], list[str]]:
+    """Returns the studies that can be read and a sentence for each that cannot. Raises
+    NotAStudyError where all of them cannot."""
+    studies, problems = [], []
+    for path in directories:
+        try:
+            studies.append(read_study(path))
+        except NotAStudyError as error:
+            problems.append(f"left out: {path.name}: {error}")
+    if not studies:
+        raise NotAStudyError("; ".join(problems))
+    return studies, problems
 
 
 def by_workload(study: Study) -> tuple[Study, ...]:

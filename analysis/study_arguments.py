@@ -2,6 +2,7 @@
 
 import argparse
 import pathlib
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,8 @@ def tables(options: argparse.Namespace) -> "Iterator[ErrorTable]":
     from analysis import baselines, error_table, studies
 
     found = studies.read_each(options.study)
+    for problem in found[0].beside:
+        print(problem, file=sys.stderr)
     baselines.check(found, options.baseline)
     for study in found:
         yield error_table.build(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from analysis import evaluations, measurements
+from analysis import checked, evaluations, measurements
 from analysis.curve_files import CurveFile
 from analysis.measurements import KINDS, Measurements
 from analysis.rows import Columns
@@ -28,16 +28,11 @@ class TrialFiles:
         return self.json_if_there(file) or {}
 
     def json_if_there(self, file: str) -> dict[str, Any] | None:
-        """Returns the JSON object in `file`, None where it is missing, empty where damaged."""
-        try:
-            record = layout.read_json_if_there(self.directory / file)
-        except (ValueError, OSError) as error:
-            self.problems.append(f"unreadable: {self.name}/{file}: {error}")
-            return {}
-        if record is None or isinstance(record, dict):
-            return record
-        self.problems.append(f"unreadable: {self.name}/{file}: not a JSON object")
-        return {}
+        """Returns the JSON object in `file`, None where it is missing, empty where damaged; of its
+        known keys only those that hold what they should."""
+        before = len(self.problems)
+        record = checked.read(self.directory / file, f"{self.name}/{file}", self.problems)
+        return {} if record is None and len(self.problems) > before else record
 
     def evaluations(self) -> Measurements | None:
         """Returns the evaluations of eval_measurements.csv, None where it is missing."""
@@ -53,6 +48,14 @@ class TrialFiles:
         read = self._read(layout.MEASUREMENTS)
         notes = read.notes if read else ()
         self.notes += [f"{self.name}/{layout.MEASUREMENTS}: {note}" for note in notes]
+
+    def has(self, file: str) -> bool:
+        """Returns whether there is such a file."""
+        return (self.directory / file).is_file()
+
+    def names_damage(self, file: str) -> bool:
+        """Returns whether a problem with `file` has been named already."""
+        return any(f"{self.name}/{file}: " in problem for problem in self.problems)
 
     def evaluation_curves(self, read: Measurements) -> Columns:
         """Returns `read.columns` as columns that may leave memory and come back."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from analysis import evaluations, metrics, selection
-from analysis.measurements import STEP, Measurements
+from analysis.measurements import ATTEMPT, STEP, Measurements
 from analysis.records import Run
 from analysis.rows import Columns
 from analysis.trial_files import TrialFiles, read_ahead
@@ -54,9 +54,18 @@ def _read_trial(
     if whole:
         files.check_losses()
     run = _with_record(planned, record, status, evals or NOTHING, files)
-    problems = (*files.problems, *_state_problems(run, evals, record), *_wrong(run, evals))
+    absent = evaluations.absent(evals, run.metric) if evals and evals.columns else []
+    problems = (
+        *files.problems,
+        *_state_problems(run, evals, record, files),
+        *_lost(run, files),
+        *_beyond(run),
+        *(f"missing: {run.name}: no column {name}" for name in absent if name != ATTEMPT),
+        *_wrong(run, evals),
+    )
+    notes = [f"{run.name}: no column {ATTEMPT}"] * (ATTEMPT in absent)
     selection.remember(run)
-    return replace(run, problems=problems, notes=(*files.notes, *_absent(run, evals)))
+    return replace(run, problems=problems, notes=(*files.notes, *notes))
 
 
 def _wrong(run: Run, evals: Measurements | None) -> list[str]:
@@ -67,9 +76,21 @@ def _wrong(run: Run, evals: Measurements | None) -> list[str]:
     return [f"non-finite: {run.name}: {where}" for where in found]
 
 
-def _absent(run: Run, evals: Measurements | None) -> list[str]:
-    absent = evaluations.absent(evals, run.metric) if evals and evals.columns else []
-    return [f"{run.name}: no column {', '.join(absent)}"] if absent else []
+def _lost(run: Run, files: TrialFiles) -> list[str]:
+    """A trial writes trial.json before its first step, and losses before any evaluation."""
+    began = run.state != "pending" or bool(run.evals)
+    losses = run.state == "done" and bool(run.evals) and not files.has(layout.MEASUREMENTS)
+    no_record = f"missing: {run.name}: no {layout.TRIAL}, though it began: {layout.TRIALS} speaks"
+    no_losses = f"missing: {run.name}: no {layout.MEASUREMENTS}: its logged losses are lost"
+    untold = began and not files.has(layout.TRIAL)
+    return [*[no_record] * untold, *[no_losses] * losses]
+
+
+def _beyond(run: Run) -> list[str]:
+    """No trial evaluates after its last planned step: its record or its curve is another's."""
+    if run.steps is None or run.last_step is None or run.last_step <= run.steps:
+        return []
+    return [f"mismatch: {run.name}: an evaluation at step {run.last_step} of {run.steps} planned"]
 
 
 def _planned(study: pathlib.Path, entry: dict[str, Any], points: tuple[dict, ...]) -> Run:
@@ -102,7 +123,7 @@ def _with_record(
         step_hint=record.get("step_hint"),
         metric=metrics.target(evals.columns, _stated(record), run.workload),
         targets=targets if isinstance(targets, dict) else {},
-        hyperparameters=record.get("hyperparameters", run.hyperparameters),
+        hyperparameters=dict(record.get("hyperparameters", run.hyperparameters)),
         variant_hyperparameters=record.get("variant_hyperparameters") or {},
         evals=files.evaluation_curves(evals) if evals.columns else {},
         trains=files.loss_curves(),
@@ -115,7 +136,9 @@ def _stated(record: dict[str, Any]) -> str | None:
     return targets.get("metric") if isinstance(targets, dict) else None
 
 
-def _state_problems(run: Run, evals: Measurements | None, record: dict[str, Any]) -> list[str]:
+def _state_problems(
+    run: Run, evals: Measurements | None, record: dict[str, Any], files: TrialFiles
+) -> list[str]:
     """Returns what the trial's state and the length of its curve say against it."""
     problems, published = [], evals is not None
     if run.state not in layout.STATES:
@@ -131,12 +154,16 @@ def _state_problems(run: Run, evals: Measurements | None, record: dict[str, Any]
         reached = f"last evaluation at step {run.last_step} of {run.steps}"
         problems.append(f"unfinished: {run.name}: {run.state}, {reached}")
     elif run.state == "done":
-        problems += _short(run, (evals or NOTHING).columns, record.get("eval_every"))
+        is_named = files.names_damage(layout.EVAL_MEASUREMENTS)
+        problems += _short(run, (evals or NOTHING).columns, record.get("eval_every"), is_named)
     return problems
 
 
-def _short(run: Run, evals: Columns, eval_every: int | None) -> list[str]:
-    """A curve that lacks an evaluation which was due was cut at the end of a line."""
+def _short(run: Run, evals: Columns, eval_every: int | None, is_named: bool) -> list[str]:
+    """A curve that lacks an evaluation which was due was cut at the end of a line. A file of
+    which nothing could be read is named once."""
+    if run.last_step is None and is_named:
+        return []
     if run.last_step is None:
         return [f"truncated: {run.name}: done, but it has no complete evaluation"]
     gaps = np.diff(evals[STEP])

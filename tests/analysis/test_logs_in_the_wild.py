@@ -127,10 +127,10 @@ def test_an_empty_metric_in_an_evaluation_is_nan_as_pandas_writes_it(tmp_path) -
         "global_step,test/loss,train/loss,validation/loss,validation/num_examples,preemption_count\n"
         "1,0.5,0.5,0.5,9,0\n2,,,,9,0\n3,,,nan,9,0\n"
     )
-    trial(tmp_path, "study_0/criteo1tb_jax/trial_1", text)
+    trial(tmp_path, "study_0/w_jax/trial_1", text)
     study = read_study(tmp_path)
     assert study.problems == (
-        "non-finite: study_0/criteo1tb_jax/trial_1: "
+        "non-finite: study_0/w_jax/trial_1: "
         "test/loss, train/loss, validation/loss at step 2 (2 evaluations)",
     )
     assert study.runs[0].last_step == 3
