@@ -4,7 +4,9 @@ Which test, and why: with 3 to 10 seeds a permutation test of paired differences
 p < 0.05 after a correction (five seeds allow p >= 2 / 2**5 = 0.0625), so seeds that are shared are
 compared by the paired t-test, which assumes that differences between seeds are about normal. A
 study's shared seeds give both variants the same initial parameters and batches; where seeds share
-nothing but their number (AlgoPerf's logs) the permutation test of `permutation.py` takes its place.
+nothing but their number (AlgoPerf's logs) the permutation test of `permutation.py` takes its place,
+with the larger of its p-value and Welch's: the one needs no normal noise, the other no equal
+variances, and no p below 0.05 stands beside an interval of Welch's that holds 0.
 """
 
 import math
@@ -14,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from analysis import effect_size, permutation
-from analysis.confidence import ROUNDING, all_equal, t_bounds, t_interval
+from analysis.confidence import all_equal, t_bounds, t_interval, tolerance
 from analysis.statistics import Comparison
 
 Seeds = Mapping[int, float]
@@ -42,12 +44,13 @@ def paired(values: Seeds, baseline: Seeds) -> Comparison:
     """Returns the comparison over the seeds in both; its test is `none` below 2 of them, and its
     difference nan without one."""
     seeds = sorted(values.keys() & baseline.keys())
-    differences = np.array([values[seed] - baseline[seed] for seed in seeds])
+    pairs = np.array([(values[seed], baseline[seed]) for seed in seeds]).reshape(-1, 2)
+    differences = pairs[:, 0] - pairs[:, 1]
     if len(seeds) < 2:
         mean = float(differences.mean()) if seeds else math.nan
         comparison = _untested(mean)
-    elif all_equal(differences):
-        comparison = _sign_test(differences)
+    elif all_equal(differences, within := tolerance(pairs.ravel()).item()):
+        comparison = _sign_test(differences, within)
     else:
         comparison = _t_test(differences)
     return replace(comparison, pairs=len(seeds), n=len(values), n_baseline=len(baseline))
@@ -57,10 +60,10 @@ def _untested(difference: float) -> Comparison:
     return Comparison(0, difference, math.nan, math.nan, math.nan, "none")
 
 
-def _sign_test(differences: np.ndarray) -> Comparison:
+def _sign_test(differences: np.ndarray, within: float) -> Comparison:
     """Of the 2**n sign patterns of equal differences 2 are as extreme as the one there is."""
     mean, smallest = float(differences.mean()), 2.0 ** (1 - len(differences))
-    p = 1.0 if abs(mean) <= ROUNDING else smallest
+    p = 1.0 if abs(mean) <= within else smallest
     return Comparison(0, mean, mean, mean, p, "sign", sd=0.0, smallest_p=smallest)
 
 
@@ -101,7 +104,7 @@ def unpaired(values: Seeds, baseline: Seeds) -> Comparison:
         difference=difference,
         low=float(bounds[0]),
         high=float(bounds[1]),
-        p=float(permutation.p_values(first, second)),
+        p=float(unpaired_p(first, second)),
         test="permutation",
         n=n,
         n_baseline=m,
@@ -111,6 +114,28 @@ def unpaired(values: Seeds, baseline: Seeds) -> Comparison:
     )
 
 
+def unpaired_p(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Returns the two-sided p-values [...] of `first` [..., n] against `second` [..., m], n and
+    m > 1: the larger of the permutation test's and Welch's; of groups without spread, for which
+    Welch's t is undefined, the permutation test's."""
+    welch = np.where(_constant(first) & _constant(second), 0.0, welch_p(first, second))
+    return np.maximum(permutation.p_values(first, second), welch)
+
+
+def _constant(group: np.ndarray) -> np.ndarray:
+    return np.ptp(group, axis=-1) <= tolerance(group)[..., 0]
+
+
+def welch_p(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Returns the two-sided p-values [...] of Welch's t-test (as `welch_interval`); nan or 0 where
+    both are without spread."""
+    from scipy import stats
+
+    difference, error, degrees = _welch(first, second)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(2 * stats.t.sf(np.abs(difference) / error, degrees))
+
+
 def welch_interval(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns the bounds [...] of the 95% interval of mean `first` [..., n] minus mean `second`
     [..., m], n and m > 1, not both without spread.
@@ -118,9 +143,15 @@ def welch_interval(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, n
     Welch (1947), "The generalization of 'Student's' problem when several different population
     variances are involved", with Satterthwaite's degrees of freedom.
     """
+    return t_bounds(*_welch(first, second))
+
+
+def _welch(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the difference of the means, its standard error and its degrees of freedom."""
     groups = (first, second)
     squares = [group.var(axis=-1, ddof=1) / group.shape[-1] for group in groups]
     below = sum(s**2 / (g.shape[-1] - 1) for s, g in zip(squares, groups, strict=True))
-    degrees = (squares[0] + squares[1]) ** 2 / below
+    with np.errstate(divide="ignore", invalid="ignore"):
+        degrees = (squares[0] + squares[1]) ** 2 / below
     difference = first.mean(axis=-1) - second.mean(axis=-1)
-    return t_bounds(difference, np.sqrt(squares[0] + squares[1]), degrees)
+    return difference, np.sqrt(squares[0] + squares[1]), degrees

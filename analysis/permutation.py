@@ -4,18 +4,21 @@ Studentised, because a permutation test of the bare difference is not valid wher
 variances differ: Janssen (1997), "Studentized permutation tests for non-iid hypotheses and the
 generalized Behrens-Fisher problem"; Chung and Romano (2013), "Exact and asymptotically robust
 permutation tests".
+
+Asymptotically: with few seeds it is not. Of normal seeds without a difference, 2 with sd 2 against
+8 with sd 0.2, it told 42% apart, so `comparisons.unpaired_p` sets Welch's t-test beside it.
 """
 
 import math
 
 import numpy as np
 
-from analysis.confidence import ROUNDING
+from analysis import confidence
 
 # All ways to deal the seeds out are tried where these are no more than this (7 and 7: 3,432; 8 and
 # 8: 12,870), else this many seeded random ones.
 PERMUTATIONS = 9999
-# The least standard error, in units of the pooled deviation: below it is rounding.
+# The least standard error, in units of the range of the values: below it is rounding.
 _LEAST_ERROR = 1e-9
 # Numbers that are held at once: 64 MB.
 _HELD = 2**23
@@ -51,12 +54,11 @@ def p_values(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     from scipy import stats
 
     n = first.shape[-1]
-    both = np.concatenate([first, second], axis=-1)
+    both = confidence.merged(np.concatenate([first, second], axis=-1))
     centred = both - both.mean(axis=-1, keepdims=True)
-    scale = centred.std(axis=-1, keepdims=True)
     # Equal values have no scale: every deal is then as extreme as the one there is, and p is 1.
-    least = ROUNDING * np.maximum(1.0, np.abs(both).max(axis=-1, keepdims=True))
-    unit = np.where(scale > least, centred / np.maximum(scale, least), 0.0)
+    spread = np.ptp(both, axis=-1, keepdims=True) > 0
+    unit = np.where(spread, centred, 0.0) / np.where(spread, np.ptp(both, -1, keepdims=True), 1.0)
     result = stats.permutation_test(
         (unit[..., :n], unit[..., n:]),
         _welch,

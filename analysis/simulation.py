@@ -6,7 +6,8 @@ prints how often the 95% intervals hold what they should, how often a study with
 gives a verdict, and how often the difference that `power.detectable` names is found. A study is
 a baseline and 7 variants over n seeds; its noise is normal or mildly skewed (skewness 0.5, a
 gamma distribution's), half of its variance common to all variants of a seed, so that the paired
-differences have sd 1. Unpaired designs are the same without the common part.
+differences have sd 1. Unpaired designs are the same without the common part; in some of them the
+variants have fewer seeds than the baseline, of another sd (UNEQUAL).
 """
 
 import argparse
@@ -24,6 +25,8 @@ VARIANTS = 7
 SKEWNESS = 0.5
 SHARED = 0.5
 RUNS = 20_000
+# Seeds of a variant and of the baseline, and the variants' sd (the baseline's is 1).
+UNEQUAL = ((5, 5, 10.0), (3, 9, 10.0), (3, 9, 0.1), (4, 12, 10.0), (2, 8, 4.0))
 # Bootstrap and permutations cost thousands of times what t does.
 SLOW_RUNS = {"bootstrap": 2_000, "exact": 2_000, "random": 400}
 BATCH = 250
@@ -32,12 +35,15 @@ BATCH = 250
 @dataclass(frozen=True)
 class Design:
     """How a study is made: seeds, whether the noise is skewed, whether seeds are shared, how many
-    variants stand beside the baseline."""
+    variants stand beside the baseline. Unpaired ones may have `n_baseline` seeds of the baseline
+    (n unless given), and variants of another `spread`, their sd, than the baseline's 1."""
 
     n: int
     skewed: bool = False
     paired: bool = True
     variants: int = VARIANTS
+    n_baseline: int | None = None
+    spread: float = 1.0
 
     @property
     def sd(self) -> float:
@@ -58,11 +64,14 @@ def studies(
     rng: np.random.Generator, design: Design, runs: int, effects: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the variants' numbers [runs, variants, n], whose means are `effects` [variants], and
-    the baseline's [runs, 1, n] with mean 0."""
-    shared = SHARED if design.paired else 0.0
+    the baseline's [runs, 1, n or n_baseline] with mean 0."""
+    if not design.paired:
+        values = design.spread * noise(rng, (runs, design.variants, design.n), design.skewed)
+        baseline = noise(rng, (runs, 1, design.n_baseline or design.n), design.skewed)
+        return values + effects[:, None], baseline
     common = noise(rng, (runs, 1, design.n), design.skewed)
     own = noise(rng, (runs, design.variants + 1, design.n), design.skewed)
-    values = math.sqrt(shared) * common + math.sqrt(1 - shared) * own
+    values = math.sqrt(SHARED) * common + math.sqrt(1 - SHARED) * own
     return values[:, 1:] + effects[:, None], values[:, :1]
 
 
@@ -104,7 +113,8 @@ def verdicts(
         if design.paired:
             p = comparisons.paired_p(variants - baseline)
         else:
-            p = permutation.p_values(variants, np.broadcast_to(baseline, variants.shape))
+            shape = (*variants.shape[:-1], baseline.shape[-1])
+            p = comparisons.unpaired_p(variants, np.broadcast_to(baseline, shape))
         difference = variants.mean(axis=-1) - baseline.mean(axis=-1)
         found.append(np.vectorize(statistics.verdict)(difference, statistics.holm(p), True))
     return np.concatenate(found)
@@ -153,6 +163,13 @@ def lines(seed: int, runs: int) -> Iterable[str]:
             for paired in (True, False):
                 rng = np.random.default_rng([seed, skewed, n, paired])
                 yield _line(rng, Design(n, skewed, paired), runs)
+    yield "unpaired, 1 variant of another sd than the baseline's 1: false positives"
+    for n, m, spread in UNEQUAL:
+        design = Design(n, paired=False, variants=1, n_baseline=m, spread=spread)
+        count = min(runs, SLOW_RUNS["exact"])
+        wrong = false_positives(np.random.default_rng([seed, n, m]), design, count)
+        error = monte_carlo_error(0.05, count)
+        yield f"{n} v {m:2d}, sd {spread:4g}: {wrong:5.1%} +- {error:.1%} ({count:,})"
 
 
 def _line(rng: np.random.Generator, design: Design, runs: int) -> str:

@@ -49,9 +49,10 @@ class Comparison:
     `difference` is the mean of variant minus baseline, `low` and `high` its 95% interval (not
     corrected). `p` is two-sided; `p_holm` is corrected over the variants; both nan where `test`
     is `none`. `test` is `t` (paired), `sign` (paired, all differences equal, t undefined: exact
-    sign flips), or `permutation` (not paired). `smallest_p` is the least that the test can give
-    at these n, 0 for t. `sd` is that of the paired differences, else the pooled one; `effect` is
-    Hedges' g, `difference` in units of `sd` (`effect_size.py`); both nan where undefined.
+    sign flips), or `permutation` (not paired; p is Welch's t-test's where that is larger).
+    `smallest_p` is the least that the test can give at these n, 0 for t. `sd` is that of the
+    paired differences, else the pooled one; `effect` is Hedges' g, `difference` in units of `sd`
+    (`effect_size.py`); both nan where undefined.
     """
 
     pairs: int

@@ -190,3 +190,42 @@ def test_the_permutation_test_is_studentised() -> None:
     )
     assert permutation.p_values(values[:3], values[3:]) == pytest.approx(expected)
     assert abs(expected - other) > 0.01
+
+
+@settings(deadline=None, max_examples=50)
+@given(VALUES, VALUES, st.floats(0.01, 10))
+def test_a_small_p_never_stands_beside_an_interval_that_holds_0(first, second, spread) -> None:
+    found = comparisons.unpaired(by_seed(np.array(first) * spread), by_seed(second))
+    assert found.p >= found.smallest_p
+    if found.low < 0 < found.high:
+        assert found.p >= 0.05
+
+
+def test_the_larger_p_of_the_two_tests_counts() -> None:
+    """Of 220 deals 2 are as extreme; Welch's t hardly sees a difference of seeds so far apart."""
+    first, second = [0.4, 2.9, 5.6], np.linspace(-0.2, 0.2, 9)
+    found = comparisons.unpaired(by_seed(first), by_seed(second))
+    assert float(permutation.p_values(np.array(first), second)) == pytest.approx(2 / 220)
+    assert found.p == pytest.approx(stats.ttest_ind(first, second, equal_var=False).pvalue)
+    assert found.p > 0.05
+
+
+def test_numbers_of_single_precision_that_are_equal_but_for_rounding() -> None:
+    """One image of 400 more in each seed: of 8 sign patterns 2 are as extreme, p is 0.25."""
+    single = [float(np.float32(value)) for value in (0.9725, 0.965, 0.98, 0.975, 0.9675, 0.9825)]
+    values, baseline = (by_seed([1 - each for each in part]) for part in (single[3:], single[:3]))
+    paired = comparisons.paired(values, baseline)
+    assert (paired.test, paired.p, paired.sd) == ("sign", 0.25, 0.0)
+    assert math.isnan(paired.effect)
+    nearly = {seed: value + 3e-8 * seed for seed, value in values.items()}
+    assert comparisons.paired(nearly, values).p == 1.0
+
+
+def test_rounding_makes_no_deal_more_extreme_than_another() -> None:
+    rng = np.random.default_rng(0)
+    first, second = np.array([0.0, 1, 1, 1]), np.array([1.0, 1, 2, 2])
+    exact = permutation.p_values(first, second)
+    noise = [1e-8 * rng.normal(size=4) for _ in range(2)]
+    assert permutation.p_values(first + noise[0], second + noise[1]) == pytest.approx(exact)
+    equal = np.full(4, 0.3)
+    assert permutation.p_values(equal + noise[0], equal + noise[1]) == 1.0
