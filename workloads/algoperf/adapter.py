@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from workloads import devices, spec, table
-from workloads.algoperf import batches, entries, installation, tiny_sizes
+from workloads.algoperf import augmentation, batches, entries, installation, tiny_sizes
 from workloads.options import Options
 
 Array = jax.Array
@@ -204,9 +204,10 @@ class AlgoperfWorkload(spec.Workload):
             "num_batches": num_batches,
         }
         given = {name: value for name, value in given.items() if value is not None}
-        queue = self.theirs._build_input_queue(
-            key, split, data_dir=data_dir, global_batch_size=global_batch_size, **given
-        )
+        with augmentation.seeded():
+            queue = self.theirs._build_input_queue(
+                key, split, data_dir=data_dir, global_batch_size=global_batch_size, **given
+            )
         if split == "train" and "librispeech" in self.name:
             queue = batches.with_own_torch_generator(queue, key)
         place = self.layout.batch()

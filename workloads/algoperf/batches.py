@@ -4,8 +4,9 @@ AlgoPerf's queues are iterators that start at their first batch. One that is to 
 draws n batches and throws them away, which costs what reading them costs: decoding ImageNet runs
 at some thousand images a second on 32 cores, so that n = 10,000 of 1,024 images take an hour.
 
-- ImageNet and WMT (tf.data): the order and every random draw follow from the key that the queue
-  is given (imagenet_jax/input_pipeline.py, wmt/input_pipeline.py): deterministic as they are.
+- WMT (tf.data): the order follows from the key that the queue is given (wmt/input_pipeline.py).
+- ImageNet (tf.data): so do order, crops and mixup, but not all of RandAugment, whose other draws
+  `workloads.algoperf.augmentation` takes from the key too.
 - LibriSpeech (torch's DataLoader): the queue drops its key, and the loader shuffles by torch's
   global generator (librispeech_jax/workload.py). Here that generator is the queue's own while a
   batch is drawn, seeded from the key; what else uses it, evaluations included, changes nothing.
