@@ -1,0 +1,55 @@
+"""The parity table as such: verdicts, refusals, exit status. Needs no AlgoPerf."""
+
+import math
+
+import jax.numpy as jnp
+import pytest
+
+from workloads import __main__ as command
+from workloads.algoperf import installation, parity, parity_metrics, parity_rows
+from workloads.algoperf.parity_rows import Row
+
+
+def test_rows_pass_up_to_their_tolerance_and_never_with_nan():
+    assert Row("a", "b", 1e-5, 1e-5).passed
+    assert not Row("a", "b", 2e-5, 1e-5).passed
+    assert not Row("a", "b", math.nan, 1e-5).passed
+
+
+def test_differences_are_relative_to_large_values_alone():
+    assert parity_rows.largest({"x": jnp.ones(3)}, {"x": jnp.zeros(3)}) == 1.0
+    assert parity_rows.largest(jnp.full(2, 101.0), jnp.full(2, 100.0)) == pytest.approx(0.01)
+    assert parity_rows.norm_ratio(jnp.asarray([3.0, 4.0]), jnp.asarray([3.0, 0.0])) == 4 / 3
+
+
+def test_nothing_is_broadcast_away():
+    with pytest.raises(ValueError, match="shapes differ"):
+        parity_rows.largest(jnp.ones((2, 1)), jnp.ones((2, 3)))
+    with pytest.raises(ValueError, match="trees differ"):
+        parity_rows.largest({"a": jnp.ones(2)}, {"b": jnp.ones(2)})
+
+
+def test_one_row_beyond_its_tolerance_fails_the_command(monkeypatch, capsys):
+    found = installation.Installation(installation.Path("/nowhere"), None, None)
+    table = [Row("w", "good", 0.0, 0.0), Row("w", "bad", 1.0, 0.1, "why")]
+    monkeypatch.setattr(parity, "prepared", lambda directory: found)
+    monkeypatch.setattr(parity, "rows", lambda found, parts: iter(table))
+    assert command.main(["algoperf_parity"]) == 1
+    printed = capsys.readouterr().out
+    assert "| w | bad; why | 1 | 0.1 | **FAIL** |" in printed
+    assert "2 quantities, 1 beyond" in printed
+    table.pop()
+    assert command.main(["algoperf_parity"]) == 0
+
+
+def test_without_algoperf_or_with_an_unknown_part_it_says_what_to_do(tmp_path, capsys):
+    assert command.main(["algoperf_parity", f"--algoperf_dir={tmp_path}"]) == 2
+    assert "is not AlgoPerf" in capsys.readouterr().err
+    found = installation.Installation(tmp_path, None, None)
+    with pytest.raises(ValueError, match="no such part; use metrics"):
+        list(parity.rows(found, ["speed"]))
+
+
+def test_printed_tensors():
+    assert parity_metrics.printed("the cat") == "tf.Tensor(b'the cat', shape=(), dtype=string)"
+    assert parity_metrics.printed("don't") == 'tf.Tensor(b"don\'t", shape=(), dtype=string)'
