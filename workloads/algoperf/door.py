@@ -72,7 +72,7 @@ def check(request: Request, installation: Installation) -> Admitted:
     _check_required(given)
     if given["framework"] != "jax":
         raise ValueError(
-            f"--framework={given['framework'].value}: variants are JAX code; give --framework=jax"
+            f"--framework={given['framework']}: variants are JAX code; give --framework=jax"
         )
     name = given["workload"]
     supported.support(name)
@@ -202,8 +202,8 @@ def _import_root(submission: str, installation: Installation) -> Path:
     if path.suffix != ".py":
         raise ValueError(f"--submission_path={submission}: AlgoPerf wants a .py file")
     if path.is_absolute():
-        inside = [root for root in roots if path.is_relative_to(root)]
-        relative = os.fspath(path.relative_to(inside[0])) if inside else path.name
+        inside = [path.relative_to(root) for root in roots if path.is_relative_to(root)]
+        relative = min(map(os.fspath, inside), key=len, default=path.name)
         where = "" if inside else f"cd {path.parent} and "
         raise ValueError(
             f"--submission_path={submission}: AlgoPerf imports it as a module, which an absolute "

@@ -95,15 +95,22 @@ def _injected_while_tracing(variant: Variant, depth: inject.DepthRule) -> Iterat
     A jitted method calls the model only while it is traced; `injected` would take the calls after
     that for a model without attention.
     """
+    inside = False
 
     def intercept(
         call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext
     ) -> Any:
-        # A model's own `setup` is a method of it too, and calls no attention.
-        if context.module.path or context.method_name == "setup":
+        nonlocal inside
+        # A model's own `setup` is a method of it too, and calls no attention; its `__call__` calls
+        # other methods of it (WMT's `encode` and `decode`), which are inside already.
+        if inside or context.module.path or context.method_name == "setup":
             return call(*args, **kwargs)
-        with inject.injected(variant, depth=depth):
-            return call(*args, **kwargs)
+        inside = True
+        try:
+            with inject.injected(variant, depth=depth):
+                return call(*args, **kwargs)
+        finally:
+            inside = False
 
     with nn.intercept_methods(intercept):
         yield
