@@ -1,20 +1,32 @@
 """Loss by model size over several studies: power laws, and the parameters that a variant saves."""
 
 import math
+import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from analysis import error_table, power_law, variants
+from analysis import error_table, families, power_law, savings, variants
 from analysis.error_table import ErrorTable, VariantResult
+from analysis.families import MixedStudiesError
 from analysis.grid import Document
-from analysis.power_law import PowerLaw, Saving
+from analysis.power_law import PowerLaw
 from analysis.records import Run, Study
+from analysis.savings import Saving
 from analysis.scaling_plot import draw
 from sweeps import layout
 
-__all__ = ["MissingParametersError", "Scaling", "Size", "build", "document", "draw", "of_tables"]
+__all__ = [
+    "MissingParametersError",
+    "MixedStudiesError",
+    "Scaling",
+    "Size",
+    "build",
+    "document",
+    "draw",
+    "of_tables",
+]
 
 META, PARAMETERS = "meta_data_0.json", "parameters"
 
@@ -25,8 +37,12 @@ class MissingParametersError(ValueError):
 
 @dataclass(frozen=True)
 class Size:
-    """A variant at one size: `values` maps a seed to its loss, in the workload's unit."""
+    """A variant at one size: `values` maps a seed to its loss, in the workload's unit. `study` is
+    the study's name, `place` what tells it from others of that name, `shares_seeds` as there."""
 
+    study: str
+    place: pathlib.Path
+    shares_seeds: bool
     workload: str
     variant: str
     parameters: int
@@ -42,7 +58,8 @@ class Size:
 @dataclass(frozen=True)
 class Scaling:
     """Sizes in ascending order, a fit for each variant with two sizes or more, and what each saves
-    against the baseline at `loss`. `source` says where `loss` is from."""
+    against the baseline at `loss`, or, in `without`, why that cannot be said of it. `source` says
+    where `loss` is from."""
 
     names: tuple[str, ...]
     baseline: str
@@ -52,6 +69,7 @@ class Scaling:
     sizes: tuple[Size, ...]
     fits: dict[str, PowerLaw]
     savings: dict[str, Saving]
+    without: dict[str, str]
     problems: tuple[str, ...]
 
 
@@ -72,29 +90,37 @@ def of_tables(
 
     `loss` is the loss to reach: the baseline's fit at the largest size unless given. `given` maps a
     workload to its number of parameters where its trials do not record one. Raises
-    MissingParametersError where neither says it, ValueError without a table or where tables differ
-    in their split.
+    MissingParametersError where neither says it, MixedStudiesError where tables are not of one
+    family or hold one size twice, ValueError without a table or for a loss of 0 or less. A study
+    that was given twice is read once.
     """
-    splits = {table.decisive for table in tables}
-    if len(splits) != 1:
-        raise ValueError(
-            f"scaling needs studies of one deciding split; these have {', '.join(sorted(splits))}"
-            if splits else "scaling needs at least one study"
-        )  # fmt: skip
+    if not tables:
+        raise ValueError("scaling needs at least one study")
+    if loss is not None and not 0 < loss < math.inf:
+        raise ValueError(f"--loss={loss:g}: give a number above 0")
+    tables, problems = families.once(tables)
+    families.check(tables)
     found = [size for table in tables for size in _sizes(table, given or {})]
     sizes = tuple(sorted(found, key=lambda each: (each.parameters, variants.order(each.variant))))
+    _check_sizes(sizes)
     baseline, fits = tables[0].baseline, _fits(sizes)
     goal, source = _goal(fits.get(baseline), loss)
+    without = _without(fits, baseline)
     return Scaling(
         names=tuple(dict.fromkeys(table.study.name for table in tables)),
         baseline=baseline,
-        split=splits.pop(),
+        split=tables[0].decisive,
         loss=goal,
         source=source,
         sizes=sizes,
         fits=fits,
-        savings=_savings(fits, baseline, goal),
-        problems=tuple(f"{t.study.name}: {problem}" for t in tables for problem in t.problems),
+        savings=_savings(fits, baseline, goal, sizes, without),
+        without=without,
+        problems=(
+            *problems,
+            *families.unstated(tables),
+            *(f"{table.study.name}: {problem}" for table in tables for problem in table.problems),
+        ),
     )
 
 
@@ -104,6 +130,9 @@ def _sizes(table: ErrorTable, given: Mapping[str, int]) -> Iterable[Size]:
         if not result.values:
             continue
         yield Size(
+            study=table.study.name,
+            place=table.study.directory.resolve(),
+            shares_seeds=table.study.shares_seeds,
             workload=table.workload,
             variant=row.variant,
             parameters=given.get(table.workload) or _parameters(table, row),
@@ -135,6 +164,19 @@ def _recorded(run: Run) -> int | None:
     return int(count) if count else None
 
 
+def _check_sizes(sizes: Sequence[Size]) -> None:
+    """Raises MixedStudiesError where two studies have one size of a variant: their seeds are not
+    of one sample, and a law of both would count a size twice."""
+    first: dict[tuple[str, int], Size] = {}
+    for size in sizes:
+        other = first.setdefault((size.variant, size.parameters), size)
+        if other is not size:
+            raise MixedStudiesError(
+                f"{other.study} ({other.place}) and {size.study} ({size.place}) have the same "
+                f"size, {size.parameters:,} parameters of {size.variant}: name one of them"
+            )
+
+
 def _fits(sizes: Sequence[Size]) -> dict[str, PowerLaw]:
     fits = {}
     for name in sorted({size.variant for size in sizes}, key=variants.order):
@@ -157,11 +199,41 @@ def _goal(fit: PowerLaw | None, loss: float | None) -> tuple[float | None, str]:
     return fit.loss(fit.largest), "the baseline's fit at its largest size"
 
 
-def _savings(fits: Mapping[str, PowerLaw], baseline: str, loss: float | None) -> dict[str, Saving]:
-    if loss is None or baseline not in fits or not fits[baseline].b:
+def _without(fits: Mapping[str, PowerLaw], baseline: str) -> dict[str, str]:
+    """Returns why nothing can be said of what a variant saves: its own law or the baseline's."""
+    if baseline not in fits:
         return {}
-    others = {name: fit for name, fit in fits.items() if name != baseline and fit.b}
-    return {name: power_law.saving(fits[baseline], fit, loss) for name, fit in others.items()}
+    of_baseline = savings.obstacle(fits[baseline])
+    others = {name: fit for name, fit in fits.items() if name != baseline}
+    if of_baseline:
+        return dict.fromkeys(others, f"of {variants.label(baseline)}, {of_baseline}")
+    found = {name: savings.obstacle(fit) for name, fit in others.items()}
+    return {name: why for name, why in found.items() if why}
+
+
+def _savings(
+    fits: Mapping[str, PowerLaw],
+    baseline: str,
+    loss: float | None,
+    sizes: Sequence[Size],
+    without: Mapping[str, str],
+) -> dict[str, Saving]:
+    if loss is None or baseline not in fits:
+        return {}
+    return {
+        name: savings.between(fits[baseline], fit, loss, _are_paired(sizes, baseline, name))
+        for name, fit in fits.items()
+        if name not in (baseline, *without)
+    }
+
+
+def _are_paired(sizes: Sequence[Size], first: str, second: str) -> bool:
+    """Returns whether both variants ran in the same studies with the same seeds, shared ones."""
+    of_each = [
+        [(size.place, size.values.keys()) for size in sizes if size.variant == name]
+        for name in (first, second)
+    ]
+    return of_each[0] == of_each[1] and all(size.shares_seeds for size in sizes)
 
 
 def document(

@@ -4,9 +4,10 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from analysis import grid, paper, power_law, variants
+from analysis import grid, paper, power_law, savings, variants
 from analysis.grid import Cell, Column, Document, Grid
-from analysis.power_law import PowerLaw, Saving
+from analysis.power_law import PowerLaw
+from analysis.savings import Saving
 
 if TYPE_CHECKING:
     from analysis.scaling import Scaling, Size
@@ -19,13 +20,26 @@ PAPER_SHARE = paper.printed(
     "LASER vs Standard",
 )
 WORDS = Column("Variant", numeric=False)
+# Whether fits are paired to what their intervals are worth; measured in `savings.between`.
+PAIRING = {
+    True: (
+        "Paired: both variants have the same seeds at every size, so the intervals take the "
+        "covariance of the two fits' residuals into account; of simulated studies they hold the "
+        "true share in 94 to 96 % with five sizes and in 96 to 99 % with three."
+    ),
+    False: (
+        "Not paired (seeds are not the same at every size): the two fits count as independent. Of "
+        "simulated studies the bootstrap's interval holds the true share in 98 to 100 %, the delta "
+        "method's in 96 to 97 %, and both in 99 to 100 % where the variants' losses vary together."
+    ),
+}
 
 
 def document(found: "Scaling") -> Document:
     """Returns the sizes, the fits, and the savings where there are any."""
     grids = [_sizes(found)]
     grids += [_fits(found)] if found.fits else []
-    grids += [_savings(found)] if found.savings else []
+    grids += [_savings(found)] if found.savings or found.without else []
     return Document(
         title=f"{', '.join(found.names)}: {found.split} loss by number of parameters",
         grids=tuple(grids),
@@ -68,7 +82,7 @@ def _fit_cells(law: PowerLaw) -> tuple[Cell, ...]:
         Cell(f"{law.a:.4g}"),
         grid.number(law.b, 5),
         _bounds(law.low, law.high, 5),
-        Cell(str(law.freedom + 2)),
+        Cell(str(law.sizes)),
         Cell(f"{law.smallest:.4g}"),
         Cell(f"{law.largest:.4g}"),
     )
@@ -86,11 +100,17 @@ def _savings(found: "Scaling") -> Grid:
         "95% interval\n(delta)", "Paper",
     )  # fmt: skip
     columns = (WORDS, *(Column(heading) for heading in headings))
-    rows = tuple(_saving_cells(name, saving) for name, saving in found.savings.items())
+    rows = tuple(
+        _saving_cells(name, found.savings.get(name))
+        for name in found.fits
+        if name in found.savings or name in found.without
+    )
     return Grid(f"Parameters to reach {found.split} loss {found.loss:.4g}", columns, (rows,))
 
 
-def _saving_cells(name: str, saving: Saving) -> tuple[Cell, ...]:
+def _saving_cells(name: str, saving: Saving | None) -> tuple[Cell, ...]:
+    if saving is None:
+        return (Cell(variants.label(name)), NONE, NONE, Cell("none (see notes)"), NONE, NONE, NONE)
     mark = "†" if saving.is_extrapolated else ""
     return (
         Cell(variants.label(name)),
@@ -115,8 +135,10 @@ def _notes(found: "Scaling") -> Iterable[str]:
         "f(n) = a n^b by least squares on the logs, each size weighted by its seeds; no "
         "irreducible loss is fitted: these few sizes do not determine one."
     )
-    if any(law.freedom == 0 for law in found.fits.values()):
+    if any(law.sizes < power_law.LEAST_SIZES for law in found.fits.values()):
         yield f"Fewer than {power_law.LEAST_SIZES} sizes: no residual, so no interval."
+    for name, why in found.without.items():
+        yield f"No share of parameters for {variants.label(name)}: {why}."
     if found.savings:
         yield from _saving_notes(found)
 
@@ -125,9 +147,11 @@ def _saving_notes(found: "Scaling") -> Iterable[str]:
     yield (
         f"Fewer: 1 - n of the variant / n of {variants.label(found.baseline)}, each with "
         f"f(n) = {found.loss:.4g} ({found.source}). Bootstrap: parametric, "
-        f"{power_law.RESAMPLES:,} draws of (log a, b); delta: on the log ratio. Below 0 the "
+        f"{savings.RESAMPLES:,} draws of (log a, b); delta: on the log ratio. Below 0 the "
         "variant needs more parameters."
     )
+    kinds = {saving.is_paired for saving in found.savings.values()}
+    yield from (note for is_paired, note in PAIRING.items() if is_paired in kinds)
     if any(saving.is_extrapolated for saving in found.savings.values()):
         yield "†: extrapolated, a size lies outside of those that were fitted."
     if "laser" in found.savings:

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def draw(tables: Sequence[ErrorTable]) -> Figure | None:
-    """Returns the figure of tables of losses, one per size; None where no variant has two sizes
-    or the trials do not record their numbers of parameters."""
+    """Returns the figure of tables of losses, one per size; None where no variant has two sizes,
+    the trials do not record their numbers of parameters, or the tables are of no one family."""
     from analysis import scaling
 
     try:
         found = scaling.of_tables(tables)
-    except scaling.MissingParametersError:
+    except (scaling.MissingParametersError, scaling.MixedStudiesError):
         return None
     return figure(found) if found.fits else None
 
