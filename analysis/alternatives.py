@@ -1,6 +1,6 @@
 """What a study's figures show, in words: for readers who cannot see them, and for search."""
 
-from analysis import effects, grid, hyperparameters, variants
+from analysis import effects, grid, hyperparameters, target_layout, target_times, variants
 from analysis.error_table import ErrorTable, VariantResult
 from analysis.selection import VALIDATION
 
@@ -47,6 +47,14 @@ def of_hyperparameters(table: ErrorTable) -> str:
         f"Validation {table.metric.label} of {points} hyperparameter points against each of: "
         f"{names}. The point that validation chose is ringed."
     )
+
+
+def of_target_times(table: ErrorTable) -> str:
+    """Returns every variant's median steps and training time to the target, and how many of its
+    seeds reach it. Raises as `target_times.build`: where nothing states a target."""
+    times = target_times.build(table)
+    rows = "; ".join(target_layout.in_words(times, row) for row in times.rows)
+    return f"First {times.target.words} on {times.workload}, median over seeds: {rows}."
 
 
 def _numbers(table: ErrorTable, split: str) -> str:

@@ -7,7 +7,8 @@ from analysis import printing
 
 DESCRIPTION = """\
 Prints loss by number of parameters over several studies, each one size of the model; a power law
-for each variant; and how many fewer parameters a variant needs to reach a loss.
+for each variant; and how many fewer parameters a variant needs to reach a loss. The studies are one
+family: of one data set, optimizer, precision, batch size and number of steps.
 
   python -m analysis scaling experiments/c4_lm_234m experiments/c4_lm experiments/c4_lm_435m
   python -m analysis scaling experiments --loss=2.347
@@ -50,9 +51,10 @@ def _pair(text: str) -> tuple[str, int]:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the scaling of the studies and returns 0. Raises ValueError where a directory holds
-    none, or a study does not say how many parameters its model has."""
-    from analysis import scaling, studies
+    none, a study does not say how many parameters its model has, or they are of no one family."""
+    from analysis import scaling, studies, study_names
 
-    found = [study for path in options.studies for study in studies.read_each(path)]
+    read = [study for path in options.studies for study in studies.read_each(path)]
+    found = study_names.distinguished(read)
     printing.emit([scaling.document(found, options.loss, dict(options.parameters))], options)
     return 0

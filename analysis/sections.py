@@ -53,9 +53,7 @@ REST: tuple[Part, ...] = (
     ),
     (
         target_plot.draw,
-        lambda table: (
-            f"Steps to the target by variant on {table.workload}; the table below has the numbers."
-        ),
+        alternatives.of_target_times,
         "First evaluation at or past the target, one mark per seed.",
     ),
 )

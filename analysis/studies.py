@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from analysis import duplicates, neighbours, published
 from analysis.records import Study
 from analysis.runs import NotAStudyError, read_study
+from analysis.study_names import distinguished
 from sweeps import layout
 
 
@@ -15,7 +16,8 @@ def read_each(directory: str | pathlib.Path) -> tuple[Study, ...]:
 
     `directory` is a study's, one of AlgoPerf's logs, or one that holds studies' directories and
     logs. What lies there and cannot be read is named in the first study's `problems`, and in its
-    `beside`. Raises NotAStudyError where there is none, or where none of them can be used.
+    `beside`; studies of one name are `distinguished`. Raises NotAStudyError where there is none, or
+    where none of them can be used.
     """
     root = pathlib.Path(directory)
     inside = neighbours.ours(root)
@@ -26,7 +28,7 @@ def read_each(directory: str | pathlib.Path) -> tuple[Study, ...]:
         studies.append(logs)
     beside += neighbours.strays(root)
     beside += duplicates.across([study.runs for study in studies])
-    first, *others = (part for study in studies for part in by_workload(study))
+    first, *others = (part for each in distinguished(studies) for part in by_workload(each))
     named = (*beside, *first.problems)
     return dataclasses.replace(first, beside=tuple(beside), problems=named), *others
 

@@ -84,6 +84,16 @@ def _row(
     return (*cells, *pairs, _ratio(row.by_steps), _ratio(row.by_seconds))
 
 
+def in_words(times: "TargetTimes", row: "VariantTimes") -> str:
+    """Returns the row's medians: `LASER 300 steps, 10.5 s (3 of 3 seeds)`."""
+    seconds, name = unit(times)
+    variant, reached, steps, time, *_ = _row(times, row, seconds, False)
+    medians = [f"{steps.text} steps", f"{time.text} {name}" if time != NONE else ""]
+    if not any(each.is_reached for each in row.crossings):
+        medians = ["never"]
+    return f"{variant.text} {', '.join(filter(None, medians))} ({reached.text} seeds)"
+
+
 def _median(median: Median, digits: int) -> Cell:
     if math.isnan(median.value):
         return NONE

@@ -1,11 +1,14 @@
 """A directory with several workloads or studies: one table each, by its workload's target."""
 
+import dataclasses
 import pathlib
+import re
+import shutil
 
 import pytest
 
-from analysis import commands, error_table
-from analysis.runs import NotAStudyError
+from analysis import commands, error_table, study_names
+from analysis.runs import NotAStudyError, read_study
 from analysis.studies import read_each
 
 LOGS = pathlib.Path(__file__).resolve().parents[2].parent / "shared" / "algoperf_logs" / "baseline"
@@ -105,3 +108,111 @@ def test_algoperfs_logs_give_a_table_of_error_and_one_of_wer() -> None:
         assert not table.has_baseline
         assert table.problems == ()
     assert conformer.rows[0].splits["test"].summary.median < 0.06
+
+
+LOG = "global_step,validation/wer,accumulated_submission_time\n1,0.5,2\n2,0.25,4.5\n"
+
+
+def write_log(root: pathlib.Path, name: str, text: str = LOG) -> None:
+    (root / name).mkdir(parents=True)
+    (root / name / "eval_measurements.csv").write_text(text)
+
+
+def test_a_damaged_study_does_not_take_the_good_ones_along(experiments, capsys) -> None:
+    """The last one's record is cut: named on stderr and below the first table."""
+    path = experiments / "spoken_digits_conformer_demo" / "study.json"
+    path.write_text(path.read_text()[:40])
+    studies = read_each(experiments)
+    assert [study.workload for study in studies] == ["digits_vit", "pydoc_lm"]
+    (named,) = studies[0].beside
+    assert named.startswith("left out: spoken_digits_conformer_demo: ")
+    assert named in error_table.build(studies[0]).problems
+    assert commands.main(["table", str(experiments)]) == 0
+    assert "left out: spoken_digits_conformer_demo: " in capsys.readouterr().err
+    assert commands.main(["table", str(experiments), "--format=csv"]) == 0
+    assert capsys.readouterr().err.count("left out: spoken_digits_conformer_demo: ") == 1
+    assert commands.main(["report", str(experiments)]) == 0
+    assert "left out: spoken_digits_conformer_demo: " in (experiments / "report.html").read_text()
+
+
+def test_where_every_study_is_damaged_all_are_named(experiments) -> None:
+    for path in experiments.glob("*/study.json"):
+        path.write_text("{")
+    with pytest.raises(NotAStudyError, match=r"digits_vit_demo: .*pydoc_lm_demo: "):
+        read_each(experiments)
+
+
+def test_logs_beside_studies_are_read_with_them(experiments) -> None:
+    write_log(experiments, "adam/study_0/w_jax/trial_1")
+    studies = read_each(experiments)
+    assert [study.workload for study in studies] == [*DOMAINS, "w"]
+    assert studies[0].beside == ()
+    assert (studies[-1].published, studies[-1].runs[0].variant) == (True, "adam")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("old/grid/trials.json", "old: no study here: .*study.json was lost or not copied"),
+        ("old/b/wmt_jax/c/eval_measurements.csv", "old: no study here: .*found b/wmt_jax/c"),
+        ("old/more/study.json", r"old: no study here: .*one of these in it: more"),
+        ("old/logs/adam/study_0/w_jax/trial_1/eval_measurements.csv", "old: .* in it: logs"),
+    ],
+)
+def test_what_lies_beside_studies_and_is_none_is_named(experiments, name, says) -> None:
+    (experiments / name).parent.mkdir(parents=True)
+    (experiments / name).write_text("{}")
+    (experiments / "plots").mkdir()
+    (named,) = read_each(experiments)[0].beside
+    assert re.match(f"left out: {says}", named)
+
+
+def test_studies_beside_logs_are_named_by_runs(experiments, capsys) -> None:
+    write_log(experiments, "adam/study_0/w_jax/trial_1")
+    assert commands.main(["runs", str(experiments)]) == 1
+    printed = capsys.readouterr().out
+    for workload in DOMAINS:
+        assert f"left out: {workload}_demo: a study of its own beside AlgoPerf's logs" in printed
+
+
+def test_a_copy_of_a_study_is_named(experiments) -> None:
+    """Its times are those of the other: no second run has the same to the last digit."""
+    for name in ("one", "two"):
+        shutil.copytree(experiments / "digits_vit_demo", experiments / name)
+    assert read_each(experiments)[0].beside == ()
+    for name in ("one", "two"):
+        (trial,) = (experiments / name).glob("compare/*/*/trial_1")
+        (trial / "eval_measurements.csv").write_text(LOG)
+    (named,) = read_each(experiments)[0].beside
+    assert named.startswith("duplicated: compare/standard/digits_vit_jax/trial_1/eval_measurements")
+
+
+def test_studies_of_one_name_are_told_apart_everywhere(hand_made, parse_page, capsys) -> None:
+    """In tables, in a report's headings, links and figures, and in scaling's titles."""
+    roots = []
+    for name in ("first", "second"):
+        made = hand_made(name=name)
+        made.config["name"] = "tiny"
+        made.add_seeds("standard", (0.3, 0.4))
+        made.add_seeds("laser", (0.2, 0.3))
+        roots.append(made.finish())
+    experiments = roots[0].parent
+    assert [study.name for study in read_each(experiments)] == ["tiny (first)", "tiny (second)"]
+    assert [study.name for study in read_each(roots[0])] == ["tiny"]
+    assert commands.main(["report", str(experiments), f"--out={experiments / 'r.html'}"]) == 0
+    page = parse_page((experiments / "r.html").read_text(encoding="utf-8"))
+    for name in ("tiny (first)", "tiny (second)"):
+        headings = [words for words in page.words if words.startswith(f"{name}: Error on")]
+        assert len(headings) == 2  # the link and what it leads to
+    assert len({link["href"] for link in page.of("a")}) == 2
+    assert "tiny: Error on imagenet_vit" not in page.words
+
+
+def test_as_much_of_a_path_is_named_as_tells_studies_apart(study, tmp_path) -> None:
+    """x/deep and y/deep end alike; a directory that is read twice is one study."""
+    root = study.finish()
+    made = read_study(root)
+    others = [dataclasses.replace(made, directory=tmp_path / place / "deep") for place in "xy"]
+    names = [each.name for each in study_names.distinguished([*others, others[0]])]
+    assert names == ["tiny (x/deep)", "tiny (y/deep)", "tiny (x/deep)"]
+    assert study_names.distinguished([made, made]) == (made, made)

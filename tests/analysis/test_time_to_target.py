@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from analysis import (
+    alternatives,
     crossings,
     error_table,
     hours_to_loss,
@@ -259,6 +260,18 @@ def test_the_table_of_times(study) -> None:
     assert "not in 400" in text
     assert "evaluations lie 100 steps apart" in text
     assert target_times.draw(table) is not None or not hasattr(table.study.runs[0], "targets")
+
+
+def test_the_figure_in_words_has_every_variant_s_medians(study, hand_made) -> None:
+    study.metric = "accuracy"  # trials state 0.9 as their target
+    study.trial("compare", "diff", 0, 0, [study.evaluation(100, 0.4)])
+    study.select({"standard": 0, "laser": 0, "diff": 0})
+    table = error_table.build(read_study(study.finish()))
+    assert alternatives.of_target_times(table) == (
+        "First validation accuracy ≥ 0.9 on digits_vit, median over seeds: "
+        "Standard 400 steps, 4.00 h (2 of 3 seeds); LASER 200 steps, 2.00 h (3 of 3 seeds); "
+        "Diff never (0 of 1 seeds)."
+    )
 
 
 def test_document_is_none_without_a_target_or_evaluations(hand_made) -> None:
