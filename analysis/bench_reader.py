@@ -52,8 +52,9 @@ def fabricate(root: pathlib.Path, runs: int, evals: int) -> None:
         _write(directory / layout.TRIAL, entry | {"versions": {"jax": "0.7.0"}})
         _write(directory / layout.HPARAMS, entry["hyperparameters"])
         _write(directory / layout.STATUS, {"state": "done", "reason": None})
-        (directory / layout.EVAL_MEASUREMENTS).write_bytes(bodies[index % BODIES])
-        (directory / layout.MEASUREMENTS).write_bytes(_with_losses(bodies[index % BODIES]))
+        body = bodies[index % BODIES] + _own_row(index, evals)
+        (directory / layout.EVAL_MEASUREMENTS).write_bytes(body)
+        (directory / layout.MEASUREMENTS).write_bytes(_with_losses(body))
     _write(root / STAGE / layout.TRIALS, {"stage": STAGE, "trials": entries})
     _write(root / layout.STUDY, _record())
 
@@ -99,10 +100,16 @@ def _write(path: pathlib.Path, record: dict[str, Any]) -> None:
 def _evaluations(rng: np.random.Generator, evals: int) -> bytes:
     """Numbers with all their digits, as a trial writes them."""
     rows = [",".join(COLUMNS)]
-    for step in range(100, 100 * evals + 1, 100):
+    for step in range(100, 100 * evals, 100):
         numbers = rng.random(len(COLUMNS) - 2).tolist()
         rows.append(",".join([str(step), *map(repr, numbers), "0"]))
     return ("\n".join(rows) + "\n").encode()
+
+
+def _own_row(index: int, evals: int) -> bytes:
+    """A last evaluation that no other trial has: copies would be named as such."""
+    numbers = ",".join(repr((index + 1) / 2**24 + 0.1) for _ in range(len(COLUMNS) - 2))
+    return f"{100 * evals},{numbers},0\n".encode()
 
 
 def _with_losses(evaluations: bytes) -> bytes:

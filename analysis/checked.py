@@ -100,10 +100,16 @@ META = _object(
 CONFIG = _object(
     name=TEXT, workload=TEXT, baseline=TEXT, variants=_all_of("names", TEXT)
 )  # fmt: skip
+# An item's place is a point's index: a list with another item is of no use.
+_POINTS = Kind(
+    "a list of objects, one per point",
+    lambda value: isinstance(value, list) and all(isinstance(item, dict) for item in value),
+    items=HYPERPARAMETERS,
+)
 STUDY = _object(
     name=TEXT,
     config=CONFIG,
-    points=_all_of("objects, one per point", HYPERPARAMETERS),
+    points=_POINTS,
     stages=_all_of("names", TEXT),
     paper_table=_or_null(TEXT),
     paper_note=_or_null(TEXT),

@@ -183,8 +183,9 @@ def _merged(
     present = chosen >= starts[:, None]
     merged = np.where(present, np.take_along_axis(values, np.maximum(chosen, 0), 0), np.nan)
     earlier = np.take_along_axis(values, np.maximum(before, 0), 0)
-    same = (values == earlier) | (np.isnan(values) & np.isnan(earlier))
-    return merged, present, repeats.any(axis=1), (repeats & ~same).any(axis=1)
+    differs = (values != earlier) & ~(np.isnan(values) & np.isnan(earlier))
+    contradicts: np.ndarray = np.any(repeats & differs, axis=1)
+    return merged, present, np.any(repeats, axis=1), contradicts
 
 
 def _disorder(attempts: np.ndarray, steps: np.ndarray) -> int:

@@ -25,7 +25,7 @@ def _same_seed(runs: Sequence[Run]) -> Iterable[str]:
         key = (run.stage, run.workload, run.variant, run.point, run.seed)
         if (earlier := first.setdefault(key, run)) is not run:
             what = f"{run.variant}, point {run.point}, seed {run.seed}"
-            yield f"duplicated: {run.name}: {what} is {earlier.name}, too; one of them counts"
+            yield f"duplicated: {run.name}: {what} is {earlier.name}, too; the first counts"
 
 
 def copies(runs: Sequence[Run]) -> Iterable[str]:
@@ -61,9 +61,9 @@ def _among(group: list[Run]) -> Iterable[str]:
 
 
 def _is_copy(one: Run, other: Run) -> bool:
-    files = (run.path / layout.EVAL_MEASUREMENTS for run in (one, other))
+    file = layout.EVAL_MEASUREMENTS
     try:
-        return filecmp.cmp(*files, shallow=False)
+        return filecmp.cmp(one.path / file, other.path / file, shallow=False)
     except OSError:
         return False
 

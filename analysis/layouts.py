@@ -106,9 +106,9 @@ def _walk(root: pathlib.Path) -> Iterator[pathlib.Path]:
         level = below
 
 
-def holds_measurements(path: pathlib.Path) -> bool:
-    """Returns whether a trial's measurements lie in `path` or below, as far as is looked."""
-    files = (layout.EVAL_MEASUREMENTS, layout.TRIALS, layout.TRIAL)
+def holds_trials(path: pathlib.Path) -> bool:
+    """Returns whether a study or a trial lies in `path` or below, as far as is looked."""
+    files = (layout.STUDY, layout.TRIALS, layout.TRIAL, layout.EVAL_MEASUREMENTS)
     return any((place / file).is_file() for place in _walk(path) for file in files)
 
 

@@ -28,9 +28,8 @@ def read(names: list[str], body: bytes) -> tuple[Table, list[str]]:
     every line that is left out. `global_step` must be among the names."""
     lines = body.decode("utf-8", errors="replace").split("\n")[:-1]
     rows, damaged = _rows(names, (line.rstrip("\r") for line in lines))
-    kept, *counted = _in_order(rows)
+    kept, superseded, repeated, contradicted = _in_order(rows)
     columns, empty = _columns(names, kept)
-    superseded, repeated, contradicted = counted
     return Table(columns, empty, superseded, _disorder(rows), repeated, contradicted), damaged
 
 

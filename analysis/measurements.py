@@ -88,7 +88,7 @@ def parse(content: bytes) -> Measurements:
         return Measurements({}, text.problems, ())
     if STEP not in text.names:
         begins = f"no column {STEP} in its header, which begins {text.header[:60]!r}"
-        return Measurements({}, (f"unknown format: {begins}", *text.problems), ())
+        return Measurements({}, (f"unknown format: {begins}",), ())
     table, damaged = _table(text.names, text.body)
     return _measurements(table, text.notes, (*damaged, *text.problems, *_twice(text.names)))
 

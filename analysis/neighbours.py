@@ -31,9 +31,7 @@ def strays(root: pathlib.Path) -> Sequence[str]:
     down, and is neither a study of ours nor AlgoPerf's logs."""
     known = {*ours(root), *_logs(root)}
     below = [path for path in layouts.children(root) if path.is_dir() and path not in known]
-    return [
-        f"left out: {path.name}: {_why(path)}" for path in below if layouts.holds_measurements(path)
-    ]
+    return [f"left out: {path.name}: {_why(path)}" for path in below if layouts.holds_trials(path)]
 
 
 def _logs(root: pathlib.Path) -> Iterable[pathlib.Path]:

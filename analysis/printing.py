@@ -35,6 +35,12 @@ def check(options: argparse.Namespace) -> None:
         raise ValueError(f"{options.out}: {options.out.parent} is no directory; make it first")
 
 
+def form_of(options: argparse.Namespace) -> str:
+    """Returns the format that the options mean: --format, else by the suffix of --out."""
+    suffix = options.out.suffix if options.out else ""
+    return str(options.format or SUFFIXES.get(suffix, "text"))
+
+
 def emit(
     documents: Sequence[Document],
     options: argparse.Namespace,
@@ -47,7 +53,7 @@ def emit(
     """
     check(options)
     out: pathlib.Path | None = options.out
-    form = options.format or SUFFIXES.get(out.suffix if out else "", "text")
+    form = form_of(options)
     rendered = _all(documents, form, out is None, csv)
     if out is None:
         show(rendered)

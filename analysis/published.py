@@ -84,7 +84,8 @@ def fitting(directory: pathlib.Path, name: re.Pattern[str]) -> list[Entry]:
 
 def _with_absent(runs: Iterable[Run]) -> tuple[Run, ...]:
     """A column that a submission's other trials have was lost; one that none has is only noted."""
-    runs, there = tuple(runs), collections.defaultdict(set)
+    runs = tuple(runs)
+    there: dict[tuple[str, str], set[str]] = collections.defaultdict(set)
     for run in runs:
         there[run.variant, run.workload].update(run.evals)
     return tuple(_named(run, there[run.variant, run.workload]) for run in runs)

@@ -20,9 +20,9 @@ class Run:
     `steps` is the planned budget, None where nothing on disk states it. `metric` is the name of
     the metric the workload's target is set in, `targets` what a file says of the targets
     (`metric`, a name; `validation` and `test`, values of that metric's columns), empty where none
-    does; `step_hint` is the workload's and `allowed_s` the seconds of training that it allows, None
-    where no file says. `problems` and `notes` are
-    complete sentences that name the trial.
+    does; `ends_early` says that evaluations which were due are missing at the end of a trial that
+    is `done`; `step_hint` is the workload's and `allowed_s` the seconds of training that it allows,
+    None where no file says. `problems` and `notes` are complete sentences that name the trial.
     """
 
     workload: str
@@ -45,6 +45,7 @@ class Run:
     trains: Columns = field(default_factory=dict, repr=False)
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    ends_early: bool = False
 
     @property
     def last_step(self) -> int | None:

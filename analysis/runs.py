@@ -60,6 +60,7 @@ def _read_ours(root: pathlib.Path, whole: bool) -> Study:
     runs = tuple(pool.in_chunks(read, unique))
     selection = selected.read(root, runs, problems)
     paper_table = _paper_table(record, problems)
+    references = checked.read(root / layout.REFERENCE, layout.REFERENCE, problems) or {}
     problems += duplicates.problems(runs)
     return Study(
         name=str(record.get("name", root.name)),
@@ -72,7 +73,7 @@ def _read_ours(root: pathlib.Path, whole: bool) -> Study:
         planned=tuple(stage for stage, listed in entries.items() if listed is not None),
         points=points,
         selection=selection,
-        references=checked.read(root / layout.REFERENCE, layout.REFERENCE, problems) or {},
+        references=references,
         paper_table=paper_table,
         paper_note=str(record.get("paper_note") or ""),
     )

@@ -22,7 +22,8 @@ def read(root: pathlib.Path, runs: Sequence[Run], problems: list[str]) -> dict[s
             "represented by the best point of its stage's own trials instead"
         )
         return None
-    problems += (text for item in points.items() for text in _without_trials(*item, runs))
+    for variant, point in points.items():
+        problems += _without_trials(variant, point, runs)
     return record
 
 

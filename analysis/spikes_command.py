@@ -1,6 +1,7 @@
 """`python -m analysis spikes DIR`."""
 
 import argparse
+import sys
 
 from analysis import printing, study_arguments
 
@@ -19,7 +20,10 @@ def run(options: argparse.Namespace) -> int:
     no trial logged its training loss."""
     from analysis import error_table, spikes, studies
 
-    tables = [error_table.build(study, options.stage) for study in studies.read_each(options.study)]
+    read = studies.read_each(options.study)
+    for problem in read[0].beside:
+        print(problem, file=sys.stderr)
+    tables = [error_table.build(study, options.stage) for study in read]
     documents = [found for table in tables if (found := spikes.document(table))]
     if not documents:
         raise ValueError(

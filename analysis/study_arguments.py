@@ -3,11 +3,14 @@
 import argparse
 import pathlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
+
+from analysis import printing
 
 if TYPE_CHECKING:
     from analysis.error_table import ErrorTable
+    from analysis.records import Study
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -51,10 +54,18 @@ def tables(options: argparse.Namespace) -> "Iterator[ErrorTable]":
     from analysis import baselines, error_table, studies
 
     found = studies.read_each(options.study)
-    for problem in found[0].beside:
-        print(problem, file=sys.stderr)
+    name_beside(found, options)
     baselines.check(found, options.baseline)
     for study in found:
         yield error_table.build(
             study, options.stage, options.metric, options.baseline, options.last
         )
+
+
+def name_beside(found: "Sequence[Study]", options: argparse.Namespace) -> None:
+    """Says on stderr what could not be read beside the studies: the table that lists it may be the
+    first of many. CSV has all its problems there already."""
+    if hasattr(options, "format") and printing.form_of(options) == "csv":
+        return
+    for problem in found[0].beside:
+        print(problem, file=sys.stderr)

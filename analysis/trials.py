@@ -15,6 +15,8 @@ from analysis.trial_files import TrialFiles, read_ahead
 from sweeps import layout
 
 NOTHING = Measurements({}, (), ())
+# What trial.json repeats of its entry in trials.json.
+IDENTITY = ("id", "variant", "workload", "point", "seed")
 
 
 def read_trials(
@@ -44,20 +46,24 @@ def _read_trial(
     files = TrialFiles(planned.path, planned.name, ahead=ahead)
     # trials.json repeats what trial.json holds: it speaks for a trial that was deleted.
     record, status = entry | files.json(layout.TRIAL), files.json(layout.STATUS)
-    if record.get("id") != entry.get("id"):
+    if other := next((name for name in IDENTITY if record.get(name) != entry.get(name)), None):
         mismatch = (
-            f"mismatch: {planned.name}: {layout.TRIAL} has id {record['id']}, {layout.TRIALS} "
-            f"plans {entry.get('id')}; the measurements are another trial's and are not read"
+            f"mismatch: {planned.name}: {layout.TRIAL} has {other} {record[other]}, "
+            f"{layout.TRIALS} plans {entry.get(other)}; the measurements are another trial's and "
+            "are not read"
         )
         return replace(planned, problems=(*files.problems, mismatch))
     evals = files.evaluations()
     if whole:
         files.check_losses()
     run = _with_record(planned, record, status, evals or NOTHING, files)
+    if run.state == "done":
+        columns = (evals or NOTHING).columns
+        run = replace(run, ends_early=_ends_early(run, columns, record.get("eval_every")))
     absent = evaluations.absent(evals, run.metric) if evals and evals.columns else []
     problems = (
         *files.problems,
-        *_state_problems(run, evals, record, files),
+        *_state_problems(run, evals, files),
         *_lost(run, files),
         *_beyond(run),
         *(f"missing: {run.name}: no column {name}" for name in absent if name != ATTEMPT),
@@ -136,9 +142,7 @@ def _stated(record: dict[str, Any]) -> str | None:
     return targets.get("metric") if isinstance(targets, dict) else None
 
 
-def _state_problems(
-    run: Run, evals: Measurements | None, record: dict[str, Any], files: TrialFiles
-) -> list[str]:
+def _state_problems(run: Run, evals: Measurements | None, files: TrialFiles) -> list[str]:
     """Returns what the trial's state and the length of its curve say against it."""
     problems, published = [], evals is not None
     if run.state not in layout.STATES:
@@ -148,26 +152,32 @@ def _state_problems(
         reason = run.reason or "no reason was recorded"
         nothing = "" if published else f" (no {layout.EVAL_MEASUREMENTS})"
         problems.append(f"{run.state}: {run.name}: {reason}{nothing}")
-    elif not published:
+    elif not published and not files.names_damage(layout.EVAL_MEASUREMENTS):
         problems.append(f"missing: {run.name}: {run.state}, no {layout.EVAL_MEASUREMENTS}")
-    elif run.state in ("pending", "running"):
+    elif published and run.state in ("pending", "running"):
         reached = f"last evaluation at step {run.last_step} of {run.steps}"
         problems.append(f"unfinished: {run.name}: {run.state}, {reached}")
-    elif run.state == "done":
+    elif published and run.state == "done":
         is_named = files.names_damage(layout.EVAL_MEASUREMENTS)
-        problems += _short(run, (evals or NOTHING).columns, record.get("eval_every"), is_named)
+        problems += _short(run, is_named)
     return problems
 
 
-def _short(run: Run, evals: Columns, eval_every: int | None, is_named: bool) -> list[str]:
-    """A curve that lacks an evaluation which was due was cut at the end of a line. A file of
-    which nothing could be read is named once."""
+def _ends_early(run: Run, evals: Columns, eval_every: int | None) -> bool:
+    """A curve that lacks an evaluation which was due was cut at the end of a line."""
+    if run.last_step is None:
+        return True
+    gaps = np.diff(evals[STEP])
+    due = eval_every or (int(gaps.max()) if len(gaps) else 0)
+    return run.steps is not None and bool(due) and run.last_step + due <= run.steps
+
+
+def _short(run: Run, is_named: bool) -> list[str]:
+    """A file of which nothing could be read is named once."""
     if run.last_step is None and is_named:
         return []
     if run.last_step is None:
         return [f"truncated: {run.name}: done, but it has no complete evaluation"]
-    gaps = np.diff(evals[STEP])
-    due = eval_every or (int(gaps.max()) if len(gaps) else 0)
-    if run.steps is None or not due or run.last_step + due > run.steps:
+    if not run.ends_early:
         return []
     return [f"truncated: {run.name}: done, but it ends at step {run.last_step} of {run.steps}"]

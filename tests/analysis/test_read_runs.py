@@ -250,3 +250,15 @@ def test_each_file_is_read_once_to_list_and_to_choose(study, monkeypatch) -> Non
     assert selection.best_point(read.stage("compare")) == 0
     assert len(parsed) == len(read.runs) == 4
     assert curve_cache.SHARED.size <= 600
+
+
+def test_two_trials_of_one_seed_are_duplicated(study) -> None:
+    """In trials.json two directories have one variant, point and seed."""
+    study.planned["compare"][2]["seed"] = 1
+    root = study.finish()
+    path = root / study.planned["compare"][2]["path"] / layout.TRIAL
+    layout.write_json(path, layout.read_json(path) | {"seed": 1})
+    assert read_study(root).problems == (
+        "duplicated: compare/standard/imagenet_vit_jax/trial_3: standard, point 0, seed 1 is "
+        "compare/standard/imagenet_vit_jax/trial_2, too; the first counts",
+    )
