@@ -33,7 +33,7 @@ def test_one_row_beyond_its_tolerance_fails_the_command(monkeypatch, capsys):
     found = installation.Installation(installation.Path("/nowhere"), None, None)
     table = [Row("w", "good", 0.0, 0.0), Row("w", "bad", 1.0, 0.1, "why")]
     monkeypatch.setattr(parity, "prepared", lambda directory: found)
-    monkeypatch.setattr(parity, "rows", lambda found, parts: iter(table))
+    monkeypatch.setattr(parity, "rows", lambda *_: iter(table))
     assert command.main(["algoperf_parity"]) == 1
     printed = capsys.readouterr().out
     assert "| w | bad; why | 1 | 0.1 | **FAIL** |" in printed
@@ -48,6 +48,8 @@ def test_without_algoperf_or_with_an_unknown_part_it_says_what_to_do(tmp_path, c
     found = installation.Installation(tmp_path, None, None)
     with pytest.raises(ValueError, match="no such part; use metrics"):
         list(parity.rows(found, ["speed"]))
+    with pytest.raises(ValueError, match="not compared; use imagenet_vit"):
+        list(parity.rows(found, ["models"], ("wmt",)))
 
 
 def test_printed_tensors():

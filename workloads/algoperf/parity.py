@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 # `models` and `variants` run few layers; `full_size` takes minutes for each model on CPU cores.
 PARTS = ("metrics", "inputs", "models", "variants", "full_size")
 FULL_SIZE = ("imagenet_vit", "librispeech_conformer")
+WORKLOADS = (
+    *("imagenet_vit", "imagenet_vit_glu", "imagenet_vit_map"),
+    *("librispeech_conformer", "librispeech_conformer_gelu"),
+    *("librispeech_conformer_layernorm", "librispeech_conformer_attention_temperature"),
+)
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -26,13 +31,17 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     command.add_argument(
         "--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)}; default: all"
     )
+    command.add_argument(
+        "--workloads", default="", help="parts about models: of these workloads alone"
+    )
     command.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
     try:
         found = prepared(options.algoperf_dir)
-        return _print(found, options.parts.split(","))
+        workloads = tuple(options.workloads.split(",")) if options.workloads else ()
+        return _print(found, options.parts.split(","), workloads)
     except installation.AlgoPerfMissingError as error:
         raise ValueError(str(error)) from error
 
@@ -58,7 +67,7 @@ def _define_framework() -> None:
         flags.FLAGS(["attnperf", "--framework=jax"])
 
 
-def _print(found: Installation, parts: list[str]) -> int:
+def _print(found: Installation, parts: list[str], workloads: tuple[str, ...]) -> int:
     from workloads.algoperf import parity_rows
 
     version = found.commit[:12] if found.commit else found.version or "of unknown version"
@@ -66,19 +75,19 @@ def _print(found: Installation, parts: list[str]) -> int:
     header, rule = parity_rows.table(())
     print(f"\n{header}\n{rule}", flush=True)
     failed = total = 0
-    for row in rows(found, parts):
+    for row in rows(found, parts, workloads):
         print(parity_rows.table((row,))[-1], flush=True)
         total, failed = total + 1, failed + (not row.passed)
     print(f"\n{total} quantities, {failed} beyond their tolerance")
     return 1 if failed else 0
 
 
-def rows(found: Installation, parts: list[str]) -> Iterator["Row"]:
-    """Yields the table's rows as they are measured.
+def rows(found: Installation, parts: list[str], workloads: tuple[str, ...] = ()) -> Iterator["Row"]:
+    """Yields the table's rows as they are measured; of all workloads where none is named.
 
-    Raises ValueError for a part that does not exist.
+    Raises ValueError for a part or workload that does not exist.
     """
-    makers: dict[str, Callable[[Installation], Iterator[Row]]] = {
+    makers: dict[str, Callable[[Installation, tuple[str, ...]], Iterator[Row]]] = {
         "metrics": _metrics,
         "inputs": _inputs,
         "models": _models,
@@ -88,35 +97,41 @@ def rows(found: Installation, parts: list[str]) -> Iterator["Row"]:
     for part in parts:
         if part not in makers:
             raise ValueError(f"--parts={part}: there is no such part; use {', '.join(makers)}")
+    for name in workloads:
+        if name not in WORKLOADS:
+            raise ValueError(f"--workloads={name}: not compared; use {', '.join(WORKLOADS)}")
     for part in parts:
-        yield from makers[part](found)
+        yield from makers[part](found, workloads or WORKLOADS)
 
 
-def _models(found: Installation) -> Iterator["Row"]:
-    from workloads.algoperf import parity_models, parity_pairs
+def _models(found: Installation, names: tuple[str, ...]) -> Iterator["Row"]:
+    from workloads.algoperf import parity_models
 
-    yield from parity_models.loss_rows(found)
-    for name in (*parity_pairs.VITS, *parity_pairs.CONFORMERS):
+    if "imagenet_vit" in names:
+        yield from parity_models.loss_rows(found)
+    for name in names:
         yield from parity_models.shape_rows(name, found)
         yield from parity_models.model_rows(name, found, small=True)
 
 
-def _full_size(found: Installation) -> Iterator["Row"]:
+def _full_size(found: Installation, names: tuple[str, ...]) -> Iterator["Row"]:
     from workloads.algoperf import parity_models
 
     for name in FULL_SIZE:
-        yield from parity_models.model_rows(name, found, small=False)
+        if name in names:
+            yield from parity_models.model_rows(name, found, small=False)
 
 
-def _variants(found: Installation) -> Iterator["Row"]:
+def _variants(found: Installation, names: tuple[str, ...]) -> Iterator["Row"]:
     from workloads.algoperf import parity_variants
 
     for name in FULL_SIZE:
-        for variant in parity_variants.variants_of(name):
+        for variant in parity_variants.variants_of(name) if name in names else ():
             yield from parity_variants.variant_rows(name, variant, found)
 
 
-def _metrics(found: Installation) -> Iterator["Row"]:
+def _metrics(found: Installation, names: tuple[str, ...]) -> Iterator["Row"]:
+    del names
     from workloads.algoperf import parity_metrics
 
     yield from parity_metrics.accuracy_rows(found)
@@ -124,7 +139,8 @@ def _metrics(found: Installation) -> Iterator["Row"]:
     yield from parity_metrics.wer_rows(found)
 
 
-def _inputs(found: Installation) -> Iterator["Row"]:
+def _inputs(found: Installation, names: tuple[str, ...]) -> Iterator["Row"]:
+    del names
     from workloads.algoperf import parity_inputs
 
     yield from parity_inputs.speech_rows(found)
