@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from analysis import comparisons, statistics
+from analysis import comparisons, statistics, withheld
 from analysis.metrics import Metric
 from analysis.records import Study
 from analysis.statistics import Comparison
@@ -35,8 +35,8 @@ def check(studies: Iterable[Study], asked: str | None) -> None:
 def compared(
     rows: "list[VariantResult]", baseline: str, shown: Metric, shares_seeds: bool
 ) -> "list[VariantResult]":
-    """Returns the rows with their comparisons, corrected over the variants of each split; as they
-    are where no row is the baseline's."""
+    """Returns the rows with their comparisons, corrected over the variants of each split, verdicts
+    that the runs do not bear withheld; as they are where no row is the baseline's."""
     against = next((row for row in rows if row.variant == baseline), None)
     if against is None:
         return rows
@@ -50,7 +50,12 @@ def compared(
         ]
         judged = statistics.judged(pairs, shown.lower_is_better)
         rows = _with_comparisons(
-            rows, split, {r.variant: c for r, c in zip(others, judged, strict=True)}
+            rows,
+            split,
+            {
+                row.variant: withheld.judged(comparison, row, against, split)
+                for row, comparison in zip(others, judged, strict=True)
+            },
         )
     return rows
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from analysis import permutation, variants
+from analysis import permutation, variants, withheld
 from analysis.error_table import ErrorTable
 from analysis.statistics import ALPHA, Comparison
 
@@ -28,6 +28,7 @@ def footnotes(table: ErrorTable) -> Iterable[str]:
     if any(comparison.test == "sign" for comparison in found):
         yield "All differences equal, t undefined: p is the exact sign-flip test's, 2 / 2^n."
     yield from _permutation_notes(table, tested)
+    yield from withheld.footnotes(table)
     yield from _effect_notes(tested)
     if len(tested) < len(found):
         yield "Fewer than 2 shared seeds, or than 2 seeds of one: no test, so cannot tell."
@@ -43,10 +44,12 @@ def _no_baseline(table: ErrorTable) -> Iterable[str]:
 
 
 def _verdicts(table: ErrorTable, tested: int) -> str:
+    differences = f"Differences: mean of variant - {variants.label(table.baseline)}"
+    if not tested:
+        return f"{differences}."
     return (
-        f"Differences: mean of variant - {variants.label(table.baseline)}, with its 95% interval "
-        f"(not corrected); p (Holm): corrected for the {tested} tested within a split; verdict at "
-        f"p (Holm) < {ALPHA}."
+        f"{differences}, with its 95% interval (not corrected); p (Holm): corrected for the "
+        f"{tested} tested within a split; verdict at p (Holm) < {ALPHA}."
     )
 
 

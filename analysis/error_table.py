@@ -2,10 +2,22 @@
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from analysis import baselines, metrics, paper, references, selection, statistics, variants
+import numpy as np
+
+from analysis import (
+    baselines,
+    lost_seeds,
+    metrics,
+    paper,
+    references,
+    selection,
+    statistics,
+    variants,
+)
 from analysis.metrics import Metric, MissingMetricError
 from analysis.paper import PaperCell
 from analysis.records import Run, Study
@@ -21,24 +33,49 @@ class SplitResult:
     """One variant on one split: `values` maps a seed to the number at the step that validation
     chose, `last` a seed to its last evaluations (not all finite, perhaps). `summary` is None
     without values, `comparison` for the baseline and without values, `paper` wherever the paper
-    prints no such number or the study is not the paper's."""
+    prints no such number or the study is not the paper's. `non_finite` seeds have none here,
+    though validation chose a step of theirs."""
 
     values: dict[int, float] = field(default_factory=dict)
     summary: Summary | None = None
     comparison: Comparison | None = None
     paper: PaperCell | None = None
     last: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    non_finite: int = 0
 
 
 @dataclass(frozen=True)
 class VariantResult:
-    """One row: the variant, the point whose trials it reports, n trials, a result per split."""
+    """One row: the variant, the point whose trials it reports, n trials, a result per split.
+
+    Of the `planned` seeds of that point, n have an evaluation that validation chose; `lost` maps
+    why a seed has no number (`diverged`, `failed`, `non-finite`) to how many have none, which
+    verdicts take into account (`withheld.py`); the others have not finished. `last_step` is the
+    median of the n trials' last evaluations' steps, None without any.
+    """
 
     variant: str
     point: int | None
     n: int
     splits: dict[str, SplitResult]
     hyperparameters: dict[str, Any]
+    planned: int = 0
+    lost: dict[str, int] = field(default_factory=dict)
+    last_step: float | None = None
+
+    @property
+    def unfinished(self) -> int:
+        """Returns how many seeds have no number yet."""
+        return max(0, self.planned - self.n - sum(self.lost.values()))
+
+    @property
+    def seeds(self) -> str:
+        """Returns n in words: `5`, or `3 of 5 (1 diverged, 1 unfinished)`."""
+        missing = self.lost | ({"unfinished": self.unfinished} if self.unfinished else {})
+        if not missing:
+            return str(self.n)
+        said = ", ".join(f"{count} {state}" for state, count in missing.items())
+        return f"{self.n} of {self.planned} ({said})"
 
     @property
     def label(self) -> str:
@@ -97,8 +134,9 @@ def build(
     `metric` is what to show, by name: `error`, or a metric's column; unless given, what the study
     selects by, accuracy shown as error. `baseline` is the variant that the others are compared
     with, the study's own unless given; without a row of that name nothing is compared. The step
-    is always the one that the study's own validation metric chose. Only trials that are done
-    enter; the others are in `problems`. Of each the `last` evaluations are kept, too.
+    is always the one that the study's own validation metric chose. Only trials that are done, and
+    of one seed the first, enter; the others are in `problems`. Of each the `last` evaluations are
+    kept, too.
 
     Raises ValueError where the study has no such stage or `last` is below 1, MissingMetricError
     where there are evaluations and none has a column of the metric.
@@ -179,13 +217,17 @@ def _row(
     problems: list[str],
 ) -> VariantResult:
     point = selection.chosen_point(study, stage, variant)
-    runs = [run for run in study.stage(stage) if run.variant == variant and run.point == point]
+    planned = [run for run in study.stage(stage) if run.variant == variant]
+    runs = [run for run in planned if run.point == point]
     if point is None:
         problems.append(f"missing: {stage}/{variant}: no point was chosen for it by validation")
     problems += [problem for run in runs for problem in run.problems]
+    seeds = lost_seeds.first_of_each(lost_seeds.only_lost(planned) if point is None else runs)
     usable, tails = {}, {}
-    for run in runs:
-        if run.state == "done" and (row := _chosen_row(run, chosen_by, problems)) is not None:
+    for run in seeds:
+        if not lost_seeds.is_finished(run):
+            continue
+        if (row := _chosen_row(run, chosen_by, problems)) is not None:
             usable[run] = row
             # Now, while the curve that was just read is in memory.
             tails[run.seed] = _tail(run, shown, last)
@@ -193,7 +235,21 @@ def _row(
     if study.paper_table and shown.name == paper.TABLES[study.paper_table].metric:
         splits = _beside_paper(study, variant, splits)
     hyperparameters = runs[0].variant_hyperparameters if runs else {}
-    return VariantResult(variant, point, len(usable), splits, hyperparameters)
+    return VariantResult(
+        variant=variant,
+        point=point,
+        n=len(usable),
+        splits=splits,
+        hyperparameters=hyperparameters,
+        planned=len(seeds),
+        lost=lost_seeds.counted(seeds, set(usable), chosen_by.column("validation")),
+        last_step=_last_step(usable),
+    )
+
+
+def _last_step(runs: Iterable[Run]) -> float | None:
+    steps = [run.last_step for run in runs if run.last_step is not None]
+    return float(np.median(steps)) if steps else None
 
 
 def _beside_paper(
@@ -234,7 +290,7 @@ def _split(
     tails: dict[int, dict[str, tuple[float, ...]]],
     problems: list[str],
 ) -> SplitResult:
-    values = {}
+    values, non_finite = {}, 0
     somewhere = any(shown.column(split) in row for row in chosen.values())
     for run, row in chosen.items():
         if shown.column(split) not in row:
@@ -244,8 +300,8 @@ def _split(
         elif math.isfinite(value := shown.shown(row[shown.column(split)])):
             values[run.seed] = value
         else:
-            step = int(row["global_step"])
+            step, non_finite = int(row["global_step"]), non_finite + 1
             problems.append(f"missing: {run.name}: no {shown.column(split)} at step {step}")
     summary = statistics.summarise(list(values.values())) if values else None
     last = {seed: tail[split] for seed, tail in tails.items() if split in tail}
-    return SplitResult(values, summary, last=last)
+    return SplitResult(values, summary, last=last, non_finite=non_finite)

@@ -15,12 +15,16 @@ def footnotes(table: ErrorTable) -> Iterable[str]:
     step = f"each trial's step with the best {table.chosen_by.column('validation')}, first on ties"
     definition = table.metric.definition(table.workload)
     yield f"{definition}; all splits at {step}; n counts trials that are done."
+    if any(row.seeds != str(row.n) for row in table.rows):
+        yield "n of m: the study plans m seeds; what became of the others stands in brackets."
     if table.has_perplexity:
         yield f"{PERPLEXITY.definition(table.workload)}, on {table.decisive}, median over seeds."
     yield from _point_notes(table)
     if others := len(set(table.study.problems) - set(table.problems)):
         yield f"{others} problems in trials outside this table: `runs` lists them by name."
-    yield "Bold (in plain text a star before the number): best median within its group."
+    groups = [row.group for row in table.rows]
+    if len(set(groups)) < len(groups) or table.is_paper:
+        yield "Bold (in plain text a star before the number): best median within its group."
     yield from _paper_notes(table)
     yield from _interval_notes(table)
     yield from comparison_notes.footnotes(table)

@@ -15,6 +15,8 @@ from analysis.grid import Cell, Column, Document, Grid
 from analysis.statistics import Comparison
 
 POWER = 0.8
+# More are more than anybody trains, and far more make scipy's t distribution overflow.
+MOST_SEEDS = 10_000
 CAPTION = "What these seeds can tell"
 SD_HEADINGS: dict[tuple[bool, ...], str] = {(True,): "SD of\ndifferences", (False,): "Pooled\nSD"}
 COLUMNS = (
@@ -30,7 +32,7 @@ class Sensitivity:
     its degrees of freedom, `alpha` 0.05 divided by the number of variants compared. `detectable`
     is the smallest true difference that is found with 80% power, `seeds` how many seeds would
     find the expected effect; nan and None where undefined. `detectable` is inf where no
-    difference can be found at these n."""
+    difference can be found at these n, `seeds` where MOST_SEEDS do not find the effect."""
 
     n: str
     is_paired: bool
@@ -38,7 +40,7 @@ class Sensitivity:
     sd: float
     alpha: float
     detectable: float
-    seeds: int | None
+    seeds: float | None
 
 
 def power_at(
@@ -95,9 +97,9 @@ def detectable(
 
 def seeds_needed(
     effect: float, sd: float, alpha: float, power: float = POWER, paired: bool = True
-) -> int:
+) -> int | None:
     """Returns the fewest seeds (not paired: of either group) with which the test finds a true
-    difference of `effect` with probability `power`, at least 2.
+    difference of `effect` with probability `power`, at least 2; None where MOST_SEEDS do not.
 
     Raises ValueError for an effect of 0, which no number of seeds finds, and as `power` does.
     """
@@ -107,10 +109,9 @@ def seeds_needed(
     def enough(n: int) -> bool:
         return power_at(effect, sd, n, alpha, paired) >= power
 
-    most = 2
-    while not enough(most):
-        most *= 2
-    least = max(2, most // 2)
+    if not enough(MOST_SEEDS):
+        return None
+    least, most = 2, MOST_SEEDS
     while least < most:
         middle = (least + most) // 2
         least, most = (least, middle) if enough(middle) else (middle + 1, most)
@@ -140,11 +141,13 @@ def _sensitivity(comparison: Comparison, alpha: float, effect: float) -> Sensiti
     return Sensitivity(comparison.seeds, paired, degrees, comparison.sd, alpha, found, seeds)
 
 
-def _seeds(effect: float, sd: float, alpha: float, paired: bool) -> int | None:
+def _seeds(effect: float, sd: float, alpha: float, paired: bool) -> float | None:
     """A permutation test also needs enough seeds to reach `alpha` at all."""
     if not abs(effect) > 0:
         return None
     seeds = seeds_needed(effect, sd, alpha, paired=paired)
+    if seeds is None:
+        return math.inf
     if paired:
         return seeds
     least = permutation.seeds_to_reach(alpha)
@@ -180,18 +183,21 @@ def _cells(told: Sensitivity, expected: ExpectedEffect, digits: int) -> Iterable
     yield grid.number(told.sd, digits)
     yield Cell("none") if unreachable else grid.number(told.detectable, digits)
     yield grid.number(expected.size, digits)
-    yield Cell(grid.NOTHING if told.seeds is None else f"{told.seeds:,}")
+    yield Cell(grid.NOTHING if told.seeds is None else seeds_text(told.seeds))
+
+
+def seeds_text(seeds: float) -> str:
+    """Returns a number of seeds as words have it: `1,234`, or `> 10,000` for inf."""
+    return f"> {MOST_SEEDS:,}" if math.isinf(seeds) else f"{seeds:,}"
 
 
 def _notes(told: Sequence[Sensitivity], expected: ExpectedEffect, digits: int) -> Iterable[str]:
-    alpha = told[0].alpha
-    compared = round(statistics.ALPHA / alpha)
-    yield (
-        f"{CAPTION}: detectable is the smallest true difference that is found with {POWER:.0%} "
-        "power at these n and sd; seeds needed find the effect asked for with that power. "
-        f"Two-sided t-test at {statistics.ALPHA} / {compared} = {alpha:.2g}, Holm's first step "
-        f"over the variants compared ({compared}), normal noise."
-    )
+    if any(each.sd >= 0 for each in told):
+        yield (
+            f"{CAPTION}: detectable is the smallest true difference that is found with {POWER:.0%} "
+            "power at these n and sd; seeds needed find the effect asked for with that power. "
+            f"Two-sided t-test at {_level(told[0].alpha)}, normal noise."
+        )
     size = "" if math.isnan(expected.size) else f"{expected.size:.{digits + 1}f}, "
     yield f"Effect asked for: {size}{expected.source}."
     known = [each for each in told if each.sd > 0]
@@ -208,6 +214,14 @@ def _notes(told: Sequence[Sensitivity], expected: ExpectedEffect, digits: int) -
         yield "Fewer than 2 seeds: no sd, so nothing can be said of what they can tell."
     if any(each.sd == 0 for each in told):
         yield "sd 0: all differences are equal, which says nothing of the noise."
+
+
+def _level(alpha: float) -> str:
+    compared = round(statistics.ALPHA / alpha)
+    if compared == 1:
+        return f"{alpha}"
+    step = f"{statistics.ALPHA} / {compared} = {alpha:.2g}"
+    return f"{step}, Holm's first step over the variants compared ({compared})"
 
 
 def _spread_of_sd(known: Sequence[Sensitivity]) -> str:

@@ -64,7 +64,7 @@ def _median_columns(table: ErrorTable) -> Iterable[Column]:
 
 
 def _median_cells(table: ErrorTable, row: VariantResult) -> Iterable[Cell]:
-    yield from (Cell(row.label), Cell(str(row.n)))
+    yield from (Cell(row.label), Cell(row.seeds))
     for split in layout.SPLITS:
         result = row.splits[split]
         if table.is_paper:
@@ -84,7 +84,8 @@ def _paper_cell(result: SplitResult) -> Cell:
 
 
 def _median_cell(table: ErrorTable, row: VariantResult, split: str) -> Cell:
-    """Bold where no variant of the group has a better median, as printed: ties share it."""
+    """Bold where no variant of the group has a better median, as printed: ties share it. The best
+    of one is none."""
     summary = row.splits[split].summary
     if summary is None:
         return NONE
@@ -93,7 +94,7 @@ def _median_cell(table: ErrorTable, row: VariantResult, split: str) -> Cell:
     peers = [peer.splits[split].summary for peer in table.rows if peer.group == row.group]
     medians = [round(peer.median, digits) for peer in peers if peer is not None]
     best = min(medians) if table.metric.lower_is_better else max(medians)
-    return Cell(text, bold=round(summary.median, digits) == best)
+    return Cell(text, bold=len(medians) > 1 and round(summary.median, digits) == best)
 
 
 def _perplexity_cell(table: ErrorTable, row: VariantResult) -> Cell:

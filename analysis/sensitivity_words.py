@@ -28,6 +28,7 @@ def sentence(table: ErrorTable) -> str:
     if not seeds:
         return said
     few, many = min(seeds), max(seeds)
-    needed = f"{few:,}" if few == many else f"{few:,} to {many:,}"
+    low, high = (power.seeds_text(bound) for bound in (few, many))
+    needed = low if few == many else f"{low} to {high}"
     size = grid.number(expected.size, digits).text
     return f"{said} To find {size} ({expected.source}) takes {needed} seeds."

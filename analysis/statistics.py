@@ -52,7 +52,8 @@ class Comparison:
     sign flips), or `permutation` (not paired; p is Welch's t-test's where that is larger).
     `smallest_p` is the least that the test can give at these n, 0 for t. `sd` is that of the
     paired differences, else the pooled one; `effect` is Hedges' g, `difference` in units of `sd`
-    (`effect_size.py`); both nan where undefined.
+    (`effect_size.py`); both nan where undefined. `withheld` is why there is no verdict in spite
+    of `p_holm`: `lost seeds` or `lengths` (`withheld.py`), else empty.
     """
 
     pairs: int
@@ -68,6 +69,7 @@ class Comparison:
     sd: float = math.nan
     effect: float = math.nan
     smallest_p: float = math.nan
+    withheld: str = ""
 
     @property
     def is_tested(self) -> bool:

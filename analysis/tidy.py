@@ -55,6 +55,11 @@ COLUMNS = (
     "last_mean",
     "last_sd_checkpoints",
     "last_sd_seeds",
+    "planned",
+    "lost",
+    "unfinished",
+    "last_step",
+    "withheld",
     "paper",
     "seeds",
     "values",
@@ -66,7 +71,10 @@ def to_csv(*tables: ErrorTable, effect: float | None = None) -> str:
     as for `power.document`.
 
     `kind` is `variant` or `reference`; `seeds` and `values` list every seed and its number,
-    separated by spaces. `detectable` is inf where no difference can be found at these n.
+    separated by spaces; `planned`, `lost`, `unfinished` and `last_step` are of the trials of the
+    variant's point, on any split; `withheld` is why a verdict is not given. `detectable` is inf
+    where no difference can be found at these n, `seeds_needed` where it is more than
+    `power.MOST_SEEDS`.
     """
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, restval="", lineterminator="\n")
@@ -113,6 +121,10 @@ def _variant_line(table: ErrorTable, row: VariantResult, split: str) -> dict[str
         "point": row.point,
         "split": split,
         "n": len(result.values),
+        "planned": row.planned,
+        "lost": " ".join(f"{state}={count}" for state, count in row.lost.items()),
+        "unfinished": row.unfinished,
+        "last_step": row.last_step,
         "paper": result.paper.value if result.paper else None,
         "seeds": " ".join(str(seed) for seed in result.values),
         "values": " ".join(repr(value) for value in result.values.values()),
@@ -154,6 +166,7 @@ def _comparison(comparison: Comparison | None) -> dict[str, Any]:
         "p": comparison.p,
         "p_holm": comparison.p_holm,
         "verdict": comparison.verdict,
+        "withheld": comparison.withheld,
     }
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from statsmodels.stats.power import TTestIndPower, TTestPower
 
-from analysis import error_table, expected_effect, power, present
+from analysis import error_table, expected_effect, power, present, sensitivity_words
 from analysis.runs import read_study
 
 ALPHAS = (0.05, 0.05 / 7)
@@ -32,7 +32,7 @@ def test_power_of_groups_of_unequal_size_is_statsmodels() -> None:
 
 
 @pytest.mark.parametrize("paired", [True, False])
-@pytest.mark.parametrize("effect", [0.0003, 0.004, 0.01, 0.03])
+@pytest.mark.parametrize("effect", [0.0005, 0.004, 0.01, 0.03])
 def test_seeds_needed_are_the_least_that_statsmodels_finds_enough(effect, paired) -> None:
     seeds = power.seeds_needed(effect, 0.01, 0.05 / 7, paired=paired)
 
@@ -66,6 +66,26 @@ def test_what_has_no_power_is_refused() -> None:
         power.detectable(0.0, 3, 0.05)
     with pytest.raises(ValueError, match="no number of seeds finds a difference of 0"):
         power.seeds_needed(0.0, 1.0, 0.05)
+
+
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize("sd", [1e4, 1e9, 1e200])
+def test_more_seeds_than_anybody_trains_are_not_counted(sd, paired) -> None:
+    assert power.seeds_needed(0.1, sd, 0.05, paired=paired) is None
+    assert power.seeds_needed(sd, sd, 0.05, paired=paired) > 5
+
+
+@pytest.mark.parametrize("blown", [1e6, 1e9, 1e12])
+def test_a_loss_that_blew_up_needs_more_seeds_than_are_counted(hand_made, blown) -> None:
+    made = hand_made(workload="pydoc_lm", metric="loss")
+    for variant, losses in {"standard": (3.0, 3.1, 3.05), "laser": (blown, 3.05, 3.0)}.items():
+        for seed, loss in enumerate(losses):
+            made.trial("compare", variant, 0, seed, [made.measured(400, "loss", loss)])
+    made.select({"standard": 0, "laser": 0})
+    table = build(made)
+    assert power.document(table, 0.1).grids[0].sections[0][0][-1].text == "> 10,000"
+    assert power.of_table(table, "test", 0.1)["laser"].seeds == math.inf
+    assert "takes > 10,000 seeds" in sensitivity_words.sentence(table)
 
 
 def build(made) -> error_table.ErrorTable:
@@ -131,6 +151,9 @@ def test_of_one_seed_nothing_can_be_said(hand_made) -> None:
     document = present.document(build(made))
     grid = next(each for each in document.grids if each.caption.startswith("What these seeds"))
     assert [cell.text for cell in grid.sections[0][0]][2:4] == ["–", "–"]
+    assert not any("Holm" in note or "corrected" in note for note in document.notes)
+    assert not any("0.05" in note or "Bold" in note for note in document.notes)
+    assert not any(cell.bold for row in document.grids[0].sections for line in row for cell in line)
     assert any("no sd, so nothing can be said" in note for note in document.notes)
     assert any("n = 1: one seed has no spread, so no interval" in note for note in document.notes)
 
