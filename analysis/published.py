@@ -6,7 +6,6 @@ each trial (`rng_seed` of flags_0.json), so that trials of one study are no pair
 """
 
 import collections
-import dataclasses
 import functools
 import pathlib
 import re
@@ -14,9 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from analysis import duplicates, endings, pool
+from analysis import absent_columns, duplicates, endings, pool
 from analysis.published_trials import Place, read_trials
-from analysis.records import Run, Study
+from analysis.records import Study
 from sweeps import layout
 
 PATTERN = "study_<seed>/<workload>_<framework>/trial_<n>"
@@ -58,7 +57,7 @@ def read_logs(root: pathlib.Path, whole: bool = False) -> Study | None:
     read = pool.in_chunks(functools.partial(read_trials, whole=whole), places)
     if not read:
         return None
-    runs = _with_absent(endings.judged(read))
+    runs = absent_columns.named(endings.judged(read))
     problems = [problem for each in found for problem in each.problems]
     problems += duplicates.problems(runs)
     return Study(
@@ -80,24 +79,6 @@ def fitting(directory: pathlib.Path, name: re.Pattern[str]) -> list[Entry]:
     matches = ((name.fullmatch(path.name), path) for path in directory.iterdir() if path.is_dir())
     found = [Entry(match.groups(), path) for match, path in matches if match]
     return sorted(found, key=lambda entry: (len(entry.parts[0]), entry.parts))
-
-
-def _with_absent(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """A column that a submission's other trials have was lost; one that none has is only noted."""
-    runs = tuple(runs)
-    there: dict[tuple[str, str], set[str]] = collections.defaultdict(set)
-    for run in runs:
-        there[run.variant, run.workload].update(run.evals)
-    return tuple(_named(run, there[run.variant, run.workload]) for run in runs)
-
-
-def _named(run: Run, elsewhere: set[str]) -> Run:
-    own = (f"{split}/{run.metric}" for split in layout.SPLITS)
-    lost = [name for name in own if name in elsewhere and name not in run.evals]
-    if not lost or not run.evals:
-        return run
-    problem = f"missing: {run.name}: no column {', '.join(lost)}, which other trials have"
-    return dataclasses.replace(run, problems=(*run.problems, problem))
 
 
 def _submission(root: pathlib.Path, submission: pathlib.Path) -> Found:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from analysis import (
+    absent_columns,
     checked,
     duplicates,
     layouts,
@@ -57,11 +58,11 @@ def _read_ours(root: pathlib.Path, whole: bool) -> Study:
     listed = [stage for stage, found in entries.items() if found]
     unique = _unique([entry for listed in entries.values() for entry in listed or ()], problems)
     read = functools.partial(trials.read_trials, root, points=points, whole=whole)
-    runs = tuple(pool.in_chunks(read, unique))
+    runs = absent_columns.named(pool.in_chunks(read, unique))
     selection = selected.read(root, runs, problems)
     paper_table = _paper_table(record, problems)
     references = checked.read(root / layout.REFERENCE, layout.REFERENCE, problems) or {}
-    problems += duplicates.problems(runs)
+    problems += [*absent_columns.nowhere(runs), *duplicates.problems(runs)]
     return Study(
         name=str(record.get("name", root.name)),
         config=record["config"],

@@ -66,7 +66,6 @@ def _read_trial(
         *_state_problems(run, evals, files),
         *_lost(run, files),
         *_beyond(run),
-        *(f"missing: {run.name}: no column {name}" for name in absent if name != ATTEMPT),
         *_wrong(run, evals),
     )
     notes = [f"{run.name}: no column {ATTEMPT}"] * (ATTEMPT in absent)

@@ -186,3 +186,10 @@ def test_a_point_that_was_chosen_and_has_no_trials_is_named(root, capsys) -> Non
     assert commands.main(["table", str(root)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert printed.count(says) == 2
+
+
+def test_a_column_that_no_trial_has_is_said_once(root) -> None:
+    for path in root.glob("compare/*/*/*/eval_measurements.csv"):
+        path.write_text(path.read_text().replace("test/accuracy", "tst/accuracy"))
+    assert read_study(root).problems == ("missing: no trial has a column test/accuracy",)
+    assert error_table.build(read_study(root)).problems == read_study(root).problems
