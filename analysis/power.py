@@ -205,8 +205,9 @@ def _notes(told: Sequence[Sensitivity], expected: ExpectedEffect, digits: int) -
         yield _spread_of_sd(known)
     if any(not each.is_paired for each in known):
         yield (
-            "n v m, not paired: sd is the pooled one, seeds needed are those of each of the two, "
-            "and the power is the t-test's; the permutation test's is 0 to 6 points lower."
+            "n v m, not paired: sd is the pooled one, seeds needed are those of each of the two. "
+            "The power is the t-test's; that of the verdict's test is up to 18 points lower where "
+            "its smallest p is near the level (62% for 4 v 4, 79% for 6 v 6)."
         )
     if any(math.isinf(each.detectable) for each in told):
         yield "none: at these n no difference, however large, has a p-value below that level."

@@ -139,8 +139,8 @@ def test_a_table_of_published_logs_compares_with_nothing(tmp_path, capsys) -> No
     assert commands.main(["table", str(tmp_path), "--format=markdown"]) == 0
     printed = capsys.readouterr().out
     assert "| Variant | n | Train | Validation | Test |\n" in printed
-    assert "| baseline | 1 | – | **0.5000** | – |\n" in printed
-    assert "| other | 1 | – | **0.2500** | – |\n" in printed
+    assert "| baseline | 1 | – | 0.5000 | – |\n" in printed
+    assert "| other | 1 | – | 0.2500 | – |\n" in printed
     assert "Paired by seed" not in printed
     for name, rate in (("baseline", 0.5), ("other", 0.25)):
         chosen = f"Point 1, chosen by validation in stage published for {name}: "
