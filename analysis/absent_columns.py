@@ -37,5 +37,6 @@ def _named(run: Run, elsewhere: set[str]) -> Run:
     lost = [name for name in own if name in elsewhere and name not in run.evals]
     if not lost or not run.evals:
         return run
-    problem = f"missing: {run.name}: no column {', '.join(lost)}, which other trials have"
-    return replace(run, problems=(*run.problems, problem))
+    # In the words of the table, which says it of the trials that it counts.
+    said = tuple(f"missing: {run.name}: no column {name}" for name in lost)
+    return replace(run, problems=(*run.problems, *said))

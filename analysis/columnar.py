@@ -182,6 +182,9 @@ def _merged(
     chosen = latest[np.append(starts[1:], len(steps)) - 1]
     present = chosen >= starts[:, None]
     merged = np.where(present, np.take_along_axis(values, np.maximum(chosen, 0), 0), np.nan)
+    if not repeats.any():
+        none = np.zeros(len(steps), dtype=bool)
+        return merged, present, none, none
     earlier = np.take_along_axis(values, np.maximum(before, 0), 0)
     differs = (values != earlier) & ~(np.isnan(values) & np.isnan(earlier))
     contradicts: np.ndarray = np.any(repeats & differs, axis=1)

@@ -112,6 +112,4 @@ def test_a_column_that_other_trials_have_is_missing(tmp_path) -> None:
         trial(tmp_path, f"study_{study}/w_jax/trial_1", f"1000,0.5,0.5,40{study}\n")
     path = tmp_path / "study_1/w_jax/trial_1/eval_measurements.csv"
     path.write_text(path.read_text().replace("test/loss", "tst/loss"))
-    assert read_study(tmp_path).problems == (
-        "missing: study_1/w_jax/trial_1: no column test/loss, which other trials have",
-    )
+    assert read_study(tmp_path).problems == ("missing: study_1/w_jax/trial_1: no column test/loss",)
