@@ -191,8 +191,7 @@ def test_a_column_that_one_trial_lacks_is_said_of_that_trial(study) -> None:
     assert len(table.rows[0].splits["test"].values) == 2
     assert table.rows[0].n == 3
     assert table.problems == (
-        "missing: compare/standard/imagenet_vit_jax/trial_2: no column test/accuracy, "
-        "which other trials have",
+        "missing: compare/standard/imagenet_vit_jax/trial_2: no column test/accuracy",
     )
 
 
