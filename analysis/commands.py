@@ -26,8 +26,8 @@ with the best median over seeds. The metric is that of the workload's target: ac
 error = 1 - accuracy), word error rate, or loss with its perplexity. A table counts only trials
 that are done; every other one is named.
 
-Exit codes: 0 success; 1 `runs` found a problem (missing, truncated, damaged, duplicated, failed,
-diverged or unfinished trials); 2 the directory holds no study, or the command was misspelt.
+Exit codes: 0 success; 1 `runs` found a problem (trials or files that are missing, truncated,
+damaged, unreadable, duplicated, mismatched, failed, diverged, not finite or unfinished); 2 the directory holds no study, or the command was misspelt.
 `table` and `plots` exit with 0 on a study with problems: they print what exists and name the rest.
 """
 # A command is a module with add_arguments(parser) and run(options) -> exit code: name to (module,
