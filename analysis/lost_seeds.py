@@ -35,6 +35,7 @@ def _reason(run: Run, column: str) -> str | None:
     return NON_FINITE if is_finished(run) and column in run.evals else None
 
 
-def only_lost(runs: Iterable[Run]) -> list[Run]:
-    """Returns the runs that say that they are lost."""
-    return [run for run in runs if run.state in LOST_STATES]
+def without_number(runs: Iterable[Run]) -> list[Run]:
+    """Returns the runs that do not say that they are done: what there is to count of a variant
+    without a chosen point."""
+    return [run for run in runs if run.state != "done"]

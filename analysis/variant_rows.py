@@ -30,7 +30,9 @@ def of_variant(
     if point is None:
         problems.append(f"missing: {stage}/{variant}: no point was chosen for it by validation")
     problems += [problem for run in runs for problem in run.problems]
-    seeds = lost_seeds.first_of_each(lost_seeds.only_lost(planned) if point is None else runs)
+    seeds = lost_seeds.first_of_each(
+        runs if point is not None else lost_seeds.without_number(planned)
+    )
     usable, tails = {}, {}
     for run in seeds:
         if not lost_seeds.is_finished(run):

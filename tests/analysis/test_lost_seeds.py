@@ -112,14 +112,18 @@ def test_a_test_metric_that_is_not_finite_is_lost_on_that_split(made) -> None:
     assert row.splits["validation"].comparison.verdict == "better"
 
 
-def test_a_variant_of_which_every_seed_is_lost(hand_made) -> None:
+@pytest.mark.parametrize(
+    ("state", "seeds"),
+    [("diverged", "0 of 3 (3 diverged)"), ("pending", "0 of 3 (3 unfinished)")],
+)
+def test_a_variant_of_which_no_seed_has_a_number(hand_made, state, seeds) -> None:
     made = hand_made()
     made.stages = ("grid",)
     for seed in range(3):
         made.trial("grid", "standard", 0, seed, [made.evaluation(400, 0.2)])
-        made.trial("grid", "laser", 0, seed, None, state="diverged", reason="loss is nan")
+        made.trial("grid", "laser", 0, seed, None, state=state)
     table = error_table.build(read_study(made.finish()))
-    assert table.rows[1].seeds == "0 of 3 (3 diverged)"
+    assert table.rows[1].seeds == seeds
 
 
 def test_a_trial_that_is_done_and_ends_before_its_last_step_is_unfinished(made) -> None:
