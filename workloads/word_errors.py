@@ -2,11 +2,11 @@
 
 Words are what whitespace separates, upper and lower case are different, and a reference without
 words counts as one word (algoperf/workloads/librispeech_conformer/metrics.py). AlgoPerf's own
-figure is lower: it compares str(tokenizer.detokenize(...)), the printed form of a TensorFlow tensor,
-"tf.Tensor(b'...', shape=(), dtype=string)", which adds two words per utterance that are always
-right (measured, docs/algoperf_parity.md; a word inserted or left out at an end costs it two errors).
-At LibriSpeech's 18 words that is a tenth; the paper's WER, measured by AlgoPerf's code, would share
-it.
+figure is lower: it compares str(tokenizer.detokenize(...)), the printed form of a TensorFlow
+tensor, "tf.Tensor(b'...', shape=(), dtype=string)", which adds two words per utterance that are
+always right, and makes a word inserted or left out at an end two errors (measured:
+docs/algoperf_parity.md). At LibriSpeech's 18 words that is a tenth; the paper's WER, measured by
+AlgoPerf's code, would share it.
 """
 
 from collections.abc import Sequence
