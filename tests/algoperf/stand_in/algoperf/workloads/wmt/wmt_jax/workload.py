@@ -39,20 +39,39 @@ class DecoderBlock(nn.Module):
         )
 
 
+class Positions(nn.Module):
+    """Learned vectors by position, which the cache counts while decoding."""
+
+    decode: bool
+
+    @nn.compact
+    def __call__(self, length):
+        table = self.param("table", nn.initializers.normal(1.0), (LENGTH, WIDTH))
+        ready = self.has_variable("cache", "index")
+        if not self.decode:
+            return table[:length]
+        index = self.variable("cache", "index", lambda: jnp.array(0, jnp.int32))
+        if not ready:
+            return table[:length]
+        index.value += 1
+        return jax.lax.dynamic_slice(table, (index.value - 1, 0), (1, WIDTH))
+
+
 class Transformer(nn.Module):
-    """Token 0 is padding. Positions are told by a cache variable while decoding."""
+    """Token 0 is padding."""
 
     config: TransformerConfig
 
     def setup(self):
         self.embed = nn.Embed(CLASSES, WIDTH)
-        self.positions = self.param("positions", nn.initializers.normal(1.0), (LENGTH, WIDTH))
+        self.encoder_positions = Positions(decode=False)
+        self.decoder_positions = Positions(self.config.decode)
         self.encoder_block = EncoderBlock(name="encoderblock_0")
         self.decoder_block = DecoderBlock(self.config, name="encoderdecoderblock_0")
 
     def encode(self, inputs):
         mask = nn.make_attention_mask(inputs > 0, inputs > 0)
-        hidden = self.embed(inputs.astype("int32")) + self.positions[: inputs.shape[1]]
+        hidden = self.embed(inputs.astype("int32")) + self.encoder_positions(inputs.shape[1])
         return self.encoder_block(hidden, mask)
 
     def decode(self, encoded, inputs, targets):
@@ -60,24 +79,14 @@ class Transformer(nn.Module):
         if self.config.decode:
             mask = None
             cross = nn.make_attention_mask(jnp.ones_like(targets) > 0, inputs > 0)
-            positions = self._next_position(targets.shape[1])
         else:
             mask = nn.combine_masks(
                 nn.make_attention_mask(targets > 0, targets > 0), nn.make_causal_mask(targets)
             )
             cross = nn.make_attention_mask(targets > 0, inputs > 0)
             targets = jnp.pad(targets, ((0, 0), (1, 0)))[:, :-1]
-            positions = self.positions[: targets.shape[1]]
-        hidden = self.embed(targets) + positions
+        hidden = self.embed(targets) + self.decoder_positions(targets.shape[1])
         return self.embed.attend(self.decoder_block(hidden, encoded, mask, cross))
-
-    def _next_position(self, length):
-        ready = self.has_variable("cache", "index")
-        index = self.variable("cache", "index", lambda: jnp.array(0, jnp.int32))
-        if not ready:
-            return self.positions[:length]
-        index.value += 1
-        return jax.lax.dynamic_slice(self.positions, (index.value - 1, 0), (1, WIDTH))
 
     def __call__(self, inputs, targets):
         return self.decode(self.encode(inputs), inputs, targets)
@@ -141,7 +150,7 @@ class WmtWorkload(TinyWorkload):
         return model.init(jax.random.PRNGKey(0), jnp.ones(inputs.shape), ones)["cache"]
 
     def predict_step(self, inputs, params, cache, eos_id, max_decode_len, beam_size=1):
-        """The most likely tokens, one after another."""
+        """The most likely words (0 to 2 are none), one after another."""
         model = Transformer(TransformerConfig(deterministic=True, decode=True))
         encoded = model.apply({"params": params}, inputs, method=Transformer.encode)
 
@@ -155,7 +164,7 @@ class WmtWorkload(TinyWorkload):
                 mutable=["cache"],
                 method=Transformer.decode,
             )
-            token = jnp.argmax(logits, -1)
+            token = jnp.argmax(logits[..., 3:], -1) + 3
             return (token, new["cache"]), (token[:, 0], logits[:, 0])
 
         start = (jnp.zeros((inputs.shape[0], 1), jnp.int32), cache)
