@@ -27,7 +27,8 @@ error = 1 - accuracy), word error rate, or loss with its perplexity. A table cou
 that are done; every other one is named.
 
 Exit codes: 0 success; 1 `runs` found a problem (trials or files that are missing, truncated,
-damaged, unreadable, duplicated, mismatched, failed, diverged, not finite or unfinished); 2 the directory holds no study, or the command was misspelt.
+damaged, unreadable, duplicated, mismatched, failed, diverged, not finite or unfinished); 2 the
+directory holds no study, or the command was misspelt.
 `table` and `plots` exit with 0 on a study with problems: they print what exists and name the rest.
 """
 # A command is a module with add_arguments(parser) and run(options) -> exit code: name to (module,

@@ -13,6 +13,13 @@ MARKS = {"better": "▲", "worse": "▼", "cannot tell": "≈", "baseline": "●
 }
 
 
+# Why a verdict is withheld although the test gives one: `analysis/withheld.py` has the rules.
+WITHHELD = {
+    "lost seeds": "no verdict, since seeds were lost that may have been worse",
+    "lengths": "no verdict, since the runs differ in length: see the time to the target",
+}
+
+
 @dataclass(frozen=True)
 class Verdict:
     """One variant's: `word` is better, worse, cannot tell, baseline, not compared (there is no
@@ -86,8 +93,7 @@ def _sentence(table: ErrorTable, row: VariantResult, word: str) -> str:
     if result.summary is None:
         return f"no trial that is done has a {what}."
     middle = grid.number(result.summary.median, digits).text
-    n = result.summary.n
-    seeds = f"{n} seed{'s' if n > 1 else ''}"
+    seeds = f"{row.seeds} seed{'s' if row.seeds != '1' else ''}"
     said = f"{what} {middle} (median of {seeds})"
     if word == "baseline" or result.comparison is None:
         return f"{said}."
@@ -107,7 +113,8 @@ def _difference(table: ErrorTable, comparison: Comparison) -> str:
     if math.isnan(comparison.p_holm):
         return f"{said}, too few seeds for a test"
     p = grid.p_value(comparison.p_holm).text
-    return f"{said}, p {p if p[0] == '<' else '= ' + p} after Holm"
+    tested = f"{said}, p {p if p[0] == '<' else '= ' + p} after Holm"
+    return f"{tested}; {WITHHELD[comparison.withheld]}" if comparison.withheld else tested
 
 
 def _row(table: ErrorTable, variant: str) -> VariantResult:

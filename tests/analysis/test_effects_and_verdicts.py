@@ -105,3 +105,20 @@ def test_figure_holds_differences_and_intervals(table, narrow: bool) -> None:
     assert low < 0 < high
     assert "better to the left" in axes.get_xlabel().replace("\n", " ")
     assert [text.get_text() for text in axes.texts] == ["better", "", "worse"]
+
+
+def test_a_card_says_which_seeds_were_lost(hand_made) -> None:
+    """Three of five seeds of LASER are far better; two diverged and have no number."""
+    made = hand_made()
+    for seed in range(5):
+        made.trial("compare", "standard", 0, seed, [made.evaluation(400, 0.3 + seed / 1000)])
+        good = seed < 3
+        rows = [made.evaluation(400, 0.2 + seed / 1000)] if good else None
+        made.trial("compare", "laser", 0, seed, rows, state="done" if good else "diverged")
+    made.select({"standard": 0, "laser": 0})
+    table = error_table.build(read_study(made.finish()))
+    (_, laser) = verdicts.of_table(table)
+    assert laser.word == "cannot tell"
+    assert "(median of 3 of 5 (2 diverged) seeds)" in laser.sentence
+    assert laser.sentence.endswith("no verdict, since seeds were lost that may have been worse.")
+    assert verdicts.headline(table) == "Test error: cannot tell LASER from Standard."
