@@ -113,7 +113,7 @@ def test_a_card_says_which_seeds_were_lost(hand_made) -> None:
     for seed in range(5):
         made.trial("compare", "standard", 0, seed, [made.evaluation(400, 0.3 + seed / 1000)])
         good = seed < 3
-        rows = [made.evaluation(400, 0.2 + seed / 1000)] if good else None
+        rows = [made.evaluation(400, 0.2 + 3 * seed / 1000)] if good else None
         made.trial("compare", "laser", 0, seed, rows, state="done" if good else "diverged")
     made.select({"standard": 0, "laser": 0})
     table = error_table.build(read_study(made.finish()))
