@@ -49,11 +49,11 @@ def share():
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory, installed, share):
-    """A head on loopback for two jobs at a time that gives waiting jobs up after 30 s."""
+    """A head on loopback for two jobs at a time that gives waiting jobs up after 60 s."""
     directory = tmp_path_factory.mktemp("ray")
     patch = pytest.MonkeyPatch()
     environment, options = ray_start._environment, ray_start._options
-    changed = {"RAY_JOB_START_TIMEOUT_SECONDS": "30", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}
+    changed = {"RAY_JOB_START_TIMEOUT_SECONDS": "60", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}
     # A node that is gone is noticed in about 15 s, not a minute.
     changed |= {"RAY_health_check_period_ms": "2000", "RAY_health_check_timeout_ms": "5000"}
     changed |= {"RAY_health_check_failure_threshold": "2"}
