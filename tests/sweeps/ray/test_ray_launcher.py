@@ -49,6 +49,8 @@ def make_batch(tmp_path, request):
     folder = tmp_path / "jobs"
     folder.mkdir()
     environment = {"PYTHONPATH": str(REPOSITORY), "PYTHONSAFEPATH": "1", "GREETING": "a b"}
+    # Where ray_entry locks cores: other tests' jobs on this host hold some of their own.
+    environment |= {"TMPDIR": str(tmp_path)}
 
     def make(script, size=1, avoid=(), suffix=""):
         name = f"s-{abs(hash(request.node.nodeid)) % 10**6}{suffix}"
