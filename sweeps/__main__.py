@@ -106,13 +106,14 @@ def _parser() -> argparse.ArgumentParser:
 def _add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     command = commands.add_parser("export", help="write a study as AlgoPerf's scoring reads it")
     command.description = (
-        "Writes DIR/<variant>/study_<seed>/<workload>_jax/trial_<point> from a study's last stage; "
+        "Writes DIR/<variant>/study_<seed>/<workload>_jax/trial_<point> from a stage of a study; "
         "repeating it brings DIR up to date."
     )
     command.add_argument("directory", type=pathlib.Path, metavar="STUDY_DIR")
     command.add_argument("--format", required=True, choices=("algoperf",))
+    command.add_argument("--stage", help="tune, compare ... (default: the last one that has begun)")
     command.add_argument(
-        "--out", type=pathlib.Path, metavar="DIR", help="default: STUDY_DIR/export/algoperf"
+        "--out", type=pathlib.Path, metavar="DIR", help="default: STUDY_DIR/export/algoperf_STAGE"
     )
     command.set_defaults(run=_export)
 
@@ -196,10 +197,10 @@ def _tensors(options: argparse.Namespace) -> int:
 def _export(options: argparse.Namespace) -> int:
     from sweeps import export
 
-    written = export.export(options.directory, options.out)
+    written = export.export(options.directory, options.out, options.stage)
     for line in written.left_out:
         print(f"left out: {line}")
-    print(f"{written.directory}: {written.trials} trials")
+    print(f"{written.directory}: {written.trials} trials of stage {written.stage}")
     print(f"then: python -m analysis table {written.directory}, or AlgoPerf's")
     print(f"    scoring/score_submissions.py --submission_directory={written.directory}")
     print("    (summaries; its --compute_performance_profiles needs all eight base workloads)")

@@ -4,11 +4,12 @@
         eval_measurements.csv measurements.csv hparams.json meta_data_<k>.json flags_<k>.json
 
 A submission is a variant, a study a seed, a trial a hyperparameter point, seeds and points counted
-from 1 as AlgoPerf's are. AlgoPerf's scoring (scoring/scoring_utils.py) takes everything in <out>
-for a submission's directory, and everything in that for a study's: so the mark by which an export
-is known lies in the studies' directories, where it looks for directories alone. It writes a
-summary of every submission for any number of workloads; its performance profiles are of all eight
-base workloads and raise KeyError for fewer, also without --strict (performance_profile.py).
+from 1 as AlgoPerf's are. An export is of one stage. AlgoPerf's scoring (scoring/scoring_utils.py)
+takes everything in <out> for a submission's directory, and everything in that for a study's: so
+the mark by which an export is known lies in the studies' directories, where it looks for
+directories alone. It writes a summary of every submission for any number of workloads; its
+performance profiles are of all eight base workloads and raise KeyError for fewer, also without
+--strict (performance_profile.py).
 
 Standard library only; `python -m analysis` reads the result, too.
 """
@@ -25,29 +26,34 @@ MARK = "attnperf_export.json"
 
 
 class Exported(NamedTuple):
-    """What an export wrote: its directory, the trials in it, and those left out with the reason."""
+    """What an export wrote: its directory, the stage and the number of trials in it, and those
+    left out with the reason."""
 
     directory: pathlib.Path
+    stage: str
     trials: int
     left_out: tuple[str, ...]
 
 
-def export(study: pathlib.Path, out: pathlib.Path | None = None) -> Exported:
-    """Writes the last stage of a study that has finished trials as AlgoPerf's logs.
+def export(
+    study: pathlib.Path, out: pathlib.Path | None = None, stage: str | None = None
+) -> Exported:
+    """Writes a stage of a study as AlgoPerf's logs: by default the last one that has begun.
 
-    out: by default `<study>/export/algoperf`. Repeating it brings the export up to date; files
-    that no export of this study wrote are never replaced. Trials that are not done, or have no
-    evaluation, are left out by name.
+    out: by default `<study>/export/algoperf_<stage>`. Repeating it brings the export up to date;
+    files that no export of this study's stage wrote are never replaced. Trials that are not done,
+    or have no evaluation, are left out by name.
 
-    Raises ValueError where `study` is no study or has nothing to export, and where `out` holds
-    anything else.
+    Raises ValueError where `study` is no study, has no such stage or nothing to export in it, and
+    where `out` holds anything else.
     """
     record = layout.read_json_if_there(study / layout.STUDY)
     if record is None:
         raise ValueError(f"{study} is no study: it has no {layout.STUDY}")
-    stage, trials = _last_stage(study, record)
-    out = out or study / "export" / "algoperf"
-    _check_free(out, record["name"])
+    stage, trials = _planned(study, record, stage)
+    out = out or study / "export" / f"algoperf_{stage}"
+    mark = {"format": "algoperf", "study": record["name"], "stage": stage}
+    _check_free(out, mark)
     done, left_out = [], []
     for trial in trials:
         reason = _reason_to_leave_out(study / trial["path"])
@@ -58,18 +64,24 @@ def export(study: pathlib.Path, out: pathlib.Path | None = None) -> Exported:
     if not done:
         reasons = "; ".join(left_out[:3])
         raise ValueError(f"{study}: stage {stage} has no trial to export ({reasons}); run it first")
-    written = {_write(study, out, trial, record["name"]) for trial in done}
+    written = {_write(study, out, trial, mark) for trial in done}
     _remove_others(out, written)
-    return Exported(out, len(done), tuple(left_out))
+    return Exported(out, stage, len(done), tuple(left_out))
 
 
-def _last_stage(study: pathlib.Path, record: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
-    """Returns the stage that results are read from: the comparison, where there is one."""
-    for stage in reversed(record["stages"]):
+def _planned(
+    study: pathlib.Path, record: dict[str, Any], wanted: str | None
+) -> tuple[str, list[dict[str, Any]]]:
+    """Returns a stage and its trials; by default the one that results are read from."""
+    stages = record["stages"]
+    if wanted is not None and wanted not in stages:
+        raise ValueError(f"no stage {wanted!r} in {record['name']}; it has {', '.join(stages)}")
+    for stage in reversed(stages) if wanted is None else [wanted]:
         listed = layout.read_json_if_there(study / stage / layout.TRIALS)
         if listed is not None:
             return stage, listed["trials"]
-    raise ValueError(f"{study} has no trials yet; run it first: python -m sweeps resume {study}")
+    where = f"stage {wanted} of {study}" if wanted else str(study)
+    raise ValueError(f"{where} has no trials yet; run it: python -m sweeps resume {study}")
 
 
 def _reason_to_leave_out(trial: pathlib.Path) -> str | None:
@@ -98,8 +110,8 @@ def _studies(out: pathlib.Path) -> Iterator[pathlib.Path]:
         yield from inside
 
 
-def _check_free(out: pathlib.Path, name: str) -> None:
-    """Raises ValueError unless `out` is absent, empty, or an earlier export of the study."""
+def _check_free(out: pathlib.Path, wanted: dict[str, Any]) -> None:
+    """Raises ValueError unless `out` is absent, empty, or an earlier export of the same stage."""
     if not out.exists():
         return
     if not out.is_dir():
@@ -108,9 +120,10 @@ def _check_free(out: pathlib.Path, name: str) -> None:
         mark = layout.read_json_if_there(folder / MARK)
         if mark is None:
             raise ValueError(_not_ours(out, folder))
-        if mark["study"] != name:
+        if any(mark.get(key) != value for key, value in wanted.items()):
             raise ValueError(
-                f"{folder} is an export of study {mark['study']!r}; give another --out"
+                f"{folder} is an export of study {mark['study']!r}, stage {mark.get('stage')!r}; "
+                "give another --out"
             )
 
 
@@ -119,13 +132,12 @@ def _not_ours(out: pathlib.Path, path: pathlib.Path) -> str:
 
 
 def _write(
-    study: pathlib.Path, out: pathlib.Path, trial: dict[str, Any], name: str
+    study: pathlib.Path, out: pathlib.Path, trial: dict[str, Any], mark: dict[str, Any]
 ) -> pathlib.Path:
     """Writes one trial; returns its directory."""
     target, source = out / place(trial), study / trial["path"]
     target.mkdir(parents=True, exist_ok=True)
-    mark = {"format": "algoperf", "study": name, "seed": trial["seed"]}
-    layout.write_json(target.parents[1] / MARK, mark)
+    layout.write_json(target.parents[1] / MARK, {**mark, "seed": trial["seed"]})
     for path in _sources(source):
         layout.write_atomically(target / path.name, path.read_text("utf-8"))
     layout.write_json(target / layout.HPARAMS, trial["hyperparameters"])

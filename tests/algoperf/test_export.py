@@ -123,8 +123,42 @@ def test_files_of_others_are_never_replaced(finished, tmp_path):
     out = export.export(finished).directory
     mark = next(out.glob("*/*/" + export.MARK))
     layout.write_json(mark, {"study": "another"})
-    with pytest.raises(ValueError, match="is an export of study 'another'; give another --out"):
+    with pytest.raises(ValueError, match="is an export of study 'another', .*give another --out"):
         export.export(finished)
+
+
+@pytest.fixture
+def tuned(tmp_path):
+    """A study of which one trial of both stages is done, with the same variant, point and seed."""
+    changes = ("name=tuned", "workload=algoperf:imagenet_vit", f"experiment_dir={tmp_path}")
+    made = study.resolve(
+        config.parse("digits_vit_quick", [f"--config.{change}" for change in changes])
+    )
+    study_directory.prepare(made)
+    for stage, selection in (("tune", None), ("compare", {"points": {"standard": 0, "laser": 0}})):
+        trials = made.trials(stage, selection)
+        study_directory.materialise(made, stage, trials)
+        _finish(made.directory / trials[0].path)
+    return made.directory
+
+
+def test_stages_are_exported_apart(tuned, capsys):
+    last = export.export(tuned)
+    assert (last.stage, last.directory) == ("compare", tuned / "export/algoperf_compare")
+    tune = export.export(tuned, stage="tune")
+    assert (tune.stage, tune.directory) == ("tune", tuned / "export/algoperf_tune")
+    assert [len(one.left_out) for one in (last, tune)] == [1, 1]
+    assert all(name.startswith("tune/") for name in tune.left_out)
+    # The same directory in both: one would take the other's place.
+    with pytest.raises(ValueError, match="study 'tuned', stage 'compare'; give another --out"):
+        export.export(tuned, last.directory, "tune")
+    with pytest.raises(ValueError, match="no stage 'grid' in tuned; it has tune, compare"):
+        export.export(tuned, stage="grid")
+    assert command.main(["export", "--format=algoperf", "--stage=tune", str(tuned)]) == 0
+    assert "algoperf_tune: 1 trials of stage tune" in capsys.readouterr().out
+    (tuned / "compare" / layout.TRIALS).unlink()
+    with pytest.raises(ValueError, match="stage compare of .* has no trials yet; run it: python"):
+        export.export(tuned, stage="compare")
 
 
 def test_what_cannot_be_exported_says_why(finished, tmp_path, capsys):
@@ -141,7 +175,7 @@ def test_the_command_says_what_it_left_out(finished, tmp_path, capsys):
     assert command.main(["export", "--format=algoperf", f"--out={out}", str(finished)]) == 0
     text = capsys.readouterr().out
     assert "left out: grid/laser/imagenet_vit_jax/trial_1002: it is pending" in text
-    assert f"{out}: 7 trials" in text
+    assert f"{out}: 7 trials of stage grid" in text
 
 
 @pytest.mark.filterwarnings("ignore")  # AlgoPerf's and its libraries' own
