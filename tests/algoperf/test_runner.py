@@ -61,20 +61,28 @@ def _refusal(capsys, place, *ours, attention="laser", **changes):
     return capsys.readouterr().err
 
 
-def test_trains_with_the_variant_and_writes_it_down(place):
-    """From another folder, with a relative submission of AlgoPerf's."""
+def _run(place, *more, **changes):
+    """The command in a process of its own, from another folder."""
     command_line = [
         sys.executable,
         *("-m", "workloads", "algoperf", "--attention=laser+temp", "--tau=0.9", "--tiny"),
-        *(f"--algoperf_dir={STAND_IN}", "--", *_flags(place)),
-        *("--max_global_steps=2", "--rng_seed=3"),
+        *(f"--algoperf_dir={STAND_IN}", "--", *_flags(place, **changes)),
+        *("--max_global_steps=2", "--rng_seed=3", *more),
     ]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
+    environment["XLA_FLAGS"] = "--xla_force_host_platform_device_count=1"
+    return subprocess.run(
         command_line, cwd=place, env=environment, capture_output=True, text=True, check=False
     )
+
+
+def test_trains_with_the_variant_and_writes_it_down(place):
+    """With a relative submission of AlgoPerf's."""
+    done = _run(place, "--hparam_end_index=1")
     assert done.returncode == 0, done.stderr
-    assert "commit of AlgoPerf" in done.stderr
+    assert "note: the commit of AlgoPerf" in done.stderr
+    assert "note: submission_runner.py replaces XLA_FLAGS" in done.stderr
+    assert "note: AlgoPerf shuffles its search points anew" in done.stderr
     trial = place / "experiments/try/imagenet_vit_jax/trial_1"
     flags = json.loads((trial / "flags_0.json").read_text())
     assert (flags["attention"], flags["attention_tau"]) == ("laser+temp", 0.9)
@@ -89,6 +97,30 @@ def test_trains_with_the_variant_and_writes_it_down(place):
     assert [row["global_step"] for row in rows] == ["1", "2"]
     assert "validation/accuracy" in rows[0]
     assert json.loads((trial / "hparams.json").read_text()) == SPACE[0]
+
+
+FAILING = """
+from algorithms.sgd import *  # noqa: F403
+
+def prepare_for_eval(workload, current_param_container, optimizer_state, global_step, **_):
+    def fail(**_):
+        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory\\nmore lines")
+
+    if global_step == 2:
+        workload._eval_model_on_split = fail
+    return optimizer_state, current_param_container, None
+"""
+
+
+def test_an_evaluation_that_failed_is_told(place):
+    """AlgoPerf logs it and ends as if nothing had been."""
+    (place / "failing.py").write_text(FAILING)
+    done = _run(place, submission_path="failing.py")
+    assert done.returncode == 1, done.stderr
+    assert "evaluations that failed: 1; AlgoPerf logged them" in done.stderr
+    assert done.stderr.rstrip().endswith("RuntimeError: RESOURCE_EXHAUSTED: Out of memory")
+    trial = place / "experiments/try/imagenet_vit_jax/trial_1"
+    assert len((trial / "eval_measurements.csv").read_text().splitlines()) == 2
 
 
 def test_unknown_variant_and_hyperparameter(capsys, place):
@@ -112,6 +144,9 @@ def test_unknown_variant_and_hyperparameter(capsys, place):
         ({"submission_path": "algorithms/sgd"}, "wants a .py file"),
         ({"submission_path": f"{STAND_IN}/algorithms/sgd.py"}, "give --submission_path=algorithms"),
         ({"skip_evals": "perhaps"}, "submission_runner.py's flags"),
+        ({"resume_last_run": "true"}, "cannot resume at 2c90454"),
+        ({"tuning_search_space": None}, "=external needs --tuning_search_space"),
+        ({"tuning_ruleset": "self"}, "=self takes no --tuning_search_space"),
     ],
 )
 def test_refused_before_anything_heavy(capsys, place, changes, words):
@@ -132,6 +167,8 @@ def test_existing_experiment_is_refused_instead_of_a_question(capsys, place):
 
 def test_fabricated_data_needs_tiny_and_tiny_needs_fabricated_data(capsys, place):
     assert "Give --tiny" in _refusal(capsys, place)
+    changes = {"tuning_ruleset": "self", "tuning_search_space": None, "skip_evals": "true"}
+    assert "Give --tiny" in _refusal(capsys, place, **changes)
     (place / "data" / tiny_sizes.MARKER).unlink()
     assert "holds real data" in _refusal(capsys, place, "--tiny")
 

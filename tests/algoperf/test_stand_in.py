@@ -115,6 +115,18 @@ def test_order_of_calls(trees):
     assert ours == theirs == list(CALLS)
 
 
+def test_failed_evaluations_are_logged_and_forgotten(trees):
+    """Why `workloads.algoperf.failures` exists; when this fails, AlgoPerf has repaired it."""
+    for tree in trees("submission_runner.py"):
+        body = next(node for node in ast.walk(tree) if getattr(node, "name", "") == "train_once")
+        tries = [node for node in ast.walk(body) if isinstance(node, ast.Try)]
+        (around,) = [node for node in tries if "eval_model" in ast.unparse(node.body)]
+        (handler,) = around.handlers
+        assert ast.unparse(handler.type) == "RuntimeError"
+        assert "logging.exception" in ast.unparse(handler)
+        assert not any(isinstance(node, ast.Raise) for node in ast.walk(handler))
+
+
 def test_names_of_files(algoperf):
     files = ("submission_runner.py", "algoperf/logger_utils.py")
     for root in (STAND_IN, algoperf.directory):

@@ -9,32 +9,23 @@ from typing import Any
 from absl import flags
 
 from attention import table
-from workloads.algoperf import supported, tiny_sizes
+from workloads.algoperf import door_data, supported
 from workloads.algoperf.installation import Installation
 
 # submission_runner.py marks these as required. Flags and defaults below are its own too.
 REQUIRED = ("workload", "framework", "submission_path", "experiment_dir", "experiment_name")
 _STRINGS = (
     *REQUIRED,
+    "tuning_ruleset",
     "tuning_search_space",
     "data_dir",
     "imagenet_v2_data_dir",
     "librispeech_tokenizer_vocab_path",
+    "hparam_start_index",
+    "hparam_end_index",
 )
 _BOOLEANS = ("skip_evals", "overwrite", "resume_last_run", "append_timestamp")
-_DEFAULT_DATA_DIR = "~/data"
-# What its readers open below the data directory; TFDS would download what is missing.
-_DATA: dict[str, tuple[str, ...]] = {
-    "imagenet_vit": ("imagenet2012/5.1.0",),
-    "librispeech_conformer": ("train-clean-100.csv", "train-clean-360.csv", "train-other-500.csv"),
-    "wmt": ("wmt17_translate/de-en/1.0.0", "wmt_sentencepiece_model"),
-}
-_EVALUATION_DATA: dict[str, tuple[str, ...]] = {
-    "imagenet_vit": (),
-    "librispeech_conformer": ("dev-clean.csv", "dev-other.csv", "test-clean.csv"),
-    "wmt": ("wmt14_translate/de-en/1.0.0",),
-}
-_IMAGENET_V2 = "imagenet_v2/matched-frequency/3.0.0"
+_DEFAULTS = {"data_dir": "~/data", "tuning_ruleset": "external"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,11 +45,15 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Admitted:
-    """What the checks found: where the submission is imported from, evaluation sizes or None."""
+    """What the checks found: where the submission is imported from, evaluation sizes or None.
+
+    `notes` are sentences for the user: what AlgoPerf will do otherwise than the flags suggest.
+    """
 
     workload: str
     import_root: Path
     sizes: dict[str, int] | None
+    notes: tuple[str, ...] = ()
 
 
 def check(request: Request, installation: Installation) -> Admitted:
@@ -76,22 +71,22 @@ def check(request: Request, installation: Installation) -> Admitted:
         )
     name = given["workload"]
     supported.support(name)
-    base = next(base for base in _DATA if name.startswith(base))
+    base = next(base for base in door_data.TRAINING if name.startswith(base))
     _check_tokenizer(given, base)
+    _check_resume(given)
     _check_experiment(given, name)
     _check_search_space(given, installation)
-    data = _check_data(given, base)
-    sizes = _check_tiny(request, given, data)
+    data = door_data.check(given, base)
+    sizes = door_data.check_sizes(request.tiny, given, data)
     root = _import_root(given["submission_path"], installation)
-    return Admitted(name, root, sizes)
+    return Admitted(name, root, sizes, _notes(given))
 
 
 def _parse(arguments: Sequence[str]) -> dict[str, Any]:
     """The flags that are checked, read as absl reads them (`--flagfile` and all)."""
     values = flags.FlagValues()
     for name in _STRINGS:
-        default = _DEFAULT_DATA_DIR if name == "data_dir" else None
-        flags.DEFINE_string(name, default, "", flag_values=values)
+        flags.DEFINE_string(name, _DEFAULTS.get(name), "", flag_values=values)
     for name in _BOOLEANS:
         flags.DEFINE_boolean(name, False, "", flag_values=values)
     values.set_gnu_getopt(True)
@@ -124,6 +119,18 @@ def _check_tokenizer(given: dict[str, Any], base: str) -> None:
         )
 
 
+def _check_resume(given: dict[str, Any]) -> None:
+    """Its restored parameters have one axis too many (checkpoint_utils.replicate_checkpoint)."""
+    if given["resume_last_run"]:
+        raise ValueError(
+            "--resume_last_run: AlgoPerf's JAX runs cannot resume at 2c90454. It restores "
+            "checkpoints with an axis for devices, which its models do not have any more, and "
+            "stops at the first update. Leave the flag out and start anew (another "
+            "--experiment_name, or --overwrite); studies of `python -m sweeps` with "
+            f"--config.workload=algoperf:{given['workload']} do resume"
+        )
+
+
 def _check_experiment(given: dict[str, Any], workload: str) -> None:
     root = Path(given["experiment_dir"]).expanduser()
     if not root.is_absolute():
@@ -134,61 +141,24 @@ def _check_experiment(given: dict[str, Any], workload: str) -> None:
     if given["append_timestamp"]:
         return
     place = root / given["experiment_name"] / f"{workload}_jax"
-    if place.exists() and not (given["overwrite"] or given["resume_last_run"]):
-        raise ValueError(
-            f"{place} exists. Give another --experiment_name, --overwrite or --resume_last_run"
-        )
+    if place.exists() and not given["overwrite"]:
+        raise ValueError(f"{place} exists. Give another --experiment_name, or --overwrite")
 
 
 def _check_search_space(given: dict[str, Any], installation: Installation) -> None:
+    """One is wanted by the external tuning ruleset and by no other (submission_runner.py)."""
     path = given["tuning_search_space"]
+    external = given["tuning_ruleset"] == "external"
+    if external != bool(path):
+        wanted = "needs" if external else "takes no"
+        raise ValueError(
+            f"--tuning_ruleset={given['tuning_ruleset']} {wanted} --tuning_search_space"
+        )
     if not path or Path(path).is_file():
         return
     theirs = installation.directory / path
     hint = f"; AlgoPerf has {theirs}" if theirs.is_file() else ""
     raise ValueError(f"--tuning_search_space={path}: no such file in {Path.cwd()}{hint}")
-
-
-def _check_data(given: dict[str, Any], base: str) -> Path:
-    """Returns the data directory, in which everything that will be opened exists."""
-    evaluates = not given["skip_evals"]
-    data = Path(given["data_dir"]).expanduser()
-    _check_parts(data, _DATA[base], "data_dir", base)
-    if not evaluates:
-        return data
-    _check_parts(data, _EVALUATION_DATA[base], "data_dir", base)
-    if base == "imagenet_vit":
-        second = given["imagenet_v2_data_dir"]
-        where = Path(second).expanduser() if second else data
-        _check_parts(where, (_IMAGENET_V2,), "imagenet_v2_data_dir", base)
-    return data
-
-
-def _check_parts(directory: Path, parts: Sequence[str], flag: str, base: str) -> None:
-    missing = [part for part in parts if not (directory / part).exists()]
-    if missing:
-        raise ValueError(
-            f"--{flag}={directory} lacks {', '.join(missing)}. AlgoPerf's datasets/README.md says "
-            f"how to prepare it; to try without, `python -m workloads algoperf_data DIR "
-            f"--workload={base}` writes a few fabricated examples"
-        )
-
-
-def _check_tiny(request: Request, given: dict[str, Any], data: Path) -> dict[str, int] | None:
-    """Returns the sizes that `--tiny` evaluates, None without it."""
-    sizes = tiny_sizes.read_sizes(data)
-    if request.tiny and sizes is None:
-        raise ValueError(
-            f"--tiny: {data} holds real data (no {tiny_sizes.MARKER}); evaluations of it keep "
-            "AlgoPerf's sizes"
-        )
-    if sizes is not None and not request.tiny and not given["skip_evals"]:
-        raise ValueError(
-            f"{data} holds fabricated data of {sizes} examples, and AlgoPerf's evaluations divide "
-            "by their real numbers (50,000 images). Give --tiny (before `--`), which evaluates "
-            "what is there and says so in flags_0.json, or --skip_evals"
-        )
-    return sizes if request.tiny else None
 
 
 def _import_root(submission: str, installation: Installation) -> Path:
@@ -213,3 +183,19 @@ def _import_root(submission: str, installation: Installation) -> Path:
         if (root / path).is_file():
             return root
     raise ValueError(f"--submission_path={submission} is in none of {', '.join(map(str, roots))}")
+
+
+def _notes(given: dict[str, Any]) -> tuple[str, ...]:
+    notes = []
+    if os.environ.get("XLA_FLAGS"):
+        notes.append(
+            "submission_runner.py replaces XLA_FLAGS by a value of its own, so that yours has no "
+            "effect; JAX's own variables have (JAX_NUM_CPU_DEVICES=2 for devices on a CPU)"
+        )
+    if given["hparam_start_index"] or given["hparam_end_index"]:
+        notes.append(
+            "AlgoPerf shuffles its search points anew, unseeded, in every process: slices by "
+            "--hparam_start_index and --hparam_end_index of several processes overlap and miss "
+            "points. Points in a fixed order: `python -m sweeps`"
+        )
+    return tuple(notes)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from workloads.algoperf import door, installation
+from workloads.algoperf import door, failures, installation
 
 
 def run(request: door.Request, algoperf_dir: str | None = None) -> None:
@@ -21,19 +21,21 @@ def run(request: door.Request, algoperf_dir: str | None = None) -> None:
     (`door.check`), before JAX or TensorFlow load.
 
     Raises ValueError for what the checks refuse, AlgoPerfMissingError without AlgoPerf, SystemExit
-    where its runner exits.
+    where its runner exits, with status 1 where evaluations failed (`failures`).
     """
     found = installation.find(algoperf_dir)
     admitted = door.check(request, found)
-    if found.remark:
-        print(f"python -m workloads algoperf: note: {found.remark}", file=sys.stderr)
+    for note in filter(None, (found.remark, *admitted.notes)):
+        print(f"python -m workloads algoperf: note: {note}", file=sys.stderr)
     module = found.workloads_module()
-    _hook(module, functools.partial(_prepared, request, admitted))
+    failed: list[str] = []
+    _hook(module, functools.partial(_prepared, request, admitted, failed))
     # AlgoPerf imports `a/b.py` as `a.b`; the directory it was found in comes first.
     sys.path.insert(0, str(admitted.import_root))
     script = str(found.directory / "submission_runner.py")
     sys.argv = [script, *request.arguments, *_define_flags(request)]
-    runpy.run_path(script, run_name="__main__")
+    with failures.reported(failed):
+        runpy.run_path(script, run_name="__main__")
 
 
 def _hook(module: Any, prepare: Callable[[Any], Any]) -> None:
@@ -48,14 +50,16 @@ def _hook(module: Any, prepare: Callable[[Any], Any]) -> None:
     module.import_workload = import_workload
 
 
-def _prepared(request: door.Request, admitted: door.Admitted, workload: Any) -> Any:
+def _prepared(
+    request: door.Request, admitted: door.Admitted, failed: list[str], workload: Any
+) -> Any:
     from attention import registry
     from workloads.algoperf import injected, tiny_sizes
 
     if admitted.sizes is not None:
         workload = tiny_sizes.with_sizes(workload, admitted.sizes)
     variant = registry.get(request.attention, **request.hyperparameters)
-    return injected.with_variant(workload, variant)
+    return failures.recorded(injected.with_variant(workload, variant), failed)
 
 
 def _define_flags(request: door.Request) -> list[str]:

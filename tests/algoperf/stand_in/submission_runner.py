@@ -7,7 +7,7 @@ import os
 import time
 import types
 
-from absl import app, flags
+from absl import app, flags, logging
 from algoperf import halton, logger_utils, spec
 from algoperf import random_utils as prng
 from algoperf.workloads import workloads
@@ -28,6 +28,8 @@ flags.DEFINE_boolean("resume_last_run", None, "")
 flags.DEFINE_boolean("append_timestamp", False, "")
 flags.DEFINE_integer("max_global_steps", None, "")
 flags.DEFINE_boolean("overwrite", False, "")
+flags.DEFINE_integer("hparam_start_index", None, "")
+flags.DEFINE_integer("hparam_end_index", None, "")
 flags.DEFINE_integer("rng_seed", None, "")
 flags.DEFINE_boolean("skip_evals", False, "")
 FLAGS = flags.FLAGS
@@ -92,23 +94,26 @@ def train_once(workload, submission, batch_size, eval_batch_size, hyperparameter
                 global_step=step,
                 rng=prepare_rng,
             )
-        found = workload.eval_model(
-            eval_batch_size,
-            params,
-            model_state,
-            eval_rng,
-            FLAGS.data_dir,
-            FLAGS.imagenet_v2_data_dir,
-            step,
-        )
-        workload.has_reached_validation_target(found)
-        workload.has_reached_test_target(found)
-        spent = train_state["accumulated_submission_time"]
-        found |= {"score": spent, "accumulated_submission_time": spent}
-        found |= {"accumulated_eval_time": 0.0, "accumulated_logging_time": 0.0}
-        found |= {"total_duration": time.time() - start}
-        results.append((step, found))
-        logger.append_scalar_metrics(found, global_step=step, preemption_count=0, is_eval=True)
+        try:
+            found = workload.eval_model(
+                eval_batch_size,
+                params,
+                model_state,
+                eval_rng,
+                FLAGS.data_dir,
+                FLAGS.imagenet_v2_data_dir,
+                step,
+            )
+            workload.has_reached_validation_target(found)
+            workload.has_reached_test_target(found)
+            spent = train_state["accumulated_submission_time"]
+            found |= {"score": spent, "accumulated_submission_time": spent}
+            found |= {"accumulated_eval_time": 0.0, "accumulated_logging_time": 0.0}
+            found |= {"total_duration": time.time() - start}
+            results.append((step, found))
+            logger.append_scalar_metrics(found, global_step=step, preemption_count=0, is_eval=True)
+        except RuntimeError:
+            logging.exception(f"Eval step {step} error.")
     score = {"score": train_state["accumulated_submission_time"]}
     logger.append_scalar_metrics(score, global_step=step, preemption_count=0)
     logger.finish()
