@@ -14,20 +14,13 @@ n reads n batches again before it goes on: AlgoPerf's pipelines start at their f
 
 import ml_collections
 
-from attention import table
-from sweeps import config as configs
+from sweeps.studies import imagenet_vit_paper
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """Returns the study's configuration."""
-    config = configs.base()
+    """Returns the study's configuration: that of our own model, with AlgoPerf's workload."""
+    config = imagenet_vit_paper.get_config()
     config.name = "algoperf_imagenet_vit_paper"
-    config.paper_table = "vit_error"
     config.workload = "algoperf:imagenet_vit"
-    config.variants = table.PAPER_ROWS
-    config.points = 50
-    config.seeds = 5
-    config.eval_every = 1_680
-    config.checkpoint_every = 1_680
-    config.local.workers = 1
+    config.loader_workers = 0  # AlgoPerf's pipelines choose their own
     return config

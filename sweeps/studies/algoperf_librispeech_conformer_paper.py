@@ -19,20 +19,13 @@ its queries per dimension already.
 
 import ml_collections
 
-from sweeps import config as configs
-from workloads import table
+from sweeps.studies import librispeech_conformer_paper
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """Returns the study's configuration."""
-    config = configs.base()
+    """Returns the study's configuration: that of our own model, with AlgoPerf's workload."""
+    config = librispeech_conformer_paper.get_config()
     config.name = "algoperf_librispeech_conformer_paper"
-    config.paper_table = "conformer_wer"
     config.workload = "algoperf:librispeech_conformer"
-    config.variants = table.paper_rows(config.workload)
-    config.points = 50
-    config.seeds = 5
-    config.eval_every = 1_520
-    config.checkpoint_every = 1_520
-    config.local.workers = 1
+    config.loader_workers = 0  # AlgoPerf's pipelines choose their own
     return config

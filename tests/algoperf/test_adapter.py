@@ -1,13 +1,24 @@
 """AlgoPerf's workload objects in our loop, against the stand-in: no AlgoPerf is needed."""
 
 import itertools
+import json
 
 import jax
 import numpy as np
 import pytest
 
 from attention import registry as variants
-from sweeps import config, lease, measurements, provenance, study, study_directory, train_step
+from sweeps import (
+    config,
+    diagnostics,
+    layout,
+    lease,
+    measurements,
+    provenance,
+    study,
+    study_directory,
+    train_step,
+)
 from sweeps import training as training_module
 from workloads import registry, spec
 from workloads.algoperf import batches
@@ -128,14 +139,14 @@ def test_evaluations_do_not_depend_on_how_many_there_were(make):
 def curve(stand_in, tmp_path):
     """Returns a function that trains a small trial, stopped at given steps; it returns its rows."""
 
-    def train(name, variant, stops=()):
+    def train(name, variant, stops=(), changes=()):
         overrides = [
             f"--config.{change}"
             for change in (
                 f"experiment_dir={tmp_path}", f"name={name}", "workload=algoperf:imagenet_vit",
                 f"algoperf_dir={stand_in.directory}", f"data_dir={tmp_path}", "protocol=grid",
                 f"variants={variant}", f"baseline={variant}", "points=1", "steps=4",
-                "eval_every=2", "batch_size=4", "log_every=1",
+                "eval_every=2", "batch_size=4", "log_every=1", *changes,
             )
         ]  # fmt: skip
         made = study.resolve(config.parse("digits_vit_quick", overrides))
@@ -148,7 +159,7 @@ def curve(stand_in, tmp_path):
         return [
             {key: value for key, value in row.items() if "time" not in key and key not in
              ("score", "total_duration", "preemption_count")}
-            for row in measurements.curve(directory)
+            for row in measurements.curve(directory) if row["kind"] != "diagnostics"
         ]  # fmt: skip
 
     return train
@@ -184,6 +195,44 @@ def test_a_resumed_trial_measures_what_an_undisturbed_one_does(curve):
     whole = curve("whole", "laser")
     assert [row["global_step"] for row in whole if row["kind"] == "eval"] == [2, 4]
     assert curve("twice", "laser", stops=(3,)) == whole
+
+
+def test_diagnostics_see_every_layer_and_change_nothing(curve, tmp_path):
+    changes = ("diagnostics=3", "diagnostics_examples=2")
+    assert curve("seen", "laser+qk_norm", changes=changes) == curve("unseen", "laser+qk_norm")
+    (path,) = (tmp_path / "seen").rglob(layout.DIAGNOSTICS)
+    _, *rows = [json.loads(line) for line in path.read_text().splitlines()]
+    paths = [f"Transformer/encoderblock_{n}/MultiHeadDotProductAttention_1" for n in (0, 1)]
+    assert [(row["global_step"], row["layer"]) for row in rows] == [
+        (step, path) for step in (0, 3, 4) for path in paths
+    ]
+    assert all(0 < row["entropy"] < np.log(5) and row["query_grad_norm"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize(("name", "calls"), [("librispeech_conformer", 2), ("wmt", 3)])
+def test_diagnostics_see_attention_of_every_kind(make, name, calls):
+    pytest.importorskip("torch") if "librispeech" in name else None
+    workload = make(name, "laser")
+    params, model_state = workload.init_model_fn(jax.random.key(0))
+    layers = diagnostics.Probe(workload).seen(params, model_state, next(_queue(workload, 0)))
+    assert len({layer.path for layer in layers}) == calls
+
+
+def test_batch_statistics_are_those_that_were_asked_for(make, monkeypatch, stand_in):
+    base, seen = stand_in.module("algoperf.workloads.base").TinyWorkload, []
+    original = base.model_fn
+
+    def model_fn(self, *args, use_running_average_bn=None, dropout_rate=0.0):
+        seen.append(use_running_average_bn)
+        return original(self, *args, dropout_rate=dropout_rate)
+
+    monkeypatch.setattr(base, "model_fn", model_fn)
+    workload = make()
+    params, state = workload.init_model_fn(jax.random.key(0))
+    forward = params, next(_queue(workload, 0)), state, spec.ForwardPassMode.EVAL
+    for asked in (None, False, True):
+        workload.model_fn(*forward, jax.random.key(0), False, asked)
+    assert seen == [None, False, True]
 
 
 def test_what_it_needs_is_refused_by_name(stand_in, make, monkeypatch, tmp_path):

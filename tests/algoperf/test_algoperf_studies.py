@@ -34,6 +34,14 @@ def test_an_entry_is_that_of_our_own_model(name):
         assert table.default_data_dir(name) == table.default_data_dir(own)
 
 
+@pytest.mark.parametrize("name", ["imagenet_vit", "librispeech_conformer"])
+def test_the_paper_study_is_its_twins_with_another_workload(name):
+    theirs, ours = (config.flat(config.parse(f"{p}{name}_paper", [])) for p in ("algoperf_", ""))
+    assert {key for key in ours if ours[key] != theirs[key]} == {
+        "name", "workload", "loader_workers"}  # fmt: skip
+    assert table.paper_rows(theirs["workload"]) == theirs["variants"]
+
+
 def test_names_are_checked_with_what_there_is():
     with pytest.raises(ValueError, match="Did you mean 'algoperf:imagenet_vit'"):
         table.entry("algoperf:imagenet_vti")

@@ -104,6 +104,7 @@ class AlgoperfWorkload(spec.Workload):
         self.options, self.layout = Options(), devices.Layout()
         self._modes, self._found = modes, found
         self._sizes_of: str | None = None
+        self._takes_bn = "use_running_average_bn" in inspect.signature(theirs.model_fn).parameters
 
     def __str__(self) -> str:
         return self.name
@@ -155,8 +156,8 @@ class AlgoperfWorkload(spec.Workload):
         trials which differ in it share a program. Its ViT and Transformer return None for a
         state they do not have, which here stays what it was.
         """
-        # The Transformer of wmt has no such argument.
-        bn = {} if use_running_average_bn is None else {"use_running_average_bn": True}
+        # A Transformer has no batch statistics, and no such argument.
+        bn = {"use_running_average_bn": use_running_average_bn} if self._takes_bn else {}
         logits, new = self.theirs.model_fn(
             params,
             augmented_and_preprocessed_input_batch,
@@ -169,19 +170,8 @@ class AlgoperfWorkload(spec.Workload):
         )
         return logits, model_state if new is None else new
 
-    def loss_fn(
-        self,
-        label_batch: Any,
-        logits_batch: Any,
-        mask_batch: Array | None = None,
-        label_smoothing: Any = 0.0,
-    ) -> dict[str, Array]:
-        losses: dict[str, Array] = self.theirs.loss_fn(
-            label_batch=label_batch,
-            logits_batch=logits_batch,
-            mask_batch=mask_batch,
-            label_smoothing=label_smoothing,
-        )
+    def loss_fn(self, *args: Any, **kwargs: Any) -> dict[str, Array]:
+        losses: dict[str, Array] = self.theirs.loss_fn(*args, **kwargs)
         return losses
 
     def _build_input_queue(
@@ -190,23 +180,19 @@ class AlgoperfWorkload(spec.Workload):
         split: str,
         data_dir: str,
         global_batch_size: int,
-        cache: bool | None = None,
-        repeat_final_dataset: bool | None = None,
-        num_batches: int | None = None,
+        *args: Any,
         start_step: int = 0,
+        **kwargs: Any,
     ) -> Iterator[spec.Batch]:
-        """Returns AlgoPerf's batches from `start_step` on; see `workloads.algoperf.batches`."""
+        """Returns AlgoPerf's batches from `start_step` on; see `workloads.algoperf.batches`.
+
+        Other arguments are AlgoPerf's own, which not every workload of theirs has.
+        """
         self._size_for(data_dir)
         key = batches.data_key(data_rng)
-        given = {
-            "cache": cache,
-            "repeat_final_dataset": repeat_final_dataset,
-            "num_batches": num_batches,
-        }
-        given = {name: value for name, value in given.items() if value is not None}
         with augmentation.seeded():
             queue = self.theirs._build_input_queue(
-                key, split, data_dir=data_dir, global_batch_size=global_batch_size, **given
+                key, split, data_dir, global_batch_size, *args, **kwargs
             )
         if split == "train" and "librispeech" in self.name:
             queue = batches.with_own_torch_generator(queue, key)
