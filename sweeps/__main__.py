@@ -7,6 +7,7 @@ import signal
 import sys
 
 from attention import checkout
+from sweeps import algoperf_parity
 from sweeps.launchers.protocol import EngineError
 
 _EPILOG = """examples:
@@ -100,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--data_dir", help="default: where the data lay when it was trained")
     command.set_defaults(run=_tensors)
     _add_export(commands)
+    algoperf_parity.add(commands)
     return parser
 
 

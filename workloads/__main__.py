@@ -8,7 +8,6 @@ from typing import Any
 from attention import checkout
 from workloads import table
 from workloads.algoperf import commands as algoperf_commands
-from workloads.algoperf import parity
 
 _EPILOG = """data of the full-size workloads (--data_dir says where it is written and read):
   prepare imagenet_vit --from=ARCHIVES            ILSVRC2012 archives, 150 GB; needs .[tfds]
@@ -68,7 +67,6 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--scan_layers", action="store_true")
             command.add_argument("--remat", action="store_true")
     algoperf_commands.add(commands)
-    parity.add(commands)
     return parser
 
 

@@ -69,7 +69,7 @@ def sine_positions(length: int, dim: int) -> Array:
 
     An odd `dim` gets a last column of 0.
     """
-    rates = np.exp(-np.arange(dim // 2) * np.log(1e4) / max(dim // 2 - 1, 1)).astype(np.float32)
+    rates = np.exp(-np.arange(dim // 2) * np.log(1e4) / max(dim // 2 - 1, 1)).astype(jnp.float32)
     angles = jnp.arange(length, dtype=jnp.float32)[:, None] * rates
     signal = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=1)
     return jnp.pad(signal, ((0, 0), (0, dim % 2)))

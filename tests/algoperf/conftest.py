@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from workloads.algoperf import installation
+from workloads.algoperf import installation, parity
 
 STAND_IN = pathlib.Path(__file__).parent / "stand_in"
 
@@ -40,4 +40,20 @@ def algoperf():
         found.workloads_module()
     except ImportError as error:
         pytest.skip(f"the real AlgoPerf is not installed: {error}")
+    return found
+
+
+@pytest.fixture(scope="module")
+def reference(request, algoperf):
+    """The real AlgoPerf ready to be compared with; skips as `algoperf`.
+
+    And where a module of it cannot be imported that the test file names in NEEDS.
+    """
+    del algoperf
+    found = parity.prepared()
+    for name in getattr(request.module, "NEEDS", ()):
+        try:
+            found.module(name)
+        except ImportError as error:
+            pytest.skip(f"the real AlgoPerf is not whole: {error}")
     return found

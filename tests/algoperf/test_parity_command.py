@@ -5,7 +5,8 @@ import math
 import jax.numpy as jnp
 import pytest
 
-from workloads import __main__ as command
+from sweeps import __main__ as command
+from sweeps import algoperf_parity
 from workloads.algoperf import installation, parity, parity_metrics, parity_rows
 from workloads.algoperf.parity_rows import Row
 
@@ -50,6 +51,13 @@ def test_without_algoperf_or_with_an_unknown_part_it_says_what_to_do(tmp_path, c
         list(parity.rows(found, ["speed"]))
     with pytest.raises(ValueError, match="not compared; use imagenet_vit"):
         list(parity.rows(found, ["models"], ("wmt",)))
+
+
+def test_the_command_has_every_part(tmp_path):
+    assert set(algoperf_parity.PARTS) == {"optimizer", *parity.PARTS}
+    found = installation.Installation(tmp_path, None, None)
+    with pytest.raises(ValueError, match="no such part; use optimizer, metrics"):
+        list(parity.rows(found, ["speed"], (), algoperf_parity.PARTS))
 
 
 def test_printed_tensors():

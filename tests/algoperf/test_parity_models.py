@@ -1,18 +1,15 @@
 """Our models against AlgoPerf's, small; skips where AlgoPerf is not installed.
 
-Full size and both versions' table: `python -m workloads algoperf_parity`.
+Full size and both versions' table: `python -m sweeps algoperf_parity`.
 """
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from attention import registry
-from workloads.algoperf import installation, parity, parity_models, parity_pairs, parity_variants
-
-try:
-    ALGOPERF = parity.prepared()
-except installation.AlgoPerfMissingError as missing:
-    pytest.skip(f"AlgoPerf is not installed: {missing}", allow_module_level=True)
+from workloads.algoperf import parity_double, parity_models, parity_pairs, parity_variants
 
 # AlgoPerf's and TensorFlow's own.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -24,29 +21,41 @@ def check(rows):
 
 
 @pytest.mark.parametrize("name", [*parity_pairs.VITS, *parity_pairs.CONFORMERS])
-def test_the_full_size_tree_is_algoperfs(name):
-    check(parity_models.shape_rows(name, ALGOPERF))
+def test_the_full_size_tree_is_algoperfs(reference, name):
+    check(parity_models.shape_rows(name, reference))
 
 
 @pytest.mark.parametrize("name", ["imagenet_vit_glu", "librispeech_conformer"])
-def test_values_steps_and_dropout_are_algoperfs(name):
-    check(parity_models.model_rows(name, ALGOPERF, small=True))
+def test_values_steps_and_dropout_are_algoperfs(reference, name):
+    check(parity_models.model_rows(name, reference, small=True))
+
+
+@pytest.mark.parametrize("variant", ["standard", "diff_laser"])
+def test_without_rounding_the_conformers_gradient_is_algoperfs(reference, variant):
+    """In float64; float32's two gradients, each some 1e-5 wrong, show less."""
+    check(parity_double.rows("librispeech_conformer", variant, reference))
+    assert jnp.ones(1).dtype == jnp.float32 == np.float32
+
+
+def test_a_comparison_that_is_not_in_float64_is_refused():
+    with pytest.raises(TypeError, match="'float32'.*wanted float64 alone"):
+        parity_double._check_precision({"a": np.ones(1)}, np.ones(1, np.float32))
 
 
 @pytest.mark.parametrize("variant", ["laser+qk_norm", "diff_laser"])
-def test_a_variant_is_the_same_in_algoperfs_model(variant):
-    check(parity_variants.variant_rows("imagenet_vit", variant, ALGOPERF))
+def test_a_variant_is_the_same_in_algoperfs_model(reference, variant):
+    check(parity_variants.variant_rows("imagenet_vit", variant, reference))
 
 
-def test_loss_functions_are_algoperfs():
-    check(parity_models.loss_rows(ALGOPERF))
+def test_loss_functions_are_algoperfs(reference):
+    check(parity_models.loss_rows(reference))
 
 
-def test_another_variant_is_not_the_same():
+def test_another_variant_is_not_the_same(reference):
     """The comparison has teeth: LASER in one model alone is seen."""
     laser = registry.get("laser")
-    pair = parity_pairs.make("imagenet_vit", ALGOPERF, variant=laser, small=True)
-    plain = parity_pairs.make("imagenet_vit", ALGOPERF, small=True)
+    pair = parity_pairs.make("imagenet_vit", reference, variant=laser, small=True)
+    plain = parity_pairs.make("imagenet_vit", reference, small=True)
     mixed = parity_pairs.Pair(pair.name, pair.ours, plain.theirs)
     params = parity_pairs.moved(
         pair.ours.initial(jax.random.key(0), *pair.examples())[0], jax.random.key(1)
@@ -55,8 +64,8 @@ def test_another_variant_is_not_the_same():
     assert not any(row.passed for row in rows)
 
 
-def test_post_layer_norm_fails_in_algoperf_itself():
+def test_post_layer_norm_fails_in_algoperf_itself(reference):
     """Its second dropout calls a result (imagenet_jax/models.py): the workload cannot run."""
-    theirs = ALGOPERF.make_workload("imagenet_vit_post_ln")
+    theirs = reference.make_workload("imagenet_vit_post_ln")
     with pytest.raises(TypeError, match="not callable"):
         jax.eval_shape(theirs.init_model_fn, jax.random.PRNGKey(0))

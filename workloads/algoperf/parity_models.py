@@ -9,6 +9,7 @@ from unittest import mock
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from workloads import dropout
 from workloads.algoperf import parity_pairs
@@ -105,13 +106,13 @@ def _step_rows(
     allowed = SPEECH_GRADIENT if pair.is_speech else CLOSE
     yield Row(label, f"gradient, {what}", norm_ratio(gradient, their_gradient), allowed)
     if pair.is_speech:
-        difference = largest(_flat(new_state), _flat(their_state))
+        difference = largest(flat(new_state), flat(their_state))
         yield Row(label, f"batch statistics, {what}", difference, CLOSE)
 
 
-def _flat(state: Any) -> Any:
+def flat(state: Any) -> Any:
     """AlgoPerf's averages become [1, 1, C] when they are first moved, ours stay [C]."""
-    return jax.tree.map(jnp.ravel, state)
+    return jax.tree.map(np.ravel, state)
 
 
 def loss_rows(installation: Installation) -> Iterator[Row]:
