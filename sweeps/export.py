@@ -4,12 +4,13 @@
         eval_measurements.csv measurements.csv hparams.json meta_data_<k>.json flags_<k>.json
 
 A submission is a variant, a study a seed, a trial a hyperparameter point, seeds and points counted
-from 1 as AlgoPerf's are. An export is of one stage. AlgoPerf's scoring (scoring/scoring_utils.py)
-takes everything in <out> for a submission's directory, and everything in that for a study's: so
-the mark by which an export is known lies in the studies' directories, where it looks for
-directories alone. It writes a summary of every submission for any number of workloads; its
-performance profiles are of all eight base workloads and raise KeyError for fewer, also without
---strict (performance_profile.py).
+from 1 as AlgoPerf's are. An export is of one stage; several, of other workloads or variants, may
+share <out>. AlgoPerf's scoring (scoring/scoring_utils.py) takes everything in <out> for a
+submission's directory, everything in that for a study's, and everything called trial_<number> in
+a workload's for a trial: so the mark by which an export is known lies in the workloads'
+directories. It writes a summary of every submission for any number of workloads; its performance
+profiles are of all eight base workloads and raise KeyError for fewer, also without --strict
+(performance_profile.py).
 
 Standard library only; `python -m analysis` reads the result, too.
 """
@@ -41,11 +42,11 @@ def export(
     """Writes a stage of a study as AlgoPerf's logs: by default the last one that has begun.
 
     out: by default `<study>/export/algoperf_<stage>`. Repeating it brings the export up to date;
-    files that no export of this study's stage wrote are never replaced. Trials that are not done,
-    or have no evaluation, are left out by name.
+    files that no export of this study's stage wrote are never replaced, and exports of others
+    stay. Trials that are not done, or have no evaluation, are left out by name.
 
-    Raises ValueError where `study` is no study, has no such stage or nothing to export in it, and
-    where `out` holds anything else.
+    Raises ValueError where `study` is no study, has no such stage or nothing to export in it,
+    where `out` holds what is no export, and where that of another study or stage is in the way.
     """
     record = layout.read_json_if_there(study / layout.STUDY)
     if record is None:
@@ -53,7 +54,7 @@ def export(
     stage, trials = _planned(study, record, stage)
     out = out or study / "export" / f"algoperf_{stage}"
     mark = {"format": "algoperf", "study": record["name"], "stage": stage}
-    _check_free(out, mark)
+    _check_free(out, {out / place(trial).parent for trial in trials}, mark)
     done, left_out = [], []
     for trial in trials:
         reason = _reason_to_leave_out(study / trial["path"])
@@ -65,7 +66,7 @@ def export(
         reasons = "; ".join(left_out[:3])
         raise ValueError(f"{study}: stage {stage} has no trial to export ({reasons}); run it first")
     written = {_write(study, out, trial, mark) for trial in done}
-    _remove_others(out, written)
+    _remove_others(out, written, mark)
     return Exported(out, stage, len(done), tuple(left_out))
 
 
@@ -101,30 +102,44 @@ def place(trial: dict[str, Any]) -> pathlib.PurePosixPath:
     )
 
 
-def _studies(out: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Yields the directories of studies in an export. Raises ValueError for what is none."""
-    for submission in sorted(out.iterdir()):
-        inside = sorted(submission.iterdir()) if submission.is_dir() else []
-        if not inside:
-            raise ValueError(_not_ours(out, submission))
-        yield from inside
+def _marked(out: pathlib.Path) -> Iterator[tuple[pathlib.Path, dict[str, Any]]]:
+    """Yields the workloads' directories of exports with their marks.
+
+    Raises ValueError for what is none.
+    """
+    level = [out]
+    for _ in range(3):
+        level = [inside for folder in level for inside in _inside(out, folder)]
+    for folder in level:
+        mark = layout.read_json_if_there(folder / MARK)
+        if mark is None:
+            raise ValueError(_not_ours(out, folder))
+        yield folder, mark
 
 
-def _check_free(out: pathlib.Path, wanted: dict[str, Any]) -> None:
-    """Raises ValueError unless `out` is absent, empty, or an earlier export of the same stage."""
+def _inside(out: pathlib.Path, folder: pathlib.Path) -> list[pathlib.Path]:
+    inside = sorted(folder.iterdir()) if folder.is_dir() else []
+    if not inside and folder != out:
+        raise ValueError(_not_ours(out, folder))
+    return inside
+
+
+def _check_free(out: pathlib.Path, needed: set[pathlib.Path], wanted: dict[str, Any]) -> None:
+    """Raises ValueError unless `out` is absent or holds exports alone, where needed this one."""
     if not out.exists():
         return
     if not out.is_dir():
         raise ValueError(f"--out={out} is a file; give a directory")
-    for folder in _studies(out):
-        mark = layout.read_json_if_there(folder / MARK)
-        if mark is None:
-            raise ValueError(_not_ours(out, folder))
-        if any(mark.get(key) != value for key, value in wanted.items()):
+    for folder, mark in _marked(out):
+        if folder in needed and not _is_of(mark, wanted):
             raise ValueError(
                 f"{folder} is an export of study {mark['study']!r}, stage {mark.get('stage')!r}; "
                 "give another --out"
             )
+
+
+def _is_of(mark: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    return all(mark.get(key) == value for key, value in wanted.items())
 
 
 def _not_ours(out: pathlib.Path, path: pathlib.Path) -> str:
@@ -137,7 +152,7 @@ def _write(
     """Writes one trial; returns its directory."""
     target, source = out / place(trial), study / trial["path"]
     target.mkdir(parents=True, exist_ok=True)
-    layout.write_json(target.parents[1] / MARK, {**mark, "seed": trial["seed"]})
+    layout.write_json(target.parent / MARK, {**mark, "seed": trial["seed"]})
     for path in _sources(source):
         layout.write_atomically(target / path.name, path.read_text("utf-8"))
     layout.write_json(target / layout.HPARAMS, trial["hyperparameters"])
@@ -168,9 +183,9 @@ def _flags(source: pathlib.Path, trial: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _remove_others(out: pathlib.Path, written: set[pathlib.Path]) -> None:
+def _remove_others(out: pathlib.Path, written: set[pathlib.Path], wanted: dict[str, Any]) -> None:
     """Removes trials of an earlier export that are no more: a selection that changed."""
-    for folder in list(_studies(out)):
-        for trial in sorted(folder.glob("*_jax/trial_*")):
+    for folder, mark in list(_marked(out)):
+        for trial in sorted(folder.glob("trial_*")) if _is_of(mark, wanted) else ():
             if trial not in written:
                 shutil.rmtree(trial)

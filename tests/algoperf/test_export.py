@@ -40,8 +40,12 @@ def _finish(directory, state="done"):
 @pytest.fixture
 def finished(tmp_path):
     """A grid of 2 variants x 2 points x 2 seeds, one trial of it still pending."""
-    changes = ("protocol=grid", "seeds=2", "steps=10", "eval_every=5", "name=small",
-               "workload=algoperf:imagenet_vit", f"experiment_dir={tmp_path}")  # fmt: skip
+    return _grid(tmp_path, "small", "imagenet_vit")
+
+
+def _grid(tmp_path, name, workload, *more):
+    changes = ("protocol=grid", "seeds=2", "steps=10", "eval_every=5", f"name={name}",
+               f"workload=algoperf:{workload}", f"experiment_dir={tmp_path}", *more)  # fmt: skip
     made = study.resolve(
         config.parse("digits_vit_quick", [f"--config.{change}" for change in changes])
     )
@@ -58,7 +62,7 @@ def test_the_tree_is_the_one_that_scoring_reads(finished):
     assert written.trials == 7
     assert written.left_out == ("grid/laser/imagenet_vit_jax/trial_1002: it is pending",)
     root = written.directory
-    found = sorted(path.relative_to(root).as_posix() for path in root.glob("*/*/*/*"))
+    found = sorted(path.relative_to(root).as_posix() for path in root.glob("*/*/*/trial_*"))
     assert found == sorted(
         f"{variant}/study_{seed}/imagenet_vit_jax/trial_{point}"
         for variant in ("standard", "laser")
@@ -66,8 +70,8 @@ def test_the_tree_is_the_one_that_scoring_reads(finished):
         for point in (1, 2)
         if (variant, seed, point) != ("laser", 2, 2)
     )
-    # Scoring lists these two levels and takes everything there for a directory.
-    assert all(path.is_dir() for path in [*root.iterdir(), *root.glob("*/*")])
+    # Scoring lists these levels and takes everything there for a directory.
+    assert all(path.is_dir() for path in [*root.iterdir(), *root.glob("*/*"), *root.glob("*/*/*")])
     trial = root / "laser/study_1/imagenet_vit_jax/trial_2"
     source = finished / "grid/laser/imagenet_vit_jax/trial_1001"
     for name in (layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS, "meta_data_0.json"):
@@ -121,10 +125,27 @@ def test_files_of_others_are_never_replaced(finished, tmp_path):
             export.export(finished, out)
         path.unlink() if content is None else None
     out = export.export(finished).directory
-    mark = next(out.glob("*/*/" + export.MARK))
+    mark = next(out.glob("*/*/*/" + export.MARK))
     layout.write_json(mark, {"study": "another"})
     with pytest.raises(ValueError, match="is an export of study 'another', .*give another --out"):
         export.export(finished)
+
+
+def test_exports_of_several_studies_share_a_directory(finished, tmp_path):
+    speech = _grid(tmp_path, "wmt", "wmt")
+    out = tmp_path / "logs"
+    first = export.export(finished, out)
+    assert export.export(speech, out).trials == first.trials == 7
+    assert {path.name for path in out.glob("*/*/*")} == {"imagenet_vit_jax", "wmt_jax"}
+    assert len(list(out.glob("*/*/*/trial_*"))) == 14
+    for path in speech.glob("grid/laser/*/*/" + layout.STATUS):
+        path.unlink()
+    assert export.export(speech, out).trials == 4
+    assert {path.parts[-4] for path in out.glob("*/*/wmt_jax/trial_*")} == {"standard"}
+    assert len(list(out.glob("*/*/imagenet_vit_jax/trial_*"))) == 7
+    other = _grid(tmp_path, "other", "wmt")
+    with pytest.raises(ValueError, match="is an export of study 'wmt', stage 'grid'; give another"):
+        export.export(other, out)
 
 
 @pytest.fixture
