@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis import columnar, lines
+from analysis.files import columnar, lines
 from sweeps import layout
 
 VARIANTS = tuple(

@@ -34,15 +34,18 @@ directory holds no study, or the command was misspelt.
 # A command is a module with add_arguments(parser) and run(options) -> exit code: name to (module,
 # what it does).
 MODULES: dict[str, tuple[str, str]] = {
-    "runs": ("analysis.runs_command", "list trials and what is wrong with them"),
-    "table": ("analysis.table_command", "print the table of errors, WER or loss"),
-    "plots": ("analysis.plots_command", "write the plots as PNG"),
-    "report": ("analysis.report", "write everything as one HTML file"),
-    "time": ("analysis.time_command", "steps and seconds until each variant reaches the target"),
-    "spikes": ("analysis.spikes_command", "count the spikes of the logged training loss"),
-    "scaling": ("analysis.scaling_command", "loss by model size, and the parameters saved"),
-    "reconstruction": ("analysis.reconstruction", "the bf16 errors measured, beside the paper's"),
-    "paper": ("analysis.paper_command", "print the paper's tables and what does not add up"),
+    "runs": ("analysis.reading.command", "list trials and what is wrong with them"),
+    "table": ("analysis.tables.command", "print the table of errors, WER or loss"),
+    "plots": ("analysis.plots.command", "write the plots as PNG"),
+    "report": ("analysis.report.command", "write everything as one HTML file"),
+    "time": ("analysis.times.command", "steps and seconds until each variant reaches the target"),
+    "spikes": ("analysis.diagnostics.command", "count the spikes of the logged training loss"),
+    "scaling": ("analysis.scaling.command", "loss by model size, and the parameters saved"),
+    "reconstruction": (
+        "analysis.paper.reconstruction",
+        "the bf16 errors measured, beside the paper's",
+    ),
+    "paper": ("analysis.paper.command", "print the paper's tables and what does not add up"),
 }
 
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis import bootstrap, comparisons, confidence, permutation, power, statistics
+from analysis.results import power
+from analysis.statistics import bootstrap, comparisons, confidence, permutation, statistics
 
 SEEDS = (3, 5, 10, 20)
 VARIANTS = 7

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from analysis import runs
+from analysis.reading import runs
 from sweeps import __main__ as command
 from sweeps import config, export, layout, study, study_directory
 

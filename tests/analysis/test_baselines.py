@@ -6,8 +6,11 @@ import pathlib
 
 import pytest
 
-from analysis import commands, error_table, present, render, tidy
-from analysis.runs import read_study
+from analysis import commands
+from analysis.documents import render
+from analysis.reading.runs import read_study
+from analysis.results import error_table
+from analysis.tables import present, tidy
 
 WER = "global_step,train/wer,validation/wer,test/wer,preemption_count\n"
 

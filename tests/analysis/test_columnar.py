@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis import columnar, lines, measurements
-from analysis.rows import Table
+from analysis.files import columnar, lines, measurements
+from analysis.files.rows import Table
 
 METRIC, LOSS = "validation/accuracy", "loss"
 NAMES = ["global_step", LOSS, METRIC, "preemption_count"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
 
-from analysis import comparisons, effect_size, permutation
+from analysis.statistics import comparisons, effect_size, permutation
 
 VALUES = st.lists(st.floats(0, 1), min_size=2, max_size=5)
 

@@ -5,9 +5,9 @@ import pathlib
 import numpy as np
 import pytest
 
-from analysis import curve_files, evaluations
-from analysis.curve_cache import CurveCache
-from analysis.curve_files import ChangedFileError, CurveFile
+from analysis.files import curve_files, evaluations
+from analysis.files.curve_cache import CurveCache
+from analysis.files.curve_files import ChangedFileError, CurveFile
 
 TEXT = "global_step,validation/wer,preemption_count\n1,0.5,0\n2,0.25,0\n3,nan,0\n4,0.25,0\n"
 

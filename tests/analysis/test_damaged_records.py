@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from analysis import commands, error_table
-from analysis.runs import read_study
+from analysis import commands
+from analysis.reading.runs import read_study
+from analysis.results import error_table
 from sweeps import layout
 
 TRIAL = "compare/standard/imagenet_vit_jax/trial_1"

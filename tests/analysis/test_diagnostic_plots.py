@@ -4,8 +4,12 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from analysis import diagnostic_maps, diagnostic_plots, error_table, plots, style
-from analysis.runs import read_study
+from analysis.diagnostics import maps as diagnostic_maps
+from analysis.diagnostics import plots as diagnostic_plots
+from analysis.documents import style
+from analysis.plots import plots
+from analysis.reading.runs import read_study
+from analysis.results import error_table
 
 
 def _table(hand_made, diagnosed, variants=("standard", "laser"), layers=3, **changes):

@@ -5,8 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from analysis import diagnostic_records, diagnostics, error_table, render
-from analysis.runs import read_study
+from analysis.diagnostics import records as diagnostic_records
+from analysis.diagnostics import table as diagnostics
+from analysis.documents import render
+from analysis.reading.runs import read_study
+from analysis.results import error_table
 
 
 def _parse(text):

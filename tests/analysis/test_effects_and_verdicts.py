@@ -5,8 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from analysis import effects, error_table, style, verdicts
-from analysis.runs import read_study
+from analysis.documents import style
+from analysis.plots import effects
+from analysis.reading.runs import read_study
+from analysis.results import error_table, verdicts
 
 
 @pytest.fixture

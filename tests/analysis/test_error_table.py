@@ -5,9 +5,10 @@ import shutil
 
 import pytest
 
-from analysis import error_table, present
-from analysis.metrics import MissingMetricError
-from analysis.runs import read_study
+from analysis.reading.metrics import MissingMetricError
+from analysis.reading.runs import read_study
+from analysis.results import error_table
+from analysis.tables import present
 from sweeps import layout
 
 ERRORS = {"standard": (0.3, 0.5, 0.7), "laser": (0.2, 0.3, 0.4)}

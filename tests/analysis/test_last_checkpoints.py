@@ -4,8 +4,9 @@ import math
 
 import pytest
 
-from analysis import error_table, last_checkpoints
-from analysis.runs import read_study
+from analysis.reading.runs import read_study
+from analysis.results import error_table
+from analysis.tables import last_checkpoints
 
 
 @pytest.fixture

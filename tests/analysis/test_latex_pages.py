@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import latex_text, paper_tables, render
-from analysis.grid import Cell, Column, Document, Grid
+from analysis.documents import latex_text, render
+from analysis.documents.grid import Cell, Column, Document, Grid
+from analysis.paper import tables as paper_tables
 
 HOSTILE = (
     r"a_b & 50% #1 {x} $y$ ~ ^ \ < > | `q` \"p\" --metric ''z'' /data/run_1/trial_2",

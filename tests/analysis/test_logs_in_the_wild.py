@@ -6,8 +6,9 @@ import pathlib
 
 import pytest
 
-from analysis import commands, metrics
-from analysis.runs import read_study
+from analysis import commands
+from analysis.reading import metrics
+from analysis.reading.runs import read_study
 
 WER = "global_step,preemption_count,test/wer,train/wer,validation/wer,validation/num_examples\n"
 GOOD = WER + "1,0,0.6,0.4,0.5,9\n2,0,0.3,0.1,0.25,9\n"

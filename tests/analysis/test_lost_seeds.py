@@ -5,8 +5,9 @@ import io
 
 import pytest
 
-from analysis import error_table, lost_seeds, present, tidy, verdicts
-from analysis.runs import read_study
+from analysis.reading.runs import read_study
+from analysis.results import error_table, lost_seeds, verdicts
+from analysis.tables import present, tidy
 from sweeps import layout
 
 GOOD = [0.10, 0.101, 0.102, 0.103, 0.104]

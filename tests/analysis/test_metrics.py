@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from analysis import metrics
+from analysis.reading import metrics
 
 E = math.e
 

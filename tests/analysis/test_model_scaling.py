@@ -9,9 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from analysis import across, error_table, families, paper, power_law, render, savings, scaling
 from analysis.commands import main
-from analysis.runs import read_study
+from analysis.documents import render
+from analysis.paper import paper
+from analysis.reading.runs import read_study
+from analysis.report import across
+from analysis.results import error_table
+from analysis.scaling import families, power_law, savings, scaling
 from sweeps import layout
 
 SIZES = [234e6, 301e6, 435e6]

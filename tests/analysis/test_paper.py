@@ -4,8 +4,10 @@ import csv
 
 import pytest
 
-from analysis import error_table, notes, paper
-from analysis.runs import read_study
+from analysis.paper import paper
+from analysis.reading.runs import read_study
+from analysis.results import error_table
+from analysis.tables import notes
 from sweeps import config, layout
 
 FLOAT32, BFLOAT16 = (

@@ -6,8 +6,11 @@ import statistics
 
 import pytest
 
-from analysis import paper, paper_notes, paper_tables, render
 from analysis.commands import main
+from analysis.documents import render
+from analysis.paper import notes as paper_notes
+from analysis.paper import paper
+from analysis.paper import tables as paper_tables
 
 GIVEN = pathlib.Path(__file__).resolve().parents[3] / "shared" / "paper"
 

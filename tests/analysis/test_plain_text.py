@@ -1,7 +1,7 @@
 """A long grid in plain text looks as a short one does in rich's."""
 
-from analysis import plain_text, render
-from analysis.grid import Cell, Column, Document, Grid
+from analysis.documents import plain_text, render
+from analysis.documents.grid import Cell, Column, Document, Grid
 
 COLUMNS = (Column("Variant", numeric=False), Column("Mean\ndiff."), Column("n"))
 ROWS = (

@@ -10,8 +10,10 @@ from matplotlib import image
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
-from analysis import curves, error_table, hyperparameters, intervals, plots, style
-from analysis.runs import read_study
+from analysis.documents import style
+from analysis.plots import curves, hyperparameters, intervals, plots
+from analysis.reading.runs import read_study
+from analysis.results import error_table
 
 POINTS = tuple(
     {"learning_rate": rate, "beta2": beta2, "warmup_factor": 0.05}

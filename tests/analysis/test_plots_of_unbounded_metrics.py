@@ -6,8 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from analysis import curves, error_table, hyperparameters, intervals
-from analysis.runs import read_study
+from analysis.plots import curves, hyperparameters, intervals
+from analysis.reading.runs import read_study
+from analysis.results import error_table
 
 POINTS = ({"learning_rate": 1e-3}, {"learning_rate": 1e-2})
 LOSSES = {1: 7.0, 100: 4.8, 200: 4.4, 300: 4.2, 400: 4.0}

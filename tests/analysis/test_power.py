@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from statsmodels.stats.power import TTestIndPower, TTestPower
 
-from analysis import error_table, expected_effect, power, present, sensitivity_words
-from analysis.runs import read_study
+from analysis.reading.runs import read_study
+from analysis.results import error_table, expected_effect, power, sensitivity_words
+from analysis.tables import present
 
 ALPHAS = (0.05, 0.05 / 7)
 

@@ -1,8 +1,8 @@
 """Where a study's numbers come from, as its trials recorded it."""
 
-from analysis import provenance
-from analysis.error_table import build
-from analysis.runs import read_study
+from analysis.reading.runs import read_study
+from analysis.report import provenance
+from analysis.results.error_table import build
 from sweeps import layout
 
 

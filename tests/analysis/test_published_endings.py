@@ -5,8 +5,9 @@ import pathlib
 
 import pytest
 
-from analysis import error_table, listing, selection
-from analysis.runs import read_study
+from analysis.reading import listing, selection
+from analysis.reading.runs import read_study
+from analysis.results import error_table
 
 TIMED = "global_step,validation/loss,test/loss,accumulated_submission_time\n"
 META = {

@@ -6,8 +6,9 @@ import statistics
 
 import pytest
 
-from analysis import commands, listing
-from analysis.runs import read_study
+from analysis import commands
+from analysis.reading import listing
+from analysis.reading.runs import read_study
 
 LOGS = pathlib.Path(__file__).resolve().parents[2].parent / "shared" / "algoperf_logs" / "baseline"
 needs_logs = pytest.mark.skipif(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis import measurements
+from analysis.files import measurements
 
 HEADER = "global_step,validation/accuracy,preemption_count\n"
 

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from analysis.runs import NotAStudyError, read_study
+from analysis.reading.runs import NotAStudyError, read_study
 from sweeps import layout
 
 
@@ -239,7 +239,8 @@ def test_our_studies_share_their_seeds(study) -> None:
 
 def test_each_file_is_read_once_to_list_and_to_choose(study, monkeypatch) -> None:
     """What validation chooses is remembered, even where memory has room for one curve."""
-    from analysis import csv_text, curve_cache, listing, selection
+    from analysis.files import csv_text, curve_cache
+    from analysis.reading import listing, selection
 
     monkeypatch.setattr(curve_cache.SHARED, "limit", 600)
     parsed = []

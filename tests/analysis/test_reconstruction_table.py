@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from analysis import commands, reconstruction, render
+from analysis import commands
+from analysis.documents import render
+from analysis.paper import reconstruction
 
 
 def _row(method, dtype="bfloat16", reference="rounded inputs", **changes):

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from analysis import pictures, render_html, style
-from analysis.grid import Cell, Column, Document, Grid
+from analysis.documents import render_html, style
+from analysis.documents.grid import Cell, Column, Document, Grid
+from analysis.report import pictures
 
 
 def _document(**changed: object) -> Document:

@@ -8,9 +8,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from analysis import commands, metrics, report, sensitivity_words
-from analysis.error_table import build
-from analysis.runs import read_study
+from analysis import commands
+from analysis.reading import metrics
+from analysis.reading.runs import read_study
+from analysis.report import command as report
+from analysis.results import sensitivity_words
+from analysis.results.error_table import build
 from sweeps import layout
 
 STEPS = (100, 200, 300, 400)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from analysis import bootstrap, confidence, statistics
+from analysis.statistics import bootstrap, confidence, statistics
 
 
 def test_a_summary_by_hand() -> None:

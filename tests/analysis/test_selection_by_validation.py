@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis import selection
-from analysis.metrics import MissingMetricError
-from analysis.records import Run
+from analysis.files.records import Run
+from analysis.reading import selection
+from analysis.reading.metrics import MissingMetricError
 
 
 def run_of(values, column="validation/accuracy", point=0, seed=0, state="done", **more) -> Run:

@@ -8,8 +8,10 @@ errors of the simulation where it is small.
 import numpy as np
 import pytest
 
-from analysis import bootstrap, comparison_notes, comparisons, simulation, statistics
+from analysis import simulation
 from analysis.simulation import Design
+from analysis.statistics import bootstrap, comparisons, statistics
+from analysis.tables import comparison_notes
 
 RUNS = 10_000
 UNPAIRED_RUNS = 800

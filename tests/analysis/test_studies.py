@@ -7,9 +7,11 @@ import shutil
 
 import pytest
 
-from analysis import commands, error_table, study_names
-from analysis.runs import NotAStudyError, read_study
-from analysis.studies import read_each
+from analysis import commands
+from analysis.reading import study_names
+from analysis.reading.runs import NotAStudyError, read_study
+from analysis.reading.studies import read_each
+from analysis.results import error_table
 
 LOGS = pathlib.Path(__file__).resolve().parents[2].parent / "shared" / "algoperf_logs" / "baseline"
 needs_logs = pytest.mark.skipif(

@@ -8,9 +8,11 @@ import subprocess
 
 import pytest
 
-from analysis import error_table, present, render, tidy
-from analysis.grid import Cell, Column, Document, Grid
-from analysis.runs import read_study
+from analysis.documents import render
+from analysis.documents.grid import Cell, Column, Document, Grid
+from analysis.reading.runs import read_study
+from analysis.results import error_table
+from analysis.tables import present, tidy
 
 GOLDEN = pathlib.Path(__file__).with_name("golden_table.md")
 AWKWARD = r"50% of a_b & {c} #1 $x$ ~ ^ \ < >"

@@ -10,23 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from analysis import (
-    alternatives,
-    crossings,
-    error_table,
-    hours_to_loss,
-    metrics,
-    render,
-    speed_up,
-    target_layout,
-    target_times,
-    targets,
-)
 from analysis.commands import main
-from analysis.crossings import Median
-from analysis.records import Run
-from analysis.runs import read_study
-from analysis.targets import Target
+from analysis.documents import render
+from analysis.files.records import Run
+from analysis.reading import metrics, targets
+from analysis.reading.runs import read_study
+from analysis.reading.targets import Target
+from analysis.report import alternatives
+from analysis.results import error_table
+from analysis.times import crossings, hours_to_loss, speed_up, target_times
+from analysis.times import layout as target_layout
+from analysis.times.crossings import Median
 
 LOGS = pathlib.Path(__file__).resolve().parents[3] / "shared" / "algoperf_logs"
 ERROR = Target(metrics.get("error"), "validation", 0.25, "given")

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis import error_table, render, spikes
 from analysis.commands import main
-from analysis.records import Run
-from analysis.runs import read_study
+from analysis.diagnostics import spikes
+from analysis.documents import render
+from analysis.files.records import Run
+from analysis.reading.runs import read_study
+from analysis.results import error_table
 
 
 def curve(seed: int, count: int = 400, noise: float = 0.02) -> np.ndarray:

@@ -5,8 +5,11 @@ import pathlib
 
 import pytest
 
-from analysis import commands, error_table, present, render
-from analysis.runs import read_study
+from analysis import commands
+from analysis.documents import render
+from analysis.reading.runs import read_study
+from analysis.results import error_table
+from analysis.tables import present
 
 HERE = pathlib.Path(__file__).parent
 BIGRAM = {"name": "bigram", "train/loss": 3.9, "validation/loss": 4.0, "test/loss": math.log(58)}

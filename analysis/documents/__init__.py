@@ -1,0 +1,1 @@
+"""How things are shown, whatever they hold: grids, renderers, HTML pages, names, colours."""

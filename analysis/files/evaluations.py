@@ -1,0 +1,94 @@
+"""What eval_measurements.csv says against a trial: rows that evaluate nothing, nan, inf, columns
+that are not there."""
+
+import dataclasses
+import pathlib
+
+import numpy as np
+
+from analysis.files import measurements
+from analysis.files.measurements import ATTEMPT, Measurements
+from analysis.files.rows import Columns
+from sweeps import layout
+
+# Counts, which are no metric.
+COUNTS = ("num_examples",)
+
+
+def load(path: pathlib.Path) -> Columns:
+    """Returns the evaluations in the file `path`. Raises FileNotFoundError."""
+    return only(measurements.read(path)).columns
+
+
+def load_all(path: pathlib.Path) -> Columns:
+    """Returns every row of the file `path`, none where it is missing."""
+    try:
+        return measurements.read(path).columns
+    except FileNotFoundError:
+        return {}
+
+
+def only(read: Measurements) -> Measurements:
+    """Returns the rows that evaluate something, and a note on those that do not: a file may hold
+    rows that only log the loss. An evaluation whose metrics are all nan, empty cells in AlgoPerf's
+    logs, is still one: its numbers of examples are there."""
+    results = [name for name in read.columns if name.partition("/")[0] in layout.SPLITS]
+    if not results or any(name not in read.empty for name in results):
+        return read
+    nothing = np.all([read.empty[name] for name in results], axis=0)
+    if not nothing.any():
+        return read
+    note = f"mixed rows: {nothing.sum()} of {len(nothing)} evaluate nothing and are left out"
+    return dataclasses.replace(
+        read,
+        columns={name: values[~nothing] for name, values in read.columns.items()},
+        empty={name: cells[~nothing] for name, cells in read.empty.items()},
+        notes=(*read.notes, note),
+    )
+
+
+def is_metric(name: str) -> bool:
+    """Returns whether a column is a metric's: `validation/loss`, `test/wer`."""
+    split, _, rest = name.partition("/")
+    return split in layout.SPLITS and bool(rest) and rest not in COUNTS
+
+
+def non_finite(read: Measurements, empty_is_nan: bool) -> list[str]:
+    """Returns where metrics are nan or inf, columns of the same evaluations together:
+    `validation/loss, test/loss at step 300 (3 evaluations)`.
+
+    `empty_is_nan`: AlgoPerf's logs are written by pandas, which writes nan as an empty cell; in
+    ours an empty cell is a metric that was not measured. A column without any value is missing.
+    """
+    alike: dict[bytes, list[str]] = {}
+    for name, values in read.columns.items():
+        empty = read.empty.get(name)
+        if not is_metric(name) or (empty is not None and empty.all()):
+            continue
+        wrong = ~np.isfinite(values)
+        if empty is not None and not empty_is_nan:
+            wrong &= ~empty
+        if wrong.any():
+            alike.setdefault(wrong.tobytes(), []).append(name)
+    steps = read.columns.get(measurements.STEP, np.empty(0))
+    return [_where(names, np.frombuffer(key, dtype=bool), steps) for key, names in alike.items()]
+
+
+def _where(names: list[str], wrong: np.ndarray, steps: np.ndarray) -> str:
+    count = int(wrong.sum())
+    number = "1 evaluation" if count == 1 else f"{count} evaluations"
+    first = steps[np.argmax(wrong)]
+    return f"{', '.join(sorted(names))} at step {first} ({number})"
+
+
+def absent(read: Measurements, metric: str) -> list[str]:
+    """Returns the columns that an evaluation should have and that are not there or hold nothing:
+    the metric's on each split but validation, without which nothing can be chosen and which is
+    named elsewhere, and the count of preemptions."""
+    wanted = [f"{split}/{metric}" for split in layout.SPLITS if split != "validation"]
+    return [name for name in (*wanted, ATTEMPT) if not _holds(read, name)]
+
+
+def _holds(read: Measurements, name: str) -> bool:
+    empty = read.empty.get(name)
+    return name in read.columns and (empty is None or not empty.all())

@@ -1,0 +1,1 @@
+"""The plots of a study's results, the list of all its plots, and `plots`."""

@@ -1,0 +1,1 @@
+"""Directories of studies, ours and AlgoPerf's: runs, problems by name, what validation chooses."""

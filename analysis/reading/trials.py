@@ -1,0 +1,183 @@
+"""Reads one trial's directory: identity, state, measurements, and what is wrong with them."""
+
+import pathlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from analysis.files import evaluations
+from analysis.files.measurements import ATTEMPT, STEP, Measurements
+from analysis.files.records import Run
+from analysis.files.rows import Columns
+from analysis.files.trial_files import TrialFiles, read_ahead
+from analysis.reading import metrics, selection
+from sweeps import layout
+
+NOTHING = Measurements({}, (), ())
+# What trial.json repeats of its entry in trials.json.
+IDENTITY = ("id", "variant", "workload", "point", "seed")
+
+
+def read_trials(
+    study: pathlib.Path, entries: Sequence[dict], points: tuple[dict, ...], whole: bool = False
+) -> list[Run]:
+    """Returns the runs that `entries`, lines of trials.json, plan, with what is on disk of them.
+
+    `points` are the study's hyperparameter points, for a trial that has not written its own
+    record yet. `whole` also checks measurements.csv, which is otherwise left alone until its rows
+    are asked for. Never raises for what a trial left on disk: that becomes the run's `problems`.
+    """
+    ahead = read_ahead([study / entry["path"] for entry in entries])
+    return [
+        _read_trial(study, entry, points, whole, file)
+        for entry, file in zip(entries, ahead, strict=True)
+    ]
+
+
+def _read_trial(
+    study: pathlib.Path,
+    entry: dict[str, Any],
+    points: tuple[dict, ...],
+    whole: bool,
+    ahead: Measurements | OSError,
+) -> Run:
+    planned = _planned(study, entry, points)
+    files = TrialFiles(planned.path, planned.name, ahead=ahead)
+    # trials.json repeats what trial.json holds: it speaks for a trial that was deleted.
+    record, status = entry | files.json(layout.TRIAL), files.json(layout.STATUS)
+    if other := next((name for name in IDENTITY if record.get(name) != entry.get(name)), None):
+        mismatch = (
+            f"mismatch: {planned.name}: {layout.TRIAL} has {other} {record[other]}, "
+            f"{layout.TRIALS} plans {entry.get(other)}; the measurements are another trial's and "
+            "are not read"
+        )
+        return replace(planned, problems=(*files.problems, mismatch))
+    evals = files.evaluations()
+    if whole:
+        files.check_losses()
+    run = _with_record(planned, record, status, evals or NOTHING, files)
+    if run.state == "done":
+        columns = (evals or NOTHING).columns
+        run = replace(run, ends_early=_ends_early(run, columns, record.get("eval_every")))
+    absent = evaluations.absent(evals, run.metric) if evals and evals.columns else []
+    problems = (
+        *files.problems,
+        *_state_problems(run, evals, files),
+        *_lost(run, files),
+        *_beyond(run),
+        *_wrong(run, evals),
+    )
+    notes = [f"{run.name}: no column {ATTEMPT}"] * (ATTEMPT in absent)
+    selection.remember(run)
+    return replace(run, problems=problems, notes=(*files.notes, *notes))
+
+
+def _wrong(run: Run, evals: Measurements | None) -> list[str]:
+    """A trial that says itself that it diverged need not be told so."""
+    if evals is None or run.state == "diverged":
+        return []
+    found = evaluations.non_finite(evals, empty_is_nan=False)
+    return [f"non-finite: {run.name}: {where}" for where in found]
+
+
+def _lost(run: Run, files: TrialFiles) -> list[str]:
+    """A trial writes trial.json before its first step, and losses before any evaluation."""
+    began = run.state != "pending" or bool(run.evals)
+    losses = run.state == "done" and bool(run.evals) and not files.has(layout.MEASUREMENTS)
+    no_record = f"missing: {run.name}: no {layout.TRIAL}, though it began: {layout.TRIALS} speaks"
+    no_losses = f"missing: {run.name}: no {layout.MEASUREMENTS}: its logged losses are lost"
+    untold = began and not files.has(layout.TRIAL)
+    return [*[no_record] * untold, *[no_losses] * losses]
+
+
+def _beyond(run: Run) -> list[str]:
+    """No trial evaluates after its last planned step: its record or its curve is another's."""
+    if run.steps is None or run.last_step is None or run.last_step <= run.steps:
+        return []
+    return [f"mismatch: {run.name}: an evaluation at step {run.last_step} of {run.steps} planned"]
+
+
+def _planned(study: pathlib.Path, entry: dict[str, Any], points: tuple[dict, ...]) -> Run:
+    point = int(entry["point"])
+    return Run(
+        workload=entry["workload"],
+        variant=entry["variant"],
+        stage=entry["path"].split("/")[0],
+        point=point,
+        seed=int(entry["seed"]),
+        path=study / entry["path"],
+        name=entry["path"],
+        state="pending",
+        steps=entry.get("steps"),
+        step_hint=entry.get("step_hint"),
+        metric=metrics.target({}, _stated(entry), entry["workload"]),
+        hyperparameters=dict(points[point]) if point < len(points) else {},
+    )
+
+
+def _with_record(
+    run: Run, record: dict, status: dict, evals: Measurements, files: TrialFiles
+) -> Run:
+    targets = record.get("targets")
+    return replace(
+        run,
+        state=status.get("state", "pending"),
+        reason=status.get("reason"),
+        steps=record.get("steps", run.steps),
+        step_hint=record.get("step_hint"),
+        metric=metrics.target(evals.columns, _stated(record), run.workload),
+        targets=targets if isinstance(targets, dict) else {},
+        hyperparameters=dict(record.get("hyperparameters", run.hyperparameters)),
+        variant_hyperparameters=record.get("variant_hyperparameters") or {},
+        evals=files.evaluation_curves(evals) if evals.columns else {},
+        trains=files.loss_curves(),
+    )
+
+
+def _stated(record: dict[str, Any]) -> str | None:
+    """Returns the metric of the workload's target, None where the record does not say."""
+    targets = record.get("targets")
+    return targets.get("metric") if isinstance(targets, dict) else None
+
+
+def _state_problems(run: Run, evals: Measurements | None, files: TrialFiles) -> list[str]:
+    """Returns what the trial's state and the length of its curve say against it."""
+    problems, published = [], evals is not None
+    if run.state not in layout.STATES:
+        known = ", ".join(layout.STATES)
+        problems.append(f"unreadable: {run.name}: state is {run.state!r}, not one of {known}")
+    if run.state in ("failed", "diverged"):
+        reason = run.reason or "no reason was recorded"
+        nothing = "" if published else f" (no {layout.EVAL_MEASUREMENTS})"
+        problems.append(f"{run.state}: {run.name}: {reason}{nothing}")
+    elif not published and not files.names_damage(layout.EVAL_MEASUREMENTS):
+        problems.append(f"missing: {run.name}: {run.state}, no {layout.EVAL_MEASUREMENTS}")
+    elif published and run.state in ("pending", "running"):
+        reached = f"last evaluation at step {run.last_step} of {run.steps}"
+        problems.append(f"unfinished: {run.name}: {run.state}, {reached}")
+    elif published and run.state == "done":
+        is_named = files.names_damage(layout.EVAL_MEASUREMENTS)
+        problems += _short(run, is_named)
+    return problems
+
+
+def _ends_early(run: Run, evals: Columns, eval_every: int | None) -> bool:
+    """A curve that lacks an evaluation which was due was cut at the end of a line."""
+    if run.last_step is None:
+        return True
+    gaps = np.diff(evals[STEP])
+    due = eval_every or (int(gaps.max()) if len(gaps) else 0)
+    return run.steps is not None and bool(due) and run.last_step + due <= run.steps
+
+
+def _short(run: Run, is_named: bool) -> list[str]:
+    """A file of which nothing could be read is named once."""
+    if run.last_step is None and is_named:
+        return []
+    if run.last_step is None:
+        return [f"truncated: {run.name}: done, but it has no complete evaluation"]
+    if not run.ends_early:
+        return []
+    return [f"truncated: {run.name}: done, but it ends at step {run.last_step} of {run.steps}"]

@@ -1,0 +1,1 @@
+"""A study's variants compared, as data: the error table, its baseline, verdicts, power."""

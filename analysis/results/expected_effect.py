@@ -1,0 +1,84 @@
+"""The effect that a study is asked to see: the paper's, unless the user gives one."""
+
+import math
+from dataclasses import dataclass
+
+from analysis.paper import paper
+from analysis.results.error_table import ErrorTable
+
+# A word of a workload's name to the paper's table of that domain, and the workload it prints.
+DOMAINS = {
+    "vit": ("vit_error", "imagenet_vit"),
+    "conformer": ("conformer_wer", "librispeech_conformer"),
+    "lm": ("lm_test_loss", "c4_lm"),
+    "bert": ("bert_mlm_error", "wikipedia_bert_2b"),
+}
+# The paper prints losses of the language model on test only.
+PRINTED = "test"
+
+
+@dataclass(frozen=True)
+class ExpectedEffect:
+    """`size` is a difference of the table's metric (0 or more, its direction left out), nan where
+    there is none to be had; `source` says in words where it is from, or why there is none."""
+
+    size: float
+    source: str
+
+
+def of_table(table: ErrorTable, split: str, given: float | None = None) -> ExpectedEffect:
+    """Returns the effect to look for on `split`: `given`; else the paper's LASER - Standard for
+    the study's table of the paper; else the paper's relative difference in that domain, of the
+    baseline's median. Raises ValueError where `given` is not a finite number other than 0."""
+    if given is not None:
+        if not math.isfinite(given) or given == 0:
+            raise ValueError(f"--effect={given}: give a difference of {table.metric.label} above 0")
+        return ExpectedEffect(abs(given), "as given")
+    name = table.study.paper_table
+    if name and table.metric.name == paper.TABLES[name].metric:
+        pair = _pair(name, table.workload, dict(table.study.config), split)
+        if pair is not None:
+            laser, standard = pair
+            return ExpectedEffect(
+                abs(laser.value - standard.value),
+                f"the paper's LASER - Standard, {laser.text} - {standard.text} on {split}",
+            )
+    return _relative(table, split)
+
+
+def _relative(table: ErrorTable, split: str) -> ExpectedEffect:
+    domain = next((DOMAINS[word] for word in table.workload.split("_") if word in DOMAINS), None)
+    if domain is None or table.metric.name != paper.TABLES[domain[0]].metric:
+        what = f"{table.metric.label} on {table.workload}"
+        return ExpectedEffect(math.nan, f"the paper has none of {what}; give one with --effect")
+    name, workload = domain
+    of_split, pair = split, _pair(name, workload, {}, split)
+    if pair is None:
+        of_split, pair = PRINTED, _pair(name, workload, {}, PRINTED)
+    median = _baseline_median(table, split)
+    if pair is None or median is None:
+        return ExpectedEffect(math.nan, "the baseline has no number")
+    laser, standard = pair
+    share = laser.value / standard.value - 1
+    printed = f"{standard.text} to {laser.text} on {of_split} of {workload}"
+    return ExpectedEffect(
+        abs(share * median),
+        f"the paper's relative difference, {share:+.1%} ({printed}), of the baseline's median",
+    )
+
+
+def _pair(
+    name: str, workload: str, config: dict, split: str
+) -> tuple[paper.PaperCell, paper.PaperCell] | None:
+    laser, standard = (
+        paper.cell(name, workload, config, variant, split) for variant in ("laser", "standard")
+    )
+    return None if laser is None or standard is None else (laser, standard)
+
+
+def _baseline_median(table: ErrorTable, split: str) -> float | None:
+    for row in table.rows:
+        summary = row.splits[split].summary
+        if row.variant == table.baseline and summary is not None:
+            return summary.median
+    return None

@@ -1,0 +1,1 @@
+"""Statistics over seeds: intervals, tests, corrections. Numbers in, numbers out."""

@@ -1,0 +1,157 @@
+"""Comparisons of a variant with the baseline over seeds, paired where the seeds are shared.
+
+Which test, and why: with 3 to 10 seeds a permutation test of paired differences cannot reach
+p < 0.05 after a correction (five seeds allow p >= 2 / 2**5 = 0.0625), so seeds that are shared are
+compared by the paired t-test, which assumes that differences between seeds are about normal. A
+study's shared seeds give both variants the same initial parameters and batches; where seeds share
+nothing but their number (AlgoPerf's logs) the permutation test of `permutation.py` takes its place,
+with the larger of its p-value and Welch's: the one needs no normal noise, the other no equal
+variances, and no p below 0.05 stands beside an interval of Welch's that holds 0.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from analysis.statistics import effect_size, permutation
+from analysis.statistics.confidence import all_equal, t_bounds, t_interval, tolerance
+from analysis.statistics.statistics import Comparison
+
+Seeds = Mapping[int, float]
+
+
+def compare(values: Seeds, baseline: Seeds, shares_seeds: bool) -> Comparison:
+    """Returns `values` against `baseline`, both seed to number, `values` not empty.
+
+    Paired where the study's variants share their seeds and at least 2 are in both, else not; the
+    test is `none` where that leaves fewer than 2 seeds to either.
+    """
+    shared = values.keys() & baseline.keys() if shares_seeds else set()
+    if len(shared) >= 2:
+        return paired(values, baseline)
+    if min(len(values), len(baseline)) >= 2:
+        return unpaired(values, baseline)
+    if shared:
+        return paired(values, baseline)
+    against = float(np.mean(list(baseline.values()))) if baseline else math.nan
+    comparison = _untested(float(np.mean(list(values.values()))) - against)
+    return replace(comparison, n=len(values), n_baseline=len(baseline))
+
+
+def paired(values: Seeds, baseline: Seeds) -> Comparison:
+    """Returns the comparison over the seeds in both; its test is `none` below 2 of them, and its
+    difference nan without one."""
+    seeds = sorted(values.keys() & baseline.keys())
+    pairs = np.array([(values[seed], baseline[seed]) for seed in seeds]).reshape(-1, 2)
+    differences = pairs[:, 0] - pairs[:, 1]
+    if len(seeds) < 2:
+        mean = float(differences.mean()) if seeds else math.nan
+        comparison = _untested(mean)
+    elif all_equal(differences, within := tolerance(pairs.ravel()).item()):
+        comparison = _sign_test(differences, within)
+    else:
+        comparison = _t_test(differences)
+    return replace(comparison, pairs=len(seeds), n=len(values), n_baseline=len(baseline))
+
+
+def _untested(difference: float) -> Comparison:
+    return Comparison(0, difference, math.nan, math.nan, math.nan, "none")
+
+
+def _sign_test(differences: np.ndarray, within: float) -> Comparison:
+    """Of the 2**n sign patterns of equal differences 2 are as extreme as the one there is."""
+    mean, smallest = float(differences.mean()), 2.0 ** (1 - len(differences))
+    p = 1.0 if abs(mean) <= within else smallest
+    return Comparison(0, mean, mean, mean, p, "sign", sd=0.0, smallest_p=smallest)
+
+
+def _t_test(differences: np.ndarray) -> Comparison:
+    low, high = map(float, t_interval(differences))
+    mean, sd = float(differences.mean()), float(differences.std(ddof=1))
+    return Comparison(
+        pairs=0,
+        difference=mean,
+        low=low,
+        high=high,
+        p=float(paired_p(differences)),
+        test="t",
+        sd=sd,
+        effect=effect_size.hedges(mean, sd, len(differences) - 1),
+        smallest_p=0.0,
+    )
+
+
+def paired_p(differences: np.ndarray) -> np.ndarray:
+    """Returns the two-sided p-values [...] of Student's t-test of `differences` [..., n] against
+    0 (1908; scipy.stats.ttest_1samp)."""
+    from scipy import stats
+
+    return np.asarray(stats.ttest_1samp(differences, 0.0, axis=-1).pvalue)
+
+
+def unpaired(values: Seeds, baseline: Seeds) -> Comparison:
+    """Returns the comparison of all seeds of both, at least 2 of each."""
+    first, second = (np.array(list(group.values())) for group in (values, baseline))
+    n, m = len(first), len(second)
+    difference = float(first.mean() - second.mean())
+    constant = all_equal(first) and all_equal(second)
+    sd = 0.0 if constant else effect_size.pooled_sd(first, second)
+    bounds = (difference, difference) if constant else welch_interval(first, second)
+    return Comparison(
+        pairs=0,
+        difference=difference,
+        low=float(bounds[0]),
+        high=float(bounds[1]),
+        p=float(unpaired_p(first, second)),
+        test="permutation",
+        n=n,
+        n_baseline=m,
+        sd=sd,
+        effect=effect_size.hedges(difference, sd, n + m - 2),
+        smallest_p=permutation.smallest_p(n, m),
+    )
+
+
+def unpaired_p(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Returns the two-sided p-values [...] of `first` [..., n] against `second` [..., m], n and
+    m > 1: the larger of the permutation test's and Welch's; of groups without spread, for which
+    Welch's t is undefined, the permutation test's."""
+    welch = np.where(_constant(first) & _constant(second), 0.0, welch_p(first, second))
+    return np.maximum(permutation.p_values(first, second), welch)
+
+
+def _constant(group: np.ndarray) -> np.ndarray:
+    return np.ptp(group, axis=-1) <= tolerance(group)[..., 0]
+
+
+def welch_p(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Returns the two-sided p-values [...] of Welch's t-test (as `welch_interval`); nan or 0 where
+    both are without spread."""
+    from scipy import stats
+
+    difference, error, degrees = _welch(first, second)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(2 * stats.t.sf(np.abs(difference) / error, degrees))
+
+
+def welch_interval(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the bounds [...] of the 95% interval of mean `first` [..., n] minus mean `second`
+    [..., m], n and m > 1, not both without spread.
+
+    Welch (1947), "The generalization of 'Student's' problem when several different population
+    variances are involved", with Satterthwaite's degrees of freedom.
+    """
+    return t_bounds(*_welch(first, second))
+
+
+def _welch(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the difference of the means, its standard error and its degrees of freedom."""
+    groups = (first, second)
+    squares = [group.var(axis=-1, ddof=1) / group.shape[-1] for group in groups]
+    below = sum(s**2 / (g.shape[-1] - 1) for s, g in zip(squares, groups, strict=True))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        degrees = (squares[0] + squares[1]) ** 2 / below
+    difference = first.mean(axis=-1) - second.mean(axis=-1)
+    return difference, np.sqrt(squares[0] + squares[1]), degrees
