@@ -173,6 +173,14 @@ def test_fabricated_data_needs_tiny_and_tiny_needs_fabricated_data(capsys, place
     assert "holds real data" in _refusal(capsys, place, "--tiny")
 
 
+@pytest.mark.parametrize(("devices", "size"), [(1, 4), (2, 4), (3, 6), (8, 8)])
+def test_tiny_evaluation_batches_divide_among_the_devices(monkeypatch, devices, size):
+    """AlgoPerf's runner refuses batches that do not."""
+    monkeypatch.setattr("jax.local_device_count", lambda: devices)
+    workload = type("Workload", (), {})()
+    assert tiny_sizes.with_sizes(workload, TINY["sizes"]).eval_batch_size == size
+
+
 def test_submission_is_found_here_then_at_algoperf_then_at_ours(place, stand_in, monkeypatch):
     monkeypatch.chdir(place)
 

@@ -9,7 +9,8 @@ from typing import Any
 
 # Written beside the data by `workloads.algoperf.tiny_data`.
 MARKER = "attnperf_tiny_data.json"
-# A number of devices must divide it (submission_runner.py); AlgoPerf's own are 128 to 2048.
+# The number of devices must divide a batch (submission_runner.py): this, rounded up to that.
+# AlgoPerf's own are 128 to 2048.
 EVAL_BATCH_SIZE = 4
 _SIZES = "_attnperf_sizes"
 
@@ -49,6 +50,13 @@ def _subclass(base: Any) -> Any:
         "num_eval_train_examples": size("validation"),
         "num_validation_examples": size("validation"),
         "num_test_examples": size("test"),
-        "eval_batch_size": EVAL_BATCH_SIZE,
+        "eval_batch_size": property(lambda self: _eval_batch_size()),
     }
     return type(base)(base.__name__, (base,), namespace)
+
+
+def _eval_batch_size() -> int:
+    import jax
+
+    devices = jax.local_device_count()
+    return -(-EVAL_BATCH_SIZE // devices) * devices
