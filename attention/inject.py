@@ -16,7 +16,7 @@ from typing import Any
 import jax
 from flax import linen as nn
 
-from attention import host_view, laser, observe, pairs, shift, standard
+from attention import foreign, host_view, observe, shift
 from attention.variant import Variant
 from attention.visibility import visibility
 
@@ -27,14 +27,6 @@ DepthRule = Callable[[str], int | Array]
 # (algoperf/workloads/librispeech_conformer/librispeech_jax/models.py).
 _FLAX_ARGUMENTS = frozenset(inspect.signature(nn.dot_product_attention).parameters)
 _OUTPUT_FACTOR = "temperature"
-
-
-# What a foreign function's weighted sum becomes; `standard` is the sum itself, as the host left it.
-_MEANS: dict[str, Callable[..., Array]] = {
-    "laser": laser.log_mean_exp,
-    "diff": standard.weighted_mean,
-    "diff_laser": laser.log_mean_exp,
-}
 
 
 @contextlib.contextmanager
@@ -105,7 +97,7 @@ class _Injected:
     def look(self, module: nn.MultiHeadDotProductAttention, args: Any, kwargs: Any) -> None:
         """Has a foreign host say what its softmax sees, for `observe`."""
         if self.host is not nn.dot_product_attention:
-            prepare = functools.partial(_prepared, self.variant)
+            prepare = functools.partial(foreign.prepared, self.variant)
             _, host = _split_output_factor(self.host)
             self.seen = host_view.of_module(module, host, prepare, args, kwargs)
 
@@ -130,22 +122,16 @@ def _around(
     depth: int | Array | None,
     settings: dict[str, Any],
 ) -> Array:
-    """Returns the variant computed through a foreign attention function, called once.
-
-    Once, because its own learned factors are made by the call. Differential mixers hand it the
-    values of pairs, [..., S, H, 2·Dv]; it need only be linear in them, whatever their size.
-    """
-    query, key = _prepared(variant, query, key)
+    """Returns the variant computed through a foreign attention function; see `foreign.mixed`."""
+    query, key = foreign.prepared(variant, query, key)
     factor, host = _split_output_factor(host)
     accepted = inspect.signature(host).parameters
     settings = {name: given for name, given in settings.items() if name in accepted}
-    attend = functools.partial(host, query, key, **settings)
-    if variant.mixer == "standard":
-        return attend(value) * factor if factor is not None else attend(value)
     drops = settings.get("dropout_rate", 0.0) > 0.0 and not settings.get("deterministic", False)
-    mean = functools.partial(
-        _MEANS[variant.mixer],
-        lambda values: attend(values.astype(value.dtype)),
+    output = foreign.mixed(
+        variant,
+        functools.partial(host, query, key, **settings),
+        value,
         visible=visibility(
             query.shape[-3],
             key.shape[-3],
@@ -153,25 +139,11 @@ def _around(
             bias=settings.get("bias"),
             is_causal=False,
         ),
-        dtype=value.dtype,
-        span=shift.LIBRARY_SPAN,
+        head_size=query.shape[-1],
+        depth=depth,
         sums_to_one=not drops,
     )
-    if variant.is_differential:
-        pairs.check_even(value.shape[-2])
-        branches = mean(value=pairs.values_of_pairs(value))
-        difference = functools.partial(pairs.difference, branches)
-        result = variant.from_pairs(difference, head_size=query.shape[-1], depth=depth)
-        output = pairs.heads_of_pairs(result, value.dtype)
-    else:
-        output = mean(value=value).astype(value.dtype)
     return output if factor is None else output * factor
-
-
-def _prepared(variant: Variant, query: Array, key: Array) -> tuple[Array, Array]:
-    """Returns query and key as a foreign function gets them."""
-    query, key = variant.modify(query, key)
-    return (query if variant.tau == 1.0 else query / variant.tau), key
 
 
 def _record(

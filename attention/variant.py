@@ -76,12 +76,14 @@ class Variant:
         attn_weights_value_einsum: Any = None,
         is_causal: bool = False,
         depth: int | Array | None = None,
+        scale: float | None = None,
     ) -> Array:
         """Returns attention's output [..., T, H, Dv], as flax's `dot_product_attention` would.
 
-        Two arguments are ours. `is_causal`: query t sees keys 0..t, beside what the mask says.
+        Three arguments are ours. `is_causal`: query t sees keys 0..t, beside what the mask says.
         `depth`: the layer's index from 0, possibly traced (layers in `nn.scan`); a model passes
-        it always, and mixers other than `diff` and `diff_laser` leave it unused.
+        it always, and mixers other than `diff` and `diff_laser` leave it unused. `scale`: what
+        logits are multiplied with before τ divides them, D**-0.5 unless given.
 
         The whole signature of flax is spelled out because flax passes only the keywords it finds
         by `inspect.signature`: behind `**kwargs` the mask would be lost without a word. The
@@ -102,7 +104,7 @@ class Variant:
             query, key, value = (array.astype(dtype) for array in (query, key, value))
         result_dtype = jnp.result_type(query, key, value)
         query, key = self.modify(query, key)
-        scale = query.shape[-1] ** -0.5 / self.tau
+        scale = (query.shape[-1] ** -0.5 if scale is None else scale) / self.tau
         bias = observe.record(
             query,
             key,

@@ -1,0 +1,197 @@
+"""Injection into AlgoPerf's language model, whose attention is not flax's module.
+
+`CausalAttn` (algoperf/workloads/finewebedu_lm/finewebedu_lm_jax/models.py) projects, rotates and
+normalises queries and keys, and then weighs the values in one of two ways, by version: two calls of
+`jnp.einsum` around a softmax (AlgoPerf 1.0), or `jax.nn.dot_product_attention`. While such a module
+is called, the names `jax` and `jnp` of its file stand for objects that hand these calls to the
+variant; nothing else of AlgoPerf, of JAX or of the model is touched.
+"""
+
+import contextlib
+import importlib
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from attention import foreign, inject, observe
+from attention.variant import Variant
+from attention.visibility import visibility
+
+Array = jax.Array
+
+CLASS_NAME = "CausalAttn"
+# AlgoPerf 1.0's logits and its weighted mean of the values.
+_LOGITS, _MEAN = "...qhd,...khd->...hqk", "...hqk,...khd->...qhd"
+# `implementation` chooses among kernels that compute the same; ours is the variant's `kernel`.
+_KNOWN = {"query", "key", "value", "bias", "mask", "scale", "is_causal", "implementation"}
+
+
+@contextlib.contextmanager
+def injected(variant: Variant, depth: inject.DepthRule) -> Iterator[None]:
+    """Puts `variant` into every `CausalAttn` called inside; as `attention.inject.injected`.
+
+    Learned leaves lie beside the layer's projections. Raises ValueError for `+qk_norm`, because
+    the layer normalises its queries and keys itself, and where the variant meets a call that it
+    does not know; RuntimeError on a clean exit where a layer attended by neither way, or where no
+    layer was called.
+    """
+    _check(variant)
+    found = False
+
+    def intercept(
+        call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext
+    ) -> Any:
+        nonlocal found
+        module = context.module
+        if type(module).__name__ != CLASS_NAME or context.method_name != "__call__":
+            return call(*args, **kwargs)
+        found = True
+        index = depth("/".join(module.path)) if variant.is_differential else None
+        with _attending(module, variant, index):
+            return call(*args, **kwargs)
+
+    with nn.intercept_methods(intercept):
+        yield
+    if not found:
+        raise RuntimeError(
+            f"nothing to inject {variant.name!r} into: no {CLASS_NAME} was called inside the context"
+        )
+
+
+def _check(variant: Variant) -> None:
+    if "qk_norm" in variant.modifiers:
+        raise ValueError(
+            f"finewebedu_lm normalises queries and keys itself, so {variant.name!r} would do it "
+            "twice; drop +qk_norm"
+        )
+    if observe.is_on():
+        raise ValueError("finewebedu_lm's attention cannot be observed; leave diagnostics off")
+
+
+@contextlib.contextmanager
+def _attending(module: nn.Module, variant: Variant, depth: int | Array | None) -> Iterator[None]:
+    """Has the layer's own file call the variant. Raises RuntimeError where it did not, once."""
+    layer = _Layer(module, variant, depth)
+    home = importlib.import_module(type(module).__module__)
+    nn_module = _Substitute(jax.nn, dot_product_attention=layer.dot_product_attention)
+    names = {"jax": _Substitute(jax, nn=nn_module), "jnp": _Substitute(jnp, einsum=layer.einsum)}
+    with _named(home, names):
+        yield
+    if layer.means != 1:
+        raise RuntimeError(
+            f"{home.__name__}.{CLASS_NAME} weighs its values in a way that is not known: neither "
+            "by jax.nn.dot_product_attention nor by the einsums of AlgoPerf 1.0 "
+            f"(found {layer.means} of them). Supported versions: docs/algoperf.md"
+        )
+
+
+@contextlib.contextmanager
+def _named(module: types.ModuleType, names: dict[str, Any]) -> Iterator[None]:
+    """Gives names of a module other meanings, for a while."""
+    before = {name: getattr(module, name) for name in names}
+    vars(module).update(names)
+    try:
+        yield
+    finally:
+        vars(module).update(before)
+
+
+class _Substitute(types.ModuleType):
+    """A module with some names replaced."""
+
+    def __init__(self, module: types.ModuleType, **names: Any) -> None:
+        super().__init__(module.__name__)
+        self.__dict__.update(names)
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+class _Layer:
+    """What one call of one layer asks for. `means` counts the weighted means of values."""
+
+    def __init__(self, module: nn.Module, variant: Variant, depth: int | Array | None) -> None:
+        self.scope, self.variant, self.depth = module.scope, variant, depth
+        self.means = 0
+        self.head_size = 0
+
+    def dot_product_attention(
+        self, query: Array, key: Array, value: Array, **settings: Any
+    ) -> Array:
+        """In place of jax.nn's: the variant, with our kernel."""
+        if unknown := sorted(set(settings) - _KNOWN):
+            raise ValueError(
+                f"finewebedu_lm gives jax.nn.dot_product_attention {unknown[0]!r}, which no variant "
+                f"takes; known: {', '.join(sorted(_KNOWN))}"
+            )
+        self.means += 1
+        settings.pop("implementation", None)
+        attend = _Attend(self.variant, parent=self.scope)
+        return attend(query, key, value, depth=self.depth, **settings)
+
+    def einsum(self, subscripts: Any, *operands: Any, **settings: Any) -> Array:
+        """jnp's, but for the two of attention: logits of other queries, a mean of other values."""
+        if subscripts == _LOGITS:
+            query, key = _Prepare(self.variant, parent=self.scope)(*operands)
+            self.head_size = query.shape[-1]
+            return jnp.einsum(subscripts, query, key, **settings)
+        if subscripts != _MEAN:
+            return jnp.einsum(subscripts, *operands, **settings)
+        self.means += 1
+        weights, value = operands
+
+        def mean(values: Array) -> Array:
+            return jnp.einsum(subscripts, weights, values, **settings)
+
+        mix = _Mix(self.variant, parent=self.scope)
+        return mix(mean, value, weights.shape[-2], self.head_size, self.depth)
+
+
+# Flax makes learned leaves in compact methods alone, and `CausalAttn` has none. These live in its
+# scope, so that their leaves do.
+
+
+class _Attend(nn.Module):
+    variant: Variant
+
+    @nn.compact
+    def __call__(self, query: Array, key: Array, value: Array, **settings: Any) -> Array:
+        return self.variant(query, key, value, **settings)
+
+
+class _Prepare(nn.Module):
+    variant: Variant
+
+    @nn.compact
+    def __call__(self, query: Array, key: Array) -> tuple[Array, Array]:
+        return foreign.prepared(self.variant, query, key)
+
+
+class _Mix(nn.Module):
+    variant: Variant
+
+    @nn.compact
+    def __call__(
+        self,
+        mean: Callable[[Array], Array],
+        value: Array,
+        queries: int,
+        head_size: int,
+        depth: int | Array | None,
+    ) -> Array:
+        """The layer is causal, by its name: its mask is in the weights already."""
+        visible = visibility(queries, value.shape[-3], mask=None, bias=None, is_causal=True)
+        return foreign.mixed(
+            self.variant,
+            mean,
+            value,
+            visible=visible,
+            head_size=head_size,
+            depth=depth,
+            sums_to_one=True,
+        )
