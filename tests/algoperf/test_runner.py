@@ -177,8 +177,9 @@ def test_fabricated_data_needs_tiny_and_tiny_needs_fabricated_data(capsys, place
 def test_tiny_evaluation_batches_divide_among_the_devices(monkeypatch, devices, size):
     """AlgoPerf's runner refuses batches that do not."""
     monkeypatch.setattr("jax.local_device_count", lambda: devices)
-    workload = type("Workload", (), {})()
-    assert tiny_sizes.with_sizes(workload, TINY["sizes"]).eval_batch_size == size
+    workload = tiny_sizes.with_sizes(type("Workload", (), {})(), TINY["sizes"])
+    assert workload.eval_batch_size == workload.num_eval_train_examples == size
+    assert workload.num_validation_examples == workload.num_test_examples == 4
 
 
 def test_submission_is_found_here_then_at_algoperf_then_at_ours(place, stand_in, monkeypatch):

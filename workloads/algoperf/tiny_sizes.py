@@ -28,7 +28,8 @@ def with_sizes(workload: Any, sizes: Mapping[str, int]) -> Any:
     """Returns `workload` itself, which now evaluates `sizes` examples instead of the real numbers.
 
     `sizes` gives the examples of `train`, `validation` and `test`; the training split is evaluated
-    on as many as the validation split, as in AlgoPerf. `attnperf_tiny` is True, and reaches
+    on as many as the validation split, as in AlgoPerf, rounded up to whole batches: imagenet_vit
+    repeats that split to fill them and divides by the number. `attnperf_tiny` is True, and reaches
     meta_data_0.json with the numbers. Targets, step hint and times stay AlgoPerf's.
     """
     setattr(workload, _SIZES, dict(sizes))
@@ -47,7 +48,7 @@ def _subclass(base: Any) -> Any:
         "__doc__": base.__doc__,
         "attnperf_tiny": True,
         "num_train_examples": size("train"),
-        "num_eval_train_examples": size("validation"),
+        "num_eval_train_examples": property(lambda self: _num_eval_train(getattr(self, _SIZES))),
         "num_validation_examples": size("validation"),
         "num_test_examples": size("test"),
         "eval_batch_size": property(lambda self: _eval_batch_size()),
@@ -60,3 +61,8 @@ def _eval_batch_size() -> int:
 
     devices = jax.local_device_count()
     return -(-EVAL_BATCH_SIZE // devices) * devices
+
+
+def _num_eval_train(sizes: Mapping[str, int]) -> int:
+    batch = _eval_batch_size()
+    return -(-sizes["validation"] // batch) * batch
