@@ -21,7 +21,7 @@ _SPACE = "paper_nadamw"
 STEPS = 50
 # The first point, and one of a larger rate; without clipping, and with one that clips.
 CASES = ((0, None), (7, None), (0, 0.5), (7, 0.5))
-# Short ones, whose warmup is no whole number of steps, and the two workloads' budgets.
+# A short one, an odd one, and the step hints of librispeech_conformer and imagenet_vit.
 HORIZONS = (100, 7919, 76_000, 167_999)
 _BATCH, _WIDTH, _CLASSES = 8, 12, 5
 # Sums of float32's roundings, 6e-8 each; Halton points are float64.
