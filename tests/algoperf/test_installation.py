@@ -1,5 +1,6 @@
 """AlgoPerf is found, recognised, and its workloads made by name."""
 
+import runpy
 import subprocess
 import sys
 
@@ -46,7 +47,7 @@ def test_commit_from_git_and_the_remark_about_it(stand_in, tmp_path):
     assert "is at commit" in found.remark
     assert "2c90454" in found.remark
     assert "not known" in stand_in.remark
-    tested = installation.Installation(tmp_path, "0.6.0", installation.TESTED_COMMIT)
+    tested = installation.Installation(tmp_path, "0.6.0", installation.TESTED_COMMITS[0])
     assert tested.remark is None
 
 
@@ -106,3 +107,16 @@ def test_real_registry_has_what_we_support(algoperf):
     for name in set(algoperf.workload_names()) - set(supported.SUPPORTED):
         with pytest.raises(ValueError, match="its model has no attention|cannot run it"):
             supported.support(name)
+
+
+def test_a_library_that_its_files_lack_is_named_and_that_of_a_submission_is_not(tmp_path):
+    theirs, mine = tmp_path / "theirs", tmp_path / "mine"
+    for directory in (theirs, mine):
+        directory.mkdir()
+        (directory / "needs.py").write_text("import surely_absent\n")
+    found = installation.Installation(theirs, None, None)
+    missing = pytest.raises(installation.AlgoPerfMissingError, match="needs surely_absent, which")
+    with missing, found.missing_named():
+        runpy.run_path(str(theirs / "needs.py"))
+    with pytest.raises(ModuleNotFoundError), found.missing_named():
+        runpy.run_path(str(mine / "needs.py"))

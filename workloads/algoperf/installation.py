@@ -1,5 +1,6 @@
 """Where AlgoPerf is: installed, or a checkout that the user names. It is never changed."""
 
+import contextlib
 import dataclasses
 import importlib
 import importlib.metadata
@@ -10,20 +11,27 @@ import re
 import shutil
 import subprocess
 import sys
+import traceback
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# github.com/mlcommons/algorithmic-efficiency, branch main of 5 September 2025.
-TESTED_COMMIT = "2c90454fc05d5bdf3598b0c7651e611f132a7060"
+# github.com/mlcommons/algorithmic-efficiency, branch main of 5 September 2025 (0.6) and of 9 March
+# 2026 (1.0).
+TESTED_COMMITS = (
+    "2c90454fc05d5bdf3598b0c7651e611f132a7060",
+    "f364a0b521beac41294d7d49a621c6d7cb33a35c",
+)
+TESTED = " or ".join(commit[:7] for commit in TESTED_COMMITS)
 DIRECTORY_VARIABLE = "ATTNPERF_ALGOPERF_DIR"
 # What makes a directory AlgoPerf: the interface, its registry, and the runner.
 FILES = ("submission_runner.py", "algoperf/spec.py", "algoperf/workloads/workloads.py")
 _GUIDE = "https://github.com/mlcommons/algorithmic-efficiency (docs/GETTING_STARTED.md)"
 _WHAT_TO_DO = (
     f"Install AlgoPerf by its own guide, {_GUIDE}, or clone it, run `git checkout "
-    f"{TESTED_COMMIT[:7]}` (the tested commit) there, and name the checkout: --algoperf_dir=DIR or "
-    f"{DIRECTORY_VARIABLE}=DIR. Its Python dependencies: pip install 'attnperf[algoperf]'"
+    f"{TESTED_COMMITS[-1][:7]}` (a tested commit) there, and name the checkout: "
+    f"--algoperf_dir=DIR or {DIRECTORY_VARIABLE}=DIR. Its Python dependencies: pip install 'attnperf[algoperf]'"
 )
 
 
@@ -44,17 +52,17 @@ class Installation:
 
     @property
     def remark(self) -> str | None:
-        """A sentence where this is not known to be the tested commit, else None."""
+        """A sentence where this is not known to be a tested commit, else None."""
         if self.commit is None:
             return (
                 f"the commit of AlgoPerf {self.version or '(no version)'} in {self.directory} is "
-                f"not known; attnperf was tested with {TESTED_COMMIT[:7]}"
+                f"not known; attnperf was tested with {TESTED}"
             )
-        if TESTED_COMMIT.startswith(self.commit):
+        if any(tested.startswith(self.commit) for tested in TESTED_COMMITS):
             return None
         return (
             f"AlgoPerf in {self.directory} is at commit {self.commit[:12]}, attnperf was tested "
-            f"with {TESTED_COMMIT[:7]}; what it compares may have changed"
+            f"with {TESTED}; what it compares may have changed"
         )
 
     def activate(self) -> None:
@@ -93,6 +101,27 @@ class Installation:
         except ImportError as error:
             raise AlgoPerfMissingError(
                 f"{name} of {self.directory} cannot be imported: {error}. {_WHAT_TO_DO}"
+            ) from error
+
+    def registers(self, name: str) -> bool:
+        """Whether its registry has a workload of that name; reads the file and imports nothing."""
+        text = (self.directory / "algoperf/workloads/workloads.py").read_text("utf-8")
+        return re.search(rf"""^\s*['"]{re.escape(name)}['"]\s*:""", text, re.MULTILINE) is not None
+
+    @contextlib.contextmanager
+    def missing_named(self) -> Iterator[None]:
+        """Raises AlgoPerfMissingError for a library that a file of the directory imports in vain.
+
+        Its runner needs more libraries than its workloads do.
+        """
+        try:
+            yield
+        except ModuleNotFoundError as error:
+            file = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+            if not file.resolve().is_relative_to(self.directory):
+                raise
+            raise AlgoPerfMissingError(
+                f"{file} needs {error.name}, which is not installed. {_WHAT_TO_DO}"
             ) from error
 
     def workload_names(self) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ def run(request: door.Request, algoperf_dir: str | None = None) -> None:
     sys.path.insert(0, str(admitted.import_root))
     script = str(found.directory / "submission_runner.py")
     sys.argv = [script, *request.arguments, *_define_flags(request)]
-    with failures.reported(failed):
+    with failures.reported(failed), found.missing_named():
         runpy.run_path(script, run_name="__main__")
 
 
