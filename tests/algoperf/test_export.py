@@ -2,6 +2,10 @@
 
 import csv
 import json
+import os
+import pathlib
+import subprocess
+import sys
 
 import pytest
 
@@ -17,6 +21,8 @@ EVALS = {
     "validation/loss": (2.0, 1.6),
     "test/accuracy": (0.1, 0.25),
     "test/loss": (2.0, 1.7),
+    "validation/bleu": (1.0, 31.0),
+    "test/bleu": (1.0, 31.0),
     "accumulated_submission_time": (1.0, 2.0),
     "score": (1.0, 2.0),
     "preemption_count": (0, 0),
@@ -215,3 +221,38 @@ def test_algoperfs_scoring_reads_the_export(finished, algoperf, monkeypatch):
         assert set(frame["study"]) == {"study_1", "study_2"}
         for column in (metric, "score", "accumulated_submission_time"):
             assert all(values.tolist() == list(EVALS[column]) for values in frame[column])
+
+
+# A checkout that was never installed lacks a module that its build writes: `activate` makes it.
+SCORE = """
+import runpy, sys
+from workloads.algoperf import installation
+found = installation.find(sys.argv[1])
+found.activate()
+sys.path.insert(0, str(found.directory / "scoring"))
+sys.argv[1:2] = []
+runpy.run_path(str(found.directory / "scoring/score_submissions.py"), run_name="__main__")
+"""
+
+
+def test_algoperfs_score_submissions_summarises_two_workloads(finished, algoperf, tmp_path):
+    pytest.importorskip("pandas", reason="AlgoPerf's scoring needs pandas")
+    out, results = tmp_path / "logs", tmp_path / "results"
+    for one in (finished, _grid(tmp_path, "wmt", "wmt")):
+        export.export(one, out)
+    command_line = [
+        sys.executable, "-W", "ignore", "-c", SCORE, algoperf.directory,
+        f"--submission_directory={out}", f"--output_dir={results}",
+    ]  # fmt: skip
+    here = {**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).resolve().parents[2])}
+    subprocess.run(command_line, env=here, check=True, capture_output=True, text=True)
+    for variant, reached in (("standard", 4), ("laser", 3)):
+        with (results / f"{variant}_summary.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        named = {row["workload"]: row["val target metric name"] for row in rows}
+        assert named == {"imagenet_vit_jax": "validation/accuracy", "wmt_jax": "validation/bleu"}
+        assert [row["val target reached"] for row in rows].count("True") == reached
+    profiles = [*command_line, "--compute_performance_profiles"]
+    ran = subprocess.run(profiles, env=here, check=False, capture_output=True, text=True)
+    assert "KeyError" in ran.stderr
+    assert "criteo1tb" in ran.stderr

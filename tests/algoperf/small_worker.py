@@ -1,0 +1,37 @@
+"""A worker whose AlgoPerf has its models at small sizes: `small_worker.py DIRECTORY ...`.
+
+What follows AlgoPerf's directory goes to `python -m sweeps.worker`.
+"""
+
+import functools
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+from sweeps import worker
+from workloads.algoperf import installation
+
+VIT = {"width": 32, "depth": 2, "mlp_dim": 64, "num_heads": 2, "patch_size": (56, 56)}
+CONFORMER = {"encoder_dim": 16, "num_attention_heads": 2, "num_encoder_layers": 2}
+TRANSFORMER = {
+    "emb_dim": 16, "num_heads": 2, "num_layers": 2, "qkv_dim": 16, "mlp_dim": 32, "max_len": 256
+}  # fmt: skip
+
+
+def small(found):
+    """Yields (module, attribute, value) that make the models small; the rest is AlgoPerf's."""
+    module = found.module("algoperf.workloads.imagenet_vit.imagenet_jax.workload")
+    yield module, "decode_variant", lambda variant: VIT
+    for path, config, sizes in (
+        ("librispeech_conformer.librispeech_jax", "ConformerConfig", CONFORMER),
+        ("wmt.wmt_jax", "TransformerConfig", TRANSFORMER),
+    ):
+        models = found.module(f"algoperf.workloads.{path}.models")
+        yield models, config, functools.partial(getattr(models, config), **sizes)
+
+
+if __name__ == "__main__":
+    for change in list(small(installation.find(sys.argv.pop(1)))):
+        setattr(*change)
+    sys.exit(worker.main())

@@ -1,0 +1,111 @@
+"""Trials of AlgoPerf's real workloads, killed and resumed: the same bit for bit. Skips without it.
+
+Real worker processes, real pipelines on fabricated data; the models are small.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from sweeps import config, equality, layout, measurements, study, study_directory
+from workloads.algoperf import tiny_data
+
+HERE = pathlib.Path(__file__).parent
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def start(algoperf, tmp_path_factory):
+    """Returns a function that starts a worker on a trial; all are killed at the end."""
+    started, cache = [], tmp_path_factory.mktemp("xla")
+
+    def run(directory, data_dir):
+        worker = subprocess.Popen(
+            [sys.executable, HERE / "small_worker.py", algoperf.directory, f"--cache_dir={cache}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(worker)
+        said = []
+        threading.Thread(target=lambda: said.extend(worker.stderr), daemon=True).start()
+        worker.said = said
+        worker.stdin.write(json.dumps({"trials": [str(directory)], "data_dir": data_dir}) + "\n")
+        worker.stdin.close()
+        return worker
+
+    yield run
+    for worker in started:
+        worker.kill()
+        worker.wait()
+
+
+def _trial(tmp_path, name, algoperf, workload, variant, data):
+    """Writes a study of one trial; returns the trial's directory."""
+    settings = {
+        "experiment_dir": tmp_path, "name": name, "workload": f"algoperf:{workload}",
+        "algoperf_dir": algoperf.directory, "data_dir": data, "protocol": "grid", "points": 1,
+        "seeds": 1, "variants": variant, "baseline": variant, "steps": STEPS, "eval_every": 2,
+        "batch_size": 4, "log_every": 1, "diagnostics": 3, "diagnostics_examples": 2,
+    }  # fmt: skip
+    if "librispeech" in workload:
+        settings["tokenizer_vocab_path"] = data / "spm_model.vocab"
+    overrides = [f"--config.{key}={value}" for key, value in settings.items()]
+    made = study.resolve(config.parse("digits_vit_quick", overrides))
+    study_directory.prepare(made)
+    (trial,) = made.trials("grid")
+    study_directory.materialise(made, "grid", [trial])
+    return made.directory / trial.path
+
+
+def _kill_at(worker, checkpoint):
+    """Kills a worker as soon as a checkpoint is whole."""
+    deadline = time.monotonic() + 900
+    while not checkpoint.is_dir():
+        assert worker.poll() is None, "".join(worker.said)
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.wait()
+
+
+def _diagnostics(directory):
+    text = (directory / layout.DIAGNOSTICS).read_text()
+    rows = [json.loads(line) for line in text.splitlines()]
+    return [{k: v for k, v in row.items() if k != "preemption_count"} for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("workload", "variant"),
+    [
+        ("imagenet_vit", "standard"),
+        ("imagenet_vit", "laser+qk_norm"),
+        ("librispeech_conformer", "laser"),
+        ("wmt", "laser"),
+    ],
+)
+def test_a_killed_trial_is_resumed_to_the_same_bits(algoperf, start, tmp_path, workload, variant):
+    data = tiny_data.prepare(tmp_path / "data", workload)
+    whole, killed = (
+        _trial(tmp_path, name, algoperf, workload, variant, data) for name in ("whole", "killed")
+    )
+    undisturbed = start(whole, str(data))
+    assert undisturbed.wait(900) == 0, "".join(undisturbed.said)
+    _kill_at(start(killed, str(data)), killed / layout.CHECKPOINTS / "2")
+    again = start(killed, str(data))
+    assert again.wait(900) == 0, "".join(again.said)
+    begun = layout.read_json(killed / layout.ATTEMPTS / "2" / measurements.RESUMED)
+    assert 2 <= begun["global_step"] < STEPS
+    assert layout.read_json(killed / layout.STATUS)["state"] == "done"
+    assert equality.trial_problems(killed, whole) == []
+    assert _diagnostics(killed) == _diagnostics(whole)
+    losses = [row["loss"] for row in equality.rows(whole, layout.MEASUREMENTS) if row["loss"]]
+    assert len(set(losses)) == STEPS
