@@ -23,7 +23,7 @@ from sweeps import training as training_module
 from workloads import registry, spec
 from workloads.algoperf import batches
 
-NAMES = ("imagenet_vit", "imagenet_vit_map", "librispeech_conformer", "wmt")
+NAMES = ("imagenet_vit", "imagenet_vit_map", "librispeech_conformer", "wmt", "finewebedu_lm")
 
 
 @pytest.fixture
@@ -233,6 +233,27 @@ def test_batch_statistics_are_those_that_were_asked_for(make, monkeypatch, stand
     for asked in (None, False, True):
         workload.model_fn(*forward, jax.random.key(0), False, asked)
     assert seen == [None, False, True]
+
+
+def test_a_model_state_keeps_its_shapes(make, monkeypatch, stand_in):
+    """AlgoPerf's Conformer: statistics of shape [D] are [1, 1, D] after the first update."""
+    base = stand_in.module("algoperf.workloads.base").TinyWorkload
+    init, forward = base.init_model_fn, base.model_fn
+
+    def init_model_fn(self, rng):
+        return init(self, rng)[0], {"mean": jax.numpy.zeros(8)}
+
+    def model_fn(self, params, batch, model_state, *args, dropout_rate=0.0):
+        mean = batch["inputs"].mean((0, 1), keepdims=True)
+        return forward(self, params, batch, model_state, *args)[0], {"mean": mean}
+
+    monkeypatch.setattr(base, "init_model_fn", init_model_fn)
+    monkeypatch.setattr(base, "model_fn", model_fn)
+    workload, key = make(), jax.random.key(0)
+    params, state = workload.init_model_fn(key)
+    batch = next(_queue(workload, 0))
+    _, new = workload.model_fn(params, batch, state, spec.ForwardPassMode.TRAIN, key, True)
+    np.testing.assert_array_equal(new["mean"], batch["inputs"].mean((0, 1)))
 
 
 def test_what_it_needs_is_refused_by_name(stand_in, make, monkeypatch, tmp_path):

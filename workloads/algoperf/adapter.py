@@ -1,8 +1,8 @@
 """AlgoPerf's own workload object behind our interface, so that our loop trains it.
 
-The model, the loss, the batches and the evaluation are AlgoPerf's. What our loop needs and theirs
-does not have: a first step for batches (`workloads.algoperf.batches`), a model state of one kind
-throughout, evaluations that do not depend on how many there were, and numbers instead of arrays.
+Model, loss, batches and evaluation are AlgoPerf's. What our loop needs and theirs does not have: a
+first step for batches (`workloads.algoperf.batches`), a model state whose shapes stay, evaluations
+that do not depend on how many there were, and numbers instead of arrays.
 """
 
 import importlib.util
@@ -44,7 +44,7 @@ def make(name: str, variant: Any, options: Options, **places: str) -> "AlgoperfW
     if "dropout_rate" not in inspect.signature(theirs.model_fn).parameters:
         raise ValueError(
             f"AlgoPerf in {found.directory} gives its model a dropout rate when it is made, not "
-            f"when it is called; use commit {installation.TESTED_COMMIT[:7]} or a later one"
+            f"when it is called; use commit {installation.TESTED_COMMITS[0][:7]} or a later one"
         )
     if variant is not None:
         from workloads.algoperf import injected
@@ -153,10 +153,11 @@ class AlgoperfWorkload(spec.Workload):
         """Returns logits and the model state.
 
         AlgoPerf's Dropout takes a traced rate (algoperf/jax_utils.py, since April 2025), so that
-        trials which differ in it share a program. Its ViT and Transformer return None for a
-        state they do not have, which here stays what it was.
+        trials which differ in it share a program. Its ViT and Transformer return None for a state
+        they do not have, which here stays as it was; its Conformer's batch statistics gain axes
+        of length 1 in their first update, dropped here: one program for all steps.
         """
-        # A Transformer has no batch statistics, and no such argument.
+        # WMT's Transformer has no such argument.
         bn = {"use_running_average_bn": use_running_average_bn} if self._takes_bn else {}
         logits, new = self.theirs.model_fn(
             params,
@@ -168,7 +169,8 @@ class AlgoperfWorkload(spec.Workload):
             dropout_rate=dropout_rate,
             **bn,
         )
-        return logits, model_state if new is None else new
+        new = model_state if new is None else new
+        return logits, jax.tree.map(lambda leaf, like: leaf.reshape(like.shape), new, model_state)
 
     def loss_fn(self, *args: Any, **kwargs: Any) -> dict[str, Array]:
         losses: dict[str, Array] = self.theirs.loss_fn(*args, **kwargs)
@@ -222,8 +224,9 @@ class AlgoperfWorkload(spec.Workload):
         imagenet_v2_data_dir: str | None = None,
         global_step: int = 0,
     ) -> dict[str, float]:
-        """Returns AlgoPerf's metrics of all splits.
+        """Returns AlgoPerf's metrics of all splits that have examples.
 
+        Of a split without any it reports made-up ones (finewebedu_lm: a test loss of 0).
         Every evaluation reads a split from its start, where AlgoPerf goes on from where its last
         one stopped (in the training set: with other examples): a resumed trial must measure what
         an uninterrupted one would have.
@@ -243,4 +246,5 @@ class AlgoperfWorkload(spec.Workload):
         return {
             name: value if isinstance(value, int) else float(value)
             for name, value in metrics.items()
+            if self.theirs.num_test_examples or not name.startswith("test/")
         }
