@@ -31,7 +31,9 @@ def load_all(path: pathlib.Path) -> Columns:
 def only(read: Measurements) -> Measurements:
     """Returns the rows that evaluate something, and a note on those that do not: a file may hold
     rows that only log the loss. An evaluation whose metrics are all nan, empty cells in AlgoPerf's
-    logs, is still one: its numbers of examples are there."""
+    logs, is still one: its numbers of examples are there. Of a split without examples AlgoPerf
+    reports made-up figures (finewebedu_lm: a test perplexity of 1), which are left out, too."""
+    read = _without_splits_of_nothing(read)
     results = [name for name in read.columns if name.partition("/")[0] in layout.SPLITS]
     if not results or any(name not in read.empty for name in results):
         return read
@@ -44,6 +46,29 @@ def only(read: Measurements) -> Measurements:
         columns={name: values[~nothing] for name, values in read.columns.items()},
         empty={name: cells[~nothing] for name, cells in read.empty.items()},
         notes=(*read.notes, note),
+    )
+
+
+def _without_splits_of_nothing(read: Measurements) -> Measurements:
+    counts = {split: read.columns.get(f"{split}/{COUNTS[0]}") for split in layout.SPLITS}
+    nothing = [
+        split
+        for split, count in counts.items()
+        if count is not None and count.size and not any(count)
+    ]
+    if not nothing:
+        return read
+
+    def kept(columns: Columns) -> Columns:
+        return {
+            name: cells
+            for name, cells in columns.items()
+            if name.partition("/")[0] not in nothing or not is_metric(name)
+        }
+
+    notes = (f"{split}: no examples, and its figures are left out" for split in nothing)
+    return dataclasses.replace(
+        read, columns=kept(read.columns), empty=kept(read.empty), notes=(*read.notes, *notes)
     )
 
 

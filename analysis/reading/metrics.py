@@ -16,13 +16,14 @@ HIGHER_IS_BETTER = ("accuracy", "bleu", "mean_average_precision", "ssim")
 OF_WORKLOAD = {
     "criteo1tb": "loss",
     "fastmri": "ssim",
+    "finewebedu": "ppl",
     "imagenet": "accuracy",
     "librispeech": "wer",
     "ogbg": "mean_average_precision",
     "wmt": "bleu",
 }
 # That of a workload which neither states it nor is one of these: the first column there is.
-TARGET_METRICS = ("wer", "bleu", "mean_average_precision", "ssim", "accuracy", "loss")
+TARGET_METRICS = ("wer", "bleu", "mean_average_precision", "ssim", "ppl", "accuracy", "loss")
 
 # Numbers that are made from another column: name to that column.
 DERIVED = {"error": "accuracy", "perplexity": "loss"}
@@ -32,11 +33,12 @@ LABELS = {
     "ssim": "SSIM",
     "mean_average_precision": "mean average precision",
     "ctc_loss": "CTC loss",
+    "ppl": "perplexity",
 }
 # Metrics that are no fraction; that of a loss is the workload's.
-UNITS = {"perplexity": "", "bleu": "", "ctc_loss": ""}
+UNITS = {"perplexity": "", "ppl": "", "bleu": "", "ctc_loss": ""}
 # 3 decimals of a perplexity of 13 tell losses 0.0001 apart, as 4 decimals of the loss do.
-DIGITS = {"perplexity": 3}
+DIGITS = {"perplexity": 3, "ppl": 3}
 # What an accuracy or a loss is the mean over, by a word of the workload's name.
 COUNTED = {"vit": "image", "lm": "token", "bert": "masked position"}
 
@@ -109,6 +111,7 @@ class Metric:
             "wer": "WER over the corpus, as a fraction: word errors / words spoken",
             "loss": f"loss in {unit}" if unit else "loss, as the workload defines it",
             "perplexity": "perplexity = exp(loss), the loss in nats",
+            "ppl": "perplexity per token, as AlgoPerf's workload reports it",
             "bleu": "BLEU over the corpus, 0 to 100; more is better",
             "ssim": "SSIM (structural similarity), at most 1; more is better",
             "mean_average_precision": "mean average precision over tasks, as a fraction; "

@@ -48,8 +48,8 @@ class Target:
 
 @dataclass(frozen=True)
 class AlgoperfTarget:
-    """A line of AlgoPerf's table: values in the metric's own column (accuracy, not error),
-    `step_hint` in steps, `max_allowed_runtime_sec` in seconds."""
+    """A line of AlgoPerf's table: values in the metric's own column (accuracy, not error), nan
+    where there is no target, `step_hint` in steps, `max_allowed_runtime_sec` in seconds."""
 
     workload: str
     version: str
@@ -75,7 +75,7 @@ def algoperf() -> tuple[AlgoperfTarget, ...]:
                 version=row["version"],
                 metric=row["metric"],
                 validation=float(row["validation"]),
-                test=float(row["test"]),
+                test=float(row["test"] or "nan"),
                 step_hint=int(row["step_hint"]),
                 max_allowed_runtime_sec=int(row["max_allowed_runtime_sec"]),
             )
@@ -113,7 +113,8 @@ def of_run(run: Run, split: str, steps: int | None = None, seconds: float | None
         return Target(metric, split, float(stated[split]), OWN)
     steps, seconds = steps or _steps(run), seconds or _seconds(run)
     found = nearest(run.workload, steps, seconds)
-    if found is None or split not in ("validation", "test"):
+    splits = ("validation", "test")
+    if found is None or split not in splits or math.isnan(found.value(split)):
         raise UnknownTargetError(_unknown(run, split))
     return Target(metrics.get(found.metric), split, found.value(split), _source(found, steps))
 

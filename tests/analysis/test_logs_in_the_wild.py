@@ -36,6 +36,7 @@ def trial(root: pathlib.Path, name: str, text: str | None = GOOD, **records: dic
         ("imagenet_resnet_large_bn_init", ("accuracy", "loss"), "accuracy", "max"),
         ("librispeech_conformer_layernorm", ("ctc_loss", "wer"), "wer", "min"),
         ("librispeech_deepspeech", ("ctc_loss", "wer"), "wer", "min"),
+        ("finewebedu_lm", ("loss", "ppl"), "ppl", "min"),
         ("another", ("accuracy", "bleu"), "bleu", "max"),
     ],
 )
@@ -208,3 +209,20 @@ def test_a_study_whose_record_was_lost_says_so(tmp_path) -> None:
     (tmp_path / "compare" / "trials.json").write_text("{}")
     with pytest.raises(ValueError, match=r"there is a trials\.json, so that study\.json was lost"):
         read_study(tmp_path)
+
+
+def test_figures_of_a_test_split_without_examples_are_left_out(tmp_path, capsys) -> None:
+    """AlgoPerf reports a test perplexity of 1 on finewebedu_lm, which has no test split."""
+    names = (
+        "global_step,test/loss,test/num_examples,test/ppl,validation/num_examples,validation/ppl"
+    )
+    for number, best in ((1, 25.5), (2, 26.5)):
+        text = f"{names}\n36000,0.0,0,1.0,100000,30.25\n72000,0.0,0,1.0,100000,{best}\n"
+        trial(tmp_path, f"study_{number}/finewebedu_lm_jax/trial_1", text, hparams={"beta2": 0.99})
+    run = read_study(tmp_path).runs[0]
+    assert not {"test/loss", "test/ppl"} & set(run.evals)
+    assert commands.main(["table", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "perplexity" in shown
+    assert "26.000" in shown  # the median of validation's best
+    assert "1.000 " not in shown

@@ -54,12 +54,12 @@ def test_a_run_s_own_target_comes_first() -> None:
     ("workload", "steps", "version", "hint"),
     [
         ("imagenet_vit", 186_666, "0.5", 186_666),
-        ("imagenet_vit", 167_999, "0.6", 167_999),
+        ("imagenet_vit", 167_999, "1.0", 167_999),
         ("librispeech_conformer", 80_000, "0.5", 80_000),
-        ("librispeech_conformer", 76_000, "0.6", 76_000),
-        ("librispeech_conformer", 77_000, "0.6", 76_000),
-        ("criteo1tb", 10_666, "0.6", 10_666),
-        ("fastmri", None, "0.6", 18_094),
+        ("librispeech_conformer", 76_000, "1.0", 76_000),
+        ("librispeech_conformer", 77_000, "1.0", 76_000),
+        ("criteo1tb", 10_666, "1.0", 10_666),
+        ("fastmri", None, "1.0", 18_094),
     ],
 )
 def test_the_table_s_version_is_the_nearest_in_steps(workload, steps, version, hint) -> None:
@@ -68,22 +68,34 @@ def test_the_table_s_version_is_the_nearest_in_steps(workload, steps, version, h
 
 
 def test_a_version_that_allows_less_time_than_was_used_is_not_the_run_s() -> None:
-    assert targets.nearest("imagenet_vit", 171_472).version == "0.6"
+    assert targets.nearest("imagenet_vit", 171_472).version == "1.0"
+    assert targets.nearest("imagenet_vit", 167_999, 66_000.0).version == "0.6"
     assert targets.nearest("imagenet_vit", 171_472, 77_000.0).version == "0.5"
-    assert targets.nearest("imagenet_vit", 171_472, 1e9).version == "0.6"
+    assert targets.nearest("imagenet_vit", 171_472, 1e9).version == "1.0"
 
 
-def test_every_workload_of_algoperf_has_targets_in_both_versions() -> None:
+def test_every_workload_of_algoperf_has_targets_in_every_version() -> None:
     of_version = {
         version: {t.workload for t in targets.algoperf() if t.version == version}
-        for version in ("0.5", "0.6")
+        for version in ("0.5", "0.6", "1.0")
     }
-    assert of_version["0.5"] == of_version["0.6"]
-    assert len(of_version["0.5"]) == 32
+    assert of_version["0.5"] == of_version["0.6"] == of_version["1.0"] - {"finewebedu_lm"}
+    assert len(of_version["1.0"]) == 33
     base = "criteo1tb fastmri imagenet_resnet imagenet_vit librispeech_conformer"
     assert of_version["0.6"] >= {*base.split(), "librispeech_deepspeech", "ogbg", "wmt"}
     vit = targets.nearest("imagenet_vit", 167_999)
+    assert (vit.validation, vit.test, vit.max_allowed_runtime_sec) == (0.77309, 0.6519, 64_292)
+    vit = targets.nearest("imagenet_vit", 167_999, 69_000.0)
     assert (vit.validation, vit.test, vit.max_allowed_runtime_sec) == (0.77309, 0.6519, 69_768)
+
+
+def test_a_workload_without_a_test_split_has_no_test_target() -> None:
+    run = made_run([0.5], workload="finewebedu_lm")
+    found = targets.of_run(run, "validation")
+    assert (found.metric.name, found.value) == ("ppl", 22.2995)
+    assert "perplexity ≤ 22.2995" in found.words
+    with pytest.raises(targets.UnknownTargetError, match="no test target is known"):
+        targets.of_run(run, "test")
 
 
 def test_no_target_says_what_to_give() -> None:
