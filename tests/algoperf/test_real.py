@@ -50,11 +50,17 @@ def test_post_ln_vit_still_crashes_in_algoperf_itself(algoperf):
         jax.eval_shape(workload.init_model_fn, jax.random.PRNGKey(0))
 
 
-def test_a_checkpoint_still_comes_back_with_an_axis_too_many(algoperf):
+def test_a_checkpoint_still_cannot_be_restored(algoperf, tmp_path):
     """The reason --resume_last_run is refused; when this fails, AlgoPerf has repaired it."""
-    restore = algoperf.module("algoperf.checkpoint_utils").replicate_checkpoint
-    saved = {"model_params": {"kernel": np.ones((2, 3))}, "global_step": 1}
-    found = restore(saved, pytree_keys=["model_params"])
+    checkpoints = algoperf.module("algoperf.checkpoint_utils")
+    state, params = ({"step": jnp.zeros([])}, None), {"kernel": jnp.ones((2, 3))}
+    results = [(1, {"validation/loss": 1.0})]
+    checkpoints.save_checkpoint("jax", state, params, None, {}, results, 1, 0, str(tmp_path), False)
+    with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'items'"):
+        checkpoints.maybe_restore_checkpoint(
+            "jax", state, params, None, {}, [], 0, 0, str(tmp_path)
+        )
+    found = checkpoints.replicate_checkpoint({"model_params": params}, ["model_params"])
     assert found["model_params"]["kernel"].shape == (jax.local_device_count(), 2, 3)
 
 

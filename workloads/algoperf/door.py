@@ -120,14 +120,17 @@ def _check_tokenizer(given: dict[str, Any], base: str) -> None:
 
 
 def _check_resume(given: dict[str, Any]) -> None:
-    """Its restored parameters have one axis too many (checkpoint_utils.replicate_checkpoint)."""
+    """It restores eval_results as None and reads them as a dict (checkpoint_utils).
+
+    Behind that: parameters with an axis for devices (its replicate_checkpoint), and no model has
+    one any more.
+    """
     if given["resume_last_run"]:
         raise ValueError(
-            "--resume_last_run: AlgoPerf's JAX runs cannot resume at 2c90454. It restores "
-            "checkpoints with an axis for devices, which its models do not have any more, and "
-            "stops at the first update. Leave the flag out and start anew (another "
-            "--experiment_name, or --overwrite); studies of `python -m sweeps` with "
-            f"--config.workload=algoperf:{given['workload']} do resume"
+            "--resume_last_run: AlgoPerf's JAX runs cannot resume at 2c90454; it stops while it "
+            "restores a checkpoint ('NoneType' object has no attribute 'items'). Leave the flag "
+            "out and start anew (another --experiment_name, or --overwrite); studies of `python "
+            f"-m sweeps` with --config.workload=algoperf:{given['workload']} do resume"
         )
 
 
