@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from analysis import commands as analysis
 from attention import registry as variants
 from sweeps import (
     config,
@@ -195,6 +196,20 @@ def test_a_resumed_trial_measures_what_an_undisturbed_one_does(curve):
     whole = curve("whole", "laser")
     assert [row["global_step"] for row in whole if row["kind"] == "eval"] == [2, 4]
     assert curve("twice", "laser", stops=(3,)) == whole
+
+
+def test_a_language_model_without_a_test_split_trains_and_resumes(curve, tmp_path, capsys):
+    changes = ("workload=algoperf:finewebedu_lm",)
+    whole = curve("whole", "laser", changes=changes)
+    evaluations = [row for row in whole if row["kind"] == "eval"]
+    assert evaluations[-1]["validation/ppl"] < evaluations[0]["validation/ppl"]
+    # AlgoPerf reports a test loss of 0 over 0 examples.
+    assert not any(name.startswith("test/") for name in evaluations[0])
+    assert curve("twice", "laser", stops=(3,), changes=changes) == whole
+    assert analysis.main(["table", str(tmp_path / "whole")]) == 0
+    shown = capsys.readouterr().out
+    assert "Perplexity, median over seeds" in shown
+    assert "no trial has a column test/ppl" in shown
 
 
 def test_diagnostics_see_every_layer_and_change_nothing(curve, tmp_path):

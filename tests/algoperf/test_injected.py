@@ -8,7 +8,7 @@ import pytest
 from attention import registry
 from workloads.algoperf import injected, supported
 
-NAMES = ("imagenet_vit", "imagenet_vit_map", "librispeech_conformer", "wmt")
+NAMES = ("imagenet_vit", "imagenet_vit_map", "librispeech_conformer", "wmt", "finewebedu_lm")
 # Each with what its model may stumble over; the real models meet all variants in test_real.py.
 PAIRS = (
     ("imagenet_vit", "laser+qk_norm"),
@@ -16,6 +16,7 @@ PAIRS = (
     ("librispeech_conformer", "laser+per_dim_temp+qk_norm"),
     ("librispeech_conformer", "diff_laser"),
     ("wmt", "diff_laser+per_dim_temp+qk_norm"),
+    ("finewebedu_lm", "diff_laser+per_dim_temp"),
 )
 TOLERANCE = 2e-6  # float32, outputs of order 1
 
@@ -74,7 +75,8 @@ def test_standard_is_the_host_and_laser_has_its_tree(stand_in, name):
     assert jax.tree.all(jax.tree.map(np.array_equal, params, laser_params))
     batch = _batch(host)
     # A padded target sees no key: flax averages over all of them, we return 0. Its weight is 0.
-    told = np.asarray(batch.get("weights", np.ones(len(batch["targets"])))) > 0
+    weights = batch.get("weights")
+    told = np.ones(len(batch["targets"]), bool) if weights is None else np.asarray(weights) > 0
     wanted = np.asarray(_logits(host, params, state, batch))[told]
     found = np.asarray(_logits(ours, params, state, batch))[told]
     np.testing.assert_allclose(found, wanted, atol=TOLERANCE)
@@ -185,7 +187,6 @@ def test_object_with_an_equality_of_its_own_is_refused(stand_in):
     ("name", "reason"),
     [
         ("imagenet_vit_post_ln", "an array cannot be called"),
-        ("finewebedu_lm", "neither at 2c90454 nor on a branch"),
         ("imagenet_resnet_silu", "no attention"),
         ("librispeech_deepspeech", "no attention"),
         ("imagenet_vitt", "did you mean 'imagenet_vit'"),
@@ -206,6 +207,7 @@ def test_unsupported_class_is_refused():
 
 
 def test_depths_are_the_layers_indices():
+    assert supported.SUPPORTED["finewebedu_lm"].depth("blocks_11/CausalAttn_0") == 11
     vit, wmt = supported.support("imagenet_vit_map"), supported.support("wmt")
     assert vit.depth("Transformer/encoderblock_11/MultiHeadDotProductAttention_1") == 11
     assert vit.depth("MAPHead_0/MultiHeadDotProductAttention_0") == 12

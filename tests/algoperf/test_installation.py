@@ -8,7 +8,7 @@ import pytest
 
 from workloads.algoperf import installation
 
-STAND_INS = 6
+STAND_INS = 7
 
 
 def test_directory_by_argument_and_by_environment(stand_in, monkeypatch):
@@ -24,7 +24,7 @@ def test_directory_that_is_not_algoperf_says_what_it_lacks_and_what_to_do(tmp_pa
         installation.find(tmp_path)
     message = str(raised.value)
     assert "lacks algoperf/spec.py, algoperf/workloads/workloads.py." in message
-    for advice in ("GETTING_STARTED", "2c90454", "--algoperf_dir", "[algoperf]"):
+    for advice in ("GETTING_STARTED", "f364a0b", "--algoperf_dir", "[algoperf]"):
         assert advice in message
 
 

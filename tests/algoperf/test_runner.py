@@ -24,6 +24,8 @@ DATA = (
     "wmt_sentencepiece_model",
     *(f"{part}.csv" for part in ("train-clean-100", "train-clean-360", "train-other-500")),
     *(f"{part}.csv" for part in ("dev-clean", "dev-other", "test-clean")),
+    "train",
+    "val",
 )
 
 
@@ -134,6 +136,7 @@ def test_unknown_variant_and_hyperparameter(capsys, place):
         ({"framework": "pytorch"}, "give --framework=jax"),
         ({"workload": "imagenet_resnet"}, "its model has no attention"),
         ({"workload": "imagenet_vit_post_ln"}, "cannot run it"),
+        ({"workload": "wmt_glu_tanh"}, "stand_in has no workload 'wmt_glu_tanh'; use a version"),
         ({"workload": None, "experiment_name": None}, "needs --workload, --experiment_name"),
         ({"workload": "librispeech_conformer"}, "vocab_path is not given. Without it"),
         ({"experiment_dir": "here"}, "need an absolute path; give --experiment_dir=/"),
@@ -151,6 +154,11 @@ def test_unknown_variant_and_hyperparameter(capsys, place):
 )
 def test_refused_before_anything_heavy(capsys, place, changes, words):
     assert words in _refusal(capsys, place, "--tiny", **changes)
+
+
+def test_a_variant_that_does_what_the_model_does_is_refused(capsys, place):
+    said = _refusal(capsys, place, "--tiny", attention="laser+qk_norm", workload="finewebedu_lm")
+    assert "has qk_norm itself, so 'laser+qk_norm' would do it twice" in said
 
 
 def test_tokenizer_must_be_a_file(capsys, place):

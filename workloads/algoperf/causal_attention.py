@@ -58,7 +58,8 @@ def injected(variant: Variant, depth: inject.DepthRule) -> Iterator[None]:
         yield
     if not found:
         raise RuntimeError(
-            f"nothing to inject {variant.name!r} into: no {CLASS_NAME} was called inside the context"
+            f"nothing to inject {variant.name!r} into: no {CLASS_NAME} was called inside the "
+            "context"
         )
 
 
@@ -126,8 +127,8 @@ class _Layer:
         """In place of jax.nn's: the variant, with our kernel."""
         if unknown := sorted(set(settings) - _KNOWN):
             raise ValueError(
-                f"finewebedu_lm gives jax.nn.dot_product_attention {unknown[0]!r}, which no variant "
-                f"takes; known: {', '.join(sorted(_KNOWN))}"
+                f"finewebedu_lm gives jax.nn.dot_product_attention {unknown[0]!r}, which no "
+                f"variant takes; known: {', '.join(sorted(_KNOWN))}"
             )
         self.means += 1
         settings.pop("implementation", None)

@@ -34,7 +34,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     data.add_argument("directory", metavar="DIR")
     data.add_argument(
-        "--workload", required=True, help="imagenet_vit, librispeech_conformer or wmt"
+        "--workload",
+        required=True,
+        help="imagenet_vit, librispeech_conformer, wmt or finewebedu_lm",
     )
     data.set_defaults(run=_data)
 
@@ -52,8 +54,9 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _data(options: argparse.Namespace) -> int:
-    from workloads.algoperf import tiny_data
+    from workloads.algoperf import tiny_data, tiny_sizes
 
     path = tiny_data.prepare(options.directory, options.workload)
-    print(f"{path}: fabricated data for {options.workload}, {tiny_data.SIZES} examples")
+    sizes = tiny_sizes.read_sizes(path)
+    print(f"{path}: fabricated data for {options.workload}, {sizes} examples")
     return 0

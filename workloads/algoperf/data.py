@@ -14,8 +14,10 @@ _LIBRARIES = {
     "imagenet": ("tensorflow", "tensorflow_datasets", "torch", "clu"),
     "librispeech": ("tensorflow", "tensorflow_text", "torch", "clu"),
     "wmt": ("tensorflow", "tensorflow_datasets", "tensorflow_text", "torch", "sacrebleu"),
+    "finewebedu": ("tensorflow", "torch"),
 }
 _WMT = ("wmt17_translate/de-en:1.0.0", "wmt14_translate/de-en:1.0.0")
+_LM_SPLITS = ("train", "val")  # finewebedu_lm/input_pipeline.py
 _WMT_TOKENIZER = "wmt_sentencepiece_model"
 
 
@@ -66,9 +68,11 @@ def _algoperf(own_name: str, algoperf_dir: str) -> list[str]:
         found = installation.find(algoperf_dir or None)
     except installation.AlgoPerfMissingError as problem:
         raise DataError(str(problem)) from problem
-    registry = found.directory / "algoperf/workloads/workloads.py"
-    if f"'{own_name}'" not in registry.read_text("utf-8").replace('"', "'"):
-        raise DataError(f"{registry} has no workload {own_name!r}: AlgoPerf of another version?")
+    if not found.registers(own_name):
+        raise DataError(
+            f"AlgoPerf in {found.directory} has no workload {own_name!r}: another version?",
+            f"use one that attnperf was tested with ({installation.TESTED})",
+        )
     family = own_name.split("_")[0]
     missing = [name for name in _LIBRARIES[family] if importlib.util.find_spec(name) is None]
     if missing:
@@ -108,8 +112,9 @@ def _data(name: str, data_dir: Path) -> str:
 def _repair(name: str, data_dir: Path) -> str:
     ours = table.entry(name).data_name
     if ours not in table.WORKLOADS:
-        return "AlgoPerf's datasets/README.md"
-    return f"AlgoPerf's datasets/README.md; or, same layout, {table.repair(ours, str(data_dir))}"
+        return "AlgoPerf's dataset guide, datasets/README.md (1.0: dataset/README.md)"
+    other = table.repair(ours, str(data_dir))
+    return f"AlgoPerf's datasets/README.md (1.0: dataset/); or, same layout, {other}"
 
 
 def _parts(own_name: str, data_dir: Path) -> list[Path]:
@@ -120,6 +125,8 @@ def _parts(own_name: str, data_dir: Path) -> list[Path]:
     if own_name.startswith("librispeech"):
         splits = (split for role in librispeech.SPLITS.values() for split in role)
         return [data_dir / f"{split}.csv" for split in splits]
+    if own_name.startswith("finewebedu"):
+        return [data_dir / split for split in _LM_SPLITS]
     return [
         *(tfds_directory.directory_of(data_dir, dataset) for dataset in _WMT),
         data_dir / _WMT_TOKENIZER,

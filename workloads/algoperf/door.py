@@ -70,7 +70,12 @@ def check(request: Request, installation: Installation) -> Admitted:
             f"--framework={given['framework']}: variants are JAX code; give --framework=jax"
         )
     name = given["workload"]
-    supported.support(name)
+    supported.support(name).check(request.attention)
+    if not installation.registers(name):
+        raise ValueError(
+            f"AlgoPerf in {installation.directory} has no workload {name!r}; use a version that "
+            "has it (finewebedu_lm: 1.0, commit f364a0b)"
+        )
     base = next(base for base in door_data.TRAINING if name.startswith(base))
     _check_tokenizer(given, base)
     _check_resume(given)

@@ -11,11 +11,13 @@ TRAINING: dict[str, tuple[str, ...]] = {
     "imagenet_vit": ("imagenet2012/5.1.0",),
     "librispeech_conformer": ("train-clean-100.csv", "train-clean-360.csv", "train-other-500.csv"),
     "wmt": ("wmt17_translate/de-en/1.0.0", "wmt_sentencepiece_model"),
+    "finewebedu_lm": ("train",),  # data_dir is fineweb_edu_10B itself
 }
 _EVALUATION: dict[str, tuple[str, ...]] = {
     "imagenet_vit": (),
     "librispeech_conformer": ("dev-clean.csv", "dev-other.csv", "test-clean.csv"),
     "wmt": ("wmt14_translate/de-en/1.0.0",),
+    "finewebedu_lm": ("val",),
 }
 _IMAGENET_V2 = "imagenet_v2/matched-frequency/3.0.0"
 
@@ -44,7 +46,7 @@ def _check_parts(directory: Path, parts: Sequence[str], flag: str, base: str) ->
     missing = [part for part in parts if not (directory / part).exists()]
     if missing:
         raise ValueError(
-            f"--{flag}={directory} lacks {', '.join(missing)}. AlgoPerf's datasets/README.md says "
+            f"--{flag}={directory} lacks {', '.join(missing)}. AlgoPerf's dataset guide says "
             f"how to prepare it; to try without, `python -m workloads algoperf_data DIR "
             f"--workload={base}` writes a few fabricated examples"
         )

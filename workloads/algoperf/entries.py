@@ -53,6 +53,26 @@ def _wmt(description: str, targets: tuple[float, float], parameters: int) -> Ent
     )
 
 
+# algoperf/workloads/finewebedu_lm/workload.py of AlgoPerf 1.0; it has no test split.
+_LM = Entry(
+    factory=_FACTORY,
+    data=_CHECK,
+    data_name="finewebedu_lm",
+    description="AlgoPerf's own decoder on FineWeb-Edu, since its version 1.0",
+    metric="ppl",
+    mode="min",
+    batch_size=64,
+    step_hint=72_000,
+    validation_target=22.2995,
+    test_target=None,
+    parameters=252_815_372,
+    head_size=128,
+    host_modifiers=("qk_norm",),
+    serves=(),
+    places=(DIRECTORY,),
+    step_seconds=0.4440,
+    step_source="hours of 4 A100s: AlgoPerf's time budget of 0.444 s a step, an upper bound",
+)
 _IMAGES = ("imagenet_vit", "imagenet_vit_glu", "imagenet_vit_map")
 _SPEECH = tuple(name for name in speech_entries.ENTRIES if name.startswith("librispeech"))
 
@@ -67,6 +87,7 @@ ENTRIES: dict[str, Entry] = {
     PREFIX + "wmt_attention_temp": _wmt(
         "Transformer, queries x 4", (29.3379, 29.4143), 133_521_408
     ),
+    PREFIX + "finewebedu_lm": _LM,
     PREFIX + "wmt_glu_tanh": _wmt("Transformer, gated MLP, tanh", (29.5779, 29.0515), 146_116_608),
 }
 

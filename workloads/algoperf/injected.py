@@ -9,7 +9,7 @@ from flax import linen as nn
 
 from attention import inject
 from attention.variant import Variant
-from workloads.algoperf import supported
+from workloads.algoperf import causal_attention, supported
 
 _MODEL_METHODS = ("init_model_fn", "model_fn")
 _VARIANT = "_attnperf_variant"
@@ -19,9 +19,10 @@ def with_variant(workload: Any, variant: Variant) -> Any:
     """Returns `workload` itself, its class now a subclass that trains with `variant`.
 
     `init_model_fn`, `model_fn`, and what else calls the model (`supported.Support`) run inside
-    `attention.inject.injected`; everything else is AlgoPerf's own. The object gains the properties
-    `attention` (the variant's name) and `attention_tau`, which AlgoPerf writes to meta_data_0.json
-    as `workload.attention…` (algoperf/logger_utils.py).
+    `attention.inject.injected` (`causal_attention.injected` for finewebedu_lm); everything else is
+    AlgoPerf's own. The object gains the properties `attention` (the variant's name) and
+    `attention_tau`, which AlgoPerf writes to meta_data_0.json as `workload.attention…`
+    (algoperf/logger_utils.py).
 
     One object has one variant for good: submissions jit their step with the workload as a static
     argument, which JAX tells apart by identity, and a variant is no part of that key. Raises
@@ -64,8 +65,9 @@ def _subclass(base: Any, entry: supported.Support) -> Any:
         "attention": property(lambda self: getattr(self, _VARIANT).name),
         "attention_tau": property(lambda self: getattr(self, _VARIANT).tau),
     }
+    inside = causal_attention.injected if entry.own_attention else inject.injected
     for name in (*_MODEL_METHODS, *entry.traced):
-        namespace[name] = _entering(base, name, entry, inject.injected)
+        namespace[name] = _entering(base, name, entry, inside)
     for name in entry.jitted:
         namespace[name] = _entering(base, name, entry, _injected_while_tracing)
     return type(base)(base.__name__, (base,), namespace)

@@ -25,6 +25,7 @@ def _vit_depth(path: str) -> int:
     return 12 if "MAPHead" in path else layer_index(r"encoderblock_(\d+)", path)
 
 
+_lm_depth = functools.partial(layer_index, r"blocks_(\d+)")
 _conformer_depth = functools.partial(layer_index, r"ConformerBlock_(\d+)")
 # Encoder and decoder count from 0 each; a decoder block's cross-attention has its block's index.
 _wmt_depth = functools.partial(layer_index, r"encoder(?:decoder)?block_(\d+)")
@@ -36,13 +37,25 @@ class Support:
 
     `depth`: the layer's index by the path of its attention module. `traced`: methods beside
     `init_model_fn` and `model_fn` that call the model at every call. `jitted`: methods under
-    `jax.jit`, which call it only while they are traced.
+    `jax.jit`, which call it only while they are traced. `own_attention`: the model is not built on
+    flax's attention module (`workloads.algoperf.causal_attention`). `host_modifiers`: what the
+    model does itself, so that no variant may do it again.
     """
 
     class_name: str
     depth: Callable[[str], int]
     traced: tuple[str, ...] = ()
     jitted: tuple[str, ...] = ()
+    own_attention: bool = False
+    host_modifiers: tuple[str, ...] = ()
+
+    def check(self, attention: str) -> None:
+        """Raises ValueError for a variant, by name, that does again what the model does."""
+        if twice := sorted(set(self.host_modifiers) & set(attention.split("+")[1:])):
+            raise ValueError(
+                f"{self.class_name}'s model has {', '.join(twice)} itself, so {attention!r} would "
+                f"do it twice; drop +{twice[0]}"
+            )
 
 
 def _wmt(class_name: str) -> Support:
@@ -67,6 +80,9 @@ SUPPORTED: dict[str, Support] = {
     "wmt_post_ln": _wmt("WmtWorkloadPostLN"),
     "wmt_attention_temp": _wmt("WmtWorkloadAttentionTemp"),
     "wmt_glu_tanh": _wmt("WmtWorkloadGLUTanH"),
+    "finewebedu_lm": Support(
+        "LmWorkload", _lm_depth, own_attention=True, host_modifiers=("qk_norm",)
+    ),
 }
 
 _NO_ATTENTION = "its model has no attention"
@@ -75,10 +91,6 @@ _REFUSED: dict[str, str] = {
         "AlgoPerf itself cannot run it at 2c90454: Encoder1DBlock calls the output of its second "
         "Dropout, `Dropout(rate)(y, train)(rate=rate)`, and an array cannot be called "
         "(imagenet_vit/imagenet_jax/models.py)"
-    ),
-    "finewebedu_lm": (
-        "AlgoPerf has it neither at 2c90454 nor on a branch that attnperf was tested with, so "
-        "where its attention goes through could not be checked"
     ),
 }
 # By the start of their names.

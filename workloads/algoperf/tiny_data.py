@@ -2,7 +2,8 @@
 
 Images are flat colours by class, audio is tones by word, translation maps made-up words to made-up
 words. Layouts: algoperf/workloads/{imagenet_resnet/imagenet_jax/workload.py, imagenet_resnet/
-imagenet_v2.py, librispeech_conformer/input_pipeline.py, wmt/input_pipeline.py}.
+imagenet_v2.py, librispeech_conformer/input_pipeline.py, wmt/input_pipeline.py,
+finewebedu_lm/input_pipeline.py}.
 """
 
 import csv
@@ -24,6 +25,9 @@ from workloads.errors import DataError
 DESCRIPTION = "Fabricated by `python -m workloads algoperf_data`: to try the plugin, not to measure"
 # A batch may be larger: AlgoPerf repeats the training split. Its evaluations are slow on CPU cores.
 SIZES = {"train": 16, "validation": 4, "test": 4}
+# AlgoPerf's language model has no test split, and wants a token beside each sequence's 1024.
+LM_SIZES = {"train": 16, "validation": 4, "test": 0}
+_LM_TOKENS, _LM_PERIOD = 1024 + 1, 50
 WMT_VOCABULARY = 32_000
 WMT_TOKENIZER = "wmt_sentencepiece_model"
 _NUM_CLASSES = 1000  # ImageNet's, of which the first ten occur
@@ -35,8 +39,9 @@ def prepare(directory: str | os.PathLike[str], workload: str) -> Path:
     """Writes tiny data for `workload` below `directory`; returns that as a path.
 
     `imagenet_vit` (with ImageNet-v2), `librispeech_conformer` (with its SentencePiece model),
-    `wmt` (with its own); their variants read the same. A file `attnperf_tiny_data.json` says that
-    the data is fabricated, and the sizes of its splits. The same bytes every time.
+    `wmt` (with its own), `finewebedu_lm` (which takes TensorFlow); their variants read the same. A
+    file `attnperf_tiny_data.json` says that the data is fabricated, and the sizes of its splits.
+    The same examples every time.
 
     Raises ValueError for another workload, DataError where the directory holds anything that is
     not tiny data.
@@ -56,7 +61,8 @@ def prepare(directory: str | os.PathLike[str], workload: str) -> Path:
 
 
 def _write_marker(path: Path, workload: str) -> None:
-    content = {"fabricated": True, "note": DESCRIPTION, "workload": workload, "sizes": SIZES}
+    sizes = LM_SIZES if workload == "finewebedu_lm" else SIZES
+    content = {"fabricated": True, "note": DESCRIPTION, "workload": workload, "sizes": sizes}
     (path / MARKER).write_text(json.dumps(content, indent=2) + "\n", "utf-8")
 
 
@@ -174,8 +180,29 @@ def _some_words(draws: np.random.RandomState, count: int) -> list[str]:
     return [words[number] for number in draws.randint(len(words), size=count)]
 
 
+def _write_finewebedu(path: Path) -> None:
+    """Documents that count around a circle of 50 tokens, from a start of their own.
+
+    In the format that its input_pipeline.py loads, which only TensorFlow writes. Raises DataError
+    without TensorFlow.
+    """
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise DataError(
+            f"finewebedu_lm's data is written by TensorFlow, which is missing ({error})",
+            "use the environment in which AlgoPerf is installed",
+        ) from error
+    for folder, split in (("train", "train"), ("val", "validation")):
+        starts = np.random.RandomState(len(split)).randint(_LM_PERIOD, size=LM_SIZES[split])
+        tokens = (starts[:, None] + np.arange(_LM_TOKENS)) % _LM_PERIOD
+        rows = tf.data.Dataset.from_tensor_slices({"input_ids": tokens.astype(np.int64)})
+        rows.save(str(path / folder))
+
+
 _WRITERS: dict[str, Callable[[Path], None]] = {
     "imagenet_vit": _write_imagenet,
     "librispeech_conformer": _write_librispeech,
     "wmt": _write_wmt,
+    "finewebedu_lm": _write_finewebedu,
 }

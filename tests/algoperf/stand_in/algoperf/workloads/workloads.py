@@ -26,8 +26,18 @@ WORKLOADS = {
         "workload_class_name": "LibriSpeechConformerAttentionTemperatureWorkload",
     },
     "wmt": {"workload_path": "wmt/wmt", "workload_class_name": "WmtWorkload"},
+    "finewebedu_lm": {
+        "workload_path": "finewebedu_lm/finewebedu_lm",
+        "workload_class_name": "LmWorkload",
+    },
 }
-BASE_WORKLOADS = ["imagenet_resnet", "imagenet_vit", "librispeech_conformer", "wmt"]
+BASE_WORKLOADS = [
+    "imagenet_resnet",
+    "imagenet_vit",
+    "librispeech_conformer",
+    "finewebedu_lm",
+    "wmt",
+]
 
 
 def get_base_workload_name(workload_name):

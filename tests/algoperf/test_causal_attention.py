@@ -1,0 +1,186 @@
+"""Variants in a language model whose attention is its own, in both ways that AlgoPerf has had."""
+
+import importlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from attention import observe, registry
+from attention.differential import lambda_init
+from workloads.algoperf import causal_attention, supported
+
+DEPTH = supported.SUPPORTED["finewebedu_lm"].depth
+TOLERANCE = 2e-6  # float32, outputs of order 1
+
+
+@pytest.fixture
+def models(stand_in):
+    stand_in.activate()
+    name = "algoperf.workloads.finewebedu_lm.finewebedu_lm_jax.models"
+    return importlib.import_module(name)
+
+
+@pytest.fixture(params=[False, True], ids=["einsums", "function"])
+def layer(request, models):
+    """One layer, its parameters away from their start, and what it gets."""
+    module = models.CausalAttn(models.ModelConfig(by_function=request.param))
+    hidden = jax.random.normal(jax.random.key(0), (3, 8, 16))
+    return module, module.init(jax.random.key(1), hidden), hidden
+
+
+def _inside(variant, function, *arguments, depth=DEPTH):
+    with causal_attention.injected(variant, depth):
+        return function(*arguments)
+
+
+def _parts(params, hidden):
+    """The weights [B, H, T, S] of the layer's softmax and its values [B, S, H, D], in float64."""
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params["params"])
+    query, key, value = (
+        np.einsum("btw,whd->bthd", np.float64(hidden), params[name]["kernel"])
+        for name in ("query", "key", "value")
+    )
+    query, key = (x / (np.linalg.norm(x, axis=-1, keepdims=True) + 1e-6) for x in (query, key))
+    logits = params["attn_scale"] * np.einsum("bthd,bshd->bhts", query, key)
+    return logits, value, params["attn_out_proj"]["kernel"]
+
+
+def _softmax(logits):
+    weights = np.exp(logits) * np.tril(np.ones(logits.shape[-2:]))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "tau", "formula"),
+    [
+        ("standard", None, lambda w, v: np.einsum("bhts,bshd->bthd", w, v)),
+        ("standard+temp", 0.5, lambda w, v: np.einsum("bhts,bshd->bthd", w, v)),
+        ("laser", None, lambda w, v: np.log(np.einsum("bhts,bshd->bthd", w, np.exp(v)))),
+        ("laser+temp", 0.7, lambda w, v: np.log(np.einsum("bhts,bshd->bthd", w, np.exp(v)))),
+    ],
+)
+def test_layer_computes_the_formula(layer, name, tau, formula):
+    module, params, hidden = layer
+    variant = registry.get(name, **({} if tau is None else {"tau": tau}))
+    found = _inside(variant, module.apply, params, hidden)
+    logits, value, projection = _parts(params, hidden)
+    mixed = formula(_softmax(logits / (tau or 1.0)), value)
+    wanted = mixed.reshape(hidden.shape) @ projection
+    np.testing.assert_allclose(found, wanted, atol=TOLERANCE)
+
+
+def test_differential_layer_computes_the_formula(layer):
+    module, _, hidden = layer
+    variant = registry.get("diff")
+    # Alone it has no name: the rule gets an empty path.
+    params = _inside(variant, module.init, jax.random.key(1), hidden, depth=lambda path: 2)
+    found = _inside(variant, module.apply, params, hidden, depth=lambda path: 2)
+    logits, value, projection = _parts(params, hidden)
+    start, learned = float(lambda_init(2)), params["params"]["diff_lambda"]
+    q1, k1, q2, k2 = (np.float64(learned[f"scale_{x}"]) for x in ("q1", "k1", "q2", "k2"))
+    difference = np.exp(q1 @ k1) - np.exp(q2 @ k2) + start
+    weights = _softmax(logits)
+    pair = np.einsum("bts,bsw->btw", weights[:, 0] - difference * weights[:, 1],
+                     value.reshape(*value.shape[:2], -1))  # fmt: skip
+    normal = pair / np.sqrt(np.mean(pair**2, axis=-1, keepdims=True) + 1e-5)
+    wanted = (1 - start) * normal @ projection
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def test_learned_leaves_lie_beside_the_projections(layer):
+    module, params, hidden = layer
+    init = _inside(registry.get("laser+per_dim_temp"), module.init, jax.random.key(1), hidden)
+    added = set(init["params"]) - set(params["params"])
+    assert added == {"per_dim_temp"}
+    # The factor is 1 at the start, and then it is not.
+    variant = registry.get("standard+per_dim_temp")
+    same = _inside(variant, module.apply, init, hidden)
+    np.testing.assert_allclose(same, module.apply(params, hidden), atol=TOLERANCE)
+    moved = jax.tree.map(lambda leaf: leaf, init)
+    moved["params"]["per_dim_temp"]["scale"] += 1.0
+    assert np.abs(_inside(variant, module.apply, moved, hidden) - same).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["laser", "diff_laser"])
+def test_no_position_sees_the_future_and_layers_know_their_index(models, name):
+    config = models.ModelConfig(by_function=name == "laser")
+    model, tokens = models.TransformerDo(config), jnp.arange(16).reshape(2, 8) % 6
+    seen = []
+
+    def depth(path):
+        seen.append((path, DEPTH(path)))
+        return DEPTH(path)
+
+    variant = registry.get(name)
+    params = _inside(variant, model.init, jax.random.key(0), tokens, depth=depth)
+    first = _inside(variant, model.apply, params, tokens)
+    second = _inside(variant, model.apply, params, tokens.at[:, 5:].set(1))
+    np.testing.assert_allclose(first[:, :5], second[:, :5], atol=TOLERANCE)
+    assert np.abs(first[:, 5:] - second[:, 5:]).max() > 0.01
+    layers = [(f"blocks_{n}/CausalAttn_0", n) for n in (0, 1)]
+    assert seen == (layers if variant.is_differential else [])
+
+
+def test_names_of_the_models_file_come_back(models, layer, monkeypatch):
+    module, params, hidden = layer
+
+    def fails(self, query, key, value):
+        assert models.jnp is not jnp
+        raise RuntimeError("odd")
+
+    monkeypatch.setattr(models.CausalAttn, "_by_einsums", fails)
+    monkeypatch.setattr(models.CausalAttn, "_by_function", fails)
+    with pytest.raises(RuntimeError, match="odd"):
+        _inside(registry.get("laser"), module.apply, params, hidden)
+    assert models.jax is jax
+    assert models.jnp is jnp
+
+
+def test_what_cannot_be_is_refused(models, layer, monkeypatch):
+    module, params, hidden = layer
+    laser = registry.get("laser")
+    with pytest.raises(ValueError, match="normalises queries and keys itself"):
+        _inside(registry.get("laser+qk_norm"), module.apply, params, hidden)
+    with pytest.raises(RuntimeError, match="nothing to inject 'laser' into"):
+        _inside(laser, lambda: None)
+    with pytest.raises(ValueError, match="cannot be observed"), observe.observed():
+        _inside(laser, module.apply, params, hidden)
+    monkeypatch.setattr(models.CausalAttn, "_by_einsums", lambda self, query, key, value: value)
+    monkeypatch.setattr(models.CausalAttn, "_by_function", lambda self, query, key, value: value)
+    with pytest.raises(RuntimeError, match=r"in a way that is not known.*found 0"):
+        _inside(laser, module.apply, params, hidden)
+
+
+def test_an_argument_of_jax_that_no_variant_takes_is_refused(models, monkeypatch):
+    def windowed(self, query, key, value):
+        return models.jax.nn.dot_product_attention(query, key, value, local_window_size=4)
+
+    monkeypatch.setattr(models.CausalAttn, "_by_function", windowed)
+    module = models.CausalAttn(models.ModelConfig(by_function=True))
+    with pytest.raises(ValueError, match="'local_window_size', which no variant takes"):
+        _inside(registry.get("laser"), module.init, jax.random.key(0), jnp.ones((1, 8, 16)))
+
+
+def test_a_layer_of_bfloat16_is_near_that_of_float32(models):
+    """As AlgoPerf's mixed precision, whose kernel for GPUs no CPU has."""
+    module = models.CausalAttn(models.ModelConfig(by_function=True))
+    hidden = jax.random.normal(jax.random.key(0), (3, 8, 16))
+    params = module.init(jax.random.key(1), hidden)
+    half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), (params, hidden))
+    laser = registry.get("laser")
+    found = _inside(laser, module.apply, *half)
+    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), half)
+    wanted = _inside(laser, module.apply, *wide)
+    assert found.dtype == jnp.bfloat16
+    assert float(jnp.abs(found - wanted).max() / jnp.abs(wanted).max()) < 0.02
+
+
+def test_another_modules_attention_is_left_alone(models):
+    other = nn.MultiHeadDotProductAttention(num_heads=2)
+    hidden = jnp.ones((1, 4, 8))
+    params = other.init(jax.random.key(0), hidden)
+    with pytest.raises(RuntimeError, match="nothing to inject"):
+        _inside(registry.get("laser"), other.apply, params, hidden)
