@@ -1,0 +1,93 @@
+"""AlgoPerf's language model, since its version 1.0: the real workload object, made small."""
+
+import jax
+import numpy as np
+import pytest
+
+from attention import registry
+from workloads import registry as workload_registry
+from workloads import spec, table
+from workloads.algoperf import injected, tiny_data, tiny_sizes
+
+NAME = "finewebedu_lm"
+SMALL = {"_vocab_size": 64, "_emb_dim": 32, "_n_heads": 2, "_n_layers": 2, "_mlp_dim": 64}
+# Of its mixed precision (ad28694), whose kernel for bfloat16 no CPU has.
+FLOAT32 = {"_compute_dtype_str": "float32", "_output_dtype_str": "float32"}
+TOLERANCE = 1e-5
+
+
+def _shrink(workload):
+    for name, value in (SMALL | FLOAT32).items():
+        if hasattr(workload, name):
+            setattr(workload, name, value)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    pytest.importorskip("tensorflow")
+    return tiny_data.prepare(tmp_path_factory.mktemp("lm") / "data", NAME)
+
+
+@pytest.fixture
+def made(algoperf):
+    """A function that makes the workload, small, with a variant or none."""
+    if not algoperf.registers(NAME):
+        pytest.skip(f"AlgoPerf {algoperf.commit or algoperf.version} has no {NAME}: it is of 1.0")
+
+    def make(variant=None):
+        workload = algoperf.make_workload(NAME)
+        _shrink(workload)
+        if variant is not None:
+            workload = injected.with_variant(workload, registry.get(variant))
+        return workload, workload.init_model_fn(jax.random.PRNGKey(0))[0]
+
+    return make
+
+
+def _logits(workload, params, batch, algoperf):
+    mode = algoperf.module("algoperf.spec").ForwardPassMode.TRAIN
+    key = jax.random.PRNGKey(1)
+    return np.asarray(workload.model_fn(params, batch, None, mode, key, False)[0], np.float32)
+
+
+def test_standard_is_the_host_and_laser_has_its_tree(algoperf, made, data):
+    host, params = made()
+    batch = next(host._build_input_queue(jax.random.PRNGKey(2), "train", str(data), 2))
+    wanted = _logits(host, params, batch, algoperf)
+    for variant, apart in (("standard", False), ("laser", True), ("standard+per_dim_temp", False)):
+        ours, own = made(variant)
+        if "+" not in variant:
+            assert jax.tree.all(jax.tree.map(np.array_equal, params, own))
+        difference = np.abs(_logits(ours, own, batch, algoperf) - wanted).max()
+        assert (difference > 1e-3) if apart else (difference < TOLERANCE), variant
+
+
+@pytest.mark.parametrize("variant", table.paper_rows(f"algoperf:{NAME}"))
+def test_every_leaf_of_a_variant_has_a_type(made, variant):
+    workload, params = made(variant)
+    count = len(jax.tree.leaves(params))
+    assert len(jax.tree.leaves(workload.model_params_types, is_leaf=lambda x: x is None)) == count
+
+
+def test_evaluation_of_fabricated_data(algoperf, made, data):
+    workload, params = made("diff_laser")
+    tiny_sizes.with_sizes(workload, tiny_sizes.read_sizes(data))
+    found = workload.eval_model(4, params, None, jax.random.PRNGKey(0), str(data), None, 0)
+    assert found["validation/num_examples"] == 4
+    # 64 tokens, nothing learned.
+    assert 3.5 < found["validation/loss"] < 5.0
+    assert found["validation/ppl"] == pytest.approx(np.exp(found["validation/loss"]), rel=1e-5)
+
+
+def test_our_interface_leaves_the_empty_test_split_out(algoperf, made, data):
+    del made  # skips
+    places = {"algoperf_dir": str(algoperf.directory)}
+    workload = workload_registry.make(f"algoperf:{NAME}", registry.get("laser"), places=places)
+    _shrink(workload.theirs)
+    params, state = workload.init_model_fn(jax.random.key(0))
+    found = workload.eval_model(4, params, state, jax.random.key(0), str(data))
+    assert {name.split("/")[0] for name in found} == {"train", "validation"}
+    batch = next(workload._build_input_queue(0, "train", str(data), 2))
+    forward = params, batch, state, spec.ForwardPassMode.TRAIN, jax.random.key(1), True
+    logits, _ = workload.model_fn(*forward, dropout_rate=0.0)
+    assert logits.shape == (2, 1024, SMALL["_vocab_size"])
