@@ -9,7 +9,7 @@ import pathlib
 import signal
 import subprocess
 import sys
-import threading
+import tempfile
 import time
 
 import pytest
@@ -28,19 +28,22 @@ def start(algoperf, tmp_path_factory):
     cache = os.environ.get("JAX_COMPILATION_CACHE_DIR") or tmp_path_factory.mktemp("xla")
 
     def run(directory, data_dir):
-        worker = subprocess.Popen(
-            [sys.executable, HERE / "small_worker.py", algoperf.directory, f"--cache_dir={cache}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        order = {"trials": [str(directory)], "data_dir": data_dir}
+        with tempfile.TemporaryFile("w+") as orders, (directory / "said.txt").open("a") as said:
+            orders.write(json.dumps(order) + "\n")
+            orders.seek(0)
+            worker = subprocess.Popen(
+                [
+                    sys.executable,
+                    HERE / "small_worker.py",
+                    algoperf.directory,
+                    f"--cache_dir={cache}",
+                ],
+                stdin=orders,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+            )
         started.append(worker)
-        said = []
-        threading.Thread(target=lambda: said.extend(worker.stderr), daemon=True).start()
-        worker.said = said
-        worker.stdin.write(json.dumps({"trials": [str(directory)], "data_dir": data_dir}) + "\n")
-        worker.stdin.close()
         return worker
 
     yield run
@@ -67,11 +70,12 @@ def _trial(tmp_path, name, algoperf, workload, variant, data):
     return made.directory / trial.path
 
 
-def _kill_at(worker, checkpoint):
-    """Kills a worker as soon as a checkpoint is whole."""
+def _kill_at(worker, directory, step):
+    """Kills a worker as soon as the checkpoint of a step is whole."""
+    checkpoint = directory / layout.CHECKPOINTS / str(step)
     deadline = time.monotonic() + 900
     while not checkpoint.is_dir():
-        assert worker.poll() is None, "".join(worker.said)
+        assert worker.poll() is None, (directory / "said.txt").read_text()
         assert time.monotonic() < deadline
         time.sleep(0.002)
     os.kill(worker.pid, signal.SIGKILL)
@@ -99,12 +103,12 @@ def test_a_killed_trial_is_resumed_to_the_same_bits(algoperf, start, tmp_path, w
         _trial(tmp_path, name, algoperf, workload, variant, data) for name in ("whole", "killed")
     )
     undisturbed = start(whole, str(data))
-    assert undisturbed.wait(900) == 0, "".join(undisturbed.said)
+    assert undisturbed.wait(900) == 0, (whole / "said.txt").read_text()
     ended = layout.read_json(whole / layout.STATUS)
     assert ended["state"] == "done", ended["reason"]
-    _kill_at(start(killed, str(data)), killed / layout.CHECKPOINTS / "2")
+    _kill_at(start(killed, str(data)), killed, 2)
     again = start(killed, str(data))
-    assert again.wait(900) == 0, "".join(again.said)
+    assert again.wait(900) == 0, (killed / "said.txt").read_text()
     begun = layout.read_json(killed / layout.ATTEMPTS / "2" / measurements.RESUMED)
     assert 2 <= begun["global_step"] < STEPS
     assert equality.trial_problems(killed, whole) == []
