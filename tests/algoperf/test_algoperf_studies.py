@@ -134,7 +134,7 @@ class TestCheck:
             (root / name).touch()
         registry = root / "algoperf/workloads/workloads.py"
         registry.parent.mkdir()
-        registry.write_text("WORKLOADS = {'librispeech_conformer': {}}\n")
+        registry.write_text("WORKLOADS = {\n  'librispeech_conformer': {},\n}\n")
         return root
 
     @pytest.fixture(autouse=True)
