@@ -67,11 +67,18 @@ def _read_trial(place: Place, whole: bool, ahead: Measurements | OSError) -> Run
         hyperparameters=hyperparameters,
         evals=files.evaluation_curves(evals) if evals and columns else {},
         trains=files.loss_curves(),
-        problems=(*files.problems, *problems),
+        problems=(*files.problems, *problems, *_fabricated(files.name, meta)),
         notes=(*files.notes, *notes),
     )
     selection.remember(run)
     return run
+
+
+def _fabricated(name: str, meta: dict[str, Any]) -> tuple[str, ...]:
+    """Returns a sentence where `python -m workloads algoperf --tiny` trained on made-up data."""
+    if not meta.get("workload.attnperf_tiny"):
+        return ()
+    return (f"fabricated: {name}: its data is that of `algoperf_data`; nothing follows from it",)
 
 
 def _targets(meta: dict[str, Any]) -> dict[str, Any]:

@@ -226,3 +226,14 @@ def test_figures_of_a_test_split_without_examples_are_left_out(tmp_path, capsys)
     assert "perplexity" in shown
     assert "26.000" in shown  # the median of validation's best
     assert "1.000 " not in shown
+
+
+def test_trials_on_fabricated_data_are_named(tmp_path, capsys) -> None:
+    text = WER + "76000,0,0.3,0.1,0.25,9\n"
+    meta = {"workload.attnperf_tiny": True}
+    trial(tmp_path, "study_0/librispeech_conformer_jax/trial_1", text, meta_data_0=meta)
+    trial(tmp_path, "study_1/librispeech_conformer_jax/trial_1", text, meta_data_0={})
+    commands.main(["table", str(tmp_path)])
+    shown = capsys.readouterr().out
+    assert shown.count("fabricated:") == 1
+    assert "study_0/librispeech_conformer_jax/trial_1: its data is that of `algoperf_data`" in shown
