@@ -205,7 +205,9 @@ def _export(options: argparse.Namespace) -> int:
     print(f"{written.directory}: {written.trials} trials of stage {written.stage}")
     print(f"then: python -m analysis table {written.directory}, or AlgoPerf's")
     print(f"    scoring/score_submissions.py --submission_directory={written.directory}")
-    print("    (summaries; its --compute_performance_profiles needs all eight base workloads)")
+    print(
+        "    (summaries; its --compute_performance_profiles needs all of AlgoPerf's base workloads)"
+    )
     return 0
 
 

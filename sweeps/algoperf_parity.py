@@ -48,6 +48,11 @@ def _print(found: Installation, parts: Sequence[str], workloads: Sequence[str]) 
     for row in parity.rows(found, parts, workloads, PARTS):
         print(parity_rows.table((row,))[-1], flush=True)
         total, failed = total + 1, failed + (not row.passed)
+    if not total:
+        raise ValueError(
+            f"nothing was compared: {', '.join(parts)} have nothing of {', '.join(workloads)}; "
+            "leave --workloads out, or name other parts"
+        )
     print(f"\n{total} quantities, {failed} beyond their tolerance")
     return 1 if failed else 0
 

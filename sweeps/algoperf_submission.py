@@ -33,6 +33,7 @@ OPTIMIZER = "nadamw"
 BATCH_SIZES = {
     "criteo1tb": 262_144,
     "fastmri": 32,
+    "finewebedu_lm": 64,
     "imagenet_resnet": 1024,
     "imagenet_resnet_gelu": 512,
     "imagenet_resnet_silu": 512,

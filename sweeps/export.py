@@ -9,8 +9,8 @@ share <out>. AlgoPerf's scoring (scoring/scoring_utils.py) takes everything in <
 submission's directory, everything in that for a study's, and everything called trial_<number> in
 a workload's for a trial: so the mark by which an export is known lies in the workloads'
 directories. It writes a summary of every submission for any number of workloads; its performance
-profiles are of all eight base workloads and raise KeyError for fewer, also without --strict
-(performance_profile.py).
+profiles are of all its base workloads (eight, nine since 1.0) and raise KeyError for fewer, also
+without --strict (performance_profile.py).
 
 Standard library only; `python -m analysis` reads the result, too.
 """
@@ -48,12 +48,13 @@ def export(
     Raises ValueError where `study` is no study, has no such stage or nothing to export in it,
     where `out` holds what is no export, and where that of another study or stage is in the way.
     """
-    record = layout.read_json_if_there(study / layout.STUDY)
+    record = _read(study / layout.STUDY, "name", "stages")
     if record is None:
         raise ValueError(f"{study} is no study: it has no {layout.STUDY}")
     stage, trials = _planned(study, record, stage)
     out = out or study / "export" / f"algoperf_{stage}"
-    mark = {"format": "algoperf", "study": record["name"], "stage": stage}
+    where = str(study.resolve())  # studies of several directories may have one name
+    mark = {"format": "algoperf", "study": record["name"], "directory": where, "stage": stage}
     _check_free(out, {out / place(trial).parent for trial in trials}, mark)
     done, left_out = [], []
     for trial in trials:
@@ -70,6 +71,14 @@ def export(
     return Exported(out, stage, len(done), tuple(left_out))
 
 
+def _read(path: pathlib.Path, *keys: str) -> dict[str, Any] | None:
+    """Returns a record, None where there is none. Raises ValueError where it lacks a key."""
+    found = layout.read_json_if_there(path)
+    if found is not None and not (isinstance(found, dict) and set(keys) <= set(found)):
+        raise ValueError(f"{path} is damaged: it has no {' and '.join(keys)}")
+    return found
+
+
 def _planned(
     study: pathlib.Path, record: dict[str, Any], wanted: str | None
 ) -> tuple[str, list[dict[str, Any]]]:
@@ -78,7 +87,7 @@ def _planned(
     if wanted is not None and wanted not in stages:
         raise ValueError(f"no stage {wanted!r} in {record['name']}; it has {', '.join(stages)}")
     for stage in reversed(stages) if wanted is None else [wanted]:
-        listed = layout.read_json_if_there(study / stage / layout.TRIALS)
+        listed = _read(study / stage / layout.TRIALS, "trials")
         if listed is not None:
             return stage, listed["trials"]
     where = f"stage {wanted} of {study}" if wanted else str(study)
@@ -111,7 +120,7 @@ def _marked(out: pathlib.Path) -> Iterator[tuple[pathlib.Path, dict[str, Any]]]:
     for _ in range(3):
         level = [inside for folder in level for inside in _inside(out, folder)]
     for folder in level:
-        mark = layout.read_json_if_there(folder / MARK)
+        mark = _read(folder / MARK, "study")
         if mark is None:
             raise ValueError(_not_ours(out, folder))
         yield folder, mark
@@ -133,8 +142,8 @@ def _check_free(out: pathlib.Path, needed: set[pathlib.Path], wanted: dict[str, 
     for folder, mark in _marked(out):
         if folder in needed and not _is_of(mark, wanted):
             raise ValueError(
-                f"{folder} is an export of study {mark['study']!r}, stage {mark.get('stage')!r}; "
-                "give another --out"
+                f"{folder} is an export of study {mark['study']!r} in {mark.get('directory')}, "
+                f"stage {mark.get('stage')!r}; give another --out"
             )
 
 

@@ -92,7 +92,7 @@ def update_rows(installation: Installation) -> Iterator[Row]:
             point["grad_clip"] = clip
         ours, (_, update) = _train(algoperf_submission, point)
         theirs, _ = _train(_baseline(installation), point)
-        difference = max(jax.tree.leaves(jax.tree.map(norm_ratio, ours, theirs)))
+        difference = float(np.max(jax.tree.leaves(jax.tree.map(norm_ratio, ours, theirs))))
         about = f"Halton point {number}, " + (f"clipping at {clip}" if clip else "no clipping")
         yield Row("NAdamW", f"parameters after {STEPS} updates, {about}", difference, _SINGLE)
         yield Row("NAdamW", "compilations of the step beyond one", update.compilations - 1, 0)
@@ -171,7 +171,7 @@ def point_rows(installation: Installation) -> Iterator[Row]:
         ours = _sorted(space.points(raw, count))
         if list(ours) != list(theirs):
             raise ValueError(f"points have {list(ours)}, AlgoPerf's {list(theirs)}")
-        difference = max(float(np.abs(ours[name] / theirs[name] - 1).max()) for name in ours)
+        difference = float(np.max([np.abs(ours[name] / theirs[name] - 1).max() for name in ours]))
         yield Row("Halton", f"{count} points of {_SPACE}, as a set", difference, _DOUBLE)
 
 

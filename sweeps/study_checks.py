@@ -104,6 +104,11 @@ def _check_diagnostics(settings: dict[str, Any]) -> None:
             f"examples, of which they are the first; set --config.diagnostics_examples="
             f"{settings['batch_size']} or fewer"
         )
+    if every and not workloads_table.entry(settings["workload"]).observable:
+        raise ValueError(
+            f"diagnostics={every}: the attention of {settings['workload']} cannot be looked into; "
+            "set --config.diagnostics=0"
+        )
     if every and settings["pack"] > 1:
         raise ValueError(
             f"diagnostics={every} looks at one trial's step, and pack={settings['pack']} computes "

@@ -15,6 +15,7 @@ class Entry:
     that `prepare` needs no download. stands_in_for: the full-size twin of an embedded workload.
     host_modifiers: modifiers that the model itself contains, so that no variant may add them.
     places: keys of a study that say where else something lies which the workload needs.
+    observable: whether diagnostics can look into its attention.
     serves: the fields of `workloads.options.Options` that may differ from their defaults; without
     `mesh` in it, every device holds all parameters.
     """
@@ -36,6 +37,7 @@ class Entry:
     stands_in_for: str = ""
     host_modifiers: tuple[str, ...] = ()
     places: tuple[str, ...] = ()
+    observable: bool = True
     serves: tuple[str, ...] = ("compute_dtype",)
     # Wall time of one update, and where the figure is from: what `sweeps plan` reckons with.
     step_seconds: float | None = None

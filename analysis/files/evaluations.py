@@ -49,13 +49,19 @@ def only(read: Measurements) -> Measurements:
     )
 
 
+def splits_of_nothing(columns: Columns) -> list[str]:
+    """Returns the splits whose every count of examples is 0."""
+    found = []
+    for split in layout.SPLITS:
+        count = columns.get(f"{split}/{COUNTS[0]}", np.zeros(0))
+        stated = count[~np.isnan(count)]
+        if stated.size and not stated.any():
+            found.append(split)
+    return found
+
+
 def _without_splits_of_nothing(read: Measurements) -> Measurements:
-    counts = {split: read.columns.get(f"{split}/{COUNTS[0]}") for split in layout.SPLITS}
-    nothing = [
-        split
-        for split, count in counts.items()
-        if count is not None and count.size and not any(count)
-    ]
+    nothing = splits_of_nothing(read.columns)
     if not nothing:
         return read
 
@@ -110,7 +116,12 @@ def absent(read: Measurements, metric: str) -> list[str]:
     """Returns the columns that an evaluation should have and that are not there or hold nothing:
     the metric's on each split but validation, without which nothing can be chosen and which is
     named elsewhere, and the count of preemptions."""
-    wanted = [f"{split}/{metric}" for split in layout.SPLITS if split != "validation"]
+    nothing = splits_of_nothing(read.columns)
+    wanted = [
+        f"{split}/{metric}"
+        for split in layout.SPLITS
+        if split != "validation" and split not in nothing
+    ]
     return [name for name in (*wanted, ATTEMPT) if not _holds(read, name)]
 
 

@@ -4,6 +4,7 @@ import collections
 from collections.abc import Sequence
 from dataclasses import replace
 
+from analysis.files import evaluations
 from analysis.files.records import Run
 from sweeps import layout
 
@@ -20,9 +21,14 @@ def named(runs: Sequence[Run]) -> tuple[Run, ...]:
 def nowhere(runs: Sequence[Run]) -> list[str]:
     """Returns a sentence for each split of which no trial that was evaluated has the metric."""
     measured = [run for run in runs if run.evals]
-    there = {name for run in measured for name in run.evals}
+    there = {name for run in measured for name in (*run.evals, *_unmeasurable(run))}
     wanted = dict.fromkeys(f"{split}/{run.metric}" for split in layout.SPLITS for run in measured)
     return [f"missing: no trial has a column {name}" for name in wanted if name not in there]
+
+
+def _unmeasurable(run: Run) -> list[str]:
+    """The metric's columns of splits without examples."""
+    return [f"{split}/{run.metric}" for split in evaluations.splits_of_nothing(run.evals)]
 
 
 def _there(runs: Sequence[Run]) -> Columns:

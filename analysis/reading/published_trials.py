@@ -9,7 +9,7 @@ from analysis.files import evaluations
 from analysis.files.measurements import Measurements
 from analysis.files.records import Run
 from analysis.files.trial_files import TrialFiles, read_ahead
-from analysis.reading import metrics, selection
+from analysis.reading import fabricated, metrics, selection
 from sweeps import layout
 
 META, FLAGS = "meta_data_0.json", "flags_0.json"
@@ -67,18 +67,11 @@ def _read_trial(place: Place, whole: bool, ahead: Measurements | OSError) -> Run
         hyperparameters=hyperparameters,
         evals=files.evaluation_curves(evals) if evals and columns else {},
         trains=files.loss_curves(),
-        problems=(*files.problems, *problems, *_fabricated(files.name, meta)),
+        problems=(*files.problems, *problems, *fabricated.problems(files.name, meta)),
         notes=(*files.notes, *notes),
     )
     selection.remember(run)
     return run
-
-
-def _fabricated(name: str, meta: dict[str, Any]) -> tuple[str, ...]:
-    """Returns a sentence where `python -m workloads algoperf --tiny` trained on made-up data."""
-    if not meta.get("workload.attnperf_tiny"):
-        return ()
-    return (f"fabricated: {name}: its data is that of `algoperf_data`; nothing follows from it",)
 
 
 def _targets(meta: dict[str, Any]) -> dict[str, Any]:

@@ -126,6 +126,11 @@ def _source(found: AlgoperfTarget, steps: int | None) -> str:
 
 
 def _unknown(run: Run, split: str) -> str:
+    if any(target.workload == run.workload.rpartition(":")[2] for target in algoperf()):
+        return (
+            f"no {split} target is known for {run.workload}: AlgoPerf has none there "
+            f"({FILE.name}); give --target=VALUE and --metric=NAME, or another --split"
+        )
     return (
         f"no {split} target is known for {run.workload}: {run.name} states none, and AlgoPerf's "
         f"table ({FILE.name}) has validation and test targets of its own workloads alone; give "

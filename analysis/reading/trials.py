@@ -12,7 +12,7 @@ from analysis.files.measurements import ATTEMPT, STEP, Measurements
 from analysis.files.records import Run
 from analysis.files.rows import Columns
 from analysis.files.trial_files import TrialFiles, read_ahead
-from analysis.reading import metrics, selection
+from analysis.reading import fabricated, metrics, selection
 from sweeps import layout
 
 NOTHING = Measurements({}, (), ())
@@ -65,6 +65,7 @@ def _read_trial(
     problems = (
         *files.problems,
         *_state_problems(run, evals, files),
+        *_fabricated(run, files),
         *_lost(run, files),
         *_beyond(run),
         *_wrong(run, evals),
@@ -140,6 +141,12 @@ def _stated(record: dict[str, Any]) -> str | None:
     """Returns the metric of the workload's target, None where the record does not say."""
     targets = record.get("targets")
     return targets.get("metric") if isinstance(targets, dict) else None
+
+
+def _fabricated(run: Run, files: TrialFiles) -> tuple[str, ...]:
+    if not run.workload.startswith("algoperf:"):  # no other workload has such data
+        return ()
+    return fabricated.problems(files.name, files.json("meta_data_0.json"))
 
 
 def _state_problems(run: Run, evals: Measurements | None, files: TrialFiles) -> list[str]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from analysis.documents import variants
+from analysis.files import evaluations
 from analysis.files.records import Run, Study
 from analysis.reading import metrics, selection
 from analysis.reading.metrics import Metric
@@ -124,13 +125,18 @@ def _stage_problems(study: Study, stage: str) -> list[str]:
     return problems
 
 
+def _has(run: Run, shown: Metric, split: str) -> bool:
+    """Whether a run has the metric on a split, or nothing there that could be measured."""
+    return shown.column(split) in run.evals or split in evaluations.splits_of_nothing(run.evals)
+
+
 def _check_columns(runs: tuple[Run, ...], shown: Metric, problems: list[str]) -> None:
     """Says once what no trial has; what some trials lack is said for each of them."""
     measured = [run for run in runs if run.evals]
     absent = [
         split
         for split in layout.SPLITS
-        if measured and not any(shown.column(split) in run.evals for run in measured)
+        if measured and not any(_has(run, shown, split) for run in measured)
     ]
     if len(absent) == len(layout.SPLITS):
         run = measured[0]

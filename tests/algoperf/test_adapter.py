@@ -22,7 +22,7 @@ from sweeps import (
 )
 from sweeps import training as training_module
 from workloads import registry, spec
-from workloads.algoperf import batches
+from workloads.algoperf import batches, tiny_sizes
 
 NAMES = ("imagenet_vit", "imagenet_vit_map", "librispeech_conformer", "wmt", "finewebedu_lm")
 
@@ -204,12 +204,32 @@ def test_a_language_model_without_a_test_split_trains_and_resumes(curve, tmp_pat
     evaluations = [row for row in whole if row["kind"] == "eval"]
     assert evaluations[-1]["validation/ppl"] < evaluations[0]["validation/ppl"]
     # AlgoPerf reports a test loss of 0 over 0 examples.
-    assert not any(name.startswith("test/") for name in evaluations[0])
+    assert {n for n in evaluations[0] if n.startswith("test/")} == {"test/num_examples"}
     assert curve("twice", "laser", stops=(3,), changes=changes) == whole
     assert analysis.main(["table", str(tmp_path / "whole")]) == 0
     shown = capsys.readouterr().out
     assert "Perplexity, median over seeds" in shown
-    assert "no trial has a column test/ppl" in shown
+    assert "test/ppl" not in shown
+    assert "fabricated" not in shown
+
+
+def test_trials_on_fabricated_data_say_so_with_their_sizes(make, curve, tmp_path, capsys):
+    marker = {"workload": "imagenet_vit", "sizes": {"train": 16, "validation": 8, "test": 4}}
+    (tmp_path / tiny_sizes.MARKER).write_text(json.dumps(marker))
+    meta = provenance.meta_data(make("imagenet_vit", "laser"), 0, str(tmp_path))
+    assert meta["workload.attnperf_tiny"] is True
+    assert meta["workload.num_validation_examples"] == 8
+    curve("made_up", "laser")
+    (trial,) = (tmp_path / "made_up").rglob("trial_1")
+    layout.write_json(trial / "meta_data_0.json", meta)
+    analysis.main(["table", str(tmp_path / "made_up")])
+    assert "fabricated: grid/laser" in capsys.readouterr().out
+
+
+def test_diagnostics_that_cannot_be_are_refused_at_the_door():
+    changes = ("workload=algoperf:finewebedu_lm", "diagnostics=3", "variants=standard,laser")
+    with pytest.raises(ValueError, match="finewebedu_lm cannot be looked into"):
+        study.resolve(config.parse("digits_vit_quick", [f"--config.{c}" for c in changes]))
 
 
 def test_diagnostics_see_every_layer_and_change_nothing(curve, tmp_path):

@@ -150,8 +150,24 @@ def test_what_cannot_be_is_refused(models, layer, monkeypatch):
         _inside(laser, module.apply, params, hidden)
     monkeypatch.setattr(models.CausalAttn, "_by_einsums", lambda self, query, key, value: value)
     monkeypatch.setattr(models.CausalAttn, "_by_function", lambda self, query, key, value: value)
-    with pytest.raises(RuntimeError, match=r"in a way that is not known.*found 0"):
+    with pytest.raises(RuntimeError, match=r"in a way that is not known.*found none of them"):
         _inside(laser, module.apply, params, hidden)
+
+
+@pytest.mark.parametrize("name", ["standard+per_dim_temp", "laser", "diff"])
+def test_logits_that_are_not_known_are_refused_too(models, monkeypatch, name):
+    """Their mean of the values alone would lose the variant's temperature without a word."""
+
+    def other_logits(self, query, key, value):
+        logits = models.jnp.einsum("bqhd,bkhd->bhqk", query, key)
+        weights = jax.nn.softmax(logits, axis=-1)
+        return models.jnp.einsum("...hqk,...khd->...qhd", weights, value)
+
+    monkeypatch.setattr(models.CausalAttn, "_by_einsums", other_logits)
+    module = models.CausalAttn(models.ModelConfig())
+    with pytest.raises(RuntimeError, match="in a way that is not known"):
+        _inside(registry.get(name), module.init, jax.random.key(0), jnp.ones((1, 8, 16)),
+                depth=lambda path: 0)  # fmt: skip
 
 
 def test_an_argument_of_jax_that_no_variant_takes_is_refused(models, monkeypatch):

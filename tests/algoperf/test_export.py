@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -133,7 +134,30 @@ def test_files_of_others_are_never_replaced(finished, tmp_path):
     out = export.export(finished).directory
     mark = next(out.glob("*/*/*/" + export.MARK))
     layout.write_json(mark, {"study": "another"})
-    with pytest.raises(ValueError, match="is an export of study 'another', .*give another --out"):
+    with pytest.raises(ValueError, match="is an export of study 'another' in .*give another --out"):
+        export.export(finished)
+
+
+def test_a_study_of_the_same_name_elsewhere_is_another(finished, tmp_path):
+    out = tmp_path / "logs"
+    export.export(finished, out)
+    shutil.copytree(finished, tmp_path / "elsewhere" / finished.name)
+    with pytest.raises(ValueError, match="is an export of study .* in .*give another --out"):
+        export.export(tmp_path / "elsewhere" / finished.name, out)
+    assert len(list(out.glob("*/*/*/trial_*"))) == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "lacks"),
+    [
+        (layout.STUDY, "[]", "no name and stages"),
+        (layout.STUDY, '{"name": "x"}', "no name and stages"),
+        (f"grid/{layout.TRIALS}", "{}", "no trials"),
+    ],
+)
+def test_damaged_records_are_named(finished, name, content, lacks):
+    (finished / name).write_text(content)
+    with pytest.raises(ValueError, match=f"{name} is damaged: it has {lacks}"):
         export.export(finished)
 
 
@@ -150,7 +174,9 @@ def test_exports_of_several_studies_share_a_directory(finished, tmp_path):
     assert {path.parts[-4] for path in out.glob("*/*/wmt_jax/trial_*")} == {"standard"}
     assert len(list(out.glob("*/*/imagenet_vit_jax/trial_*"))) == 7
     other = _grid(tmp_path, "other", "wmt")
-    with pytest.raises(ValueError, match="is an export of study 'wmt', stage 'grid'; give another"):
+    with pytest.raises(
+        ValueError, match="is an export of study 'wmt' in .*, stage 'grid'; give another"
+    ):
         export.export(other, out)
 
 
@@ -177,7 +203,9 @@ def test_stages_are_exported_apart(tuned, capsys):
     assert [len(one.left_out) for one in (last, tune)] == [1, 1]
     assert all(name.startswith("tune/") for name in tune.left_out)
     # The same directory in both: one would take the other's place.
-    with pytest.raises(ValueError, match="study 'tuned', stage 'compare'; give another --out"):
+    with pytest.raises(
+        ValueError, match="study 'tuned' in .*, stage 'compare'; give another --out"
+    ):
         export.export(tuned, last.directory, "tune")
     with pytest.raises(ValueError, match="no stage 'grid' in tuned; it has tune, compare"):
         export.export(tuned, stage="grid")

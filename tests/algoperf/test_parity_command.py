@@ -3,6 +3,7 @@
 import math
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from sweeps import __main__ as command
@@ -21,6 +22,13 @@ def test_differences_are_relative_to_large_values_alone():
     assert parity_rows.largest({"x": jnp.ones(3)}, {"x": jnp.zeros(3)}) == 1.0
     assert parity_rows.largest(jnp.full(2, 101.0), jnp.full(2, 100.0)) == pytest.approx(0.01)
     assert parity_rows.norm_ratio(jnp.asarray([3.0, 4.0]), jnp.asarray([3.0, 0.0])) == 4 / 3
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_nan_in_any_leaf_is_the_difference(side):
+    trees = [{"a": jnp.ones(2), "b": jnp.ones(2)}, {"a": jnp.ones(2), "b": jnp.ones(2)}]
+    trees[side]["b"] = jnp.array([1.0, jnp.nan])
+    assert np.isnan(parity_rows.largest(*trees))
 
 
 def test_nothing_is_broadcast_away():

@@ -10,7 +10,8 @@ import sys
 import pytest
 
 from workloads import __main__ as command
-from workloads.algoperf import door, tiny_sizes
+from workloads.algoperf import door, tiny_data, tiny_sizes
+from workloads.errors import DataError
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 STAND_IN = REPOSITORY / "tests/algoperf/stand_in"
@@ -128,6 +129,8 @@ def test_an_evaluation_that_failed_is_told(place):
 def test_unknown_variant_and_hyperparameter(capsys, place):
     assert "laser" in _refusal(capsys, place, attention="lazer")
     assert "tau" in _refusal(capsys, place, "--tau=0.9")
+    said = _refusal(capsys, place, "--tiny", attention="laser+temp")
+    assert "--attention=laser+temp needs its temperature; give --tau=0.9" in said
 
 
 @pytest.mark.parametrize(
@@ -147,7 +150,7 @@ def test_unknown_variant_and_hyperparameter(capsys, place):
         ({"submission_path": "algorithms/sgd"}, "wants a .py file"),
         ({"submission_path": f"{STAND_IN}/algorithms/sgd.py"}, "give --submission_path=algorithms"),
         ({"skip_evals": "perhaps"}, "submission_runner.py's flags"),
-        ({"resume_last_run": "true"}, "cannot resume at 2c90454"),
+        ({"resume_last_run": "true"}, "cannot resume (0.6 and 1.0)"),
         ({"tuning_search_space": None}, "=external needs --tuning_search_space"),
         ({"tuning_ruleset": "self"}, "=self takes no --tuning_search_space"),
     ],
@@ -171,6 +174,28 @@ def test_tokenizer_must_be_a_file(capsys, place):
 def test_existing_experiment_is_refused_instead_of_a_question(capsys, place):
     (place / "experiments/try/imagenet_vit_jax").mkdir(parents=True)
     assert "imagenet_vit_jax exists. Give another" in _refusal(capsys, place, "--tiny")
+
+
+@pytest.mark.parametrize("marker", ["{}", "{", "[]", '{"sizes": {"test": "x"}}'])
+def test_a_damaged_marker_is_named(capsys, place, marker):
+    (place / "data" / tiny_sizes.MARKER).write_text(marker)
+    said = _refusal(capsys, place, "--tiny")
+    assert f"{tiny_sizes.MARKER} is damaged" in said
+
+
+def test_a_directory_holds_fabricated_data_of_one_workload(place):
+    (place / "tiny").mkdir()
+    (place / "tiny" / tiny_sizes.MARKER).write_text(json.dumps(TINY | {"workload": "wmt"}))
+    with pytest.raises(DataError, match="holds fabricated data for wmt"):
+        tiny_data.prepare(place / "tiny", "imagenet_vit")
+
+
+def test_seed_0_is_told(place, stand_in):
+    flags = _flags(place, rng_seed="0")
+    request = door.Request("laser", None, True, tuple(flags))
+    assert any(
+        "takes --rng_seed=0 for none" in note for note in door.check(request, stand_in).notes
+    )
 
 
 def test_fabricated_data_needs_tiny_and_tiny_needs_fabricated_data(capsys, place):

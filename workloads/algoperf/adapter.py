@@ -122,6 +122,11 @@ class AlgoperfWorkload(spec.Workload):
     param_shapes = _theirs("param_shapes")
 
     @property
+    def attnperf_tiny(self) -> bool:
+        """Whether the data is fabricated; known once `use_data` has been called."""
+        return bool(getattr(self.theirs, "attnperf_tiny", False))
+
+    @property
     def algoperf(self) -> str:
         """Which AlgoPerf this is: its commit where it is known, else its version."""
         return self._found.commit or self._found.version or "unknown"
@@ -190,7 +195,7 @@ class AlgoperfWorkload(spec.Workload):
 
         Other arguments are AlgoPerf's own, which not every workload of theirs has.
         """
-        self._size_for(data_dir)
+        self.use_data(data_dir)
         key = batches.data_key(data_rng)
         with augmentation.seeded():
             queue = self.theirs._build_input_queue(
@@ -201,8 +206,8 @@ class AlgoperfWorkload(spec.Workload):
         place = self.layout.batch()
         return (jax.device_put(batch, place) for batch in batches.from_step(queue, start_step))
 
-    def _size_for(self, data_dir: str) -> None:
-        """Has fabricated data evaluated by its own sizes."""
+    def use_data(self, data_dir: str) -> None:
+        """Has fabricated data evaluated by its own sizes; every other method calls it first."""
         if self._sizes_of == data_dir:
             return
         sizes = tiny_sizes.read_sizes(data_dir)
@@ -232,7 +237,7 @@ class AlgoperfWorkload(spec.Workload):
         an uninterrupted one would have.
         """
         del global_batch_size  # that of fabricated data is known now
-        self._size_for(data_dir)
+        self.use_data(data_dir)
         self.theirs._eval_iters.clear()
         metrics = self.theirs.eval_model(
             self.theirs.eval_batch_size,
@@ -246,5 +251,5 @@ class AlgoperfWorkload(spec.Workload):
         return {
             name: value if isinstance(value, int) else float(value)
             for name, value in metrics.items()
-            if self.theirs.num_test_examples or not name.startswith("test/")
+            if self.theirs.num_test_examples or not name.startswith("test/") or "num_" in name
         }

@@ -26,6 +26,8 @@ Array = jax.Array
 CLASS_NAME = "CausalAttn"
 # AlgoPerf 1.0's logits and its weighted mean of the values.
 _LOGITS, _MEAN = "...qhd,...khd->...hqk", "...hqk,...khd->...qhd"
+# What one call of a layer may ask for, in order.
+_WAYS = (["dot_product_attention"], [_LOGITS, _MEAN])
 # `implementation` chooses among kernels that compute the same; ours is the variant's `kernel`.
 _KNOWN = {"query", "key", "value", "bias", "mask", "scale", "is_causal", "implementation"}
 
@@ -82,11 +84,11 @@ def _attending(module: nn.Module, variant: Variant, depth: int | Array | None) -
     names = {"jax": _Substitute(jax, nn=nn_module), "jnp": _Substitute(jnp, einsum=layer.einsum)}
     with _named(home, names):
         yield
-    if layer.means != 1:
+    if layer.calls not in _WAYS:
         raise RuntimeError(
-            f"{home.__name__}.{CLASS_NAME} weighs its values in a way that is not known: neither "
-            "by jax.nn.dot_product_attention nor by the einsums of AlgoPerf 1.0 "
-            f"(found {layer.means} of them). Supported versions: docs/algoperf.md"
+            f"{home.__name__}.{CLASS_NAME} attends in a way that is not known: neither by "
+            "jax.nn.dot_product_attention nor by the two einsums of AlgoPerf 1.0, once each (found "
+            f"{layer.calls or 'none of them'}). Supported versions: docs/algoperf.md"
         )
 
 
@@ -114,11 +116,11 @@ class _Substitute(types.ModuleType):
 
 
 class _Layer:
-    """What one call of one layer asks for. `means` counts the weighted means of values."""
+    """What one call of one layer asks for; `calls` names it, in order."""
 
     def __init__(self, module: nn.Module, variant: Variant, depth: int | Array | None) -> None:
         self.scope, self.variant, self.depth = module.scope, variant, depth
-        self.means = 0
+        self.calls: list[str] = []
         self.head_size = 0
 
     def dot_product_attention(
@@ -130,20 +132,21 @@ class _Layer:
                 f"finewebedu_lm gives jax.nn.dot_product_attention {unknown[0]!r}, which no "
                 f"variant takes; known: {', '.join(sorted(_KNOWN))}"
             )
-        self.means += 1
+        self.calls.append("dot_product_attention")
         settings.pop("implementation", None)
         attend = _Attend(self.variant, parent=self.scope)
         return attend(query, key, value, depth=self.depth, **settings)
 
     def einsum(self, subscripts: Any, *operands: Any, **settings: Any) -> Array:
         """jnp's, but for the two of attention: logits of other queries, a mean of other values."""
+        if subscripts in (_LOGITS, _MEAN):
+            self.calls.append(subscripts)
         if subscripts == _LOGITS:
             query, key = _Prepare(self.variant, parent=self.scope)(*operands)
             self.head_size = query.shape[-1]
             return jnp.einsum(subscripts, query, key, **settings)
         if subscripts != _MEAN:
             return jnp.einsum(subscripts, *operands, **settings)
-        self.means += 1
         weights, value = operands
 
         def mean(values: Array) -> Array:

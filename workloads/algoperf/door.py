@@ -23,6 +23,7 @@ _STRINGS = (
     "librispeech_tokenizer_vocab_path",
     "hparam_start_index",
     "hparam_end_index",
+    "rng_seed",
 )
 _BOOLEANS = ("skip_evals", "overwrite", "resume_last_run", "append_timestamp")
 _DEFAULTS = {"data_dir": "~/data", "tuning_ruleset": "external"}
@@ -63,6 +64,7 @@ def check(request: Request, installation: Installation) -> Admitted:
     required, a path that is missing, a directory that AlgoPerf would ask about.
     """
     table.check(request.attention, request.hyperparameters)
+    _check_tau(request)
     given = _parse(request.arguments)
     _check_required(given)
     if given["framework"] != "jax":
@@ -85,6 +87,14 @@ def check(request: Request, installation: Installation) -> Admitted:
     sizes = door_data.check_sizes(request.tiny, given, data)
     root = _import_root(given["submission_path"], installation)
     return Admitted(name, root, sizes, _notes(given))
+
+
+def _check_tau(request: Request) -> None:
+    """A +temp variant with τ = 1 is the plain one under another name."""
+    if "temp" in request.attention.split("+") and request.tau is None:
+        raise ValueError(
+            f"--attention={request.attention} needs its temperature; give --tau=0.9, as studies do"
+        )
 
 
 def _parse(arguments: Sequence[str]) -> dict[str, Any]:
@@ -132,7 +142,7 @@ def _check_resume(given: dict[str, Any]) -> None:
     """
     if given["resume_last_run"]:
         raise ValueError(
-            "--resume_last_run: AlgoPerf's JAX runs cannot resume at 2c90454; it stops while it "
+            "--resume_last_run: AlgoPerf's JAX runs cannot resume (0.6 and 1.0); it stops while it "
             "restores a checkpoint ('NoneType' object has no attribute 'items'). Leave the flag "
             "out and start anew (another --experiment_name, or --overwrite); studies of `python "
             f"-m sweeps` with --config.workload=algoperf:{given['workload']} do resume"
@@ -200,6 +210,8 @@ def _notes(given: dict[str, Any]) -> tuple[str, ...]:
             "submission_runner.py replaces XLA_FLAGS by a value of its own, so that yours has no "
             "effect; JAX's own variables have (JAX_NUM_CPU_DEVICES=2 for devices on a CPU)"
         )
+    if given["rng_seed"] is not None and given["rng_seed"].strip() == "0":
+        notes.append("AlgoPerf takes --rng_seed=0 for none and draws one; give another number")
     if given["hparam_start_index"] or given["hparam_end_index"]:
         notes.append(
             "AlgoPerf shuffles its search points anew, unseeded, in every process: slices by "

@@ -68,6 +68,7 @@ _LM = Entry(
     parameters=252_815_372,
     head_size=128,
     host_modifiers=("qk_norm",),
+    observable=False,  # its attention is no module that diagnostics know
     serves=(),
     places=(DIRECTORY,),
     step_seconds=0.4440,

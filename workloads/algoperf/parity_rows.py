@@ -47,8 +47,9 @@ def largest(ours: Any, theirs: Any) -> float:
     Raises ValueError where trees or shapes differ: nothing may be broadcast away.
     """
     pairs = list(zip(*_leaves(ours, theirs), strict=True))
-    difference = max(float(np.max(np.abs(a - b), initial=0.0)) for a, b in pairs)
-    return difference / max([1.0, *(float(np.max(np.abs(b), initial=0.0)) for _, b in pairs)])
+    # NumPy's maxima, which are NaN where anything is; Python's would lose it.
+    difference = np.max([np.max(np.abs(a - b), initial=0.0) for a, b in pairs])
+    return float(difference / np.max([1.0, *(np.max(np.abs(b), initial=0.0) for _, b in pairs)]))
 
 
 def norm_ratio(ours: Any, theirs: Any) -> float:

@@ -19,6 +19,7 @@ import numpy as np
 import sentencepiece
 
 from workloads import librispeech, speech_records, speech_tokenizer, tfds_writer
+from workloads.algoperf import tiny_sizes
 from workloads.algoperf.tiny_sizes import MARKER
 from workloads.errors import DataError
 
@@ -44,7 +45,7 @@ def prepare(directory: str | os.PathLike[str], workload: str) -> Path:
     The same examples every time.
 
     Raises ValueError for another workload, DataError where the directory holds anything that is
-    not tiny data.
+    not tiny data of this workload.
     """
     if workload not in _WRITERS:
         raise ValueError(
@@ -54,6 +55,9 @@ def prepare(directory: str | os.PathLike[str], workload: str) -> Path:
     path = Path(directory)
     if path.exists() and any(path.iterdir()) and not (path / MARKER).is_file():
         raise DataError(f"{path} holds data of others; it is not replaced", "name a new directory")
+    of = tiny_sizes.read(path).get("workload", workload)
+    if of != workload:  # evaluations go by the sizes that one file states
+        raise DataError(f"{path} holds fabricated data for {of}", "name a new directory")
     path.mkdir(parents=True, exist_ok=True)
     _write_marker(path, workload)
     _WRITERS[workload](path)

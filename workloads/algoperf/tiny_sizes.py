@@ -15,13 +15,33 @@ EVAL_BATCH_SIZE = 4
 _SIZES = "_attnperf_sizes"
 
 
-def read_sizes(directory: str | os.PathLike[str]) -> dict[str, int] | None:
-    """Returns the number of examples by split, or None where the data is not fabricated."""
+def read(directory: str | os.PathLike[str]) -> dict[str, Any]:
+    """Returns what the marker says (`workload`, `sizes`), nothing where data is not fabricated.
+
+    Raises ValueError, naming the file, for one that is damaged.
+    """
+    path = Path(directory) / MARKER
     try:
-        marker = json.loads((Path(directory) / MARKER).read_text("utf-8"))
+        marker = json.loads(path.read_text("utf-8"))
+        if not all(isinstance(size, int) for size in marker["sizes"].values()):
+            raise ValueError("sizes are numbers")
     except FileNotFoundError:
-        return None
-    return {str(split): int(size) for split, size in marker["sizes"].items()}
+        return {}
+    except (ValueError, TypeError, KeyError, AttributeError) as damage:
+        raise ValueError(
+            f"{path} is damaged ({damage!r}); make the data again with `python -m workloads "
+            "algoperf_data` in a new directory"
+        ) from damage
+    return dict(marker)
+
+
+def read_sizes(directory: str | os.PathLike[str]) -> dict[str, int] | None:
+    """Returns the number of examples by split, or None where the data is not fabricated.
+
+    Raises ValueError as `read`.
+    """
+    sizes: dict[str, int] | None = read(directory).get("sizes")
+    return sizes
 
 
 def with_sizes(workload: Any, sizes: Mapping[str, int]) -> Any:
