@@ -21,14 +21,20 @@ def named(runs: Sequence[Run]) -> tuple[Run, ...]:
 def nowhere(runs: Sequence[Run]) -> list[str]:
     """Returns a sentence for each split of which no trial that was evaluated has the metric."""
     measured = [run for run in runs if run.evals]
-    there = {name for run in measured for name in (*run.evals, *_unmeasurable(run))}
+    there = {name for run in measured for name in run.evals}
     wanted = dict.fromkeys(f"{split}/{run.metric}" for split in layout.SPLITS for run in measured)
-    return [f"missing: no trial has a column {name}" for name in wanted if name not in there]
+    absent = [name for name in wanted if name not in there]
+    # Curves are read for those alone.
+    return [
+        f"missing: no trial has a column {name}"
+        for name in absent
+        if not any(_is_unmeasurable(run, name) for run in measured)
+    ]
 
 
-def _unmeasurable(run: Run) -> list[str]:
-    """The metric's columns of splits without examples."""
-    return [f"{split}/{run.metric}" for split in evaluations.splits_of_nothing(run.evals)]
+def _is_unmeasurable(run: Run, name: str) -> bool:
+    """Whether a column is of a split without examples."""
+    return name.partition("/")[0] in evaluations.splits_of_nothing(run.evals)
 
 
 def _there(runs: Sequence[Run]) -> Columns:
