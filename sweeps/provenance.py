@@ -118,8 +118,7 @@ def parameters(workload: Any) -> int:
 
 def meta_data(workload: Any, seed: int, data_dir: str) -> dict[str, Any]:
     """Returns the content of meta_data_<k>.json: AlgoPerf's keys where it has them."""
-    if hasattr(workload, "use_data"):
-        workload.use_data(data_dir)  # AlgoPerf's own, whose sizes depend on it
+    workload.use_data(data_dir)
     properties = {}
     for name in dir(type(workload)):
         if not name.startswith("_") and isinstance(getattr(type(workload), name), property):

@@ -60,6 +60,9 @@ class Workload(abc.ABC):
     # Processes that make training batches ahead of time; 0: threads. Changes speed alone. Ours.
     loader_workers: int = 0
 
+    def use_data(self, data_dir: str) -> None:  # noqa: B027
+        """Takes sizes from the data where they depend on it; most workloads' do not. Ours."""
+
     @property
     @abc.abstractmethod
     def target_metric_name(self) -> str:
