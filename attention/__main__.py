@@ -138,6 +138,7 @@ def _list(options: argparse.Namespace) -> int:
                 print(f"  {'':<13} hyperparameters: {', '.join(entry.hyperparameters)}")
             print(f"  {'':<13} source: {entry.source}")
     print(f"Kernels\n  {', '.join(table.KERNELS)}")
+    print("A query that sees no key\n  returns 0, and no gradient (flax: the mean of all values)")
     names = registry.names()
     print(f"Variants ({len(names)}; mixer[+modifier...], any order of modifiers)")
     for name in names:
@@ -151,13 +152,18 @@ def _is_paper_row(name: str) -> bool:
 
 
 def _check(options: argparse.Namespace) -> int:
-    variants = tuple(table.canonical(name) for name in options.variants) or _DEFAULT
-    kernels = tuple(options.kernels.split(","))
+    variants = tuple(dict.fromkeys(map(table.canonical, options.variants))) or _DEFAULT
+    kernels = tuple(dict.fromkeys(options.kernels.split(",")))
     for kernel in kernels:
         table.check("standard", {}, kernel)
     shape = _shape(options.shape)
-    from attention import check
+    from attention import check, reference
 
+    if unheard := [line for name in variants for line in check.unheard(name)]:
+        print("\n".join(unheard))
+        return 1
+    for name in variants:
+        reference.check(name)
     cases = list(check.cases(variants, kernels))
     if not cases:
         raise ValueError(
@@ -197,6 +203,11 @@ def _shape(text: str) -> tuple[int, int, int]:
     if len(parts) != 3 or not all(part.strip().isdigit() and int(part) > 0 for part in parts):
         raise ValueError(f"--shape={text!r}: give N,H,D as three positive numbers: 256,4,64")
     length, heads, size = (int(part) for part in parts)
+    if length < 2 or length * heads * max(length, size) > 2**28:
+        raise ValueError(
+            f"--shape={text!r}: N is at least 2 (one key has no gradient to compare), N·N·H and "
+            "N·H·D at most 2^28 (numbers of 2 GiB in float64); the paper's is 1024,8,256"
+        )
     return length, heads, size
 
 

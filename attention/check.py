@@ -30,7 +30,6 @@ LIMITS: dict[tuple[str, bool], Limits] = {
 # A modifier with learned factors rounds the new queries and keys to bfloat16 once more, forward
 # and backward (measured: 4.9e-3 in dQ, 3.5e-3 in the output).
 MODIFIER_ALLOWANCE = {"float32": 1.0, "bfloat16": 1.5}
-_LEARNED = frozenset({"qk_norm", "per_dim_temp"})
 MASKS = ("none", "causal", "padded")
 # Two branches are rounded by themselves, and their difference is smaller than they are: by
 # √(1 + λ² − 2ρλ)/√(1 + λ²), with ρ = 1/e between random rows at qs 1 (measured: 3.1e-3 in the
@@ -139,7 +138,8 @@ _paper_snippet = jax.jit(oracle.paper_snippet)
 def limits_of(variant: Variant, dtype: str) -> Limits:
     """Returns the allowed (output, gradient) errors."""
     output, gradient = LIMITS[dtype, variant.kernel == "xla"]
-    allowance = MODIFIER_ALLOWANCE[dtype] if _LEARNED & {*variant.modifiers} else 1.0
+    learned = any(table.MODIFIERS[name].parameters != "none" for name in variant.modifiers)
+    allowance = MODIFIER_ALLOWANCE[dtype] if learned else 1.0
     if variant.is_differential:
         allowance *= PAIR_ALLOWANCE[dtype]
     return output * allowance, gradient * allowance
@@ -152,6 +152,58 @@ def make_mask(kind: str, length: int) -> np.ndarray | None:
     if kind == "causal":
         return np.tril(np.ones((length, length), bool))
     return (np.arange(length) < length - length // 4)[None]
+
+
+def unheard(name: str) -> list[str]:
+    """Returns what changes nothing in a variant: modifiers and hyperparameters, as sentences.
+
+    A modifier must change the output where its leaves are away from their start and its
+    hyperparameters at `Hyperparameter.other`; a hyperparameter must change it there, be part of
+    the variant's identity, and refuse what is no value at all.
+    """
+    mixer, modifiers = table.parse(name)
+    known = table.hyperparameters_of(name)
+    if not modifiers and not known:
+        return []
+    other = {key: one.other for key, one in known.items()}
+    moved = _output(name, other)
+    found = []
+    for modifier in modifiers:
+        rest = "+".join((mixer, *(part for part in modifiers if part != modifier)))
+        given = {key: other[key] for key in table.hyperparameters_of(rest)}
+        if _same(moved, _output(rest, given)):
+            found.append(f"{name}: modifier {modifier!r} changes nothing")
+    for key, one in known.items():
+        given = {**other, key: one.default}
+        if _same(moved, _output(name, given)):
+            found.append(f"{name}: hyperparameter {key!r} changes nothing")
+        if registry.get(name, **given) == registry.get(name, **other):
+            found.append(f"{name}: hyperparameter {key!r} is no part of the variant's identity")
+        try:
+            one.check(object())
+            found.append(f"{name}: hyperparameter {key!r} takes any value: its check refuses none")
+        except ValueError:
+            pass
+    return found
+
+
+def _output(name: str, hyperparameters: dict[str, object]) -> np.ndarray:
+    """Returns the output of a small problem, every learned leaf a draw of its own by its path."""
+    rng = np.random.default_rng(0)
+    query, key, value = (jnp.asarray(rng.standard_normal((5, 2, 4)), jnp.float32) for _ in "qkv")
+    host = _Host(registry.get(name, **hyperparameters), DEPTH)
+    shapes = jax.eval_shape(host.init, jax.random.key(0), query, key, value, None)
+
+    def draw(path: object, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
+        seed = list(jax.tree_util.keystr(path).encode())  # type: ignore[arg-type]
+        return np.random.default_rng(seed).normal(0.0, 0.5, leaf.shape).astype(leaf.dtype)
+
+    params = jax.tree_util.tree_map_with_path(draw, shapes)
+    return np.asarray(host.apply(params, query, key, value, None))
+
+
+def _same(ours: np.ndarray, theirs: np.ndarray) -> bool:
+    return ours.shape == theirs.shape and bool(np.allclose(ours, theirs, rtol=1e-4, atol=1e-4))
 
 
 class _Host(nn.Module):

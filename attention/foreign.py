@@ -8,18 +8,11 @@ from collections.abc import Callable
 
 import jax
 
-from attention import laser, pairs, shift, standard
+from attention import pairs, shift, table
 from attention.variant import Variant
 from attention.visibility import Visibility
 
 Array = jax.Array
-
-# What a foreign function's weighted sum becomes; `standard` is the sum itself, as the host left it.
-_MEANS: dict[str, Callable[..., Array]] = {
-    "laser": laser.log_mean_exp,
-    "diff": standard.weighted_mean,
-    "diff_laser": laser.log_mean_exp,
-}
 
 
 def prepared(variant: Variant, query: Array, key: Array) -> tuple[Array, Array]:
@@ -46,14 +39,17 @@ def mixed(
     `attend(values)` is the host's weighted mean, called once, because its own learned factors may
     be made by the call. Differential mixers hand it the values of pairs, [..., S, H, 2·Dv]; it
     need only be linear in them, whatever their size. `head_size` is that of the queries;
-    `sums_to_one`: no dropout. Inside a compact method. Raises ValueError for an odd number of
-    heads, and without a depth, where the mixer is differential.
+    `sums_to_one`: no dropout. Inside a compact method. Raises ValueError for a mixer that no
+    weighted mean makes, and for an odd number of heads, and without a depth, where the mixer is
+    differential.
     """
-    if variant.mixer == "standard":
+    if variant.mixer == "standard":  # the mean itself, as the host left it
         return attend(value)
+    table.check_host_mean(variant.name, "the host")
+    host_mean = table.function(table.MIXERS[variant.mixer].host_mean)
 
     def mean(values: Array) -> Array:
-        return _MEANS[variant.mixer](
+        result: Array = host_mean(
             lambda given: attend(given.astype(value.dtype)),
             value=values,
             visible=visible,
@@ -61,6 +57,7 @@ def mixed(
             span=shift.LIBRARY_SPAN,
             sums_to_one=sums_to_one,
         )
+        return result
 
     if not variant.is_differential:
         return mean(value).astype(value.dtype)

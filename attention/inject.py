@@ -75,7 +75,9 @@ def injected(variant: Variant, depth: DepthRule | None = None) -> Iterator[None]
         raise RuntimeError(
             f"nothing to inject {variant.name!r} into: no nn.MultiHeadDotProductAttention was "
             "called inside the context. Enter it around init or apply, inside the jitted "
-            "function; models with an attention of their own need it rebuilt on that module"
+            "function; models with an attention of their own need it rebuilt on that module. A "
+            "flax.nnx model cannot be injected into: build its "
+            "nnx.MultiHeadAttention with attention_fn=variant (variants without learned factors)"
         )
 
 
@@ -105,7 +107,7 @@ class _Injected:
         if self.host is nn.dot_product_attention:
             return self.variant(query, key, value, depth=self.depth, **settings)
         if self.seen is not None:
-            settings["bias"] = _record(self.host, self.seen, value, settings)
+            settings["bias"] = _record(self.variant, self.host, self.seen, value, settings)
         return _around(self.variant, self.host, query, key, value, self.depth, settings)
 
 
@@ -147,6 +149,7 @@ def _around(
 
 
 def _record(
+    variant: Variant,
     host: Callable[..., Array],
     seen: host_view.HostView,
     value: Array,
@@ -158,6 +161,7 @@ def _record(
         seen.query,
         seen.key,
         value,
+        mixer=variant.mixer,
         scale=seen.query.shape[-1] ** -0.5,
         span=shift.LIBRARY_SPAN,
         bias=bias,

@@ -5,6 +5,8 @@ parameters, and a scale stored as itself would decay to 0. Leaves are called `sc
 AlgoPerf's parameter typing wants below a module named attention (algoperf/param_utils.py).
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -48,3 +50,24 @@ class PerDimTemp(nn.Module):
         scale = self.param("scale", nn.initializers.zeros, (query.shape[-1],), self.param_dtype)
         factor = INVERSE_SOFTPLUS_OF_ZERO * jax.nn.softplus(scale)
         return (query * factor).astype(query.dtype)
+
+
+def _qk_norm(query: Array, key: Array) -> tuple[Array, Array]:
+    return QKNorm(name="query_ln")(query), QKNorm(name="key_ln")(key)
+
+
+def _per_dim_temp(query: Array, key: Array) -> tuple[Array, Array]:
+    return PerDimTemp(name="per_dim_temp")(query), key
+
+
+def _temp(query: Array, key: Array) -> tuple[Array, Array]:
+    """τ divides the scale of the logits instead: `Variant.__call__`, `foreign.prepared`."""
+    return query, key
+
+
+# What each modifier of the table does to query and key, in the order in which they are applied.
+MODIFY: dict[str, Callable[[Array, Array], tuple[Array, Array]]] = {
+    "qk_norm": _qk_norm,
+    "per_dim_temp": _per_dim_temp,
+    "temp": _temp,
+}

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax.core import tracers
 
-from attention import core
+from attention import core, table
 from attention.visibility import Visibility, visibility
 
 Array = jax.Array
@@ -47,6 +47,7 @@ class Layer:
     [..., H, T, S]: those that a foreign function computed, None where the variant computes its own.
     path: of the Flax module that called, '' outside one; its parameters lie there. span: the
     widest channel of V, in nats, that LASER's centred form would hold here (`attention.shift`).
+    mixer: its name in the table, which says what its weights are.
     """
 
     query: Array
@@ -59,6 +60,7 @@ class Layer:
     precision: jax.lax.PrecisionLike = dataclasses.field(metadata=_STATIC)
     path: str = dataclasses.field(metadata=_STATIC)
     span: float = dataclasses.field(metadata=_STATIC)
+    mixer: str = dataclasses.field(metadata=_STATIC)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -67,15 +69,22 @@ class Layer:
         return (*batch, heads, queries, self.key.shape[-3])
 
     def probabilities(self) -> Array:
-        """Returns the softmax, [..., H, T, S] float32, before dropout; hidden entries are 0.
+        """Returns the mixer's weights, [..., H, T, S] float32, before dropout; 0 where hidden.
 
         A row that sees nothing is uniform over everything, or over whatever its host makes of it:
-        `visible` says which those are.
+        `visible` says which those are. Raises ValueError for a mixer that does not say its weights.
         """
-        if self.host_probabilities is not None:
-            return self.host_probabilities.astype(core.accumulator(self.query.dtype))
-        settings = core.Settings(self.scale, self.precision)
-        return core.probabilities(settings, self.query, self.key, self.bias, self.visible.pairs)
+        table.check_weights(self.mixer)
+        weights: Array = table.function(table.MIXERS[self.mixer].weights)(self)
+        return weights
+
+
+def softmax(layer: Layer) -> Array:
+    """Returns the softmax of a layer's logits, or its host's: `Layer.probabilities`."""
+    if layer.host_probabilities is not None:
+        return layer.host_probabilities.astype(core.accumulator(layer.query.dtype))
+    settings = core.Settings(layer.scale, layer.precision)
+    return core.probabilities(settings, layer.query, layer.key, layer.bias, layer.visible.pairs)
 
 
 class Observed:
@@ -170,6 +179,7 @@ def record(
     key: Array,
     value: Array,
     *,
+    mixer: str,
     scale: float,
     span: float,
     bias: Array | None,
@@ -189,6 +199,7 @@ def record(
         query,
         key,
         value,
+        mixer=mixer,
         scale=scale,
         span=span,
         bias=bias,

@@ -57,15 +57,16 @@ def attend(
     Inputs are taken as they are: pass the rounded bfloat16 values to judge arithmetic, not
     rounding of the inputs. Rows that see nothing return 0.
     """
-    if mixer in ("diff", "diff_laser"):
-        branch = {"diff": "standard", "diff_laser": "laser"}[mixer]
+    check(mixer)
+    if mixer in _BRANCHES:
+        branch = _BRANCHES[mixer]
         return _attend_pairs(branch, query, key, value, cotangent, scale, mask, lambda_)
     q, k, v, g = (np.asarray(array, np.float64) for array in (query, key, value, cotangent))
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     weights = _softmax(scale * np.einsum("thd,shd->hts", q, k), mask)
     sees = weights.sum(-1) > 0
     g = g * sees.T[..., None]
-    one = {"laser": _laser_head, "standard": _standard_head}[mixer]
+    one = _HEADS[mixer]
     outputs, logit_bar, value_bar = zip(
         *(one(weights[head], v[:, head], g[:, head], sees[head]) for head in range(q.shape[1])),
         strict=True,
@@ -192,6 +193,21 @@ def _laser_output(weights: Float64, value: Float64, sees: np.ndarray) -> Float64
     if not valid.any() or (seen.max(0) - seen.min(0)).max() > 600:
         return _laser_head(weights, value, np.zeros((len(weights), value.shape[1])), sees)[0]
     return _laser_sums(weights, value, valid, sees)[2]
+
+
+# Every mixer that has a formula here: of one head, or of the branches of a pair.
+_HEADS = {"standard": _standard_head, "laser": _laser_head}
+_BRANCHES = {"diff": "standard", "diff_laser": "laser"}
+
+
+def check(mixer: str) -> None:
+    """Raises ValueError for a mixer without a formula here."""
+    known = [*_HEADS, *_BRANCHES]
+    if mixer not in known:
+        raise ValueError(
+            f"the float64 oracle has no formula of mixer {mixer!r}, so nothing says how exact it "
+            f"is: write it in attention/oracle.py, which has {', '.join(known)}"
+        )
 
 
 def _laser_head_wide(

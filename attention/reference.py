@@ -9,13 +9,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attention import oracle
+from attention import oracle, table
 from attention.modifiers import INVERSE_SOFTPLUS_OF_ZERO
 from attention.variant import Variant
 
 Float64 = np.ndarray
 Tree = dict[str, dict[str, np.ndarray]]
 
+# Modifiers that `compute` has formulas of.
+MODIFIERS = ("per_dim_temp", "qk_norm", "temp")
+# Modules whose leaves `compute` takes.
+LEAVES = ("query_ln", "key_ln", "per_dim_temp", "diff_lambda", "head_norm")
 LAMBDA_VECTORS = ("scale_q1", "scale_k1", "scale_q2", "scale_k2")
 HEAD_NORM_EPSILON = 1e-5
 
@@ -31,6 +35,19 @@ class Reference(NamedTuple):
     gradients: oracle.Gradients
     learned: Tree
     sizes: dict[str, float]
+
+
+def check(name: str) -> None:
+    """Raises ValueError where a variant's mixer or modifier has no formula in float64."""
+    mixer, modifiers = table.parse(name)
+    oracle.check(mixer)
+    for modifier in modifiers:
+        if modifier not in MODIFIERS:
+            raise ValueError(
+                f"the float64 reference has no formula of modifier {modifier!r}, so nothing says "
+                "how exact it is: write it in attention/reference.py, which has "
+                f"{', '.join(MODIFIERS)}"
+            )
 
 
 def factors(variant: Variant, head_size: int, rng: np.random.Generator) -> Tree:
@@ -57,7 +74,11 @@ def compute(
     mask: np.ndarray | None,
     depth: int = 0,
 ) -> Reference:
-    """Returns the variant's result for query, key, value [T, H, D] and a cotangent, in float64."""
+    """Returns the variant's result for query, key, value [T, H, D] and a cotangent, in float64.
+
+    Raises ValueError as `check`.
+    """
+    check(variant.name)
     query, key, value, cotangent = (np.asarray(array).astype(np.float64) for array in arrays)
     leaves = {
         module: {name: np.asarray(leaf, np.float64) for name, leaf in group.items()}

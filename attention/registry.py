@@ -21,14 +21,10 @@ def get(name: str, *, kernel: str = "xla", **hyperparameters: Any) -> "Variant":
     `kernel` says who computes the weighted sum (`table.KERNELS`).
 
     Raises ValueError for an unknown name, hyperparameter or kernel, listing what exists and the
-    nearest match, for a τ that is not a finite number above 0, and a head_norm that is no bool.
+    nearest match, for a τ that is not a finite number above 0, a head_norm that is no bool, and
+    for a name or hyperparameter that stands in the table without code.
     """
     table.check(name, hyperparameters, kernel)
     from attention import variant
 
-    return variant.make(
-        name,
-        kernel,
-        table.check_tau(hyperparameters.get("tau", 1.0)),
-        head_norm=table.check_head_norm(hyperparameters.get("head_norm", True)),
-    )
+    return variant.make(name, kernel, table.checked(name, hyperparameters))

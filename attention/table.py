@@ -2,39 +2,102 @@
 
 A variant is named `mixer[+modifier...]`. This table is what a driver checks a name against
 without loading JAX; `attention.registry.get` turns a checked name into a callable. Adding a
-mixer is one file with an `attend` function and one line in `MIXERS`.
+mixer is one file with an `attend` function, one line in `MIXERS` and one in `variant.ATTEND`.
 """
 
 import difflib
+import importlib
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+import types
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 
+class Hyperparameter(NamedTuple):
+    """`check` returns a value as the variant keeps it, or raises ValueError.
+
+    `other`: a value beside the default, at which the output must be another (`check.unheard`).
+    """
+
+    check: Callable[[object], Any]
+    default: Any
+    other: Any
+
+
+def check_tau(tau: object) -> float:
+    """Returns τ as a float. Raises ValueError unless it is a number from 1e-30 to 1e30."""
+    if isinstance(tau, bool) or not isinstance(tau, int | float):
+        raise ValueError(
+            f"tau={tau!r} is not a Python number: τ is part of a variant's identity and is "
+            "compiled in, so it cannot be an array or a traced value"
+        )
+    try:
+        tau = float(tau)
+    except OverflowError:
+        tau = math.inf
+    if not (math.isfinite(tau) and tau > 0):
+        raise ValueError(f"tau={tau!r}: logits are divided by τ·√D, so τ must be finite and > 0")
+    if not 1e-30 <= tau <= 1e30:
+        raise ValueError(f"tau={tau!r}: 1/τ must be a float32; give 1e-30 to 1e30")
+    return tau
+
+
+def check_head_norm(head_norm: object) -> bool:
+    """Returns `head_norm`. Raises ValueError unless it is True or False."""
+    if not isinstance(head_norm, bool):
+        raise ValueError(f"head_norm={head_norm!r}: the norm after each pair is on (True) or off")
+    return head_norm
+
+
 class Entry(NamedTuple):
-    """One line of the table: what `python -m attention list` prints, and what `get` accepts."""
+    """One line of the table: what `python -m attention list` prints, and what `get` accepts.
+
+    Of mixers alone, as 'module:function', '' where there is none: `weights` makes the weights
+    [..., H, T, S] that diagnostics look at, rows of a softmax, from an `observe.Layer`;
+    `host_mean` makes the output from the weighted mean of a model that keeps its own softmax
+    (signature of `standard.weighted_mean`).
+    """
 
     formula: str
     parameters: str = "none"
-    hyperparameters: tuple[str, ...] = ()
+    hyperparameters: Mapping[str, Hyperparameter] = types.MappingProxyType({})
     source: str = ""
+    weights: str = ""
+    host_mean: str = ""
 
+
+_HEAD_NORM = Hyperparameter(check_head_norm, default=True, other=False)
+_SOFTMAX = "attention.observe:softmax"
 
 MIXERS: dict[str, Entry] = {
-    "standard": Entry("softmax(QKᵀ/√D)·V", source="arXiv:1706.03762, eq. 1"),
-    "laser": Entry("log(softmax(QKᵀ/√D)·exp(V))", source="LASER, ICML 2025, eq. 6"),
+    "standard": Entry(
+        "softmax(QKᵀ/√D)·V",
+        source="arXiv:1706.03762, eq. 1",
+        weights=_SOFTMAX,
+        host_mean="attention.standard:weighted_mean",
+    ),
+    "laser": Entry(
+        "log(softmax(QKᵀ/√D)·exp(V))",
+        source="LASER, ICML 2025, eq. 6",
+        weights=_SOFTMAX,
+        host_mean="attention.laser:log_mean_exp",
+    ),
     "diff": Entry(
         "(A₁ − λ·A₂)·V per pair of heads, A = softmax(QKᵀ/√D), then (1 − λ_init)·RMSNorm",
         parameters="4·D (vectors of λ, sd 0.1 at start) + 2·Dv (head norm's g, zero at start)",
-        hyperparameters=("head_norm",),
+        hyperparameters={"head_norm": _HEAD_NORM},
         source="arXiv:2410.05258, eq. 1-3; heads in pairs, depth needed (attention/diff.py)",
+        weights=_SOFTMAX,  # of the two maps of a pair, each by itself
+        host_mean="attention.standard:weighted_mean",
     ),
     "diff_laser": Entry(
         "log(A₁·exp(V)) − λ·log(A₂·exp(V)) per pair of heads, then (1 − λ_init)·RMSNorm",
         parameters="as diff",
-        hyperparameters=("head_norm",),
+        hyperparameters={"head_norm": _HEAD_NORM},
         source="LASER, ICML 2025, Differential Transformer experiment (attention/diff_laser.py)",
+        weights=_SOFTMAX,
+        host_mean="attention.laser:log_mean_exp",
     ),
 }
 
@@ -49,17 +112,15 @@ MODIFIERS: dict[str, Entry] = {
         parameters="2·D (g, h, zero at start)",
         source="arXiv:2302.05442",
     ),
-    "temp": Entry("QKᵀ/(τ·√D)", hyperparameters=("tau",), source="LASER, ICML 2025, section 5"),
+    "temp": Entry(
+        "QKᵀ/(τ·√D)",
+        hyperparameters={"tau": Hyperparameter(check_tau, default=1.0, other=0.5)},
+        source="LASER, ICML 2025, section 5",
+    ),
 }
 
 # "jax_xla" and "cudnn" go through jax.nn.dot_product_attention; see attention/kernels.py.
 KERNELS = ("xla", "jax_xla", "cudnn")
-
-# Where a hyperparameter that was refused belongs.
-_WHERE = {
-    "tau": " (tau goes with +temp)",
-    "head_norm": " (head_norm goes with diff and diff_laser)",
-}
 
 # The rows of the paper's ViT table, in its order.
 PAPER_ROWS = (
@@ -118,53 +179,75 @@ def hyperparameters(name: str, tau: float, diff_head_norm: bool = True) -> dict[
     `tau` goes to variants with `+temp`, `diff_head_norm` as `head_norm` to `diff` and
     `diff_laser`; what a variant does not have is left out.
     """
+    given = {"tau": tau, "head_norm": diff_head_norm}
+    return {key: given[key] for key in hyperparameters_of(name) if key in given}
+
+
+def hyperparameters_of(name: str) -> dict[str, Hyperparameter]:
+    """Returns the hyperparameters that a variant has, by name; its mixer's first."""
     mixer, modifiers = parse(name)
-    own: dict[str, Any] = {"head_norm": diff_head_norm} if mixer in DIFF_ROWS else {}
-    return {**own, "tau": tau} if "temp" in modifiers else own
+    entries = [MIXERS[mixer], *(MODIFIERS[modifier] for modifier in modifiers)]
+    return {key: one for entry in entries for key, one in entry.hyperparameters.items()}
 
 
 def check(name: str, hyperparameters: Mapping[str, object], kernel: str = "xla") -> None:
     """Raises ValueError unless `name`, its hyperparameters and the kernel's name can be used.
 
     `tau` (τ, a finite float above 0) belongs to `+temp` alone, `head_norm` (a bool) to `diff` and
-    `diff_laser`. Whether a kernel runs on this
-    machine is for the kernel to say.
+    `diff_laser`. Whether a kernel runs on this machine is for the kernel to say.
     """
-    mixer, modifiers = parse(name)
-    entries = [MIXERS[mixer], *(MODIFIERS[modifier] for modifier in modifiers)]
-    allowed = [key for entry in entries for key in entry.hyperparameters]
-    for key in hyperparameters:
-        if key not in allowed:
-            hint = _WHERE.get(key, "")
-            raise ValueError(unknown("hyperparameter", key, allowed, f" of {name!r}{hint}"))
-    if "tau" in hyperparameters:
-        check_tau(hyperparameters["tau"])
-    check_head_norm(hyperparameters.get("head_norm", True))
+    checked(name, hyperparameters)
     if kernel not in KERNELS:
         raise ValueError(unknown("kernel", kernel, KERNELS))
 
 
-def check_tau(tau: object) -> float:
-    """Returns τ as a float. Raises ValueError unless it is a finite number above 0."""
-    if isinstance(tau, bool) or not isinstance(tau, int | float):
+def checked(name: str, hyperparameters: Mapping[str, object]) -> dict[str, Any]:
+    """Returns all hyperparameters of a variant, those that are not given at their defaults.
+
+    Raises ValueError for one that the variant has not, and for a value that it cannot have.
+    """
+    allowed = hyperparameters_of(name)
+    for key in hyperparameters:
+        if key not in allowed:
+            raise ValueError(unknown("hyperparameter", key, allowed, f" of {name!r}{_owners(key)}"))
+    return {k: one.check(hyperparameters.get(k, one.default)) for k, one in allowed.items()}
+
+
+def _owners(key: str) -> str:
+    """Returns where a hyperparameter that was refused belongs."""
+    owners = [name for name, entry in MIXERS.items() if key in entry.hyperparameters]
+    owners += [f"+{name}" for name, entry in MODIFIERS.items() if key in entry.hyperparameters]
+    return f" ({key} goes with {' and '.join(owners)})" if owners else ""
+
+
+def check_weights(name: str) -> None:
+    """Raises ValueError where diagnostics cannot know a variant's weights."""
+    mixer = parse(name)[0]
+    if not MIXERS[mixer].weights:
+        able = ", ".join(other for other, entry in MIXERS.items() if entry.weights)
         raise ValueError(
-            f"tau={tau!r} is not a Python number: τ is part of a variant's identity and is "
-            "compiled in, so it cannot be an array or a traced value"
+            f"no diagnostics of {name!r}: mixer {mixer!r} does not say its own weights "
+            "(attention/table.py), and another's would be wrong figures. Set "
+            f"--config.diagnostics=0, or leave the variant out; mixers that do: {able}"
         )
-    try:
-        tau = float(tau)
-    except OverflowError:
-        tau = math.inf
-    if not (math.isfinite(tau) and tau > 0):
-        raise ValueError(f"tau={tau!r}: logits are divided by τ·√D, so τ must be finite and > 0")
-    return tau
 
 
-def check_head_norm(head_norm: object) -> bool:
-    """Returns `head_norm`. Raises ValueError unless it is True or False."""
-    if not isinstance(head_norm, bool):
-        raise ValueError(f"head_norm={head_norm!r}: the norm after each pair is on (True) or off")
-    return head_norm
+def check_host_mean(name: str, host: str) -> None:
+    """Raises ValueError where a variant cannot be computed through `host`'s own softmax."""
+    mixer = parse(name)[0]
+    if not MIXERS[mixer].host_mean:
+        able = ", ".join(other for other, entry in MIXERS.items() if entry.host_mean)
+        raise ValueError(
+            f"{host} cannot have {name!r}: its model keeps its own softmax, from whose weighted "
+            f"mean mixer {mixer!r} is not made (attention/table.py); mixers that are: {able}"
+        )
+
+
+def function(reference: str) -> Callable[..., Any]:
+    """Returns the function that 'module:function' names; loads the module."""
+    module, name = reference.split(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return found
 
 
 def check_kernel(

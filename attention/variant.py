@@ -44,7 +44,7 @@ class Variant:
     @property
     def hyperparameters(self) -> dict[str, Any]:
         """What `registry.get(name, **hyperparameters)` needs to make this variant again."""
-        return table.hyperparameters(self.name, self.tau, self.head_norm)
+        return {key: getattr(self, key) for key in table.hyperparameters_of(self.name)}
 
     @property
     def is_differential(self) -> bool:
@@ -54,7 +54,8 @@ class Variant:
     @property
     def has_parameters(self) -> bool:
         """Whether the variant adds learned leaves to its host."""
-        return self.is_differential or bool({"qk_norm", "per_dim_temp"} & set(self.modifiers))
+        entries = (table.MIXERS[self.mixer], *(table.MODIFIERS[name] for name in self.modifiers))
+        return any(entry.parameters != "none" for entry in entries)
 
     def __call__(
         self,
@@ -109,6 +110,7 @@ class Variant:
             query,
             key,
             value,
+            mixer=self.mixer,
             scale=scale,
             span=kernels.get(self.kernel).span,
             bias=bias,
@@ -144,11 +146,9 @@ class Variant:
         Call it inside a Flax module's compact method: learned leaves are created there.
         """
         with self._learning():
-            if "qk_norm" in self.modifiers:
-                query = modifiers.QKNorm(name="query_ln")(query)
-                key = modifiers.QKNorm(name="key_ln")(key)
-            if "per_dim_temp" in self.modifiers:
-                query = modifiers.PerDimTemp(name="per_dim_temp")(query)
+            for name, modify in modifiers.MODIFY.items():
+                if name in self.modifiers:
+                    query, key = modify(query, key)
         return query, key
 
     def from_pairs(
@@ -187,8 +187,9 @@ class Variant:
             ) from error
         except flax_errors.CallCompactUnboundModuleError as error:
             raise ValueError(
-                f"{self.name} has learned factors and can only be called inside a Flax module: "
-                "pass it as attention_fn, or use attention.inject.injected"
+                f"{self.name} has learned factors and can only be called inside a Flax module of "
+                "flax.linen (nnx has no place for them): pass it as attention_fn there, or use "
+                "attention.inject.injected"
             ) from error
 
 
@@ -200,7 +201,18 @@ def _refuse(**unsupported: Any) -> None:
             raise ValueError(f"{what} is not available with an attention variant; leave it unset")
 
 
-def make(name: str, kernel: str, tau: float, head_norm: bool = True) -> Variant:
-    """Returns the variant for a checked name. Use `attention.registry.get`."""
+def make(name: str, kernel: str, hyperparameters: dict[str, Any]) -> Variant:
+    """Returns the variant for a checked name. Use `attention.registry.get`.
+
+    Raises ValueError for what the table has a line for and no code.
+    """
     mixer, parts = table.parse(name)
-    return Variant(mixer, parts, tau, kernel, head_norm)
+    if mixer not in ATTEND:
+        raise ValueError(f"mixer {mixer!r} has no code: give it a line in variant.ATTEND")
+    for part in parts:
+        if part not in modifiers.MODIFY:
+            raise ValueError(f"modifier {part!r} has no code: give it a line in modifiers.MODIFY")
+    for key in hyperparameters:
+        if key not in Variant.__dataclass_fields__:
+            raise ValueError(f"no code reads {key!r} of {name!r}: it is no field of Variant")
+    return Variant(mixer, parts, kernel=kernel, **hyperparameters)

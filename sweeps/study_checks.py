@@ -53,7 +53,7 @@ def check(settings: dict[str, Any]) -> None:
     for variant in {*settings["variants"], settings["tuning_variant"]}:
         given = variant_hyperparameters(variant, settings)
         variants_table.check(variant, given, settings["kernel"])
-        workloads_table.check_variant(settings["workload"], variant)
+        workloads_table.check_variant(settings["workload"], variant, settings["kernel"])
     workloads_table.check_options(settings["workload"], options(settings))
     launchers.module(settings["launcher"]).check(settings)
     _check_places(settings)
@@ -109,6 +109,8 @@ def _check_diagnostics(settings: dict[str, Any]) -> None:
             f"diagnostics={every}: the attention of {settings['workload']} cannot be looked into; "
             "set --config.diagnostics=0"
         )
+    for variant in settings["variants"] if every else ():
+        variants_table.check_weights(variant)
     if every and settings["pack"] > 1:
         raise ValueError(
             f"diagnostics={every} looks at one trial's step, and pack={settings['pack']} computes "

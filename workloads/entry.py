@@ -14,6 +14,8 @@ class Entry:
     `prepare(data_dir)`; data_name: the folder that workloads on the same data share; embedded says
     that `prepare` needs no download. stands_in_for: the full-size twin of an embedded workload.
     host_modifiers: modifiers that the model itself contains, so that no variant may add them.
+    keeps_softmax: whether the model weighs the values by a function of its own, which variants can
+    only wrap (`attention.foreign`): no other kernel runs there, and not every mixer.
     places: keys of a study that say where else something lies which the workload needs.
     observable: whether diagnostics can look into its attention.
     serves: the fields of `workloads.options.Options` that may differ from their defaults; without
@@ -36,6 +38,7 @@ class Entry:
     embedded: bool = False
     stands_in_for: str = ""
     host_modifiers: tuple[str, ...] = ()
+    keeps_softmax: bool = False
     places: tuple[str, ...] = ()
     observable: bool = True
     serves: tuple[str, ...] = ("compute_dtype",)

@@ -21,6 +21,7 @@ __all__ = [
     "WORKLOADS",
     "Entry",
     "check_options",
+    "check_softmax",
     "check_variant",
     "data_module",
     "default_data_dir",
@@ -56,14 +57,27 @@ def entry(name: str) -> Entry:
     return known[name]
 
 
-def check_variant(name: str, variant: str) -> None:
-    """Raises ValueError where a variant adds a modifier that the workload's model contains."""
+def check_variant(name: str, variant: str, kernel: str = "xla") -> None:
+    """Raises ValueError where a workload's model cannot have a variant, or a kernel."""
+    check_softmax(name, variant, kernel)
     twice = set(entry(name).host_modifiers) & set(variant.split("+")[1:])
     if twice:
         modifier = sorted(twice)[0]
         raise ValueError(
             f"{name} has no row {variant!r}: its model has {modifier} inside every attention "
             f"already, standard attention included; drop +{modifier}"
+        )
+
+
+def check_softmax(name: str, variant: str, kernel: str = "xla") -> None:
+    """Raises ValueError for what a model that keeps its own softmax cannot compute."""
+    if not entry(name).keeps_softmax:
+        return
+    variants_table.check_host_mean(variant, name)
+    if kernel != "xla":
+        raise ValueError(
+            f"{name} weighs the values by its own function, so kernel={kernel!r} cannot run "
+            "there; use kernel='xla', which leaves the sum to the model"
         )
 
 

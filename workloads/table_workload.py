@@ -39,7 +39,7 @@ class TableWorkload(spec.Workload):
         self._entry = table.entry(name)
         table.check_options(name, options)
         if variant is not None:
-            table.check_variant(name, variant.name)
+            table.check_variant(name, variant.name, variant.kernel)
 
     def __str__(self) -> str:
         return self.name

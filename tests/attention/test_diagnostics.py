@@ -1,7 +1,10 @@
 """Diagnostics of a layer, against numbers worked out by hand and laws that hold for any."""
 
+import dataclasses
 import functools
 import math
+import sys
+import types
 
 import hypothesis
 import hypothesis.extra.numpy as arrays
@@ -12,7 +15,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from attention import diagnostics, observe, registry, shift
+from attention import diagnostics, observe, registry, shift, table
 from attention.visibility import visibility
 
 
@@ -37,7 +40,24 @@ def _layer(weights, value=None, mask=None, dtype=jnp.float32):
         precision=None,
         path="",
         span=shift.OWN_SPAN,
+        mixer="standard",
     )
+
+
+def test_weights_that_a_mixer_does_not_say_are_refused(sigmoid, monkeypatch):
+    """No softmax's numbers for what is none; a mixer that says its own is measured by them."""
+    layer = dataclasses.replace(_layer(np.full((3, 4), 0.25)), mixer=sigmoid)
+    with pytest.raises(ValueError, match="no diagnostics of 'sigmoid'.*standard, laser, diff, "):
+        diagnostics.measure(layer)
+    array = jnp.ones((1, 4, 1, 2))
+    with observe.observed() as seen:
+        registry.get(sigmoid)(array, array, array)
+    assert seen.layers[0].mixer == sigmoid
+    toy = types.SimpleNamespace(one_hot=lambda layer: jnp.ones(layer.shape) * jnp.eye(4)[:3])
+    monkeypatch.setitem(sys.modules, "toy", toy)
+    line = table.MIXERS[sigmoid]._replace(weights="toy:one_hot")
+    monkeypatch.setitem(table.MIXERS, sigmoid, line)
+    assert _summary(layer)["entropy"] == 0
 
 
 def _summary(layer, **gradients):

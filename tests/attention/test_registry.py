@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from attention import inject, registry, table
+from attention import __main__ as command
+from attention import check, inject, modifiers, registry, table, variant
 
 ALL = registry.names()
 # Compiling a gradient takes 1.5 s: of the differential mixers, without and with all modifiers.
@@ -34,7 +35,7 @@ def inputs():
 
 
 def test_names_are_canonical_unique_and_hold_the_paper_rows():
-    assert len(ALL) == len(set(ALL)) == 32
+    assert len(ALL) == len(set(ALL)) == len(table.MIXERS) * 2 ** len(table.MODIFIERS)
     assert all(table.canonical(name) == name for name in ALL)
     assert set(table.PAPER_ROWS) <= set(ALL)
     assert len(table.PAPER_ROWS) == 8
@@ -43,7 +44,8 @@ def test_names_are_canonical_unique_and_hold_the_paper_rows():
 
 @pytest.mark.parametrize("name", ALL)
 def test_contract(name, inputs):
-    """Every entry: identity, shape, dtype, mask, gradients, jit and vmap."""
+    """Every entry: identity, what each part of it changes, shape, dtype, mask, gradients, vmap."""
+    assert check.unheard(name) == []
     variant = _variant(name)
     assert variant.name == name
     assert variant == _variant(name)
@@ -159,6 +161,10 @@ def test_order_of_modifiers_does_not_matter():
         (lambda: registry.get("laser+temp", tau=-1), "> 0"),
         (lambda: registry.get("laser+temp", tau=float("nan")), "finite"),
         (lambda: registry.get("laser+temp", tau=10**400), "finite"),
+        (lambda: registry.get("laser+temp", tau=1e-320), "1e-30 to 1e30"),
+        (lambda: registry.get("laser+temp", tau=1e300), "1e-30 to 1e30"),
+        (lambda: registry.get("laser+temp", tau="0.9"), "not a Python number"),
+        (lambda: registry.get("laser+temp", tau=True), "not a Python number"),
         (lambda: registry.get("laser+temp", tau=jnp.ones(())), "compiled in"),
         (lambda: registry.get("laser", head_norm=False), "head_norm goes with diff and diff_laser"),
         (lambda: registry.get("diff", head_norm=1), "head_norm=1: .*on .True. or off"),
@@ -179,6 +185,78 @@ def test_variant_refuses_what_it_has_not(inputs):
         _host(registry.get("laser+qk_norm"), normalize_qk=True).init(jax.random.key(0), inputs)
     with pytest.raises(ValueError, match="sow_weights"):
         _host(registry.get("laser")).init(jax.random.key(0), inputs, sow_weights=True)
+
+
+def _refuses(given):
+    if not isinstance(given, float):
+        raise ValueError(f"cap={given!r}")
+    return given
+
+
+CAP = table.Hyperparameter(_refuses, default=30.0, other=5.0)
+
+
+def test_a_line_of_the_table_without_code_is_refused(monkeypatch):
+    monkeypatch.setitem(table.MODIFIERS, "logit_cap", table.Entry("cap", hyperparameters={}))
+    monkeypatch.setitem(table.MIXERS, "sigmoid", table.Entry("sigmoid(QKᵀ)·V"))
+    with pytest.raises(ValueError, match=r"modifier 'logit_cap' has no code.*modifiers\.MODIFY"):
+        registry.get("laser+logit_cap")
+    with pytest.raises(ValueError, match=r"mixer 'sigmoid' has no code.*variant\.ATTEND"):
+        registry.get("sigmoid")
+    line = table.Entry("cap", hyperparameters={"cap": CAP})
+    monkeypatch.setitem(table.MODIFIERS, "logit_cap", line)
+    monkeypatch.setitem(modifiers.MODIFY, "logit_cap", lambda query, key: (query, key))
+    with pytest.raises(ValueError, match="cap='banana'"):
+        registry.get("laser+logit_cap", cap="banana")
+    with pytest.raises(ValueError, match=r"no code reads 'cap' of 'laser\+logit_cap'"):
+        registry.get("laser+logit_cap", cap=3.0)
+
+
+def test_the_contract_fails_for_what_changes_nothing(monkeypatch, capsys):
+    """A modifier that returns what it got, and a hyperparameter that laser does not read."""
+    monkeypatch.setitem(table.MODIFIERS, "logit_cap", table.Entry("cap"))
+    monkeypatch.setitem(modifiers.MODIFY, "logit_cap", lambda query, key: (query, key))
+    assert check.unheard("laser+logit_cap") == [
+        "laser+logit_cap: modifier 'logit_cap' changes nothing"
+    ]
+    assert command.main(["check", "laser+logit_cap"]) == 1
+    assert "'logit_cap' changes nothing" in capsys.readouterr().out
+    lax = table.Hyperparameter(lambda given: given, default=True, other=False)
+    line = table.Entry("cap", hyperparameters={"head_norm": lax})
+    monkeypatch.setitem(table.MODIFIERS, "logit_cap", line)
+    monkeypatch.setitem(modifiers.MODIFY, "logit_cap", lambda query, key: (2 * query, key))
+    assert check.unheard("laser+logit_cap") == [
+        "laser+logit_cap: hyperparameter 'head_norm' changes nothing",
+        "laser+logit_cap: hyperparameter 'head_norm' takes any value: its check refuses none",
+    ]
+    # What the float64 reference has no formula of gets a sentence, before any line of figures.
+    monkeypatch.setitem(table.MODIFIERS, "logit_cap", table.Entry("cap"))
+    assert command.main(["check", "laser+logit_cap"]) == 2
+    printed = capsys.readouterr()
+    assert "has no formula of modifier 'logit_cap'" in printed.err
+    assert "qs" not in printed.out
+
+
+def test_the_check_of_a_mixer_without_a_formula_is_a_sentence(sigmoid, capsys):
+    assert command.main(["check", "laser", sigmoid]) == 2
+    printed = capsys.readouterr()
+    assert "the float64 oracle has no formula of mixer 'sigmoid'" in printed.err
+    assert "attention/oracle.py" in printed.err
+    assert not printed.out
+
+
+@pytest.mark.parametrize("shape", ["1,4,8", "99999999,99,99", "4,4", "4,4,x", "-4,4,4", "0,4,4"])
+def test_shapes_that_cannot_be_checked_are_refused(shape, capsys):
+    assert command.main(["check", "laser", f"--shape={shape}"]) == 2
+    assert "--shape" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("mixer", table.MIXERS)
+def test_functions_that_the_table_names_exist(mixer):
+    entry = table.MIXERS[mixer]
+    assert mixer in variant.ATTEND
+    for reference in filter(None, (entry.weights, entry.host_mean)):
+        assert callable(table.function(reference))
 
 
 def test_names_are_checked_without_loading_jax():

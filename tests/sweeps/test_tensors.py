@@ -83,7 +83,9 @@ def test_what_cannot_be_dumped_says_why(trial, make_trial, tmp_path, capsys, mon
 
 def _layer(bias=None, pairs=None, scale=0.5):
     arrays = [jnp.full((2, 3, 1, 4), x, jnp.bfloat16) for x in (1, 2, 3)]
-    return Layer(*arrays, bias, Visibility(pairs), None, scale, None, "block/attention", 80.0)
+    return Layer(
+        *arrays, bias, Visibility(pairs), None, scale, None, "block/attention", 80.0, "laser"
+    )
 
 
 def test_queries_carry_a_scale_that_is_not_the_usual_one():

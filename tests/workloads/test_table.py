@@ -35,7 +35,7 @@ def test_an_entry_tells_the_truth(name):
 @pytest.mark.parametrize("name", [n for n, entry in table.WORKLOADS.items() if entry.embedded])
 def test_every_row_of_an_embedded_workload_has_a_model(name):
     """Loss and logits of a random batch are finite at the first parameters, for every row."""
-    for row in (*table.paper_rows(name), *variants_table.DIFF_ROWS):
+    for row in dict.fromkeys((*table.paper_rows(name), *variants_table.MIXERS)):
         variant = variants.get(row, **variants_table.hyperparameters(row, 0.9))
         workload = registry.make(name, variant)
 
@@ -48,6 +48,27 @@ def test_every_row_of_an_embedded_workload_has_a_model(name):
             return workload.loss_fn(batch["targets"], logits, batch.get("weights"))["summed"]
 
         assert jax.eval_shape(loss, jax.random.key(0)).shape == ()
+
+
+@pytest.mark.parametrize("name", [*table.WORKLOADS, *table.ALGOPERF])
+def test_the_door_knows_which_mixers_a_model_can_have(name, sigmoid):
+    """Every mixer of ours goes everywhere; one that no weighted mean makes, where the model asks
+    our function: what it says of an embedded workload, its model says too."""
+    entry = table.entry(name)
+    for mixer in set(variants_table.MIXERS) - {sigmoid}:
+        table.check_variant(name, mixer)
+    assert entry.keeps_softmax == ("conformer" in name or "finewebedu" in name)
+    if entry.keeps_softmax:
+        with pytest.raises(ValueError, match=f"{name} cannot have 'sigmoid'.*that are: standard,"):
+            table.check_variant(name, sigmoid)
+        with pytest.raises(ValueError, match="kernel='jax_xla' cannot run there"):
+            table.check_variant(name, "laser", "jax_xla")
+        return
+    table.check_variant(name, sigmoid, "jax_xla")
+    if entry.embedded:
+        workload = registry.make(name, variants.get(sigmoid))
+        params, _ = jax.eval_shape(workload.init_model_fn, jax.random.key(0))
+        assert sum(leaf.size for leaf in jax.tree.leaves(params)) == entry.parameters
 
 
 def test_layers_know_their_depth():

@@ -28,7 +28,7 @@ def make(name: str, variant: Any, options: Options, **places: str) -> "AlgoperfW
     """
     table.check_options(name, options)
     if variant is not None:
-        table.check_variant(name, variant.name)
+        table.check_variant(name, variant.name, variant.kernel)
     if jax.process_count() > 1:
         raise ValueError(
             f"{name}: AlgoPerf's pipelines give every process the same batch; use the devices of "

@@ -68,6 +68,7 @@ _LM = Entry(
     parameters=252_815_372,
     head_size=128,
     host_modifiers=("qk_norm",),
+    keeps_softmax=True,  # AlgoPerf 1.0's two einsums; the version before calls jax.nn's function
     observable=False,  # its attention is no module that diagnostics know
     serves=(),
     places=(DIRECTORY,),
