@@ -5,8 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import registry
-from workloads.algoperf import injected, supported
+from attention import laser, registry
+from workloads import registry as workloads
+from workloads import spec
+from workloads.algoperf import injected, parity_pairs, parity_variants, supported
 
 NAMES = ("imagenet_vit", "imagenet_vit_map", "librispeech_conformer", "wmt", "finewebedu_lm")
 # Each with what its model may stumble over; the real models meet all variants in test_real.py.
@@ -165,6 +167,45 @@ def _laser_by_hand(layer, hidden, factor):
     mean = jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(logits), jnp.exp(value))
     out = layer["out"]
     return jnp.einsum("bthd,hdc->btc", factor * jnp.log(mean), out["kernel"]) + out["bias"]
+
+
+FORMULAS = ("laser", "diff_laser", "laser+qk_norm", "standard+temp")
+
+
+def _formula_row(stand_in, name, variant):
+    workload, chosen = stand_in.make_workload(name), registry.get(variant)
+    side = parity_pairs.Side(workload, stand_in.module("algoperf.spec").ForwardPassMode, chosen)
+    with side.context():
+        params, state = workload.init_model_fn(jax.random.PRNGKey(0))
+    return parity_variants.formula_row(name, chosen, side, _moved(params), state, _batch(workload))
+
+
+@pytest.mark.parametrize("name", ["imagenet_vit", "librispeech_conformer"])
+def test_what_is_injected_is_the_formula_in_float64(stand_in, name):
+    for variant in FORMULAS:
+        row = _formula_row(stand_in, name, variant)
+        assert row.difference <= TOLERANCE, (variant, row)
+
+
+def test_padded_frames_are_hidden_from_the_formula_too():
+    workload = workloads.make("spoken_digits_conformer", registry.get("laser"))
+    params, state = workload.init_model_fn(jax.random.key(0))
+    batch = workload.example_batch(2)
+    audio, paddings = batch["inputs"]
+    batch["inputs"] = (audio, paddings.at[0, paddings.shape[1] // 2 :].set(1.0))
+    side = parity_pairs.Side(workload, spec.ForwardPassMode)
+    row = parity_variants.formula_row(
+        "padded", workload.variant, side, _moved(params), state, batch
+    )
+    assert row.difference <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["imagenet_vit", "librispeech_conformer"])
+def test_another_formula_is_seen(stand_in, name, monkeypatch):
+    """Both sides of the parity table would have the mistake; float64 has not."""
+    ours = laser.log_mean_exp
+    monkeypatch.setattr(laser, "log_mean_exp", lambda *a, **k: ours(*a, **k) + 1e-3)
+    assert not _formula_row(stand_in, name, "laser").passed
 
 
 def test_second_variant_and_a_used_object_are_refused(stand_in):
