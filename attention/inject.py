@@ -45,8 +45,8 @@ def injected(variant: Variant, depth: DepthRule | None = None) -> Iterator[None]
     it (λ_init), because no rule could guess the order of a foreign model's layers; other mixers
     do not call it.
 
-    Raises RuntimeError on a clean exit that found nothing to inject into; an exception in flight
-    is never masked. Raises ValueError for a host function or setting a variant cannot serve, and
+    Raises RuntimeError on a clean exit that found nothing to inject into, as in a flax.nnx model; an
+    exception in flight is never masked. Raises ValueError for a host function or setting a variant cannot serve, and
     for a differential mixer without a rule.
     """
     _check_rule(variant, depth)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
+from flax import nnx
 
 from attention import inject, registry
 
@@ -136,6 +137,29 @@ def test_nothing_to_inject_into_raises(inputs):
         inject.injected(registry.get("laser")),
     ):
         nn.Dense(3).init(jax.random.key(0), inputs)
+
+
+def test_an_nnx_model_is_told_of_attention_fn_which_serves_it(inputs):
+    def attend(**settings):
+        width = inputs.shape[-1]
+        return nnx.MultiHeadAttention(2, width, decode=False, rngs=nnx.Rngs(0), **settings)(inputs)
+
+    with (
+        pytest.raises(RuntimeError, match=r"flax\.nnx model cannot be injected.*attention_fn"),
+        inject.injected(registry.get("laser")),
+    ):
+        attend()
+    np.testing.assert_allclose(attend(attention_fn=registry.get("standard")), attend(), atol=1e-6)
+    with pytest.raises(ValueError, match="flax.linen .nnx has no place for them"):
+        attend(attention_fn=registry.get("laser+qk_norm"))
+
+
+def test_a_mixer_that_no_weighted_mean_makes_is_refused_by_a_foreign_softmax(inputs, sigmoid):
+    with (
+        pytest.raises(ValueError, match="the host cannot have 'sigmoid'.*standard, laser, diff"),
+        inject.injected(registry.get(sigmoid)),
+    ):
+        _foreign().init(jax.random.key(0), inputs)
 
 
 def test_an_exception_in_flight_is_not_masked():
