@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -187,7 +188,7 @@ def unheard(name: str) -> list[str]:
     return found
 
 
-def _output(name: str, hyperparameters: dict[str, object]) -> np.ndarray:
+def _output(name: str, hyperparameters: dict[str, Any]) -> np.ndarray:
     """Returns the output of a small problem, every learned leaf a draw of its own by its path."""
     rng = np.random.default_rng(0)
     query, key, value = (jnp.asarray(rng.standard_normal((5, 2, 4)), jnp.float32) for _ in "qkv")

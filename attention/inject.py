@@ -45,9 +45,9 @@ def injected(variant: Variant, depth: DepthRule | None = None) -> Iterator[None]
     it (λ_init), because no rule could guess the order of a foreign model's layers; other mixers
     do not call it.
 
-    Raises RuntimeError on a clean exit that found nothing to inject into, as in a flax.nnx model; an
-    exception in flight is never masked. Raises ValueError for a host function or setting a variant cannot serve, and
-    for a differential mixer without a rule.
+    Raises RuntimeError on a clean exit that found nothing to inject into, as in a flax.nnx model;
+    an exception in flight is never masked. Raises ValueError for a host function or setting a
+    variant cannot serve, and for a differential mixer without a rule.
     """
     _check_rule(variant, depth)
     found = False
@@ -187,7 +187,9 @@ def _split_output_factor(
 
 
 def _check_rule(variant: Variant, depth: DepthRule | None) -> None:
-    """Raises ValueError where a rule is missing, or is not one."""
+    """Raises ValueError where a rule is missing, or is not one, and for what is no variant."""
+    if not isinstance(variant, Variant):
+        raise ValueError(f"{variant!r} is no variant; give registry.get({variant!r})")
     if depth is None and variant.is_differential:
         raise ValueError(
             f"{variant.name} needs each layer's depth (from 0) for λ_init, and a foreign model "

@@ -1,9 +1,11 @@
 """The door of every mixer: arguments checked and brought to one form."""
 
+import math
 import numbers
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from attention import kernels, visibility
 
@@ -35,14 +37,19 @@ def pose(
     if not jnp.issubdtype(dtype, jnp.floating):
         raise ValueError(f"attention works on floating-point arrays; got {dtype}")
     query, key, value = (array.astype(dtype) for array in (query, key, value))
+    if not isinstance(is_causal, bool | np.bool_):
+        raise ValueError(f"is_causal={is_causal!r}: give True or False")
     if scale is None:
         scale = query.shape[-1] ** -0.5
+    elif isinstance(scale, numbers.Real) and not math.isfinite(scale):
+        raise ValueError(f"scale={scale!r}: logits are multiplied by it, so it must be finite")
     elif not isinstance(scale, numbers.Real):
         # A learned or traced scale cannot be compiled in; on the query it is the same product.
         query, scale = (query * scale).astype(dtype), 1.0
     queries, keys, heads = query.shape[-3], key.shape[-3], query.shape[-2]
     for name, array in (("mask", mask), ("bias", bias)):
         _check_broadcasts(name, array, (*query.shape[:-3], heads, queries, keys))
+    bias = None if bias is None else jnp.asarray(bias)  # NumPy's float64 becomes float32
     visible = visibility.visibility(queries, keys, mask=mask, bias=bias, is_causal=is_causal)
     dropout = _dropout(
         (*query.shape[:-3], heads, queries, keys), dropout_rng, dropout_rate, broadcast_dropout
@@ -58,6 +65,10 @@ def _check_shapes(query: Array, key: Array, value: Array) -> None:
     for name, array in (("query", query), ("key", key), ("value", value)):
         if array.ndim < 3:
             raise ValueError(f"{name} has shape {array.shape}; axes must be [..., length, H, D]")
+    if not query.shape[-1] or not key.shape[-3]:
+        raise ValueError(
+            f"query {query.shape} and key {key.shape} need a head size and keys from 1"
+        )
     if query.shape[-1] != key.shape[-1]:
         raise ValueError(
             f"head sizes of query {query.shape} and key {key.shape} differ (last axis)"
@@ -71,6 +82,8 @@ def _check_shapes(query: Array, key: Array, value: Array) -> None:
 def _check_broadcasts(name: str, array: Array | None, shape: tuple[int, ...]) -> None:
     if array is None:
         return
+    if not hasattr(array, "ndim"):
+        raise ValueError(f"{name}={array!r} is no array; give one that broadcasts to {shape}")
     padded = (1,) * (len(shape) - array.ndim) + array.shape
     if len(padded) != len(shape) or any(
         size not in (1, whole) for size, whole in zip(padded, shape, strict=True)
@@ -78,6 +91,13 @@ def _check_broadcasts(name: str, array: Array | None, shape: tuple[int, ...]) ->
         raise ValueError(f"{name} of shape {array.shape} does not broadcast to {shape}")
     if name == "bias" and not jnp.issubdtype(array.dtype, jnp.floating):
         raise ValueError(f"bias has dtype {array.dtype}; a boolean belongs in mask")
+    # A mask of floats is one of 0 and 1 in AlgoPerf's Conformer; a traced one cannot be looked at.
+    floats = name == "mask" and jnp.issubdtype(array.dtype, jnp.floating)
+    if floats and not isinstance(array, jax.core.Tracer) and not bool(jnp.all(array >= 0)):
+        raise ValueError(
+            "mask has values below 0 or NaN: it is True (or 1) where a query may look, and what is "
+            "added to the logits belongs in bias"
+        )
 
 
 def _dropout(

@@ -162,6 +162,11 @@ def test_a_mixer_that_no_weighted_mean_makes_is_refused_by_a_foreign_softmax(inp
         _foreign().init(jax.random.key(0), inputs)
 
 
+def test_a_name_is_no_variant():
+    with pytest.raises(ValueError, match=r"give registry.get\('laser'\)"), inject.injected("laser"):
+        pass
+
+
 def test_an_exception_in_flight_is_not_masked():
     with pytest.raises(ZeroDivisionError), inject.injected(registry.get("laser")):
         1 / 0  # noqa: B018

@@ -94,6 +94,13 @@ def test_cudnn_limits_are_checked_before_the_call(monkeypatch, size, dtype, mess
         ({"bias": (9, 3, 6, 6)}, "bias of shape"),
         ({"dropout_rate": 1.0}, "dropout_rate=1.0"),
         ({"dropout_rate": 0.5}, "needs a dropout_rng"),
+        ({"mask": -1e9 * jnp.eye(6)}, "below 0 or NaN.*belongs in bias"),
+        ({"mask": jnp.full((6, 6), jnp.nan)}, "below 0 or NaN"),
+        ({"mask": "causal"}, "mask='causal' is no array"),
+        ({"bias": 1.0}, "bias=1.0 is no array"),
+        ({"scale": float("nan")}, "scale=nan.*finite"),
+        ({"is_causal": "no"}, "is_causal='no': give True or False"),
+        ({"key": (2, 0, 3, 8), "value": (2, 0, 3, 8)}, "a head size and keys from 1"),
     ],
 )
 def test_arguments_are_checked(change, message):
@@ -110,6 +117,15 @@ def test_integer_inputs_and_boolean_bias_are_refused():
         standard.attend(*(array.astype(int) for array in (query, key, value)))
     with pytest.raises(ValueError, match="belongs in mask"):
         standard.attend(query, key, value, bias=jnp.ones((6, 6), bool))
+
+
+def test_numpys_float64_bias_is_taken():
+    bias = np.zeros((6, 6))
+    bias[:, 4:] = np.finfo(np.float32).min
+    array, mask = _qkv()[0], np.arange(6) < 4
+    np.testing.assert_allclose(
+        laser.attend(array, array, array, bias=bias), laser.attend(array, array, array, mask=mask)
+    )
 
 
 def test_a_scale_of_another_dtype_keeps_the_inputs_dtype():
