@@ -71,6 +71,8 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, allow_abbrev=False)
         command.add_argument("--config", required=True, metavar="STUDY", help="name or .py file")
         command.set_defaults(run=runner)
+        if name == "run":
+            _add_selection(command)
         if name == "plan":
             command.add_argument("--step_seconds", type=float, help="measured time per step")
             command.add_argument(
@@ -85,6 +87,8 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text)
         command.add_argument("directory", type=pathlib.Path, metavar="STUDY_DIR")
         command.set_defaults(run=runner)
+        if name == "resume":
+            _add_selection(command)
         if name == "status":
             command.add_argument("--watch", action="store_true", help="until the study is done")
     command = commands.add_parser(
@@ -103,6 +107,15 @@ def _parser() -> argparse.ArgumentParser:
     _add_export(commands)
     algoperf_parity.add(commands)
     return parser
+
+
+def _add_selection(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--selection",
+        choices=("keep", "new"),
+        default="",
+        help="where validation would now choose other points than a comparison began with",
+    )
 
 
 def _add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -140,7 +153,8 @@ def _plan(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     from sweeps import config, study
 
-    return _drive(study.resolve(config.parse(options.config, options.overrides)))
+    resolved = study.resolve(config.parse(options.config, options.overrides))
+    return _drive(resolved, options.selection)
 
 
 def _resume(options: argparse.Namespace) -> int:
@@ -149,10 +163,10 @@ def _resume(options: argparse.Namespace) -> int:
     record = layout.read_json_if_there(options.directory / layout.STUDY)
     if record is None:
         raise ValueError(f"{options.directory} is no study: it has no {layout.STUDY}")
-    return _drive(study.from_record(record, options.directory))
+    return _drive(study.from_record(record, options.directory), options.selection)
 
 
-def _drive(resolved: "object") -> int:
+def _drive(resolved: "object", selection: str) -> int:
     from sweeps import door, driver, plan, progress, study_directory
     from sweeps.launchers import table as launchers
     from sweeps.study import Study
@@ -169,7 +183,7 @@ def _drive(resolved: "object") -> int:
     check = door.start_data_check(resolved)
     with contextlib.closing(check), progress.Progress() as shown:
         try:
-            counts = driver.Driver(resolved, shown, check.finish).run()
+            counts = driver.Driver(resolved, shown, check.finish, selection).run()
         except driver.Interrupted:
             shown.say(f"interrupted; continue with: python -m sweeps resume {resolved.directory}")
             return 130

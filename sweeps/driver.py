@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from sweeps import code_snapshot, jobs, layout, status, study_directory
+from sweeps import code_snapshot, jobs, status, study_directory
 from sweeps.crew import Crew, Interrupted
 from sweeps.fleet import Fleet
 from sweeps.launchers import table as launchers
@@ -54,13 +54,18 @@ def runner(
 class Driver:
     """Runs a study's stages one after the other.
 
-    `check` (may be called more than once) raises ValueError where no trial should begin.
+    `check` (may be called more than once) raises ValueError where no trial should begin;
+    `selection` is the choice of `study_directory.select`.
     """
 
     def __init__(
-        self, study: Study, progress: Progress, check: Callable[[], None] = lambda: None
+        self,
+        study: Study,
+        progress: Progress,
+        check: Callable[[], None] = lambda: None,
+        selection: str = "",
     ) -> None:
-        self.study, self._check = study, check
+        self.study, self._check, self._selection = study, check, selection
         self.progress = progress
         self._stop = False
 
@@ -90,8 +95,7 @@ class Driver:
     def _trials(self, stage: str) -> list[Trial]:
         selection = None
         if stage == "compare":
-            selection = self.study.select()
-            layout.write_json(self.study.directory / layout.SELECTION, selection)
+            selection = study_directory.select(self.study, self._selection)
             self.progress.selected(selection)
         trials = self.study.trials(stage, selection)
         study_directory.materialise(self.study, stage, trials)

@@ -38,7 +38,8 @@ FORMAT = "attnperf-study-1"
 
 # A trial's states; `pending` is also the state of a trial that has no status.json yet.
 STATES = ("pending", "running", "done", "diverged", "failed")
-FINISHED = ("done", "diverged", "failed")
+LOST = ("diverged", "failed")  # ended without a number that counts
+FINISHED = ("done", *LOST)
 
 SPLITS = ("train", "validation", "test")
 TIME_COLUMNS = (

@@ -80,7 +80,9 @@ class Progress:
         """The next stage's points were chosen."""
         chosen = {point for point in selection["points"].values()}
         listing = ", ".join(map(str, sorted(chosen)))
-        self.say(f"selected by {selection['metric']}: point {listing}")
+        lost = len(selection["lost"])
+        worst = f"; {lost} lost trials counted as the worst" if lost else ""
+        self.say(f"selected by {selection['metric']}: point {listing}{worst}")
 
     def started(self, trial: Trial, where: int | str) -> None:
         """A trial began: on the worker of a slot, or where the text says ("slurm job 12_3")."""

@@ -1,17 +1,20 @@
 """Selection by validation: the rule by which a stage chooses its successor's point.
 
-A trial's value is its best validation metric over its evaluations (first best on ties). A point's
-value is the median of its trials' values over seeds; the best point wins, the lower index on ties.
-Diverged trials and trials without a finite evaluation are never chosen.
+A trial's value is its best validation metric over its evaluations (first best on ties). A seed
+that is lost (it diverged, it failed, or none of its evaluations is finite) counts as the worst
+value there is: the survivors of an unstable point would flatter it. A point's value is the median
+of its trials' values over all its seeds, between the two in the middle where they are even; so a
+point that lost half of its seeds or more is never chosen. The best point wins, the lower index on
+ties. `analysis.reading.selection` follows the same rule.
 """
 
 import csv
 import math
 import pathlib
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from sweeps import layout
+from sweeps import layout, status
 
 
 def best_step(
@@ -23,7 +26,7 @@ def best_step(
     """
     best: tuple[int, float] | None = None
     for row in rows:
-        value = float(row.get(metric) or "nan")
+        value = float(row[metric] or "nan")
         if not math.isfinite(value):
             continue
         if best is None or (value > best[1] if mode == "max" else value < best[1]):
@@ -32,22 +35,56 @@ def best_step(
 
 
 def trial_value(directory: pathlib.Path, metric: str, mode: str) -> float | None:
-    """Returns a trial's best validation metric, or None where it is not done or not finite."""
-    status = layout.read_json_if_there(directory / layout.STATUS) or {}
-    if status.get("state") != "done":
+    """Returns a trial's best validation metric, None where it is lost: see the module.
+
+    Raises ValueError where the trial has not ended, or is done and its evaluations cannot be read.
+    """
+    found = status.read(directory)
+    if found["state"] not in layout.FINISHED:
+        raise ValueError(
+            f"{directory} is {found['state']}, so nothing can be selected yet: a point's value is "
+            "the median over all its seeds"
+        )
+    if found["state"] != "done":
         return None
-    with (directory / layout.EVAL_MEASUREMENTS).open(newline="") as file:
-        best = best_step(csv.DictReader(file), metric, mode)
+    path = directory / layout.EVAL_MEASUREMENTS
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        best = best_step(rows, metric, mode)
+        last = int(float(rows[-1]["global_step"])) if rows else 0
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} of a trial that is done: {_unreadable(error)}") from error
+    if last < found.get("steps", 0):
+        problem = f"it ends at step {last} of {found['steps']}"
+        raise ValueError(f"{path} of a trial that is done: {_unreadable(problem)}")
     return None if best is None else best[1]
 
 
-def best_point(values: Mapping[int, list[float]], mode: str) -> int:
-    """Returns the point with the best median. Raises ValueError where no point has a value."""
-    medians = {point: statistics.median(found) for point, found in values.items() if found}
-    if not medians:
-        raise ValueError(
-            "no trial of the stage ended with a finite validation metric, so nothing can be "
-            "selected; see `python -m sweeps status` for how they ended"
-        )
+def _unreadable(problem: object) -> str:
+    if isinstance(problem, Exception):
+        problem = f"{type(problem).__name__}: {problem}"
+    return (
+        f"{problem}. Nothing can be selected without it: bring the file back, or remove the "
+        "trial's directory and resume, which trains it anew"
+    )
+
+
+def best_point(values: Mapping[int, Sequence[float | None]], mode: str) -> int:
+    """Returns the point with the best median.
+
+    values: of each point its trials' values, None for a lost seed. Raises ValueError where every
+    point has lost half of its seeds or more.
+    """
     sign = -1 if mode == "max" else 1
-    return min(medians, key=lambda point: (sign * medians[point], point))
+    losses = {
+        point: statistics.median(math.inf if value is None else sign * value for value in found)
+        for point, found in values.items()
+        if found
+    }
+    if not any(map(math.isfinite, losses.values())):
+        raise ValueError(
+            "no point of the stage ended with a finite validation metric for more than half of its "
+            "seeds, so nothing can be selected; see `python -m sweeps status` for how they ended"
+        )
+    return min(losses, key=lambda point: (losses[point], point))

@@ -3,6 +3,8 @@
 import dataclasses
 import os
 import pathlib
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import ml_collections
@@ -58,9 +60,7 @@ class Study:
         if stage == "grid":
             return self._product(stage, settings["variants"], every_point, settings["seeds"])
         if stage == "tune":
-            tuned = settings["variants"]
-            if settings["protocol"] == "tune_then_compare":
-                tuned = [settings["tuning_variant"]]
+            tuned = dict.fromkeys(self.tuned.values())
             return self._product(stage, tuned, every_point, settings["tuning_seeds"])
         if selection is None:
             raise ValueError("stage 'compare' needs the points that stage 'tune' selects")
@@ -102,31 +102,43 @@ class Study:
             **{key: settings[key] for key in (*_TRIAL_SETTINGS, *PLACES)},
         )
 
-    def select(self) -> dict[str, Any]:
-        """Returns what 'tune' selects, by the rule of `sweeps.select`, for selection.json."""
+    @property
+    def tuned(self) -> dict[str, str]:
+        """Each variant's name to that of the variant whose trials choose its point."""
+        variants = self.settings["variants"]
+        if self.settings["protocol"] == "tune_then_compare":
+            return dict.fromkeys(variants, self.settings["tuning_variant"])
+        return {variant: variant for variant in variants}
+
+    def select(self, kept: Mapping[str, int] = MappingProxyType({})) -> dict[str, Any]:
+        """Returns what 'tune' selects, by the rule of `sweeps.select`, for selection.json.
+
+        `kept` are points of tuned variants that are not chosen anew; `lost` are the paths of the
+        trials that counted as the worst. Raises ValueError where a trial has not ended or cannot
+        be read, or no point can be chosen.
+        """
         entry = workloads_table.entry(self.workload)
         metric = f"validation/{entry.metric}"
-        values: dict[str, dict[int, list[float]]] = {}
+        values: dict[str, dict[int, list[float | None]]] = {}
+        lost = []
         for trial in self.trials("tune"):
             value = select.trial_value(self.directory / trial.path, metric, entry.mode)
-            found = values.setdefault(trial.variant, {}).setdefault(trial.point, [])
-            found += [] if value is None else [value]
+            values.setdefault(trial.variant, {}).setdefault(trial.point, []).append(value)
+            lost += [trial.path] if value is None else []
         chosen = {
-            variant: select.best_point(by_point, entry.mode) for variant, by_point in values.items()
+            variant: kept[variant] if variant in kept else select.best_point(by_point, entry.mode)
+            for variant, by_point in values.items()
         }
-        source = {variant: variant for variant in chosen}
-        if self.settings["protocol"] == "tune_then_compare":
-            source = dict.fromkeys(self.settings["variants"], self.settings["tuning_variant"])
-        points = {variant: chosen[tuned] for variant, tuned in source.items()}
         return {
             "metric": metric,
             "mode": entry.mode,
             "from_stage": "tune",
-            "points": points,
+            "points": {variant: chosen[tuned] for variant, tuned in self.tuned.items()},
             "trials": {
-                variant: layout.trial_path("tune", source[variant], self.workload, point, 0)
-                for variant, point in points.items()
+                variant: layout.trial_path("tune", tuned, self.workload, chosen[tuned], 0)
+                for variant, tuned in self.tuned.items()
             },
+            "lost": lost,
         }
 
 

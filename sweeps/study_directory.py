@@ -52,6 +52,65 @@ def prepare(study: Study) -> None:
     )
 
 
+def select(study: Study, choice: str = "") -> dict[str, Any]:
+    """Writes selection.json and returns it: the points that 'compare' trains with.
+
+    Once 'compare' has begun its points stay. Where validation would now choose another (a failed
+    trial was repaired, points or seeds were added), `choice` 'keep' goes on with the old ones and
+    'new' begins with the new ones; without it ValueError names both. It is raised, too, where
+    'tune' has not ended or chooses nothing.
+    """
+    path, begun = study.directory / layout.SELECTION, _begun(study)
+    kept = begun if choice == "keep" else {}
+    beyond = [point for point in kept.values() if not 0 <= point < len(study.points)]
+    if beyond:
+        raise ValueError(
+            f"{study.directory}: the comparison began with point {beyond[0]} and the study has "
+            f"{len(study.points)} points now; set --config.points={beyond[0] + 1} or more"
+        )
+    selection = study.select(kept)
+    now = {tuned: selection["points"][variant] for variant, tuned in study.tuned.items()}
+    changed = [
+        f"{variant}: point {point}, now {now[variant]}"
+        for variant, point in begun.items()
+        if now.get(variant, point) != point
+    ]
+    if changed and choice != "new":
+        raise ValueError(
+            f"{study.directory}: validation would not choose the points again that stage 'compare' "
+            f"began with ({'; '.join(changed)}). Run or resume with --selection=keep to go on "
+            "with the points it began with, or with --selection=new to compare at the new ones "
+            "(finished trials of the others stay on disk and leave the tables)"
+        )
+    layout.write_json(path, selection)
+    return selection
+
+
+def _begun(study: Study) -> dict[str, int]:
+    """Returns the points that 'compare' has begun with, by tuned variant; {} where it has not.
+
+    selection.json speaks for a trials.json that is damaged.
+    """
+    trials = study.directory / "compare" / layout.TRIALS
+    if not trials.exists():
+        return {}
+    try:
+        rows = layout.read_json(trials)["trials"]
+        points = {row["variant"]: int(row["point"]) for row in rows}
+    except (ValueError, KeyError, TypeError):
+        try:
+            found = layout.read_json(study.directory / layout.SELECTION)["points"]
+            points = {variant: int(point) for variant, point in found.items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{trials} and {layout.SELECTION} are damaged, so the points that the comparison "
+                "began with are not known; bring one of them back, or remove both to choose anew"
+            ) from error
+    if study.settings["protocol"] == "tune_then_compare" and points:
+        return {study.settings["tuning_variant"]: next(iter(points.values()))}
+    return points
+
+
 def materialise(study: Study, stage: str, trials: list[Trial]) -> None:
     """Writes trials.json of a stage, and each trial's record where it is not there yet.
 

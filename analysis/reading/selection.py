@@ -5,13 +5,18 @@ The rule, which the driver follows between its stages too:
 - a trial's best evaluation is the one with the highest validation metric (the lowest where less
   is better: wer, loss), the first such on ties, evaluations that are not finite left out;
 - train and test are reported at that step and never choose anything;
-- a search's best point is the one whose trials have the best median, over seeds, of that best
-  validation metric, the lower index on ties;
-- a diverged or failed trial, one that has not finished, and one without a finite evaluation is
-  never chosen and does not enter its point's median; a point without any other is never chosen.
+- a search's best point is the one whose trials have the best median, over all its seeds, of that
+  best validation metric, the lower index on ties;
+- a lost seed (its trial diverged, failed, or has no finite evaluation) counts as the worst value
+  there is: a point that lost half of its seeds or more is never chosen, for its survivors would
+  flatter it. Where there is one point alone, nothing is chosen: it stands for its variant.
+
+The driver waits until every trial has ended; of a stage that goes on, what has not finished is left
+out here.
 """
 
 import contextlib
+import math
 import statistics
 from collections.abc import Iterable
 
@@ -55,7 +60,10 @@ def remember(run: Run) -> None:
 
 def validation_loss(run: Run, metric: str | None = None) -> float | None:
     """Returns the best validation metric turned so that less is better: the number by which
-    points are ranked, None for a run that is never chosen."""
+    points are ranked. inf for a lost seed, None for a run that has not finished or does not have
+    the metric."""
+    if run.state in layout.LOST:
+        return math.inf
     if run.state != "done":
         return None
     try:
@@ -63,7 +71,7 @@ def validation_loss(run: Run, metric: str | None = None) -> float | None:
     except MissingMetricError:
         return None
     if row is None:
-        return None
+        return math.inf if run.evals else None
     chosen = metrics.get(metric or run.metric)
     value = row[chosen.column(VALIDATION)]
     return -value if chosen.mode == "max" else value
@@ -71,7 +79,7 @@ def validation_loss(run: Run, metric: str | None = None) -> float | None:
 
 def point_losses(runs: Iterable[Run], metric: str | None = None) -> dict[int, float]:
     """Returns the median over seeds of `validation_loss` for every point that has one, in point
-    order."""
+    order; inf for a point that is never chosen."""
     losses: dict[int, list[float]] = {}
     for run in runs:
         if (loss := validation_loss(run, metric)) is not None:
@@ -83,7 +91,8 @@ def best_point(runs: Iterable[Run], metric: str | None = None) -> int | None:
     """Returns the index of the best point among `runs` (trials of one variant), None where no
     trial can be chosen."""
     losses = point_losses(runs, metric)
-    return min(losses, key=losses.__getitem__, default=None)
+    finite = {point: loss for point, loss in losses.items() if math.isfinite(loss)}
+    return min(finite, key=finite.__getitem__, default=None)
 
 
 def chosen_point(study: Study, stage: str, variant: str) -> int | None:
@@ -95,7 +104,10 @@ def chosen_point(study: Study, stage: str, variant: str) -> int | None:
     if study.selection is not None:
         return study.selection.get("points", {}).get(variant)
     runs = [run for run in study.stage(stage) if run.variant == variant]
-    return best_point(runs, study_metric(study).source)
+    metric = study_metric(study).source
+    if len({run.point for run in runs}) == 1:
+        runs = [run for run in runs if validation_loss(run, metric) != math.inf]
+    return best_point(runs, metric)
 
 
 def study_metric(study: Study) -> Metric:

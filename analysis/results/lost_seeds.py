@@ -4,8 +4,8 @@ import collections
 from collections.abc import Iterable, Sequence, Set
 
 from analysis.files.records import Run
+from sweeps import layout
 
-LOST_STATES = ("diverged", "failed")
 NON_FINITE = "non-finite"
 
 
@@ -30,7 +30,7 @@ def counted(runs: Sequence[Run], usable: Set[Run], column: str) -> dict[str, int
 
 
 def _reason(run: Run, column: str) -> str | None:
-    if run.state in LOST_STATES:
+    if run.state in layout.LOST:
         return run.state
     return NON_FINITE if is_finished(run) and column in run.evals else None
 

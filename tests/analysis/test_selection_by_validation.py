@@ -1,6 +1,5 @@
 """What validation chooses."""
 
-import dataclasses
 import math
 import pathlib
 
@@ -9,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.files.records import Run
+from analysis.files.records import Run, Study
 from analysis.reading import selection
 from analysis.reading.metrics import MissingMetricError
+from sweeps import layout, select
 
 
 def run_of(values, column="validation/accuracy", point=0, seed=0, state="done", **more) -> Run:
@@ -96,11 +96,49 @@ def test_a_trial_that_is_not_done_is_never_chosen(state) -> None:
     assert selection.best_point(runs[:1]) is None
 
 
-def test_a_diverged_seed_does_not_enter_its_points_median() -> None:
-    """Point 0: 0.5 and a diverged 0.1; with it the median would be 0.3, below point 1's 0.4."""
-    lost = dataclasses.replace(run_of([0.1], point=0), state="diverged")
-    runs = [run_of([0.5], point=0), lost, run_of([0.4], point=1), run_of([0.4], point=1)]
-    assert selection.best_point(runs) == 0
+# Values of a point's seeds ("diverged" and "failed" are lost, as is nan), and the point that the
+# rule chooses: what analysis and the driver answer alike.
+LOST = [
+    ({0: [0.9, "diverged", "diverged"], 1: [0.2, 0.3, 0.1]}, 1),
+    ({0: [0.9, 0.8, "diverged"], 1: [0.5, 0.6, 0.7]}, 0),
+    ({0: [0.9, 0.4, "failed"], 1: [0.5, 0.6, 0.1]}, 1),
+    ({0: [0.9, "failed"], 1: [0.2, 0.2]}, 1),
+    ({0: [0.9, math.nan], 1: [0.2, 0.2]}, 1),
+    ({0: ["diverged"], 1: ["diverged"], 2: [0.1]}, 2),
+    ({0: [0.3, 0.5, 0.5], 1: [0.5, 0.9, "diverged"]}, 0),
+    ({0: ["diverged", 0.9], 1: ["failed", 0.8]}, None),
+]
+
+
+@pytest.mark.parametrize("mode", ["max", "min"])
+@pytest.mark.parametrize(("seeds", "chosen"), LOST)
+def test_a_lost_seed_counts_as_the_worst_for_the_driver_too(seeds, chosen, mode, tmp_path) -> None:
+    column = {"max": "validation/accuracy", "min": "validation/loss"}[mode]
+    sign = {"max": 1, "min": -1}[mode]
+    runs, found = [], {}
+    for point, values in seeds.items():
+        for seed, value in enumerate(values):
+            state, number = ("done", sign * value) if isinstance(value, float) else (value, 0.95)
+            runs.append(run_of([number], column, point=point, seed=seed, state=state))
+            trial = tmp_path / f"{point}_{seed}"
+            trial.mkdir()
+            layout.write_json(trial / layout.STATUS, {"state": state})
+            (trial / layout.EVAL_MEASUREMENTS).write_text(f"global_step,{column}\n1,{number}\n")
+            found.setdefault(point, []).append(select.trial_value(trial, column, mode))
+    assert selection.best_point(runs) == chosen
+    if chosen is not None:
+        assert select.best_point(found, mode) == chosen
+    else:
+        with pytest.raises(ValueError, match="no point of the stage ended with a finite"):
+            select.best_point(found, mode)
+
+
+def test_a_point_without_a_rival_stands_for_its_variant() -> None:
+    """Nothing is chosen then; how many seeds were lost is said beside its numbers."""
+    runs = [run_of([0.9]), run_of([0.9], seed=1, state="diverged")]
+    assert selection.best_point(runs) is None
+    only = Study("one", {}, tuple(runs), (), pathlib.Path("one"))
+    assert selection.chosen_point(only, "tune", "standard") == 0
 
 
 def test_nothing_to_choose_from() -> None:

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from attention import table
-from sweeps import config, layout, select, study, trial
+from sweeps import config, layout, lease, select, study, study_directory, trial
 
 
 def _study(name="digits_vit_demo", **changes):
@@ -184,9 +184,129 @@ def test_selection_by_hand(tmp_path):
     assert select.best_point({0: [0.1, 0.2], 1: [0.3], 2: [0.3], 3: []}, "max") == 1
     assert select.best_point({0: [0.1, 0.2], 1: [0.3]}, "min") == 0
     with pytest.raises(ValueError, match="nothing can be selected"):
-        select.best_point({0: [], 1: []}, "max")
-    layout.write_json(tmp_path / layout.STATUS, {"state": "diverged"})
-    (tmp_path / layout.EVAL_MEASUREMENTS).write_text("global_step,validation/accuracy\n1,0.9\n")
+        select.best_point({0: [], 1: [None]}, "max")
+    _ended(tmp_path, 0.9, "diverged")
     assert select.trial_value(tmp_path, "validation/accuracy", "max") is None
-    layout.write_json(tmp_path / layout.STATUS, {"state": "done"})
+    _ended(tmp_path, 0.9)
     assert select.trial_value(tmp_path, "validation/accuracy", "max") == 0.9
+
+
+def _ended(directory, accuracy, state="done"):
+    directory.mkdir(parents=True, exist_ok=True)
+    layout.write_json(directory / layout.STATUS, {"state": state, "steps": 2})
+    path = directory / layout.EVAL_MEASUREMENTS
+    path.write_text(f"global_step,validation/accuracy\n2,{accuracy}\n")
+
+
+def test_a_stale_running_over_done_is_selected_by(tmp_path):
+    """A worker that was stopped between its check and its write has put `running` over `done`."""
+    _ended(tmp_path, 0.9, "running")
+    status = layout.read_json(tmp_path / layout.STATUS)
+    layout.write_json(tmp_path / layout.STATUS, {**status, "heartbeat": 1.0})
+    lease.claim(tmp_path).end("done")
+    assert select.trial_value(tmp_path, "validation/accuracy", "max") == 0.9
+
+
+def test_what_has_not_ended_or_cannot_be_read_is_not_selected_by(tmp_path):
+    def refused(match):
+        with pytest.raises(ValueError, match=match):
+            select.trial_value(tmp_path, "validation/accuracy", "max")
+
+    refused("is pending, so nothing can be selected yet")
+    _ended(tmp_path, 0.9)
+    path = tmp_path / layout.EVAL_MEASUREMENTS
+    for content, match in (
+        ("global_step,validation/accuracy\n1,0.9\n", "ends at step 1 of 2"),
+        ("", "ends at step 0 of 2"),
+        ("global_step,validation/accuracy\n2,zero\n", "could not convert"),
+        ("global_step,validation/wer\n2,0.9\n", "KeyError: 'validation/accuracy'"),
+        ("global_step,validation/accuracy\nx,0.9\n", "could not convert"),
+        ("\0\xff", "eval_measurements.csv of a trial that is done"),
+    ):
+        path.write_text(content, encoding="latin-1")
+        refused(match)
+    path.unlink()
+    refused("eval_measurements.csv of a trial that is done: FileNotFoundError.*resume")
+
+
+@pytest.fixture
+def tuned(make_study):
+    """Returns a function that ends a study's tuning with accuracies by (point, seed)."""
+
+    def tune(values, protocol="tune_then_compare", **changes):
+        points = 1 + max(point for point, _ in values)
+        changes = {"points": points, "tuning_seeds": 3, "protocol": protocol, **changes}
+        made = make_study(**changes)
+        study_directory.prepare(made)
+        for one in study_directory.materialise(made, "tune", made.trials("tune")):
+            found = values.get((one.point, one.seed), 0.1)
+            state = found if isinstance(found, str) else "done"
+            _ended(made.directory / one.path, 0.99 if state == found else found, state)
+        return made
+
+    return tune
+
+
+def _begin(made, choice=""):
+    """Selects and lets the comparison begin; returns the selection."""
+    selection = study_directory.select(made, choice)
+    study_directory.materialise(made, "compare", made.trials("compare", selection))
+    return selection
+
+
+def test_a_point_that_lost_two_of_three_seeds_is_not_selected(tuned):
+    made = tuned({(0, 0): "diverged", (0, 1): 0.9, (0, 2): "failed", (1, 0): 0.2})
+    selection = _begin(made)
+    assert selection["points"] == {"standard": 1, "laser": 1}
+    assert [path.rpartition("_")[2] for path in selection["lost"]] == ["1", "3"]
+
+
+@pytest.mark.parametrize("protocol", ["tune_then_compare", "tune_each"])
+def test_a_comparison_that_has_begun_keeps_its_points(tuned, protocol):
+    """Point 1 was chosen while point 0 had failed; its repair is an open question then."""
+    repaired = {(0, seed): 0.9 for seed in range(3)}
+    made = tuned({(0, 0): "failed", (0, 1): "failed", (1, 0): 0.2}, protocol)
+    before = _begin(made)
+    assert _begin(made) == before
+    made = tuned(repaired | {(1, 0): 0.2}, protocol)
+    path = made.directory / layout.SELECTION
+    content = path.read_bytes()
+    with pytest.raises(ValueError, match="standard: point 1, now 0.*--selection=keep.*=new"):
+        study_directory.select(made)
+    assert path.read_bytes() == content
+    for damaged in ("{", "{}", '{"points": {"standard": 0, "laser": 0}}'):
+        path.write_text(damaged)
+        with pytest.raises(ValueError, match="standard: point 1, now 0"):
+            study_directory.select(made)
+    assert _begin(made, "keep")["points"] == before["points"]
+    assert _begin(made, "new")["points"] == {"standard": 0, "laser": 0}
+    assert layout.read_json(path)["points"] == {"standard": 0, "laser": 0}
+    assert _begin(made)["points"] == {"standard": 0, "laser": 0}
+
+
+def test_what_a_comparison_began_with_is_told_by_either_file(tuned):
+    made = tuned({(0, 0): 0.2, (1, 0): 0.3, (1, 1): 0.3})
+    assert _begin(made)["points"]["laser"] == 1
+    listed = made.directory / "compare" / layout.TRIALS
+    listed.write_text("{}")
+    made = tuned({(0, 0): 0.9, (0, 1): 0.9, (1, 0): 0.3})
+    with pytest.raises(ValueError, match="point 1, now 0"):
+        study_directory.select(made)
+    (made.directory / layout.SELECTION).write_text('{"points": 3')
+    with pytest.raises(ValueError, match="are damaged.*remove both to choose anew"):
+        study_directory.select(made)
+    (made.directory / layout.SELECTION).unlink()
+    listed.unlink()
+    assert study_directory.select(made)["points"]["laser"] == 0
+
+
+def test_points_and_variants_added_to_a_comparison(tuned):
+    """More variants take its point; a study of fewer points than it needs is told so."""
+    _begin(tuned({(0, 0): 0.2, (2, 0): 0.3, (2, 1): 0.3}))
+    more = tuned({(2, 0): 0.3, (2, 1): 0.3}, variants="standard,laser,diff")
+    assert study_directory.select(more)["points"] == dict.fromkeys(("standard", "laser", "diff"), 2)
+    fewer = tuned({(0, 0): 0.2, (1, 0): 0.3})
+    with pytest.raises(ValueError, match="began with.*standard: point 2, now"):
+        study_directory.select(fewer)
+    with pytest.raises(ValueError, match=r"has 2 points now; set --config.points=3 or more"):
+        study_directory.select(fewer, "keep")
