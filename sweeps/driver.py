@@ -98,8 +98,7 @@ class Driver:
             selection = study_directory.select(self.study, self._selection)
             self.progress.selected(selection)
         trials = self.study.trials(stage, selection)
-        study_directory.materialise(self.study, stage, trials)
-        return trials
+        return study_directory.materialise(self.study, stage, trials)
 
     def request_stop(self) -> None:
         """Makes the driver save and stop at the next opportunity."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from sweeps import layout, provenance, space, status, study_checks
 from sweeps.study import Study
-from sweeps.trial import CHANGEABLE, Trial
+from sweeps.trial import CHANGEABLE, Trial, from_record
 
 
 def prepare(study: Study) -> None:
@@ -111,44 +111,40 @@ def _begun(study: Study) -> dict[str, int]:
     return points
 
 
-def materialise(study: Study, stage: str, trials: list[Trial]) -> None:
+def materialise(study: Study, stage: str, trials: list[Trial]) -> list[Trial]:
     """Writes trials.json of a stage, and each trial's record where it is not there yet.
 
-    A trial that is there and not finished takes over what may change (`trial.CHANGEABLE`): its
-    next attempt looks at that, and for things there. A finished one stays as it was recorded.
-    Raises ValueError where a trial's directory holds another trial.
+    A trial that is there and not done takes over what may change (`trial.CHANGEABLE`): its next
+    attempt looks at that, on those devices, and for things there. One that is done or diverged
+    stays as it was recorded. Returns the trials as they stand: one recorded under an earlier
+    schema keeps its id. Raises ValueError where a trial's directory holds another trial.
     """
     folder = study.directory / stage
     folder.mkdir(exist_ok=True)
-    rows = []
-    for trial in trials:
-        directory = study.directory / trial.path
-        _write_trial(directory, trial)
-        rows.append({"path": trial.path, **trial.to_json()})
+    standing = [_write_trial(study.directory / trial.path, trial) for trial in trials]
+    rows = [{"path": trial.path, **trial.to_json()} for trial in standing]
     layout.write_json(folder / layout.TRIALS, {"stage": stage, "trials": rows})
+    return standing
 
 
-def _write_trial(directory: pathlib.Path, trial: Trial) -> None:
+def _write_trial(directory: pathlib.Path, trial: Trial) -> Trial:
     path = directory / layout.TRIAL
-    found = layout.read_json_if_there(path)
-    if found is None:
+    record = layout.read_json_if_there(path)
+    if record is None:
         directory.mkdir(parents=True, exist_ok=True)
         versions = {"versions": provenance.versions(), "git_commit": provenance.git_commit()}
         layout.write_json(directory / layout.HPARAMS, trial.hyperparameters)
         layout.write_json(directory / "flags_0.json", trial.to_json())
         layout.write_json(path, {**trial.to_json(), **versions})
-    elif found.get("id") != trial.id:
+        return trial
+    found = from_record(record, path)
+    if not found.computes_the_same(trial):
         raise ValueError(
-            f"{directory} holds trial {found.get('id')}, this study wants {trial.id} there. "
+            f"{directory} holds trial {found.id}, this study wants {trial.id} there. "
             "Choose another --config.name, or remove that directory"
         )
-    else:
-        _take_over(directory, found, trial)
-
-
-def _take_over(directory: pathlib.Path, found: dict[str, Any], trial: Trial) -> None:
-    wanted = {name: getattr(trial, name) for name in CHANGEABLE}
-    there = {field.name: field.default for field in dataclasses.fields(Trial)} | found
-    same = all(there[name] == value for name, value in wanted.items())
-    if not same and status.read(directory)["state"] not in layout.FINISHED:
-        layout.write_json(directory / layout.TRIAL, found | wanted)
+    changed = dataclasses.replace(found, **{name: getattr(trial, name) for name in CHANGEABLE})
+    if changed == found or status.read(directory)["state"] in ("done", "diverged"):
+        return found
+    layout.write_json(path, record | changed.to_json())
+    return changed

@@ -14,10 +14,14 @@ from workloads.options import Options
 LOOKED_AT = ("diagnose_every", "diagnose_examples")
 # Where things lie that a worker needs beside the data; the same content may lie elsewhere later.
 PLACES = ("algoperf_dir", "tokenizer_vocab_path")
-# What may change until a trial is finished; records of earlier versions lack some of these.
-CHANGEABLE = (*LOOKED_AT, *PLACES)
-# Where the trial stands in a study, not what it computes; the id leaves these out.
-_NOT_COMPUTED = ("study", "stage", "point", *CHANGEABLE)
+# What may change until a trial is finished. Results differ between meshes by rounding alone.
+CHANGEABLE = (*LOOKED_AT, *PLACES, "mesh")
+# Which rule an id was made by. Schema 1, of records that name none, had mesh, remat and
+# checkpoint_every in it.
+SCHEMA = 2
+# Where the trial stands in a study and how it is recorded, not what it computes.
+_NOT_COMPUTED = ("study", "stage", "point", "schema", "hashed_mesh", *LOOKED_AT, *PLACES)
+_LEFT_OUT = {1: _NOT_COMPUTED, 2: (*_NOT_COMPUTED, "mesh", "remat", "checkpoint_every")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,8 +31,9 @@ class Trial:
     steps, eval_every, log_every, checkpoint_every count updates; step_hint is the schedule's
     horizon; targets are the workload's {"metric", "validation", "test"}; compute_dtype to mesh are
     the options of `workloads.options`. Diagnostics (`sweeps.diagnostics`) are recorded every
-    `diagnose_every` updates, 0 for never, on `diagnose_examples` examples. The last two are
-    directories and files that AlgoPerf's own workloads need, '' for others.
+    `diagnose_every` updates, 0 for never, on `diagnose_examples` examples. algoperf_dir and
+    tokenizer_vocab_path are what AlgoPerf's own workloads need, '' for others. `schema` is that of
+    the id; `hashed_mesh` is the mesh in an id of schema 1, which stays when the mesh changes.
     """
 
     study: str
@@ -57,9 +62,13 @@ class Trial:
     diagnose_examples: int = 8
     algoperf_dir: str = ""
     tokenizer_vocab_path: str = ""
+    schema: int = SCHEMA
+    hashed_mesh: tuple[int, int, int] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mesh", tuple(self.mesh))  # JSON has lists
+        if self.schema == 1:
+            object.__setattr__(self, "hashed_mesh", tuple(self.hashed_mesh or self.mesh))
 
     @property
     def options(self) -> dict[str, Any]:
@@ -74,9 +83,18 @@ class Trial:
     @functools.cached_property
     def id(self) -> str:
         """16 hex digits: equal for runs that compute the same, wherever they stand in a study."""
-        content = {k: v for k, v in self._fields().items() if k not in _NOT_COMPUTED}
+        content = {k: v for k, v in self._fields().items() if k not in _LEFT_OUT[self.schema]}
+        if self.schema == 1:
+            content["mesh"] = self.hashed_mesh
         text = json.dumps(content, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def computes_the_same(self, other: "Trial") -> bool:
+        """Whether two trials are one by today's rule, whatever schema their ids are of."""
+        mine, its = (
+            dataclasses.replace(one, schema=SCHEMA, hashed_mesh=None) for one in (self, other)
+        )
+        return mine.id == its.id
 
     @property
     def path(self) -> str:
@@ -99,7 +117,10 @@ class Trial:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the record as written to trial.json."""
-        return {"id": self.id, **self._fields()}
+        fields = self._fields()
+        if self.hashed_mesh is None:
+            del fields["hashed_mesh"]
+        return {"id": self.id, **fields}
 
     def _fields(self) -> dict[str, Any]:
         # dataclasses.asdict copies every value: most of a driver's time with 100,000 trials.
@@ -107,18 +128,33 @@ class Trial:
 
 
 def read(directory: pathlib.Path) -> Trial:
-    """Returns the trial recorded in a trial's directory.
-
-    Raises ValueError where trial.json is damaged or its id is not that of its content.
-    """
+    """Returns the trial recorded in a trial's directory; raises as `from_record` does."""
     path = directory / layout.TRIAL
-    record = layout.read_json(path)
-    fields = {field.name for field in dataclasses.fields(Trial)}
-    needed = fields - set(CHANGEABLE)
+    return from_record(layout.read_json(path), path)
+
+
+def from_record(record: Any, path: pathlib.Path) -> Trial:
+    """Returns the trial that `record`, the content of the trial.json `path`, describes.
+
+    Raises ValueError where it is damaged, of a later version, or its id not that of its content.
+    """
+    fields = dataclasses.fields(Trial)
+    needed = {field.name for field in fields if field.default is dataclasses.MISSING}
     if not isinstance(record, dict) or not needed <= set(record):
         missing = sorted(needed - set(record)) if isinstance(record, dict) else sorted(needed)
         raise ValueError(f"{path} is not a trial record: it lacks {', '.join(missing)}")
-    trial = Trial(**{name: record[name] for name in fields & set(record)})
+    record = {"schema": 1, **record}
+    if record["schema"] not in tuple(_LEFT_OUT):
+        raise ValueError(
+            f"{path}: its id is of schema {record['schema']!r}, and this version knows "
+            f"{', '.join(map(str, _LEFT_OUT))}; continue the study with the version that wrote it"
+        )
+    try:
+        trial = Trial(
+            **{field.name: record[field.name] for field in fields if field.name in record}
+        )
+    except TypeError as error:
+        raise ValueError(f"{path} is not a trial record: {error}") from error
     if record.get("id") != trial.id:
         raise ValueError(
             f"{path}: id {record.get('id')} does not belong to its content ({trial.id}); was the "

@@ -58,8 +58,39 @@ def test_trial_numbers_never_move():
 def test_ids_follow_what_is_computed():
     first = _study().trials("tune")[0]
     assert dataclasses.replace(first, study="other", stage="x", point=9).id == first.id
-    for change in ({"seed": 1}, {"steps": 3}, {"variant": "laser"}, {"kernel": "jax_xla"}):
+    for change in (
+        {"seed": 1},
+        {"steps": 3},
+        {"variant": "laser"},
+        {"kernel": "jax_xla"},
+        {"compute_dtype": "bfloat16"},
+        {"eval_every": 1},
+    ):
         assert dataclasses.replace(first, **change).id != first.id
+    for change in (
+        {"mesh": (4, 2, 1)},
+        {"remat": True},
+        {"checkpoint_every": 100},
+        {"diagnose_every": 5},
+        {"algoperf_dir": "/elsewhere"},
+    ):
+        assert dataclasses.replace(first, **change).id == first.id
+
+
+def test_the_mesh_of_what_is_not_done_may_change(make_study):
+    """Of a trial that failed, too: it is tried again, perhaps for that."""
+    made = make_study(points=4)
+    study_directory.prepare(made)
+    trials = study_directory.materialise(made, "tune", made.trials("tune"))
+    states = ("pending", "failed", "diverged", "done")
+    for one, state in zip(trials, states, strict=True):
+        layout.write_json(made.directory / one.path / layout.STATUS, {"state": state})
+    moved = make_study(points=4, **{"mesh.data": 1})
+    study_directory.prepare(moved)
+    standing = study_directory.materialise(moved, "tune", moved.trials("tune"))
+    assert [one.id for one in standing] == [one.id for one in trials]
+    assert [one.mesh[0] for one in standing] == [1, 1, 0, 0]
+    assert [trial.read(moved.directory / one.path) for one in standing] == standing
 
 
 def test_record_on_disk_is_checked(tmp_path):
@@ -69,6 +100,15 @@ def test_record_on_disk_is_checked(tmp_path):
     layout.write_json(tmp_path / layout.TRIAL, {**record.to_json(), "seed": 4})
     with pytest.raises(ValueError, match=r"trial\.json: id .* does not belong to its content"):
         trial.read(tmp_path)
+    for changed, match in (
+        ({"schema": 3}, "its id is of schema 3, and this version knows 1, 2"),
+        ({"schema": []}, r"its id is of schema \[\]"),
+        ({"schema": 1}, "does not belong to its content"),
+        ({"mesh": 5}, "is not a trial record"),
+    ):
+        layout.write_json(tmp_path / layout.TRIAL, {**record.to_json(), **changed})
+        with pytest.raises(ValueError, match=match):
+            trial.read(tmp_path)
     layout.write_json(tmp_path / layout.TRIAL, {"id": "x"})
     with pytest.raises(ValueError, match="lacks batch_size"):
         trial.read(tmp_path)
