@@ -66,6 +66,49 @@ def test_a_selection_that_is_not_there(tmp_path):
         study.resolve(config.parse("c4_lm_paper", [f"--config.experiment_dir={tmp_path}"]))
 
 
+@pytest.mark.parametrize("planning", [True, False])
+@pytest.mark.parametrize("name", ["nope", "", "c4_lm_234m_papr"])
+def test_a_selection_of_no_study(tmp_path, capsys, name, planning):
+    _experiment(tmp_path / "mine", [{}], {"standard": 0})
+    changed = [f"--config.experiment_dir={tmp_path}", f"--config.space=selected:{name}"]
+    with pytest.raises(ValueError, match=f"no study '{name}' in .*it has mine.*c4_lm_234m_paper"):
+        study.resolve(config.parse("c4_lm_paper", changed), planning)
+    assert "epsilon" not in capsys.readouterr().err
+
+
+def test_a_plan_without_the_point_warns_of_that_alone(tmp_path, capsys):
+    changed = [f"--config.experiment_dir={tmp_path}"]
+    study.resolve(config.parse("c4_lm_paper", changed), planning=True)
+    shown = capsys.readouterr().err
+    assert "planned as if the point were known" in shown
+    assert "epsilon" not in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("study.json", "{}"),
+        ("study.json", "[]"),
+        ("study.json", "{"),
+        ("selection.json", "{}"),
+        ("selection.json", "[]"),
+        ("selection.json", '{"points": '),
+        ("selection.json", '{"points": {"standard": 7}}'),
+        ("selection.json", '{"points": {"standard": -1}}'),
+        ("selection.json", '{"points": {"standard": "0"}}'),
+        ("selection.json", '{"points": ["standard"]}'),
+    ],
+)
+def test_a_damaged_selection_of_another_study(tmp_path, name, content):
+    _experiment(tmp_path / "c4_lm_234m_paper", [{}], {"standard": 0})
+    (tmp_path / "c4_lm_234m_paper" / name).write_text(content)
+    for planning in (True, False):
+        with pytest.raises(ValueError, match=f"{name}.*(is damaged|cut short)"):
+            study.resolve(
+                config.parse("c4_lm_paper", [f"--config.experiment_dir={tmp_path}"]), planning
+            )
+
+
 def test_a_grid_selects_nothing(tmp_path):
     directory = tmp_path / "pydoc_lm_demo"
     directory.mkdir()
