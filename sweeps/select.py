@@ -1,11 +1,11 @@
 """Selection by validation: the rule by which a stage chooses its successor's point.
 
 A trial's value is its best validation metric over its evaluations (first best on ties). A seed
-that is lost (it diverged, it failed, or none of its evaluations is finite) counts as the worst
-value there is: the survivors of an unstable point would flatter it. A point's value is the median
-of its trials' values over all its seeds, between the two in the middle where they are even; so a
-point that lost half of its seeds or more is never chosen. The best point wins, the lower index on
-ties. `analysis.reading.selection` follows the same rule.
+that is lost (it diverged, failed or was given up, or none of its evaluations is finite) counts as
+the worst value there is: the survivors of an unstable point would flatter it. A point's value is
+the median of its trials' values over all its seeds, between the two in the middle where they are
+even; so a point that lost half of its seeds or more is never chosen. The best point wins, the lower
+index on ties. `analysis.reading.selection` follows the same rule.
 """
 
 import csv
@@ -37,14 +37,9 @@ def best_step(
 def trial_value(directory: pathlib.Path, metric: str, mode: str) -> float | None:
     """Returns a trial's best validation metric, None where it is lost: see the module.
 
-    Raises ValueError where the trial has not ended, or is done and its evaluations cannot be read.
+    Raises ValueError where it is done and its evaluations cannot be read.
     """
     found = status.read(directory)
-    if found["state"] not in layout.FINISHED:
-        raise ValueError(
-            f"{directory} is {found['state']}, so nothing can be selected yet: a point's value is "
-            "the median over all its seeds"
-        )
     if found["state"] != "done":
         return None
     path = directory / layout.EVAL_MEASUREMENTS

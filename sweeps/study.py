@@ -114,8 +114,8 @@ class Study:
         """Returns what 'tune' selects, by the rule of `sweeps.select`, for selection.json.
 
         `kept` are points of tuned variants that are not chosen anew; `lost` are the paths of the
-        trials that counted as the worst. Raises ValueError where a trial has not ended or cannot
-        be read, or no point can be chosen.
+        trials that counted as the worst. Call it when 'tune' is over. Raises ValueError where a
+        trial that is done cannot be read, or no point can be chosen.
         """
         entry = workloads_table.entry(self.workload)
         metric = f"validation/{entry.metric}"

@@ -58,7 +58,7 @@ def select(study: Study, choice: str = "") -> dict[str, Any]:
     Once 'compare' has begun its points stay. Where validation would now choose another (a failed
     trial was repaired, points or seeds were added), `choice` 'keep' goes on with the old ones and
     'new' begins with the new ones; without it ValueError names both. It is raised, too, where
-    'tune' has not ended or chooses nothing.
+    'tune' chooses nothing.
     """
     path, begun = study.directory / layout.SELECTION, _begun(study)
     kept = begun if choice == "keep" else {}

@@ -11,8 +11,8 @@ The rule, which the driver follows between its stages too:
   there is: a point that lost half of its seeds or more is never chosen, for its survivors would
   flatter it. Where there is one point alone, nothing is chosen: it stands for its variant.
 
-The driver waits until every trial has ended; of a stage that goes on, what has not finished is left
-out here.
+The driver chooses when a stage is over, and what is not done by then is lost. A stage that is read
+here may go on: what has not finished is left out.
 """
 
 import contextlib

@@ -1,5 +1,6 @@
 """Studies of AlgoPerf's own workloads: names, identity, and what is refused before a start."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -110,17 +111,21 @@ def test_a_study_that_moved_tells_its_unfinished_trials(tmp_path):
 def test_what_earlier_versions_wrote_is_read_and_has_its_id(tmp_path):
     made = _study(tmp_path, "data_dir=/data")
     study_directory.prepare(made)
-    one = made.trials("tune")[0]
+    new = made.trials("tune")[0]
+    one = dataclasses.replace(new, schema=1)
     assert one.id == "38d1fa6a873c3e0b"
     study_directory.materialise(made, "tune", [one])
     path = made.directory / one.path / layout.TRIAL
     record = layout.read_json(path)
-    layout.write_json(path, {k: v for k, v in record.items() if k not in trial.PLACES})
+    layout.write_json(
+        path, {k: v for k, v in record.items() if k not in (*trial.PLACES, "schema", "hashed_mesh")}
+    )
     assert trial.read(path.parent) == one
+    assert study_directory.materialise(made, "tune", [new]) == [one]
     stored = layout.read_json(made.directory / layout.STUDY)
     for key in trial.PLACES:
         del stored["config"][key]
-    assert study.from_record(stored, made.directory).trials("tune")[0] == one
+    assert study.from_record(stored, made.directory).trials("tune")[0] == new
 
 
 class TestCheck:

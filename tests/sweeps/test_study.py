@@ -247,12 +247,12 @@ def test_a_stale_running_over_done_is_selected_by(tmp_path):
     assert select.trial_value(tmp_path, "validation/accuracy", "max") == 0.9
 
 
-def test_what_has_not_ended_or_cannot_be_read_is_not_selected_by(tmp_path):
+def test_what_is_done_and_cannot_be_read_is_not_passed_over(tmp_path):
     def refused(match):
         with pytest.raises(ValueError, match=match):
             select.trial_value(tmp_path, "validation/accuracy", "max")
 
-    refused("is pending, so nothing can be selected yet")
+    assert select.trial_value(tmp_path, "validation/accuracy", "max") is None  # nobody began it
     _ended(tmp_path, 0.9)
     path = tmp_path / layout.EVAL_MEASUREMENTS
     for content, match in (
