@@ -33,7 +33,8 @@ in the same experiment_dir selected.
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command.
 
-    Returns 0; 1 where a trial has not finished; 2 for bad input; 130 if interrupted.
+    Returns 0; 1 where a trial has not finished, or has no whole records; 2 for bad input; 130 if
+    interrupted.
     """
     options, rest = _parser().parse_known_args(arguments)
     try:
@@ -231,10 +232,11 @@ def _status(options: argparse.Namespace) -> int:
 
         watch.show(options.directory)
         return 0
-    from sweeps import overview
+    from sweeps import overview, survey
 
-    print(overview.render(options.directory))
-    return 0
+    found = survey.Surveyor(options.directory).look()
+    print(overview.render(found))
+    return 1 if found.broken else 0
 
 
 if __name__ == "__main__":

@@ -29,12 +29,26 @@ def settle(trial: Trial, directory: pathlib.Path) -> list[str]:
     found = measurements.damages(directory)
     rows = measurements.curve(directory)
     for step in steps:
-        missing = _missing(trial, rows, step)
-        if missing is None or not _is_of(trial, directory, step):
+        lacking = missing(trial, rows, step)
+        if lacking is None or not _is_of(trial, directory, step):
             break
-        found.append(f"checkpoint {step} is removed: no {missing} is on disk; it is computed again")
+        found.append(f"checkpoint {step} is removed: no {lacking} is on disk; it is computed again")
         shutil.rmtree(directory / layout.CHECKPOINTS / str(step))
     return found
+
+
+def republish(trial: Trial, directory: pathlib.Path) -> bool:
+    """Writes the CSVs of a trial that is done anew; returns whether its attempts hold every row.
+
+    Where one is missing nothing is written: what is left of the CSVs may be all there is.
+    """
+    try:
+        if missing(trial, measurements.curve(directory), trial.steps) is not None:
+            return False
+    except (OSError, ValueError, KeyError, TypeError):  # e.g. a damaged record of an attempt
+        return False
+    measurements.publish(directory)
+    return True
 
 
 def _is_of(trial: Trial, directory: pathlib.Path, step: int) -> bool:
@@ -56,7 +70,7 @@ def _steps(directory: pathlib.Path) -> list[int]:
     )
 
 
-def _missing(trial: Trial, rows: list[dict[str, Any]], step: int) -> str | None:
+def missing(trial: Trial, rows: list[dict[str, Any]], step: int) -> str | None:
     """Returns the first measurement that should be there once `step` updates are done, or None."""
     losses = {row["global_step"] for row in rows if row["kind"] == "train"}
     evaluations = {row["global_step"] for row in rows if row["kind"] == "eval"}

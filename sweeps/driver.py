@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from sweeps import code_snapshot, jobs, status, study_directory
+from sweeps import backed, code_snapshot, jobs, measurements, status, study_directory
 from sweeps.crew import Crew, Interrupted
 from sweeps.fleet import Fleet
 from sweeps.launchers import table as launchers
@@ -84,6 +84,7 @@ class Driver:
                 for stage in self.study.stages:
                     trials = self._trials(stage)
                     self.progress.stage(stage, trials, self.study.directory)
+                    self._mend(trials)
                     crew.run(trials)
                     for trial in trials:
                         state = status.read(self.study.directory / trial.path)["state"]
@@ -91,6 +92,31 @@ class Driver:
             finally:
                 crew.close()
         return counts
+
+    def _mend(self, trials: list[Trial]) -> None:
+        """Has every trial that is done have its records: the next stage and tables go by them.
+
+        Raises ValueError, which names them, where some cannot be written anew.
+        """
+        lost = []
+        for trial in trials:
+            directory = self.study.directory / trial.path
+            if status.read(directory)["state"] != "done":
+                continue
+            lacking = measurements.unsound(directory, trial.steps)
+            if lacking is None:
+                continue
+            if backed.republish(trial, directory):
+                self.progress.say(f"{trial.path}: {lacking}; written anew from its attempts")
+            else:
+                lost.append((directory, lacking))
+        if lost:
+            named = "; ".join(f"{path} ({lacking})" for path, lacking in lost[:3])
+            raise ValueError(
+                f"{len(lost)} of the trials that are done have damaged records, and their attempts "
+                f"do not hold them either: {named}{' ...' if lost[3:] else ''}. Move each away "
+                f"(mv {lost[0][0]} {lost[0][0]}.damaged) and run this again: it is trained anew"
+            )
 
     def _trials(self, stage: str) -> list[Trial]:
         selection = None

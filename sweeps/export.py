@@ -20,7 +20,7 @@ import shutil
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from sweeps import layout, status
+from sweeps import layout, measurements, status
 
 FORMATS = ("algoperf",)
 MARK = "attnperf_export.json"
@@ -58,7 +58,7 @@ def export(
     _check_free(out, {out / place(trial).parent for trial in trials}, mark)
     done, left_out = [], []
     for trial in trials:
-        reason = _reason_to_leave_out(study / trial["path"])
+        reason = _reason_to_leave_out(study / trial["path"], trial["steps"])
         if reason:
             left_out.append(f"{trial['path']}: {reason}")
         else:
@@ -94,12 +94,14 @@ def _planned(
     raise ValueError(f"{where} has no trials yet; run it: python -m sweeps resume {study}")
 
 
-def _reason_to_leave_out(trial: pathlib.Path) -> str | None:
+def _reason_to_leave_out(trial: pathlib.Path, steps: int) -> str | None:
     state = status.read(trial)["state"]
     if state not in ("done", "diverged"):
         return f"it is {state}"
     if not (trial / layout.EVAL_MEASUREMENTS).is_file():
         return f"it is {state} and has no {layout.EVAL_MEASUREMENTS}"
+    if state == "done" and (lacking := measurements.unsound(trial, steps)):
+        return f"it is done, with damaged records: {lacking}"
     return None
 
 

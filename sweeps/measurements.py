@@ -18,6 +18,8 @@ from sweeps import diagnostics_file, layout, lease
 
 FILE = "measurements.jsonl"
 RESUMED = "resumed.json"
+# A CSV's end that is read to judge it; a line takes some 500 bytes.
+_TAIL = 1 << 14
 
 
 class Writer:
@@ -108,6 +110,49 @@ def _is_kept(row: dict[str, Any], resumed: int) -> bool:
     """
     after = row["kind"] == "eval" or (row["kind"] == "diagnostics" and resumed > 0)
     return bool(row["global_step"] < resumed + after)
+
+
+def unsound(trial_directory: pathlib.Path, steps: int) -> str | None:
+    """Returns what the CSVs of a trial that is done lack, None where they are whole.
+
+    Whole is what `publish` leaves after the last of `steps` updates: both files, each with the
+    evaluation after that update in a last line which is complete. Only their ends are read.
+    """
+    for name in (layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS):
+        try:
+            lacking = ends_early(_last_step(trial_directory / name), steps)
+        except FileNotFoundError:
+            return f"no {name}"
+        except (OSError, ValueError) as error:
+            return f"{name}: {error}"
+        if lacking is not None:
+            return f"{name}: {lacking}"
+    return None
+
+
+def ends_early(last_step: int | None, steps: int) -> str | None:
+    """Returns what a done trial of `steps` updates lacks whose last evaluation is `last_step`."""
+    if last_step is None:
+        return "it has no complete evaluation"
+    return f"it ends at step {last_step} of {steps}" if last_step < steps else None
+
+
+def _last_step(path: pathlib.Path) -> int | None:
+    """Raises ValueError where the last line is no row below the header."""
+    with path.open("rb") as file:
+        header = file.readline(_TAIL)
+        file.seek(max(len(header), file.seek(0, os.SEEK_END) - _TAIL))
+        body = file.read()
+    names = header.rstrip(b"\r\n").split(b",")
+    if not body:
+        return None
+    cells = body.rstrip(b"\r\n").rpartition(b"\n")[2].split(b",")
+    if not body.endswith(b"\n") or len(cells) != len(names):
+        raise ValueError("its last line is cut short")
+    try:
+        return int(cells[names.index(b"global_step")])
+    except ValueError:
+        raise ValueError("its last line has no global_step") from None
 
 
 def publish(trial_directory: pathlib.Path) -> None:

@@ -12,16 +12,12 @@ from sweeps.progress import duration
 _SHOWN = 20
 
 
-def render(study_directory: pathlib.Path) -> str:
-    """Returns a table stage × variant of states, the time left, then what needs a person.
-
-    Raises ValueError where the directory holds no study.
-    """
-    return "\n".join(lines(survey.Surveyor(study_directory).look()))
+def render(found: survey.Survey) -> str:
+    """Returns a table stage × variant of states, the time left, then what needs a person."""
+    return "\n".join(_lines(found))
 
 
-def lines(found: survey.Survey) -> list[str]:
-    """Returns the overview of a survey."""
+def _lines(found: survey.Survey) -> list[str]:
     return [
         f"study {found.record['name']} in {found.directory}",
         f"{'stage':<9}{'variant':<24}" + "".join(f"{name:>10}" for name in survey.COLUMNS),
@@ -43,8 +39,9 @@ def summary(found: survey.Survey) -> list[str]:
     if preemptions:
         text.append(f"preemptions and other new attempts so far: {preemptions}")
     text += job_lines(found)
+    text += broken(found)
     if found.complete:
-        return [*text, "complete"]
+        return text if found.broken else [*text, "complete"]
     text.append(time_left(found))
     if not found.running:
         again = f"python -m sweeps resume {found.directory}"
@@ -54,6 +51,19 @@ def summary(found: survey.Survey) -> list[str]:
             f"waiting for an engine: {again}"
         )
     return text
+
+
+def broken(found: survey.Survey) -> list[str]:
+    """Returns which trials are done without whole records, and what to do."""
+    if not found.broken:
+        return []
+    return [
+        f"{len(found.broken)} done, with damaged records:",
+        *(f"    {line}" for line in found.broken[:_SHOWN]),
+        *_more(found.broken, "damaged records"),
+        "to have them written anew from the trials' attempts, or learn what to do: "
+        f"python -m sweeps resume {found.directory}",
+    ]
 
 
 def time_left(found: survey.Survey) -> str:

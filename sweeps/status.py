@@ -1,5 +1,6 @@
 """A trial's status.json: its state, how far it is, and why it ended."""
 
+import contextlib
 import pathlib
 from typing import Any
 
@@ -50,6 +51,22 @@ def read(directory: pathlib.Path) -> dict[str, Any]:
     return status
 
 
+def seen(directory: pathlib.Path) -> dict[str, Any]:
+    """Returns what `read` returns, whatever lies there: for those who only look.
+
+    Where a lease is damaged or cannot be judged (a reader may not write there, for instance), or
+    status.json cannot be opened, that is said under `damaged` beside what status.json says.
+    """
+    try:
+        return read(directory)
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        found = dict(NEW)
+        with contextlib.suppress(OSError):
+            found = recorded(directory)
+        problem = f"{directory} says {found['state']}, but not whether it lives"
+        return {**found, "damaged": f"{problem} ({error})"}
+
+
 def _outcome(attempt: pathlib.Path) -> str | None:
     try:
         found = layout.read_json_if_there(attempt / lease.OUTCOME)
@@ -65,13 +82,20 @@ def recorded(directory: pathlib.Path) -> dict[str, Any]:
         found = layout.read_json_if_there(path)
     except UnicodeDecodeError as error:
         return _damaged(f"{path}: not text ({error})")
-    except ValueError as error:
-        return _damaged(str(error))
+    except (ValueError, RecursionError) as error:
+        return _damaged(str(error) if str(path) in str(error) else f"{path}: {error}")
     if found is None:
         return dict(NEW)
-    if not isinstance(found, dict) or found.get("state") not in layout.STATES:
-        return _damaged(f"{path}: not a trial's status")
+    if not isinstance(found, dict):
+        return _damaged(f"{path}: not a trial's status: not a JSON object")
+    if found.get("state") not in layout.STATES:
+        known = ", ".join(layout.STATES)
+        return _damaged(
+            f"{path}: not a trial's status: state is {found.get('state')!r}, not one of {known}"
+        )
     status = {**NEW, **found}
+    if not isinstance(status["reason"], str | None):
+        return _damaged(f"{path}: reason is {status['reason']!r}, not text")
     for key in ("global_step", "preemption_count"):
         if not isinstance(status[key], int):
             return _damaged(f"{path}: {key} is {status[key]!r}")

@@ -1,7 +1,8 @@
 """A survey of a study: what its files say at one moment. Standard library only.
 
-File operations per trial, whatever the study's size: 1 for a trial that is pending, done or
-diverged, 4 for one that failed, 10 for one that is running (reads of /proc not counted).
+File operations per trial, whatever the study's size: 1 for a trial that is pending or
+diverged, 3 for one that is done, 4 for one that failed, 10 for one that is running (reads of /proc
+not counted).
 """
 
 import dataclasses
@@ -9,7 +10,7 @@ import pathlib
 from collections import Counter
 from typing import Any
 
-from sweeps import layout, status
+from sweeps import layout, measurements, status
 
 # `preempted` is a pending trial that has begun and was stopped or killed.
 COLUMNS = (*layout.STATES, "preempted")
@@ -51,7 +52,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """A trial that a person may want to look at; status as `sweeps.status.read` returns it."""
+    """A trial that a person may want to look at; status as `sweeps.status.seen` returns it."""
 
     path: str
     state: str
@@ -64,7 +65,8 @@ class Survey:
     """A study at one moment.
 
     metric: what validation selects by, '' before the first stage. unfinished: paths of trials on
-    disk that have not ended. damaged: a sentence per file that cannot be read as what it is.
+    disk that have not ended. broken: `<path> (<what is missing>)` of each trial that is done
+    without whole records. damaged: a sentence per file that cannot be read as what it is.
     """
 
     directory: pathlib.Path
@@ -75,6 +77,7 @@ class Survey:
     running: list[Seen] = dataclasses.field(default_factory=list)
     troubles: list[Seen] = dataclasses.field(default_factory=list)
     unfinished: list[str] = dataclasses.field(default_factory=list)
+    broken: list[str] = dataclasses.field(default_factory=list)
     damaged: list[str] = dataclasses.field(default_factory=list)
 
     @property
@@ -136,10 +139,12 @@ class Surveyor:
     def _add(self, survey: Survey, stage: str, trials: list[dict[str, Any]]) -> None:
         rows: dict[str, Row] = {}
         for trial in trials:
-            found = self._status(survey, trial["path"])
+            found = self._status(trial["path"], trial["steps"])
             state = "preempted" if _was_stopped(found) else found["state"]
             variant = trial["variant"]
             rows.setdefault(variant, Row(stage, variant)).add(state, found, trial["steps"])
+            if lacking := found.get("lacking"):
+                survey.broken.append(f"{trial['path']} ({lacking})")
             seen = Seen(trial["path"], state, trial["steps"], found)
             if state not in layout.FINISHED:
                 survey.unfinished.append(trial["path"])
@@ -151,20 +156,18 @@ class Surveyor:
                 survey.damaged.append(found["damaged"])
         survey.rows += rows.values()
 
-    def _status(self, survey: Survey, path: str) -> dict[str, Any]:
+    def _status(self, path: str, steps: int) -> dict[str, Any]:
         known = self._ended.get(path)
         if known is not None:
             return known
-        try:
-            found = status.read(self._directory / path)
-        except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-            # Its lease is damaged, or cannot be judged: a reader may not write there, for instance.
-            found = _recorded(self._directory / path)
-            problem = f"{self._directory / path} says {found['state']}, but not whether it lives"
-            return {**found, "damaged": f"{problem} ({error})"}
+        found = status.seen(self._directory / path)
         if found["state"] in ENDED:
             keys = ("state", "global_step", "preemption_count", "reason", "step_seconds")
-            found = self._ended[path] = {key: found.get(key) for key in keys}
+            found = {key: found.get(key) for key in keys}
+            if found["state"] == "done":
+                found["lacking"] = measurements.unsound(self._directory / path, steps)
+            if not found.get("lacking"):  # which `resume` may mend
+                self._ended[path] = found
         return found
 
 
@@ -191,13 +194,6 @@ def _record(directory: pathlib.Path) -> dict[str, Any]:
     if not isinstance(record, dict) or not {"name", "stages", "config", "points"} <= set(record):
         raise ValueError(f"{path} is not a study's record; `python -m sweeps run` writes it anew")
     return record
-
-
-def _recorded(directory: pathlib.Path) -> dict[str, Any]:
-    try:
-        return status.recorded(directory)
-    except OSError:
-        return dict(status.NEW)
 
 
 def _was_stopped(found: dict[str, Any]) -> bool:

@@ -69,7 +69,9 @@ def line(found: survey.Survey) -> str:
         rows = [row.counts for row in found.rows if row.stage == stage]
         counts = {name: sum(row[name] for row in rows) for name in survey.COLUMNS}
         parts.append(f"{stage} " + " ".join(f"{n} {name}" for name, n in counts.items() if n))
-    return ", ".join(parts) + ("; complete" if found.complete else "")
+    if found.broken:
+        parts.append(f"{len(found.broken)} done, with damaged records")
+    return ", ".join(parts) + ("; complete" if found.complete and not found.broken else "")
 
 
 def table(found: survey.Survey) -> Any:

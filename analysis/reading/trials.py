@@ -5,15 +5,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from analysis.files import evaluations
-from analysis.files.measurements import ATTEMPT, STEP, Measurements
+from analysis.files.measurements import ATTEMPT, Measurements
 from analysis.files.records import Run
-from analysis.files.rows import Columns
 from analysis.files.trial_files import TrialFiles, read_ahead
 from analysis.reading import fabricated, metrics, selection
-from sweeps import layout
+from sweeps import layout, measurements, status
 
 NOTHING = Measurements({}, (), ())
 # What trial.json repeats of its entry in trials.json.
@@ -46,7 +43,10 @@ def _read_trial(
     planned = _planned(study, entry, points)
     files = TrialFiles(planned.path, planned.name, ahead=ahead)
     # trials.json repeats what trial.json holds: it speaks for a trial that was deleted.
-    record, status = entry | files.json(layout.TRIAL), files.json(layout.STATUS)
+    record, seen = entry | files.json(layout.TRIAL), status.seen(planned.path)
+    if damage := seen.get("damaged"):
+        named = str(damage).replace(str(planned.path), planned.name)
+        files.problems.append(f"unreadable: {named}")
     if other := next((name for name in IDENTITY if record.get(name) != entry.get(name)), None):
         mismatch = (
             f"mismatch: {planned.name}: {layout.TRIAL} has {other} {record[other]}, "
@@ -57,10 +57,9 @@ def _read_trial(
     evals = files.evaluations()
     if whole:
         files.check_losses()
-    run = _with_record(planned, record, status, evals or NOTHING, files)
+    run = _with_record(planned, record, seen, evals or NOTHING, files)
     if run.state == "done":
-        columns = (evals or NOTHING).columns
-        run = replace(run, ends_early=_ends_early(run, columns, record.get("eval_every")))
+        run = replace(run, ends_early=_lacking(run) is not None)
     absent = evaluations.absent(evals, run.metric) if evals and evals.columns else []
     problems = (
         *files.problems,
@@ -118,14 +117,12 @@ def _planned(study: pathlib.Path, entry: dict[str, Any], points: tuple[dict, ...
     )
 
 
-def _with_record(
-    run: Run, record: dict, status: dict, evals: Measurements, files: TrialFiles
-) -> Run:
+def _with_record(run: Run, record: dict, seen: dict, evals: Measurements, files: TrialFiles) -> Run:
     targets = record.get("targets")
     return replace(
         run,
-        state=status.get("state", "pending"),
-        reason=status.get("reason"),
+        state=seen["state"],
+        reason=seen["reason"],
         steps=record.get("steps", run.steps),
         step_hint=record.get("step_hint"),
         metric=metrics.target(evals.columns, _stated(record), run.workload),
@@ -152,9 +149,6 @@ def _fabricated(run: Run, files: TrialFiles) -> tuple[str, ...]:
 def _state_problems(run: Run, evals: Measurements | None, files: TrialFiles) -> list[str]:
     """Returns what the trial's state and the length of its curve say against it."""
     problems, published = [], evals is not None
-    if run.state not in layout.STATES:
-        known = ", ".join(layout.STATES)
-        problems.append(f"unreadable: {run.name}: state is {run.state!r}, not one of {known}")
     if run.state in ("failed", "diverged"):
         reason = run.reason or "no reason was recorded"
         nothing = "" if published else f" (no {layout.EVAL_MEASUREMENTS})"
@@ -170,21 +164,14 @@ def _state_problems(run: Run, evals: Measurements | None, files: TrialFiles) -> 
     return problems
 
 
-def _ends_early(run: Run, evals: Columns, eval_every: int | None) -> bool:
-    """A curve that lacks an evaluation which was due was cut at the end of a line."""
-    if run.last_step is None:
-        return True
-    gaps = np.diff(evals[STEP])
-    due = eval_every or (int(gaps.max()) if len(gaps) else 0)
-    return run.steps is not None and bool(due) and run.last_step + due <= run.steps
+def _lacking(run: Run) -> str | None:
+    """Returns what the end of a done trial's curve lacks, as the engine judges it."""
+    return measurements.ends_early(run.last_step, run.steps or 0)
 
 
 def _short(run: Run, is_named: bool) -> list[str]:
     """A file of which nothing could be read is named once."""
-    if run.last_step is None and is_named:
+    lacking = _lacking(run)
+    if lacking is None or (run.last_step is None and is_named):
         return []
-    if run.last_step is None:
-        return [f"truncated: {run.name}: done, but it has no complete evaluation"]
-    if not run.ends_early:
-        return []
-    return [f"truncated: {run.name}: done, but it ends at step {run.last_step} of {run.steps}"]
+    return [f"truncated: {run.name}: done, but {lacking}"]

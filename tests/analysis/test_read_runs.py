@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from analysis.reading.runs import NotAStudyError, read_study
-from sweeps import layout
+from sweeps import layout, lease, measurements, status
 
 
 @pytest.fixture
@@ -73,7 +73,14 @@ def test_a_directory_that_was_deleted_is_missing_by_name(study) -> None:
         ("diverged", "loss is nan at step 61", ["diverged: {}: loss is nan at step 61"]),
         ("failed", None, ["failed: {}: no reason was recorded"]),
         ("running", None, ["unfinished: {}: running, last evaluation at step 200 of 400"]),
-        ("sleeping", None, ["unreadable: {}: state is 'sleeping'"]),
+        (
+            "sleeping",
+            None,
+            [
+                "unreadable: {}/status.json: not a trial's status: state is 'sleeping', not one of",
+                "unfinished: {}: pending, last evaluation at step 200 of 400",
+            ],
+        ),
     ],
 )
 def test_a_trial_that_is_not_done_says_why(study, state, reason, says) -> None:
@@ -84,6 +91,25 @@ def test_a_trial_that_is_not_done_says_why(study, state, reason, says) -> None:
     assert len(problems) == len(says)
     for problem, said in zip(problems, says, strict=True):
         assert problem.startswith(said.format(name))
+
+
+def test_a_stale_running_over_done_is_done_for_the_engine_and_for_tables(study) -> None:
+    """A worker that slept between its check and its write replaced `done`; its attempt says so."""
+    rows = [study.evaluation(step, 0.3) for step in (100, 200, 300, 400)]
+    stale = study.trial("compare", "standard", 0, 3, rows)
+    killed = study.trial("compare", "standard", 0, 4, rows[:2])
+    for trial in (stale, killed):
+        attempt = lease.claim(trial)
+        status.write(trial, "running", global_step=200)
+        if trial == stale:
+            attempt.end("done")
+        else:
+            (attempt.directory / lease.LEASE).write_text("{}")  # of no process that lives
+    runs = {run.path: run for run in read_study(study.finish()).runs}
+    assert [runs[trial].state for trial in (stale, killed)] == ["done", "pending"]
+    assert [status.read(trial)["state"] for trial in (stale, killed)] == ["done", "pending"]
+    assert runs[stale].problems == ()
+    assert runs[killed].reason == "interrupted at step 200"
 
 
 def test_a_cut_file_is_truncated_by_name_and_its_complete_rows_are_used(study) -> None:
@@ -107,13 +133,18 @@ def test_a_file_cut_at_the_end_of_a_line_is_truncated_too(study) -> None:
     )
 
 
-def test_a_budget_that_is_no_multiple_of_the_interval_is_not_truncated(hand_made) -> None:
-    """Steps 400, an evaluation every 100, the last at 301: the next was due after the end."""
-    made = hand_made(("standard",))
-    rows = [made.evaluation(step, 0.3) for step in (1, 101, 201, 301)]
-    made.trial("tune", "standard", 0, 0, rows)
-    made.trial("compare", "standard", 0, 0, rows)
-    assert read_study(made.finish()).problems == ()
+@pytest.mark.parametrize("last", [(), (301,), (399,), (301, 400)])
+def test_a_done_trial_ends_with_the_evaluation_of_its_last_step(hand_made, last) -> None:
+    """The engine evaluates there whatever the interval, and judges by it what is done."""
+    made = hand_made(("standard",), stages=("grid",))
+    rows = [made.evaluation(step, 0.3) for step in (1, 101, 201, *last)]
+    trial = made.trial("grid", "standard", 0, 0, rows)
+    study = read_study(made.finish())
+    lacking = measurements.unsound(trial, 400)
+    assert (lacking is None) == (400 in last) == (not study.runs[0].ends_early)
+    cut = f"done, but it ends at step {max(last, default=201)} of 400"
+    expected = () if lacking is None else (f"truncated: {study.runs[0].name}: {cut}",)
+    assert study.problems == expected
 
 
 def test_damaged_json_is_named(study) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,8 @@ import time
 
 import pytest
 
-from sweeps import layout, lease, schedule, status
+from sweeps import driver, layout, lease, measurements, schedule, status, study_directory
+from sweeps.progress import Progress
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "sweeps"]
@@ -224,8 +226,79 @@ def test_a_claim_that_fails_is_not_tried_forever(tmp_path, start):
     assert "1 done" in output
 
 
+@pytest.fixture
+def finished(make_study):
+    """Returns a study of one trial that is done, by hand: 12 steps, evaluated every 4."""
+    made = make_study(protocol="grid", points=1, variants="standard")
+    study_directory.prepare(made)
+    trials = made.trials("grid")
+    study_directory.materialise(made, "grid", trials)
+    directory = made.directory / trials[0].path
+    attempt = lease.claim(directory)
+    layout.write_json(attempt.directory / measurements.RESUMED, {"global_step": 0})
+    writer = measurements.Writer(attempt.directory)
+    times = dict.fromkeys(layout.TIME_COLUMNS, 1.0)
+    for step in range(12):
+        writer.append([{"kind": "train", "global_step": step, "loss": 0.5, "grad_norm": 1.0}])
+        if (step + 1) % 4 == 0:
+            row = {"kind": "eval", "global_step": step + 1, "validation/accuracy": 0.5, **times}
+            writer.append([row])
+    writer.close()
+    measurements.publish(directory)
+    status.write(directory, "done", global_step=12)
+    attempt.end("done")
+    return made, directory
+
+
+def _drive(made, capsys):
+    with Progress() as progress:
+        counts = driver.Driver(made, progress).run()
+    return counts, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", [layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS])
+@pytest.mark.parametrize("damage", ["unlink", "cut"])
+def test_records_of_a_done_trial_are_written_anew_from_its_attempts(finished, capsys, name, damage):
+    made, directory = finished
+    whole = (directory / name).read_bytes()
+    assert "written anew" not in _drive(made, capsys)[1]
+    (directory / name).unlink()
+    if damage == "cut":
+        (directory / name).write_bytes(whole[:-5])
+    counts, output = _drive(made, capsys)
+    assert counts == {"done": 1}
+    assert re.search(rf"trial_1: .*{name}.*; written anew from its attempts", output)
+    assert (directory / name).read_bytes() == whole
+    assert lease.latest(directory) == 1
+
+
+@pytest.mark.parametrize("lost", ["row", "record", "all"])
+def test_records_that_attempts_do_not_hold_are_refused_and_nothing_is_touched(
+    finished, capsys, lost
+):
+    made, directory = finished
+    (directory / layout.EVAL_MEASUREMENTS).unlink()
+    attempt = directory / "attempts/1"
+    if lost == "row":  # the loss of the last update
+        lines = (attempt / measurements.FILE).read_text().splitlines(keepends=True)
+        (attempt / measurements.FILE).write_text("".join([*lines[:-2], lines[-1]]))
+    elif lost == "record":
+        (attempt / measurements.RESUMED).write_text("{")
+    else:
+        shutil.rmtree(directory / "attempts")
+    before = (directory / layout.MEASUREMENTS).read_bytes()
+    remedy = rf"trial_1 \(no eval_measurements.csv\).*mv {directory} {directory}\.damaged"
+    with pytest.raises(ValueError, match=remedy):
+        _drive(made, capsys)
+    assert (directory / layout.MEASUREMENTS).read_bytes() == before
+    # As the message says: the trial is to be trained anew.
+    directory.rename(f"{directory}.damaged")
+    study_directory.materialise(made, "grid", made.trials("grid"))
+    assert status.read(directory) == status.NEW
+
+
 def test_resume_keeps_to_the_directory_it_was_given(tmp_path, make_study):
-    from sweeps import study, study_directory
+    from sweeps import study
 
     made = make_study()
     study_directory.prepare(made)

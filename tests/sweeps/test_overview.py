@@ -6,16 +6,19 @@ import re
 
 import pytest
 
+from sweeps import __main__ as sweeps_main
 from sweeps import (
     config,
     estimate,
     jobs,
     layout,
     lease,
+    measurements,
     overview,
     status,
     study_directory,
     survey,
+    watch,
 )
 from sweeps.survey import Row
 
@@ -39,6 +42,17 @@ def begun(make_study):
 
 def _write(directory, state, step=0, **fields):
     status.write(directory, state, global_step=step, steps=12, **fields)
+    if state == "done":
+        for name in (layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS):
+            (directory / name).write_text(WHOLE)
+
+
+# Of a trial of 12 steps.
+WHOLE = "global_step,validation/accuracy\n4,0.5\n8,0.5\n12,0.5\n"
+
+
+def _render(directory):
+    return overview.render(survey.Surveyor(directory).look())
 
 
 def _counts(text, stage, variant):
@@ -56,7 +70,7 @@ def test_states_per_stage_and_variant(begun):
     ):
         _write(directory, state, reason=reason, preemption_count=2)
     attempt = lease.claim(trials[4])
-    text = overview.render(resolved.directory)
+    text = _render(resolved.directory)
     expected = dict.fromkeys(survey.COLUMNS, 1)  # the sixth was never begun
     assert _counts(text, "grid", "standard") == expected
     assert "preemptions and other new attempts so far: 10" in text
@@ -64,7 +78,7 @@ def test_states_per_stage_and_variant(begun):
     assert f"{_path(resolved, trials[3])} preempted: preempted at step 4" in text
     assert f"{_path(resolved, trials[1])} diverged: the loss of update 3" in text
     attempt.end("failed")
-    after = _counts(overview.render(resolved.directory), "grid", "standard")
+    after = _counts(_render(resolved.directory), "grid", "standard")
     assert (after["running"], after["preempted"]) == (0, 2)  # interrupted: its worker is gone
 
 
@@ -74,13 +88,13 @@ def _path(resolved, directory):
 
 def test_time_left_by_hand(begun):
     resolved, trials = begun(points=2)
-    text = overview.render(resolved.directory)
+    text = _render(resolved.directory)
     assert "time left: tune unknown, compare unknown; study unknown: no step time measured" in text
     assert f"python -m sweeps resume {resolved.directory}" in text
     _write(trials[0], "done", 12, step_seconds=2.0)
     _write(trials[1], "running", 4, step_seconds=4.0)
     attempt = lease.claim(trials[1])
-    text = overview.render(resolved.directory)
+    text = _render(resolved.directory)
     # Median of 2 and 4 is 3 s; 8 steps of 'tune', then 2 trials of 12; one at a time.
     expected = (
         "time left: tune about 24 s, compare about 72 s; study about 2 min, 1 trial at a time"
@@ -89,7 +103,7 @@ def test_time_left_by_hand(begun):
     assert _counts(text, "compare", "laser")["pending"] == 1
     attempt.end("done")
     _write(trials[1], "done", 12, step_seconds=4.0)
-    assert "study unknown: no trial is running" in overview.render(resolved.directory)
+    assert "study unknown: no trial is running" in _render(resolved.directory)
 
 
 def test_estimate_by_hand():
@@ -132,16 +146,16 @@ def test_running_trials_and_failures_are_shown(begun):
     resolved, trials = begun(points=2)
     attempt = lease.claim(trials[0])
     _write(trials[0], "running", 4)
-    assert f"running on {os.uname().nodename}: step 4/12" in overview.render(resolved.directory)
+    assert f"running on {os.uname().nodename}: step 4/12" in _render(resolved.directory)
     (trials[0] / layout.EVAL_MEASUREMENTS).write_text(
         "global_step,validation/accuracy\n4,0.25\n8,0.5\n"
     )
-    assert "step 4/12, validation accuracy 0.5000" in overview.render(resolved.directory)
+    assert "step 4/12, validation accuracy 0.5000" in _render(resolved.directory)
     lost = lease.claim(trials[1])
     (lost.directory / "log.txt").write_text("".join(f"line {n}\n" for n in range(20)))
     _write(trials[1], "failed", 0, reason="RuntimeError: boom")
     lost.end("failed")
-    text = overview.render(resolved.directory)
+    text = _render(resolved.directory)
     assert text.endswith("failed: RuntimeError: boom" + "".join(
         f"\n    line {n}" for n in range(12, 20)
     ))  # fmt: skip
@@ -152,7 +166,7 @@ def test_many_failures_do_not_fill_the_screen(begun):
     resolved, trials = begun(points=25, protocol="grid", variants="standard")
     for directory in trials:
         _write(directory, "failed", reason="RuntimeError: boom")
-    text = overview.render(resolved.directory)
+    text = _render(resolved.directory)
     assert text.count("RuntimeError: boom") == 20
     assert "and 5 more failed" in text
     assert "\ncomplete\n" in text
@@ -173,7 +187,7 @@ def test_damaged_files_are_named(begun):
     (path / lease.HEARTBEAT).unlink()
     (trials[3] / layout.EVAL_MEASUREMENTS).write_text("global_step,validation/accuracy\n4,0.")
     (trials[3] / layout.EVAL_MEASUREMENTS).write_text("global_step,valid")
-    text = overview.render(resolved.directory)
+    text = _render(resolved.directory)
     assert f"damaged: {trials[0] / layout.STATUS}: not valid JSON" in text
     assert re.search(rf"damaged: {trials[2]} says running.*{lease.HEARTBEAT}", text)
     assert f"damaged: {trials[3] / layout.EVAL_MEASUREMENTS}: no evaluation" in text
@@ -191,19 +205,19 @@ def test_damaged_files_are_named(begun):
         b'{"state": "done", "global_step": "x"}',
     ):
         (trials[0] / layout.STATUS).write_bytes(content)
-        assert f"damaged: {trials[0] / layout.STATUS}" in overview.render(resolved.directory)
+        assert f"damaged: {trials[0] / layout.STATUS}" in _render(resolved.directory)
         assert status.read(trials[0])["state"] == "pending"
     # The trial's next word repairs it.
     _write(trials[0], "running", 4)
     assert status.recorded(trials[0])["reason"] is None
     (resolved.directory / "tune" / layout.TRIALS).write_text('{"trials": [{"path"')
-    text = overview.render(resolved.directory)
+    text = _render(resolved.directory)
     assert f"damaged: {resolved.directory / 'tune' / layout.TRIALS}: not valid JSON" in text
     assert _counts(text, "tune", "standard")["pending"] == 4
     for content in ("{", "[]"):
         (resolved.directory / layout.STUDY).write_text(content)
         with pytest.raises(ValueError, match=layout.STUDY):
-            overview.render(resolved.directory)
+            _render(resolved.directory)
 
 
 def test_jobs_are_counted_by_their_trials(begun):
@@ -214,7 +228,7 @@ def test_jobs_are_counted_by_their_trials(begun):
     )
     first.record(["7_0", "7_1", "7_2"])
     jobs.new(resolved.directory, "slurm", [(paths[0],)], {}).record([])  # refused whole
-    text = overview.render(resolved.directory)
+    text = _render(resolved.directory)
     assert "jobs: 3 given to slurm in 1 batches: 0 running, 3 waiting, 0 over" in text
     lease.claim(trials[1])
     _write(trials[1], "running")
@@ -223,12 +237,66 @@ def test_jobs_are_counted_by_their_trials(begun):
     again = jobs.new(resolved.directory, "slurm", [(paths[1],)], {})
     record = layout.read_json(again.batch.file)
     layout.write_json(again.batch.file, {**record, "created_at": 9e9})
-    text = overview.render(resolved.directory)
+    text = _render(resolved.directory)
     assert "jobs: 4 given to slurm in 2 batches: 1 running, 2 waiting, 1 over" in text
     first.batch.file.write_text("{")
-    text = overview.render(resolved.directory)
+    text = _render(resolved.directory)
     assert f"damaged: {first.batch.file}: no record of a batch of jobs" in text
     assert "jobs: 1 given to slurm in 1 batches: 1 running, 0 waiting, 0 over" in text
+
+
+@pytest.mark.parametrize("name", [layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS])
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "no {}"),
+        ("", "{}: it has no complete evaluation"),
+        ("global_step,validation/accuracy\n", "{}: it has no complete evaluation"),
+        (WHOLE[: WHOLE.index("12")], "{}: it ends at step 8 of 12"),
+        (WHOLE[:-3], "{}: its last line is cut short"),
+        (WHOLE[:-1], "{}: its last line is cut short"),
+        (WHOLE + "13\n", "{}: its last line is cut short"),
+        (WHOLE + "x,0.5\n", "{}: its last line has no global_step"),
+        ("step,accuracy\n12,0.5\n", "{}: its last line has no global_step"),
+        ("\0" * 500, "{}: it has no complete evaluation"),
+    ],
+)
+def test_a_done_trial_without_whole_records_is_not_complete(begun, capsys, name, content, says):
+    resolved, trials = begun(points=2, protocol="grid", variants="standard")
+    for directory in trials:
+        _write(directory, "done", 12)
+    main = ["status", str(resolved.directory)]
+    assert sweeps_main.main(main) == 0
+    assert capsys.readouterr().out.endswith("\ncomplete\n")
+    (trials[1] / name).unlink()
+    if content is not None:
+        (trials[1] / name).write_text(content)
+    assert sweeps_main.main(main) == 1
+    text = capsys.readouterr().out
+    place = trials[1].relative_to(resolved.directory)
+    assert f"1 done, with damaged records:\n    {place} ({says.format(name)})\n" in text
+    assert text.endswith(f"python -m sweeps resume {resolved.directory}\n")
+    assert "complete\n" not in text
+    assert "1 done, with damaged records" in watch.line(survey.Surveyor(resolved.directory).look())
+
+
+def test_a_mended_trial_is_seen_at_the_next_look(begun):
+    resolved, trials = begun(points=1, protocol="grid", variants="standard")
+    _write(trials[0], "done", 12)
+    (trials[0] / layout.EVAL_MEASUREMENTS).unlink()
+    surveyor = survey.Surveyor(resolved.directory)
+    assert len(surveyor.look().broken) == 1
+    _write(trials[0], "done", 12)
+    assert surveyor.look().broken == []
+
+
+def test_the_end_of_a_long_file_is_enough(tmp_path):
+    rows = "".join(f"{step},{'0.123456789,' * 40}1\n" for step in range(1, 200))
+    header = "global_step," + ",".join(f"c{n}" for n in range(41)) + "\n"
+    for name in (layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS):
+        (tmp_path / name).write_text(header + rows)
+    assert measurements.unsound(tmp_path, 199) is None
+    assert measurements.unsound(tmp_path, 200).endswith("it ends at step 199 of 200")
 
 
 def test_file_operations_per_trial_stay_constant(tmp_path, monkeypatch):
@@ -257,7 +325,7 @@ def test_file_operations_per_trial_stay_constant(tmp_path, monkeypatch):
     few, many = _study_of(tmp_path / "few", 52), _study_of(tmp_path / "many", 200)
     (few_first, few_again), (first, again) = operations(few), operations(many)
     # Of four trials one is pending, one done, one failed, one says that it runs.
-    assert (first - few_first) / 148 == (1 + 1 + 4 + 10) / 4
+    assert (first - few_first) / 148 == (1 + 3 + 4 + 10) / 4
     assert (again - few_again) / 148 == (1 + 0 + 4 + 10) / 4
 
 

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from sweeps import lease, status, study_directory, survey
+from sweeps import layout, lease, status, study_directory, survey
 from sweeps import watch as watching_module
 
 CODE = "import pathlib, sys; from sweeps import watch; watch.show(pathlib.Path(sys.argv[1]), 0.05)"
@@ -90,6 +90,8 @@ def watch(environment):
 def _finish(directories):
     for directory in directories:
         status.write(directory, "done", global_step=12)
+        for name in (layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS):
+            (directory / name).write_text("global_step\n12\n")
 
 
 def test_a_log_gets_a_line_per_change(begun, watch):
