@@ -87,7 +87,13 @@ TRIAL = _object(
     hyperparameters=HYPERPARAMETERS,
     variant_hyperparameters=_object(**{ANY: FINITE}),
 )
-FLAGS = _object(max_global_steps=_or_null(POSITIVE), tuning_ruleset=_or_null(TEXT))
+FLAGS = _object(
+    max_global_steps=_or_null(POSITIVE),
+    tuning_ruleset=_or_null(TEXT),
+    attention=_or_null(TEXT),
+    attention_tau=_or_null(NUMBER),
+    variant_hyperparameters=_object(**{ANY: FINITE}),
+)
 META = _object(
     **{
         "workload.target_metric_name": _or_null(TEXT),
@@ -95,6 +101,8 @@ META = _object(
         "workload.test_target_value": _or_null(NUMBER),
         "workload.step_hint": _or_null(POSITIVE),
         "workload.max_allowed_runtime_sec": _or_null(NUMBER),
+        "workload.attention": _or_null(TEXT),
+        "workload.attention_tau": _or_null(NUMBER),
     }
 )
 CONFIG = _object(
@@ -129,7 +137,6 @@ KNOWN = {
     layout.REFERENCE: REFERENCE,
     layout.TRIAL: TRIAL,
     layout.HPARAMS: HYPERPARAMETERS,
-    layout.STATUS: _object(state=TEXT, reason=_or_null(TEXT)),
     "flags_0.json": FLAGS,
     "meta_data_0.json": META,
 }

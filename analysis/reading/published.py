@@ -1,8 +1,9 @@
 """Reads AlgoPerf's published logs: `study_<k>/<workload>_<framework>/trial_<n>/`.
 
-They have no study.json: a submission's directory takes the variant's place, the study's number
-the seed's, and the trial's number the hyperparameter point's. Their seeds are drawn at random for
-each trial (`rng_seed` of flags_0.json), so that trials of one study are no pairs.
+They have no study.json: a submission's directory takes the variant's place where its trials record
+none (`recorded_variants`), the study's number the seed's, and the trial's number the hyperparameter
+point's. Their seeds are drawn at random for each trial (`rng_seed` of flags_0.json), so that trials
+of one study are no pairs.
 """
 
 import collections
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 from analysis.files import pool
 from analysis.files.records import Study
-from analysis.reading import absent_columns, duplicates, endings
+from analysis.reading import absent_columns, duplicates, endings, recorded_variants
 from analysis.reading.published_trials import Place, read_trials
 from sweeps import layout
 
@@ -58,8 +59,11 @@ def read_logs(root: pathlib.Path, whole: bool = False) -> Study | None:
     read = pool.in_chunks(functools.partial(read_trials, whole=whole), places)
     if not read:
         return None
-    runs = absent_columns.named(endings.judged(read))
-    problems = [problem for each in found for problem in each.problems]
+    folders = {place.path: place.variant for place in places}
+    runs, contradictions = recorded_variants.named(
+        absent_columns.named(endings.judged(read)), folders
+    )
+    problems = [*contradictions, *(problem for each in found for problem in each.problems)]
     problems += duplicates.problems(runs)
     return Study(
         name=root.resolve().name,

@@ -9,15 +9,15 @@ from analysis.files import evaluations
 from analysis.files.measurements import Measurements
 from analysis.files.records import Run
 from analysis.files.trial_files import TrialFiles, read_ahead
-from analysis.reading import fabricated, metrics, selection
+from analysis.reading import fabricated, metrics, recorded_variants, selection
+from analysis.reading.recorded_variants import FLAGS, META
 from sweeps import layout
-
-META, FLAGS = "meta_data_0.json", "flags_0.json"
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a trial lies and what its place says of it. `root` is the directory being read."""
+    """Where a trial lies and what its place says of it. `root` is the directory being read,
+    `variant` what its submission's folder is called."""
 
     root: pathlib.Path
     path: pathlib.Path
@@ -47,11 +47,12 @@ def _read_trial(place: Place, whole: bool, ahead: Measurements | OSError) -> Run
     columns = evals.columns if evals else {}
     metric = metrics.target(columns, meta.get("workload.target_metric_name"), place.workload)
     hyperparameters = _hyperparameters(files, flags)
+    recorded = recorded_variants.of_trial(files.name, flags, meta)
     state, reason = _state(files, evals, bool(meta or flags))
     problems, notes = _judged(files.name, evals, metric)
     run = Run(
         workload=place.workload,
-        variant=place.variant,
+        variant=recorded.variant or place.variant,
         stage=place.stage,
         point=place.point,
         seed=place.seed,
@@ -65,9 +66,15 @@ def _read_trial(place: Place, whole: bool, ahead: Measurements | OSError) -> Run
         metric=metric,
         targets=_targets(meta),
         hyperparameters=hyperparameters,
+        variant_hyperparameters=recorded.hyperparameters,
         evals=files.evaluation_curves(evals) if evals and columns else {},
         trains=files.loss_curves(),
-        problems=(*files.problems, *problems, *fabricated.problems(files.name, meta)),
+        problems=(
+            *files.problems,
+            *problems,
+            *recorded.problems,
+            *fabricated.problems(files.name, meta),
+        ),
         notes=(*files.notes, *notes),
     )
     selection.remember(run)

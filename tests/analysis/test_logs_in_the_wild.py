@@ -3,6 +3,7 @@ trees of the same shapes, written here."""
 
 import json
 import pathlib
+import re
 
 import pytest
 
@@ -237,3 +238,91 @@ def test_trials_on_fabricated_data_are_named(tmp_path, capsys) -> None:
     shown = capsys.readouterr().out
     assert shown.count("fabricated:") == 1
     assert "study_0/librispeech_conformer_jax/trial_1: its data is that of `algoperf_data`" in shown
+
+
+def logs(root: pathlib.Path, **folders: dict) -> pathlib.Path:
+    """Writes a trial per folder; its value is what flags_0.json and meta_data_0.json record."""
+    for seed, (folder, records) in enumerate(folders.items()):
+        trial(root, f"{folder}/study_0/w_jax/trial_1", GOOD.replace("0.25", f"0.2{seed}"),
+              **records)  # fmt: skip
+    return root
+
+
+def flags(attention: str, tau: float = 1.0) -> dict:
+    return {"flags_0": {"attention": attention, "attention_tau": tau}}
+
+
+def test_rows_are_named_by_the_recorded_variant_and_compared(tmp_path, capsys) -> None:
+    meta = {"workload.attention": "laser+temp", "workload.attention_tau": 0.9}
+    root = logs(tmp_path, exp_a=flags("standard"), exp_b={"meta_data_0": meta})
+    study = read_study(root)
+    found = [(run.variant, run.variant_hyperparameters) for run in study.runs]
+    assert found == [("standard", {}), ("laser+temp", {"tau": 0.9})]
+    assert study.problems == ()
+    assert commands.main(["table", str(root)]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"Standard .* baseline", shown)
+    assert re.search(r"LASER \+ temp .* cannot tell", shown)
+    assert "tau = 0.9" in shown
+
+
+def test_a_folder_that_contradicts_the_record_is_named(tmp_path, capsys) -> None:
+    root = logs(tmp_path, standard=flags("laser"), laser=flags("laser"))
+    study = read_study(root)
+    assert [run.variant for run in study.runs] == ["laser", "laser (standard)"]
+    (problem,) = study.problems
+    assert problem.startswith("mismatch: standard: the folder is called so")
+    assert "1 of its 1 trials say attention laser" in problem
+    assert commands.main(["table", str(root / "standard")]) == 0
+    shown = capsys.readouterr().out
+    assert "mismatch: standard: the folder is called so" in shown
+    assert "Standard" not in shown
+
+
+@pytest.mark.parametrize(
+    ("folders", "names"),
+    [
+        (
+            {"a": flags("laser+temp", 0.9), "b": flags("laser+temp", 0.8)},
+            ["laser+temp (tau = 0.9)", "laser+temp (tau = 0.8)"],
+        ),
+        ({"a": flags("laser"), "b": flags("laser")}, ["laser (a)", "laser (b)"]),
+        ({"a": flags("laser"), "laser": flags("laser", 0.5)}, ["laser (a)", "laser"]),
+        ({"a": flags("laser+temp+qk_norm", 0.9)}, ["laser+qk_norm+temp"]),
+        ({"a": flags("mine"), "b": {}}, ["mine", "b"]),
+    ],
+)
+def test_what_is_not_the_same_has_another_name(tmp_path, folders, names) -> None:
+    study = read_study(logs(tmp_path, **folders))
+    assert [run.variant for run in study.runs] == names
+    assert study.problems == ()
+
+
+@pytest.mark.parametrize(
+    ("records", "variant", "says"),
+    [
+        (flags("laser norm"), "a", "its attention is 'laser norm', no variant's name"),
+        (flags(""), "a", "its attention is '', no variant's name"),
+        (flags("+temp"), "a", "no variant's name"),
+        (flags(5), "a", "attention is 5, expected text or null"),
+        (flags("laser+temp", "high"), "laser+temp", "attention_tau is 'high', expected a finite"),
+        (
+            flags("laser") | {"meta_data_0": {"workload.attention": "standard"}},
+            "standard",
+            "flags_0.json says attention laser, meta_data_0.json standard",
+        ),
+    ],
+)
+def test_records_of_a_variant_that_cannot_be_used(tmp_path, records, variant, says) -> None:
+    study = read_study(logs(tmp_path, a=records))
+    assert [run.variant for run in study.runs] == [variant]
+    (problem,) = study.problems
+    assert says in problem
+
+
+def test_trials_that_record_nothing_beside_others_that_do(tmp_path) -> None:
+    root = logs(tmp_path, exp=flags("laser"))
+    trial(root, "exp/study_1/w_jax/trial_1")
+    study = read_study(root)
+    assert [run.variant for run in study.runs] == ["laser", "exp"]
+    assert "1 of its trials record no attention" in study.problems[0]
