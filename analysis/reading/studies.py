@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import re
 from collections.abc import Sequence
 
 from analysis.files.records import Study
@@ -51,10 +52,26 @@ def by_workload(study: Study) -> tuple[Study, ...]:
     """Returns the study itself where all its runs are of one workload, else one for each, in the
     order of their first runs."""
     names = tuple(dict.fromkeys(run.workload for run in study.runs))
-    return (study,) if len(names) < 2 else tuple(_part(study, name) for name in names)
+    if len(names) < 2:
+        return (study,)
+    elsewhere = {problem for run in study.runs for problem in run.problems}
+    parts: dict[str, list[str]] = {name: [] for name in names}
+    for problem in study.problems:
+        if problem not in elsewhere:
+            parts[_workload_of(problem, names)].append(problem)
+    return tuple(_part(study, name, own) for name, own in parts.items())
 
 
-def _part(study: Study, workload: str) -> Study:
+def _workload_of(problem: str, names: Sequence[str]) -> str:
+    """Returns the workload in whose directory something is wrong, the first for what is in none:
+    every problem stands under one table."""
+    inside = (rf"/{re.escape(name)}_(jax|pytorch)\b" for name in names)
+    found = (name for name, place in zip(names, inside, strict=True) if re.search(place, problem))
+    return next(found, names[0])
+
+
+def _part(study: Study, workload: str, problems: Sequence[str]) -> Study:
+    """`problems` are those of no trial."""
     runs = tuple(run for run in study.runs if run.workload == workload)
     others = [run for run in study.runs if run.workload != workload]
     elsewhere = {text for run in others for text in (*run.problems, *run.notes)}
@@ -64,7 +81,7 @@ def _part(study: Study, workload: str) -> Study:
         study,
         config={**study.config, "workload": workload},
         runs=runs,
-        problems=tuple(problem for problem in study.problems if problem not in elsewhere),
+        problems=(*problems, *(problem for run in runs for problem in run.problems)),
         notes=tuple(note for note in study.notes if note not in elsewhere),
         selection=chosen,
     )

@@ -163,6 +163,8 @@ def of_runs(
     steps, seconds = max(_steps(run) or 0 for run in every), max(map(_seconds, every))
     stated = collections.Counter(of_run(run, split, steps, seconds) for run in runs)
     (chosen, _), *others = stated.most_common()
+    # The same number from another source is no other target.
+    others = [(other, count) for other, count in others if other.words != chosen.words]
     return chosen, tuple(
         f"mismatch: {count} runs have another target, {other.words} ({other.source}); all are "
         f"held to {chosen.words}"

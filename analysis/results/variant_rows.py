@@ -31,7 +31,8 @@ def of_variant(
     planned = [run for run in study.stage(stage) if run.variant == variant]
     runs = [run for run in planned if run.point == point]
     if point is None:
-        problems.append(f"missing: {stage}/{variant}: no point was chosen for it by validation")
+        place = f"{stage}/{variant} on {study.workload}"
+        problems.append(f"missing: {place}: no point was chosen for it by validation")
     problems += [problem for run in runs for problem in run.problems]
     seeds = lost_seeds.first_of_each(
         runs if point is not None else lost_seeds.without_number(planned)

@@ -17,6 +17,7 @@ how many seeds get there, and how many times faster than the baseline that is.
 
   python -m analysis time experiments/mystudy
   python -m analysis time experiments/mystudy --metric=error --target=0.25 --split=test
+  python -m analysis time ALGOPERF_LOGS --points=fastest --baseline=SUBMISSION
 """
 
 
@@ -34,9 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--metric", help="of --target: error, wer, loss ...")
     parser.add_argument(
         "--points",
-        choices=("chosen", "all"),
+        choices=("chosen", "fastest", "all"),
         default="chosen",
-        help="hyperparameter points: the one chosen by validation (default), or all",
+        help="hyperparameter points: the one chosen by validation (default); of each seed the "
+        "trial that reaches the target first, as AlgoPerf scores; or all",
     )
     parser.add_argument("--baseline", metavar="VARIANT", help="default: the study's own")
     printing.add_arguments(parser)
@@ -73,10 +75,10 @@ def _document(study: "Study", options: argparse.Namespace, is_only: bool) -> "Do
     from analysis.times import layout, target_times
 
     table = error_table.build(study, options.stage)
-    every, baseline = options.points == "all", options.baseline
+    target, baseline = options.target, options.baseline
     try:
         times = target_times.build(
-            table, options.target, options.split, options.metric, every, baseline
+            table, target, options.split, options.metric, options.points, baseline
         )
     except targets.UnknownTargetError as error:
         if is_only:

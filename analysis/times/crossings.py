@@ -1,7 +1,8 @@
 """When runs first reach a target: per seed, and the median over seeds with those that never do."""
 
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,8 +23,8 @@ class Crossing:
     `step` and `seconds` (of accumulated_submission_time: training, without evaluation and
     logging) are inf where the run never reached it; `seconds` is nan where its times were not
     recorded. `last_step` and `last_seconds` are its last evaluation's (0 without one), and `apart`
-    the median number of steps from one evaluation to the next, nan for fewer than two. `state` is
-    the run's.
+    the median number of steps from one evaluation to the next, nan for fewer than two. `state` and
+    `point` are the run's, `evaluation` is the place of that evaluation in its curve, from 0.
     """
 
     seed: int
@@ -33,6 +34,8 @@ class Crossing:
     last_seconds: float
     apart: float
     state: str = "done"
+    point: int | None = None
+    evaluation: int | None = None
 
     @property
     def is_reached(self) -> bool:
@@ -72,11 +75,39 @@ def of_run(run: Run, target: Target) -> Crossing | None:
         last_seconds=float(seconds[-1]),
         apart=float(np.median(np.diff(steps))) if steps.size > 1 else math.nan,
         state=run.state,
+        point=run.point,
+        evaluation=int(hit[0]) if hit.size else None,
     )
 
 
 def _never(run: Run) -> Crossing:
-    return Crossing(run.seed, math.inf, math.inf, 0.0, 0.0, math.nan, run.state)
+    return Crossing(run.seed, math.inf, math.inf, 0.0, 0.0, math.nan, run.state, run.point)
+
+
+def fastest(runs: Iterable[Run], target: Target) -> Crossing | None:
+    """Returns the crossing of a seed, of which `runs` are the trials: that of the trial which
+    reaches the target at the earliest evaluation, counted in evaluations; None for no trial.
+
+    That is AlgoPerf's rule (scoring/performance_profile.py: get_best_trial_index), which takes any
+    of several that tie; here the one with the least time does. Where none reaches the target it is
+    the trial that trained longest.
+    """
+    found = [each for run in runs if (each := of_run(run, target))]
+    reached = [each for each in found if each.evaluation is not None]
+    if reached:
+        return min(reached, key=lambda each: (each.evaluation, _or_inf(each.seconds), each.point))
+    return max(found, key=lambda each: (each.last_step, -(each.point or 0)), default=None)
+
+
+def never(runs: Iterable[Run], target: Target) -> Crossing | None:
+    """Returns the crossing of a seed none of whose trials counts as a result: of the longest."""
+    found = [each for run in runs if (each := of_run(run, target))]
+    longest = max(found, key=lambda each: each.last_step, default=None)
+    return longest and dataclasses.replace(longest, step=math.inf, seconds=math.inf)
+
+
+def _or_inf(value: float) -> float:
+    return math.inf if math.isnan(value) else value
 
 
 def _reaches(values: np.ndarray, target: Target) -> np.ndarray:

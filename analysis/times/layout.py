@@ -8,7 +8,7 @@ from analysis.documents import grid, variants
 from analysis.documents.grid import Cell, Column, Document, Grid
 from analysis.results.error_table import ErrorTable
 from analysis.times import crossings, hours_to_loss
-from analysis.times.crossings import Median
+from analysis.times.crossings import Crossing, Median
 from analysis.times.speed_up import SpeedUp
 
 if TYPE_CHECKING:
@@ -16,6 +16,15 @@ if TYPE_CHECKING:
 
 NONE = Cell(grid.NOTHING)
 HOUR = 3600.0
+# What is said of the rule by which trials stand for seeds.
+RULES = {
+    "chosen": "Rule: of each variant the trials at the hyperparameter point that validation chose "
+    "over all seeds. AlgoPerf scores otherwise: --points=fastest.",
+    "fastest": "Rule: AlgoPerf's scoring: of each seed (study) the trial, of all its points, that "
+    "reaches the target at the earliest evaluation, the least time on ties; more points make it "
+    "faster.",
+    "all": "Rule: every hyperparameter point is a row of its own.",
+}
 # From here on a budget is told in hours: 2 h.
 LONG = 2 * HOUR
 
@@ -104,7 +113,7 @@ def _median(median: Median, digits: int) -> Cell:
 def _ratio(ratio: SpeedUp | None) -> Cell:
     if ratio is None:
         return Cell("baseline")
-    if ratio.method == "none":
+    if ratio.method in ("none", "units"):
         return NONE
     if math.isnan(ratio.low):
         return Cell(f"{ratio.ratio:.3f} (no interval)")
@@ -119,6 +128,7 @@ def _seeds(times: "TargetTimes") -> Grid:
         (
             Cell(label(times, row)),
             Cell(str(each.seed)),
+            *([_point(each)] if times.rule == "fastest" else ()),
             _when(each.step, each.last_step, 0),
             _when(each.seconds / seconds, each.last_seconds / seconds, 2 if seconds > 1 else 1),
             Cell(each.state),
@@ -127,8 +137,14 @@ def _seeds(times: "TargetTimes") -> Grid:
         for each in row.crossings
     )
     words = (Column("Variant", numeric=False), Column("State", numeric=False))
-    headings = (words[0], Column("Seed"), Column("Steps"), Column(f"Time ({name})"), words[1])
-    return Grid("Every seed", headings, (rows,))
+    point = (Column("Point"),) if times.rule == "fastest" else ()
+    when = (Column("Steps"), Column(f"Time ({name})"))
+    return Grid("Every seed", (words[0], Column("Seed"), *point, *when, words[1]), (rows,))
+
+
+def _point(crossing: Crossing) -> Cell:
+    """Which of a seed's trials was the fastest; none of them where none reached the target."""
+    return Cell(str(crossing.point)) if crossing.is_reached else NONE
 
 
 def _when(value: float, budget: float, digits: int) -> Cell:
@@ -156,6 +172,10 @@ def _notes(times: "TargetTimes") -> Iterable[str]:
         "Seeds that are done, diverged or failed count; one that never reaches the target is later "
         "than its last evaluation. '> x': the median hangs on such seeds and lies above x."
     )
+    yield RULES[times.rule]
+    if times.unchosen:
+        names = ", ".join(map(variants.label, times.unchosen))
+        yield f"No trial of {names} is done, so no point was chosen: counted as never."
     yield from _lost(times)
     yield from _ratio_notes(times)
 
@@ -177,6 +197,15 @@ def _lost(times: "TargetTimes") -> Iterable[str]:
     ]
     if waiting:
         yield f"Left out, as they may yet reach the target: {', '.join(waiting)}."
+
+
+def _other_units(times: "TargetTimes", row: "VariantTimes") -> str:
+    base = next(each for each in times.rows if each.by_steps is None)
+    return (
+        f"No speed-up in steps of {label(times, row)}: one of its steps took "
+        f"{row.step_seconds:.3g} s, one of {label(times, base)}'s {base.step_seconds:.3g} s; they "
+        "count different things."
+    )
 
 
 def _spacing(times: "TargetTimes") -> str:
@@ -224,5 +253,8 @@ def _ratio_notes(times: "TargetTimes") -> Iterable[str]:
         )
     if times.paired:
         yield "Pairs: seeds that the baseline has, too; without one a seed is in no paired ratio."
+    for row in times.rows:
+        if row.by_steps and row.by_steps.method == "units":
+            yield _other_units(times, row)
     if "none" in methods:
         yield f"{grid.NOTHING}: a median is not reached, so there is no ratio."

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 CONFIDENCE = 0.95
-Method = Literal["paired", "Welch", "medians", "none"]
+Method = Literal["paired", "Welch", "medians", "none", "units"]
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,8 @@ class SpeedUp:
     `low` and `high` bound the 95% interval, nan where there is none. `method`: `paired`, the t
     interval of the mean log ratio over shared seeds; `Welch`, of the difference of mean logs
     where seeds are not shared; `medians`, the ratio of the two medians, without an interval, where
-    a seed never reached the target or there is one pair; `none`, no ratio. `n`: how many pairs
+    a seed never reached the target or there is one pair; `none`, no ratio; `units`, none either, as
+    the two sides count different things. `n`: how many pairs
     there are, or, where seeds are not shared, the smaller number of seeds.
     """
 
@@ -31,6 +32,7 @@ class SpeedUp:
 
 
 NONE = SpeedUp(math.nan, math.nan, math.nan, 0, "none")
+OTHER_UNITS = dataclasses.replace(NONE, method="units")
 
 
 def of(values: Mapping[int, float], baseline: Mapping[int, float], paired: bool = True) -> SpeedUp:

@@ -1,11 +1,13 @@
 """Steps and seconds until each variant first reaches the target: what `time` prints."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from analysis.documents.grid import Document
-from analysis.files.records import Run
+from analysis.files.records import Run, Study
 from analysis.reading import metrics, selection, targets
 from analysis.reading.targets import Target
 from analysis.results.error_table import ErrorTable
@@ -14,13 +16,20 @@ from analysis.times.crossings import Crossing
 from analysis.times.plot import draw
 from analysis.times.speed_up import SpeedUp
 
-__all__ = ["TargetTimes", "VariantTimes", "build", "document", "draw"]
+__all__ = ["RULES", "TargetTimes", "VariantTimes", "build", "document", "draw"]
+
+# Which trials stand for a seed: at the point that validation chose, AlgoPerf's, each on its own.
+RULES = ("chosen", "fastest", "all")
+# Submissions of AlgoPerf's logs ran on the same machines, and their steps differ in price by less;
+# one of 2025 logs a step of which takes 218 of another's.
+OTHER_UNITS = 10.0
 
 
 @dataclass(frozen=True)
 class VariantTimes:
-    """A variant's runs at one point: `crossings` in seed order, and how many times faster than
-    the baseline, None for the baseline itself and where there is none."""
+    """A variant's runs at one point, None where seeds have theirs or none was chosen: `crossings`
+    in seed order, and how many times faster than the baseline, None for the baseline itself and
+    where there is none."""
 
     variant: str
     point: int | None
@@ -28,11 +37,18 @@ class VariantTimes:
     by_steps: SpeedUp | None = None
     by_seconds: SpeedUp | None = None
 
+    @property
+    def step_seconds(self) -> float:
+        """Returns the median seconds of training per step, nan where they are unknown."""
+        known = [each.last_seconds / each.last_step for each in self.crossings if each.last_step]
+        return float(np.median(known)) if known else math.nan
+
 
 @dataclass(frozen=True)
 class TargetTimes:
     """What the table and the plot are made of. `left_out` are the runs that may yet reach the
-    target, pending or running ones; `paired` says whether seeds are shared."""
+    target, pending or running ones; `paired` says whether seeds are shared, `rule`, one of RULES,
+    which trials the rows are of, and `unchosen` names variants without a chosen point."""
 
     name: str
     workload: str
@@ -43,6 +59,8 @@ class TargetTimes:
     paired: bool
     disagreement: str | None
     problems: tuple[str, ...]
+    rule: str = "chosen"
+    unchosen: tuple[str, ...] = ()
 
 
 def build(
@@ -50,37 +68,44 @@ def build(
     target: float | None = None,
     split: str = selection.VALIDATION,
     metric: str | None = None,
-    all_points: bool = False,
+    points: str = RULES[0],
     baseline: str | None = None,
 ) -> TargetTimes:
-    """Returns the times of every variant of `table` at the point that validation chose, or, with
-    `all_points`, at every point.
+    """Returns the times of every variant of `table` by a rule of RULES: at the point that
+    validation chose, of each seed the fastest trial (AlgoPerf's rule), or of all points. A variant
+    of which no point was chosen has never reached the target.
 
     `target` is in the unit of `metric` (error, wer ...; the target's own metric unless given);
     without it, the runs' or AlgoPerf's. Raises UnknownTargetError where there is none, ValueError
     for a metric other than the target's without a value and for a value that is not finite,
     MissingMetricError for a metric that no evaluation has.
     """
-    planned = _planned(table, all_points)
+    planned = _planned(table, points)
     runs = [run for run in planned if run.state in crossings.COUNTED_STATES]
     measured = [run for run in runs if run.evals]
     goal, problems = _target(table, measured, target, split, metric)
     columns = {name for run in measured for name in run.evals}
     if measured and goal.metric.column(split) not in columns:
         goal.metric.read(measured[0].evals, split, measured[0].name)
-    rows = _rows(runs, goal)
+    unchosen = () if points != "chosen" else tuple(
+        row.variant for row in table.rows if row.point is None
+    )  # fmt: skip
+    rows = _rows(runs, goal, points, unchosen)
     against = baseline or table.baseline
+    of_point = None if points == "fastest" else _chosen(table).get(against)
     paired = table.study.shares_seeds
     return TargetTimes(
         name=table.study.name,
         workload=table.workload,
         target=goal,
         baseline=against,
-        rows=_compared(rows, against, _chosen(table).get(against), paired),
+        rows=_compared(rows, against, of_point, table.study),
         left_out=tuple(run for run in planned if run not in runs),
         paired=paired,
         disagreement=None if target is not None else targets.disagreement(measured[0], goal),
         problems=(*problems, *table.problems),
+        rule=points,
+        unchosen=tuple(row.variant for row in rows if row.variant in unchosen),
     )
 
 
@@ -88,12 +113,12 @@ def _chosen(table: ErrorTable) -> dict[str, int | None]:
     return {row.variant: row.point for row in table.rows}
 
 
-def _planned(table: ErrorTable, all_points: bool) -> list[Run]:
+def _planned(table: ErrorTable, points: str) -> list[Run]:
     chosen = _chosen(table)
     return [
         run
         for run in table.study.stage(table.stage)
-        if all_points or run.point == chosen.get(run.variant)
+        if points != "chosen" or chosen.get(run.variant) in (None, run.point)
     ]
 
 
@@ -114,37 +139,51 @@ def _target(
     return goal, problems
 
 
-def _rows(runs: Sequence[Run], target: Target) -> list[VariantTimes]:
-    """Returns a row for every variant and point, in the order of the table."""
+def _rows(
+    runs: Sequence[Run], target: Target, points: str, unchosen: Collection[str]
+) -> list[VariantTimes]:
+    """Returns a row for every variant and point, or for every variant, in the order of the
+    table."""
     from analysis.documents import variants
 
-    keys = {(run.variant, run.point) for run in runs}
+    def key(run: Run) -> tuple[str, int | None]:
+        return run.variant, None if points == "fastest" or run.variant in unchosen else run.point
+
     rows = []
-    for variant, point in sorted(keys, key=lambda key: (variants.order(key[0]), key[1])):
-        own = [run for run in runs if (run.variant, run.point) == (variant, point)]
-        found = [crossings.of_run(run, target) for run in sorted(own, key=lambda run: run.seed)]
+    for variant, point in sorted(
+        {key(run) for run in runs}, key=lambda key: (variants.order(key[0]), key[1] or 0)
+    ):
+        seeds: dict[int, list[Run]] = {}
+        for run in sorted(runs, key=lambda run: run.seed):
+            if key(run) == (variant, point):
+                seeds.setdefault(run.seed, []).append(run)
+        of_seed = crossings.never if variant in unchosen else crossings.fastest
+        found = [of_seed(own, target) for own in seeds.values()]
         rows.append(VariantTimes(variant, point, tuple(each for each in found if each)))
     return rows
 
 
 def _compared(
-    rows: list[VariantTimes], baseline: str, point: int | None, paired: bool
+    rows: list[VariantTimes], baseline: str, point: int | None, study: Study
 ) -> tuple[VariantTimes, ...]:
     base = next((row for row in rows if (row.variant, row.point) == (baseline, point)), None)
     if base is None:
         return tuple(rows)
-    return tuple(row if row is base else _against(row, base, paired) for row in rows)
+    return tuple(row if row is base else _against(row, base, study) for row in rows)
 
 
-def _against(row: VariantTimes, base: VariantTimes, paired: bool) -> VariantTimes:
+def _against(row: VariantTimes, base: VariantTimes, study: Study) -> VariantTimes:
     ratios = [
         speed_up.of(
             {each.seed: getattr(each, what) for each in row.crossings},
             {each.seed: getattr(each, what) for each in base.crossings},
-            paired,
+            study.shares_seeds,
         )
         for what in ("step", "seconds")
     ]
+    price = row.step_seconds / base.step_seconds if base.step_seconds else math.nan
+    if study.published and not 1 / OTHER_UNITS <= price <= OTHER_UNITS and price == price:
+        ratios[0] = speed_up.OTHER_UNITS
     return VariantTimes(row.variant, row.point, row.crossings, ratios[0], ratios[1])
 
 
@@ -153,7 +192,7 @@ def document(
     target: float | None = None,
     split: str = selection.VALIDATION,
     metric: str | None = None,
-    all_points: bool = False,
+    points: str = RULES[0],
     baseline: str | None = None,
 ) -> Document | None:
     """Returns the table of times with its notes, None where no run has an evaluation or nothing
@@ -161,10 +200,10 @@ def document(
     from analysis.times import layout
 
     counted = crossings.COUNTED_STATES
-    if not any(run.evals and run.state in counted for run in _planned(table, all_points)):
+    if not any(run.evals and run.state in counted for run in _planned(table, points)):
         return None
     try:
-        times = build(table, target, split, metric, all_points, baseline)
+        times = build(table, target, split, metric, points, baseline)
     except targets.UnknownTargetError:
         return None
     return layout.document(times, table)

@@ -132,7 +132,9 @@ def test_a_variant_without_a_chosen_point_is_said(study) -> None:
     study.select({"standard": 0})
     table = build(study)
     assert (table.rows[1].point, table.rows[1].n) == (None, 0)
-    assert table.problems == ("missing: compare/laser: no point was chosen for it by validation",)
+    assert table.problems == (
+        "missing: compare/laser on imagenet_vit: no point was chosen for it by validation",
+    )
 
 
 def test_without_a_selection_each_variants_point_is_chosen_in_the_stage(hand_made) -> None:

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from analysis import commands
-from analysis.reading import metrics
+from analysis.reading import metrics, studies
 from analysis.reading.runs import read_study
 
 WER = "global_step,preemption_count,test/wer,train/wer,validation/wer,validation/num_examples\n"
@@ -326,3 +326,19 @@ def test_trials_that_record_nothing_beside_others_that_do(tmp_path) -> None:
     study = read_study(root)
     assert [run.variant for run in study.runs] == ["laser", "exp"]
     assert "1 of its trials record no attention" in study.problems[0]
+
+
+def test_a_problem_stands_under_one_table(tmp_path) -> None:
+    """That of a workload's directory under its own, others under the first."""
+    for name in ("a/study_0/v_jax/trial_1", "a/study_0/w_jax/trial_1", "a/study_1/w_jax/trial_1",
+                 "a/study_1/v_jax/trial_1", "a/study_1/w_jax/trial_2"):  # fmt: skip
+        trial(tmp_path, name)
+    (tmp_path / "a/study_0/other").mkdir()
+    first, second = studies.read_each(tmp_path)
+    assert (first.workload, second.workload) == ("v", "w")
+    assert first.problems == (
+        "unknown format: a/study_0/other: not <workload>_jax or _pytorch, left out",
+    )
+    assert second.problems == (
+        "missing: a/study_0/w_jax/trial_2: other studies of a have this trial",
+    )

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from scipy import stats
 from analysis.commands import main
 from analysis.documents import render
 from analysis.files.records import Run
-from analysis.reading import metrics, targets
+from analysis.reading import metrics, studies, targets
 from analysis.reading.runs import read_study
 from analysis.reading.targets import Target
 from analysis.report import alternatives
@@ -115,6 +116,13 @@ def test_runs_with_different_targets_are_named() -> None:
     assert chosen.value == 0.7
     assert len(problems) == 1
     assert "1 runs have another target" in problems[0]
+
+
+def test_one_number_from_two_sources_is_one_target() -> None:
+    stated = {"metric": "accuracy", "validation": 0.77309}
+    runs = [made_run([0.5], steps=[167_999], targets=of_run) for of_run in (stated, {}, {})]
+    chosen, problems = targets.of_runs(runs, "validation")
+    assert (chosen.value, problems) == (0.77309, ())
 
 
 def test_first_evaluation_at_or_past_the_target() -> None:
@@ -324,6 +332,102 @@ def test_published_logs(capsys) -> None:
     assert "AlgoPerf 0.5 (step hint 80,000" in text
     assert "| baseline, point 2 |  5 of 5 |   153,837 |   19.50 | baseline | baseline |" in text
     assert "| baseline, point 1 |  0 of 5 | > 170,291 | > 21.49 |" in text
+
+
+@pytest.mark.skipif(not LOGS.is_dir(), reason="no published logs here")
+@pytest.mark.parametrize(
+    ("workload", "points", "steps", "seconds"),
+    [
+        (
+            "imagenet_vit",
+            [2, 2, 2, 2, 2],
+            [152_814, 153_837, 154_661, 151_165, 154_870],
+            [19.2661, 19.4991, 19.6167, 19.2666, 19.8483],
+        ),
+        (
+            "librispeech_conformer",
+            [5, 5, 5, 5, 3],
+            [70_808, 69_011, 67_925, 67_186, 71_385],
+            [15.6135, 15.2137, 14.8129, 14.413, 15.613],
+        ),
+    ],
+)
+def test_the_fastest_of_published_logs_are_algoperf_s(workload, points, steps, seconds) -> None:
+    """What performance_profile.get_best_trial_index of commit 2c90454 takes from these files."""
+    parts = {each.workload: each for each in studies.by_workload(read_study(LOGS))}
+    times = target_times.build(error_table.build(parts[workload]), points="fastest")
+    (row,) = times.rows
+    assert [each.point for each in row.crossings] == points
+    assert [each.step for each in row.crossings] == steps
+    assert [each.seconds / 3600 for each in row.crossings] == pytest.approx(seconds, abs=5e-5)
+    assert times.problems == ()
+
+
+@pytest.fixture
+def logs(tmp_path):
+    """Three submissions with two studies of two trials; WER 0.08 is past the target, 0.5 is not.
+
+    adam: study 0 reaches it in its second evaluation (20 s) or its third (3 s), study 1 never;
+    slow: its steps take 218 of adam's; lost: no trial reaches it, or lasts.
+    """
+    curves = {
+        "adam": {
+            (0, 1): [(100, 10, 0.5), (200, 20, 0.08)],
+            (0, 2): [(10, 1, 0.5), (20, 2, 0.5), (30, 3, 0.08)],
+            (1, 1): [(100, 10, 0.5), (72_000, 7200, 0.5)],
+            (1, 2): [(100, 10, 0.5), (300, 30, 0.5)],
+        },
+        "slow": {(study, 1): [(1, 10, 0.5), (2, 43.6, 0.08)] for study in (0, 1)},
+        "lost": {(study, 1): [(100, 10, 0.5)] for study in (0, 1)},
+    }
+    for name, trials in curves.items():
+        for (number, trial), rows in trials.items():
+            folder = tmp_path / f"{name}/study_{number}/librispeech_conformer_jax/trial_{trial}"
+            folder.mkdir(parents=True)
+            lines = ["global_step,accumulated_submission_time,validation/wer"]
+            lines += [",".join(map(str, row)) for row in rows]
+            (folder / "eval_measurements.csv").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def test_the_fastest_trial_is_the_one_of_the_earliest_evaluation(logs) -> None:
+    table = error_table.build(read_study(logs))
+    rows = {row.variant: row for row in target_times.build(table, points="fastest").rows}
+    first, second = rows["adam"].crossings
+    assert (first.point, first.step, first.seconds) == (1, 200, 20)
+    assert (second.step, second.seconds, second.last_step) == (math.inf, math.inf, 72_000)
+    assert [each.is_reached for each in rows["lost"].crossings] == [False, False]
+
+
+def test_of_trials_at_one_evaluation_the_least_time_is_the_fastest() -> None:
+    late = made_run([0.5, 0.8], seconds=[10.0, 30.0], point=1)
+    soon = made_run([0.5, 0.9], seconds=[10.0, 20.0], point=2)
+    assert crossings.fastest([late, soon], ERROR).point == 2
+    untimed = made_run([0.5, 0.9], seconds=[math.nan, math.nan], point=0)
+    assert crossings.fastest([untimed, soon], ERROR).point == 2
+    assert crossings.fastest([], ERROR) is None
+    assert crossings.fastest([made_run([])], ERROR) is None
+    died = made_run([], state="diverged", point=4)
+    assert crossings.fastest([died], ERROR).step == math.inf
+
+
+@pytest.mark.parametrize("points", ["chosen", "fastest"])
+def test_a_submission_that_never_gets_there_has_a_row(logs, capsys, points) -> None:
+    assert main(["time", str(logs), f"--points={points}", "--baseline=adam"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"\| lost +\| +0 of 2 \| +> 100 \|", text)
+    assert text.count("Rule: ") == 1
+    assert ("Rule: AlgoPerf's scoring" in text) == (points == "fastest")
+    assert ("No trial of lost is done, so no point was chosen" in text) == (points == "chosen")
+
+
+def test_steps_of_other_units_have_no_speed_up(logs, capsys) -> None:
+    assert main(["time", str(logs), "--points=fastest", "--baseline=adam"]) == 0
+    text = capsys.readouterr().out
+    row = next(line for line in text.splitlines() if line.startswith("| slow"))
+    cells = [cell.strip() for cell in row.split("|")[1:-1]]
+    assert cells[-2] == "–"
+    assert "one of its steps took 21.8 s, one of adam's 0.1 s" in text
 
 
 def test_the_command_s_errors(study, capsys) -> None:
