@@ -150,6 +150,9 @@ class Simulation:
             except Killed:
                 self._deaths[:1] = []
             except ValueError as error:
+                if "have damaged records" in str(error):
+                    self.referee.violated(str(error))
+                    return {}
                 if "does not take the jobs" not in str(error):
                     raise
                 self.world.faults["engine away at first, tried again by a person"] += 1

@@ -59,7 +59,11 @@ def _read_ours(root: pathlib.Path, whole: bool) -> Study:
         runs=runs,
         problems=(*problems, *(problem for run in runs for problem in run.problems)),
         directory=root,
-        notes=(*(note for run in runs for note in run.notes), *_unlisted(root, listed, runs)),
+        notes=(
+            *(note for run in runs for note in run.notes),
+            *_unlisted(root, listed, runs),
+            *_mendable(root, runs),
+        ),
         stages=stages,
         planned=tuple(stage for stage, listed in entries.items() if listed is not None),
         points=points,
@@ -113,6 +117,12 @@ def _unique(entries: list[dict], problems: list[str]) -> list[dict]:
         if count > 1
     ]
     return list({entry["path"]: entry for entry in entries}.values())
+
+
+def _mendable(root: pathlib.Path, runs: tuple[Run, ...]) -> list[str]:
+    cut = sum(run.state == "done" and run.ends_early for run in runs)
+    mend = f"python -m sweeps resume {root}"
+    return [f"{cut} done without whole records; to have them written anew: {mend}"] * bool(cut)
 
 
 def _unlisted(root: pathlib.Path, stages: Sequence[str], runs: tuple[Run, ...]) -> list[str]:

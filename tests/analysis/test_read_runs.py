@@ -145,6 +145,8 @@ def test_a_done_trial_ends_with_the_evaluation_of_its_last_step(hand_made, last)
     cut = f"done, but it ends at step {max(last, default=201)} of 400"
     expected = () if lacking is None else (f"truncated: {study.runs[0].name}: {cut}",)
     assert study.problems == expected
+    assert bool(study.notes) == (lacking is not None)
+    assert all(f"python -m sweeps resume {study.directory}" in note for note in study.notes)
 
 
 def test_damaged_json_is_named(study) -> None:
