@@ -20,28 +20,40 @@ PRINTED = "test"
 @dataclass(frozen=True)
 class ExpectedEffect:
     """`size` is a difference of the table's metric (0 or more, its direction left out), nan where
-    there is none to be had; `source` says in words where it is from, or why there is none."""
+    there is none to be had; `source` says in words where it is from, or why there is none.
+    `variants` are those that it is expected of: what the paper found says nothing of others."""
 
     size: float
     source: str
+    variants: frozenset[str]
+
+    def of(self, variant: str) -> float:
+        """Returns the size for a variant, nan where nothing is expected of it."""
+        return self.size if variant in self.variants else math.nan
 
 
 def of_table(table: ErrorTable, split: str, given: float | None = None) -> ExpectedEffect:
-    """Returns the effect to look for on `split`: `given`; else the paper's LASER - Standard for
-    the study's table of the paper; else the paper's relative difference in that domain, of the
-    baseline's median. Raises ValueError where `given` is not a finite number other than 0."""
+    """Returns the effect to look for on `split`: `given`, of every variant; else, of those that
+    stand in the paper's table, its LASER - Standard for the study's workload, or its relative
+    difference in that domain, of the baseline's median. Raises ValueError where `given` is no
+    finite number above 0, or above 1 where the metric is a share."""
     if given is not None:
-        if not math.isfinite(given) or given == 0:
-            raise ValueError(f"--effect={given}: give a difference of {table.metric.label} above 0")
-        return ExpectedEffect(abs(given), "as given")
-    name = table.study.paper_table
+        most = 1.0 if table.metric.is_bounded else math.inf
+        if not (0 < given < math.inf and given <= most):
+            limit = " and at most 1 (0.01 is one point)" if most == 1 else ""
+            raise ValueError(
+                f"--effect={given:g}: give a difference of {table.metric.label} above 0{limit}"
+            )
+        return ExpectedEffect(given, "as given", frozenset(row.variant for row in table.rows))
+    name, config = table.study.paper_table, dict(table.study.config)
     if name and table.metric.name == paper.TABLES[name].metric:
-        pair = _pair(name, table.workload, dict(table.study.config), split)
+        pair = _pair(name, table.workload, config, split)
         if pair is not None:
             laser, standard = pair
             return ExpectedEffect(
                 abs(laser.value - standard.value),
                 f"the paper's LASER - Standard, {laser.text} - {standard.text} on {split}",
+                _printed(table, name, table.workload, config, split),
             )
     return _relative(table, split)
 
@@ -50,21 +62,34 @@ def _relative(table: ErrorTable, split: str) -> ExpectedEffect:
     domain = next((DOMAINS[word] for word in table.workload.split("_") if word in DOMAINS), None)
     if domain is None or table.metric.name != paper.TABLES[domain[0]].metric:
         what = f"{table.metric.label} on {table.workload}"
-        return ExpectedEffect(math.nan, f"the paper has none of {what}; give one with --effect")
+        return _none(f"the paper has none of {what}; give one with --effect")
     name, workload = domain
     of_split, pair = split, _pair(name, workload, {}, split)
     if pair is None:
         of_split, pair = PRINTED, _pair(name, workload, {}, PRINTED)
     median = _baseline_median(table, split)
     if pair is None or median is None:
-        return ExpectedEffect(math.nan, "the baseline has no number")
+        return _none("the baseline has no number")
     laser, standard = pair
     share = laser.value / standard.value - 1
     printed = f"{standard.text} to {laser.text} on {of_split} of {workload}"
     return ExpectedEffect(
         abs(share * median),
         f"the paper's relative difference, {share:+.1%} ({printed}), of the baseline's median",
+        _printed(table, name, workload, {}, of_split),
     )
+
+
+def _none(why: str) -> ExpectedEffect:
+    return ExpectedEffect(math.nan, why, frozenset())
+
+
+def _printed(
+    table: ErrorTable, name: str, workload: str, config: dict, split: str
+) -> frozenset[str]:
+    """Returns the table's variants of which the paper prints a number."""
+    names = (row.variant for row in table.rows)
+    return frozenset(each for each in names if paper.cell(name, workload, config, each, split))
 
 
 def _pair(

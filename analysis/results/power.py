@@ -1,14 +1,15 @@
 """Power: the smallest difference that n seeds can show, and the seeds that a difference needs.
 
 Exact for normal noise, by the noncentral t distribution: Cohen (1988), "Statistical power analysis
-for the behavioral sciences", chapter 2; as in statsmodels' TTestPower and TTestIndPower.
+for the behavioral sciences", chapter 2; as in statsmodels' TTestPower and TTestIndPower, which
+give nan at some shifts (effect in standard errors) above 3.6.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from analysis.documents import grid
+from analysis.documents import grid, variants
 from analysis.documents.grid import Cell, Column, Document, Grid
 from analysis.results import expected_effect
 from analysis.results.error_table import ErrorTable
@@ -19,6 +20,8 @@ from analysis.statistics.statistics import Comparison
 POWER = 0.8
 # More are more than anybody trains, and far more make scipy's t distribution overflow.
 MOST_SEEDS = 10_000
+# In standard errors: beyond it power is 1 at any level of ours, and from 1e12 scipy gives nan.
+_LARGEST_SHIFT = 1e9
 CAPTION = "What these seeds can tell"
 SD_HEADINGS: dict[tuple[bool, ...], str] = {(True,): "SD of\ndifferences", (False,): "Pooled\nSD"}
 COLUMNS = (
@@ -32,9 +35,9 @@ COLUMNS = (
 class Sensitivity:
     """What a variant's comparison with the baseline can see. `sd` is as in Comparison, `degrees`
     its degrees of freedom, `alpha` 0.05 divided by the number of variants compared. `detectable`
-    is the smallest true difference that is found with 80% power, `seeds` how many seeds would
-    find the expected effect; nan and None where undefined. `detectable` is inf where no
-    difference can be found at these n, `seeds` where MOST_SEEDS do not find the effect."""
+    is the smallest true difference that is found with 80% power, `effect` the one asked for,
+    `seeds` how many seeds would find it; nan, nan and None where undefined. `detectable` is inf
+    where no difference can be found at these n, `seeds` where MOST_SEEDS do not find the effect."""
 
     n: str
     is_paired: bool
@@ -42,6 +45,7 @@ class Sensitivity:
     sd: float
     alpha: float
     detectable: float
+    effect: float
     seeds: float | None
 
 
@@ -57,7 +61,8 @@ def power_at(
 
     `effect` and `sd` have the same unit. Paired: `sd` is that of the differences over `n` seeds.
     Not paired: that of either group, of `n` and `n_baseline` seeds (`n` unless given). Raises
-    ValueError where `n` is below 2, or `sd` is not above 0.
+    ValueError where `n` is below 2, `sd` is not above 0, or the power is undefined (an `effect` or
+    `alpha` that is nan).
     """
     from scipy import stats
 
@@ -67,11 +72,13 @@ def power_at(
     degrees = n - 1 if paired else n + m - 2
     shift = abs(effect) / (sd * math.sqrt(1 / n if paired else 1 / n + 1 / m))
     limit = stats.t.isf(alpha / 2, degrees)
-    found = stats.nct.sf(limit, degrees, shift)
-    # The other tail is below Phi(-shift): nothing beyond 7, where scipy may give nan for it.
-    if shift < 7:
-        found += stats.nct.cdf(-limit, degrees, shift)
-    return float(found)
+    # Of -effect, whose power is the same: of a positive shift scipy's lower tail is nan from 3.6 on
+    # and its upper one at some from 37 on, of a negative one neither.
+    mirrored = -min(shift, _LARGEST_SHIFT)
+    found = float(stats.nct.cdf(-limit, degrees, mirrored) + stats.nct.sf(limit, degrees, mirrored))
+    if math.isnan(found):
+        raise ValueError(f"no power for effect = {effect}, sd = {sd}, n = {n}, alpha = {alpha}")
+    return found
 
 
 def detectable(
@@ -120,27 +127,26 @@ def seeds_needed(
     return most
 
 
-def of_table(table: ErrorTable, split: str, effect: float) -> dict[str, Sensitivity]:
+def of_table(table: ErrorTable, split: str, expected: ExpectedEffect) -> dict[str, Sensitivity]:
     """Returns the sensitivity of each variant that is compared with the baseline on `split`, by
-    its name. `effect` is the difference to look for, nan for none."""
+    its name: to the effect that is `expected` of it, if any is."""
     compared = {row.variant: row.splits[split].comparison for row in table.rows}
     there = {name: each for name, each in compared.items() if each is not None}
     alpha = statistics.ALPHA / max(1, sum(each.is_tested for each in there.values()))
-    return {name: _sensitivity(each, alpha, effect) for name, each in there.items()}
+    return {name: _sensitivity(each, alpha, expected.of(name)) for name, each in there.items()}
 
 
 def _sensitivity(comparison: Comparison, alpha: float, effect: float) -> Sensitivity:
-    paired = comparison.is_paired
+    paired, sd = comparison.is_paired, comparison.sd
     n, m = comparison.n, comparison.n_baseline
     degrees = comparison.pairs - 1 if paired else n + m - 2
-    if not comparison.sd > 0:
-        return Sensitivity(comparison.seeds, paired, degrees, comparison.sd, alpha, math.nan, None)
-    found = math.inf
-    if comparison.smallest_p < alpha:
-        count = comparison.pairs if paired else n
-        found = detectable(comparison.sd, count, alpha, paired=paired, n_baseline=m)
-    seeds = _seeds(effect, comparison.sd, alpha, paired)
-    return Sensitivity(comparison.seeds, paired, degrees, comparison.sd, alpha, found, seeds)
+    found, seeds = math.nan, None
+    if sd > 0:
+        found, seeds = math.inf, _seeds(effect, sd, alpha, paired)
+        if comparison.smallest_p < alpha:
+            count = comparison.pairs if paired else n
+            found = detectable(sd, count, alpha, paired=paired, n_baseline=m)
+    return Sensitivity(comparison.seeds, paired, degrees, sd, alpha, found, effect, seeds)
 
 
 def _seeds(effect: float, sd: float, alpha: float, paired: bool) -> float | None:
@@ -148,12 +154,8 @@ def _seeds(effect: float, sd: float, alpha: float, paired: bool) -> float | None
     if not abs(effect) > 0:
         return None
     seeds = seeds_needed(effect, sd, alpha, paired=paired)
-    if seeds is None:
-        return math.inf
-    if paired:
-        return seeds
-    least = permutation.seeds_to_reach(alpha)
-    return None if least is None else max(seeds, least)
+    least = 2 if paired else permutation.seeds_to_reach(alpha)
+    return math.inf if seeds is None or least is None else max(seeds, least)
 
 
 def document(table: ErrorTable, effect: float | None = None) -> Document:
@@ -162,13 +164,13 @@ def document(table: ErrorTable, effect: float | None = None) -> Document:
     for None, and what is raised: `expected_effect.of_table`."""
     split = table.decisive
     expected = expected_effect.of_table(table, split, effect)
-    told = of_table(table, split, expected.size)
+    told = of_table(table, split, expected)
     title = f"{table.study.name}: {CAPTION[0].lower()}{CAPTION[1:]}"
     if not told:
         return Document(title, (), (), ())
     digits = table.metric.digits
     cells = [
-        (Cell(row.label), *_cells(told[row.variant], expected, digits))
+        (Cell(row.label), *_cells(told[row.variant], digits))
         for row in table.rows
         if row.variant in told
     ]
@@ -176,15 +178,15 @@ def document(table: ErrorTable, effect: float | None = None) -> Document:
     spread = Column(SD_HEADINGS.get(tuple(designs), "SD"))
     columns = (Column("Variant", numeric=False), Column("n"), spread, *COLUMNS)
     shown = Grid(f"{CAPTION}, on {split}", columns, (tuple(cells),))
-    return Document(title, (shown,), tuple(_notes(list(told.values()), expected, digits)), ())
+    return Document(title, (shown,), tuple(_notes(told, expected, digits)), ())
 
 
-def _cells(told: Sensitivity, expected: ExpectedEffect, digits: int) -> Iterable[Cell]:
+def _cells(told: Sensitivity, digits: int) -> Iterable[Cell]:
     unreachable = math.isinf(told.detectable)
     yield Cell(told.n)
     yield grid.number(told.sd, digits)
     yield Cell("none") if unreachable else grid.number(told.detectable, digits)
-    yield grid.number(expected.size, digits)
+    yield grid.number(told.effect, digits)
     yield Cell(grid.NOTHING if told.seeds is None else seeds_text(told.seeds))
 
 
@@ -193,7 +195,10 @@ def seeds_text(seeds: float) -> str:
     return f"> {MOST_SEEDS:,}" if math.isinf(seeds) else f"{seeds:,}"
 
 
-def _notes(told: Sequence[Sensitivity], expected: ExpectedEffect, digits: int) -> Iterable[str]:
+def _notes(
+    by_name: Mapping[str, Sensitivity], expected: ExpectedEffect, digits: int
+) -> Iterable[str]:
+    told = list(by_name.values())
     if any(each.sd >= 0 for each in told):
         yield (
             f"{CAPTION}: detectable is the smallest true difference that is found with {POWER:.0%} "
@@ -202,6 +207,9 @@ def _notes(told: Sequence[Sensitivity], expected: ExpectedEffect, digits: int) -
         )
     size = "" if math.isnan(expected.size) else f"{expected.size:.{digits + 1}f}, "
     yield f"Effect asked for: {size}{expected.source}."
+    others = [variants.label(name) for name in by_name if math.isnan(expected.of(name))]
+    if size and others:
+        yield f"Not in the paper, so not asked for its effect: {', '.join(others)}."
     known = [each for each in told if each.sd > 0]
     if known:
         yield _spread_of_sd(known)

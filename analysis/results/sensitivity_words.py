@@ -12,7 +12,7 @@ def sentence(table: ErrorTable) -> str:
     that the expected effect needs; says so where one seed can tell nothing, empty where nothing
     is compared."""
     expected = expected_effect.of_table(table, table.decisive)
-    told = power.of_table(table, table.decisive, expected.size)
+    told = power.of_table(table, table.decisive, expected)
     if not told:
         return ""
     found = [each.detectable for each in told.values() if math.isfinite(each.detectable)]

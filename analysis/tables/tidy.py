@@ -8,7 +8,6 @@ from typing import Any
 
 from analysis.results import expected_effect, power
 from analysis.results.error_table import ErrorTable, VariantResult
-from analysis.results.expected_effect import ExpectedEffect
 from analysis.results.power import Sensitivity
 from analysis.results.references import Reference
 from analysis.statistics.statistics import Comparison, Summary
@@ -98,13 +97,13 @@ def _lines(table: ErrorTable, effect: float | None) -> Iterator[dict[str, Any]]:
         "metric": table.metric.name,
     }
     expected = {each: expected_effect.of_table(table, each, effect) for each in layout.SPLITS}
-    told = {each: power.of_table(table, each, expected[each].size) for each in layout.SPLITS}
+    told = {each: power.of_table(table, each, expected[each]) for each in layout.SPLITS}
     for row in table.rows:
         for split in layout.SPLITS:
             yield (
                 shared
                 | _variant_line(table, row, split)
-                | _sensitivity(told[split].get(row.variant), expected[split])
+                | _sensitivity(told[split].get(row.variant))
                 | _checkpoints(last_checkpoints.of_split(row.splits[split], table.last))
             )
     for reference in table.references:
@@ -171,12 +170,12 @@ def _comparison(comparison: Comparison | None) -> dict[str, Any]:
     }
 
 
-def _sensitivity(told: Sensitivity | None, expected: ExpectedEffect) -> dict[str, Any]:
+def _sensitivity(told: Sensitivity | None) -> dict[str, Any]:
     if told is None:
         return {}
     return {
         "detectable": told.detectable,
-        "expected_effect": expected.size,
+        "expected_effect": told.effect,
         "seeds_needed": told.seeds,
     }
 

@@ -1,17 +1,72 @@
 """Power and seeds needed, against statsmodels; what a table says of them."""
 
+import csv
+import functools
+import io
 import math
+import warnings
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import special, stats
 from statsmodels.stats.power import TTestIndPower, TTestPower
 
 from analysis.reading.runs import read_study
 from analysis.results import error_table, expected_effect, power, sensitivity_words
-from analysis.tables import present
+from analysis.tables import present, tidy
 
 ALPHAS = (0.05, 0.05 / 7)
+SHIFTS = (0.0, 1e-6, 0.3, 1, 2, 3, 3.7, 4.5, 5.1, 5.6, 6.2, 6.9, 7.1, 8.5, 12, 20, 36, 41, 60, 300)
+SEEDS = (2, 3, 4, 5, 8, 16, 31, 101, 1000, 10_000)
+LEVELS = (0.05, 0.05 / 2, 0.05 / 7, 0.05 / 40)
+
+
+@functools.cache
+def _chi(degrees: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns nodes and weights of the distribution of s / sigma with `degrees` of freedom."""
+    low, high = np.sqrt(stats.chi2.ppf([1e-16, 1 - 1e-16], degrees) / degrees)
+    nodes, step = np.linspace(low, high, 4_001, retstep=True)
+    weights = stats.chi2.pdf(degrees * nodes**2, degrees) * 2 * degrees * nodes * step
+    weights[[0, -1]] /= 2
+    return nodes, weights
+
+
+def _integrated(shift: float, degrees: int, alpha: float) -> float:
+    """The power by its definition: |z + shift| > limit s, z normal and s from `_chi`."""
+    nodes, weights = _chi(degrees)
+    limit = stats.t.isf(alpha / 2, degrees) * nodes
+    return float(weights @ (special.ndtr(shift - limit) + special.ndtr(-shift - limit)))
+
+
+@pytest.mark.parametrize("n", SEEDS)
+def test_power_is_statsmodels_and_the_integral_at_every_point(n) -> None:
+    """statsmodels itself gives nan at some shifts above 3.6: there the integral alone decides."""
+    for alpha in LEVELS:
+        found = [power.power_at(shift / math.sqrt(n), 1.0, n, alpha) for shift in SHIFTS]
+        assert np.diff(found).min() >= -1e-12
+        if n > 2:  # where the density of s is finite at 0, the sum over nodes is too coarse
+            expected = [_integrated(shift, n - 1, alpha) for shift in SHIFTS]
+            np.testing.assert_allclose(found, expected, atol=1e-6)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            theirs = np.array([TTestPower().power(s / math.sqrt(n), n, alpha) for s in SHIFTS])
+        known = ~np.isnan(theirs)
+        assert known.sum() > len(SHIFTS) / 2
+        np.testing.assert_allclose(np.array(found)[known], theirs[known], atol=1e-12)
+
+
+@pytest.mark.parametrize("ratio", [10, 1e3, 1e6, 1e12, 1e300])
+def test_an_effect_that_is_large_beside_the_noise_needs_few_seeds(ratio) -> None:
+    assert 2 <= power.seeds_needed(ratio, 1.0, 0.05) <= 3
+    assert power.power_at(ratio, 1.0, 10_000, 0.05 / 7) == 1.0
+
+
+@pytest.mark.parametrize(("effect", "alpha"), [(math.nan, 0.05), (1.0, math.nan), (1.0, 3.0)])
+def test_an_undefined_power_is_no_number(effect, alpha) -> None:
+    with pytest.raises(ValueError, match="no power for effect"):
+        power.power_at(effect, 1.0, 5, alpha)
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
@@ -33,7 +88,7 @@ def test_power_of_groups_of_unequal_size_is_statsmodels() -> None:
 
 
 @pytest.mark.parametrize("paired", [True, False])
-@pytest.mark.parametrize("effect", [0.0005, 0.004, 0.01, 0.03])
+@pytest.mark.parametrize("effect", [0.0005, 0.0007, 0.001, 0.002, 0.004, 0.01, 0.03])
 def test_seeds_needed_are_the_least_that_statsmodels_finds_enough(effect, paired) -> None:
     seeds = power.seeds_needed(effect, 0.01, 0.05 / 7, paired=paired)
 
@@ -85,7 +140,8 @@ def test_a_loss_that_blew_up_needs_more_seeds_than_are_counted(hand_made, blown)
     made.select({"standard": 0, "laser": 0})
     table = build(made)
     assert power.document(table, 0.1).grids[0].sections[0][0][-1].text == "> 10,000"
-    assert power.of_table(table, "test", 0.1)["laser"].seeds == math.inf
+    expected = expected_effect.of_table(table, "test", 0.1)
+    assert power.of_table(table, "test", expected)["laser"].seeds == math.inf
     assert "takes > 10,000 seeds" in sensitivity_words.sentence(table)
 
 
@@ -100,7 +156,7 @@ def test_a_study_of_the_papers_table_is_asked_for_its_difference(hand_made) -> N
     made.add_seeds("laser", (0.2, 0.3, 0.4))
     expected = expected_effect.of_table(build(made), "test")
     assert expected.size == pytest.approx(0.0156)
-    told = power.of_table(build(made), "test", expected.size)["laser"]
+    told = power.of_table(build(made), "test", expected)["laser"]
     assert (told.n, told.alpha, told.degrees) == ("3", 0.05, 2)
     assert told.sd == pytest.approx(0.1)
     assert told.seeds == power.seeds_needed(0.0156, 0.1, 0.05)
@@ -135,14 +191,36 @@ def test_each_domain_has_its_own_relative_difference(hand_made, workload, metric
 
 
 def test_the_effect_may_be_given(study) -> None:
-    grid = power.document(build(study), -0.05).grids[0]
+    grid = power.document(build(study), 0.05).grids[0]
     needed = power.seeds_needed(0.05, 0.1, 0.05)
     assert [cell.text for cell in grid.sections[0][0]] == [
         "LASER", "3", "0.1000", f"{power.detectable(0.1, 3, 0.05):.4f}", "0.0500", str(needed),
     ]  # fmt: skip
-    for effect in (0.0, math.nan, math.inf):
-        with pytest.raises(ValueError, match="--effect="):
+    for effect in (0.0, -0.05, 1.5, math.nan, math.inf):
+        with pytest.raises(ValueError, match="--effect=.* above 0 and at most 1"):
             power.document(build(study), effect)
+
+
+def test_the_papers_effect_is_asked_of_its_variants_alone(hand_made) -> None:
+    names = ("standard", "laser", "laser+qk_norm", "diff", "mine", "laser+qk_norm+temp")
+    made = hand_made(names, workload="digits_vit")
+    for rank, name in enumerate(names):
+        made.add_seeds(name, (0.3 + 0.01 * rank, 0.32, 0.31))
+    table = build(made)
+    document = power.document(table)
+    asked = {row[0].text: [cell.text for cell in row[-2:]] for row in document.grids[0].sections[0]}
+    others = ("Diff", "mine", "LASER + QK-normalization + temp")
+    assert all(asked[label] == ["–", "–"] for label in others)
+    assert {label for label, texts in asked.items() if "–" not in texts} == {
+        "LASER", "LASER + QK-normalization",
+    }  # fmt: skip
+    (note,) = (note for note in document.notes if note.startswith("Not in the paper"))
+    assert all(label in note for label in others)
+    lines = csv.DictReader(io.StringIO(tidy.to_csv(table)))
+    blank = {line["variant"] for line in lines if not line["expected_effect"]}
+    assert blank == {"standard", "diff", "mine", "laser+qk_norm+temp"}
+    given = power.document(table, 0.01).grids[0].sections[0]
+    assert all(row[-2].text == "0.0100" and row[-1].text != "–" for row in given)
 
 
 def test_of_one_seed_nothing_can_be_said(hand_made) -> None:
