@@ -30,6 +30,10 @@ GRADIENT_TITLES = {
     "key_grad_norm": "W_K",
     "value_grad_norm": "W_V",
 }
+# What a logarithmic scale has no colour for; where the last layer starts at 0, all of step 0 is.
+ZERO = "0, or not recorded"
+# Labels of steps that fit below one of two panels.
+STEP_TICKS = 5
 # Where the underflow bin stands, left of the others, in decades.
 _UNDERFLOW = 1.0
 
@@ -155,6 +159,8 @@ def gradients(table: ErrorTable) -> Figure | None:
     spread = f"median over {seeds} seeds" if seeds > 1 else "one seed"
     what = f"gradient norms by layer and step, {table.workload}, {spread}"
     style.title(figure, f"{table.study.name}: {what}")
+    if not all((maps[quantity, name][1] > 0).all() for quantity in rows for name in names):
+        style.legend(figure, [style.key(ZERO, marker="s", ms=9, color=style.LIGHT)])
     return figure
 
 
@@ -201,9 +207,11 @@ def _map_panel(axes: Axes, steps: np.ndarray, values: np.ndarray, norm: LogNorm)
     half = (middle[0] - steps[0], steps[-1] - middle[-1]) if len(steps) > 1 else (0.5, 0.5)
     edges = np.concatenate([[steps[0] - half[0]], middle, [steps[-1] + half[1]]])
     mesh = axes.pcolormesh(edges, depth, values.T, norm=norm, cmap=COLOURS)
+    axes.set_facecolor(style.LIGHT)
     axes.set_ylim(depth[-1], depth[0])
     axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    # At recorded steps, each in the middle of its column, which reaches halfway to the next.
+    axes.set_xticks(steps[:: -(-len(steps) // STEP_TICKS)])
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.tick_params(labelsize=9)
     axes.spines[["top", "right"]].set_visible(False)

@@ -91,7 +91,7 @@ PLOTS: dict[str, tuple[Callable[[ErrorTable], Figure | None], str, str]] = {
         maps.gradients,
         _ABSENT,
         "Gradient norms by layer and step, mixers side by side under one colour scale. "
-        "White: 0, as below a layer that starts at 0.",
+        "Grey: 0, as below a layer that starts at 0. A column is a record, its step in the middle.",
     ),
     "attention_values.png": (
         functools.partial(_lines, "values", VALUES),

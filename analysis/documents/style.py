@@ -33,6 +33,7 @@ OTHER_LOOKS = (
     (ORANGE, "v"), (SKY, "P"), (BLACK, "X"), (GREEN, "<"), (PURPLE, ">"), (BLUE, "h"),
     (VERMILLION, "*"), (GREY, "p"), (ORANGE, "d"), (SKY, "o"), (BLACK, "s"), (GREEN, "^"),
 )  # fmt: skip
+LIGHT = "#DDDDDD"
 REFERENCE_LINES: tuple[Any, ...] = ((0, (5, 3)), (0, (1.5, 1.5)), (0, (5, 2, 1, 2)))
 DOTS_PER_INCH = 150
 # Letters of the longest label on an axis: Standard + QK-normalization has 28.

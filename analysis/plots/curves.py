@@ -130,23 +130,25 @@ def _finish(figure: Figure, grid: np.ndarray, table: ErrorTable, curves: dict[st
     most = max(len(values) for _, values in curves.values())
     seeds = f"median and range of {most} seeds" if most > 1 else "one seed"
     style.title(figure, f"{table.study.name}: {table.workload}, {seeds}")
-    style.legend(figure, _handles(table, curves))
+    style.legend(figure, _handles(table, curves, grid.flat[0].get_ylim()))
 
 
-def _handles(table: ErrorTable, curves: dict[str, Curve]) -> list[Line2D]:
+def _handles(
+    table: ErrorTable, curves: dict[str, Curve], limits: tuple[float, float]
+) -> list[Line2D]:
     looks = {variants.mixer_label(name): style.look(name) for name in curves}
     handles = [
         style.key(mixer, color=colour, marker=marker, ms=5, ls="-")
         for mixer, (colour, marker) in looks.items()
     ]
-    return handles + reference_handles(table, VALIDATION)
+    return handles + reference_handles(table, VALIDATION, limits)
 
 
-def reference_handles(table: ErrorTable, split: str) -> list[Line2D]:
-    """Returns the legend's entries of the reference rows that have a number on `split`, with it:
-    a line can lie outside the axes."""
+def reference_handles(table: ErrorTable, split: str, limits: tuple[float, float]) -> list[Line2D]:
+    """Returns the legend's entries of the reference rows whose number on `split` lies within the
+    axis' `limits`, with it: a line outside is not to be seen."""
     return [
         style.key(f"{reference.name} (reference) {value:.4g}", color=style.GREY, ls=dashes)
         for reference, dashes in zip(table.references, style.REFERENCE_LINES, strict=False)
-        if (value := reference.values[split]) is not None
+        if (value := reference.values[split]) is not None and min(limits) <= value <= max(limits)
     ]

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -53,7 +54,7 @@ def _row(axes: Axes, table: ErrorTable, row: VariantResult, height: float) -> No
     )
     if math.isfinite(summary.low):
         axes.plot(
-            [summary.low, summary.high],
+            np.clip([summary.low, summary.high], *_ends(table)),
             [height] * 2,
             color=colour,
             linewidth=2.4,
@@ -66,6 +67,18 @@ def _row(axes: Axes, table: ErrorTable, row: VariantResult, height: float) -> No
         _remark(table, row), (1.01, height), xycoords=axes.get_yaxis_transform(),
         va="center", fontsize=9, annotation_clip=False,
     )  # fmt: skip
+
+
+def _ends(table: ErrorTable) -> tuple[float, float]:
+    """Returns between which numbers a mean can lie: no metric of ours is below 0, a share is no
+    more than 1. An interval that goes on says only that so few seeds cannot bound it there."""
+    return 0.0, 1.0 if table.metric.is_bounded else math.inf
+
+
+def _is_cut(table: ErrorTable) -> bool:
+    low, high = _ends(table)
+    found = (row.splits[table.decisive].summary for row in table.rows)
+    return any(each.low < low or each.high > high for each in found if each is not None)
 
 
 def _remark(table: ErrorTable, row: VariantResult) -> str:
@@ -97,7 +110,7 @@ def _finish(
     _reference_lines(axes, table)
     _baseline_line(axes, table, rows)
     style.title(figure, f"{table.study.name}: {table.workload}")
-    style.legend(figure, _handles(table))
+    style.legend(figure, _handles(table, axes.get_xlim()))
 
 
 def _test(table: ErrorTable) -> str:
@@ -126,12 +139,15 @@ def _baseline_line(axes: Axes, table: ErrorTable, rows: list[VariantResult]) -> 
             axes.axvline(summary.mean, color=colour, linewidth=0.8, alpha=0.5, zorder=1)
 
 
-def _handles(table: ErrorTable) -> list[Line2D]:
+def _handles(table: ErrorTable, limits: tuple[float, float]) -> list[Line2D]:
     grey = style.GREY
+    interval = "mean, 95% interval (t)"
+    if _is_cut(table):
+        interval += f", cut at {'0 or 1' if table.metric.is_bounded else '0'}"
     handles = [
         style.key("one seed", marker="o", markersize=4, alpha=0.5, color=grey),
-        style.key("mean, 95% interval (t)", marker="o", markersize=8, lw=2.4, color=grey, ls="-"),
+        style.key(interval, marker="o", markersize=8, lw=2.4, color=grey, ls="-"),
     ]
     if table.is_paper:
         handles.append(style.key("paper", marker="D", mfc="none", color=style.BLACK))
-    return handles + reference_handles(table, table.decisive)
+    return handles + reference_handles(table, table.decisive, limits)

@@ -114,3 +114,21 @@ def test_on_a_phone_panels_stand_below_each_other(hand_made, diagnosed):
             lefts = {round(axes.get_subplotspec().colspan.start) for axes in _panels(figure)
                      if axes.get_subplotspec()}  # fmt: skip
             assert lefts == {0}
+
+
+def test_maps_of_gradients_tick_at_recorded_steps_and_say_what_has_no_colour(hand_made, diagnosed):
+    figure = _draw("attention_gradient_maps.png", _table(hand_made, diagnosed))
+    assert figure.axes[0].get_xticks().tolist() == [0, 100, 200]
+    assert not figure.legends
+    made = hand_made(name="zeros")
+    for variant in ("standard", "laser"):
+        path = made.trial("compare", variant, 0, 0, [made.evaluation(400, 0.2)])
+        steps = [*range(0, 1300, 100), 1250]
+        lines = [
+            diagnosed.line(step, 0, logit_grad_norm=0.0 if step == 0 else 1e-3) for step in steps
+        ]
+        (path / "diagnostics.jsonl").write_text(diagnosed.text(lines))
+    made.select({"standard": 0, "laser": 0})
+    figure = _draw("attention_gradient_maps.png", error_table.build(read_study(made.finish())))
+    assert figure.axes[0].get_xticks().tolist() == [0, 300, 600, 900, 1200]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [diagnostic_maps.ZERO]

@@ -42,7 +42,7 @@ def test_a_loss_axis_holds_all_but_the_first_tenth_of_the_steps(table) -> None:
     assert axes.lines[0].get_ydata().tolist() == list(LOSSES.values())
     assert figure.get_supylabel() == "validation loss (nats per token)"
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels == ["Diff", "Diff + LASER", "unigram (reference) 5.5"]
+    assert labels == ["Diff", "Diff + LASER"]  # the unigram's 5.5 lies outside
 
 
 def test_a_wer_axis_is_logarithmic_where_training_spans_decades(table) -> None:
@@ -79,3 +79,37 @@ def test_the_other_plots_say_the_unit_too(table) -> None:
     label = "loss (nats per masked position)"
     assert hyperparameters.draw(text).get_supylabel() == f"validation {label}"
     assert intervals.draw(text).axes[0].get_xlabel() == f"test {label}"
+
+
+@pytest.mark.parametrize(("near", "listed"), [(4.1, True), (90.0, False)])
+def test_a_legend_lists_the_lines_that_are_drawn(hand_made, near, listed) -> None:
+    made = hand_made(workload="pydoc_lm", metric="loss")
+    for variant, losses in {"standard": (4.0, 4.2), "laser": (3.9, 4.1)}.items():
+        for seed, loss in enumerate(losses):
+            made.trial("compare", variant, 0, seed, [made.measured(400, "loss", loss)])
+    made.select({"standard": 0, "laser": 0})
+    made.reference([{"name": "unigram", "test/loss": near}], "stand-in")
+    figure = intervals.draw(error_table.build(read_study(made.finish())))
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert any("unigram" in label for label in labels) == listed
+
+
+@pytest.mark.parametrize(("metric", "worst"), [("accuracy", 0.9), ("wer", 1.5)])
+def test_no_interval_goes_below_0_nor_a_share_above_1(hand_made, metric, worst) -> None:
+    """The t interval of 0.01 and the worst is thousands of percent wide."""
+    made = hand_made(metric=metric)
+    for variant in ("standard", "laser"):
+        for seed, value in enumerate((0.01, worst)):
+            row = made.evaluation(400, value) if metric == "accuracy" else made.measured(
+                400, metric, value, 0.0
+            )  # fmt: skip
+            made.trial("compare", variant, 0, seed, [row])
+    made.select({"standard": 0, "laser": 0})
+    table = error_table.build(read_study(made.finish()))
+    summary = table.rows[0].splits["test"].summary
+    assert summary.low < 0 < 1 < summary.high
+    figure = intervals.draw(table)
+    low, high = figure.axes[0].lines[1].get_xdata()
+    assert (low, high) == (0.0, 1.0 if metric == "accuracy" else summary.high)
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert legend[1].endswith("cut at 0 or 1" if metric == "accuracy" else "cut at 0")
