@@ -39,8 +39,8 @@ def of_table(table: ErrorTable) -> list[Verdict]:
 
 
 def headline(table: ErrorTable) -> str:
-    """Returns one sentence: which variants are better or worse than the baseline, and how many
-    are not told apart from it."""
+    """Returns one sentence: which variants are better or worse than the baseline, by how much
+    and with which p, and how many are not told apart from it."""
     what = f"{table.decisive} {table.metric.label}"
     if not table.has_baseline:
         return f"No verdict: no variant called {variants.label(table.baseline)} to compare with."
@@ -50,7 +50,7 @@ def headline(table: ErrorTable) -> str:
     words: dict[str, list[str]] = {"better": [], "worse": [], "cannot tell": []}
     for row in table.rows:
         if comparison := row.splits[table.decisive].comparison:
-            words[comparison.verdict].append(row.label)
+            words[comparison.verdict].append(f"{row.label} ({_numbers(table, comparison)})")
     parts = [
         f"{', '.join(labels)} {word} than {base}"
         for word, labels in words.items()
@@ -100,6 +100,17 @@ def _sentence(table: ErrorTable, row: VariantResult, word: str) -> str:
     return f"{said}; {_difference(table, result.comparison)}."
 
 
+def _numbers(table: ErrorTable, comparison: Comparison) -> str:
+    """Returns the mean difference and p: `-0.0300, p <0.001`."""
+    difference = grid.number(comparison.difference, table.metric.digits, signed=True).text
+    return difference if math.isnan(comparison.p_holm) else f"{difference}, {_p(comparison)}"
+
+
+def _p(comparison: Comparison) -> str:
+    p = grid.p_value(comparison.p_holm).text
+    return f"p {p if p[0] == '<' else '= ' + p}"
+
+
 def _difference(table: ErrorTable, comparison: Comparison) -> str:
     digits = table.metric.digits
     texts = [grid.number(comparison.difference, digits, signed=True).text]
@@ -112,8 +123,7 @@ def _difference(table: ErrorTable, comparison: Comparison) -> str:
     said = f"mean difference {' '.join(texts)}"
     if math.isnan(comparison.p_holm):
         return f"{said}, too few seeds for a test"
-    p = grid.p_value(comparison.p_holm).text
-    tested = f"{said}, p {p if p[0] == '<' else '= ' + p} after Holm"
+    tested = f"{said}, {_p(comparison)} after Holm"
     return f"{tested}; {WITHHELD[comparison.withheld]}" if comparison.withheld else tested
 
 

@@ -1,6 +1,7 @@
 """Differences from the baseline: as a figure and in sentences, with values worked out by hand."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -50,10 +51,15 @@ def test_verdicts_of_every_variant(table) -> None:
 
 
 def test_headline_names_who_differs(table) -> None:
-    assert verdicts.headline(table) == (
-        "Test error: LASER better than Standard; LASER + QK-normalization worse than Standard; "
-        "cannot tell LASER + temp from Standard."
+    """With the difference and p of each, as its own sentence has them."""
+    said = verdicts.headline(table)
+    numbers = r"\([+-]0\.\d{4}, p (= \d\.\d{3}|<0\.001)\)"
+    assert re.fullmatch(
+        rf"Test error: LASER {numbers} better than Standard; LASER \+ QK-normalization {numbers} "
+        rf"worse than Standard; cannot tell LASER \+ temp {numbers} from Standard\.",
+        said,
     )
+    assert "LASER (-0.0500, p " in said
 
 
 def test_one_seed_has_no_verdict(hand_made) -> None:
@@ -123,4 +129,4 @@ def test_a_card_says_which_seeds_were_lost(hand_made) -> None:
     assert laser.word == "cannot tell"
     assert "(median of 3 of 5 (2 diverged) seeds)" in laser.sentence
     assert laser.sentence.endswith("no verdict, since seeds were lost that may have been worse.")
-    assert verdicts.headline(table) == "Test error: cannot tell LASER from Standard."
+    assert verdicts.headline(table).startswith("Test error: cannot tell LASER (")

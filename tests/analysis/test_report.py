@@ -83,9 +83,14 @@ def test_report_of_a_study(hand_made, parse_page, capsys: pytest.CaptureFixture[
     text, page = _written(study, parse_page)
     assert re.search(r"wrote .*report.html \(\d\.\d MB\)", capsys.readouterr().out)
     words = " ".join(page.words)
-    assert "Test error: LASER better than Standard." in words
-    # The verdict comes before any table.
-    assert text.index("LASER better than Standard") < text.index("<table")
+    assert "Test error: LASER (-0.0296, p <0.001) better than Standard." in words
+    # The verdict comes before any table, after the picture of the differences.
+    first = [
+        text.index(each) for each in ("better than Standard", "<figure", 'verdicts"', "<table")
+    ]
+    assert first == sorted(first)
+    assert page.of("details")
+    assert not any("open" in each for each in page.of("details"))
     for part in ("Error over seeds", "What these seeds can tell", "Provenance", "abc123def"):
         assert part in words
     assert "learning_rate=0.01" in words
@@ -165,7 +170,7 @@ def test_out_is_checked_before_anything_is_drawn(
 ) -> None:
     study = _study(hand_made).finish()
     assert commands.main(["report", str(study), f"--out={tmp_path / 'no' / 'x.html'}"]) == 2
-    assert "--out must name a file in a directory that exists" in capsys.readouterr().err
+    assert f"{tmp_path / 'no'} is no directory" in capsys.readouterr().err
     assert commands.main(["report", str(tmp_path / "nowhere")]) == 2
     assert not list(study.glob("*.html"))
 
