@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from analysis.documents import numeric
 from analysis.files import columnar, lines
 from sweeps import layout
 
@@ -166,8 +167,10 @@ def sizes(most: int) -> list[int]:
 def main(arguments: list[str] | None = None) -> None:
     """Prints the measurements, a line per size and command."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--runs", type=int, default=10_000, help="trials of the largest study")
-    parser.add_argument("--evals", type=int, default=200, help="evaluations of a trial")
+    parser.add_argument(
+        "--runs", type=numeric.count, default=10_000, help="trials of the largest study"
+    )
+    parser.add_argument("--evals", type=numeric.count, default=200, help="evaluations of a trial")
     options = parser.parse_args(arguments)
     heads = ("seconds", "CPU", "CPU/1000", "peak MB")
     print(f"{'command':<8}{'runs':>8}", *(f"{head:>10}" for head in heads), sep="")

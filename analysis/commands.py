@@ -5,6 +5,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from analysis.documents import printing
+
 DESCRIPTION = """\
 Reads what a sweep left on disk, chooses by validation, and prints tables and plots.
 
@@ -53,10 +55,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     options = parser().parse_args(arguments)
     try:
+        if hasattr(options, "format"):
+            printing.check(options)
         return int(options.command(options))
-    except (ValueError, OSError) as error:
-        print(f"python -m analysis: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _refused(f"{where}{error.strerror or error}")
+    except ValueError as error:
+        return _refused(str(error))
+
+
+def _refused(why: str) -> int:
+    print(f"python -m analysis: {' '.join(why.split())}", file=sys.stderr)
+    return 2
 
 
 def parser() -> argparse.ArgumentParser:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from analysis.documents import numeric
 from analysis.results import power
 from analysis.statistics import bootstrap, comparisons, confidence, permutation, statistics
 
@@ -196,8 +197,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the table."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("--runs", type=int, default=RUNS, help=f"default: {RUNS:,}")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--runs", type=numeric.count, default=RUNS, help=f"default: {RUNS:,}")
+    parser.add_argument("--seed", type=numeric.seed, default=0)
     options = parser.parse_args(arguments)
     for line in lines(options.seed, options.runs):
         print(line, flush=True)

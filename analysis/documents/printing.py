@@ -5,15 +5,19 @@ import csv as csv_module
 import io
 import os
 import pathlib
+import re
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from analysis.documents.grid import Document
 from sweeps import layout
 
 FORMATS = ("text", "markdown", "latex", "csv", "html")
-SUFFIXES = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".html": "html"}
+SUFFIXES = {".txt": "text", ".md": "markdown", ".tex": "latex", ".csv": "csv", ".html": "html"}
+# What a spreadsheet takes for a formula at the start of a cell (OWASP, "CSV Injection").
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 # One line per cell: the tables of a document differ in their columns.
 CSV_COLUMNS = ("document", "table", "row", "label", "column", "text", "bold")
 
@@ -23,22 +27,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format",
         choices=FORMATS,
-        help="default: by the suffix of --out (.md .tex .csv .html), else text",
+        help=f"default: by the suffix of --out ({' '.join(SUFFIXES)}), else text",
     )
     parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help="write to FILE instead")
 
 
 def check(options: argparse.Namespace) -> None:
-    """Raises ValueError where the directory of `options.out` does not exist: call it before
-    anything that takes long."""
-    if options.out and not options.out.parent.is_dir():
-        raise ValueError(f"{options.out}: {options.out.parent} is no directory; make it first")
+    """Raises ValueError where `options.out` cannot be written, or its suffix is not the format's:
+    call it before anything that takes long."""
+    if options.out:
+        check_file(options.out)
+    form_of(options)
+
+
+def check_file(out: pathlib.Path) -> None:
+    """Raises ValueError where no file can be written at `out`: `--out`'s."""
+    if out.is_dir():
+        raise ValueError(f"--out={out}: that is a directory; name a file, such as {out / 'out.md'}")
+    if not out.parent.is_dir():
+        raise ValueError(f"--out={out}: {out.parent} is no directory; make it first")
+    if not os.access(out.parent, os.W_OK):
+        raise ValueError(f"--out={out}: {out.parent} cannot be written; give --out=FILE elsewhere")
 
 
 def form_of(options: argparse.Namespace) -> str:
-    """Returns the format that the options mean: --format, else by the suffix of --out."""
-    suffix = options.out.suffix if options.out else ""
-    return str(options.format or SUFFIXES.get(suffix, "text"))
+    """Returns the format that the options mean: --format, else by the suffix of --out, text
+    without one. Raises ValueError for a suffix of no format, or of another than --format."""
+    suffix = options.out.suffix.lower() if options.out else ""
+    if suffix and suffix not in SUFFIXES:
+        raise ValueError(
+            f"--out={options.out}: {suffix} is no format of ours; give one of "
+            f"{', '.join(SUFFIXES)}, or a name without a suffix and --format"
+        )
+    form = str(options.format or SUFFIXES.get(suffix, "text"))
+    if suffix and SUFFIXES[suffix] != form:
+        own = next(name for name, each in SUFFIXES.items() if each == form)
+        raise ValueError(
+            f"--out={options.out} is a name for {SUFFIXES[suffix]}, --format={form} writes {own}: "
+            "leave one of the two out"
+        )
+    return form
 
 
 def emit(
@@ -49,7 +77,7 @@ def emit(
     """Prints the documents as `options.format` says, to `options.out` where it is given.
 
     `csv` gives the text of that format where the cells as printed (`to_csv`) are not what a
-    program would want. Raises ValueError where the directory of `options.out` does not exist.
+    program would want. Raises as `check`.
     """
     check(options)
     out: pathlib.Path | None = options.out
@@ -79,7 +107,7 @@ def _all(
 def to_csv(documents: Sequence[Document]) -> str:
     """Returns the cells of all tables as one CSV text, in order: the document's title, the table's
     caption, the row's number from 1 and its first cell, the column's heading, the text as printed,
-    and 1 where it is bold. Notes and problems are not in it."""
+    and 1 where it is bold; texts as `cell_text`. Notes and problems are not in it."""
     out = io.StringIO()
     writer = csv_module.writer(out, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
@@ -90,8 +118,24 @@ def to_csv(documents: Sequence[Document]) -> str:
             for number, row in enumerate(rows, start=1):
                 for heading, cell in zip(headings, row, strict=True):
                     place = (document.title, grid.caption, number, row[0].text)
-                    writer.writerow((*place, heading, cell.text, int(cell.bold)))
+                    cells = (*place, heading, cell.text, int(cell.bold))
+                    writer.writerow([cell_text(each) for each in cells])
     return out.getvalue()
+
+
+def cell_text(value: Any) -> Any:
+    """Returns a CSV cell that no spreadsheet takes for a formula: a text that begins as one gets
+    a quote before it, a number, or several with blanks between them, stays as it is."""
+    if not isinstance(value, str):
+        return value
+    line = value.replace("\r", " ")  # which csv leaves without quotes, and readers end a row at
+    if not value.startswith(FORMULA_STARTS):
+        return line
+    return line if line.split() and all(map(_is_number, line.split())) else f"'{line}"
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"[-+]?(\d[\d,]*\.?\d*|\.\d+)(e[-+]?\d+)?%?|[-+]?inf", text) is not None
 
 
 def _rendered(document: Document, form: str, is_screen: bool) -> str:

@@ -28,6 +28,8 @@ def run(options: argparse.Namespace) -> int:
     """Writes the plots of each study and returns 0. Raises ValueError where there is none."""
     from analysis.plots import plots
 
+    if options.out and options.out.exists() and not options.out.is_dir():
+        raise ValueError(f"--out={options.out}: that is a file; name a directory for the plots")
     tables = list(study_arguments.tables(options))
     for table in tables:
         for line in plots.write(table, _directory(table, tables, options.out)):

@@ -21,7 +21,7 @@ PLOTS = {
     "hyperparameters.png": (hyperparameters.draw, "no hyperparameter varies among measured trials"),
     "errors.png": (intervals.draw, "no trial that is done has a number"),
     "effects.png": (effects.draw, "no variant is compared with a baseline"),
-    "time_to_target.png": (target_plot.draw, "no target is known, or no trial has a curve"),
+    "time_to_target.png": (target_plot.draw, "no target is known, or no seed reached it"),
 }
 
 

@@ -2,13 +2,13 @@
 
 import argparse
 import datetime
-import os
 import pathlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from analysis.documents import printing
 from analysis.results import study_arguments
 from sweeps import layout
 
@@ -63,18 +63,11 @@ def run(options: argparse.Namespace) -> int:
     """Writes the report. Returns 0. Raises ValueError or OSError for a directory without a study
     and for a file that cannot be written, before anything is drawn."""
     out = options.out or options.study / FILE
-    _check_writable(out)
+    printing.check_file(out)
     tables = list(study_arguments.tables(options))
     layout.write_atomically(out, page(tables, options.study))
     print(f"wrote {out} ({out.stat().st_size / 1e6:.1f} MB)")
     return 0
-
-
-def _check_writable(out: pathlib.Path) -> None:
-    if out.is_dir() or not out.parent.is_dir():
-        raise ValueError(f"{out}: --out must name a file in a directory that exists")
-    if not os.access(out.parent, os.W_OK):
-        raise ValueError(f"{out}: {out.parent} cannot be written; give --out=FILE elsewhere")
 
 
 def page(tables: "Sequence[ErrorTable]", directory: pathlib.Path) -> str:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from analysis.documents import printing
+from analysis.documents import numeric, printing
 
 if TYPE_CHECKING:
     from analysis.files.records import Study
@@ -40,7 +40,7 @@ def add_comparison(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--last",
-        type=int,
+        type=numeric.count,
         default=5,
         metavar="K",
         help="how many of a trial's last evaluations their mean and spread are over (default: 5)",

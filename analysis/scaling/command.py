@@ -3,7 +3,7 @@
 import argparse
 import pathlib
 
-from analysis.documents import printing
+from analysis.documents import numeric, printing
 
 DESCRIPTION = """\
 Prints loss by number of parameters over several studies, each one size of the model; a power law
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--loss",
-        type=float,
+        type=numeric.above_zero,
         metavar="L",
         help="loss to reach (default: the baseline's fit at its largest size)",
     )
@@ -41,10 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _pair(text: str) -> tuple[str, int]:
     name, _, count = text.rpartition("=")
     try:
-        parameters = int(float(count))
-    except ValueError:
+        parameters = int(numeric.above_zero(count))
+    except argparse.ArgumentTypeError:
         parameters = 0
-    if not name or parameters <= 0:
+    if not name or parameters < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: give WORKLOAD=N, such as c4_lm=301e6")
     return name, parameters
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from analysis.documents import printing
+from analysis.documents import numeric, printing
 from analysis.results import study_arguments
 
 
@@ -16,9 +16,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     study_arguments.add_comparison(parser)
     parser.add_argument(
         "--effect",
-        type=float,
+        type=numeric.above_zero,
+        metavar="SIZE",
         help="the difference these seeds are asked to see, in the unit of the metric (default: "
-        "the paper's LASER - Standard)",
+        "the paper's LASER - Standard, of the variants that it prints)",
+    )
+    parser.add_argument(
+        "--short",
+        action="store_true",
+        help="only variant, n, median, difference, p and verdict on the deciding split",
     )
     printing.add_arguments(parser)
 
@@ -28,8 +34,14 @@ def run(options: argparse.Namespace) -> int:
     no study or an option means nothing there."""
     from analysis.tables import present, tidy
 
-    printing.check(options)
     tables = list(study_arguments.tables(options))
+    if options.short:
+        printing.emit(
+            [present.short(table) for table in tables],
+            options,
+            csv=lambda: tidy.to_csv(*tables, columns=tidy.SHORT),
+        )
+        return 0
     printing.emit(
         [present.document(table, options.effect) for table in tables],
         options,

@@ -7,7 +7,7 @@ import numpy as np
 from analysis.documents import grid, variants
 from analysis.documents.grid import Cell, Column, Document, Grid
 from analysis.reading import metrics
-from analysis.results import power
+from analysis.results import power, withheld
 from analysis.results.error_table import ErrorTable, SplitResult, VariantResult
 from analysis.tables import cells, comparison_grid, last_checkpoints, notes, spread_grid
 from analysis.tables.cells import NONE
@@ -30,6 +30,27 @@ def document(table: ErrorTable, effect: float | None = None) -> Document:
         notes=(*notes.footnotes(table), *(note for other in others for note in other.notes)),
         problems=table.problems,
     )
+
+
+def short(table: ErrorTable) -> Document:
+    """Returns one grid of the deciding split: what a reader needs to know of each variant, and no
+    note but on verdicts that are withheld or that there can be none."""
+    wanted = {"difference": f"Mean - {variants.label(table.baseline)}", "p_holm": "p (Holm)"}
+    wanted = wanted | {"verdict": "Verdict"} if table.has_baseline else {}
+    split = table.decisive
+    columns = (
+        *(Column("Variant", numeric=False), Column("n"), Column(f"{TITLES[split]}, median")),
+        *(Column(heading, numeric=name != "verdict") for name, heading in wanted.items()),
+    )
+    rows = tuple(
+        (
+            *(Cell(row.label), Cell(row.seeds), _median_cell(table, row, split)),
+            *(comparison_grid.row_cells(table, row, split, tuple(wanted)) if wanted else ()),
+        )
+        for row in table.rows
+    )
+    shown = Grid(f"{table.metric.title} on {table.workload}, {split}", columns, (rows,))
+    return Document(table.study.name, (shown,), tuple(withheld.footnotes(table)), table.problems)
 
 
 def _medians(table: ErrorTable) -> Grid:

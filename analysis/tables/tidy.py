@@ -3,9 +3,10 @@
 import csv
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from analysis.documents import printing
 from analysis.results import expected_effect, power
 from analysis.results.error_table import ErrorTable, VariantResult
 from analysis.results.power import Sensitivity
@@ -66,27 +67,38 @@ COLUMNS = (
 )
 
 
-def to_csv(*tables: ErrorTable, effect: float | None = None) -> str:
-    """Returns the tables as one CSV text; what is undefined is an empty cell. `effect` is
-    as for `power.document`.
+# Of `table --short`, a line per variant on the deciding split.
+SHORT = (
+    *("study", "workload", "variant", "split", "metric", "n"),
+    *("median", "difference", "p_holm", "verdict"),
+)
+
+
+def to_csv(
+    *tables: ErrorTable, effect: float | None = None, columns: Sequence[str] = COLUMNS
+) -> str:
+    """Returns the tables as one CSV text; what is undefined is an empty cell, texts are as
+    `printing.cell_text` has them. `effect` is as for `power.document`.
 
     `kind` is `variant` or `reference`; `seeds` and `values` list every seed and its number,
     separated by spaces; `planned`, `lost`, `unfinished` and `last_step` are of the trials of the
     variant's point, on any split; `withheld` is why a verdict is not given. `detectable` is inf
     where no difference can be found at these n, `seeds_needed` where it is more than
-    `power.MOST_SEEDS`.
+    `power.MOST_SEEDS`. Of other `columns` than all, the lines of variants on the deciding split.
     """
     out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, restval="", lineterminator="\n")
+    writer = csv.DictWriter(out, columns, "", extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    for line in (line for table in tables for line in _lines(table, effect)):
-        writer.writerow({name: _blank_if_undefined(value) for name, value in line.items()})
+    for table in tables:
+        for line in _lines(table, effect):
+            if columns == COLUMNS or (line["kind"], line["split"]) == ("variant", table.decisive):
+                writer.writerow({name: _cell(value) for name, value in line.items()})
     return out.getvalue()
 
 
-def _blank_if_undefined(value: Any) -> Any:
+def _cell(value: Any) -> Any:
     undefined = value is None or (isinstance(value, float) and math.isnan(value))
-    return "" if undefined else value
+    return "" if undefined else printing.cell_text(value)
 
 
 def _lines(table: ErrorTable, effect: float | None) -> Iterator[dict[str, Any]]:

@@ -1,10 +1,9 @@
 """`python -m analysis time DIR`."""
 
 import argparse
-import math
 from typing import TYPE_CHECKING
 
-from analysis.documents import printing
+from analysis.documents import numeric, printing
 from analysis.results import study_arguments
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     study_arguments.add(parser)
     parser.add_argument(
         "--target",
-        type=_finite,
+        type=numeric.not_negative,
         metavar="VALUE",
         help="default: what the trials state, else AlgoPerf's target of the workload",
     )
@@ -42,16 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--baseline", metavar="VARIANT", help="default: the study's own")
     printing.add_arguments(parser)
-
-
-def _finite(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"{text!r}: give a finite number, such as 0.25")
-    return value
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,5 +1,7 @@
 """`python -m analysis` as a person runs it."""
 
+import csv
+import io
 import json
 import os
 import pathlib
@@ -9,6 +11,7 @@ import sys
 import pytest
 
 from analysis import commands
+from analysis.documents import printing
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -168,3 +171,135 @@ def test_another_sweeps_on_the_path_is_refused_with_both_places(tmp_path) -> Non
     assert done.returncode == 2
     assert str(tmp_path / "sweeps") in done.stderr
     assert str(ROOT / "analysis") in done.stderr
+
+
+NUMBERS = ("nan", "inf", "-inf", "1e400", "x", "")
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "wrong"),
+    [
+        ("table", "--effect", ("-1", "0", *NUMBERS)),
+        *((name, "--last", ("-1", "0", "1.5", "9" * 30, *NUMBERS))
+          for name in ("table", "plots", "report")),
+        ("time", "--target", ("-1", *NUMBERS)),
+        ("scaling", "--loss", ("-1", "0", *NUMBERS)),
+        ("scaling", "--parameters",
+         ("c4_lm=-1", "c4_lm=0", "c4_lm=0.5", "=3", *(f"c4_lm={each}" for each in NUMBERS))),
+    ],
+)  # fmt: skip
+def test_a_number_that_means_nothing_is_refused_at_the_door(command, option, wrong, capsys) -> None:
+    """Before the directory, which is not there, is looked at."""
+    parser = commands.parser()
+    for text in wrong:
+        with pytest.raises(SystemExit) as ended:
+            parser.parse_args([command, "nowhere", f"{option}={text}"])
+        assert ended.value.code == 2
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert f"argument {option}: " in said
+        assert "give " in said
+
+
+@pytest.mark.parametrize("name", ["t.xlsx", "t.CSVX", "t.pdf", "t.1"])
+@pytest.mark.parametrize("form", [(), ("--format=csv",)])
+def test_a_suffix_of_no_format_is_refused_by_name(name, form, tmp_path, capsys) -> None:
+    out = tmp_path / name
+    assert commands.main(["table", "nowhere", f"--out={out}", *form]) == 2
+    error = capsys.readouterr().err
+    assert f"{out.suffix.lower()} is no format of ours; give one of .txt, .md, .tex, .csv" in error
+    assert not out.exists()
+
+
+def test_a_suffix_of_another_format_is_refused(tmp_path, capsys) -> None:
+    assert commands.main(["paper", f"--out={tmp_path / 't.md'}", "--format=csv"]) == 2
+    assert "is a name for markdown, --format=csv writes .csv" in capsys.readouterr().err
+    assert commands.main(["paper", f"--out={tmp_path / 'T.MD'}"]) == 0
+    assert (tmp_path / "T.MD").read_text().startswith("**")
+    assert commands.main(["paper", f"--out={tmp_path / 'plain'}", "--format=csv"]) == 0
+    assert (tmp_path / "plain").read_text().startswith("document,")
+
+
+@pytest.mark.parametrize(
+    "command", ["table", "time", "spikes", "scaling", "reconstruction", "report", "plots"]
+)
+def test_out_that_cannot_be_written_is_named_before_anything_is_read(
+    command, tmp_path, capsys
+) -> None:
+    """No number of the system's, and no need of a study."""
+    (tmp_path / "file").write_text("")
+    outs = [tmp_path / "file"] if command == "plots" else [
+        tmp_path, tmp_path / "no" / "t.html", tmp_path / "file" / "t.html",
+    ]  # fmt: skip
+    for out in outs:
+        assert commands.main([command, "nowhere", f"--out={out}"]) == 2
+        error = capsys.readouterr().err
+        assert f"--out={out}: " in error
+        assert "Errno" not in error
+        assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("start", ["=1+1", "+1+1", "-1+1", "@SUM(1)", "\t=1", "\r=1", "＝1+1"])
+def test_no_name_is_a_formula_in_csv(start, hand_made, capsys) -> None:
+    made = hand_made(config={"name": start})
+    for variant, error in (("standard", 0.3), ("laser", 0.2)):
+        for seed in range(2):
+            rows = [made.evaluation(400, error + seed**2 / 100)]
+            made.trial("compare", variant, 0, seed, rows)
+    made.select({"standard": 0, "laser": 0})
+    root = made.finish()
+    for arguments in (["table"], ["table", "--short"], ["time", "--target=0.5", "--metric=error"]):
+        assert commands.main([*arguments, str(root), "--format=csv"]) == 0
+        cells = [c for row in csv.reader(io.StringIO(capsys.readouterr().out)) for c in row]
+        assert any(cell.startswith("'" + start.replace("\r", " ")) for cell in cells)
+        for cell in cells:
+            assert not cell.startswith(tuple("=@\t\r＝"))
+            if cell.startswith(("+", "-")):
+                assert float(cell) < 0 or cell[0] == "+"
+
+
+@pytest.mark.parametrize(
+    "cell", ["-0.0017", "+0.0050", "-4.5%", "-1e-05", "-inf", "+1,000", "-0.1 0.25", -0.5, 3, "a-b"]
+)
+def test_numbers_of_a_csv_stay_numbers(cell) -> None:
+    assert printing.cell_text(cell) == cell
+
+
+@pytest.mark.parametrize("cell", ["-", "-x", "+1+1", "-1 =2", "=", "-2%+3", "@a", "- 1"])
+def test_what_begins_as_a_formula_and_is_no_number_is_quoted(cell) -> None:
+    assert printing.cell_text(cell) == f"'{cell}"
+
+
+def test_a_target_that_no_seed_reached_is_not_called_unknown(made, capsys) -> None:
+    root = made.finish()
+    for record in root.glob("compare/*/*/*/trial.json"):
+        stated = json.loads(record.read_text())
+        stated["targets"] = {"metric": "accuracy", "validation": 0.99, "test": 0.99}
+        record.write_text(json.dumps(stated))
+    assert commands.main(["time", str(root)]) == 0
+    said = capsys.readouterr().out
+    assert "0 of 2" in said
+    assert commands.main(["plots", str(root)]) == 0
+    assert "time_to_target.png: no target is known, or no seed reached it" in (
+        capsys.readouterr().out
+    )
+
+
+def test_a_short_table_has_what_a_reader_needs(made, tmp_path, capsys) -> None:
+    root = made.finish()
+    assert commands.main(["table", str(root), "--short"]) == 0
+    text = capsys.readouterr().out
+    assert len(text.splitlines()) <= 12
+    for word in ("Variant", "Test, median", "Mean - Standard", "p (Holm)", "Verdict", "-0.1000"):
+        assert word in text
+    for suffix in ("md", "tex", "html"):
+        out = tmp_path / f"t.{suffix}"
+        assert commands.main(["table", str(root), "--short", f"--out={out}"]) == 0
+        assert "0.1000" in out.read_text()
+        assert "bootstrap" not in out.read_text()
+    capsys.readouterr()
+    assert commands.main(["table", str(root), "--short", "--format=csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["variant"] for row in rows] == ["standard", "laser"]
+    assert float(rows[1]["difference"]) == pytest.approx(-0.1)
+    assert commands.main(["table", str(root), "--short", "--baseline=laser"]) == 0
+    assert "Mean - LASER" in capsys.readouterr().out
