@@ -14,7 +14,7 @@ from sweeps import layout, measurements
 from sweeps.trial import Trial
 
 # Where orbax keeps the item `progress` of sweeps.checkpoints: plain JSON.
-_RECORD = "progress/metadata"
+RECORD = "progress/metadata"
 
 
 def settle(trial: Trial, directory: pathlib.Path) -> list[str]:
@@ -30,7 +30,7 @@ def settle(trial: Trial, directory: pathlib.Path) -> list[str]:
     rows = measurements.curve(directory)
     for step in steps:
         lacking = missing(trial, rows, step)
-        if lacking is None or not _is_of(trial, directory, step):
+        if lacking is None or _is_of_another(trial, directory, step):
             break
         found.append(f"checkpoint {step} is removed: no {lacking} is on disk; it is computed again")
         shutil.rmtree(directory / layout.CHECKPOINTS / str(step))
@@ -51,12 +51,12 @@ def republish(trial: Trial, directory: pathlib.Path) -> bool:
     return True
 
 
-def _is_of(trial: Trial, directory: pathlib.Path, step: int) -> bool:
-    """Whether a checkpoint says that it is the trial's; another's is refused when it is opened."""
-    path = directory / layout.CHECKPOINTS / str(step) / _RECORD
+def _is_of_another(trial: Trial, directory: pathlib.Path, step: int) -> bool:
+    """Whether a checkpoint says that it is another trial's; it is refused when it is opened."""
+    path = directory / layout.CHECKPOINTS / str(step) / RECORD
     try:
-        return bool(layout.read_json(path)["trial"] == trial.id)
-    except (OSError, ValueError, KeyError, TypeError):
+        return bool(layout.read_json(path)["trial"] != trial.id)
+    except (OSError, ValueError, KeyError, TypeError):  # damaged
         return False
 
 

@@ -138,6 +138,8 @@ class Crew:
             self.progress.compiled(trial, event)
         elif event["event"] == "eval":
             self.progress.evaluated(trial, event)
+        elif event["event"] == "note":
+            self.progress.say(f"{trial.path}: {event['text']}")
         elif event["event"] == "end":
             self.at_hand[slot].pop(event["trial"])
             self.schedule.gave_up(trial.program, slot)

@@ -94,7 +94,7 @@ def running(found: survey.Survey) -> list[str]:
     """Returns a line per running trial: host, step, and the metric at its last evaluation."""
     text = [
         f"{seen.path} running{_host(found, seen)}: step {seen.status['global_step']}/{seen.steps}"
-        f"{_metric(found, seen)}"
+        f"{_metric(found, seen)}{_note(seen)}"
         for seen in found.running[:_SHOWN]
     ]
     return text + _more(found.running, "running")
@@ -107,6 +107,11 @@ def _host(found: survey.Survey, seen: survey.Seen) -> str:
         return f" on {layout.read_json(folder / str(number) / lease.LEASE)['host']}"
     except (OSError, ValueError, KeyError, TypeError):  # gone meanwhile, or damaged
         return ""
+
+
+def _note(seen: survey.Seen) -> str:
+    note = seen.status.get("note")
+    return f"; {note}" if note else ""
 
 
 def _metric(found: survey.Survey, seen: survey.Seen) -> str:

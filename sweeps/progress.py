@@ -29,7 +29,7 @@ class Progress:
         self._live: Any = None
         self._started = time.monotonic()
         self._spoke = time.monotonic()
-        self._stage, self._total, self._finished = "", 0, 0
+        self._stage, self._total = "", 0
         self._running: dict[str, tuple[Trial, str]] = {}
         # Of every unfinished trial, and their sum: an event changes one term of it.
         self._steps_left: dict[str, int] = {}
@@ -66,12 +66,11 @@ class Progress:
     def stage(self, name: str, trials: list[Trial], directory: pathlib.Path) -> None:
         """A stage begins."""
         self._stage, self._total = name, len(trials)
-        self._finished, self._steps_left = 0, {}
+        self._steps_left = {}
         for trial in trials:
             found = status.read(directory / trial.path)
-            if found["state"] in layout.FINISHED:
-                self._finished += 1
-            else:
+            # One that failed before is tried again.
+            if found["state"] not in ("done", "diverged"):
                 self._steps_left[trial.path] = trial.steps - found["global_step"]
         self._sum_left = sum(self._steps_left.values())
         self.say(f"stage {name}: {self._total} trials, {self._finished} already finished")
@@ -109,6 +108,10 @@ class Progress:
             self._rates.append(event["total_duration"] / step)
         self._moved(trial, step, text)
 
+    @property
+    def _finished(self) -> int:
+        return self._total - len(self._steps_left)
+
     def looked(self, trial: Trial, found: dict[str, Any]) -> None:
         """A trial's status was read: found holds `global_step` and, once known, `step_seconds`."""
         step = found["global_step"]
@@ -131,7 +134,6 @@ class Progress:
         """A trial ended, or left this driver's hands."""
         where = self._running.pop(trial.path, (trial, ""))[1]
         if outcome.split()[0] in (*layout.FINISHED, "already") and "again" not in outcome:
-            self._finished += 1
             self._sum_left -= self._steps_left.pop(trial.path, 0)
         detail = f": {error}" if error else f" ({where})" if where else ""
         self.say(f"{trial.path} {outcome}{detail} [{self._finished}/{self._total}]{self._eta()}")

@@ -82,7 +82,9 @@ def _restored(
 ) -> train_step.State:
     store = checkpoints.Checkpoints(directory / layout.CHECKPOINTS, record)
     try:
-        found = store.restore(step_function.first_state(record.seed))
+        found = store.restore(step_function.first_state(record.seed), falls_back=False)
+    except checkpoints.DamagedError as damage:
+        raise ValueError(f"{damage}: its last checkpoint is damaged; train it anew") from damage
     finally:
         store.close()
     if found is None:

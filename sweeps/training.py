@@ -96,12 +96,16 @@ class Training:
         if found is not None:
             start, state, progress = found
             self.clock = Clock(**progress["clock"])
-        self.together.lead(lambda: self._begin(start))
+        self.together.lead(lambda: self._begin(start, store.damages))
         return state
 
-    def _begin(self, start: int) -> None:
+    def _begin(self, start: int, damages: list[str]) -> None:
         layout.write_json(self.attempt.directory / measurements.RESUMED, {"global_step": start})
-        self._say("running", start)
+        note = "; ".join([*damages, f"goes on from step {start}"]) if damages else None
+        if note:
+            print(note, flush=True)
+            self.report("note", text=note)
+        self._say("running", start, note=note)
 
     def _say(self, state: str, step: int, reason: str | None = None, **fields: Any) -> None:
         self.attempt.check()
@@ -270,5 +274,6 @@ def clean_up(directory: pathlib.Path) -> None:
     import shutil
 
     steps = sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
-    for step in steps[:-1]:
-        shutil.rmtree(folder / str(step))
+    damaged = folder.glob(f"{checkpoints.DAMAGED}*")
+    for path in (*(folder / str(step) for step in steps[:-1]), *damaged):
+        shutil.rmtree(path)
