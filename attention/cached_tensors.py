@@ -11,14 +11,14 @@ which holds it exactly and which every NumPy reads; `about`, a JSON text, says w
 import contextlib
 import dataclasses
 import json
-import os
 import pathlib
-import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+
+from attention.files import replacing
 
 NAMES = ("query", "key", "value")
 VISIBILITY, ABOUT = "visibility", "about"
@@ -142,17 +142,3 @@ def write(
             stored[f"{layer}/{VISIBILITY}"] = np.asarray(arrays[VISIBILITY]).astype(bool)
     with replacing(path) as temporary, open(temporary, "wb") as file:
         np.savez(file, **stored)  # type: ignore[arg-type]
-
-
-@contextlib.contextmanager
-def replacing(path: pathlib.Path) -> Iterator[str]:
-    """Gives the name of a file beside `path` to write, which takes its place once it is whole."""
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(descriptor)
-    try:
-        yield temporary
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        pathlib.Path(temporary).unlink(missing_ok=True)
-        raise

@@ -29,8 +29,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention import cached_tensors, oracle
+from attention import oracle
 from attention.cached_tensors import Tensors
+from attention.files import replacing
 from attention.reconstruction_methods import METHODS, Method
 
 FORMAT = "attnperf-reconstruction-1"
@@ -215,6 +216,6 @@ def text(record: dict[str, Any], by_layer: bool) -> str:
 
 def write(record: dict[str, Any], path: pathlib.Path) -> None:
     """Writes the record as JSON: the old file or the whole new one, never a part."""
-    with cached_tensors.replacing(path) as temporary:
+    with replacing(path) as temporary:
         text = json.dumps(record, indent=1, allow_nan=False) + "\n"
         pathlib.Path(temporary).write_text(text, encoding="utf-8")

@@ -7,7 +7,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 
-from sweeps import attempts, jobs, lease, measurements, status
+from sweeps import attempts, disk, jobs, lease, measurements, status
 
 
 @contextlib.contextmanager
@@ -47,12 +47,18 @@ def heartbeat(members: Sequence[lease.Attempt], stop: Callable[[], None]) -> Ite
     study = members[0].trial_directory.parents[3]
 
     def beat() -> None:
+        said = ""
         while not over.wait(lease.HEARTBEAT_EVERY_S):
-            for member in members:
-                with contextlib.suppress(lease.LostError, OSError):
-                    member.beat()
-            if jobs.is_cancelled(study):
-                stop()
+            problems = [problem for member in members if (problem := _beaten(member))]
+            try:
+                if jobs.is_cancelled(study):
+                    stop()
+            except OSError as error:  # the file server may be back before the lease is over
+                problems.append(str(error))
+            if problems and problems[0] != said:
+                said = problems[0]
+                with contextlib.suppress(OSError, ValueError):
+                    print(f"heartbeat: {said}; tried again", flush=True)
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()
@@ -61,6 +67,17 @@ def heartbeat(members: Sequence[lease.Attempt], stop: Callable[[], None]) -> Ite
     finally:
         over.set()
         thread.join()
+
+
+def _beaten(member: lease.Attempt) -> str | None:
+    """Renews a lease; returns what went wrong, unless it is lost."""
+    try:
+        member.beat()
+    except lease.LostError:
+        return None
+    except OSError as error:
+        return str(error)
+    return None
 
 
 def conclude(attempt: lease.Attempt, end: str | Exception) -> tuple[str, str | None]:
@@ -99,14 +116,18 @@ def _publish_again(attempt: lease.Attempt) -> None:
 
 def _record_failure(attempt: lease.Attempt, problem: Exception) -> str:
     """Writes down why an attempt failed, as far as the disk allows; returns the reason."""
-    error = f"{type(problem).__name__}: {problem}"
+    error, full = disk.named(problem, attempt.trial_directory), disk.is_full(problem)
     with contextlib.suppress(OSError, lease.LostError):
-        traceback.print_exception(problem)
+        if full:
+            print(error, file=sys.stderr)
+        else:
+            traceback.print_exception(problem)
         sys.stderr.flush()
     with contextlib.suppress(OSError, lease.LostError):
         attempt.check()
         status.write(attempt.trial_directory, "failed", reason=error)
     with contextlib.suppress(OSError):
-        # Bad input is as bad the second time.
-        attempt.end("failed", error=error, retry=not isinstance(problem, ValueError))
+        # Bad input is as bad the second time, and a disk as full.
+        retry = not (full or isinstance(problem, ValueError))
+        attempt.end("failed", error=error, retry=retry)
     return error

@@ -5,6 +5,8 @@ import pathlib
 import time
 import uuid
 
+from sweeps import layout
+
 
 class Clock:
     """The real clocks; seconds."""
@@ -27,7 +29,7 @@ class Clock:
 
     def server_time(self, folder: pathlib.Path) -> float:
         """Returns the file server's clock: the mtime that it gives to a new file in `folder`."""
-        probe = folder / f".clock-{uuid.uuid4().hex}"
+        probe = folder / layout.temporary(f"clock-{uuid.uuid4().hex}")
         try:
             probe.touch()
             return os.stat(probe).st_mtime

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sweeps import attempts, jobs, layout, lease, status
+from sweeps import attempts, disk, jobs, layout, lease, status
 from sweeps.launchers import local
+from sweeps.outages import Outage
 from sweeps.progress import Progress
 from sweeps.schedule import Schedule
 from sweeps.study import Study
@@ -65,27 +66,52 @@ class Crew:
         self._looked = 0.0
         self._killed_early = 0
         self._occupied: set[int] = set()
+        self._left: dict[str, Trial] = {}
+        self._outage = Outage(progress.say)
 
     def run(self, trials: list[Trial]) -> None:
         """Returns when every trial is finished. Raises Interrupted when told to stop."""
         for trial in trials:
             if self.verdicts.begin(trial) not in ("done", "diverged"):
+                self._left[trial.path] = trial
                 self.schedule.add([trial])
         self._start_workers()
         self._before_first()
         while self.schedule.pending or self.at_hand or self.elsewhere:
-            if self.stop_requested() or jobs.is_cancelled(self.root):
-                self._stop()
             if not self.watches and not self.at_hand and not self.alive:
                 return  # others have this node's slots or the trials
-            self._look_elsewhere()
-            self._hand_out()
             try:
-                slot, event = self.workers.events.get(timeout=_POLL_S)
-            except queue.Empty:
-                self.progress.tick()
-                continue
+                self._turn()
+                self._outage.over()
+            except OSError as error:
+                self._outage.met(error)
+                self._take_up()
+
+    def _turn(self) -> None:
+        if self.stop_requested() or self._is_cancelled():
+            self._stop()
+        self._hand_out()
+        try:
+            # First, so that a file system that fails keeps no worker waiting.
+            slot, event = self.workers.events.get(timeout=_POLL_S)
+        except queue.Empty:
+            self.progress.tick()
+        else:
             self._handle(slot, event)
+        self._look_elsewhere()
+
+    def _is_cancelled(self) -> bool:
+        try:
+            return jobs.is_cancelled(self.root)
+        except OSError:  # asked again in a moment
+            return False
+
+    def _take_up(self) -> None:
+        """Has what an error in the middle of a turn dropped looked after by its files."""
+        held = {path for trials in self.at_hand.values() for path in trials}
+        held |= {str(self.root / trial.path) for trial in self.elsewhere}
+        held |= {str(self.root / trial.path) for trial in self.schedule.pending}
+        self.elsewhere += [t for t in self._left.values() if str(self.root / t.path) not in held]
 
     def _start_workers(self) -> None:
         for slot in range(min(self.workers.size, len(self.schedule.pending))):
@@ -158,16 +184,33 @@ class Crew:
             return
         if outcome == "failed":
             self.schedule.alone.add(trial.path)  # whatever it was, no pack shall share it
-        if outcome == "failed" and self.verdicts.may_retry(trial):
+        full = error is not None and error.startswith(disk.FULL)
+        if outcome == "failed" and not full and self.verdicts.may_retry(trial):
             self.progress.ended(trial, "failed, will be tried again", error)
             self.schedule.put_back(trial)
             return
-        tail = attempts.log_tail(self.root / trial.path) if outcome == "failed" else None
+        quiet = full or outcome != "failed"
+        self._over(trial, outcome, error, None if quiet else self._log_tail(trial))
+        if full and self.watches:
+            raise ValueError(error)  # the other trials would fail, too
+
+    def _log_tail(self, trial: Trial) -> list[str]:
+        with contextlib.suppress(OSError):
+            return attempts.log_tail(self.root / trial.path)
+        return []
+
+    def _over(
+        self, trial: Trial, outcome: str, error: str | None, tail: list[str] | None = None
+    ) -> None:
+        """Nothing more is done for a trial."""
+        self._left.pop(trial.path, None)
         self.progress.ended(trial, outcome, error, tail)
 
     def _leave(self, trial: Trial, outcome: str) -> None:
         if self.watches:
             self.elsewhere.append(trial)
+        else:
+            del self._left[trial.path]
         self.progress.ended(trial, outcome, None)
 
     def _worker_died(self, slot: int) -> None:
@@ -175,17 +218,18 @@ class Crew:
         self.alive.discard(slot)
         self.schedule.forget(slot)
         trials = self.at_hand.pop(slot, {})
-        if self.stop_requested() or jobs.is_cancelled(self.root):
+        if self.stop_requested() or self._is_cancelled():
             return
         if slot not in self.ready and not (self._leads or self._may_start_again(slot)):
             tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-8:])
             raise ValueError(f"a worker ended before it was ready; {self.log} ends with\n{tail}")
         self.ready.discard(slot)
+        if not self._leads:
+            self._occupied.add(slot)  # started again later, where it cannot be now
+            self._start(slot)
         for trial in trials.values():
             self.schedule.alone.add(trial.path)
             self._trial_died(trial)
-        if not self._leads:
-            self._start(slot)
 
     def _may_start_again(self, slot: int) -> bool:
         """Whether a worker that ended before it was ready was killed, and not too often."""
@@ -200,10 +244,12 @@ class Crew:
             if not self.verdicts.may_retry(trial):
                 reason = f"{reason} {sum(attempts.fruitless(directory))} times at the same step"
                 self.verdicts.give_up(trial, reason)
-                self.progress.ended(trial, "failed", reason, attempts.log_tail(directory))
+                self._over(trial, "failed", reason, self._log_tail(trial))
                 return
             self.schedule.put_back(trial)
             self.progress.ended(trial, "died, will be tried again", reason)
+        else:
+            self._over(trial, str(status.read(directory)["state"]), None)
 
     def _look_elsewhere(self) -> None:
         """Takes back trials whose other worker has died, drops those it has finished.
@@ -228,7 +274,7 @@ class Crew:
                 self.schedule.put_back(trial)
             elif verdict.next in (Next.NOTHING, Next.GIVE_UP):
                 self.elsewhere.remove(trial)
-                self.progress.ended(trial, f"{verdict.state} elsewhere", None)
+                self._over(trial, f"{verdict.state} elsewhere", None)
         if self.elsewhere and not self.alive and self._occupied:
             self._take_over()
 

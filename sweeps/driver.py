@@ -8,9 +8,19 @@ import signal
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from sweeps import backed, code_snapshot, jobs, measurements, status, study_directory
+from sweeps import (
+    backed,
+    code_snapshot,
+    disk,
+    jobs,
+    layout,
+    measurements,
+    status,
+    study_directory,
+)
 from sweeps.crew import Crew, Interrupted
 from sweeps.fleet import Fleet
+from sweeps.launchers import local
 from sweeps.launchers import table as launchers
 from sweeps.progress import Progress
 from sweeps.study import Study
@@ -42,7 +52,10 @@ def runner(
     snapshot = code_snapshot.take(study.directory)
     name = study.settings["launcher"]
     if name == "local":
-        return Crew(study, progress, stop_requested, snapshot, before_first=check)
+        platform = local.wanted(study.settings)
+        return Crew(
+            study, progress, stop_requested, snapshot, before_first=check, platform=platform
+        )
     check()
     module = launchers.module(name)
     engine = module.launcher(study.settings, study.directory.resolve())
@@ -73,7 +86,7 @@ class Driver:
         """Runs what is not finished. Returns how many trials ended in which state.
 
         Raises Interrupted on SIGINT or SIGTERM, after the workers have saved; ValueError where
-        the directory holds another study or cannot be written.
+        the directory holds another study or cannot be written, or its disk is full.
         """
         study_directory.prepare(self.study)
         (self.study.directory / jobs.CANCELLED).unlink(missing_ok=True)
@@ -87,8 +100,10 @@ class Driver:
                     self._mend(trials)
                     crew.run(trials)
                     for trial in trials:
-                        state = status.read(self.study.directory / trial.path)["state"]
-                        counts[state] = counts.get(state, 0) + 1
+                        found = status.read(self.study.directory / trial.path)
+                        counts[found["state"]] = counts.get(found["state"], 0) + 1
+                        if found["state"] == "failed" and disk.FULL in str(found["reason"]):
+                            raise ValueError(found["reason"])  # the next stage would, too
             finally:
                 crew.close()
         return counts

@@ -5,15 +5,15 @@ a job is queued, running or gone, never how it ended: the trials' files say that
 """
 
 import collections
-import contextlib
 import itertools
 import os
 import pathlib
 from collections.abc import Callable
 
-from sweeps import attempts, clock, code_snapshot, jobs, layout, status, tasks
+from sweeps import attempts, clock, code_snapshot, jobs, status, tasks
 from sweeps.crew import Interrupted
 from sweeps.launchers.protocol import EngineError, Launcher, State
+from sweeps.outages import Outage
 from sweeps.progress import Progress
 from sweeps.study import Study
 from sweeps.tasks import Task
@@ -52,7 +52,7 @@ class Fleet:
         self.root, self.launcher, self.poll_s = study.directory, launcher, poll_s
         self.platform = platform
         self.environment = code_snapshot.environment(snapshot)
-        if lease_s := os.environ.get("ATTNPERF_LEASE_S"):  # all hosts must agree on it
+        if lease_s := os.environ.get("ATTNPERF_LEASE_S"):
             self.environment["ATTNPERF_LEASE_S"] = lease_s
         self.settings = study.settings[study.settings["launcher"]]
         self.pending: collections.deque[Trial] = collections.deque()
@@ -64,6 +64,7 @@ class Fleet:
         self._running: dict[str, Trial] = {}
         self._left: dict[str, Trial] = {}
         self._submitted, self._said = False, ""
+        self._outage = Outage(progress.say)
         self._wait_until = 0.0
 
     def run(self, trials: list[Trial]) -> None:
@@ -80,10 +81,11 @@ class Fleet:
             self._stop_if_told()
             try:
                 self._turn()
-            except OSError as error:  # a full or absent file system may come back
-                self._say_once(f"{error}; the driver waits")
+                self._outage.over()
+            except OSError as error:
+                self._outage.met(error)
                 self._wait_until = clock.clock.monotonic() + _PAUSE_S
-                self._restock(trials)
+                self._take_up()
             if self.pending or self.tasks or self.watched or self.unsure:
                 clock.clock.sleep(self.poll_s)
 
@@ -94,16 +96,11 @@ class Fleet:
         self._watch()
         self.progress.tick()
 
-    def _restock(self, trials: list[Trial]) -> None:
-        """Takes up what an error in the middle of a turn may have dropped."""
-        held = self._held() | set(self.watched)
-        with contextlib.suppress(OSError):
-            missing = [t for t in trials if t.path in self._left and t.path not in held]
-            self.pending = collections.deque(
-                trial
-                for trial in missing
-                if status.recorded(self.root / trial.path)["state"] not in layout.FINISHED
-            )
+    def _take_up(self) -> None:
+        """Has what an error in the middle of a turn dropped looked after by its files."""
+        held = self._held() | set(self.watched) | {trial.path for trial in self.pending}
+        for path in self._left.keys() - held:
+            self.watched[path] = self._left[path], clock.clock.monotonic()
 
     def _stop_if_told(self) -> None:
         if jobs.is_cancelled(self.root):
@@ -172,19 +169,20 @@ class Fleet:
         name = self.study.settings["launcher"]
         avoid = tuple(self.avoid)[-_HOSTS_AVOIDED:]
         submission = jobs.new(self.root, name, paths, self.environment, avoid, self.platform)
+        # Whatever happens until its handles are on disk: the engine is asked by the batch's name.
+        self.unsure.append(submission)
         try:
             handles = self.launcher.submit(submission.batch)
         except EngineError as error:
-            # It may have taken them all the same (a time-out): it is asked by the batch's name.
-            self.unsure.append(submission)
             if not self._submitted and not self.tasks:
                 raise ValueError(f"{name} does not take the jobs: {error}") from error
             self._say_once(f"{error}; tried again in a minute")
             self.avoid.clear()  # there may be no other host
             self._wait_until = clock.clock.monotonic() + _PAUSE_S
             return
-        submission.record(handles)
         self._submitted = True
+        submission.record(handles)
+        self.unsure.remove(submission)
         for index, (handle, group) in enumerate(zip(handles, groups, strict=True)):
             self.tasks[handle] = tasks.task(self.root, submission, index, group)
         self.progress.say(f"{len(handles)} jobs submitted as {submission.batch.name}")
@@ -248,7 +246,7 @@ class Fleet:
             f"{reason} ({count} jobs; the last one's log: {task.submission.batch.log(task.index)})"
         )
         self.verdicts.give_up(trial, reason)
-        self.progress.ended(trial, "failed", reason, tail)
+        self._over(trial, "failed", reason, tail)
 
     def _follow(self, trial: Trial) -> None:
         """Does what a trial's files ask for once its job is gone."""
@@ -261,9 +259,16 @@ class Fleet:
         elif verdict.next is Next.GIVE_UP:
             reason = attempts.last_error(directory).get("error") or verdict.reason
             self.verdicts.give_up(trial, str(reason))
-            self.progress.ended(trial, "failed", str(reason), attempts.log_tail(directory))
+            self._over(trial, "failed", str(reason), attempts.log_tail(directory))
         else:
-            self.progress.ended(trial, verdict.state, None)
+            self._over(trial, verdict.state, None)
+
+    def _over(
+        self, trial: Trial, outcome: str, error: str | None, tail: list[str] | None = None
+    ) -> None:
+        """Nothing more is done for a trial."""
+        self._left.pop(trial.path, None)
+        self.progress.ended(trial, outcome, error, tail)
 
     def _watch(self) -> None:
         """Looks after trials whose job is gone while a worker still seems to live."""

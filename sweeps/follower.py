@@ -14,7 +14,7 @@ import traceback
 from typing import Any
 
 from sweeps import gang, lease, processes, worker
-from sweeps.launchers.protocol import AGAIN
+from sweeps.launchers.protocol import AGAIN, WRONG_NODE
 
 
 class Follower:
@@ -73,10 +73,11 @@ class Follower:
         )
 
 
-def run(cache_dir: str) -> int:
+def run(cache_dir: str, platform: str = "") -> int:
     """Follows the gang that the environment describes; returns the exit code.
 
-    `cache_dir` is JAX's compilation cache. Raises ValueError where this process is no follower.
+    `cache_dir` is JAX's compilation cache; WRONG_NODE where JAX does not find `platform`. Raises
+    ValueError where this process is no follower.
     """
     follower = Follower()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
@@ -91,6 +92,9 @@ def run(cache_dir: str) -> int:
         return AGAIN
     assert others is not None
     worker._set_up_jax(cache_dir)
+    if not worker.computes_on(platform):
+        sys.stderr.flush()
+        os._exit(WRONG_NODE)  # at its regular end JAX would wait for the others
     code = follower.follow(others)
     if others.broken:
         sys.stderr.flush()
@@ -106,7 +110,9 @@ def main() -> int:
     """Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m sweeps.follower", description=__doc__)
     parser.add_argument("--cache_dir", default="", help="JAX's persistent compilation cache")
-    return run(parser.parse_args().cache_dir)
+    parser.add_argument("--platform", default="", help="cpu, gpu or tpu: nothing else will do")
+    options = parser.parse_args()
+    return run(options.cache_dir, options.platform)
 
 
 if __name__ == "__main__":

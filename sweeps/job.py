@@ -58,7 +58,7 @@ class Job:
         self._use_platform()
         found = processes.detect(os.environ)
         if found is not None and not found.is_leader:
-            _follow()
+            _follow(self.submission.platform)
         return self._train(together=found is not None)
 
     def _refuse(self, reason: str) -> int:
@@ -126,10 +126,10 @@ class Job:
             return False
 
 
-def _follow() -> None:
+def _follow(platform: str) -> None:
     """Becomes a follower of the job's first node (`sweeps.follower`); does not return."""
     cache = f"--cache_dir={local.compilation_cache()}"
-    command = [sys.executable, "-m", "sweeps.follower", cache]
+    command = [sys.executable, "-m", "sweeps.follower", cache, f"--platform={platform}"]
     os.execve(sys.executable, command, {**local.MALLOC, **os.environ})
 
 

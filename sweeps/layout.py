@@ -15,11 +15,16 @@ its own tools read our trials::
         checkpoints/
 """
 
+import contextlib
 import json
 import os
 import pathlib
-import tempfile
+import shutil
 from typing import Any
+
+from attention.files import SUFFIX
+from attention.files import replacing as replacing
+from attention.files import temporary as temporary
 
 STUDY, SELECTION, REFERENCE, TRIALS = (
     "study.json",
@@ -35,6 +40,9 @@ DIAGNOSTICS = "diagnostics.jsonl"
 DIAGNOSTICS_FORMAT = "attnperf-diagnostics-1"
 ATTEMPTS, CHECKPOINTS = "attempts", "checkpoints"
 FORMAT = "attnperf-study-1"
+
+# Longer than any file takes to be written.
+LEFT_OVER_S = 3600.0
 
 # A trial's states; `pending` is also the state of a trial that has no status.json yet.
 STATES = ("pending", "running", "done", "diverged", "failed")
@@ -80,19 +88,23 @@ def trial_path(stage: str, variant: str, workload: str, point: int, seed: int) -
 
 def write_atomically(path: str | os.PathLike[str], text: str) -> None:
     """Replaces `path` by `text` (UTF-8) so that a reader sees the old or the new, never a part."""
-    target = pathlib.Path(path)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        # fdopen().close() reports a full disk; only then may the new file take the old one's name.
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, target)
-    except BaseException:
-        pathlib.Path(temporary).unlink(missing_ok=True)
-        raise
+    with replacing(path) as new:
+        new.write_text(text, encoding="utf-8")
+
+
+def remove_left_overs(folder: pathlib.Path, now: float) -> None:
+    """Removes what writers that were killed over an hour ago have left in a folder.
+
+    now: the file server's clock. What cannot be removed stays.
+    """
+    for path in folder.glob(f".*{SUFFIX}"):
+        with contextlib.suppress(OSError):
+            if now - path.stat().st_mtime < LEFT_OVER_S:
+                continue
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
 
 def write_json(path: str | os.PathLike[str], record: Any) -> None:

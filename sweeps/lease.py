@@ -7,6 +7,7 @@ processes that hang or were stopped: they find a later attempt when they wake, a
 """
 
 import dataclasses
+import errno
 import os
 import pathlib
 import shutil
@@ -17,9 +18,14 @@ from typing import Any
 from sweeps import clock, layout
 
 LEASE, HEARTBEAT, OUTCOME = "lease.json", "heartbeat", "outcome.json"
-# Well above an NFS client's attribute cache (60 s by default); all hosts must agree on it.
+# Of this process's own leases, which say it; well above an NFS client's attribute cache (60 s by
+# default). Leases written before they said it are taken for as long as this host's.
 EXPIRES_AFTER_S = float(os.environ.get("ATTNPERF_LEASE_S", "120"))
 HEARTBEAT_EVERY_S = min(10.0, EXPIRES_AFTER_S / 6)
+
+
+# What a rename says where another worker was there first; ENOENT: the draft was tidied up.
+_LOST_RACE = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT)
 
 
 class LostError(Exception):
@@ -55,37 +61,42 @@ class Attempt:
 
 def latest(trial_directory: pathlib.Path) -> int:
     """Returns the number of the last attempt, 0 where there is none."""
-    folder = trial_directory / layout.ATTEMPTS
-    if not folder.is_dir():
+    try:
+        names = os.listdir(trial_directory / layout.ATTEMPTS)
+    except (FileNotFoundError, NotADirectoryError):
         return 0
-    return max((int(name) for name in os.listdir(folder) if name.isdigit()), default=0)
+    return max((int(name) for name in names if name.isdigit()), default=0)
 
 
 def claim(trial_directory: pathlib.Path, **record: Any) -> Attempt | None:
     """Returns the next attempt, or None where a live worker has the trial.
 
-    `record` is kept in the lease beside host, boot, pid and start time.
+    `record` is kept in the lease beside host, boot, pid and start time. Raises OSError where the
+    attempt cannot be written; another worker that was faster is no error.
     """
     number = latest(trial_directory)
     if number and is_alive(trial_directory / layout.ATTEMPTS / str(number)):
         return None
     folder = trial_directory / layout.ATTEMPTS
     folder.mkdir(parents=True, exist_ok=True)
-    draft = folder / f".{uuid.uuid4().hex}"
+    token = uuid.uuid4().hex
+    draft, claimed = folder / layout.temporary(token), Attempt(trial_directory, number + 1)
+    own = {**identity(), "expires_after_s": EXPIRES_AFTER_S, "token": token, **record}
     try:
         draft.mkdir()
         clock.clock.touch(draft / HEARTBEAT)
-        layout.write_json(draft / LEASE, {**identity(), **record})
-    except OSError:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
-    try:
+        layout.write_json(draft / LEASE, own)
         # Never replaces: a directory that holds a lease is not empty.
-        os.rename(draft, folder / str(number + 1))
-    except OSError:
-        shutil.rmtree(draft)
-        return None
-    return Attempt(trial_directory, number + 1)
+        os.rename(draft, claimed.directory)
+    except OSError as error:
+        # A file server's answer may be lost, and its client asks again for what it has done.
+        if _token(claimed.directory) == token:
+            return claimed
+        shutil.rmtree(draft, ignore_errors=True)
+        if error.errno in _LOST_RACE and claimed.directory.exists():
+            return None
+        raise
+    return claimed
 
 
 def is_alive(attempt: pathlib.Path) -> bool:
@@ -103,7 +114,17 @@ def is_alive(attempt: pathlib.Path) -> bool:
     if same_host and process_start(lease["pid"]) != lease["pid_start"]:
         return False
     age = clock.clock.server_time(attempt) - os.stat(attempt / HEARTBEAT).st_mtime
-    return age < EXPIRES_AFTER_S
+    length = lease.get("expires_after_s", EXPIRES_AFTER_S)
+    return age < (length if isinstance(length, int | float) else EXPIRES_AFTER_S)
+
+
+def _token(attempt: pathlib.Path) -> str | None:
+    """Returns the token of whoever has an attempt, None where nobody can say."""
+    try:
+        found = layout.read_json(attempt / LEASE)
+    except (OSError, ValueError):
+        return None
+    return found.get("token") if isinstance(found, dict) else None
 
 
 def identity() -> dict[str, Any]:

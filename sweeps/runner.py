@@ -1,13 +1,14 @@
 """What a worker process does with its orders: claims trials, runs them, gives them back."""
 
 import contextlib
+import functools
 import json
 import os
 import pathlib
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from sweeps import claimed, layout, lease, status
+from sweeps import claimed, disk, layout, lease, outages, status
 from sweeps.launchers.protocol import AGAIN
 
 
@@ -43,23 +44,30 @@ class Worker:
                 if (attempt := self._claim(directory)) is not None:
                     members.append(attempt)
             except OSError as problem:  # a full or vanished disk must not take the worker along
-                error = f"{type(problem).__name__}: {problem}"
+                error = disk.named(problem, directory)
                 self._ended(str(directory), "failed", error, claimed=False)
         if members:
             self._run_claimed(members, data_dir)
 
     def _claim(self, directory: pathlib.Path) -> lease.Attempt | None:
         outcome = "already finished"
-        if status.read(directory)["state"] not in ("done", "diverged"):
+        if not self._is_finished(directory):
             outcome = "claimed elsewhere"
-            if (attempt := lease.claim(directory)) is not None:
-                if status.read(directory)["state"] not in ("done", "diverged"):
+            claim = functools.partial(lease.claim, directory)
+            if (attempt := outages.patiently(claim, lambda: self.stopping)) is not None:
+                if not self._is_finished(directory):
+                    _tidy(attempt)
                     return attempt
                 # It was finished meanwhile: this process may have slept since it read the status.
                 attempt.end("lost")
                 outcome = "already finished"
         self._ended(str(directory), outcome)
         return None
+
+    def _is_finished(self, directory: pathlib.Path) -> bool:
+        read = functools.partial(status.read, directory)
+        found = outages.patiently(read, lambda: self.stopping)
+        return found["state"] in ("done", "diverged")
 
     def _ended(self, name: str, outcome: str, error: str | None = None, **fields: Any) -> None:
         self.report("end", trial=name, outcome=outcome, error=error, **fields)
@@ -72,7 +80,8 @@ class Worker:
                 ends = self._train(members, data_dir)
                 results = [claimed.conclude(*pair) for pair in zip(members, ends, strict=True)]
         except OSError as problem:
-            results = [("failed", f"{type(problem).__name__}: {problem}")] * len(members)
+            error = disk.named(problem, members[0].trial_directory)
+            results = [("failed", error)] * len(members)
         # A device or its memory may be broken for good: the next trial gets a new process.
         self.broken |= any(
             outcome == "failed" and not isinstance(end, ValueError)
@@ -180,6 +189,14 @@ class Worker:
             )
             self._programs[program] = train_step.TrainStep(workload, record.optimizer)
         return self._programs[program]
+
+
+def _tidy(attempt: lease.Attempt) -> None:
+    """Removes what writers that were killed have left beside a trial's files."""
+    with contextlib.suppress(OSError):
+        now = os.stat(attempt.directory / lease.HEARTBEAT).st_mtime
+        for folder in (attempt.trial_directory, attempt.trial_directory / layout.ATTEMPTS):
+            layout.remove_left_overs(folder, now)
 
 
 def _record(attempt: lease.Attempt) -> Any:

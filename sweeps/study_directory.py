@@ -18,8 +18,9 @@ def prepare(study: Study) -> None:
     directory = study.directory
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        probe = directory / f".probe-{os.getpid()}"
+        probe = directory / layout.temporary(f"probe-{os.getpid()}")
         probe.write_bytes(b"\0" * 4096)
+        layout.remove_left_overs(directory, os.stat(probe).st_mtime)
         probe.unlink()
     except OSError as error:
         raise ValueError(

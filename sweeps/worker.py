@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import sys
 from typing import Any
 
@@ -58,7 +59,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     _set_up_jax(options.cache_dir)
-    if not _computes_on(options.platform):
+    if not computes_on(options.platform):
         return WRONG_NODE
     worker.report("ready", pid=os.getpid())
     while not (worker.stopping or worker.broken) and (line := _read_line(worker)):
@@ -105,15 +106,26 @@ def _set_up_jax(cache_dir: str) -> None:
     jax.devices()
 
 
-def _computes_on(platform: str) -> bool:
+# What brings JAX the driver of a platform.
+_EXTRAS = {"gpu": "gpu", "tpu": "tpu"}
+
+
+def computes_on(platform: str) -> bool:
     """Whether JAX found what it should; says what it found otherwise, to the workers' log."""
     import jax
 
     if platform in ("", jax.default_backend()):
         return True
+    found = ", ".join(map(str, jax.devices()))
+    remedy = "JAX_PLATFORMS must name it, or be unset"
+    if platform in _EXTRAS:
+        remedy = (
+            f"pip install '.[{_EXTRAS[platform]}]' in {sys.prefix}, see that its driver works and "
+            "that the job was given the device; or set JAX_PLATFORMS=cpu to insist on the CPU"
+        )
     print(
-        f"this node was to compute on {platform}, but JAX finds {jax.devices()}: is its driver "
-        "in order, and was the device given to the job?",
+        f"{socket.gethostname()} has or was to have a {platform}, but JAX {jax.__version__} finds "
+        f"{found}: {remedy}",
         file=sys.stderr,
     )
     return False

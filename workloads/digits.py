@@ -11,7 +11,6 @@ import fcntl
 import hashlib
 import json
 import os
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import cv2
 import numpy as np
 
+from attention.files import replacing
 from workloads import image_sources, imagenet, images, tfds_directory, tfds_writer
 from workloads.errors import DataError
 
@@ -125,7 +125,8 @@ def _write(data_dir: Path) -> None:
         )
     sources = {role: imagenet.open_split(data_dir, role, _repair(data_dir)) for role in SIZES}
     reference = {"note": NOTE, "rows": _rows(sources), "sha256": content_sha256(sources)}
-    _write_text(data_dir / REFERENCE_FILE, json.dumps(reference, indent=2) + "\n")
+    with replacing(data_dir / REFERENCE_FILE) as new:
+        new.write_text(json.dumps(reference, indent=2) + "\n")
 
 
 def _refuse_to_replace_others(directory: Path) -> None:
@@ -186,12 +187,6 @@ def _arrays(source: image_sources.ImageSource) -> tuple[np.ndarray, np.ndarray]:
     records = [source[number] for number in range(len(source))]
     pixels = np.stack([images.decode(record["image"]).ravel() for record in records])
     return pixels.astype(np.float32), np.array([record["label"] for record in records])
-
-
-def _write_text(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    temporary.write_text(text)
-    os.replace(temporary, path)
 
 
 def _repair(data_dir: str | os.PathLike[str]) -> str:

@@ -12,7 +12,6 @@ import dataclasses
 import io
 import multiprocessing
 import os
-import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import sentencepiece
 
+from attention.files import replacing
 from workloads import librispeech_tree, speech_records, speech_tokenizer
 from workloads.errors import DataError
 from workloads.librispeech_tree import Limits
@@ -173,9 +173,8 @@ def _npy(array: np.ndarray) -> bytes:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file that appears whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
+    with replacing(path) as new:
+        new.write_bytes(content)
 
 
 def left_out_path(data_dir: str | os.PathLike[str], split: str) -> Path:

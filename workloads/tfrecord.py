@@ -3,28 +3,21 @@
 import functools
 import os
 import resource
-import uuid
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import numpy as np
 
+from attention.files import replacing
 from workloads import tfrecord_frames, tfrecord_index
 
 
 def write_tfrecord(path: str | os.PathLike[str], records: Iterable[bytes]) -> int:
     """Write `records` to `path` atomically; returns how many there were."""
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     count = 0
-    try:
-        with temporary.open("wb") as file:
-            for record in records:
-                file.write(tfrecord_frames.framed(record))
-                count += 1
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as new, new.open("wb") as file:
+        for record in records:
+            file.write(tfrecord_frames.framed(record))
+            count += 1
     return count
 
 

@@ -5,15 +5,14 @@ is named by the file's absolute path, size and time of modification, so a change
 a stale index; an entry that does not fit the file is scanned anew.
 """
 
-import contextlib
 import hashlib
 import logging
 import os
-import uuid
 from pathlib import Path
 
 import numpy as np
 
+from attention.files import replacing
 from workloads import tfrecord_frames
 
 _warned_about: set[Path] = set()
@@ -65,15 +64,11 @@ def _fits(found: np.ndarray, size: int) -> bool:
 
 
 def _store(entry: Path, scanned: np.ndarray) -> None:
-    temporary = entry.with_name(f".{entry.name}.{uuid.uuid4().hex}.tmp")
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
+        with replacing(entry) as new, new.open("wb") as file:
             np.save(file, scanned)
-        os.replace(temporary, entry)
     except OSError as problem:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
         _warn_once(cache_directory(), problem)
 
 

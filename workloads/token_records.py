@@ -10,13 +10,13 @@ import dataclasses
 import itertools
 import json
 import os
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from attention.files import replacing
 from workloads import packing, token_shards, tokenizer
 from workloads.errors import DataError
 
@@ -76,12 +76,8 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file atomically."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as new:
+        new.write_bytes(content)
 
 
 def read_info(data_dir: str | os.PathLike[str], repair: str = DEFAULT_REPAIR) -> dict[str, Any]:

@@ -8,7 +8,6 @@ adds 16 bytes and a call into C++). Damage is found by size at opening, by SHA-2
 import functools
 import hashlib
 import os
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from attention.files import replacing
 from workloads.errors import DataError
 
 DTYPE = np.dtype("<u2")
@@ -66,17 +66,10 @@ def _padded(text: str, size: int) -> bytes:
 @contextmanager
 def writing(path: Path, length: int) -> Iterator[ShardWriter]:
     """A writer whose file appears under `path` when the block ends well, and not otherwise."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            writer = ShardWriter(file, length)
-            yield writer
-            writer.finish()
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as new, new.open("wb") as file:
+        writer = ShardWriter(file, length)
+        yield writer
+        writer.finish()
 
 
 def check_file(path: Path, records: int, length: int, repair: str) -> None:

@@ -1,8 +1,6 @@
 """Writes a study's plots as PNG files."""
 
-import os
 import pathlib
-import tempfile
 from collections.abc import Iterator
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -14,6 +12,7 @@ from analysis.documents import style
 from analysis.plots import curves, effects, hyperparameters, intervals
 from analysis.results.error_table import ErrorTable
 from analysis.times import plot as target_plot
+from sweeps import layout
 
 # File to (what draws it, why it can be absent).
 PLOTS = {
@@ -43,13 +42,5 @@ def write(table: ErrorTable, directory: pathlib.Path) -> Iterator[str]:
 
 def save(figure: Figure, path: pathlib.Path) -> None:
     """Writes `figure` to `path` as PNG: the old file or the whole new one, never a part."""
-    descriptor, temporary = tempfile.mkstemp(suffix=".png", dir=path.parent)
-    os.close(descriptor)
-    try:
-        with style.any_letters():
-            FigureCanvasAgg(figure).print_png(temporary)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        pathlib.Path(temporary).unlink(missing_ok=True)
-        raise
+    with layout.replacing(path) as new, style.any_letters():
+        FigureCanvasAgg(figure).print_png(new)

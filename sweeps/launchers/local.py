@@ -4,7 +4,6 @@ It also works inside every job of the other launchers: `sweeps.job` runs the job
 """
 
 import contextlib
-import fcntl
 import glob
 import hashlib
 import json
@@ -14,17 +13,18 @@ import queue
 import re
 import subprocess
 import sys
-import tempfile
 import threading
 from typing import Any
 
-from sweeps import code_snapshot
+from sweeps import code_snapshot, slots
 
 DEFAULTS: dict[str, Any] = {
     "workers": 0,  # processes; 0: one per CPU core or accelerator, at most 8
     "pin": True,  # each worker to its own CPU cores or accelerators
 }
 
+# Below it lie dev, proc and sys.
+ROOT = "/"
 _MOST_CPU_WORKERS = 8
 # Slurm writes NoDevFiles for jobs without a device.
 _NO_DEVICE = ("", "-1", "NoDevFiles")
@@ -95,8 +95,8 @@ class LocalWorkers:
 
         Returns False, and does nothing, where a worker of an earlier driver still lives there.
         """
-        lock = self._lock(slot)
-        if lock is None:
+        claim = slots.claim(f"{self._owner} {slot}")
+        if claim is None:
             return False
         command = [sys.executable, "-m", "sweeps.worker", f"--cache_dir={compilation_cache()}"]
         command += self._arguments
@@ -111,26 +111,13 @@ class LocalWorkers:
                     stderr=log,
                     text=True,
                     env=self._environment(slot),
-                    pass_fds=(lock,),
+                    pass_fds=(claim.fileno(),),
                 )
         finally:
-            os.close(lock)  # the worker holds it from here on, until it ends
+            claim.close()  # the worker holds it from here on, until it ends
         self._processes[slot] = process
         threading.Thread(target=self._listen, args=(slot, process), daemon=True).start()
         return True
-
-    def _lock(self, slot: int) -> int | None:
-        """Returns a locked file of this host that stands for the slot, None where it is held."""
-        path = pathlib.Path(tempfile.gettempdir()) / f"attnperf-{os.getuid()}"
-        path.mkdir(mode=0o700, exist_ok=True)
-        name = hashlib.sha256(self._owner.encode()).hexdigest()[:16]
-        descriptor = os.open(path / f"{name}-{slot}.lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        return descriptor
 
     def _cores_of(self, slot: int) -> list[int]:
         """Returns the slot's share of the cores; more workers than cores share them in turn."""
@@ -212,22 +199,51 @@ def _tpu_bounds(chips: int) -> dict[str, str]:
     return {"TPU_CHIPS_PER_PROCESS_BOUNDS": grids[chips], "TPU_PROCESS_BOUNDS": "1,1,1"}
 
 
+def wanted(settings: dict[str, Any]) -> str:
+    """Returns 'gpu' or 'tpu' where this host's workers must compute there, '' where they need not.
+
+    A host without either may compute on whatever JAX finds.
+    """
+    found = platform(settings)
+    return "" if found == "cpu" else found
+
+
 def accelerators() -> tuple[str, list[str]]:
-    """Returns the variable that pins a process to accelerators, and their numbers (maybe none)."""
-    if os.environ.get("JAX_PLATFORMS") == "cpu":
+    """Returns the variable that pins a process to accelerators, and their numbers (maybe none).
+
+    They are what the kernel shows, whether or not JAX can use them.
+    """
+    if os.environ.get("JAX_PLATFORMS", "").partition(",")[0] == "cpu":
         return "", []
     for variable, pattern in (
-        ("CUDA_VISIBLE_DEVICES", "/dev/nvidia[0-9]*"),
-        ("TPU_VISIBLE_CHIPS", "/dev/accel[0-9]*"),
-        ("TPU_VISIBLE_CHIPS", "/dev/vfio/[0-9]*"),  # v5 and later
+        ("CUDA_VISIBLE_DEVICES", "dev/nvidia[0-9]*"),
+        # The driver makes its devices when they are first used.
+        ("CUDA_VISIBLE_DEVICES", "proc/driver/nvidia/gpus/*"),
+        ("TPU_VISIBLE_CHIPS", "dev/accel[0-9]*"),
+        ("TPU_VISIBLE_CHIPS", "dev/vfio/[0-9]*"),  # v5 and later
     ):
         given = os.environ.get(variable)
-        numbers = [re.sub(r"\D", "", path) for path in sorted(glob.glob(pattern))]
+        paths = sorted(glob.glob(pattern, root_dir=ROOT))
+        if "vfio" in pattern and not _has_google_devices():
+            continue  # a host that passes devices of others to virtual machines
+        names = [path.rpartition("/")[2] for path in paths]
+        # Those of /proc are PCI addresses, in the order of CUDA's numbers.
+        by_order = pattern.startswith("proc")
+        numbers = [str(n) if by_order else re.sub(r"\D", "", x) for n, x in enumerate(names)]
         if numbers:
             if given is None:
                 return variable, numbers
             return variable, [number for number in given.split(",") if number not in _NO_DEVICE]
     return "", []
+
+
+def _has_google_devices() -> bool:
+    """Whether a PCI device is Google's, as JAX looks for TPUs (jax/_src/hardware_utils.py)."""
+    for path in glob.glob("sys/bus/pci/devices/*/vendor", root_dir=ROOT):
+        with contextlib.suppress(OSError):
+            if (pathlib.Path(ROOT) / path).read_text().strip() == "0x1ae0":
+                return True
+    return False
 
 
 def devices_per_worker(settings: dict[str, Any]) -> int:

@@ -85,7 +85,8 @@ class Launcher(Protocol):
     def find(self, batch: Batch) -> list[str] | None:
         """Returns the handles of a batch whose submission may have been interrupted.
 
-        None where the engine does not know it. Raises EngineError where it cannot be asked.
+        Submits nothing: a job that the engine never got is GONE. None where the engine knows none
+        of them. Raises EngineError where it cannot be asked.
         """
 
     def status(self, handles: Sequence[str]) -> dict[str, State]:

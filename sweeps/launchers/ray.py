@@ -156,7 +156,7 @@ class Ray:
             raise EngineError(f"a job asks for {asked}, but Ray on this host has {has}")
 
     def _submit(self, cluster: ray_api.JobsApi, batch: Batch) -> list[str]:
-        handles = [f"{batch.name}-{index}" for index in range(batch.size)]
+        handles = _handles(batch)
         selector = self._elsewhere(cluster, batch.avoid)
         for index, handle in enumerate(handles):
             try:
@@ -195,11 +195,11 @@ class Ray:
         return {"ray.io/node-id": f"!in({','.join(refused)})"} if refused else {}
 
     def find(self, batch: Batch) -> list[str] | None:
-        """Returns the handles where Ray knows a job of the batch, submitting what is missing."""
+        """Returns the handles where Ray knows a job of the batch; what is missing is GONE."""
         cluster = self._api()
         if cluster is None or cluster.job(f"{batch.name}-0") is None:
             return None  # jobs are submitted in order
-        return self.submit(batch)
+        return _handles(batch)
 
     def status(self, handles: Sequence[str]) -> dict[str, State]:
         """Returns the state of every handle."""
@@ -242,3 +242,7 @@ class Ray:
         if self._address is None and self._head_used:
             with contextlib.suppress(EngineError):  # then its watcher stops it
                 ray_head.stop_if_idle(self._directory)
+
+
+def _handles(batch: Batch) -> list[str]:
+    return [f"{batch.name}-{index}" for index in range(batch.size)]

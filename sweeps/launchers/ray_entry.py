@@ -7,27 +7,27 @@ of cores, and sum in another order, than it was given.
 """
 
 import argparse
-import contextlib
-import fcntl
 import os
-import pathlib
 import sys
 import tempfile
+import time
+
+from sweeps import slots
 
 
-def take(count: int, folder: pathlib.Path) -> list[int]:
-    """Returns `count` of this process's cores, held by locks in `folder` until it ends.
+def take(count: int, among: str) -> list[int]:
+    """Returns `count` of this process's cores, held until it ends; `among` names who shares them.
 
     Where fewer are free, as on a node that was told to offer more CPUs than it has, some are
     shared. A process with fewer cores than `count` gets them all.
     """
     cores = sorted(os.sched_getaffinity(0))
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (folder / "choosing").open("w") as door:
-        fcntl.flock(door, fcntl.LOCK_EX)
+    while (door := slots.claim(f"{among} choosing")) is None:
+        time.sleep(0.01)
+    with door:
         own: list[int] = []
         for core in cores:
-            if len(own) < count and _hold(folder / f"core-{core}"):
+            if len(own) < count and _hold(f"{among} {core}"):
                 own.append(core)
     # Spread over all cores by process, so that not everyone shares the first.
     shared = [core for core in cores if core not in own]
@@ -35,15 +35,13 @@ def take(count: int, folder: pathlib.Path) -> list[int]:
     return sorted(own + (shared[start:] + shared[:start])[: count - len(own)])
 
 
-def _hold(path: pathlib.Path) -> bool:
-    """Locks a file for the life of this process, also across exec; whether it was free."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    with contextlib.suppress(BlockingIOError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.set_inheritable(descriptor, True)
-        return True
-    os.close(descriptor)
-    return False
+def _hold(name: str) -> bool:
+    """Takes a name for the life of this process, also across exec; whether it was free."""
+    held = slots.claim(name)
+    if held is not None:
+        held.set_inheritable(True)
+        held.detach()
+    return held is not None
 
 
 def main() -> None:
@@ -52,8 +50,7 @@ def main() -> None:
     parser.add_argument("--cpus", type=int, required=True, help="cores to take")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
-    folder = pathlib.Path(tempfile.gettempdir()) / f"attnperf-{os.getuid()}" / "cores"
-    os.sched_setaffinity(0, take(options.cpus, folder))
+    os.sched_setaffinity(0, take(options.cpus, f"cores of {tempfile.gettempdir()}"))
     sys.stdout.flush()
     os.execvp(options.command[0], options.command)
 

@@ -61,11 +61,16 @@ class Job(NamedTuple):
 
 
 def listed(handles: Sequence[str]) -> dict[str, Job]:
-    """Returns the jobs behind those handles that Slurm knows, by one squeue."""
+    """Returns the jobs behind those handles that Slurm knows, by a squeue each for ids and names.
+
+    Neither asks a cluster of a hundred thousand jobs for all that it has.
+    """
     arrays = sorted({handle.rpartition("_")[0] for handle in handles})
     by_id = [array for array in arrays if array.isdigit()]
-    # Without --jobs, or with an unknown one among several, squeue lists what there is.
-    jobs = squeue(*([f"--jobs={','.join(by_id)}"] if by_id == arrays else []))
+    by_name = [array for array in arrays if not array.isdigit()]
+    # With an unknown id among several, squeue lists the others.
+    jobs = squeue(f"--jobs={','.join(by_id)}") if by_id else []
+    jobs += squeue(f"--name={','.join(by_name)}") if by_name else []
     found = {job.handle: job for job in jobs}
     found |= {f"{job.name}_{job.task}": job for job in jobs}
     return {handle: found[handle] for handle in handles if handle in found}

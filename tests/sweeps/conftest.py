@@ -243,6 +243,18 @@ def drivers(tmp_path, data_dir, cache_dir):
     made.close()
 
 
+@pytest.fixture
+def disk(tmp_path):
+    """A tmpfs of 64 MB; skips where mounting is not allowed."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("cannot mount a tmpfs here: a full or read-only disk is not tested")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory, data_dir, cache_dir):
     """The directory of the study of `drivers`, run in peace: what faults must not change."""

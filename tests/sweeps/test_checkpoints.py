@@ -1,12 +1,15 @@
 """Damaged checkpoints: the one before is taken, and the curve is that of a run never disturbed."""
 
-import io
+import errno
 import json
+import os
+import re
 import shutil
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 from sweeps import (
@@ -22,6 +25,7 @@ from sweeps import (
     status,
     study,
     study_directory,
+    survey,
     tensors,
 )
 
@@ -117,61 +121,109 @@ DAMAGES = [
 ]
 
 
+class _Trial:
+    id = "abc"
+
+
+def _state(step):
+    weights = np.random.default_rng(step).normal(size=(40, 30)).astype(np.float32)
+    return {"params": {"w": jnp.asarray(weights), "b": jnp.zeros((30,))}, "step": jnp.int32(step)}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """The checkpoints of steps 2 and 4 of a small state, to be copied."""
+    folder = tmp_path_factory.mktemp("saved") / layout.CHECKPOINTS
+    store = checkpoints.Checkpoints(folder, _Trial)
+    for step in (2, 4):
+        store.save(step, _state(step), {"clock": 1.0})
+    store.close()
+    return folder
+
+
 @pytest.mark.parametrize(
     ("file", "damage"),
     [pytest.param(f, d, id=f"{getattr(f, '__name__', f)}{d.__name__}") for f, d in DAMAGES],
 )
-def test_the_checkpoint_before_is_restored(stopped, file, damage):
+def test_the_checkpoint_before_is_restored(saved, tmp_path, file, damage):
     """Whatever is damaged of the newest: its file is named, and the older arrays are exact."""
-    folder = stopped / layout.CHECKPOINTS
+    folder = tmp_path / saved.name
+    shutil.copytree(saved, folder)
     path = file(folder / "4") if callable(file) else folder / "4" / file
-    store, like, record = _opened(stopped)
-    _, expected, _ = _only(store, 2, like)
-    store.close()
     damage(path)
-    store, *_ = _opened(stopped)
-    step, state, _ = store.restore(like)
-    (told,) = store.damages
+    store = checkpoints.Checkpoints(folder, _Trial)
+    step, state, _ = store.restore(_state(0))
+    store.save(4, _state(4), {"clock": 2.0})
     store.close()
+    (told,) = store.damages
     assert step == 2
-    jax.tree.map(np.testing.assert_array_equal, state, expected)
+    jax.tree.map(np.testing.assert_array_equal, state, _state(2))
     assert told.startswith(f"checkpoint 4 is damaged and set aside: {folder / '4'}")
     # The sum of an array does not say in which of its files the byte lies.
     assert str(path) in told or damage in (_missing, _flipped)
-    assert sorted(one.name for one in folder.iterdir()) == ["2", f"{checkpoints.DAMAGED}4"]
+    assert sorted(one.name for one in folder.iterdir()) == ["2", "4", f"{checkpoints.DAMAGED}4"]
 
 
-def _opened(trial_directory):
-    from sweeps import trial
+def test_errors_that_are_no_damage_set_nothing_aside(saved, tmp_path, monkeypatch):
+    """A file server that fails, and a checkpoint of another trial, leave it where it is."""
+    folder = tmp_path / saved.name
+    shutil.copytree(saved, folder)
+    other = type("Other", (), {"id": "def"})
+    for trial, problem, text in (
+        (other, ValueError, "belongs to trial abc, not def"),
+        (_Trial, OSError, "Input/output error"),
+    ):
+        store = checkpoints.Checkpoints(folder, trial)
+        if problem is OSError:
+            error = OSError(errno.EIO, "Input/output error")
+            monkeypatch.setattr(store._manager, "restore", _raises(error))
+        with pytest.raises(problem, match=text):
+            store.restore(_state(0))
+        store.close()
+        assert sorted(one.name for one in folder.iterdir()) == ["2", "4"]
 
-    record = trial.read(trial_directory)
-    step_function = runner.Worker(io.StringIO())._program(record)
-    store = checkpoints.Checkpoints(trial_directory / layout.CHECKPOINTS, record)
-    return store, step_function.first_state(record.seed), record
+
+def _raises(error):
+    def fails(*arguments, **named):
+        raise error
+
+    return fails
 
 
-def _only(store, step, like):
-    return step, *store._read(step, like)
+def test_checkpoints_from_before_there_were_sums(tmp_path):
+    """Are read as they are: nothing says what they should be."""
+    folder = tmp_path / layout.CHECKPOINTS
+    store = checkpoints.Checkpoints(folder, _Trial)
+    record = {"trial": "abc", "shapes": checkpoints._shapes(_state(2)), "clock": 1.0}
+    items = ocp.args.Composite(
+        state=ocp.args.StandardSave(_state(2)), progress=ocp.args.JsonSave(record)
+    )
+    store._manager.save(2, args=items, force=True)
+    store.wait()
+    step, state, found = store.restore(_state(0))
+    store.close()
+    assert (step, found) == (2, record)
+    jax.tree.map(np.testing.assert_array_equal, state, _state(2))
 
 
-def test_a_trial_goes_on_from_the_one_before(trained, stopped, capsys):
+def test_a_trial_goes_on_from_the_one_before(trained, stopped):
     """Bit for bit the curve of a run never disturbed; said in log, status, overview and driver."""
     orders, whole, _ = trained
     path = stopped / layout.CHECKPOINTS / "4" / backed.RECORD
     _garbled(path)
     assert orders.run(stopped, stop_at=4) == "preempted"
     note = f"checkpoint 4 is damaged and set aside: {path}: "
-    assert [event["text"] for event in orders.events if event["event"] == "note"][0].startswith(
-        note
-    )
+    (told,) = (event["text"] for event in orders.events if event["event"] == "note")
+    assert told.startswith(note)
     assert status.read(stopped)["note"].endswith("; goes on from step 2")
     assert note in "\n".join(attempts.log_tail(stopped, 50))
+    seen = survey.Seen("trial", "running", 6, status.recorded(stopped))
+    found = survey.Survey(stopped, {}, running=[seen])
+    assert f"; {note}" in overview.running(found)[0]
     assert orders.run(stopped) == "done"
     assert equality.trial_problems(stopped, whole) == []
     # What was set aside goes with the other checkpoints that nothing needs.
     assert [one.name for one in (stopped / layout.CHECKPOINTS).iterdir()] == ["6"]
-    assert "note" not in overview.render(stopped.parents[3])
-    del capsys
 
 
 def test_none_whole_begins_anew(trained, stopped):
@@ -204,6 +256,29 @@ def test_tensors_of_a_damaged_checkpoint_are_refused(trained, tmp_path):
     with pytest.raises(ValueError, match=r"checkpoints/6/state: .* is not what was written"):
         tensors.dump(directory, tmp_path / "out.npz", 2, trained[0].data_dir)
     assert (directory / layout.CHECKPOINTS / "6").exists()
+
+
+def test_a_full_disk_is_named_and_costs_nothing(trained, disk):
+    """Where, how much is free and needed; no traceback; with room, the undisturbed curve."""
+    orders, whole, stopped = trained
+    trial_directory = disk / stopped.relative_to(stopped.parents[4])
+    shutil.copytree(stopped.parents[3], trial_directory.parents[3])
+    room = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+    (disk / "filler").write_bytes(b"\0" * (room - 2**18))
+    assert orders.run(trial_directory) == "failed"
+    error = orders.events[-1]["error"]
+    needs = sum(path.stat().st_size for path in (whole / layout.CHECKPOINTS / "6").rglob("*"))
+    assert error.startswith(f"disk full: No space left on device for {trial_directory} (")
+    (taken,) = re.findall(r"a checkpoint takes ([0-9.]+) MB", error)
+    assert float(taken) * 1e6 == pytest.approx(needs, rel=0.2)
+    assert status.read(trial_directory)["reason"] == error
+    assert attempts.last_error(trial_directory)["retry"] is False
+    log = attempts.log_tail(trial_directory, 200)
+    assert log[-1] == error
+    assert not any("Traceback" in line for line in log)
+    (disk / "filler").unlink()
+    assert orders.run(trial_directory) == "done"
+    assert equality.trial_problems(trial_directory, whole) == []
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int32", "uint8", "bool"])

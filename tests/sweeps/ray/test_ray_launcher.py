@@ -110,6 +110,10 @@ def test_a_submission_that_was_cut_short_is_completed(make_launcher, make_batch,
     handles = make_launcher().find(whole)
     assert len(handles) == 3
     until(launcher, handles, *[State.GONE] * 3)
+    # Asking is not submitting: `cancel` asks, too.
+    assert len(list(whole.file.parent.glob("ran-*"))) == 1
+    assert launcher.submit(whole) == handles
+    until(launcher, handles, *[State.GONE] * 3)
     assert len(list(whole.file.parent.glob("ran-*"))) == 3
     assert launcher.status(["s-never-0"]) == {"s-never-0": State.GONE}
 
@@ -321,8 +325,8 @@ def test_what_a_job_asks_for():
 
 def test_cores_are_taken_one_by_one_and_shared_when_none_is_left(tmp_path):
     cores = sorted(os.sched_getaffinity(0))
-    script = "import sys; from sweeps.launchers import ray_entry as e; import pathlib; "
-    script += "print(*e.take(1, pathlib.Path(sys.argv[1])), flush=True); sys.stdin.read()"
+    script = "import sys; from sweeps.launchers import ray_entry as e; "
+    script += "print(*e.take(1, sys.argv[1]), flush=True); sys.stdin.read()"
     taken = []
     holders = []
     for _ in range(len(cores) + 1):
@@ -339,7 +343,7 @@ def test_cores_are_taken_one_by_one_and_shared_when_none_is_left(tmp_path):
     assert taken[-1] in cores
     for holder in holders:
         holder.communicate()
-    assert ray_entry.take(10_000, tmp_path / "cores") == cores
+    assert ray_entry.take(10_000, str(tmp_path / "cores")) == cores
 
 
 def test_the_token_is_found_as_ray_finds_it(tmp_path, monkeypatch):

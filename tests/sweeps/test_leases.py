@@ -1,0 +1,451 @@
+"""Claims, heartbeats and atomic files where the file system fails, and what a driver does then."""
+
+import errno
+import os
+import pathlib
+import queue
+import stat
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from attention import files
+from sweeps import claimed, clock, crew, disk, jobs, layout, lease, outages, runner, slots, status
+from sweeps.launchers import local
+from sweeps.progress import Progress
+
+
+def failing(monkeypatch, function, number, when, times=10**9):
+    """Has a function of `os` fail for paths that `when` picks, a number of times; returns them."""
+    real, met = getattr(os, function), []
+
+    def fails(path, *arguments, **named):
+        if isinstance(path, str | os.PathLike) and when(os.fspath(path)) and len(met) < times:
+            met.append(os.fspath(path))
+            raise OSError(number, os.strerror(number), os.fspath(path))
+        return real(path, *arguments, **named)
+
+    monkeypatch.setattr(os, function, fails)
+    return met
+
+
+# --- claims
+
+
+def test_a_lease_says_how_long_it_is(tmp_path, monkeypatch):
+    """A host with a shorter setting does not take a trial whose worker is at work elsewhere."""
+    monkeypatch.setattr(lease, "EXPIRES_AFTER_S", 600.0)
+    first = lease.claim(tmp_path / "new")
+    record = layout.read_json(first.directory / lease.LEASE)
+    assert record["expires_after_s"] == 600.0
+    elsewhere = {**record, "boot_id": "another host"}
+    layout.write_json(first.directory / lease.LEASE, elsewhere)
+    seen = time.time() - 300
+    os.utime(first.directory / lease.HEARTBEAT, (seen, seen))
+    monkeypatch.setattr(lease, "EXPIRES_AFTER_S", 120.0)
+    assert lease.is_alive(first.directory)
+    assert lease.claim(tmp_path / "new") is None
+    # A lease that does not say it, from before, or says nonsense: as long as this host's own.
+    for length in ({}, {"expires_after_s": "long"}, {"expires_after_s": None}):
+        del elsewhere["expires_after_s"]
+        elsewhere |= {"expires_after_s": 0} | length if length else {}
+        layout.write_json(first.directory / lease.LEASE, elsewhere)
+        assert not lease.is_alive(first.directory)
+        elsewhere.setdefault("expires_after_s", 0)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES, errno.ENOSPC])
+def test_a_rename_that_fails_is_no_lost_race(tmp_path, monkeypatch, number):
+    failing(monkeypatch, "rename", number, lambda path: "attempts" in path)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        lease.claim(tmp_path)
+    assert os.listdir(tmp_path / layout.ATTEMPTS) == []
+
+
+def test_a_race_that_is_lost(tmp_path, monkeypatch):
+    real = os.rename
+
+    def beaten(source, target):
+        target.mkdir()
+        (target / lease.LEASE).write_text("{}")
+        real(source, target)
+
+    monkeypatch.setattr(os, "rename", beaten)
+    assert lease.claim(tmp_path) is None
+    assert os.listdir(tmp_path / layout.ATTEMPTS) == ["1"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.EEXIST, errno.EIO])
+def test_an_answer_that_is_lost_is_no_lost_claim(tmp_path, monkeypatch, number):
+    """An NFS client asks again for the rename that its server has done, and hears that."""
+    real = os.rename
+
+    def told_twice(source, target):
+        real(source, target)
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "rename", told_twice)
+    assert lease.claim(tmp_path).number == 1
+
+
+def test_a_claim_that_fails_for_good_is_counted(make_trial, data_dir, monkeypatch):
+    """The worker asks again while the error may pass; then the driver hears of it."""
+    directory, pauses = make_trial(), []
+    monkeypatch.setattr(clock.clock, "sleep", pauses.append)
+    met = failing(monkeypatch, "rename", errno.ESTALE, lambda path: "attempts" in path)
+    events = queue.SimpleQueue()
+    one = runner.Worker(None)
+    one.report = lambda event, **fields: events.put({"event": event, **fields})
+    one.run([directory], data_dir)
+    ended = events.get_nowait()
+    assert (ended["outcome"], ended["claimed"]) == ("failed", False)
+    assert "Stale file handle" in ended["error"]
+    assert pauses == list(outages.PAUSES_S)
+    assert len(met) == len(pauses) + 1
+
+
+def test_a_listing_that_a_client_caches_delays_fencing(tmp_path, monkeypatch):
+    """An NFS client may show a directory as it was acdirmax ago: 60 s unless mounted otherwise."""
+    cached_s, now = 60.0, 0.0
+    zombie = lease.claim(tmp_path)
+    folder, real = tmp_path / layout.ATTEMPTS, os.listdir
+    seen = {"at": now, "names": real(folder)}
+
+    def cached(path):
+        if pathlib.Path(path) != folder:
+            return real(path)
+        if now - seen["at"] >= cached_s:
+            seen.update(at=now, names=real(path))
+        return seen["names"]
+
+    zombie.end("preempted")
+    assert lease.claim(tmp_path).number == 2
+    monkeypatch.setattr(os, "listdir", cached)
+    while not _is_lost(zombie):
+        now += 1.0
+    assert now == 60.0
+
+
+def _is_lost(attempt):
+    try:
+        attempt.check()
+    except lease.LostError:
+        return True
+    return False
+
+
+# --- heartbeats
+
+
+def test_the_heartbeat_outlives_a_file_server_that_fails(tmp_path, monkeypatch, capsys, wait_until):
+    """ESTALE of the lease, its listing, and the mark of a cancelled study, which stat raises."""
+    monkeypatch.setattr(lease, "HEARTBEAT_EVERY_S", 0.01)
+    trial = tmp_path / "study/stage/variant/workload_jax/trial_1"
+    member, stopped = lease.claim(trial), threading.Event()
+    away = []
+    met = [
+        failing(monkeypatch, name, errno.ESTALE, lambda path: away and str(tmp_path) in path)
+        for name in ("stat", "listdir", "utime")
+    ]
+    beat_before = os.stat(member.directory / lease.HEARTBEAT).st_mtime_ns
+    with claimed.heartbeat([member], stopped.set):
+        away.append(True)
+        wait_until(lambda: len(met[0]) > 5 and len(met[1]) > 5)
+        away.clear()
+        wait_until(
+            lambda: os.stat(member.directory / lease.HEARTBEAT).st_mtime_ns > beat_before + 10**7
+        )
+        layout.write_json(tmp_path / "study" / jobs.CANCELLED, {})
+        assert stopped.wait(10)
+    said = [line for line in capsys.readouterr().out.splitlines() if "Stale" in line]
+    assert 1 <= len(said) <= 3  # not at every beat
+
+
+# --- drivers
+
+
+class Stub:
+    """Workers that claim and end real trials at once, without training."""
+
+    size = 1
+
+    def __init__(self, *arguments, **named):
+        self.events, self.ends, self.given = queue.Queue(), [], []
+
+    def start(self, slot):
+        self.events.put((slot, {"event": "ready"}))
+        return True
+
+    def send(self, slot, trials, **order):
+        for name in trials:
+            self.given.append(name)
+            end = self.ends.pop(0) if self.ends else {"outcome": "done"}
+            if end.get("claimed", True):
+                attempt = lease.claim(pathlib.Path(name))
+                status.write(attempt.trial_directory, end["outcome"], reason=end.get("error"))
+                attempt.end(end["outcome"])
+            self.events.put((slot, {"event": "end", "trial": name, **end}))
+        self.events.put((slot, {"event": "free"}))
+
+    def pid(self, slot):
+        return 0
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def make_crew(make_study, monkeypatch):
+    """Returns a function that makes a crew of stub workers on a study of trials on disk."""
+    from sweeps import study_directory
+
+    monkeypatch.setattr(local, "LocalWorkers", Stub)
+    monkeypatch.setattr(crew, "_POLL_S", 0.01)
+    monkeypatch.setattr(crew, "_LOOK_S", 0.05)
+
+    def make(points=3):
+        made = make_study(protocol="grid", variants="standard", points=points)
+        study_directory.prepare(made)
+        trials = made.trials("grid")
+        study_directory.materialise(made, "grid", trials)
+        one = crew.Crew(made, Progress(), lambda: False, made.directory)
+        one.progress.stage("grid", trials, made.directory)
+        return one, trials
+
+    return make
+
+
+@pytest.mark.parametrize("function", ["listdir", "stat", "open"])
+def test_a_crew_outlives_a_file_server_that_fails(make_crew, monkeypatch, capsys, function):
+    """Every trial ends once, none is counted as failed, and it is said once."""
+    one, trials = make_crew()
+    one.workers.ends = [{"outcome": "failed", "error": "x"}]
+    root, mine = str(one.root), threading.get_ident()
+    away = []
+
+    def in_the_crew(path):
+        inside = any(name == "_handle" for name in away)
+        return inside and root in path and threading.get_ident() == mine
+
+    real = one._handle
+
+    def handle(slot, event):
+        away.append("_handle")
+        try:
+            real(slot, event)
+        finally:
+            away.clear()
+
+    monkeypatch.setattr(one, "_handle", handle)
+    if function == "open":
+        import io
+
+        opened = io.open
+
+        def fails(path, *arguments, **named):
+            if in_the_crew(os.fspath(path)) and len(met) < 2:
+                met.append(path)
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+            return opened(path, *arguments, **named)
+
+        met = []
+        monkeypatch.setattr(io, "open", fails)
+    else:
+        met = failing(monkeypatch, function, errno.ESTALE, in_the_crew, times=2)
+    one.run(trials)
+    assert [status.read(one.root / t.path)["state"] for t in trials] == ["done"] * 3
+    shown = capsys.readouterr().out
+    assert "[3/3]" in shown
+    assert met or function == "stat"
+    assert not met or "Stale file handle" in shown
+    assert len(one.workers.given) == 4
+
+
+def test_an_outage_ends_after_an_hour(monkeypatch):
+    said, now = [], [0.0]
+    monkeypatch.setattr(clock.clock, "monotonic", lambda: now[0])
+    outage, error = outages.Outage(said.append), OSError(errno.EIO, "Input/output error", "/x")
+    for now[0] in (0.0, 1800.0, 3599.0):
+        outage.met(error)
+    assert said == ["[Errno 5] Input/output error: '/x'; the driver waits"]
+    outage.over()
+    now[0] = 4000.0
+    outage.met(error)
+    now[0] = 4000.0 + outages.PATIENCE_S + 1
+    with pytest.raises(OSError, match=r"'/x', and nothing else for 60 minutes.*`resume` goes on"):
+        outage.met(error)
+
+
+def test_a_full_disk_ends_the_driver(make_crew, capsys):
+    """No trial after it is begun, and nothing is tried again in vain."""
+    one, trials = make_crew()
+    full = disk.FullError(one.root, "a checkpoint takes 1.0 MB")
+    one.workers.ends = [{"outcome": "failed", "error": str(full)}]
+    with pytest.raises(ValueError, match=r"disk full: No space left on device for .* MB free"):
+        one.run(trials)
+    assert len(one.workers.given) == 1
+    assert "again" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("problem", "expected"),
+    [
+        (OSError(errno.ENOSPC, "x"), True),
+        (OSError(errno.EDQUOT, "x"), True),
+        (ValueError("RESOURCE_EXHAUSTED: Failed to write [os_error_code='28']"), True),
+        (ValueError("RESOURCE_EXHAUSTED: out of device memory"), False),
+        (OSError(errno.EIO, "x"), False),
+        (None, False),
+    ],
+)
+def test_what_says_that_a_disk_is_full(problem, expected):
+    assert disk.is_full(problem) == expected
+    wrapped = RuntimeError("saving failed")
+    wrapped.__cause__ = problem
+    assert disk.is_full(wrapped) == expected
+
+
+def test_sizes_in_words():
+    assert [disk.size(n) for n in (0, 999, 1_234_567, 24e9, 5e15)] == [
+        "0.0 kB",
+        "1.0 kB",
+        "1.2 MB",
+        "24.0 GB",
+        "5000.0 TB",
+    ]
+
+
+# --- slots
+
+
+def test_a_slot_has_no_file_and_ends_with_its_process(tmp_path):
+    """Nothing in the temporary folder can be tidied up while a worker holds its slot."""
+    name = str(tmp_path)
+    code = "import sys; from sweeps import slots; s = slots.claim(sys.argv[1]);"
+    code += "print(s is not None, flush=True); sys.stdin.read()"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, name],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=pathlib.Path(__file__).resolve().parents[2],
+    )
+    assert holder.stdout.readline() == "True\n"
+    assert slots.claim(name) is None
+    with slots.claim(f"{name} other") as other:
+        assert other is not None
+    holder.kill()
+    holder.communicate()
+    with slots.claim(name) as own:
+        assert own is not None
+        assert slots.claim(name) is None
+
+
+# --- what a host has to compute on
+
+
+def _host(root, *paths, vendor=None):
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).touch()
+    if vendor:
+        pci = root / "sys/bus/pci/devices/0000:00:04.0"
+        pci.mkdir(parents=True)
+        (pci / "vendor").write_text(f"{vendor}\n")
+
+
+@pytest.mark.parametrize(
+    ("paths", "vendor", "variables", "expected"),
+    [
+        ((), None, {}, ("", [])),
+        (("dev/nvidia0", "dev/nvidia1", "dev/nvidiactl"), None, {}, ("gpu", ["0", "1"])),
+        (("proc/driver/nvidia/gpus/0000:3b:00.0/information",), None, {}, ("gpu", ["0"])),
+        (("dev/nvidia0",), None, {"CUDA_VISIBLE_DEVICES": ""}, ("", [])),
+        (("dev/nvidia0",), None, {"JAX_PLATFORMS": "cpu"}, ("", [])),
+        (("dev/nvidia0",), None, {"JAX_PLATFORMS": "cpu,cuda"}, ("", [])),
+        (("dev/nvidia0",), None, {"JAX_PLATFORMS": "cuda,cpu"}, ("gpu", ["0"])),
+        (("dev/accel0", "dev/accel1"), None, {}, ("tpu", ["0", "1"])),
+        (("dev/vfio/0", "dev/vfio/1", "dev/vfio/vfio"), "0x1ae0", {}, ("tpu", ["0", "1"])),
+        (("dev/vfio/12",), "0x8086", {}, ("", [])),
+    ],
+)
+def test_what_a_host_must_compute_on(tmp_path, monkeypatch, paths, vendor, variables, expected):
+    for name in ("CUDA_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS", "JAX_PLATFORMS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(local, "ROOT", tmp_path)
+    _host(tmp_path, *paths, vendor=vendor)
+    assert (local.wanted({}), local.accelerators()[1]) == expected
+
+
+def test_a_gpu_that_jax_does_not_see_is_refused(make_study, tmp_path, monkeypatch, capsys):
+    """By the real driver and worker, of a host whose devices are in a folder."""
+    from sweeps import driver
+
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    monkeypatch.setattr(local, "ROOT", tmp_path / "host")
+    _host(tmp_path / "host", "dev/nvidia0")
+    made = make_study(points=1)
+    with pytest.raises(
+        ValueError,
+        match=r"has or was to have a gpu, but JAX .* finds TFRT_CPU_0: pip install '\.\[gpu\]'"
+        r".* or set JAX_PLATFORMS=cpu",
+    ):
+        driver.Driver(made, Progress()).run()
+    (trial, *_) = made.trials("tune")
+    assert status.read(made.directory / trial.path)["state"] == "pending"
+
+
+# --- files
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
+def test_files_have_the_permissions_of_any_other(tmp_path, mask, mode):
+    """A group that shares a study reads its files; a private umask is kept."""
+    before = os.umask(mask)
+    try:
+        layout.write_json(tmp_path / "x.json", {})
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "x.json").stat().st_mode) == mode
+
+
+def test_a_file_and_its_name_are_on_disk(tmp_path, monkeypatch):
+    synced, real = [], os.fsync
+
+    def fsync(descriptor):
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    layout.write_atomically(tmp_path / "x", "text")
+    written, folder = synced
+    assert written.startswith(f"{tmp_path}/.x.")
+    assert written.endswith(files.SUFFIX)
+    assert folder == str(tmp_path)
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
+    (tmp_path / "x").write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        layout.write_atomically(tmp_path / "x", "half \udcff")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"x": "old"}
+
+
+def test_what_killed_writers_left_is_removed(tmp_path):
+    """After an hour by the file server's clock, and nothing else."""
+    now = time.time()
+    old, young, own = (tmp_path / n for n in (".a.1.tmp", ".b.2.tmp", "kept.tmp"))
+    draft = tmp_path / ".draft.tmp"
+    draft.mkdir()
+    for path in (old, young, own, draft / lease.LEASE):
+        path.touch()
+    for path in (old, own, draft):
+        os.utime(path, (now - 4000, now - 4000))
+    layout.remove_left_overs(tmp_path, now)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [young.name, own.name]
