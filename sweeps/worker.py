@@ -124,7 +124,7 @@ def computes_on(platform: str) -> bool:
             "that the job was given the device; or set JAX_PLATFORMS=cpu to insist on the CPU"
         )
     print(
-        f"{socket.gethostname()} has or was to have a {platform}, but JAX {jax.__version__} finds "
+        f"{socket.gethostname()}: a {platform} was expected here, but JAX {jax.__version__} finds "
         f"{found}: {remedy}",
         file=sys.stderr,
     )

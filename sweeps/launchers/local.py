@@ -140,9 +140,10 @@ class LocalWorkers:
 
     def _listen(self, slot: int, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
-        for line in process.stdout:
-            with contextlib.suppress(ValueError):  # cut short: its writer was killed
-                self.events.put((slot, json.loads(line)))
+        with process.stdout:
+            for line in process.stdout:
+                with contextlib.suppress(ValueError):  # cut short: its writer was killed
+                    self.events.put((slot, json.loads(line)))
         process.wait()
         self.events.put((slot, None))
 
