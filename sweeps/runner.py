@@ -80,8 +80,8 @@ class Worker:
                 ends = self._train(members, data_dir)
                 results = [claimed.conclude(*pair) for pair in zip(members, ends, strict=True)]
         except OSError as problem:
-            error = disk.named(problem, members[0].trial_directory)
-            results = [("failed", error)] * len(members)
+            reason = disk.named(problem, members[0].trial_directory)
+            results = [("failed", reason)] * len(members)
         # A device or its memory may be broken for good: the next trial gets a new process.
         self.broken |= any(
             outcome == "failed" and not isinstance(end, ValueError)

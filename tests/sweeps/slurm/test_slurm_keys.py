@@ -1,12 +1,13 @@
 """What the keys of config.slurm may say, and the golden scripts that come of them."""
 
+import os
 import pathlib
 import re
 import shlex
 
 import pytest
 
-from sweeps.launchers import slurm, slurm_keys, slurm_script
+from sweeps.launchers import slurm, slurm_commands, slurm_keys, slurm_script
 from sweeps.launchers.protocol import Batch
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
@@ -127,3 +128,21 @@ def test_containers_need_pyxis(cluster, tmp_path):
     keys = {**slurm.DEFAULTS, "container": "image.sqsh"}
     with pytest.raises(ValueError, match="needs pyxis"):
         slurm.launcher({"slurm": keys}, tmp_path)
+
+
+def test_the_cluster_is_never_asked_for_all_its_jobs(tmp_path, monkeypatch):
+    """Handles by id and by name (their sbatch was cut off) are asked for by what they are."""
+    squeue = tmp_path / "squeue"
+    squeue.write_text(
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n'
+        'case "$*" in *--jobs=*) echo "7|0|s-a|RUNNING|None"; echo "7|1|s-a|PENDING|None";;\n'
+        '*--name=*) echo "9|0|s-b|RUNNING|None";; esac\n'
+    )
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    found = slurm_commands.listed(["7_0", "s-b_0", "s-b_1", "8_0"])
+    assert {handle: job.array for handle, job in found.items()} == {"7_0": "7", "s-b_0": "9"}
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert [line.split()[-1] for line in asked] == ["--jobs=7,8", "--name=s-b"]
+    assert slurm_commands.listed([]) == {}
+    assert len((tmp_path / "asked").read_text().splitlines()) == 2
