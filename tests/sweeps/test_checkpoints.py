@@ -1,6 +1,7 @@
 """Damaged checkpoints: the one before is taken, and the curve is that of a run never disturbed."""
 
 import errno
+import gc
 import json
 import os
 import re
@@ -28,6 +29,16 @@ from sweeps import (
     survey,
     tensors,
 )
+
+# Orbax leaves its other reads and writes behind where one has failed.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _left_behind():
+    """What orbax left is collected here, and not in another file's test."""
+    yield
+    gc.collect()
 
 
 class Orders:
@@ -206,7 +217,7 @@ def test_checkpoints_from_before_there_were_sums(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, state, _state(2))
 
 
-def test_a_trial_goes_on_from_the_one_before(trained, stopped):
+def test_a_trial_goes_on_from_the_one_before(trained, stopped, capsys):
     """Bit for bit the curve of a run never disturbed; said in log, status, overview and driver."""
     orders, whole, _ = trained
     path = stopped / layout.CHECKPOINTS / "4" / backed.RECORD
@@ -216,7 +227,7 @@ def test_a_trial_goes_on_from_the_one_before(trained, stopped):
     (told,) = (event["text"] for event in orders.events if event["event"] == "note")
     assert told.startswith(note)
     assert status.read(stopped)["note"].endswith("; goes on from step 2")
-    assert note in "\n".join(attempts.log_tail(stopped, 50))
+    assert note in capsys.readouterr().out  # a worker process's goes to the attempt's log
     seen = survey.Seen("trial", "running", 6, status.recorded(stopped))
     found = survey.Survey(stopped, {}, running=[seen])
     assert f"; {note}" in overview.running(found)[0]
@@ -258,7 +269,7 @@ def test_tensors_of_a_damaged_checkpoint_are_refused(trained, tmp_path):
     assert (directory / layout.CHECKPOINTS / "6").exists()
 
 
-def test_a_full_disk_is_named_and_costs_nothing(trained, disk):
+def test_a_full_disk_is_named_and_costs_nothing(trained, disk, capsys):
     """Where, how much is free and needed; no traceback; with room, the undisturbed curve."""
     orders, whole, stopped = trained
     trial_directory = disk / stopped.relative_to(stopped.parents[4])
@@ -269,13 +280,13 @@ def test_a_full_disk_is_named_and_costs_nothing(trained, disk):
     error = orders.events[-1]["error"]
     needs = sum(path.stat().st_size for path in (whole / layout.CHECKPOINTS / "6").rglob("*"))
     assert error.startswith(f"disk full: No space left on device for {trial_directory} (")
-    (taken,) = re.findall(r"a checkpoint takes ([0-9.]+) MB", error)
-    assert float(taken) * 1e6 == pytest.approx(needs, rel=0.2)
+    (taken,) = re.findall(r"a checkpoint takes ([0-9.]+) kB", error)
+    assert float(taken) * 1e3 == pytest.approx(needs, rel=0.2)
     assert status.read(trial_directory)["reason"] == error
     assert attempts.last_error(trial_directory)["retry"] is False
-    log = attempts.log_tail(trial_directory, 200)
-    assert log[-1] == error
-    assert not any("Traceback" in line for line in log)
+    said = capsys.readouterr().err
+    assert said.splitlines()[-1] == error
+    assert "Traceback" not in said
     (disk / "filler").unlink()
     assert orders.run(trial_directory) == "done"
     assert equality.trial_problems(trial_directory, whole) == []
