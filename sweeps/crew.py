@@ -78,9 +78,11 @@ class Crew:
         self._start_workers()
         self._before_first()
         while self.schedule.pending or self.at_hand or self.elsewhere:
-            if not self.watches and not self.at_hand and not self.alive:
-                return  # others have this node's slots or the trials
             try:
+                if self.stop_requested() or self._is_cancelled():
+                    self._stop()
+                if not self.watches and not self.at_hand and not self.alive:
+                    return  # others have this node's slots or the trials
                 self._turn()
                 self._outage.over()
             except OSError as error:
@@ -88,8 +90,6 @@ class Crew:
                 self._take_up()
 
     def _turn(self) -> None:
-        if self.stop_requested() or self._is_cancelled():
-            self._stop()
         self._hand_out()
         try:
             # First, so that a file system that fails keeps no worker waiting.
