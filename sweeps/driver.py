@@ -13,7 +13,6 @@ from sweeps import (
     code_snapshot,
     disk,
     jobs,
-    layout,
     measurements,
     status,
     study_directory,
