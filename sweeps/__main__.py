@@ -9,9 +9,12 @@ import sys
 from attention import checkout
 from sweeps import algoperf_parity
 from sweeps.launchers.protocol import EngineError
+from workloads import errors
+from workloads.arguments import positive, whole
 
 _EPILOG = """examples:
   python -m sweeps studies
+  python -m sweeps keys slurm
   python -m sweeps plan --config=digits_vit_demo
   python -m sweeps run --config=digits_vit_demo --config.seeds=5 --config.name=five_seeds
   python -m sweeps status experiments/five_seeds
@@ -28,6 +31,12 @@ then: python -m analysis table experiments/five_seeds
 --config.space takes a shipped space, a .json file, or selected:STUDY, the point that another study
 in the same experiment_dir selected.
 """
+
+
+_KEYS = (
+    "--config.KEY=VALUE changes a key of the study; `python -m sweeps keys` lists them with "
+    "default, meaning and allowed values, `python -m sweeps keys slurm` those of a launcher."
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -48,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
         options.overrides = overrides
         return int(options.run(options))
     except (ValueError, OSError, EngineError) as error:
-        print(f"python -m sweeps: {error}", file=sys.stderr)
+        print(f"python -m sweeps: {errors.told(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -65,21 +74,26 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     lister = commands.add_parser("studies", help="studies that come with the package")
     lister.set_defaults(run=_studies)
+    lister = commands.add_parser("keys", help="what --config.KEY=VALUE may change in a study")
+    lister.add_argument("word", nargs="?", default="", help="only keys with it in their name")
+    lister.set_defaults(run=_keys)
     for name, runner, text in (
         ("plan", _plan, "trials, steps, device-hours and disk, before anything starts"),
         ("run", _run, "run a study, or continue it; may be interrupted and repeated"),
     ):
-        command = commands.add_parser(name, help=text, allow_abbrev=False)
+        command = commands.add_parser(name, help=text, epilog=_KEYS, allow_abbrev=False)
         command.add_argument("--config", required=True, metavar="STUDY", help="name or .py file")
         command.set_defaults(run=runner)
         if name == "run":
             _add_selection(command)
         if name == "plan":
-            command.add_argument("--step_seconds", type=float, help="measured time per step")
+            command.add_argument("--step_seconds", type=positive(), help="measured time per step")
             command.add_argument(
-                "--devices", type=int, default=0, help="that share one trial, for its memory"
+                "--devices", type=whole(1, 65_536), default=0, help="that share one trial"
             )
-            command.add_argument("--device_gb", type=float, help="memory of one, to fit into")
+            command.add_argument(
+                "--device_gb", type=positive(most=1e6), help="memory of one, to fit into"
+            )
     for name, runner, text in (
         ("status", _status, "what is pending, running, done, diverged and failed"),
         ("resume", _resume, "continue a study from its directory alone"),
@@ -102,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("directory", type=pathlib.Path, metavar="TRIAL_DIR")
     out = pathlib.Path("qkv.npz")
     command.add_argument("--out", type=pathlib.Path, default=out, help=f"default: {out}")
-    command.add_argument("--examples", type=int, default=4, help="default: 4")
+    command.add_argument("--examples", type=whole(1, 1_048_576), default=4, help="default: 4")
     command.add_argument("--data_dir", help="default: where the data lay when it was trained")
     command.set_defaults(run=_tensors)
     _add_export(commands)
@@ -143,6 +157,13 @@ def _studies(options: argparse.Namespace) -> int:
     return 0
 
 
+def _keys(options: argparse.Namespace) -> int:
+    from sweeps import config
+
+    print(config.describe(options.word))
+    return 0
+
+
 def _plan(options: argparse.Namespace) -> int:
     from sweeps import config, plan, study
 
@@ -161,9 +182,7 @@ def _run(options: argparse.Namespace) -> int:
 def _resume(options: argparse.Namespace) -> int:
     from sweeps import layout, study
 
-    record = layout.read_json_if_there(options.directory / layout.STUDY)
-    if record is None:
-        raise ValueError(f"{options.directory} is no study: it has no {layout.STUDY}")
+    record = layout.study_record(options.directory)
     return _drive(study.from_record(record, options.directory), options.selection)
 
 

@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from workloads.arguments import whole
+
 ROUNDS = 7
 
 
@@ -120,11 +122,13 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("workload", metavar="WORKLOAD")
     parser.add_argument("--variant", default="laser")
-    parser.add_argument("--every", type=int, default=100, help="steps between recordings")
-    parser.add_argument("--examples", type=int, default=8, help="of the probe")
-    parser.add_argument("--batch_size", type=int, default=0, help="0: the workload's own")
-    parser.add_argument("--steps", type=int, default=10, help="train steps of a round")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--every", type=whole(), default=100, help="steps between recordings")
+    parser.add_argument("--examples", type=whole(1, 1_048_576), default=8, help="of the probe")
+    parser.add_argument(
+        "--batch_size", type=whole(0, 1_048_576), default=0, help="0: the workload's own"
+    )
+    parser.add_argument("--steps", type=whole(), default=10, help="train steps of a round")
+    parser.add_argument("--rounds", type=whole(), default=ROUNDS)
     return parser.parse_args()
 
 

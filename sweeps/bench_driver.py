@@ -19,6 +19,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 
+from workloads.arguments import whole
+
 STUDY = "digits_vit_quick"
 WITH_MEMORY = "c4_lm_234m_paper"
 _WORKER = b"sweeps.worker"
@@ -92,10 +94,10 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__.splitlines()[0],
         allow_abbrev=False,
     )
-    parser.add_argument("--runs", type=int, default=7, help="of each command (default 7)")
+    parser.add_argument(
+        "--runs", type=whole(1, 10_000), default=7, help="of each command (default 7)"
+    )
     runs = parser.parse_args(arguments).runs
-    if runs < 1:
-        parser.error(f"--runs={runs}: give 1 or more")
     with tempfile.TemporaryDirectory() as folder:
         for name, case in cases(pathlib.Path(folder)).items():
             case()  # files cached, data prepared

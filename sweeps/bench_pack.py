@@ -24,6 +24,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from workloads.arguments import whole
+
 
 def main() -> int:
     """Prints the table. Returns 0, or 2 for something that does not exist."""
@@ -198,25 +200,24 @@ def _options() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("workload", help="see `python -m workloads list`")
-    parser.add_argument("--pack", type=_pack, default=8, help="largest pack, 2 or more")
+    parser.add_argument("--pack", type=whole(2, 1024), default=8, help="largest pack, 2 or more")
     parser.add_argument("--variant", default="laser")
-    parser.add_argument("--batch_size", type=int, default=0, help="0: the workload's")
-    parser.add_argument("--trial_steps", type=int, default=0, help="0: the workload's step hint")
-    parser.add_argument("--steps", type=int, default=10, help="in each round")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--cores", type=int, default=1, help="CPU cores to stay on; 0: all")
+    parser.add_argument(
+        "--batch_size", type=whole(0, 1_048_576), default=0, help="0: the workload's"
+    )
+    parser.add_argument(
+        "--trial_steps", type=whole(0), default=0, help="0: the workload's step hint"
+    )
+    parser.add_argument("--steps", type=whole(), default=10, help="in each round")
+    parser.add_argument("--rounds", type=whole(), default=5)
+    parser.add_argument(
+        "--cores", type=whole(0, 65_536), default=1, help="CPU cores to stay on; 0: all"
+    )
     parser.add_argument("--data_dir", default="", help="for evaluations; empty: the default")
     parser.add_argument(
         "--same_seed", action="store_true", help="members share seed and batch (a tuning stage)"
     )
     return parser.parse_args()
-
-
-def _pack(text: str) -> int:
-    size = int(text)
-    if size < 2:
-        raise argparse.ArgumentTypeError(f"{size}; a pack has 2 or more trials")
-    return size
 
 
 if __name__ == "__main__":

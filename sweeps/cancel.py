@@ -7,7 +7,7 @@ import signal
 import time
 from typing import Any
 
-from sweeps import jobs, layout, lease
+from sweeps import jobs, layout, lease, survey
 from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import Launcher
 
@@ -16,12 +16,14 @@ def cancel(directory: pathlib.Path) -> str:
     """Marks the study as cancelled, cancels its jobs, stops this host's workers; returns a report.
 
     Workers on other hosts notice the mark at their next heartbeat, whatever engine they run on;
-    `resume` or `run` takes the mark away. Raises ValueError where the directory holds no study,
-    EngineError where the engine cannot be reached (the mark is there by then).
+    `resume` or `run` takes the mark away. A study that is complete stays as it is.
+
+    Raises ValueError where the directory holds no study, or a record in it is damaged, EngineError
+    where the engine cannot be reached (the mark is there by then).
     """
-    record = layout.read_json_if_there(directory / layout.STUDY)
-    if record is None:
-        raise ValueError(f"{directory} is no study: it has no {layout.STUDY}")
+    record = layout.study_record(directory)
+    if survey.Surveyor(directory).look().complete:
+        return f"{directory} is complete: every trial has ended, and there is nothing to cancel"
     layout.write_json(directory / jobs.CANCELLED, {"cancelled_at": time.time()})
     cancelled = _cancel_jobs(directory, record["config"])
     stopped = len({_stop_worker(path) for path in _leases(directory)} - {None})
@@ -60,9 +62,8 @@ def _handles(engine: Launcher, submission: jobs.Submission) -> list[str]:
 def _leases(directory: pathlib.Path) -> list[pathlib.Path]:
     """Returns the last attempts of trials whose worker is alive."""
     found = []
-    for stage in layout.read_json(directory / layout.STUDY)["stages"]:
-        planned = layout.read_json_if_there(directory / stage / layout.TRIALS) or {"trials": []}
-        for row in planned["trials"]:
+    for stage in layout.study_record(directory)["stages"]:
+        for row in layout.planned(directory, stage) or []:
             trial = directory / row["path"]
             attempt = trial / layout.ATTEMPTS / str(lease.latest(trial))
             if attempt.name != "0" and lease.is_alive(attempt):

@@ -48,9 +48,7 @@ def export(
     Raises ValueError where `study` is no study, has no such stage or nothing to export in it,
     where `out` holds what is no export, and where that of another study or stage is in the way.
     """
-    record = _read(study / layout.STUDY, "name", "stages")
-    if record is None:
-        raise ValueError(f"{study} is no study: it has no {layout.STUDY}")
+    record = layout.study_record(study)
     stage, trials = _planned(study, record, stage)
     out = out or study / "export" / f"algoperf_{stage}"
     where = str(study.resolve())  # studies of several directories may have one name
@@ -87,9 +85,9 @@ def _planned(
     if wanted is not None and wanted not in stages:
         raise ValueError(f"no stage {wanted!r} in {record['name']}; it has {', '.join(stages)}")
     for stage in reversed(stages) if wanted is None else [wanted]:
-        listed = _read(study / stage / layout.TRIALS, "trials")
+        listed = layout.planned(study, stage)
         if listed is not None:
-            return stage, listed["trials"]
+            return stage, listed
     where = f"stage {wanted} of {study}" if wanted else str(study)
     raise ValueError(f"{where} has no trials yet; run it: python -m sweeps resume {study}")
 

@@ -43,6 +43,7 @@ FORMAT = "attnperf-study-1"
 
 # Longer than any file takes to be written.
 LEFT_OVER_S = 3600.0
+_STUDY_RECORD = {"name": str, "config": dict, "points": list, "stages": list}
 
 # A trial's states; `pending` is also the state of a trial that has no status.json yet.
 STATES = ("pending", "running", "done", "diverged", "failed")
@@ -117,7 +118,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     content = pathlib.Path(path).read_bytes()
     try:
         return json.loads(content.decode("utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not valid JSON ({error}); was it cut short?") from error
 
 
@@ -127,3 +128,42 @@ def read_json_if_there(path: str | os.PathLike[str]) -> Any | None:
         return read_json(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def study_record(directory: str | os.PathLike[str]) -> dict[str, Any]:
+    """Returns study.json of a study's directory.
+
+    Raises ValueError where there is none, or it is not a study's record.
+    """
+    path = pathlib.Path(directory) / STUDY
+    record = read_json_if_there(path)
+    if record is None:
+        raise ValueError(f"{directory} is no study: it has no {STUDY}")
+    whole = isinstance(record, dict) and all(
+        isinstance(record.get(key), kind) for key, kind in _STUDY_RECORD.items()
+    )
+    if not whole:
+        lacking = ", ".join(f"{key} ({kind.__name__})" for key, kind in _STUDY_RECORD.items())
+        raise ValueError(
+            f"{path} is no study's record, which has {lacking}: copy it back, or run the study "
+            "under another --config.name"
+        )
+    return dict(record)
+
+
+def planned(directory: str | os.PathLike[str], stage: str) -> list[dict[str, Any]] | None:
+    """Returns the trials of a stage's trials.json, None where the stage has not begun.
+
+    Raises ValueError where the file is damaged.
+    """
+    path = pathlib.Path(directory) / stage / TRIALS
+    record = read_json_if_there(path)
+    if record is None:
+        return None
+    rows = record.get("trials") if isinstance(record, dict) else None
+    if not isinstance(rows, list) or not all(isinstance(r, dict) and "path" in r for r in rows):
+        raise ValueError(
+            f"{path} is no list of a stage's trials; `python -m sweeps resume {directory}` writes "
+            "it again"
+        )
+    return rows

@@ -36,6 +36,8 @@ from sweeps.simulated_rules import Rules
 from sweeps.simulated_stand_ins import NAME, simulated
 from sweeps.simulated_world import Actor, Host, Killed, TooLongError, World
 from sweeps.trial import Trial
+from workloads import errors
+from workloads.arguments import positive, whole
 
 _MODIFIERS = ("", "+temp", "+qk_norm", "+per_dim_temp")
 _VARIANTS = 2 * len(_MODIFIERS)
@@ -239,19 +241,27 @@ def simulate(trials: int, workers: int, seed: int = 0, **options: Any) -> Result
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs simulations of growing size. Returns 1 where something was violated."""
+    """Runs simulations of growing size. Returns 1 where something was violated, 2 for bad input."""
     parser = argparse.ArgumentParser(prog="python -m sweeps.simulate", description=__doc__)
-    parser.add_argument("--trials", type=int, nargs="+", default=[1000])
-    parser.add_argument("--workers", type=int, default=1000, help="at most a fifth of the trials")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--beat_s", type=float, default=Rules.beat_s, help="between heartbeats")
-    parser.add_argument("--crashes", type=int, default=3, help="of the driver")
+    parser.add_argument("--trials", type=whole(100, 100_000), nargs="+", default=[1000])
+    parser.add_argument(
+        "--workers", type=whole(1, 100_000), default=1000, help="at most a fifth of the trials"
+    )
+    parser.add_argument("--seed", type=whole(0), default=0)
+    parser.add_argument(
+        "--beat_s", type=positive(0.1, 3600.0), default=Rules.beat_s, help="between heartbeats"
+    )
+    parser.add_argument("--crashes", type=whole(0, 1000), default=3, help="of the driver")
     options = parser.parse_args(arguments)
     violated = 0
     for trials in options.trials:
         workers = min(options.workers, max(1, trials // 5))
         chosen = {"crashes": options.crashes, "beat_s": options.beat_s}
-        result = simulate(trials, workers, options.seed, **chosen)
+        try:
+            result = simulate(trials, workers, options.seed, **chosen)
+        except (ValueError, OSError) as error:
+            print(f"python -m sweeps.simulate: {errors.told(error)}", file=sys.stderr)
+            return 2
         print(json.dumps(dataclasses.asdict(result), indent=1), flush=True)
         violated += len(result.violations)
     return 1 if violated else 0

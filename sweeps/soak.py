@@ -20,6 +20,8 @@ import tempfile
 import time
 
 from sweeps import equality, layout, lease, storm
+from workloads import errors
+from workloads.arguments import positive, whole
 
 _NAME = "soak"
 _HERE = pathlib.Path(__file__).resolve().parents[1]
@@ -132,21 +134,23 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--kills", type=int, default=100, help="signals in all (100)")
-    parser.add_argument("--trials", type=int, default=40, help="(40)")
-    parser.add_argument("--steps", type=int, default=6, help="of a trial, an even number (6)")
-    parser.add_argument("--workers", type=int, default=2, help="at least 2 (2)")
-    parser.add_argument("--seed", type=int, default=0, help="of whom and when (0)")
-    parser.add_argument("--lease_s", type=float, default=4.0, help="a worker's lease, s (4)")
+    parser.add_argument("--kills", type=whole(0, 100_000), default=100, help="signals in all (100)")
+    parser.add_argument("--trials", type=whole(2, 10_000), default=40, help="(40)")
+    parser.add_argument(
+        "--steps", type=whole(2, 10**6), default=6, help="of a trial, an even number (6)"
+    )
+    parser.add_argument("--workers", type=whole(2, 1024), default=2, help="at least 2 (2)")
+    parser.add_argument("--seed", type=whole(0), default=0, help="of whom and when (0)")
+    parser.add_argument(
+        "--lease_s", type=positive(1.0, 86_400.0), default=4.0, help="a worker's lease, s (4)"
+    )
     parser.add_argument("--data_dir", default="", help="the digits; made there if absent")
     parser.add_argument(
         "--directory", type=pathlib.Path, help="kept; otherwise a temporary one, kept on failure"
     )
     options = parser.parse_args(arguments)
-    if options.workers < 2 or options.trials < 2 or options.steps < 2 or options.steps % 2:
-        parser.error("give at least 2 workers, 2 trials, and an even number of steps from 2 on")
-    if options.kills < 0 or options.lease_s < 1:
-        parser.error("give a number of kills from 0 on, and a lease of at least a second")
+    if options.steps % 2:
+        parser.error(f"argument --steps: {options.steps}; give an even number")
     return options
 
 
@@ -154,14 +158,13 @@ def main(arguments: list[str] | None = None) -> int:
     """Returns 0 where nothing was lost; 1 where something was, named; 2 for bad input."""
     options = _options(arguments)
     directory = options.directory or pathlib.Path(tempfile.mkdtemp(prefix="attnperf-soak-"))
-    directory.mkdir(parents=True, exist_ok=True)
-    if (directory / "storm").exists():
-        print(f"python -m sweeps.soak: {directory} holds an earlier soak", file=sys.stderr)
-        return 2
     try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if (directory / "storm").exists():
+            raise ValueError(f"{directory} holds an earlier soak; give another --directory")
         found = Soak(options, directory.resolve()).run()
-    except ValueError as error:
-        print(f"python -m sweeps.soak: {error}", file=sys.stderr)
+    except (ValueError, OSError) as error:
+        print(f"python -m sweeps.soak: {errors.told(error)}", file=sys.stderr)
         return 2
     if found:
         print("\n".join([*found, f"everything is kept in {directory}"]))

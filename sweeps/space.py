@@ -9,10 +9,12 @@ import difflib
 import hashlib
 import json
 import math
+import os
 import pathlib
 from typing import Any
 
 from sweeps import halton
+from sweeps.keys import shown
 
 Point = dict[str, float]
 SHIPPED = pathlib.Path(__file__).parent / "spaces"
@@ -121,13 +123,13 @@ def load(name: str) -> dict[str, Any] | list[Point]:
     path = pathlib.Path(name)
     if path.suffix != ".json":
         path = SHIPPED / f"{name}.json"
-    if not path.is_file():
+    if not os.path.isfile(path):  # False, where Path.is_file raises for a loop or a long name
         shipped = ", ".join(sorted(file.stem for file in SHIPPED.glob("*.json")))
-        raise ValueError(f"no search space {name!r}: give a .json file or one of {shipped}")
+        raise ValueError(f"no search space {shown(name)}: give a .json file or one of {shipped}")
     try:
         search_space = json.loads(path.read_text())
         check(search_space)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from error
     return search_space
 

@@ -166,8 +166,11 @@ def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
     started before this.
     """
     settings = config.to_dict()
+    configs.check(settings)
     # --config.variants=standard,laser arrives as one string.
     given = [name for names in settings["variants"] for name in names.split(",") if name.strip()]
+    if len(given) > configs.MOST_VARIANTS:
+        raise ValueError(f"{len(given):,} variants; a study may have {configs.MOST_VARIANTS}")
     settings["variants"] = [variants_table.canonical(name) for name in given]
     for key in ("baseline", "tuning_variant"):
         settings[key] = variants_table.canonical(settings[key])
@@ -242,11 +245,21 @@ def _completed(raw: list[space.Point], settings: dict[str, Any]) -> list[dict[st
 
 
 def from_record(record: dict[str, Any], directory: pathlib.Path) -> Study:
-    """Returns the study that study.json in `directory` describes."""
+    """Returns the study that study.json in `directory` describes.
+
+    Raises ValueError where a setting cannot be, or the folder has another name.
+    """
     directory = directory.resolve()
     settings = {**configs.completed(record["config"]), "experiment_dir": str(directory.parent)}
     if directory.name != settings["name"]:
         raise ValueError(
             f"{directory} holds study {settings['name']!r}; give the folder that name again"
         )
+    try:
+        configs.check(settings)
+        workloads_table.entry(settings["workload"])
+        for point in record["points"]:
+            hyperparameters.complete(point)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{directory / layout.STUDY} is damaged: {error}") from error
     return Study(settings, tuple(record["points"]))

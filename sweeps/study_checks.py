@@ -5,7 +5,7 @@ from typing import Any
 
 from attention import table as variants_table
 from sweeps import config as configs
-from sweeps import layout
+from sweeps.keys import shown
 from sweeps.launchers import table as launchers
 from sweeps.trial import PLACES
 from workloads import table as workloads_table
@@ -35,16 +35,7 @@ _MAY_CHANGE = (
 def check(settings: dict[str, Any]) -> None:
     """Raises ValueError for the first setting that cannot be used."""
     _check_names(settings)
-    for key in ("points", "seeds", "tuning_seeds", "max_attempts", "log_every", "pack"):
-        if settings[key] < 1:
-            raise ValueError(f"{key} is {settings[key]}; it must be 1 or more")
-    for key in ("steps", "step_hint", "batch_size", "eval_every", "checkpoint_every"):
-        if settings[key] < 1:
-            raise ValueError(f"{key} is {settings[key]}; give 1 or more, or 0 for the default")
-    if settings["loader_workers"] < 0:
-        raise ValueError(f"loader_workers is {settings['loader_workers']}; it must be 0 or more")
-    if max(settings["seeds"], settings["tuning_seeds"]) > layout.SEEDS_PER_POINT:
-        raise ValueError(f"more than {layout.SEEDS_PER_POINT} seeds have no directory each")
+    _check_size(settings)
     if settings["checkpoint_every"] % settings["eval_every"]:
         raise ValueError(
             f"checkpoint_every ({settings['checkpoint_every']}) must be a multiple of eval_every "
@@ -92,12 +83,6 @@ def lacking(settings: dict[str, Any]) -> str | None:
 
 def _check_diagnostics(settings: dict[str, Any]) -> None:
     every, examples = settings["diagnostics"], settings["diagnostics_examples"]
-    if every < 0:
-        raise ValueError(
-            f"diagnostics is {every}; give the updates between two recordings, or 0 for none"
-        )
-    if examples < 1:
-        raise ValueError(f"diagnostics_examples is {examples}; it must be 1 or more")
     if every and examples > settings["batch_size"]:
         raise ValueError(
             f"diagnostics_examples is {examples} and a batch has {settings['batch_size']} "
@@ -130,22 +115,31 @@ def variant_hyperparameters(variant: str, settings: dict[str, Any]) -> dict[str,
 
 
 def _check_names(settings: dict[str, Any]) -> None:
-    name, variants = settings["name"], settings["variants"]
-    if not name or "/" in name or name.startswith("."):
-        raise ValueError(f"name={name!r}: a study needs a name that can be a directory's")
+    variants = settings["variants"]
+    for key in ("name", "experiment_dir"):
+        if not settings[key]:
+            raise ValueError(f"{key} is empty; a study needs one: --config.{key}=...")
     if not variants or len(set(variants)) < len(variants):
-        raise ValueError(f"variants={variants}: give each variant once, at least one")
-    for key, allowed in (
-        ("protocol", configs.PROTOCOLS),
-        ("optimizer", configs.OPTIMIZERS),
-        ("launcher", launchers.NAMES),
-        ("paper_table", ("", *configs.PAPER_TABLES)),
-    ):
-        if settings[key] not in allowed:
-            raise ValueError(variants_table.unknown(key, settings[key], allowed))
+        raise ValueError(f"variants={shown(variants)}: give each variant once, at least one")
     if settings["baseline"] not in variants:
         raise ValueError(
             f"baseline {settings['baseline']!r} is not among the variants: {', '.join(variants)}"
+        )
+
+
+def _check_size(settings: dict[str, Any]) -> None:
+    """Counts the trials without making one."""
+    variants, points, seeds = len(settings["variants"]), settings["points"], settings["seeds"]
+    if settings["protocol"] == "grid":
+        trials = variants * points * seeds
+    else:
+        tuned = 1 if settings["protocol"] == "tune_then_compare" else variants
+        trials = tuned * points * settings["tuning_seeds"] + variants * seeds
+    if trials > configs.MOST_TRIALS:
+        raise ValueError(
+            f"{trials:,} trials: {variants} variants, {points:,} points, {seeds:,} seeds, "
+            f"{settings['tuning_seeds']:,} tuning_seeds; a study may have {configs.MOST_TRIALS:,}. "
+            "Lower one of them, or make several studies"
         )
 
 

@@ -27,8 +27,8 @@ def prepare(study: Study) -> None:
             f"{directory} cannot be written: {error.strerror or error}. Choose another "
             "--config.experiment_dir, or make room and permission there"
         ) from error
-    record = layout.read_json_if_there(directory / layout.STUDY)
-    if record is not None:
+    if (directory / layout.STUDY).exists():
+        record = layout.study_record(directory)
         study_checks.check_same(study.settings, record, directory)
         common = min(len(record["points"]), len(study.points))
         if list(study.points[:common]) != record["points"][:common]:

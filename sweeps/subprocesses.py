@@ -19,6 +19,8 @@ import tempfile
 from types import TracebackType
 from typing import IO, Any
 
+from workloads import errors
+
 FUNCTIONS = {
     "memory": "sweeps.heavy:memory",
     "data": "sweeps.heavy:data",
@@ -122,7 +124,7 @@ def _answer(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     except ValueError as error:
         return {"error": "ValueError", "message": str(error)}
     except OSError as error:
-        return {"error": "OSError", "message": str(error)}
+        return {"error": "OSError", "message": errors.told(error)}
 
 
 def main() -> int:

@@ -106,7 +106,7 @@ class Surveyor:
 
         Raises ValueError where the directory holds no study, or its study.json is damaged.
         """
-        survey = Survey(self._directory, _record(self._directory))
+        survey = Survey(self._directory, layout.study_record(self._directory))
         for stage in survey.record["stages"]:
             trials = self._trials(survey, stage)
             if trials is None:
@@ -184,16 +184,6 @@ def not_begun(record: dict[str, Any], stage: str) -> list[Row]:
         Row(stage, variant, Counter(pending=each), steps_left=each * steps, longest=steps)
         for variant in variants
     ]
-
-
-def _record(directory: pathlib.Path) -> dict[str, Any]:
-    path = directory / layout.STUDY
-    record = layout.read_json_if_there(path)
-    if record is None:
-        raise ValueError(f"{directory} is no study: it has no {layout.STUDY}")
-    if not isinstance(record, dict) or not {"name", "stages", "config", "points"} <= set(record):
-        raise ValueError(f"{path} is not a study's record; `python -m sweeps run` writes it anew")
-    return record
 
 
 def _was_stopped(found: dict[str, Any]) -> bool:

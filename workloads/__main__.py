@@ -6,8 +6,9 @@ import sys
 from typing import Any
 
 from attention import checkout
-from workloads import table
+from workloads import errors, table
 from workloads.algoperf import commands as algoperf_commands
+from workloads.arguments import whole
 
 _EPILOG = """data of the full-size workloads (--data_dir says where it is written and read):
   prepare imagenet_vit --from=ARCHIVES            ILSVRC2012 archives, 150 GB; needs .[tfds]
@@ -26,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
         checkout.check()
         return int(options.run(options))
     except (ValueError, OSError) as error:
-        print(f"python -m workloads: {error}", file=sys.stderr)
+        print(f"python -m workloads: {errors.told(error)}", file=sys.stderr)
         return 2
 
 
@@ -59,9 +60,9 @@ def _parser() -> argparse.ArgumentParser:
         if name == "check":
             command.add_argument("--full", action="store_true", help="read every record")
         if name == "bench":
-            command.add_argument("--batch_size", type=int, default=0)
-            command.add_argument("--steps", type=int, default=5, help="timed steps per round")
-            command.add_argument("--rounds", type=int, default=5)
+            command.add_argument("--batch_size", type=whole(0, 1_048_576), default=0)
+            command.add_argument("--steps", type=whole(), default=5, help="timed steps per round")
+            command.add_argument("--rounds", type=whole(), default=5)
             command.add_argument("--variants", default="standard,laser")
             command.add_argument("--compute_dtype", default="float32")
             command.add_argument("--scan_layers", action="store_true")

@@ -112,7 +112,7 @@ def _open(data_dir: str | os.PathLike[str], role: str) -> image_sources.ImageSou
 
 def _write(data_dir: Path) -> None:
     for dataset in _DATASETS:
-        _refuse_to_replace_others(tfds_directory.directory_of(data_dir, dataset))
+        _refuse_to_replace_others(data_dir, tfds_directory.directory_of(data_dir, dataset))
     examples = _examples()
     for dataset, roles in _DATASETS.items():
         tfds_writer.write_image_dataset(
@@ -129,14 +129,23 @@ def _write(data_dir: Path) -> None:
         new.write_text(json.dumps(reference, indent=2) + "\n")
 
 
-def _refuse_to_replace_others(directory: Path) -> None:
+def _note(data_dir: Path) -> str | None:
+    """What `reference.json` says that the data is; None where it cannot be read."""
+    try:
+        return str(read_reference(data_dir)["note"])
+    except (DataError, KeyError, TypeError):
+        return None
+
+
+def _refuse_to_replace_others(data_dir: Path, directory: Path) -> None:
     """DataError unless the directory is absent, empty, or digits that were prepared before."""
     if not directory.exists() or not any(directory.iterdir()):
         return
     try:
         description = json.loads((directory / "dataset_info.json").read_text())["description"]
     except (OSError, ValueError, KeyError, TypeError):
-        description = None
+        # Cut short: the digits' own reference, written last, says what was prepared here.
+        description = _note(data_dir)
     if description != NOTE:
         raise DataError(
             f"{directory} holds something other than the digits; it is not replaced",

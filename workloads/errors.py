@@ -1,4 +1,20 @@
-"""What this room raises when the data on disk is not what a workload needs."""
+"""What this room raises when the data on disk is not what a workload needs, and errors in words."""
+
+import errno
+
+_ADVICE = {
+    errno.ELOOP: "a loop of symbolic links; remove it, or give another path",
+    errno.ENOTDIR: "it lies below a file, where a directory is needed; give another path",
+    errno.EEXIST: "a file lies where a directory is needed; remove it, or give another path",
+    errno.EISDIR: "it is a directory, and a file is needed; give another path",
+    errno.ENAMETOOLONG: "a name on it is longer than the file system takes; give a shorter one",
+    errno.EACCES: "this user may not; give another path, or ask its owner for permission",
+    errno.EPERM: "this user may not; give another path, or ask its owner for permission",
+    errno.EROFS: "it cannot be written there; give another path",
+    errno.ENOENT: "it does not exist; is the path right?",
+    errno.ENOSPC: "no room is left there; make some, or give another path",
+    errno.EDQUOT: "this user's quota is used up there; make room, or give another path",
+}
 
 
 class DataError(ValueError):
@@ -11,3 +27,11 @@ class DataError(ValueError):
 
     def __init__(self, problem: str, repair: str = "") -> None:
         super().__init__(f"{problem}\nTo repair: {repair}" if repair else problem)
+
+
+def told(error: BaseException) -> str:
+    """Returns what an error says to a person: an OSError's path and remedy, not its number."""
+    if isinstance(error, OSError) and error.errno in _ADVICE:
+        where = error.filename2 or error.filename
+        return f"{where}: {_ADVICE[error.errno]}" if where is not None else _ADVICE[error.errno]
+    return str(error)

@@ -17,10 +17,10 @@ from typing import Any
 
 from sweeps import layout
 from sweeps.launchers import jobset_schema, manifest_schema, manifests
-from sweeps.launchers.kubernetes_keys import DEFAULTS, check_keys, devices, platform
+from sweeps.launchers.kubernetes_keys import DEFAULTS, KEYS, check_keys, devices, platform
 from sweeps.launchers.protocol import Batch, EngineError, State
 
-__all__ = ["DEFAULTS", "Kubernetes", "check", "devices", "launcher", "platform", "requeue"]
+__all__ = ["DEFAULTS", "KEYS", "Kubernetes", "check", "devices", "launcher", "platform", "requeue"]
 
 _RESOURCE = "jobsets.jobset.x-k8s.io"
 _TIMEOUT_S = 120

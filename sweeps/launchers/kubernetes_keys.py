@@ -3,73 +3,97 @@
 import math
 from typing import Any
 
+from sweeps import keys
+from sweeps.keys import Key, Range, Text
 from sweeps.launchers import pod, remote
 
-DEFAULTS: dict[str, Any] = {
-    "namespace": "default",
-    "context": "",  # of kubectl's configuration; empty: its current one
-    "queue": "",  # Kueue's LocalQueue; empty: no queue
-    "image": "",  # with Python and attnperf's dependencies
-    "gpus": 0,  # per host
-    "gpu_type": "",  # such as nvidia-h100-80gb, or label=value
-    "tpu_type": "",  # such as tpu-v5-lite-podslice
-    "tpu_topology": "",  # such as 4x4
-    "hosts": 1,  # that compute one trial together
-    "cpus": 4,  # per host
-    "memory": "16Gi",  # per host
-    "volume_claim": "",  # the shared volume that holds the study, or
-    "bucket": "",  # the Cloud Storage bucket (with hierarchical namespace) that holds it
-    "local_root": "",  # where the volume is mounted here; empty: experiment_dir
-    "mount_path": "",  # where the pods mount it; empty: local_root
-    "run_as": "",  # UID or UID:GID that owns what pods write; empty: the image's
-    "spot": False,  # on Google's spot nodes
-    "tolerations": "",  # key=value:NoSchedule,...
-    "priority_class": "",
-    "service_account": "",
-    "save_seconds": 120,  # between the order to stop and the end
-    "retries": 3,  # of a job that crashed; preemptions do not count
-    "ttl_seconds": 3600,  # after which a finished JobSet is deleted
-    "trials_per_job": 1,
-    "workers": 1,  # processes per pod that run trials
-    "max_jobs": 100,
-    "python": "python",
-    "environment": "",  # NAME=VALUE NAME=VALUE
-    "poll_seconds": 30,
-}
 _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
-_SUBDOMAIN = rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*"
-_NAMES = "a name of Kubernetes: lower-case letters, digits, '-' and '.'"
-_PATTERNS = {
-    "namespace": (_LABEL, "lower-case letters, digits and '-', at most 63"),
-    "context": (r"\S+", "a name without spaces"),
-    "queue": (_LABEL, "the name of a LocalQueue: lower-case letters, digits and '-', at most 63"),
-    "image": (r"[^\s:/][^\s]*", "an image's reference without spaces"),
-    "gpu_type": (
-        r"([a-z0-9.-]+/)?([\w.-]+=)?[A-Za-z0-9][\w.-]*",
-        "a value of the label cloud.google.com/gke-accelerator, or label=value",
+_NAME = Text(
+    "a name of Kubernetes: lower-case letters, digits, '-' and '.'",
+    rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*",
+)
+KEYS = {
+    "namespace": Key(
+        "default", "of the pods", Text("lower-case letters, digits and '-', at most 63", _LABEL)
     ),
-    "tpu_type": (r"tpu[a-z0-9-]*", "a value of the label cloud.google.com/gke-tpu-accelerator"),
-    "tpu_topology": (r"[1-9]\d*(x[1-9]\d*){1,2}", "such as 2x4 or 2x2x4"),
-    "memory": (r"[1-9]\d*(\.\d+)?([kMGT]i?|Ki)?", "a quantity such as 16Gi"),
-    "volume_claim": (_SUBDOMAIN, _NAMES),
-    "bucket": (r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]", "a bucket's name without gs://"),
-    "run_as": (r"\d+(:\d+)?", "UID or UID:GID"),
-    "priority_class": (_SUBDOMAIN, _NAMES),
-    "service_account": (_SUBDOMAIN, _NAMES),
+    "context": Key(
+        "",
+        "of kubectl's configuration; empty: its current one",
+        Text("a name without spaces", r"\S+"),
+    ),
+    "queue": Key(
+        "",
+        "Kueue's; empty: none",
+        Text("the name of a LocalQueue: lower-case letters, digits and '-', at most 63", _LABEL),
+    ),
+    "image": Key(
+        "",
+        "with Python and attnperf's dependencies",
+        Text("an image's reference without spaces", r"[^\s:/][^\s]*"),
+    ),
+    "gpus": Key(0, "per host", Range(0, 1024)),
+    "gpu_type": Key(
+        "",
+        "such as nvidia-h100-80gb",
+        Text(
+            "a value of the label cloud.google.com/gke-accelerator, or label=value",
+            r"([a-z0-9.-]+/)?([\w.-]+=)?[A-Za-z0-9][\w.-]*",
+        ),
+    ),
+    "tpu_type": Key(
+        "",
+        "such as tpu-v5-lite-podslice",
+        Text("a value of the label cloud.google.com/gke-tpu-accelerator", r"tpu[a-z0-9-]*"),
+    ),
+    "tpu_topology": Key(
+        "", "of the slice", Text("such as 2x4 or 2x2x4", r"[1-9]\d*(x[1-9]\d*){1,2}", 20)
+    ),
+    "hosts": Key(1, "that compute one trial together", Range(1, 100_000)),
+    "cpus": Key(4, "per host", Range(1, 65_536)),
+    "memory": Key(
+        "16Gi",
+        "per host",
+        Text("a quantity such as 16Gi", r"[1-9]\d*(\.\d+)?([kMGT]i?|Ki)?", 20),
+    ),
+    "volume_claim": Key("", "the shared volume that holds the study, or bucket", _NAME),
+    "bucket": Key(
+        "",
+        "of Cloud Storage, with hierarchical namespace, that holds the study",
+        Text("a bucket's name without gs://", r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]"),
+    ),
+    "local_root": Key(
+        "", "where the volume is mounted here; empty: experiment_dir", remote.ABSOLUTE
+    ),
+    "mount_path": Key("", "where the pods mount it; empty: local_root", remote.ABSOLUTE),
+    "run_as": Key(
+        "",
+        "who owns what pods write; empty: the image's user",
+        Text("UID or UID:GID", r"\d+(:\d+)?", 20),
+    ),
+    "spot": Key(False, "on Google's spot nodes"),
+    "tolerations": Key("", "key=value:NoSchedule,...", Text()),
+    "priority_class": Key("", "of the pods", _NAME),
+    "service_account": Key("", "of the pods", _NAME),
+    "save_seconds": Key(120, "between the order to stop and the end", Range(1, 86_400)),
+    "retries": Key(3, "of a job that crashed; preemptions do not count", Range(0, 1_000_000)),
+    "ttl_seconds": Key(3600, "after which a finished JobSet is deleted", Range(0, 31_536_000)),
+    "trials_per_job": Key(1, "trials that one job runs", Range(1, 1_000_000)),
+    "workers": Key(1, "processes per pod that run trials", Range(1, 1024)),
+    "max_jobs": Key(100, "queued or running at a time", Range(1, 1_000_000)),
+    "python": Key("python", "the command of Python in the image", Text()),
+    "environment": Key("", "NAME=VALUE NAME=VALUE", Text()),
+    "poll_seconds": Key(30, "between questions to the cluster", Range(1, 3600)),
 }
+DEFAULTS = keys.defaults(KEYS)
 
 
 def check_keys(settings: dict[str, Any]) -> None:
     """Raises ValueError for what no cluster could run."""
     own = settings["kubernetes"]
-    for key, (pattern, wanted) in _PATTERNS.items():
-        remote.require("kubernetes", own, key, pattern, wanted)
+    keys.check(KEYS, own, "kubernetes.")
     for key in ("image", "namespace", "memory", "python"):
         if not own[key]:
             raise ValueError(f"launcher kubernetes needs --config.kubernetes.{key}")
-    remote.at_least("kubernetes", own, hosts=1, cpus=1, trials_per_job=1, workers=1, max_jobs=1)
-    remote.at_least("kubernetes", own, gpus=0, save_seconds=1, retries=0, ttl_seconds=0)
-    remote.at_least("kubernetes", own, poll_seconds=1)
     if bool(own["volume_claim"]) == bool(own["bucket"]):
         raise ValueError(
             "give one of kubernetes.volume_claim and kubernetes.bucket: where all pods and this "

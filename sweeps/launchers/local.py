@@ -16,12 +16,14 @@ import sys
 import threading
 from typing import Any
 
-from sweeps import code_snapshot, slots
+from sweeps import code_snapshot, keys, slots
+from sweeps.keys import Key, Range
 
-DEFAULTS: dict[str, Any] = {
-    "workers": 0,  # processes; 0: one per CPU core or accelerator, at most 8
-    "pin": True,  # each worker to its own CPU cores or accelerators
+KEYS = {
+    "workers": Key(0, "processes; 0: one per CPU core or accelerator, at most 8", Range(0, 1024)),
+    "pin": Key(True, "each worker to its own CPU cores or accelerators"),
 }
+DEFAULTS = keys.defaults(KEYS)
 
 # Below it lie dev, proc and sys.
 ROOT = "/"
@@ -35,12 +37,8 @@ MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2*
 
 
 def check(settings: dict[str, Any]) -> None:
-    """Raises ValueError for a negative number of workers."""
-    if settings["local"]["workers"] < 0:
-        raise ValueError(
-            f"local.workers is {settings['local']['workers']}; give 1 or more, or 0 for one per "
-            "CPU core or accelerator"
-        )
+    """Raises ValueError for a number of workers that cannot be."""
+    keys.check(KEYS, settings["local"], "local.")
 
 
 def platform(settings: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 A module of `sweeps.launchers` named in `sweeps/launchers/table.py` defines
 
-    DEFAULTS                its keys of the config, with defaults: --config.<name>.<key>
+    KEYS                    its keys of the config (sweeps.keys): --config.<name>.<key>
     check(settings)         raises ValueError for what could not run
     platform(settings)      'cpu', 'gpu' or 'tpu': where its trials compute
     devices(settings)       how many devices one trial sees

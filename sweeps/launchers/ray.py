@@ -14,26 +14,36 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from sweeps import jobs
+from sweeps import jobs, keys
+from sweeps.keys import Key, Range, Text
 from sweeps.launchers import ray_api, ray_head, ray_job, remote
 from sweeps.launchers.protocol import Batch, EngineError, State
 
-DEFAULTS: dict[str, Any] = {
-    "address": "",  # http://host:8265; empty: $RAY_ADDRESS; local or neither: a head on this host
-    "cpus": 1,  # of one job, as Ray counts them
-    "gpus": 0,
-    "tpus": 0,  # chips of one host
-    "memory": "",  # of one job, e.g. 16G; Ray counts it, and enforces nothing
-    "resources": "",  # more of Ray's, e.g. accelerator_type:H100=0.001,big_disk=1
-    "trials_per_job": 1,
-    "workers": 1,  # processes of one job that share its devices
-    "max_jobs": 0,  # queued or running at a time; 0: as many as the cluster's nodes hold
-    "environment": "",  # NAME=VALUE NAME='VALUE WITH SPACES'
-    "setup": "",  # shell commands before a job, e.g. module load cuda
-    "python": "",  # on the nodes; empty: the driver's
-    "poll_seconds": 5,
-    "idle_seconds": 300,  # after which a head of this study's own stops
+KEYS = {
+    "address": Key(
+        "",
+        "http://host:8265; empty: $RAY_ADDRESS; local or neither: a head on this host",
+        Text(),
+    ),
+    "cpus": Key(1, "of one job, as Ray counts them", Range(0, 65_536)),
+    "gpus": Key(0, "of one job", Range(0, 1024)),
+    "tpus": Key(0, "of one job: chips of one host", Range(0, 1024)),
+    "memory": Key("", "of one job, e.g. 16G; Ray counts it, and enforces nothing", Text()),
+    "resources": Key("", "more of Ray's, e.g. accelerator_type:H100=0.001,big_disk=1", Text()),
+    "trials_per_job": Key(1, "trials that one job runs", Range(1, 1_000_000)),
+    "workers": Key(1, "processes of one job that share its devices", Range(1, 1024)),
+    "max_jobs": Key(
+        0,
+        "queued or running at a time; 0: as many as the cluster's nodes hold",
+        Range(0, 1_000_000),
+    ),
+    "environment": Key("", "NAME=VALUE NAME='VALUE WITH SPACES'", Text()),
+    "setup": Key("", "shell commands before a job, e.g. module load cuda", Text()),
+    "python": Key("", "on the nodes; empty: the driver's", Text()),
+    "poll_seconds": Key(5, "between questions to Ray", Range(1, 3600)),
+    "idle_seconds": Key(300, "after which a head of this study's own stops", Range(1, 31_536_000)),
 }
+DEFAULTS = keys.defaults(KEYS)
 # How long a count of the cluster's nodes is believed.
 _COUNTED_S = 30.0
 _REST_S = 5.0
@@ -46,8 +56,7 @@ _NEEDED = ("ray", "aiohttp_cors", "opencensus", "prometheus_client")
 def check(settings: dict[str, Any]) -> None:
     """Raises ValueError for what could not run."""
     own = settings["ray"]
-    remote.at_least("ray", own, cpus=0, gpus=0, tpus=0, max_jobs=0, idle_seconds=1)
-    remote.at_least("ray", own, trials_per_job=1, workers=1, poll_seconds=1)
+    keys.check(KEYS, own, "ray.")
     ray_job.request(own)
     if not own["cpus"] and not ray_job.accelerators(own):
         raise ValueError("ray.cpus is 0; give 1 or more, or Ray would run all jobs on its head")

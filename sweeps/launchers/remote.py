@@ -7,8 +7,10 @@ import re
 import shlex
 from typing import Any
 
+from sweeps.keys import Text
 from sweeps.launchers.protocol import Batch, EngineError
 
+ABSOLUTE = Text("an absolute path", r"/[^:]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -67,7 +69,11 @@ def environment(batch: Batch, own: dict[str, Any], mapped: Mapping) -> dict[str,
 def variables(text: str) -> dict[str, str]:
     """Returns {"A": "1", "B": "2 3"} of "A=1 B='2 3'". Raises ValueError for anything else."""
     found = {}
-    for part in shlex.split(text):
+    try:
+        parts = shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r}: {error}; give NAME=VALUE NAME='VALUE WITH SPACES'") from error
+    for part in parts:
         name, separator, value = part.partition("=")
         if not separator or not _VARIABLE.fullmatch(name):
             raise ValueError(f"{part!r} is no variable; give NAME=VALUE NAME='VALUE WITH SPACES'")
@@ -75,23 +81,8 @@ def variables(text: str) -> dict[str, str]:
     return found
 
 
-def require(engine: str, own: dict[str, Any], key: str, pattern: str, wanted: str) -> None:
-    """Raises ValueError where a key is given and does not match."""
-    if own[key] != "" and not re.fullmatch(pattern, str(own[key])):
-        raise ValueError(f"{engine}.{key} is {own[key]!r}; it must be {wanted}")
-
-
-def at_least(engine: str, own: dict[str, Any], **fewest: int) -> None:
-    """Raises ValueError where a number is too small."""
-    for key, least in fewest.items():
-        if own[key] < least:
-            raise ValueError(f"{engine}.{key} is {own[key]}; it must be {least} or more")
-
-
 def check_paths(engine: str, settings: dict[str, Any], own: dict[str, Any]) -> None:
-    """Raises ValueError where the study is not on the volume, or a path is not absolute."""
-    for key in ("local_root", "mount_path"):
-        require(engine, own, key, r"/[^\0:]*", "an absolute path, or empty")
+    """Raises ValueError where the study is not on the volume."""
     try:
         mapping(settings, own).path(pathlib.Path(settings["experiment_dir"]).resolve())
     except EngineError as error:

@@ -17,9 +17,9 @@ from typing import Any
 from sweeps import layout
 from sweeps.launchers import manifest_schema, sky_task
 from sweeps.launchers.protocol import Batch, EngineError, State
-from sweeps.launchers.skypilot_keys import DEFAULTS, check_keys, devices, platform
+from sweeps.launchers.skypilot_keys import DEFAULTS, KEYS, check_keys, devices, platform
 
-__all__ = ["DEFAULTS", "SkyPilot", "check", "devices", "launcher", "platform", "requeue"]
+__all__ = ["DEFAULTS", "KEYS", "SkyPilot", "check", "devices", "launcher", "platform", "requeue"]
 
 # Starting its local server takes 45 s; choosing and renting a controller takes minutes.
 _TIMEOUT_S = 1200

@@ -2,43 +2,63 @@
 
 from typing import Any
 
+from sweeps import keys
+from sweeps.keys import Key, OneOf, Range, Text
 from sweeps.launchers import remote
 
-DEFAULTS: dict[str, Any] = {
-    "infra": "",  # cloud[/region[/zone]], such as gcp/us-central1, or k8s; empty: the cheapest
-    "accelerators": "",  # such as A100:1
-    "cpus": "",  # such as 8 or 8+
-    "memory": "",  # GB, such as 32 or 32+
-    "disk_gb": 256,
-    "spot": True,
-    "image": "",  # such as docker:registry/attnperf:1
-    "bucket": "",  # gs://..., with hierarchical namespace: holds the study, or
-    "volume": "",  # a volume of SkyPilot's, or a share that `setup` mounts at mount_path
-    "local_root": "",  # where the storage is mounted here; empty: experiment_dir
-    "mount_path": "",  # where the machines mount it; empty: local_root
-    "setup": "",  # shell commands before the job, on every new machine
-    "recovery": "EAGER_NEXT_REGION",  # or FAILOVER: the same region first
-    "retries": 3,  # of a job that crashed; preemptions do not count
-    "trials_per_job": 1,
-    "workers": 1,  # processes per machine that run trials
-    "max_jobs": 20,
-    "python": "python",
-    "environment": "",  # NAME=VALUE NAME=VALUE
-    "poll_seconds": 60,
-}
-_PATTERNS = {
-    "infra": (r"[A-Za-z0-9*][^\s]*", "cloud[/region[/zone]], such as gcp/us-central1, or k8s"),
-    "accelerators": (r"[A-Za-z][\w-]*(:[1-9]\d*)?", "NAME or NAME:COUNT, such as A100:2"),
-    "cpus": (r"[1-9]\d*\+?", "such as 8 or 8+"),
-    "memory": (r"[1-9]\d*\+?", "gigabytes, such as 32 or 32+"),
-    "bucket": (
-        r"gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/\S*)?",
-        "gs://NAME: mounts of other stores do not rename directories atomically, and a claim on "
-        "a trial is such a rename",
+KEYS = {
+    "infra": Key(
+        "",
+        "empty: the cheapest",
+        Text("cloud[/region[/zone]], such as gcp/us-central1, or k8s", r"[A-Za-z0-9*][^\s]*"),
     ),
-    "volume": (r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", "a volume's name, as `sky volumes ls` prints it"),
-    "recovery": (r"EAGER_NEXT_REGION|FAILOVER", "EAGER_NEXT_REGION or FAILOVER"),
+    "accelerators": Key(
+        "",
+        "of a machine; empty: trials compute on its CPUs",
+        Text("NAME or NAME:COUNT, such as A100:2", r"[A-Za-z][\w-]*(:[1-9]\d{0,3})?"),
+    ),
+    "cpus": Key("", "of a machine", Text("such as 8 or 8+", r"[1-9]\d*\+?", 20)),
+    "memory": Key("", "of a machine", Text("gigabytes, such as 32 or 32+", r"[1-9]\d*\+?", 20)),
+    "disk_gb": Key(256, "of a machine", Range(1, 1_000_000)),
+    "spot": Key(True, "machines that may be taken away, at a lower price"),
+    "image": Key("", "such as docker:registry/attnperf:1", Text()),
+    "bucket": Key(
+        "",
+        "with hierarchical namespace: holds the study, or volume, or setup",
+        Text(
+            "gs://NAME: mounts of other stores do not rename directories atomically, and a claim "
+            "on a trial is such a rename",
+            r"gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/\S*)?",
+        ),
+    ),
+    "volume": Key(
+        "",
+        "of SkyPilot's, that holds the study",
+        Text("a volume's name, as `sky volumes ls` prints it", r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"),
+    ),
+    "local_root": Key(
+        "", "where the storage is mounted here; empty: experiment_dir", remote.ABSOLUTE
+    ),
+    "mount_path": Key("", "where the machines mount it; empty: local_root", remote.ABSOLUTE),
+    "setup": Key(
+        "",
+        "shell commands before the job, on every new machine; may mount a share at mount_path",
+        Text(),
+    ),
+    "recovery": Key(
+        "EAGER_NEXT_REGION",
+        "where a preempted job goes on; FAILOVER: the same region first",
+        OneOf(("EAGER_NEXT_REGION", "FAILOVER")),
+    ),
+    "retries": Key(3, "of a job that crashed; preemptions do not count", Range(0, 1_000_000)),
+    "trials_per_job": Key(1, "trials that one job runs", Range(1, 1_000_000)),
+    "workers": Key(1, "processes per machine that run trials", Range(1, 1024)),
+    "max_jobs": Key(20, "queued or running at a time", Range(1, 1_000_000)),
+    "python": Key("python", "the command of Python on the machines", Text()),
+    "environment": Key("", "NAME=VALUE NAME=VALUE", Text()),
+    "poll_seconds": Key(60, "between questions to SkyPilot", Range(1, 3600)),
 }
+DEFAULTS = keys.defaults(KEYS)
 # What fits on one host, and the devices that JAX sees there (v4 and v5p: two cores are one device).
 _TPUS = {
     "tpu-v2-8": 8,
@@ -52,10 +72,7 @@ _TPUS = {
 def check_keys(settings: dict[str, Any]) -> None:
     """Raises ValueError for what no cloud could run; no cloud is asked."""
     own = settings["skypilot"]
-    for key, (pattern, wanted) in _PATTERNS.items():
-        remote.require("skypilot", own, key, pattern, wanted)
-    remote.at_least("skypilot", own, disk_gb=1, retries=0, trials_per_job=1, workers=1)
-    remote.at_least("skypilot", own, max_jobs=1, poll_seconds=1)
+    keys.check(KEYS, own, "skypilot.")
     if own["bucket"] and own["volume"]:
         raise ValueError("give one of skypilot.bucket and skypilot.volume")
     if not (own["bucket"] or own["volume"] or own["setup"]):

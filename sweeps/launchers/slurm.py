@@ -16,7 +16,7 @@ from typing import Any
 from sweeps.launchers import slurm_commands, slurm_keys, slurm_script
 from sweeps.launchers.protocol import Batch, EngineError, State
 
-DEFAULTS = slurm_keys.DEFAULTS
+KEYS, DEFAULTS = slurm_keys.KEYS, slurm_keys.DEFAULTS
 # Slurm counts a restart up to seconds after it has told the job to stop; KillWait is 30 s.
 _LOOKS = 5
 

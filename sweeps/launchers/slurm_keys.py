@@ -4,53 +4,58 @@ import re
 import shlex
 from typing import Any
 
-DEFAULTS: dict[str, Any] = {
-    "partition": "",  # '' in any text: what the cluster gives unasked
-    "account": "",
-    "qos": "",
-    "time": "",  # D-HH:MM:SS or HH:MM:SS, of one job
-    "nodes": 1,  # per trial; more than one trains by jax.distributed
-    "gpus": 0,  # per node; 0: the trials compute on CPUs
-    "gpu_type": "",
-    "cpus": 0,  # per node; 0: what the cluster gives unasked
-    "memory": "",  # per node, such as 16G
-    "at_once": 0,  # jobs of one array that may run at a time (%K); 0: no limit
-    "max_jobs": 1000,  # queued or running at a time
-    "trials_per_job": 1,
-    "workers": 0,  # processes per job, each on its share of the GPUs; 0: one
-    "save_seconds": 120,  # before the time limit, to save and be queued again
-    "setup": "",  # shell lines before Python, such as 'module load cuda'
-    "python": "",  # '': the driver's own
-    "container": "",  # an image, by pyxis' srun --container-image
-    "mounts": "",  # SRC:DST,... into the container
-    "flags": "",  # more options of sbatch, each '--name' or '--name=value'
-    "poll_seconds": 10,  # between questions to Slurm
-}
+from sweeps import keys
+from sweeps.keys import Key, Range, Text
 
 _NAME = r"[\w.@+-]+"
-_FORMS = {
-    "partition": (rf"{_NAME}(,{_NAME})*", "a partition's name, or several with commas"),
-    "account": (_NAME, "an account's name"),
-    "qos": (_NAME, "the name of a quality of service"),
-    "time": (r"(\d+-)?\d{1,2}:[0-5]\d:[0-5]\d", "D-HH:MM:SS or HH:MM:SS, such as 1-00:00:00"),
-    "gpu_type": (_NAME, "a type of the cluster's Gres, such as a100"),
-    "memory": (r"[1-9]\d*[KMGT]?", "a whole number with K, M, G or T, such as 16G"),
-    "python": (r"[^\s]+", "the path of a Python without spaces"),
-    "container": (r"[^\s]+", "an image such as docker://ghcr.io#jax/jax or /images/jax.sqsh"),
-    "mounts": (r"[^\s]+", "SRC:DST[:FLAGS], several with commas"),
-}
 # sbatch keeps the warning time in 16 bits.
-_RANGES = {
-    "nodes": (1, 100_000),
-    "gpus": (0, 1024),
-    "cpus": (0, 65_536),
-    "at_once": (0, 1_000_000),
-    "max_jobs": (1, 1_000_000),
-    "trials_per_job": (1, 1_000_000),
-    "workers": (0, 1024),
-    "save_seconds": (10, 65_535),
-    "poll_seconds": (1, 3600),
+KEYS = {
+    "partition": Key(
+        "",
+        "empty, as any text: what the cluster gives unasked",
+        Text("a partition's name, or several with commas", rf"{_NAME}(,{_NAME})*"),
+    ),
+    "account": Key("", "who pays", Text("an account's name", _NAME)),
+    "qos": Key("", "quality of service", Text("the name of a quality of service", _NAME)),
+    "time": Key(
+        "",
+        "limit of one job",
+        Text("D-HH:MM:SS or HH:MM:SS, such as 1-00:00:00", r"(\d+-)?\d{1,2}:[0-5]\d:[0-5]\d", 20),
+    ),
+    "nodes": Key(1, "per trial; more than one trains by jax.distributed", Range(1, 100_000)),
+    "gpus": Key(0, "per node; 0: the trials compute on CPUs", Range(0, 1024)),
+    "gpu_type": Key("", "of them", Text("a type of the cluster's Gres, such as a100", _NAME)),
+    "cpus": Key(0, "per node; 0: what the cluster gives unasked", Range(0, 65_536)),
+    "memory": Key(
+        "",
+        "per node",
+        Text("a whole number with K, M, G or T, such as 16G", r"[1-9]\d*[KMGT]?", 20),
+    ),
+    "at_once": Key(
+        0, "jobs of one array that may run at a time (%K); 0: no limit", Range(0, 1_000_000)
+    ),
+    "max_jobs": Key(1000, "queued or running at a time", Range(1, 1_000_000)),
+    "trials_per_job": Key(1, "trials that one job runs", Range(1, 1_000_000)),
+    "workers": Key(0, "processes per job, each on its share of the GPUs; 0: one", Range(0, 1024)),
+    "save_seconds": Key(
+        120, "before the time limit, to save and be queued again", Range(10, 65_535)
+    ),
+    "setup": Key("", "shell lines before Python, such as 'module load cuda'", Text()),
+    "python": Key(
+        "", "empty: the driver's own", Text("the path of a Python without spaces", r"[^\s]+")
+    ),
+    "container": Key(
+        "",
+        "by pyxis' srun --container-image",
+        Text("an image such as docker://ghcr.io#jax/jax or /images/jax.sqsh", r"[^\s]+"),
+    ),
+    "mounts": Key(
+        "", "into the container", Text("SRC:DST[:FLAGS], several with commas", r"[^\s]+")
+    ),
+    "flags": Key("", "more options of sbatch, each '--name' or '--name=value'", Text()),
+    "poll_seconds": Key(10, "between questions to Slurm", Range(1, 3600)),
 }
+DEFAULTS = keys.defaults(KEYS)
 # A job that has no more than this between its start and the warning might never get on: Python,
 # JAX and a first compilation take about a minute, and Slurm warns up to 30 s early.
 _LEAST_WORK_S = 120
@@ -84,14 +89,7 @@ _OWN = {
 
 def check(slurm: dict[str, Any]) -> None:
     """Raises ValueError for the first of `config.slurm` that could not run, saying what can."""
-    for key, (low, high) in _RANGES.items():
-        if not low <= slurm[key] <= high:
-            raise ValueError(f"slurm.{key} is {slurm[key]}; it must be {low} to {high}")
-    for key, (form, meaning) in _FORMS.items():
-        if slurm[key] and not re.fullmatch(form, slurm[key]):
-            raise ValueError(f"slurm.{key} is {slurm[key]!r}; give {meaning}, or leave it empty")
-    if "\0" in slurm["setup"]:
-        raise ValueError("slurm.setup holds a zero byte; give shell lines")
+    keys.check(KEYS, slurm, "slurm.")
     _check_together(slurm)
     flags(slurm["flags"])
 

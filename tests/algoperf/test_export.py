@@ -150,14 +150,14 @@ def test_a_study_of_the_same_name_elsewhere_is_another(finished, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "lacks"),
     [
-        (layout.STUDY, "[]", "no name and stages"),
-        (layout.STUDY, '{"name": "x"}', "no name and stages"),
-        (f"grid/{layout.TRIALS}", "{}", "no trials"),
+        (layout.STUDY, "[]", "no study's record"),
+        (layout.STUDY, '{"name": "x"}', "no study's record"),
+        (f"grid/{layout.TRIALS}", "{}", "no list of a stage's trials"),
     ],
 )
 def test_damaged_records_are_named(finished, name, content, lacks):
     (finished / name).write_text(content)
-    with pytest.raises(ValueError, match=f"{name} is damaged: it has {lacks}"):
+    with pytest.raises(ValueError, match=f"{name} is {lacks}"):
         export.export(finished)
 
 

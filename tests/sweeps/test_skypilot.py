@@ -126,7 +126,7 @@ def test_real_skypilot_reads_the_task(case, tmp_path):
         ({"accelerators": "tpu-v5e-16"}, "TPUs of one host are"),
         ({"accelerators": "A100:3", "workers": 2}, "cannot share 3 devices"),
         ({"cpus": "many"}, "skypilot.cpus is 'many'"),
-        ({"recovery": "NONE"}, "skypilot.recovery is 'NONE'"),
+        ({"recovery": "NONE"}, "unknown skypilot.recovery 'NONE'"),
         ({"disk_gb": 0}, "skypilot.disk_gb is 0"),
         ({"environment": "1=2"}, "'1=2' is no variable"),
         ({"local_root": "/elsewhere"}, "is not below /elsewhere"),
@@ -266,7 +266,7 @@ def test_exit_codes_decide_about_restarts(make_launcher, cloud, tmp_path, codes,
 
 
 def test_a_batch_is_submitted_once_however_often(make_launcher, cloud, tmp_path):
-    launcher, batch = make_launcher('echo "$@" >> calls; sleep 300', size=2)
+    launcher, batch = make_launcher(f'echo "$@" >> {tmp_path}/calls; sleep 300', size=2)
     assert launcher.find(batch) is None
     handles = launcher.submit(batch)
     assert launcher.submit(batch) == handles == launcher.find(batch)

@@ -1,11 +1,30 @@
 """Studies: what they consist of, where trials live, and what is refused at the door."""
 
 import dataclasses
+import re
+import time
 
 import pytest
 
 from attention import table
-from sweeps import config, layout, lease, select, study, study_directory, trial
+from sweeps import (
+    bench_driver,
+    config,
+    jobs,
+    keys,
+    layout,
+    lease,
+    select,
+    simulate,
+    soak,
+    status,
+    study,
+    study_directory,
+    trial,
+)
+from sweeps.__main__ import main
+from sweeps.launchers import table as launchers
+from workloads.__main__ import main as workloads_main
 
 
 def _study(name="digits_vit_demo", **changes):
@@ -135,8 +154,9 @@ def test_protocols():
         ({"seeds": "many"}, "seeds"),
         ({"seeds": 0}, "seeds is 0"),
         ({"points": 0}, "points is 0"),
-        ({"tau": 0.0}, "tau=0.0"),
-        ({"tau": -1.0}, "tau=-1.0"),
+        ({"tau": 0.0}, "tau is 0.0; it must be 1e-06 to 1,000,000"),
+        ({"tau": -1.0}, "tau is -1.0"),
+        ({"tau": float("nan")}, "tau is nan"),
         ({"workload": "digit_vit"}, "unknown workload 'digit_vit'.*'digits_vit'"),
         ({"variants": '("standard","lazer")'}, "unknown mixer 'lazer'.*'laser'"),
         ({"variants": '("laser",)'}, "baseline 'standard' is not among"),
@@ -147,7 +167,7 @@ def test_protocols():
         ({"optimizer": "sgd"}, "unknown optimizer"),
         ({"space": "nowhere.json"}, "no search space"),
         ({"checkpoint_every": 30, "eval_every": 20}, "multiple of eval_every"),
-        ({"name": "a/b"}, "name="),
+        ({"name": "a/b"}, "name is 'a/b'; it must be a name without '/'"),
         ({"steps": -1}, "steps is -1"),
     ],
 )
@@ -350,3 +370,205 @@ def test_points_and_variants_added_to_a_comparison(tuned):
         study_directory.select(fewer)
     with pytest.raises(ValueError, match=r"has 2 points now; set --config.points=3 or more"):
         study_directory.select(fewer, "keep")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"points": 10**9}, "points is 1000000000; it must be 1 to 10,000"),
+        ({"seeds": 1001}, "seeds is 1001; it must be 1 to 1,000"),
+        ({"points": 1000, "tuning_seeds": 1000}, "1,000,024 trials: 8 variants, 1,000 points"),
+        ({"steps": 10**20}, "steps is 1{1}0{20}; it must be 0 to 1,000,000,000"),
+        ({"steps": "1e20"}, "steps is '1e20'; it must be 0 to"),
+        ({"batch_size": 10**12}, "batch_size is .* 0 to 1,048,576"),
+        ({"mesh.fsdp": 10**9}, "mesh.fsdp is .* 1 to 65,536"),
+        ({"local.workers": 10**6}, "local.workers is 1000000; it must be 0 to 1,024"),
+        ({"loader_workers": 10**9}, "loader_workers is .* 0 to 256"),
+        ({"max_attempts": 10**20}, "max_attempts is .* 1 to 100,000"),
+        ({"pack": 10**6}, "pack is 1000000; it must be 1 to 1,024"),
+        ({"name": "x" * 300}, r"name is 'x+\.\.\. \(302 characters\); .* at most 200 bytes"),
+        ({"name": ""}, "name is empty"),
+        ({"name": "-rf"}, "name is '-rf'.*begins with neither"),
+        ({"name": "a\nb"}, "name is 'a.nb'.*control characters"),
+        ({"experiment_dir": "d" * 300}, "parts of at most 255 bytes"),
+        ({"experiment_dir": ""}, "experiment_dir is empty"),
+        ({"data_dir": "/d" * 5000}, "at most 4,000 bytes"),
+        ({"paper_note": "n" * 5000}, "paper_note is .* at most 4,000 bytes"),
+        ({"workload": "w" * 5000}, r"workload is 'w+\.\.\. \(5,002 characters\)"),
+        ({"variants": ",".join(["standard"] * 1000)}, "1,000 variants; a study may have 100"),
+        ({"space": "s" * 300}, "space is 's+"),
+        ({"remat": "maybe"}, "remat is 'maybe'; it must be True or False"),
+    ],
+)
+def test_what_a_study_may_hold_is_bounded_before_anything_is_made(changes, message):
+    overrides = [f"--config.{key}={value}" for key, value in changes.items()]
+    began = time.process_time()
+    with pytest.raises(ValueError, match=message) as raised:
+        study.resolve(config.parse("digits_vit_demo", overrides))
+    assert len(str(raised.value)) < 500
+    assert time.process_time() - began < 2
+
+
+def test_every_key_is_printed_with_what_is_checked(capsys):
+    assert main(["keys"]) == 0
+    text = capsys.readouterr().out
+    assert set(re.findall(r"^([\w.]+)=", text, re.M)) == set(config.flat(config.base()))
+    assert main(["keys", "slurm.save"]) == 0
+    assert capsys.readouterr().out == (
+        "slurm.save_seconds=120\n    before the time limit, to save and be queued again\n"
+        "    allowed: 10 to 65,535\n"
+    )
+    assert main(["keys", "nothing"]) == 2
+    assert "no key has 'nothing' in its name" in capsys.readouterr().err
+    for name in launchers.NAMES:  # what a study begins with is allowed
+        keys.check(launchers.module(name).KEYS, config.base()[name].to_dict())
+
+
+def test_an_unknown_key_prints_what_was_meant_and_not_all_there_are(capsys):
+    assert main(["plan", "--config=digits_vit_quick", "--config.sedes=3"]) == 2
+    assert capsys.readouterr().err == (
+        "python -m sweeps: unknown config key 'sedes'. Did you mean 'seeds'? "
+        "`python -m sweeps keys` lists them all\n"
+    )
+
+
+_MINE = "from sweeps import config as configs\ndef get_config():\n    config = configs.base()\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("x = 1\ndef get_config(:\n", "mine.py, line 2: SyntaxError"),
+        ("\nimport no_such_module\n", "line 2: ModuleNotFoundError: No module named"),
+        ("x = 1\0\n", "mine.py.*null bytes"),
+        (b"# \xff\xe9\nx = '\xe9'\n", "mine.py.*SyntaxError"),
+        ("\n\nraise RuntimeError('boom')\n", "line 3: RuntimeError: boom"),
+        ("import sys\nsys.exit(3)\n", "line 2: SystemExit: 3"),
+        ("def get_config():\n    return get_config()\n", "RecursionError"),
+        ("def get_config(size):\n    return size\n", "TypeError.*positional argument"),
+        ("", "a study file defines get_config"),
+        ("def get_config():\n    return None\n", "a study file defines get_config"),
+        (_MINE + "    config.seeds = 'three'\n    return config\n", "line 4: TypeError"),
+        (_MINE + "    config.variants = ('a', 3)\n    return config\n", "variants is .'a', 3"),
+        (_MINE + "    del config.seeds\n    return config\n", "lacks seeds|line 4"),
+    ],
+)  # fmt: skip
+def test_a_study_file_that_fails_is_named_with_its_line(tmp_path, capsys, content, message):
+    path = tmp_path / "mine.py"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert main(["plan", f"--config={path}"]) == 2
+    error = capsys.readouterr().err
+    assert re.search(message, error)
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("command", ["status", "resume", "cancel", "export"])
+@pytest.mark.parametrize(
+    "content",
+    ["{}", "[]", '{"name": ', '{"name": "x", "config": [], "points": [], "stages": []}'],
+)
+def test_a_damaged_study_record_is_named(tmp_path, capsys, command, content):
+    (tmp_path / layout.STUDY).write_text(content)
+    extra = ["--format=algoperf"] if command == "export" else []
+    assert main([command, str(tmp_path), *extra]) == 2
+    assert str(tmp_path / layout.STUDY) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seeds": "x"}, "seeds is 'x'; it must be 1 to 1,000"),
+        ({"workload": "nowhere"}, "unknown workload 'nowhere'"),
+        ({"variants": 3}, "variants is 3"),
+        ({"mesh": 3}, "damaged"),
+    ],
+)
+def test_a_study_record_with_impossible_settings_is_not_resumed(tmp_path, capsys, changes, message):
+    resolved = _study("digits_vit_quick", experiment_dir=tmp_path)
+    study_directory.prepare(resolved)
+    path = resolved.directory / layout.STUDY
+    record = layout.read_json(path)
+    layout.write_json(path, {**record, "config": {**record["config"], **changes}})
+    assert main(["resume", str(resolved.directory)]) == 2
+    assert re.search(f"{path} is damaged: .*{message}|{message}", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '{"trials": "abc"}', '{"trials": [{}]}'])
+def test_damaged_lists_of_trials_are_named_by_cancel(tmp_path, capsys, content):
+    resolved = _study("digits_vit_quick", experiment_dir=tmp_path)
+    study_directory.prepare(resolved)
+    study_directory.materialise(resolved, "tune", resolved.trials("tune"))
+    path = resolved.directory / "tune" / layout.TRIALS
+    path.write_text(content)
+    assert main(["cancel", str(resolved.directory)]) == 2
+    assert f"{path} is no list of a stage's trials" in capsys.readouterr().err
+
+
+def test_a_finished_study_is_not_said_to_be_cancelled(tmp_path, capsys):
+    resolved = _study("digits_vit_quick", experiment_dir=tmp_path, protocol="grid")
+    study_directory.prepare(resolved)
+    trials = resolved.trials("grid")
+    study_directory.materialise(resolved, "grid", trials)
+    for one in trials:
+        status.write(resolved.directory / one.path, "done", global_step=one.steps, steps=one.steps)
+    assert main(["cancel", str(resolved.directory)]) == 0
+    assert "is complete: every trial has ended" in capsys.readouterr().out
+    assert not jobs.is_cancelled(resolved.directory)
+    status.write(resolved.directory / trials[0].path, "failed", reason="x")
+    assert main(["cancel", str(resolved.directory)]) == 0
+    assert not jobs.is_cancelled(resolved.directory)  # a failed trial has ended, too
+    status.write(resolved.directory / trials[0].path, "pending")
+    assert main(["cancel", str(resolved.directory)]) == 0
+    assert jobs.is_cancelled(resolved.directory)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(f"plan --config=digits_vit_quick --devices={n}" for n in ("-1", "0", "1.5", "x", 10**20)),
+        *(
+            f"plan --config=digits_vit_quick --{key}={value}"
+            for key in ("step_seconds", "device_gb")
+            for value in ("-1", "0", "nan", "inf", "1e400", "80GB", "")
+        ),
+        *(f"tensors x --examples={n}" for n in ("-1", "0", "1e9")),
+        *(f"simulate --trials={n}" for n in ("-5", "0", "7", "999999999999", "x")),
+        *("simulate --workers=-1", "simulate --workers=0", "simulate --crashes=-1"),
+        *(f"simulate --beat_s={n}" for n in ("-1", "0", "nan", "inf")),
+        *(f"soak --kills={n}" for n in ("-1", "x")),
+        *("soak --trials=-5", "soak --steps=3", "soak --steps=-2", "soak --workers=1"),
+        *(f"soak --lease_s={n}" for n in ("-1", "nan", "inf", "0")),
+        *(f"bench_driver --runs={n}" for n in ("0", "-1", "x")),
+    ],
+)  # fmt: skip
+def test_numbers_of_commands_are_positive_finite_and_bounded(capsys, arguments):
+    words = arguments.split()
+    programs = {"simulate": simulate.main, "soak": soak.main, "bench_driver": bench_driver.main}
+    with pytest.raises(SystemExit) as raised:
+        programs[words[0]](words[1:]) if words[0] in programs else main(words)
+    assert raised.value.code == 2
+    assert re.search(r"error: argument --\w+: .*give ", capsys.readouterr().err)
+
+
+def test_trials_that_no_simulated_study_has_are_refused(capsys):
+    assert simulate.main(["--trials=1257"]) == 2
+    assert "no study of 1257 trials: give a round number" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["loop", "file/x", "file"])
+@pytest.mark.parametrize("command", ["status", "resume", "cancel", "run", "prepare"])
+def test_paths_that_cannot_be_are_told_in_words(tmp_path, capsys, command, place):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    given = str(tmp_path / place)
+    words = [command, given]
+    if command == "run":
+        words = ["run", "--config=digits_vit_quick", f"--config.experiment_dir={given}"]
+    run = main
+    if command == "prepare":
+        run, words = workloads_main, ["prepare", "digits_vit", f"--data_dir={given}"]
+    assert run(words) == 2
+    error = capsys.readouterr().err
+    assert given in error
+    assert "Errno" not in error
+    assert re.search("loop of symbolic|no study|cannot be written|directory is needed", error)
