@@ -199,6 +199,7 @@ def _drive(resolved: "object", selection: str) -> int:
     if not workloads_table.entry(resolved.workload).embedded:
         devices = launchers.module(resolved.settings["launcher"]).devices(resolved.settings)
         print(plan.memory(resolved, devices))
+    print(plan.summary(resolved), flush=True)
     study_directory.prepare(resolved)
     check = door.start_data_check(resolved)
     with contextlib.closing(check), progress.Progress() as shown:

@@ -1,10 +1,14 @@
 """`python -m sweeps plan`: what a study will cost, before anything starts."""
 
 import dataclasses
+import math
 
-from sweeps import place, study_checks, subprocesses
+from sweeps import place, progress, study_checks, subprocesses
+from sweeps.launchers import table as launchers
+from sweeps.launchers.protocol import Batch
 from sweeps.study import Study
 from workloads import table as workloads_table
+from workloads.options import MESH_AXES
 
 # Two moments in float32, beside the parameter itself; one checkpoint stays when a trial is done.
 _BYTES_OF_MOMENTS = 2 * 4
@@ -59,6 +63,16 @@ def lines(study: Study, where: place.Place, step_seconds: float | None = None) -
     return result
 
 
+def summary(study: Study) -> str:
+    """Returns the whole study's trials, steps and wall time in one line, for `run`."""
+    entry, where = workloads_table.entry(study.workload), place.of(study)
+    total = _total(lines(study, where))
+    known = total.wall_hours is not None and where.devices == entry.devices
+    wall = f"about {progress.duration(3600 * (total.wall_hours or 0))}" if known else "unknown time"
+    why = entry.step_source if known else "python -m sweeps plan --step_seconds=... reckons it"
+    return f"whole study: {total.trials:,} trials, {total.steps:,} steps, {wall} ({why})"
+
+
 def _in_hours(steps: int | None, seconds: float | None) -> float | None:
     return None if steps is None or seconds is None else steps * seconds / 3600
 
@@ -67,15 +81,26 @@ def memory(study: Study, devices: int = 0, device_gb: float | None = None) -> st
     """Returns the memory per device that a train step of a Transformer study needs, as text.
 
     devices: how many share one trial; 0: those that the workload's step time is for, with their
-    memory as device_gb unless it is given. Without device_gb nothing is said about fitting. Empty
-    for other workloads. Nothing is allocated. Raises ValueError where mesh or batch do not fit.
+    memory as device_gb unless it is given. Without device_gb nothing is said about fitting. A mesh
+    that does not fit the `devices` asked about gives way to the nearest one that does, which is
+    said. Empty for other workloads. Nothing is allocated. Raises ValueError where mesh or batch do
+    not fit.
     """
     entry, settings = workloads_table.entry(study.workload), study.settings
     if "mesh" not in entry.serves:
         return ""
+    options, remark = study_checks.options(settings), []
     if not devices:  # what the workload is planned for
         devices, device_gb = entry.devices, device_gb or entry.device_gb
-    options = study_checks.options(settings)
+    elif (mesh := _mesh_for(options.mesh, devices)) != options.mesh:
+        options = dataclasses.replace(options, mesh=mesh)
+        fitting = " ".join(
+            f"--config.mesh.{axis}={size}" for axis, size in zip(MESH_AXES, mesh, strict=True)
+        )
+        remark = [
+            f"the study's mesh {settings['mesh']} is not for {devices} devices; to run it on them "
+            f"as reckoned here, give {fitting}"
+        ]
     variant = settings["variants"][-1]
     parts = subprocesses.call(
         "memory",
@@ -94,8 +119,18 @@ def memory(study: Study, devices: int = 0, device_gb: float | None = None) -> st
             f"memory per device, {devices} of them as data {data} x fsdp {options.mesh[1]} x "
             f"tensor {options.mesh[2]}: {total:.2f} GB{_fits(total, device_gb)}",
             f"    = {listing} ({variant}; activations estimated, workloads/memory.py)",
+            *remark,
         ]
     )
+
+
+def _mesh_for(mesh: tuple[int, int, int], devices: int) -> tuple[int, int, int]:
+    """Returns the mesh if its sizes multiply to `devices`, else the nearest that do."""
+    data, fsdp, tensor = mesh
+    if (data or devices // (fsdp * tensor)) * fsdp * tensor == devices:
+        return mesh
+    tensor = math.gcd(tensor, devices)
+    return 0, math.gcd(fsdp, devices // tensor), tensor
 
 
 def _fits(needed: float, available: float | None) -> str:
@@ -115,6 +150,8 @@ def render(
     """Returns the plan as text; `devices` and `device_gb` as in `memory`."""
     entry, settings = workloads_table.entry(study.workload), study.settings
     where = place.of(study)
+    if devices:
+        where = dataclasses.replace(where, devices=devices)
     stages = lines(study, where, step_seconds)
     source = "given by --step_seconds" if step_seconds is not None else entry.step_source
     text = [
@@ -134,7 +171,7 @@ def render(
     text.append(f"hours: {source or 'no step time known; give --step_seconds'}")
     if step_seconds is None and entry.step_seconds is not None and where.devices != entry.devices:
         text.append(
-            f"    but a trial has {where.devices} there, not {entry.devices}: give --step_seconds"
+            f"    but a trial has {where.devices} here, not {entry.devices}: give --step_seconds"
         )
     text.append(
         "wall: hours with as many trials at a time as above, stages one after the other, without "
@@ -143,6 +180,12 @@ def render(
     text.append("disk: what stays; a trial holds three times as much while it runs")
     text.append("programs: train steps to compile; every trial of a program shares one")
     text += [line for line in [memory(study, devices, device_gb)] if line]
+    if settings["launcher"] != "local":
+        jobs = study.directory.resolve() / "jobs"
+        code = {"PYTHONPATH": str(study.directory.resolve() / "code")}
+        sample = Batch("sample", jobs / "sample.json", 1, code)
+        text += ["", "a job, as it would be submitted:"]
+        text.append(launchers.module(settings["launcher"]).preview(settings, sample).rstrip())
     return "\n".join(text)
 
 

@@ -20,7 +20,17 @@ from sweeps.launchers import jobset_schema, manifest_schema, manifests
 from sweeps.launchers.kubernetes_keys import DEFAULTS, KEYS, check_keys, devices, platform
 from sweeps.launchers.protocol import Batch, EngineError, State
 
-__all__ = ["DEFAULTS", "KEYS", "Kubernetes", "check", "devices", "launcher", "platform", "requeue"]
+__all__ = [
+    "DEFAULTS",
+    "KEYS",
+    "Kubernetes",
+    "check",
+    "devices",
+    "launcher",
+    "platform",
+    "preview",
+    "requeue",
+]
 
 _RESOURCE = "jobsets.jobset.x-k8s.io"
 _TIMEOUT_S = 120
@@ -33,6 +43,11 @@ def check(settings: dict[str, Any]) -> None:
     root = pathlib.Path(settings["experiment_dir"]).resolve() / settings["name"]
     sample = Batch("sample", root / "jobs" / "sample.json", 1, {"PYTHONPATH": str(root / "code")})
     _manifest(sample, 0, settings)
+
+
+def preview(settings: dict[str, Any], batch: Batch) -> str:
+    """Returns what would be submitted for a batch's first job; the engine is not needed."""
+    return manifest_schema.to_yaml(_manifest(batch, 0, settings))
 
 
 def requeue() -> bool:

@@ -6,6 +6,7 @@ A module of `sweeps.launchers` named in `sweeps/launchers/table.py` defines
     check(settings)         raises ValueError for what could not run
     platform(settings)      'cpu', 'gpu' or 'tpu': where its trials compute
     devices(settings)       how many devices one trial sees
+    preview(settings, batch) what would be submitted for a batch's first job, as text (not of local)
     requeue()               inside a job that was told to stop and has saved: asks the engine to run
                             the job again; returns whether it will
     launcher(settings, study_directory)     the Launcher

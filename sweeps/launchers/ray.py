@@ -68,8 +68,7 @@ def check(settings: dict[str, Any]) -> None:
         )
     if "PYTHONPATH" in remote.variables(own["environment"]):
         raise ValueError("ray.environment: PYTHONPATH is the code's; install what it is to find")
-    if ray_api.address(own["address"]) is None:
-        check_installed()
+    ray_api.address(own["address"])
 
 
 def check_installed() -> None:
@@ -93,13 +92,20 @@ def devices(settings: dict[str, Any]) -> int:
     return int(max(1, (own["gpus"] or own["tpus"]) // own["workers"]))
 
 
+def preview(settings: dict[str, Any], batch: Batch) -> str:
+    """Returns what would be submitted for a batch's first job; the engine is not needed."""
+    return json.dumps(ray_job.body(batch, 0, settings["ray"], {}), indent=2)
+
+
 def requeue() -> bool:
     """Returns False: Ray runs no job twice, the driver submits it again."""
     return False
 
 
 def launcher(settings: dict[str, Any], study_directory: pathlib.Path) -> "Ray":
-    """Returns the launcher of a study."""
+    """Returns the launcher of a study. Raises ValueError where no Ray can be had."""
+    if ray_api.address(settings["ray"]["address"]) is None:
+        check_installed()
     return Ray(settings, study_directory)
 
 

@@ -19,7 +19,17 @@ from sweeps.launchers import manifest_schema, sky_task
 from sweeps.launchers.protocol import Batch, EngineError, State
 from sweeps.launchers.skypilot_keys import DEFAULTS, KEYS, check_keys, devices, platform
 
-__all__ = ["DEFAULTS", "KEYS", "SkyPilot", "check", "devices", "launcher", "platform", "requeue"]
+__all__ = [
+    "DEFAULTS",
+    "KEYS",
+    "SkyPilot",
+    "check",
+    "devices",
+    "launcher",
+    "platform",
+    "preview",
+    "requeue",
+]
 
 # Starting its local server takes 45 s; choosing and renting a controller takes minutes.
 _TIMEOUT_S = 1200
@@ -35,6 +45,11 @@ def check(settings: dict[str, Any]) -> None:
     root = pathlib.Path(settings["experiment_dir"]).resolve() / settings["name"]
     sample = Batch("sample", root / "jobs" / "sample.json", 1, {"PYTHONPATH": str(root / "code")})
     _checked_task(sample, 0, settings)
+
+
+def preview(settings: dict[str, Any], batch: Batch) -> str:
+    """Returns what would be submitted for a batch's first job; the engine is not needed."""
+    return manifest_schema.to_yaml(_checked_task(batch, 0, settings))
 
 
 def requeue() -> bool:

@@ -7,6 +7,7 @@ killed.
 
 import os
 import re
+import shlex
 import shutil
 import time
 from collections.abc import Iterable, Sequence
@@ -35,6 +36,13 @@ def devices(settings: dict[str, Any]) -> int:
     """Returns how many devices one trial sees, on all its nodes; a node without GPU counts one."""
     slurm = settings["slurm"]
     return int(slurm["nodes"] * max(1, slurm["gpus"] // max(1, slurm["workers"])))
+
+
+def preview(settings: dict[str, Any], batch: Batch) -> str:
+    """Returns what would be submitted for a batch's first job; the engine is not needed."""
+    slurm, part = settings["slurm"], slurm_script.parts(batch.size, 1001)[0]
+    command = shlex.join(["sbatch", *slurm_script.options(slurm, batch, part)])
+    return f"{command}\n{slurm_script.script(slurm, batch, part)}"
 
 
 def requeue() -> bool:

@@ -3,6 +3,7 @@
 import pytest
 
 from sweeps import config, door, layout, place, plan, study, study_directory
+from sweeps.launchers import ray
 
 
 def _slurm(make_study, **changes):
@@ -107,3 +108,41 @@ def test_a_job_checks_its_node(make_study, data_dir, tmp_path, capsys):
     check.finish()
     assert capsys.readouterr().out.count("data: ") == 1
     door.start_data_check(resolved).close()
+
+
+@pytest.mark.parametrize(
+    ("launcher", "keys", "expected"),
+    [
+        ("slurm", {"gpus": 2}, ["sbatch --nodes=1", "-m sweeps.job"]),
+        ("ray", {"address": "local", "cpus": 2}, ['"entrypoint_num_cpus": 2.0', "-m sweeps.job"]),
+        ("kubernetes", {"image": "i", "volume_claim": "v"}, ["kind: JobSet", "sweeps.job"]),
+        ("skypilot", {"volume": "v"}, ["job_recovery", "-m sweeps.job"]),
+    ],
+)
+def test_the_plan_shows_a_job_without_its_engine(
+    make_study, monkeypatch, tmp_path, launcher, keys, expected
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(ray, "_NEEDED", ("no_such_module",))
+    keys = {f"{launcher}.{key}": value for key, value in keys.items()}
+    text = plan.render(make_study(launcher=launcher, **keys)).partition("as it would be submitted")
+    for part in expected:
+        assert part in text[2]
+
+
+def test_a_mesh_gives_way_to_the_devices_that_are_asked_about():
+    for mesh, devices, expected in (
+        ((0, 16, 1), 8, (0, 8, 1)),
+        ((0, 16, 1), 32, (0, 16, 1)),
+        ((0, 16, 1), 7, (0, 1, 1)),
+        ((2, 4, 2), 8, (0, 4, 2)),
+        ((0, 1, 8), 4, (0, 1, 4)),
+    ):
+        assert plan._mesh_for(mesh, devices) == expected
+
+
+def test_a_run_begins_with_the_whole_study_s_cost(make_study, monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    resolved = make_study(points=5, variants="standard,laser", seeds=2, **{"local.workers": 2})
+    # 0.04 s a step (workloads/image_entries.py): 3 + 2 rounds of 12 steps.
+    assert plan.summary(resolved).startswith("whole study: 9 trials, 108 steps, about 2 s (")

@@ -298,8 +298,10 @@ def test_a_cluster_must_be_named_or_installed(monkeypatch):
     monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_ADDRESS", "http://head:8265")
     ray.check({"ray": ray.DEFAULTS})
+    local = {"ray": {**ray.DEFAULTS, "address": "local"}}
+    ray.check(local)  # planned where there is none
     with pytest.raises(ValueError, match="lacks no_such_module"):
-        ray.check({"ray": {**ray.DEFAULTS, "address": "local"}})
+        ray.launcher(local, pathlib.Path("study"))
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "ray://head:10001")
     with pytest.raises(ValueError, match="RAY_API_SERVER_ADDRESS"):
         ray.check({"ray": ray.DEFAULTS})
