@@ -221,3 +221,17 @@ def test_the_training_queue_is_as_fast_as_training_needs(prepared: Path) -> None
     ) as stream:
         measured = example_queue.measure_throughput(stream, 50)
     assert measured["cpu_ms_per_example"] * 64 < 20
+
+
+def test_a_truncated_dataset_info_does_not_make_the_digits_others(tmp_path):
+    """`check` says run `prepare`, which does so: reference.json says whose data it is."""
+    directory = tmp_path / "imagenet2012"
+    directory.mkdir()
+    (directory / "dataset_info.json").write_text('{"descr')
+    with pytest.raises(DataError, match="something other than the digits"):
+        digits._refuse_to_replace_others(tmp_path, directory)
+    (tmp_path / digits.REFERENCE_FILE).write_text(json.dumps({"note": digits.NOTE}))
+    digits._refuse_to_replace_others(tmp_path, directory)
+    (directory / "dataset_info.json").write_text('{"description": "photographs"}')
+    with pytest.raises(DataError, match="something other than the digits"):
+        digits._refuse_to_replace_others(tmp_path, directory)
