@@ -8,11 +8,12 @@ from 1 as AlgoPerf's are. An export is of one stage; several, of other workloads
 share <out>. AlgoPerf's scoring (scoring/scoring_utils.py) takes everything in <out> for a
 submission's directory, everything in that for a study's, and everything called trial_<number> in
 a workload's for a trial: so the mark by which an export is known lies in the workloads'
-directories. It writes a summary of every submission for any number of workloads; its performance
-profiles are of all its base workloads (eight, nine since 1.0) and raise KeyError for fewer, also
-without --strict (performance_profile.py).
+directories. It writes a summary of every submission for any number of workloads, all of which its
+registry must know: one that it lacks ends it with KeyError (scoring_utils.py), so that such
+studies are not exported. Its performance profiles are of all its base workloads (eight, nine since
+1.0) and raise KeyError for fewer, also without --strict (performance_profile.py).
 
-Standard library only; `python -m analysis` reads the result, too.
+Without JAX; `python -m analysis` reads the result, too.
 """
 
 import pathlib
@@ -21,9 +22,12 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from sweeps import layout, measurements, status
+from workloads.algoperf import entries
 
 FORMATS = ("algoperf",)
 MARK = "attnperf_export.json"
+# The workloads of AlgoPerf that a study can have: its own ones, and ours of the same name.
+_SCORED = tuple(name.removeprefix(entries.PREFIX) for name in (*entries.ENTRIES, *entries.REFUSED))
 
 
 class Exported(NamedTuple):
@@ -45,11 +49,20 @@ def export(
     files that no export of this study's stage wrote are never replaced, and exports of others
     stay. Trials that are not done, or have no evaluation, are left out by name.
 
-    Raises ValueError where `study` is no study, has no such stage or nothing to export in it,
-    where `out` holds what is no export, and where that of another study or stage is in the way.
+    Raises ValueError where `study` is no study, has no such stage or nothing to export in it, or
+    is of a workload that AlgoPerf lacks, where `out` holds what is no export or an export of such
+    a workload, and where that of another study or stage is in the way.
     """
     record = layout.study_record(study)
     stage, trials = _planned(study, record, stage)
+    for folder in sorted({place(trial).parts[2] for trial in trials}):
+        if not _is_scored(folder):
+            raise ValueError(
+                f"{study} is of {folder.removesuffix('_jax')}, which AlgoPerf lacks: its scoring "
+                f"would end with KeyError. Its workloads: {', '.join(_SCORED)}. The study's own "
+                f"files have AlgoPerf's names and columns; read them: python -m analysis table "
+                f"{study}"
+            )
     out = out or study / "export" / f"algoperf_{stage}"
     where = str(study.resolve())  # studies of several directories may have one name
     mark = {"format": "algoperf", "study": record["name"], "directory": where, "stage": stage}
@@ -111,6 +124,11 @@ def place(trial: dict[str, Any]) -> pathlib.PurePosixPath:
     )
 
 
+def _is_scored(folder: str) -> bool:
+    """Whether AlgoPerf's registry has the workload of a folder `<workload>_jax`."""
+    return folder.removesuffix("_jax") in _SCORED
+
+
 def _marked(out: pathlib.Path) -> Iterator[tuple[pathlib.Path, dict[str, Any]]]:
     """Yields the workloads' directories of exports with their marks.
 
@@ -140,6 +158,12 @@ def _check_free(out: pathlib.Path, needed: set[pathlib.Path], wanted: dict[str, 
     if not out.is_dir():
         raise ValueError(f"--out={out} is a file; give a directory")
     for folder, mark in _marked(out):
+        if not _is_scored(folder.name):
+            raise ValueError(
+                f"--out={out} holds {folder.relative_to(out)}, an earlier export of a workload "
+                "that AlgoPerf lacks, at which its scoring would end with KeyError; remove it, or "
+                "give another --out"
+            )
         if folder in needed and not _is_of(mark, wanted):
             raise ValueError(
                 f"{folder} is an export of study {mark['study']!r} in {mark.get('directory')}, "

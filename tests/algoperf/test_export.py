@@ -161,6 +161,33 @@ def test_damaged_records_are_named(finished, name, content, lacks):
         export.export(finished)
 
 
+@pytest.mark.parametrize("workload", ["digits_vit", "pydoc_lm"])
+def test_a_workload_that_algoperf_lacks_is_refused(finished, tmp_path, workload, capsys):
+    """Its scoring would stop at it: KeyError, and of every other export in the directory too."""
+    small = _grid(tmp_path, "of_ours", "wmt")
+    trials = json.loads((small / "grid" / layout.TRIALS).read_text())
+    for trial in trials["trials"]:
+        trial["path"] = trial["path"].replace("wmt_jax", f"{workload}_jax")
+    layout.write_json(small / "grid" / layout.TRIALS, trials)
+    out = tmp_path / "logs"
+    assert command.main(["export", "--format=algoperf", f"--out={out}", str(small)]) == 2
+    said = capsys.readouterr().err
+    assert f"{small} is of {workload}, which AlgoPerf lacks" in said
+    assert not out.exists()
+    # An export that an earlier version wrote is in the way of the next.
+    export.export(finished, out)
+    old = out / "laser/study_1" / f"{workload}_jax"
+    shutil.copytree(out / "laser/study_1/imagenet_vit_jax", old)
+    with pytest.raises(ValueError, match=f"study_1/{workload}_jax, an earlier export of a workl"):
+        export.export(finished, out)
+    shutil.rmtree(old)
+    assert export.export(finished, out).trials == 7
+
+
+def test_every_workload_that_algoperf_has_is_exported(algoperf):
+    assert set(export._SCORED) <= {*algoperf.workload_names(), "finewebedu_lm"}
+
+
 def test_exports_of_several_studies_share_a_directory(finished, tmp_path):
     speech = _grid(tmp_path, "wmt", "wmt")
     out = tmp_path / "logs"
