@@ -9,6 +9,8 @@ from sweeps import config, layout, study_checks, subprocesses
 from sweeps.launchers import table as launchers
 from sweeps.study import Study
 from workloads import table as workloads_table
+from workloads.algoperf import entries as algoperf_entries
+from workloads.algoperf import tiny_sizes
 
 
 def check_kernel(study: Study) -> None:
@@ -91,6 +93,7 @@ def start_data_check(study: Study) -> "DataCheck":
             "checks it on its node"
         )
         return DataCheck(study.directory, study.workload, None)
+    _check_fabricated(study)
     entry = workloads_table.entry(study.workload)
     if entry.embedded:
         print(f"data: {study.data_dir} ({entry.description}; made there if absent)", flush=True)
@@ -98,6 +101,15 @@ def start_data_check(study: Study) -> "DataCheck":
         "data", workload=study.workload, data_dir=study.data_dir, places=study.places
     )
     return DataCheck(study.directory, study.workload, call)
+
+
+def _check_fabricated(study: Study) -> None:
+    """Raises ValueError for a batch larger than AlgoPerf's data, where that is fabricated."""
+    if algoperf_entries.is_algoperf(study.workload):
+        name = algoperf_entries.own_name(study.workload)
+        if sizes := tiny_sizes.read_sizes(study.data_dir, name):
+            remedy = f"set --config.batch_size to {sizes['train']} or fewer"
+            tiny_sizes.check_batch(study.settings["batch_size"], sizes, remedy)
 
 
 class DataCheck:

@@ -22,7 +22,11 @@ A SentencePiece model of yours is used if it lies in --data_dir as spm.model bef
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command. Returns its exit status: 0, or 2 for bad input and broken data."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        hint = algoperf_commands.hint(options, unknown)
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     try:
         checkout.check()
         return int(options.run(options))

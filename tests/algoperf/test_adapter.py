@@ -214,7 +214,7 @@ def test_a_language_model_without_a_test_split_trains_and_resumes(curve, tmp_pat
 
 
 def test_trials_on_fabricated_data_say_so_with_their_sizes(make, curve, tmp_path, capsys):
-    marker = {"workload": "imagenet_vit", "sizes": {"train": 16, "validation": 8, "test": 4}}
+    marker = {"sizes": {"imagenet_vit": {"train": 16, "validation": 8, "test": 4}}}
     (tmp_path / tiny_sizes.MARKER).write_text(json.dumps(marker))
     meta = provenance.meta_data(make("imagenet_vit", "laser"), 0, str(tmp_path))
     assert meta["workload.attnperf_tiny"] is True

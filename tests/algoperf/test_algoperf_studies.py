@@ -168,6 +168,7 @@ class TestCheck:
         for split in ("train-clean-100", "train-clean-360", "train-other-500", "dev-clean",
                       "dev-other", "test-clean"):  # fmt: skip
             (tmp_path / f"{split}.csv").touch()
-        (tmp_path / "attnperf_tiny_data.json").write_text(json.dumps({"sizes": {"train": 3}}))
+        marker = {"sizes": {"librispeech_conformer": {"train": 3}}}
+        (tmp_path / "attnperf_tiny_data.json").write_text(json.dumps(marker))
         lines = heavy.data(name, str(tmp_path), places)["lines"]
         assert "FABRICATED: evaluations of {'train': 3} examples" in lines[-1]

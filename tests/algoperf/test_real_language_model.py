@@ -71,7 +71,7 @@ def test_every_leaf_of_a_variant_has_a_type(made, variant):
 
 def test_evaluation_of_fabricated_data(algoperf, made, data):
     workload, params = made("diff_laser")
-    tiny_sizes.with_sizes(workload, tiny_sizes.read_sizes(data))
+    tiny_sizes.with_sizes(workload, tiny_sizes.read_sizes(data, NAME))
     found = workload.eval_model(4, params, None, jax.random.PRNGKey(0), str(data), None, 0)
     assert found["validation/num_examples"] == 4
     # 64 tokens, nothing learned.

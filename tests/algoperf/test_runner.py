@@ -1,5 +1,6 @@
 """`python -m workloads algoperf`: the runner runs unmodified, and what cannot run is refused."""
 
+import contextlib
 import csv
 import json
 import os
@@ -7,16 +8,20 @@ import pathlib
 import subprocess
 import sys
 
+import absl.flags
 import pytest
 
+from sweeps import config, study
+from sweeps import door as sweeps_door
 from workloads import __main__ as command
-from workloads.algoperf import door, tiny_data, tiny_sizes
+from workloads.algoperf import door, runner, tiny_data, tiny_sizes
 from workloads.errors import DataError
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 STAND_IN = REPOSITORY / "tests/algoperf/stand_in"
 SPACE = [{"learning_rate": 0.1}]
-TINY = {"fabricated": True, "sizes": {"train": 8, "validation": 4, "test": 4}}
+SIZES = {"train": 8, "validation": 4, "test": 4}
+TINY = {"fabricated": True, "sizes": dict.fromkeys(("imagenet_vit", "finewebedu_lm"), SIZES)}
 DATA = (
     "imagenet2012/5.1.0",
     "imagenet_v2/matched-frequency/3.0.0",
@@ -176,18 +181,90 @@ def test_existing_experiment_is_refused_instead_of_a_question(capsys, place):
     assert "imagenet_vit_jax exists. Give another" in _refusal(capsys, place, "--tiny")
 
 
-@pytest.mark.parametrize("marker", ["{}", "{", "[]", '{"sizes": {"test": "x"}}'])
+@pytest.mark.parametrize(
+    "marker",
+    ["{}", "{", "[]", '{"sizes": {"test": 4}}', '{"sizes": {"imagenet_vit": {"test": "x"}}}'],
+)
 def test_a_damaged_marker_is_named(capsys, place, marker):
     (place / "data" / tiny_sizes.MARKER).write_text(marker)
     said = _refusal(capsys, place, "--tiny")
     assert f"{tiny_sizes.MARKER} is damaged" in said
 
 
-def test_a_directory_holds_fabricated_data_of_one_workload(place):
-    (place / "tiny").mkdir()
-    (place / "tiny" / tiny_sizes.MARKER).write_text(json.dumps(TINY | {"workload": "wmt"}))
-    with pytest.raises(DataError, match="holds fabricated data for wmt"):
-        tiny_data.prepare(place / "tiny", "imagenet_vit")
+def test_a_directory_holds_fabricated_data_of_several_workloads(place, monkeypatch, capsys):
+    monkeypatch.setitem(tiny_data._WRITERS, "finewebedu_lm", lambda path: None)
+    tiny = place / "tiny"
+    for workload in ("finewebedu_lm", "imagenet_vit", "librispeech_conformer", "imagenet_vit"):
+        assert command.main(["algoperf_data", str(tiny), f"--workload={workload}"]) == 0
+    assert (tiny / "imagenet2012/5.1.0").is_dir()
+    assert (tiny / "spm_model.vocab").is_file()
+    assert tiny_sizes.read_sizes(tiny, "librispeech_conformer_gelu") == tiny_data.SIZES
+    assert tiny_sizes.read_sizes(tiny, "finewebedu_lm")["test"] == 0
+    assert tiny_sizes.read_sizes(tiny, "wmt") is None
+    assert "holds real data (no attnperf_tiny_data.json that names wmt)" in _refusal(
+        capsys, place, "--tiny", workload="wmt"
+    )
+    (tiny / tiny_sizes.MARKER).unlink()
+    with pytest.raises(DataError, match="holds data of others; it is not replaced"):
+        tiny_data.prepare(tiny, "imagenet_vit")
+
+
+BATCHES = """
+from algorithms.sgd import *  # noqa: F403
+
+def get_batch_size(workload_name):
+    return {batch}
+
+def get_eval_batch_size(workload_name):
+    return {evaluation}
+"""
+
+
+@pytest.mark.parametrize(
+    ("batch", "evaluation", "words"),
+    [
+        (9, 4, "a batch of 9 examples, and the fabricated data has 8 to train on: change get_b"),
+        (8, 8, "evaluation batches of 8 examples do not divide the 4 fabricated ones"),
+        (8, 3, "leave get_eval_batch_size out, or make it 4"),
+        (8, 2, None),
+    ],
+)
+def test_batches_that_fabricated_data_cannot_fill(
+    place, stand_in, monkeypatch, batch, evaluation, words
+):
+    """Refused when the runner has made the workload object, and nothing else."""
+    (place / "batches.py").write_text(BATCHES.format(batch=batch, evaluation=evaluation))
+    monkeypatch.syspath_prepend(place)
+    monkeypatch.delitem(sys.modules, "batches", raising=False)
+    module = stand_in.workloads_module()
+    values = absl.flags.FlagValues()
+    absl.flags.DEFINE_string("submission_path", "batches.py", "", flag_values=values)
+    values.mark_as_parsed()
+    monkeypatch.setattr(absl.flags, "FLAGS", values)
+    workload = tiny_sizes.with_sizes(stand_in.make_workload("imagenet_vit"), SIZES)
+    refused = pytest.raises(ValueError, match=words) if words else contextlib.nullcontext()
+    with refused:
+        runner._check_batches("imagenet_vit", SIZES, module, workload)
+
+
+def test_a_study_on_fabricated_data_refuses_a_batch_that_is_larger(place):
+    changes = ("workload=algoperf:imagenet_vit", f"data_dir={place}/data", "steps=2",
+               f"experiment_dir={place}", "batch_size=9", "eval_every=1")  # fmt: skip
+    made = study.resolve(config.parse("digits_vit_quick", [f"--config.{c}" for c in changes]))
+    with pytest.raises(ValueError, match=r"has 8 to train on: set --config.batch_size to 8 or"):
+        sweeps_door.start_data_check(made)
+
+
+def test_missing_dashes_are_named(capsys, place):
+    given = ["algoperf", "--attention=laser", *_flags(place)]
+    for arguments in (given, [*given, "--", "--rng_seed=1"]):
+        with pytest.raises(SystemExit):
+            command.main(arguments)
+        said = capsys.readouterr().err
+        assert "submission_runner.py follow after `--`: ... -- --workload=imagenet_vit" in said
+    with pytest.raises(SystemExit):
+        command.main(["list", "--workload=imagenet_vit"])
+    assert "follow after" not in capsys.readouterr().err
 
 
 def test_seed_0_is_told(place, stand_in):
@@ -210,7 +287,7 @@ def test_fabricated_data_needs_tiny_and_tiny_needs_fabricated_data(capsys, place
 def test_tiny_evaluation_batches_divide_among_the_devices(monkeypatch, devices, size):
     """AlgoPerf's runner refuses batches that do not."""
     monkeypatch.setattr("jax.local_device_count", lambda: devices)
-    workload = tiny_sizes.with_sizes(type("Workload", (), {})(), TINY["sizes"])
+    workload = tiny_sizes.with_sizes(type("Workload", (), {})(), SIZES)
     assert workload.eval_batch_size == workload.num_eval_train_examples == size
     assert workload.num_validation_examples == workload.num_test_examples == 4
 

@@ -210,7 +210,7 @@ class AlgoperfWorkload(spec.Workload):
         """Has fabricated data evaluated by its own sizes; every other method calls it first."""
         if self._sizes_of == data_dir:
             return
-        sizes = tiny_sizes.read_sizes(data_dir)
+        sizes = tiny_sizes.read_sizes(data_dir, entries.own_name(self.name))
         if sizes is not None:
             tiny_sizes.with_sizes(self.theirs, sizes)
         self._sizes_of = data_dir

@@ -41,6 +41,15 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     data.set_defaults(run=_data)
 
 
+def hint(options: argparse.Namespace, unknown: list[str]) -> str:
+    """Returns what to do about arguments that `algoperf` does not know, '' for other commands."""
+    if options.command != "algoperf":
+        return ""
+    return (
+        f". Flags of AlgoPerf's submission_runner.py follow after `--`: ... -- {' '.join(unknown)}"
+    )
+
+
 def _run(options: argparse.Namespace) -> int:
     from workloads.algoperf import door, installation, runner
 
@@ -57,6 +66,6 @@ def _data(options: argparse.Namespace) -> int:
     from workloads.algoperf import tiny_data, tiny_sizes
 
     path = tiny_data.prepare(options.directory, options.workload)
-    sizes = tiny_sizes.read_sizes(path)
+    sizes = tiny_sizes.read_sizes(path, options.workload)
     print(f"{path}: fabricated data for {options.workload}, {sizes} examples")
     return 0

@@ -104,7 +104,7 @@ def _data(name: str, data_dir: Path) -> str:
             f"{data_dir} lacks {listed}, which AlgoPerf's {entries.own_name(name)} reads",
             _repair(name, data_dir),
         )
-    sizes = tiny_sizes.read_sizes(data_dir)
+    sizes = tiny_sizes.read_sizes(data_dir, entries.own_name(name))
     made_up = f", FABRICATED: evaluations of {sizes} examples" if sizes else ""
     return f"{data_dir} has every part that {entries.own_name(name)} reads{made_up}"
 

@@ -86,7 +86,7 @@ def check(request: Request, installation: Installation) -> Admitted:
     _check_experiment(given, name)
     _check_search_space(given, installation)
     data = door_data.check(given, base)
-    sizes = door_data.check_sizes(request.tiny, given, data)
+    sizes = door_data.check_sizes(request.tiny, given, data, base)
     root = _import_root(given["submission_path"], installation)
     return Admitted(name, root, sizes, _notes(given))
 

@@ -52,13 +52,15 @@ def _check_parts(directory: Path, parts: Sequence[str], flag: str, base: str) ->
         )
 
 
-def check_sizes(tiny: bool, given: Mapping[str, Any], data: Path) -> dict[str, int] | None:
+def check_sizes(
+    tiny: bool, given: Mapping[str, Any], data: Path, base: str
+) -> dict[str, int] | None:
     """Returns the sizes that `--tiny` evaluates, None without it."""
-    sizes = tiny_sizes.read_sizes(data)
+    sizes = tiny_sizes.read_sizes(data, base)
     if tiny and sizes is None:
         raise ValueError(
-            f"--tiny: {data} holds real data (no {tiny_sizes.MARKER}); evaluations of it keep "
-            "AlgoPerf's sizes"
+            f"--tiny: {data} holds real data (no {tiny_sizes.MARKER} that names {base}); "
+            "evaluations of it keep AlgoPerf's sizes"
         )
     if sizes is not None and not tiny and evaluates(given):
         raise ValueError(

@@ -15,33 +15,46 @@ EVAL_BATCH_SIZE = 4
 _SIZES = "_attnperf_sizes"
 
 
-def read(directory: str | os.PathLike[str]) -> dict[str, Any]:
-    """Returns what the marker says (`workload`, `sizes`), nothing where data is not fabricated.
+def read(directory: str | os.PathLike[str]) -> dict[str, dict[str, int]]:
+    """Returns the sizes of the splits that are fabricated, by workload; {} without a marker.
 
     Raises ValueError, naming the file, for one that is damaged.
     """
     path = Path(directory) / MARKER
     try:
-        marker = json.loads(path.read_text("utf-8"))
-        if not all(isinstance(size, int) for size in marker["sizes"].values()):
+        found: dict[str, dict[str, int]] = json.loads(path.read_text("utf-8"))["sizes"]
+        if not all(isinstance(size, int) for sizes in found.values() for size in sizes.values()):
             raise ValueError("sizes are numbers")
     except FileNotFoundError:
         return {}
     except (ValueError, TypeError, KeyError, AttributeError) as damage:
         raise ValueError(
-            f"{path} is damaged ({damage!r}); make the data again with `python -m workloads "
-            "algoperf_data` in a new directory"
+            f"{path} is damaged, or of an earlier version ({damage!r}); make the data again with "
+            "`python -m workloads algoperf_data` in a new directory"
         ) from damage
-    return dict(marker)
+    return found
 
 
-def read_sizes(directory: str | os.PathLike[str]) -> dict[str, int] | None:
-    """Returns the number of examples by split, or None where the data is not fabricated.
+def read_sizes(directory: str | os.PathLike[str], workload: str) -> dict[str, int] | None:
+    """Returns the number of examples by split, or None where the workload's data is not fabricated.
 
-    Raises ValueError as `read`.
+    `workload` is AlgoPerf's name; variants of a workload read the data of the first. Raises
+    ValueError as `read`.
     """
-    sizes: dict[str, int] | None = read(directory).get("sizes")
-    return sizes
+    found = read(directory).items()
+    return next((sizes for base, sizes in found if workload.startswith(base)), None)
+
+
+def check_batch(size: int, sizes: Mapping[str, int], what_to_do: str) -> None:
+    """Raises ValueError for a batch larger than the fabricated training split.
+
+    AlgoPerf repeats the split to fill it: 1024 images through its ViT take over 22 GB.
+    """
+    if size > sizes["train"]:
+        raise ValueError(
+            f"a batch of {size} examples, and the fabricated data has {sizes['train']} to train "
+            f"on: {what_to_do}"
+        )
 
 
 def with_sizes(workload: Any, sizes: Mapping[str, int]) -> Any:
