@@ -13,7 +13,7 @@ from workloads.errors import DataError
 _LIBRARIES = {
     "imagenet": ("tensorflow", "tensorflow_datasets", "torch", "clu"),
     "librispeech": ("tensorflow", "tensorflow_text", "torch", "clu"),
-    "wmt": ("tensorflow", "tensorflow_datasets", "tensorflow_text", "torch", "sacrebleu"),
+    "wmt": ("tensorflow", "tensorflow_datasets", "tensorflow_text", "torch"),
     "finewebedu": ("tensorflow", "torch"),
 }
 _WMT = ("wmt17_translate/de-en:1.0.0", "wmt14_translate/de-en:1.0.0")
