@@ -8,7 +8,7 @@ Result:   that of imagenet_vit_paper, which trains our model of the same paramet
           prints validation errors 0.2532 (standard), 0.2417 (LASER), 0.2455 and 0.2372 (both with
           QK-normalization).
 
-Needs AlgoPerf's libraries (pip install 'attnperf[algoperf]'). A trial that is interrupted at step
+Needs AlgoPerf's libraries (pip install -e '.[algoperf]'). A trial that is interrupted at step
 n reads n batches again before it goes on: AlgoPerf's pipelines start at their first batch alone.
 """
 

@@ -10,7 +10,7 @@ Result:   that of librispeech_conformer_paper, which trains our model of the sam
           paper prints WER on test-clean 0.050876 (standard), 0.049786 (LASER), 0.049747 and
           0.049231 (both with QK-normalization); median of 5 seeds.
 
-Needs AlgoPerf's libraries (pip install 'attnperf[algoperf]') and the SentencePiece model that its
+Needs AlgoPerf's libraries (pip install -e '.[algoperf]') and the SentencePiece model that its
 dataset_setup wrote: without it AlgoPerf's WER is 0, and the study refuses to start. AlgoPerf's
 loader shuffles by torch's global generator; here it is seeded by the trial's seed. A trial that is
 interrupted at step n reads n batches again before it goes on. Six rows, because the model scales

@@ -78,7 +78,8 @@ def _algoperf(own_name: str, algoperf_dir: str) -> list[str]:
     if missing:
         raise DataError(
             f"AlgoPerf's {own_name} needs {', '.join(missing)}, not installed here",
-            "install AlgoPerf by its docs/GETTING_STARTED.md, or pip install 'attnperf[algoperf]'",
+            "install AlgoPerf by its docs/GETTING_STARTED.md, or what it needs: pip install "
+            "'/path/to/attnperf[algoperf]'",
         )
     version = found.commit or found.version or "unknown version"
     return [f"AlgoPerf {version} in {found.directory}", *filter(None, [found.remark])]

@@ -32,7 +32,7 @@ _WHAT_TO_DO = (
     f"Install AlgoPerf by its own guide, {_GUIDE}, or clone it, run `git checkout "
     f"{TESTED_COMMITS[-1][:7]}` (a tested commit) there, and name the checkout: "
     f"--algoperf_dir=DIR or {DIRECTORY_VARIABLE}=DIR. Its Python dependencies: "
-    "pip install 'attnperf[algoperf]'"
+    "pip install '/path/to/attnperf[algoperf]'"
 )
 
 
