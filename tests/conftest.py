@@ -1,7 +1,9 @@
 """What every test needs."""
 
+import fcntl
 import os
 import pathlib
+import shutil
 from typing import Any
 
 import pytest
@@ -9,6 +11,18 @@ import pytest
 # Before JAX loads: tests of data-parallel sharding want several devices, and must not see a GPU.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
+
+
+def pytest_configure(config):
+    """One compilation cache for all processes of all runs: compiling is most of the tests' time.
+
+    Its key holds the program and the libraries' versions; `make clean` removes it.
+    """
+    if not hasattr(config, "workerinput") and hasattr(config, "cache"):
+        folder = config.cache.mkdir("xla")
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
+        # The default of 1 s would leave out nearly every program of a test.
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 
 @pytest.fixture(scope="session")
@@ -37,3 +51,28 @@ def _sigmoid(query: Any, key: Any, value: Any, *, scale: float, mask: Any, **set
     weights = jax.nn.sigmoid(scale * jnp.einsum("...thd,...shd->...hts", query, key))
     weights = weights if mask is None else jnp.where(mask, weights, 0)
     return jnp.einsum("...hts,...shd->...thd", weights, value)
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory):
+    """Returns a function that has a folder filled once for all processes of this run.
+
+    `made_once(name, fill)` calls `fill(folder)` in the process that comes first, while the others
+    wait for it, and returns the folder. Tests only read there.
+    """
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+
+    def made(name, fill):
+        folder, complete = root / name, root / f"{name}.complete"
+        with (root / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not complete.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                fill(folder)
+                complete.touch()
+        return folder
+
+    return made

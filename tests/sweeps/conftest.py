@@ -18,9 +18,9 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
-def data_dir(tmp_path_factory):
-    """The embedded digits, prepared once for the session."""
-    return str(digits.prepare(tmp_path_factory.mktemp("digits")))
+def data_dir(made_once):
+    """The embedded digits."""
+    return str(made_once("digits", digits.prepare))
 
 
 @pytest.fixture
@@ -115,8 +115,8 @@ class WorkerProcess:
 
 @pytest.fixture(scope="session")
 def cache_dir(tmp_path_factory):
-    """A persistent compilation cache shared by the session's workers."""
-    return tmp_path_factory.mktemp("xla")
+    """The compilation cache of real workers: the tests' own."""
+    return os.environ.get("JAX_COMPILATION_CACHE_DIR") or tmp_path_factory.mktemp("xla")
 
 
 @pytest.fixture
@@ -256,13 +256,16 @@ def disk(tmp_path):
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory, data_dir, cache_dir):
+def undisturbed(made_once, data_dir, cache_dir):
     """The directory of the study of `drivers`, run in peace: what faults must not change."""
-    made = Drivers(tmp_path_factory.mktemp("undisturbed"), data_dir, cache_dir)
-    code, output = made.finish(made.run())
-    made.close()
-    assert code == 0, output
-    return made.study
+
+    def run(folder):
+        made = Drivers(folder, data_dir, cache_dir)
+        code, output = made.finish(made.run())
+        made.close()
+        assert code == 0, output
+
+    return made_once("undisturbed", run) / Drivers.NAME
 
 
 @pytest.fixture(scope="session")

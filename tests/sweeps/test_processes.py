@@ -207,23 +207,18 @@ def _saved(directory):
     return sorted(int(path.name) for path in (directory / layout.CHECKPOINTS).iterdir())
 
 
-@pytest.fixture(scope="module")
-def expected():
-    """What one process with two devices measures; filled by `alone`."""
-    return []
-
-
 @pytest.fixture
-def alone(expected, make_trial, worker, data_dir):
+def alone(made_once, make_trial, worker, data_dir):
     """Returns what one process with two devices measures."""
-    if not expected:
-        directory = make_trial(name="alone")
+
+    def run(folder):
         one = worker(XLA_FLAGS=f"{TWO} {QUICK}")
-        one.run(directory, data_dir)
+        one.run(make_trial(name="alone", experiment_dir=folder), data_dir)
         assert one.wait_for("end", timeout=240)["outcome"] == "done"
         one.close()
-        expected += _measured(directory)
-    return tuple(expected)
+
+    (written,) = made_once("alone", run).rglob(layout.EVAL_MEASUREMENTS)
+    return _measured(written.parent)
 
 
 def test_two_processes_train_as_one_and_stop_at_the_same_step(alone, make_trial, gang, data_dir):

@@ -26,14 +26,17 @@ def _measured(directory):
 
 
 @pytest.fixture
-def uninterrupted(make_trial, worker, data_dir):
+def uninterrupted(made_once, make_trial, worker, data_dir):
     """Returns (measurements of a trial never killed, a function that makes its equal anew)."""
-    directory = make_trial(name="whole")
-    one = worker()
-    one.run(directory, data_dir)
-    assert one.wait_for("end")["outcome"] == "done"
-    one.close()
-    return _measured(directory), lambda: make_trial(name="killed")
+
+    def run(folder):
+        one = worker()
+        one.run(make_trial(name="whole", experiment_dir=folder), data_dir)
+        assert one.wait_for("end")["outcome"] == "done"
+        one.close()
+
+    (written,) = made_once("uninterrupted", run).rglob(layout.EVAL_MEASUREMENTS)
+    return _measured(written.parent), lambda: make_trial(name="killed")
 
 
 def _kill_when(one, moment):

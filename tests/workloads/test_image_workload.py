@@ -18,8 +18,8 @@ from workloads import (
 
 
 @pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-    return str(digits.prepare(tmp_path_factory.mktemp("digits")))
+def data_dir(made_once):
+    return str(made_once("digits", digits.prepare))
 
 
 @pytest.fixture(scope="module")

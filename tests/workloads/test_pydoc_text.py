@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,8 @@ from workloads.errors import DataError
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pydoc_text.prepare(tmp_path_factory.mktemp("pydoc"))
+def prepared(made_once: Callable[..., Path]) -> Path:
+    return made_once("pydoc", pydoc_text.prepare)
 
 
 @pytest.fixture(scope="module")
