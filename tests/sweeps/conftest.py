@@ -68,6 +68,13 @@ def environment():
     return _environment
 
 
+@pytest.fixture(scope="session")
+def stub_environment():
+    """As `environment`, for processes whose workers train nothing: see stub_training."""
+    path = f"{pathlib.Path(__file__).parent / 'stub_training'}{os.pathsep}{REPOSITORY}"
+    return lambda **extra: _environment(**{"PYTHONPATH": path, **extra})
+
+
 class WorkerProcess:
     """A real worker process, its events as they come."""
 
@@ -153,10 +160,10 @@ class Drivers:
         "local.workers": 2,
     }
 
-    def __init__(self, folder, data_dir, cache_dir):
+    def __init__(self, folder, data_dir, environment):
         self.folder, self.study = folder, folder / self.NAME
         self._settings = {**self.SETTINGS, "experiment_dir": folder, "data_dir": data_dir}
-        self.environment = _environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir))
+        self.environment = environment
         self._started = []
 
     def move_to(self, folder):
@@ -236,9 +243,9 @@ class Drivers:
 
 
 @pytest.fixture
-def drivers(tmp_path, data_dir, cache_dir):
+def drivers(tmp_path, data_dir, environment, cache_dir):
     """Drivers of a small study that a test may disturb."""
-    made = Drivers(tmp_path, data_dir, cache_dir)
+    made = Drivers(tmp_path, data_dir, environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir)))
     yield made
     made.close()
 
@@ -255,17 +262,36 @@ def disk(tmp_path):
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+@pytest.fixture
+def stub_drivers(tmp_path, data_dir, stub_environment):
+    """As `drivers`, of workers that train nothing, for a second a trial."""
+    made = Drivers(tmp_path, data_dir, stub_environment(STUB_UPDATE_S="0.1"))
+    yield made
+    made.close()
+
+
+def _undisturbed(*arguments):
+    """Runs the study of `drivers` in peace."""
+    made = Drivers(*arguments)
+    code, output = made.finish(made.run())
+    made.close()
+    assert code == 0, output
+
+
 @pytest.fixture(scope="session")
-def undisturbed(made_once, data_dir, cache_dir):
+def undisturbed(made_once, data_dir, environment, cache_dir):
     """The directory of the study of `drivers`, run in peace: what faults must not change."""
+    variables = environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir))
+    folder = made_once("undisturbed", lambda folder: _undisturbed(folder, data_dir, variables))
+    return folder / Drivers.NAME
 
-    def run(folder):
-        made = Drivers(folder, data_dir, cache_dir)
-        code, output = made.finish(made.run())
-        made.close()
-        assert code == 0, output
 
-    return made_once("undisturbed", run) / Drivers.NAME
+@pytest.fixture(scope="session")
+def stub_undisturbed(made_once, data_dir, stub_environment):
+    """As `undisturbed`, of `stub_drivers`."""
+    variables = stub_environment()
+    folder = made_once("stub", lambda folder: _undisturbed(folder, data_dir, variables))
+    return folder / Drivers.NAME
 
 
 @pytest.fixture(scope="session")

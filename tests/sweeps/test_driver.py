@@ -1,6 +1,7 @@
 """Whole studies through the real command: interrupted, doubled, poisoned, continued."""
 
 import contextlib
+import functools
 import os
 import pathlib
 import re
@@ -19,15 +20,6 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "sweeps"]
 
 
-def _environment(cache_dir):
-    return {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": str(REPOSITORY),
-        "JAX_COMPILATION_CACHE_DIR": str(cache_dir),
-    }
-
-
 def _arguments(tmp_path, data_dir, **changes):
     settings = {
         "experiment_dir": tmp_path,
@@ -44,17 +36,23 @@ def _arguments(tmp_path, data_dir, **changes):
 
 
 @pytest.fixture
-def start(tmp_path, data_dir, cache_dir):
+def start_stub(start, stub_environment):
+    """As `start`, with workers that train nothing: who runs what is all that is asked."""
+    return functools.partial(start, stub_environment)
+
+
+@pytest.fixture
+def start(tmp_path, data_dir, cache_dir, environment):
     """Returns a function that starts `sweeps run` on a small study."""
     started = []
 
-    def run(**changes):
+    def run(environment=environment, **changes):
         process = subprocess.Popen(
             _arguments(tmp_path, data_dir, **changes),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=_environment(cache_dir),
+            env=environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir)),
             cwd=tmp_path,
         )
         started.append(process)
@@ -112,8 +110,8 @@ def test_a_study_from_nothing_and_again(tmp_path, start):
     assert re.search(r"compare +laser +0 +0 +2 +0 +0", shown)
 
 
-def test_interrupted_and_continued(tmp_path, start, cache_dir):
-    process = start(steps=400, eval_every=4)
+def test_interrupted_and_continued(tmp_path, start_stub):
+    process = start_stub(steps=400, eval_every=4)
     study = _study(tmp_path)
     deadline = time.monotonic() + 120
     while not list(study.glob("tune/*/*/*/eval_measurements.csv")):
@@ -127,14 +125,14 @@ def test_interrupted_and_continued(tmp_path, start, cache_dir):
     states = [status.read(path.parent)["state"] for path in study.glob("tune/*/*/*/trial.json")]
     assert set(states) == {"pending"}
     # The same study, cut short so that the test ends soon, is another study.
-    code, output = _finish(start(steps=8))
+    code, output = _finish(start_stub(steps=8))
     assert code == 2
     assert "holds another study of that name (" in output
     assert "steps: 400 there, 8 now" in output
 
 
-def test_two_drivers_do_not_run_a_trial_twice(tmp_path, start):
-    first, second = start(seeds=2), start(seeds=2)
+def test_two_drivers_do_not_run_a_trial_twice(tmp_path, start_stub):
+    first, second = start_stub(seeds=2), start_stub(seeds=2)
     results = [_finish(first), _finish(second)]
     assert [code for code, _ in results] == [0, 0], results
     attempts = list(_study(tmp_path).glob("*/*/*/*/attempts/*"))
@@ -142,9 +140,9 @@ def test_two_drivers_do_not_run_a_trial_twice(tmp_path, start):
     assert all(path.name == "1" for path in attempts)
 
 
-def test_a_poison_trial_is_given_up_and_the_study_completes(tmp_path, start):
+def test_a_poison_trial_is_given_up_and_the_study_completes(tmp_path, start_stub):
     """Whoever takes trial_1 is killed at once, as by the kernel's out-of-memory killer."""
-    process = start(protocol="grid", points=2, max_attempts=2)
+    process = start_stub(protocol="grid", points=2, max_attempts=2)
     poisoned = _study(tmp_path) / "grid/laser/digits_vit_jax/trial_1"
     killed = 0
     while process.poll() is None:
@@ -161,7 +159,7 @@ def test_a_poison_trial_is_given_up_and_the_study_completes(tmp_path, start):
     assert status.read(poisoned)["state"] == "failed"
     assert "died 2 times at the same step" in status.read(poisoned)["reason"]
     # Running again is a person's wish to try once more, and now nobody kills it.
-    code, output = _finish(start(protocol="grid", points=2, max_attempts=2))
+    code, output = _finish(start_stub(protocol="grid", points=2, max_attempts=2))
     assert code == 0, output
     assert status.read(poisoned)["state"] == "done"
     others = [p.parent for p in _study(tmp_path).glob("grid/*/*/*/trial.json")]
@@ -199,9 +197,9 @@ def test_bad_input_is_answered_in_one_breath(tmp_path, arguments, message):
     assert time.monotonic() - started < 20
 
 
-def test_a_worker_preempted_by_somebody_else_goes_on(tmp_path, start):
+def test_a_worker_preempted_by_somebody_else_goes_on(tmp_path, start_stub):
     """SIGTERM to one worker alone: its trial is saved, handed out again, and done."""
-    process = start(protocol="grid", points=1, steps=60, eval_every=4)
+    process = start_stub(protocol="grid", points=1, steps=60, eval_every=4)
     trial = _study(tmp_path) / "grid/laser/digits_vit_jax/trial_1"
     deadline = time.monotonic() + 120
     while not (trial / layout.EVAL_MEASUREMENTS).exists():
@@ -215,12 +213,12 @@ def test_a_worker_preempted_by_somebody_else_goes_on(tmp_path, start):
     assert "2 done" in output
 
 
-def test_a_claim_that_fails_is_not_tried_forever(tmp_path, start):
+def test_a_claim_that_fails_is_not_tried_forever(tmp_path, start_stub):
     """attempts/ is a file: no worker can claim the trial, and the study ends around it."""
     trial = _study(tmp_path) / "grid/laser/digits_vit_jax/trial_1"
     trial.mkdir(parents=True)
     (trial / "attempts").write_text("in the way")
-    code, output = _finish(start(protocol="grid", points=1, max_attempts=2))
+    code, output = _finish(start_stub(protocol="grid", points=1, max_attempts=2))
     assert code == 1, output
     assert output.count("will be tried again") == 1
     assert "1 done" in output

@@ -42,9 +42,14 @@ class ProcessEngine:
         for index in range(batch.size):
             command = self.before.pop(0) if self.before else batch.command(index)
             with batch.log(index).open("a") as log:
+                path = [batch.environment["PYTHONPATH"], self.environment["PYTHONPATH"]]
                 process = subprocess.Popen(
                     command,
-                    env={**self.environment(), **batch.environment},
+                    env={
+                        **self.environment,
+                        **batch.environment,
+                        "PYTHONPATH": os.pathsep.join(path),
+                    },
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
@@ -80,9 +85,9 @@ class ProcessEngine:
 
 
 @pytest.fixture
-def engine(environment, cache_dir):
-    """An engine whose processes are gone when the test ends."""
-    made = ProcessEngine(lambda: environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir)))
+def engine(stub_environment):
+    """An engine whose processes are gone when the test ends; their workers train nothing."""
+    made = ProcessEngine(stub_environment())
     yield made
     for process in made.processes.values():
         if process.poll() is None:
@@ -245,7 +250,11 @@ def test_a_killed_job_is_resumed_by_another(make_fleet, engine):
     assert _every_step_once(directory)
 
 
-def test_cancelled_trials_are_saved_and_continued(make_fleet, engine, monkeypatch):
+def test_cancelled_trials_are_saved_and_continued(
+    make_fleet, engine, monkeypatch, environment, cache_dir
+):
+    # For real: a stub ends before the second word of a driver that waits for it.
+    engine.environment = environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir))
     fleet, trials = make_fleet(points=1, steps=400, eval_every=20)
     directory = fleet.root / trials[0].path
     monkeypatch.setattr(cancel, "_cancel_jobs", lambda *_: 0)

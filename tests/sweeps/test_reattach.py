@@ -32,25 +32,25 @@ def _attempts(drivers):
     return {point: lease.latest(drivers.trial(point)) for point in POINTS}
 
 
-def test_driver_killed_and_its_workers_watched(drivers, undisturbed, wait_until):
+def test_driver_killed_and_its_workers_watched(stub_drivers, stub_undisturbed, wait_until):
     """Its workers go on; the next driver starts none in their places, and counts them once."""
-    first = drivers.run()
-    orphans = wait_until(lambda: _at_work(drivers))
+    first = stub_drivers.run()
+    orphans = wait_until(lambda: _at_work(stub_drivers))
     first.kill()
     for pid in orphans.values():  # so that the next driver finds them for sure
         _kill(pid, signal.SIGSTOP)
-    second = drivers.run()
+    second = stub_drivers.run()
     shown = []
     while sum("still at work for an earlier driver" in line for line in shown) < 2:
         line = second.stdout.readline()
         assert line, shown
         shown.append(line)
-    assert {point: drivers.worker(point) for point in orphans} == orphans
+    assert {point: stub_drivers.worker(point) for point in orphans} == orphans
     assert not any("started on worker" in line for line in shown)
     assert "sweeps.worker" not in _commands(second.pid)
     for pid in orphans.values():
         _kill(pid, signal.SIGCONT)
-    code, output = drivers.finish(second)
+    code, output = stub_drivers.finish(second)
     assert code == 0, output
     assert "4 done" in output
     for point in orphans:
@@ -58,8 +58,8 @@ def test_driver_killed_and_its_workers_watched(drivers, undisturbed, wait_until)
         told = rf"trial_{1000 * point + 1} (done elsewhere|already finished)"
         assert re.search(told, output), output
     # No trial was begun twice: what the orphans had they finished, the rest the new driver's did.
-    assert _attempts(drivers) == dict.fromkeys(POINTS, 1)
-    assert equality.problems(drivers.study, undisturbed) == []
+    assert _attempts(stub_drivers) == dict.fromkeys(POINTS, 1)
+    assert equality.problems(stub_drivers.study, stub_undisturbed) == []
 
 
 def _commands(pid, columns="args="):
@@ -102,17 +102,17 @@ def test_workers_killed_before_they_are_ready(drivers, undisturbed, wait_until):
     assert _attempts(drivers) == dict.fromkeys(POINTS, 1)
 
 
-def test_second_driver_leaves_the_slots_to_the_first(drivers, undisturbed, wait_until):
+def test_second_driver_leaves_the_slots_to_the_first(stub_drivers, stub_undisturbed, wait_until):
     """Both end well, with two workers between them and one attempt at each trial."""
-    first = drivers.run()
-    wait_until(lambda: _at_work(drivers))
-    second = drivers.run()
-    code, output = drivers.finish(second)
+    first = stub_drivers.run()
+    wait_until(lambda: _at_work(stub_drivers))
+    second = stub_drivers.run()
+    code, output = stub_drivers.finish(second)
     assert code == 0, output
     assert "still at work for an earlier driver" in output
-    assert drivers.finish(first)[0] == 0
-    assert equality.problems(drivers.study, undisturbed) == []
-    assert _attempts(drivers) == dict.fromkeys(POINTS, 1)
+    assert stub_drivers.finish(first)[0] == 0
+    assert equality.problems(stub_drivers.study, stub_undisturbed) == []
+    assert _attempts(stub_drivers) == dict.fromkeys(POINTS, 1)
 
 
 def test_cancel_saves_and_resume_goes_on(drivers, undisturbed, wait_until):

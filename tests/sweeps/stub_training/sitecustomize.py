@@ -1,0 +1,95 @@
+"""Workers that learn nothing: for tests of what goes on around a trial, not in it.
+
+Python runs this where it starts, in every process that has this folder on its path. There a worker
+is the real one, with real leases, heartbeats, statuses, outcomes, measurements and CSV files; JAX
+is not loaded, and an update takes $STUB_UPDATE_S (5 ms) and counts. A real worker starts in 8
+CPU-seconds, this one in half a second.
+"""
+
+import json
+import os
+import sys
+import time
+import types
+
+UPDATE_S = float(os.environ.get("STUB_UPDATE_S", "0.005"))
+CHECKPOINT = "stub_checkpoint.json"
+
+
+class Preempted(Exception):  # noqa: N818  (as in sweeps.training)
+    """The trial was told to stop and has saved itself."""
+
+
+class Training:
+    """What `sweeps.training.Training` is to a worker."""
+
+    def __init__(self, trial, attempt, program, data_dir, report, stop_requested, together=None):
+        del program, data_dir
+        assert together is None, "a gang trains for real"
+        self.trial, self.attempt = trial, attempt
+        self.report, self.stop_requested = report, stop_requested
+
+    def run(self):
+        """Counts from the last checkpoint to the last step; returns 'done', raises Preempted."""
+        directory, trial = self.attempt.trial_directory, self.trial
+        saved = directory / CHECKPOINT
+        start = json.loads(saved.read_text()) if saved.exists() else 0
+        layout.write_json(self.attempt.directory / measurements.RESUMED, {"global_step": start})
+        writer = measurements.Writer(self.attempt.directory)
+        self._say("running", start)
+        self.report("compiled", step=start)
+        for step in range(start, trial.steps):
+            time.sleep(UPDATE_S)
+            self.attempt.check()
+            writer.append(
+                [{"kind": "train", "global_step": step, "loss": 1 / (1 + step), "grad_norm": 1.0}]
+            )
+            done, last = step + 1, step + 1 == trial.steps
+            if last or done % trial.eval_every == 0:
+                row = {"global_step": done, **METRICS}
+                writer.append([{"kind": "eval", **row}])
+                measurements.publish(directory)
+                self._say("running", done)
+                self.report("eval", **row)
+            told = self.stop_requested() and not last
+            if told or last or done % trial.checkpoint_every == 0:
+                layout.write_atomically(saved, json.dumps(done))
+            if told:
+                self._say("pending", done, f"preempted at step {done}")
+                raise Preempted
+        self._say("done", trial.steps)
+        return "done"
+
+    def _say(self, state, step, reason=None):
+        self.attempt.check()
+        status.write(
+            self.attempt.trial_directory,
+            state,
+            id=self.trial.id,
+            global_step=step,
+            steps=self.trial.steps,
+            reason=reason,
+            attempt=self.attempt.number,
+            preemption_count=self.attempt.number - 1,
+        )
+
+
+METRICS = {f"{s}/{m}": 0.5 for s in ("train", "validation", "test") for m in ("accuracy", "loss")}
+METRICS |= {"accumulated_submission_time": 1.0, "total_duration": 1.0, "score": 1.0}
+
+
+if "sweeps.worker" in sys.orig_argv:
+    from sweeps import layout, measurements, runner, status
+
+    training = types.ModuleType("sweeps.training")
+    training.Training, training.Preempted = Training, Preempted
+    training.clean_up = lambda directory: None
+    jax = types.ModuleType("jax")
+    jax.config = types.SimpleNamespace(update=lambda name, value: None)
+    jax.devices, jax.default_backend = lambda: ["stub"], lambda: "cpu"
+    sys.modules |= {"sweeps.training": training, "jax": jax}
+    sys.modules["sweeps"].training = training
+    runner._note_provenance = lambda *given: None
+    runner.Worker._program = lambda self, record: types.SimpleNamespace(
+        compilations=0, workload=types.SimpleNamespace(loader_workers=0)
+    )
