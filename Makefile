@@ -6,9 +6,11 @@ BIN := $(VENV)/bin
 EXTRAS ?= test
 DEMO := digits_vit_demo spoken_digits_conformer_demo pydoc_lm_demo
 STUDY := digits_vit_demo spoken_digits_conformer_study pydoc_lm_study
+# Two cores are served by three: some wait.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup
 QUICK := digits_vit_quick spoken_digits_conformer_quick pydoc_lm_quick
 
-.PHONY: demo study quick test check clean
+.PHONY: demo study quick test test-slow test-all check clean
 
 # Made anew when the dependencies change.
 $(VENV)/.installed: setup.cfg pyproject.toml
@@ -36,9 +38,15 @@ study: $(VENV)/.installed
 quick: $(VENV)/.installed
 	$(foreach study,$(QUICK),$(call run,$(study)))
 
-## test: lint, type check, all tests
+## test: lint, type check, every test but the slow ones
 test: $(VENV)/.installed check
-	$(BIN)/python -m pytest -n 3 --dist loadgroup
+	$(PYTEST) -m "not slow"
+
+## test-all: the slow ones too: real Slurm and Ray where they are, kills, full disks, several processes
+test-all: test test-slow
+
+test-slow: $(VENV)/.installed
+	$(PYTEST) -m slow
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -46,4 +54,4 @@ check: $(VENV)/.installed
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) experiments
+	rm -rf $(VENV) .pytest_cache experiments

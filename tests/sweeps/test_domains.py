@@ -19,6 +19,7 @@ DATA = {
 SETTINGS = {
     "protocol": "grid",
     "variants": "laser",
+    "baseline": "laser",
     "points": 1,
     "batch_size": 8,
     "steps": 12,
