@@ -36,6 +36,7 @@ def _fill(disk, leave):
     return filler
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "leave", [0, 2**16, 2**20], ids=["measurement and status", "checkpoint", "second checkpoint"]
 )
@@ -56,6 +57,7 @@ def test_disk_fills_and_room_is_made(on_disk, disk, undisturbed, wait_until, lea
     assert equality.problems(on_disk.study, undisturbed) == []
 
 
+@pytest.mark.slow
 def test_disk_turns_read_only(on_disk, disk, undisturbed, wait_until):
     """As a file server that fails over: refused at the door, seen by status, then completed."""
     first = on_disk.run()
@@ -84,6 +86,7 @@ def open_folder():
         yield pathlib.Path(name)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become an unprivileged user")
 def test_study_of_somebody_else(drivers, undisturbed, open_folder):
     """An unprivileged user may look, and is told what he may not do."""
@@ -151,6 +154,7 @@ def test_node_without_the_data(tmp_path, environment, workload, data_dir):
     assert status.read(made.directory / trials[0].path)["state"] == "pending"
 
 
+@pytest.mark.slow
 def test_data_vanishes_while_a_study_runs(drivers, data_dir, undisturbed, tmp_path, wait_until):
     """New workers fail their trials by name; with the data back, the study completes."""
     own = tmp_path / "data"

@@ -77,6 +77,7 @@ def _attempts(study):
     return {str(p.parent.parent): p.name for p in study.glob("*/*/*/*/attempts/*")}
 
 
+@pytest.mark.slow
 def test_a_study_from_nothing_and_again(tmp_path, start):
     """Tune, select, compare without a person; a second run repeats nothing."""
     code, output = _finish(start())
@@ -399,6 +400,7 @@ def test_full_disk_at_the_door(tiny_disk, make_study):
         study_directory.prepare(make_study(experiment_dir=tiny_disk))
 
 
+@pytest.mark.slow
 def test_disk_that_fills_while_training_fails_the_trial_by_name(
     tiny_disk, make_trial, worker, data_dir
 ):

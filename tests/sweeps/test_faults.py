@@ -8,6 +8,8 @@ import pytest
 
 from sweeps import attempts, equality, layout, lease, status, storm
 
+pytestmark = pytest.mark.slow
+
 # Relative to an undisturbed run, for a trial that went on with another number of cores. Measured
 # with one and two cores: see the test.
 MOVED_TOLERANCE = 1e-4

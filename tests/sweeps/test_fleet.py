@@ -250,6 +250,7 @@ def test_a_killed_job_is_resumed_by_another(make_fleet, engine):
     assert _every_step_once(directory)
 
 
+@pytest.mark.slow
 def test_cancelled_trials_are_saved_and_continued(
     make_fleet, engine, monkeypatch, environment, cache_dir
 ):

@@ -221,6 +221,7 @@ def test_without_kubectl_the_manifests_are_there_to_be_created_by_hand(
     assert launcher.status(["x"]) == {"x": State.UNKNOWN}
 
 
+@pytest.mark.slow
 def test_a_study_whose_pod_is_evicted_loses_no_step(
     make_study, cluster, tmp_path, cache_dir, monkeypatch
 ):

@@ -153,6 +153,7 @@ def _packed(step_function, seeds, steps=6):
     return np.stack(curve, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_packed_steps_equal_unpacked_ones(case):
     step_function = CASES[case]()
@@ -279,6 +280,7 @@ def _assert_equal_within_rounding(got, expected):
             assert one[name] == pytest.approx(other[name], **tolerance), (name, one, other)
 
 
+@pytest.mark.slow
 def test_a_pack_leaves_what_unpacked_trials_leave(alone, together):
     for place in LEARNING:
         _assert_equal_within_rounding(together.rows(place), alone.rows(place))

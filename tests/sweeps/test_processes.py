@@ -221,6 +221,7 @@ def alone(made_once, make_trial, worker, data_dir):
     return _measured(written.parent)
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one_and_stop_at_the_same_step(alone, make_trial, gang, data_dir):
     """Bit for bit; a trial that is lost is left by all; SIGTERM to a follower stops all."""
     whole, lost, stopped = (make_trial(name=name) for name in ("whole", "lost", "stopped"))
@@ -256,6 +257,7 @@ def test_two_processes_train_as_one_and_stop_at_the_same_step(alone, make_trial,
     assert _saved(led)[-1] == status.read(led)["global_step"]
 
 
+@pytest.mark.slow
 def test_a_killed_follower_ends_all_and_one_process_goes_on(
     alone, make_trial, gang, worker, data_dir
 ):
@@ -277,6 +279,7 @@ def test_a_killed_follower_ends_all_and_one_process_goes_on(
     assert _measured(directory) == alone
 
 
+@pytest.mark.slow
 def test_a_follower_that_fails_ends_all_and_says_why(make_trial, gang, data_dir, tmp_path):
     """The data is on the leader's host alone."""
     directory = make_trial(name="partly")

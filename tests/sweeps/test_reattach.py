@@ -68,6 +68,7 @@ def _commands(pid, columns="args="):
     return subprocess.run(command, capture_output=True, text=True).stdout
 
 
+@pytest.mark.slow
 def test_host_crash(drivers, undisturbed, wait_until):
     """SIGKILL of the driver and both workers at once; one of them was writing a checkpoint."""
     first = drivers.run()
@@ -82,6 +83,7 @@ def test_host_crash(drivers, undisturbed, wait_until):
     assert equality.problems(drivers.study, undisturbed) == []
 
 
+@pytest.mark.slow
 def test_workers_killed_before_they_are_ready(drivers, undisturbed, wait_until):
     """As by the kernel's out-of-memory killer while JAX loads: they are started again."""
     first = drivers.run()
@@ -115,6 +117,7 @@ def test_second_driver_leaves_the_slots_to_the_first(stub_drivers, stub_undistur
     assert _attempts(stub_drivers) == dict.fromkeys(POINTS, 1)
 
 
+@pytest.mark.slow
 def test_cancel_saves_and_resume_goes_on(drivers, undisturbed, wait_until):
     first = drivers.run()
     workers = wait_until(lambda: _at_work(drivers))
@@ -159,6 +162,7 @@ def copy(tmp_path, drivers):
     return root
 
 
+@pytest.mark.slow
 def test_code_edited_after_submission_is_not_what_runs(
     drivers, undisturbed, copy, wait_until, tmp_path
 ):

@@ -50,6 +50,7 @@ def _kill_when(one, moment):
     one.process.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "moments",
     [
@@ -78,6 +79,7 @@ def test_killed_and_resumed_equals_never_killed(uninterrupted, worker, data_dir,
     assert [row["global_step"] for row in expected[1] if row["loss"]] == [str(n) for n in range(12)]
 
 
+@pytest.mark.slow
 def test_sigterm_saves_first_and_the_next_worker_goes_on_from_there(
     uninterrupted, worker, data_dir
 ):
@@ -106,6 +108,7 @@ def test_sigterm_saves_first_and_the_next_worker_goes_on_from_there(
     assert counts[-1] == "1"
 
 
+@pytest.mark.slow
 def test_a_trial_has_one_worker_and_is_not_run_twice(make_trial, worker, data_dir):
     directory = make_trial(steps=200, eval_every=4)
     first, second = worker(), worker()
@@ -123,6 +126,7 @@ def test_a_trial_has_one_worker_and_is_not_run_twice(make_trial, worker, data_di
     assert lease.latest(quick) == 1
 
 
+@pytest.mark.slow
 def test_divergence_ends_the_trial_with_its_step(make_trial, worker, data_dir):
     """A learning rate of 1e30 makes the second update's loss infinite or nan."""
     directory = make_trial()
@@ -148,6 +152,7 @@ def _rewrite(directory, record):
     layout.write_json(directory / layout.TRIAL, trial.Trial(**fields).to_json())
 
 
+@pytest.mark.slow
 def test_checkpoint_of_another_model_is_refused_by_name(make_trial, worker, data_dir):
     directory = make_trial(steps=4, name="small")
     one = worker()
@@ -168,6 +173,7 @@ def test_checkpoint_of_another_model_is_refused_by_name(make_trial, worker, data
     assert attempts.last_error(same_model)["retry"] is False
 
 
+@pytest.mark.slow
 def test_missing_data_and_what_was_printed_are_in_the_trials_log(make_trial, worker, tmp_path):
     directory = make_trial()
     one = worker()
@@ -178,6 +184,7 @@ def test_missing_data_and_what_was_printed_are_in_the_trials_log(make_trial, wor
     assert "DataError" in "\n".join(attempts.log_tail(directory, 30))
 
 
+@pytest.mark.slow
 def test_half_written_checkpoint_is_passed_over(make_trial, worker, data_dir):
     """What a kill leaves beside the last whole checkpoint is removed, not restored."""
     directory = make_trial(steps=8, eval_every=4)
@@ -301,6 +308,7 @@ def test_crashes_at_one_step_are_counted_and_progress_starts_anew(tmp_path):
         assert attempts.fruitless(tmp_path) == expected
 
 
+@pytest.mark.slow
 def test_only_the_last_checkpoint_of_a_finished_trial_is_kept(make_trial, worker, data_dir):
     directory = make_trial()
     one = worker()

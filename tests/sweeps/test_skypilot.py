@@ -320,6 +320,7 @@ def test_without_sky_the_tasks_are_there(make_launcher, cloud, monkeypatch, tmp_
     assert len(list(batch.file.parent.glob("*.yaml"))) == 2
 
 
+@pytest.mark.slow
 def test_a_study_whose_machine_vanishes_loses_nothing(make_study, cloud, tmp_path, cache_dir):
     volume = tmp_path / "volume"
     volume.mkdir()

@@ -11,6 +11,7 @@ import pytest
 from sweeps import equality, layout, lease, soak
 
 
+@pytest.mark.slow
 def test_soak(tmp_path, data_dir, cache_dir, environment):
     """Killed, preempted and frozen: every trial done once, every number as undisturbed."""
     done = subprocess.run(

@@ -15,7 +15,7 @@ from sweeps.launchers.protocol import Batch, EngineError, State
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 # Whose tests run in one process: each process has a cluster of its own.
-pytestmark = pytest.mark.xdist_group("ray")
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from sweeps import equality, layout, lease, measurements, status
 from sweeps.launchers import ray_head
 
-pytestmark = pytest.mark.xdist_group("ray")
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow]
 POINTS = range(4)
 
 

@@ -14,7 +14,7 @@ from sweeps.launchers import slurm
 from sweeps.launchers.protocol import Batch, EngineError, State
 
 # One Slurm for all of them.
-pytestmark = pytest.mark.xdist_group("slurm")
+pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.slow]
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 

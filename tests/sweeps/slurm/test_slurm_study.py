@@ -11,7 +11,7 @@ import pytest
 from sweeps import equality, layout, lease, status
 
 # One Slurm for all of them.
-pytestmark = pytest.mark.xdist_group("slurm")
+pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.slow]
 
 STUDY = {
     "protocol": "grid",
