@@ -63,6 +63,8 @@ def run_once(name, command, environment):
             command, env={**_IMAGE, **environment}, stdout=log, stderr=log, start_new_session=True
         )
     write(name, "pid", process.pid)
+    if read(name, "deleted"):  # by somebody who found no process to signal yet
+        os.killpg(process.pid, signal.SIGTERM)
     code = process.wait()
     (ROOT / f"{name}.pid").unlink()
     return 128 - code if code < 0 else code
