@@ -169,6 +169,7 @@ def folder(tmp_path):
     return str(tmp_path)
 
 
+@pytest.mark.slow
 def test_every_domain_trains_alike_in_two_processes(folder):
     """Within rounding: XLA may add up parts of a sum in another order across processes."""
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -78,6 +78,7 @@ def eight_devices():
     return dict(zip(((2, 2, 2), (1, 4, 2)), json.loads(line.removeprefix("RESULT ")), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mesh", [(2, 2, 2), (1, 4, 2)])
 def test_losses_are_those_of_one_device(one_device, eight_devices, mesh):
     np.testing.assert_allclose(eight_devices[mesh][0], one_device[0], rtol=2e-4)

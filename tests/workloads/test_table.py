@@ -116,6 +116,7 @@ def test_evaluations_divide_over_any_number_of_devices(monkeypatch):
     assert workload.eval_batch_size == 24
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["spoken_digits_conformer", "pydoc_lm"])
 def test_bench_times_every_kind_of_model(name):
     lines = list(bench.lines(name, "", ["standard", "laser"], batch_size=2, steps=1, rounds=1,
