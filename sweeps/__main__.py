@@ -7,10 +7,7 @@ import signal
 import sys
 
 from attention import checkout
-from sweeps import algoperf_parity
 from sweeps.launchers.protocol import EngineError
-from workloads import errors
-from workloads.arguments import positive, whole
 
 _EPILOG = """examples:
   python -m sweeps studies
@@ -45,9 +42,16 @@ def main(arguments: list[str] | None = None) -> int:
     Returns 0; 1 where a trial has not finished, or has no whole records; 2 for bad input; 130 if
     interrupted.
     """
-    options, rest = _parser().parse_known_args(arguments)
     try:
         checkout.check()
+    except ValueError as error:
+        print(f"python -m sweeps: {error}", file=sys.stderr)
+        return 2
+    # Only now: another room's folder on the path would be imported in place of ours.
+    from workloads import errors
+
+    options, rest = _parser().parse_known_args(arguments)
+    try:
         overrides = [part for part in rest if part.startswith("--config.")]
         unknown = [part for part in rest if part not in overrides]
         if unknown:
@@ -64,6 +68,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from sweeps import algoperf_parity
+    from workloads.arguments import positive, whole
+
     parser = argparse.ArgumentParser(
         prog="python -m sweeps",
         description="Plan and run studies: workload × attention variants × points × seeds.",

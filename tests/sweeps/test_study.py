@@ -28,8 +28,7 @@ from workloads.__main__ import main as workloads_main
 
 
 def _study(name="digits_vit_demo", **changes):
-    overrides = [f"--config.{key}={value!r}" for key, value in changes.items()]
-    overrides = [override.replace("'", "") for override in overrides]
+    overrides = [f"--config.{key}={value}" for key, value in changes.items()]
     return study.resolve(config.parse(name, overrides))
 
 
