@@ -192,8 +192,8 @@ def render(
 def _row(line: Line) -> str:
     programs = str(line.programs) if line.programs else ""
     return (
-        f"{line.stage:<10}{line.trials:>8}{line.jobs:>8}{programs:>10}{line.steps:>14,}"
-        f"{_hours(line.hours):>10}{_hours(line.wall_hours):>10}{line.disk_gb:>10.2f}"
+        f"{line.stage:<9} {line.trials:>7} {line.jobs:>7} {programs:>9} {line.steps:>13,}"
+        f" {_hours(line.hours):>9} {_hours(line.wall_hours):>9} {line.disk_gb:>9.2f}"
     )
 
 

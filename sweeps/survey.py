@@ -110,7 +110,7 @@ class Surveyor:
         for stage in survey.record["stages"]:
             trials = self._trials(survey, stage)
             if trials is None:
-                survey.rows += not_begun(survey.record, stage)
+                survey.rows += self._not_begun(survey.record, stage)
             else:
                 survey.begun.append(stage)
                 self._add(survey, stage, trials)
@@ -169,6 +169,15 @@ class Surveyor:
             if not found.get("lacking"):  # which `resume` may mend
                 self._ended[path] = found
         return found
+
+    def _not_begun(self, record: dict[str, Any], stage: str) -> list[Row]:
+        try:
+            return not_begun(record, stage)
+        except (KeyError, TypeError) as problem:
+            raise ValueError(
+                f"{self._directory / layout.STUDY} is damaged: its config cannot be counted with "
+                f"({type(problem).__name__}: {problem}); copy it back"
+            ) from problem
 
 
 def not_begun(record: dict[str, Any], stage: str) -> list[Row]:

@@ -473,6 +473,13 @@ def test_a_damaged_study_record_is_named(tmp_path, capsys, command, content):
     assert str(tmp_path / layout.STUDY) in capsys.readouterr().err
 
 
+def test_a_study_record_without_settings_is_named_by_status(tmp_path, capsys):
+    record = {"name": "x", "config": {}, "points": [], "stages": ["grid"]}
+    layout.write_json(tmp_path / layout.STUDY, record)
+    assert main(["status", str(tmp_path)]) == 2
+    assert "study.json is damaged: its config cannot be counted with" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
