@@ -1,7 +1,7 @@
 """A survey of a study: what its files say at one moment. Standard library only.
 
 File operations per trial, whatever the study's size: 1 for a trial that is pending or
-diverged, 3 for one that is done, 4 for one that failed, 10 for one that is running (reads of /proc
+diverged, 3 for one that is done or failed, 9 for one that is running (reads of /proc
 not counted).
 """
 

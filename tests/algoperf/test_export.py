@@ -210,7 +210,8 @@ def test_exports_of_several_studies_share_a_directory(finished, tmp_path):
 @pytest.fixture
 def tuned(tmp_path):
     """A study of which one trial of both stages is done, with the same variant, point and seed."""
-    changes = ("name=tuned", "workload=algoperf:imagenet_vit", f"experiment_dir={tmp_path}")
+    changes = ("name=tuned", "workload=algoperf:imagenet_vit", f"experiment_dir={tmp_path}",
+               "steps=10", "eval_every=5")  # fmt: skip
     made = study.resolve(
         config.parse("digits_vit_quick", [f"--config.{change}" for change in changes])
     )

@@ -327,8 +327,9 @@ def test_no_share_without_a_loss_that_falls(hand_made, capsys) -> None:
 @pytest.mark.parametrize("loss", ["nan", "inf", "0", "-2"])
 def test_a_loss_to_reach_is_above_0(hand_made, capsys, loss) -> None:
     directories = made_studies(hand_made, SIZES)
-    assert main(["scaling", *map(str, directories), f"--loss={loss}"]) == 2
-    assert "give a number above 0" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["scaling", *map(str, directories), f"--loss={loss}"])
+    assert "give a finite number above 0" in capsys.readouterr().err
 
 
 def test_seeds_that_both_variants_have_are_pairs(hand_made) -> None:

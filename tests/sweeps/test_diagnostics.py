@@ -183,7 +183,7 @@ def test_training_time_excludes_recording(make_trial, program, data_dir, monkeyp
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"diagnostics": -1}, "or 0 for none"),
+        ({"diagnostics": -1}, "diagnostics is -1; it must be 0 to"),
         ({"diagnostics": 5, "diagnostics_examples": 0}, "must be 1 to"),
         ({"diagnostics": 5, "batch_size": 4}, "set --config.diagnostics_examples=4 or fewer"),
         ({"diagnostics": 5, "pack": 2}, "set --config.pack=1, or --config.diagnostics=0"),

@@ -5,11 +5,19 @@ import pathlib
 import signal
 import subprocess
 import sys
-import types
 
 import pytest
 
-from sweeps import cancel, code_snapshot, jobs, layout, lease, measurements, status, study_directory
+from sweeps import (
+    cancel,
+    code_snapshot,
+    jobs,
+    layout,
+    lease,
+    measurements,
+    status,
+    study_directory,
+)
 from sweeps.crew import Interrupted
 from sweeps.fleet import Fleet
 from sweeps.launchers import table
@@ -97,12 +105,12 @@ def engine(stub_environment):
 
 @pytest.fixture
 def _processes(monkeypatch):
-    """The engine's name in the table of launchers, as one file and one line would put it there."""
-    module = types.ModuleType("processes_launcher")
-    module.DEFAULTS = {"trials_per_job": 1, "workers": 0}
-    module.check = lambda settings: None
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(table.MODULES, "processes", module.__name__)
+    """The engine's name in the table of launchers, as one file and one line would put it there.
+
+    Jobs find both by the sitecustomize of stub_training.
+    """
+    monkeypatch.syspath_prepend(pathlib.Path(__file__).parent / "stub_training")
+    monkeypatch.setitem(table.MODULES, "processes", "processes_launcher")
     monkeypatch.setattr(table, "NAMES", (*table.NAMES, "processes"))
 
 
@@ -251,11 +259,9 @@ def test_a_killed_job_is_resumed_by_another(make_fleet, engine):
 
 
 @pytest.mark.slow
-def test_cancelled_trials_are_saved_and_continued(
-    make_fleet, engine, monkeypatch, environment, cache_dir
-):
+def test_cancelled_trials_are_saved_and_continued(make_fleet, engine, monkeypatch, cache_dir):
     # For real: a stub ends before the second word of a driver that waits for it.
-    engine.environment = environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir))
+    engine.environment |= {"STUB_UPDATE_S": "", "JAX_COMPILATION_CACHE_DIR": str(cache_dir)}
     fleet, trials = make_fleet(points=1, steps=400, eval_every=20)
     directory = fleet.root / trials[0].path
     monkeypatch.setattr(cancel, "_cancel_jobs", lambda *_: 0)

@@ -111,7 +111,7 @@ def test_an_answer_and_a_bad_question():
 
 def test_an_error_of_the_disk_comes_back_as_one(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(OSError, match="Not a directory"):
+    with pytest.raises(OSError, match="lies below a file"):
         subprocesses.call("data", workload="digits_vit", data_dir=str(tmp_path / "file" / "data"))
 
 

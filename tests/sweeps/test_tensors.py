@@ -70,7 +70,6 @@ def test_what_cannot_be_dumped_says_why(trial, make_trial, tmp_path, capsys, mon
     for directory, more, words in (
         (tmp_path, (), "is no trial"),
         (untrained, (), "has no checkpoint yet"),
-        (trial, ("--examples=0",), "a batch has 1 to 16"),
         (trial, ("--examples=17",), "a batch has 1 to 16"),
         (trial, ("--out=/nowhere/qkv.npz",), "is no directory"),
     ):

@@ -2,8 +2,8 @@
 
 Python runs this where it starts, in every process that has this folder on its path. There a worker
 is the real one, with real leases, heartbeats, statuses, outcomes, measurements and CSV files; JAX
-is not loaded, and an update takes $STUB_UPDATE_S (5 ms) and counts. A real worker starts in 8
-CPU-seconds, this one in half a second.
+is not loaded, and an update takes $STUB_UPDATE_S (5 ms; empty: workers train for real) and counts.
+A real worker starts in 8 CPU-seconds, this one in half a second.
 """
 
 import json
@@ -12,7 +12,7 @@ import sys
 import time
 import types
 
-UPDATE_S = float(os.environ.get("STUB_UPDATE_S", "0.005"))
+UPDATE_S = os.environ.get("STUB_UPDATE_S", "0.005")
 CHECKPOINT = "stub_checkpoint.json"
 
 
@@ -39,7 +39,7 @@ class Training:
         self._say("running", start)
         self.report("compiled", step=start)
         for step in range(start, trial.steps):
-            time.sleep(UPDATE_S)
+            time.sleep(float(UPDATE_S))
             self.attempt.check()
             writer.append(
                 [{"kind": "train", "global_step": step, "loss": 1 / (1 + step), "grad_norm": 1.0}]
@@ -78,7 +78,13 @@ METRICS = {f"{s}/{m}": 0.5 for s in ("train", "validation", "test") for m in ("a
 METRICS |= {"accumulated_submission_time": 1.0, "total_duration": 1.0, "score": 1.0}
 
 
-if "sweeps.worker" in sys.orig_argv:
+if "sweeps.job" in sys.orig_argv:
+    from sweeps.launchers import table
+
+    table.MODULES["processes"] = "processes_launcher"  # test_fleet.py
+    table.NAMES = (*table.NAMES, "processes")
+
+if "sweeps.worker" in sys.orig_argv and UPDATE_S:
     from sweeps import layout, measurements, runner, status
 
     training = types.ModuleType("sweeps.training")
