@@ -53,6 +53,7 @@ def _paths(tree):
     return {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "variant"), PAIRS)
 def test_every_leaf_has_a_type_and_the_loss_a_gradient(stand_in, name, variant):
     workload, params, state = _made(stand_in, name, variant)

@@ -217,6 +217,7 @@ def test_checkpoints_from_before_there_were_sums(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, state, _state(2))
 
 
+@pytest.mark.slow
 def test_a_trial_goes_on_from_the_one_before(trained, stopped, capsys):
     """Bit for bit the curve of a run never disturbed; said in log, status, overview and driver."""
     orders, whole, _ = trained
@@ -249,6 +250,7 @@ def test_none_whole_begins_anew(trained, stopped):
     assert equality.trial_problems(stopped, whole) == []
 
 
+@pytest.mark.slow
 def test_damage_and_missing_rows_together(trained, stopped):
     """Neither hides the other: no checkpoint whose rows are gone is restored."""
     orders, whole, _ = trained
@@ -269,6 +271,7 @@ def test_tensors_of_a_damaged_checkpoint_are_refused(trained, tmp_path):
     assert (directory / layout.CHECKPOINTS / "6").exists()
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_named_and_costs_nothing(trained, disk, capsys):
     """Where, how much is free and needed; no traceback; with room, the undisturbed curve."""
     orders, whole, stopped = trained

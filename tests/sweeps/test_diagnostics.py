@@ -128,6 +128,7 @@ def test_curves_are_the_same_with_and_without(make_trial, program, data_dir):
     assert all(line["logit_grad_norm"] > 0 for line in lines[2:])
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_has_every_row_once(make_trial, program, data_dir):
     whole = make_trial(name="whole", diagnostics=3)
     _attempt(whole, program, data_dir)
@@ -236,6 +237,7 @@ def _numbers(records):
     return [[v for v in record.values() if isinstance(v, int | float)] for record in records]
 
 
+@pytest.mark.slow
 def test_layers_in_a_loop_are_recorded_as_those_outside():
     """diff_laser, whose λ_init depends on the layer; stacked parameters are unstacked."""
     found = {}

@@ -165,6 +165,7 @@ def test_packed_steps_equal_unpacked_ones(case):
     assert step_function.compilations == 2
 
 
+@pytest.mark.slow
 def test_members_of_one_seed_share_its_batch_and_key():
     step_function = standard_vit()
     expected, got = _unpacked(step_function, (4, 4, 4)), _packed(step_function, (4, 4, 4))
@@ -302,6 +303,7 @@ def test_a_pack_leaves_what_unpacked_trials_leave(alone, together):
     assert len(curves) == 3
 
 
+@pytest.mark.slow
 def test_a_member_that_diverges_does_not_disturb_the_others(make_folder, alone, together):
     folder = make_folder("diverging")
     places = [(0, 0), (1, 1), (2, 0)]
@@ -315,6 +317,7 @@ def test_a_member_that_diverges_does_not_disturb_the_others(make_folder, alone, 
     assert mine["global_step"] == theirs["global_step"]
 
 
+@pytest.mark.slow
 def test_a_packs_time_is_divided_among_those_that_still_train(make_folder, monkeypatch):
     """By a clock that moves 300 s at each look: 100 each for three, then 150 for two."""
     looks = itertools.count(0, 300)
@@ -357,6 +360,7 @@ def stopped(make_folder, sigterm, request):
     return folder
 
 
+@pytest.mark.slow
 def test_a_stopped_pack_goes_on_packed_or_unpacked(stopped, alone, together, tmp_path):
     kept = tmp_path / "kept"
     shutil.copytree(stopped.path((1, 1)), kept)
@@ -369,6 +373,7 @@ def test_a_stopped_pack_goes_on_packed_or_unpacked(stopped, alone, together, tmp
     _assert_equal_within_rounding(stopped.rows((1, 1)), alone.rows((1, 1)))
 
 
+@pytest.mark.slow
 def test_members_at_other_steps_run_apart(stopped, alone, together):
     """Three stand at step 5, one was stopped unpacked at step 1, one has not begun."""
     asked = iter([True])

@@ -119,6 +119,7 @@ def _killed_once_and_given_up(patch):
     patch(verdicts.Verdicts, "may_retry", lambda self, trial: False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "found", "changes"),
     [

@@ -56,6 +56,7 @@ def _run(environment, *commands, **extra):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_whole_run_loads_nothing_heavy_into_the_driver(
     tmp_path, data_dir, cache_dir, environment
 ):

@@ -45,6 +45,7 @@ def _files(directory):
     return {path: path.stat().st_mtime_ns for path in directory.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_tensors_of_a_trial_are_written_and_nothing_else_is(trial, tmp_path, capsys):
     out = tmp_path / "qkv.npz"
     before = _files(trial)

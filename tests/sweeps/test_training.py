@@ -73,6 +73,7 @@ def _three_losses(data_dir, variant="laser", **point):
     return losses, metrics, step_function.compilations, len(jax.devices())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -168,6 +169,7 @@ def test_the_driver_loads_neither_jax_nor_tensorflow(data_dir, environment):
     subprocess.run([sys.executable, "-c", code], check=True, env=environment())
 
 
+@pytest.mark.slow
 def test_bfloat16_compute_trains(data_dir):
     from attention import registry as variants
 

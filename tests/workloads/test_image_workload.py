@@ -155,6 +155,7 @@ def test_default_data_directory(monkeypatch, tmp_path):
     assert table.default_data_dir("digits_vit") == tmp_path / "attnperf" / "data" / "digits_vit"
 
 
+@pytest.mark.slow
 def test_bench_prints_ratios(data_dir, capsys):
     arguments = ["bench", "digits_vit", "--data_dir", data_dir, "--steps=2", "--rounds=2"]
     assert command.main([*arguments, "--batch_size=8"]) == 0

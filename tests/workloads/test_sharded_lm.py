@@ -86,6 +86,7 @@ def test_losses_are_those_of_one_device(one_device, eight_devices, mesh):
     assert eight_devices[mesh][3] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mesh", [(2, 2, 2), (1, 4, 2)])
 def test_every_device_holds_its_part(eight_devices, mesh):
     """The embedding and all matrices are divided by fsdp · tensor, moments as parameters."""
@@ -104,6 +105,7 @@ def test_every_device_holds_its_part(eight_devices, mesh):
     assert sorted(moments) == sorted(2 * list(shapes.values()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mesh", [(2, 2, 2), (1, 4, 2)])
 def test_memory_counts_what_devices_hold(eight_devices, mesh, monkeypatch):
     monkeypatch.setitem(SIZES, "tiny_lm", TINY)

@@ -124,6 +124,7 @@ def _reference(params, images, options):
     return x @ params["head"]["kernel"] + params["head"]["bias"]
 
 
+@pytest.mark.slow
 def test_post_ln_trains():
     model = _small(use_post_layer_norm=True)
     images = jnp.asarray(np.random.default_rng(0).standard_normal((2, 8, 8, 3)), jnp.float32)
