@@ -262,7 +262,7 @@ def test_a_killed_job_is_resumed_by_another(make_fleet, engine):
 def test_cancelled_trials_are_saved_and_continued(make_fleet, engine, monkeypatch, cache_dir):
     # For real: a stub ends before the second word of a driver that waits for it.
     engine.environment |= {"STUB_UPDATE_S": "", "JAX_COMPILATION_CACHE_DIR": str(cache_dir)}
-    fleet, trials = make_fleet(points=1, steps=400, eval_every=20)
+    fleet, trials = make_fleet(points=1, steps=120, eval_every=20)
     directory = fleet.root / trials[0].path
     monkeypatch.setattr(cancel, "_cancel_jobs", lambda *_: 0)
 
@@ -279,7 +279,7 @@ def test_cancelled_trials_are_saved_and_continued(make_fleet, engine, monkeypatc
         assert process.wait(120) == 0
     assert _outcomes(directory) == ["preempted"]
     (fleet.root / jobs.CANCELLED).unlink()
-    successor, trials = make_fleet(points=1, steps=400, eval_every=20)
+    successor, trials = make_fleet(points=1, steps=120, eval_every=20)
     successor.run(trials)
     assert _outcomes(directory) == ["preempted", "done"]
     assert _every_step_once(directory)
