@@ -5,6 +5,7 @@ Not through submitit: its jobs ignore SIGTERM, it takes pickled results for the 
 killed.
 """
 
+import contextlib
 import os
 import re
 import shlex
@@ -64,8 +65,10 @@ def requeue() -> bool:
             if int(found["Restarts"]) > int(os.environ.get("SLURM_RESTART_COUNT", "0")):
                 return True  # preempted without grace, or a node failed: done by Slurm already
             if found["JobState"] == "RUNNING":
-                slurm_commands.run(["scontrol", "requeue", job])
-                return True
+                # Refused where Slurm has begun to requeue the job since it was shown: look again.
+                with contextlib.suppress(EngineError):
+                    slurm_commands.run(["scontrol", "requeue", job])
+                    return True
             # COMPLETING: Slurm is about to say that it requeues, or it was scancel, or the time
             # limit. A cancelled job would be requeued too, if asked for.
             time.sleep(1.0)
