@@ -93,7 +93,7 @@ def _check_broadcasts(name: str, array: Array | None, shape: tuple[int, ...]) ->
         raise ValueError(f"bias has dtype {array.dtype}; a boolean belongs in mask")
     # A mask of floats is one of 0 and 1 in AlgoPerf's Conformer; a traced one cannot be looked at.
     floats = name == "mask" and jnp.issubdtype(array.dtype, jnp.floating)
-    if floats and not isinstance(array, jax.core.Tracer) and not bool(jnp.all(array >= 0)):
+    if floats and not isinstance(array, jax.core.Tracer) and not np.all(np.asarray(array) >= 0):
         raise ValueError(
             "mask has values below 0 or NaN: it is True (or 1) where a query may look, and what is "
             "added to the logits belongs in bias"

@@ -40,12 +40,13 @@ def settle(trial: Trial, directory: pathlib.Path) -> list[str]:
 def republish(trial: Trial, directory: pathlib.Path) -> bool:
     """Writes the CSVs of a trial that is done anew; returns whether its attempts hold every row.
 
-    Where one is missing nothing is written: what is left of the CSVs may be all there is.
+    Where one is missing nothing is written: what is left of the CSVs may be all there is. Raises
+    OSError where they cannot be read or written for now.
     """
     try:
         if missing(trial, measurements.curve(directory), trial.steps) is not None:
             return False
-    except (OSError, ValueError, KeyError, TypeError):  # e.g. a damaged record of an attempt
+    except (ValueError, KeyError, TypeError):  # e.g. a damaged record of an attempt
         return False
     measurements.publish(directory)
     return True

@@ -119,6 +119,8 @@ class Checkpoints:
             told = record.pop("sha256", None)
             if told is not None and told != _sha256(record):
                 raise DamagedError(f"{folder / backed.RECORD} is not what was written")
+            if not {"shapes", "trial"} <= record.keys():
+                raise DamagedError(f"{folder / backed.RECORD} lacks what every checkpoint says")
         self._check(step, record, like)
         target = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
         with _damage_of(folder):

@@ -5,7 +5,6 @@ the expected time and the expected result. Keys are locked: an unknown one is re
 """
 
 import difflib
-import functools
 import os
 import pathlib
 import runpy
@@ -164,7 +163,6 @@ def _own_keys() -> dict[str, Key]:
     }
 
 
-@functools.cache
 def keys() -> dict[str, Key]:
     """Returns every key by its name, such as 'points' or 'slurm.gpus'."""
     found = _own_keys()

@@ -79,7 +79,7 @@ class Crew:
         self._before_first()
         while self.schedule.pending or self.at_hand or self.elsewhere:
             try:
-                if self.stop_requested() or self._is_cancelled():
+                if self.stop_requested() or jobs.is_cancelled(self.root):
                     self._stop()
                 if not self.watches and not self.at_hand and not self.alive:
                     return  # others have this node's slots or the trials
@@ -99,12 +99,6 @@ class Crew:
         else:
             self._handle(slot, event)
         self._look_elsewhere()
-
-    def _is_cancelled(self) -> bool:
-        try:
-            return jobs.is_cancelled(self.root)
-        except OSError:  # asked again in a moment
-            return False
 
     def _take_up(self) -> None:
         """Has what an error in the middle of a turn dropped looked after by its files."""
@@ -218,7 +212,7 @@ class Crew:
         self.alive.discard(slot)
         self.schedule.forget(slot)
         trials = self.at_hand.pop(slot, {})
-        if self.stop_requested() or self._is_cancelled():
+        if self.stop_requested() or jobs.is_cancelled(self.root):
             return
         if slot not in self.ready and not (self._leads or self._may_start_again(slot)):
             tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-8:])

@@ -78,8 +78,8 @@ class Fleet:
         held = self._held()
         self.pending.extend(trial for path, trial in left.items() if path not in held)
         while self.pending or self.tasks or self.watched or self.unsure:
-            self._stop_if_told()
             try:
+                self._stop_if_told()
                 self._turn()
                 self._outage.over()
             except OSError as error:

@@ -34,7 +34,7 @@ class Job:
     def __init__(self, file: pathlib.Path, index: int) -> None:
         self.submission = jobs.read(file)
         self.index, self.root = index, file.resolve().parents[1]
-        self.study = study.from_record(layout.read_json(self.root / layout.STUDY), self.root)
+        self.study = study.from_record(layout.study_record(self.root), self.root)
         if not 0 <= index < self.submission.batch.size:
             size = self.submission.batch.size
             raise ValueError(f"{file} has {size} jobs, numbered from 0; there is no {index}")

@@ -122,5 +122,8 @@ def submissions(study_directory: pathlib.Path) -> Iterator[Submission]:
 
 
 def is_cancelled(study_directory: pathlib.Path) -> bool:
-    """Whether a person has cancelled the study since it was last run."""
-    return (study_directory / CANCELLED).exists()
+    """Whether a person has cancelled the study since it was last run.
+
+    False where the file server does not say: it is asked again in a moment.
+    """
+    return os.path.exists(study_directory / CANCELLED)  # Path.exists raises ESTALE and EIO

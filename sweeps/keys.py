@@ -4,7 +4,6 @@ What is printed by `python -m sweeps keys`, what a study begins with and what is
 door all come from here; the tables themselves are in `sweeps.config` and `sweeps.launchers`.
 """
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
@@ -36,7 +35,7 @@ class Range(NamedTuple):
 
     def holds(self, value: Any) -> bool:
         """Returns whether the number is finite and inside."""
-        return math.isfinite(value) and self.least <= value <= self.most
+        return self.least <= value <= self.most  # False for nan
 
     def __str__(self) -> str:
         return " to ".join(f"{end:,}" if end < 1e15 else f"{end:g}" for end in self)

@@ -116,18 +116,24 @@ def unsound(trial_directory: pathlib.Path, steps: int) -> str | None:
     """Returns what the CSVs of a trial that is done lack, None where they are whole.
 
     Whole is what `publish` leaves after the last of `steps` updates: both files, each with the
-    evaluation after that update in a last line which is complete. Only their ends are read.
+    evaluation after that update in a last line which is complete. Only their ends are read. Raises
+    OSError where one cannot be read for now: that is no damage.
     """
-    for name in (layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS):
-        try:
-            lacking = ends_early(_last_step(trial_directory / name), steps)
-        except FileNotFoundError:
-            return f"no {name}"
-        except (OSError, ValueError) as error:
-            return f"{name}: {error}"
-        if lacking is not None:
-            return f"{name}: {lacking}"
-    return None
+    files = (trial_directory / name for name in (layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS))
+    return next((found for path in files if (found := lacking(path, steps)) is not None), None)
+
+
+def lacking(path: pathlib.Path, steps: int) -> str | None:
+    """Returns what one of the two CSVs lacks, as `unsound`."""
+    try:
+        problem = ends_early(_last_step(path), steps)
+    except (FileNotFoundError, NotADirectoryError):
+        return f"no {path.name}"
+    except IsADirectoryError:
+        problem = "it is a directory"
+    except ValueError as error:
+        problem = str(error)
+    return problem and f"{path.name}: {problem}"
 
 
 def ends_early(last_step: int | None, steps: int) -> str | None:

@@ -1,8 +1,9 @@
 """File systems that fail for a while: one rule for drivers, and one for workers.
 
 A driver whose turn met an OSError says it once and goes on with the next turn; it ends after an
-hour without a good one. No such turn counts against a trial. A worker that cannot claim a trial
-asks again for half a minute, and then the trial's failure is counted and reported.
+hour in which no QUIET_S passed without one (most turns touch no file, so a good one proves little).
+No such turn counts against a trial. A worker that cannot claim a trial asks again for half a
+minute, and then the trial's failure is counted and reported.
 """
 
 import errno
@@ -12,6 +13,8 @@ from typing import TypeVar
 from sweeps import clock
 
 PATIENCE_S = 3600.0
+# Above twice the longest pause between a driver's looks at files, 60 s after a failed submission.
+QUIET_S = 150.0
 # What a file server says that restarts or fails over; anything else is as true the second time.
 TRANSIENT = frozenset(
     {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR, errno.EBUSY}
@@ -28,10 +31,11 @@ class Outage:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say, self._said = say, ""
         self._since: float | None = None
+        self._last = 0.0
 
     def met(self, error: OSError) -> None:
-        """A turn failed. Raises OSError where none has been good for PATIENCE_S."""
-        now = clock.clock.monotonic()
+        """A turn failed. Raises OSError where the outage is older than PATIENCE_S."""
+        now = self._last = clock.clock.monotonic()
         self._since = now if self._since is None else self._since
         if now - self._since > PATIENCE_S:
             raise OSError(
@@ -44,8 +48,9 @@ class Outage:
             self._say(f"{error}; the driver waits")
 
     def over(self) -> None:
-        """A turn was good."""
-        self._since, self._said = None, ""
+        """A turn was good; after QUIET_S of them the outage is forgotten."""
+        if self._since is not None and clock.clock.monotonic() - self._last > QUIET_S:
+            self._since, self._said = None, ""
 
 
 def patiently(work: Callable[[], Result], stop_requested: Callable[[], bool]) -> Result:

@@ -192,7 +192,7 @@ def render(
 def _row(line: Line) -> str:
     programs = str(line.programs) if line.programs else ""
     return (
-        f"{line.stage:<9} {line.trials:>7} {line.jobs:>7} {programs:>9} {line.steps:>13,}"
+        f"{line.stage:<10} {line.trials:>7} {line.jobs:>7} {programs:>9} {line.steps:>13,}"
         f" {_hours(line.hours):>9} {_hours(line.wall_hours):>9} {line.disk_gb:>9.2f}"
     )
 

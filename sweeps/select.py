@@ -14,7 +14,7 @@ import pathlib
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from sweeps import layout, status
+from sweeps import layout, measurements, status
 
 
 def best_step(
@@ -43,16 +43,14 @@ def trial_value(directory: pathlib.Path, metric: str, mode: str) -> float | None
     if found["state"] != "done":
         return None
     path = directory / layout.EVAL_MEASUREMENTS
+    if problem := measurements.lacking(path, found.get("steps", 0)):
+        raise ValueError(f"{path} of a trial that is done: {_unreadable(problem)}")
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         best = best_step(rows, metric, mode)
-        last = int(float(rows[-1]["global_step"])) if rows else 0
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} of a trial that is done: {_unreadable(error)}") from error
-    if last < found.get("steps", 0):
-        problem = f"it ends at step {last} of {found['steps']}"
-        raise ValueError(f"{path} of a trial that is done: {_unreadable(problem)}")
     return None if best is None else best[1]
 
 

@@ -111,7 +111,7 @@ def _check_dimension(name: str, dimension: Any) -> None:
 
 def _check_number(what: str, value: Any) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value):
+    if not number or not abs(value) < math.inf:
         raise ValueError(f"{what} is {value!r}; it must be a finite number")
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import pathlib
+import uuid
 from typing import Any
 
 from sweeps import layout, provenance, space, status, study_checks
@@ -18,10 +19,10 @@ def prepare(study: Study) -> None:
     directory = study.directory
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        probe = directory / layout.temporary(f"probe-{os.getpid()}")
+        probe = directory / layout.temporary(f"probe-{uuid.uuid4().hex}")
         probe.write_bytes(b"\0" * 4096)
         layout.remove_left_overs(directory, os.stat(probe).st_mtime)
-        probe.unlink()
+        probe.unlink(missing_ok=True)
     except OSError as error:
         raise ValueError(
             f"{directory} cannot be written: {error.strerror or error}. Choose another "

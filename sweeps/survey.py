@@ -6,6 +6,7 @@ not counted).
 """
 
 import dataclasses
+import operator
 import pathlib
 from collections import Counter
 from typing import Any
@@ -165,7 +166,10 @@ class Surveyor:
             keys = ("state", "global_step", "preemption_count", "reason", "step_seconds")
             found = {key: found.get(key) for key in keys}
             if found["state"] == "done":
-                found["lacking"] = measurements.unsound(self._directory / path, steps)
+                try:
+                    found["lacking"] = measurements.unsound(self._directory / path, steps)
+                except OSError:  # of the file server: looked at again the next time
+                    return found
             if not found.get("lacking"):  # which `resume` may mend
                 self._ended[path] = found
         return found
@@ -183,12 +187,14 @@ class Surveyor:
 def not_begun(record: dict[str, Any], stage: str) -> list[Row]:
     """Returns the rows of a stage whose trials are not on disk yet; as sweeps.study counts them."""
     config = record["config"]
-    variants, each = config["variants"], config["seeds"]
+    variants, each = config["variants"], operator.index(config["seeds"])
+    if stage == "tune":
+        each = operator.index(config["tuning_seeds"])
     if stage != "compare":
-        each = len(record["points"]) * (config["tuning_seeds"] if stage == "tune" else each)
+        each *= len(record["points"])
     if stage == "tune" and config["protocol"] == "tune_then_compare":
         variants = [config["tuning_variant"]]
-    steps = config["steps"]
+    steps = operator.index(config["steps"])
     return [
         Row(stage, variant, Counter(pending=each), steps_left=each * steps, longest=steps)
         for variant in variants

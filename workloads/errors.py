@@ -31,7 +31,9 @@ class DataError(ValueError):
 
 def told(error: BaseException) -> str:
     """Returns what an error says to a person: an OSError's path and remedy, not its number."""
-    if isinstance(error, OSError) and error.errno in _ADVICE:
-        where = error.filename2 or error.filename
-        return f"{where}: {_ADVICE[error.errno]}" if where is not None else _ADVICE[error.errno]
-    return str(error)
+    if not isinstance(error, OSError):
+        return str(error)
+    where = error.filename2 or error.filename
+    if where is None:  # e.g. our own sentence on a full disk
+        return error.strerror or str(error)
+    return f"{where}: {_ADVICE[error.errno]}" if error.errno in _ADVICE else str(error)

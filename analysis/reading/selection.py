@@ -61,10 +61,10 @@ def remember(run: Run) -> None:
 def validation_loss(run: Run, metric: str | None = None) -> float | None:
     """Returns the best validation metric turned so that less is better: the number by which
     points are ranked. inf for a lost seed, None for a run that has not finished or does not have
-    the metric."""
+    the metric, or of which the end is lost."""
     if run.state in layout.LOST:
         return math.inf
-    if run.state != "done":
+    if run.state != "done" or run.ends_early:
         return None
     try:
         row = best_step(run, metric)

@@ -87,7 +87,10 @@ def _lost(run: Run, files: TrialFiles) -> list[str]:
     began = run.state != "pending" or bool(run.evals)
     losses = run.state == "done" and bool(run.evals) and not files.has(layout.MEASUREMENTS)
     no_record = f"missing: {run.name}: no {layout.TRIAL}, though it began: {layout.TRIALS} speaks"
-    no_losses = f"missing: {run.name}: no {layout.MEASUREMENTS}: its logged losses are lost"
+    no_losses = (
+        f"missing: {run.name}: no {layout.MEASUREMENTS}: its logged losses are absent until "
+        "`python -m sweeps resume` writes it anew"
+    )
     untold = began and not files.has(layout.TRIAL)
     return [*[no_record] * untold, *[no_losses] * losses]
 

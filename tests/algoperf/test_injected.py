@@ -100,6 +100,7 @@ def test_object_keeps_its_class_name_and_tells_its_variant(stand_in):
     assert found["workload.attention_tau"] == 0.9
 
 
+@pytest.mark.slow
 def test_two_objects_in_one_process_share_no_compiled_function(stand_in):
     host, params, state = _made(stand_in, "imagenet_vit")
     batch = _batch(host)
@@ -114,6 +115,7 @@ def test_two_objects_in_one_process_share_no_compiled_function(stand_in):
     assert np.isclose(seen[0], float(host._eval_batch(params, batch, state, key)["loss"]))
 
 
+@pytest.mark.slow
 def test_jitted_methods_are_injected_when_traced_and_run_from_the_cache(stand_in):
     _, params, _ = _made(stand_in, "wmt")
     losses = {}
@@ -128,6 +130,7 @@ def test_jitted_methods_are_injected_when_traced_and_run_from_the_cache(stand_in
     assert losses["standard"] != losses["laser"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["standard", "laser", "laser+per_dim_temp+qk_norm"])
 def test_cached_decoding_equals_the_whole_pass_step_by_step(stand_in, variant):
     workload, params, _ = _made(stand_in, "wmt", variant)
@@ -188,6 +191,7 @@ def test_what_is_injected_is_the_formula_in_float64(stand_in, name):
         assert row.difference <= TOLERANCE, (variant, row)
 
 
+@pytest.mark.slow
 def test_padded_frames_are_hidden_from_the_formula_too():
     workload = workloads.make("spoken_digits_conformer", registry.get("laser"))
     params, state = workload.init_model_fn(jax.random.key(0))

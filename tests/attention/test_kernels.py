@@ -166,3 +166,11 @@ def test_gradients_under_shard_map_with_a_shared_bias():
         env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(root)},
     )
     assert done.stdout.strip() == "equal", done.stderr[-1500:]
+
+
+@pytest.mark.parametrize("library", [np, jnp])
+def test_a_mask_of_floats_may_be_a_constant_of_a_jitted_function(library):
+    query = jnp.ones((6, 2, 4))
+    mask = library.tril(library.ones((6, 6), "float32"))
+    output = jax.jit(lambda query: standard.attend(query, query, query, mask=mask))(query)
+    assert output.shape == query.shape

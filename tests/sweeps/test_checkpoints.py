@@ -238,6 +238,7 @@ def test_a_trial_goes_on_from_the_one_before(trained, stopped, capsys):
     assert [one.name for one in (stopped / layout.CHECKPOINTS).iterdir()] == ["6"]
 
 
+@pytest.mark.slow
 def test_none_whole_begins_anew(trained, stopped):
     orders, whole, _ = trained
     for step in ("2", "4"):
@@ -260,6 +261,7 @@ def test_damage_and_missing_rows_together(trained, stopped):
     assert equality.trial_problems(stopped, whole) == []
 
 
+@pytest.mark.slow
 def test_tensors_of_a_damaged_checkpoint_are_refused(trained, tmp_path):
     """Another step's would be another answer."""
     whole = tmp_path / trained[1].parents[3].name
@@ -313,6 +315,7 @@ def test_sums_by_hand():
     assert checkpoints._sums({"a": jnp.full((4,), -2.0)}) == {"['a']": 0}
 
 
+@pytest.mark.slow
 def test_a_trial_that_fails_twice_counts_once(trained, stopped, capsys):
     """A study of one failed trial that fails again has ended 1 of 1, not 2 of 1."""
     from sweeps import trial

@@ -11,6 +11,8 @@ from analysis import commands as analysis
 from sweeps import __main__ as sweeps
 from sweeps import attempts, backed, equality, layout, lease, measurements, trial
 
+pytestmark = pytest.mark.slow
+
 TRIAL = "grid/standard/digits_vit_jax/trial_1"
 ATTEMPT = f"{TRIAL}/{layout.ATTEMPTS}/1"
 

@@ -1,5 +1,6 @@
 """The fleet with real jobs: an engine of subprocesses, killed, lost and cut off at will."""
 
+import errno
 import os
 import pathlib
 import signal
@@ -206,6 +207,23 @@ def test_an_engine_that_does_not_answer_causes_no_resubmission(make_fleet, engin
     assert _states(fleet, trials) == ["done"]
     assert len(engine.submitted) == 1
     assert len(looks) >= 12
+
+
+def test_a_file_server_that_does_not_say_whether_the_study_is_cancelled(
+    make_fleet, engine, monkeypatch
+):
+    fleet, trials = make_fleet(points=1)
+    real, failures = os.stat, [OSError(errno.ESTALE, "Stale file handle")] * 3
+
+    def stale(path, *arguments, **keywords):
+        if failures and str(path).endswith(jobs.CANCELLED):
+            raise failures.pop()
+        return real(path, *arguments, **keywords)
+
+    monkeypatch.setattr(os, "stat", stale)
+    fleet.run(trials)
+    assert _states(fleet, trials) == ["done"]
+    assert failures == []
 
 
 def test_an_engine_away_at_first_is_the_users_to_know(make_fleet, engine):

@@ -268,15 +268,21 @@ def test_an_outage_ends_after_an_hour(monkeypatch):
     said, now = [], [0.0]
     monkeypatch.setattr(clock.clock, "monotonic", lambda: now[0])
     outage, error = outages.Outage(said.append), OSError(errno.EIO, "Input/output error", "/x")
-    for now[0] in (0.0, 1800.0, 3599.0):
-        outage.met(error)
+
+    def fails(start, end):
+        """A look at files every minute fails; the turns between them touch none."""
+        for now[0] in range(start, end, 60):
+            outage.met(error)
+            outage.over()
+
+    fails(0, 3600)
     assert said == ["[Errno 5] Input/output error: '/x'; the driver waits"]
+    now[0] += outages.QUIET_S + 1
     outage.over()
-    now[0] = 4000.0
-    outage.met(error)
-    now[0] = 4000.0 + outages.PATIENCE_S + 1
+    fails(4000, 7600)
+    assert len(said) == 2
     with pytest.raises(OSError, match=r"'/x', and nothing else for 60 minutes.*`resume` goes on"):
-        outage.met(error)
+        fails(7600, 7721)
 
 
 def test_a_full_disk_ends_the_driver(make_crew, capsys):

@@ -1,7 +1,9 @@
 """What a person sees of a study: states, time left, failures, jobs; damage named, never a crash."""
 
+import errno
 import io
 import os
+import pathlib
 import re
 
 import pytest
@@ -288,6 +290,26 @@ def test_a_mended_trial_is_seen_at_the_next_look(begun):
     assert len(surveyor.look().broken) == 1
     _write(trials[0], "done", 12)
     assert surveyor.look().broken == []
+
+
+def test_a_file_server_that_fails_is_no_damage(begun, monkeypatch):
+    """Neither said by `status`, nor kept for its next look, nor told to be moved away by `run`."""
+    resolved, trials = begun(points=1, protocol="grid", variants="standard")
+    _write(trials[0], "done", 12)
+    surveyor, real = survey.Surveyor(resolved.directory), pathlib.Path.open
+    with monkeypatch.context() as patched:
+
+        def fails(path, *arguments, **keywords):
+            if path.suffix == ".csv":
+                raise OSError(errno.EIO, "Input/output error", str(path))
+            return real(path, *arguments, **keywords)
+
+        patched.setattr(pathlib.Path, "open", fails)
+        assert surveyor.look().broken == []
+        with pytest.raises(OSError, match="Input/output error"):
+            measurements.unsound(trials[0], 12)
+    (trials[0] / layout.EVAL_MEASUREMENTS).unlink()
+    assert len(surveyor.look().broken) == 1
 
 
 def test_the_end_of_a_long_file_is_enough(tmp_path):

@@ -392,6 +392,7 @@ def test_members_at_other_steps_run_apart(stopped, alone, together):
     assert [row["global_step"] for row in stopped.rows((1, 0)) if row["kind"] == "eval"] == [4, 8]
 
 
+@pytest.mark.slow
 def test_unpacked_trials_go_on_as_a_pack(make_folder, alone):
     folder = make_folder("resumed")
     for place in LEARNING:
@@ -418,6 +419,7 @@ def _break_the_disk(directory):
     (directory / layout.STATUS).mkdir()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "problem"), [(_lose_the_lease, lease.LostError), (_break_the_disk, OSError)]
 )

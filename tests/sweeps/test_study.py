@@ -276,16 +276,17 @@ def test_what_is_done_and_cannot_be_read_is_not_passed_over(tmp_path):
     path = tmp_path / layout.EVAL_MEASUREMENTS
     for content, match in (
         ("global_step,validation/accuracy\n1,0.9\n", "ends at step 1 of 2"),
-        ("", "ends at step 0 of 2"),
+        ("", "it has no complete evaluation"),
         ("global_step,validation/accuracy\n2,zero\n", "could not convert"),
         ("global_step,validation/wer\n2,0.9\n", "KeyError: 'validation/accuracy'"),
-        ("global_step,validation/accuracy\nx,0.9\n", "could not convert"),
+        ("global_step,validation/accuracy\nx,0.9\n", "has no global_step"),
+        ("global_step,validation/accuracy\n1,0.9\n2,0.", "its last line is cut short"),
         ("\0\xff", "eval_measurements.csv of a trial that is done"),
     ):
         path.write_text(content, encoding="latin-1")
         refused(match)
     path.unlink()
-    refused("eval_measurements.csv of a trial that is done: FileNotFoundError.*resume")
+    refused("of a trial that is done: no eval_measurements.csv.*resume")
 
 
 @pytest.fixture
@@ -378,6 +379,7 @@ def test_points_and_variants_added_to_a_comparison(tuned):
         ({"seeds": 1001}, "seeds is 1001; it must be 1 to 1,000"),
         ({"points": 1000, "tuning_seeds": 1000}, "1,000,024 trials: 8 variants, 1,000 points"),
         ({"steps": 10**20}, "steps is 1{1}0{20}; it must be 0 to 1,000,000,000"),
+        ({"points": 10**400}, "points is 1"),
         ({"steps": "1e20"}, "steps is '1e20'; it must be 0 to"),
         ({"batch_size": 10**12}, "batch_size is .* 0 to 1,048,576"),
         ({"mesh.fsdp": 10**9}, "mesh.fsdp is .* 1 to 65,536"),
@@ -473,8 +475,9 @@ def test_a_damaged_study_record_is_named(tmp_path, capsys, command, content):
     assert str(tmp_path / layout.STUDY) in capsys.readouterr().err
 
 
-def test_a_study_record_without_settings_is_named_by_status(tmp_path, capsys):
-    record = {"name": "x", "config": {}, "points": [], "stages": ["grid"]}
+@pytest.mark.parametrize("config", [{}, {"variants": ["a"], "seeds": "x", "steps": 3}])
+def test_a_study_record_without_settings_is_named_by_status(tmp_path, capsys, config):
+    record = {"name": "x", "config": config, "points": [], "stages": ["grid"]}
     layout.write_json(tmp_path / layout.STUDY, record)
     assert main(["status", str(tmp_path)]) == 2
     assert "study.json is damaged: its config cannot be counted with" in capsys.readouterr().err

@@ -66,6 +66,7 @@ def test_tensors_of_a_trial_are_written_and_nothing_else_is(trial, tmp_path, cap
     assert about["scales"] == pytest.approx([first.query.shape[-1] ** -0.5 / 0.5] * len(read[::2]))
 
 
+@pytest.mark.slow
 def test_what_cannot_be_dumped_says_why(trial, make_trial, tmp_path, capsys, monkeypatch):
     untrained = make_trial()
     for directory, more, words in (

@@ -349,6 +349,7 @@ def test_reference_rows() -> None:
     }
 
 
+@pytest.mark.slow
 def test_the_digits_are_those_of_the_repository(tmp_path: Path) -> None:
     """The whole preparation: every utterance is kept, and can be learned."""
     spoken_digits.prepare(tmp_path)

@@ -7,6 +7,7 @@ finewebedu_lm/input_pipeline.py}.
 """
 
 import csv
+import fcntl
 import io
 import itertools
 import json
@@ -18,10 +19,13 @@ import cv2
 import numpy as np
 import sentencepiece
 
+from attention import files
 from workloads import librispeech, speech_records, speech_tokenizer, tfds_writer
 from workloads.algoperf import tiny_sizes
 from workloads.algoperf.tiny_sizes import MARKER
 from workloads.errors import DataError
+
+_LOCK = ".prepare.lock"
 
 DESCRIPTION = "Fabricated by `python -m workloads algoperf_data`: to try the plugin, not to measure"
 # A batch may be larger: AlgoPerf repeats the training split. Its evaluations are slow on CPU cores.
@@ -53,10 +57,13 @@ def prepare(directory: str | os.PathLike[str], workload: str) -> Path:
             "a workload read the data of the first)"
         )
     path = Path(directory)
-    if path.exists() and any(path.iterdir()) and not (path / MARKER).is_file():
+    found = {each.name for each in path.iterdir()} if path.exists() else set()
+    if found - {_LOCK} and MARKER not in found:
         raise DataError(f"{path} holds data of others; it is not replaced", "name a new directory")
     path.mkdir(parents=True, exist_ok=True)
-    _write_marker(path, workload)
+    with (path / _LOCK).open("w") as lock:  # two commands at once would lose an entry
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _write_marker(path, workload)
     _WRITERS[workload](path)
     return path
 
@@ -65,7 +72,8 @@ def _write_marker(path: Path, workload: str) -> None:
     own = LM_SIZES if workload == "finewebedu_lm" else SIZES
     sizes = {**tiny_sizes.read(path), workload: own}
     content = {"fabricated": True, "note": DESCRIPTION, "sizes": sizes}
-    (path / MARKER).write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+    with files.replacing(path / MARKER) as new:
+        new.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
 
 
 def _write_imagenet(path: Path) -> None:
