@@ -2,7 +2,7 @@
 
 Jobs API, not Ray tasks, which die with their driver, nor Ray Tune, which has its own idea of trials
 and of where they write. A job's id is its batch's name and its index: Ray refuses an id that it
-knows, so that a submission can be repeated, and found by name.
+knows, so that nothing is submitted twice, and a submission is found by name.
 """
 
 import contextlib

@@ -24,6 +24,8 @@ from sweeps import training as training_module
 from workloads import registry, spec
 from workloads.algoperf import batches, tiny_sizes
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("imagenet_vit", "imagenet_vit_map", "librispeech_conformer", "wmt", "finewebedu_lm")
 
 
@@ -192,14 +194,12 @@ def _attempt(made, trial, directory, stop):
         attempt.end("preempted")
 
 
-@pytest.mark.slow
 def test_a_resumed_trial_measures_what_an_undisturbed_one_does(curve):
     whole = curve("whole", "laser")
     assert [row["global_step"] for row in whole if row["kind"] == "eval"] == [2, 4]
     assert curve("twice", "laser", stops=(3,)) == whole
 
 
-@pytest.mark.slow
 def test_a_language_model_without_a_test_split_trains_and_resumes(curve, tmp_path, capsys):
     changes = ("workload=algoperf:finewebedu_lm",)
     whole = curve("whole", "laser", changes=changes)
@@ -234,7 +234,6 @@ def test_diagnostics_that_cannot_be_are_refused_at_the_door():
         study.resolve(config.parse("digits_vit_quick", [f"--config.{c}" for c in changes]))
 
 
-@pytest.mark.slow
 def test_diagnostics_see_every_layer_and_change_nothing(curve, tmp_path):
     changes = ("diagnostics=3", "diagnostics_examples=2")
     assert curve("seen", "laser+qk_norm", changes=changes) == curve("unseen", "laser+qk_norm")

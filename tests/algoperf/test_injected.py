@@ -69,6 +69,7 @@ def test_every_leaf_has_a_type_and_the_loss_a_gradient(stand_in, name, variant):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_standard_is_the_host_and_laser_has_its_tree(stand_in, name):
     host, params, state = _made(stand_in, name)
@@ -144,6 +145,7 @@ def test_cached_decoding_equals_the_whole_pass_step_by_step(stand_in, variant):
     np.testing.assert_allclose(cached, whole, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_laser_takes_its_logarithm_before_the_hosts_factor_and_keeps_its_scaler(stand_in):
     name = "librispeech_conformer_attention_temperature"
     workload, params, state = _made(stand_in, name, "laser")
@@ -213,6 +215,7 @@ def test_another_formula_is_seen(stand_in, name, monkeypatch):
     assert not _formula_row(stand_in, name, "laser").passed
 
 
+@pytest.mark.slow
 def test_second_variant_and_a_used_object_are_refused(stand_in):
     workload = injected.with_variant(stand_in.make_workload("wmt"), registry.get("laser"))
     with pytest.raises(ValueError, match="has the variant 'laser' already"):

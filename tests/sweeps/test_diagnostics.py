@@ -30,6 +30,8 @@ from workloads.options import Options
 from workloads.table_workload import Sizes
 from workloads.transformer_sizes import TransformerSize
 
+pytestmark = pytest.mark.slow
+
 TINY = TransformerSize(2, 8, 16, 2, 4, vocabulary=1024, context=12)
 # Times aside, which no two runs share.
 EXACT = ("global_step", "loss", "grad_norm", "train/", "validation/", "test/", "preemption_count")
@@ -128,7 +130,6 @@ def test_curves_are_the_same_with_and_without(make_trial, program, data_dir):
     assert all(line["logit_grad_norm"] > 0 for line in lines[2:])
 
 
-@pytest.mark.slow
 def test_killed_and_resumed_has_every_row_once(make_trial, program, data_dir):
     whole = make_trial(name="whole", diagnostics=3)
     _attempt(whole, program, data_dir)
@@ -237,7 +238,6 @@ def _numbers(records):
     return [[v for v in record.values() if isinstance(v, int | float)] for record in records]
 
 
-@pytest.mark.slow
 def test_layers_in_a_loop_are_recorded_as_those_outside():
     """diff_laser, whose λ_init depends on the layer; stacked parameters are unstacked."""
     found = {}

@@ -37,6 +37,8 @@ from workloads import digits_vit, image_workload, lm_workload, pydoc_lm, vit
 from workloads.options import Options
 from workloads.transformer_sizes import SIZES
 
+pytestmark = pytest.mark.slow
+
 # Relative. Largest measured over six steps: 4e-7 on images and text, 9e-7 on speech. That is
 # rounding: first parameters that are one unit in the last place larger (2^-23) move the same
 # numbers by 2e-7 (standard) to 5e-6 (laser).
@@ -153,7 +155,6 @@ def _packed(step_function, seeds, steps=6):
     return np.stack(curve, 1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_packed_steps_equal_unpacked_ones(case):
     step_function = CASES[case]()
@@ -165,7 +166,6 @@ def test_packed_steps_equal_unpacked_ones(case):
     assert step_function.compilations == 2
 
 
-@pytest.mark.slow
 def test_members_of_one_seed_share_its_batch_and_key():
     step_function = standard_vit()
     expected, got = _unpacked(step_function, (4, 4, 4)), _packed(step_function, (4, 4, 4))
@@ -281,7 +281,6 @@ def _assert_equal_within_rounding(got, expected):
             assert one[name] == pytest.approx(other[name], **tolerance), (name, one, other)
 
 
-@pytest.mark.slow
 def test_a_pack_leaves_what_unpacked_trials_leave(alone, together):
     for place in LEARNING:
         _assert_equal_within_rounding(together.rows(place), alone.rows(place))
@@ -303,7 +302,6 @@ def test_a_pack_leaves_what_unpacked_trials_leave(alone, together):
     assert len(curves) == 3
 
 
-@pytest.mark.slow
 def test_a_member_that_diverges_does_not_disturb_the_others(make_folder, alone, together):
     folder = make_folder("diverging")
     places = [(0, 0), (1, 1), (2, 0)]
@@ -317,7 +315,6 @@ def test_a_member_that_diverges_does_not_disturb_the_others(make_folder, alone, 
     assert mine["global_step"] == theirs["global_step"]
 
 
-@pytest.mark.slow
 def test_a_packs_time_is_divided_among_those_that_still_train(make_folder, monkeypatch):
     """By a clock that moves 300 s at each look: 100 each for three, then 150 for two."""
     looks = itertools.count(0, 300)
@@ -360,7 +357,6 @@ def stopped(make_folder, sigterm, request):
     return folder
 
 
-@pytest.mark.slow
 def test_a_stopped_pack_goes_on_packed_or_unpacked(stopped, alone, together, tmp_path):
     kept = tmp_path / "kept"
     shutil.copytree(stopped.path((1, 1)), kept)
@@ -373,7 +369,6 @@ def test_a_stopped_pack_goes_on_packed_or_unpacked(stopped, alone, together, tmp
     _assert_equal_within_rounding(stopped.rows((1, 1)), alone.rows((1, 1)))
 
 
-@pytest.mark.slow
 def test_members_at_other_steps_run_apart(stopped, alone, together):
     """Three stand at step 5, one was stopped unpacked at step 1, one has not begun."""
     asked = iter([True])
@@ -392,7 +387,6 @@ def test_members_at_other_steps_run_apart(stopped, alone, together):
     assert [row["global_step"] for row in stopped.rows((1, 0)) if row["kind"] == "eval"] == [4, 8]
 
 
-@pytest.mark.slow
 def test_unpacked_trials_go_on_as_a_pack(make_folder, alone):
     folder = make_folder("resumed")
     for place in LEARNING:
@@ -419,7 +413,6 @@ def _break_the_disk(directory):
     (directory / layout.STATUS).mkdir()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "problem"), [(_lose_the_lease, lease.LostError), (_break_the_disk, OSError)]
 )

@@ -13,6 +13,8 @@ from attention.visibility import Visibility
 from sweeps import __main__ as command
 from sweeps import config, layout, runner, status, study, study_directory, tensors
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory, data_dir):
@@ -45,7 +47,6 @@ def _files(directory):
     return {path: path.stat().st_mtime_ns for path in directory.rglob("*") if path.is_file()}
 
 
-@pytest.mark.slow
 def test_tensors_of_a_trial_are_written_and_nothing_else_is(trial, tmp_path, capsys):
     out = tmp_path / "qkv.npz"
     before = _files(trial)
@@ -66,7 +67,6 @@ def test_tensors_of_a_trial_are_written_and_nothing_else_is(trial, tmp_path, cap
     assert about["scales"] == pytest.approx([first.query.shape[-1] ** -0.5 / 0.5] * len(read[::2]))
 
 
-@pytest.mark.slow
 def test_what_cannot_be_dumped_says_why(trial, make_trial, tmp_path, capsys, monkeypatch):
     untrained = make_trial()
     for directory, more, words in (

@@ -13,8 +13,9 @@ import pytest
 from sweeps import layout, status, study_directory, train_step, worker
 from workloads import registry
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_a_fifty_trial_sweep_compiles_its_train_step_once(make_study, data_dir):
     """50 points in one process, counted where XLA is asked for an executable."""
     study = make_study(points=50, steps=1, eval_every=1, batch_size=8)
@@ -73,7 +74,6 @@ def _three_losses(data_dir, variant="laser", **point):
     return losses, metrics, step_function.compilations, len(jax.devices())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -118,7 +118,6 @@ def test_dropout_differs_from_step_to_step_and_by_seed(data_dir):
     assert len(set(norms)) == 4
 
 
-@pytest.mark.slow
 def test_eight_devices_give_the_losses_of_one(data_dir, environment):
     """Data-parallel over 8 forced CPU devices: equal within rounding."""
     folder = os.path.dirname(__file__)
@@ -169,7 +168,6 @@ def test_the_driver_loads_neither_jax_nor_tensorflow(data_dir, environment):
     subprocess.run([sys.executable, "-c", code], check=True, env=environment())
 
 
-@pytest.mark.slow
 def test_bfloat16_compute_trains(data_dir):
     from attention import registry as variants
 
@@ -187,7 +185,6 @@ def test_bfloat16_compute_trains(data_dir):
     np.testing.assert_allclose(logits, tokens, atol=0.1)
 
 
-@pytest.mark.slow
 def test_full_size_vit_takes_a_step_on_an_imagenet_directory(tmp_path):
     """ViT-S/16 with LASER: TFRecords, RandAugment, mixup, NAdamW, evaluation, on 8 JPEGs."""
     from attention import registry as variants

@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 from workloads import example_queue, image_sources, image_transforms
 from workloads.errors import DataError
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHIFT = image_transforms.ShiftTransform(2)
 PLAIN = image_transforms.ShiftTransform(0)
@@ -84,7 +86,6 @@ def test_threads_change_nothing(num_threads: int | None) -> None:
     _assert_same(_train(12, 2, num_threads=num_threads), _train(12, 2))
 
 
-@pytest.mark.slow
 def test_worker_processes_change_nothing_and_end_with_the_stream() -> None:
     before = set(multiprocessing.active_children())
     stream = example_queue.train_batches(
@@ -309,14 +310,12 @@ def _run(tmp_path: Path, ending: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow
 def test_a_program_that_ends_without_closing_leaves_nothing_behind(tmp_path: Path) -> None:
     done = _run(tmp_path, "\nif __name__ == '__main__':\n    main()\n")
     assert (done.returncode, done.stdout) == (0, "(3,)\n")
     assert done.stderr == ""
 
 
-@pytest.mark.slow
 def test_a_program_without_the_main_guard_is_told_so(tmp_path: Path) -> None:
     done = _run(tmp_path, "\nmain()\n")
     assert done.returncode != 0

@@ -90,6 +90,7 @@ def test_loss_by_hand(workload):
     assert float(two["summed"]) == pytest.approx(-log_p[0], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_metrics_count_every_example_once(workload, data_dir):
     """Padded batches (400 examples by 150) give the metrics of one whole batch."""
     params, state = workload.init_model_fn(jax.random.key(0))

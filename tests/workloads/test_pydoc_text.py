@@ -12,6 +12,8 @@ import pytest
 from workloads import ngrams, pydoc_corpus, pydoc_text, token_records, tokenizer
 from workloads.errors import DataError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def prepared(made_once: Callable[..., Path]) -> Path:
@@ -128,7 +130,6 @@ def test_check_says_what_figures_may_be_compared(own: Path) -> None:
     assert "comparable with those on records of the same SHA-256 only" in pydoc_text.check(own)[-1]
 
 
-@pytest.mark.slow
 def test_damage_is_found_and_prepared_again_with_the_same_bytes(
     own: Path,
     prepared: Path,

@@ -104,6 +104,7 @@ def test_loss_counts_valid_targets_of_valid_examples(workload):
     assert float(smoothed["summed"]) == float(losses["summed"])
 
 
+@pytest.mark.slow
 def test_metrics_count_every_example_once(workload, data_dir, state):
     """Three examples in batches of two, the fourth a filling: the sums over single examples."""
     params, model_state = state
@@ -144,6 +145,7 @@ def test_word_error_rate_of_known_answers(workload, data_dir, state, monkeypatch
     assert metrics == {"wer": 0.25, "ctc_loss": 1.5, "loss": 1.5}
 
 
+@pytest.mark.slow
 def test_training_steps_learn_and_move_the_averages(data_dir):
     """Gradient steps on one batch, with SpecAugment, LASER and a traced dropout rate."""
     workload = _make("laser", Masks(time_masks=1, frequency_masks=1))

@@ -166,11 +166,13 @@ def _assert_near(got, expected):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), got, expected)
 
 
+@pytest.mark.slow
 def test_remat_changes_nothing():
     variant, params, expected = _plain()
     _assert_near(_run(params, variant, remat=True), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remat", [False, True])
 def test_scan_changes_nothing(remat):
     """Losses and gradients of one set of parameters, its layers stacked."""
@@ -181,6 +183,7 @@ def test_scan_changes_nothing(remat):
     _assert_near(got, (loss, _stacked(gradients)))
 
 
+@pytest.mark.slow
 def test_bfloat16_weights_and_activations():
     """Both precisions of the paper's pair; statistics in float32 keep loss and gradients close."""
     variant = variants.get("laser")
