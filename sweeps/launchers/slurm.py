@@ -58,22 +58,20 @@ def requeue() -> bool:
     if os.environ.get("SLURM_PROCID", "0") != "0":
         return True  # task 0 asks for all nodes
     job = f"{array}_{task}"
-    try:
-        for _ in range(_LOOKS):
+    for _ in range(_LOOKS):
+        # Looked at again where the signal to the whole job ended scontrol, too, or where a requeue
+        # is refused because Slurm has begun it since the job was shown.
+        with contextlib.suppress(EngineError, KeyError, ValueError):
             shown = slurm_commands.run(["scontrol", "show", "job", "--oneliner", job])
             found = dict(re.findall(r"(\w+)=(\S*)", shown))
             if int(found["Restarts"]) > int(os.environ.get("SLURM_RESTART_COUNT", "0")):
                 return True  # preempted without grace, or a node failed: done by Slurm already
             if found["JobState"] == "RUNNING":
-                # Refused where Slurm has begun to requeue the job since it was shown: look again.
-                with contextlib.suppress(EngineError):
-                    slurm_commands.run(["scontrol", "requeue", job])
-                    return True
-            # COMPLETING: Slurm is about to say that it requeues, or it was scancel, or the time
-            # limit. A cancelled job would be requeued too, if asked for.
-            time.sleep(1.0)
-    except (EngineError, KeyError, ValueError):
-        return False
+                slurm_commands.run(["scontrol", "requeue", job])
+                return True
+        # COMPLETING: Slurm is about to say that it requeues, or it was scancel, or the time
+        # limit. A cancelled job would be requeued too, if asked for.
+        time.sleep(1.0)
     return False
 
 
