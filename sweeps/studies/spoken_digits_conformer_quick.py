@@ -2,7 +2,7 @@
 
 Command:  python -m sweeps run --config=spoken_digits_conformer_quick
 Time:     about a minute and a half on two CPU cores, data included.
-Result:   a WER table with n = 1, hence no interval and no verdict; WER near 0.3.
+Result:   a WER table with n = 1, hence no interval and no verdict; WER 1: 150 steps are few.
 """
 
 import ml_collections
