@@ -40,6 +40,7 @@ def table(hand_made):
     return error_table.build(read_study(made.finish()))
 
 
+@pytest.mark.slow
 def test_pictures_are_written(table, tmp_path: pathlib.Path) -> None:
     lines = list(plots.write(table, tmp_path / "pictures"))
     assert [line.split()[0] for line in lines] == ["wrote"] * 5

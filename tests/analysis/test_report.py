@@ -123,6 +123,7 @@ def test_report_needs_no_network_and_no_other_file(hand_made, parse_page) -> Non
             assert content.startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_report_says_what_happened_inside_the_layers(hand_made, parse_page) -> None:
     made = _study(hand_made)
     root = made.finish()

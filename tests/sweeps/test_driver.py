@@ -111,6 +111,7 @@ def test_a_study_from_nothing_and_again(tmp_path, start):
     assert re.search(r"compare +laser +0 +0 +2 +0 +0", shown)
 
 
+@pytest.mark.slow
 def test_interrupted_and_continued(tmp_path, start_stub):
     process = start_stub(steps=400, eval_every=4)
     study = _study(tmp_path)
@@ -132,6 +133,7 @@ def test_interrupted_and_continued(tmp_path, start_stub):
     assert "steps: 400 there, 8 now" in output
 
 
+@pytest.mark.slow
 def test_two_drivers_do_not_run_a_trial_twice(tmp_path, start_stub):
     first, second = start_stub(seeds=2), start_stub(seeds=2)
     results = [_finish(first), _finish(second)]

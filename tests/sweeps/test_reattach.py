@@ -32,6 +32,7 @@ def _attempts(drivers):
     return {point: lease.latest(drivers.trial(point)) for point in POINTS}
 
 
+@pytest.mark.slow
 def test_driver_killed_and_its_workers_watched(stub_drivers, stub_undisturbed, wait_until):
     """Its workers go on; the next driver starts none in their places, and counts them once."""
     first = stub_drivers.run()
@@ -104,6 +105,7 @@ def test_workers_killed_before_they_are_ready(drivers, undisturbed, wait_until):
     assert _attempts(drivers) == dict.fromkeys(POINTS, 1)
 
 
+@pytest.mark.slow
 def test_second_driver_leaves_the_slots_to_the_first(stub_drivers, stub_undisturbed, wait_until):
     """Both end well, with two workers between them and one attempt at each trial."""
     first = stub_drivers.run()

@@ -21,6 +21,8 @@ from workloads import (
 )
 from workloads.errors import DataError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,6 +97,7 @@ def test_label_smoothing_is_optaxs(workload):
     np.testing.assert_allclose(got["per_example"], expected.sum(-1), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_evaluations_count_every_token_once(workload, tokens_dir):
     """14 records by 4 (the last batch filled up) give the mean over all 112 tokens."""
     params, state = workload.init_model_fn(jax.random.key(0))

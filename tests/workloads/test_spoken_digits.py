@@ -26,6 +26,8 @@ from workloads import (
 )
 from workloads.errors import DataError
 
+pytestmark = pytest.mark.slow
+
 CORPORA = [spoken_digits, spoken_sentences]
 ROLES = ["train", "validation", "test"]
 SMALL = dataclasses.replace(
@@ -349,7 +351,6 @@ def test_reference_rows() -> None:
     }
 
 
-@pytest.mark.slow
 def test_the_digits_are_those_of_the_repository(tmp_path: Path) -> None:
     """The whole preparation: every utterance is kept, and can be learned."""
     spoken_digits.prepare(tmp_path)
