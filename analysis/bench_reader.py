@@ -19,7 +19,7 @@ import numpy as np
 
 from analysis.documents import numeric
 from analysis.files import columnar, lines
-from sweeps import layout
+from sweeps.records import layout
 
 VARIANTS = tuple(
     mixer + modifier

@@ -16,8 +16,8 @@ Runs cached q, k, v through Standard attention, LASER without a maximum, the pap
 and ours, in bfloat16 and float32, and compares with float64: ‖out − ref‖/‖ref‖ per tensor.
 
 FILE.npz holds <layer>/query, /key, /value, as `python -m sweeps tensors` writes them (format:
-attention/cached_tensors.py). Without files normal tensors are drawn. A tensor of the paper's
-shape takes about 6 s on two CPU cores, so its 4,800 take 8 hours.
+attention/verification/cached_tensors.py). Without files normal tensors are drawn. A tensor of the
+paper's shape takes about 6 s on two CPU cores, so its 4,800 take 8 hours.
 then: python -m analysis reconstruction reconstruction.json
 """
 
@@ -93,7 +93,7 @@ def _reconstruct(options: argparse.Namespace) -> int:
     given = [name for name in for_drawn if getattr(options, name) is not None]
     if options.files and given:
         raise ValueError(f"--{given[0]} is for tensors that are drawn; files were given")
-    from attention import cached_tensors, reconstruction
+    from attention.verification import cached_tensors, reconstruction
 
     tensors: Iterable[cached_tensors.Tensors]
     if options.files:
@@ -157,7 +157,7 @@ def _check(options: argparse.Namespace) -> int:
     for kernel in kernels:
         table.check("standard", {}, kernel)
     shape = _shape(options.shape)
-    from attention import check, reference
+    from attention.verification import check, reference
 
     if unheard := [line for name in variants for line in check.unheard(name)]:
         print("\n".join(unheard))

@@ -16,9 +16,10 @@ from typing import Any
 import jax
 from flax import linen as nn
 
-from attention import foreign, host_view, observe, shift
+from attention.hosts import host_attention, probe, softmax_host
+from attention.kernels.masks import visibility
+from attention.mixers import shift
 from attention.variant import Variant
-from attention.visibility import visibility
 
 Array = jax.Array
 DepthRule = Callable[[str], int | Array]
@@ -65,7 +66,7 @@ def injected(variant: Variant, depth: DepthRule | None = None) -> Iterator[None]
         _check_host(module, variant)
         index = _depth(depth, module.path) if depth and variant.is_differential else None
         replacement = _Injected(variant, module.attention_fn, index)
-        if observe.is_on():
+        if probe.is_on():
             replacement.look(module, args, kwargs)
         return module.clone(parent=module.scope, attention_fn=replacement)(*args, **kwargs)
 
@@ -93,15 +94,15 @@ class _Injected:
         self.variant = variant
         self.host = host
         self.depth = depth
-        self.seen: host_view.HostView | None = None
+        self.seen: host_attention.HostView | None = None
         self.__signature__ = inspect.signature(nn.dot_product_attention)
 
     def look(self, module: nn.MultiHeadDotProductAttention, args: Any, kwargs: Any) -> None:
         """Has a foreign host say what its softmax sees, for `observe`."""
         if self.host is not nn.dot_product_attention:
-            prepare = functools.partial(foreign.prepared, self.variant)
+            prepare = functools.partial(softmax_host.prepared, self.variant)
             _, host = _split_output_factor(self.host)
-            self.seen = host_view.of_module(module, host, prepare, args, kwargs)
+            self.seen = host_attention.of_module(module, host, prepare, args, kwargs)
 
     def __call__(self, query: Array, key: Array, value: Array, **settings: Any) -> Array:
         if self.host is nn.dot_product_attention:
@@ -112,7 +113,7 @@ class _Injected:
 
 
 # Attention functions that are not a host's own.
-_OURS = (_Injected, host_view.Viewer)
+_OURS = (_Injected, host_attention.Viewer)
 
 
 def _around(
@@ -125,12 +126,12 @@ def _around(
     settings: dict[str, Any],
 ) -> Array:
     """Returns the variant computed through a foreign attention function; see `foreign.mixed`."""
-    query, key = foreign.prepared(variant, query, key)
+    query, key = softmax_host.prepared(variant, query, key)
     factor, host = _split_output_factor(host)
     accepted = inspect.signature(host).parameters
     settings = {name: given for name, given in settings.items() if name in accepted}
     drops = settings.get("dropout_rate", 0.0) > 0.0 and not settings.get("deterministic", False)
-    output = foreign.mixed(
+    output = softmax_host.mixed(
         variant,
         functools.partial(host, query, key, **settings),
         value,
@@ -151,13 +152,13 @@ def _around(
 def _record(
     variant: Variant,
     host: Callable[..., Array],
-    seen: host_view.HostView,
+    seen: host_attention.HostView,
     value: Array,
     settings: dict[str, Any],
 ) -> Array | None:
     """Returns the bias for the host's function, with a tap where there are taps."""
     bias = settings.get("bias")
-    tapped = observe.record(
+    tapped = probe.record(
         seen.query,
         seen.key,
         value,

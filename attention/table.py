@@ -68,36 +68,36 @@ class Entry(NamedTuple):
 
 
 _HEAD_NORM = Hyperparameter(check_head_norm, default=True, other=False)
-_SOFTMAX = "attention.observe:softmax"
+_SOFTMAX = "attention.hosts.probe:softmax"
 
 MIXERS: dict[str, Entry] = {
     "standard": Entry(
         "softmax(QKᵀ/√D)·V",
         source="arXiv:1706.03762, eq. 1",
         weights=_SOFTMAX,
-        host_mean="attention.standard:weighted_mean",
+        host_mean="attention.mixers.standard:weighted_mean",
     ),
     "laser": Entry(
         "log(softmax(QKᵀ/√D)·exp(V))",
         source="LASER, ICML 2025, eq. 6",
         weights=_SOFTMAX,
-        host_mean="attention.laser:log_mean_exp",
+        host_mean="attention.mixers.laser:log_mean_exp",
     ),
     "diff": Entry(
         "(A₁ − λ·A₂)·V per pair of heads, A = softmax(QKᵀ/√D), then (1 − λ_init)·RMSNorm",
         parameters="4·D (vectors of λ, sd 0.1 at start) + 2·Dv (head norm's g, zero at start)",
         hyperparameters={"head_norm": _HEAD_NORM},
-        source="arXiv:2410.05258, eq. 1-3; heads in pairs, depth needed (attention/diff.py)",
+        source="arXiv:2410.05258, eq. 1-3; heads in pairs, depth needed (attention/mixers/diff.py)",
         weights=_SOFTMAX,  # of the two maps of a pair, each by itself
-        host_mean="attention.standard:weighted_mean",
+        host_mean="attention.mixers.standard:weighted_mean",
     ),
     "diff_laser": Entry(
         "log(A₁·exp(V)) − λ·log(A₂·exp(V)) per pair of heads, then (1 − λ_init)·RMSNorm",
         parameters="as diff",
         hyperparameters={"head_norm": _HEAD_NORM},
-        source="LASER, ICML 2025, Differential Transformer experiment (attention/diff_laser.py)",
+        source="LASER, ICML 2025, Differential Transformer experiment (mixers/diff_laser.py)",
         weights=_SOFTMAX,
-        host_mean="attention.laser:log_mean_exp",
+        host_mean="attention.mixers.laser:log_mean_exp",
     ),
 }
 
@@ -119,7 +119,7 @@ MODIFIERS: dict[str, Entry] = {
     ),
 }
 
-# "jax_xla" and "cudnn" go through jax.nn.dot_product_attention; see attention/kernels.py.
+# "jax_xla" and "cudnn" go through jax.nn.dot_product_attention; see attention/kernels/library.py.
 KERNELS = ("xla", "jax_xla", "cudnn")
 
 # The rows of the paper's ViT table, in its order.

@@ -10,15 +10,18 @@ import jax
 import jax.numpy as jnp
 from flax import errors as flax_errors
 
-from attention import differential, kernels, laser, modifiers, observe, pairs, standard, table
+from attention import modifiers, table
+from attention.hosts import probe
+from attention.kernels import library
+from attention.mixers import differential, head_pairs, laser, standard
 
 Array = jax.Array
 
 ATTEND: dict[str, Callable[..., Array]] = {
     "standard": standard.attend,
     "laser": laser.attend,
-    "diff": functools.partial(pairs.attend, standard.weighted_mean),
-    "diff_laser": functools.partial(pairs.attend, laser.log_mean_exp),
+    "diff": functools.partial(head_pairs.attend, standard.weighted_mean),
+    "diff_laser": functools.partial(head_pairs.attend, laser.log_mean_exp),
 }
 
 
@@ -106,13 +109,13 @@ class Variant:
         result_dtype = jnp.result_type(query, key, value)
         query, key = self.modify(query, key)
         scale = (query.shape[-1] ** -0.5 if scale is None else scale) / self.tau
-        bias = observe.record(
+        bias = probe.record(
             query,
             key,
             value,
             mixer=self.mixer,
             scale=scale,
-            span=kernels.get(self.kernel).span,
+            span=library.get(self.kernel).span,
             bias=bias,
             mask=mask,
             is_causal=is_causal,
@@ -138,7 +141,7 @@ class Variant:
         output = self.from_pairs(
             lambda lambda_: attend(lambda_=lambda_), head_size=query.shape[-1], depth=depth
         )
-        return pairs.heads_of_pairs(output, result_dtype)
+        return head_pairs.heads_of_pairs(output, result_dtype)
 
     def modify(self, query: Array, key: Array) -> tuple[Array, Array]:
         """Returns query and key after `qk_norm` and `per_dim_temp` (not τ), in that order.

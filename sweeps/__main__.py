@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"python -m sweeps: {error}", file=sys.stderr)
         return 2
     # Only now: another room's folder on the path would be imported in place of ours.
-    from workloads import errors
+    from workloads.base import errors
 
     options, rest = _parser().parse_known_args(arguments)
     try:
@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from sweeps import algoperf_parity
+    from sweeps.algoperf import parity
     from workloads.arguments import positive, whole
 
     parser = argparse.ArgumentParser(
@@ -127,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--data_dir", help="default: where the data lay when it was trained")
     command.set_defaults(run=_tensors)
     _add_export(commands)
-    algoperf_parity.add(commands)
+    parity.add(commands)
     return parser
 
 
@@ -157,7 +157,7 @@ def _add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 def _studies(options: argparse.Namespace) -> int:
     del options
-    from sweeps import config
+    from sweeps.study import config
 
     for name in config.shipped_names():
         print(f"{name}\n    " + config.docstring(name).replace("\n", "\n    ") + "\n")
@@ -165,14 +165,15 @@ def _studies(options: argparse.Namespace) -> int:
 
 
 def _keys(options: argparse.Namespace) -> int:
-    from sweeps import config
+    from sweeps.study import config
 
     print(config.describe(options.word))
     return 0
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from sweeps import config, plan, study
+    from sweeps.monitoring import plan
+    from sweeps.study import config, study
 
     resolved = study.resolve(config.parse(options.config, options.overrides), planning=True)
     print(plan.render(resolved, options.step_seconds, options.devices, options.device_gb))
@@ -180,35 +181,38 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from sweeps import config, study
+    from sweeps.study import config, study
 
     resolved = study.resolve(config.parse(options.config, options.overrides))
     return _drive(resolved, options.selection)
 
 
 def _resume(options: argparse.Namespace) -> int:
-    from sweeps import layout, study
+    from sweeps.records import layout
+    from sweeps.study import study
 
     record = layout.study_record(options.directory)
     return _drive(study.from_record(record, options.directory), options.selection)
 
 
 def _drive(resolved: "object", selection: str) -> int:
-    from sweeps import door, driver, plan, progress, study_directory
     from sweeps.launchers import table as launchers
-    from sweeps.study import Study
+    from sweeps.monitoring import plan, progress
+    from sweeps.scheduling import driver, preflight
+    from sweeps.study import study_directory
+    from sweeps.study.study import Study
     from workloads import table as workloads_table
 
     assert isinstance(resolved, Study)
     # What a change of settings repairs comes before the directory that fixes them.
-    door.check_kernel(resolved)
-    door.check_devices(resolved)
+    preflight.check_kernel(resolved)
+    preflight.check_devices(resolved)
     if not workloads_table.entry(resolved.workload).embedded:
         devices = launchers.module(resolved.settings["launcher"]).devices(resolved.settings)
         print(plan.memory(resolved, devices))
     print(plan.summary(resolved), flush=True)
     study_directory.prepare(resolved)
-    check = door.start_data_check(resolved)
+    check = preflight.start_data_check(resolved)
     with contextlib.closing(check), progress.Progress() as shown:
         try:
             counts = driver.Driver(resolved, shown, check.finish, selection).run()
@@ -222,14 +226,14 @@ def _drive(resolved: "object", selection: str) -> int:
 
 
 def _cancel(options: argparse.Namespace) -> int:
-    from sweeps import cancel
+    from sweeps.scheduling import cancel
 
     print(cancel.cancel(options.directory))
     return 0
 
 
 def _tensors(options: argparse.Namespace) -> int:
-    from sweeps import tensors
+    from sweeps.training import tensors
 
     about = tensors.dump(options.directory, options.out, options.examples, options.data_dir)
     layers = f"{about['layers']} layers x {about['examples']} examples"
@@ -239,7 +243,7 @@ def _tensors(options: argparse.Namespace) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from sweeps import export
+    from sweeps.algoperf import export
 
     written = export.export(options.directory, options.out, options.stage)
     for line in written.left_out:
@@ -255,13 +259,14 @@ def _export(options: argparse.Namespace) -> int:
 
 def _status(options: argparse.Namespace) -> int:
     if options.watch:
-        from sweeps import watch
+        from sweeps.monitoring import watch
 
         watch.show(options.directory)
         return 0
-    from sweeps import overview, survey
+    from sweeps.monitoring import overview
+    from sweeps.records import study_reader
 
-    found = survey.Surveyor(options.directory).look()
+    found = study_reader.Surveyor(options.directory).look()
     print(overview.render(found))
     return 1 if found.broken else 0
 

@@ -6,9 +6,10 @@ import sys
 from typing import Any
 
 from attention import checkout
-from workloads import errors, table
+from workloads import table
 from workloads.algoperf import commands as algoperf_commands
 from workloads.arguments import whole
+from workloads.base import errors
 
 _EPILOG = """data of the full-size workloads (--data_dir says where it is written and read):
   prepare imagenet_vit --from=ARCHIVES            ILSVRC2012 archives, 150 GB; needs .[tfds]

@@ -16,9 +16,10 @@ import jax.numpy as jnp
 
 from attention import registry as variants
 from attention import table as variants_table
-from workloads import registry, spec, table, table_workload
+from workloads import registry, table
+from workloads.base import base_workload, spec
 
-# The options of `workloads.options.Options` that change what is timed on one device.
+# The options of `workloads.base.options.Options` that change what is timed on one device.
 OPTIONS = ("compute_dtype", "scan_layers", "remat")
 _LOADER_BATCHES = 200
 
@@ -35,7 +36,7 @@ def lines(
     loader: bool = True,
 ) -> Iterator[str]:
     """Yields report lines. Full-size workloads are timed without data (random examples).
-    `options` are those of `workloads.options.Options`; `loader` times the embedded data too.
+    `options` are those of `workloads.base.options.Options`; `loader` times the embedded data too.
 
     Raises ValueError for an unknown workload or variant.
     """
@@ -75,7 +76,7 @@ def _loader(name: str, data_dir: str, batch_size: int) -> str:
     )
 
 
-def _first_values(workload: table_workload.TableWorkload, kept: dict[str, Any]) -> Any:
+def _first_values(workload: base_workload.TableWorkload, kept: dict[str, Any]) -> Any:
     """Returns parameters and model state; variants with the same tree share theirs.
 
     Raises ValueError where parameters and their gradients exceed the host's free memory.
@@ -100,7 +101,7 @@ def _timer(
     """Returns a function that gives the mean wall time, in seconds, of n compiled steps."""
     made = variants.get(variant, **variants_table.hyperparameters(variant, tau=0.9))
     workload = registry.make(name, made, **options)
-    assert isinstance(workload, table_workload.TableWorkload)
+    assert isinstance(workload, base_workload.TableWorkload)
     params, state = _first_values(workload, kept)
     batch = workload.example_batch(batch_size)
 

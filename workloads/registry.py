@@ -4,8 +4,9 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from workloads import spec, table
-from workloads.options import Options
+from workloads import table
+from workloads.base import spec
+from workloads.base.options import Options
 
 
 def make(
@@ -20,8 +21,8 @@ def make(
 
     variant: from `attention.registry.get`, or None for the plain host model. One object serves
     one variant: its compiled functions have it built in. `options` are the other fields of
-    `workloads.options.Options`. places: where things lie, by the names in `Entry.places`; what is
-    not given is ''.
+    `workloads.base.options.Options`. places: where things lie, by the names in `Entry.places`; what
+    is not given is ''.
 
     Raises ValueError for an unknown name or option, and for one the workload cannot serve.
     """

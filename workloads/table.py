@@ -12,10 +12,12 @@ import pathlib
 from typing import Any
 
 from attention import table as variants_table
-from workloads import image_entries, speech_entries, text_entries, transformer_sizes
 from workloads.algoperf import entries as algoperf_entries
-from workloads.entry import Entry
-from workloads.options import Options
+from workloads.base.options import Options
+from workloads.base.workload_spec import Entry
+from workloads.images import image_entries
+from workloads.speech import speech_entries
+from workloads.text import text_entries, transformer_sizes
 
 __all__ = [
     "WORKLOADS",

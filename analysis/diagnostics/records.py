@@ -1,9 +1,9 @@
 """Reads `diagnostics.jsonl`: what a trial's attention layers did while it trained.
 
 The first line names the format and the histogram's edges; every other one is a layer at a step
-(sweeps/diagnostics.py writes them, attention/diagnostics.py says what each number is). Lines that
-are complete are used, those that are not are named, and a step counts once all its layers are
-there.
+(sweeps/training/diagnostics.py writes them, attention/verification/diagnostics.py says what each
+number is). Lines that are complete are used, those that are not are named, and a step counts once
+all its layers are there.
 """
 
 import functools

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from analysis.documents.grid import Document
-from sweeps import layout
+from sweeps.records import layout
 
 FORMATS = ("text", "markdown", "latex", "csv", "html")
 SUFFIXES = {".txt": "text", ".md": "markdown", ".tex": "latex", ".csv": "csv", ".html": "html"}

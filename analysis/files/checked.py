@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from analysis.files.rows import LARGEST
-from sweeps import layout
+from sweeps.records import layout
 
 # Keys that stand for all others of an object: those with a `/`, as columns' names have, and any.
 COLUMN, ANY = "*/*", "*"

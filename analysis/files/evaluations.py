@@ -9,7 +9,7 @@ import numpy as np
 from analysis.files import measurements
 from analysis.files.measurements import ATTEMPT, Measurements
 from analysis.files.rows import Columns
-from sweeps import layout
+from sweeps.records import layout
 
 # Counts, which are no metric.
 COUNTS = ("num_examples",)

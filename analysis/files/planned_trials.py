@@ -4,7 +4,7 @@ import pathlib
 from typing import Any
 
 from analysis.files import checked
-from sweeps import layout
+from sweeps.records import layout
 
 # What an entry cannot do without.
 NEEDED = {

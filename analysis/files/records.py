@@ -16,8 +16,8 @@ class Run:
     a column's name to an array [rows], by ascending `global_step`, empty where there is no file.
     The reader gives mappings that read their file when an array is asked for (`CurveFile`).
     `point` is the index of the hyperparameter point (AlgoPerf's published logs: the n of
-    trial_<n>). `state` is one of `sweeps.layout.STATES`, `reason` what the trial said about it.
-    `steps` is the planned budget, None where nothing on disk states it. `metric` is the name of
+    trial_<n>). `state` is one of `sweeps.records.layout.STATES`, `reason` what the trial said about
+    it. `steps` is the planned budget, None where nothing on disk states it. `metric` is the name of
     the metric the workload's target is set in, `targets` what a file says of the targets
     (`metric`, a name; `validation` and `test`, values of that metric's columns), empty where none
     does; `ends_early` says that evaluations which were due are missing at the end of a trial that

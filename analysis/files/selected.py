@@ -6,7 +6,7 @@ from typing import Any
 
 from analysis.files import checked
 from analysis.files.records import Run
-from sweeps import layout
+from sweeps.records import layout
 
 
 def read(root: pathlib.Path, runs: Sequence[Run], problems: list[str]) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from analysis.files import checked, evaluations, measurements
 from analysis.files.curve_files import CurveFile
 from analysis.files.measurements import KINDS, Measurements
 from analysis.files.rows import Columns
-from sweeps import layout
+from sweeps.records import layout
 
 
 @dataclass

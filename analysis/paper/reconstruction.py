@@ -9,7 +9,7 @@ from typing import Any
 from analysis.documents import grid, printing
 from analysis.documents.grid import Cell, Column, Document, Grid
 from analysis.paper import paper
-from sweeps import layout
+from sweeps.records import layout
 
 FORMAT = "attnperf-reconstruction-1"
 PRINTED = "text_bf16_reconstruction.csv"

@@ -12,7 +12,7 @@ from analysis.documents import style
 from analysis.plots import curves, effects, hyperparameters, intervals
 from analysis.results.error_table import ErrorTable
 from analysis.times import plot as target_plot
-from sweeps import layout
+from sweeps.records import layout
 
 # File to (what draws it, why it can be absent).
 PLOTS = {

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from analysis.files import evaluations
 from analysis.files.records import Run
-from sweeps import layout
+from sweeps.records import layout
 
 Columns = dict[tuple[str, str], set[str]]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from analysis.files import curve_files
 from analysis.files.records import Run
-from sweeps import layout
+from sweeps.records import layout
 
 # A clock's reading: no two runs share every digit of it.
 TIMES = layout.TIME_COLUMNS[1:]

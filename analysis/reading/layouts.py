@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from analysis.reading import published
 from analysis.reading.published import STUDY_NAME
-from sweeps import layout
+from sweeps.records import layout
 
 # How far below a directory trials are looked for, to say where they lie; and how many directories
 # are opened for it, as somebody may give `/`.

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from analysis.files.measurements import Columns
-from sweeps import layout
+from sweeps.records import layout
 
 # AlgoPerf's metrics of which more is better; of every other metric (wer, loss, ...) less is.
 HIGHER_IS_BETTER = ("accuracy", "bleu", "mean_average_precision", "ssim")

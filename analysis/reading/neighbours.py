@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from analysis.files.records import Study
 from analysis.reading import layouts, published
-from sweeps import layout
+from sweeps.records import layout
 
 
 def named(logs: Study, root: pathlib.Path) -> Study:

@@ -18,7 +18,7 @@ from analysis.files import pool
 from analysis.files.records import Study
 from analysis.reading import absent_columns, duplicates, endings, recorded_variants
 from analysis.reading.published_trials import Place, read_trials
-from sweeps import layout
+from sweeps.records import layout
 
 PATTERN = "study_<seed>/<workload>_<framework>/trial_<n>"
 STAGE = "published"

@@ -11,7 +11,7 @@ from analysis.files.records import Run
 from analysis.files.trial_files import TrialFiles, read_ahead
 from analysis.reading import fabricated, metrics, recorded_variants, selection
 from analysis.reading.recorded_variants import FLAGS, META
-from sweeps import layout
+from sweeps.records import layout
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from analysis.files import checked, planned_trials, pool, selected
 from analysis.files.records import Run, Study
 from analysis.paper import paper
 from analysis.reading import absent_columns, duplicates, layouts, neighbours, published, trials
-from sweeps import layout
+from sweeps.records import layout
 
 __all__ = ["NotAStudyError", "Run", "Study", "read_study"]
 

@@ -24,7 +24,7 @@ from analysis.files import curve_files
 from analysis.files.records import Run, Study
 from analysis.reading import metrics
 from analysis.reading.metrics import Metric, MissingMetricError
-from sweeps import layout
+from sweeps.records import layout
 
 VALIDATION = "validation"
 

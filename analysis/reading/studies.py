@@ -9,7 +9,7 @@ from analysis.files.records import Study
 from analysis.reading import duplicates, neighbours, published
 from analysis.reading.runs import NotAStudyError, read_study
 from analysis.reading.study_names import distinguished
-from sweeps import layout
+from sweeps.records import layout
 
 
 def read_each(directory: str | pathlib.Path) -> tuple[Study, ...]:

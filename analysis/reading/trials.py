@@ -10,7 +10,7 @@ from analysis.files.measurements import ATTEMPT, Measurements
 from analysis.files.records import Run
 from analysis.files.trial_files import TrialFiles, read_ahead
 from analysis.reading import fabricated, metrics, selection
-from sweeps import layout, measurements, status
+from sweeps.records import layout, measurements, status
 
 NOTHING = Measurements({}, (), ())
 # What trial.json repeats of its entry in trials.json.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from analysis.documents import printing
 from analysis.results import study_arguments
-from sweeps import layout
+from sweeps.records import layout
 
 if TYPE_CHECKING:
     from analysis.documents.grid import Document

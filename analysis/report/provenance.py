@@ -7,7 +7,7 @@ from typing import Any
 
 from analysis.files.records import Run
 from analysis.results.error_table import ErrorTable
-from sweeps import layout
+from sweeps.records import layout
 
 # Keys of `versions` in the order that a reader looks for them; the others follow.
 FIRST = ("python", "jax", "jaxlib", "flax", "optax")

@@ -9,7 +9,7 @@ from analysis.reading.metrics import Metric
 from analysis.results import withheld
 from analysis.statistics import comparisons, statistics
 from analysis.statistics.statistics import Comparison
-from sweeps import layout
+from sweeps.records import layout
 
 if TYPE_CHECKING:
     from analysis.results.error_table import VariantResult

@@ -10,7 +10,7 @@ from analysis.reading.metrics import Metric
 from analysis.results import baselines, references, variant_rows
 from analysis.results.references import Reference
 from analysis.results.variant_results import SplitResult, VariantResult
-from sweeps import layout
+from sweeps.records import layout
 
 __all__ = ["LAST", "ErrorTable", "SplitResult", "VariantResult", "build"]
 

@@ -4,7 +4,7 @@ import collections
 from collections.abc import Iterable, Sequence, Set
 
 from analysis.files.records import Run
-from sweeps import layout
+from sweeps.records import layout
 
 NON_FINITE = "non-finite"
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from analysis.files.records import Study
 from analysis.reading.metrics import Metric
-from sweeps import layout
+from sweeps.records import layout
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from analysis.reading.metrics import Metric, MissingMetricError
 from analysis.results import lost_seeds
 from analysis.results.variant_results import SplitResult, VariantResult
 from analysis.statistics import statistics
-from sweeps import layout
+from sweeps.records import layout
 
 
 def of_variant(

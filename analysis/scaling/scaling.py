@@ -17,7 +17,7 @@ from analysis.scaling.families import MixedStudiesError
 from analysis.scaling.plot import draw
 from analysis.scaling.power_law import PowerLaw
 from analysis.scaling.savings import Saving
-from sweeps import layout
+from sweeps.records import layout
 
 __all__ = [
     "MissingParametersError",

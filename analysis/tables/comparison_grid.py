@@ -8,7 +8,7 @@ from analysis.results.error_table import ErrorTable, VariantResult
 from analysis.statistics.statistics import Comparison
 from analysis.tables import cells
 from analysis.tables.cells import NONE, ROW_COLUMNS, Rows
-from sweeps import layout
+from sweeps.records import layout
 
 COLUMNS = {
     "difference": Column("Mean\ndiff."),

@@ -16,7 +16,7 @@ from analysis.documents.grid import Cell, Column, Document, Grid
 from analysis.results.error_table import ErrorTable, SplitResult, VariantResult
 from analysis.tables import cells
 from analysis.tables.cells import ROW_COLUMNS, Rows
-from sweeps import layout
+from sweeps.records import layout
 
 
 @dataclass(frozen=True)

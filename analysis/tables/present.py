@@ -11,7 +11,7 @@ from analysis.results import power, withheld
 from analysis.results.error_table import ErrorTable, SplitResult, VariantResult
 from analysis.tables import cells, comparison_grid, last_checkpoints, notes, spread_grid
 from analysis.tables.cells import NONE
-from sweeps import layout
+from sweeps.records import layout
 
 PERPLEXITY = metrics.get("perplexity")
 TITLES = {"train": "Train", "validation": "Validation", "test": "Test"}

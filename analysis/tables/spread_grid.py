@@ -6,7 +6,7 @@ from analysis.results.error_table import ErrorTable, VariantResult
 from analysis.statistics.statistics import Summary
 from analysis.tables import cells
 from analysis.tables.cells import NONE, ROW_COLUMNS, Rows
-from sweeps import layout
+from sweeps.records import layout
 
 # What stands after an interval that is not made as its column says, explained in the notes.
 MARKS = {"t": "", "BCa": "", "percentile": "†", "equal": "="}

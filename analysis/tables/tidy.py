@@ -14,7 +14,7 @@ from analysis.results.references import Reference
 from analysis.statistics.statistics import Comparison, Summary
 from analysis.tables import last_checkpoints
 from analysis.tables.last_checkpoints import LastCheckpoints
-from sweeps import layout
+from sweeps.records import layout
 
 COLUMNS = (
     "study",

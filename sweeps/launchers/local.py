@@ -1,6 +1,7 @@
 """The local launcher: worker processes on this host, each on its own cores or accelerators.
 
-It also works inside every job of the other launchers: `sweeps.job` runs the job's trials by it.
+It also works inside every job of the other launchers: `sweeps.scheduling.job` runs the job's trials
+by it.
 """
 
 import contextlib
@@ -16,14 +17,15 @@ import sys
 import threading
 from typing import Any
 
-from sweeps import code_snapshot, keys, slots
-from sweeps.keys import Key, Range
+from sweeps.launchers import config_keys, slots
+from sweeps.launchers.config_keys import Key, Range
+from sweeps.records import code_snapshot
 
 KEYS = {
     "workers": Key(0, "processes; 0: one per CPU core or accelerator, at most 8", Range(0, 1024)),
     "pin": Key(True, "each worker to its own CPU cores or accelerators"),
 }
-DEFAULTS = keys.defaults(KEYS)
+DEFAULTS = config_keys.defaults(KEYS)
 
 # Below it lie dev, proc and sys.
 ROOT = "/"
@@ -38,7 +40,7 @@ MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2*
 
 def check(settings: dict[str, Any]) -> None:
     """Raises ValueError for a number of workers that cannot be."""
-    keys.check(KEYS, settings["local"], "local.")
+    config_keys.check(KEYS, settings["local"], "local.")
 
 
 def platform(settings: dict[str, Any]) -> str:
@@ -96,7 +98,12 @@ class LocalWorkers:
         claim = slots.claim(f"{self._owner} {slot}")
         if claim is None:
             return False
-        command = [sys.executable, "-m", "sweeps.worker", f"--cache_dir={compilation_cache()}"]
+        command = [
+            sys.executable,
+            "-m",
+            "sweeps.worker.worker",
+            f"--cache_dir={compilation_cache()}",
+        ]
         command += self._arguments
         if self._pin and not self._accelerators:
             command.append(f"--cpus={','.join(map(str, self._cores_of(slot)))}")
@@ -146,7 +153,8 @@ class LocalWorkers:
         self.events.put((slot, None))
 
     def send(self, slot: int, **order: Any) -> None:
-        """Gives an idle worker an order (see sweeps.worker); one that died tells by `events`."""
+        """Gives an idle worker an order (see sweeps.worker.worker); one that died tells by
+        `events`."""
         stream = self._processes[slot].stdin
         assert stream is not None
         with contextlib.suppress(BrokenPipeError):

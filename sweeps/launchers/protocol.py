@@ -2,8 +2,8 @@
 
 A module of `sweeps.launchers` named in `sweeps/launchers/table.py` defines
 
-    KEYS                    its keys of the config (sweeps.keys): --config.<name>.<key>
-    check(settings)         raises ValueError for what could not run
+    KEYS                    its keys of the config (sweeps.launchers.config_keys):
+    --config.<name>.<key> check(settings)         raises ValueError for what could not run
     platform(settings)      'cpu', 'gpu' or 'tpu': where its trials compute
     devices(settings)       how many devices one trial sees
     preview(settings, batch) what would be submitted for a batch's first job, as text (not of local)
@@ -14,10 +14,10 @@ A module of `sweeps.launchers` named in `sweeps/launchers/table.py` defines
 `settings` is the whole resolved config as plain data. Importing such a module loads the standard
 library alone; what it needs beyond that is imported where it is used.
 
-An engine runs jobs: one job is one or several trials, run by `python -m sweeps.job` on the node
-with the local launcher's worker processes. Engines execute at least once and their states lie (a
-job that saved itself during a preemption's grace is "TIMEOUT" to Slurm), so an engine is never
-asked whether a trial is done: the trial's files say that.
+An engine runs jobs: one job is one or several trials, run by `python -m sweeps.scheduling.job` on
+the node with the local launcher's worker processes. Engines execute at least once and their states
+lie (a job that saved itself during a preemption's grace is "TIMEOUT" to Slurm), so an engine is
+never asked whether a trial is done: the trial's files say that.
 """
 
 import dataclasses
@@ -63,7 +63,13 @@ class Batch:
 
     def command(self, index: int | str, python: str = "") -> list[str]:
         """Returns the command of a job; `index` may be a shell variable such as '$TASK'."""
-        return [python or sys.executable, "-m", "sweeps.job", str(self.file), f"--index={index}"]
+        return [
+            python or sys.executable,
+            "-m",
+            "sweeps.scheduling.job",
+            str(self.file),
+            f"--index={index}",
+        ]
 
     def log(self, index: int | str) -> pathlib.Path:
         """Returns where a job's output belongs."""

@@ -7,7 +7,7 @@ import re
 import shlex
 from typing import Any
 
-from sweeps.keys import Text
+from sweeps.launchers.config_keys import Text
 from sweeps.launchers.protocol import Batch, EngineError
 
 ABSOLUTE = Text("an absolute path", r"/[^:]*")

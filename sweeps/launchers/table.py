@@ -5,10 +5,10 @@ from types import ModuleType
 
 MODULES = {
     "local": "sweeps.launchers.local",
-    "slurm": "sweeps.launchers.slurm",
-    "ray": "sweeps.launchers.ray",
-    "kubernetes": "sweeps.launchers.kubernetes",
-    "skypilot": "sweeps.launchers.skypilot",
+    "slurm": "sweeps.launchers.slurm.launcher",
+    "ray": "sweeps.launchers.ray.launcher",
+    "kubernetes": "sweeps.launchers.kubernetes.launcher",
+    "skypilot": "sweeps.launchers.skypilot.launcher",
 }
 NAMES = tuple(MODULES)
 

@@ -16,7 +16,7 @@ Result:   the paper prints no loss for this size, only that LASER needs 15.65 % 
 
 import ml_collections
 
-from sweeps import lm_config
+from sweeps.study import lm_config
 
 
 def get_config() -> ml_collections.ConfigDict:

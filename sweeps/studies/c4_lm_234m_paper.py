@@ -15,7 +15,7 @@ evaluation. One seed, so no interval and no verdict: --config.seeds=3 gives them
 
 import ml_collections
 
-from sweeps import lm_config
+from sweeps.study import lm_config
 
 
 def get_config() -> ml_collections.ConfigDict:

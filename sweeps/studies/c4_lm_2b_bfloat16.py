@@ -12,7 +12,7 @@ Result:   the paper prints losses of 2.350 (standard) and 2.333 (LASER).
 
 import ml_collections
 
-from sweeps import lm_config
+from sweeps.study import lm_config
 
 
 def get_config() -> ml_collections.ConfigDict:

@@ -12,7 +12,7 @@ Result:   the paper prints downstream accuracies alone for this pair (about 1 po
 
 import ml_collections
 
-from sweeps import lm_config
+from sweeps.study import lm_config
 
 
 def get_config() -> ml_collections.ConfigDict:

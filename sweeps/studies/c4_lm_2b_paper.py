@@ -13,7 +13,7 @@ Result:   the paper prints losses of 2.344 (standard) and 2.326 (LASER) in float
 
 import ml_collections
 
-from sweeps import lm_config
+from sweeps.study import lm_config
 
 
 def get_config() -> ml_collections.ConfigDict:

@@ -13,7 +13,7 @@ Activations are in bfloat16 and parameters in float32, our choice: the paper doe
 
 import ml_collections
 
-from sweeps import lm_config
+from sweeps.study import lm_config
 
 
 def get_config() -> ml_collections.ConfigDict:

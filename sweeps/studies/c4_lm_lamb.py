@@ -13,7 +13,7 @@ weight decay 0.1 are tried on standard attention (spaces/lamb.json).
 
 import ml_collections
 
-from sweeps import lm_config
+from sweeps.study import lm_config
 
 
 def get_config() -> ml_collections.ConfigDict:

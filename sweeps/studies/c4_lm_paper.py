@@ -10,7 +10,7 @@ Result:   the paper prints C4 test losses of 2.641 (standard) and 2.595 (LASER).
 
 import ml_collections
 
-from sweeps import lm_config
+from sweeps.study import lm_config
 
 
 def get_config() -> ml_collections.ConfigDict:

@@ -13,7 +13,7 @@ points).
 import ml_collections
 
 from attention import table
-from sweeps import config as configs
+from sweeps.study import config as configs
 
 
 def get_config() -> ml_collections.ConfigDict:

@@ -7,7 +7,7 @@ Result:   a table with n = 1, hence no interval and no verdict; errors near 0.5.
 
 import ml_collections
 
-from sweeps import config as configs
+from sweeps.study import config as configs
 
 
 def get_config() -> ml_collections.ConfigDict:

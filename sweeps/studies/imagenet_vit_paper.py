@@ -16,7 +16,7 @@ core, so 8 V100s at 0.415 s a step ask for 6 cores and faster accelerators for m
 import ml_collections
 
 from attention import table
-from sweeps import config as configs
+from sweeps.study import config as configs
 
 
 def get_config() -> ml_collections.ConfigDict:

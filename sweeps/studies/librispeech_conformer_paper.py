@@ -16,7 +16,7 @@ is drawn with every point of the space and does nothing to CTC, as in AlgoPerf.
 
 import ml_collections
 
-from sweeps import config as configs
+from sweeps.study import config as configs
 from workloads import table
 
 

@@ -7,7 +7,7 @@ Result:   a table of errors at masked positions; a stand-in for wikipedia_bert_2
 
 import ml_collections
 
-from sweeps import config as configs
+from sweeps.study import config as configs
 
 
 def get_config() -> ml_collections.ConfigDict:

@@ -11,7 +11,7 @@ spoken_digits_conformer_study tunes.
 
 import ml_collections
 
-from sweeps import config as configs
+from sweeps.study import config as configs
 
 
 def get_config() -> ml_collections.ConfigDict:

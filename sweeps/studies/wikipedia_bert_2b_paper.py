@@ -13,7 +13,7 @@ The paper prints neither steps, batch, tokenizer nor hyperparameters of this run
 
 import ml_collections
 
-from sweeps import lm_config
+from sweeps.study import lm_config
 
 
 def get_config() -> ml_collections.ConfigDict:

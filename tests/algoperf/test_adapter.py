@@ -9,20 +9,13 @@ import pytest
 
 from analysis import commands as analysis
 from attention import registry as variants
-from sweeps import (
-    config,
-    diagnostics,
-    layout,
-    lease,
-    measurements,
-    provenance,
-    study,
-    study_directory,
-    train_step,
-)
-from sweeps import training as training_module
-from workloads import registry, spec
+from sweeps.records import layout, lease, measurements, provenance
+from sweeps.study import config, study, study_directory
+from sweeps.training import diagnostics, train_step
+from sweeps.training import loop as training_module
+from workloads import registry
 from workloads.algoperf import batches, tiny_sizes
+from workloads.base import spec
 
 pytestmark = pytest.mark.slow
 

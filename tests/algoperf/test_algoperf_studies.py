@@ -7,10 +7,12 @@ import sys
 
 import pytest
 
-from sweeps import config, heavy, layout, study, study_directory, trial
+from sweeps.records import layout
+from sweeps.study import config, study, study_directory, trial
+from sweeps.training import jax_calls
 from workloads import table
 from workloads.algoperf import data, entries, supported
-from workloads.errors import DataError
+from workloads.base.errors import DataError
 
 
 def _study(tmp_path, *changes):
@@ -54,7 +56,7 @@ def test_names_are_checked_with_what_there_is():
 
 def test_a_driver_loads_neither_jax_nor_algoperf(tmp_path):
     code = (
-        "import sys; from sweeps import config, study;"
+        "import sys; from sweeps.study import config, study;"
         "study.resolve(config.parse('algoperf_imagenet_vit_paper', []));"
         "print([m for m in ('jax', 'algoperf', 'torch', 'tensorflow') if m in sys.modules])"
     )
@@ -148,7 +150,7 @@ class TestCheck:
 
     def test_no_algoperf(self, tmp_path):
         with pytest.raises(DataError, match="is not AlgoPerf: it lacks submission_runner.py"):
-            heavy.data("algoperf:imagenet_vit", "/data", {"algoperf_dir": str(tmp_path)})
+            jax_calls.data("algoperf:imagenet_vit", "/data", {"algoperf_dir": str(tmp_path)})
 
     def test_a_library_that_is_missing(self, monkeypatch, algoperf_dir):
         monkeypatch.setattr(data, "_LIBRARIES", {"librispeech": ("no_such_library",)})
@@ -161,14 +163,14 @@ class TestCheck:
         places = {"algoperf_dir": str(algoperf_dir), "tokenizer_vocab_path": str(tmp_path / "spm")}
         name = "algoperf:librispeech_conformer"
         with pytest.raises(DataError, match="there is no such file on this host"):
-            heavy.data(name, str(tmp_path), places)
+            jax_calls.data(name, str(tmp_path), places)
         (tmp_path / "spm").touch()
         with pytest.raises(DataError, match=r"lacks train-clean-100.csv.*test-clean.csv"):
-            heavy.data(name, str(tmp_path), places)
+            jax_calls.data(name, str(tmp_path), places)
         for split in ("train-clean-100", "train-clean-360", "train-other-500", "dev-clean",
                       "dev-other", "test-clean"):  # fmt: skip
             (tmp_path / f"{split}.csv").touch()
         marker = {"sizes": {"librispeech_conformer": {"train": 3}}}
         (tmp_path / "attnperf_tiny_data.json").write_text(json.dumps(marker))
-        lines = heavy.data(name, str(tmp_path), places)["lines"]
+        lines = jax_calls.data(name, str(tmp_path), places)["lines"]
         assert "FABRICATED: evaluations of {'train': 3} examples" in lines[-1]

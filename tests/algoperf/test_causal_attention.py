@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from attention import observe, registry
-from attention.differential import lambda_init
+from attention import registry
+from attention.hosts import probe
+from attention.mixers.differential import lambda_init
 from workloads.algoperf import causal_attention, supported
 
 DEPTH = supported.SUPPORTED["finewebedu_lm"].depth
@@ -146,7 +147,7 @@ def test_what_cannot_be_is_refused(models, layer, monkeypatch):
         _inside(registry.get("laser+qk_norm"), module.apply, params, hidden)
     with pytest.raises(RuntimeError, match="nothing to inject 'laser' into"):
         _inside(laser, lambda: None)
-    with pytest.raises(ValueError, match="cannot be observed"), observe.observed():
+    with pytest.raises(ValueError, match="cannot be observed"), probe.observed():
         _inside(laser, module.apply, params, hidden)
     monkeypatch.setattr(models.CausalAttn, "_by_einsums", lambda self, query, key, value: value)
     monkeypatch.setattr(models.CausalAttn, "_by_function", lambda self, query, key, value: value)

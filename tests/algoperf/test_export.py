@@ -12,7 +12,9 @@ import pytest
 
 from analysis.reading import runs
 from sweeps import __main__ as command
-from sweeps import config, export, layout, study, study_directory
+from sweeps.algoperf import export
+from sweeps.records import layout
+from sweeps.study import config, study, study_directory
 
 EVALS = {
     "global_step": (5, 10),

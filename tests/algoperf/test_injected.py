@@ -5,10 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import laser, registry
+from attention import registry
+from attention.mixers import laser
 from workloads import registry as workloads
-from workloads import spec
-from workloads.algoperf import injected, parity_pairs, parity_variants, supported
+from workloads.algoperf import injected, supported
+from workloads.algoperf.parity import variants, workload_pairs
+from workloads.base import spec
 
 NAMES = ("imagenet_vit", "imagenet_vit_map", "librispeech_conformer", "wmt", "finewebedu_lm")
 # Each with what its model may stumble over; the real models meet all variants in test_real.py.
@@ -180,10 +182,10 @@ FORMULAS = ("laser", "diff_laser", "laser+qk_norm", "standard+temp")
 
 def _formula_row(stand_in, name, variant):
     workload, chosen = stand_in.make_workload(name), registry.get(variant)
-    side = parity_pairs.Side(workload, stand_in.module("algoperf.spec").ForwardPassMode, chosen)
+    side = workload_pairs.Side(workload, stand_in.module("algoperf.spec").ForwardPassMode, chosen)
     with side.context():
         params, state = workload.init_model_fn(jax.random.PRNGKey(0))
-    return parity_variants.formula_row(name, chosen, side, _moved(params), state, _batch(workload))
+    return variants.formula_row(name, chosen, side, _moved(params), state, _batch(workload))
 
 
 @pytest.mark.parametrize("name", ["imagenet_vit", "librispeech_conformer"])
@@ -200,10 +202,8 @@ def test_padded_frames_are_hidden_from_the_formula_too():
     batch = workload.example_batch(2)
     audio, paddings = batch["inputs"]
     batch["inputs"] = (audio, paddings.at[0, paddings.shape[1] // 2 :].set(1.0))
-    side = parity_pairs.Side(workload, spec.ForwardPassMode)
-    row = parity_variants.formula_row(
-        "padded", workload.variant, side, _moved(params), state, batch
-    )
+    side = workload_pairs.Side(workload, spec.ForwardPassMode)
+    row = variants.formula_row("padded", workload.variant, side, _moved(params), state, batch)
     assert row.difference <= TOLERANCE
 
 

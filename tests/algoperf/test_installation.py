@@ -97,7 +97,7 @@ def test_missing_library_is_named(stand_in, monkeypatch):
 
 def test_importing_the_plugin_loads_nothing_heavy():
     code = (
-        "import sys, workloads.__main__, workloads.algoperf.door, workloads.algoperf.runner\n"
+        "import sys, workloads.__main__, workloads.algoperf.preflight, workloads.algoperf.runner\n"
         "assert not {'jax', 'algoperf', 'tensorflow', 'torch'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -194,7 +194,7 @@ def test_from_an_empty_environment_to_a_trained_step(checkout, tmp_path, way):
     space.write_text(json.dumps([SPACE]))
     run("-m", "workloads", "algoperf", "--attention=laser", "--tiny", *directory, "--",
         "--workload=imagenet_vit", "--framework=jax", f"--data_dir={data}", "--skip_evals",
-        "--submission_path=sweeps/algoperf_submission.py", f"--tuning_search_space={space}",
+        "--submission_path=sweeps/algoperf/submission.py", f"--tuning_search_space={space}",
         f"--experiment_dir={tmp_path}/logs", "--experiment_name=try", "--max_global_steps=1",
         "--rng_seed=1", "--nosave_checkpoints", ATTNPERF_BATCH_SIZE="2", **nowhere)  # fmt: skip
     (flags,) = (tmp_path / "logs").rglob("flags_0.json")

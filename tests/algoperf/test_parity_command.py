@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from sweeps import __main__ as command
-from sweeps import algoperf_parity
-from workloads.algoperf import installation, parity, parity_metrics, parity_rows
-from workloads.algoperf.parity_rows import Row
+from sweeps.algoperf import parity as algoperf_parity
+from workloads.algoperf import installation
+from workloads.algoperf.parity import metrics, rows, table_of_rows
+from workloads.algoperf.parity.rows import Row
 
 
 def test_rows_pass_up_to_their_tolerance_and_never_with_nan():
@@ -19,30 +20,30 @@ def test_rows_pass_up_to_their_tolerance_and_never_with_nan():
 
 
 def test_differences_are_relative_to_large_values_alone():
-    assert parity_rows.largest({"x": jnp.ones(3)}, {"x": jnp.zeros(3)}) == 1.0
-    assert parity_rows.largest(jnp.full(2, 101.0), jnp.full(2, 100.0)) == pytest.approx(0.01)
-    assert parity_rows.norm_ratio(jnp.asarray([3.0, 4.0]), jnp.asarray([3.0, 0.0])) == 4 / 3
+    assert rows.largest({"x": jnp.ones(3)}, {"x": jnp.zeros(3)}) == 1.0
+    assert rows.largest(jnp.full(2, 101.0), jnp.full(2, 100.0)) == pytest.approx(0.01)
+    assert rows.norm_ratio(jnp.asarray([3.0, 4.0]), jnp.asarray([3.0, 0.0])) == 4 / 3
 
 
 @pytest.mark.parametrize("side", [0, 1])
 def test_a_nan_in_any_leaf_is_the_difference(side):
     trees = [{"a": jnp.ones(2), "b": jnp.ones(2)}, {"a": jnp.ones(2), "b": jnp.ones(2)}]
     trees[side]["b"] = jnp.array([1.0, jnp.nan])
-    assert np.isnan(parity_rows.largest(*trees))
+    assert np.isnan(rows.largest(*trees))
 
 
 def test_nothing_is_broadcast_away():
     with pytest.raises(ValueError, match="shapes differ"):
-        parity_rows.largest(jnp.ones((2, 1)), jnp.ones((2, 3)))
+        rows.largest(jnp.ones((2, 1)), jnp.ones((2, 3)))
     with pytest.raises(ValueError, match="trees differ"):
-        parity_rows.largest({"a": jnp.ones(2)}, {"b": jnp.ones(2)})
+        rows.largest({"a": jnp.ones(2)}, {"b": jnp.ones(2)})
 
 
 def test_one_row_beyond_its_tolerance_fails_the_command(monkeypatch, capsys):
     found = installation.Installation(installation.Path("/nowhere"), None, None)
     table = [Row("w", "good", 0.0, 0.0), Row("w", "bad", 1.0, 0.1, "why")]
-    monkeypatch.setattr(parity, "prepared", lambda directory: found)
-    monkeypatch.setattr(parity, "rows", lambda *_: iter(table))
+    monkeypatch.setattr(table_of_rows, "prepared", lambda directory: found)
+    monkeypatch.setattr(table_of_rows, "rows", lambda *_: iter(table))
     assert command.main(["algoperf_parity"]) == 1
     printed = capsys.readouterr().out
     assert "| w | bad; why | 1 | 0.1 | **FAIL** |" in printed
@@ -56,18 +57,18 @@ def test_without_algoperf_or_with_an_unknown_part_it_says_what_to_do(tmp_path, c
     assert "is not AlgoPerf" in capsys.readouterr().err
     found = installation.Installation(tmp_path, None, None)
     with pytest.raises(ValueError, match="no such part; use metrics"):
-        list(parity.rows(found, ["speed"]))
+        list(table_of_rows.rows(found, ["speed"]))
     with pytest.raises(ValueError, match="not compared; use imagenet_vit"):
-        list(parity.rows(found, ["models"], ("wmt",)))
+        list(table_of_rows.rows(found, ["models"], ("wmt",)))
 
 
 def test_the_command_has_every_part(tmp_path):
-    assert set(algoperf_parity.PARTS) == {"optimizer", *parity.PARTS}
+    assert set(algoperf_parity.PARTS) == {"optimizer", *table_of_rows.PARTS}
     found = installation.Installation(tmp_path, None, None)
     with pytest.raises(ValueError, match="no such part; use optimizer, metrics"):
-        list(parity.rows(found, ["speed"], (), algoperf_parity.PARTS))
+        list(table_of_rows.rows(found, ["speed"], (), algoperf_parity.PARTS))
 
 
 def test_printed_tensors():
-    assert parity_metrics.printed("the cat") == "tf.Tensor(b'the cat', shape=(), dtype=string)"
-    assert parity_metrics.printed("don't") == 'tf.Tensor(b"don\'t", shape=(), dtype=string)'
+    assert metrics.printed("the cat") == "tf.Tensor(b'the cat', shape=(), dtype=string)"
+    assert metrics.printed("don't") == 'tf.Tensor(b"don\'t", shape=(), dtype=string)'

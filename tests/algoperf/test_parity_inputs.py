@@ -2,13 +2,13 @@
 
 import pytest
 
-from workloads.algoperf import parity_inputs
+from workloads.algoperf.parity import inputs
 
-NEEDS = (parity_inputs._PIPELINE,)
+NEEDS = (inputs._PIPELINE,)
 pytestmark = pytest.mark.filterwarnings("ignore")  # AlgoPerf's and TensorFlow's own
 
 
 @pytest.mark.parametrize("part", ["speech_rows", "image_rows", "mixup_rows"])
 def test_batches_are_algoperfs(reference, part):
-    for row in getattr(parity_inputs, part)(reference):
+    for row in getattr(inputs, part)(reference):
         assert row.passed, row

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from workloads import word_errors
-from workloads.algoperf import parity_metrics
+from workloads.algoperf.parity import metrics as parity_metrics
+from workloads.speech import word_errors
 
 NEEDS = (parity_metrics._METRICS,)
 pytestmark = pytest.mark.filterwarnings("ignore")  # AlgoPerf's and TensorFlow's own

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attention import registry
-from workloads.algoperf import parity_double, parity_models, parity_pairs, parity_variants
+from workloads.algoperf.parity import double, models, variants, workload_pairs
 
 # AlgoPerf's and TensorFlow's own.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -20,47 +20,47 @@ def check(rows):
         assert row.passed, row
 
 
-@pytest.mark.parametrize("name", [*parity_pairs.VITS, *parity_pairs.CONFORMERS])
+@pytest.mark.parametrize("name", [*workload_pairs.VITS, *workload_pairs.CONFORMERS])
 def test_the_full_size_tree_is_algoperfs(reference, name):
-    check(parity_models.shape_rows(name, reference))
+    check(models.shape_rows(name, reference))
 
 
 @pytest.mark.parametrize("name", ["imagenet_vit_glu", "librispeech_conformer"])
 def test_values_steps_and_dropout_are_algoperfs(reference, name):
-    check(parity_models.model_rows(name, reference, small=True))
+    check(models.model_rows(name, reference, small=True))
 
 
 @pytest.mark.parametrize("variant", ["standard", "diff_laser"])
 def test_without_rounding_the_conformers_gradient_is_algoperfs(reference, variant):
     """In float64; float32's two gradients, each some 1e-5 wrong, show less."""
-    check(parity_double.rows("librispeech_conformer", variant, reference))
+    check(double.rows("librispeech_conformer", variant, reference))
     assert jnp.ones(1).dtype == jnp.float32 == np.float32
 
 
 def test_a_comparison_that_is_not_in_float64_is_refused():
     with pytest.raises(TypeError, match="'float32'.*wanted float64 alone"):
-        parity_double._check_precision({"a": np.ones(1)}, np.ones(1, np.float32))
+        double._check_precision({"a": np.ones(1)}, np.ones(1, np.float32))
 
 
 @pytest.mark.parametrize("variant", ["laser+qk_norm", "diff_laser"])
 def test_a_variant_is_the_same_in_algoperfs_model(reference, variant):
-    check(parity_variants.variant_rows("imagenet_vit", variant, reference))
+    check(variants.variant_rows("imagenet_vit", variant, reference))
 
 
 def test_loss_functions_are_algoperfs(reference):
-    check(parity_models.loss_rows(reference))
+    check(models.loss_rows(reference))
 
 
 def test_another_variant_is_not_the_same(reference):
     """The comparison has teeth: LASER in one model alone is seen."""
     laser = registry.get("laser")
-    pair = parity_pairs.make("imagenet_vit", reference, variant=laser, small=True)
-    plain = parity_pairs.make("imagenet_vit", reference, small=True)
-    mixed = parity_pairs.Pair(pair.name, pair.ours, plain.theirs)
-    params = parity_pairs.moved(
+    pair = workload_pairs.make("imagenet_vit", reference, variant=laser, small=True)
+    plain = workload_pairs.make("imagenet_vit", reference, small=True)
+    mixed = workload_pairs.Pair(pair.name, pair.ours, plain.theirs)
+    params = workload_pairs.moved(
         pair.ours.initial(jax.random.key(0), *pair.examples())[0], jax.random.key(1)
     )
-    rows = list(parity_variants._step_rows("mixed", mixed, params, {}, jax.random.key(2)))
+    rows = list(variants._step_rows("mixed", mixed, params, {}, jax.random.key(2)))
     assert not any(row.passed for row in rows)
 
 

@@ -6,8 +6,9 @@ import pytest
 
 from attention import registry
 from workloads import registry as workload_registry
-from workloads import spec, table
+from workloads import table
 from workloads.algoperf import injected, tiny_data, tiny_sizes
+from workloads.base import spec
 
 NAME = "finewebedu_lm"
 SMALL = {"_vocab_size": 64, "_emb_dim": 32, "_n_heads": 2, "_n_layers": 2, "_mlp_dim": 64}

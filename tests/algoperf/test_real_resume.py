@@ -14,7 +14,8 @@ import time
 
 import pytest
 
-from sweeps import config, equality, layout, measurements, study, study_directory
+from sweeps.records import equality, layout, measurements
+from sweeps.study import config, study, study_directory
 from workloads.algoperf import tiny_data
 
 HERE = pathlib.Path(__file__).parent

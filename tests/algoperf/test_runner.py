@@ -11,11 +11,11 @@ import sys
 import absl.flags
 import pytest
 
-from sweeps import config, study
-from sweeps import door as sweeps_door
+from sweeps.scheduling import preflight as sweeps_door
+from sweeps.study import config, study
 from workloads import __main__ as command
-from workloads.algoperf import door, runner, tiny_data, tiny_sizes
-from workloads.errors import DataError
+from workloads.algoperf import preflight, runner, tiny_data, tiny_sizes
+from workloads.base.errors import DataError
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 STAND_IN = REPOSITORY / "tests/algoperf/stand_in"
@@ -269,9 +269,9 @@ def test_missing_dashes_are_named(capsys, place):
 
 def test_seed_0_is_told(place, stand_in):
     flags = _flags(place, rng_seed="0")
-    request = door.Request("laser", None, True, tuple(flags))
+    request = preflight.Request("laser", None, True, tuple(flags))
     assert any(
-        "takes --rng_seed=0 for none" in note for note in door.check(request, stand_in).notes
+        "takes --rng_seed=0 for none" in note for note in preflight.check(request, stand_in).notes
     )
 
 
@@ -296,11 +296,11 @@ def test_submission_is_found_here_then_at_algoperf_then_at_ours(place, stand_in,
     monkeypatch.chdir(place)
 
     def root(path):
-        request = door.Request("laser", None, True, tuple(_flags(place, submission_path=path)))
-        return door.check(request, stand_in).import_root
+        request = preflight.Request("laser", None, True, tuple(_flags(place, submission_path=path)))
+        return preflight.check(request, stand_in).import_root
 
     assert root("algorithms/sgd.py") == stand_in.directory
-    assert root("sweeps/algoperf_submission.py") == REPOSITORY
+    assert root("sweeps/algoperf/submission.py") == REPOSITORY
     (place / "algorithms").mkdir()
     (place / "algorithms/sgd.py").touch()
     assert root("algorithms/sgd.py") == place

@@ -2,7 +2,8 @@
 
 import pytest
 
-from sweeps import optimizers, parity_optimizer
+from sweeps.algoperf import parity_optimizer
+from sweeps.training import optimizers
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # AlgoPerf's and its libraries' own
 

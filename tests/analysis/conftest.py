@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sweeps import layout
+from sweeps.records import layout
 
 
 def columns(*metrics: str) -> tuple[str, ...]:

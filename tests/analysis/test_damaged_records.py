@@ -9,7 +9,7 @@ import pytest
 from analysis import commands
 from analysis.reading.runs import read_study
 from analysis.results import error_table
-from sweeps import layout
+from sweeps.records import layout
 
 TRIAL = "compare/standard/imagenet_vit_jax/trial_1"
 

@@ -9,7 +9,7 @@ from analysis.reading.metrics import MissingMetricError
 from analysis.reading.runs import read_study
 from analysis.results import error_table
 from analysis.tables import present
-from sweeps import layout
+from sweeps.records import layout
 
 ERRORS = {"standard": (0.3, 0.5, 0.7), "laser": (0.2, 0.3, 0.4)}
 

@@ -8,7 +8,7 @@ import pytest
 from analysis.reading.runs import read_study
 from analysis.results import error_table, lost_seeds, verdicts
 from analysis.tables import present, tidy
-from sweeps import layout
+from sweeps.records import layout
 
 GOOD = [0.10, 0.101, 0.102, 0.103, 0.104]
 BAD = [0.20, 0.202, 0.204, 0.206, 0.207]

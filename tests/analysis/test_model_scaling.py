@@ -16,7 +16,7 @@ from analysis.reading.runs import read_study
 from analysis.report import across
 from analysis.results import error_table
 from analysis.scaling import families, power_law, savings, scaling
-from sweeps import layout
+from sweeps.records import layout
 
 SIZES = [234e6, 301e6, 435e6]
 LAW = (20.0, -0.08)

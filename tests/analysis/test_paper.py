@@ -8,7 +8,8 @@ from analysis.paper import paper
 from analysis.reading.runs import read_study
 from analysis.results import error_table
 from analysis.tables import notes
-from sweeps import config, layout
+from sweeps.records import layout
+from sweeps.study import config
 
 FLOAT32, BFLOAT16 = (
     {"compute_dtype": name, "param_dtype": name} for name in ("float32", "bfloat16")

@@ -3,7 +3,7 @@
 from analysis.reading.runs import read_study
 from analysis.report import provenance
 from analysis.results.error_table import build
-from sweeps import layout
+from sweeps.records import layout
 
 
 def _table(hand_made, hardware):

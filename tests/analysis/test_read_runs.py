@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from analysis.reading.runs import NotAStudyError, read_study
-from sweeps import layout, lease, measurements, status
+from sweeps.records import layout, lease, measurements, status
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from analysis.reading.runs import read_study
 from analysis.report import command as report
 from analysis.results import sensitivity_words
 from analysis.results.error_table import build
-from sweeps import layout
+from sweeps.records import layout
 
 STEPS = (100, 200, 300, 400)
 HOSTILE = '<b>x</b> & "quotes"'

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from analysis.files.records import Run, Study
 from analysis.reading import selection
 from analysis.reading.metrics import MissingMetricError
-from sweeps import layout, select
+from sweeps.records import layout
+from sweeps.study import select
 
 
 def run_of(values, column="validation/accuracy", point=0, seed=0, state="done", **more) -> Run:

@@ -15,8 +15,11 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from attention import diagnostics, observe, registry, shift, table
-from attention.visibility import visibility
+from attention import registry, table
+from attention.hosts import probe
+from attention.kernels.masks import visibility
+from attention.mixers import shift
+from attention.verification import diagnostics
 
 
 def _layer(weights, value=None, mask=None, dtype=jnp.float32):
@@ -29,7 +32,7 @@ def _layer(weights, value=None, mask=None, dtype=jnp.float32):
     if value is None:
         value = np.zeros((batch, keys, heads, 1))
     mask = None if mask is None else jnp.asarray(mask, bool)
-    return observe.Layer(
+    return probe.Layer(
         query=query,
         key=basis,
         value=jnp.asarray(value, dtype),
@@ -50,7 +53,7 @@ def test_weights_that_a_mixer_does_not_say_are_refused(sigmoid, monkeypatch):
     with pytest.raises(ValueError, match="no diagnostics of 'sigmoid'.*standard, laser, diff, "):
         diagnostics.measure(layer)
     array = jnp.ones((1, 4, 1, 2))
-    with observe.observed() as seen:
+    with probe.observed() as seen:
         registry.get(sigmoid)(array, array, array)
     assert seen.layers[0].mixer == sigmoid
     toy = types.SimpleNamespace(one_hot=lambda layer: jnp.ones(layer.shape) * jnp.eye(4)[:3])
@@ -212,7 +215,7 @@ def test_the_gradient_on_the_logits_in_float64(mixer):
 
         @jax.jit
         def loss(taps):
-            with observe.observed(taps):
+            with probe.observed(taps):
                 return jnp.sum(weights * model.apply(params, inputs, mask=mask))
 
         tap = jnp.zeros((1, 2, 3, 3), jnp.float64)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from attention import diff, diff_laser, differential, laser, registry, standard, table
+from attention import registry, table
+from attention.mixers import diff, diff_laser, differential, laser, standard
 
 STATIC = ("is_causal", "dropout_rate", "broadcast_dropout", "kernel")
 # Compiled as a whole: operation by operation takes several times as long.

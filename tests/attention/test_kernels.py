@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import laser, standard
+from attention.mixers import laser, standard
 
 
 def _qkv(size=8, dtype="float32", batch=(2,), value_size=None):
@@ -138,7 +138,7 @@ def test_a_scale_of_another_dtype_keeps_the_inputs_dtype():
 SHARDED = """
 import jax, numpy as np, jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec as P
-from attention import laser
+from attention.mixers import laser
 mesh = Mesh(np.array(jax.devices()), ("d",))
 rng = np.random.default_rng(0)
 q = jnp.asarray(rng.standard_normal((8, 6, 2, 4)), jnp.float32)

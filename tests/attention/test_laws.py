@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import diff, diff_laser, laser, oracle, reference, registry, standard
+from attention import registry
+from attention.mixers import diff, diff_laser, laser, standard
+from attention.verification import oracle, reference
 
 # Jitted once: hypothesis varies numbers, not shapes.
 ATTEND = {

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import check, laser, oracle, standard
+from attention.mixers import laser, standard
+from attention.verification import check, oracle
 
 ATTEND = {"standard": standard.attend, "laser": laser.attend}
 

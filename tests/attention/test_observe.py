@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from attention import core, inject, observe, registry
+from attention import inject, registry
+from attention.hosts import probe
+from attention.kernels import core
 
 
 class Scaler(nn.Module):
@@ -75,7 +77,7 @@ def _apply(variant, host, params, taps=None, is_observed=True):
 
     if not is_observed:
         return run(), []
-    with observe.observed(taps) as seen:
+    with probe.observed(taps) as seen:
         output = run()
     return output, seen.layers
 
@@ -159,7 +161,7 @@ def test_a_taps_gradient_is_the_gradient_on_the_logits(name, host):
     def loss(taps):
         return jnp.sum(weights * _apply(variant, host, params, taps)[0])
 
-    taps = observe.zero_taps(layers)
+    taps = probe.zero_taps(layers)
     gradients = jax.jit(jax.grad(loss))(taps)
     step = 1e-2
     for at in [(0, 1, 2, 3), (1, 0, 1, 2), (0, 0, 4, 4)]:
@@ -179,7 +181,7 @@ def test_a_tap_adds_to_the_bias_that_is_there():
     bias, tap = jnp.asarray(rng.standard_normal((2, 2, 4, 4)), jnp.float32)
     bias = bias.at[0, 1, 2].set(-jnp.inf)
     attend = registry.get("laser")
-    with observe.observed((tap,)) as seen:
+    with probe.observed((tap,)) as seen:
         tapped = attend(query, key, value, bias=bias)
     np.testing.assert_allclose(tapped, attend(query, key, value, bias=bias + tap), rtol=1e-6)
     (layer,) = seen.layers
@@ -193,7 +195,7 @@ def test_layers_leave_jit_as_they_are():
     layers = _observed(variant, host)[1]
     assert layers[0].shape == (2, 2, 5, 5)
     shapes = jax.eval_shape(lambda: _apply(variant, host, _params(variant, host))[1])
-    assert [tap.shape for tap in observe.zero_taps(shapes)] == [(2, 2, 5, 5)] * 2
+    assert [tap.shape for tap in probe.zero_taps(shapes)] == [(2, 2, 5, 5)] * 2
     assert [layer.path for layer in shapes] == [layer.path for layer in layers]
 
 
@@ -224,7 +226,7 @@ def test_layers_inside_a_loop_are_refused_by_name(lift):
 
     def run(inputs):
         params = model.init(jax.random.key(0), inputs)
-        with observe.observed():
+        with probe.observed():
             return model.apply(params, inputs)
 
     with pytest.raises(ValueError, match="scan_layers=False and remat=False"):
@@ -233,7 +235,7 @@ def test_layers_inside_a_loop_are_refused_by_name(lift):
 
 def test_what_does_not_fit_is_refused():
     variant, host = _variant(CASES[0][0]), HOSTS["flax"]
-    taps = observe.zero_taps(_observed(variant, host)[1])
+    taps = probe.zero_taps(_observed(variant, host)[1])
 
     def run(host, taps=None):
         return jax.eval_shape(lambda: _apply(variant, host, _params(variant, host), taps))
@@ -244,9 +246,9 @@ def test_what_does_not_fit_is_refused():
         run(host, [*taps, taps[0]])
     with pytest.raises(ValueError, match=r"tap 0 has shape \(5, 5\)"):
         run(host, [taps[0][0, 0], taps[1]])
-    with pytest.raises(ValueError, match="enter it once"), observe.observed():
+    with pytest.raises(ValueError, match="enter it once"), probe.observed():
         run(host)
-    assert not observe.is_on()
+    assert not probe.is_on()
     assert len(run(without_bias)[1]) == 2
     with pytest.raises(ValueError, match="takes no bias"):
         run(without_bias, taps)

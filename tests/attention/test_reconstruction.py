@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from attention import __main__ as command
-from attention import cached_tensors, oracle, reconstruction
-from attention.cached_tensors import Tensors
-from attention.reconstruction import Key
+from attention.verification import cached_tensors, oracle, reconstruction
+from attention.verification.cached_tensors import Tensors
+from attention.verification.reconstruction import Key
 
 BF16 = ("bfloat16", "rounded inputs")
 # One shape throughout: a measurement compiles a dozen programs.

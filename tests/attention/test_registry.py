@@ -12,7 +12,8 @@ import pytest
 from flax import linen as nn
 
 from attention import __main__ as command
-from attention import check, inject, modifiers, registry, table, variant
+from attention import inject, modifiers, registry, table, variant
+from attention.verification import check
 
 ALL = registry.names()
 # Compiling a gradient takes 1.5 s: of the differential mixers, without and with all modifiers.
@@ -241,7 +242,7 @@ def test_the_check_of_a_mixer_without_a_formula_is_a_sentence(sigmoid, capsys):
     assert command.main(["check", "laser", sigmoid]) == 2
     printed = capsys.readouterr()
     assert "the float64 oracle has no formula of mixer 'sigmoid'" in printed.err
-    assert "attention/oracle.py" in printed.err
+    assert "attention/verification/oracle.py" in printed.err
     assert not printed.out
 
 

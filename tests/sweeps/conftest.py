@@ -11,8 +11,9 @@ import time
 
 import pytest
 
-from sweeps import config, layout, lease, study, study_directory
-from workloads import digits
+from sweeps.records import layout, lease
+from sweeps.study import config, study, study_directory
+from workloads.images import digits
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
@@ -80,7 +81,7 @@ class WorkerProcess:
 
     def __init__(self, cache_dir, *arguments, **extra):
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sweeps.worker", f"--cache_dir={cache_dir}", *arguments],
+            [sys.executable, "-m", "sweeps.worker.worker", f"--cache_dir={cache_dir}", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

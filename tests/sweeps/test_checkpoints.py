@@ -13,22 +13,11 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from sweeps import (
-    attempts,
-    backed,
-    checkpoints,
-    config,
-    equality,
-    layout,
-    overview,
-    progress,
-    runner,
-    status,
-    study,
-    study_directory,
-    survey,
-    tensors,
-)
+from sweeps.monitoring import overview, progress
+from sweeps.records import attempts, equality, layout, status, study_reader
+from sweeps.study import config, study, study_directory
+from sweeps.training import backed, checkpoints, tensors
+from sweeps.worker import runner
 
 # Orbax leaves its other reads and writes behind where one has failed.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -229,8 +218,8 @@ def test_a_trial_goes_on_from_the_one_before(trained, stopped, capsys):
     assert told.startswith(note)
     assert status.read(stopped)["note"].endswith("; goes on from step 2")
     assert note in capsys.readouterr().out  # a worker process's goes to the attempt's log
-    seen = survey.Seen("trial", "running", 6, status.recorded(stopped))
-    found = survey.Survey(stopped, {}, running=[seen])
+    seen = study_reader.Seen("trial", "running", 6, status.recorded(stopped))
+    found = study_reader.Survey(stopped, {}, running=[seen])
     assert f"; {note}" in overview.running(found)[0]
     assert orders.run(stopped) == "done"
     assert equality.trial_problems(stopped, whole) == []
@@ -318,7 +307,7 @@ def test_sums_by_hand():
 @pytest.mark.slow
 def test_a_trial_that_fails_twice_counts_once(trained, stopped, capsys):
     """A study of one failed trial that fails again has ended 1 of 1, not 2 of 1."""
-    from sweeps import trial
+    from sweeps.study import trial
 
     record = trial.read(stopped)
     status.write(stopped, "failed", reason="x")

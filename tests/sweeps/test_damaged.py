@@ -9,7 +9,9 @@ import pytest
 
 from analysis import commands as analysis
 from sweeps import __main__ as sweeps
-from sweeps import attempts, backed, equality, layout, lease, measurements, trial
+from sweeps.records import attempts, equality, layout, lease, measurements
+from sweeps.study import trial
+from sweeps.training import backed
 
 pytestmark = pytest.mark.slow
 

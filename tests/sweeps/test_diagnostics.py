@@ -10,25 +10,17 @@ import jax
 import numpy as np
 import pytest
 
-from attention import diagnostics as numbers
 from attention import registry as variants
-from sweeps import (
-    config,
-    diagnostics,
-    layout,
-    lease,
-    measurements,
-    study,
-    study_directory,
-    train_step,
-    training,
-    trial,
-)
-from workloads import conformer, registry
-from workloads.lm_workload import LMWorkload
-from workloads.options import Options
-from workloads.table_workload import Sizes
-from workloads.transformer_sizes import TransformerSize
+from attention.verification import diagnostics as numbers
+from sweeps.records import layout, lease, measurements
+from sweeps.study import config, study, study_directory, trial
+from sweeps.training import diagnostics, loop, train_step
+from workloads import registry
+from workloads.base.base_workload import Sizes
+from workloads.base.options import Options
+from workloads.speech import conformer
+from workloads.text.lm_workload import LMWorkload
+from workloads.text.transformer_sizes import TransformerSize
 
 pytestmark = pytest.mark.slow
 
@@ -82,8 +74,8 @@ def _attempt(directory, program, data_dir, dies_at=None, stops_at=None):
         return stops_at is not None and len(asked) >= stops_at
 
     one = trial.read(directory)
-    run = training.Training(one, attempt, program, data_dir, report, stop_requested)
-    with contextlib.suppress(KilledError, training.Preempted):
+    run = loop.Training(one, attempt, program, data_dir, report, stop_requested)
+    with contextlib.suppress(KilledError, loop.Preempted):
         run.run()
     attempt.end("over")
     return run

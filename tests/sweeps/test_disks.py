@@ -10,9 +10,10 @@ import tempfile
 
 import pytest
 
-from sweeps import code_snapshot, equality, jobs, layout, lease, status, study, study_directory
-from sweeps import config as configs
 from sweeps.launchers.protocol import WRONG_NODE
+from sweeps.records import code_snapshot, equality, layout, lease, status, submissions
+from sweeps.study import config as configs
+from sweeps.study import study, study_directory
 
 NOBODY = 65534
 
@@ -99,8 +100,9 @@ def test_study_of_somebody_else(drivers, undisturbed, open_folder):
         "from sweeps import __main__ as command; sys.exit(command.main(sys.argv[1:]))"
     )
     imports = (
-        "import sweeps.overview, sweeps.study, sweeps.driver, sweeps.door, sweeps.cancel;"
-        "import sweeps.plan, sweeps.progress; sweeps.config.base();"
+        "import sweeps.monitoring.overview, sweeps.study.study, sweeps.scheduling.driver;"
+        "import sweeps.scheduling.preflight, sweeps.scheduling.cancel, sweeps.monitoring.plan;"
+        "import sweeps.monitoring.progress; sweeps.study.config.base();"
     )
     for command, expected, text in (
         ("status", 0, "complete"),
@@ -125,7 +127,7 @@ def test_study_of_somebody_else(drivers, undisturbed, open_folder):
 def _job(directory, trials, environment, cwd):
     """Runs a job of a study's trials; returns the ended process and its submission."""
     given = code_snapshot.environment(code_snapshot.take(directory))
-    submission = jobs.new(directory, "slurm", [tuple(trials)], given)
+    submission = submissions.new(directory, "slurm", [tuple(trials)], given)
     done = subprocess.run(
         submission.batch.command(0),
         env={**environment, **submission.batch.environment},

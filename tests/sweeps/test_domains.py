@@ -8,8 +8,10 @@ import sys
 import pytest
 
 from analysis import commands
-from sweeps import equality, layout, lease
-from workloads import digits, pydoc_text, spoken_digits
+from sweeps.records import equality, layout, lease
+from workloads.images import digits
+from workloads.speech.corpora import spoken_digits
+from workloads.text.corpora import pydoc_text
 
 DATA = {
     "digits_vit": digits.prepare,

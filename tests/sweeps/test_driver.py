@@ -13,8 +13,10 @@ import time
 
 import pytest
 
-from sweeps import driver, layout, lease, measurements, schedule, status, study_directory
-from sweeps.progress import Progress
+from sweeps.monitoring.progress import Progress
+from sweeps.records import layout, lease, measurements, status
+from sweeps.scheduling import driver, schedule
+from sweeps.study import study_directory
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "sweeps"]
@@ -299,7 +301,7 @@ def test_records_that_attempts_do_not_hold_are_refused_and_nothing_is_touched(
 
 
 def test_resume_keeps_to_the_directory_it_was_given(tmp_path, make_study):
-    from sweeps import study
+    from sweeps.study import study
 
     made = make_study()
     study_directory.prepare(made)
@@ -312,7 +314,7 @@ def test_resume_keeps_to_the_directory_it_was_given(tmp_path, make_study):
 
 
 def test_a_study_from_before_a_key_existed_continues(tmp_path, make_study):
-    from sweeps import study, study_directory
+    from sweeps.study import study, study_directory
 
     made = make_study()
     study_directory.prepare(made)
@@ -326,7 +328,7 @@ def test_a_study_from_before_a_key_existed_continues(tmp_path, make_study):
 
 
 def test_a_changed_space_is_another_study(tmp_path, make_study):
-    from sweeps import study_directory
+    from sweeps.study import study_directory
 
     path = tmp_path / "mine.json"
     text = pathlib.Path(REPOSITORY / "sweeps/spaces/paper_nadamw.json").read_text()
@@ -356,7 +358,7 @@ def test_read_only_experiment_directory(tmp_path, data_dir):
     folder = tmp_path / "locked"
     folder.mkdir(mode=0o555)
     code = (
-        "import os, sys; from sweeps import config, study, study_directory;"
+        "import os, sys; from sweeps.study import config, study, study_directory;"
         f"changes = ['--config.experiment_dir={folder}'];"
         "s = study.resolve(config.parse('digits_vit_quick', changes));"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
@@ -391,7 +393,7 @@ def tiny_disk(tmp_path):
 
 
 def test_full_disk_at_the_door(tiny_disk, make_study):
-    from sweeps import study_directory
+    from sweeps.study import study_directory
 
     filler = os.open(tiny_disk / "filler", os.O_CREAT | os.O_WRONLY)
     with contextlib.suppress(OSError):

@@ -8,8 +8,10 @@ import tarfile
 import pytest
 
 from analysis.reading.runs import read_study
-from sweeps import layout, lease, measurements, runner, status, study, study_directory, trial
-from sweeps.survey import Surveyor
+from sweeps.records import layout, lease, measurements, status
+from sweeps.records.study_reader import Surveyor
+from sweeps.study import study, study_directory, trial
+from sweeps.worker import runner
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
 IDS = {

@@ -9,21 +9,14 @@ import sys
 
 import pytest
 
-from sweeps import (
-    cancel,
-    code_snapshot,
-    jobs,
-    layout,
-    lease,
-    measurements,
-    status,
-    study_directory,
-)
-from sweeps.crew import Interrupted
-from sweeps.fleet import Fleet
 from sweeps.launchers import table
 from sweeps.launchers.protocol import EngineError, State
-from sweeps.progress import Progress
+from sweeps.monitoring.progress import Progress
+from sweeps.records import code_snapshot, layout, lease, measurements, status, submissions
+from sweeps.scheduling import cancel
+from sweeps.scheduling.job_scheduler import Fleet
+from sweeps.scheduling.local_scheduler import Interrupted
+from sweeps.study import study_directory
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
@@ -182,12 +175,12 @@ def test_a_node_without_data_is_avoided(make_fleet, engine, data_dir, tmp_path):
     refusing = tmp_path / "refuse.py"
     refusing.write_text(
         "import sys, pathlib\n"
-        "from sweeps import jobs\n"
+        "from sweeps.records import submissions as jobs\n"
         "one = jobs.read(next(pathlib.Path(sys.argv[1]).glob('s-*[0-9a-f].json')))\n"
         "one.refuse(0, 'digits_vit: no data in /nowhere')\n"
         "sys.exit(76)\n"
     )
-    engine.before = [[sys.executable, str(refusing), str(fleet.root / jobs.JOBS)]]
+    engine.before = [[sys.executable, str(refusing), str(fleet.root / submissions.JOBS)]]
     fleet.run(trials)
     assert _states(fleet, trials) == ["done"]
     assert [len(batch.avoid) for batch in engine.submitted] == [0, 1]
@@ -216,7 +209,7 @@ def test_a_file_server_that_does_not_say_whether_the_study_is_cancelled(
     real, failures = os.stat, [OSError(errno.ESTALE, "Stale file handle")] * 3
 
     def stale(path, *arguments, **keywords):
-        if failures and str(path).endswith(jobs.CANCELLED):
+        if failures and str(path).endswith(submissions.CANCELLED):
             raise failures.pop()
         return real(path, *arguments, **keywords)
 
@@ -296,7 +289,7 @@ def test_cancelled_trials_are_saved_and_continued(make_fleet, engine, monkeypatc
     for process in engine.processes.values():
         assert process.wait(120) == 0
     assert _outcomes(directory) == ["preempted"]
-    (fleet.root / jobs.CANCELLED).unlink()
+    (fleet.root / submissions.CANCELLED).unlink()
     successor, trials = make_fleet(points=1, steps=120, eval_every=20)
     successor.run(trials)
     assert _outcomes(directory) == ["preempted", "done"]
@@ -321,14 +314,14 @@ def test_a_refused_node_and_a_dropped_job_are_no_faults_of_the_trial(make_fleet)
 
 def test_a_file_system_that_comes_back_costs_nothing(make_fleet, engine, monkeypatch):
     fleet, trials = make_fleet()
-    real, failures = jobs.new, [OSError(28, "No space left on device")] * 2
-    monkeypatch.setattr("sweeps.fleet._PAUSE_S", 0.1)
+    real, failures = submissions.new, [OSError(28, "No space left on device")] * 2
+    monkeypatch.setattr("sweeps.scheduling.job_scheduler._PAUSE_S", 0.1)
 
     def full(*arguments):
         if failures:
             raise failures.pop()
         return real(*arguments)
 
-    monkeypatch.setattr(jobs, "new", full)
+    monkeypatch.setattr(submissions, "new", full)
     fleet.run(trials)
     assert _states(fleet, trials) == ["done", "done"]

@@ -12,7 +12,7 @@ import urllib.parse
 
 import pytest
 
-from sweeps.launchers import kubernetes
+from sweeps.launchers.kubernetes import launcher as kubernetes
 from sweeps.launchers.protocol import Batch, EngineError, State
 
 pytestmark = pytest.mark.skipif(not shutil.which("kubectl"), reason="needs kubectl")

@@ -10,9 +10,12 @@ import time
 
 import pytest
 
-from sweeps import driver, layout, lease, measurements, progress, status
-from sweeps.launchers import jobset_schema, kubernetes
+from sweeps.launchers.kubernetes import jobset_schema
+from sweeps.launchers.kubernetes import launcher as kubernetes
 from sweeps.launchers.protocol import Batch, EngineError, State
+from sweeps.monitoring import progress
+from sweeps.records import layout, lease, measurements, status
+from sweeps.scheduling import driver
 
 HERE = pathlib.Path(__file__).parent
 _READY = [{"name": "w", "active": 1, "ready": 1}]
@@ -135,7 +138,7 @@ def test_jobs_run_with_mapped_paths_and_nothing_of_the_driver(
     _wait_gone(launcher, handles)
     output = batch.log(1).read_text()
     mounted = tmp_path / "mnt" / "quick"
-    assert f"-m sweeps.job {mounted}/jobs/s-quick-00000000.json --index=1\n" in output
+    assert f"-m sweeps.scheduling.job {mounted}/jobs/s-quick-00000000.json --index=1\n" in output
     assert f"\nPYTHONPATH={mounted}/code\n" in output
     assert "\nA=b c\n" in output
     assert "\nATTNPERF_NODE=stand-in-node\n" in output

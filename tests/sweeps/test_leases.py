@@ -13,9 +13,11 @@ import time
 import pytest
 
 from attention import files
-from sweeps import claimed, clock, crew, disk, jobs, layout, lease, outages, runner, slots, status
-from sweeps.launchers import local
-from sweeps.progress import Progress
+from sweeps.launchers import local, slots
+from sweeps.monitoring.progress import Progress
+from sweeps.records import clock, disk, layout, lease, outages, status, submissions
+from sweeps.scheduling import local_scheduler
+from sweeps.worker import held_attempt, runner
 
 
 def failing(monkeypatch, function, number, when, times=10**9):
@@ -151,14 +153,14 @@ def test_the_heartbeat_outlives_a_file_server_that_fails(tmp_path, monkeypatch, 
         for name in ("stat", "listdir", "utime")
     ]
     beat_before = os.stat(member.directory / lease.HEARTBEAT).st_mtime_ns
-    with claimed.heartbeat([member], stopped.set):
+    with held_attempt.heartbeat([member], stopped.set):
         away.append(True)
         wait_until(lambda: len(met[0]) > 5 and len(met[1]) > 5)
         away.clear()
         wait_until(
             lambda: os.stat(member.directory / lease.HEARTBEAT).st_mtime_ns > beat_before + 10**7
         )
-        layout.write_json(tmp_path / "study" / jobs.CANCELLED, {})
+        layout.write_json(tmp_path / "study" / submissions.CANCELLED, {})
         assert stopped.wait(10)
     said = [line for line in capsys.readouterr().out.splitlines() if "Stale" in line]
     assert 1 <= len(said) <= 3  # not at every beat
@@ -200,18 +202,18 @@ class Stub:
 @pytest.fixture
 def make_crew(make_study, monkeypatch):
     """Returns a function that makes a crew of stub workers on a study of trials on disk."""
-    from sweeps import study_directory
+    from sweeps.study import study_directory
 
     monkeypatch.setattr(local, "LocalWorkers", Stub)
-    monkeypatch.setattr(crew, "_POLL_S", 0.01)
-    monkeypatch.setattr(crew, "_LOOK_S", 0.05)
+    monkeypatch.setattr(local_scheduler, "_POLL_S", 0.01)
+    monkeypatch.setattr(local_scheduler, "_LOOK_S", 0.05)
 
     def make(points=3):
         made = make_study(protocol="grid", variants="standard", points=points)
         study_directory.prepare(made)
         trials = made.trials("grid")
         study_directory.materialise(made, "grid", trials)
-        one = crew.Crew(made, Progress(), lambda: False, made.directory)
+        one = local_scheduler.Crew(made, Progress(), lambda: False, made.directory)
         one.progress.stage("grid", trials, made.directory)
         return one, trials
 
@@ -330,7 +332,7 @@ def test_sizes_in_words():
 def test_a_slot_has_no_file_and_ends_with_its_process(tmp_path):
     """Nothing in the temporary folder can be tidied up while a worker holds its slot."""
     name = str(tmp_path)
-    code = "import sys; from sweeps import slots; s = slots.claim(sys.argv[1]);"
+    code = "import sys; from sweeps.launchers import slots; s = slots.claim(sys.argv[1]);"
     code += "print(s is not None, flush=True); sys.stdin.read()"
     holder = subprocess.Popen(
         [sys.executable, "-c", code, name],
@@ -390,7 +392,7 @@ def test_what_a_host_must_compute_on(tmp_path, monkeypatch, paths, vendor, varia
 
 def test_a_gpu_that_jax_does_not_see_is_refused(make_study, tmp_path, monkeypatch, capsys):
     """By the real driver and worker, of a host whose devices are in a folder."""
-    from sweeps import driver
+    from sweeps.scheduling import driver
 
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     monkeypatch.setattr(local, "ROOT", tmp_path / "host")

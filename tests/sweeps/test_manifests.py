@@ -14,13 +14,8 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sweeps.launchers import (
-    jobset_schema,
-    kubernetes,
-    manifest_schema,
-    manifests,
-    remote,
-)
+from sweeps.launchers import manifest_schema, remote
+from sweeps.launchers.kubernetes import jobset_schema, launcher, manifests
 from sweeps.launchers.protocol import Batch, EngineError
 
 HERE = pathlib.Path(__file__).parent
@@ -63,7 +58,7 @@ _FREE = ("labels", "annotations", "nodeSelector", "requests", "limits", "volumeA
 
 
 def _settings(experiment_dir="/mnt/laptop/experiments", name="Quick study", **own):
-    keys = {**kubernetes.DEFAULTS, "image": "registry.example/attnperf:1", **own}
+    keys = {**launcher.DEFAULTS, "image": "registry.example/attnperf:1", **own}
     return {"name": name, "experiment_dir": str(experiment_dir), "kubernetes": keys}
 
 
@@ -74,7 +69,7 @@ def _golden(case):
 @pytest.mark.parametrize("case", CASES)
 def test_manifests_are_the_golden_ones(case):
     settings = _settings(**CASES[case])
-    kubernetes.check(settings)
+    launcher.check(settings)
     manifest = manifests.jobset(BATCH, 1, settings)
     manifest_schema.check(manifest, jobset_schema.JOBSET, case)
     assert manifest_schema.to_yaml(manifest) == (GOLDEN / f"{case}.yaml").read_text()
@@ -187,7 +182,7 @@ def test_real_kubectl_decodes_every_key_of_the_job(case, tmp_path):
 def test_without_jsonschema_the_command_to_run_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "jsonschema", None)
     with pytest.raises(ValueError, match=re.escape("pip install -e '.[kubernetes]'")):
-        kubernetes.check(_settings(volume_claim="studies"))
+        launcher.check(_settings(volume_claim="studies"))
 
 
 def test_manifests_edited_by_hand_can_be_checked(tmp_path, capsys):
@@ -279,9 +274,9 @@ def test_code_outside_of_the_volume_is_refused():
     ],
 )
 def test_what_no_cluster_could_run_is_refused_at_the_door(keys, message):
-    kubernetes.check(_settings(volume_claim="studies"))
+    launcher.check(_settings(volume_claim="studies"))
     with pytest.raises(ValueError, match=re.escape(message)):
-        kubernetes.check(_settings(**{"volume_claim": "studies", **keys}))
+        launcher.check(_settings(**{"volume_claim": "studies", **keys}))
 
 
 @pytest.mark.parametrize(
@@ -298,6 +293,6 @@ def test_what_no_cluster_could_run_is_refused_at_the_door(keys, message):
 )
 def test_platform_and_devices_of_a_trial(keys, platform, devices):
     settings = _settings(volume_claim="studies", **keys)
-    kubernetes.check(settings)
-    assert kubernetes.platform(settings) == platform
-    assert kubernetes.devices(settings) == devices
+    launcher.check(settings)
+    assert launcher.platform(settings) == platform
+    assert launcher.devices(settings) == devices

@@ -8,7 +8,8 @@ import numpy as np
 import optax
 import pytest
 
-from sweeps import hyperparameters, optimizers
+from sweeps.study import hyperparameters
+from sweeps.training import optimizers
 
 POINT = {
     "learning_rate": 0.01,

@@ -9,20 +9,10 @@ import re
 import pytest
 
 from sweeps import __main__ as sweeps_main
-from sweeps import (
-    config,
-    estimate,
-    jobs,
-    layout,
-    lease,
-    measurements,
-    overview,
-    status,
-    study_directory,
-    survey,
-    watch,
-)
-from sweeps.survey import Row
+from sweeps.monitoring import estimate, overview, watch
+from sweeps.records import layout, lease, measurements, status, study_reader, submissions
+from sweeps.records.study_reader import Row
+from sweeps.study import config, study_directory
 
 
 @pytest.fixture
@@ -54,12 +44,12 @@ WHOLE = "global_step,validation/accuracy\n4,0.5\n8,0.5\n12,0.5\n"
 
 
 def _render(directory):
-    return overview.render(survey.Surveyor(directory).look())
+    return overview.render(study_reader.Surveyor(directory).look())
 
 
 def _counts(text, stage, variant):
     row = re.search(rf"^{stage} +{re.escape(variant)} +([\d ]+)$", text, re.M)[1]
-    return dict(zip(survey.COLUMNS, map(int, row.split()), strict=True))
+    return dict(zip(study_reader.COLUMNS, map(int, row.split()), strict=True))
 
 
 def test_states_per_stage_and_variant(begun):
@@ -73,7 +63,7 @@ def test_states_per_stage_and_variant(begun):
         _write(directory, state, reason=reason, preemption_count=2)
     attempt = lease.claim(trials[4])
     text = _render(resolved.directory)
-    expected = dict.fromkeys(survey.COLUMNS, 1)  # the sixth was never begun
+    expected = dict.fromkeys(study_reader.COLUMNS, 1)  # the sixth was never begun
     assert _counts(text, "grid", "standard") == expected
     assert "preemptions and other new attempts so far: 10" in text
     assert f"{_path(resolved, trials[2])} failed: KeyError: 'x'" in text
@@ -136,11 +126,11 @@ def test_stages_to_come_are_counted_as_the_study_counts_them(make_study, protoco
     selection = {"points": dict.fromkeys(resolved.settings["variants"], 0)}
     for stage in resolved.stages:
         trials = resolved.trials(stage, selection)
-        for row in survey.not_begun(record, stage):
+        for row in study_reader.not_begun(record, stage):
             own = [trial for trial in trials if trial.variant == row.variant]
             assert row.counts == {"pending": len(own)}
             assert row.steps_left == sum(trial.steps for trial in own)
-        planned = {row.variant for row in survey.not_begun(record, stage)}
+        planned = {row.variant for row in study_reader.not_begun(record, stage)}
         assert planned == {trial.variant for trial in trials}
 
 
@@ -195,7 +185,7 @@ def test_damaged_files_are_named(begun):
     assert f"damaged: {trials[3] / layout.EVAL_MEASUREMENTS}: no evaluation" in text
     counts = _counts(text, "tune", "standard")
     assert counts == {
-        **dict.fromkeys(survey.COLUMNS, 0),
+        **dict.fromkeys(study_reader.COLUMNS, 0),
         "pending": 1,
         "preempted": 1,
         "running": 2,
@@ -225,18 +215,18 @@ def test_damaged_files_are_named(begun):
 def test_jobs_are_counted_by_their_trials(begun):
     resolved, trials = begun(points=4)
     paths = [str(_path(resolved, directory)) for directory in trials]
-    first = jobs.new(
+    first = submissions.new(
         resolved.directory, "slurm", [(paths[0], paths[1]), (paths[2],), (paths[3],)], {}
     )
     first.record(["7_0", "7_1", "7_2"])
-    jobs.new(resolved.directory, "slurm", [(paths[0],)], {}).record([])  # refused whole
+    submissions.new(resolved.directory, "slurm", [(paths[0],)], {}).record([])  # refused whole
     text = _render(resolved.directory)
     assert "jobs: 3 given to slurm in 1 batches: 0 running, 3 waiting, 0 over" in text
     lease.claim(trials[1])
     _write(trials[1], "running")
     _write(trials[2], "done", 12)
     # The second trial's job was lost, and another one got that trial.
-    again = jobs.new(resolved.directory, "slurm", [(paths[1],)], {})
+    again = submissions.new(resolved.directory, "slurm", [(paths[1],)], {})
     record = layout.read_json(again.batch.file)
     layout.write_json(again.batch.file, {**record, "created_at": 9e9})
     text = _render(resolved.directory)
@@ -279,14 +269,16 @@ def test_a_done_trial_without_whole_records_is_not_complete(begun, capsys, name,
     assert f"1 done, with damaged records:\n    {place} ({says.format(name)})\n" in text
     assert text.endswith(f"python -m sweeps resume {resolved.directory}\n")
     assert "complete\n" not in text
-    assert "1 done, with damaged records" in watch.line(survey.Surveyor(resolved.directory).look())
+    assert "1 done, with damaged records" in watch.line(
+        study_reader.Surveyor(resolved.directory).look()
+    )
 
 
 def test_a_mended_trial_is_seen_at_the_next_look(begun):
     resolved, trials = begun(points=1, protocol="grid", variants="standard")
     _write(trials[0], "done", 12)
     (trials[0] / layout.EVAL_MEASUREMENTS).unlink()
-    surveyor = survey.Surveyor(resolved.directory)
+    surveyor = study_reader.Surveyor(resolved.directory)
     assert len(surveyor.look().broken) == 1
     _write(trials[0], "done", 12)
     assert surveyor.look().broken == []
@@ -296,7 +288,7 @@ def test_a_file_server_that_fails_is_no_damage(begun, monkeypatch):
     """Neither said by `status`, nor kept for its next look, nor told to be moved away by `run`."""
     resolved, trials = begun(points=1, protocol="grid", variants="standard")
     _write(trials[0], "done", 12)
-    surveyor, real = survey.Surveyor(resolved.directory), pathlib.Path.open
+    surveyor, real = study_reader.Surveyor(resolved.directory), pathlib.Path.open
     with monkeypatch.context() as patched:
 
         def fails(path, *arguments, **keywords):
@@ -322,7 +314,8 @@ def test_the_end_of_a_long_file_is_enough(tmp_path):
 
 
 def test_file_operations_per_trial_stay_constant(tmp_path, monkeypatch):
-    """As the docstring of sweeps.survey counts them; a second look spares those that are done."""
+    """As the docstring of sweeps.records.study_reader counts them; a second look spares those that
+    are done."""
 
     def operations(directory):
         count = 0
@@ -338,7 +331,7 @@ def test_file_operations_per_trial_stay_constant(tmp_path, monkeypatch):
         with monkeypatch.context() as patched:
             for module, name in _OPERATIONS:
                 patched.setattr(module, name, counted(getattr(module, name)))
-            found = survey.Surveyor(directory)
+            found = study_reader.Surveyor(directory)
             found.look()
             first, count = count, 0
             found.look()

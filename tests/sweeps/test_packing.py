@@ -19,23 +19,13 @@ import numpy as np
 import pytest
 
 from attention import registry as variants
-from sweeps import (
-    config,
-    layout,
-    lease,
-    measurements,
-    packed_step,
-    packed_training,
-    packs,
-    status,
-    study,
-    study_directory,
-    train_step,
-    training,
-)
-from workloads import digits_vit, image_workload, lm_workload, pydoc_lm, vit
-from workloads.options import Options
-from workloads.transformer_sizes import SIZES
+from sweeps.records import layout, lease, measurements, status
+from sweeps.study import config, study, study_directory
+from sweeps.training import loop, packed_step, packed_training, packs, train_step
+from workloads.base.options import Options
+from workloads.images import digits_vit, image_workload, vit
+from workloads.text import lm_workload, pydoc_lm
+from workloads.text.transformer_sizes import SIZES
 
 pytestmark = pytest.mark.slow
 
@@ -67,8 +57,8 @@ def tiny_lm():
 
 
 def tiny_conformer():
-    from workloads import conformer, spoken_digits_conformer
-    from workloads.speech_workload import SpeechWorkload
+    from workloads.speech import conformer, spoken_digits_conformer
+    from workloads.speech.speech_workload import SpeechWorkload
 
     whole = spoken_digits_conformer.make("spoken_digits_conformer", None, Options())
     sizes = {"encoder_dim": 16, "num_heads": 2, "num_layers": 1, "feed_forward_factor": 1}
@@ -225,12 +215,12 @@ class Folder:
     def single(self, place, stop=lambda: False):
         """Runs an unpacked trial; returns the outcome."""
         claim = lease.claim(self.path(place))
-        run = training.Training(
+        run = loop.Training(
             self.records[place], claim, standard_vit(), self.data_dir, lambda *_, **__: None, stop
         )
         try:
             outcome = run.run()
-        except training.Preempted:
+        except loop.Preempted:
             outcome = "preempted"
         claim.end(outcome)
         return outcome
@@ -349,7 +339,7 @@ def stopped(make_folder, sigterm, request):
             os.kill(os.getpid(), signal.SIGTERM)
 
     outcomes = folder.pack(LEARNING, report, lambda: bool(sigterm))
-    assert [type(outcome) for outcome in outcomes] == [training.Preempted] * 3
+    assert [type(outcome) for outcome in outcomes] == [loop.Preempted] * 3
     for place in LEARNING:
         found = status.read(folder.path(place))
         assert (found["state"], found["global_step"]) == ("pending", 5)
@@ -400,7 +390,7 @@ def test_unpacked_trials_go_on_as_a_pack(make_folder, alone):
 def test_a_stop_before_the_first_update_saves_nothing_and_loses_nothing(make_folder):
     folder = make_folder("unstarted")
     outcomes = folder.pack(LEARNING, stop=lambda: True)
-    assert {type(outcome) for outcome in outcomes} == {training.Preempted}
+    assert {type(outcome) for outcome in outcomes} == {loop.Preempted}
     assert status.read(folder.path((0, 0)))["reason"] == "preempted at step 0"
 
 
@@ -505,5 +495,8 @@ def test_a_process_with_several_devices_is_refused():
 
 
 def test_the_driver_groups_without_jax(environment):
-    code = "import sys; from sweeps import packs; assert not {'jax', 'numpy'} & set(sys.modules)"
+    code = (
+        "import sys; from sweeps.training import packs;"
+        "assert not {'jax', 'numpy'} & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, env=environment())

@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from attention import registry
-from sweeps import provenance
+from sweeps.records import provenance
 from workloads import registry as workloads
 
 

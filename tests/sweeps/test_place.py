@@ -2,8 +2,11 @@
 
 import pytest
 
-from sweeps import config, door, layout, place, plan, study, study_directory
-from sweeps.launchers import ray
+from sweeps.launchers.ray import launcher as ray
+from sweeps.monitoring import plan, resources
+from sweeps.records import layout
+from sweeps.scheduling import preflight
+from sweeps.study import config, study, study_directory
 
 
 def _slurm(make_study, **changes):
@@ -12,7 +15,7 @@ def _slurm(make_study, **changes):
 
 
 def test_jobs_and_wall_time_by_hand():
-    where = place.Place("slurm", "gpu", 2, trials_per_job=4, jobs=3, side_by_side=2)
+    where = resources.Place("slurm", "gpu", 2, trials_per_job=4, jobs=3, side_by_side=2)
     assert where.at_once == 6
     assert [where.jobs_for(count) for count in (1, 4, 5, 13)] == [1, 1, 2, 4]
     # 13 trials, six at a time, are three rounds of 100 steps.
@@ -20,7 +23,7 @@ def test_jobs_and_wall_time_by_hand():
     assert (
         "at most 3 jobs at a time, each of up to 4 trials, 2 at a time, 2 gpu" in where.describe()
     )
-    unknown = place.Place("slurm", "gpu", 2, 4, None, 2, "no sbatch on this host")
+    unknown = resources.Place("slurm", "gpu", 2, 4, None, 2, "no sbatch on this host")
     assert unknown.wall_steps(1, 100) is None
     assert unknown.describe().endswith("jobs at a time unknown: no sbatch on this host")
 
@@ -28,8 +31,8 @@ def test_jobs_and_wall_time_by_hand():
 def test_the_plan_of_this_host(make_study, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     resolved = make_study(points=5, variants="standard,laser", seeds=2, **{"local.workers": 2})
-    found = place.of(resolved)
-    assert found == place.Place("local", "cpu", 1, 1, 2, 1)
+    found = resources.of(resolved)
+    assert found == resources.Place("local", "cpu", 1, 1, 2, 1)
     tune, compare = plan.lines(resolved, found, step_seconds=300.0)
     # 5 trials of 12 steps of 5 minutes are an hour each; two at a time.
     assert (tune.jobs, tune.hours, tune.wall_hours) == (5, 5.0, 3.0)
@@ -47,10 +50,10 @@ def test_an_engine_that_is_not_here_can_be_planned_for(make_study, monkeypatch, 
         "launcher slurm: 2 gpu devices per trial; jobs at a time unknown: launcher slurm: no"
         in text
     )
-    (tune, *_) = plan.lines(resolved, place.of(resolved), 300.0)
+    (tune, *_) = plan.lines(resolved, resources.of(resolved), 300.0)
     assert (tune.jobs, tune.hours, tune.wall_hours) == (1, 2.0, None)
     for workers, side_by_side in ((0, 1), (2, 2), (8, 4)):
-        found = place.of(_slurm(make_study, trials_per_job=4, workers=workers))
+        found = resources.of(_slurm(make_study, trials_per_job=4, workers=workers))
         assert found.side_by_side == side_by_side
 
 
@@ -58,28 +61,28 @@ def test_kernel_and_devices_are_the_engine_s(make_study, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     changes = {"kernel": "cudnn", "compute_dtype": "bfloat16"}
     with pytest.raises(ValueError, match="needs an NVIDIA GPU and JAX runs on 'cpu'"):
-        door.check_kernel(make_study(**changes))
+        preflight.check_kernel(make_study(**changes))
     with pytest.raises(ValueError, match="needs an NVIDIA GPU and JAX runs on 'cpu'"):
-        door.check_kernel(make_study(launcher="slurm", **changes))
-    door.check_kernel(make_study(launcher="slurm", **{"slurm.gpus": 1}, **changes))
-    door.check_devices(_slurm(make_study, gpus=8))
+        preflight.check_kernel(make_study(launcher="slurm", **changes))
+    preflight.check_kernel(make_study(launcher="slurm", **{"slurm.gpus": 1}, **changes))
+    preflight.check_devices(_slurm(make_study, gpus=8))
     with pytest.raises(
         ValueError, match="batch_size 16 cannot be divided over 3 devices by launch"
     ):
-        door.check_devices(_slurm(make_study, gpus=3))
+        preflight.check_devices(_slurm(make_study, gpus=3))
     overrides = ["--config.launcher=slurm", "--config.slurm.gpus=8", "--config.mesh.fsdp=16"]
     large = study.resolve(config.parse("c4_lm_paper", overrides), planning=True)
     with pytest.raises(
         ValueError, match=r"the 8 device.* by launcher slurm.*keys of --config.slurm"
     ):
-        door.check_devices(large)
+        preflight.check_devices(large)
 
 
 def test_data_that_this_host_does_not_see(make_study, tmp_path, capsys):
     away = tmp_path / "away"
     resolved = make_study(launcher="slurm", data_dir=away)
     study_directory.prepare(resolved)
-    door.check_data(resolved)
+    preflight.check_data(resolved)
     assert f"{away} is not on this host, so the data is not checked here" in capsys.readouterr().err
     assert not away.exists()
     assert not (resolved.directory / layout.REFERENCE).exists()
@@ -87,10 +90,10 @@ def test_data_that_this_host_does_not_see(make_study, tmp_path, capsys):
     away.mkdir()
     overrides = ["--config.launcher=slurm", f"--config.data_dir={away}"]
     with pytest.raises(ValueError, match=f"{away}/imagenet2012/5.1.0: does not exist"):
-        door.check_data(study.resolve(config.parse("imagenet_vit_paper", overrides)))
+        preflight.check_data(study.resolve(config.parse("imagenet_vit_paper", overrides)))
     # This host's own trials need it here.
     with pytest.raises(ValueError, match="/nowhere/imagenet2012"):
-        door.check_data(
+        preflight.check_data(
             study.resolve(config.parse("imagenet_vit_paper", ["--config.data_dir=/nowhere"]))
         )
 
@@ -98,25 +101,33 @@ def test_data_that_this_host_does_not_see(make_study, tmp_path, capsys):
 def test_a_job_checks_its_node(make_study, data_dir, tmp_path, capsys):
     resolved = make_study()
     study_directory.prepare(resolved)
-    door.check_data_here("digits_vit", data_dir, resolved.directory)
+    preflight.check_data_here("digits_vit", data_dir, resolved.directory)
     reference = layout.read_json(resolved.directory / layout.REFERENCE)
     assert reference["digits_vit"]["rows"]
     with pytest.raises(ValueError, match=r"(?s)/nowhere.*To repair: .*python -m workloads prepare"):
-        door.check_data_here("imagenet_vit", "/nowhere")
-    check = door.start_data_check(resolved)
+        preflight.check_data_here("imagenet_vit", "/nowhere")
+    check = preflight.start_data_check(resolved)
     check.finish()
     check.finish()
     assert capsys.readouterr().out.count("data: ") == 1
-    door.start_data_check(resolved).close()
+    preflight.start_data_check(resolved).close()
 
 
 @pytest.mark.parametrize(
     ("launcher", "keys", "expected"),
     [
-        ("slurm", {"gpus": 2}, ["sbatch --nodes=1", "-m sweeps.job"]),
-        ("ray", {"address": "local", "cpus": 2}, ['"entrypoint_num_cpus": 2.0', "-m sweeps.job"]),
-        ("kubernetes", {"image": "i", "volume_claim": "v"}, ["kind: JobSet", "sweeps.job"]),
-        ("skypilot", {"volume": "v"}, ["job_recovery", "-m sweeps.job"]),
+        ("slurm", {"gpus": 2}, ["sbatch --nodes=1", "-m sweeps.scheduling.job"]),
+        (
+            "ray",
+            {"address": "local", "cpus": 2},
+            ['"entrypoint_num_cpus": 2.0', "-m sweeps.scheduling.job"],
+        ),
+        (
+            "kubernetes",
+            {"image": "i", "volume_claim": "v"},
+            ["kind: JobSet", "sweeps.scheduling.job"],
+        ),
+        ("skypilot", {"volume": "v"}, ["job_recovery", "-m sweeps.scheduling.job"]),
     ],
 )
 def test_the_plan_shows_a_job_without_its_engine(
@@ -144,5 +155,5 @@ def test_a_mesh_gives_way_to_the_devices_that_are_asked_about():
 def test_a_run_begins_with_the_whole_study_s_cost(make_study, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     resolved = make_study(points=5, variants="standard,laser", seeds=2, **{"local.workers": 2})
-    # 0.04 s a step (workloads/image_entries.py): 3 + 2 rounds of 12 steps.
+    # 0.04 s a step (workloads/images/image_entries.py): 3 + 2 rounds of 12 steps.
     assert plan.summary(resolved).startswith("whole study: 9 trials, 108 steps, about 2 s (")

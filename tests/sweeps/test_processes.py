@@ -11,8 +11,9 @@ import time
 
 import pytest
 
-from sweeps import layout, lease, processes, status
+from sweeps.distributed import bootstrap
 from sweeps.launchers import protocol
+from sweeps.records import layout, lease, status
 
 TWO = "--xla_force_host_platform_device_count=2"
 # LLVM's passes take most of the compilation, and are not what is tested.
@@ -30,34 +31,34 @@ def test_detects_explicit_slurm_and_tpu():
         "ATTNPERF_NUM_PROCESSES": "4",
         "ATTNPERF_PROCESS_ID": "3",
     }
-    assert processes.detect(explicit) == processes.Processes(4, 3, "10.0.0.1:1234")
+    assert bootstrap.detect(explicit) == bootstrap.Processes(4, 3, "10.0.0.1:1234")
     step = {
         "SLURM_STEP_NUM_TASKS": "2",
         "SLURM_PROCID": "1",
         "SLURM_JOB_ID": "4097",
         "SLURM_STEP_NODELIST": "gpu[007-008,011]",
     }
-    assert processes.detect(step) == processes.Processes(2, 1, "gpu007:61441")
+    assert bootstrap.detect(step) == bootstrap.Processes(2, 1, "gpu007:61441")
     named = {**step, "ATTNPERF_COORDINATOR": "127.0.0.1:99"}
-    assert processes.detect(named) == processes.Processes(2, 1, "127.0.0.1:99")
+    assert bootstrap.detect(named) == bootstrap.Processes(2, 1, "127.0.0.1:99")
     several = {**step, "SLURM_STEP_NODELIST": "rack[2-3]n[01-04],x9"}
-    assert processes.detect(several).coordinator == "rack2n01:61441"
+    assert bootstrap.detect(several).coordinator == "rack2n01:61441"
     slices = {
         "TPU_WORKER_HOSTNAMES": "a,b",
         "TPU_WORKER_ID": "1",
         "MEGASCALE_NUM_SLICES": "2",
         "MEGASCALE_SLICE_ID": "1",
     }
-    assert processes.detect(slices) == processes.Processes(4, 3, None)
-    assert not processes.detect(slices).is_leader
+    assert bootstrap.detect(slices) == bootstrap.Processes(4, 3, None)
+    assert not bootstrap.detect(slices).is_leader
 
 
 def test_one_process_is_alone():
     batch_script = {"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_JOB_ID": "7"}
-    assert processes.detect(batch_script) is None
-    assert processes.detect({**batch_script, "SLURM_STEP_NUM_TASKS": "1"}) is None
-    assert processes.detect({"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}) is None
-    assert processes.detect({}) is None
+    assert bootstrap.detect(batch_script) is None
+    assert bootstrap.detect({**batch_script, "SLURM_STEP_NUM_TASKS": "1"}) is None
+    assert bootstrap.detect({"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}) is None
+    assert bootstrap.detect({}) is None
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def test_one_process_is_alone():
 )
 def test_contradicting_environments_are_refused(environment, message):
     with pytest.raises(ValueError, match=message):
-        processes.detect(environment)
+        bootstrap.detect(environment)
 
 
 # --- a gang of real processes ---
@@ -110,7 +111,11 @@ class Gang:
         self._listener.start()
 
     def _start(self, number, environment, cache_dir, cwd):
-        program = ["-m", "sweeps.follower"] if number else ["-m", "sweeps.worker", "--gang"]
+        program = (
+            ["-m", "sweeps.worker.secondary"]
+            if number
+            else ["-m", "sweeps.worker.worker", "--gang"]
+        )
         with (self._logs / f"process-{self._port}-{number}.txt").open("w") as log:
             return subprocess.Popen(
                 [sys.executable, *program, f"--cache_dir={cache_dir}"],
@@ -268,7 +273,7 @@ def test_a_killed_follower_ends_all_and_one_process_goes_on(
     two.processes[1].kill()
     began = time.monotonic()
     codes = two.codes()
-    assert time.monotonic() - began < 2 * processes.HEARTBEAT_S, two.logs()
+    assert time.monotonic() - began < 2 * bootstrap.HEARTBEAT_S, two.logs()
     assert codes == [protocol.AGAIN, -signal.SIGKILL] or codes[0] == -signal.SIGABRT, two.logs()
     found = status.read(directory)
     assert found["state"] != "done"
@@ -300,7 +305,7 @@ def test_a_follower_that_fails_ends_all_and_says_why(make_trial, gang, data_dir,
 
 
 def _join(environment, port, number, **limits):
-    code = f"from sweeps import gang; gang.join(**{limits!r})"
+    code = f"from sweeps.distributed import process_group; process_group.join(**{limits!r})"
     return subprocess.run(
         [sys.executable, "-c", code],
         env=environment(

@@ -5,7 +5,9 @@ import timeit
 
 import pytest
 
-from sweeps import progress, status, study_directory
+from sweeps.monitoring import progress
+from sweeps.records import status
+from sweeps.study import study_directory
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ import sys
 import pytest
 
 from attention import checkout
-from sweeps import equality, jobs, layout, lease, status, storm
 from sweeps.launchers.protocol import FINISHED
+from sweeps.records import equality, layout, lease, status, submissions
+from sweeps.simulation import storm
 
 POINTS = range(4)
 
@@ -48,7 +49,7 @@ def test_driver_killed_and_its_workers_watched(stub_drivers, stub_undisturbed, w
         shown.append(line)
     assert {point: stub_drivers.worker(point) for point in orphans} == orphans
     assert not any("started on worker" in line for line in shown)
-    assert "sweeps.worker" not in _commands(second.pid)
+    assert "sweeps.worker.worker" not in _commands(second.pid)
     for pid in orphans.values():
         _kill(pid, signal.SIGCONT)
     code, output = stub_drivers.finish(second)
@@ -93,7 +94,7 @@ def test_workers_killed_before_they_are_ready(drivers, undisturbed, wait_until):
     def kill_workers():
         for line in _commands(first.pid, "pid=,args=").splitlines():
             pid, _, command = line.strip().partition(" ")
-            if "sweeps.worker" in command and len(killed) < 2:
+            if "sweeps.worker.worker" in command and len(killed) < 2:
                 _kill(int(pid))
                 killed.add(pid)
         return len(killed) == 2
@@ -145,7 +146,7 @@ def test_cancel_saves_and_resume_goes_on(drivers, undisturbed, wait_until):
     assert "cancelled" in drivers.call("status", drivers.study).stdout
     code, output = drivers.finish(drivers.run(command="resume"))
     assert code == 0, output
-    assert not (drivers.study / jobs.CANCELLED).exists()
+    assert not (drivers.study / submissions.CANCELLED).exists()
     assert equality.problems(drivers.study, undisturbed) == []
     assert sum(_attempts(drivers).values()) == 4 + len(preempted)
 
@@ -174,7 +175,7 @@ def test_code_edited_after_submission_is_not_what_runs(
     for name in ("training.py", "job.py", "worker.py"):
         (copy / "sweeps" / name).write_text("raise RuntimeError('edited after submission')\n")
     broken = subprocess.run(
-        [sys.executable, "-c", "import sweeps.training"],
+        [sys.executable, "-c", "import sweeps.training.loop"],
         env=drivers.environment,
         cwd=tmp_path,
         capture_output=True,
@@ -196,7 +197,7 @@ def test_code_edited_after_submission_is_not_what_runs(
     (snapshot,) = (drivers.study / "code").iterdir()
     given = {"PYTHONPATH": str(snapshot), "PYTHONSAFEPATH": "1"}
     path = str(trial.relative_to(drivers.study))
-    submission = jobs.new(drivers.study, "slurm", [(path,)], given)
+    submission = submissions.new(drivers.study, "slurm", [(path,)], given)
     done = subprocess.run(
         submission.batch.command(0),
         env={**drivers.environment, **submission.batch.environment},

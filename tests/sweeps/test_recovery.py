@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from sweeps import attempts, layout, lease, measurements, status
+from sweeps.records import attempts, layout, lease, measurements, status
 
 # What bit equality is judged on: not on times.
 EXACT = ("global_step", "loss", "grad_norm", "train/", "validation/", "test/")
@@ -146,7 +146,7 @@ def test_divergence_ends_the_trial_with_its_step(make_trial, worker, data_dir):
 
 def _rewrite(directory, record):
     """Writes a changed trial as a trial of its own."""
-    from sweeps import trial
+    from sweeps.study import trial
 
     fields = {k: v for k, v in record.items() if k in trial.Trial.__dataclass_fields__}
     layout.write_json(directory / layout.TRIAL, trial.Trial(**fields).to_json())

@@ -6,7 +6,10 @@ import re
 import pytest
 
 from attention import table as variants
-from sweeps import config, door, heavy, plan, selected, study, subprocesses
+from sweeps.monitoring import plan
+from sweeps.scheduling import preflight
+from sweeps.study import config, selected, study
+from sweeps.training import jax_calls, subprocesses
 from workloads import table
 
 
@@ -14,7 +17,9 @@ from workloads import table
 def in_process(monkeypatch):
     """The driver's subprocess takes 2 s for each of 24 studies: the same function, called here."""
     monkeypatch.setattr(
-        subprocesses, "call", lambda function, **arguments: getattr(heavy, function)(**arguments)
+        subprocesses,
+        "call",
+        lambda function, **arguments: getattr(jax_calls, function)(**arguments),
     )
 
 
@@ -173,7 +178,9 @@ def test_mesh_and_batch_must_fit_the_host(monkeypatch):
 
     def check(*changes):
         overrides = [f"--config.{change}" for change in changes]
-        door.check_devices(study.resolve(config.parse("c4_lm_paper", overrides), planning=True))
+        preflight.check_devices(
+            study.resolve(config.parse("c4_lm_paper", overrides), planning=True)
+        )
 
     check("mesh.fsdp=8")
     check("mesh.fsdp=2", "mesh.tensor=4")

@@ -6,18 +6,11 @@ import re
 
 import pytest
 
-from sweeps import (
-    clock,
-    lease,
-    simulate,
-    simulated_engine,
-    simulated_launcher,
-    simulated_stand_ins,
-    status,
-    verdicts,
-)
 from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import State
+from sweeps.records import clock, lease, status
+from sweeps.scheduling import retry_policy
+from sweeps.simulation import simulate, simulated_engine, simulated_launcher, simulated_stand_ins
 
 # About as bad as a cluster can be in which a study of 100 trials still ends within a day.
 BAD = {
@@ -116,7 +109,7 @@ def _lost_answers_are_refusals(patch):
 
 
 def _killed_once_and_given_up(patch):
-    patch(verdicts.Verdicts, "may_retry", lambda self, trial: False)
+    patch(retry_policy.Verdicts, "may_retry", lambda self, trial: False)
 
 
 @pytest.mark.slow

@@ -15,9 +15,13 @@ import time
 import pytest
 import yaml
 
-from sweeps import driver, layout, lease, measurements, progress
-from sweeps.launchers import manifest_schema, sky_task, skypilot
+from sweeps.launchers import manifest_schema
 from sweeps.launchers.protocol import Batch, EngineError, State
+from sweeps.launchers.skypilot import launcher as skypilot
+from sweeps.launchers.skypilot import task as sky_task
+from sweeps.monitoring import progress
+from sweeps.records import layout, lease, measurements
+from sweeps.scheduling import driver
 
 HERE = pathlib.Path(__file__).parent
 GOLDEN = HERE / "golden"
@@ -113,7 +117,7 @@ def test_real_skypilot_reads_the_task(case, tmp_path):
     command = [interpreter, "-c", script, str(GOLDEN / f"{case}.yaml")]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert "sweeps.job" in done.stdout
+    assert "sweeps.scheduling.job" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from sweeps import equality, layout, lease, soak
+from sweeps.records import equality, layout, lease
+from sweeps.simulation import soak
 
 
 @pytest.mark.slow
@@ -16,7 +17,14 @@ def test_soak(tmp_path, data_dir, cache_dir, environment):
     """Killed, preempted and frozen: every trial done once, every number as undisturbed."""
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "sweeps.soak", "--kills=6", "--trials=4", "--seed=1"),
+            *(
+                sys.executable,
+                "-m",
+                "sweeps.simulation.soak",
+                "--kills=6",
+                "--trials=4",
+                "--seed=1",
+            ),
             *(f"--data_dir={data_dir}", f"--directory={tmp_path / 'soak'}"),
         ],
         capture_output=True,
@@ -29,7 +37,7 @@ def test_soak(tmp_path, data_dir, cache_dir, environment):
     assert signals >= 6
     assert "0 trials lost, 0 completed twice" in done.stdout
     again = subprocess.run(
-        [sys.executable, "-m", "sweeps.soak", f"--directory={tmp_path / 'soak'}"],
+        [sys.executable, "-m", "sweeps.simulation.soak", f"--directory={tmp_path / 'soak'}"],
         capture_output=True,
         text=True,
         env=environment(),

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from sweeps import halton, hyperparameters, space
+from sweeps.study import halton, hyperparameters, space
 
 
 def test_bases_are_the_largest_odd_primes_but_one():

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from sweeps import bench_driver, subprocesses
+from sweeps.benchmarks import driver
+from sweeps.training import subprocesses
 
 HEAVY = (
     "jax",
@@ -91,14 +92,14 @@ def test_status_and_plan_take_less_than_a_second(tmp_path, make_trial, environme
 
 
 def test_the_bench_measures_until_the_first_worker(tmp_path, data_dir):
-    command = bench_driver.cases(tmp_path)
+    command = driver.cases(tmp_path)
     assert 0 < command["python"]() < 60
     run = [sys.executable, "-m", "sweeps", "run", "--config=digits_vit_quick"]
     settings = [f"--config.experiment_dir={tmp_path}", f"--config.data_dir={data_dir}"]
-    assert 0 < bench_driver.until_worker([*run, *settings]) < 120
+    assert 0 < driver.until_worker([*run, *settings]) < 120
     assert not list(tmp_path.glob("*/tune/*/*/*/eval_measurements.csv"))
     with pytest.raises(RuntimeError, match="no study 'nothing'"):
-        bench_driver.until_worker([*run[:-1], "--config=nothing"])
+        driver.until_worker([*run[:-1], "--config=nothing"])
 
 
 def test_an_answer_and_a_bad_question():

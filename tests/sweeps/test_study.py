@@ -7,23 +7,13 @@ import time
 import pytest
 
 from attention import table
-from sweeps import (
-    bench_driver,
-    config,
-    jobs,
-    keys,
-    layout,
-    lease,
-    select,
-    simulate,
-    soak,
-    status,
-    study,
-    study_directory,
-    trial,
-)
 from sweeps.__main__ import main
+from sweeps.benchmarks import driver
+from sweeps.launchers import config_keys
 from sweeps.launchers import table as launchers
+from sweeps.records import layout, lease, status, submissions
+from sweeps.simulation import simulate, soak
+from sweeps.study import config, select, study, study_directory, trial
 from workloads.__main__ import main as workloads_main
 
 
@@ -204,7 +194,7 @@ def test_unknown_study_and_malformed_overrides():
 def test_study_files_of_ones_own(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(
-        "from sweeps import config as configs\n"
+        "from sweeps.study import config as configs\n"
         "def get_config():\n"
         "    config = configs.base()\n"
         "    config.name = 'mine'\n"
@@ -422,7 +412,7 @@ def test_every_key_is_printed_with_what_is_checked(capsys):
     assert main(["keys", "nothing"]) == 2
     assert "no key has 'nothing' in its name" in capsys.readouterr().err
     for name in launchers.NAMES:  # what a study begins with is allowed
-        keys.check(launchers.module(name).KEYS, config.base()[name].to_dict())
+        config_keys.check(launchers.module(name).KEYS, config.base()[name].to_dict())
 
 
 def test_an_unknown_key_prints_what_was_meant_and_not_all_there_are(capsys):
@@ -433,7 +423,9 @@ def test_an_unknown_key_prints_what_was_meant_and_not_all_there_are(capsys):
     )
 
 
-_MINE = "from sweeps import config as configs\ndef get_config():\n    config = configs.base()\n"
+_MINE = (
+    "from sweeps.study import config as configs\ndef get_config():\n    config = configs.base()\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -522,13 +514,13 @@ def test_a_finished_study_is_not_said_to_be_cancelled(tmp_path, capsys):
         status.write(resolved.directory / one.path, "done", global_step=one.steps, steps=one.steps)
     assert main(["cancel", str(resolved.directory)]) == 0
     assert "is complete: every trial has ended" in capsys.readouterr().out
-    assert not jobs.is_cancelled(resolved.directory)
+    assert not submissions.is_cancelled(resolved.directory)
     status.write(resolved.directory / trials[0].path, "failed", reason="x")
     assert main(["cancel", str(resolved.directory)]) == 0
-    assert not jobs.is_cancelled(resolved.directory)  # a failed trial has ended, too
+    assert not submissions.is_cancelled(resolved.directory)  # a failed trial has ended, too
     status.write(resolved.directory / trials[0].path, "pending")
     assert main(["cancel", str(resolved.directory)]) == 0
-    assert jobs.is_cancelled(resolved.directory)
+    assert submissions.is_cancelled(resolved.directory)
 
 
 @pytest.mark.parametrize(
@@ -552,7 +544,7 @@ def test_a_finished_study_is_not_said_to_be_cancelled(tmp_path, capsys):
 )  # fmt: skip
 def test_numbers_of_commands_are_positive_finite_and_bounded(capsys, arguments):
     words = arguments.split()
-    programs = {"simulate": simulate.main, "soak": soak.main, "bench_driver": bench_driver.main}
+    programs = {"simulate": simulate.main, "soak": soak.main, "bench_driver": driver.main}
     with pytest.raises(SystemExit) as raised:
         programs[words[0]](words[1:]) if words[0] in programs else main(words)
     assert raised.value.code == 2

@@ -7,11 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import cached_tensors
-from attention.observe import Layer
-from attention.visibility import Visibility
+from attention.hosts.probe import Layer
+from attention.kernels.masks import Visibility
+from attention.verification import cached_tensors
 from sweeps import __main__ as command
-from sweeps import config, layout, runner, status, study, study_directory, tensors
+from sweeps.records import layout, status
+from sweeps.study import config, study, study_directory
+from sweeps.training import tensors
+from sweeps.worker import runner
 
 pytestmark = pytest.mark.slow
 

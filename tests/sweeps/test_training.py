@@ -10,7 +10,10 @@ import jax
 import numpy as np
 import pytest
 
-from sweeps import layout, status, study_directory, train_step, worker
+from sweeps.records import layout, status
+from sweeps.study import study_directory
+from sweeps.training import train_step
+from sweeps.worker import worker
 from workloads import registry
 
 pytestmark = pytest.mark.slow
@@ -160,9 +163,10 @@ def test_batches_that_do_not_divide_are_refused(data_dir, environment):
 
 def test_the_driver_loads_neither_jax_nor_tensorflow(data_dir, environment):
     code = (
-        "import sys; from sweeps import __main__, config, driver, door, plan, overview, study;"
+        "import sys; from sweeps import __main__; from sweeps.monitoring import overview, plan;"
+        "from sweeps.scheduling import driver, preflight; from sweeps.study import config, study;"
         "s = study.resolve(config.parse('digits_vit_demo', []));"
-        f"from workloads import digits; digits.check({data_dir!r});"
+        f"from workloads.images import digits; digits.check({data_dir!r});"
         "bad = {'jax', 'tensorflow', 'flax'} & set(sys.modules); assert not bad, bad"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env=environment())
@@ -188,7 +192,8 @@ def test_bfloat16_compute_trains(data_dir):
 def test_full_size_vit_takes_a_step_on_an_imagenet_directory(tmp_path):
     """ViT-S/16 with LASER: TFRecords, RandAugment, mixup, NAdamW, evaluation, on 8 JPEGs."""
     from attention import registry as variants
-    from workloads import imagenet, tfds_directory, tfds_writer
+    from workloads.images import imagenet
+    from workloads.storage import tfds_directory, tfds_writer
 
     rng = np.random.default_rng(0)
     examples = [

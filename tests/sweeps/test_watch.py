@@ -11,10 +11,14 @@ import time
 
 import pytest
 
-from sweeps import layout, lease, status, study_directory, survey
-from sweeps import watch as watching_module
+from sweeps.monitoring import watch as watching_module
+from sweeps.records import layout, lease, status, study_reader
+from sweeps.study import study_directory
 
-CODE = "import pathlib, sys; from sweeps import watch; watch.show(pathlib.Path(sys.argv[1]), 0.05)"
+CODE = (
+    "import pathlib, sys; from sweeps.monitoring import watch; "
+    "watch.show(pathlib.Path(sys.argv[1]), 0.05)"
+)
 
 
 @pytest.fixture
@@ -139,7 +143,7 @@ def test_a_trial_that_failed_may_be_tried_again(begun):
     attempt = trials[0] / "attempts/1/outcome.json"
     attempt.write_text("{}")
     status.write(trials[0], "failed", reason="RuntimeError: boom")
-    looks = watching_module.looks(survey.Surveyor(directory), 0.0)
+    looks = watching_module.looks(study_reader.Surveyor(directory), 0.0)
     assert next(looks).complete
     lease.claim(trials[0])
     assert next(looks).running

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from workloads import tfds_directory, tfrecord, tokenizer
+from workloads.storage import tfds_directory, tfrecord, tokenizer
 
 _SYLLABLES = (
     "at",

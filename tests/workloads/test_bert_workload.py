@@ -5,11 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from workloads import masking, registry, tokenizer
-from workloads.bert_workload import BertWorkload
-from workloads.options import Options
-from workloads.table_workload import Sizes
-from workloads.transformer_sizes import TransformerSize
+from workloads import registry
+from workloads.base.base_workload import Sizes
+from workloads.base.options import Options
+from workloads.storage import tokenizer
+from workloads.text import masking
+from workloads.text.bert_workload import BertWorkload
+from workloads.text.transformer_sizes import TransformerSize
 
 TINY = TransformerSize(1, 8, 16, 2, 4, vocabulary=1024, context=60)
 

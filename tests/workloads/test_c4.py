@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from workloads import (
-    c4,
+from workloads.base.errors import DataError
+from workloads.storage import (
     document_files,
     tfds_directory,
     tfrecord_frames,
     token_records,
     tokenizer,
 )
-from workloads.errors import DataError
+from workloads.text.corpora import c4
 
 TRAIN = "c4-train.tfrecord-0000{}-of-00004"
 

@@ -10,7 +10,8 @@ import pytest
 from flax import linen as nn
 
 from attention import registry as variants
-from workloads import conformer, conformer_norms, query_scaler, registry, subsampling, table
+from workloads import registry, table
+from workloads.speech import conformer, conformer_norms, query_scaler, subsampling
 
 TINY = conformer.Config(
     vocab_size=7, encoder_dim=8, num_heads=2, num_layers=1, feed_forward_factor=2,

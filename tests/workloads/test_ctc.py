@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workloads import ctc, word_errors
+from workloads.speech import ctc, word_errors
 
 decode = jax.jit(ctc.greedy_decode)
 losses_of = jax.jit(ctc.losses)

@@ -9,17 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from workloads import (
-    digits,
-    example_queue,
-    image_sources,
-    image_transforms,
-    imagenet,
-    images,
-    tfds_directory,
-    tfds_writer,
-)
-from workloads.errors import DataError
+from workloads.base import example_queue
+from workloads.base.errors import DataError
+from workloads.images import digits, image_sources, image_transforms, imagenet, images
+from workloads.storage import tfds_directory, tfds_writer
 
 pytestmark = pytest.mark.slow
 

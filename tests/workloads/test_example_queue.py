@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workloads import example_queue, image_sources, image_transforms
-from workloads.errors import DataError
+from workloads.base import example_queue
+from workloads.base.errors import DataError
+from workloads.images import image_sources, image_transforms
 
 pytestmark = pytest.mark.slow
 
@@ -279,7 +280,8 @@ def test_throughput_is_measured_on_the_stream() -> None:
 
 SCRIPT = """
     import numpy as np
-    from workloads import example_queue, image_transforms
+    from workloads.base import example_queue
+    from workloads.images import image_transforms
 
     class Noise:
         def __len__(self): return 9

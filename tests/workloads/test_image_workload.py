@@ -6,15 +6,9 @@ import numpy as np
 import pytest
 
 from workloads import __main__ as command
-from workloads import (
-    digits,
-    image_transforms,
-    image_workload,
-    imagenet_vit,
-    options,
-    registry,
-    table,
-)
+from workloads import registry, table
+from workloads.base import options
+from workloads.images import digits, image_transforms, image_workload, imagenet_vit
 
 
 @pytest.fixture(scope="module")

@@ -9,15 +9,10 @@ import cv2
 import numpy as np
 import pytest
 
-from workloads import (
-    example_queue,
-    image_transforms,
-    imagenet,
-    tfds_directory,
-    tfds_writer,
-    tfrecord,
-)
-from workloads.errors import DataError
+from workloads.base import example_queue
+from workloads.base.errors import DataError
+from workloads.images import image_transforms, imagenet
+from workloads.storage import tfds_directory, tfds_writer, tfrecord
 
 SIZES = {"train": 48, "validation": 12, "test": 9}
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from workloads import image_transforms, images
-from workloads.errors import DataError
+from workloads.base.errors import DataError
+from workloads.images import image_transforms, images
 
 
 def _picture(height: int, width: int, seed: int = 0) -> np.ndarray:

@@ -10,8 +10,13 @@ import numpy as np
 import pytest
 import soundfile
 
-from workloads import librispeech, librispeech_prepare, librispeech_tree, speech_tokenizer
-from workloads.errors import DataError
+from workloads.base.errors import DataError
+from workloads.speech.corpora import (
+    librispeech,
+    librispeech_prepare,
+    librispeech_tree,
+    speech_tokenizer,
+)
 
 VOCAB_SIZE = 40
 TEXTS = (

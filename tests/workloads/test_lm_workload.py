@@ -9,12 +9,15 @@ import numpy as np
 import optax
 import pytest
 
-from workloads import registry, spec, text_sources, token_records, token_shards, tokenizer
-from workloads.errors import DataError
-from workloads.lm_workload import END_OF_DOCUMENT, LMWorkload
-from workloads.options import Options
-from workloads.table_workload import Sizes
-from workloads.transformer_sizes import TransformerSize
+from workloads import registry
+from workloads.base import spec
+from workloads.base.base_workload import Sizes
+from workloads.base.errors import DataError
+from workloads.base.options import Options
+from workloads.storage import token_records, token_shards, tokenizer
+from workloads.text import text_sources
+from workloads.text.lm_workload import END_OF_DOCUMENT, LMWorkload
+from workloads.text.transformer_sizes import TransformerSize
 
 TINY = TransformerSize(1, 8, 16, 2, 4, vocabulary=32, context=8)
 RECORDS = {"train": 50, "validation": 14, "test": 9}

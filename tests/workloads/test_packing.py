@@ -9,7 +9,7 @@ import pytest
 import sentencepiece
 from hypothesis import strategies as st
 
-from workloads import packing, tokenizer
+from workloads.storage import packing, tokenizer
 
 DOCUMENTS = st.lists(st.lists(st.integers(0, 49), max_size=12), max_size=12)
 

@@ -16,19 +16,15 @@ import numpy as np
 import pytest
 
 from attention import registry as variants
-from sweeps import gang, train_step
-from workloads import (
-    bert_workload,
-    conformer,
-    example_queue,
-    lm_workload,
-    speech_batches,
-    speech_tokenizer,
-    speech_workload,
-)
-from workloads.options import Options
-from workloads.table_workload import Sizes
-from workloads.transformer_sizes import TransformerSize
+from sweeps.distributed import process_group
+from sweeps.training import train_step
+from workloads.base import example_queue
+from workloads.base.base_workload import Sizes
+from workloads.base.options import Options
+from workloads.speech import conformer, speech_batches, speech_workload
+from workloads.speech.corpora import speech_tokenizer
+from workloads.text import bert_workload, lm_workload
+from workloads.text.transformer_sizes import TransformerSize
 
 HERE = pathlib.Path(__file__).resolve()
 TINY = TransformerSize(1, 16, 32, 4, 8, vocabulary=64, context=16)
@@ -116,7 +112,7 @@ def _train(workload, data_dir):
 
 def measure(folder):
     """Prints the losses, gradient norms and metrics of each workload, by this process's gang."""
-    one = gang.join()
+    one = process_group.join()
     made = (
         _text(lm_workload.LMWorkload, "pydoc_lm", (1, 2, 1)),
         _text(bert_workload.BertWorkload, "pydoc_bert", (0, 1, 1)),

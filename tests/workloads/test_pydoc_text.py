@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from workloads import ngrams, pydoc_corpus, pydoc_text, token_records, tokenizer
-from workloads.errors import DataError
+from workloads.base.errors import DataError
+from workloads.storage import token_records, tokenizer
+from workloads.text.corpora import ngrams, pydoc_corpus, pydoc_text
 
 pytestmark = pytest.mark.slow
 

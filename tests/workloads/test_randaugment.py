@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workloads import randaugment as ra
+from workloads.images import randaugment as ra
 
 
 def _grey(rows: list[list[int]]) -> np.ndarray:

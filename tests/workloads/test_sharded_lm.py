@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from attention import registry as variants
-from sweeps import train_step
-from workloads import memory
-from workloads.lm_workload import LMWorkload
-from workloads.options import Options
-from workloads.table_workload import Sizes
-from workloads.transformer_sizes import SIZES, TransformerSize
+from sweeps.training import train_step
+from workloads.base.base_workload import Sizes
+from workloads.base.options import Options
+from workloads.text import memory
+from workloads.text.lm_workload import LMWorkload
+from workloads.text.transformer_sizes import SIZES, TransformerSize
 
 TINY = TransformerSize(2, 16, 32, 4, 8, vocabulary=64, context=16)
 POINT = {

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from workloads import spec_augment, spectrogram
+from workloads.speech import spec_augment, spectrogram
 
 # Compiled as a whole: operation by operation the tests take three times as long.
 log_mel = jax.jit(spectrogram.log_mel)

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workloads import example_queue, speech_records
-from workloads.errors import DataError
+from workloads.base import example_queue
+from workloads.base.errors import DataError
+from workloads.speech.corpora import speech_records
 
 REPAIR = "python -m workloads prepare it"
 

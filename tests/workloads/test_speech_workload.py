@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 
 from attention import registry as variants
-from workloads import conformer, registry, spec, speech_batches, speech_tokenizer, speech_workload
-from workloads.options import Options
-from workloads.spec_augment import Masks
-from workloads.table_workload import Sizes
+from workloads import registry
+from workloads.base import spec
+from workloads.base.base_workload import Sizes
+from workloads.base.options import Options
+from workloads.speech import conformer, speech_batches, speech_workload
+from workloads.speech.corpora import speech_tokenizer
+from workloads.speech.spec_augment import Masks
 
 TEXTS = ["AB BA", "BA", "AB", "BAB A", "A B", "BB AA", "ABBA", "A"]
 VOCABULARY = 8

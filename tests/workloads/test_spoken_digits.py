@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from workloads import (
+from workloads.base.errors import DataError
+from workloads.speech.corpora import (
     espeak,
     speech_corpus,
     speech_corpus_writer,
@@ -24,7 +25,6 @@ from workloads import (
     spoken_sentences,
     spoken_tree,
 )
-from workloads.errors import DataError
 
 pytestmark = pytest.mark.slow
 
@@ -371,7 +371,8 @@ def test_the_digits_are_those_of_the_repository(tmp_path: Path) -> None:
 
 def test_the_data_modules_do_not_load_jax() -> None:
     code = (
-        "import sys; from workloads import librispeech, spoken_digits, spoken_sentences; "
+        "import sys;"
+        "from workloads.speech.corpora import librispeech, spoken_digits, spoken_sentences; "
         "sys.exit('jax' in sys.modules or 'scipy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

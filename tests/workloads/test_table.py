@@ -7,7 +7,8 @@ import pytest
 
 from attention import registry as variants
 from attention import table as variants_table
-from workloads import bench, devices, registry, spec, table
+from workloads import bench, registry, table
+from workloads.base import devices, spec
 
 
 @pytest.mark.parametrize("name", list(table.WORKLOADS))

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from workloads import tfds_directory, tfds_writer, tfrecord
-from workloads.errors import DataError
+from workloads.base.errors import DataError
+from workloads.storage import tfds_directory, tfds_writer, tfrecord
 
 DATASET = "imagenet_v2/matched-frequency:3.0.0"
 REPAIR = "run the repair command"

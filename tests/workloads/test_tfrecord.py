@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from workloads import tfrecord, tfrecord_frames, tfrecord_index
-from workloads.errors import DataError
+from workloads.base.errors import DataError
+from workloads.storage import tfrecord, tfrecord_frames, tfrecord_index
 
 # What TensorFlow 2.21's TFRecordWriter wrote for the records b"abc" and b"".
 WRITTEN_BY_TENSORFLOW = bytes.fromhex(

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from workloads import packing, token_records, token_shards, tokenizer
-from workloads.errors import DataError
+from workloads.base.errors import DataError
+from workloads.storage import packing, token_records, token_shards, tokenizer
 
 REPAIR = "run the repair command"
 ROWS = np.arange(4, 64, dtype=np.uint16).reshape(10, 6)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import sentencepiece
 
-from workloads import tokenizer
-from workloads.errors import DataError
+from workloads.base.errors import DataError
+from workloads.storage import tokenizer
 
 TEXTS = ["a cat sat on the mat by the sea"] * 20
 

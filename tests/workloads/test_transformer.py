@@ -11,10 +11,11 @@ import pytest
 from jax.sharding import AbstractMesh
 
 from attention import registry as variants
-from workloads import partition, table
-from workloads.options import MESH_AXES, Options
-from workloads.transformer import PARAMETER_RULES, Transformer, positions
-from workloads.transformer_sizes import SIZES, TransformerSize
+from workloads import table
+from workloads.base import partition
+from workloads.base.options import MESH_AXES, Options
+from workloads.text.transformer import PARAMETER_RULES, Transformer, positions
+from workloads.text.transformer_sizes import SIZES, TransformerSize
 
 # heads · head size (20) is not the width (16), as in the paper's larger models.
 TINY = TransformerSize(2, 16, 24, 4, 5, vocabulary=32, context=8)

@@ -10,7 +10,9 @@ import pytest
 
 from attention import registry as variants
 from attention import table as variants_table
-from workloads import dropout, image_entries, registry, spec, table, vit
+from workloads import registry, table
+from workloads.base import dropout, spec
+from workloads.images import image_entries, vit
 
 
 def _shapes(workload):

@@ -11,13 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from workloads import document_files, token_records, tokenizer, wikipedia
-from workloads.errors import DataError
+from workloads.base.errors import DataError
+from workloads.storage import document_files, token_records, tokenizer
+from workloads.text.corpora import wikipedia
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PREPARE = """
 import sys
-from workloads import wikipedia
+from workloads.text.corpora import wikipedia
 wikipedia.VOCAB_SIZE, wikipedia.LENGTH = 330, 16
 if __name__ == "__main__":
     wikipedia.prepare(sys.argv[1], sys.argv[2], processes=2)

@@ -12,9 +12,10 @@ from typing import Any
 
 import jax
 
-from workloads import devices, spec, table
+from workloads import table
 from workloads.algoperf import augmentation, batches, entries, installation, tiny_sizes
-from workloads.options import Options
+from workloads.base import devices, spec
+from workloads.base.options import Options
 
 Array = jax.Array
 

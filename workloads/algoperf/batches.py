@@ -21,7 +21,7 @@ import numpy as np
 
 Array = jax.Array
 
-# Of the keys that a seed gives; 2 is the data's (sweeps/train_step.py).
+# Of the keys that a seed gives; 2 is the data's (sweeps/training/train_step.py).
 _DATA = 2
 
 

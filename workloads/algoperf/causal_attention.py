@@ -17,9 +17,10 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from attention import foreign, inject, observe
+from attention import inject
+from attention.hosts import probe, softmax_host
+from attention.kernels.masks import visibility
 from attention.variant import Variant
-from attention.visibility import visibility
 
 Array = jax.Array
 
@@ -71,7 +72,7 @@ def _check(variant: Variant) -> None:
             f"finewebedu_lm normalises queries and keys itself, so {variant.name!r} would do it "
             "twice; drop +qk_norm"
         )
-    if observe.is_on():
+    if probe.is_on():
         raise ValueError("finewebedu_lm's attention cannot be observed; leave diagnostics off")
 
 
@@ -173,7 +174,7 @@ class _Prepare(nn.Module):
 
     @nn.compact
     def __call__(self, query: Array, key: Array) -> tuple[Array, Array]:
-        return foreign.prepared(self.variant, query, key)
+        return softmax_host.prepared(self.variant, query, key)
 
 
 class _Mix(nn.Module):
@@ -190,7 +191,7 @@ class _Mix(nn.Module):
     ) -> Array:
         """The layer is causal, by its name: its mask is in the weights already."""
         visible = visibility(queries, value.shape[-3], mask=None, bias=None, is_causal=True)
-        return foreign.mixed(
+        return softmax_host.mixed(
             self.variant,
             mean,
             value,

@@ -51,10 +51,10 @@ def hint(options: argparse.Namespace, unknown: list[str]) -> str:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from workloads.algoperf import door, installation, runner
+    from workloads.algoperf import installation, preflight, runner
 
     arguments = tuple(options.arguments)
-    request = door.Request(options.attention, options.tau, options.tiny, arguments)
+    request = preflight.Request(options.attention, options.tau, options.tiny, arguments)
     try:
         runner.run(request, options.algoperf_dir)
     except installation.AlgoPerfMissingError as error:

@@ -5,9 +5,12 @@ import importlib.util
 import os
 from pathlib import Path
 
-from workloads import imagenet, librispeech, table, tfds_directory
+from workloads import table
 from workloads.algoperf import entries, installation, tiny_sizes
-from workloads.errors import DataError
+from workloads.base.errors import DataError
+from workloads.images import imagenet
+from workloads.speech.corpora import librispeech
+from workloads.storage import tfds_directory
 
 # What AlgoPerf's JAX workloads import beyond our own libraries.
 _LIBRARIES = {

@@ -7,8 +7,9 @@ budgets: algoperf/workloads/*/workload.py. Parameters: of the models as init_mod
 
 import dataclasses
 
-from workloads import image_entries, speech_entries
-from workloads.entry import Entry
+from workloads.base.workload_spec import Entry
+from workloads.images import image_entries
+from workloads.speech import speech_entries
 
 PREFIX = "algoperf:"
 # Where things lie that a worker must know; study keys and trial fields have these names.

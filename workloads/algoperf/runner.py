@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from workloads.algoperf import door, failures, installation
+from workloads.algoperf import failures, installation, preflight
 
 
-def run(request: door.Request, algoperf_dir: str | None = None) -> None:
+def run(request: preflight.Request, algoperf_dir: str | None = None) -> None:
     """Runs submission_runner.py with the variant; returns when it has ended.
 
     Its flags are `request.arguments` as given; `attention`, `attention_tau` and `attnperf_tiny`
@@ -26,7 +26,7 @@ def run(request: door.Request, algoperf_dir: str | None = None) -> None:
     its runner exits, with status 1 where evaluations failed (`failures`).
     """
     found = installation.find(algoperf_dir)
-    admitted = door.check(request, found)
+    admitted = preflight.check(request, found)
     for note in filter(None, (found.remark, *admitted.notes)):
         print(f"python -m workloads algoperf: note: {note}", file=sys.stderr)
     module = found.workloads_module()
@@ -53,7 +53,11 @@ def _hook(module: Any, prepare: Callable[[Any], Any]) -> None:
 
 
 def _prepared(
-    request: door.Request, admitted: door.Admitted, failed: list[str], module: Any, workload: Any
+    request: preflight.Request,
+    admitted: preflight.Admitted,
+    failed: list[str],
+    module: Any,
+    workload: Any,
 ) -> Any:
     from attention import registry
     from workloads.algoperf import injected, tiny_sizes
@@ -80,7 +84,7 @@ def _check_batches(name: str, sizes: dict[str, int], module: Any, workload: Any)
         batch = submission.get_batch_size(name)
     except ValueError:
         batch = submission.get_batch_size(module.get_base_workload_name(name))
-    ours = path.endswith("sweeps/algoperf_submission.py")
+    ours = path.endswith("sweeps/algoperf/submission.py")
     lever = "set ATTNPERF_BATCH_SIZE" if ours else f"change get_batch_size of {path}"
     tiny_sizes.check_batch(batch, sizes, f"{lever} to {sizes['train']} or fewer")
     if hasattr(submission, "get_eval_batch_size"):
@@ -93,7 +97,7 @@ def _check_batches(name: str, sizes: dict[str, int], module: Any, workload: Any)
             )
 
 
-def _define_flags(request: door.Request) -> list[str]:
+def _define_flags(request: preflight.Request) -> list[str]:
     """Defines our flags beside AlgoPerf's; returns them as arguments."""
     from absl import flags
 

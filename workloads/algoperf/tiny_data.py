@@ -20,10 +20,11 @@ import numpy as np
 import sentencepiece
 
 from attention import files
-from workloads import librispeech, speech_records, speech_tokenizer, tfds_writer
 from workloads.algoperf import tiny_sizes
 from workloads.algoperf.tiny_sizes import MARKER
-from workloads.errors import DataError
+from workloads.base.errors import DataError
+from workloads.speech.corpora import librispeech, speech_records, speech_tokenizer
+from workloads.storage import tfds_writer
 
 _LOCK = ".prepare.lock"
 

@@ -8,8 +8,9 @@ import time
 
 import pytest
 
-from sweeps import lease
-from sweeps.launchers import ray, ray_head, ray_start
+from sweeps.launchers.ray import head, launcher
+from sweeps.launchers.ray import start as ray_start
+from sweeps.records import lease
 
 DEADLINE_S = 120
 
@@ -34,7 +35,7 @@ def wait_for():
 def installed():
     """Skips where this Python cannot start a Ray head; CI must not be such a place."""
     try:
-        ray.check_installed()
+        launcher.check_installed()
     except ValueError as error:
         if "ray" in os.environ.get("ATTNPERF_REQUIRED_ENGINES", "").split(","):
             pytest.fail(f"Ray is required here: {error}")
@@ -62,12 +63,12 @@ def cluster(tmp_path_factory, installed, share):
     patch.setattr(ray_start, "_environment", lambda *given: {**environment(*given), **changed})
     patch.setattr(ray_start, "_options", lambda *p: [node.get(o, o) for o in options(*p)])
     patch.setattr(ray_start, "_cpus", lambda: 2 * share)
-    with ray_head.locked(directory):
-        record = ray_head.start(directory, idle_s=3600)
+    with head.locked(directory):
+        record = head.start(directory, idle_s=3600)
     patch.undo()
     yield record
-    with ray_head.locked(directory):
-        ray_head.stop(directory, record)
+    with head.locked(directory):
+        head.stop(directory, record)
     assert lease.process_start(record["pid"]) is None
 
 

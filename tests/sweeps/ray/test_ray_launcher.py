@@ -9,9 +9,11 @@ import sys
 
 import pytest
 
-from sweeps import jobs, layout, lease
-from sweeps.launchers import ray, ray_api, ray_entry, ray_head, ray_job, ray_start
 from sweeps.launchers.protocol import Batch, EngineError, State
+from sweeps.launchers.ray import api as ray_api
+from sweeps.launchers.ray import entry, head, job, start
+from sweeps.launchers.ray import launcher as ray
+from sweeps.records import layout, lease, submissions
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 # Whose tests run in one process: each process has a cluster of its own.
@@ -39,7 +41,7 @@ class Script(Batch):
     script: str = ""
 
     def command(self, index, python=""):
-        """Returns the stand-in for `python -m sweeps.job`."""
+        """Returns the stand-in for `python -m sweeps.scheduling.job`."""
         return ["sh", "-c", f"cd {self.file.parent}; {self.script}", "job", str(index)]
 
 
@@ -137,7 +139,7 @@ def test_cancel_leaves_time_to_save_and_keeps_a_queued_job_from_working(
     handles = launcher.submit(batch)
     wait_for(lambda: State.RUNNING in _states(launcher, handles), "a running job")
     wait_for(lambda: _pids(batch.file.parent), "its command")
-    layout.write_json(batch.file.parents[1] / jobs.CANCELLED, {})
+    layout.write_json(batch.file.parents[1] / submissions.CANCELLED, {})
     launcher.cancel([*handles, "s-never-0"])
     until(launcher, handles, State.GONE, State.GONE)
     assert len(list(batch.file.parent.glob("saved-*"))) >= 1
@@ -175,7 +177,7 @@ def test_a_job_waits_for_its_node_beyond_rays_patience_and_dies_with_it(
 ):
     launcher, batch = make_launcher(resources="second=1"), make_batch(HOLD)
     handles = launcher.submit(batch)
-    api = ray_head.api(cluster)
+    api = head.api(cluster)
     wait_for(lambda: api.job(handles[0])["status"] == "FAILED", "Ray gives up on the job")
     assert launcher.status(handles) == {handles[0]: State.QUEUED}
     pending = [State.QUEUED], "PENDING"
@@ -207,7 +209,7 @@ def _hosts_are_avoided(make_launcher, make_batch, api, until, wait_for):
 
 
 def test_an_unreachable_cluster_is_no_reason_to_submit_again(tmp_path, monkeypatch):
-    [port] = ray_start._free_ports(1)
+    [port] = start._free_ports(1)
     settings = {"ray": {**ray.DEFAULTS, "address": f"http://127.0.0.1:{port}"}}
     launcher, batch = ray.launcher(settings, tmp_path), Batch("s-a", tmp_path / "s-a.json", 1, {})
     for call in (lambda: launcher.submit(batch), lambda: launcher.find(batch)):
@@ -241,10 +243,10 @@ def test_a_head_of_its_own_outlives_the_driver_and_stops_when_idle(
     launcher, batch = ray.launcher(settings, tmp_path), make_batch(HOLD)
     assert launcher.status(["s-a-0"]) == {"s-a-0": State.GONE}
     assert launcher.find(batch) is None
-    assert not (tmp_path / ray_head.RECORD).exists()
+    assert not (tmp_path / head.RECORD).exists()
     big = {"ray": {**settings["ray"], "cpus": 10_000}}
     handles = launcher.submit(batch)
-    record = ray_head.find(tmp_path)
+    record = head.find(tmp_path)
     assert os.stat(record["token_path"]).st_mode & 0o777 == 0o600
     with pytest.raises(EngineError, match="but Ray on this host has"):
         ray.launcher(big, tmp_path).submit(dataclasses.replace(batch, name=f"{batch.name}x"))
@@ -252,10 +254,10 @@ def test_a_head_of_its_own_outlives_the_driver_and_stops_when_idle(
     other = ray.launcher(settings, tmp_path)
     until(other, handles, State.RUNNING)
     other.close()
-    assert ray_head.find(tmp_path) == record
+    assert head.find(tmp_path) == record
     (batch.file.parent / "go").touch()
-    wait_for(lambda: ray_head.find(tmp_path) is None, "the watcher stops the idle head")
-    wait_for(lambda: not (tmp_path / ray_head.RECORD).exists(), "its record is removed")
+    wait_for(lambda: head.find(tmp_path) is None, "the watcher stops the idle head")
+    wait_for(lambda: not (tmp_path / head.RECORD).exists(), "its record is removed")
     assert not pathlib.Path(record["temporary"]).exists()
     assert other.status(handles) == {handles[0]: State.GONE}
 
@@ -263,13 +265,13 @@ def test_a_head_of_its_own_outlives_the_driver_and_stops_when_idle(
 def test_a_head_on_another_host_is_not_guessed_about(tmp_path):
     launcher = ray.launcher({"ray": {**ray.DEFAULTS, "address": "local"}}, tmp_path)
     record = {"host": "far", "boot_id": "other", "pid_namespace": "x", "pid": 1, "pid_start": "1"}
-    layout.write_json(tmp_path / ray_head.RECORD, record)
+    layout.write_json(tmp_path / head.RECORD, record)
     batch = Batch("s-a", tmp_path / "s-a.json", 1, {})
     for call in (lambda: launcher.submit(batch), lambda: launcher.find(batch)):
         with pytest.raises(EngineError, match="runs on far"):
             call()
     assert launcher.status(["s-a-0"]) == {"s-a-0": State.UNKNOWN}
-    layout.write_json(tmp_path / ray_head.RECORD, {**record, "host": lease.identity()["host"]})
+    layout.write_json(tmp_path / head.RECORD, {**record, "host": lease.identity()["host"]})
     assert launcher.status(["s-a-0"]) == {"s-a-0": State.GONE}  # this host was restarted
 
 
@@ -310,7 +312,7 @@ def test_a_cluster_must_be_named_or_installed(monkeypatch):
 def test_what_a_job_asks_for():
     own = {**ray.DEFAULTS, "cpus": 8, "gpus": 2, "workers": 2, "memory": "16G"}
     own["resources"] = "accelerator_type:H100=0.001,disk=1"
-    body = ray_job.body(Batch("s-a", pathlib.Path("/x/s-a.json"), 1, {"A": "1"}), 0, own, {})
+    body = job.body(Batch("s-a", pathlib.Path("/x/s-a.json"), 1, {"A": "1"}), 0, own, {})
     assert body["entrypoint_num_cpus"] == 8
     assert body["entrypoint_num_gpus"] == 2
     assert body["entrypoint_memory"] == 16 * 2**30
@@ -319,15 +321,15 @@ def test_what_a_job_asks_for():
     assert "ray_entry" not in body["entrypoint"]
     assert (ray.platform({"ray": own}), ray.devices({"ray": own})) == ("gpu", 1)
     tpu = {**ray.DEFAULTS, "tpus": 4}
-    assert ray_job.request(tpu) == {"CPU": 1.0, "TPU": 4.0}
+    assert job.request(tpu) == {"CPU": 1.0, "TPU": 4.0}
     assert (ray.platform({"ray": tpu}), ray.devices({"ray": tpu})) == ("tpu", 4)
-    assert ray_job.holds({"CPU": 9.0, "GPU": 8.0}, {"CPU": 2.0, "GPU": 1.0}) == 4
-    assert ray_job.holds({"CPU": 9.0}, {"CPU": 2.0, "GPU": 1.0}) == 0
+    assert job.holds({"CPU": 9.0, "GPU": 8.0}, {"CPU": 2.0, "GPU": 1.0}) == 4
+    assert job.holds({"CPU": 9.0}, {"CPU": 2.0, "GPU": 1.0}) == 0
 
 
 def test_cores_are_taken_one_by_one_and_shared_when_none_is_left(tmp_path):
     cores = sorted(os.sched_getaffinity(0))
-    script = "import sys; from sweeps.launchers import ray_entry as e; "
+    script = "import sys; from sweeps.launchers.ray import entry as e; "
     script += "print(*e.take(1, sys.argv[1]), flush=True); sys.stdin.read()"
     taken = []
     holders = []
@@ -345,7 +347,7 @@ def test_cores_are_taken_one_by_one_and_shared_when_none_is_left(tmp_path):
     assert taken[-1] in cores
     for holder in holders:
         holder.communicate()
-    assert ray_entry.take(10_000, str(tmp_path / "cores")) == cores
+    assert entry.take(10_000, str(tmp_path / "cores")) == cores
 
 
 def test_the_token_is_found_as_ray_finds_it(tmp_path, monkeypatch):

@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from sweeps import equality, layout, lease, measurements, status
-from sweeps.launchers import ray_head
+from sweeps.launchers.ray import head
+from sweeps.records import equality, layout, lease, measurements, status
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow]
 POINTS = range(4)
@@ -69,7 +69,7 @@ def test_worker_job_node_and_driver_killed(
     keys = {"ray.address": cluster["address"], "ray.cpus": share, "ray.poll_seconds": 1}
     changes = {"launcher": "ray", "environment": environment, **keys}
     raylet = second_node("second-host", jobs=1)
-    api = ray_head.api(cluster)
+    api = head.api(cluster)
     wait_until(lambda: len(api.resources()) == 2, every=0.1)
     first = drivers.run(**changes)
     faults = {"worker": None, "job": None, "node": None}
@@ -109,7 +109,7 @@ def test_worker_job_node_and_driver_killed(
     # A killed worker is its job's affair; a dead job's processes may hold its trial for a second.
     assert jobs[faults["worker"]] == 1
     assert min(jobs[faults["job"]], jobs[faults["node"]]) >= 2
-    wait_until(lambda: not {j["status"] for j in api.jobs().values()} & set(ray_head.ACTIVE))
+    wait_until(lambda: not {j["status"] for j in api.jobs().values()} & set(head.ACTIVE))
 
 
 def test_a_head_of_the_studys_own_serves_two_drivers_and_stops(
@@ -121,7 +121,7 @@ def test_a_head_of_the_studys_own_serves_two_drivers_and_stops(
     wait_until(lambda: any(_training(drivers, point) for point in POINTS))
     first.kill()
     first.wait()
-    record = ray_head.find(drivers.study)
+    record = head.find(drivers.study)
     assert record is not None
     code, output = drivers.finish(drivers.run(environment=environment, **changes))
     assert code == 0, output
@@ -129,7 +129,7 @@ def test_a_head_of_the_studys_own_serves_two_drivers_and_stops(
     assert set(_jobs(drivers).values()) == {1}
     assert all(_outcomes(drivers.trial(point)) == ["done"] for point in POINTS)
     assert lease.process_start(record["pid"]) is None
-    assert not (drivers.study / ray_head.RECORD).exists()
+    assert not (drivers.study / head.RECORD).exists()
     assert not pathlib.Path(record["temporary"]).exists()
 
 
@@ -142,9 +142,9 @@ def test_cancel_saves_and_resume_goes_on(drivers, undisturbed, cluster, share, w
     assert done.returncode == 0, done.stderr
     code, output = drivers.finish(driver)
     assert code == 130, output
-    api = ray_head.api(cluster)
+    api = head.api(cluster)
     ours = [name for name in api.jobs() if drivers.NAME in name]
-    wait_until(lambda: not {api.job(name)["status"] for name in ours} & set(ray_head.ACTIVE))
+    wait_until(lambda: not {api.job(name)["status"] for name in ours} & set(head.ACTIVE))
     assert any("preempted" in _outcomes(drivers.trial(point)) for point in POINTS)
     code, output = drivers.finish(drivers.run(command="resume"))
     assert code == 0, output

@@ -148,7 +148,7 @@ def cluster(_cluster):
 # A job that works until it is told to stop or a file says that it may finish.
 STAND_IN = """
 import json, os, pathlib, signal, sys, time
-from sweeps.launchers import slurm
+from sweeps.launchers.slurm import launcher
 
 folder, index, told = pathlib.Path(sys.argv[1]), int(sys.argv[2].split("=")[1]), []
 for number in (signal.SIGTERM, signal.SIGUSR1):
@@ -170,7 +170,7 @@ if told:
     while (folder / "saving").exists():
         time.sleep(0.05)
     if not (folder / "cancelled").exists():
-        note("asked", requeued=slurm.requeue())
+        note("asked", requeued=launcher.requeue())
     sys.exit(75)
 note("end")
 """

@@ -7,8 +7,9 @@ import shlex
 
 import pytest
 
-from sweeps.launchers import slurm, slurm_commands, slurm_keys, slurm_script
 from sweeps.launchers.protocol import Batch
+from sweeps.launchers.slurm import commands, launcher, script
+from sweeps.launchers.slurm import keys as slurm_keys
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 EVERYTHING = {
@@ -32,21 +33,21 @@ EVERYTHING = {
 
 
 def _rendered(keys, part, avoid=(), root="/shared/lab's study 100%"):
-    keys = {**slurm.DEFAULTS, **keys}
+    keys = {**launcher.DEFAULTS, **keys}
     slurm_keys.check(keys)
     file = pathlib.Path(root) / "jobs" / "s-digits-0123abcd.json"
     environment = {"PYTHONPATH": f"{root}/code/0123", "PYTHONSAFEPATH": "1"}
     batch = Batch(file.stem, file, part.size, environment, avoid)
-    options = slurm_script.options(keys, batch, part, avoid)
+    options = script.options(keys, batch, part, avoid)
     command = shlex.join(["sbatch", "--parsable", *options])
-    return command.replace(" --", " \\\n    --") + "\n\n" + slurm_script.script(keys, batch, part)
+    return command.replace(" --", " \\\n    --") + "\n\n" + script.script(keys, batch, part)
 
 
 @pytest.mark.parametrize(
     ("name", "keys", "part", "avoid"),
     [
-        ("plain", {"python": "/env/bin/python"}, slurm_script.Part(0, 3, 12), ()),
-        ("everything", EVERYTHING, slurm_script.Part(2, 3, 500), ("n7", "n9")),
+        ("plain", {"python": "/env/bin/python"}, script.Part(0, 3, 12), ()),
+        ("everything", EVERYTHING, script.Part(2, 3, 500), ("n7", "n9")),
     ],
 )
 def test_golden_scripts(name, keys, part, avoid):
@@ -63,7 +64,7 @@ def test_parts_begin_where_a_logs_name_can_say_the_index():
         (11, 25, [10, 10, 5]),
         (2, 2, [1, 1]),
     ):
-        parts = slurm_script.parts(size, largest)
+        parts = script.parts(size, largest)
         assert [part.size for part in parts] == expected
         assert all(part.size < largest for part in parts)
         assert parts[-1].offset + parts[-1].size == size
@@ -102,7 +103,7 @@ def test_parts_begin_where_a_logs_name_can_say_the_index():
 )
 def test_what_could_not_run_is_refused_by_name(keys, message):
     with pytest.raises(ValueError, match=re.compile(message, re.DOTALL)):
-        slurm.check({"slurm": {**slurm.DEFAULTS, **keys}})
+        launcher.check({"slurm": {**launcher.DEFAULTS, **keys}})
 
 
 def test_devices_and_platform():
@@ -113,21 +114,21 @@ def test_devices_and_platform():
         ({"gpus": 8, "workers": 4}, "gpu", 2),
         ({"gpus": 8, "nodes": 2}, "gpu", 16),
     ):
-        settings = {"slurm": {**slurm.DEFAULTS, **keys}}
-        assert slurm.platform(settings) == platform
-        assert slurm.devices(settings) == devices
+        settings = {"slurm": {**launcher.DEFAULTS, **keys}}
+        assert launcher.platform(settings) == platform
+        assert launcher.devices(settings) == devices
 
 
 def test_hosts_that_cannot_submit_say_so(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ValueError, match="no sbatch on this host; run on a login node"):
-        slurm.launcher({"slurm": dict(slurm.DEFAULTS)}, tmp_path)
+        launcher.launcher({"slurm": dict(launcher.DEFAULTS)}, tmp_path)
 
 
 def test_containers_need_pyxis(cluster, tmp_path):
-    keys = {**slurm.DEFAULTS, "container": "image.sqsh"}
+    keys = {**launcher.DEFAULTS, "container": "image.sqsh"}
     with pytest.raises(ValueError, match="needs pyxis"):
-        slurm.launcher({"slurm": keys}, tmp_path)
+        launcher.launcher({"slurm": keys}, tmp_path)
 
 
 def test_the_cluster_is_never_asked_for_all_its_jobs(tmp_path, monkeypatch):
@@ -140,9 +141,9 @@ def test_the_cluster_is_never_asked_for_all_its_jobs(tmp_path, monkeypatch):
     )
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    found = slurm_commands.listed(["7_0", "s-b_0", "s-b_1", "8_0"])
+    found = commands.listed(["7_0", "s-b_0", "s-b_1", "8_0"])
     assert {handle: job.array for handle, job in found.items()} == {"7_0": "7", "s-b_0": "9"}
     asked = (tmp_path / "asked").read_text().splitlines()
     assert [line.split()[-1] for line in asked] == ["--jobs=7,8", "--name=s-b"]
-    assert slurm_commands.listed([]) == {}
+    assert commands.listed([]) == {}
     assert len((tmp_path / "asked").read_text().splitlines()) == 2

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from sweeps import equality, layout, lease, status
+from sweeps.records import equality, layout, lease, status
 
 # One Slurm for all of them.
 pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.slow]

@@ -16,12 +16,12 @@ UPDATE_S = os.environ.get("STUB_UPDATE_S", "0.005")
 CHECKPOINT = "stub_checkpoint.json"
 
 
-class Preempted(Exception):  # noqa: N818  (as in sweeps.training)
+class Preempted(Exception):  # noqa: N818  (as in sweeps.training.loop)
     """The trial was told to stop and has saved itself."""
 
 
 class Training:
-    """What `sweeps.training.Training` is to a worker."""
+    """What `sweeps.training.loop.Training` is to a worker."""
 
     def __init__(self, trial, attempt, program, data_dir, report, stop_requested, together=None):
         del program, data_dir
@@ -78,22 +78,23 @@ METRICS = {f"{s}/{m}": 0.5 for s in ("train", "validation", "test") for m in ("a
 METRICS |= {"accumulated_submission_time": 1.0, "total_duration": 1.0, "score": 1.0}
 
 
-if "sweeps.job" in sys.orig_argv:
+if "sweeps.scheduling.job" in sys.orig_argv:
     from sweeps.launchers import table
 
     table.MODULES["processes"] = "processes_launcher"  # test_fleet.py
     table.NAMES = (*table.NAMES, "processes")
 
-if "sweeps.worker" in sys.orig_argv and UPDATE_S:
-    from sweeps import layout, measurements, runner, status
+if "sweeps.worker.worker" in sys.orig_argv and UPDATE_S:
+    from sweeps.records import layout, measurements, status
+    from sweeps.worker import runner
 
-    training = types.ModuleType("sweeps.training")
+    training = types.ModuleType("sweeps.training.loop")
     training.Training, training.Preempted = Training, Preempted
     training.clean_up = lambda directory: None
     jax = types.ModuleType("jax")
     jax.config = types.SimpleNamespace(update=lambda name, value: None)
     jax.devices, jax.default_backend = lambda: ["stub"], lambda: "cpu"
-    sys.modules |= {"sweeps.training": training, "jax": jax}
+    sys.modules |= {"sweeps.training.loop": training, "jax": jax}
     sys.modules["sweeps"].training = training
     runner._note_provenance = lambda *given: None
     runner.Worker._program = lambda self, record: types.SimpleNamespace(

@@ -1,0 +1,1 @@
+"""Host models: how their own attention is wrapped and observed."""

@@ -1,0 +1,1 @@
+"""Kernels: who computes the softmax-weighted sum, and which positions count."""

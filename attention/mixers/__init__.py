@@ -1,0 +1,1 @@
+"""Mixers: how each attends, one file each."""

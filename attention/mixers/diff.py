@@ -1,0 +1,61 @@
+"""Differential attention: (softmax(Q₁K₁ᵀ/√D) − λ·softmax(Q₂K₂ᵀ/√D))·V (arXiv:2410.05258, eq. 1).
+
+Heads 2i and 2i + 1 are a pair with one value of size 2·Dv (`attention.mixers.head_pairs`). λ from
+its learned vectors, and the norm per pair that follows, are in `attention.mixers.differential`.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from attention.mixers import head_pairs, standard
+
+Array = jax.Array
+
+
+def attend(
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    lambda_: float | Array,
+    scale: float | Array | None = None,
+    bias: Array | None = None,
+    mask: Array | None = None,
+    is_causal: bool = False,
+    dropout_rng: Array | None = None,
+    dropout_rate: float = 0.0,
+    broadcast_dropout: bool = True,
+    precision: jax.lax.PrecisionLike = None,
+    kernel: str = "xla",
+) -> Array:
+    """Returns (A1 − λ·A2)·V per pair, cut back into heads: [..., T, H, Dv] in the inputs' dtype.
+
+    query [..., T, H, D], key [..., S, H, D], value [..., S, H, Dv], H even; `lambda_` (λ) is one
+    number, possibly traced. `mask` and `bias` broadcast to [..., H, T, S], so that they may differ
+    between the two maps of a pair; the other arguments are `attention.mixers.standard.attend`'s. A
+    map whose query sees no key counts as 0.
+
+    Attention dropout falls on the weights of all H maps as elsewhere: with `broadcast_dropout`
+    (flax's default) both maps of a pair lose the same keys, which is dropout on A1 − λ·A2; without
+    it every map draws its own.
+
+    Raises ValueError for an odd number of heads, a λ that is not a scalar, and as
+    `standard.attend` does. `jax_xla` and `cudnn` want 2·Dv to equal D, and say so.
+    """
+    difference = head_pairs.attend(
+        standard.weighted_mean,
+        query,
+        key,
+        value,
+        lambda_=lambda_,
+        kernel=kernel,
+        scale=scale,
+        bias=bias,
+        mask=mask,
+        is_causal=is_causal,
+        dropout_rng=dropout_rng,
+        dropout_rate=dropout_rate,
+        broadcast_dropout=broadcast_dropout,
+        precision=precision,
+    )
+    return head_pairs.heads_of_pairs(difference, jnp.result_type(query, key, value))

@@ -1,0 +1,1 @@
+"""Verification: the float64 oracle, checks, reconstruction, diagnostics."""

@@ -1,0 +1,238 @@
+"""What an attention layer does during training, in numbers: from an observed call and gradients.
+
+LASER's argument (ICML 2025, section 3): where probabilities are tiny, so is the softmax Jacobian
+diag(a) − a·aᵀ, and with it the gradient that reaches the logits, W_Q and W_K. So, per layer: how
+probabilities are spread, the size of that Jacobian, and the gradients themselves; beside them what
+LASER is sensitive to, the range of V per channel.
+
+`measure` runs inside jit; `summary` makes the plain numbers of it. Axes: B batch entries, H heads,
+T queries, S keys, D and Dv channels. An entry is a (query, key) pair of a head.
+"""
+
+import itertools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention.hosts.probe import Layer
+from attention.mixers import shift
+
+Array = jax.Array
+
+# log10 of the histogram's edges. Bin 0 lies below the first edge; bin k holds 10^edge[k-1] <= a <
+# 10^edge[k]; the last one is open above, since a rounded softmax may exceed 1 by an ulp.
+HISTOGRAM_EDGES: tuple[float, ...] = tuple(-12.0 + 0.5 * step for step in range(25))
+# The last edge is 1 itself, which closes the last bin.
+_LOWER = HISTOGRAM_EDGES[:-1]
+BINS = len(HISTOGRAM_EDGES)
+SHARES = {"share_below_1e-3": -3.0, "share_below_1e-7": -7.0}
+KERNELS = ("query", "key", "value")
+
+
+class Measured(NamedTuple):
+    """A layer's numbers as jit returns them; `summary` says what they mean.
+
+    at_least int32 [B, 24]: visible entries of 10^edge or more, for all edges but the last;
+    entries, unknown int32 [B]: visible entries, and those among them that are NaN; rows, choices
+    int32 []: rows that see a key, and those that see two or more; the rest are scalars.
+    """
+
+    at_least: Array
+    entries: Array
+    unknown: Array
+    rows: Array
+    choices: Array
+    entropy: Array
+    entropy_share: Array
+    jacobian_mean: Array
+    jacobian_max: Array
+    value_range_min: Array
+    value_range_median: Array
+    value_range_max: Array
+    channels: Array
+    floored_channels: Array
+
+
+def measure(layer: Layer) -> Measured:
+    """Returns the numbers of an observed call; differentiate nothing through it."""
+    weights = layer.probabilities()
+    visible = jnp.ones((), bool) if layer.visible.pairs is None else layer.visible.pairs
+    visible = jnp.broadcast_to(visible, weights.shape)
+    weights = jnp.where(visible, weights, 0)
+    seen = jnp.sum(visible, axis=-1, dtype=jnp.int32)
+    entropy = row_entropy(weights)
+    jacobian = jacobian_norm(weights)
+    share = entropy / jnp.log(jnp.maximum(seen, 2).astype(entropy.dtype))
+    return Measured(
+        *_counts(weights, visible),
+        rows=jnp.sum(seen > 0, dtype=jnp.int32),
+        choices=jnp.sum(seen > 1, dtype=jnp.int32),
+        entropy=_mean(entropy, seen > 0),
+        entropy_share=_mean(share, seen > 1),
+        jacobian_mean=_mean(jacobian, seen > 0),
+        jacobian_max=jnp.max(jacobian, where=seen > 0, initial=0),
+        **_value_ranges(layer),
+    )
+
+
+def _counts(weights: Array, visible: Array) -> tuple[Array, Array, Array]:
+    """Returns at_least [B, 24], entries [B] and unknown [B]: int32 holds one batch entry's counts.
+
+    Hidden entries are 0 here, below every edge.
+    """
+    inner = (-3, -2, -1)
+    # In a loop: XLA on a CPU makes an array of all 24 comparisons otherwise (4 times as slow, 26
+    # times the memory at [8, 4, 256, 256]).
+    at_least = jax.lax.map(
+        lambda edge: jnp.sum(weights >= edge, axis=inner, dtype=jnp.int32),
+        jnp.asarray([10.0**edge for edge in _LOWER], weights.dtype),
+    )
+    entries = jnp.sum(visible, axis=inner, dtype=jnp.int32)
+    unknown = jnp.sum(jnp.isnan(weights), axis=inner, dtype=jnp.int32)
+    return at_least.reshape(len(_LOWER), -1).T, entries.reshape(-1), unknown.reshape(-1)
+
+
+def _mean(values: Array, where: Array) -> Array:
+    """Returns the mean of some values, 0 of none: `summary` knows how many there were."""
+    count = jnp.maximum(jnp.sum(where, dtype=jnp.int32), 1)
+    return jnp.sum(jnp.where(where, values, 0)) / count.astype(values.dtype)
+
+
+def row_entropy(weights: Array) -> Array:
+    """Returns −Σ_s a_s·ln a_s of each row, nats, [...] for weights [..., S]."""
+    return jnp.sum(jax.scipy.special.entr(weights), axis=-1)
+
+
+def jacobian_norm(weights: Array) -> Array:
+    """Returns the Frobenius norm of diag(a) − a·aᵀ for each row, [...] for weights [..., S].
+
+    Its square is Σa² − 2Σa³ + (Σa²)² for Σa = 1. That form cancels where one weight is close to 1
+    (float32 leaves 3e-4 of a norm of 0), so the largest weight m is taken out of the sums, 1 − m
+    is the sum of the others, and every term is positive:
+    m²(1 − m)² + Σ a²(1 − a)² + 2m²Σa² + ((Σa²)² − Σa⁴), sums over the others.
+    """
+    largest = jnp.max(weights, axis=-1, keepdims=True)
+    is_largest = jnp.arange(weights.shape[-1]) == jnp.argmax(weights, axis=-1)[..., None]
+    others = jnp.where(is_largest, 0, weights)
+    squares = jnp.square(others)
+    second = jnp.sum(squares, axis=-1)
+    top = jnp.square(largest[..., 0])
+    pairs = jnp.maximum(jnp.square(second) - jnp.sum(jnp.square(squares), axis=-1), 0)
+    total = (
+        top * jnp.square(jnp.sum(others, axis=-1))
+        + jnp.sum(squares * jnp.square(1 - others), axis=-1)
+        + 2 * top * second
+        + pairs
+    )
+    return jnp.sqrt(total)
+
+
+def _value_ranges(layer: Layer) -> dict[str, Array]:
+    """Returns max − min of V over valid keys: its least, median and greatest, in nats for LASER.
+
+    A channel is one of a batch entry and head, as for LASER's shift: B·H·Dv of them, those without
+    a valid key left out. The floored branch is `attention.mixers.shift`'s max form, asked of every
+    mixer.
+    """
+    value = layer.value.astype(jnp.promote_types(layer.value.dtype, jnp.float32))
+    keys = jnp.ones((), bool) if layer.visible.keys is None else layer.visible.keys
+    keys = jnp.broadcast_to(keys, value.shape)
+    there = jnp.any(keys, axis=-3)
+    high = jnp.max(value, axis=-3, where=keys, initial=-jnp.inf)
+    low = jnp.min(value, axis=-3, where=keys, initial=jnp.inf)
+    floored = shift.choose(value, layer.visible.keys, layer.span).is_max[..., 0, :, :]
+    ranges = jnp.where(there, high - low, 0)
+    return {
+        "value_range_min": jnp.min(ranges, where=there, initial=jnp.inf),
+        "value_range_median": _median(ranges, there),
+        "value_range_max": jnp.max(ranges, where=there, initial=-jnp.inf),
+        "channels": jnp.sum(there, dtype=jnp.int32),
+        "floored_channels": jnp.sum(floored & there, dtype=jnp.int32),
+    }
+
+
+def _median(values: Array, where: Array) -> Array:
+    """Returns the median of some values; NaN where one of them is."""
+    ordered = jnp.sort(jnp.where(where, values, jnp.inf).reshape(-1))
+    count = jnp.sum(where, dtype=jnp.int32)
+    low, high = jnp.maximum(count - 1, 0) // 2, count // 2
+    middle = 0.5 * (ordered[low] + ordered[jnp.minimum(high, ordered.size - 1)])
+    return jnp.where(jnp.any(jnp.isnan(values) & where), jnp.nan, middle)
+
+
+def norm(array: Array) -> Array:
+    """Returns the Euclidean norm of all elements, in float32 or wider."""
+    wide = array.astype(jnp.promote_types(array.dtype, jnp.float32))
+    # Scaled by the largest: a gradient of 1e-23 squared is 0 in float32.
+    size = jnp.max(jnp.abs(wide))
+    safe = jnp.where(size > 0, size, 1)
+    return size * jnp.sqrt(jnp.sum(jnp.square(wide / safe)))
+
+
+def kernel_norms(gradients: Any, path: str) -> dict[str, Array]:
+    """Returns the norms of the gradients on W_Q, W_K, W_V: those there are, by KERNELS' names.
+
+    `gradients` is a tree like the parameters; the kernels lie at `path`/query/kernel and so on, as
+    in flax's MultiHeadDotProductAttention.
+    """
+    node = gradients
+    for name in filter(None, path.split("/")):
+        node = node.get(name, {})
+    found = {name: node.get(name, {}).get("kernel") for name in KERNELS}
+    return {name: norm(kernel) for name, kernel in found.items() if kernel is not None}
+
+
+def summary(measured: Measured, gradients: dict[str, Any]) -> dict[str, Any]:
+    """Returns a layer's record of plain numbers, in the order in which it is written.
+
+    `share_below_1e-3`, `share_below_1e-7`: of the visible entries, the fraction below; `histogram`:
+    counts of visible entries in the BINS bins of HISTOGRAM_EDGES; `entropy`: mean over rows that
+    see a key, nats; `entropy_share`: mean over rows that see two or more of entropy / ln(visible
+    keys); `jacobian_mean`, `jacobian_max`: of `jacobian_norm` over rows that see a key;
+    `logit_grad_norm`, `query_grad_norm` ...: `gradients` by the names logit, query, key, value;
+    `value_range_...` in units of V, over `channels`, of which `floored_channels` need LASER's
+    floored form. None stands for what does not exist and for what is not finite; the latter are
+    named in `nonfinite`, there only where it is not empty.
+    """
+    numbers = {name: np.asarray(array) for name, array in measured._asdict().items()}
+    entries = int(numbers["entries"].sum(dtype=np.int64))
+    known = bool(entries) and not numbers["unknown"].any()
+    histogram = _histogram(numbers["at_least"], entries) if known else None
+    record: dict[str, Any] = {
+        name: _share(histogram, edge, entries) for name, edge in SHARES.items()
+    }
+    record["histogram"] = histogram
+    rows, choices, channels = (int(numbers[name]) for name in ("rows", "choices", "channels"))
+    record["entropy"] = float(numbers["entropy"]) if rows else None
+    record["entropy_share"] = float(numbers["entropy_share"]) if choices else None
+    for name in ("jacobian_mean", "jacobian_max"):
+        record[name] = float(numbers[name]) if rows else None
+    for name in ("logit", *KERNELS):
+        record[f"{name}_grad_norm"] = float(gradients[name]) if name in gradients else None
+    for name in ("value_range_min", "value_range_median", "value_range_max"):
+        record[name] = float(numbers[name]) if channels else None
+    record |= {"channels": channels, "floored_channels": int(numbers["floored_channels"])}
+    bad = [name for name, given in record.items() if _is_nonfinite(given)]
+    if entries and not known:
+        bad = [*SHARES, "histogram", *bad]
+    record |= dict.fromkeys(bad)
+    return record | ({"nonfinite": bad} if bad else {})
+
+
+def _histogram(at_least: np.ndarray, entries: int) -> list[int]:
+    """Returns the counts of all bins, the underflow first."""
+    above = [entries, *(int(count) for count in at_least.sum(axis=0, dtype=np.int64)), 0]
+    return [more - less for more, less in itertools.pairwise(above)]
+
+
+def _share(histogram: list[int] | None, edge: float, entries: int) -> float | None:
+    if histogram is None:
+        return None
+    return sum(histogram[: HISTOGRAM_EDGES.index(edge) + 1]) / entries
+
+
+def _is_nonfinite(given: Any) -> bool:
+    return isinstance(given, float) and not math.isfinite(given)

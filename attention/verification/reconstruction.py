@@ -1,0 +1,221 @@
+"""`python -m attention reconstruct`: how exactly bfloat16 reconstructs attention's output.
+
+The paper (LASER, ICML 2025, text on bfloat16) runs 4,800 cached q, k, v of shape (1024, 8, 256)
+through each method in bfloat16 and prints the mean and sd of ‖out − ref‖/‖ref‖. It does not say
+what was rounded, so both readings are given:
+
+- `rounded inputs`: the reference sees the inputs as rounded to the dtype, so that the error is the
+  arithmetic's alone;
+- `float32 inputs`: it sees them before rounding, so that the inputs' own rounding counts as well.
+
+A third reading is a dtype of its own, `bfloat16 products`: float32 arrays, of which every matrix
+product rounds its two inputs to bfloat16, as a TPU does with float32 arrays unless told otherwise.
+There no input is rounded beforehand, and both references are one; so it is in float32, and for
+tensors that were bfloat16 when they were cached.
+
+The reference is `oracle.output`, float64, from the definition. Rows that see nothing do not count.
+"""
+
+import functools
+import importlib.metadata
+import json
+import math
+import pathlib
+import platform
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention.files import replacing
+from attention.verification import oracle
+from attention.verification.cached_tensors import Tensors
+from attention.verification.reconstruction_methods import METHODS, Method
+
+FORMAT = "attnperf-reconstruction-1"
+ROUNDED, UNROUNDED = REFERENCES = ("rounded inputs", "float32 inputs")
+PRODUCTS = "bfloat16 products"
+DTYPES = ("bfloat16", PRODUCTS, "float32")
+# Logits of one call, 32 MiB in float32: eight heads of the paper's shape.
+_LOGITS = 2**23
+
+
+class Key(NamedTuple):
+    """What a number of the experiment belongs to."""
+
+    method: str
+    dtype: str
+    reference: str
+
+
+class Error(NamedTuple):
+    """‖out − ref‖/‖ref‖ of one tensor, nan where the output is not finite in `nonfinite` values."""
+
+    value: float
+    nonfinite: int
+
+
+def measure(tensors: Tensors, is_causal: bool = False) -> dict[Key, Error]:
+    """Returns the errors of every method, dtype and reference on one example of a layer.
+
+    `is_causal`: query t sees keys 0..t, beside what the tensors' visibility says. Memory: a block
+    of heads with at most 2^23 logits, or one head.
+    """
+    mask = _mask(tensors, is_causal)
+    sums: dict[Key, np.ndarray] = {}
+    for block in _blocks(tensors, mask):
+        for key, squares in _block(*block):
+            sums[key] = sums.get(key, np.zeros(3)) + squares
+    return {key: _error(*total) for key, total in sums.items()}
+
+
+def _error(difference: float, size: float, nonfinite: float) -> Error:
+    if nonfinite or not size:
+        return Error(math.nan, int(nonfinite))
+    return Error(math.sqrt(difference / size), 0)
+
+
+def _mask(tensors: Tensors, is_causal: bool) -> np.ndarray | None:
+    if not is_causal:
+        return tensors.visibility
+    future = np.tril(np.ones((1, len(tensors.query), len(tensors.key)), bool))
+    return future if tensors.visibility is None else future & tensors.visibility
+
+
+def _blocks(
+    tensors: Tensors, mask: np.ndarray | None
+) -> Iterator[tuple[list[np.ndarray], np.ndarray | None]]:
+    """Yields ([query, key, value], mask) of some heads each.
+
+    A channel of V is computed by itself, so that wider values come in parts of the head size, which
+    library kernels want them to have.
+    """
+    query, key, value = tensors.query, tensors.key, tensors.value
+    width = query.shape[-1]
+    parts = [value[..., part : part + width] for part in range(0, value.shape[-1], width)]
+    size = max(1, _LOGITS // (len(query) * len(key)))
+    for start in range(0, query.shape[1], size):
+        heads = slice(start, start + size)
+        own = mask if mask is None or len(mask) == 1 else mask[heads]
+        for part in parts:
+            yield [array[:, heads] for array in (query, key, part)], own
+
+
+def _block(arrays: list[np.ndarray], mask: np.ndarray | None) -> Iterator[tuple[Key, np.ndarray]]:
+    """Yields [‖out − ref‖², ‖ref‖², non-finite values] for every key."""
+    sees = _sees(mask)
+    exact = _references(arrays, mask)
+    for dtype in DTYPES:
+        inputs = [jnp.asarray(a, jnp.bfloat16 if dtype == "bfloat16" else None) for a in arrays]
+        rounded = exact
+        if any((np.asarray(i, np.float32) != a).any() for i, a in zip(inputs, arrays, strict=True)):
+            rounded = _references([np.asarray(i, np.float64) for i in inputs], mask)
+        for row in METHODS:
+            method = row.products if dtype == PRODUCTS else row.arrays
+            output = np.asarray(_compiled(method)(*inputs, mask)).astype(np.float64)
+            for reference, outputs in ((ROUNDED, rounded), (UNROUNDED, exact)):
+                key = Key(row.name, dtype, reference)
+                yield key, _squares(output, outputs[row.mixer], sees)
+
+
+@functools.cache
+def _compiled(method: Method) -> Any:
+    return jax.jit(method)
+
+
+def _references(arrays: list[np.ndarray], mask: np.ndarray | None) -> dict[str, np.ndarray]:
+    mixers = dict.fromkeys(row.mixer for row in METHODS)
+    return {mixer: oracle.output(mixer, *arrays, mask=mask) for mixer in mixers}
+
+
+def _sees(mask: np.ndarray | None) -> np.ndarray | None:
+    """Returns where a query sees something, [T or 1, H or 1, 1]."""
+    return None if mask is None else np.any(mask, axis=-1).T[..., None]
+
+
+def _squares(output: np.ndarray, exact: np.ndarray, sees: np.ndarray | None) -> np.ndarray:
+    if sees is not None:
+        output, exact = np.where(sees, output, 0), np.where(sees, exact, 0)
+    finite = np.isfinite(output)
+    difference = np.where(finite, output, exact) - exact
+    return np.array([np.sum(difference**2), np.sum(exact**2), np.sum(~finite)])
+
+
+def rows(tensors: Iterable[Tensors], is_causal: bool) -> list[dict[str, Any]]:
+    """Returns the experiment's rows: over all tensors (`layer` null), then layer by layer.
+
+    mean, sd (n − 1) and worst are over the `n` tensors whose output is finite, null where there are
+    too few; `nonfinite` counts the other tensors and `nonfinite_values` the values in them.
+    Raises ValueError where there is no tensor.
+    """
+    found: dict[tuple[str, Key], list[Error]] = {}
+    for one in tensors:
+        for key, error in measure(one, is_causal).items():
+            found.setdefault((one.layer, key), []).append(error)
+    if not found:
+        raise ValueError("no cached tensors were given")
+    layers = list(dict.fromkeys(layer for layer, _ in found))
+    keys = list(dict.fromkeys(key for _, key in found))
+    whole = [_row(key, None, [e for la in layers for e in found[la, key]]) for key in keys]
+    return whole + [_row(key, layer, found[layer, key]) for layer in layers for key in keys]
+
+
+def _row(key: Key, layer: str | None, errors: list[Error]) -> dict[str, Any]:
+    finite = [error.value for error in errors if not math.isnan(error.value)]
+    return {
+        **key._asdict(),
+        "mean": float(np.mean(finite)) if finite else None,
+        "sd": float(np.std(finite, ddof=1)) if len(finite) > 1 else None,
+        "worst": max(finite, default=None),
+        "n": len(finite),
+        "nonfinite": len(errors) - len(finite),
+        "nonfinite_values": sum(error.nonfinite for error in errors),
+        "layer": layer,
+    }
+
+
+def document(tensors: Iterable[Tensors], source: str, is_causal: bool) -> dict[str, Any]:
+    """Returns the experiment as written to its file; `shape` is that of the queries, (N, H, D),
+    null where it varies."""
+    shapes: set[tuple[int, ...]] = set()
+    measured = rows(_noting_shapes(tensors, shapes), is_causal)
+    device = jax.devices()[0]
+    return {
+        "format": FORMAT,
+        "source": source,
+        "shape": list(shapes.pop()) if len(shapes) == 1 else None,
+        "causal": is_causal,
+        "device": f"{device.platform}: {device.device_kind}",
+        "versions": {
+            "python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy")},
+        },
+        "rows": measured,
+    }
+
+
+def _noting_shapes(tensors: Iterable[Tensors], shapes: set[tuple[int, ...]]) -> Iterator[Tensors]:
+    for one in tensors:
+        shapes.add(one.query.shape)
+        yield one
+
+
+def text(record: dict[str, Any], by_layer: bool) -> str:
+    """Returns the rows as lines to print: those of each layer, or those over all."""
+    lines = [f"{'method':<27} {'dtype':<18} {'reference':<15} {'mean':>8} {'sd':>8} {'worst':>8} n"]
+    for row in (row for row in record["rows"] if (row["layer"] is not None) == by_layer):
+        numbers = (row[name] for name in ("mean", "sd", "worst"))
+        cells = " ".join("       -" if x is None else f"{x:8.1e}" for x in numbers)
+        names = f"{row['method']:<27} {row['dtype']:<18} {row['reference']:<15}"
+        lost = f", {row['nonfinite']} NOT FINITE" if row["nonfinite"] else ""
+        lines.append(f"{names} {cells} {row['n']}{lost}  {row['layer'] or 'all'}")
+    return "\n".join(lines)
+
+
+def write(record: dict[str, Any], path: pathlib.Path) -> None:
+    """Writes the record as JSON: the old file or the whole new one, never a part."""
+    with replacing(path) as temporary:
+        text = json.dumps(record, indent=1, allow_nan=False) + "\n"
+        pathlib.Path(temporary).write_text(text, encoding="utf-8")

@@ -1,0 +1,1 @@
+"""Benchmarks: what the parts of a sweep cost here."""

@@ -1,0 +1,137 @@
+"""What diagnostics cost here: `python -m sweeps.benchmarks.diagnostics WORKLOAD --every=100`.
+
+Times a recording (`sweeps.training.diagnostics`: computing it, fetching it and making its rows)
+against a train step of the workload's own batch size, in one process and one run, taking turns,
+because a machine's speed drifts; medians over rounds. The share is what recordings add to the time
+of the steps between them. Compilation is paid once per program, not per trial. Batches are random,
+of the shapes of training.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from workloads.arguments import whole
+
+ROUNDS = 7
+
+
+def main() -> int:
+    """Prints the figures. Returns 0, or 2 for something that does not exist."""
+    options = _options()
+    try:
+        for line in lines(options):
+            print(line, flush=True)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def lines(options: argparse.Namespace) -> Iterator[str]:
+    """Yields the report's lines. Raises ValueError for what is not known."""
+    import jax
+
+    from workloads import table
+
+    batch_size = options.batch_size or table.entry(options.workload).batch_size
+    bench = Bench(options.workload, options.variant, batch_size, options.examples)
+    yield (
+        f"{options.workload}, {options.variant}, batch {batch_size}, probe {options.examples}, "
+        f"{bench.layers} layers, {jax.devices()[0].device_kind}, "
+        f"{len(os.sched_getaffinity(0))} CPU core(s)"
+    )
+    pairs = [(bench.step_s(options.steps), bench.recording_s()) for _ in range(options.rounds)]
+    step_s, recording_s = (statistics.median(times) for times in zip(*pairs, strict=True))
+    yield f"train step        {1e3 * step_s:10.1f} ms"
+    yield f"recording         {1e3 * recording_s:10.1f} ms   {recording_s / step_s:.2f} steps"
+    share = recording_s / (options.every * step_s)
+    yield f"every {options.every:5} steps {100 * share:10.2f} % more time"
+    yield f"compilation       {bench.compile_s:10.1f} s    train step {bench.step_compile_s:.1f} s"
+
+
+class Bench:
+    """A workload's train step and its recorder."""
+
+    def __init__(self, workload: str, variant: str, batch_size: int, examples: int) -> None:
+        import jax.numpy as jnp
+
+        from sweeps.benchmarks import pack
+        from sweeps.training import diagnostics, train_step
+
+        self._step_function = train_step.TrainStep(_workload(workload, variant), "nadamw")
+        made: Any = self._step_function.workload
+        self._state = self._step_function.first_state(0)
+        key = train_step.seed_key(0, train_step.DROPOUT)
+        batch = made.example_batch(batch_size)
+        self._arguments = (batch, pack._scalars(), key)
+        self._update = self._step_function.compile(self._state, *self._arguments)
+        self._probe = diagnostics.of(self._step_function)
+        few = self._probe.first(batch, examples)
+        self._looked_at = (few, jnp.float32(0.1))
+        self._measure = self._probe.compile(self._state, *self._looked_at)
+        self.step_compile_s = self._step_function.compile_s
+        self.compile_s = self._probe.compile_s
+        self.step_s(1)
+        self.recording_s()
+
+    @property
+    def layers(self) -> int:
+        """How many attention layers a recording has."""
+        return len(self._record())
+
+    def step_s(self, steps: int) -> float:
+        """Returns the seconds of a train step, a mean over `steps`."""
+        import jax
+
+        jax.block_until_ready(self._state)
+        started = time.perf_counter()
+        for _ in range(steps):
+            self._state, _ = self._update(self._state, *self._arguments)
+        jax.block_until_ready(self._state)
+        return (time.perf_counter() - started) / steps
+
+    def recording_s(self) -> float:
+        """Returns the seconds of a recording."""
+        started = time.perf_counter()
+        self._record()
+        return time.perf_counter() - started
+
+    def _record(self) -> list[dict[str, Any]]:
+        measured = self._measure(self._state.params, self._state.model_state, *self._looked_at)
+        return self._probe.layers(measured)
+
+
+def _workload(name: str, variant: str) -> Any:
+    from attention import registry, table
+    from workloads import registry as workloads
+
+    canonical = table.canonical(variant)
+    given = table.hyperparameters(canonical, 0.9, True)
+    return workloads.make(name, registry.get(canonical, **given))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m sweeps.benchmarks.diagnostics",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("workload", metavar="WORKLOAD")
+    parser.add_argument("--variant", default="laser")
+    parser.add_argument("--every", type=whole(), default=100, help="steps between recordings")
+    parser.add_argument("--examples", type=whole(1, 1_048_576), default=8, help="of the probe")
+    parser.add_argument(
+        "--batch_size", type=whole(0, 1_048_576), default=0, help="0: the workload's own"
+    )
+    parser.add_argument("--steps", type=whole(), default=10, help="train steps of a round")
+    parser.add_argument("--rounds", type=whole(), default=ROUNDS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

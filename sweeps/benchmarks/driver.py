@@ -1,0 +1,116 @@
+"""How fast the driver is: `python -m sweeps.benchmarks.driver` prints seconds until it has
+answered.
+
+    python -m sweeps.benchmarks.driver [--runs=7]
+
+Each line is the median of several runs of the real command, in a new process each. 'python' is an
+interpreter that does nothing. 'run' counts until the first worker process exists; its study is
+stopped then. Embedded data is prepared before the first measurement.
+"""
+
+import argparse
+import contextlib
+import os
+import pathlib
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+
+from workloads.arguments import whole
+
+STUDY = "digits_vit_quick"
+WITH_MEMORY = "c4_lm_234m_paper"
+_WORKER = b"sweeps.worker.worker"
+_DEADLINE_S = 300.0
+
+
+def measure(command: list[str]) -> float:
+    """Returns how long a command takes, seconds. Raises CalledProcessError where it fails."""
+    began = time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True)
+    return time.perf_counter() - began
+
+
+def until_worker(command: list[str]) -> float:
+    """Returns the seconds until the command's process has started a worker; ends it then.
+
+    Raises RuntimeError with its output where it ends before.
+    """
+    began = time.perf_counter()
+    with _running(command) as process:
+        while _WORKER not in _children(process.pid):
+            took = time.perf_counter() - began
+            if process.poll() is not None or took > _DEADLINE_S:
+                process.terminate()
+                assert process.stdout is not None
+                output = process.stdout.read().decode(errors="replace")
+                raise RuntimeError(f"no worker after {took:.1f} s:\n{output}")
+            time.sleep(0.002)
+        return time.perf_counter() - began
+
+
+@contextlib.contextmanager
+def _running(command: list[str]) -> Iterator["subprocess.Popen[bytes]"]:
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        process.communicate()
+
+
+def _children(pid: int) -> bytes:
+    """Returns the command lines of a process's children."""
+    found = b""
+    with contextlib.suppress(OSError):  # it, or one of them, ended meanwhile
+        for number in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            found += pathlib.Path(f"/proc/{number}/cmdline").read_bytes()
+    return found
+
+
+def cases(folder: pathlib.Path) -> dict[str, Callable[[], float]]:
+    """Returns what is measured, by name; studies live in `folder`."""
+    sweeps = [sys.executable, "-m", "sweeps"]
+    run = [*sweeps, "run", f"--config={STUDY}", f"--config.experiment_dir={folder}"]
+    return {
+        "python": lambda: measure([sys.executable, "-c", "pass"]),
+        f"run {STUDY}, to its first worker": lambda: until_worker(run),
+        "status": lambda: measure([*sweeps, "status", str(folder / STUDY)]),
+        f"plan {STUDY}": lambda: measure([*sweeps, "plan", f"--config={STUDY}"]),
+        f"plan {WITH_MEMORY}, with memory": lambda: measure(
+            [*sweeps, "plan", f"--config={WITH_MEMORY}"]
+        ),
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Prints the medians. Returns 0."""
+    parser = argparse.ArgumentParser(
+        prog="python -m sweeps.benchmarks.driver",
+        description=__doc__.splitlines()[0],
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--runs", type=whole(1, 10_000), default=7, help="of each command (default 7)"
+    )
+    runs = parser.parse_args(arguments).runs
+    with tempfile.TemporaryDirectory() as folder:
+        for name, case in cases(pathlib.Path(folder)).items():
+            case()  # files cached, data prepared
+            seconds = sorted(case() for _ in range(runs))
+            print(
+                f"{name:<44}{statistics.median(seconds):>8.3f} s   "
+                f"({seconds[0]:.3f} to {seconds[-1]:.3f}, {runs} runs)",
+                flush=True,
+            )
+    print(f"on {os.cpu_count()} CPUs, Python {sys.version.split()[0]}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,228 @@
+"""The processes that train a trial together, and what they agree on.
+
+The leader (process 0) claims the trial, writes every file and talks to the driver; the others
+follow its orders (`sweeps.worker.secondary`). All must launch the same programs in the same order,
+or a collective waits for ever. So:
+
+- an order to stop, whichever process gets it, takes effect at the same step on all: each tells the
+  step it is at and waits until all have, and all stop after the furthest one's next. This is the
+  protocol of `multihost_utils.reached_preemption_sync_point`. JAX's own is not used: it takes
+  SIGTERM away from Python, knows no other reason to stop, and works once in a process's life;
+- what the leader alone does (`lead`) succeeds or fails for all;
+- any other failure of one process ends all of them at once. One that dies without a word breaks
+  the connections of the others, or is missed by JAX's heartbeats (`processes.HEARTBEAT_S`).
+"""
+
+import contextlib
+import os
+import queue
+import re
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sweeps.distributed import bootstrap
+from sweeps.distributed.shared_log import Bulletin
+from sweeps.launchers.protocol import AGAIN
+
+# What the failed process waits for the leader to take down why.
+_LAST_WORDS_S = 10.0
+_LOOK_S = 0.5
+# absl's status codes that a lost connection may have; not RESOURCE_EXHAUSTED, which is memory.
+_STATUSES = "(UNKNOWN|INTERNAL|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED): "
+
+
+class LedError(Exception):
+    """The leader could not do its part; the message says why."""
+
+
+class PeerError(Exception):
+    """Another process of the gang failed or is gone."""
+
+
+class Alone:
+    """One process that trains alone: the leader of itself."""
+
+    is_leader = True
+    broken = False
+
+    def lead(self, work: Callable[[], Any]) -> None:
+        """Does the work."""
+        work()
+
+    def stops(self, wanted: bool, step: int) -> bool:
+        """Returns `wanted`."""
+        del step
+        return wanted
+
+    def failed(self, problem: Exception) -> None:
+        """Does nothing: nobody waits."""
+
+
+class Gang:
+    """This process's part in a gang. `on_stop` is called when any process was told to stop.
+
+    `on_failure(problem)` is called on the leader when another process failed, before this one
+    ends: both by a thread. `broken` is True where the process must end because the gang has.
+    """
+
+    def __init__(self, found: bootstrap.Processes, client: Any) -> None:
+        self._found, self.is_leader = found, found.is_leader
+        self.broken = False
+        self.on_stop: Callable[[], None] = _nothing
+        self.on_failure: Callable[[Exception], None] = _nothing
+        self._bulletin = Bulletin(client, found.count, found.id)
+        self._orders: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._led: queue.Queue[str | None] = queue.Queue()
+        self._lock, self._breaking = threading.Lock(), threading.Lock()
+        self._step, self._goal, self._asked = -1, sys.maxsize, False
+        self._known: Exception | None = None
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def order(self, **order: Any) -> None:
+        """On the leader: has the others do what it is about to do itself."""
+        self._bulletin.post(kind="order", **order)
+        self._orders.get()
+
+    def next_order(self, stop_requested: Callable[[], bool]) -> dict[str, Any]:
+        """On the others: returns the leader's next order; its `kind` is 'end' for the last."""
+        while True:
+            self._ask(stop_requested())
+            try:
+                return self._orders.get(timeout=_LOOK_S)
+            except queue.Empty:
+                continue
+
+    def end(self, code: int = 0) -> None:
+        """On the leader: has the others end with an exit code, and disconnects."""
+        self._bulletin.post(kind="end", code=code)
+        self._orders.get()
+        self.leave()
+
+    def leave(self) -> None:
+        """Disconnects, once all processes do."""
+        import jax
+
+        self._reader.join()
+        jax.distributed.shutdown()
+
+    def lead(self, work: Callable[[], Any]) -> None:
+        """Has the leader do what it alone may; what that raises there, LedError is elsewhere."""
+        if not self.is_leader:
+            error = self._led.get()
+            if error is not None:
+                self._known = LedError(error)
+                raise self._known
+            return
+        try:
+            work()
+        except Exception as problem:
+            self._known = problem
+            self._bulletin.post(kind="led", error=_named(problem))
+            raise
+        self._bulletin.post(kind="led", error=None)
+
+    def stops(self, wanted: bool, step: int) -> bool:
+        """Whether to stop after this step: the same on all processes, asked after each step.
+
+        `wanted` says that this process was told to stop.
+        """
+        self._ask(wanted)
+        with self._lock:  # held while the processes compare their steps
+            self._step = step
+            return step >= self._goal
+
+    def _ask(self, wanted: bool) -> None:
+        if wanted and not self._asked:
+            self._asked = True
+            self._bulletin.post(kind="stop")
+
+    def failed(self, problem: Exception) -> None:
+        """Tells the others of a failure that they do not know of; the process is to end then.
+
+        Raises PeerError in place of a failed collective.
+        """
+        if problem is self._known:
+            return
+        self._break()
+        reason = _named(problem)
+        retry = not isinstance(problem, ValueError) or _of_xla(problem)
+        who = f"process {self._found.id} of {self._found.count} ({socket.gethostname()})"
+        with contextlib.suppress(RuntimeError):  # the leader is gone already
+            entry = {"rank": self._found.id, "error": f"{who}: {reason}", "retry": retry}
+            self._bulletin.post(kind="failed", **entry)
+        if not self.is_leader:
+            time.sleep(_LAST_WORDS_S)
+        if _of_xla(problem):
+            raise PeerError(f"{who} lost another one: {reason}") from problem
+
+    def _break(self) -> None:
+        """Marks the gang as broken; never returns where another thread has and ends the process."""
+        self._breaking.acquire()
+        self.broken = True
+
+    def _read(self) -> None:
+        try:
+            while self._handle(self._bulletin.read()):
+                pass
+        except Exception as problem:  # the leader, and with it the service, is gone
+            self._end(PeerError(f"the leader cannot be reached: {problem}"))
+
+    def _handle(self, entry: dict[str, Any]) -> bool:
+        kind = entry["kind"]
+        if kind == "order":
+            with self._lock:
+                self._step, self._goal, self._asked = -1, sys.maxsize, False
+        if kind in ("order", "end"):
+            self._orders.put(entry)
+        elif kind == "led" and not self.is_leader:
+            self._led.put(entry["error"])
+        elif kind == "stop":
+            self._agree()
+        elif kind == "failed" and entry["rank"] != self._found.id:
+            self._end((PeerError if entry["retry"] else ValueError)(entry["error"]))
+        return bool(kind != "end")
+
+    def _agree(self) -> None:
+        if self._goal == sys.maxsize:
+            with self._lock:
+                self._goal = max(self._bulletin.compare(self._step)) + 1
+        self.on_stop()
+
+    def _end(self, problem: Exception) -> None:
+        self._break()
+        print(f"{self._found}: {problem}", file=sys.stderr, flush=True)
+        if self.is_leader:
+            self.on_failure(problem)
+        os._exit(AGAIN)
+
+
+def join(environment: Mapping[str, str] = os.environ, **limits: Any) -> Gang | None:
+    """Connects this process to its gang; None where it is alone. Before JAX is used otherwise.
+
+    `limits` as `processes.initialize` takes them. Raises what that and `processes.detect` raise.
+    """
+    found = bootstrap.detect(environment)
+    if found is None:
+        return None
+    bootstrap.initialize(found, **limits)
+    from jax._src import distributed  # the store has no public name; orbax takes it there too
+
+    return Gang(found, distributed.global_state.client)
+
+
+def _of_xla(problem: Exception) -> bool:
+    """Whether a collective failed: XLA raises 'UNKNOWN: Gloo all-reduce failed' as a ValueError."""
+    return re.match(_STATUSES, str(problem)) is not None
+
+
+def _named(problem: Exception) -> str:
+    return f"{type(problem).__name__}: {problem}"
+
+
+def _nothing(*arguments: Any) -> None:
+    del arguments

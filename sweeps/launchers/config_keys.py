@@ -1,0 +1,119 @@
+"""Keys of a study: default, meaning and allowed values, written once.
+
+What is printed by `python -m sweeps keys`, what a study begins with and what is refused at the
+door all come from here; the tables themselves are in `sweeps.study.config` and `sweeps.launchers`.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+from attention import table as variants_table
+
+_SHOWN = 80  # characters of a value in a message
+_KINDS = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    tuple: "names, with commas between them",
+}
+
+
+class Allowed(Protocol):
+    """What a key may say; its text stands after 'it must be'."""
+
+    def holds(self, value: Any) -> bool:
+        """Returns whether a value of the default's type is allowed."""
+
+
+class Range(NamedTuple):
+    """Numbers from least to most, both included."""
+
+    least: float
+    most: float
+
+    def holds(self, value: Any) -> bool:
+        """Returns whether the number is finite and inside."""
+        return self.least <= value <= self.most  # False for nan
+
+    def __str__(self) -> str:
+        return " to ".join(f"{end:,}" if end < 1e15 else f"{end:g}" for end in self)
+
+
+class OneOf(NamedTuple):
+    """One of some words."""
+
+    words: tuple[str, ...]
+
+    def holds(self, value: Any) -> bool:
+        """Returns whether the word is among them."""
+        return value in self.words
+
+    def __str__(self) -> str:
+        return ", ".join(word or "''" for word in self.words)
+
+
+class Text(NamedTuple):
+    """Text that matches a pattern, or none at all; at most `most` bytes, no zero byte."""
+
+    words: str = ""
+    pattern: str = r"(?s).*"
+    most: int = 4000  # Linux takes paths of up to 4095 bytes
+
+    def holds(self, value: Any) -> bool:
+        """Returns whether the text is empty or of that form."""
+        if "\0" in value or len(value.encode(errors="surrogateescape")) > self.most:
+            return False
+        return not value or re.fullmatch(self.pattern, value) is not None
+
+    def __str__(self) -> str:
+        form = f"{self.words}, or empty; " if self.words else "text of "
+        return f"{form}at most {self.most:,} bytes without a zero byte"
+
+
+# A part of a path has at most 255 bytes on every file system in use.
+PATH = Text("a path of parts of at most 255 bytes", r"(?s)/*(([^/]{1,255})(/+|$))*")
+
+
+class Key(NamedTuple):
+    """A key: its default (whose type every value has), what it means, what it may say."""
+
+    default: Any
+    meaning: str
+    allowed: Allowed | None = None
+
+    def describe(self) -> str:
+        """Returns the allowed values in words."""
+        if self.allowed is None:
+            return _KINDS[type(self.default)]
+        return str(self.allowed)
+
+
+def defaults(keys: Mapping[str, Key]) -> dict[str, Any]:
+    """Returns {name: default}."""
+    return {name: key.default for name, key in keys.items()}
+
+
+def check(keys: Mapping[str, Key], values: Mapping[str, Any], prefix: str = "") -> None:
+    """Raises ValueError for the first value of the wrong type or not allowed, saying what is."""
+    for name, key in keys.items():
+        value = values[name]
+        kinds = (tuple, list) if isinstance(key.default, tuple) else (type(key.default),)
+        right = type(value) in kinds
+        if right and kinds[0] is tuple:  # JSON has lists
+            right = all(isinstance(part, str) for part in value)
+        if right and (key.allowed is None or key.allowed.holds(value)):
+            continue
+        if right and isinstance(key.allowed, OneOf):
+            raise ValueError(variants_table.unknown(f"{prefix}{name}", value, key.allowed.words))
+        raise ValueError(f"{prefix}{name} is {shown(value)}; it must be {key.describe()}")
+
+
+def shown(value: Any) -> str:
+    """Returns a value as messages show it, cut where it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python prints no integer of more than 4300 digits
+        return "a number of more than 4300 digits"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text):,} characters)"

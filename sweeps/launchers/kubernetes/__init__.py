@@ -1,0 +1,1 @@
+"""Kubernetes: a JobSet per job, queued by Kueue."""

@@ -1,0 +1,142 @@
+"""The keys of `--config.kubernetes`, and what they must be; the cluster itself is not asked."""
+
+import math
+from typing import Any
+
+from sweeps.launchers import config_keys, remote
+from sweeps.launchers.config_keys import Key, Range, Text
+from sweeps.launchers.kubernetes import pod
+
+_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_NAME = Text(
+    "a name of Kubernetes: lower-case letters, digits, '-' and '.'",
+    rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*",
+)
+KEYS = {
+    "namespace": Key(
+        "default", "of the pods", Text("lower-case letters, digits and '-', at most 63", _LABEL)
+    ),
+    "context": Key(
+        "",
+        "of kubectl's configuration; empty: its current one",
+        Text("a name without spaces", r"\S+"),
+    ),
+    "queue": Key(
+        "",
+        "Kueue's; empty: none",
+        Text("the name of a LocalQueue: lower-case letters, digits and '-', at most 63", _LABEL),
+    ),
+    "image": Key(
+        "",
+        "with Python and attnperf's dependencies",
+        Text("an image's reference without spaces", r"[^\s:/][^\s]*"),
+    ),
+    "gpus": Key(0, "per host", Range(0, 1024)),
+    "gpu_type": Key(
+        "",
+        "such as nvidia-h100-80gb",
+        Text(
+            "a value of the label cloud.google.com/gke-accelerator, or label=value",
+            r"([a-z0-9.-]+/)?([\w.-]+=)?[A-Za-z0-9][\w.-]*",
+        ),
+    ),
+    "tpu_type": Key(
+        "",
+        "such as tpu-v5-lite-podslice",
+        Text("a value of the label cloud.google.com/gke-tpu-accelerator", r"tpu[a-z0-9-]*"),
+    ),
+    "tpu_topology": Key(
+        "", "of the slice", Text("such as 2x4 or 2x2x4", r"[1-9]\d*(x[1-9]\d*){1,2}", 20)
+    ),
+    "hosts": Key(1, "that compute one trial together", Range(1, 100_000)),
+    "cpus": Key(4, "per host", Range(1, 65_536)),
+    "memory": Key(
+        "16Gi",
+        "per host",
+        Text("a quantity such as 16Gi", r"[1-9]\d*(\.\d+)?([kMGT]i?|Ki)?", 20),
+    ),
+    "volume_claim": Key("", "the shared volume that holds the study, or bucket", _NAME),
+    "bucket": Key(
+        "",
+        "of Cloud Storage, with hierarchical namespace, that holds the study",
+        Text("a bucket's name without gs://", r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]"),
+    ),
+    "local_root": Key(
+        "", "where the volume is mounted here; empty: experiment_dir", remote.ABSOLUTE
+    ),
+    "mount_path": Key("", "where the pods mount it; empty: local_root", remote.ABSOLUTE),
+    "run_as": Key(
+        "",
+        "who owns what pods write; empty: the image's user",
+        Text("UID or UID:GID", r"\d+(:\d+)?", 20),
+    ),
+    "spot": Key(False, "on Google's spot nodes"),
+    "tolerations": Key("", "key=value:NoSchedule,...", Text()),
+    "priority_class": Key("", "of the pods", _NAME),
+    "service_account": Key("", "of the pods", _NAME),
+    "save_seconds": Key(120, "between the order to stop and the end", Range(1, 86_400)),
+    "retries": Key(3, "of a job that crashed; preemptions do not count", Range(0, 1_000_000)),
+    "ttl_seconds": Key(3600, "after which a finished JobSet is deleted", Range(0, 31_536_000)),
+    "trials_per_job": Key(1, "trials that one job runs", Range(1, 1_000_000)),
+    "workers": Key(1, "processes per pod that run trials", Range(1, 1024)),
+    "max_jobs": Key(100, "queued or running at a time", Range(1, 1_000_000)),
+    "python": Key("python", "the command of Python in the image", Text()),
+    "environment": Key("", "NAME=VALUE NAME=VALUE", Text()),
+    "poll_seconds": Key(30, "between questions to the cluster", Range(1, 3600)),
+}
+DEFAULTS = config_keys.defaults(KEYS)
+
+
+def check_keys(settings: dict[str, Any]) -> None:
+    """Raises ValueError for what no cluster could run."""
+    own = settings["kubernetes"]
+    config_keys.check(KEYS, own, "kubernetes.")
+    for key in ("image", "namespace", "memory", "python"):
+        if not own[key]:
+            raise ValueError(f"launcher kubernetes needs --config.kubernetes.{key}")
+    if bool(own["volume_claim"]) == bool(own["bucket"]):
+        raise ValueError(
+            "give one of kubernetes.volume_claim and kubernetes.bucket: where all pods and this "
+            "host see the study"
+        )
+    _check_devices(own)
+    remote.check_paths("kubernetes", settings, own)
+
+
+def _check_devices(own: dict[str, Any]) -> None:
+    if own["gpus"] and own["tpu_type"]:
+        raise ValueError("give one of kubernetes.gpus and kubernetes.tpu_type")
+    if bool(own["tpu_type"]) != bool(own["tpu_topology"]):
+        raise ValueError("kubernetes.tpu_type and kubernetes.tpu_topology go together")
+    if own["gpu_type"] and not own["gpus"]:
+        raise ValueError("kubernetes.gpu_type needs kubernetes.gpus=1 or more")
+    if own["hosts"] > 1 and not (own["gpus"] or own["tpu_type"]):
+        raise ValueError("kubernetes.hosts above 1 needs gpus or tpu_type")
+    if own["hosts"] > 1 and own["workers"] > 1:
+        raise ValueError("with kubernetes.hosts above 1 a trial takes all hosts: workers must be 1")
+    if own["tpu_type"] and not _is_slice(own):
+        raise ValueError(
+            f"topology {own['tpu_topology']} over {own['hosts']} hosts is no slice: hosts have "
+            "1, 4 or 8 chips. kubernetes.hosts is the number of nodes in the slice's node pool"
+        )
+    per_host = own["gpus"] or (pod.chips(own) if own["tpu_type"] else own["workers"])
+    if per_host % own["workers"]:
+        raise ValueError(f"kubernetes.workers={own['workers']} cannot share {per_host} devices")
+
+
+def _is_slice(own: dict[str, Any]) -> bool:
+    chips = math.prod(map(int, own["tpu_topology"].split("x")))
+    return chips % own["hosts"] == 0 and pod.chips(own) in (1, 4, 8)
+
+
+def platform(settings: dict[str, Any]) -> str:
+    """Returns 'gpu', 'tpu' or 'cpu'."""
+    own = settings["kubernetes"]
+    return "tpu" if own["tpu_type"] else "gpu" if own["gpus"] else "cpu"
+
+
+def devices(settings: dict[str, Any]) -> int:
+    """Returns how many devices a trial sees: chips or GPUs, over all hosts."""
+    own = settings["kubernetes"]
+    per_host = own["gpus"] or (pod.chips(own) if own["tpu_type"] else own["workers"])
+    return int(per_host) * int(own["hosts"]) // int(own["workers"])

@@ -1,0 +1,198 @@
+"""The Kubernetes launcher: a JobSet per job, queued by Kueue, applied with kubectl.
+
+Manifests are checked offline and written to `<study>/jobs/<batch>.<index>.yaml` before anything
+is created, so that a person without kubectl here can create them elsewhere. docs/kubernetes.md
+says what the cluster needs.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+from sweeps.launchers import manifest_schema
+from sweeps.launchers.kubernetes import jobset_schema, manifests
+from sweeps.launchers.kubernetes.keys import DEFAULTS, KEYS, check_keys, devices, platform
+from sweeps.launchers.protocol import Batch, EngineError, State
+from sweeps.records import layout
+
+__all__ = [
+    "DEFAULTS",
+    "KEYS",
+    "Kubernetes",
+    "check",
+    "devices",
+    "launcher",
+    "platform",
+    "preview",
+    "requeue",
+]
+
+_RESOURCE = "jobsets.jobset.x-k8s.io"
+_TIMEOUT_S = 120
+
+
+def check(settings: dict[str, Any]) -> None:
+    """Raises ValueError for what no cluster could run; the cluster itself is not asked."""
+    check_keys(settings)
+    # The manifest of a job as it could be: what the schema refuses is refused here already.
+    root = pathlib.Path(settings["experiment_dir"]).resolve() / settings["name"]
+    sample = Batch("sample", root / "jobs" / "sample.json", 1, {"PYTHONPATH": str(root / "code")})
+    _manifest(sample, 0, settings)
+
+
+def preview(settings: dict[str, Any], batch: Batch) -> str:
+    """Returns what would be submitted for a batch's first job; the engine is not needed."""
+    return manifest_schema.to_yaml(_manifest(batch, 0, settings))
+
+
+def requeue() -> bool:
+    """Returns whether exit code 75 restarts this job's pod; the job's policy does the rest."""
+    return "JOB_COMPLETION_INDEX" in os.environ  # set in pods of indexed jobs
+
+
+def launcher(settings: dict[str, Any], study_directory: pathlib.Path) -> "Kubernetes":
+    """Returns the launcher of a study."""
+    return Kubernetes(settings, study_directory)
+
+
+def _manifest(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns a job's manifest, checked. Raises ValueError where it is not valid."""
+    manifest = manifests.jobset(batch, index, settings)
+    title = f"the manifest of job {index} of {batch.name}"
+    manifest_schema.check(manifest, jobset_schema.JOBSET, title)
+    return manifest
+
+
+class Kubernetes:
+    """Jobs as JobSets; a handle is a JobSet's name."""
+
+    def __init__(self, settings: dict[str, Any], study_directory: pathlib.Path) -> None:
+        self._settings, self._own = settings, settings["kubernetes"]
+        self._study = study_directory
+
+    def capacity(self) -> int:
+        """Returns kubernetes.max_jobs."""
+        return int(self._own["max_jobs"])
+
+    def submit(self, batch: Batch) -> list[str]:
+        """Writes and creates the JobSets; one that exists already is this batch's.
+
+        Raises EngineError where not all could be created, after deleting those that were, and
+        where there was no answer: `find` tells.
+        """
+        files = self._write(batch)
+        handles = [manifests.name(batch, index) for index in range(batch.size)]
+        arguments = [part for file in files for part in ("--filename", str(file))]
+        done = self._kubectl("create", *arguments)
+        there = [line for line in done.stderr.splitlines() if "(AlreadyExists)" in line]
+        if done.returncode == 0 or there == done.stderr.splitlines():
+            return handles
+        if there or done.stdout.strip():
+            with contextlib.suppress(EngineError):  # `find` tells what is there
+                self._delete(handles)
+        raise EngineError(
+            f"kubectl create failed: {_last(done.stderr)}\nmanifests: {files[0]} ... Try "
+            f"{self._by_hand(batch)}"
+        )
+
+    def _write(self, batch: Batch) -> list[pathlib.Path]:
+        files = []
+        for index in range(batch.size):
+            file = batch.file.with_name(f"{batch.file.stem}.{index}.yaml")
+            text = manifest_schema.to_yaml(_manifest(batch, index, self._settings))
+            layout.write_atomically(file, text)
+            files.append(file)
+        return files
+
+    def _by_hand(self, batch: Batch) -> str:
+        files = f"{batch.file.parent}/{batch.file.stem}.*.yaml"
+        return f"for f in {files}; do kubectl create --filename $f; done"
+
+    def find(self, batch: Batch) -> list[str] | None:
+        """Returns the batch's handles where at least one of its JobSets exists.
+
+        Raises EngineError where the cluster cannot be asked.
+        """
+        if not self._jobsets(f"{manifests.BATCH_LABEL}={batch.name}"):
+            return None
+        return [manifests.name(batch, index) for index in range(batch.size)]
+
+    def status(self, handles: Sequence[str]) -> dict[str, State]:
+        """Returns a state per handle; GONE for a JobSet that the cluster does not have."""
+        label = manifests.study_label(self._settings["name"])
+        try:
+            found = self._jobsets(f"{manifests.STUDY_LABEL}={label}")
+        except EngineError:
+            return dict.fromkeys(handles, State.UNKNOWN)
+        by_name = {item["metadata"]["name"]: item for item in found}
+        return {
+            handle: state(by_name[handle]) if handle in by_name else State.GONE
+            for handle in handles
+        }
+
+    def _jobsets(self, selector: str) -> list[dict[str, Any]]:
+        done = self._kubectl("get", _RESOURCE, "--selector", selector, "--output", "json")
+        if done.returncode:
+            raise EngineError(f"kubectl get jobsets failed: {_last(done.stderr)}")
+        try:
+            return list(json.loads(done.stdout)["items"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise EngineError(f"kubectl's answer is no list of JobSets: {error}") from error
+
+    def cancel(self, handles: Sequence[str]) -> None:
+        """Deletes JobSets; their pods have save_seconds to save."""
+        if handles:
+            self._delete(handles)
+
+    def _delete(self, handles: Sequence[str]) -> None:
+        # In the foreground the JobSet stays until its pods are gone, so that `status` sees them.
+        flags = ("--ignore-not-found", "--wait=false", "--cascade=foreground")
+        done = self._kubectl("delete", _RESOURCE, *flags, *handles)
+        if done.returncode:
+            raise EngineError(f"kubectl delete failed: {_last(done.stderr)}")
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _kubectl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        program = shutil.which("kubectl")
+        if program is None:
+            raise EngineError(
+                "there is no kubectl here: install it, or create the manifests in "
+                f"{self._study / 'jobs'} where there is one: for f in *.yaml; do kubectl create "
+                "--filename $f; done"
+            )
+        context = ["--context", self._own["context"]] if self._own["context"] else []
+        where = [*context, "--namespace", self._own["namespace"], "--request-timeout=30s"]
+        try:
+            return subprocess.run(
+                [program, *arguments, *where], capture_output=True, text=True, timeout=_TIMEOUT_S
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise EngineError(f"kubectl {arguments[0]} did not answer: {error}") from error
+
+
+def state(jobset: dict[str, Any]) -> State:
+    """Returns the state of a JobSet as the cluster tells it."""
+    found = jobset.get("status", {})
+    true = {c["type"] for c in found.get("conditions", []) if c.get("status") == "True"}
+    if found.get("terminalState") or true & {"Completed", "Failed"}:
+        return State.GONE
+    if jobset["metadata"].get("deletionTimestamp"):
+        return State.RUNNING  # its pods save
+    if jobset["spec"].get("suspend") or "Suspended" in true:
+        return State.QUEUED
+    # `ready` and not `active`: that counts pods that wait for a node or their image, too.
+    ready = any(job.get("ready", 0) for job in found.get("replicatedJobsStatus", []))
+    return State.RUNNING if ready else State.QUEUED
+
+
+def _last(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return re.sub(r"\s+", " ", lines[-1]) if lines else "no message"

@@ -1,0 +1,1 @@
+"""Ray: one Ray job per job of a batch."""

@@ -1,0 +1,1 @@
+"""SkyPilot: managed jobs on rented machines."""

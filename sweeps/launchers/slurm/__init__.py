@@ -1,0 +1,1 @@
+"""Slurm: job arrays by sbatch."""

@@ -1,0 +1,150 @@
+"""Slurm's keys of the config (`--config.slurm.<key>`), and what they may say."""
+
+import re
+import shlex
+from typing import Any
+
+from sweeps.launchers import config_keys
+from sweeps.launchers.config_keys import Key, Range, Text
+
+_NAME = r"[\w.@+-]+"
+# sbatch keeps the warning time in 16 bits.
+KEYS = {
+    "partition": Key(
+        "",
+        "empty, as any text: what the cluster gives unasked",
+        Text("a partition's name, or several with commas", rf"{_NAME}(,{_NAME})*"),
+    ),
+    "account": Key("", "who pays", Text("an account's name", _NAME)),
+    "qos": Key("", "quality of service", Text("the name of a quality of service", _NAME)),
+    "time": Key(
+        "",
+        "limit of one job",
+        Text("D-HH:MM:SS or HH:MM:SS, such as 1-00:00:00", r"(\d+-)?\d{1,2}:[0-5]\d:[0-5]\d", 20),
+    ),
+    "nodes": Key(1, "per trial; more than one trains by jax.distributed", Range(1, 100_000)),
+    "gpus": Key(0, "per node; 0: the trials compute on CPUs", Range(0, 1024)),
+    "gpu_type": Key("", "of them", Text("a type of the cluster's Gres, such as a100", _NAME)),
+    "cpus": Key(0, "per node; 0: what the cluster gives unasked", Range(0, 65_536)),
+    "memory": Key(
+        "",
+        "per node",
+        Text("a whole number with K, M, G or T, such as 16G", r"[1-9]\d*[KMGT]?", 20),
+    ),
+    "at_once": Key(
+        0, "jobs of one array that may run at a time (%K); 0: no limit", Range(0, 1_000_000)
+    ),
+    "max_jobs": Key(1000, "queued or running at a time", Range(1, 1_000_000)),
+    "trials_per_job": Key(1, "trials that one job runs", Range(1, 1_000_000)),
+    "workers": Key(0, "processes per job, each on its share of the GPUs; 0: one", Range(0, 1024)),
+    "save_seconds": Key(
+        120, "before the time limit, to save and be queued again", Range(10, 65_535)
+    ),
+    "setup": Key("", "shell lines before Python, such as 'module load cuda'", Text()),
+    "python": Key(
+        "", "empty: the driver's own", Text("the path of a Python without spaces", r"[^\s]+")
+    ),
+    "container": Key(
+        "",
+        "by pyxis' srun --container-image",
+        Text("an image such as docker://ghcr.io#jax/jax or /images/jax.sqsh", r"[^\s]+"),
+    ),
+    "mounts": Key(
+        "", "into the container", Text("SRC:DST[:FLAGS], several with commas", r"[^\s]+")
+    ),
+    "flags": Key("", "more options of sbatch, each '--name' or '--name=value'", Text()),
+    "poll_seconds": Key(10, "between questions to Slurm", Range(1, 3600)),
+}
+DEFAULTS = config_keys.defaults(KEYS)
+# A job that has no more than this between its start and the warning might never get on: Python,
+# JAX and a first compilation take about a minute, and Slurm warns up to 30 s early.
+_LEAST_WORK_S = 120
+
+# Options that the launcher gives itself, and the key that changes them, where one does.
+_OWN = {
+    "partition": "partition",
+    "account": "account",
+    "qos": "qos",
+    "time": "time",
+    "time-min": "time",
+    "nodes": "nodes",
+    "gres": "gpus and slurm.gpu_type",
+    "gpus": "gpus and slurm.gpu_type",
+    "gpus-per-node": "gpus and slurm.gpu_type",
+    "gpus-per-task": "gpus and slurm.gpu_type",
+    "cpus-per-task": "cpus",
+    "mem": "memory",
+    "array": "at_once",
+    "signal": "save_seconds",
+    **dict.fromkeys(
+        (
+            *("ntasks", "ntasks-per-node", "job-name", "output", "error", "input", "open-mode"),
+            *("parsable", "requeue", "no-requeue", "exclude", "wrap", "wait", "test-only", "quiet"),
+            *("clusters", "cluster", "help", "usage", "version", "hold"),
+        ),
+        "",
+    ),
+}
+
+
+def check(slurm: dict[str, Any]) -> None:
+    """Raises ValueError for the first of `config.slurm` that could not run, saying what can."""
+    config_keys.check(KEYS, slurm, "slurm.")
+    _check_together(slurm)
+    flags(slurm["flags"])
+
+
+def _check_together(slurm: dict[str, Any]) -> None:
+    limit, warning = seconds(slurm["time"]), slurm["save_seconds"]
+    if slurm["time"] and limit < warning + _LEAST_WORK_S:
+        raise ValueError(
+            f"slurm.time={slurm['time']} leaves no time to train: jobs are told to save "
+            f"slurm.save_seconds={warning} s before it; give at least {_LEAST_WORK_S} s more"
+        )
+    if slurm["gpu_type"] and not slurm["gpus"]:
+        raise ValueError(f"slurm.gpu_type={slurm['gpu_type']!r} needs slurm.gpus of 1 or more")
+    if slurm["mounts"] and not slurm["container"]:
+        raise ValueError("slurm.mounts needs slurm.container")
+    if slurm["nodes"] > 1 and slurm["workers"] > 1:
+        raise ValueError(
+            f"slurm.nodes={slurm['nodes']} with slurm.workers={slurm['workers']}: a trial of "
+            "several nodes has one process on each; leave slurm.workers at 0"
+        )
+    if slurm["gpus"] and slurm["workers"] > slurm["gpus"]:
+        raise ValueError(
+            f"slurm.workers is {slurm['workers']}, but slurm.gpus is {slurm['gpus']}: give at most "
+            "one worker per GPU (several trials share a GPU by config.pack)"
+        )
+
+
+def seconds(time: str) -> int:
+    """Returns the seconds of D-HH:MM:SS, 0 for ''."""
+    if not time:
+        return 0
+    days, _, clock = time.rpartition("-")
+    hours, minutes, rest = (int(part) for part in clock.split(":"))
+    return int(days or 0) * 86_400 + hours * 3600 + minutes * 60 + rest
+
+
+def flags(text: str) -> list[str]:
+    """Returns the extra options of sbatch as a list.
+
+    Raises ValueError for what is not of the form '--name' or '--name=value' and for options that
+    the launcher sets itself, abbreviated or not.
+    """
+    try:
+        given = shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"slurm.flags={text!r}: {error}") from error
+    for flag in given:
+        found = re.fullmatch(r"--([a-z][a-z0-9-]*)(=[^\n\0]*)?", flag)
+        if not found:
+            raise ValueError(
+                f"slurm.flags: {flag!r} is not understood; write options as '--name' or "
+                "'--name=value', with spaces between them"
+            )
+        own = next((name for name in _OWN if name.startswith(found[1])), None)
+        if own is not None:
+            key = f"use slurm.{_OWN[own]}" if _OWN[own] else "it cannot be changed"
+            raise ValueError(f"slurm.flags: --{own} is set by the launcher; {key}")
+    return given

@@ -1,0 +1,226 @@
+"""Slurm: job arrays by `sbatch`, asked after by `squeue`; neither accounting nor a library needed.
+
+Not through submitit: its jobs ignore SIGTERM, it takes pickled results for the truth (which may say
+"error" of a job that succeeds when requeued), and without accounting it never learns that a job was
+killed.
+"""
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from sweeps.launchers.protocol import Batch, EngineError, State
+from sweeps.launchers.slurm import commands, keys, script
+
+KEYS, DEFAULTS = keys.KEYS, keys.DEFAULTS
+# Slurm counts a restart up to seconds after it has told the job to stop; KillWait is 30 s.
+_LOOKS = 5
+
+
+def check(settings: dict[str, Any]) -> None:
+    """Raises ValueError for a value of config.slurm that could not run, saying what is allowed."""
+    keys.check(settings["slurm"])
+
+
+def platform(settings: dict[str, Any]) -> str:
+    """Returns 'gpu' or 'cpu': where trials compute."""
+    return "gpu" if settings["slurm"]["gpus"] else "cpu"
+
+
+def devices(settings: dict[str, Any]) -> int:
+    """Returns how many devices one trial sees, on all its nodes; a node without GPU counts one."""
+    slurm = settings["slurm"]
+    return int(slurm["nodes"] * max(1, slurm["gpus"] // max(1, slurm["workers"])))
+
+
+def preview(settings: dict[str, Any], batch: Batch) -> str:
+    """Returns what would be submitted for a batch's first job; the engine is not needed."""
+    slurm, part = settings["slurm"], script.parts(batch.size, 1001)[0]
+    command = shlex.join(["sbatch", *script.options(slurm, batch, part)])
+    return f"{command}\n{script.script(slurm, batch, part)}"
+
+
+def requeue() -> bool:
+    """Has Slurm run this job again, unless it was cancelled; returns whether it will.
+
+    False also where Slurm cannot be asked; the driver then submits what is left. Raises EngineError
+    outside of a job.
+    """
+    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    if array is None or task is None:
+        raise EngineError("no task of a Slurm array: SLURM_ARRAY_JOB_ID is not set")
+    if os.environ.get("SLURM_PROCID", "0") != "0":
+        return True  # task 0 asks for all nodes
+    job = f"{array}_{task}"
+    for _ in range(_LOOKS):
+        # Looked at again where the signal to the whole job ended scontrol, too, or where a requeue
+        # is refused because Slurm has begun it since the job was shown.
+        with contextlib.suppress(EngineError, KeyError, ValueError):
+            shown = commands.run(["scontrol", "show", "job", "--oneliner", job])
+            found = dict(re.findall(r"(\w+)=(\S*)", shown))
+            if int(found["Restarts"]) > int(os.environ.get("SLURM_RESTART_COUNT", "0")):
+                return True  # preempted without grace, or a node failed: done by Slurm already
+            if found["JobState"] == "RUNNING":
+                commands.run(["scontrol", "requeue", job])
+                return True
+        # COMPLETING: Slurm is about to say that it requeues, or it was scancel, or the time
+        # limit. A cancelled job would be requeued too, if asked for.
+        time.sleep(1.0)
+    return False
+
+
+def launcher(settings: dict[str, Any], study_directory: Path) -> "Slurm":
+    """Returns the launcher. Raises ValueError where this host cannot submit."""
+    missing = [name for name in ("sbatch", "squeue", "scancel") if not shutil.which(name)]
+    if missing:
+        raise ValueError(
+            f"launcher slurm: no {missing[0]} on this host; run on a login node of the cluster"
+        )
+    if "\\" in str(study_directory.resolve()):
+        raise ValueError(f"{study_directory}: Slurm writes no logs below a name with a backslash")
+    if settings["slurm"]["container"] and "--container-image" not in commands.run(
+        ["srun", "--help"]
+    ):
+        raise ValueError(
+            "slurm.container needs pyxis (srun --container-image), which this cluster does not "
+            "have; use slurm.setup and slurm.python instead, or ask its administrators"
+        )
+    return Slurm(settings["slurm"])
+
+
+class Slurm:
+    """A cluster, by its commands. `slurm` is config.slurm.
+
+    A handle is <array>_<task>; where sbatch was cut off before it said whether it had succeeded,
+    <job name>_<task>: GONE, once Slurm answers, if no such job exists.
+    """
+
+    def __init__(self, slurm: dict[str, Any]) -> None:
+        self._slurm = slurm
+        self._largest = 0
+
+    def capacity(self) -> int:
+        """Returns config.slurm.max_jobs."""
+        return int(self._slurm["max_jobs"])
+
+    def submit(self, batch: Batch) -> list[str]:
+        """Submits a batch as one array, or several above the cluster's MaxArraySize.
+
+        A batch that is there already is not submitted again. Raises EngineError where nothing was
+        submitted.
+        """
+        parts, known = self._known(batch)
+        exclude = self._nodes_of(batch.avoid) if batch.avoid else ()
+        for part in parts:
+            if part.number not in known:
+                try:
+                    known[part.number] = self._sbatch(batch, part, exclude)
+                except EngineError:
+                    if not known:
+                        raise
+                    break  # its jobs are GONE, to be submitted again
+        return _handles(batch, parts, known)
+
+    def _sbatch(self, batch: Batch, part: script.Part, exclude: tuple[str, ...]) -> str:
+        """Returns the array's id, or its name where it is not known whether it was submitted."""
+        command = ["sbatch", "--parsable"]
+        command += script.options(self._slurm, batch, part, exclude)
+        try:
+            printed = commands.run(command, script.script(self._slurm, batch, part))
+        except EngineError as error:
+            # A controller that was too slow for sbatch has the job all the same.
+            if "connect failure" in str(error):
+                raise
+            try:
+                found = self._known(batch)[1].get(part.number)
+            except EngineError:
+                return part.name(batch)
+            if found is None:
+                raise
+            return found
+        return printed.strip().split(";")[0]
+
+    def find(self, batch: Batch) -> list[str] | None:
+        """Returns the handles of a batch by its name, None where Slurm does not know it.
+
+        Raises EngineError where Slurm cannot be asked.
+        """
+        parts, known = self._known(batch)
+        return _handles(batch, parts, known) if known else None
+
+    def _known(self, batch: Batch) -> tuple[list[script.Part], dict[int, str]]:
+        """Returns a batch's parts, and the array's id of each part that Slurm knows."""
+        parts = script.parts(batch.size, self._array_limit())
+        numbers = {part.name(batch): part.number for part in parts}
+        found = commands.squeue(f"--name={','.join(numbers)}")
+        return parts, {numbers[job.name]: job.array for job in found}
+
+    def _array_limit(self) -> int:
+        """Returns how many tasks an array may have: Slurm's MaxArraySize."""
+        if not self._largest:
+            shown = commands.run(["scontrol", "show", "config"])
+            found = re.search(r"^MaxArraySize\s*=\s*(\d+)", shown, re.MULTILINE)
+            if found is None or int(found[1]) < 2:
+                raise EngineError("Slurm's MaxArraySize is below 2: it takes no job arrays")
+            self._largest = int(found[1])
+        return self._largest
+
+    def _nodes_of(self, hosts: Iterable[str]) -> tuple[str, ...]:
+        """Returns the cluster's names of hosts; one that is no node of it needs no avoiding."""
+        known = set(commands.run(["sinfo", "--noheader", "--Node", "--format=%N"]).split())
+        names = {name for host in hosts for name in (host, host.split(".")[0]) if name in known}
+        return tuple(sorted(names))
+
+    def status(self, handles: Sequence[str]) -> dict[str, State]:
+        """Returns the state of every handle; UNKNOWN where squeue cannot reach the controller.
+
+        Jobs that Slurm holds because a node failed to launch them are released.
+        """
+        if not handles:
+            return {}
+        try:
+            found = commands.listed(handles)
+        except EngineError:
+            return dict.fromkeys(handles, State.UNKNOWN)
+        self._release([job for job in found.values() if job.reason == commands.HELD])
+        known = {handle: job.known_state for handle, job in found.items()}
+        return {handle: known.get(handle, State.GONE) for handle in handles}
+
+    def _release(self, held: list[commands.Job]) -> None:
+        for job in held:
+            try:
+                commands.run(["scontrol", "release", job.handle])
+            except EngineError as error:
+                print(f"{error}; job {job.handle} stays held", flush=True)
+
+    def cancel(self, handles: Sequence[str]) -> None:
+        """Takes queued jobs from the queue; has running ones save and end, however long it takes.
+
+        Raises EngineError where Slurm cannot be reached.
+        """
+        if not handles:
+            return
+        jobs = commands.listed(handles).values()
+        queued = [job.handle for job in jobs if job.known_state is State.QUEUED]
+        running = [job.handle for job in jobs if job.known_state is State.RUNNING]
+        commands.scancel(queued)
+        # scancel alone would kill after KillWait, 30 s unless the cluster says otherwise.
+        commands.scancel(running, "--signal=TERM")
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+def _handles(batch: Batch, parts: list[script.Part], known: dict[int, str]) -> list[str]:
+    """Returns a handle per job, by its array's id or, where that is not known, by its name."""
+    return [
+        f"{known.get(part.number) or part.name(batch)}_{task}"
+        for part in parts
+        for task in range(part.size)
+    ]

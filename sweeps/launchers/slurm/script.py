@@ -1,0 +1,121 @@
+"""What sbatch is given: its options, and the script that every task of an array runs."""
+
+import dataclasses
+import shlex
+from typing import Any
+
+from sweeps.launchers.protocol import Batch
+from sweeps.launchers.slurm import keys
+
+_INDEX = "__INDEX__"
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A part of a batch that fits one array: `size` jobs from number · 10^digits on."""
+
+    number: int
+    digits: int
+    size: int
+
+    @property
+    def offset(self) -> int:
+        """The batch's index of the array's task 0."""
+        return self.number * 10**self.digits
+
+    def name(self, batch: Batch) -> str:
+        """Returns the array's job name."""
+        return f"{batch.name}.{self.number}" if self.number else batch.name
+
+
+def parts(size: int, largest: int) -> list[Part]:
+    """Returns the parts of a batch of `size` jobs where an array holds at most `largest` tasks.
+
+    Parts begin at multiples of a power of ten, so that sbatch's %a can name the logs by index.
+    """
+    digits = len(str(largest)) - 1
+    whole = 10**digits
+    return [
+        Part(number, digits, min(whole, size - number * whole))
+        for number in range(-(-size // whole))
+    ]
+
+
+def options(
+    slurm: dict[str, Any], batch: Batch, part: Part, exclude: tuple[str, ...] = ()
+) -> list[str]:
+    """Returns sbatch's options for a part of a batch, for `slurm` = config.slurm.
+
+    They belong on the command line: a user's SBATCH_* variables win over lines of the script.
+    """
+    throttle = f"%{slurm['at_once']}" if slurm["at_once"] else ""
+    gpus = ":".join(filter(None, ("gpu", slurm["gpu_type"], str(slurm["gpus"]))))
+    given = {
+        "partition": slurm["partition"],
+        "account": slurm["account"],
+        "qos": slurm["qos"],
+        "time": slurm["time"],
+        "nodes": str(slurm["nodes"]),
+        "ntasks-per-node": "1",
+        "gres": gpus if slurm["gpus"] else "",
+        "cpus-per-task": str(slurm["cpus"] or ""),
+        "mem": slurm["memory"],
+        "exclude": ",".join(exclude),
+        "array": f"0-{part.size - 1}{throttle}",
+        "job-name": part.name(batch),
+        "output": _log_pattern(batch, part),
+        "open-mode": "append",
+        # To the steps (no 'B:'): it reaches every process of the job, of which each understands
+        # SIGTERM; SIGUSR1 would kill those that do not expect it before they have saved.
+        "signal": f"TERM@{slurm['save_seconds']}",
+    }
+    written = [f"--{key}={value}" for key, value in given.items() if value]
+    return [*written, "--requeue", *keys.flags(slurm["flags"])]
+
+
+def _log_pattern(batch: Batch, part: Part) -> str:
+    """Returns --output such that every job writes to `Batch.log` of its index."""
+    whole = dataclasses.replace(batch, file=batch.file.resolve())
+    # '%' begins a pattern; %3a is the task's number in three digits.
+    path = str(whole.log("\0")).replace("%", "%%")
+    return path.replace("\0", f"{part.number}%{part.digits}a" if part.number else "%a")
+
+
+def script(slurm: dict[str, Any], batch: Batch, part: Part) -> str:
+    """Returns the script of a part's tasks.
+
+    Python runs in a step (srun), not in the script itself: when a job is preempted with a grace
+    time, Slurm tells its steps at once, and the script only when the grace is over.
+    """
+    command = batch.command(_INDEX, slurm["python"])
+    lines = [
+        "#!/bin/bash",
+        "set -e",
+        *([slurm["setup"]] if slurm["setup"] else []),
+        *(_export(name, value) for name, value in batch.environment.items()),
+        f"INDEX=$(({part.offset} + SLURM_ARRAY_TASK_ID))",
+        f"exec {shlex.join(_srun(slurm))} \\",
+        "    " + shlex.join(command).replace(_INDEX, '"$INDEX"'),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _export(name: str, value: str) -> str:
+    # What the setup's modules put on the path stays there, behind the snapshot.
+    behind = "${PYTHONPATH:+:$PYTHONPATH}" if name == "PYTHONPATH" else ""
+    return f"export {name}={shlex.quote(value)}{behind}"
+
+
+def _srun(slurm: dict[str, Any]) -> list[str]:
+    given = {
+        "export": "ALL",
+        "nodes": str(slurm["nodes"]),
+        "ntasks-per-node": "1",
+        # Since 22.05 srun does not take it over from sbatch.
+        "cpus-per-task": str(slurm["cpus"] or ""),
+        # A node that ended alone would leave the others waiting for it.
+        "wait": str(slurm["save_seconds"]) if slurm["nodes"] > 1 else "",
+        "container-image": slurm["container"],
+        "container-mounts": slurm["mounts"],
+    }
+    return ["srun", *(f"--{key}={value}" for key, value in given.items() if value)]

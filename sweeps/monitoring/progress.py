@@ -1,0 +1,188 @@
+"""Progress: a live table on a terminal, one plain line per change of state elsewhere.
+
+An event costs the same in a study of 100 trials and of 100,000.
+"""
+
+import collections
+import contextlib
+import itertools
+import pathlib
+import statistics
+import sys
+import time
+from typing import Any
+
+from sweeps.records import layout, status
+from sweeps.study.trial import Trial
+
+_QUIET_S = 60.0
+# Running trials that are listed; a cluster may have a thousand.
+_ROWS = 20
+# Measured times per step that the estimate is the median of.
+_RATES = 32
+
+
+class Progress:
+    """Shows how a study goes. `rich` on a terminal; logs get lines that make sense a day later."""
+
+    def __init__(self) -> None:
+        self._live: Any = None
+        self._started = time.monotonic()
+        self._spoke = time.monotonic()
+        self._stage, self._total = "", 0
+        self._running: dict[str, tuple[Trial, str]] = {}
+        # Of every unfinished trial, and their sum: an event changes one term of it.
+        self._steps_left: dict[str, int] = {}
+        self._sum_left = 0
+        self._rates: collections.deque[float] = collections.deque(maxlen=_RATES)
+        self._at_once = 0
+        self.compilations = 0
+
+    def __enter__(self) -> "Progress":
+        if sys.stdout.isatty():
+            from rich.live import Live
+
+            self._live = Live(self._render(), refresh_per_second=4)
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        if self._live is not None:
+            self._live.update(self._render())
+            self._live.__exit__(*exception)
+            self._live = None
+
+    def say(self, text: str) -> None:
+        """Prints a line with the time since the start."""
+        self._spoke = time.monotonic()
+        minutes, seconds = divmod(int(self._spoke - self._started), 60)
+        line = f"[{minutes:02d}:{seconds:02d}] {text}"
+        if self._live is not None:
+            self._live.console.print(line, markup=False, highlight=False)
+        else:
+            with contextlib.suppress(OSError):  # a run outlives its reader
+                print(line, flush=True)
+
+    def stage(self, name: str, trials: list[Trial], directory: pathlib.Path) -> None:
+        """A stage begins."""
+        self._stage, self._total = name, len(trials)
+        self._steps_left = {}
+        for trial in trials:
+            found = status.read(directory / trial.path)
+            # One that failed before is tried again.
+            if found["state"] not in ("done", "diverged"):
+                self._steps_left[trial.path] = trial.steps - found["global_step"]
+        self._sum_left = sum(self._steps_left.values())
+        self.say(f"stage {name}: {self._total} trials, {self._finished} already finished")
+
+    def selected(self, selection: dict[str, Any]) -> None:
+        """The next stage's points were chosen."""
+        chosen = {point for point in selection["points"].values()}
+        listing = ", ".join(map(str, sorted(chosen)))
+        lost = len(selection["lost"])
+        worst = f"; {lost} lost trials counted as the worst" if lost else ""
+        self.say(f"selected by {selection['metric']}: point {listing}{worst}")
+
+    def started(self, trial: Trial, where: int | str) -> None:
+        """A trial began: on the worker of a slot, or where the text says ("slurm job 12_3")."""
+        self._running[trial.path] = trial, "starting"
+        # At the end of a stage nothing starts any more: what ran side by side until then counts.
+        self._at_once = len(self._running)
+        if self._live is None:
+            place = f"worker {where}" if isinstance(where, int) else where
+            self.say(f"{trial.path} started on {place}")
+        self._update()
+
+    def compiled(self, trial: Trial, event: dict[str, Any]) -> None:
+        """A trial begins to train; its train step is compiled."""
+        self.compilations += event["compilations"]
+        self._running[trial.path] = trial, f"step {event['step']}/{trial.steps}"
+        self._update()
+
+    def evaluated(self, trial: Trial, event: dict[str, Any]) -> None:
+        """A trial was evaluated: event holds `global_step`, its metrics and times."""
+        metric = trial.targets["metric"]
+        step, value = event["global_step"], event[f"validation/{metric}"]
+        text = f"step {step}/{trial.steps}, validation {metric} {value:.4f}"
+        if event["accumulated_submission_time"] > 0:
+            self._rates.append(event["total_duration"] / step)
+        self._moved(trial, step, text)
+
+    @property
+    def _finished(self) -> int:
+        return self._total - len(self._steps_left)
+
+    def looked(self, trial: Trial, found: dict[str, Any]) -> None:
+        """A trial's status was read: found holds `global_step` and, once known, `step_seconds`."""
+        step = found["global_step"]
+        before = self._steps_left.get(trial.path, trial.steps)
+        # Seen again at the same step, it would outweigh trials that move.
+        if found.get("step_seconds") and trial.steps - step < before:
+            self._rates.append(found["step_seconds"])
+        self._moved(trial, step, f"step {step}/{trial.steps}" if step else "starting")
+
+    def _moved(self, trial: Trial, step: int, text: str) -> None:
+        self._running[trial.path] = trial, text
+        if trial.path in self._steps_left:
+            self._sum_left += trial.steps - step - self._steps_left[trial.path]
+            self._steps_left[trial.path] = trial.steps - step
+        self._update()
+
+    def ended(
+        self, trial: Trial, outcome: str, error: str | None, tail: list[str] | None = None
+    ) -> None:
+        """A trial ended, or left this driver's hands."""
+        where = self._running.pop(trial.path, (trial, ""))[1]
+        if outcome.split()[0] in (*layout.FINISHED, "already") and "again" not in outcome:
+            self._sum_left -= self._steps_left.pop(trial.path, 0)
+        detail = f": {error}" if error else f" ({where})" if where else ""
+        self.say(f"{trial.path} {outcome}{detail} [{self._finished}/{self._total}]{self._eta()}")
+        for line in tail or []:
+            self.say(f"    {line}")
+
+    def tick(self) -> None:
+        """Nothing happened for a moment; says so once a minute where nobody watches."""
+        if self._live is None and time.monotonic() - self._spoke > _QUIET_S:
+            running = "; ".join(f"{path}: {text}" for path, text in self._rows())
+            self.say(f"stage {self._stage} {self._finished}/{self._total}{self._eta()}. {running}")
+        self._update()
+
+    def _eta(self) -> str:
+        """Returns the time left by the measured time per step, '' before it is known."""
+        if not self._rates or not self._steps_left:
+            return ""
+        at_once = max(1, min(self._at_once, len(self._steps_left)))
+        seconds = statistics.median(self._rates) * self._sum_left / at_once
+        return f", about {duration(seconds)} left in this stage"
+
+    def _rows(self) -> list[tuple[str, str]]:
+        """Returns what the first running trials do, by path, and how many more there are."""
+        first = itertools.islice(self._running.items(), _ROWS)
+        rows = [(path, text) for path, (_, text) in first]
+        if len(self._running) > _ROWS:
+            rows.append((f"and {len(self._running) - _ROWS} more", ""))
+        return rows
+
+    def _update(self) -> None:
+        if self._live is not None:
+            self._live.update(self._render())
+
+    def _render(self) -> Any:
+        from rich.table import Table
+
+        title = f"stage {self._stage}: {self._finished}/{self._total} trials{self._eta()}"
+        table = Table(title=title, title_justify="left", show_header=False, box=None)
+        for path, text in self._rows():
+            table.add_row(path, text)
+        return table
+
+
+def duration(seconds: float) -> str:
+    """Returns a time as people say it: '80 s', '12 min', '3.2 h', '5.0 days'."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 172_800:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86_400:.1f} days"

@@ -1,0 +1,1 @@
+"""What lies on disk: the layout of a study, states, measurements, claims."""

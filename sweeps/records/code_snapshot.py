@@ -1,0 +1,67 @@
+"""A snapshot of the code in the study's directory: what was submitted is what runs, also later.
+
+`<study>/code/<hash>/` holds the four packages as they were; a job in a queue, a requeued job and a
+restarted worker import them from there, whatever is edited in the checkout meanwhile. Each attempt
+records the commit and the hash in meta_data_<k>.json.
+"""
+
+import hashlib
+import pathlib
+import shutil
+import tempfile
+
+from attention import checkout
+from sweeps.records import layout, provenance
+
+CODE, RECORD = "code", "code.json"
+_SKIPPED = shutil.ignore_patterns("__pycache__", "*.pyc")
+_HERE = pathlib.Path(__file__).resolve().parents[2]
+
+
+def take(study_directory: pathlib.Path) -> pathlib.Path:
+    """Returns the folder with the running code's snapshot, made where it is not there yet.
+
+    Code that runs from a snapshot of this study is its own snapshot.
+    """
+    folder = study_directory.resolve() / CODE
+    if _HERE.parent == folder:
+        return _HERE
+    name = digest(_HERE)[:12]
+    if not (folder / name).is_dir():
+        folder.mkdir(exist_ok=True)
+        _copy(folder, name)
+    return folder / name
+
+
+def _copy(folder: pathlib.Path, name: str) -> None:
+    draft = pathlib.Path(tempfile.mkdtemp(prefix=".draft-", dir=folder))
+    try:
+        for room in checkout.ROOMS:
+            shutil.copytree(_HERE / room, draft / room, ignore=_SKIPPED)
+        record = {"sha256": name, "git_commit": provenance.git_commit()}
+        layout.write_json(draft / RECORD, record)
+        draft.chmod(0o755)
+        draft.rename(folder / name)
+    except OSError:
+        shutil.rmtree(draft, ignore_errors=True)
+        if not (folder / name).is_dir():  # another driver may have been first
+            raise
+
+
+def digest(root: pathlib.Path) -> str:
+    """Returns the SHA-256 of the four packages below `root`: names and contents of all files."""
+    found = hashlib.sha256()
+    for room in checkout.ROOMS:
+        for path in sorted((root / room).rglob("*")):
+            if path.is_file() and path.suffix != ".pyc":
+                name = str(path.relative_to(root)).encode()
+                found.update(b"%d:%b" % (len(name), name))
+                content = path.read_bytes()
+                found.update(b"%d:%b" % (len(content), content))
+    return found.hexdigest()
+
+
+def environment(snapshot: pathlib.Path) -> dict[str, str]:
+    """Returns what makes Python import the snapshot, wherever a process is started."""
+    # Without PYTHONSAFEPATH, `python -m` would put the current folder first.
+    return {"PYTHONPATH": str(snapshot), "PYTHONSAFEPATH": "1"}

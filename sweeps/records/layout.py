@@ -1,0 +1,169 @@
+"""The study's directory on disk: names of files, columns, states. Standard library only.
+
+`sweeps` writes this format and `analysis` reads it, so both import this module and neither has
+a second opinion. AlgoPerf's file names and columns are kept (algoperf/logger_utils.py), so that
+its own tools read our trials::
+
+    <experiment_dir>/<study>/study.json           resolved config, points, versions, git commit
+    <experiment_dir>/<study>/selection.json       points chosen by validation, per variant
+    <experiment_dir>/<study>/reference.json       reference rows of embedded data (1-NN ...)
+    <experiment_dir>/<study>/<stage>/trials.json  every trial the stage consists of
+    <experiment_dir>/<study>/<stage>/<variant>/<workload>_jax/trial_<n>/
+        trial.json hparams.json meta_data_<k>.json flags_<k>.json
+        eval_measurements.csv measurements.csv diagnostics.jsonl status.json
+        attempts/<k>/  lease.json heartbeat measurements.jsonl log.txt
+        checkpoints/
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+from typing import Any
+
+from attention.files import SUFFIX
+from attention.files import replacing as replacing
+from attention.files import temporary as temporary
+
+STUDY, SELECTION, REFERENCE, TRIALS = (
+    "study.json",
+    "selection.json",
+    "reference.json",
+    "trials.json",
+)
+TRIAL, HPARAMS, STATUS = "trial.json", "hparams.json", "status.json"
+EVAL_MEASUREMENTS, MEASUREMENTS = "eval_measurements.csv", "measurements.csv"
+# A first line of what the rows have in common, then one line per recorded step and attention
+# layer (sweeps/records/diagnostics_file.py); only of trials that were told to record.
+DIAGNOSTICS = "diagnostics.jsonl"
+DIAGNOSTICS_FORMAT = "attnperf-diagnostics-1"
+ATTEMPTS, CHECKPOINTS = "attempts", "checkpoints"
+FORMAT = "attnperf-study-1"
+
+# Longer than any file takes to be written.
+LEFT_OVER_S = 3600.0
+_STUDY_RECORD = {"name": str, "config": dict, "points": list, "stages": list}
+
+# A trial's states; `pending` is also the state of a trial that has no status.json yet.
+STATES = ("pending", "running", "done", "diverged", "failed")
+LOST = ("diverged", "failed")  # ended without a number that counts
+FINISHED = ("done", *LOST)
+
+SPLITS = ("train", "validation", "test")
+TIME_COLUMNS = (
+    "score",
+    "total_duration",
+    "accumulated_submission_time",
+    "accumulated_eval_time",
+    "accumulated_logging_time",
+)
+
+# Seeds share a point's thousand: trial_3002 is point 3, seed 1. Neither more points nor more
+# seeds ever move a trial to another directory.
+SEEDS_PER_POINT = 1000
+
+
+def trial_number(point: int, seed: int) -> int:
+    """Returns n of `trial_<n>` for a point's index (from 0) and a seed (from 0), n from 1.
+
+    Raises ValueError where the pair has no directory of its own.
+    """
+    if point < 0 or not 0 <= seed < SEEDS_PER_POINT:
+        raise ValueError(
+            f"point {point}, seed {seed}: points count from 0 and seeds run from 0 to "
+            f"{SEEDS_PER_POINT - 1}"
+        )
+    return point * SEEDS_PER_POINT + seed + 1
+
+
+def trial_path(stage: str, variant: str, workload: str, point: int, seed: int) -> str:
+    """Returns a trial's directory relative to its study's directory.
+
+    AlgoPerf's own workloads, 'algoperf:<name>', have directories by its names: what lies there is
+    read by its scoring, and ':' is no character for a path.
+    """
+    folder = f"{workload.rpartition(':')[2]}_jax"
+    return f"{stage}/{variant}/{folder}/trial_{trial_number(point, seed)}"
+
+
+def write_atomically(path: str | os.PathLike[str], text: str) -> None:
+    """Replaces `path` by `text` (UTF-8) so that a reader sees the old or the new, never a part."""
+    with replacing(path) as new:
+        new.write_text(text, encoding="utf-8")
+
+
+def remove_left_overs(folder: pathlib.Path, now: float) -> None:
+    """Removes what writers that were killed over an hour ago have left in a folder.
+
+    now: the file server's clock. What cannot be removed stays.
+    """
+    for path in folder.glob(f".*{SUFFIX}"):
+        with contextlib.suppress(OSError):
+            if now - path.stat().st_mtime < LEFT_OVER_S:
+                continue
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+
+def write_json(path: str | os.PathLike[str], record: Any) -> None:
+    """Writes `record` as indented JSON, atomically."""
+    write_atomically(path, json.dumps(record, indent=2, sort_keys=False) + "\n")
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """Returns the JSON in `path`. Raises ValueError naming the file where it is not JSON."""
+    content = pathlib.Path(path).read_bytes()
+    try:
+        return json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not valid JSON ({error}); was it cut short?") from error
+
+
+def read_json_if_there(path: str | os.PathLike[str]) -> Any | None:
+    """Returns the JSON in `path`, or None where there is no such file."""
+    try:
+        return read_json(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def study_record(directory: str | os.PathLike[str]) -> dict[str, Any]:
+    """Returns study.json of a study's directory.
+
+    Raises ValueError where there is none, or it is not a study's record.
+    """
+    path = pathlib.Path(directory) / STUDY
+    record = read_json_if_there(path)
+    if record is None:
+        raise ValueError(f"{directory} is no study: it has no {STUDY}")
+    whole = isinstance(record, dict) and all(
+        isinstance(record.get(key), kind) for key, kind in _STUDY_RECORD.items()
+    )
+    if not whole:
+        lacking = ", ".join(f"{key} ({kind.__name__})" for key, kind in _STUDY_RECORD.items())
+        raise ValueError(
+            f"{path} is no study's record, which has {lacking}: copy it back, or run the study "
+            "under another --config.name"
+        )
+    return dict(record)
+
+
+def planned(directory: str | os.PathLike[str], stage: str) -> list[dict[str, Any]] | None:
+    """Returns the trials of a stage's trials.json, None where the stage has not begun.
+
+    Raises ValueError where the file is damaged.
+    """
+    path = pathlib.Path(directory) / stage / TRIALS
+    record = read_json_if_there(path)
+    if record is None:
+        return None
+    rows = record.get("trials") if isinstance(record, dict) else None
+    if not isinstance(rows, list) or not all(isinstance(r, dict) and "path" in r for r in rows):
+        raise ValueError(
+            f"{path} is no list of a stage's trials; `python -m sweeps resume {directory}` writes "
+            "it again"
+        )
+    return rows

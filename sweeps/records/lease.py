@@ -1,0 +1,167 @@
+"""Claims: at most one live worker has a trial, on local disks and network file systems alike.
+
+`attempts/<k>` is the claim on attempt k and the fencing token: it appears by renaming a directory
+that already holds the lease, which succeeds once. A lease is dead when its outcome is recorded,
+its process is gone (same boot) or its heartbeat is old by the file server's clock (other hosts, and
+processes that hang or were stopped: they find a later attempt when they wake, and write no more).
+"""
+
+import dataclasses
+import errno
+import os
+import pathlib
+import shutil
+import socket
+import uuid
+from typing import Any
+
+from sweeps.records import clock, layout
+
+LEASE, HEARTBEAT, OUTCOME = "lease.json", "heartbeat", "outcome.json"
+# Of this process's own leases, which say it; well above an NFS client's attribute cache (60 s by
+# default). Leases written before they said it are taken for as long as this host's.
+EXPIRES_AFTER_S = float(os.environ.get("ATTNPERF_LEASE_S", "120"))
+HEARTBEAT_EVERY_S = min(10.0, EXPIRES_AFTER_S / 6)
+
+
+# What a rename says where another worker was there first; ENOENT: the draft was tidied up.
+_LOST_RACE = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT)
+
+
+class LostError(Exception):
+    """Another worker has taken over: this one must write nothing more."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Attempt:
+    """A claimed attempt at a trial, number from 1, in `<trial>/attempts/<number>`."""
+
+    trial_directory: pathlib.Path
+    number: int
+
+    @property
+    def directory(self) -> pathlib.Path:
+        """Where this attempt alone writes."""
+        return self.trial_directory / layout.ATTEMPTS / str(self.number)
+
+    def beat(self) -> None:
+        """Renews the lease. Raises LostError where a later attempt exists."""
+        self.check()
+        clock.clock.touch(self.directory / HEARTBEAT)
+
+    def check(self) -> None:
+        """Raises LostError where a later attempt exists; call it before writing shared files."""
+        if latest(self.trial_directory) != self.number:
+            raise LostError(f"{self.directory}: a later attempt has taken this trial over")
+
+    def end(self, outcome: str, **fields: Any) -> None:
+        """Records how the attempt ended, which gives the trial back: it can be claimed at once."""
+        layout.write_json(self.directory / OUTCOME, {"outcome": outcome, **fields})
+
+
+def latest(trial_directory: pathlib.Path) -> int:
+    """Returns the number of the last attempt, 0 where there is none."""
+    try:
+        names = os.listdir(trial_directory / layout.ATTEMPTS)
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+    return max((int(name) for name in names if name.isdigit()), default=0)
+
+
+def claim(trial_directory: pathlib.Path, **record: Any) -> Attempt | None:
+    """Returns the next attempt, or None where a live worker has the trial.
+
+    `record` is kept in the lease beside host, boot, pid and start time. Raises OSError where the
+    attempt cannot be written; another worker that was faster is no error.
+    """
+    number = latest(trial_directory)
+    if number and is_alive(trial_directory / layout.ATTEMPTS / str(number)):
+        return None
+    folder = trial_directory / layout.ATTEMPTS
+    folder.mkdir(parents=True, exist_ok=True)
+    token = uuid.uuid4().hex
+    draft, claimed = folder / layout.temporary(token), Attempt(trial_directory, number + 1)
+    own = {**identity(), "expires_after_s": EXPIRES_AFTER_S, "token": token, **record}
+    try:
+        draft.mkdir()
+        clock.clock.touch(draft / HEARTBEAT)
+        layout.write_json(draft / LEASE, own)
+        # Never replaces: a directory that holds a lease is not empty.
+        os.rename(draft, claimed.directory)
+    except OSError as error:
+        # A file server's answer may be lost, and its client asks again for what it has done.
+        if _token(claimed.directory) == token:
+            return claimed
+        shutil.rmtree(draft, ignore_errors=True)
+        if error.errno in _LOST_RACE and claimed.directory.exists():
+            return None
+        raise
+    return claimed
+
+
+def is_alive(attempt: pathlib.Path) -> bool:
+    """Whether the attempt's worker still runs, as far as can be known from here."""
+    if (attempt / OUTCOME).exists():
+        return False
+    try:
+        lease = layout.read_json_if_there(attempt / LEASE)
+    except ValueError:  # cut short by a crash of the host: claims appear whole otherwise
+        return False
+    here = identity()
+    if not isinstance(lease, dict) or not here.keys() <= lease.keys():  # none, or damaged
+        return False
+    same_host = all(lease[key] == here[key] for key in ("boot_id", "pid_namespace"))
+    if same_host and process_start(lease["pid"]) != lease["pid_start"]:
+        return False
+    age = clock.clock.server_time(attempt) - os.stat(attempt / HEARTBEAT).st_mtime
+    length = lease.get("expires_after_s", EXPIRES_AFTER_S)
+    return age < (length if isinstance(length, int | float) else EXPIRES_AFTER_S)
+
+
+def _token(attempt: pathlib.Path) -> str | None:
+    """Returns the token of whoever has an attempt, None where nobody can say."""
+    try:
+        found = layout.read_json(attempt / LEASE)
+    except (OSError, ValueError):
+        return None
+    return found.get("token") if isinstance(found, dict) else None
+
+
+def identity() -> dict[str, Any]:
+    """Returns what tells this process from all others: host, boot, process and its start."""
+    pid = os.getpid()
+    return {
+        "host": socket.gethostname(),
+        "boot_id": _read("/proc/sys/kernel/random/boot_id"),
+        # Containers share a boot but not their process numbers.
+        "pid_namespace": _link("/proc/self/ns/pid"),
+        "pid": pid,
+        "pid_start": process_start(pid),
+        "claimed_at": clock.clock.time(),
+    }
+
+
+def process_start(pid: int) -> str | None:
+    """Returns a process's start time in clock ticks since boot, None where it is gone.
+
+    A zombie counts as gone: it will write nothing more.
+    """
+    text = _read(f"/proc/{pid}/stat")
+    if text is None:
+        return None
+    fields = text[text.rindex(")") + 2 :].split()
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def _read(path: str) -> str | None:
+    try:
+        return pathlib.Path(path).read_text().strip()
+    except OSError:
+        return None
+
+
+def _link(path: str) -> str | None:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None

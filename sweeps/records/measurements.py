@@ -1,0 +1,195 @@
+"""Measurements: each attempt appends to its own file; the trial's CSVs are published from them.
+
+One JSON object a line, written by a single append: a process killed while writing leaves at most
+one incomplete last line, which is not a measurement. Rows: {"kind": "train", "global_step", "loss",
+"grad_norm"} for the update that was number global_step (from 0, as AlgoPerf logs it), and
+{"kind": "eval", "global_step", <split>/<metric> ..., times} after that many updates; so are those
+of {"kind": "diagnostics", ...}, which go into a file of their own
+(`sweeps.records.diagnostics_file`).
+"""
+
+import csv
+import io
+import json
+import os
+import pathlib
+from typing import Any
+
+from sweeps.records import diagnostics_file, layout, lease
+
+FILE = "measurements.jsonl"
+RESUMED = "resumed.json"
+# A CSV's end that is read to judge it; a line takes some 500 bytes.
+_TAIL = 1 << 14
+
+
+class Writer:
+    """Appends to an attempt's measurements; complete lines, flushed to disk on `sync`."""
+
+    def __init__(self, attempt: pathlib.Path) -> None:
+        self._descriptor = os.open(attempt / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def append(self, rows: list[dict[str, Any]]) -> None:
+        """Writes rows, a line each. Raises OSError on a full disk, here and not at close."""
+        data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+    def sync(self) -> None:
+        """Blocks until all rows are on disk: call it before a checkpoint that counts on them."""
+        os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Closes the file."""
+        os.close(self._descriptor)
+
+
+def read(attempt: pathlib.Path) -> list[dict[str, Any]]:
+    """Returns an attempt's rows; an incomplete last line is left out.
+
+    Raises ValueError naming the line where another line is damaged.
+    """
+    rows, damage = _until_damage(attempt)
+    if damage is not None:
+        raise ValueError(damage)
+    return rows
+
+
+def damages(trial_directory: pathlib.Path) -> list[str]:
+    """Returns a sentence on each attempt's first damaged line, an incomplete last one aside."""
+    attempts = range(1, lease.latest(trial_directory) + 1)
+    found = (_until_damage(trial_directory / layout.ATTEMPTS / str(k))[1] for k in attempts)
+    return [damage for damage in found if damage is not None]
+
+
+def _until_damage(attempt: pathlib.Path) -> tuple[list[dict[str, Any]], str | None]:
+    """Returns the rows before the first damaged line, and what is wrong with that line."""
+    path = attempt / FILE
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return [], None
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(content.split(b"\n")[:-1], 1):
+        row = _row(line)
+        if row is None:
+            return rows, f"{path}, line {number}: not a measurement: {line[:80]!r}"
+        rows.append(row)
+    return rows, None
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """Returns the row in a line, None where it holds none."""
+    try:
+        row = json.loads(line.decode("utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError):
+        return None
+    return row if isinstance(row, dict) and {"kind", "global_step"} <= row.keys() else None
+
+
+def curve(trial_directory: pathlib.Path) -> list[dict[str, Any]]:
+    """Returns the trial's rows: attempt k's, cut where attempt k + 1 resumed, in order of steps.
+
+    Each row gets the `preemption_count` of its attempt (k − 1). What follows a damaged line is left
+    out: no attempt resumes behind it (`sweeps.training.backed`), so that a later one measured it
+    again.
+    """
+    rows: list[dict[str, Any]] = []
+    for number in range(1, lease.latest(trial_directory) + 1):
+        attempt = trial_directory / layout.ATTEMPTS / str(number)
+        resumed = layout.read_json_if_there(attempt / RESUMED)
+        if resumed is not None:
+            rows = [row for row in rows if _is_kept(row, resumed["global_step"])]
+            own, _ = _until_damage(attempt)
+            rows += [{**row, "preemption_count": number - 1} for row in own]
+    return rows
+
+
+def _is_kept(row: dict[str, Any], resumed: int) -> bool:
+    """Whether a row stands once a later attempt resumed after that many updates.
+
+    Diagnostics of step 0 come before the first update: an attempt from the start makes them anew.
+    """
+    after = row["kind"] == "eval" or (row["kind"] == "diagnostics" and resumed > 0)
+    return bool(row["global_step"] < resumed + after)
+
+
+def unsound(trial_directory: pathlib.Path, steps: int) -> str | None:
+    """Returns what the CSVs of a trial that is done lack, None where they are whole.
+
+    Whole is what `publish` leaves after the last of `steps` updates: both files, each with the
+    evaluation after that update in a last line which is complete. Only their ends are read. Raises
+    OSError where one cannot be read for now: that is no damage.
+    """
+    files = (trial_directory / name for name in (layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS))
+    return next((found for path in files if (found := lacking(path, steps)) is not None), None)
+
+
+def lacking(path: pathlib.Path, steps: int) -> str | None:
+    """Returns what one of the two CSVs lacks, as `unsound`."""
+    try:
+        problem = ends_early(_last_step(path), steps)
+    except (FileNotFoundError, NotADirectoryError):
+        return f"no {path.name}"
+    except IsADirectoryError:
+        problem = "it is a directory"
+    except ValueError as error:
+        problem = str(error)
+    return problem and f"{path.name}: {problem}"
+
+
+def ends_early(last_step: int | None, steps: int) -> str | None:
+    """Returns what a done trial of `steps` updates lacks whose last evaluation is `last_step`."""
+    if last_step is None:
+        return "it has no complete evaluation"
+    return f"it ends at step {last_step} of {steps}" if last_step < steps else None
+
+
+def _last_step(path: pathlib.Path) -> int | None:
+    """Raises ValueError where the last line is no row below the header."""
+    with path.open("rb") as file:
+        header = file.readline(_TAIL)
+        file.seek(max(len(header), file.seek(0, os.SEEK_END) - _TAIL))
+        body = file.read()
+    names = header.rstrip(b"\r\n").split(b",")
+    if not body:
+        return None
+    cells = body.rstrip(b"\r\n").rpartition(b"\n")[2].split(b",")
+    if not body.endswith(b"\n") or len(cells) != len(names):
+        raise ValueError("its last line is cut short")
+    try:
+        return int(cells[names.index(b"global_step")])
+    except ValueError:
+        raise ValueError("its last line has no global_step") from None
+
+
+def publish(trial_directory: pathlib.Path) -> None:
+    """Writes the CSVs, and diagnostics.jsonl where there are any, from the attempts, atomically."""
+    everything = curve(trial_directory)
+    diagnostics_file.publish(trial_directory, everything)
+    rows = [row for row in everything if row["kind"] != "diagnostics"]
+    _publish_csvs(trial_directory, rows)
+
+
+def _publish_csvs(trial_directory: pathlib.Path, rows: list[dict[str, Any]]) -> None:
+    evals = [row for row in rows if row["kind"] == "eval"]
+    columns = sorted({name for row in evals for name in row} - {"kind"}, key=_column_order)
+    if evals:
+        layout.write_atomically(trial_directory / layout.EVAL_MEASUREMENTS, _to_csv(evals, columns))
+    everything = ["global_step", "grad_norm", "loss", *(c for c in columns if c != "global_step")]
+    if "preemption_count" not in everything:
+        everything.append("preemption_count")
+    layout.write_atomically(trial_directory / layout.MEASUREMENTS, _to_csv(rows, everything))
+
+
+def _column_order(name: str) -> tuple[int, str]:
+    """AlgoPerf sorts its columns; the step comes first here, for people."""
+    return (0 if name == "global_step" else 1), name
+
+
+def _to_csv(rows: list[dict[str, Any]], columns: list[str]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

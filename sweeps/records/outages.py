@@ -1,0 +1,65 @@
+"""File systems that fail for a while: one rule for drivers, and one for workers.
+
+A driver whose turn met an OSError says it once and goes on with the next turn; it ends after an
+hour in which no QUIET_S passed without one (most turns touch no file, so a good one proves little).
+No such turn counts against a trial. A worker that cannot claim a trial asks again for half a
+minute, and then the trial's failure is counted and reported.
+"""
+
+import errno
+from collections.abc import Callable
+from typing import TypeVar
+
+from sweeps.records import clock
+
+PATIENCE_S = 3600.0
+# Above twice the longest pause between a driver's looks at files, 60 s after a failed submission.
+QUIET_S = 150.0
+# What a file server says that restarts or fails over; anything else is as true the second time.
+TRANSIENT = frozenset(
+    {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR, errno.EBUSY}
+    | {errno.EREMOTEIO, errno.ECONNRESET, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH}
+)
+PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
+
+Result = TypeVar("Result")
+
+
+class Outage:
+    """What a driver knows of the file system's failures. `say` prints a line."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say, self._said = say, ""
+        self._since: float | None = None
+        self._last = 0.0
+
+    def met(self, error: OSError) -> None:
+        """A turn failed. Raises OSError where the outage is older than PATIENCE_S."""
+        now = self._last = clock.clock.monotonic()
+        self._since = now if self._since is None else self._since
+        if now - self._since > PATIENCE_S:
+            raise OSError(
+                error.errno,
+                f"{error}, and nothing else for {PATIENCE_S / 60:.0f} minutes; what is done is "
+                "kept, `resume` goes on",
+            ) from error
+        if str(error) != self._said:
+            self._said = str(error)
+            self._say(f"{error}; the driver waits")
+
+    def over(self) -> None:
+        """A turn was good; after QUIET_S of them the outage is forgotten."""
+        if self._since is not None and clock.clock.monotonic() - self._last > QUIET_S:
+            self._since, self._said = None, ""
+
+
+def patiently(work: Callable[[], Result], stop_requested: Callable[[], bool]) -> Result:
+    """Returns what `work` returns, asked again after a transient OSError; raises the last one."""
+    for pause in PAUSES_S:
+        try:
+            return work()
+        except OSError as error:
+            if error.errno not in TRANSIENT or stop_requested():
+                raise
+            clock.clock.sleep(pause)
+    return work()

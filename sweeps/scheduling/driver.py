@@ -1,0 +1,161 @@
+"""The driver: takes a study from its points to its last trial, whatever dies on the way.
+
+It loads neither JAX nor TensorFlow. Files are the truth: interrupt it and run it again, or run it
+twice; finished trials are not repeated and a trial has one worker at a time.
+"""
+
+import signal
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from sweeps.launchers import local
+from sweeps.launchers import table as launchers
+from sweeps.monitoring.progress import Progress
+from sweeps.records import code_snapshot, disk, measurements, status, submissions
+from sweeps.scheduling.job_scheduler import Fleet
+from sweeps.scheduling.local_scheduler import Crew, Interrupted
+from sweeps.study import study_directory
+from sweeps.study.study import Study
+from sweeps.study.trial import Trial
+from sweeps.training import backed
+
+__all__ = ["Driver", "Interrupted"]
+
+
+class Runner(Protocol):
+    """What brings trials to their end: worker processes of this host, or jobs of an engine."""
+
+    def run(self, trials: list[Trial]) -> None:
+        """Returns when every trial is finished. Raises Interrupted when told to stop."""
+
+    def close(self) -> None:
+        """Lets go."""
+
+
+def runner(
+    study: Study,
+    progress: Progress,
+    stop_requested: Callable[[], bool],
+    check: Callable[[], None],
+) -> Runner:
+    """Returns the study's crew or fleet, by config.launcher.
+
+    `check` ends before a trial is handed out: a crew's workers load JAX meanwhile.
+    """
+    snapshot = code_snapshot.take(study.directory)
+    name = study.settings["launcher"]
+    if name == "local":
+        platform = local.wanted(study.settings)
+        return Crew(
+            study, progress, stop_requested, snapshot, before_first=check, platform=platform
+        )
+    check()
+    module = launchers.module(name)
+    engine = module.launcher(study.settings, study.directory.resolve())
+    poll_s = float(study.settings[name]["poll_seconds"])
+    platform = module.platform(study.settings)
+    return Fleet(study, progress, stop_requested, snapshot, engine, poll_s, platform)
+
+
+class Driver:
+    """Runs a study's stages one after the other.
+
+    `check` (may be called more than once) raises ValueError where no trial should begin;
+    `selection` is the choice of `study_directory.select`.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        progress: Progress,
+        check: Callable[[], None] = lambda: None,
+        selection: str = "",
+    ) -> None:
+        self.study, self._check, self._selection = study, check, selection
+        self.progress = progress
+        self._stop = False
+
+    def run(self) -> dict[str, int]:
+        """Runs what is not finished. Returns how many trials ended in which state.
+
+        Raises Interrupted on SIGINT or SIGTERM, after the workers have saved; ValueError where
+        the directory holds another study or cannot be written, or its disk is full.
+        """
+        study_directory.prepare(self.study)
+        (self.study.directory / submissions.CANCELLED).unlink(missing_ok=True)
+        counts: dict[str, int] = {}
+        with _signals(self):
+            crew = runner(self.study, self.progress, lambda: self._stop, self._check)
+            try:
+                for stage in self.study.stages:
+                    trials = self._trials(stage)
+                    self.progress.stage(stage, trials, self.study.directory)
+                    self._mend(trials)
+                    crew.run(trials)
+                    for trial in trials:
+                        found = status.read(self.study.directory / trial.path)
+                        counts[found["state"]] = counts.get(found["state"], 0) + 1
+                        if found["state"] == "failed" and disk.FULL in str(found["reason"]):
+                            raise ValueError(found["reason"])  # the next stage would, too
+            finally:
+                crew.close()
+        return counts
+
+    def _mend(self, trials: list[Trial]) -> None:
+        """Has every trial that is done have its records: the next stage and tables go by them.
+
+        Raises ValueError, which names them, where some cannot be written anew.
+        """
+        lost = []
+        for trial in trials:
+            directory = self.study.directory / trial.path
+            if status.read(directory)["state"] != "done":
+                continue
+            lacking = measurements.unsound(directory, trial.steps)
+            if lacking is None:
+                continue
+            if backed.republish(trial, directory):
+                self.progress.say(f"{trial.path}: {lacking}; written anew from its attempts")
+            else:
+                lost.append((directory, lacking))
+        if lost:
+            named = "; ".join(f"{path} ({lacking})" for path, lacking in lost[:3])
+            raise ValueError(
+                f"{len(lost)} of the trials that are done have damaged records, and their attempts "
+                f"do not hold them either: {named}{' ...' if lost[3:] else ''}. Move each away "
+                f"(mv {lost[0][0]} {lost[0][0]}.damaged) and run this again: it is trained anew"
+            )
+
+    def _trials(self, stage: str) -> list[Trial]:
+        selection = None
+        if stage == "compare":
+            selection = study_directory.select(self.study, self._selection)
+            self.progress.selected(selection)
+        trials = self.study.trials(stage, selection)
+        return study_directory.materialise(self.study, stage, trials)
+
+    def request_stop(self) -> None:
+        """Makes the driver save and stop at the next opportunity."""
+        self._stop = True
+
+
+# SIGHUP: the terminal or the connection is gone.
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class _signals:  # noqa: N801  (a context manager, used like a function)
+    """Turns SIGINT and SIGTERM into `request_stop` while it lasts."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def __enter__(self) -> None:
+        def stop(signum: int, frame: Any) -> None:
+            del signum, frame
+            self._driver.request_stop()
+
+        self._old = [(s, signal.signal(s, stop)) for s in _STOPPING]
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._old:
+            signal.signal(number, handler)

@@ -1,0 +1,310 @@
+"""The crew: worker processes at work on trials on this host, and what happens when one dies."""
+
+import contextlib
+import pathlib
+import queue
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sweeps.launchers import local
+from sweeps.monitoring.progress import Progress
+from sweeps.records import attempts, disk, layout, lease, status, submissions
+from sweeps.records.outages import Outage
+from sweeps.scheduling.retry_policy import Next, Verdicts
+from sweeps.scheduling.schedule import Schedule
+from sweeps.study.study import Study
+from sweeps.study.trial import Trial
+
+_POLL_S = 0.5
+# How often trials that others hold, and slots that others occupy, are looked at.
+_LOOK_S = 5.0
+_SAVE_S = 600.0
+
+
+class Interrupted(Exception):  # noqa: N818  (an order to stop, not an error)
+    """The driver was told to stop; nothing is lost, and who runs the study again goes on."""
+
+
+class Crew:
+    """Workers, what each has at hand, and what is left; workers stay from stage to stage.
+
+    settings: {"workers", "pin"}; owner: see `local.LocalWorkers`. Where `watches`, `run` waits for
+    trials that others hold; a job rather gives its node back. `stop_requested()` is asked twice a
+    second; `before_first()` is called once, while workers load. A worker that `leads` a gang of
+    processes (`sweeps.distributed.process_group`) is not started again: the gang ends with it.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        progress: Progress,
+        stop_requested: Callable[[], bool],
+        snapshot: pathlib.Path,
+        settings: dict[str, Any] | None = None,
+        owner: str = "",
+        watches: bool = True,
+        before_first: Callable[[], None] = lambda: None,
+        leads: bool = False,
+        platform: str = "",
+    ) -> None:
+        self.study, self.progress, self.stop_requested = study, progress, stop_requested
+        self.root, self.watches, self._before_first = study.directory, watches, before_first
+        self._leads = leads
+        self.log = self.root / "workers.log"
+        owner = owner or str(self.root.resolve())
+        self.workers = local.LocalWorkers(
+            settings or study.settings["local"], self.log, snapshot, owner, leads, platform
+        )
+        self.schedule = Schedule(study.settings["pack"], self.workers.size)
+        self.at_hand: dict[int, dict[str, Trial]] = {}
+        self.idle: set[int] = set()
+        self.alive: set[int] = set()
+        self.ready: set[int] = set()
+        self.elsewhere: list[Trial] = []
+        self.verdicts = Verdicts(self.root, study.settings["max_attempts"])
+        self._looked = 0.0
+        self._killed_early = 0
+        self._occupied: set[int] = set()
+        self._left: dict[str, Trial] = {}
+        self._outage = Outage(progress.say)
+
+    def run(self, trials: list[Trial]) -> None:
+        """Returns when every trial is finished. Raises Interrupted when told to stop."""
+        for trial in trials:
+            if self.verdicts.begin(trial) not in ("done", "diverged"):
+                self._left[trial.path] = trial
+                self.schedule.add([trial])
+        self._start_workers()
+        self._before_first()
+        while self.schedule.pending or self.at_hand or self.elsewhere:
+            try:
+                if self.stop_requested() or submissions.is_cancelled(self.root):
+                    self._stop()
+                if not self.watches and not self.at_hand and not self.alive:
+                    return  # others have this node's slots or the trials
+                self._turn()
+                self._outage.over()
+            except OSError as error:
+                self._outage.met(error)
+                self._take_up()
+
+    def _turn(self) -> None:
+        self._hand_out()
+        try:
+            # First, so that a file system that fails keeps no worker waiting.
+            slot, event = self.workers.events.get(timeout=_POLL_S)
+        except queue.Empty:
+            self.progress.tick()
+        else:
+            self._handle(slot, event)
+        self._look_elsewhere()
+
+    def _take_up(self) -> None:
+        """Has what an error in the middle of a turn dropped looked after by its files."""
+        held = {path for trials in self.at_hand.values() for path in trials}
+        held |= {str(self.root / trial.path) for trial in self.elsewhere}
+        held |= {str(self.root / trial.path) for trial in self.schedule.pending}
+        self.elsewhere += [t for t in self._left.values() if str(self.root / t.path) not in held]
+
+    def _start_workers(self) -> None:
+        for slot in range(min(self.workers.size, len(self.schedule.pending))):
+            if slot not in self.alive:
+                self._start(slot)
+
+    def _start(self, slot: int) -> None:
+        if self.workers.start(slot):
+            self.alive.add(slot)
+            self._occupied.discard(slot)
+        elif slot not in self._occupied:
+            self._occupied.add(slot)
+            self.progress.say(
+                f"slot {slot} of this host is still at work for an earlier driver; its trial is "
+                "watched, and the slot taken over when it is free"
+            )
+
+    def _hand_out(self) -> None:
+        for slot in sorted(self.idle):
+            trials = self.schedule.next_for(slot)
+            if trials:
+                self.idle.discard(slot)
+                paths = [str(self.root / trial.path) for trial in trials]
+                self.at_hand[slot] = dict(zip(paths, trials, strict=True))
+                self.workers.send(
+                    slot,
+                    trials=paths,
+                    data_dir=self.study.data_dir,
+                    loader_workers=self.study.settings["loader_workers"],
+                )
+                for trial in trials:
+                    self.progress.started(trial, slot)
+
+    def _handle(self, slot: int, event: dict[str, Any] | None) -> None:
+        if event is None:
+            self._worker_died(slot)
+        elif event["event"] == "ready":
+            self.idle.add(slot)
+            self.ready.add(slot)
+            self._killed_early = 0
+        elif event["event"] == "free":
+            self.at_hand.pop(slot, None)
+            self.idle.add(slot)
+        elif trial := self.at_hand.get(slot, {}).get(event["trial"]):
+            self._handle_trial(slot, trial, event)
+
+    def _handle_trial(self, slot: int, trial: Trial, event: dict[str, Any]) -> None:
+        if event["event"] == "compiled":
+            self.schedule.compiled(trial.program, slot)
+            self.progress.compiled(trial, event)
+        elif event["event"] == "eval":
+            self.progress.evaluated(trial, event)
+        elif event["event"] == "note":
+            self.progress.say(f"{trial.path}: {event['text']}")
+        elif event["event"] == "end":
+            self.at_hand[slot].pop(event["trial"])
+            self.schedule.gave_up(trial.program, slot)
+            if not event.get("claimed", True):
+                # Nothing of this failure is on disk, so it is counted here.
+                self.verdicts.unclaimed(trial)
+            self._ended(trial, event["outcome"], event.get("error"))
+
+    def _ended(self, trial: Trial, outcome: str, error: str | None) -> None:
+        if outcome in ("claimed elsewhere", "lost"):
+            self._leave(trial, outcome)
+            return
+        if outcome == "preempted":  # by somebody else than this driver: it goes on
+            self.progress.ended(trial, outcome, None)
+            self.schedule.put_back(trial)
+            return
+        if outcome == "failed":
+            self.schedule.alone.add(trial.path)  # whatever it was, no pack shall share it
+        full = error is not None and error.startswith(disk.FULL)
+        if outcome == "failed" and not full and self.verdicts.may_retry(trial):
+            self.progress.ended(trial, "failed, will be tried again", error)
+            self.schedule.put_back(trial)
+            return
+        quiet = full or outcome != "failed"
+        self._over(trial, outcome, error, None if quiet else self._log_tail(trial))
+        if full and self.watches:
+            raise ValueError(error)  # the other trials would fail, too
+
+    def _log_tail(self, trial: Trial) -> list[str]:
+        with contextlib.suppress(OSError):
+            return attempts.log_tail(self.root / trial.path)
+        return []
+
+    def _over(
+        self, trial: Trial, outcome: str, error: str | None, tail: list[str] | None = None
+    ) -> None:
+        """Nothing more is done for a trial."""
+        self._left.pop(trial.path, None)
+        self.progress.ended(trial, outcome, error, tail)
+
+    def _leave(self, trial: Trial, outcome: str) -> None:
+        if self.watches:
+            self.elsewhere.append(trial)
+        else:
+            del self._left[trial.path]
+        self.progress.ended(trial, outcome, None)
+
+    def _worker_died(self, slot: int) -> None:
+        self.idle.discard(slot)
+        self.alive.discard(slot)
+        self.schedule.forget(slot)
+        trials = self.at_hand.pop(slot, {})
+        if self.stop_requested() or submissions.is_cancelled(self.root):
+            return
+        if slot not in self.ready and not (self._leads or self._may_start_again(slot)):
+            tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-8:])
+            raise ValueError(f"a worker ended before it was ready; {self.log} ends with\n{tail}")
+        self.ready.discard(slot)
+        if not self._leads:
+            self._occupied.add(slot)  # started again later, where it cannot be now
+            self._start(slot)
+        for trial in trials.values():
+            self.schedule.alone.add(trial.path)
+            self._trial_died(trial)
+
+    def _may_start_again(self, slot: int) -> bool:
+        """Whether a worker that ended before it was ready was killed, and not too often."""
+        self._killed_early += 1
+        attempts_left = self._killed_early < self.study.settings["max_attempts"]
+        return attempts_left and self.workers.was_killed(slot)
+
+    def _trial_died(self, trial: Trial) -> None:
+        directory = self.root / trial.path
+        reason = "the worker process died"
+        if status.read(directory)["state"] not in ("done", "diverged"):
+            if not self.verdicts.may_retry(trial):
+                reason = f"{reason} {sum(attempts.fruitless(directory))} times at the same step"
+                self.verdicts.give_up(trial, reason)
+                self._over(trial, "failed", reason, self._log_tail(trial))
+                return
+            self.schedule.put_back(trial)
+            self.progress.ended(trial, "died, will be tried again", reason)
+        else:
+            self._over(trial, str(status.read(directory)["state"]), None)
+
+    def _look_elsewhere(self) -> None:
+        """Takes back trials whose other worker has died, drops those it has finished.
+
+        Without workers of its own, looks after all that is pending, and for a free slot.
+        """
+        if time.monotonic() - self._looked < _LOOK_S:
+            return
+        self._looked = time.monotonic()
+        for slot, trials in self.at_hand.items():
+            if any(self._hangs(trial, slot) for trial in trials.values()):
+                self.progress.say(f"worker {slot} has been silent for too long and is ended")
+                self.workers.kill(slot)
+        for slot in sorted(self._occupied)[: len(self.schedule.pending)]:
+            self._start(slot)
+        if not self.alive:
+            self.elsewhere += self.schedule.take_all()
+        for trial in list(self.elsewhere):
+            verdict = self.verdicts.of(trial)
+            if verdict.next is Next.AGAIN and self.alive:
+                self.elsewhere.remove(trial)
+                self.schedule.put_back(trial)
+            elif verdict.next in (Next.NOTHING, Next.GIVE_UP):
+                self.elsewhere.remove(trial)
+                self._over(trial, f"{verdict.state} elsewhere", None)
+        if self.elsewhere and not self.alive and self._occupied:
+            self._take_over()
+
+    def _hangs(self, trial: Trial, slot: int) -> bool:
+        """Whether a worker of ours has let its lease on a trial pass."""
+        number = lease.latest(self.root / trial.path)
+        attempt = self.root / trial.path / layout.ATTEMPTS / str(number)
+        with contextlib.suppress(ValueError):
+            record = layout.read_json_if_there(attempt / lease.LEASE) or {}
+            mine = record.get("pid") == self.workers.pid(slot)
+            return mine and not (attempt / lease.OUTCOME).exists() and not lease.is_alive(attempt)
+        return False
+
+    def _take_over(self) -> None:
+        """Starts workers on slots that have become free, for trials that nobody has."""
+        left = [t for t in self.elsewhere if self.verdicts.of(t).next is Next.AGAIN]
+        for slot in sorted(self._occupied)[: len(left)]:
+            self._start(slot)
+
+    def _stop(self) -> None:
+        self.progress.say("stopping: workers save the trials at hand")
+        self.workers.terminate()
+        # A compilation or a full evaluation may have to end first.
+        deadline = time.monotonic() + _SAVE_S
+        while any(self.at_hand.values()) and time.monotonic() < deadline:
+            try:
+                slot, event = self.workers.events.get(timeout=_POLL_S)
+            except queue.Empty:
+                continue
+            self._handle(slot, event)
+        left = [trial.path for trials in self.at_hand.values() for trial in trials.values()]
+        if left:
+            names = ", ".join(left)
+            self.progress.say(f"not saved within {_SAVE_S:.0f} s, back to its checkpoint: {names}")
+        raise Interrupted
+
+    def close(self) -> None:
+        """Ends the workers."""
+        self.workers.close()

@@ -1,0 +1,1 @@
+"""Simulations and soaks: sweeps on clusters that fail."""

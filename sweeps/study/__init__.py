@@ -1,0 +1,1 @@
+"""A study: its configuration, search space, trials and selection."""

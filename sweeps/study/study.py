@@ -1,0 +1,266 @@
+"""A study: a checked configuration, its points, its stages, and the trials they consist of."""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import ml_collections
+
+from attention import table as variants_table
+from sweeps.records import layout
+from sweeps.study import config as configs
+from sweeps.study import hyperparameters, select, selected, space, study_checks
+from sweeps.study.trial import PLACES, Trial
+from workloads import table as workloads_table
+from workloads.algoperf import entries as algoperf_entries
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """A checked study. `settings` is the resolved config as plain data; points are completed."""
+
+    settings: dict[str, Any]
+    points: tuple[dict[str, float], ...]
+
+    @property
+    def name(self) -> str:
+        """The study's name."""
+        return str(self.settings["name"])
+
+    @property
+    def directory(self) -> pathlib.Path:
+        """<experiment_dir>/<study>."""
+        return pathlib.Path(self.settings["experiment_dir"]) / self.name
+
+    @property
+    def workload(self) -> str:
+        """The workload's name."""
+        return str(self.settings["workload"])
+
+    @property
+    def data_dir(self) -> str:
+        """Where the workload's data is read."""
+        return self.settings["data_dir"] or str(workloads_table.default_data_dir(self.workload))
+
+    @property
+    def places(self) -> dict[str, str]:
+        """Where things lie that the workload needs beside its data, as `Trial.places`."""
+        return {name: self.settings[name] for name in PLACES}
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Names of the stages, in order."""
+        return ("grid",) if self.settings["protocol"] == "grid" else ("tune", "compare")
+
+    def trials(self, stage: str, selection: dict[str, Any] | None = None) -> list[Trial]:
+        """Returns a stage's trials; 'compare' needs the selection made after 'tune'."""
+        settings, every_point = self.settings, range(len(self.points))
+        if stage == "grid":
+            return self._product(stage, settings["variants"], every_point, settings["seeds"])
+        if stage == "tune":
+            tuned = dict.fromkeys(self.tuned.values())
+            return self._product(stage, tuned, every_point, settings["tuning_seeds"])
+        if selection is None:
+            raise ValueError("stage 'compare' needs the points that stage 'tune' selects")
+        return [
+            trial
+            for variant in settings["variants"]
+            for trial in self._product(
+                stage, [variant], [selection["points"][variant]], settings["seeds"]
+            )
+        ]
+
+    def _product(self, stage: str, variants: Any, points: Any, seeds: int) -> list[Trial]:
+        return [
+            self._trial(stage, variant, point, seed)
+            for variant in variants
+            for point in points
+            for seed in range(seeds)
+        ]
+
+    def _trial(self, stage: str, variant: str, point: int, seed: int) -> Trial:
+        settings, entry = self.settings, workloads_table.entry(self.workload)
+        return Trial(
+            study=self.name,
+            stage=stage,
+            workload=self.workload,
+            variant=variant,
+            variant_hyperparameters=study_checks.variant_hyperparameters(variant, settings),
+            hyperparameters=self.points[point],
+            point=point,
+            seed=seed,
+            targets={
+                "metric": entry.metric,
+                "validation": entry.validation_target,
+                "test": entry.test_target,
+            },
+            mesh=study_checks.options(settings).mesh,
+            diagnose_every=settings["diagnostics"],
+            diagnose_examples=settings["diagnostics_examples"],
+            **{key: settings[key] for key in (*_TRIAL_SETTINGS, *PLACES)},
+        )
+
+    @property
+    def tuned(self) -> dict[str, str]:
+        """Each variant's name to that of the variant whose trials choose its point."""
+        variants = self.settings["variants"]
+        if self.settings["protocol"] == "tune_then_compare":
+            return dict.fromkeys(variants, self.settings["tuning_variant"])
+        return {variant: variant for variant in variants}
+
+    def select(self, kept: Mapping[str, int] = MappingProxyType({})) -> dict[str, Any]:
+        """Returns what 'tune' selects, by the rule of `sweeps.study.select`, for selection.json.
+
+        `kept` are points of tuned variants that are not chosen anew; `lost` are the paths of the
+        trials that counted as the worst. Call it when 'tune' is over. Raises ValueError where a
+        trial that is done cannot be read, or no point can be chosen.
+        """
+        entry = workloads_table.entry(self.workload)
+        metric = f"validation/{entry.metric}"
+        values: dict[str, dict[int, list[float | None]]] = {}
+        lost = []
+        for trial in self.trials("tune"):
+            value = select.trial_value(self.directory / trial.path, metric, entry.mode)
+            values.setdefault(trial.variant, {}).setdefault(trial.point, []).append(value)
+            lost += [trial.path] if value is None else []
+        chosen = {
+            variant: kept[variant] if variant in kept else select.best_point(by_point, entry.mode)
+            for variant, by_point in values.items()
+        }
+        return {
+            "metric": metric,
+            "mode": entry.mode,
+            "from_stage": "tune",
+            "points": {variant: chosen[tuned] for variant, tuned in self.tuned.items()},
+            "trials": {
+                variant: layout.trial_path("tune", tuned, self.workload, chosen[tuned], 0)
+                for variant, tuned in self.tuned.items()
+            },
+            "lost": lost,
+        }
+
+
+_TRIAL_SETTINGS = (
+    "steps",
+    "step_hint",
+    "batch_size",
+    "eval_every",
+    "log_every",
+    "checkpoint_every",
+    "optimizer",
+    "kernel",
+    "compute_dtype",
+    "param_dtype",
+    "scan_layers",
+    "remat",
+)
+
+
+def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
+    """Returns the study a config describes, with defaults filled in and everything checked.
+
+    `planning` lets a study whose point another one has yet to select be reckoned with: costs do
+    not depend on it. Raises ValueError by name for anything that could not run: nothing is
+    started before this.
+    """
+    settings = config.to_dict()
+    configs.check(settings)
+    # --config.variants=standard,laser arrives as one string.
+    given = [name for names in settings["variants"] for name in names.split(",") if name.strip()]
+    if len(given) > configs.MOST_VARIANTS:
+        raise ValueError(f"{len(given):,} variants; a study may have {configs.MOST_VARIANTS}")
+    settings["variants"] = [variants_table.canonical(name) for name in given]
+    for key in ("baseline", "tuning_variant"):
+        settings[key] = variants_table.canonical(settings[key])
+    entry = workloads_table.entry(settings["workload"])
+    if algoperf_entries.DIRECTORY in entry.places and not settings[algoperf_entries.DIRECTORY]:
+        # Jobs need not have the driver's environment.
+        named = os.environ.get(algoperf_entries.DIRECTORY_VARIABLE, "")
+        settings[algoperf_entries.DIRECTORY] = named
+    for key in ("data_dir", *PLACES):
+        if settings[key]:  # jobs start in other folders
+            settings[key] = str(pathlib.Path(settings[key]).expanduser().absolute())
+    steps = settings["steps"] = settings["steps"] or entry.step_hint
+    settings["step_hint"] = settings["step_hint"] or steps
+    settings["batch_size"] = settings["batch_size"] or entry.batch_size
+    settings["eval_every"] = settings["eval_every"] or max(1, steps // 10)
+    settings["checkpoint_every"] = settings["checkpoint_every"] or settings["eval_every"]
+    study_checks.check(settings)
+    _check_complete(settings, planning)
+    raw = _points(settings, planning)
+    if len(raw) < settings["points"]:
+        configs.warn(
+            f"space {settings['space']!r} is a list of {len(raw)} points; "
+            f"{settings['points']} were asked, {len(raw)} will run"
+        )
+        settings["points"] = len(raw)
+    return Study(settings, tuple(_completed(raw, settings)))
+
+
+def _check_complete(settings: dict[str, Any], planning: bool) -> None:
+    lacking = study_checks.lacking(settings)
+    if lacking and not planning:
+        raise ValueError(lacking)
+    if lacking:
+        configs.warn(f"planned as if it were there; {lacking}")
+
+
+def _points(settings: dict[str, Any], planning: bool) -> list[space.Point]:
+    if not selected.is_selected(settings["space"]):
+        return space.points(space.load(settings["space"]), settings["points"])
+    if settings["paper_table"] and not selected.keeps_paper_table(
+        settings["space"], settings["experiment_dir"]
+    ):
+        settings["paper_table"] = ""
+        configs.warn(
+            f"space {settings['space']!r}: that study was changed from the paper's protocol, so "
+            "the paper's table will not stand beside this one's either"
+        )
+    try:
+        return selected.points(settings["space"], settings["experiment_dir"])[: settings["points"]]
+    except selected.NotSelectedError as error:
+        if not planning:
+            raise
+        configs.warn(f"planned as if the point were known; {error}")
+        # Costs do not depend on it; an ε that nobody gave is nothing to warn of.
+        return [{**point, "epsilon": 1e-8} for point in space.points(space.load("paper_adamw"), 1)]
+
+
+def _completed(raw: list[space.Point], settings: dict[str, Any]) -> list[dict[str, float]]:
+    completed = []
+    for number, point in enumerate(raw):
+        try:
+            completed.append(hyperparameters.complete(point))
+        except ValueError as error:
+            raise ValueError(f"point {number} of space {settings['space']!r}: {error}") from error
+    warnings = {
+        hyperparameters.check_epsilon(point["epsilon"], settings["param_dtype"])
+        for point in completed
+    }
+    for warning in sorted(warnings - {None}, key=str):
+        configs.warn(f"space {settings['space']!r}: {warning}")
+    return completed
+
+
+def from_record(record: dict[str, Any], directory: pathlib.Path) -> Study:
+    """Returns the study that study.json in `directory` describes.
+
+    Raises ValueError where a setting cannot be, or the folder has another name.
+    """
+    directory = directory.resolve()
+    settings = {**configs.completed(record["config"]), "experiment_dir": str(directory.parent)}
+    if directory.name != settings["name"]:
+        raise ValueError(
+            f"{directory} holds study {settings['name']!r}; give the folder that name again"
+        )
+    try:
+        configs.check(settings)
+        workloads_table.entry(settings["workload"])
+        for point in record["points"]:
+            hyperparameters.complete(point)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{directory / layout.STUDY} is damaged: {error}") from error
+    return Study(settings, tuple(record["points"]))

@@ -1,0 +1,153 @@
+"""A study's directory: made, checked to be this study's, filled with the records of its trials."""
+
+import dataclasses
+import os
+import pathlib
+import uuid
+from typing import Any
+
+from sweeps.records import layout, provenance, status
+from sweeps.study import space, study_checks
+from sweeps.study.study import Study
+from sweeps.study.trial import CHANGEABLE, Trial, from_record
+
+
+def prepare(study: Study) -> None:
+    """Makes the study's directory, or checks that the one there is this study.
+
+    Never asks a question. Raises ValueError where it is another study's or not writable.
+    """
+    directory = study.directory
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        probe = directory / layout.temporary(f"probe-{uuid.uuid4().hex}")
+        probe.write_bytes(b"\0" * 4096)
+        layout.remove_left_overs(directory, os.stat(probe).st_mtime)
+        probe.unlink(missing_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"{directory} cannot be written: {error.strerror or error}. Choose another "
+            "--config.experiment_dir, or make room and permission there"
+        ) from error
+    if (directory / layout.STUDY).exists():
+        record = layout.study_record(directory)
+        study_checks.check_same(study.settings, record, directory)
+        common = min(len(record["points"]), len(study.points))
+        if list(study.points[:common]) != record["points"][:common]:
+            raise ValueError(
+                f"{directory}: space {study.settings['space']!r} gives other points than when the "
+                "study began. Choose another --config.name, or restore the space"
+            )
+    layout.write_json(
+        directory / layout.STUDY,
+        {
+            "format": layout.FORMAT,
+            "name": study.name,
+            "config": study.settings,
+            "points": list(study.points),
+            "space_sha256": space.sha256(list(study.points)),
+            "stages": list(study.stages),
+            "paper_table": study.settings["paper_table"],
+            "paper_note": study.settings["paper_note"],
+            "versions": provenance.versions(),
+            "git_commit": provenance.git_commit(),
+        },
+    )
+
+
+def select(study: Study, choice: str = "") -> dict[str, Any]:
+    """Writes selection.json and returns it: the points that 'compare' trains with.
+
+    Once 'compare' has begun its points stay. Where validation would now choose another (a failed
+    trial was repaired, points or seeds were added), `choice` 'keep' goes on with the old ones and
+    'new' begins with the new ones; without it ValueError names both. It is raised, too, where
+    'tune' chooses nothing.
+    """
+    path, begun = study.directory / layout.SELECTION, _begun(study)
+    kept = begun if choice == "keep" else {}
+    beyond = [point for point in kept.values() if not 0 <= point < len(study.points)]
+    if beyond:
+        raise ValueError(
+            f"{study.directory}: the comparison began with point {beyond[0]} and the study has "
+            f"{len(study.points)} points now; set --config.points={beyond[0] + 1} or more"
+        )
+    selection = study.select(kept)
+    now = {tuned: selection["points"][variant] for variant, tuned in study.tuned.items()}
+    changed = [
+        f"{variant}: point {point}, now {now[variant]}"
+        for variant, point in begun.items()
+        if now.get(variant, point) != point
+    ]
+    if changed and choice != "new":
+        raise ValueError(
+            f"{study.directory}: validation would not choose the points again that stage 'compare' "
+            f"began with ({'; '.join(changed)}). Run or resume with --selection=keep to go on "
+            "with the points it began with, or with --selection=new to compare at the new ones "
+            "(finished trials of the others stay on disk and leave the tables)"
+        )
+    layout.write_json(path, selection)
+    return selection
+
+
+def _begun(study: Study) -> dict[str, int]:
+    """Returns the points that 'compare' has begun with, by tuned variant; {} where it has not.
+
+    selection.json speaks for a trials.json that is damaged.
+    """
+    trials = study.directory / "compare" / layout.TRIALS
+    if not trials.exists():
+        return {}
+    try:
+        rows = layout.read_json(trials)["trials"]
+        points = {row["variant"]: int(row["point"]) for row in rows}
+    except (ValueError, KeyError, TypeError):
+        try:
+            found = layout.read_json(study.directory / layout.SELECTION)["points"]
+            points = {variant: int(point) for variant, point in found.items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{trials} and {layout.SELECTION} are damaged, so the points that the comparison "
+                "began with are not known; bring one of them back, or remove both to choose anew"
+            ) from error
+    if study.settings["protocol"] == "tune_then_compare" and points:
+        return {study.settings["tuning_variant"]: next(iter(points.values()))}
+    return points
+
+
+def materialise(study: Study, stage: str, trials: list[Trial]) -> list[Trial]:
+    """Writes trials.json of a stage, and each trial's record where it is not there yet.
+
+    A trial that is there and not done takes over what may change (`trial.CHANGEABLE`): its next
+    attempt looks at that, on those devices, and for things there. One that is done or diverged
+    stays as it was recorded. Returns the trials as they stand: one recorded under an earlier
+    schema keeps its id. Raises ValueError where a trial's directory holds another trial.
+    """
+    folder = study.directory / stage
+    folder.mkdir(exist_ok=True)
+    standing = [_write_trial(study.directory / trial.path, trial) for trial in trials]
+    rows = [{"path": trial.path, **trial.to_json()} for trial in standing]
+    layout.write_json(folder / layout.TRIALS, {"stage": stage, "trials": rows})
+    return standing
+
+
+def _write_trial(directory: pathlib.Path, trial: Trial) -> Trial:
+    path = directory / layout.TRIAL
+    record = layout.read_json_if_there(path)
+    if record is None:
+        directory.mkdir(parents=True, exist_ok=True)
+        versions = {"versions": provenance.versions(), "git_commit": provenance.git_commit()}
+        layout.write_json(directory / layout.HPARAMS, trial.hyperparameters)
+        layout.write_json(directory / "flags_0.json", trial.to_json())
+        layout.write_json(path, {**trial.to_json(), **versions})
+        return trial
+    found = from_record(record, path)
+    if not found.computes_the_same(trial):
+        raise ValueError(
+            f"{directory} holds trial {found.id}, this study wants {trial.id} there. "
+            "Choose another --config.name, or remove that directory"
+        )
+    changed = dataclasses.replace(found, **{name: getattr(trial, name) for name in CHANGEABLE})
+    if changed == found or status.read(directory)["state"] in ("done", "diverged"):
+        return found
+    layout.write_json(path, record | changed.to_json())
+    return changed

@@ -1,0 +1,164 @@
+"""A trial: a frozen record of one training run; its id is the hash of what it computes."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import pathlib
+from typing import Any
+
+from sweeps.records import layout
+from workloads.base.options import Options
+
+# What is looked at while a trial trains; its result is the same.
+LOOKED_AT = ("diagnose_every", "diagnose_examples")
+# Where things lie that a worker needs beside the data; the same content may lie elsewhere later.
+PLACES = ("algoperf_dir", "tokenizer_vocab_path")
+# What may change until a trial is finished. Results differ between meshes by rounding alone.
+CHANGEABLE = (*LOOKED_AT, *PLACES, "mesh")
+# Which rule an id was made by. Schema 1, of records that name none, had mesh, remat and
+# checkpoint_every in it.
+SCHEMA = 2
+# Where the trial stands in a study and how it is recorded, not what it computes.
+_NOT_COMPUTED = ("study", "stage", "point", "schema", "hashed_mesh", *LOOKED_AT, *PLACES)
+_LEFT_OUT = {1: _NOT_COMPUTED, 2: (*_NOT_COMPUTED, "mesh", "remat", "checkpoint_every")}
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """One run: workload × variant × hyperparameters × seed × budget.
+
+    steps, eval_every, log_every, checkpoint_every count updates; step_hint is the schedule's
+    horizon; targets are the workload's {"metric", "validation", "test"}; compute_dtype to mesh are
+    the options of `workloads.base.options`. Diagnostics (`sweeps.training.diagnostics`) are
+    recorded every `diagnose_every` updates, 0 for never, on `diagnose_examples` examples.
+    algoperf_dir and tokenizer_vocab_path are what AlgoPerf's own workloads need, '' for others.
+    `schema` is that of the id; `hashed_mesh` is the mesh in an id of schema 1, which stays when the
+    mesh changes.
+    """
+
+    study: str
+    stage: str
+    workload: str
+    variant: str
+    variant_hyperparameters: dict[str, Any]
+    hyperparameters: dict[str, float]
+    point: int
+    seed: int
+    steps: int
+    step_hint: int
+    batch_size: int
+    eval_every: int
+    log_every: int
+    checkpoint_every: int
+    optimizer: str
+    kernel: str
+    compute_dtype: str
+    param_dtype: str
+    scan_layers: bool
+    remat: bool
+    mesh: tuple[int, int, int]
+    targets: dict[str, Any]
+    diagnose_every: int = 0
+    diagnose_examples: int = 8
+    algoperf_dir: str = ""
+    tokenizer_vocab_path: str = ""
+    schema: int = SCHEMA
+    hashed_mesh: tuple[int, int, int] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mesh", tuple(self.mesh))  # JSON has lists
+        if self.schema == 1:
+            object.__setattr__(self, "hashed_mesh", tuple(self.hashed_mesh or self.mesh))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """How the model is computed: the fields of `workloads.base.options.Options`."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(Options)}
+
+    @property
+    def places(self) -> dict[str, str]:
+        """Where things lie beside the data: what `workloads.registry.make` takes as `places`."""
+        return {name: getattr(self, name) for name in PLACES}
+
+    @functools.cached_property
+    def id(self) -> str:
+        """16 hex digits: equal for runs that compute the same, wherever they stand in a study."""
+        content = {k: v for k, v in self._fields().items() if k not in _LEFT_OUT[self.schema]}
+        if self.schema == 1:
+            content["mesh"] = self.hashed_mesh
+        text = json.dumps(content, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def computes_the_same(self, other: "Trial") -> bool:
+        """Whether two trials are one by today's rule, whatever schema their ids are of."""
+        mine, its = (
+            dataclasses.replace(one, schema=SCHEMA, hashed_mesh=None) for one in (self, other)
+        )
+        return mine.id == its.id
+
+    @property
+    def path(self) -> str:
+        """Directory relative to the study's."""
+        return layout.trial_path(self.stage, self.variant, self.workload, self.point, self.seed)
+
+    @property
+    def program(self) -> tuple[Any, ...]:
+        """What determines the compiled train step: trials with equal programs share it."""
+        tau = tuple(sorted(self.variant_hyperparameters.items()))
+        return (
+            self.workload,
+            self.variant,
+            tau,
+            self.kernel,
+            tuple(self.options.values()),
+            self.optimizer,
+            self.batch_size,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the record as written to trial.json."""
+        fields = self._fields()
+        if self.hashed_mesh is None:
+            del fields["hashed_mesh"]
+        return {"id": self.id, **fields}
+
+    def _fields(self) -> dict[str, Any]:
+        # dataclasses.asdict copies every value: most of a driver's time with 100,000 trials.
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
+def read(directory: pathlib.Path) -> Trial:
+    """Returns the trial recorded in a trial's directory; raises as `from_record` does."""
+    path = directory / layout.TRIAL
+    return from_record(layout.read_json(path), path)
+
+
+def from_record(record: Any, path: pathlib.Path) -> Trial:
+    """Returns the trial that `record`, the content of the trial.json `path`, describes.
+
+    Raises ValueError where it is damaged, of a later version, or its id not that of its content.
+    """
+    fields = dataclasses.fields(Trial)
+    needed = {field.name for field in fields if field.default is dataclasses.MISSING}
+    if not isinstance(record, dict) or not needed <= set(record):
+        missing = sorted(needed - set(record)) if isinstance(record, dict) else sorted(needed)
+        raise ValueError(f"{path} is not a trial record: it lacks {', '.join(missing)}")
+    record = {"schema": 1, **record}
+    if record["schema"] not in tuple(_LEFT_OUT):
+        raise ValueError(
+            f"{path}: its id is of schema {record['schema']!r}, and this version knows "
+            f"{', '.join(map(str, _LEFT_OUT))}; continue the study with the version that wrote it"
+        )
+    try:
+        trial = Trial(
+            **{field.name: record[field.name] for field in fields if field.name in record}
+        )
+    except TypeError as error:
+        raise ValueError(f"{path} is not a trial record: {error}") from error
+    if record.get("id") != trial.id:
+        raise ValueError(
+            f"{path}: id {record.get('id')} does not belong to its content ({trial.id}); was the "
+            "file edited? A changed trial is another trial: remove the directory and run again"
+        )
+    return trial

@@ -1,0 +1,1 @@
+"""Training one trial: loop, step, optimizers, checkpoints."""

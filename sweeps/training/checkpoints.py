@@ -1,0 +1,253 @@
+"""Checkpoints of a trial, by orbax: written aside, renamed when whole, the last two kept.
+
+A process killed while it writes leaves the previous checkpoint as it was; what it left behind is
+removed at the next start. Of several processes each writes the parts that it holds, all call the
+same methods, and another number of processes can restore what they wrote.
+
+A damaged checkpoint is set aside as `damaged-<step>` and the one before it is restored; where none
+is whole the trial begins anew, which costs time and changes no figure. Orbax notices files that are
+cut or missing, but not a changed byte of an array (0.12.8: it restores other numbers), so that a
+checkpoint carries sums of its own.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import pathlib
+import re
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+
+from sweeps.records import disk, layout
+from sweeps.study.trial import Trial
+from sweeps.training import backed
+
+
+class _Brief(logging.Filter):
+    """Leaves orbax's tracebacks out of the log: what went wrong is raised, too."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.exc_info = record.exc_text = None
+        return True
+
+
+logging.getLogger("absl").setLevel(logging.WARNING)
+logging.getLogger("absl").addFilter(_Brief())
+
+DAMAGED = "damaged-"
+
+
+class DamagedError(Exception):
+    """A checkpoint cannot be read as it was written; the message names the file."""
+
+
+class Checkpoints:
+    """Checkpoints below a trial's directory. Close it to finish what is being written."""
+
+    def __init__(self, directory: pathlib.Path, trial: Trial, *, keep: int = 2) -> None:
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=keep,
+            create=True,
+            cleanup_tmp_directories=True,
+            # Network file systems show hosts different lists: all take the first process's.
+            single_host_load_and_broadcast=jax.process_count() > 1,
+        )
+        self._directory = directory.absolute()
+        self._trial = trial
+        self._bytes = 0
+        # A sentence on each checkpoint that `restore` passed over.
+        self.damages: list[str] = []
+        with self._naming_a_full_disk():
+            self._manager = ocp.CheckpointManager(self._directory, options=options)
+
+    def save(self, step: int, state: Any, progress: dict[str, float]) -> None:
+        """Starts writing the state after `step` updates; `progress` is small plain data.
+
+        Raises `disk.FullError`, as `wait` and `close` do.
+        """
+        self._bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+        record = {
+            "trial": self._trial.id,
+            "shapes": _shapes(state),
+            "sums": _sums(state),
+            **progress,
+        }
+        items = ocp.args.Composite(
+            state=ocp.args.StandardSave(state),
+            progress=ocp.args.JsonSave({**record, "sha256": _sha256(record)}),
+        )
+        with self._naming_a_full_disk():
+            self._manager.save(step, args=items, force=True)
+
+    def restore(
+        self, like: Any, *, falls_back: bool = True
+    ) -> tuple[int, Any, dict[str, Any]] | None:
+        """Returns (step, state, progress) of the last whole checkpoint, None where none is whole.
+
+        Arrays take the shapes, dtypes and shardings of `like`. Later checkpoints, which are
+        damaged, are set aside; `damages` says which. Raises ValueError where a checkpoint belongs
+        to another trial or model; DamagedError where several processes must begin again, or for
+        the last checkpoint where that alone will do (not `falls_back`).
+        """
+        # NumPy's integers where another process was asked.
+        for step in sorted(map(int, self._manager.all_steps()), reverse=True):
+            try:
+                return step, *self._read(step, like)
+            except DamagedError as damage:
+                if not falls_back:
+                    raise
+                self._set_aside(step)
+                self.damages.append(f"checkpoint {step} is damaged and set aside: {damage}")
+                # Of several processes one may see it, and the others wait for it.
+                if jax.process_count() > 1:
+                    raise
+        return None
+
+    def _read(self, step: int, like: Any) -> tuple[Any, dict[str, Any]]:
+        folder = self._directory / str(step)
+        with _damage_of(folder):
+            record = self._manager.restore(
+                step, args=ocp.args.Composite(progress=ocp.args.JsonRestore())
+            )["progress"]
+            # Those written before there were sums have neither.
+            told = record.pop("sha256", None)
+            if told is not None and told != _sha256(record):
+                raise DamagedError(f"{folder / backed.RECORD} is not what was written")
+            if not {"shapes", "trial"} <= record.keys():
+                raise DamagedError(f"{folder / backed.RECORD} lacks what every checkpoint says")
+        self._check(step, record, like)
+        target = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
+        with _damage_of(folder):
+            state = self._manager.restore(
+                step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target))
+            )["state"]
+        sums = _sums(state) if "sums" in record else {}
+        wrong = [name for name, found in sums.items() if found != record["sums"].get(name)]
+        if wrong:
+            raise DamagedError(f"{folder / 'state'}: {wrong[0]} is not what was written")
+        return state, record
+
+    def _set_aside(self, step: int) -> None:
+        """Takes a checkpoint out of orbax's sight; it is kept until the trial is done."""
+        aside = self._directory / f"{DAMAGED}{step}"
+        shutil.rmtree(aside, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):  # another process was faster
+            os.rename(self._directory / str(step), aside)
+        self._manager.reload()
+
+    def _check(self, step: int, record: dict[str, Any], like: Any) -> None:
+        where = f"checkpoint {self._directory / str(step)}"
+        expected = _shapes(like)
+        for path, shape in expected.items():
+            found = record["shapes"].get(path)
+            if found != shape:
+                raise ValueError(
+                    f"{where} is of another model: {path} is {found or 'absent'} there and {shape} "
+                    "here. Remove the trial's directory to train it anew"
+                )
+        if len(record["shapes"]) != len(expected):
+            extra = sorted(set(record["shapes"]) - set(expected))
+            raise ValueError(f"{where} is of another model: it also has {extra[0]}")
+        if record["trial"] != self._trial.id:
+            raise ValueError(
+                f"{where} belongs to trial {record['trial']}, not {self._trial.id}. Remove the "
+                "trial's directory to train it anew"
+            )
+
+    def wait(self) -> None:
+        """Blocks until what was saved is on disk."""
+        with self._naming_a_full_disk():
+            self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        """Finishes writing and ends orbax's threads."""
+        try:
+            self.wait()
+        finally:
+            self._manager.close()
+
+    @contextlib.contextmanager
+    def _naming_a_full_disk(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as problem:
+            if not disk.is_full(problem):
+                raise
+            # The one before is removed only when the new one is whole.
+            needs = f"a checkpoint takes {disk.size(self._bytes)}, beside the one before"
+            raise disk.FullError(self._directory.parent, needs) from problem
+
+
+@contextlib.contextmanager
+def _damage_of(folder: pathlib.Path) -> Iterator[None]:
+    """Turns what orbax raises of files that it cannot read as its own into DamagedError.
+
+    A file server or a memory that fails is no damage: that is raised as it is.
+    """
+    try:
+        yield
+    except (DamagedError, MemoryError, RuntimeError):
+        raise
+    except Exception as problem:
+        if isinstance(problem, OSError) and not isinstance(problem, FileNotFoundError):
+            raise
+        # Tensorstore adds its whole specification.
+        why = str(_last_cause(problem)).partition(" [")[0]
+        raise DamagedError(f"{_culprit(folder, why)}: {why[:160]}") from problem
+
+
+def _culprit(folder: pathlib.Path, why: str) -> pathlib.Path | str:
+    """Returns the file that is damaged, or the folder where no file can be named."""
+    # What orbax reads of its JSON; it does not say which file it could not.
+    for pattern in (backed.RECORD, "state/_METADATA", "state/array_metadatas/*"):
+        for path in sorted(folder.glob(pattern)):
+            try:
+                layout.read_json(path)
+            except ValueError:
+                return path
+    empty = [path for path in sorted(folder.glob("state/**/d/*")) if not path.stat().st_size]
+    named = re.findall(r'"(/[^"]+[^"/])"', why)
+    return empty[0] if empty else named[-1] if named else folder / "state"
+
+
+def _last_cause(problem: BaseException) -> BaseException:
+    while problem.__cause__ is not None:
+        problem = problem.__cause__
+    return problem
+
+
+def _sha256(record: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+
+
+def _sums(state: Any) -> dict[str, int]:
+    """Returns the sum of each array's bits, as words, modulo 2**32: any division over devices."""
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    sums = jax.device_get(_sums_of([leaf for _, leaf in leaves]))
+    names = [jax.tree_util.keystr(path) for path, _ in leaves]
+    return dict(zip(names, map(int, sums), strict=True))
+
+
+@jax.jit
+def _sums_of(leaves: list[jax.Array]) -> list[jax.Array]:
+    def words(leaf: jax.Array) -> jax.Array:
+        if leaf.dtype == jnp.bool_:
+            return leaf
+        bits = {1: jnp.uint8, 2: jnp.uint16}.get(leaf.dtype.itemsize, jnp.uint32)
+        return jax.lax.bitcast_convert_type(leaf, bits)
+
+    return [jnp.sum(words(leaf), dtype=jnp.uint32) for leaf in leaves]
+
+
+def _shapes(state: Any) -> dict[str, str]:
+    return {
+        jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape)}"
+        for path, leaf in jax.tree_util.tree_leaves_with_path(state)
+    }

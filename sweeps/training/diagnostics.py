@@ -1,0 +1,172 @@
+"""Diagnostics while training: what a trial's attention layers do, on examples that stay the same.
+
+A probe is the first examples of the batch at step 0, a function of the seed alone: every variant
+of a seed, at every step, is asked the same. The model is that of training without what is random
+or moves: no dropout, no SpecAugment, batch statistics of the probe itself. The loss is the
+trial's, with its label smoothing, a mean over the probe; gradients are its.
+
+It is a function of its own beside the train step, compiled once per program, and reads the state:
+what is trained is the same with and without it.
+"""
+
+import functools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from attention.hosts import probe
+from attention.verification import diagnostics
+from sweeps.records import diagnostics_file
+from sweeps.study.trial import Trial
+from sweeps.training import train_step
+from workloads.base import devices, spec
+
+Array = jax.Array
+
+
+class Probe:
+    """A program's compiled diagnostics; use `of`. `compile_s`: the seconds of all compilations."""
+
+    def __init__(self, workload: spec.Workload) -> None:
+        self._workload = workload
+        # AlgoPerf's own workloads have neither: their layers are in no loop.
+        make = getattr(workload, "observable", lambda: workload)
+        self._observable = make()
+        self._whole = getattr(workload, "layout", devices.Layout()).replicated()
+        self._compiled: dict[Any, Any] = {}
+        self._paths: tuple[str, ...] = ()
+        self.compile_s = 0.0
+
+    def first(self, batch: spec.Batch, examples: int) -> spec.Batch:
+        """Returns the first examples of a batch, whole on every device."""
+        cut = jax.jit(
+            lambda whole: jax.tree.map(lambda leaf: leaf[:examples], whole),
+            out_shardings=self._whole,
+        )
+        few: spec.Batch = cut(batch)
+        return few
+
+    def compile(self, state: train_step.State, batch: spec.Batch, smoothing: Array) -> Any:
+        """Returns the executable for these shapes, compiled the first time they are seen.
+
+        It is called with params, model state, batch and label smoothing.
+        """
+        arguments = (state.params, state.model_state, batch, smoothing)
+        signature = train_step.signature(arguments)
+        if signature not in self._compiled:
+            started = time.perf_counter()
+            measure = jax.jit(self._measure, out_shardings=self._whole)
+            self._compiled[signature] = measure.lower(*arguments).compile()
+            self.compile_s += time.perf_counter() - started
+        return self._compiled[signature]
+
+    def layers(self, measured: Any) -> list[dict[str, Any]]:
+        """Returns the record of each layer, in order, from what the executable returned."""
+        records = [
+            {"layer": path, "index": index, **diagnostics.summary(*one)}
+            for index, (path, one) in enumerate(
+                zip(self._paths, jax.device_get(measured), strict=True)
+            )
+        ]
+        return records
+
+    def seen(self, params: Any, model_state: Any, batch: spec.Batch) -> list[probe.Layer]:
+        """Returns every attention call of the forward pass, whole on every device."""
+
+        def forward(params: Any, model_state: Any, batch: spec.Batch) -> list[probe.Layer]:
+            if hasattr(self._workload, "observable_parameters"):
+                params = self._workload.observable_parameters(params)
+            return self._loss(params, None, model_state, batch, jnp.zeros([]))[1]
+
+        run = jax.jit(forward, out_shardings=self._whole)
+        layers: list[probe.Layer] = run(params, model_state, batch)
+        return layers
+
+    def _measure(self, params: Any, model_state: Any, batch: spec.Batch, smoothing: Array) -> Any:
+        if hasattr(self._workload, "observable_parameters"):
+            params = self._workload.observable_parameters(params)
+
+        def loss(params: Any, taps: Any) -> tuple[Array, list[probe.Layer]]:
+            return self._loss(params, taps, model_state, batch, smoothing)
+
+        _, shapes = jax.eval_shape(lambda: loss(params, None))
+        if not shapes:
+            raise ValueError(
+                f"{self._workload}: no attention variant was called, so there is nothing to "
+                "diagnose; set --config.diagnostics=0"
+            )
+        self._paths = tuple(layer.path for layer in shapes)
+        gradient = jax.grad(loss, argnums=(0, 1), has_aux=True)
+        (of_params, of_taps), layers = gradient(params, probe.zero_taps(shapes))
+        return [
+            (
+                diagnostics.measure(layer),
+                {
+                    "logit": diagnostics.norm(tap),
+                    **diagnostics.kernel_norms(of_params, layer.path),
+                },
+            )
+            for layer, tap in zip(layers, of_taps, strict=True)
+        ]
+
+    def _loss(
+        self, params: Any, taps: Any, model_state: Any, batch: spec.Batch, smoothing: Array
+    ) -> tuple[Array, list[probe.Layer]]:
+        with probe.observed(taps) as seen:
+            logits, _ = self._observable.model_fn(
+                params,
+                batch,
+                model_state,
+                spec.ForwardPassMode.EVAL,
+                jax.random.key(0),
+                update_batch_norm=False,
+                use_running_average_bn=False,
+                dropout_rate=0.0,
+            )
+        losses = self._observable.loss_fn(batch["targets"], logits, batch.get("weights"), smoothing)
+        return losses["summed"] / losses["n_valid_examples"], seen.layers
+
+
+@functools.cache
+def of(step_function: train_step.TrainStep) -> Probe:
+    """Returns the probe of a program, made once: what it compiled stays for later trials."""
+    return Probe(step_function.workload)
+
+
+class Recorder:
+    """A trial's recordings: when they are due, and their rows."""
+
+    def __init__(
+        self,
+        trial: Trial,
+        step_function: train_step.TrainStep,
+        state: train_step.State,
+        queue: Callable[[int], Iterator[spec.Batch]],
+    ) -> None:
+        """`queue(step)` returns the trial's training batches from a step on."""
+        self._trial, self._probe = trial, of(step_function)
+        self._batch = self._probe.first(next(queue(0)), trial.diagnose_examples)
+        self._smoothing = jnp.asarray(trial.hyperparameters["label_smoothing"], jnp.float32)
+        self._measure = self._probe.compile(state, self._batch, self._smoothing)
+
+    def is_due(self, step: int) -> bool:
+        """Whether to record after `step` updates: at the start, every so many, and at the end."""
+        return step % self._trial.diagnose_every == 0 or step == self._trial.steps
+
+    def row(self, step: int, state: train_step.State) -> dict[str, Any]:
+        """Returns the attempt's row (`sweeps.records.diagnostics_file`) of the state after `step`
+        updates.
+
+        Where several processes train, all must call it.
+        """
+        measured = self._measure(state.params, state.model_state, self._batch, self._smoothing)
+        return {
+            "kind": diagnostics_file.KIND,
+            "global_step": step,
+            "histogram_edges_log10": list(diagnostics.HISTOGRAM_EDGES),
+            "examples": self._trial.diagnose_examples,
+            "layers": self._probe.layers(measured),
+        }

@@ -1,0 +1,281 @@
+"""Training one trial: the loop, its evaluations and checkpoints, and how it is stopped."""
+
+import contextlib
+import dataclasses
+import pathlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+from sweeps.distributed import process_group
+from sweeps.records import layout, lease, measurements, status
+from sweeps.study.trial import Trial
+from sweeps.training import checkpoints, train_step
+
+
+class Preempted(Exception):  # noqa: N818  (an order to stop, not an error)
+    """The trial was told to stop and has saved itself."""
+
+
+@dataclasses.dataclass
+class Clock:
+    """Accumulated seconds, as AlgoPerf's columns call them; they survive a preemption."""
+
+    accumulated_submission_time: float = 0.0
+    accumulated_eval_time: float = 0.0
+    accumulated_logging_time: float = 0.0
+
+    def columns(self) -> dict[str, float]:
+        """Returns the time columns of an evaluation; `score` is the training time."""
+        times = dataclasses.asdict(self)
+        return {
+            "score": self.accumulated_submission_time,
+            "total_duration": sum(times.values()),
+            **times,
+        }
+
+
+class Training:
+    """One attempt at a trial, from its last checkpoint to the end of its budget.
+
+    `report(event, **fields)` tells the driver what happens; `stop_requested()` is asked after
+    every update. Compilation is not in the training time: it is paid once for many trials. Where
+    several processes train, `together` is their gang, and its leader alone writes files.
+    """
+
+    def __init__(
+        self,
+        trial: Trial,
+        attempt: lease.Attempt,
+        step_function: train_step.TrainStep,
+        data_dir: str,
+        report: Callable[..., None],
+        stop_requested: Callable[[], bool],
+        together: process_group.Alone | process_group.Gang | None = None,
+    ) -> None:
+        self.trial, self.attempt, self.data_dir = trial, attempt, data_dir
+        self.step_function, self.workload = step_function, step_function.workload
+        self.report, self.stop_requested = report, stop_requested
+        self.together = together or process_group.Alone()
+        self.directory = attempt.trial_directory
+        self.clock = Clock()
+        self._pending: list[tuple[int, train_step.Measured]] = []
+        self._saved = -1
+        self._recorder: Any = None
+
+    def run(self) -> str:
+        """Trains and returns 'done' or 'diverged'.
+
+        Raises Preempted after saving when told to stop, lease.LostError where another worker has
+        taken over, ValueError for a checkpoint of another model; in a gang gang.LedError for what
+        the leader raised, gang.PeerError where another process is lost.
+        """
+        with contextlib.ExitStack() as opened:
+            try:
+                store = checkpoints.Checkpoints(self.directory / layout.CHECKPOINTS, self.trial)
+                opened.callback(self._close, store)
+                self.together.lead(lambda: self._open(opened))
+                return self._train(self._first_or_restored(store), store)
+            except Preempted:
+                raise
+            except Exception as problem:
+                self.together.failed(problem)
+                raise
+
+    def _open(self, opened: contextlib.ExitStack) -> None:
+        self._writer = measurements.Writer(self.attempt.directory)
+        opened.callback(self._writer.close)
+
+    def _close(self, store: checkpoints.Checkpoints) -> None:
+        if not self.together.broken:  # otherwise nobody is there to finish it with
+            store.close()
+
+    def _first_or_restored(self, store: checkpoints.Checkpoints) -> train_step.State:
+        state = self.step_function.first_state(self.trial.seed)
+        found, start = store.restore(state), 0
+        if found is not None:
+            start, state, progress = found
+            self.clock = Clock(**progress["clock"])
+        self.together.lead(lambda: self._begin(start, store.damages))
+        return state
+
+    def _begin(self, start: int, damages: list[str]) -> None:
+        layout.write_json(self.attempt.directory / measurements.RESUMED, {"global_step": start})
+        note = "; ".join([*damages, f"goes on from step {start}"]) if damages else None
+        if note:
+            print(note, flush=True)
+            self.report("note", text=note)
+        self._say("running", start, note=note)
+
+    def _say(self, state: str, step: int, reason: str | None = None, **fields: Any) -> None:
+        self.attempt.check()
+        status.write(
+            self.directory,
+            state,
+            id=self.trial.id,
+            global_step=step,
+            steps=self.trial.steps,
+            reason=reason,
+            attempt=self.attempt.number,
+            preemption_count=self.attempt.number - 1,
+            **fields,
+        )
+
+    def _train(self, state: train_step.State, store: checkpoints.Checkpoints) -> str:
+        trial, start = self.trial, int(state.step)
+        scalars = train_step.scalars_of(trial)
+        key = train_step.seed_key(trial.seed, train_step.DROPOUT)
+        if start < trial.steps:
+            queue = self._queue(start)
+            batch = next(queue)
+            update = self.step_function.compile(state, batch, scalars, key)
+            self._open_recorder(state)
+        self.report("compiled", step=start)
+        mark = time.perf_counter()
+        if start == 0:
+            mark = self._diagnose(0, state, mark)
+        for step in range(start, trial.steps):
+            state, measured = update(state, batch, scalars, key)
+            if step % trial.log_every == 0:
+                self._pending.append((step, measured))
+            done = step + 1
+            if done < trial.steps:
+                batch = next(queue)
+            mark = self._diagnose(done, state, mark)
+            if done % trial.eval_every == 0 or done == trial.steps:
+                mark = self._evaluate(done, state, mark)
+                if int(state.nonfinite_at) >= 0:
+                    return self._diverged(int(state.nonfinite_at))
+            if done % trial.checkpoint_every == 0 or done == trial.steps:
+                mark = self._save(done, state, store, mark)
+            if done < trial.steps and self.together.stops(self.stop_requested(), done):
+                self._save(done, state, store, mark)
+                store.wait()
+                self._conclude("pending", done, f"preempted at step {done}")
+                raise Preempted
+        store.wait()
+        self._conclude("done", trial.steps)
+        return "done"
+
+    def _conclude(self, state: str, step: int, reason: str | None = None) -> None:
+        self.together.lead(lambda: self._say(state, step, reason))
+
+    def _queue(self, start: int) -> Iterator[Any]:
+        return self.workload._build_input_queue(
+            self.trial.seed,
+            "train",
+            self.data_dir,
+            self.trial.batch_size,
+            start_step=start,
+        )
+
+    def _open_recorder(self, state: train_step.State) -> None:
+        if self.trial.diagnose_every:
+            from sweeps.training import diagnostics
+
+            queue = self._queue
+            self._recorder = diagnostics.Recorder(self.trial, self.step_function, state, queue)
+
+    def _diagnose(self, step: int, state: train_step.State, mark: float) -> float:
+        """Records diagnostics where they are due; their time is logging's. Returns now."""
+        if self._recorder is None or not self._recorder.is_due(step):
+            return mark
+        started = self._train_time(state, mark)
+        row = self._recorder.row(step, state)
+        self.together.lead(lambda: self._put_row(row))
+        now = time.perf_counter()
+        self.clock.accumulated_logging_time += now - started
+        return now
+
+    def _put_row(self, row: dict[str, Any]) -> None:
+        self.attempt.check()
+        self._writer.append([row])
+
+    def _train_time(self, state: Any, mark: float) -> float:
+        """Adds the time since `mark` to the training time, devices synchronised; returns now."""
+        jax.block_until_ready(state)
+        now = time.perf_counter()
+        self.clock.accumulated_submission_time += now - mark
+        return now
+
+    def _evaluate(self, step: int, state: train_step.State, mark: float) -> float:
+        started = self._train_time(state, mark)
+        metrics = self.workload.eval_model(
+            self.workload.eval_batch_size,
+            state.params,
+            state.model_state,
+            train_step.seed_key(self.trial.seed, train_step.INIT),
+            self.data_dir,
+            None,
+            step,
+        )
+        ended = time.perf_counter()
+        self.clock.accumulated_eval_time += ended - started
+        row = {"kind": "eval", "global_step": step, **metrics, **self.clock.columns()}
+        self.together.lead(lambda: self._log(row))
+        self._pending.clear()
+        now = time.perf_counter()
+        self.clock.accumulated_logging_time += now - ended
+        return now
+
+    def _log(self, row: dict[str, Any]) -> None:
+        self.attempt.check()
+        self._writer.append([*self._flushed(), row])
+        measurements.publish(self.directory)
+        # Seconds a step with its share of evaluations: what `status` reckons with.
+        seconds = row["total_duration"] / row["global_step"]
+        self._say("running", row["global_step"], step_seconds=seconds)
+        self.report("eval", **{name: value for name, value in row.items() if name != "kind"})
+
+    def _flushed(self) -> list[dict[str, Any]]:
+        rows = [
+            {
+                "kind": "train",
+                "global_step": step,
+                "loss": float(measured.loss),
+                "grad_norm": float(measured.grad_norm),
+            }
+            for step, measured in self._pending
+        ]
+        self._pending.clear()
+        return rows
+
+    def _save(
+        self, step: int, state: train_step.State, store: checkpoints.Checkpoints, mark: float
+    ) -> float:
+        if step == self._saved:
+            return mark
+        self._saved = step
+        started = self._train_time(state, mark)
+        # Rows first: a checkpoint promises that everything before it is on disk.
+        self.together.lead(self._put_down)
+        self._pending.clear()
+        store.save(step, state, {"clock": dataclasses.asdict(self.clock)})  # type: ignore[dict-item]
+        now = time.perf_counter()
+        self.clock.accumulated_logging_time += now - started
+        return now
+
+    def _put_down(self) -> None:
+        self.attempt.check()
+        self._writer.append(self._flushed())
+        self._writer.sync()
+        self.attempt.check()  # again: a busy disk may take longer than a lease
+
+    def _diverged(self, step: int) -> str:
+        self._conclude("diverged", step, f"the loss of update {step} was not finite")
+        return "diverged"
+
+
+def clean_up(directory: pathlib.Path) -> None:
+    """Removes what nothing needs once a trial is finished: all checkpoints but the last."""
+    folder = directory / layout.CHECKPOINTS
+    if not folder.is_dir():
+        return
+    import shutil
+
+    steps = sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+    damaged = folder.glob(f"{checkpoints.DAMAGED}*")
+    for path in (*(folder / str(step) for step in steps[:-1]), *damaged):
+        shutil.rmtree(path)

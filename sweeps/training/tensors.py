@@ -1,0 +1,142 @@
+"""`python -m sweeps tensors TRIAL_DIR`: q, k, v of a trained trial, for `attention reconstruct`.
+
+The last checkpoint is restored, and the forward pass of its diagnostics (that of training without
+dropout) is run once on the first examples of its seed's step-0 batch. Nothing is trained, and
+nothing in the trial's directory is changed. The file's format:
+attention/verification/cached_tensors.py.
+"""
+
+import math
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from attention import registry
+from attention.hosts.probe import Layer
+from attention.verification import cached_tensors
+from sweeps.records import layout, status
+from sweeps.study import trial
+from sweeps.study.trial import Trial
+from sweeps.training import checkpoints, diagnostics, train_step
+from workloads import registry as workloads
+
+
+def dump(
+    directory: pathlib.Path, out: pathlib.Path, examples: int, data_dir: str | None = None
+) -> dict[str, Any]:
+    """Writes the file and returns its `about`: trial, step, dtype of the arrays, scales.
+
+    data_dir: where the trial's data lie, by default where they lay when it was trained. Raises
+    ValueError where the trial has no checkpoint, is running, or has fewer examples in a batch.
+    """
+    record = _record(directory, examples)
+    if not out.absolute().parent.is_dir():
+        raise ValueError(f"--out={out}: {out.parent} is no directory; make it first")
+    data_dir = data_dir or _data_dir(directory)
+    variant = registry.get(record.variant, kernel=record.kernel, **record.variant_hyperparameters)
+    workload = workloads.make(record.workload, variant, places=record.places, **record.options)
+    step_function = train_step.TrainStep(workload, record.optimizer)
+    state = _restored(directory, record, step_function)
+    seen = _observed(record, step_function, state, examples, data_dir)
+    about = {
+        "trial": record.id,
+        "workload": record.workload,
+        "variant": record.variant,
+        "seed": record.seed,
+        "global_step": int(state.step),
+        "examples": examples,
+        "dtype": str(seen[0].query.dtype),
+        "stored": "float32; a query is multiplied by its scale times the root of its head size, "
+        "so that 1/root(D) is the scale of all",
+        "scales": [layer.scale for layer in seen],
+    }
+    arrays = {name: _arrays(name, layer) for name, layer in zip(_names(seen), seen, strict=True)}
+    cached_tensors.write(out, arrays, about)
+    return about | {"layers": len(seen)}
+
+
+def _record(directory: pathlib.Path, examples: int) -> Trial:
+    if not (directory / layout.TRIAL).is_file():
+        raise ValueError(f"{directory} is no trial: it has no {layout.TRIAL}")
+    record = trial.read(directory)
+    if not 1 <= examples <= record.batch_size:
+        raise ValueError(f"--examples={examples}: a batch has 1 to {record.batch_size}")
+    steps = [p for p in (directory / layout.CHECKPOINTS).glob("[0-9]*") if p.name.isdigit()]
+    if not steps:
+        raise ValueError(f"{directory} has no checkpoint yet; train it first")
+    if status.read(directory)["state"] == "running":
+        # Opening its checkpoints would remove the one that is being written.
+        raise ValueError(f"{directory} is running; wait for its end, or cancel its study")
+    return record
+
+
+def _data_dir(directory: pathlib.Path) -> str:
+    """Returns what the trial's last attempt noted."""
+    notes = sorted(directory.glob("meta_data_*.json"), key=lambda path: path.stat().st_mtime)
+    found = layout.read_json(notes[-1]).get("data_dir") if notes else None
+    if found is None:
+        raise ValueError(f"{directory} does not say where its data lie; give --data_dir")
+    return str(found)
+
+
+def _restored(
+    directory: pathlib.Path, record: Trial, step_function: train_step.TrainStep
+) -> train_step.State:
+    store = checkpoints.Checkpoints(directory / layout.CHECKPOINTS, record)
+    try:
+        found = store.restore(step_function.first_state(record.seed), falls_back=False)
+    except checkpoints.DamagedError as damage:
+        raise ValueError(f"{damage}: its last checkpoint is damaged; train it anew") from damage
+    finally:
+        store.close()
+    if found is None:
+        raise ValueError(f"{directory} has no whole checkpoint; train it first")
+    state: train_step.State = found[1]
+    return state
+
+
+def _observed(
+    record: Trial,
+    step_function: train_step.TrainStep,
+    state: train_step.State,
+    examples: int,
+    data_dir: str,
+) -> list[Layer]:
+    """Returns the layers of one forward pass, on this machine's memory."""
+    workload = step_function.workload
+    queue = workload._build_input_queue(record.seed, "train", data_dir, record.batch_size)
+    probe = diagnostics.of(step_function)
+    batch = probe.first(next(queue), examples)
+    seen: list[Layer] = jax.device_get(probe.seen(state.params, state.model_state, batch))
+    return seen
+
+
+def _names(layers: list[Layer]) -> list[str]:
+    """Returns a name for each call: its module's path, with a number where that is not enough."""
+    paths = [layer.path for layer in layers]
+    return [
+        path if path and paths.count(path) == 1 else f"{path}#{index}"
+        for index, path in enumerate(paths)
+    ]
+
+
+def _arrays(name: str, layer: Layer) -> dict[str, Any]:
+    """Returns what the file holds of a layer."""
+    seen = layer.visible.pairs
+    if layer.query.ndim != 4:
+        raise ValueError(f"{name}: its queries are {layer.query.shape}, not [examples, T, H, D]")
+    visible = np.broadcast_to(True if seen is None else seen, layer.shape)
+    if layer.bias is not None and np.any(np.broadcast_to(layer.bias, layer.shape)[visible] != 0):
+        raise ValueError(f"{name} adds a bias to its logits, for which the file has no place")
+    factor = layer.scale * math.sqrt(layer.query.shape[-1])
+    query = np.asarray(layer.query, np.float32)
+    return {
+        "query": query if math.isclose(factor, 1, rel_tol=1e-6) else query * np.float32(factor),
+        "key": layer.key,
+        "value": layer.value,
+        "visibility": None
+        if seen is None
+        else np.reshape(seen, (1,) * (4 - seen.ndim) + seen.shape),
+    }

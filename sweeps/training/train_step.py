@@ -1,0 +1,150 @@
+"""The train step, compiled once per program, and its state.
+
+Traced: learning rate, betas, ε, weight decay, warmup, label smoothing, clip norm, dropout rate,
+seed. Compiled in: workload, variant with its τ, kernel, compute dtype, optimizer, shapes.
+"""
+
+import math
+import time
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from sweeps.study.trial import Trial
+from sweeps.training import optimizers
+from workloads.base import devices, partition, spec
+
+Array = jax.Array
+
+# Purposes of random draws, folded into a seed's key: none depends on variant, hyperparameters,
+# attempt or number of workers, so that variants are paired by seed.
+# (2 and 4 are the data's: workloads/images/image_workload.py, workloads/text/masking.py.)
+INIT, DROPOUT = 1, 3
+
+
+class State(NamedTuple):
+    """What a checkpoint holds. `nonfinite_at` is the first update whose loss was not, or -1."""
+
+    step: Array
+    params: Any
+    model_state: Any
+    optimizer: Any
+    nonfinite_at: Array
+
+
+class Measured(NamedTuple):
+    """A step's mean loss and gradient norm before clipping.
+
+    Nats per example; per token for text and CTC.
+    """
+
+    loss: Array
+    grad_norm: Array
+
+
+def seed_key(seed: int, purpose: int) -> Array:
+    """Returns the key of a seed's purpose."""
+    return jax.random.fold_in(jax.random.key(seed), purpose)
+
+
+def scalars_of(trial: Trial) -> dict[str, Array]:
+    """Returns a trial's traced hyperparameters, float32."""
+    given = trial.hyperparameters
+    values = {
+        **{name: given[name] for name in given if name != "warmup_factor"},
+        "grad_clip": given.get("grad_clip", math.inf),
+        "warmup_steps": int(given["warmup_factor"] * trial.step_hint),
+        "step_hint": trial.step_hint,
+    }
+    return {name: jnp.asarray(value, jnp.float32) for name, value in values.items()}
+
+
+def signature(arguments: Any) -> Any:
+    """Returns what a compiled function's arguments must have in common: tree, shapes, places."""
+    shapes = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype, leaf.sharding), arguments)
+    return jax.tree.structure(shapes), tuple(map(str, jax.tree.leaves(shapes)))
+
+
+class TrainStep:
+    """One program's compiled train step. `compilations` counts how often XLA was asked for it."""
+
+    def __init__(self, workload: spec.Workload, optimizer: str) -> None:
+        self.workload = workload
+        self.optimizer = optimizer
+        self.compilations = 0
+        self.compile_s = 0.0
+        self._compiled: dict[Any, Any] = {}
+        self._first: Any = None
+
+    def first_state(self, seed: int) -> State:
+        """Returns the state before the first update, a function of the seed alone."""
+        params, model_state = self.workload.init_model_fn(seed_key(seed, INIT))
+        if self._first is None:
+            places = self._places(jax.eval_shape(self._first_state, params, model_state))
+            self._first = jax.jit(self._first_state, out_shardings=places)
+        state: State = self._first(params, model_state)
+        return state
+
+    def _places(self, state: Any) -> Any:
+        """Returns where each part of a state lies: by the workload's rules, or on all devices.
+
+        AlgoPerf's own workloads have neither layout nor rules.
+        """
+        layout = getattr(self.workload, "layout", devices.Layout())
+        rules = getattr(self.workload, "parameter_rules", ())
+        return partition.shardings(state, rules, layout.mesh)
+
+    def _first_state(self, params: Any, model_state: Any) -> State:
+        optimizer = optimizers.init(self.optimizer, params)
+        zero = jnp.zeros([], jnp.int32)
+        return State(zero, params, model_state, optimizer, zero - 1)
+
+    def compile(self, state: State, batch: Any, scalars: dict[str, Array], key: Array) -> Any:
+        """Returns the executable for these shapes, compiled the first time they are seen."""
+        arguments = (state, batch, scalars, key)
+        known = signature(arguments)
+        if known not in self._compiled:
+            started = time.perf_counter()
+            layout = getattr(self.workload, "layout", devices.Layout())
+            places = self._places(state), layout.replicated()
+            step = jax.jit(self._step, donate_argnums=0, out_shardings=places)
+            self._compiled[known] = step.lower(*arguments).compile()
+            self.compile_s += time.perf_counter() - started
+            self.compilations += 1
+        return self._compiled[known]
+
+    def _step(
+        self, state: State, batch: spec.Batch, scalars: dict[str, Array], key: Array
+    ) -> tuple[State, Measured]:
+        rng = jax.random.fold_in(key, state.step)
+
+        def summed_loss(params: Any) -> tuple[Array, tuple[Array, Any]]:
+            logits, model_state = self.workload.model_fn(
+                params,
+                batch,
+                state.model_state,
+                spec.ForwardPassMode.TRAIN,
+                rng,
+                update_batch_norm=True,
+                dropout_rate=scalars["dropout_rate"],
+            )
+            losses = self.workload.loss_fn(
+                batch["targets"], logits, batch.get("weights"), scalars["label_smoothing"]
+            )
+            return losses["summed"], (losses["n_valid_examples"], model_state)
+
+        (summed, (count, model_state)), gradients = jax.value_and_grad(summed_loss, has_aux=True)(
+            state.params
+        )
+        loss = summed / count
+        gradients = jax.tree.map(lambda leaf: leaf.astype(jnp.float32) / count, gradients)
+        norm = jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(gradients)))
+        gradients = optimizers.clip(gradients, norm, scalars["grad_clip"])
+        params, optimizer = optimizers.step(
+            self.optimizer, gradients, state.optimizer, state.params, state.step, scalars
+        )
+        first_bad = (state.nonfinite_at < 0) & ~jnp.isfinite(loss)
+        nonfinite_at = jnp.where(first_bad, state.step, state.nonfinite_at)
+        new = State(state.step + 1, params, model_state, optimizer, nonfinite_at)
+        return new, Measured(loss, norm)

@@ -1,0 +1,1 @@
+"""A worker: a process that claims trials and trains them."""

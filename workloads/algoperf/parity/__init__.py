@@ -1,0 +1,1 @@
+"""Parity: our workloads against AlgoPerf's own, part by part."""

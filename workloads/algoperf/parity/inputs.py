@@ -1,0 +1,236 @@
+"""Parity of input pipelines on a tiny prepared directory that both read.
+
+Evaluation is compared element by element; training, whose draws differ on purpose (ours are a
+function of seed and step alone), by statistics over batches against their sampling error.
+"""
+
+import csv
+import dataclasses
+import importlib
+import itertools
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import cv2
+import jax
+import numpy as np
+
+from workloads import registry
+from workloads.algoperf.installation import Installation
+from workloads.algoperf.parity import workload_pairs
+from workloads.algoperf.parity.rows import Row, largest
+from workloads.algoperf.parity.workload_pairs import Pair
+from workloads.images import imagenet
+from workloads.speech.corpora import librispeech, speech_records
+from workloads.storage import tfds_directory, tfds_writer
+
+_PIPELINE = "algoperf.workloads.imagenet_resnet.imagenet_jax.input_pipeline"
+_IMAGES, _BATCH, _BATCHES, _DRAWS = 32, 8, 40, 200
+# Of a difference of two means: with seven of them, chance passes 4 once in two thousand tables.
+_STANDARD_ERRORS = 4.0
+# ImageNet's smallest standard deviation of a channel, in grey levels: what 1 level is divided by.
+_LEVEL = 1 / (0.224 * 255)
+
+
+def image_rows(installation: Installation) -> Iterator[Row]:
+    """Yields images after evaluation's and training's transformations, and a whole evaluation."""
+    pair = workload_pairs.make("imagenet_vit", installation)
+    with tempfile.TemporaryDirectory() as folder:
+        write_images(Path(folder))
+        tensorflow = importlib.import_module("tensorflow")
+        for split in ("validation", "test"):
+            yield from _evaluation_rows(pair, split, folder, tensorflow)
+        yield from _training_rows(pair, folder)
+        yield from _metric_rows(installation, folder)
+
+
+def _queue(workload: Any, split: str, folder: str) -> Iterator[dict[str, Any]]:
+    """The batches of a split, as a training loop or an evaluation asks for them."""
+    key = jax.random.PRNGKey(4)
+    # As AlgoPerf's `_eval_model_on_split` asks.
+    again = {"cache": True, "repeat_final_dataset": True} if split != "train" else {}
+    queue: Iterator[dict[str, Any]] = workload._build_input_queue(
+        key, split, folder, _BATCH, **again
+    )
+    return queue
+
+
+def _evaluation_rows(pair: Pair, split: str, folder: str, tensorflow: Any) -> Iterator[Row]:
+    """Images as AlgoPerf decodes them, and with TensorFlow's accurate, whole decoding.
+
+    Unless told otherwise TensorFlow decodes JPEG by a fast, rougher inverse transform, OpenCV by
+    the accurate one; and decoding a crop alone changes colours at its edges. What TensorFlow's
+    two ways differ by bounds what ours differs by.
+    """
+    ours, theirs = (_images(side.workload, split, folder) for side in (pair.ours, pair.theirs))
+    with mock.patch.object(tensorflow.io, "decode_and_crop_jpeg", _accurate(tensorflow)):
+        exact = _images(pair.theirs.workload, split, folder)
+    yield Row("imagenet_vit", f"{split}: labels in order", largest(ours[1], theirs[1]), 0)
+    apart = np.abs(ours[0] - exact[0]).max() / _LEVEL
+    remark = "grey levels; ours are rounded to 8 bits"
+    yield Row("imagenet_vit", f"{split}: images, accurate JPEG decoding", apart, 0.51, remark)
+    apart, allowed = (np.abs(a[0] - theirs[0]).mean() / _LEVEL for a in (ours, exact))
+    darker = (exact[0] - theirs[0]).mean() / _LEVEL
+    remark = f"mean, grey levels; AlgoPerf's are {darker:.2f} darker by TensorFlow's fast decoding"
+    quantity = f"{split}: images, as decoded"
+    yield Row("imagenet_vit", quantity, apart, allowed + 0.5, remark)
+
+
+def _accurate(tensorflow: Any) -> Any:
+    def decode(image: Any, window: Any, channels: int) -> Any:
+        whole = tensorflow.io.decode_jpeg(image, channels, dct_method="INTEGER_ACCURATE")
+        top, left, height, width = tensorflow.unstack(window)
+        return whole[top : top + height, left : left + width]
+
+    return decode
+
+
+def _images(workload: Any, split: str, folder: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns all images and labels of an evaluation split, in order."""
+    # AlgoPerf keeps its evaluation queues; a new one is asked for each time.
+    batches = list(itertools.islice(_queue(workload, split, folder), _IMAGES // _BATCH))
+    images, labels = (np.concatenate([b[name] for b in batches]) for name in ("inputs", "targets"))
+    return images, labels
+
+
+def _training_rows(pair: Pair, folder: str) -> Iterator[Row]:
+    """Crop, mirror and RandAugment without mixup, whose one draw a batch would hide them."""
+    ours, theirs = (
+        np.concatenate([batch["inputs"] for batch in itertools.islice(queue, _BATCHES)])
+        for queue in (_our_unmixed(pair, folder), _their_unmixed(pair, folder))
+    )
+    measured = [_statistics(images) for images in (ours, theirs)]
+    for name in measured[0]:
+        yield _sampled(f"train: {name} per image", *(side[name] for side in measured))
+
+
+def _our_unmixed(pair: Pair, folder: str) -> Iterator[dict[str, Any]]:
+    workload = registry.make("imagenet_vit")
+    unmixed = dataclasses.replace(workload._data, mixup_alpha=0.0)  # type: ignore[attr-defined]
+    with mock.patch.object(workload, "_data", unmixed):
+        yield from _queue(workload, "train", folder)
+
+
+def _their_unmixed(pair: Pair, folder: str) -> Iterator[dict[str, Any]]:
+    """As the ViT workload's `_build_dataset` asks its parent, but for mixup."""
+    workload = pair.theirs.workload
+    parent: Any = super(type(workload).__mro__[1], workload)
+    queue: Iterator[dict[str, Any]] = parent._build_dataset(
+        jax.random.PRNGKey(4), "train", folder, _BATCH, None, None, False, True
+    )
+    return queue
+
+
+def _statistics(images: np.ndarray) -> dict[str, np.ndarray]:
+    flat = images.reshape(len(images), -1)
+    return {
+        "mean": flat.mean(axis=1),
+        "standard deviation": flat.std(axis=1),
+        "difference of neighbouring pixels": np.abs(np.diff(images, axis=2)).mean(axis=(1, 2, 3)),
+        "least value": flat.min(axis=1),
+        "greatest value": flat.max(axis=1),
+    }
+
+
+def _sampled(quantity: str, ours: np.ndarray, theirs: np.ndarray) -> Row:
+    """A row of the difference of two means in standard errors."""
+    error = np.sqrt(ours.var(ddof=1) / len(ours) + theirs.var(ddof=1) / len(theirs))
+    remark = f"ours {ours.mean():.3f}, AlgoPerf's {theirs.mean():.3f}; in standard errors"
+    difference = abs(ours.mean() - theirs.mean()) / error
+    return Row("imagenet_vit", quantity, float(difference), _STANDARD_ERRORS, remark)
+
+
+def mixup_rows(installation: Installation) -> Iterator[Row]:
+    """Yields mixup's weights over many batches, of the batch's own label and its greatest."""
+    module = installation.module(_PIPELINE)
+    pair = workload_pairs.make("imagenet_vit", installation)
+    labels = np.asarray([3, 5], np.int32)
+    black = np.zeros((2, 1, 1, 3), np.float32)
+    ours, theirs = [], []
+    for number in range(_DRAWS):
+        batch = {"inputs": black, "targets": labels}
+        mixed = pair.ours.workload._finish(batch, jax.random.key(number), train=True)
+        ours.append(float(mixed["targets"][0, 3]))
+        theirs.append(float(module.mixup_tf([number, 7], black, labels, alpha=0.2)[1][0, 3]))
+    first, second = np.asarray(ours), np.asarray(theirs)
+    yield _sampled("train: mixup's weight", first, second)
+    least = (np.minimum(weights, 1 - weights) for weights in (first, second))
+    yield _sampled("train: mixup's lesser weight", *least)
+
+
+def _metric_rows(installation: Installation, folder: str) -> Iterator[Row]:
+    """A whole evaluation by each side's own `_eval_model_on_split`, small model."""
+    pair = workload_pairs.make("imagenet_vit", installation, small=True)
+    key = jax.random.PRNGKey(4)
+    params = workload_pairs.moved(pair.ours.initial(key, *pair.examples())[0], key)
+    ours, theirs = (
+        side.workload._eval_model_on_split("validation", _IMAGES, _BATCH, params, None, key, folder)
+        for side in (pair.ours, pair.theirs)
+    )
+    for name, tolerance in (("accuracy", 0.0), ("loss", 1e-3)):
+        quantity = f"evaluation of {_IMAGES} images from disk: {name}"
+        difference = abs(float(ours[name]) - float(theirs[name]))
+        yield Row("imagenet_vit, small", quantity, difference, tolerance, "8-bit rounding")
+
+
+def write_images(folder: Path) -> None:
+    """Writes smooth colour images of several sizes as JPEG, in AlgoPerf's two directories."""
+    draw = np.random.default_rng(8)
+    for dataset, splits in (
+        (imagenet.IMAGENET, ("train", "validation")),
+        (imagenet.IMAGENET_V2, ("test",)),
+    ):
+        tfds_writer.write_image_dataset(
+            tfds_directory.directory_of(folder, dataset),
+            dataset=dataset,
+            splits={split: [_image(draw, n) for n in range(_IMAGES)] for split in splits},
+            num_classes=imagenet.NUM_CLASSES,
+        )
+
+
+def _image(draw: np.random.Generator, number: int) -> dict[str, Any]:
+    """A smooth image of grey levels about 60 to 200, which no resizing takes beyond 0 or 255."""
+    height, width = draw.integers(200, 400, 2)
+    coarse = draw.uniform(60, 200, (6, 6, 3)).astype(np.float32)
+    image = cv2.resize(coarse, (int(width), int(height)), interpolation=cv2.INTER_LINEAR)
+    _, encoded = cv2.imencode(".jpg", image.astype(np.uint8))
+    label = int(draw.integers(imagenet.NUM_CLASSES))
+    return {"image": encoded.tobytes(), "label": label, "file_name": f"{number}.JPEG"}
+
+
+def speech_rows(installation: Installation) -> Iterator[Row]:
+    """Yields audio, paddings and targets of utterances, element by element."""
+    pair = workload_pairs.make("librispeech_conformer", installation)
+    module = installation.module("algoperf.workloads.librispeech_conformer.input_pipeline")
+    with tempfile.TemporaryDirectory() as folder:
+        write_speech(Path(folder))
+        theirs = module.LibriSpeechDataset(split="dev-clean+dev-other", data_dir=folder)
+        expected = [theirs[number] for number in range(len(theirs))]
+        queue = pair.ours.workload._build_input_queue(
+            jax.random.PRNGKey(0), "validation", folder, len(expected)
+        )
+        batch = next(iter(queue))
+    for name, number in (("inputs", 0), ("targets", 1)):
+        for what, part in (("values", 0), ("paddings", 1)):
+            stacked = np.stack([example[number][part] for example in expected])
+            difference = largest(batch[name][part], stacked)
+            yield Row("librispeech_conformer", f"validation: {name}, {what}", difference, 0)
+
+
+def write_speech(folder: Path) -> None:
+    """Writes noise and random ids as AlgoPerf's preparation leaves LibriSpeech."""
+    draw = np.random.default_rng(9)
+    for splits in librispeech.SPLITS.values():
+        for split in splits:
+            (folder / split).mkdir(parents=True)
+            names = [f"{split}-{number}" for number in range(3)]
+            for name in names:
+                audio = draw.integers(-3000, 3000, draw.integers(8000, 50_000))
+                np.save(speech_records.audio_path(folder, split, name), audio)
+                ids = draw.integers(3, 1000, draw.integers(2, 30))
+                np.save(speech_records.targets_path(folder, split, name), ids)
+            with (folder / f"{split}.csv").open("w", newline="") as file:
+                csv.writer(file).writerows([["", "id"], *enumerate(names)])

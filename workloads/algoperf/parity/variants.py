@@ -1,0 +1,138 @@
+"""Parity of variants: our model with a variant, and AlgoPerf's with `attention.inject`.
+
+Both compute the variant by our code, which says nothing of the variant's formula: that is what
+`formula_row` holds against float64.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from flax import linen as nn
+
+from attention import registry
+from attention.variant import Variant
+from attention.verification import reference
+from workloads import table
+from workloads.algoperf.installation import Installation
+from workloads.algoperf.parity import workload_pairs
+from workloads.algoperf.parity.rows import CLOSE, SPEECH_GRADIENT, Row, largest, norm_ratio
+from workloads.algoperf.parity.workload_pairs import Pair, Side
+
+_KEY = 13
+_TAU = 0.9
+# Every mixer and every modifier; the Conformer's steps take a minute each to compile on CPU cores.
+_VARIANTS = (
+    "standard",
+    "laser",
+    "diff",
+    "diff_laser",
+    "standard+temp",
+    "laser+qk_norm",
+    "laser+per_dim_temp",
+)
+
+
+def variants_of(name: str) -> tuple[str, ...]:
+    """Returns the variants compared on a workload: those that its host model can have."""
+    twice = set(table.entry(name).host_modifiers)
+    return tuple(row for row in _VARIANTS if not twice & set(row.split("+")[1:]))
+
+
+def variant_rows(name: str, variant: str, installation: Installation) -> Iterator[Row]:
+    """Yields tree, initial values, and a training step without dropout; small models."""
+    hyperparameters: dict[str, Any] = {"tau": _TAU} if "temp" in variant.split("+") else {}
+    chosen = registry.get(variant, **hyperparameters)
+    pair = workload_pairs.make(name, installation, variant=chosen, small=True)
+    label = f"{name}, small, {variant}"
+    key = jax.random.PRNGKey(_KEY)
+    starts = [side.initial(key, *pair.examples()) for side in (pair.ours, pair.theirs)]
+    yield Row(label, "tree and initial values, same key", largest(*starts), 0)
+    params = workload_pairs.moved(starts[1][0], jax.random.key(1))
+    yield formula_row(label, chosen, pair.theirs, params, starts[1][1], pair.batch(size=64))
+    yield from _step_rows(label, pair, params, starts[1][1], key)
+
+
+def _step_rows(label: str, pair: Pair, params: Any, state: Any, key: Any) -> Iterator[Row]:
+    batch = pair.batch(size=64)
+    ours, theirs = (
+        side.outputs(params, state, batch, key, train=True, gradient=True)
+        for side in (pair.ours, pair.theirs)
+    )
+    (loss, (logits, _)), gradient = ours
+    (their_loss, (their_logits, _)), their_gradient = theirs
+    yield Row(label, "logits, training", largest(logits, their_logits), CLOSE)
+    yield Row(label, "loss, training", largest(loss, their_loss), CLOSE)
+    allowed = SPEECH_GRADIENT if pair.is_speech else CLOSE
+    yield Row(label, "gradient, training", norm_ratio(gradient, their_gradient), allowed)
+
+
+def formula_row(
+    label: str, variant: Variant, side: Side, params: Any, state: Any, batch: Any
+) -> Row:
+    """Returns what the attention layers of a model come to, against the variant's formula.
+
+    Each layer's own queries, keys and values go through `attention.verification.reference`, which
+    is numpy in float64, written from the definitions. Rows that see no key are left out: they are
+    the host's.
+    """
+
+    def forward(params: Any) -> dict[str, dict[str, Any]]:
+        spy = _Spy()
+        with side.context(), nn.intercept_methods(spy.follow):
+            key = jax.random.PRNGKey(_KEY)
+            side.workload.model_fn(params, batch, state, side.modes.EVAL, key, False)
+        return spy.layers
+
+    found, exact = {}, {}
+    for path, layer in jax.device_get(jax.jit(forward)(params)).items():
+        mask = layer.get("mask")
+        seen = True if mask is None else np.any(mask, axis=-1).swapaxes(-1, -2)[..., None] > 0
+        found[path] = np.where(seen, layer["out"], 0)
+        exact[path] = np.where(seen, _formula(variant, path, params, layer, mask), 0)
+    return Row(label, "attention's outputs, float64 formula", largest(found, exact), CLOSE)
+
+
+def _formula(
+    variant: Variant, path: str, params: Any, layer: dict[str, Any], mask: Any
+) -> np.ndarray:
+    """Returns a layer's outputs [B, T, H, D] in float64, its learned factors and λ included."""
+    leaves = params
+    for name in path.split("/"):
+        leaves = leaves[name]
+    # The Conformer's own factor of the query has the formula of `per_dim_temp`.
+    leaves = {
+        ("per_dim_temp" if name == "QueryScaler_0" else name): leaves[name] for name in leaves
+    }
+    tree = {name: leaves[name] for name in reference.LEAVES if name in leaves}
+    depth = workload_pairs._depth(path)
+    arrays = [layer[name] for name in ("query", "key", "value", "query")]
+    return np.stack(
+        [
+            reference.compute(
+                variant, tree, list(example), None if mask is None else mask[at] > 0, depth
+            ).output
+            for at, example in enumerate(zip(*arrays, strict=True))
+        ]
+    )
+
+
+class _Spy:
+    """Keeps queries, keys, values, mask and outputs of every attention layer, by its path."""
+
+    def __init__(self) -> None:
+        self.layers: dict[str, dict[str, Any]] = {}
+
+    def follow(
+        self, call: Any, args: Any, kwargs: Any, context: nn.module.InterceptorContext
+    ) -> Any:
+        output = call(*args, **kwargs)
+        module, path = context.module, context.module.path
+        if isinstance(module, nn.MultiHeadDotProductAttention):
+            if kwargs.get("mask") is not None:
+                self.layers["/".join(path)]["mask"] = kwargs["mask"]
+        elif isinstance(module, nn.DenseGeneral) and context.method_name == "__call__":
+            layer = self.layers.setdefault("/".join(path[:-1]), {})
+            layer[path[-1]] = args[0] if path[-1] == "out" else output
+        return output

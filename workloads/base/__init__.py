@@ -1,0 +1,1 @@
+"""What every workload is made of: interface, options, loading, devices."""

@@ -1,0 +1,1 @@
+"""Images: ViT, its data sets, transforms and loss."""

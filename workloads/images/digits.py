@@ -1,0 +1,206 @@
+"""The embedded stand-in for ImageNet: scikit-learn's handwritten digits in ImageNet's format.
+
+1797 scans of 8 × 8 pixels (values 0 … 16; UCI "Optical Recognition of Handwritten Digits"),
+enlarged to 32 × 32 RGB and written as PNG into the directories that `workloads.images.imagenet`
+reads. One fixed permutation of the scans gives the roles, none of which share a scan: 997 to train,
+400 to validate (choose hyperparameters and the step), 400 to test. What is evaluated of the
+training set is a fixed subset of it (`image_sources.fixed_subset`).
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from attention.files import replacing
+from workloads.base.errors import DataError
+from workloads.images import image_sources, imagenet, images
+from workloads.storage import tfds_directory, tfds_writer
+
+NUM_CLASSES = 10
+IMAGE_SIZE = 32
+SIZES = {"train": 997, "validation": 400, "test": 400}
+REFERENCE_FILE = "reference.json"
+NOTE = (
+    "Stand-in: scikit-learn's 1797 handwritten digits at 32 x 32, not ImageNet. Errors on it say "
+    "nothing about ImageNet."
+)
+# Of pixels and labels, split by split, whatever library encoded them.
+CONTENT_SHA256 = "16f4c9f253479c4bb57586999594d78cddc3f7e421e34a18feed17706c067276"
+_PERMUTATION_SEED = 0
+_DATASETS = {imagenet.IMAGENET: ("train", "validation"), imagenet.IMAGENET_V2: ("test",)}
+
+
+def prepare(data_dir: str | os.PathLike[str]) -> Path:
+    """Write the data below `data_dir` unless it is there and whole; returns `data_dir`.
+
+    Every directory appears whole or not at all; `reference.json`, written last, says that all of
+    it is there. The same libraries give the same bytes. Two preparations at once wait for each
+    other. Raises DataError where the directories hold anything but these digits.
+    """
+    data_dir = Path(data_dir)
+    if _is_whole(data_dir):
+        return data_dir
+    data_dir.mkdir(parents=True, exist_ok=True)
+    with (data_dir / ".prepare.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not _is_whole(data_dir):  # another process may have written it meanwhile
+            _write(data_dir)
+            check(data_dir)
+    return data_dir
+
+
+def _is_whole(data_dir: Path) -> bool:
+    try:
+        check(data_dir)
+    except DataError:
+        return False
+    return True
+
+
+def check(data_dir: str | os.PathLike[str]) -> list[str]:
+    """Read and decode everything; one line per split, DataError at the first thing amiss."""
+    sources = {role: _open(data_dir, role) for role in SIZES}
+    digest = content_sha256(sources)
+    stored = read_reference(data_dir).get("sha256")
+    for name, expected in (("reference.json", stored), ("this version", CONTENT_SHA256)):
+        if digest != expected:
+            raise DataError(
+                f"{data_dir}: the images have SHA-256 {digest}, but {name} says {expected}",
+                _repair(data_dir),
+            )
+    sizes = (f"{role}: {source}, {len(source)} examples" for role, source in sources.items())
+    return [*sizes, f"SHA-256 of all images and labels: {digest}"]
+
+
+def read_reference(data_dir: str | os.PathLike[str]) -> dict[str, Any]:
+    """`reference.json`: `note`, `rows` of errors (fractions) by simple methods, `sha256`."""
+    path = Path(data_dir) / REFERENCE_FILE
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as problem:
+        raise DataError(f"{path} cannot be read: {problem}", _repair(data_dir)) from problem
+
+
+def content_sha256(sources: Mapping[str, image_sources.ImageSource]) -> str:
+    """SHA-256 over the splits: name, then every label (one byte) and its pixels, in order."""
+    digest = hashlib.sha256()
+    for role in sorted(sources):
+        digest.update(role.encode())
+        for number in range(len(sources[role])):
+            record = sources[role][number]
+            digest.update(bytes([record["label"]]))
+            digest.update(images.decode(record["image"]).tobytes())
+    return digest.hexdigest()
+
+
+def _open(data_dir: str | os.PathLike[str], role: str) -> image_sources.ImageSource:
+    source = imagenet.open_split(data_dir, role, _repair(data_dir))
+    if (len(source), source.num_classes) != (SIZES[role], NUM_CLASSES):
+        raise source.error(
+            f"has {len(source)} examples of {source.num_classes} classes; the digits have "
+            f"{SIZES[role]} of {NUM_CLASSES}"
+        )
+    imagenet.check_examples(source, range(len(source)), NUM_CLASSES, decode=True)
+    return source
+
+
+def _write(data_dir: Path) -> None:
+    for dataset in _DATASETS:
+        _refuse_to_replace_others(data_dir, tfds_directory.directory_of(data_dir, dataset))
+    examples = _examples()
+    for dataset, roles in _DATASETS.items():
+        tfds_writer.write_image_dataset(
+            tfds_directory.directory_of(data_dir, dataset),
+            dataset=dataset,
+            splits={imagenet.PARTS[role].split: examples[role] for role in roles},
+            num_classes=NUM_CLASSES,
+            encoding="png",
+            description=NOTE,
+        )
+    sources = {role: imagenet.open_split(data_dir, role, _repair(data_dir)) for role in SIZES}
+    reference = {"note": NOTE, "rows": _rows(sources), "sha256": content_sha256(sources)}
+    with replacing(data_dir / REFERENCE_FILE) as new:
+        new.write_text(json.dumps(reference, indent=2) + "\n")
+
+
+def _note(data_dir: Path) -> str | None:
+    """What `reference.json` says that the data is; None where it cannot be read."""
+    try:
+        return str(read_reference(data_dir)["note"])
+    except (DataError, KeyError, TypeError):
+        return None
+
+
+def _refuse_to_replace_others(data_dir: Path, directory: Path) -> None:
+    """DataError unless the directory is absent, empty, or digits that were prepared before."""
+    if not directory.exists() or not any(directory.iterdir()):
+        return
+    try:
+        description = json.loads((directory / "dataset_info.json").read_text())["description"]
+    except (OSError, ValueError, KeyError, TypeError):
+        # Cut short: the digits' own reference, written last, says what was prepared here.
+        description = _note(data_dir)
+    if description != NOTE:
+        raise DataError(
+            f"{directory} holds something other than the digits; it is not replaced",
+            "choose another folder: python -m workloads prepare digits_vit --data_dir FOLDER; or, "
+            f"if nothing in it is needed, remove {directory}",
+        )
+
+
+def _examples() -> dict[str, list[dict[str, Any]]]:
+    """The examples of each role, as `tfds_writer` takes them."""
+    from sklearn.datasets import load_digits
+
+    scans = load_digits()
+    # RandomState's stream is frozen (NEP 19), so the split is the same with every NumPy.
+    order = np.random.RandomState(_PERMUTATION_SEED).permutation(len(scans.target))
+    ends = np.cumsum(list(SIZES.values()))
+    parts = dict(zip(SIZES, np.split(order, ends[:-1]), strict=True))
+    return {
+        role: [_example(scans.images[i], int(scans.target[i]), int(i)) for i in part]
+        for role, part in parts.items()
+    }
+
+
+def _example(scan: np.ndarray, label: int, number: int) -> dict[str, Any]:
+    grey = np.rint(scan * (255 / 16)).astype(np.uint8)
+    # LINEAR_EXACT is integer arithmetic: the same pixels on every machine.
+    large = cv2.resize(grey, (IMAGE_SIZE, IMAGE_SIZE), interpolation=cv2.INTER_LINEAR_EXACT)
+    _, encoded = cv2.imencode(".png", cv2.cvtColor(large, cv2.COLOR_GRAY2BGR))
+    return {"image": encoded.tobytes(), "label": label, "file_name": f"digit_{number:04d}.png"}
+
+
+def _rows(sources: Mapping[str, image_sources.ImageSource]) -> list[dict[str, Any]]:
+    """Errors (fractions) of one nearest neighbour; on train, of its nearest other example."""
+    from sklearn.neighbors import NearestNeighbors
+
+    pixels, labels = zip(*(_arrays(sources[role]) for role in SIZES), strict=True)
+    finder = NearestNeighbors().fit(pixels[0])
+    row: dict[str, Any] = {"name": "1 nearest neighbour, raw pixels"}
+    for role, points, truth in zip(SIZES, pixels, labels, strict=True):
+        itself = int(role == "train")
+        nearest = finder.kneighbors(points, 1 + itself, return_distance=False)[:, itself]
+        row[f"{role}/error"] = float(np.mean(labels[0][nearest] != truth))
+    return [row]
+
+
+def _arrays(source: image_sources.ImageSource) -> tuple[np.ndarray, np.ndarray]:
+    """Pixels float32 `[N, 32·32·3]` and labels int64 `[N]`."""
+    records = [source[number] for number in range(len(source))]
+    pixels = np.stack([images.decode(record["image"]).ravel() for record in records])
+    return pixels.astype(np.float32), np.array([record["label"] for record in records])
+
+
+def _repair(data_dir: str | os.PathLike[str]) -> str:
+    return (
+        f"python -m workloads prepare digits_vit --data_dir {data_dir}; then "
+        f"python -m workloads check digits_vit --data_dir {data_dir}"
+    )

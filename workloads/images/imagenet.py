@@ -1,0 +1,179 @@
+"""The ImageNet directories of AlgoPerf's layout: which splits they hold, check, preparation.
+
+`data_dir` is what AlgoPerf's `--data_dir` is for JAX, `$DATA/imagenet/jax`:
+`imagenet2012/5.1.0` (train, validation) and `imagenet_v2/matched-frequency/3.0.0` (test).
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from workloads.base.errors import DataError
+from workloads.images import images
+from workloads.storage import tfds_directory
+
+NUM_CLASSES = 1000
+TRAIN_TAR, VALIDATION_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
+_SAMPLE = 32
+
+
+@dataclass(frozen=True)
+class Part:
+    """One role of the data: the TFDS data set and split that plays it, and its size."""
+
+    dataset: str
+    split: str
+    num_examples: int
+
+
+IMAGENET, IMAGENET_V2 = "imagenet2012:5.1.0", "imagenet_v2/matched-frequency:3.0.0"
+PARTS: dict[str, Part] = {
+    "train": Part(IMAGENET, "train", 1_281_167),
+    "validation": Part(IMAGENET, "validation", 50_000),
+    "test": Part(IMAGENET_V2, "test", 10_000),
+}
+
+
+def open_split(
+    data_dir: str | os.PathLike[str], role: str, repair: str | None = None
+) -> tfds_directory.TfdsSplit:
+    """The source that plays `role` (train, validation or test); its size is not judged here.
+
+    Raises DataError as TfdsSplit does, ValueError for an unknown role.
+    """
+    if role not in PARTS:
+        raise ValueError(f"role is {role!r}; it must be one of {', '.join(PARTS)}")
+    part = PARTS[role]
+    return tfds_directory.TfdsSplit(
+        tfds_directory.directory_of(data_dir, part.dataset),
+        part.split,
+        dataset=part.dataset,
+        repair=repair or _repair(data_dir),
+    )
+
+
+def check(data_dir: str | os.PathLike[str], full: bool = False) -> list[str]:
+    """One line per split about what was found good; DataError at the first thing that is not.
+
+    Opens every split, compares its size and number of classes, and reads and decodes a sample of
+    32 images each, which takes seconds. With `full`, reads every record with its checksums and
+    label (150 GB), without decoding.
+    """
+    _check_layout(Path(data_dir))
+    return [_check_part(data_dir, role, full) for role in PARTS]
+
+
+def _check_layout(data_dir: Path) -> None:
+    below = data_dir / "imagenet" / "jax"
+    if below.is_dir() and not tfds_directory.directory_of(data_dir, IMAGENET).is_dir():
+        raise DataError(
+            f"{data_dir} holds no {IMAGENET}; AlgoPerf's layout is below it",
+            f"give --data_dir {below}",
+        )
+
+
+def _check_part(data_dir: str | os.PathLike[str], role: str, full: bool) -> str:
+    source, part = open_split(data_dir, role), PARTS[role]
+    if len(source) != part.num_examples:
+        raise source.error(f"there are {len(source)} examples, {part.num_examples} are expected")
+    if source.num_classes != NUM_CLASSES:
+        raise source.error(f"there are {source.num_classes} classes, {NUM_CLASSES} are expected")
+    sample = np.random.RandomState(0).choice(len(source), min(_SAMPLE, len(source)), replace=False)
+    check_examples(source, sample.tolist(), NUM_CLASSES, decode=True)
+    if full:
+        check_examples(source, range(len(source)), NUM_CLASSES, decode=False)
+    extent = "every record read" if full else f"{len(sample)} images decoded"
+    return f"{role}: {part.dataset} split {part.split!r}, {len(source)} examples, {extent}"
+
+
+def check_examples(
+    source: tfds_directory.TfdsSplit,
+    numbers: Iterable[int],
+    num_classes: int,
+    decode: bool,
+) -> None:
+    """Read these examples; DataError for a damaged record, a label out of range, no image."""
+    for number in numbers:
+        record = source[number]
+        if not 0 <= record["label"] < num_classes:
+            raise source.error(
+                f"example {number} has label {record['label']}; 0 to {num_classes - 1} are allowed"
+            )
+        if decode:
+            _decode(source, number, record["image"])
+
+
+def _decode(source: tfds_directory.TfdsSplit, number: int, image: bytes) -> None:
+    try:
+        images.decode(image)
+    except DataError as problem:
+        raise source.error(f"example {number}: {problem}") from problem
+
+
+def prepare(
+    data_dir: str | os.PathLike[str], manual_dir: str | os.PathLike[str] | None = None
+) -> None:
+    """Build both directories with the library's own builders; needs the extra `[tfds]`.
+
+    ILSVRC2012 must be downloaded by hand into `manual_dir` (None: `data_dir/downloads/manual`, as
+    AlgoPerf's setup leaves it); ImageNet-v2 is downloaded. What is prepared already is kept.
+    Raises DataError where TensorFlow or the archives are missing.
+    """
+    manual = Path(manual_dir) if manual_dir else Path(data_dir) / "downloads" / "manual"
+    _require_tensorflow()
+    _require_archives(data_dir, manual)
+    import tensorflow_datasets as tfds
+
+    for dataset in (IMAGENET, IMAGENET_V2):
+        builder = tfds.builder(dataset, data_dir=os.fspath(data_dir))
+        settings = tfds.download.DownloadConfig(manual_dir=os.fspath(manual))
+        try:
+            builder.download_and_prepare(download_config=settings)
+        except Exception as problem:  # network, disk, archives: the library has no common type
+            raise DataError(
+                f"{builder.data_dir}: the builder of {dataset} failed: "
+                f"{type(problem).__name__}: {problem}",
+                f"python -m workloads prepare imagenet_vit --data_dir {data_dir} goes on with what "
+                "is missing; with too few open files allowed, run `ulimit -n 8192` before",
+            ) from problem
+
+
+def _require_tensorflow() -> None:
+    try:
+        import tensorflow  # noqa: F401
+    except ImportError as problem:
+        raise DataError(
+            "preparing ImageNet runs the builders of tensorflow-datasets, which need TensorFlow; "
+            f"it cannot be imported ({problem})",
+            "pip install -e '.[tfds]' (reading prepared directories needs no TensorFlow)",
+        ) from problem
+
+
+def _require_archives(data_dir: str | os.PathLike[str], manual: Path) -> None:
+    if tfds_directory.directory_of(data_dir, IMAGENET).is_dir():
+        return
+    missing = list(_missing((manual / TRAIN_TAR, manual / VALIDATION_TAR)))
+    if missing:
+        raise DataError(
+            f"{manual}: {' and '.join(missing)} missing. ImageNet must be downloaded by hand: "
+            "register at https://image-net.org/download-images and take the training and the "
+            "validation images of ILSVRC2012 (138 GB and 6.3 GB)",
+            f"put them into {manual}, or say where they are: "
+            f"python -m workloads prepare imagenet_vit --data_dir {data_dir} --manual_dir FOLDER",
+        )
+
+
+def _missing(paths: tuple[Path, ...]) -> Iterator[str]:
+    return (path.name for path in paths if not path.is_file())
+
+
+def _repair(data_dir: str | os.PathLike[str]) -> str:
+    return (
+        "copy the named files again from a whole directory, or, if there is none, remove the "
+        f"damaged one and run: python -m workloads prepare imagenet_vit --data_dir {data_dir} "
+        "--from ARCHIVES (needs pip install -e '.[tfds]'); "
+        f"then: python -m workloads check imagenet_vit --data_dir {data_dir}"
+    )

@@ -1,0 +1,226 @@
+"""RandAugment (https://arxiv.org/abs/1909.13719) as AlgoPerf applies it, on uint8 RGB arrays.
+
+The operations, their arguments by magnitude and the constants (grey 128 for what comes in from
+outside, 40 pixels of cutout, 100 of translation) are AlgoPerf's, with its peculiarities: the
+probability that it draws for each operation is never used, and `contrast` blends with a grey of
+pixels / 256, not with the image's mean.
+
+Different from AlgoPerf, on purpose: the sign of an argument and the place of the cutout come from
+the example's generator (there they come from TensorFlow's unseeded global one), so a resumed run
+repeats them. Different bit for bit: see the table of `tests/workloads/test_randaugment.py`.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+
+from workloads.images import pixel_arithmetic
+
+MAX_MAGNITUDE = 10.0
+FILL = 128
+CUTOUT_PIXELS = 40
+TRANSLATE_PIXELS = 100
+
+
+Image = np.ndarray
+
+
+def randaugment(
+    image: Image, layers: int, magnitude: float, generator: np.random.Generator
+) -> Image:
+    """`layers` operations in a row, each drawn from OPERATIONS with equal chance.
+
+    Takes and returns uint8 `[H, W, 3]`. `magnitude` is on AlgoPerf's scale, 0 to 10.
+    """
+    for _ in range(layers):
+        operation = OPERATIONS[int(generator.integers(len(OPERATIONS)))]
+        image = apply(operation, image, magnitude, generator)
+    return image
+
+
+def apply(
+    operation: "Operation", image: Image, magnitude: float, generator: np.random.Generator
+) -> Image:
+    """One operation at a magnitude, its sign or place drawn where it has one."""
+    argument = operation.argument(magnitude / MAX_MAGNITUDE)
+    if operation.draws == "sign":
+        return operation.function(image, argument if generator.random() < 0.5 else -argument)
+    if operation.draws == "centre":
+        row, column = (int(generator.integers(size)) for size in image.shape[:2])
+        return operation.function(image, argument, row, column)
+    return operation.function(image, *(() if argument is None else (argument,)))
+
+
+def autocontrast(image: Image) -> Image:
+    """Every channel stretched linearly to 0 … 255; a channel of one value stays."""
+    return pixel_arithmetic.by_channel(image, _autocontrast_table)
+
+
+def equalize(image: Image) -> Image:
+    """Every channel's histogram flattened, as Pillow's ImageOps.equalize does."""
+    return pixel_arithmetic.by_channel(image, _equalize_table)
+
+
+def invert(image: Image) -> Image:
+    """255 minus every value."""
+    return 255 - image
+
+
+def rotate(image: Image, degrees: float) -> Image:
+    """Rotated about the centre, nearest pixel; positive is counterclockwise."""
+    height, width, _ = image.shape
+    angle = np.float32(math.radians(degrees))
+    cosine, sine = np.cos(angle), np.sin(angle)
+    right, bottom = np.float32(width - 1), np.float32(height - 1)
+    x = (right - (cosine * right - sine * bottom)) / 2
+    y = (bottom - (sine * right + cosine * bottom)) / 2
+    return pixel_arithmetic.affine(image, (cosine, -sine, x), (sine, cosine, y), FILL)
+
+
+def posterize(image: Image, bits: int) -> Image:
+    """Only the `bits` highest bits of every value kept."""
+    return image & np.uint8(256 - 2 ** (8 - bits))
+
+
+def solarize(image: Image, threshold: int) -> Image:
+    """Values of at least `threshold` inverted.
+
+    AlgoPerf compares uint8 with a threshold that TensorFlow casts to uint8, so 256, its argument
+    at magnitude 10, is 0 and inverts everything; so it does here.
+    """
+    return np.where(image < threshold % 256, image, 255 - image)
+
+
+def solarize_add(image: Image, addition: int) -> Image:
+    """`addition` added to values below 128, at most 255."""
+    return cv2.LUT(image, _solarize_add_table(addition))
+
+
+def color(image: Image, factor: float) -> Image:
+    """Blend from the grey image (0) over the image (1) to stronger colours."""
+    grey = pixel_arithmetic.grey(image)
+    return pixel_arithmetic.blend(np.repeat(grey[:, :, None], 3, axis=2), image, factor)
+
+
+def contrast(image: Image, factor: float) -> Image:
+    """Blend from a flat grey (0) over the image (1) to more contrast.
+
+    The grey is the number of pixels / 256, at most 255 (196 for 224 × 224), because AlgoPerf
+    takes the sum of the histogram for the sum of the values.
+    """
+    height, width, _ = image.shape
+    flat = np.full((1, 1, 1), min(height * width / 256, 255.0)).astype(np.uint8)
+    return pixel_arithmetic.blend(flat, image, factor)
+
+
+def brightness(image: Image, factor: float) -> Image:
+    """Blend from black (0) over the image (1) to brighter."""
+    return pixel_arithmetic.blend(np.zeros((1, 1, 1), np.uint8), image, factor)
+
+
+def sharpness(image: Image, factor: float) -> Image:
+    """Blend from the smoothed image (0) over the image (1) to sharper; the border stays."""
+    smooth = image.copy()
+    # Pillow's SMOOTH filter: the neighbours with weight 1, the pixel with 5, over 13.
+    sums = cv2.filter2D(image, cv2.CV_32F, _SMOOTH)
+    smooth[1:-1, 1:-1] = (sums[1:-1, 1:-1].astype(np.uint16) // 13).astype(np.uint8)
+    return pixel_arithmetic.blend(smooth, image, factor)
+
+
+def shear_x(image: Image, level: float) -> Image:
+    """Row y moved left by `level`·y, nearest pixel."""
+    return pixel_arithmetic.affine(image, (1, level, 0), (0, 1, 0), FILL)
+
+
+def shear_y(image: Image, level: float) -> Image:
+    """Column x moved up by `level`·x, nearest pixel."""
+    return pixel_arithmetic.affine(image, (1, 0, 0), (level, 1, 0), FILL)
+
+
+def translate_x(image: Image, pixels: float) -> Image:
+    """Moved left by `pixels`."""
+    return pixel_arithmetic.affine(image, (1, 0, pixels), (0, 1, 0), FILL)
+
+
+def translate_y(image: Image, pixels: float) -> Image:
+    """Moved up by `pixels`."""
+    return pixel_arithmetic.affine(image, (1, 0, 0), (0, 1, pixels), FILL)
+
+
+def cutout(image: Image, pixels: int, row: int, column: int) -> Image:
+    """A square of 2·`pixels` around (row, column) made grey, as far as it lies in the image."""
+    result = image.copy()
+    rows = slice(max(row - pixels, 0), row + pixels)
+    columns = slice(max(column - pixels, 0), column + pixels)
+    result[rows, columns] = FILL
+    return result
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A row of the table: `function(image, argument(magnitude / 10))` and what it draws."""
+
+    name: str
+    function: Callable[..., Image]
+    argument: Callable[[float], Any]
+    draws: str = ""
+
+
+def _nothing(level: float) -> None:
+    del level
+
+
+def _enhance(level: float) -> float:
+    return level * 1.8 + 0.1
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation("AutoContrast", autocontrast, _nothing),
+    Operation("Equalize", equalize, _nothing),
+    Operation("Invert", invert, _nothing),
+    Operation("Rotate", rotate, lambda level: level * 30.0, draws="sign"),
+    Operation("Posterize", posterize, lambda level: int(level * 4)),
+    Operation("Solarize", solarize, lambda level: int(level * 256)),
+    Operation("Color", color, _enhance),
+    Operation("Contrast", contrast, _enhance),
+    Operation("Brightness", brightness, _enhance),
+    Operation("Sharpness", sharpness, _enhance),
+    Operation("ShearX", shear_x, lambda level: level * 0.3, draws="sign"),
+    Operation("ShearY", shear_y, lambda level: level * 0.3, draws="sign"),
+    Operation("TranslateX", translate_x, lambda level: level * TRANSLATE_PIXELS, draws="sign"),
+    Operation("TranslateY", translate_y, lambda level: level * TRANSLATE_PIXELS, draws="sign"),
+    Operation("Cutout", cutout, lambda level: int(level * CUTOUT_PIXELS), draws="centre"),
+    Operation("SolarizeAdd", solarize_add, lambda level: int(level * 110)),
+)
+
+
+def _autocontrast_table(counts: np.ndarray) -> np.ndarray:
+    present = np.flatnonzero(counts)
+    low, high = np.float32(present[0]), np.float32(present[-1])
+    values = np.arange(256, dtype=np.float32)
+    if high > low:
+        scale = np.float32(255) / (high - low)
+        values = np.clip(values * scale - low * scale, 0, 255)
+    return values.astype(np.uint8)
+
+
+def _equalize_table(counts: np.ndarray) -> np.ndarray:
+    step = (counts.sum() - counts[np.flatnonzero(counts)[-1]]) // 255
+    if step == 0:
+        return np.arange(256, dtype=np.uint8)
+    below = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    table = (below + step // 2) // step
+    table[0] = 0
+    return np.clip(table, 0, 255).astype(np.uint8)
+
+
+def _solarize_add_table(addition: int) -> np.ndarray:
+    values = np.arange(256)
+    return np.where(values < 128, np.clip(values + addition, 0, 255), values).astype(np.uint8)
+
+
+_SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32)

@@ -1,0 +1,1 @@
+"""Speech: the Conformer, its front end, loss and metrics."""

@@ -1,0 +1,216 @@
+"""Conformer (arXiv:2005.08100) as AlgoPerf trains it: the same modules, names, initial values.
+
+Facts from algoperf/workloads/librispeech_conformer/librispeech_jax/models.py. A block is
+x + ½·FF, + attention, + convolution, + ½·FF, layer norm. Axes: B batch, N samples, T frames (40 ms
+after subsampling), C encoder_dim, V vocabulary. Paddings are float32, 1 beyond the end.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from workloads.base.dropout import Dropout
+from workloads.speech import spectrogram, subsampling
+from workloads.speech.conformer_norms import BatchNorm, LayerNorm
+from workloads.speech.query_scaler import query_scaled_attention
+from workloads.speech.spec_augment import Masks, SpecAug
+
+Array = jax.Array
+Rate = Any  # a float or a traced scalar
+
+ACTIVATIONS = {"swish": nn.swish, "gelu": nn.gelu}
+_ALGOPERF_MASKS = Masks()
+_Dense = functools.partial(nn.Dense, kernel_init=nn.initializers.xavier_uniform())
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Sizes and choices; the defaults are AlgoPerf's.
+
+    attention_temperature multiplies the attention's output. subsampling_channels: of the two
+    strided convolutions, None for encoder_dim. masks: SpecAugment's, None for none.
+    dtype: of activations; front end, norms' statistics and logits are float32 always.
+    Raises ValueError for an activation that does not exist or heads that do not divide the width.
+    """
+
+    vocab_size: int = 1024
+    encoder_dim: int = 512
+    num_heads: int = 8
+    num_layers: int = 4
+    kernel_size: int = 5
+    feed_forward_factor: int = 4
+    batch_norm_momentum: float = 0.999
+    attention_temperature: float = 1.0
+    activation: str = "swish"
+    use_post_layer_norm: bool = True
+    subsampling_channels: int | None = None
+    masks: Masks | None = _ALGOPERF_MASKS
+    dtype: Any = jnp.float32
+
+    def __post_init__(self) -> None:
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(
+                f"activation={self.activation!r} is not known; use {' or '.join(ACTIVATIONS)}"
+            )
+        if self.encoder_dim % self.num_heads:
+            raise ValueError(
+                f"encoder_dim={self.encoder_dim} is not a multiple of num_heads={self.num_heads}"
+            )
+
+
+class FeedForwardModule(nn.Module):
+    """Layer norm, expansion, activation, projection."""
+
+    config: Config
+
+    @nn.compact
+    def __call__(self, inputs: Array, valid: Array, dropout_rate: Rate, train: bool) -> Array:
+        """Returns [B, T, C] for inputs [B, T, C] and valid [B, T, 1]."""
+        config = self.config
+        hidden = LayerNorm(config.dtype)(inputs)
+        hidden = _Dense(config.encoder_dim * config.feed_forward_factor, dtype=config.dtype)(hidden)
+        hidden = ACTIVATIONS[config.activation](hidden)
+        hidden = Dropout()(hidden, dropout_rate, not train) * valid
+        hidden = _Dense(config.encoder_dim, dtype=config.dtype)(hidden) * valid
+        return Dropout()(hidden, dropout_rate, not train)
+
+
+class MultiHeadedSelfAttention(nn.Module):
+    """Layer norm and self-attention over the valid frames."""
+
+    config: Config
+
+    @nn.compact
+    def __call__(self, inputs: Array, paddings: Array, dropout_rate: Rate, train: bool) -> Array:
+        """Returns [B, T, C] for inputs [B, T, C]; padded frames neither look nor are seen."""
+        config = self.config
+        there = paddings == 0
+        hidden = nn.MultiHeadDotProductAttention(
+            num_heads=config.num_heads,
+            qkv_features=config.encoder_dim,
+            dtype=config.dtype,
+            kernel_init=nn.initializers.xavier_uniform(),
+            broadcast_dropout=False,
+            dropout_rate=0.0,
+            deterministic=True,
+            attention_fn=functools.partial(
+                query_scaled_attention, temperature=config.attention_temperature
+            ),
+        )(LayerNorm(config.dtype)(inputs), mask=nn.make_attention_mask(there, there, dtype=bool))
+        return Dropout()(hidden, dropout_rate, not train)
+
+
+class DepthwiseConv(nn.Module):
+    """Convolution over time, each channel by itself, zeros beyond the ends.
+
+    A sum of shifted products: XLA's grouped convolution takes many times as long on a CPU.
+    """
+
+    size: int
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, inputs: Array) -> Array:
+        """Returns [B, T, C] for inputs [B, T, C]."""
+        shape = (self.size, 1, inputs.shape[-1])
+        kernel = self.param("kernel", nn.initializers.xavier_uniform(), shape).astype(self.dtype)
+        before = (self.size - 1) // 2
+        padded = jnp.pad(inputs, ((0, 0), (before, self.size - 1 - before), (0, 0)))
+        length = inputs.shape[1]
+        return sum(padded[:, at : at + length] * kernel[at, 0] for at in range(self.size))
+
+
+class ConvolutionBlock(nn.Module):
+    """Layer norm, gated projection, depthwise convolution, batch norm, activation, projection."""
+
+    config: Config
+
+    @nn.compact
+    def __call__(
+        self,
+        inputs: Array,
+        paddings: Array,
+        dropout_rate: Rate,
+        train: bool,
+        batch_norm: tuple[bool, bool],
+    ) -> Array:
+        """Returns [B, T, C] for inputs [B, T, C]; `batch_norm` as in `Conformer`."""
+        config = self.config
+        hidden = LayerNorm(config.dtype)(inputs)
+        opened = _Dense(config.encoder_dim, dtype=config.dtype)(hidden)
+        gate = _Dense(config.encoder_dim, dtype=config.dtype)(hidden)
+        hidden = opened * nn.sigmoid(gate) * (1 - paddings[..., None]).astype(config.dtype)
+        hidden = DepthwiseConv(config.kernel_size, config.dtype, name="Conv_0")(hidden)
+        norm = BatchNorm(config.batch_norm_momentum, dtype=config.dtype)
+        hidden = ACTIVATIONS[config.activation](norm(hidden, paddings, *batch_norm))
+        hidden = _Dense(config.encoder_dim, dtype=config.dtype)(hidden)
+        return Dropout()(hidden, dropout_rate, not train)
+
+
+class ConformerBlock(nn.Module):
+    """One encoder layer."""
+
+    config: Config
+
+    @nn.compact
+    def __call__(
+        self,
+        inputs: Array,
+        paddings: Array,
+        dropout_rate: Rate,
+        train: bool,
+        batch_norm: tuple[bool, bool],
+    ) -> Array:
+        """Returns [B, T, C] for inputs [B, T, C]; `batch_norm` as in `Conformer`."""
+        config = self.config
+        valid = (1 - paddings[..., None]).astype(config.dtype)
+        hidden = inputs + 0.5 * FeedForwardModule(config)(inputs, valid, dropout_rate, train)
+        hidden = hidden + MultiHeadedSelfAttention(config)(hidden, paddings, dropout_rate, train)
+        convolution = ConvolutionBlock(config)
+        hidden = hidden + convolution(hidden, paddings, dropout_rate, train, batch_norm)
+        hidden = hidden + 0.5 * FeedForwardModule(config)(hidden, valid, dropout_rate, train)
+        return LayerNorm(config.dtype)(hidden) if config.use_post_layer_norm else hidden
+
+
+class Conformer(nn.Module):
+    """Audio to CTC logits; running averages lie in the collection `batch_stats`."""
+
+    config: Config = Config()
+
+    @nn.compact
+    def __call__(
+        self,
+        audio: Array,
+        paddings: Array,
+        *,
+        train: bool = False,
+        dropout_rate: Rate = 0.0,
+        update_batch_norm: bool | None = None,
+        use_running_average: bool | None = None,
+    ) -> tuple[Array, Array]:
+        """Returns logits float32 [B, T, V] and their paddings [B, T].
+
+        audio [B, N]: 16-bit samples as numbers; paddings [B, N]. `train` turns on SpecAugment and
+        dropout, whose rate may be traced. update_batch_norm (default: train) moves the running
+        averages; use_running_average (default: not train) normalises by them.
+        """
+        config = self.config
+        update = train if update_batch_norm is None else update_batch_norm
+        running = not train if use_running_average is None else use_running_average
+        hidden, paddings = spectrogram.log_mel(audio, paddings)
+        if train and config.masks is not None:
+            hidden = SpecAug(config.masks, name="specaug")(hidden, paddings)
+        subsample = subsampling.Subsample(
+            config.encoder_dim, config.subsampling_channels or config.encoder_dim, config.dtype
+        )
+        hidden, paddings = subsample(hidden, paddings, dropout_rate, train)
+        for _ in range(config.num_layers):
+            block = ConformerBlock(config)
+            hidden = block(hidden, paddings, dropout_rate, train, (update, running))
+        hidden = LayerNorm(config.dtype)(hidden)
+        logits = _Dense(config.vocab_size, dtype=config.dtype)(hidden)
+        return logits.astype(jnp.float32), paddings

@@ -1,0 +1,1 @@
+"""Speech corpora: LibriSpeech in its layouts, and synthesised stand-ins."""

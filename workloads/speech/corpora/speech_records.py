@@ -1,0 +1,184 @@
+"""Speech in AlgoPerf's preprocessed layout, read at random.
+
+`<data_dir>/<split>.csv` (header `,id`) lists the utterances of a split in order;
+`<split>/<id>_audio.npy` holds the samples, raw 16-bit values at 16 kHz in any integer type
+(AlgoPerf stores int64), `<split>/<id>_targets.npy` the SentencePiece ids with the end-of-sentence
+id last.
+"""
+
+import csv
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from workloads.base.errors import DataError
+
+SAMPLE_RATE = 16_000
+CSV_HEADER = ["", "id"]
+_INT16 = np.iinfo(np.int16)
+
+
+class SpeechSource(Protocol):
+    """`source[i]` is a record as `SpeechSplit` gives it."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> dict[str, Any]: ...
+
+
+def audio_path(data_dir: str | os.PathLike[str], split: str, utterance: str) -> Path:
+    """Where the samples of an utterance lie."""
+    return Path(data_dir) / split / f"{utterance}_audio.npy"
+
+
+def targets_path(data_dir: str | os.PathLike[str], split: str, utterance: str) -> Path:
+    """Where the target ids of an utterance lie."""
+    return Path(data_dir) / split / f"{utterance}_targets.npy"
+
+
+def read_ids(data_dir: str | os.PathLike[str], split: str, repair: str) -> list[str]:
+    """The utterances that `<split>.csv` lists; DataError if it is missing, malformed or empty."""
+    path = Path(data_dir) / f"{split}.csv"
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            header, *rows = list(csv.reader(file)) or [[]]
+    except (OSError, ValueError, csv.Error) as problem:
+        raise DataError(f"{path} cannot be read: {problem}", repair) from problem
+    if header != CSV_HEADER:
+        raise DataError(f"{path}: the header is {','.join(header)!r}; ',id' is expected", repair)
+    for number, row in enumerate(rows, 2):
+        if len(row) != 2 or not row[1] or "/" in row[1]:
+            raise DataError(f"{path}, line {number}: {row} is not a row number and an id", repair)
+    ids = [row[1] for row in rows]
+    if not ids or len(set(ids)) != len(ids):
+        raise DataError(
+            f"{path} lists {len(ids)} utterances, {len(set(ids))} different ones; it must list "
+            "some, each once",
+            repair,
+        )
+    return ids
+
+
+class SpeechSplit:
+    """Utterances of one or several splits, one split after the other, each in its CSV's order."""
+
+    def __init__(
+        self,
+        data_dir: str | os.PathLike[str],
+        splits: tuple[str, ...],
+        max_audio: int,
+        max_targets: int,
+        repair: str,
+    ) -> None:
+        """Reads the lists of utterances. `max_audio` is in samples, `max_targets` in ids.
+
+        Raises DataError for a missing or malformed list; its text ends with `repair`.
+        """
+        if not splits or max_audio < 1 or max_targets < 1:
+            raise ValueError(
+                f"splits is {splits}, max_audio {max_audio}, max_targets {max_targets}; at least "
+                "one split, one sample and one target are needed"
+            )
+        self.data_dir, self.splits, self.repair = Path(data_dir), splits, repair
+        self.max_audio, self.max_targets = max_audio, max_targets
+        self.ids = [(split, name) for split in splits for name in read_ids(data_dir, split, repair)]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        """The utterance, padded with zeros.
+
+        `audio` int16 `[max_audio]`, `audio_length` int32, `targets` int32 `[max_targets]`,
+        `targets_length` int32. Raises DataError for a file that is missing, damaged, of the wrong
+        type, empty or too long, and for a target below 1 (0 is the blank); IndexError beyond the
+        end.
+        """
+        split, utterance = self.ids[number]
+        audio = self._load(audio_path(self.data_dir, split, utterance), self.max_audio, "samples")
+        path = targets_path(self.data_dir, split, utterance)
+        targets = self._load(path, self.max_targets, "target ids")
+        if targets.min() < 1:
+            raise DataError(
+                f"{path} holds the id {targets.min()}; targets are 1 or more, 0 is the blank",
+                self.repair,
+            )
+        return {
+            "audio": _padded(audio, self.max_audio, np.int16),
+            "audio_length": np.int32(len(audio)),
+            "targets": _padded(targets, self.max_targets, np.int32),
+            "targets_length": np.int32(len(targets)),
+        }
+
+    def __str__(self) -> str:
+        return f"{self.data_dir}: {' + '.join(self.splits)}"
+
+    def _load(self, path: Path, limit: int, unit: str) -> np.ndarray:
+        """Integers `[1 … limit]` that 16 bits can hold."""
+        try:
+            array = np.load(path)
+        except (OSError, ValueError, EOFError) as problem:
+            raise DataError(f"{path} cannot be read: {problem}", self.repair) from problem
+        flaw = _flaw(array, limit, unit)
+        if flaw:
+            raise DataError(f"{path}: {flaw}", self.repair)
+        return array
+
+
+def _flaw(array: Any, limit: int, unit: str) -> str:
+    """What is wrong with an array of samples or ids; empty if nothing."""
+    if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in "iu":
+        found = f"{array.dtype} {list(array.shape)}" if hasattr(array, "dtype") else type(array)
+        return f"it holds {found}; a list of integers is expected"
+    if not 0 < len(array) <= limit:
+        return (
+            f"it holds {len(array)} {unit}; 1 to {limit} are allowed. Preparation leaves longer "
+            "and empty utterances out"
+        )
+    smallest, largest = array.min(), array.max()
+    if smallest < _INT16.min or largest > _INT16.max:
+        return f"its values go from {smallest} to {largest}; 16-bit integers are expected"
+    return ""
+
+
+def _padded(array: np.ndarray, size: int, dtype: type[np.generic]) -> np.ndarray:
+    padded = np.zeros(size, dtype)
+    padded[: len(array)] = array
+    return padded
+
+
+class CachedSpeech:
+    """A small source read once and kept in memory.
+
+    Raises ValueError if its records need more than `max_bytes`.
+    """
+
+    def __init__(self, source: SpeechSource, max_bytes: int = 2**30) -> None:
+        self._name = str(source)
+        self._records = list(_read_within(source, max_bytes))
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        """The record as the source gave it; its arrays must not be changed."""
+        return self._records[number]
+
+    def __str__(self) -> str:
+        return f"{self._name} (in memory)"
+
+
+def _read_within(source: SpeechSource, max_bytes: int) -> Iterator[dict[str, Any]]:
+    size = 0
+    for number in range(len(source)):
+        record = source[number]
+        size += record["audio"].nbytes + record["targets"].nbytes
+        if size > max_bytes:
+            raise ValueError(
+                f"{source}: the first {number + 1} of {len(source)} utterances need {size} bytes "
+                f"in memory, {max_bytes} are allowed; read this source without the cache"
+            )
+        yield record

@@ -1,0 +1,92 @@
+"""Texts spoken by espeak-ng, written as LibriSpeech's tree.
+
+`<split>/<speaker>/<chapter>/<speaker>-<chapter>-<number>.flac`, the transcripts beside them, and
+`SPEAKERS.TXT` with the voice of every speaker.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import soundfile
+
+from workloads.speech.corpora import espeak, speech_records, speech_voices
+
+SPEAKERS = "SPEAKERS.TXT"
+_CHAPTER = 1  # one for every speaker
+_LEAD = 1600  # at most 0.1 s before the speech
+_PITCHES = (30, 71)
+# Speech is 10 to 30 dB above the white noise; gains in units of 2**-15.
+_NOISE_GAINS = [round(2**15 * 10 ** (-decibels / 20)) for decibels in range(10, 31)]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One utterance to be made: its split, its speaker's number, its own, and what is said how."""
+
+    split: str
+    speaker: int
+    number: int
+    said: espeak.Utterance
+
+    @property
+    def name(self) -> str:
+        """LibriSpeech's id, `<speaker>-<chapter>-<number>`."""
+        return f"{self.speaker}-{_CHAPTER}-{self.number:04d}"
+
+
+def lines(
+    split: str,
+    texts: Sequence[str],
+    voices: Sequence[str],
+    rates: tuple[int, int],
+    random: np.random.RandomState,
+) -> list[Line]:
+    """Who says each text, and how fast and high; in the order of the tree.
+
+    The voices take equal parts; `rates` are words a minute, from and to, without the last.
+    """
+    ids, spoken = speech_voices.speaker_ids(), Counter[int]()
+    chosen = [voices[i % len(voices)] for i in random.permutation(len(texts))]
+    found = []
+    for text, voice in zip(texts, chosen, strict=True):
+        rate, pitch = random.randint(*rates), random.randint(*_PITCHES)
+        said = espeak.Utterance(text.lower(), voice, rate, pitch)
+        found.append(Line(split, ids[voice], spoken[ids[voice]], said))
+        spoken[ids[voice]] += 1
+    return sorted(found, key=lambda line: (line.speaker, line.number))
+
+
+def write(tree: Path, lines: Sequence[Line], note: str, random: np.random.RandomState) -> None:
+    """Speak the lines in this order, add noise, write the tree; `note` heads `SPEAKERS.TXT`."""
+    speech = espeak.speak([line.said for line in lines])
+    for line, samples in zip(lines, speech, strict=True):
+        folder = tree / line.split / str(line.speaker) / str(_CHAPTER)
+        folder.mkdir(parents=True, exist_ok=True)
+        noisy = with_noise(samples, random)
+        path = folder / f"{line.name}.flac"
+        soundfile.write(path, noisy, speech_records.SAMPLE_RATE, subtype="PCM_16", format="FLAC")
+        with (folder / f"{line.speaker}-{_CHAPTER}.trans.txt").open("a") as file:
+            file.write(f"{line.name} {line.said.text.upper()}\n")
+    speakers = {line.speaker: f"{line.split} | {line.said.voice}" for line in lines}
+    rows = [f"{number} | {who}\n" for number, who in sorted(speakers.items())]
+    header = f"; {note}\n; ID | SUBSET | VOICE of espeak-ng\n"
+    (tree / SPEAKERS).write_text(header + "".join(rows))
+
+
+def with_noise(samples: np.ndarray, random: np.random.RandomState) -> np.ndarray:
+    """Speech int16 `[N]` after up to 0.1 s of pause, in white noise 10 to 30 dB below it, int16.
+
+    The noise is the sum of four uniform integers, close to a normal distribution, and exact.
+    """
+    lead = random.randint(0, _LEAD + 1)
+    padded = np.concatenate([np.zeros(lead, np.int64), samples.astype(np.int64)])
+    power = math.isqrt(int(np.square(samples, dtype=np.int64).sum()) // len(samples))
+    gain = _NOISE_GAINS[random.randint(len(_NOISE_GAINS))]
+    # The sum has a standard deviation of 2 · 2**15 / sqrt(12) = 2**15 / sqrt(3).
+    noise = random.randint(-(2**14), 2**14, (4, len(padded))).sum(axis=0) * power * gain
+    scaled = np.rint(noise * (math.sqrt(3) / 2**30)).astype(np.int64)
+    return np.clip(padded + scaled, -(2**15), 2**15 - 1).astype(np.int16)

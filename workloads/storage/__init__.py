@@ -1,0 +1,1 @@
+"""Files of examples: TFRecord, TFDS directories, token records, vocabularies."""

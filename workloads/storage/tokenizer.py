@@ -1,0 +1,113 @@
+"""SentencePiece vocabularies: trained from texts, loaded, told apart by their SHA-256.
+
+Unigram models with the ids that token records share: 0 `<pad>`, 1 `</s>` (separator of documents),
+2 `<unk>`, 3 `<mask>`, a control symbol that no text is ever encoded to; there is no `<s>`. Text is
+normalised by `nmt_nfkc`, which also turns line breaks and runs of blanks into one blank.
+"""
+
+import hashlib
+import io
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from workloads.base.errors import DataError
+
+PAD, EOS, UNK, MASK = range(4)
+SPECIAL_IDS = {"pad": PAD, "eos": EOS, "unk": UNK, "mask": MASK}
+FIRST_ORDINARY = len(SPECIAL_IDS)
+MASK_PIECE = "<mask>"
+# The trainer drops longer sentences without an error; texts are cut at blanks to stay below.
+_MAX_BYTES = 4000
+
+
+def train(
+    texts: Iterable[str], vocab_size: int, *, byte_fallback: bool = False, num_threads: int = 1
+) -> bytes:
+    """A serialized model of exactly `vocab_size` pieces; the same texts give the same bytes.
+
+    With `byte_fallback`, 256 of the pieces are bytes, so that nothing is unknown and no text is
+    cheap because of it: right for 32,000 pieces, a quarter of the vocabulary for 1024.
+    `num_threads` changes the order of the trainer's sums and so the model, however many CPUs there
+    are: leave it fixed. Raises DataError where the texts do not yield so many pieces.
+    """
+    import sentencepiece
+
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=_sentences(texts),
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=vocab_size,
+            byte_fallback=byte_fallback,
+            character_coverage=0.9995,
+            pad_id=PAD,
+            eos_id=EOS,
+            unk_id=UNK,
+            bos_id=-1,
+            control_symbols=[MASK_PIECE],
+            num_threads=num_threads,
+            max_sentence_length=8 * _MAX_BYTES,
+            minloglevel=2,
+        )
+    except (RuntimeError, OSError) as problem:
+        raise DataError(f"SentencePiece cannot train {vocab_size} pieces: {problem}") from problem
+    return model.getvalue()
+
+
+def _sentences(texts: Iterable[str]) -> Iterator[str]:
+    """Lines of the texts, long ones in parts of at most about 4000 characters."""
+    for text in texts:
+        for line in text.splitlines():
+            while len(line) > _MAX_BYTES:
+                end = line.rfind(" ", 0, _MAX_BYTES)
+                end = end if end > 0 else _MAX_BYTES
+                yield line[:end]
+                line = line[end:]
+            if line.strip():
+                yield line
+
+
+def load(path: str | os.PathLike[str], repair: str = "") -> Any:
+    """The `SentencePieceProcessor` of a file; DataError unless it has the four ids above."""
+    import sentencepiece
+
+    model = read(path, repair)
+    processor = sentencepiece.SentencePieceProcessor()
+    try:
+        processor.LoadFromSerializedProto(model)
+    except (RuntimeError, OSError) as problem:
+        raise DataError(f"{path} is no SentencePiece model: {problem}", repair) from problem
+    _check_ids(processor, path, repair)
+    return processor
+
+
+def _check_ids(processor: Any, path: str | os.PathLike[str], repair: str) -> None:
+    mask = processor.piece_to_id(MASK_PIECE)
+    found = {
+        "pad": processor.pad_id(),
+        "eos": processor.eos_id(),
+        "unk": processor.unk_id(),
+        "mask": mask if processor.id_to_piece(mask) == MASK_PIECE else -1,
+    }
+    if found != SPECIAL_IDS or processor.bos_id() != -1:
+        raise DataError(
+            f"{path}: special ids are {found}, bos {processor.bos_id()}; they must be "
+            f"{SPECIAL_IDS} and no bos (-1). {MASK_PIECE!r} is a control symbol",
+            repair or "train the vocabulary with workloads.storage.tokenizer.train",
+        )
+
+
+def read(path: str | os.PathLike[str], repair: str = "") -> bytes:
+    """The file's bytes; DataError where it cannot be read."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as problem:
+        raise DataError(f"{path}: the tokenizer cannot be read: {problem}", repair) from problem
+
+
+def sha256(model: bytes) -> str:
+    """SHA-256 of a serialized model, in hexadecimal digits."""
+    return hashlib.sha256(model).hexdigest()

@@ -1,0 +1,1 @@
+"""Text: the Transformers, their losses and workloads."""

@@ -1,0 +1,216 @@
+"""The embedded stand-in for C4 and Wikipedia: Python's own documentation as token records.
+
+The documents of `workloads.text.corpora.pydoc_corpus`, in the order of the SHA-256 of their names:
+the first tenth of the characters is the test part, the second validation, the rest train. No
+document and no paragraph is in two of them. The vocabulary is trained on the train part alone. Each
+split is cut to a fixed number of records, which every Python from 3.11 to 3.13 has.
+"""
+
+import fcntl
+import functools
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workloads.base.errors import DataError
+from workloads.storage import packing, token_records, token_shards, tokenizer
+from workloads.text.corpora import ngrams, pydoc_corpus
+
+VOCAB_SIZE, LENGTH = 1024, 64
+# Python 3.11.2 has 7148, 964 and 890; 3.11.7 7178, 962 and 888; 3.13.5 more than 6891, 943, 878.
+SIZES = {"train": 6800, "validation": 800, "test": 800}
+REFERENCE_FILE = "reference.json"
+NOTE = (
+    "Stand-in: Python's own help topics and docstrings, half a million tokens, neither C4 nor "
+    "Wikipedia. Losses depend on the Python release they were made with."
+)
+# Of the token ids, split by split: for this release of Python and sentencepiece 0.2.
+PINNED = {"3.11.7": "d4d9af1d2e3037bad6f9d65db87e36d0a946f24decbe8df88ab5f62816e6dae2"}
+_HELD_OUT = 0.1
+
+
+def prepare(data_dir: str | os.PathLike[str]) -> Path:
+    """Write the records below `data_dir` unless they are there and whole; returns `data_dir`.
+
+    Takes about 10 s. `reference.json`, written last, says that all of it is there. The same Python
+    and libraries give the same bytes. Two preparations at once wait for each other. Raises
+    DataError where the directory holds other records, or this Python has too little text.
+    """
+    data_dir = Path(data_dir)
+    if _is_whole(data_dir):
+        return data_dir
+    data_dir.mkdir(parents=True, exist_ok=True)
+    with (data_dir / ".prepare.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not _is_whole(data_dir):  # another process may have written it meanwhile
+            _refuse_to_replace_others(data_dir)
+            _write(data_dir)
+            check(data_dir)
+    return data_dir
+
+
+def _is_whole(data_dir: Path) -> bool:
+    try:
+        check(data_dir)
+    except DataError:
+        return False
+    return True
+
+
+def check(data_dir: str | os.PathLike[str], full: bool = True) -> list[str]:
+    """Read everything; lines about what was found, DataError at the first thing amiss.
+
+    The last lines tell the Python release that the text is from, and whether losses may be
+    compared with those of other machines.
+    """
+    repair = _repair(data_dir)
+    lines = token_records.check(data_dir, repair, full=full)
+    sources = {role: token_records.TokenSplit(data_dir, role, repair) for role in SIZES}
+    for role, source in sources.items():
+        if (len(source), source.length, source.vocab_size) != (SIZES[role], LENGTH, VOCAB_SIZE):
+            raise source.error(
+                f"has {len(source)} records of {source.length} tokens out of {source.vocab_size}; "
+                f"{SIZES[role]} of {LENGTH} out of {VOCAB_SIZE} are expected"
+            )
+    digest, stored = content_sha256(sources), read_reference(data_dir)
+    if digest != stored.get("sha256"):
+        raise DataError(
+            f"{data_dir}: the records have SHA-256 {digest}, but {REFERENCE_FILE} says "
+            f"{stored.get('sha256')}",
+            repair,
+        )
+    return [*lines, f"SHA-256 of all records: {digest}", _comparable(digest, stored)]
+
+
+def _comparable(digest: str, stored: Mapping[str, Any]) -> str:
+    python = stored.get("python", "unknown")
+    if digest == PINNED.get(python):
+        return f"text of Python {python}, the records that published figures were made with"
+    return (
+        f"text of Python {python}: losses are comparable with those on records of the same "
+        f"SHA-256 only; published figures were made with {' and '.join(PINNED)}"
+    )
+
+
+def read_reference(data_dir: str | os.PathLike[str]) -> dict[str, Any]:
+    """`reference.json`: `note`, `rows` of simple predictors, `sha256`, `python`.
+
+    Rows hold, per split, the loss (nats per token, for pydoc_lm) and the error (fraction of tokens,
+    for pydoc_bert) of the two predictors of `workloads.text.corpora.ngrams`, over all records.
+    """
+    path = Path(data_dir) / REFERENCE_FILE
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as problem:
+        raise DataError(f"{path} cannot be read: {problem}", _repair(data_dir)) from problem
+
+
+def content_sha256(sources: Mapping[str, token_records.TokenSplit]) -> str:
+    """SHA-256 over the splits: name, then the records as little-endian uint16, in order."""
+    digest = hashlib.sha256()
+    for role in sorted(sources):
+        digest.update(role.encode())
+        digest.update(_array(sources[role]).astype("<u2").tobytes())
+    return digest.hexdigest()
+
+
+def _array(source: token_records.TokenSplit) -> np.ndarray:
+    """All records, uint16 `[records, length]`."""
+    return np.stack([source[number]["tokens"] for number in range(len(source))])
+
+
+def split_documents(
+    documents: list[pydoc_corpus.Document],
+) -> dict[str, list[pydoc_corpus.Document]]:
+    """Documents of each role, by the order of their names' SHA-256 and their characters."""
+    ordered = sorted(documents, key=lambda one: hashlib.sha256(one.name.encode()).digest())
+    sizes = np.cumsum([0] + [len(document.text) for document in ordered])
+    share = sizes[:-1] / sizes[-1]  # of the characters that stand before each document
+    roles = np.where(share < _HELD_OUT, "test", np.where(share < 2 * _HELD_OUT, "validation", ""))
+    parts: dict[str, list[pydoc_corpus.Document]] = {role: [] for role in SIZES}
+    for document, role in zip(ordered, roles, strict=True):
+        parts[role or "train"].append(document)
+    return parts
+
+
+def _refuse_to_replace_others(data_dir: Path) -> None:
+    """DataError where `tokens.json` speaks of another text, or other data lies here."""
+    try:
+        kind = token_records.read_info(data_dir)["source"].get("kind")
+    except DataError:
+        # What a killed preparation left behind is ours.
+        there = {path.name for path in data_dir.iterdir() if path.suffix != ".tmp"}
+        others = there - _own_files()
+        kind = _source()["kind"] if not others else f"files such as {min(others)}"
+    if kind != _source()["kind"]:
+        raise DataError(
+            f"{data_dir} holds something else ({kind}); it is not replaced",
+            "choose another folder: python -m workloads prepare pydoc_lm --data_dir FOLDER",
+        )
+
+
+def _own_files() -> set[str]:
+    shards = {token_shards.file_name(role, 0, 1) for role in SIZES}
+    return {
+        *shards,
+        ".prepare.lock",
+        REFERENCE_FILE,
+        token_records.INFO_FILE,
+        token_records.TOKENIZER_FILE,
+    }
+
+
+def _source() -> dict[str, Any]:
+    return {"kind": "Python's help topics and docstrings", "python": platform.python_version()}
+
+
+def _write(data_dir: Path) -> None:
+    for name in (REFERENCE_FILE, token_records.INFO_FILE):  # what says that the rest is whole
+        (data_dir / name).unlink(missing_ok=True)
+    for leftover in data_dir.glob(".*.tmp"):
+        leftover.unlink()
+    parts = split_documents(pydoc_corpus.documents())
+    model = tokenizer.train((document.text for document in parts["train"]), VOCAB_SIZE)
+    token_records.write_bytes(data_dir / token_records.TOKENIZER_FILE, model)
+    shards = {role: [_write_split(data_dir, role, parts[role])] for role in SIZES}
+    token_records.write_info(
+        data_dir, length=LENGTH, vocab_size=VOCAB_SIZE, splits=shards, source=_source()
+    )
+    open_split = functools.partial(token_records.TokenSplit, data_dir, repair=_repair(data_dir))
+    sources = {role: open_split(role) for role in SIZES}
+    reference = {
+        "note": NOTE,
+        "rows": ngrams.rows({role: _array(sources[role]) for role in SIZES}, VOCAB_SIZE),
+        "sha256": content_sha256(sources),
+        "python": platform.python_version(),
+    }
+    token_records.write_text(data_dir / REFERENCE_FILE, json.dumps(reference, indent=2) + "\n")
+
+
+def _write_split(
+    data_dir: Path, role: str, documents: list[pydoc_corpus.Document]
+) -> token_records.WrittenShard:
+    path = data_dir / token_shards.file_name(role, 0, 1)
+    processor = tokenizer.load(data_dir / token_records.TOKENIZER_FILE)
+    texts = (document.text for document in documents)
+    counts = packing.write_shard(path, texts, processor, LENGTH, SIZES[role])
+    if counts.records != SIZES[role]:
+        raise DataError(
+            f"the text of Python {platform.python_version()} gives {counts.records} records for "
+            f"{role}; {SIZES[role]} are needed",
+            "use Python 3.11, 3.12 or 3.13 with its whole standard library",
+        )
+    return token_records.WrittenShard(path.name, counts, token_shards.sha256(path))
+
+
+def _repair(data_dir: str | os.PathLike[str]) -> str:
+    return (
+        f"python -m workloads prepare pydoc_lm --data_dir {data_dir}; then "
+        f"python -m workloads check pydoc_lm --data_dir {data_dir}"
+    )

@@ -1,0 +1,250 @@
+"""Corpora to token records by many processes: one output shard per input file, in its order.
+
+What is written depends on the input alone, not on the number of processes or on interruptions. A
+finished shard is noted in `.progress/`, so a preparation that was killed goes on with the shards
+that are missing; `tokens.json`, written last, replaces the notes.
+"""
+
+import concurrent.futures
+import dataclasses
+import fcntl
+import itertools
+import json
+import multiprocessing
+import multiprocessing.connection
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from workloads.base.errors import DataError
+from workloads.storage import packing, token_records, token_shards, tokenizer
+
+PROGRESS = ".progress"
+# 16 partial sums whatever the machine: their number changes the vocabulary (tokenizer.train).
+_TRAINER_THREADS = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Input:
+    """An input file: `texts()` yields its documents, and is picklable."""
+
+    path: str
+    texts: Callable[[], Iterable[str]]
+
+    @property
+    def identity(self) -> str:
+        """What a shard is noted to be made from: the file's name and size."""
+        return f"{os.path.basename(self.path)}, {os.path.getsize(self.path)} bytes"
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One output shard of a split, made from one input."""
+
+    split: str
+    shard: int
+    shards: int
+    input: Input
+
+    @property
+    def file(self) -> str:
+        return token_shards.file_name(self.split, self.shard, self.shards)
+
+
+def jobs_of(split: str, inputs: Sequence[Input]) -> list[Job]:
+    """The jobs of a split, one for each input, in order."""
+    return [Job(split, number, len(inputs), one) for number, one in enumerate(inputs)]
+
+
+@contextmanager
+def locked(data_dir: Path) -> Iterator[None]:
+    """Holds the directory's lock: two preparations at once wait for each other."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+    with (data_dir / ".prepare.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def vocabulary(data_dir: Path, texts: Iterable[str], vocab_size: int, documents: int) -> str:
+    """Makes `spm.model` unless it was put there; returns how it came about.
+
+    It is trained on the first `documents` texts, with byte fallback. Raises DataError where the
+    model that is there has another size or other special ids.
+    """
+    path, note = data_dir / token_records.TOKENIZER_FILE, data_dir / PROGRESS / "tokenizer.json"
+    if not path.exists():
+        _report(f"training a vocabulary of {vocab_size} on the first {documents} documents")
+        model = tokenizer.train(
+            itertools.islice(texts, documents),
+            vocab_size,
+            byte_fallback=True,
+            num_threads=_TRAINER_THREADS,
+        )
+        origin = f"trained on the first {documents} documents of train"
+        note.parent.mkdir(exist_ok=True)
+        token_records.write_text(
+            note, json.dumps({"sha256": tokenizer.sha256(model), "origin": origin})
+        )
+        token_records.write_bytes(path, model)
+    check_vocabulary(path, vocab_size)
+    made = json.loads(note.read_text()) if note.exists() else {}
+    is_ours = made.get("sha256") == tokenizer.sha256(tokenizer.read(path))
+    return str(made["origin"]) if is_ours else "given"
+
+
+def check(
+    data_dir: str | os.PathLike[str],
+    length: int,
+    vocab_size: int,
+    fewest: Mapping[str, int],
+    repair: str,
+    *,
+    full: bool,
+) -> list[str]:
+    """Returns a line about the source, one about the tokenizer, one per split.
+
+    fewest: of each split, the records a workload cannot do without. Raises DataError at the first
+    thing amiss. With `full`, reads every record.
+    """
+    info = token_records.read_info(data_dir, repair)
+    token_records.require(info, data_dir, length, vocab_size, fewest, repair)
+    source = info["source"]
+    return [
+        f"made from {source['dataset']}, vocabulary {source['vocabulary']}",
+        *token_records.check(data_dir, repair, full=full),
+    ]
+
+
+def check_vocabulary(path: Path, vocab_size: int) -> None:
+    """DataError unless the tokenizer has `vocab_size` pieces and the special ids."""
+    repair = (
+        f"put a model of {vocab_size} pieces there, made by spm_train with --pad_id=0 --eos_id=1 "
+        f"--unk_id=2 --bos_id=-1 --control_symbols='<mask>', or remove {path} to have one trained"
+    )
+    pieces = tokenizer.load(path, repair).vocab_size()
+    if pieces != vocab_size:
+        raise DataError(f"{path} has {pieces} pieces; {vocab_size} are needed", repair)
+
+
+def write_records(
+    data_dir: Path,
+    jobs: Sequence[Job],
+    *,
+    length: int,
+    source: Mapping[str, Any],
+    processes: int | None = None,
+) -> None:
+    """Writes the shards that are missing, then `tokens.json`.
+
+    `processes` (None: the CPUs this process may use) read, tokenise and pack, one input file each
+    at a time. Raises DataError where a file is damaged; what is finished stays for the next call.
+    """
+    path = data_dir / token_records.TOKENIZER_FILE
+    digest = tokenizer.sha256(tokenizer.read(path))
+    identity = {"length": length, "tokenizer": digest, "source": dict(source)}
+    (data_dir / PROGRESS).mkdir(exist_ok=True)
+    todo = [job for job in jobs if _finished(data_dir, job, identity) is None]
+    for job in todo:
+        for rest in data_dir.glob(f".{job.file}.*.tmp"):  # of a preparation that was killed
+            rest.unlink()
+    if len(todo) < len(jobs):
+        _report(f"{len(jobs) - len(todo)} of {len(jobs)} shards are there already")
+    _run(data_dir, todo, identity, processes or len(os.sched_getaffinity(0)))
+    splits: dict[str, list[token_records.WrittenShard]] = {}
+    for job in jobs:
+        written = _finished(data_dir, job, identity)
+        if written is None:
+            raise DataError(f"{data_dir / job.file}: the shard vanished", "prepare again")
+        splits.setdefault(job.split, []).append(written)
+    token_records.write_info(
+        data_dir,
+        length=length,
+        vocab_size=tokenizer.load(path).vocab_size(),
+        splits=splits,
+        source=source,
+    )
+    shutil.rmtree(data_dir / PROGRESS)
+
+
+def _run(data_dir: Path, jobs: Sequence[Job], identity: dict[str, Any], processes: int) -> None:
+    """Works through the jobs; with one process, in this one."""
+    start, tokens = time.perf_counter(), 0
+    for number, counts in enumerate(_results(data_dir, jobs, identity, processes), 1):
+        tokens += counts.tokens
+        speed = tokens / (time.perf_counter() - start)
+        _report(f"{number} of {len(jobs)} shards, {tokens:,} tokens, {speed:,.0f} tokens/s")
+
+
+def _results(
+    data_dir: Path, jobs: Sequence[Job], identity: dict[str, Any], processes: int
+) -> Iterator[packing.Counts]:
+    if processes == 1 or len(jobs) < 2:
+        yield from (_write(data_dir, job, identity) for job in jobs)
+        return
+    pool = concurrent.futures.ProcessPoolExecutor(
+        min(processes, len(jobs)),
+        multiprocessing.get_context("spawn"),  # forked threads of the libraries could hang
+        initializer=_end_with_parent,
+    )
+    with pool:
+        running = [pool.submit(_write, data_dir, job, identity) for job in jobs]
+        try:
+            for done in concurrent.futures.as_completed(running):
+                yield done.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """Ends this worker when its parent is killed: idle, it would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=_watch, args=(parent.sentinel,), daemon=True).start()
+
+
+def _watch(sentinel: int) -> None:
+    multiprocessing.connection.wait([sentinel])
+    os._exit(1)
+
+
+def _write(data_dir: Path, job: Job, identity: dict[str, Any]) -> packing.Counts:
+    path = data_dir / job.file
+    processor = tokenizer.load(data_dir / token_records.TOKENIZER_FILE)
+    counts = packing.write_shard(path, job.input.texts(), processor, int(identity["length"]))
+    note = {
+        **identity,
+        "input": job.input.identity,
+        "counts": dataclasses.asdict(counts),
+        "sha256": token_shards.sha256(path),
+    }
+    token_records.write_text(_note(data_dir, job), json.dumps(note))
+    return counts
+
+
+def _note(data_dir: Path, job: Job) -> Path:
+    return data_dir / PROGRESS / f"{job.file}.json"
+
+
+def _finished(
+    data_dir: Path, job: Job, identity: dict[str, Any]
+) -> token_records.WrittenShard | None:
+    """The shard as it was noted; None where it must be written (again)."""
+    try:
+        note = json.loads(_note(data_dir, job).read_text())
+        counts = packing.Counts(**note["counts"])
+        token_shards.check_file(data_dir / job.file, counts.records, identity["length"], "")
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if {**identity, "input": job.input.identity}.items() <= note.items():
+        return token_records.WrittenShard(job.file, counts, note["sha256"])
+    return None
+
+
+def _report(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

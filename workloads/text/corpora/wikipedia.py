@@ -1,0 +1,164 @@
+"""Wikipedia as token records: what `wikipedia_bert` reads, made from TFDS or MLPerf's text files.
+
+- TFDS: `wikipedia/<date>.en/<version>` in the tree. TFDS spreads articles over shards by hash: the
+  last shard is test, the last but one validation, the others train.
+- MLPerf's BERT: `part-00000-of-00500` and so on, and `eval.txt`, all in one folder; one sentence
+  per line, a blank line after each article. `eval.txt` (10,000 articles held out) is test, the last
+  part validation, the others train.
+
+Each input file becomes an output shard, its documents in their order, packed as
+`workloads.storage.packing` says: 512 tokens without padding, no next-sentence prediction.
+Vocabulary: SentencePiece, 32,000 pieces with byte fallback, trained on the first 100,000 documents
+of train, unless a model of that size lies in the directory as `spm.model`.
+"""
+
+import functools
+import itertools
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from workloads.base.errors import DataError
+from workloads.storage import document_files, tfds_directory, token_records
+from workloads.text.corpora import token_preparation
+from workloads.text.corpora.token_preparation import Input
+
+LENGTH, VOCAB_SIZE = 512, 32_000
+TRAINING_DOCUMENTS = 100_000
+SPLITS = ("train", "validation", "test")
+# Records of each split without which an evaluation could not be made.
+FEWEST = {"train": 2048, "validation": 8192, "test": 8192}
+EVAL_FILE = "eval.txt"
+_PART = re.compile(r"part-(\d{5})-of-(\d{5})")
+
+
+def check(data_dir: str | os.PathLike[str], full: bool = False) -> list[str]:
+    """One line about the source, one about the tokenizer, one per split; seconds.
+
+    Raises DataError at the first thing amiss. With `full`, reads every record.
+    """
+    return token_preparation.check(
+        data_dir, LENGTH, VOCAB_SIZE, FEWEST, _repair(data_dir), full=full
+    )
+
+
+def prepare(
+    data_dir: str | os.PathLike[str],
+    manual_dir: str | os.PathLike[str] | None = None,
+    processes: int | None = None,
+) -> None:
+    """Write the records below `data_dir` from the files in `manual_dir` (None: `data_dir`).
+
+    Killed, it goes on where it was when it is called again. Raises DataError where the files are
+    missing or not whole.
+    """
+    data_dir = Path(data_dir)
+    with token_preparation.locked(data_dir):
+        if (data_dir / token_records.INFO_FILE).exists():
+            check(data_dir)
+            return
+        dataset, inputs = _inputs(Path(manual_dir or data_dir), _repair(data_dir))
+        texts = itertools.chain.from_iterable(one.texts() for one in inputs["train"])
+        origin = token_preparation.vocabulary(data_dir, texts, VOCAB_SIZE, TRAINING_DOCUMENTS)
+        token_preparation.write_records(
+            data_dir,
+            [job for split in SPLITS for job in token_preparation.jobs_of(split, inputs[split])],
+            length=LENGTH,
+            source={"dataset": dataset, "vocabulary": origin},
+            processes=processes,
+        )
+
+
+def _inputs(tree: Path, repair: str) -> tuple[str, dict[str, Sequence[Input]]]:
+    """The data set's name and the inputs of each split; DataError where the tree has none."""
+    parts = _parts(tree, repair)
+    directory = _newest(tree)
+    if parts and directory:
+        raise DataError(
+            f"{tree} holds both {directory} and MLPerf's {parts[0].name} …; name a folder that "
+            "holds one of them",
+            repair,
+        )
+    if parts:
+        return "MLPerf's text files", _mlperf_inputs(parts, tree / EVAL_FILE, repair)
+    if directory:
+        return _tfds_inputs(directory, repair)
+    raise DataError(
+        f"{tree}: no Wikipedia is there. Looked for: TFDS folders such as "
+        f"{tree / 'wikipedia' / '20230601.en' / '1.0.0'} with dataset_info.json, or MLPerf's "
+        f"part-00000-of-00500 and so on with {EVAL_FILE}",
+        repair,
+    )
+
+
+def _newest(tree: Path) -> Path | None:
+    """The newest version of the newest English Wikipedia in the tree."""
+    found = [
+        version
+        for config in sorted((tree / "wikipedia").glob("*.en"), reverse=True)
+        for version in document_files.versions(config)
+    ]
+    return found[0] if found else None
+
+
+def _tfds_inputs(directory: Path, repair: str) -> tuple[str, dict[str, Sequence[Input]]]:
+    split = tfds_directory.TfdsSplit(
+        directory, "train", repair=repair, features=tfds_directory.TEXT
+    )
+    if len(split.shards) < 3:
+        raise split.error(
+            f"has {len(split.shards)} shards; three are needed: the last one becomes the test "
+            "split, the last but one the validation split"
+        )
+    inputs = [
+        Input(path, functools.partial(document_files.tfds_documents, split, shard))
+        for shard, path in enumerate(split.shards)
+    ]
+    return split.dataset, {"train": inputs[:-2], "validation": inputs[-2:-1], "test": inputs[-1:]}
+
+
+def _parts(tree: Path, repair: str) -> list[Path]:
+    """MLPerf's parts in order, none missing."""
+    found = {match[1]: path for path, match in _matches(tree)}
+    counts = {match[2] for _, match in _matches(tree)}
+    if not found:
+        return []
+    wanted = [f"{number:05d}" for number in range(int(max(counts)))]
+    missing = [number for number in wanted if number not in found]
+    if missing or len(counts) > 1:
+        raise DataError(
+            f"{tree}: {len(missing)} of {len(wanted)} parts are missing"
+            + (f", the first is part-{missing[0]}-of-{max(counts)}" if missing else "")
+            + (f"; parts of {' and '.join(sorted(counts))} are mixed" if len(counts) > 1 else ""),
+            repair,
+        )
+    return [found[number] for number in wanted]
+
+
+def _matches(tree: Path) -> Iterator[tuple[Path, re.Match[str]]]:
+    for path in tree.iterdir() if tree.is_dir() else ():
+        if match := _PART.fullmatch(path.name):
+            yield path, match
+
+
+def _mlperf_inputs(
+    parts: Sequence[Path], evaluation: Path, repair: str
+) -> dict[str, Sequence[Input]]:
+    if not evaluation.is_file():
+        raise DataError(f"{evaluation} is missing: MLPerf's articles for evaluation", repair)
+    if len(parts) < 2:
+        raise DataError(f"{parts[0]}: one part; the last of several becomes validation", repair)
+    inputs = [
+        Input(str(path), functools.partial(document_files.mlperf_documents, path, repair))
+        for path in (*parts, evaluation)
+    ]
+    return {"train": inputs[:-2], "validation": inputs[-2:-1], "test": inputs[-1:]}
+
+
+def _repair(data_dir: str | os.PathLike[str]) -> str:
+    return (
+        f"python -m workloads prepare wikipedia_bert --data_dir {data_dir} --from TREE, where TREE "
+        "holds wikipedia/<date>.en/<version> of TFDS (`tfds build wikipedia/20230601.en`), or the "
+        "text files of MLPerf's BERT benchmark; copy damaged files of it again"
+    )

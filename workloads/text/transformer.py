@@ -1,0 +1,271 @@
+"""A Transformer over tokens, decoder-only or bidirectional: the language models' network.
+
+What the paper gives: pre-LN, an MLP of two matrices, no biases, one embedding for input and output,
+a head size free of the width. Where it is silent, this is our choice:
+
+- Norms are RMSNorm (arXiv:1910.07467), ε 1e-6, with one factor per channel, stored as 1 + scale
+  so that weight decay pulls it to 1. The totals that the paper names leave room for no bias, and
+  RMSNorm is the norm without one in praxis (which the paper trained with), T5, PaLM's heirs, LLaMA.
+- Positions are not learned: sines and cosines (arXiv:1706.03762), added to the embeddings times
+  √width, as praxis does by default. Rotary ones would act on query and key, where the variants do.
+- The activation is GELU, tanh form. Dropout, where its rate is above 0, falls on the embeddings
+  and on each branch before it joins the residual; attention weights are never dropped.
+- Initial values: every projection normal with variance 1/fan-in, the embedding normal with
+  variance 1/width, norms 1. At the start inputs have variance 1 and 1/2 (token, position), logits
+  variance 1, and the loss is close to ln(vocabulary) + 1/2.
+
+Axes: B batch, L length, W width, H heads, D head size, V vocabulary.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.sharding import NamedSharding, PartitionSpec
+
+from attention import registry
+from workloads.base.devices import BATCH_AXES
+from workloads.base.dropout import Dropout
+from workloads.base.options import STACKED, Options
+from workloads.text.transformer_sizes import TransformerSize
+
+Array = jax.Array
+Rate = Any  # a float or a traced scalar
+
+# Mesh axes of the parameters' dimensions, from the last one backwards
+# (workloads/base/partition.py): heads, MLP and vocabulary over 'tensor', width over 'fsdp'. Norms
+# and what variants add are small.
+PARAMETER_RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
+    (r"(^|/)embedding$", ("fsdp", "tensor")),
+    (r"attention/(query|key|value)/kernel$", (None, "tensor", "fsdp")),
+    (r"attention/out/kernel$", ("fsdp", None, "tensor")),
+    (r"mlp/up/kernel$", ("tensor", "fsdp")),
+    (r"mlp/down/kernel$", ("fsdp", "tensor")),
+)
+
+_FAN_IN = nn.initializers.variance_scaling(1.0, "fan_in", "normal")
+
+
+def positions(length: int, width: int, longest: float = 1e4) -> Array:
+    """Returns fixed positions [L, W] float32: W/2 sines, then as many cosines.
+
+    Wavelengths run geometrically from 2π to 2π·`longest`. Raises ValueError for an odd width.
+    """
+    if width % 2 or width < 4:
+        raise ValueError(f"width {width}: sinusoidal positions need an even width of 4 or more")
+    fraction = jnp.arange(width // 2, dtype=jnp.float32) / (width // 2 - 1)
+    angles = jnp.arange(length, dtype=jnp.float32)[:, None] * longest**-fraction
+    return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
+
+
+class RMSNorm(nn.Module):
+    """x / √(mean x² + ε) · (1 + scale) over the last axis; statistics float32, dtype kept."""
+
+    param_dtype: Any = jnp.float32
+    epsilon: float = 1e-6
+
+    @nn.compact
+    def __call__(self, inputs: Array) -> Array:
+        scale = self.param("scale", nn.initializers.zeros, (inputs.shape[-1],), self.param_dtype)
+        wide = inputs.astype(jnp.float32)
+        mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
+        normal = wide * jax.lax.rsqrt(mean_square + self.epsilon)
+        return (normal * (1.0 + scale.astype(jnp.float32))).astype(inputs.dtype)
+
+
+class SelfAttention(nn.Module):
+    """Projections around a variant, which is called here so that its leaves lie beside them."""
+
+    size: TransformerSize
+    variant: Any
+    is_causal: bool
+    options: Options
+    layout: Any = None
+
+    @nn.compact
+    def __call__(self, inputs: Array, depth: int | Array) -> Array:
+        """Returns [B, L, W] for [B, L, W]; `depth`, from 0, may be traced."""
+        settings = _dense(self.options)
+        shape = (self.size.heads, self.size.head_size)
+        query, key, value = (
+            _constrain(self.layout, nn.DenseGeneral(shape, name=name, **settings)(inputs), -2)
+            for name in ("query", "key", "value")
+        )
+        heads = self.variant(query, key, value, is_causal=self.is_causal, depth=depth)
+        return nn.DenseGeneral(self.size.width, axis=(-2, -1), name="out", **settings)(heads)
+
+
+class Mlp(nn.Module):
+    """Two matrices with GELU between them."""
+
+    size: TransformerSize
+    options: Options
+    layout: Any = None
+
+    @nn.compact
+    def __call__(self, inputs: Array) -> Array:
+        settings = _dense(self.options)
+        hidden = nn.Dense(self.size.mlp_width, name="up", **settings)(inputs)
+        hidden = nn.gelu(_constrain(self.layout, hidden, -1))
+        return nn.Dense(self.size.width, name="down", **settings)(hidden)
+
+
+class Block(nn.Module):
+    """One layer: norm and attention, norm and MLP, each added to the residual."""
+
+    size: TransformerSize
+    variant: Any
+    is_causal: bool
+    options: Options
+    train: bool = False
+    layout: Any = None
+
+    @nn.compact
+    def __call__(self, hidden: Array, depth: int | Array, dropout_rate: Rate) -> Array:
+        param_dtype = jnp.dtype(self.options.param_dtype)
+        attention = SelfAttention(
+            self.size, self.variant, self.is_causal, self.options, self.layout, name="attention"
+        )
+        mlp = Mlp(self.size, self.options, self.layout, name="mlp")
+
+        def drop(branch: Array) -> Array:
+            return Dropout()(branch, dropout_rate, not self.train)
+
+        branch = attention(RMSNorm(param_dtype, name="attention_norm")(hidden), depth)
+        hidden = _constrain(self.layout, hidden + drop(branch))
+        branch = mlp(RMSNorm(param_dtype, name="mlp_norm")(hidden))
+        return _constrain(self.layout, hidden + drop(branch))
+
+
+class Transformer(nn.Module):
+    """Embedding, blocks, norm, and logits by the transposed embedding.
+
+    options: dtypes, scan_layers (leaves of all layers stacked under 'layers' instead of
+    'layer_0' …), remat. layout: a `devices.Layout` whose mesh activations are pinned to, or None.
+    variant: from `attention.registry.get`; None is standard attention.
+    """
+
+    size: TransformerSize
+    variant: Any = None
+    is_causal: bool = True
+    options: Options = Options()
+    layout: Any = None
+
+    @nn.compact
+    def __call__(
+        self,
+        tokens: Array,
+        *,
+        at: Array | None = None,
+        train: bool = False,
+        dropout_rate: Rate = 0.0,
+    ) -> Array:
+        """Returns logits float32 [B, L, V] for tokens [B, L] int.
+
+        `at`, int [B, K], asks for those places alone: [B, K, V]. `dropout_rate` may be traced.
+        """
+        options, width = self.options, self.size.width
+        embedding = self.param(
+            "embedding",
+            nn.initializers.normal(width**-0.5),
+            (self.size.vocabulary, width),
+            jnp.dtype(options.param_dtype),
+        )
+        # Looked up in float32: the gradient of a frequent token is a sum of many thousand rows,
+        # which bfloat16 would stop adding up after a few hundred.
+        hidden = embedding.astype(jnp.float32)[tokens] * width**0.5
+        hidden = hidden + positions(tokens.shape[-1], width)
+        hidden = _constrain(self.layout, hidden.astype(options.compute_dtype))
+        hidden = Dropout()(hidden, dropout_rate, not train)
+        hidden = self._blocks(hidden, dropout_rate, train)
+        if at is not None:
+            hidden = jnp.take_along_axis(hidden, at[..., None], axis=-2)
+        hidden = RMSNorm(jnp.dtype(options.param_dtype), name="final_norm")(hidden)
+        logits = _logits(hidden, embedding.astype(options.compute_dtype))
+        return _constrain(self.layout, logits, -1)
+
+    def _blocks(self, hidden: Array, dropout_rate: Rate, train: bool) -> Array:
+        scan, layers = self.options.scan_layers, self.size.layers
+        variant = registry.get("standard") if self.variant is None else self.variant
+        make: Any = Block
+        if self.options.remat:
+            # Inside scan's loop XLA cannot merge the second computation with the first.
+            make = nn.remat(Block, prevent_cse=not scan)
+        block = functools.partial(
+            make, self.size, variant, self.is_causal, self.options, train, self.layout
+        )
+        if not scan:
+            for depth in range(layers):
+                hidden = block(name=f"layer_{depth}")(hidden, depth, dropout_rate)
+            return hidden
+        run = nn.scan(
+            lambda one, carry, depth, rate: (one(carry, depth, rate), None),
+            variable_axes={"params": 0},
+            split_rngs={"params": True, "dropout": True},
+            in_axes=(0, nn.broadcast),
+            length=layers,
+        )
+        return run(block(name=STACKED), hidden, jnp.arange(layers), dropout_rate)[0]
+
+
+def unstacked(params: Any) -> Any:
+    """Returns parameters without scan_layers ('layer_0', …) from those with it ('layers')."""
+    params = dict(params)
+    stack = params.pop(STACKED)
+    layers = len(jax.tree.leaves(stack)[0])
+    split = {
+        f"layer_{index}": jax.tree.map(lambda leaf, index=index: leaf[index], stack)
+        for index in range(layers)
+    }
+    return params | split
+
+
+def _dense(options: Options) -> dict[str, Any]:
+    return {
+        "use_bias": False,
+        "dtype": jnp.dtype(options.compute_dtype),
+        "param_dtype": jnp.dtype(options.param_dtype),
+        "kernel_init": _FAN_IN,
+    }
+
+
+def _constrain(layout: Any, array: Array, tensor_axis: int | None = None) -> Array:
+    """Returns the array divided over the mesh: its batch axis, and one axis over 'tensor'.
+
+    Left to itself the partitioner may divide activations by width, as the parameters are, and
+    gather them again and again.
+    """
+    if layout is None or layout.mesh.size == 1:
+        return array
+    axes: list[Any] = [BATCH_AXES] + [None] * (array.ndim - 1)
+    if tensor_axis is not None:
+        axes[tensor_axis] = "tensor"
+    return jax.lax.with_sharding_constraint(array, NamedSharding(layout.mesh, PartitionSpec(*axes)))
+
+
+@jax.custom_vjp
+def _logits(hidden: Array, embedding: Array) -> Array:
+    """Returns hidden·embeddingᵀ in float32, [..., V]; products and gradients in the inputs' dtype.
+
+    Without a rule of its own the backward pass would multiply float32 by bfloat16 matrices, at the
+    speed of float32.
+    """
+    return jnp.einsum("...w,vw->...v", hidden, embedding, preferred_element_type=jnp.float32)
+
+
+def _logits_forward(hidden: Array, embedding: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _logits(hidden, embedding), (hidden, embedding)
+
+
+def _logits_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
+    hidden, embedding = saved
+    cotangent = cotangent.astype(hidden.dtype)
+    return (
+        jnp.einsum("...v,vw->...w", cotangent, embedding),
+        jnp.einsum("...v,...w->vw", cotangent, hidden),
+    )
+
+
+_logits.defvjp(_logits_forward, _logits_backward)
