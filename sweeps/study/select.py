@@ -5,7 +5,7 @@ that is lost (it diverged, failed or was given up, or none of its evaluations is
 the worst value there is: the survivors of an unstable point would flatter it. A point's value is
 the median of its trials' values over all its seeds, between the two in the middle where they are
 even; so a point that lost half of its seeds or more is never chosen. The best point wins, the lower
-index on ties. `analysis.reading.selection` follows the same rule.
+index on ties. `analysis` chooses by the same functions, `best_index` and `best_of`.
 """
 
 import csv
@@ -17,6 +17,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from sweeps.records import layout, measurements, status
 
 
+def best_index(values: Sequence[float], mode: str) -> int | None:
+    """Returns the index of the best of `values`, the first on ties, None where none is finite.
+
+    mode: 'max' or 'min'.
+    """
+    finite = [index for index, value in enumerate(values) if math.isfinite(value)]
+    best = max if mode == "max" else min
+    return best(finite, key=values.__getitem__, default=None)
+
+
 def best_step(
     rows: Iterable[Mapping[str, str]], metric: str, mode: str
 ) -> tuple[int, float] | None:
@@ -24,14 +34,10 @@ def best_step(
 
     rows: evaluations by column name, as text; mode 'max' or 'min'.
     """
-    best: tuple[int, float] | None = None
-    for row in rows:
-        value = float(row[metric] or "nan")
-        if not math.isfinite(value):
-            continue
-        if best is None or (value > best[1] if mode == "max" else value < best[1]):
-            best = int(float(row["global_step"])), value
-    return best
+    every = list(rows)
+    values = [float(row[metric] or "nan") for row in every]
+    best = best_index(values, mode)
+    return None if best is None else (int(float(every[best]["global_step"])), values[best])
 
 
 def trial_value(directory: pathlib.Path, metric: str, mode: str) -> float | None:
@@ -63,21 +69,33 @@ def _unreadable(problem: object) -> str:
     )
 
 
-def best_point(values: Mapping[int, Sequence[float | None]], mode: str) -> int:
-    """Returns the point with the best median.
-
-    values: of each point its trials' values, None for a lost seed. Raises ValueError where every
-    point has lost half of its seeds or more.
-    """
+def losses(values: Mapping[int, Sequence[float | None]], mode: str) -> dict[int, float]:
+    """Returns the median of each point that has trials, turned so that less is better; inf for
+    one that is never chosen. `values` as for `best_of`."""
     sign = -1 if mode == "max" else 1
-    losses = {
+    return {
         point: statistics.median(math.inf if value is None else sign * value for value in found)
         for point, found in values.items()
         if found
     }
-    if not any(map(math.isfinite, losses.values())):
+
+
+def best_of(values: Mapping[int, Sequence[float | None]], mode: str) -> int | None:
+    """Returns the point with the best median, None where every point has lost half of its seeds
+    or more.
+
+    values: of each point its trials' values, None for a lost seed.
+    """
+    finite = {point: loss for point, loss in losses(values, mode).items() if math.isfinite(loss)}
+    return min(finite, key=lambda point: (finite[point], point), default=None)
+
+
+def best_point(values: Mapping[int, Sequence[float | None]], mode: str) -> int:
+    """Returns `best_of` for a stage that is over. Raises ValueError where there is none."""
+    best = best_of(values, mode)
+    if best is None:
         raise ValueError(
             "no point of the stage ended with a finite validation metric for more than half of its "
             "seeds, so nothing can be selected; see `python -m sweeps status` for how they ended"
         )
-    return min(losses, key=lambda point: (losses[point], point))
+    return best
