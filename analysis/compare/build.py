@@ -10,7 +10,7 @@ import numpy as np
 from analysis.compare import verdict_rules
 from analysis.compare.error_table import LAST, ErrorTable, Reference, SplitResult, VariantResult
 from analysis.load import metrics, paper, selection, variants
-from analysis.load.files import trial_files
+from analysis.load.files import measurements
 from analysis.load.metrics import Metric, MissingMetricError
 from analysis.load.records import Run, Study
 from analysis.statistics import comparisons, intervals
@@ -104,7 +104,7 @@ def _stage_problems(study: Study, stage: str) -> list[str]:
 
 def _has(run: Run, shown: Metric, split: str) -> bool:
     """Whether a run has the metric on a split, or nothing there that could be measured."""
-    return shown.column(split) in run.evals or split in trial_files.splits_of_nothing(run.evals)
+    return shown.column(split) in run.evals or split in measurements.splits_of_nothing(run.evals)
 
 
 def _check_columns(runs: tuple[Run, ...], shown: Metric, problems: list[str]) -> None:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from analysis.load import metrics, selection, targets
-from analysis.load.files import curves, trial_files
+from analysis.load.files import measurements
 from analysis.load.metrics import MissingMetricError
 from analysis.load.records import Run
 from analysis.load.targets import Target, UnknownTargetError
@@ -49,7 +49,7 @@ def columns_nowhere(runs: Sequence[Run]) -> list[str]:
 
 def _is_unmeasurable(run: Run, name: str) -> bool:
     """Whether a column is of a split without examples."""
-    return name.partition("/")[0] in trial_files.splits_of_nothing(run.evals)
+    return name.partition("/")[0] in measurements.splits_of_nothing(run.evals)
 
 
 def _there(runs: Sequence[Run]) -> dict[tuple[str, str], set[str]]:
@@ -96,7 +96,7 @@ def copies(runs: Sequence[Run]) -> Iterable[str]:
 
 
 def _ending(run: Run) -> tuple | None:
-    last = curves.last_row(run.evals)
+    last = run.last_row
     if not last or not any(last.get(name, 0.0) > 0.0 for name in TIMES):
         return None
     return tuple(sorted((name, value) for name, value in last.items() if value == value))
@@ -153,7 +153,7 @@ def _ended_early(run: Run, longest: int) -> Run:
 
 def _reason(run: Run, longest: int) -> str | None:
     """Returns why a run is no complete one, None where it is, or where that cannot be told."""
-    last = curves.last_row(run.evals) or {}
+    last = run.last_row or {}
     seconds = last.get(targets.TIME, math.nan)
     known = targets.nearest(run.workload, run.step_hint or run.steps, _or_zero(seconds))
     steps = run.step_hint or (known and known.step_hint) or run.steps or longest

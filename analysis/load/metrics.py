@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from analysis.load.files.curves import Columns
+from analysis.load.files.measurements import Columns
 from sweeps.records import layout
 
 # AlgoPerf's metrics of which more is better; of every other metric (wer, loss, ...) less is.

@@ -14,7 +14,6 @@ import contextlib
 from collections.abc import Iterable
 
 from analysis.load import metrics
-from analysis.load.files import curves
 from analysis.load.metrics import Metric, MissingMetricError
 from analysis.load.records import Run, Study
 from sweeps.records import layout
@@ -33,7 +32,7 @@ def best_index(run: Run, metric: str | None = None) -> int | None:
         return None
     chosen = metrics.get(metric or run.metric)
     chosen.require(run.evals, VALIDATION, f"{run.name}/{layout.EVAL_MEASUREMENTS}")
-    return curves.best_index(run.evals, chosen.column(VALIDATION), chosen.mode)
+    return select.best_index(run.evals[chosen.column(VALIDATION)].tolist(), chosen.mode)
 
 
 def best_step(run: Run, metric: str | None = None) -> dict[str, float] | None:
@@ -41,15 +40,7 @@ def best_step(run: Run, metric: str | None = None) -> dict[str, float] | None:
     among them, an int), or None where no evaluation is finite. Arguments and errors as for
     `best_index`."""
     index = best_index(run, metric)
-    if index is None:
-        return None
-    return curves.row(run.evals, index)
-
-
-def remember(run: Run) -> None:
-    """Finds the best evaluation while the run's curve is in memory, for those who ask later."""
-    with contextlib.suppress(MissingMetricError):
-        best_index(run)
+    return None if index is None else run.row(index)
 
 
 def _values(runs: Iterable[Run], metric: str | None) -> dict[int, list[float | None]]:

@@ -10,7 +10,7 @@ from matplotlib.ticker import EngFormatter
 
 from analysis.compare.error_table import ErrorTable
 from analysis.load import variants
-from analysis.load.files.curves import STEP
+from analysis.load.files.measurements import STEP
 from analysis.load.selection import VALIDATION
 from analysis.render import pages, style
 from analysis.render.pictures import Plot

@@ -6,7 +6,6 @@ import statistics as stdlib_statistics
 from typing import Any
 
 from analysis.load import metrics, selection, variants
-from analysis.load.files import curves
 from analysis.load.metrics import MissingMetricError
 from analysis.load.records import Run, Study
 from analysis.render import pages
@@ -58,7 +57,7 @@ def best_shown(run: Run) -> tuple[str, float, int] | None:
 def last_shown(run: Run) -> float | None:
     """Returns the number shown at the last evaluation, nan where it was not measured there; None
     where there is no evaluation or no column of the metric."""
-    shown, row = metrics.shown_for(run.metric), curves.last_row(run.evals)
+    shown, row = metrics.shown_for(run.metric), run.last_row
     value = row.get(shown.column(selection.VALIDATION)) if row else None
     return None if value is None else shown.shown(value)
 
