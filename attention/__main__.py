@@ -129,9 +129,10 @@ def _scales(text: str) -> dict[str, tuple[float, float]]:
 
 def _list(options: argparse.Namespace) -> int:
     del options
-    for title, entries in (("Mixers", table.MIXERS), ("Modifiers", table.MODIFIERS)):
+    modifiers = sorted(table.MODIFIERS.items())
+    for title, entries in (("Mixers", [*table.MIXERS.items()]), ("Modifiers", modifiers)):
         print(f"{title}")
-        for name, entry in entries.items():
+        for name, entry in entries:
             print(f"  {name:<13} {entry.formula}")
             print(f"  {'':<13} parameters per layer: {entry.parameters}")
             if entry.hyperparameters:

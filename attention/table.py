@@ -53,6 +53,9 @@ def check_head_norm(head_norm: object) -> bool:
 class Entry(NamedTuple):
     """One line of the table: what `python -m attention list` prints, and what `get` accepts.
 
+    `label`: as the paper writes it. `group`: of mixers, the label of the group within which a
+    table marks the best, where it is not the mixer's own.
+
     Of mixers alone, as 'module:function', '' where there is none: `weights` makes the weights
     [..., H, T, S] that diagnostics look at, rows of a softmax, from an `observe.Layer`;
     `host_mean` makes the output from the weighted mean of a model that keeps its own softmax
@@ -65,6 +68,8 @@ class Entry(NamedTuple):
     source: str = ""
     weights: str = ""
     host_mean: str = ""
+    label: str = ""
+    group: str = ""
 
 
 _HEAD_NORM = Hyperparameter(check_head_norm, default=True, other=False)
@@ -76,12 +81,14 @@ MIXERS: dict[str, Entry] = {
         source="arXiv:1706.03762, eq. 1",
         weights=_SOFTMAX,
         host_mean="attention.mixers.standard:weighted_mean",
+        label="Standard",
     ),
     "laser": Entry(
         "log(softmax(QKᵀ/√D)·exp(V))",
         source="LASER, ICML 2025, eq. 6",
         weights=_SOFTMAX,
         host_mean="attention.mixers.laser:log_mean_exp",
+        label="LASER",
     ),
     "diff": Entry(
         "(A₁ − λ·A₂)·V per pair of heads, A = softmax(QKᵀ/√D), then (1 − λ_init)·RMSNorm",
@@ -90,6 +97,7 @@ MIXERS: dict[str, Entry] = {
         source="arXiv:2410.05258, eq. 1-3; heads in pairs, depth needed (attention/mixers/diff.py)",
         weights=_SOFTMAX,  # of the two maps of a pair, each by itself
         host_mean="attention.mixers.standard:weighted_mean",
+        label="Diff",
     ),
     "diff_laser": Entry(
         "log(A₁·exp(V)) − λ·log(A₂·exp(V)) per pair of heads, then (1 − λ_init)·RMSNorm",
@@ -98,24 +106,30 @@ MIXERS: dict[str, Entry] = {
         source="LASER, ICML 2025, Differential Transformer experiment (mixers/diff_laser.py)",
         weights=_SOFTMAX,
         host_mean="attention.mixers.laser:log_mean_exp",
+        label="Diff + LASER",
+        group="Diff",
     ),
 }
 
+# In the order of the paper's rows.
 MODIFIERS: dict[str, Entry] = {
-    "per_dim_temp": Entry(
-        "Q ← 1.442695041·softplus(p)·Q",
-        parameters="D (p, zero at start: exactly the mixer at initialisation)",
-        source="AlgoPerf librispeech_conformer QueryScaler; praxis PerDimScale",
+    "temp": Entry(
+        "QKᵀ/(τ·√D)",
+        hyperparameters={"tau": Hyperparameter(check_tau, default=1.0, other=0.5)},
+        source="LASER, ICML 2025, section 5",
+        label="temp",
     ),
     "qk_norm": Entry(
         "Q, K ← (1 + g)·LayerNorm(Q), (1 + h)·LayerNorm(K) over D",
         parameters="2·D (g, h, zero at start)",
         source="arXiv:2302.05442",
+        label="QK-normalization",
     ),
-    "temp": Entry(
-        "QKᵀ/(τ·√D)",
-        hyperparameters={"tau": Hyperparameter(check_tau, default=1.0, other=0.5)},
-        source="LASER, ICML 2025, section 5",
+    "per_dim_temp": Entry(
+        "Q ← 1.442695041·softplus(p)·Q",
+        parameters="D (p, zero at start: exactly the mixer at initialisation)",
+        source="AlgoPerf librispeech_conformer QueryScaler; praxis PerDimScale",
+        label="per-dim temp",
     ),
 }
 
@@ -291,6 +305,52 @@ def value_size(variant: str, head_size: int) -> int:
     Differential mixers give both heads of a pair the pair's value: 2·D.
     """
     return 2 * head_size if parse(variant)[0] in DIFF_ROWS else head_size
+
+
+def mixer(variant: str) -> str:
+    """Returns the mixer's name: `laser` for `laser+temp`."""
+    return variant.split("+")[0]
+
+
+def modifiers(variant: str) -> tuple[str, ...]:
+    """Returns the modifiers, sorted: `("temp",)` for `laser+temp`."""
+    return tuple(sorted(variant.split("+")[1:]))
+
+
+def mixer_label(variant: str) -> str:
+    """Returns the mixer as the paper writes it: `Diff + LASER` for `diff_laser+temp`.
+
+    Here and below names that the table does not have are shown as they are.
+    """
+    name = mixer(variant)
+    return MIXERS[name].label if name in MIXERS else name
+
+
+def modifier_label(variant: str) -> str:
+    """Returns the modifiers as the paper writes them: `+ QK-normalization`, empty for none."""
+    names = modifiers(variant)
+    return " ".join(f"+ {MODIFIERS[name].label if name in MODIFIERS else name}" for name in names)
+
+
+def label(variant: str) -> str:
+    """Returns the paper's name: `LASER + per-dim temp` for `laser+per_dim_temp`."""
+    return f"{mixer_label(variant)} {modifier_label(variant)}".strip()
+
+
+def group(variant: str) -> str:
+    """Returns the name of the group within which a table marks the best: `LASER`, `Diff`."""
+    name = mixer(variant)
+    return (MIXERS[name].group if name in MIXERS else "") or mixer_label(variant)
+
+
+def order(variant: str) -> tuple[Any, ...]:
+    """Returns a sort key: the groups in the order of MIXERS, in each the paper's row order."""
+
+    def rank(name: str, table: Mapping[str, Entry]) -> tuple[int, str]:
+        return (list(table).index(name) if name in table else len(table), name)
+
+    ranks = tuple(rank(name, MODIFIERS) for name in modifiers(variant))
+    return (rank(mixer(variant), MIXERS), len(ranks), ranks)
 
 
 def unknown(kind: str, given: str, allowed: Iterable[str], where: str = "") -> str:
