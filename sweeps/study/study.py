@@ -3,8 +3,6 @@
 import dataclasses
 import os
 import pathlib
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import ml_collections
@@ -12,7 +10,7 @@ import ml_collections
 from attention import table as variants_table
 from sweeps.records import layout
 from sweeps.study import config as configs
-from sweeps.study import hyperparameters, select, selected, space, study_checks
+from sweeps.study import hyperparameters, selection, space, study_checks
 from sweeps.study.trial import PLACES, Trial
 from workloads import table as workloads_table
 from workloads.algoperf import entries as algoperf_entries
@@ -111,36 +109,20 @@ class Study:
             return dict.fromkeys(variants, self.settings["tuning_variant"])
         return {variant: variant for variant in variants}
 
-    def select(self, kept: Mapping[str, int] = MappingProxyType({})) -> dict[str, Any]:
-        """Returns what 'tune' selects, by the rule of `sweeps.study.select`, for selection.json.
+    def tuned_values(self) -> dict[str, dict[int, dict[str, float | None]]]:
+        """Returns what 'tune' measured: of each tuned variant and point its trials' best
+        validation metrics by path, None for one that is lost (`sweeps.study.selection`).
 
-        `kept` are points of tuned variants that are not chosen anew; `lost` are the paths of the
-        trials that counted as the worst. Call it when 'tune' is over. Raises ValueError where a
-        trial that is done cannot be read, or no point can be chosen.
+        Call it when 'tune' is over. Raises ValueError where a trial that is done cannot be read.
         """
         entry = workloads_table.entry(self.workload)
-        metric = f"validation/{entry.metric}"
-        values: dict[str, dict[int, list[float | None]]] = {}
-        lost = []
+        values: dict[str, dict[int, dict[str, float | None]]] = {}
         for trial in self.trials("tune"):
-            value = select.trial_value(self.directory / trial.path, metric, entry.mode)
-            values.setdefault(trial.variant, {}).setdefault(trial.point, []).append(value)
-            lost += [trial.path] if value is None else []
-        chosen = {
-            variant: kept[variant] if variant in kept else select.best_point(by_point, entry.mode)
-            for variant, by_point in values.items()
-        }
-        return {
-            "metric": metric,
-            "mode": entry.mode,
-            "from_stage": "tune",
-            "points": {variant: chosen[tuned] for variant, tuned in self.tuned.items()},
-            "trials": {
-                variant: layout.trial_path("tune", tuned, self.workload, chosen[tuned], 0)
-                for variant, tuned in self.tuned.items()
-            },
-            "lost": lost,
-        }
+            value = selection.trial_value(
+                self.directory / trial.path, f"validation/{entry.metric}", entry.mode
+            )
+            values.setdefault(trial.variant, {}).setdefault(trial.point, {})[trial.path] = value
+        return values
 
 
 _TRIAL_SETTINGS = (
@@ -209,9 +191,9 @@ def _check_complete(settings: dict[str, Any], planning: bool) -> None:
 
 
 def _points(settings: dict[str, Any], planning: bool) -> list[space.Point]:
-    if not selected.is_selected(settings["space"]):
+    if not settings["space"].startswith(selection.SELECTED):
         return space.points(space.load(settings["space"]), settings["points"])
-    if settings["paper_table"] and not selected.keeps_paper_table(
+    if settings["paper_table"] and not selection.keeps_paper_table(
         settings["space"], settings["experiment_dir"]
     ):
         settings["paper_table"] = ""
@@ -220,8 +202,9 @@ def _points(settings: dict[str, Any], planning: bool) -> list[space.Point]:
             "the paper's table will not stand beside this one's either"
         )
     try:
-        return selected.points(settings["space"], settings["experiment_dir"])[: settings["points"]]
-    except selected.NotSelectedError as error:
+        name, folder = settings["space"], settings["experiment_dir"]
+        return [selection.selected_point(name, folder, configs.shipped_names())]
+    except selection.NotSelectedError as error:
         if not planning:
             raise
         configs.warn(f"planned as if the point were known; {error}")

@@ -8,7 +8,7 @@ import pytest
 from attention import table as variants
 from sweeps.monitoring import plan
 from sweeps.scheduling import preflight
-from sweeps.study import config, selected, study
+from sweeps.study import config, selection, study
 from sweeps.training import jax_calls, subprocesses
 from workloads import table
 
@@ -64,7 +64,7 @@ def test_a_study_takes_the_point_another_selected(tmp_path):
 
 
 def test_a_selection_that_is_not_there(tmp_path):
-    with pytest.raises(selected.NotSelectedError, match="is not there. Run it first: python -m"):
+    with pytest.raises(selection.NotSelectedError, match="is not there. Run it first: python -m"):
         study.resolve(config.parse("c4_lm_paper", [f"--config.experiment_dir={tmp_path}"]))
     _experiment(tmp_path / "c4_lm_234m_paper", [{}], {"laser": 0})
     with pytest.raises(ValueError, match="not for its tuning variant 'standard'"):

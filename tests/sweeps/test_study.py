@@ -1,6 +1,7 @@
 """Studies: what they consist of, where trials live, and what is refused at the door."""
 
 import dataclasses
+import math
 import re
 import time
 
@@ -13,7 +14,7 @@ from sweeps.launchers import config_keys
 from sweeps.launchers import table as launchers
 from sweeps.records import layout, lease, status, submissions
 from sweeps.simulation import simulate, soak
-from sweeps.study import config, select, study, study_directory, trial
+from sweeps.study import config, selection, study, study_directory, trial
 from workloads.__main__ import main as workloads_main
 
 
@@ -220,24 +221,22 @@ def test_a_list_space_that_is_too_short_says_so(tmp_path, capsys):
 
 def test_selection_by_hand(tmp_path):
     """Point 1 wins by its best step; a diverged trial and nan are passed over; ties go low."""
-    rows = [
-        {"global_step": "10", "validation/accuracy": "0.5"},
-        {"global_step": "20", "validation/accuracy": "0.8"},
-        {"global_step": "30", "validation/accuracy": "0.8"},
-        {"global_step": "40", "validation/accuracy": "nan"},
-        {"global_step": "50", "validation/accuracy": ""},
-    ]
-    assert select.best_step(rows, "validation/accuracy", "max") == (20, 0.8)
-    assert select.best_step(rows, "validation/accuracy", "min") == (10, 0.5)
-    assert select.best_step(rows[3:], "validation/accuracy", "max") is None
-    assert select.best_point({0: [0.1, 0.2], 1: [0.3], 2: [0.3], 3: []}, "max") == 1
-    assert select.best_point({0: [0.1, 0.2], 1: [0.3]}, "min") == 0
-    with pytest.raises(ValueError, match="nothing can be selected"):
-        select.best_point({0: [], 1: [None]}, "max")
+    values = [0.5, 0.8, 0.8, math.nan, math.inf]
+    assert selection.best_index(values, "max") == 1
+    assert selection.best_index(values, "min") == 0
+    assert selection.best_index(values[3:], "max") is None
+    assert selection.best_point({0: [0.1, 0.2], 1: [0.3], 2: [0.3], 3: []}, "max") == 1
+    assert selection.best_point({0: [0.1, 0.2], 1: [0.3]}, "min") == 0
+    assert selection.best_point({2: [0.3], 1: [0.3]}, "min") == 1
+    assert selection.best_point({0: [], 1: [None]}, "max") is None
+    assert selection.point_losses({0: [0.5, None, 0.25], 1: [None], 2: []}, "max") == {
+        0: -0.25,
+        1: math.inf,
+    }
     _ended(tmp_path, 0.9, "diverged")
-    assert select.trial_value(tmp_path, "validation/accuracy", "max") is None
+    assert selection.trial_value(tmp_path, "validation/accuracy", "max") is None
     _ended(tmp_path, 0.9)
-    assert select.trial_value(tmp_path, "validation/accuracy", "max") == 0.9
+    assert selection.trial_value(tmp_path, "validation/accuracy", "max") == 0.9
 
 
 def _ended(directory, accuracy, state="done"):
@@ -253,15 +252,15 @@ def test_a_stale_running_over_done_is_selected_by(tmp_path):
     status = layout.read_json(tmp_path / layout.STATUS)
     layout.write_json(tmp_path / layout.STATUS, {**status, "heartbeat": 1.0})
     lease.claim(tmp_path).end("done")
-    assert select.trial_value(tmp_path, "validation/accuracy", "max") == 0.9
+    assert selection.trial_value(tmp_path, "validation/accuracy", "max") == 0.9
 
 
 def test_what_is_done_and_cannot_be_read_is_not_passed_over(tmp_path):
     def refused(match):
         with pytest.raises(ValueError, match=match):
-            select.trial_value(tmp_path, "validation/accuracy", "max")
+            selection.trial_value(tmp_path, "validation/accuracy", "max")
 
-    assert select.trial_value(tmp_path, "validation/accuracy", "max") is None  # nobody began it
+    assert selection.trial_value(tmp_path, "validation/accuracy", "max") is None  # nobody began it
     _ended(tmp_path, 0.9)
     path = tmp_path / layout.EVAL_MEASUREMENTS
     for content, match in (
@@ -299,16 +298,34 @@ def tuned(make_study):
 
 def _begin(made, choice=""):
     """Selects and lets the comparison begin; returns the selection."""
-    selection = study_directory.select(made, choice)
-    study_directory.materialise(made, "compare", made.trials("compare", selection))
-    return selection
+    chosen = study_directory.select(made, choice)
+    study_directory.materialise(made, "compare", made.trials("compare", chosen))
+    return chosen
 
 
 def test_a_point_that_lost_two_of_three_seeds_is_not_selected(tuned):
     made = tuned({(0, 0): "diverged", (0, 1): 0.9, (0, 2): "failed", (1, 0): 0.2})
-    selection = _begin(made)
-    assert selection["points"] == {"standard": 1, "laser": 1}
-    assert [path.rpartition("_")[2] for path in selection["lost"]] == ["1", "3"]
+    chosen = _begin(made)
+    assert chosen["points"] == {"standard": 1, "laser": 1}
+    assert [path.rpartition("_")[2] for path in chosen["lost"]] == ["1", "3"]
+
+
+def test_where_every_point_lost_its_seeds_nothing_is_selected(tuned):
+    with pytest.raises(ValueError, match="nothing can be selected"):
+        _begin(tuned({(0, seed): "diverged" for seed in range(3)}))
+
+
+def test_what_a_person_kept_is_not_asked_again_until_validation_chooses_another(tuned):
+    lost = {(0, 0): "failed", (0, 1): "failed", (2, 0): "failed", (2, 1): "failed"}
+    _begin(tuned(lost | {(1, 0): 0.2}))
+    made = tuned({(0, 0): 0.9, (0, 1): 0.9, (2, 0): "failed", (2, 1): "failed", (1, 0): 0.2})
+    kept = _begin(made, "keep")
+    assert kept["kept"] == {"standard": 0}
+    assert _begin(made) == kept  # asks nothing
+    made = tuned({(0, 0): 0.9, (0, 1): 0.9, (2, 0): 0.95, (2, 1): 0.95, (1, 0): 0.2})
+    with pytest.raises(ValueError, match="standard: point 1, now 2"):
+        study_directory.select(made)
+    assert "kept" not in _begin(made, "new")
 
 
 @pytest.mark.parametrize("protocol", ["tune_then_compare", "tune_each"])
