@@ -5,10 +5,9 @@ import math
 
 from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import Batch
-from sweeps.monitoring import progress, resources
+from sweeps.monitoring import jax_calls, progress, resources
 from sweeps.study import study_checks
 from sweeps.study.study import Study
-from sweeps.training import subprocesses
 from workloads import table as workloads_table
 from workloads.base.options import MESH_AXES
 
@@ -104,8 +103,8 @@ def memory(study: Study, devices: int = 0, device_gb: float | None = None) -> st
             f"as reckoned here, give {fitting}"
         ]
     variant = settings["variants"][-1]
-    parts = subprocesses.call(
-        "memory",
+    parts = jax_calls.call(
+        jax_calls.memory,
         workload=study.workload,
         variant=variant,
         variant_hyperparameters=study_checks.variant_hyperparameters(variant, settings),

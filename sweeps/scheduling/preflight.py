@@ -6,10 +6,10 @@ from typing import Any
 
 from attention import table as variants_table
 from sweeps.launchers import table as launchers
+from sweeps.monitoring import jax_calls
 from sweeps.records import layout
 from sweeps.study import config, study_checks
 from sweeps.study.study import Study
-from sweeps.training import subprocesses
 from workloads import table as workloads_table
 from workloads.algoperf import entries as algoperf_entries
 from workloads.algoperf import tiny_sizes
@@ -100,8 +100,8 @@ def start_data_check(study: Study) -> "DataCheck":
     entry = workloads_table.entry(study.workload)
     if entry.embedded:
         print(f"data: {study.data_dir} ({entry.description}; made there if absent)", flush=True)
-    call = subprocesses.Call(
-        "data", workload=study.workload, data_dir=study.data_dir, places=study.places
+    call = jax_calls.Call(
+        jax_calls.data, workload=study.workload, data_dir=study.data_dir, places=study.places
     )
     return DataCheck(study.directory, study.workload, call)
 
@@ -118,9 +118,7 @@ def _check_fabricated(study: Study) -> None:
 class DataCheck:
     """A check of a study's data, under way; nothing where `call` is None."""
 
-    def __init__(
-        self, directory: pathlib.Path, workload: str, call: subprocesses.Call | None
-    ) -> None:
+    def __init__(self, directory: pathlib.Path, workload: str, call: jax_calls.Call | None) -> None:
         self._directory, self._workload, self._call = directory, workload, call
 
     def finish(self) -> None:
@@ -151,7 +149,7 @@ def check_data_here(
     The study in `study_directory` gets the reference rows where it has none yet. Raises ValueError
     naming the directory, the file and the command that repairs it.
     """
-    found = subprocesses.call("data", workload=workload, data_dir=data_dir, places=places)
+    found = jax_calls.call(jax_calls.data, workload=workload, data_dir=data_dir, places=places)
     _show(found["lines"])
     if study_directory is not None and not (study_directory / layout.REFERENCE).exists():
         keep_reference(study_directory, workload, found["reference"])

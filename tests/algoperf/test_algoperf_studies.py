@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
+from sweeps.monitoring import jax_calls
 from sweeps.records import layout
 from sweeps.study import config, study, study_directory, trial
-from sweeps.training import jax_calls
 from workloads import table
 from workloads.algoperf import data, entries, supported
 from workloads.base.errors import DataError
