@@ -1,8 +1,8 @@
 """Several processes, on one host or many, that train one trial together: which one this is.
 
 `detect` knows it from the environment, with the standard library alone; `initialize` connects the
-processes through JAX. Process 0 is the leader: the others do as `sweeps.distributed.process_group`
-says.
+processes through JAX. Process 0 is the primary one: the others do as
+`sweeps.distributed.process_group` says.
 
     explicit    ATTNPERF_COORDINATOR=host:port, ATTNPERF_NUM_PROCESSES, ATTNPERF_PROCESS_ID; in a
                 Kubernetes JobSet the manifest sets them (JAX's own way there asks the API server,
@@ -50,7 +50,7 @@ class Processes:
     coordinator: str | None
 
     @property
-    def is_leader(self) -> bool:
+    def is_primary(self) -> bool:
         """Whether this process claims trials and writes their files."""
         return self.id == 0
 
@@ -157,7 +157,7 @@ def initialize(
 
 def _check_port(found: Processes) -> None:
     """JAX dies of a segmentation fault where the port is taken (0.10.2)."""
-    if not found.is_leader or found.coordinator is None:
+    if not found.is_primary or found.coordinator is None:
         return
     port = int(found.coordinator.rpartition(":")[2])
     try:

@@ -61,8 +61,8 @@ class LocalWorkers:
 
     `settings` is {"workers", "pin"}: 0 workers are one per accelerator, else per CPU core, at most
     8. `snapshot` is the code they run. A slot of an `owner` (a study's or job's path) has one
-    worker on this host, also when one has outlived its driver. `leads`: the worker is the first
-    process of a gang. Workers that do not compute on `platform` end at once.
+    worker on this host, also when one has outlived its driver. `leads`: the worker is the primary
+    process of several. Workers that do not compute on `platform` end at once.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class LocalWorkers:
             )
         self._pin, self._cores, self._log = settings["pin"], cores, log
         self._snapshot, self._owner = snapshot, owner
-        self._arguments = ["--gang"] if leads else []
+        self._arguments = ["--primary"] if leads else []
         self._arguments += [f"--platform={platform}"] if platform else []
         self.events: queue.Queue[tuple[int, dict[str, Any] | None]] = queue.Queue()
         self._processes: dict[int, subprocess.Popen[str]] = {}
@@ -101,7 +101,7 @@ class LocalWorkers:
         command = [
             sys.executable,
             "-m",
-            "sweeps.worker.worker",
+            "sweeps.worker",
             f"--cache_dir={compilation_cache()}",
         ]
         command += self._arguments
@@ -153,7 +153,7 @@ class LocalWorkers:
         self.events.put((slot, None))
 
     def send(self, slot: int, **order: Any) -> None:
-        """Gives an idle worker an order (see sweeps.worker.worker); one that died tells by
+        """Gives an idle worker an order (see sweeps.worker); one that died tells by
         `events`."""
         stream = self._processes[slot].stdin
         assert stream is not None

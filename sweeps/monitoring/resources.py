@@ -16,7 +16,7 @@ class Place:
 
     devices: per trial, of `platform`. trials_per_job: 1 for local, whose worker processes are its
     jobs. jobs: that may be under way at a time, None where that is unknown and `problem` says why.
-    side_by_side: trials that one job runs at a time; packs are not counted.
+    side_by_side: trials that one job runs at a time.
     """
 
     launcher: str

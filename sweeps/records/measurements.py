@@ -13,7 +13,7 @@ import io
 import json
 import os
 import pathlib
-from typing import Any
+from typing import Any, Protocol
 
 from sweeps.records import diagnostics_file, layout, lease
 
@@ -91,8 +91,8 @@ def curve(trial_directory: pathlib.Path) -> list[dict[str, Any]]:
     """Returns the trial's rows: attempt k's, cut where attempt k + 1 resumed, in order of steps.
 
     Each row gets the `preemption_count` of its attempt (k − 1). What follows a damaged line is left
-    out: no attempt resumes behind it (`sweeps.training.backed`), so that a later one measured it
-    again.
+    out: no attempt resumes behind it (`sweeps.training.checkpoints`), so that a later one measured
+    it again.
     """
     rows: list[dict[str, Any]] = []
     for number in range(1, lease.latest(trial_directory) + 1):
@@ -112,6 +112,37 @@ def _is_kept(row: dict[str, Any], resumed: int) -> bool:
     """
     after = row["kind"] == "eval" or (row["kind"] == "diagnostics" and resumed > 0)
     return bool(row["global_step"] < resumed + after)
+
+
+class Budget(Protocol):
+    """How often a trial measures, in updates: the part of `sweeps.study.trial.Trial` asked here."""
+
+    @property
+    def steps(self) -> int:
+        """Updates in all; the last one is evaluated, too."""
+
+    @property
+    def eval_every(self) -> int:
+        """Between evaluations."""
+
+    @property
+    def log_every(self) -> int:
+        """Between losses."""
+
+
+def missing(rows: list[dict[str, Any]], step: int, budget: Budget) -> str | None:
+    """Returns the first measurement that should be there once `step` updates are done, or None."""
+    losses = {row["global_step"] for row in rows if row["kind"] == "train"}
+    evaluations = {row["global_step"] for row in rows if row["kind"] == "eval"}
+    due = [*range(budget.eval_every, step + 1, budget.eval_every)]
+    due += [budget.steps] * (step == budget.steps)
+    for update in range(0, step, budget.log_every):
+        if update not in losses:
+            return f"loss of update {update}"
+    for done in due:
+        if done not in evaluations:
+            return f"evaluation after {done} updates"
+    return None
 
 
 def unsound(trial_directory: pathlib.Path, steps: int) -> str | None:
@@ -169,6 +200,21 @@ def publish(trial_directory: pathlib.Path) -> None:
     diagnostics_file.publish(trial_directory, everything)
     rows = [row for row in everything if row["kind"] != "diagnostics"]
     _publish_csvs(trial_directory, rows)
+
+
+def republish(trial_directory: pathlib.Path, budget: Budget) -> bool:
+    """Writes the CSVs of a trial that is done anew; returns whether its attempts hold every row.
+
+    Where one is missing nothing is written: what is left of the CSVs may be all there is. Raises
+    OSError where they cannot be read or written for now.
+    """
+    try:
+        if missing(curve(trial_directory), budget.steps, budget) is not None:
+            return False
+    except (ValueError, KeyError, TypeError):  # e.g. a damaged record of an attempt
+        return False
+    publish(trial_directory)
+    return True
 
 
 def _publish_csvs(trial_directory: pathlib.Path, rows: list[dict[str, Any]]) -> None:

@@ -17,7 +17,6 @@ from sweeps.scheduling.local_scheduler import Crew, Interrupted
 from sweeps.study import study_directory
 from sweeps.study.study import Study
 from sweeps.study.trial import Trial
-from sweeps.training import backed
 
 __all__ = ["Driver", "Interrupted"]
 
@@ -114,7 +113,7 @@ class Driver:
             lacking = measurements.unsound(directory, trial.steps)
             if lacking is None:
                 continue
-            if backed.republish(trial, directory):
+            if measurements.republish(directory, trial):
                 self.progress.say(f"{trial.path}: {lacking}; written anew from its attempts")
             else:
                 lost.append((directory, lacking))

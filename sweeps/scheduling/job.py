@@ -3,11 +3,11 @@
 `python -m sweeps.scheduling.job STUDY_DIR/jobs/BATCH.json --index=I` runs job I of a batch with
 worker processes of its own, as the local launcher does. SIGTERM and SIGUSR1 have the trials saved.
 Where the engine starts a job on several nodes at once, they train each trial together: the first
-does what is said here, the others follow it.
+does what is said here, the others train with it.
 
 It exits with FINISHED (0) where nothing is left for it to do, AGAIN (75) where it was told to stop
-or its gang was cut short, WRONG_NODE (76) where this node cannot run it, 1 where a trial could not
-be claimed or given back.
+or its processes were cut short, WRONG_NODE (76) where this node cannot run it, 1 where a trial
+could not be claimed or given back.
 """
 
 import argparse
@@ -60,7 +60,7 @@ class Job:
             return self._refuse(str(error))
         self._use_platform()
         found = bootstrap.detect(os.environ)
-        if found is not None and not found.is_leader:
+        if found is not None and not found.is_primary:
             _follow(self.submission.platform)
         return self._train(together=found is not None)
 
@@ -130,9 +130,10 @@ class Job:
 
 
 def _follow(platform: str) -> None:
-    """Becomes a follower of the job's first node (`sweeps.worker.secondary`); does not return."""
+    """Trains with the job's first node (`sweeps.worker`, secondary); does not return."""
     cache = f"--cache_dir={local.compilation_cache()}"
-    command = [sys.executable, "-m", "sweeps.worker.secondary", cache, f"--platform={platform}"]
+    command = [sys.executable, "-m", "sweeps.worker", "--secondary", cache]
+    command.append(f"--platform={platform}")
     os.execve(sys.executable, command, {**local.MALLOC, **os.environ})
 
 

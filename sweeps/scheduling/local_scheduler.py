@@ -31,8 +31,8 @@ class Crew:
 
     settings: {"workers", "pin"}; owner: see `local.LocalWorkers`. Where `watches`, `run` waits for
     trials that others hold; a job rather gives its node back. `stop_requested()` is asked twice a
-    second; `before_first()` is called once, while workers load. A worker that `leads` a gang of
-    processes (`sweeps.distributed.process_group`) is not started again: the gang ends with it.
+    second; `before_first()` is called once, while workers load. A worker that `leads` several
+    processes (`sweeps.distributed.process_group`) is not started again: all end with it.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Crew:
         self.workers = local.LocalWorkers(
             settings or study.settings["local"], self.log, snapshot, owner, leads, platform
         )
-        self.schedule = Schedule(study.settings["pack"], self.workers.size)
+        self.schedule = Schedule()
         self.at_hand: dict[int, dict[str, Trial]] = {}
         self.idle: set[int] = set()
         self.alive: set[int] = set()
@@ -125,19 +125,18 @@ class Crew:
 
     def _hand_out(self) -> None:
         for slot in sorted(self.idle):
-            trials = self.schedule.next_for(slot)
-            if trials:
+            trial = self.schedule.next_for(slot)
+            if trial is not None:
                 self.idle.discard(slot)
-                paths = [str(self.root / trial.path) for trial in trials]
-                self.at_hand[slot] = dict(zip(paths, trials, strict=True))
+                path = str(self.root / trial.path)
+                self.at_hand[slot] = {path: trial}
                 self.workers.send(
                     slot,
-                    trials=paths,
+                    trial=path,
                     data_dir=self.study.data_dir,
                     loader_workers=self.study.settings["loader_workers"],
                 )
-                for trial in trials:
-                    self.progress.started(trial, slot)
+                self.progress.started(trial, slot)
 
     def _handle(self, slot: int, event: dict[str, Any] | None) -> None:
         if event is None:
@@ -176,8 +175,6 @@ class Crew:
             self.progress.ended(trial, outcome, None)
             self.schedule.put_back(trial)
             return
-        if outcome == "failed":
-            self.schedule.alone.add(trial.path)  # whatever it was, no pack shall share it
         full = error is not None and error.startswith(disk.FULL)
         if outcome == "failed" and not full and self.verdicts.may_retry(trial):
             self.progress.ended(trial, "failed, will be tried again", error)
@@ -222,7 +219,6 @@ class Crew:
             self._occupied.add(slot)  # started again later, where it cannot be now
             self._start(slot)
         for trial in trials.values():
-            self.schedule.alone.add(trial.path)
             self._trial_died(trial)
 
     def _may_start_again(self, slot: int) -> bool:

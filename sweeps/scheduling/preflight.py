@@ -37,8 +37,6 @@ def check_devices(study: Study) -> None:
     devices = launchers.module(launcher).devices(settings)
     place = "on this host" if launcher == "local" else f"by launcher {launcher}"
     lever = "--config.local.workers" if launcher == "local" else f"the keys of --config.{launcher}"
-    if settings["pack"] > 1:
-        _check_pack(settings, devices)
     data, fsdp, tensor = study_checks.options(settings).mesh
     groups = data * fsdp or devices // tensor
     if groups * tensor != devices or groups % fsdp:
@@ -52,25 +50,6 @@ def check_devices(study: Study) -> None:
         raise ValueError(
             f"batch_size {settings['batch_size']} cannot be divided over {groups} devices "
             f"{place}; choose a multiple, or fewer devices"
-        )
-
-
-def _check_pack(settings: dict[str, Any], devices: int) -> None:
-    if devices > 1:
-        raise ValueError(
-            f"pack={settings['pack']} puts several trials on one device, and a trial has {devices} "
-            "here; set --config.pack=1, or give each worker one device"
-        )
-    if settings[settings["launcher"]].get("trials_per_job", 0) == 1:
-        name = settings["launcher"]
-        config.warn(
-            f"pack={settings['pack']} packs the trials of one job, and {name}.trials_per_job is 1: "
-            f"raise --config.{name}.trials_per_job"
-        )
-    if launchers.module(settings["launcher"]).platform(settings) == "cpu":
-        config.warn(
-            "on a CPU packs are slower than one trial after another "
-            "(python -m sweeps.benchmarks.pack)"
         )
 
 

@@ -23,6 +23,14 @@ from sweeps.launchers.config_keys import check as check_keys
 SHIPPED = pathlib.Path(__file__).parents[1] / "studies"
 PROTOCOLS = ("tune_then_compare", "tune_each", "grid")
 OPTIMIZERS = ("nadamw", "nadamw_optax", "adamw", "lamb")
+# Keys that studies once had, with the value at which they still mean what they meant, and why.
+_LEFT = {
+    "pack": (
+        1,
+        "trials are no longer computed as one by vmap, which was never faster: they run one after "
+        "another, or side by side by local.workers",
+    )
+}
 PAPER_TABLES = (
     "vit_error",
     "conformer_wer",
@@ -54,7 +62,6 @@ _NOT_THE_RESULT = (
     "checkpoint_every",
     "launcher",
     "max_attempts",
-    "pack",
     *launchers.NAMES,
 )
 
@@ -157,9 +164,6 @@ def _own_keys() -> dict[str, Key]:
         # Who runs it.
         "launcher": Key("local", "who runs the trials: see docs/", OneOf(launchers.NAMES)),
         "max_attempts": Key(3, "of one trial, preemptions not counted", Range(1, 100_000)),
-        "pack": Key(
-            1, "trials of one program that run as one on one device, by vmap", Range(1, 1024)
-        ),
     }
 
 
@@ -299,6 +303,8 @@ def _explain(path: pathlib.Path, overrides: list[str], error: BaseException) -> 
     known = keys()
     for override in overrides:
         key = override.removeprefix("--config.").split("=")[0]
+        if key in _LEFT:
+            return f"{key} has left: {_LEFT[key][1]}. Leave {shown(override)} out"
         if key not in known:
             nearest = difflib.get_close_matches(key, known, n=1)
             hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
@@ -323,8 +329,19 @@ def _check_keys(path: pathlib.Path, config: ml_collections.ConfigDict) -> None:
 
 
 def completed(stored: dict[str, Any]) -> dict[str, Any]:
-    """Returns a stored config with the defaults of keys that came later than it."""
+    """Returns a stored config with the defaults of keys that came later than it.
+
+    Raises ValueError where it has a key that has left, at a value that has no meaning any more.
+    """
     whole = base().to_dict()
+    for key, (meaningful, reason) in _LEFT.items():
+        if stored.get(key, meaningful) != meaningful:
+            raise ValueError(
+                f"{key} is {shown(stored[key])} in the study.json of {stored.get('name')}, and "
+                f"{reason}. Set it to {meaningful} there, which changes results by rounding alone, "
+                "or finish the study with the version that began it"
+            )
+    stored = {key: value for key, value in stored.items() if key not in _LEFT}
     for key, value in stored.items():
         both = isinstance(value, dict) and isinstance(whole.get(key), dict)
         whole[key] = {**whole[key], **value} if both else value

@@ -25,7 +25,6 @@ _MAY_CHANGE = (
     "launcher",
     "mesh",
     "max_attempts",
-    "pack",
     "diagnostics",
     "paper_table",
     "paper_note",
@@ -49,10 +48,6 @@ def check(settings: dict[str, Any]) -> None:
     launchers.module(settings["launcher"]).check(settings)
     _check_places(settings)
     _check_diagnostics(settings)
-    if settings["pack"] > 1:
-        from sweeps.training import packs
-
-        packs.check(settings)
 
 
 def _check_places(settings: dict[str, Any]) -> None:
@@ -64,12 +59,11 @@ def _check_places(settings: dict[str, Any]) -> None:
             raise ValueError(f"{key} is for AlgoPerf's own workloads, and {name} has no use for it")
     if not algoperf_entries.is_algoperf(name):
         return
-    for key, only, reason in (
-        ("loader_workers", 0, "AlgoPerf's pipelines choose their own threads and processes"),
-        ("pack", 1, "its pipelines and sharding are made for one trial at a time"),
-    ):
-        if settings[key] != only:
-            raise ValueError(f"{name}: {key}={settings[key]}, but {reason}; set {key}={only}")
+    if workers := settings["loader_workers"]:
+        raise ValueError(
+            f"{name}: loader_workers={workers}, but AlgoPerf's pipelines choose their own threads "
+            "and processes; set loader_workers=0"
+        )
 
 
 def lacking(settings: dict[str, Any]) -> str | None:
@@ -96,11 +90,6 @@ def _check_diagnostics(settings: dict[str, Any]) -> None:
         )
     for variant in settings["variants"] if every else ():
         variants_table.check_weights(variant)
-    if every and settings["pack"] > 1:
-        raise ValueError(
-            f"diagnostics={every} looks at one trial's step, and pack={settings['pack']} computes "
-            "several trials as one; set --config.pack=1, or --config.diagnostics=0"
-        )
 
 
 def options(settings: dict[str, Any]) -> Options:

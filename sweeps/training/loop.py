@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import pathlib
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -42,7 +41,7 @@ class Training:
 
     `report(event, **fields)` tells the driver what happens; `stop_requested()` is asked after
     every update. Compilation is not in the training time: it is paid once for many trials. Where
-    several processes train, `together` is their gang, and its leader alone writes files.
+    several processes train, `processes` is their group, and the primary one alone writes files.
     """
 
     def __init__(
@@ -53,12 +52,12 @@ class Training:
         data_dir: str,
         report: Callable[..., None],
         stop_requested: Callable[[], bool],
-        together: process_group.Alone | process_group.Gang | None = None,
+        processes: process_group.ProcessGroup | process_group.SingleProcess | None = None,
     ) -> None:
         self.trial, self.attempt, self.data_dir = trial, attempt, data_dir
         self.step_function, self.workload = step_function, step_function.workload
         self.report, self.stop_requested = report, stop_requested
-        self.together = together or process_group.Alone()
+        self.processes = processes or process_group.SingleProcess()
         self.directory = attempt.trial_directory
         self.clock = Clock()
         self._pending: list[tuple[int, train_step.Measured]] = []
@@ -69,19 +68,19 @@ class Training:
         """Trains and returns 'done' or 'diverged'.
 
         Raises Preempted after saving when told to stop, lease.LostError where another worker has
-        taken over, ValueError for a checkpoint of another model; in a gang gang.LedError for what
-        the leader raised, gang.PeerError where another process is lost.
+        taken over, ValueError for a checkpoint of another model; in a group PrimaryError for what
+        the primary process raised, PeerError where another one is lost.
         """
         with contextlib.ExitStack() as opened:
             try:
                 store = checkpoints.Checkpoints(self.directory / layout.CHECKPOINTS, self.trial)
                 opened.callback(self._close, store)
-                self.together.lead(lambda: self._open(opened))
+                self.processes.on_primary(lambda: self._open(opened))
                 return self._train(self._first_or_restored(store), store)
             except Preempted:
                 raise
             except Exception as problem:
-                self.together.failed(problem)
+                self.processes.failed(problem)
                 raise
 
     def _open(self, opened: contextlib.ExitStack) -> None:
@@ -89,7 +88,7 @@ class Training:
         opened.callback(self._writer.close)
 
     def _close(self, store: checkpoints.Checkpoints) -> None:
-        if not self.together.broken:  # otherwise nobody is there to finish it with
+        if not self.processes.broken:  # otherwise nobody is there to finish it with
             store.close()
 
     def _first_or_restored(self, store: checkpoints.Checkpoints) -> train_step.State:
@@ -98,7 +97,7 @@ class Training:
         if found is not None:
             start, state, progress = found
             self.clock = Clock(**progress["clock"])
-        self.together.lead(lambda: self._begin(start, store.damages))
+        self.processes.on_primary(lambda: self._begin(start, store.damages))
         return state
 
     def _begin(self, start: int, damages: list[str]) -> None:
@@ -150,7 +149,7 @@ class Training:
                     return self._diverged(int(state.nonfinite_at))
             if done % trial.checkpoint_every == 0 or done == trial.steps:
                 mark = self._save(done, state, store, mark)
-            if done < trial.steps and self.together.stops(self.stop_requested(), done):
+            if done < trial.steps and self.processes.stops(self.stop_requested(), done):
                 self._save(done, state, store, mark)
                 store.wait()
                 self._conclude("pending", done, f"preempted at step {done}")
@@ -160,7 +159,7 @@ class Training:
         return "done"
 
     def _conclude(self, state: str, step: int, reason: str | None = None) -> None:
-        self.together.lead(lambda: self._say(state, step, reason))
+        self.processes.on_primary(lambda: self._say(state, step, reason))
 
     def _queue(self, start: int) -> Iterator[Any]:
         return self.workload._build_input_queue(
@@ -184,7 +183,7 @@ class Training:
             return mark
         started = self._train_time(state, mark)
         row = self._recorder.row(step, state)
-        self.together.lead(lambda: self._put_row(row))
+        self.processes.on_primary(lambda: self._put_row(row))
         now = time.perf_counter()
         self.clock.accumulated_logging_time += now - started
         return now
@@ -214,7 +213,7 @@ class Training:
         ended = time.perf_counter()
         self.clock.accumulated_eval_time += ended - started
         row = {"kind": "eval", "global_step": step, **metrics, **self.clock.columns()}
-        self.together.lead(lambda: self._log(row))
+        self.processes.on_primary(lambda: self._log(row))
         self._pending.clear()
         now = time.perf_counter()
         self.clock.accumulated_logging_time += now - ended
@@ -250,7 +249,7 @@ class Training:
         self._saved = step
         started = self._train_time(state, mark)
         # Rows first: a checkpoint promises that everything before it is on disk.
-        self.together.lead(self._put_down)
+        self.processes.on_primary(self._put_down)
         self._pending.clear()
         store.save(step, state, {"clock": dataclasses.asdict(self.clock)})  # type: ignore[dict-item]
         now = time.perf_counter()
@@ -266,16 +265,3 @@ class Training:
     def _diverged(self, step: int) -> str:
         self._conclude("diverged", step, f"the loss of update {step} was not finite")
         return "diverged"
-
-
-def clean_up(directory: pathlib.Path) -> None:
-    """Removes what nothing needs once a trial is finished: all checkpoints but the last."""
-    folder = directory / layout.CHECKPOINTS
-    if not folder.is_dir():
-        return
-    import shutil
-
-    steps = sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
-    damaged = folder.glob(f"{checkpoints.DAMAGED}*")
-    for path in (*(folder / str(step) for step in steps[:-1]), *damaged):
-        shutil.rmtree(path)

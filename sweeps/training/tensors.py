@@ -13,14 +13,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from attention import registry
 from attention.hosts.probe import Layer
 from attention.verification import cached_tensors
 from sweeps.records import layout, status
 from sweeps.study import trial
 from sweeps.study.trial import Trial
 from sweeps.training import checkpoints, diagnostics, train_step
-from workloads import registry as workloads
 
 
 def dump(
@@ -35,9 +33,7 @@ def dump(
     if not out.absolute().parent.is_dir():
         raise ValueError(f"--out={out}: {out.parent} is no directory; make it first")
     data_dir = data_dir or _data_dir(directory)
-    variant = registry.get(record.variant, kernel=record.kernel, **record.variant_hyperparameters)
-    workload = workloads.make(record.workload, variant, places=record.places, **record.options)
-    step_function = train_step.TrainStep(workload, record.optimizer)
+    step_function = train_step.of_trial(record)
     state = _restored(directory, record, step_function)
     seen = _observed(record, step_function, state, examples, data_dir)
     about = {

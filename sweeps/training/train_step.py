@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from attention import registry as variants
 from sweeps.study.trial import Trial
 from sweeps.training import optimizers
+from workloads import registry as workloads
 from workloads.base import devices, partition, spec
 
 Array = jax.Array
@@ -148,3 +150,10 @@ class TrainStep:
         nonfinite_at = jnp.where(first_bad, state.step, state.nonfinite_at)
         new = State(state.step + 1, params, model_state, optimizer, nonfinite_at)
         return new, Measured(loss, norm)
+
+
+def of_trial(trial: Trial) -> TrainStep:
+    """Returns a trial's train step, not compiled yet: the same for all trials of a program."""
+    variant = variants.get(trial.variant, kernel=trial.kernel, **trial.variant_hyperparameters)
+    workload = workloads.make(trial.workload, variant, places=trial.places, **trial.options)
+    return TrainStep(workload, trial.optimizer)

@@ -69,7 +69,6 @@ def test_a_driver_loads_neither_jax_nor_algoperf(tmp_path):
     [
         (["workload=algoperf:librispeech_conformer"], "AlgoPerf calls every word error rate 0"),
         (["algoperf_dir=/x"], "algoperf_dir is for AlgoPerf's own workloads, and digits_vit"),
-        (["workload=algoperf:imagenet_vit", "pack=2"], "made for one trial at a time; set pack=1"),
         (["workload=algoperf:imagenet_vit", "loader_workers=4"], "choose their own threads"),
         (["workload=algoperf:imagenet_vit", "tokenizer_vocab_path=/x"], "imagenet_vit has no use"),
         (["workload=algoperf:imagenet_vit", "compute_dtype=bfloat16"], "has no compute_dtype"),

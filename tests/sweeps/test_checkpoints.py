@@ -16,8 +16,8 @@ import pytest
 from sweeps.monitoring import overview, progress
 from sweeps.records import attempts, equality, layout, status, study_reader
 from sweeps.study import config, study, study_directory
-from sweeps.training import backed, checkpoints, tensors
-from sweeps.worker import runner
+from sweeps.training import checkpoints, tensors
+from sweeps.worker import worker
 
 # Orbax leaves its other reads and writes behind where one has failed.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -35,7 +35,7 @@ class Orders:
 
     def __init__(self, data_dir):
         self.data_dir, self.events, self.stop_at = data_dir, [], None
-        self.worker = runner.Worker(self)
+        self.worker = worker.Worker(self)
 
     def write(self, line):
         self.events.append(json.loads(line))
@@ -49,7 +49,7 @@ class Orders:
     def run(self, trial, stop_at=None):
         """Returns how the trial ended."""
         self.events, self.stop_at, self.worker.stopping = [], stop_at, False
-        self.worker.run([trial], self.data_dir)
+        self.worker.run(trial, self.data_dir)
         return self.events[-1]["outcome"]
 
 
@@ -112,7 +112,7 @@ def _missing(path):
     path.unlink()
 
 
-RECORD, METADATA = backed.RECORD, "state/_METADATA"
+RECORD, METADATA = checkpoints.RECORD, "state/_METADATA"
 DAMAGES = [
     *[(RECORD, damage) for damage in (_cut, _garbled, _flipped, _emptied, _missing)],
     *[(METADATA, damage) for damage in (_cut, _garbled, _emptied)],
@@ -210,7 +210,7 @@ def test_checkpoints_from_before_there_were_sums(tmp_path):
 def test_a_trial_goes_on_from_the_one_before(trained, stopped, capsys):
     """Bit for bit the curve of a run never disturbed; said in log, status, overview and driver."""
     orders, whole, _ = trained
-    path = stopped / layout.CHECKPOINTS / "4" / backed.RECORD
+    path = stopped / layout.CHECKPOINTS / "4" / checkpoints.RECORD
     _garbled(path)
     assert orders.run(stopped, stop_at=4) == "preempted"
     note = f"checkpoint 4 is damaged and set aside: {path}: "
@@ -244,7 +244,7 @@ def test_none_whole_begins_anew(trained, stopped):
 def test_damage_and_missing_rows_together(trained, stopped):
     """Neither hides the other: no checkpoint whose rows are gone is restored."""
     orders, whole, _ = trained
-    _emptied(stopped / layout.CHECKPOINTS / "4" / backed.RECORD)
+    _emptied(stopped / layout.CHECKPOINTS / "4" / checkpoints.RECORD)
     (stopped / layout.ATTEMPTS / "1" / "measurements.jsonl").unlink()
     assert orders.run(stopped) == "done"
     assert equality.trial_problems(stopped, whole) == []

@@ -180,7 +180,6 @@ def test_training_time_excludes_recording(make_trial, program, data_dir, monkeyp
         ({"diagnostics": -1}, "diagnostics is -1; it must be 0 to"),
         ({"diagnostics": 5, "diagnostics_examples": 0}, "must be 1 to"),
         ({"diagnostics": 5, "batch_size": 4}, "set --config.diagnostics_examples=4 or fewer"),
-        ({"diagnostics": 5, "pack": 2}, "set --config.pack=1, or --config.diagnostics=0"),
     ],
 )
 def test_what_cannot_be_recorded_is_refused_at_the_door(make_study, changes, says):

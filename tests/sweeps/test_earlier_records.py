@@ -11,7 +11,7 @@ from analysis.reading.runs import read_study
 from sweeps.records import layout, lease, measurements, status
 from sweeps.records.study_reader import Surveyor
 from sweeps.study import study, study_directory, trial
-from sweeps.worker import runner
+from sweeps.worker import worker
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
 IDS = {
@@ -77,9 +77,9 @@ def _rows(directory, stage):
 
 def test_it_is_resumed_to_the_end_without_a_repeated_trial(earlier, data_dir):
     trials = _go_on(earlier, data_dir)
-    worker = runner.Worker(io.StringIO())
+    trains = worker.Worker(io.StringIO())
     for one in trials:
-        worker.run([earlier / one.path], data_dir)
+        trains.run(earlier / one.path, data_dir)
     assert {path: lease.latest(earlier / path) for path in IDS} == {
         path: 1 + (path == INTERRUPTED) for path in IDS
     }

@@ -17,7 +17,7 @@ from sweeps.launchers import local, slots
 from sweeps.monitoring.progress import Progress
 from sweeps.records import clock, disk, layout, lease, outages, status, submissions
 from sweeps.scheduling import local_scheduler
-from sweeps.worker import held_attempt, runner
+from sweeps.worker import held_attempt, worker
 
 
 def failing(monkeypatch, function, number, when, times=10**9):
@@ -99,9 +99,9 @@ def test_a_claim_that_fails_for_good_is_counted(make_trial, data_dir, monkeypatc
     monkeypatch.setattr(clock.clock, "sleep", pauses.append)
     met = failing(monkeypatch, "rename", errno.ESTALE, lambda path: "attempts" in path)
     events = queue.SimpleQueue()
-    one = runner.Worker(None)
+    one = worker.Worker(None)
     one.report = lambda event, **fields: events.put({"event": event, **fields})
-    one.run([directory], data_dir)
+    one.run(directory, data_dir)
     ended = events.get_nowait()
     assert (ended["outcome"], ended["claimed"]) == ("failed", False)
     assert "Stale file handle" in ended["error"]
@@ -153,7 +153,7 @@ def test_the_heartbeat_outlives_a_file_server_that_fails(tmp_path, monkeypatch, 
         for name in ("stat", "listdir", "utime")
     ]
     beat_before = os.stat(member.directory / lease.HEARTBEAT).st_mtime_ns
-    with held_attempt.heartbeat([member], stopped.set):
+    with held_attempt.heartbeat(member, stopped.set):
         away.append(True)
         wait_until(lambda: len(met[0]) > 5 and len(met[1]) > 5)
         away.clear()
@@ -181,15 +181,14 @@ class Stub:
         self.events.put((slot, {"event": "ready"}))
         return True
 
-    def send(self, slot, trials, **order):
-        for name in trials:
-            self.given.append(name)
-            end = self.ends.pop(0) if self.ends else {"outcome": "done"}
-            if end.get("claimed", True):
-                attempt = lease.claim(pathlib.Path(name))
-                status.write(attempt.trial_directory, end["outcome"], reason=end.get("error"))
-                attempt.end(end["outcome"])
-            self.events.put((slot, {"event": "end", "trial": name, **end}))
+    def send(self, slot, trial, **order):
+        self.given.append(trial)
+        end = self.ends.pop(0) if self.ends else {"outcome": "done"}
+        if end.get("claimed", True):
+            attempt = lease.claim(pathlib.Path(trial))
+            status.write(attempt.trial_directory, end["outcome"], reason=end.get("error"))
+            attempt.end(end["outcome"])
+        self.events.put((slot, {"event": "end", "trial": trial, **end}))
         self.events.put((slot, {"event": "free"}))
 
     def pid(self, slot):

@@ -14,7 +14,7 @@ from sweeps import __main__ as command
 from sweeps.records import layout, status
 from sweeps.study import config, study, study_directory
 from sweeps.training import tensors
-from sweeps.worker import runner
+from sweeps.worker import worker
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +41,7 @@ def trial(tmp_path_factory, data_dir):
     (planned,) = resolved.trials("grid")
     study_directory.materialise(resolved, "grid", [planned])
     directory = resolved.directory / planned.path
-    runner.Worker(io.StringIO()).run([directory], data_dir)
+    worker.Worker(io.StringIO()).run(directory, data_dir)
     assert status.read(directory)["state"] == "done"
     return directory
 

@@ -28,7 +28,7 @@ def test_a_fifty_trial_sweep_compiles_its_train_step_once(make_study, data_dir):
     events = io.StringIO()
     one = worker.Worker(events)
     for trial in trials:
-        one.run([study.directory / trial.path], data_dir)
+        one.run(study.directory / trial.path, data_dir)
     assert {status.read(study.directory / t.path)["state"] for t in trials} == {"done"}
     (program,) = one._programs.values()
     assert program.compilations == 1

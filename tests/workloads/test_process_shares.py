@@ -111,8 +111,8 @@ def _train(workload, data_dir):
 
 
 def measure(folder):
-    """Prints the losses, gradient norms and metrics of each workload, by this process's gang."""
-    one = process_group.join()
+    """Prints the losses, gradient norms and metrics of each workload, by this process's group."""
+    group = process_group.join()
     made = (
         _text(lm_workload.LMWorkload, "pydoc_lm", (1, 2, 1)),
         _text(bert_workload.BertWorkload, "pydoc_bert", (0, 1, 1)),
@@ -120,7 +120,7 @@ def measure(folder):
         _speech(folder),
     )
     print("RESULT", json.dumps([_train(*each) for each in made]), flush=True)
-    if one is not None:
+    if isinstance(group, process_group.ProcessGroup):
         jax.distributed.shutdown()
 
 

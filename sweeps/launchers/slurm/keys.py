@@ -113,7 +113,7 @@ def _check_together(slurm: dict[str, Any]) -> None:
     if slurm["gpus"] and slurm["workers"] > slurm["gpus"]:
         raise ValueError(
             f"slurm.workers is {slurm['workers']}, but slurm.gpus is {slurm['gpus']}: give at most "
-            "one worker per GPU (several trials share a GPU by config.pack)"
+            "one worker per GPU"
         )
 
 
