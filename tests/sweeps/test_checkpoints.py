@@ -14,10 +14,11 @@ import orbax.checkpoint as ocp
 import pytest
 
 from sweeps.monitoring import overview, progress
-from sweeps.records import attempts, equality, layout, status, study_reader
+from sweeps.records import attempts, layout, status, study_reader
 from sweeps.study import config, study, study_directory
 from sweeps.training import checkpoints, tensors
 from sweeps.worker import worker
+from tests.sweeps.chaos import equality
 
 # Orbax leaves its other reads and writes behind where one has failed.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

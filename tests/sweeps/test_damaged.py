@@ -9,9 +9,10 @@ import pytest
 
 from analysis import commands as analysis
 from sweeps import __main__ as sweeps
-from sweeps.records import attempts, equality, layout, lease, measurements
+from sweeps.records import attempts, layout, lease, measurements
 from sweeps.study import trial
 from sweeps.training import checkpoints
+from tests.sweeps.chaos import equality
 
 pytestmark = pytest.mark.slow
 

@@ -11,9 +11,10 @@ import tempfile
 import pytest
 
 from sweeps.launchers.protocol import WRONG_NODE
-from sweeps.records import code_snapshot, equality, layout, lease, status, submissions
+from sweeps.records import code_snapshot, layout, lease, status, submissions
 from sweeps.study import config as configs
 from sweeps.study import study, study_directory
+from tests.sweeps.chaos import equality
 
 NOBODY = 65534
 

@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from sweeps.records import attempts, equality, layout, lease, status
-from sweeps.simulation import storm
+from sweeps.records import attempts, layout, lease, status
+from tests.sweeps.chaos import equality, storm
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,8 @@ import pytest
 
 from attention import checkout
 from sweeps.launchers.protocol import FINISHED
-from sweeps.records import equality, layout, lease, status, submissions
-from sweeps.simulation import storm
+from sweeps.records import layout, lease, status, submissions
+from tests.sweeps.chaos import equality, storm
 
 POINTS = range(4)
 

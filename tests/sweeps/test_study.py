@@ -13,8 +13,9 @@ from sweeps.benchmarks import driver
 from sweeps.launchers import config_keys
 from sweeps.launchers import table as launchers
 from sweeps.records import layout, lease, status, submissions
-from sweeps.simulation import simulate, soak
 from sweeps.study import config, selection, study, study_directory, trial
+from tests.sweeps.chaos import soak
+from tests.sweeps.simulation import simulate
 from workloads.__main__ import main as workloads_main
 
 

@@ -7,7 +7,8 @@ import signal
 import pytest
 
 from sweeps.launchers.ray import head
-from sweeps.records import equality, layout, lease, measurements, status
+from sweeps.records import layout, lease, measurements, status
+from tests.sweeps.chaos import equality
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow]
 POINTS = range(4)

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from sweeps.records import equality, layout, lease
-from sweeps.simulation import soak
+from sweeps.records import layout, lease
+from tests.sweeps.chaos import equality, soak
 
 
 @pytest.mark.slow
@@ -17,31 +17,23 @@ def test_soak(tmp_path, data_dir, cache_dir, environment):
     """Killed, preempted and frozen: every trial done once, every number as undisturbed."""
     done = subprocess.run(
         [
-            *(
-                sys.executable,
-                "-m",
-                "sweeps.simulation.soak",
-                "--kills=6",
-                "--trials=4",
-                "--seed=1",
-            ),
+            *(sys.executable, "-m", "tests.sweeps.chaos.soak"),
+            *("--kills=6", "--trials=4", "--seed=1"),
             *(f"--data_dir={data_dir}", f"--directory={tmp_path / 'soak'}"),
         ],
         capture_output=True,
         text=True,
         env=environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir)),
-        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     signals = int(re.search(r"storm: (\d+) signals", done.stdout)[1])
     assert signals >= 6
     assert "0 trials lost, 0 completed twice" in done.stdout
     again = subprocess.run(
-        [sys.executable, "-m", "sweeps.simulation.soak", f"--directory={tmp_path / 'soak'}"],
+        [sys.executable, "-m", "tests.sweeps.chaos.soak", f"--directory={tmp_path / 'soak'}"],
         capture_output=True,
         text=True,
         env=environment(),
-        cwd=tmp_path,
     )
     assert again.returncode == 2
     assert "holds an earlier soak" in again.stderr

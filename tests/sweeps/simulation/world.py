@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from sweeps.records import lease
+
 
 class Killed(BaseException):
     """SIGKILL: raised ahead of every file operation of a dead process, its clean-up included."""
@@ -36,7 +38,16 @@ class Host:
 
 
 class Actor:
-    """A process of the simulation: the driver, or one that trains."""
+    """A process of the simulation: the driver, or one that trains.
+
+    Of one that trains: the attempt that it has, when it last renewed its lease, and whether it was
+    stopped and woke again within its current step.
+    """
+
+    trains = False
+    attempt: lease.Attempt | None = None
+    beaten_at = 0.0
+    woke_in_step = False
 
     def __init__(self, world: "World", host: Host) -> None:
         self.world, self.host = world, host

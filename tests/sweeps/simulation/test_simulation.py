@@ -10,7 +10,7 @@ from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import State
 from sweeps.records import clock, lease, status
 from sweeps.scheduling import retry_policy
-from sweeps.simulation import simulate, simulated_engine, simulated_launcher, simulated_stand_ins
+from tests.sweeps.simulation import engine, launcher, simulate, stand_ins
 
 # About as bad as a cluster can be in which a study of 100 trials still ends within a day.
 BAD = {
@@ -66,7 +66,7 @@ def test_a_seed_says_everything_and_the_real_things_return():
     assert first.faults == again.faults
     assert before == (os.stat, os.replace, io.open, open, clock.clock, lease.identity)
     assert "simulated" not in launchers.MODULES
-    assert simulated_launcher.current == []
+    assert launcher.current == []
 
 
 def test_file_operations_per_trial_do_not_grow():
@@ -79,13 +79,13 @@ def test_file_operations_per_trial_do_not_grow():
 
 
 def _unknown_is_gone(patch):
-    real = simulated_engine.Engine.status
+    real = engine.Engine.status
 
     def status_of(self, handles):
         found = real(self, handles)
         return {h: State.GONE if s is State.UNKNOWN else s for h, s in found.items()}
 
-    patch(simulated_engine.Engine, "status", status_of)
+    patch(engine.Engine, "status", status_of)
 
 
 def _writes_unchecked(patch):
@@ -101,11 +101,11 @@ def _old_heartbeats_are_alive(patch):
 
 
 def _own_clock_for_heartbeats(patch):
-    patch(simulated_stand_ins.SimulatedClock, "server_time", lambda self, folder: self.time())
+    patch(stand_ins.SimulatedClock, "server_time", lambda self, folder: self.time())
 
 
 def _lost_answers_are_refusals(patch):
-    patch(simulated_engine.Engine, "find", lambda self, batch: None)
+    patch(engine.Engine, "find", lambda self, batch: None)
 
 
 def _killed_once_and_given_up(patch):

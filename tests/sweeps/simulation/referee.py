@@ -6,20 +6,16 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from sweeps.records import layout, lease, measurements, status
 from sweeps.study.trial import Trial
-
-if TYPE_CHECKING:
-    from sweeps.simulation.simulated_process import Process
-    from sweeps.simulation.simulated_world import World
+from tests.sweeps.simulation.world import Actor, World
 
 
 @dataclasses.dataclass
 class _Holder:
     number: int
-    process: "Process"
+    process: Actor
     ended: bool = False
 
 
@@ -29,7 +25,7 @@ class Referee:
     checkpoints: the last step saved, by trial's path; stands in for the directory of that name.
     """
 
-    def __init__(self, world: "World", root: pathlib.Path) -> None:
+    def __init__(self, world: World, root: pathlib.Path) -> None:
         self.world, self.root = world, str(root)
         self.checkpoints: dict[str, int] = {}
         self.completions: collections.Counter[str] = collections.Counter()
@@ -46,10 +42,8 @@ class Referee:
 
     def renamed(self, target: str) -> None:
         """Called after each rename below the study."""
-        from sweeps.simulation.simulated_process import Process
-
         actor = self.world.actor
-        if not isinstance(actor, Process):
+        if actor is None or not actor.trains:
             return
         folder, name = os.path.split(target)
         parent, place = os.path.split(folder)
@@ -60,7 +54,7 @@ class Referee:
         elif actor.attempt is not None and folder == str(actor.attempt.trial_directory):
             self._shared(folder, name, actor.attempt.number, actor)
 
-    def _claimed(self, trial: str, number: int, process: "Process") -> None:
+    def _claimed(self, trial: str, number: int, process: Actor) -> None:
         before = self._holders.get(trial)
         self.attempts += 1
         self._holders[trial] = _Holder(number, process)
@@ -73,12 +67,12 @@ class Referee:
                 f"attempt {before.number}, which is alive"
             )
 
-    def _ended(self, trial: str, number: int, process: "Process") -> None:
+    def _ended(self, trial: str, number: int, process: Actor) -> None:
         holder = self._holders[trial]
         if holder.number == number:
             holder.ended = True
 
-    def _shared(self, trial: str, name: str, number: int, process: "Process") -> None:
+    def _shared(self, trial: str, name: str, number: int, process: Actor) -> None:
         latest = self._holders[trial].number
         if number == latest:
             return
@@ -87,7 +81,7 @@ class Referee:
             return
         self.violated(f"{trial}/{name}: written by attempt {number} while {latest} has the trial")
 
-    def completed(self, attempt: lease.Attempt, process: "Process") -> None:
+    def completed(self, attempt: lease.Attempt, process: Actor) -> None:
         """Called when a process has written that its trial is done."""
         trial = str(attempt.trial_directory)
         if self._holders[trial].number != attempt.number:

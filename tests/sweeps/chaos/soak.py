@@ -1,6 +1,6 @@
 """A soak: a study under at least a hundred signals, compared with the same study undisturbed.
 
-    python -m sweeps.simulation.soak --kills 100 --trials 40
+    python -m tests.sweeps.chaos.soak --kills 100 --trials 40
 
 runs a study of short digits_vit trials in peace, then again while workers are killed, killed while
 they save, preempted and frozen past their leases, the driver is killed, and the host crashes
@@ -19,13 +19,13 @@ import sys
 import tempfile
 import time
 
-from sweeps.records import equality, layout, lease
-from sweeps.simulation import storm
+from sweeps.records import layout, lease
+from tests.sweeps.chaos import equality, storm
 from workloads.arguments import positive, whole
 from workloads.base import errors
 
 _NAME = "soak"
-_HERE = pathlib.Path(__file__).resolve().parents[2]
+_HERE = pathlib.Path(__file__).resolve().parents[3]
 
 
 class Soak:
@@ -130,7 +130,7 @@ def _attempts(study: pathlib.Path) -> str:
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m sweeps.simulation.soak",
+        prog="python -m tests.sweeps.chaos.soak",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -165,7 +165,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise ValueError(f"{directory} holds an earlier soak; give another --directory")
         found = Soak(options, directory.resolve()).run()
     except (ValueError, OSError) as error:
-        print(f"python -m sweeps.simulation.soak: {errors.told(error)}", file=sys.stderr)
+        print(f"python -m tests.sweeps.chaos.soak: {errors.told(error)}", file=sys.stderr)
         return 2
     if found:
         print("\n".join([*found, f"everything is kept in {directory}"]))

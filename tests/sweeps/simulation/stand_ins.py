@@ -10,9 +10,9 @@ from typing import Any
 
 from sweeps.launchers import table as launchers
 from sweeps.records import clock, code_snapshot, lease
-from sweeps.simulation.counted_files import CountedFiles
-from sweeps.simulation.simulated_referee import Referee
-from sweeps.simulation.simulated_world import World
+from tests.sweeps.simulation.counted_files import CountedFiles
+from tests.sweeps.simulation.referee import Referee
+from tests.sweeps.simulation.world import World
 
 NAME = "simulated"  # of the launcher
 _UTIME = os.utime  # not counted: the simulation's own
@@ -85,7 +85,7 @@ def simulated(world: World, referee: Referee, root: pathlib.Path) -> Iterator[No
         (uuid, "uuid4", lambda: uuid.UUID(int=world.rng.getrandbits(128))),
     ]
     saved = [(module, name, getattr(module, name)) for module, name, _ in stand_ins]
-    launchers.MODULES[NAME] = "sweeps.simulation.simulated_launcher"
+    launchers.MODULES[NAME] = "tests.sweeps.simulation.launcher"
     try:
         for module, name, stand_in in stand_ins:
             setattr(module, name, stand_in)

@@ -1,6 +1,6 @@
 """A simulated process that runs trials: the real claim, status, measurements and verdicts.
 
-The order of its file operations is that of `sweeps.worker.worker` and `sweeps.training.loop`; the
+The order of its file operations is that of `sweeps.worker` and `sweeps.training.loop`; the
 numbers that it writes are made up, and its checkpoints are entries of a dictionary.
 """
 
@@ -10,14 +10,16 @@ from collections.abc import Callable, Generator, Iterator
 from sweeps.launchers.protocol import AGAIN, FINISHED, WRONG_NODE
 from sweeps.records import layout, lease, measurements, status, submissions
 from sweeps.scheduling.retry_policy import Verdicts
-from sweeps.simulation.simulated_referee import Referee
-from sweeps.simulation.simulated_rules import Rules
-from sweeps.simulation.simulated_world import Actor, Apart, Host, Killed, World
 from sweeps.study import trial
+from tests.sweeps.simulation.referee import Referee
+from tests.sweeps.simulation.rules import Rules
+from tests.sweeps.simulation.world import Actor, Apart, Host, Killed, World
 
 
 class Process(Actor):
     """One execution of a job on a node. `ended(process, code)`: None for one that was killed."""
+
+    trains = True
 
     def __init__(
         self,
@@ -33,10 +35,8 @@ class Process(Actor):
         self.rules, self.referee, self._ended = rules, referee, ended
         self.submission, self.index = submission, index
         self.root = submission.batch.file.parents[1]
-        self.attempt: lease.Attempt | None = None
-        self.told_to_stop = self.over = self.woke_in_step = False
+        self.told_to_stop = self.over = False
         self.asleep_until = 0.0
-        self.beaten_at = 0.0
         self.code: int | None = None
         self._fault: tuple[str, int, float] | None = None
         self._apart: Apart | None = None
@@ -118,7 +118,7 @@ class Process(Actor):
     # What it does: seconds that pass are yielded.
 
     def _run(self) -> Iterator[float]:
-        """The job: `sweeps.scheduling.job` and its crew."""
+        """The job: `sweeps.scheduling.job` and its scheduler."""
         yield self.rules.duration(5)
         if self.host.refuses:
             self.submission.refuse(self.index, "no data here")

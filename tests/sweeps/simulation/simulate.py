@@ -1,6 +1,6 @@
 """A sweep on a simulated cluster that fails in every way known, by the real driver's code.
 
-`python -m sweeps.simulation.simulate --trials 1000 --workers 100 --seed 0` runs a whole study
+`python -m tests.sweeps.simulation.simulate --trials 1000 --workers 100 --seed 0` runs a whole study
 (tune, select, compare) against an engine of simulated nodes with real files, and prints what it
 did, what it cost and what was violated. Real are the driver, the fleet, claims, leases, status,
 measurements and verdicts; simulated are time, hosts, the engine and the numbers that trials
@@ -25,13 +25,14 @@ from typing import Any
 from sweeps.monitoring import progress
 from sweeps.records import layout
 from sweeps.scheduling import driver
-from sweeps.simulation import simulated_engine, simulated_launcher
-from sweeps.simulation.simulated_referee import Referee
-from sweeps.simulation.simulated_rules import Rules
-from sweeps.simulation.simulated_stand_ins import NAME, simulated
-from sweeps.simulation.simulated_world import Actor, Host, Killed, TooLongError, World
 from sweeps.study import config, study
 from sweeps.study.trial import Trial
+from tests.sweeps.simulation import launcher
+from tests.sweeps.simulation.engine import Engine
+from tests.sweeps.simulation.referee import Referee
+from tests.sweeps.simulation.rules import Rules
+from tests.sweeps.simulation.stand_ins import NAME, simulated
+from tests.sweeps.simulation.world import Actor, Host, Killed, TooLongError, World
 from workloads.arguments import positive, whole
 from workloads.base import errors
 
@@ -121,8 +122,8 @@ class Simulation:
         began = time.perf_counter()
         self.study.directory.mkdir(parents=True)
         with simulated(self.world, self.referee, self.study.directory):
-            engine = simulated_engine.Engine(self.world, self.rules, self.referee, self.workers)
-            simulated_launcher.current.append(engine)
+            engine = Engine(self.world, self.rules, self.referee, self.workers)
+            launcher.current.append(engine)
             try:
                 counts = self._drive()
                 self.world.limit_s = math.inf
@@ -130,7 +131,7 @@ class Simulation:
                 counts = {}
                 self.referee.violated("the study does not end")
             finally:
-                simulated_launcher.current.remove(engine)
+                launcher.current.remove(engine)
                 self.world.close()
         if counts:
             self.referee.judge(self._planned(), self.rules.is_poison)
@@ -168,7 +169,7 @@ class Simulation:
         selection = layout.read_json(self.study.directory / layout.SELECTION)
         return self.study.trials("tune") + self.study.trials("compare", selection)
 
-    def _result(self, engine: simulated_engine.Engine, counts: dict[str, int], s: float) -> Result:
+    def _result(self, engine: Engine, counts: dict[str, int], s: float) -> Result:
         operations = dict(self.world.operations)
         return Result(
             trials=self.trials,
@@ -218,7 +219,7 @@ def _study(directory: pathlib.Path, trials: int) -> study.Study:
     }
     overrides = [f"--config.{key}={value}" for key, value in changes.items()]
     found = study.resolve(config.parse("digits_vit_quick", overrides))
-    own = {"launcher": NAME, NAME: simulated_launcher.DEFAULTS, "max_attempts": Rules.max_attempts}
+    own = {"launcher": NAME, NAME: launcher.DEFAULTS, "max_attempts": Rules.max_attempts}
     return study.Study({**found.settings, **own}, found.points)
 
 
@@ -239,7 +240,7 @@ def simulate(trials: int, workers: int, seed: int = 0, **options: Any) -> Result
 def main(arguments: list[str] | None = None) -> int:
     """Runs simulations of growing size. Returns 1 where something was violated, 2 for bad input."""
     parser = argparse.ArgumentParser(
-        prog="python -m sweeps.simulation.simulate", description=__doc__
+        prog="python -m tests.sweeps.simulation.simulate", description=__doc__
     )
     parser.add_argument("--trials", type=whole(100, 100_000), nargs="+", default=[1000])
     parser.add_argument(
@@ -258,7 +259,9 @@ def main(arguments: list[str] | None = None) -> int:
         try:
             result = simulate(trials, workers, options.seed, **chosen)
         except (ValueError, OSError) as error:
-            print(f"python -m sweeps.simulation.simulate: {errors.told(error)}", file=sys.stderr)
+            print(
+                f"python -m tests.sweeps.simulation.simulate: {errors.told(error)}", file=sys.stderr
+            )
             return 2
         print(json.dumps(dataclasses.asdict(result), indent=1), flush=True)
         violated += len(result.violations)

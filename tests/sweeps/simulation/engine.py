@@ -13,10 +13,10 @@ from typing import Any
 
 from sweeps.launchers.protocol import AGAIN, Batch, EngineError, State
 from sweeps.records import submissions
-from sweeps.simulation.simulated_process import Process
-from sweeps.simulation.simulated_referee import Referee
-from sweeps.simulation.simulated_rules import Rules
-from sweeps.simulation.simulated_world import Host, Killed, World
+from tests.sweeps.simulation.process import Process
+from tests.sweeps.simulation.referee import Referee
+from tests.sweeps.simulation.rules import Rules
+from tests.sweeps.simulation.world import Host, Killed, World
 
 _NODE_DOWN_S, _NOTICED_S, _AWAY_S, _GRACE_S = 600.0, 120.0, 900.0, 60.0
 

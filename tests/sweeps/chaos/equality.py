@@ -1,7 +1,7 @@
 """Whether a study lost nothing: its trials against those of another run of the same study.
 
 What faults must not change: every trial's end, none counted twice, every curve the other's bit for
-bit. Standard library only; used by `python -m sweeps.simulation.soak` and by tests of faults.
+bit. Standard library only; used by `python -m tests.sweeps.chaos.soak` and by tests of faults.
 """
 
 import collections

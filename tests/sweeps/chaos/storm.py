@@ -1,6 +1,6 @@
 """A storm: signals at the processes of a running study, when and at whom by a seeded generator.
 
-Of `python -m sweeps.simulation.soak`. A storm sees what any bystander sees: leases name the
+Of `python -m tests.sweeps.chaos.soak`. A storm sees what any bystander sees: leases name the
 workers, /proc the driver's children. What it draws is repeatable, what it hits is not: that depends
 on time.
 """

@@ -1,10 +1,10 @@
-"""The simulated engine as a launcher: `sweeps.simulation.simulate` puts this module into the
+"""The simulated engine as a launcher: `tests.sweeps.simulation.simulate` puts this module into the
 table."""
 
 import pathlib
 from typing import Any
 
-from sweeps.simulation.simulated_engine import Engine
+from tests.sweeps.simulation.engine import Engine
 
 DEFAULTS: dict[str, Any] = {"poll_seconds": 15, "trials_per_job": 1}
 # The engine of the simulation under way.
