@@ -188,7 +188,7 @@ class Local:
 
     def command(self, slot: int) -> list[str]:
         """Returns the command of a slot's worker."""
-        command = [sys.executable, "-m", "sweeps.worker.worker"]
+        command = [sys.executable, "-m", "sweeps.worker"]
         command += [f"--cache_dir={compilation_cache()}", *self._arguments]
         if self._pin and not self._accelerators:
             command.append(f"--cpus={','.join(map(str, self._cores_of(slot)))}")

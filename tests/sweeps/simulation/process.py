@@ -118,7 +118,7 @@ class Process(Actor):
     # What it does: seconds that pass are yielded.
 
     def _run(self) -> Iterator[float]:
-        """The job: `sweeps.scheduling.job` and its scheduler."""
+        """The job: `python -m sweeps job` and its scheduler."""
         yield self.rules.duration(5)
         if self.host.refuses:
             self.batch.refuse(self.index, "no data here")
