@@ -281,7 +281,7 @@ def _status(options: argparse.Namespace) -> int:
     from sweeps.monitoring import overview
     from sweeps.records import study_reader
 
-    found = study_reader.Surveyor(options.directory).look()
+    found = study_reader.StudyReader(options.directory).look()
     print(overview.render(found))
     return 1 if found.broken else 0
 

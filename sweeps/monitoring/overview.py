@@ -101,7 +101,7 @@ def running(found: study_reader.Survey) -> list[str]:
     return text + _more(found.running, "running")
 
 
-def _host(found: study_reader.Survey, seen: study_reader.Seen) -> str:
+def _host(found: study_reader.Survey, seen: study_reader.TrialStatus) -> str:
     folder = found.directory / seen.path / layout.ATTEMPTS
     try:
         number = lease.latest(found.directory / seen.path)
@@ -110,12 +110,12 @@ def _host(found: study_reader.Survey, seen: study_reader.Seen) -> str:
         return ""
 
 
-def _note(seen: study_reader.Seen) -> str:
+def _note(seen: study_reader.TrialStatus) -> str:
     note = seen.status.get("note")
     return f"; {note}" if note else ""
 
 
-def _metric(found: study_reader.Survey, seen: study_reader.Seen) -> str:
+def _metric(found: study_reader.Survey, seen: study_reader.TrialStatus) -> str:
     path = found.directory / seen.path / layout.EVAL_MEASUREMENTS
     try:
         # A row per evaluation; replaced as a whole, so that the last line is a whole one.

@@ -21,26 +21,26 @@ def show(directory: pathlib.Path, every_s: float = 2.0) -> None:
     On a terminal a table that is renewed every `every_s` seconds; elsewhere a plain line when
     something has changed, and every 60 s. Raises ValueError where the directory holds no study.
     """
-    surveyor = study_reader.Surveyor(directory)
+    reader = study_reader.StudyReader(directory)
     with contextlib.suppress(KeyboardInterrupt):
         if sys.stdout.isatty():
-            _live(surveyor, every_s)
+            _live(reader, every_s)
         else:
-            _lines(surveyor, every_s)
+            _lines(reader, every_s)
 
 
-def _live(surveyor: study_reader.Surveyor, every_s: float) -> None:
+def _live(reader: study_reader.StudyReader, every_s: float) -> None:
     from rich.live import Live
 
     # The last table stays on the screen.
     with Live(auto_refresh=False, vertical_overflow="crop") as live:
-        for found in looks(surveyor, every_s):
+        for found in looks(reader, every_s):
             live.update(table(found), refresh=True)
 
 
-def _lines(surveyor: study_reader.Surveyor, every_s: float) -> None:
+def _lines(reader: study_reader.StudyReader, every_s: float) -> None:
     before, spoke = "", 0.0
-    for found in looks(surveyor, every_s):
+    for found in looks(reader, every_s):
         text = line(found)
         if text != before or time.monotonic() - spoke > _QUIET_S:
             left = "" if found.complete else f"; {overview.time_left(found)}"
@@ -48,12 +48,12 @@ def _lines(surveyor: study_reader.Surveyor, every_s: float) -> None:
             before, spoke = text, time.monotonic()
 
 
-def looks(surveyor: study_reader.Surveyor, every_s: float) -> Iterator[study_reader.Survey]:
+def looks(reader: study_reader.StudyReader, every_s: float) -> Iterator[study_reader.Survey]:
     """Yields surveys, at least `every_s` apart, the last one of a study that is complete."""
     last: study_reader.Survey | None = None
     while True:
         began = time.monotonic()
-        found = surveyor.look()
+        found = reader.look()
         yield found
         # A trial that failed may be tried again in the next moment: it must look so twice.
         if found.complete and (not found.counts["failed"] or (last and last.complete)):

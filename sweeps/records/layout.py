@@ -151,17 +151,19 @@ def study_record(directory: str | os.PathLike[str]) -> dict[str, Any]:
     return dict(record)
 
 
-def planned(directory: str | os.PathLike[str], stage: str) -> list[dict[str, Any]] | None:
+def planned(
+    directory: str | os.PathLike[str], stage: str, *needed: str
+) -> list[dict[str, Any]] | None:
     """Returns the trials of a stage's trials.json, None where the stage has not begun.
 
-    Raises ValueError where the file is damaged.
+    Each has its path, and the keys that are `needed`. Raises ValueError where the file is damaged.
     """
-    path = pathlib.Path(directory) / stage / TRIALS
+    path, keys = pathlib.Path(directory) / stage / TRIALS, {"path", *needed}
     record = read_json_if_there(path)
     if record is None:
         return None
     rows = record.get("trials") if isinstance(record, dict) else None
-    if not isinstance(rows, list) or not all(isinstance(r, dict) and "path" in r for r in rows):
+    if not isinstance(rows, list) or not all(isinstance(r, dict) and keys <= set(r) for r in rows):
         raise ValueError(
             f"{path} is no list of a stage's trials; `python -m sweeps resume {directory}` writes "
             "it again"

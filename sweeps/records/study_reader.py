@@ -52,7 +52,7 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
-class Seen:
+class TrialStatus:
     """A trial that a person may want to look at; status as `sweeps.records.status.seen` returns
     it."""
 
@@ -76,8 +76,8 @@ class Survey:
     metric: str = ""
     rows: list[Row] = dataclasses.field(default_factory=list)
     begun: list[str] = dataclasses.field(default_factory=list)
-    running: list[Seen] = dataclasses.field(default_factory=list)
-    troubles: list[Seen] = dataclasses.field(default_factory=list)
+    running: list[TrialStatus] = dataclasses.field(default_factory=list)
+    troubles: list[TrialStatus] = dataclasses.field(default_factory=list)
     unfinished: list[str] = dataclasses.field(default_factory=list)
     broken: list[str] = dataclasses.field(default_factory=list)
     damaged: list[str] = dataclasses.field(default_factory=list)
@@ -94,7 +94,7 @@ class Survey:
         return begun and not any(row.unfinished for row in self.rows)
 
 
-class Surveyor:
+class StudyReader:
     """Looks at a study again and again; trials that are done are read once."""
 
     def __init__(self, directory: pathlib.Path) -> None:
@@ -125,14 +125,14 @@ class Surveyor:
             found = path.stat()
             version = (found.st_mtime_ns, found.st_ino, found.st_size)
             if self._planned.get(stage, (None, []))[0] != version:
-                rows = layout.read_json(path)["trials"]
-                self._metric = rows[0]["targets"]["metric"]
                 keys = ("path", "variant", "steps")
+                rows = layout.planned(self._directory, stage, *keys, "targets") or []
+                self._metric = rows[0]["targets"]["metric"]
                 # 100,000 whole records would stay in memory.
                 self._planned[stage] = version, [{key: row[key] for key in keys} for row in rows]
         except FileNotFoundError:
             return None
-        except (ValueError, IndexError, KeyError, TypeError, OSError) as error:
+        except (ValueError, IndexError, KeyError, TypeError, OSError) as error:  # `[0]` of none
             survey.damaged.append(_named(path, error))
             return None
         survey.metric = self._metric
@@ -147,7 +147,7 @@ class Surveyor:
             rows.setdefault(variant, Row(stage, variant)).add(state, found, trial["steps"])
             if lacking := found.get("lacking"):
                 survey.broken.append(f"{trial['path']} ({lacking})")
-            seen = Seen(trial["path"], state, trial["steps"], found)
+            seen = TrialStatus(trial["path"], state, trial["steps"], found)
             if state not in layout.FINISHED:
                 survey.unfinished.append(trial["path"])
             if state == "running":

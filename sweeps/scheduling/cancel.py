@@ -30,7 +30,7 @@ def cancel(directory: pathlib.Path) -> str:
         for row in layout.planned(directory, stage) or []
     ]
     batches = list(submissions.batches(directory))
-    if study_reader.Surveyor(directory).look().complete:
+    if study_reader.StudyReader(directory).look().complete:
         return f"{directory} is complete: every trial has ended, and there is nothing to cancel"
     layout.write_json(directory / submissions.CANCELLED, {"cancelled_at": time.time()})
     cancelled = _cancel_jobs(directory, record["config"], batches)

@@ -145,20 +145,18 @@ def _begun(study: Study) -> dict[str, int]:
 
     selection.json speaks for a trials.json that is damaged.
     """
-    trials = study.directory / "compare" / layout.TRIALS
-    if not trials.exists():
-        return {}
     try:
-        rows = layout.read_json(trials)["trials"]
-        points = {row["variant"]: int(row["point"]) for row in rows}
-    except (ValueError, KeyError, TypeError):
+        rows = layout.planned(study.directory, "compare", "variant", "point")
+        points = {row["variant"]: int(row["point"]) for row in rows or ()}
+    except (ValueError, TypeError):
         try:
             found = layout.read_json(study.directory / layout.SELECTION)["points"]
             points = {variant: int(point) for variant, point in found.items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
-                f"{trials} and {layout.SELECTION} are damaged, so the points that the comparison "
-                "began with are not known; bring one of them back, or remove both to choose anew"
+                f"{study.directory / 'compare' / layout.TRIALS} and {layout.SELECTION} are "
+                "damaged, so the points that the comparison began with are not known; bring one of "
+                "them back, or remove both to choose anew"
             ) from error
     if study.settings["protocol"] == "tune_then_compare" and points:
         return {study.settings["tuning_variant"]: next(iter(points.values()))}

@@ -219,7 +219,7 @@ def test_a_trial_goes_on_from_the_one_before(trained, stopped, capsys):
     assert told.startswith(note)
     assert status.read(stopped)["note"].endswith("; goes on from step 2")
     assert note in capsys.readouterr().out  # a worker process's goes to the attempt's log
-    seen = study_reader.Seen("trial", "running", 6, status.recorded(stopped))
+    seen = study_reader.TrialStatus("trial", "running", 6, status.recorded(stopped))
     found = study_reader.Survey(stopped, {}, running=[seen])
     assert f"; {note}" in overview.running(found)[0]
     assert orders.run(stopped) == "done"

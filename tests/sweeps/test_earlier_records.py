@@ -9,7 +9,7 @@ import pytest
 
 from analysis.reading.runs import read_study
 from sweeps.records import layout, lease, measurements, status
-from sweeps.records.study_reader import Surveyor
+from sweeps.records.study_reader import StudyReader
 from sweeps.study import study, study_directory, trial
 from sweeps.worker import worker
 
@@ -87,7 +87,7 @@ def test_it_is_resumed_to_the_end_without_a_repeated_trial(earlier, data_dir):
     assert layout.read_json(second / measurements.RESUMED) == {"global_step": 2}
     found = status.read(earlier / INTERRUPTED)
     assert (found["state"], found["id"], found["global_step"]) == ("done", IDS[INTERRUPTED], 6)
-    assert Surveyor(earlier).look().complete
+    assert StudyReader(earlier).look().complete
     read = read_study(earlier)
     assert not read.problems
     assert [(run.state, run.last_step, run.problems) for run in read.runs] == [("done", 6, ())] * 4

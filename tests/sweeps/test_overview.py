@@ -44,7 +44,7 @@ WHOLE = "global_step,validation/accuracy\n4,0.5\n8,0.5\n12,0.5\n"
 
 
 def _render(directory):
-    return overview.render(study_reader.Surveyor(directory).look())
+    return overview.render(study_reader.StudyReader(directory).look())
 
 
 def _counts(text, stage, variant):
@@ -270,7 +270,7 @@ def test_a_done_trial_without_whole_records_is_not_complete(begun, capsys, name,
     assert text.endswith(f"python -m sweeps resume {resolved.directory}\n")
     assert "complete\n" not in text
     assert "1 done, with damaged records" in watch.line(
-        study_reader.Surveyor(resolved.directory).look()
+        study_reader.StudyReader(resolved.directory).look()
     )
 
 
@@ -278,17 +278,17 @@ def test_a_mended_trial_is_seen_at_the_next_look(begun):
     resolved, trials = begun(points=1, protocol="grid", variants="standard")
     _write(trials[0], "done", 12)
     (trials[0] / layout.EVAL_MEASUREMENTS).unlink()
-    surveyor = study_reader.Surveyor(resolved.directory)
-    assert len(surveyor.look().broken) == 1
+    reader = study_reader.StudyReader(resolved.directory)
+    assert len(reader.look().broken) == 1
     _write(trials[0], "done", 12)
-    assert surveyor.look().broken == []
+    assert reader.look().broken == []
 
 
 def test_a_file_server_that_fails_is_no_damage(begun, monkeypatch):
     """Neither said by `status`, nor kept for its next look, nor told to be moved away by `run`."""
     resolved, trials = begun(points=1, protocol="grid", variants="standard")
     _write(trials[0], "done", 12)
-    surveyor, real = study_reader.Surveyor(resolved.directory), pathlib.Path.open
+    reader, real = study_reader.StudyReader(resolved.directory), pathlib.Path.open
     with monkeypatch.context() as patched:
 
         def fails(path, *arguments, **keywords):
@@ -297,11 +297,11 @@ def test_a_file_server_that_fails_is_no_damage(begun, monkeypatch):
             return real(path, *arguments, **keywords)
 
         patched.setattr(pathlib.Path, "open", fails)
-        assert surveyor.look().broken == []
+        assert reader.look().broken == []
         with pytest.raises(OSError, match="Input/output error"):
             measurements.unsound(trials[0], 12)
     (trials[0] / layout.EVAL_MEASUREMENTS).unlink()
-    assert len(surveyor.look().broken) == 1
+    assert len(reader.look().broken) == 1
 
 
 def test_the_end_of_a_long_file_is_enough(tmp_path):
@@ -331,7 +331,7 @@ def test_file_operations_per_trial_stay_constant(tmp_path, monkeypatch):
         with monkeypatch.context() as patched:
             for module, name in _OPERATIONS:
                 patched.setattr(module, name, counted(getattr(module, name)))
-            found = study_reader.Surveyor(directory)
+            found = study_reader.StudyReader(directory)
             found.look()
             first, count = count, 0
             found.look()
