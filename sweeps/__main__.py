@@ -68,7 +68,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from sweeps.algoperf import parity
     from workloads.arguments import positive, whole
 
     parser = argparse.ArgumentParser(
@@ -135,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--data_dir", help="default: where the data lay when it was trained")
     command.set_defaults(run=_tensors)
     _add_export(commands)
-    parity.add(commands)
+    _add_parity(commands)
     return parser
 
 
@@ -161,6 +160,25 @@ def _add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "--out", type=pathlib.Path, metavar="DIR", help="default: STUDY_DIR/export/algoperf_STAGE"
     )
     command.set_defaults(run=_export)
+
+
+def _add_parity(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    from workloads.algoperf.parity import table_of_rows
+
+    parts = ("optimizer", *table_of_rows.PARTS)
+    command = commands.add_parser(
+        "algoperf_parity",
+        help="workloads and optimizer against AlgoPerf's own: the table of differences",
+        description="Measures every difference anew. Exit status 1 where one is too large.",
+    )
+    command.add_argument("--algoperf_dir", help="AlgoPerf's checkout; default: the installed one")
+    command.add_argument(
+        "--parts", default=",".join(parts), help=f"of {', '.join(parts)}; default: all"
+    )
+    command.add_argument(
+        "--workloads", default="", help="parts about models: of these workloads alone"
+    )
+    command.set_defaults(run=_parity)
 
 
 def _studies(options: argparse.Namespace) -> int:
@@ -270,6 +288,20 @@ def _export(options: argparse.Namespace) -> int:
         "    (summaries; its --compute_performance_profiles needs all of AlgoPerf's base workloads)"
     )
     return 0
+
+
+def _parity(options: argparse.Namespace) -> int:
+    from workloads.algoperf import installation
+    from workloads.algoperf.parity import table_of_rows
+
+    try:
+        found = table_of_rows.prepared(options.algoperf_dir)
+        from sweeps.algoperf import parity  # our submission's flags come after AlgoPerf's
+
+        workloads = options.workloads.split(",") if options.workloads else ()
+        return parity.show(found, options.parts.split(","), workloads)
+    except installation.AlgoPerfMissingError as error:
+        raise ValueError(str(error)) from error
 
 
 def _status(options: argparse.Namespace) -> int:

@@ -35,7 +35,7 @@ STUDY, SELECTION, REFERENCE, TRIALS = (
 TRIAL, HPARAMS, STATUS = "trial.json", "hparams.json", "status.json"
 EVAL_MEASUREMENTS, MEASUREMENTS = "eval_measurements.csv", "measurements.csv"
 # A first line of what the rows have in common, then one line per recorded step and attention
-# layer (sweeps/records/diagnostics_file.py); only of trials that were told to record.
+# layer (sweeps/records/measurements.py); only of trials that were told to record.
 DIAGNOSTICS = "diagnostics.jsonl"
 DIAGNOSTICS_FORMAT = "attnperf-diagnostics-1"
 ATTEMPTS, CHECKPOINTS = "attempts", "checkpoints"

@@ -7,6 +7,7 @@ the expected time and the expected result. Keys are locked: an unknown one is re
 import difflib
 import os
 import pathlib
+import re
 import runpy
 import sys
 import traceback
@@ -252,7 +253,9 @@ def _load(path: pathlib.Path) -> ml_collections.ConfigDict:
         if isinstance(error, SyntaxError):
             lines = [error.lineno]
         where = f", line {lines[-1]}" if lines else ""
-        raise ValueError(f"{path}{where}: {type(error).__name__}: {error}") from error
+        raise ValueError(
+            f"{path}{where}: {type(error).__name__}: {error}{_moved(error)}"
+        ) from error
     if not isinstance(config, ml_collections.ConfigDict):
         raise ValueError(
             f"{path}: a study file defines get_config(), and that returns "
@@ -260,6 +263,22 @@ def _load(path: pathlib.Path) -> ml_collections.ConfigDict:
         )
     _check_keys(path, config)
     return config
+
+
+# Modules that studies imported from `sweeps` before it had folders, to where they are now.
+_MOVED = {
+    "lm_config": "from sweeps import studies as lm_config",
+    **dict.fromkeys(("config", "space", "halton", "trial", "study"), "from sweeps.study import {}"),
+}
+
+
+def _moved(error: BaseException) -> str:
+    """Returns where a module is now that a file of before would import, or ''."""
+    if not isinstance(error, ImportError):
+        return ""
+    found = re.search(r"cannot import name '(\w+)' from 'sweeps'|'sweeps\.(\w+)'", str(error))
+    name = found and (found[1] or found[2])
+    return f". It has moved: {_MOVED[name].format(name)}" if name in _MOVED else ""
 
 
 def _keep_or_drop_paper(config: ml_collections.ConfigDict, changed: list[str]) -> None:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from attention.hosts import probe
 from attention.verification import diagnostics
-from sweeps.records import diagnostics_file
+from sweeps.records import measurements
 from sweeps.study.trial import Trial
 from sweeps.training import train_step
 from workloads.base import devices, spec
@@ -157,14 +157,14 @@ class Recorder:
         return step % self._trial.diagnose_every == 0 or step == self._trial.steps
 
     def row(self, step: int, state: train_step.State) -> dict[str, Any]:
-        """Returns the attempt's row (`sweeps.records.diagnostics_file`) of the state after `step`
+        """Returns the attempt's row (`sweeps.records.measurements`), of the state after `step`
         updates.
 
         Where several processes train, all must call it.
         """
         measured = self._measure(state.params, state.model_state, self._batch, self._smoothing)
         return {
-            "kind": diagnostics_file.KIND,
+            "kind": measurements.DIAGNOSTICS,
             "global_step": step,
             "histogram_edges_log10": list(diagnostics.HISTOGRAM_EDGES),
             "examples": self._trial.diagnose_examples,

@@ -255,6 +255,13 @@ def test_a_study_on_fabricated_data_refuses_a_batch_that_is_larger(place):
         sweeps_door.start_data_check(made)
 
 
+@pytest.mark.parametrize("tau", ["nan", "inf", "0", "-1", "1e40", "hot"])
+def test_a_temperature_that_cannot_be_is_refused_at_the_door(capsys, tau):
+    with pytest.raises(SystemExit):
+        command.main(["algoperf", "--attention=laser+temp", f"--tau={tau}"])
+    assert f"argument --tau: {tau!r}; give a number from 1e-30 to 1e+30" in capsys.readouterr().err
+
+
 def test_missing_dashes_are_named(capsys, place):
     given = ["algoperf", "--attention=laser", *_flags(place)]
     for arguments in (given, [*given, "--", "--rng_seed=1"]):

@@ -209,6 +209,26 @@ def test_study_files_of_ones_own(tmp_path):
         config.parse(str(path), [])
 
 
+@pytest.mark.parametrize(
+    ("line", "now"),
+    [
+        ("from sweeps import config", "from sweeps.study import config"),
+        ("import sweeps.config", "from sweeps.study import config"),
+        ("from sweeps import lm_config", "from sweeps import studies as lm_config"),
+        ("from sweeps.config import base", "from sweeps.study import config"),
+    ],
+)
+def test_a_file_from_before_is_told_where_modules_are_now(tmp_path, line, now):
+    path = tmp_path / "mine.py"
+    path.write_text(f"{line}\n")
+    with pytest.raises(ValueError, match=f"mine.py, line 1: .*It has moved: {now}$"):
+        config.parse(str(path), [])
+    path.write_text("from sweeps import nothing\n")
+    with pytest.raises(ValueError, match="cannot import name 'nothing'") as raised:
+        config.parse(str(path), [])
+    assert "moved" not in str(raised.value)
+
+
 def test_a_list_space_that_is_too_short_says_so(tmp_path, capsys):
     path = tmp_path / "two.json"
     point = (
