@@ -113,6 +113,14 @@ def _parser() -> argparse.ArgumentParser:
             _add_selection(command)
         if name == "status":
             command.add_argument("--watch", action="store_true", help="until the study is done")
+    command = commands.add_parser("job", help="run a job of a study on the node an engine chose")
+    command.description = (
+        "What engines start on their nodes. Exits with 0 where nothing is left to do, 75 where it "
+        "was told to stop and has saved, 76 where this node cannot run it."
+    )
+    command.add_argument("file", type=pathlib.Path, metavar="STUDY_DIR/jobs/BATCH.json")
+    command.add_argument("--index", type=int, required=True, help="which job, from 0")
+    command.set_defaults(run=_job)
     command = commands.add_parser(
         "tensors", help="write a trained trial's queries, keys and values, layer by layer"
     )
@@ -199,6 +207,7 @@ def _drive(resolved: "object", selection: str) -> int:
     from sweeps.launchers import table as launchers
     from sweeps.monitoring import plan, progress
     from sweeps.scheduling import driver, preflight
+    from sweeps.scheduling.scheduler import Interrupted
     from sweeps.study import study_directory
     from sweeps.study.study import Study
     from workloads import table as workloads_table
@@ -216,7 +225,7 @@ def _drive(resolved: "object", selection: str) -> int:
     with contextlib.closing(check), progress.Progress() as shown:
         try:
             counts = driver.Driver(resolved, shown, check.finish, selection).run()
-        except driver.Interrupted:
+        except Interrupted:
             shown.say(f"interrupted; continue with: python -m sweeps resume {resolved.directory}")
             return 130
     summary = ", ".join(f"{count} {state}" for state, count in counts.items())
@@ -230,6 +239,12 @@ def _cancel(options: argparse.Namespace) -> int:
 
     print(cancel.cancel(options.directory))
     return 0
+
+
+def _job(options: argparse.Namespace) -> int:
+    from sweeps.scheduling import job
+
+    return job.run(options.file, options.index)
 
 
 def _tensors(options: argparse.Namespace) -> int:
@@ -272,7 +287,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] not in (["run"], ["resume"]):
+    if sys.argv[1:2] not in (["run"], ["resume"], ["job"]):
         # `... | head` ends these without a word; a run outlives its reader.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.exit(main())

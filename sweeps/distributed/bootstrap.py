@@ -25,9 +25,10 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sweeps.launchers.protocol import AGAIN
+from sweeps.launchers.protocol import AGAIN, COORDINATOR
+from sweeps.launchers.protocol import PROCESS_COUNT as COUNT
+from sweeps.launchers.protocol import PROCESS_ID as ID
 
-COORDINATOR, COUNT, ID = "ATTNPERF_COORDINATOR", "ATTNPERF_NUM_PROCESSES", "ATTNPERF_PROCESS_ID"
 # Nodes pull images and start one after another.
 START_S = 300.0
 # A process that says nothing for so long is dead; JAX then ends all others.

@@ -3,8 +3,8 @@
 import dataclasses
 import math
 
+from sweeps.launchers import remote
 from sweeps.launchers import table as launchers
-from sweeps.launchers.protocol import Batch
 from sweeps.monitoring import jax_calls, progress, resources
 from sweeps.study import study_checks
 from sweeps.study.study import Study
@@ -21,8 +21,8 @@ _LOG_BYTES = 300_000
 class Line:
     """One stage's cost.
 
-    hours: of all trials, one after the other; wall_hours: as many at a time as its place runs,
-    without waiting in an engine's queue. None where that is not known.
+    hours: of all trials, one after the other; wall_hours: as many at a time as its resources
+    allow, without waiting in an engine's queue. None where that is not known.
     """
 
     stage: str
@@ -35,7 +35,9 @@ class Line:
     disk_gb: float
 
 
-def lines(study: Study, where: resources.Place, step_seconds: float | None = None) -> list[Line]:
+def lines(
+    study: Study, where: resources.Resources, step_seconds: float | None = None
+) -> list[Line]:
     """Returns the cost per stage; `step_seconds` replaces the table's time per step."""
     entry = workloads_table.entry(study.workload)
     seconds = step_seconds if step_seconds is not None else entry.step_seconds
@@ -182,9 +184,7 @@ def render(
     text.append("programs: train steps to compile; every trial of a program shares one")
     text += [line for line in [memory(study, devices, device_gb)] if line]
     if settings["launcher"] != "local":
-        jobs = study.directory.resolve() / "jobs"
-        code = {"PYTHONPATH": str(study.directory.resolve() / "code")}
-        sample = Batch("sample", jobs / "sample.json", 1, code)
+        sample = remote.sample(study.directory.resolve())
         text += ["", "a job, as it would be submitted:"]
         text.append(launchers.module(settings["launcher"]).preview(settings, sample).rstrip())
     return "\n".join(text)

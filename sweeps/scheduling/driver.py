@@ -6,54 +6,40 @@ twice; finished trials are not repeated and a trial has one worker at a time.
 
 import signal
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from sweeps.launchers import local
 from sweeps.launchers import table as launchers
 from sweeps.monitoring.progress import Progress
 from sweeps.records import code_snapshot, disk, measurements, status, submissions
-from sweeps.scheduling.job_scheduler import Fleet
-from sweeps.scheduling.local_scheduler import Crew, Interrupted
+from sweeps.scheduling.job_scheduler import JobScheduler
+from sweeps.scheduling.local_scheduler import LocalScheduler
+from sweeps.scheduling.scheduler import Scheduler
 from sweeps.study import study_directory
 from sweeps.study.study import Study
 from sweeps.study.trial import Trial
 
-__all__ = ["Driver", "Interrupted"]
 
-
-class Runner(Protocol):
-    """What brings trials to their end: worker processes of this host, or jobs of an engine."""
-
-    def run(self, trials: list[Trial]) -> None:
-        """Returns when every trial is finished. Raises Interrupted when told to stop."""
-
-    def close(self) -> None:
-        """Lets go."""
-
-
-def runner(
+def scheduler(
     study: Study,
     progress: Progress,
     stop_requested: Callable[[], bool],
     check: Callable[[], None],
-) -> Runner:
-    """Returns the study's crew or fleet, by config.launcher.
+) -> Scheduler:
+    """Returns the study's scheduler, by config.launcher.
 
-    `check` ends before a trial is handed out: a crew's workers load JAX meanwhile.
+    `check` ends before a trial is handed out: local workers load JAX meanwhile.
     """
-    snapshot = code_snapshot.take(study.directory)
-    name = study.settings["launcher"]
-    if name == "local":
-        platform = local.wanted(study.settings)
-        return Crew(
-            study, progress, stop_requested, snapshot, before_first=check, platform=platform
-        )
-    check()
+    snapshot, name = code_snapshot.take(study.directory), study.settings["launcher"]
     module = launchers.module(name)
+    if name != "local":
+        check()
     engine = module.launcher(study.settings, study.directory.resolve())
+    if isinstance(engine, local.Local):
+        return LocalScheduler(study, progress, stop_requested, engine, snapshot, before_first=check)
     poll_s = float(study.settings[name]["poll_seconds"])
     platform = module.platform(study.settings)
-    return Fleet(study, progress, stop_requested, snapshot, engine, poll_s, platform)
+    return JobScheduler(study, progress, stop_requested, engine, snapshot, poll_s, platform)
 
 
 class Driver:
@@ -84,20 +70,20 @@ class Driver:
         (self.study.directory / submissions.CANCELLED).unlink(missing_ok=True)
         counts: dict[str, int] = {}
         with _signals(self):
-            crew = runner(self.study, self.progress, lambda: self._stop, self._check)
+            found = scheduler(self.study, self.progress, lambda: self._stop, self._check)
             try:
                 for stage in self.study.stages:
                     trials = self._trials(stage)
                     self.progress.stage(stage, trials, self.study.directory)
                     self._mend(trials)
-                    crew.run(trials)
+                    found.run(trials)
                     for trial in trials:
-                        found = status.read(self.study.directory / trial.path)
-                        counts[found["state"]] = counts.get(found["state"], 0) + 1
-                        if found["state"] == "failed" and disk.FULL in str(found["reason"]):
-                            raise ValueError(found["reason"])  # the next stage would, too
+                        ended = status.read(self.study.directory / trial.path)
+                        counts[ended["state"]] = counts.get(ended["state"], 0) + 1
+                        if ended["state"] == "failed" and disk.is_reason(ended["reason"]):
+                            raise ValueError(ended["reason"])  # the next stage would, too
             finally:
-                crew.close()
+                found.close()
         return counts
 
     def _mend(self, trials: list[Trial]) -> None:

@@ -13,7 +13,8 @@ import urllib.parse
 import pytest
 
 from sweeps.launchers.kubernetes import launcher as kubernetes
-from sweeps.launchers.protocol import Batch, EngineError, State
+from sweeps.launchers.protocol import EngineError, State
+from sweeps.records.submissions import Batch
 
 pytestmark = pytest.mark.skipif(not shutil.which("kubectl"), reason="needs kubectl")
 
@@ -179,7 +180,7 @@ def batch(tmp_path):
     """A batch of two jobs."""
     (tmp_path / "quick" / "jobs").mkdir(parents=True)
     file = tmp_path / "quick" / "jobs" / "s-quick-00000000.json"
-    return Batch("s-quick-00000000", file, 2, {})
+    return Batch(file, ((), ()), {})
 
 
 def test_jobsets_are_created_once_listed_and_deleted(server, launcher, batch):

@@ -227,13 +227,13 @@ def test_jobs_are_counted_by_their_trials(begun):
     _write(trials[2], "done", 12)
     # The second trial's job was lost, and another one got that trial.
     again = submissions.new(resolved.directory, "slurm", [(paths[1],)], {})
-    record = layout.read_json(again.batch.file)
-    layout.write_json(again.batch.file, {**record, "created_at": 9e9})
+    record = layout.read_json(again.file)
+    layout.write_json(again.file, {**record, "created_at": 9e9})
     text = _render(resolved.directory)
     assert "jobs: 4 given to slurm in 2 batches: 1 running, 2 waiting, 1 over" in text
-    first.batch.file.write_text("{")
+    first.file.write_text("{")
     text = _render(resolved.directory)
-    assert f"damaged: {first.batch.file}: no record of a batch of jobs" in text
+    assert f"damaged: {first.file}: no record of a batch of jobs" in text
     assert "jobs: 1 given to slurm in 1 batches: 1 running, 0 waiting, 0 over" in text
 
 

@@ -15,7 +15,7 @@ def _slurm(make_study, **changes):
 
 
 def test_jobs_and_wall_time_by_hand():
-    where = resources.Place("slurm", "gpu", 2, trials_per_job=4, jobs=3, side_by_side=2)
+    where = resources.Resources("slurm", "gpu", 2, trials_per_job=4, jobs=3, side_by_side=2)
     assert where.at_once == 6
     assert [where.jobs_for(count) for count in (1, 4, 5, 13)] == [1, 1, 2, 4]
     # 13 trials, six at a time, are three rounds of 100 steps.
@@ -23,7 +23,7 @@ def test_jobs_and_wall_time_by_hand():
     assert (
         "at most 3 jobs at a time, each of up to 4 trials, 2 at a time, 2 gpu" in where.describe()
     )
-    unknown = resources.Place("slurm", "gpu", 2, 4, None, 2, "no sbatch on this host")
+    unknown = resources.Resources("slurm", "gpu", 2, 4, None, 2, "no sbatch on this host")
     assert unknown.wall_steps(1, 100) is None
     assert unknown.describe().endswith("jobs at a time unknown: no sbatch on this host")
 
@@ -32,7 +32,7 @@ def test_the_plan_of_this_host(make_study, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     resolved = make_study(points=5, variants="standard,laser", seeds=2, **{"local.workers": 2})
     found = resources.of(resolved)
-    assert found == resources.Place("local", "cpu", 1, 1, 2, 1)
+    assert found == resources.Resources("local", "cpu", 1, 1, 2, 1)
     tune, compare = plan.lines(resolved, found, step_seconds=300.0)
     # 5 trials of 12 steps of 5 minutes are an hour each; two at a time.
     assert (tune.jobs, tune.hours, tune.wall_hours) == (5, 5.0, 3.0)
@@ -116,18 +116,18 @@ def test_a_job_checks_its_node(make_study, data_dir, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("launcher", "keys", "expected"),
     [
-        ("slurm", {"gpus": 2}, ["sbatch --nodes=1", "-m sweeps.scheduling.job"]),
+        ("slurm", {"gpus": 2}, ["sbatch --nodes=1", "-m sweeps job"]),
         (
             "ray",
-            {"address": "local", "cpus": 2},
-            ['"entrypoint_num_cpus": 2.0', "-m sweeps.scheduling.job"],
+            {"cpus": 2},
+            ['"entrypoint_num_cpus": 2.0', "-m sweeps job"],
         ),
         (
             "kubernetes",
             {"image": "i", "volume_claim": "v"},
-            ["kind: JobSet", "sweeps.scheduling.job"],
+            ["kind: JobSet", "- sweeps", "- job"],
         ),
-        ("skypilot", {"volume": "v"}, ["job_recovery", "-m sweeps.scheduling.job"]),
+        ("skypilot", {"volume": "v"}, ["job_recovery", "-m sweeps job"]),
     ],
 )
 def test_the_plan_shows_a_job_without_its_engine(
@@ -135,6 +135,7 @@ def test_the_plan_shows_a_job_without_its_engine(
 ):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(ray, "_NEEDED", ("no_such_module",))
+    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:8265")
     keys = {f"{launcher}.{key}": value for key, value in keys.items()}
     text = plan.render(make_study(launcher=launcher, **keys)).partition("as it would be submitted")
     for part in expected:

@@ -197,10 +197,10 @@ def test_code_edited_after_submission_is_not_what_runs(
     (snapshot,) = (drivers.study / "code").iterdir()
     given = {"PYTHONPATH": str(snapshot), "PYTHONSAFEPATH": "1"}
     path = str(trial.relative_to(drivers.study))
-    submission = submissions.new(drivers.study, "slurm", [(path,)], given)
+    batch = submissions.new(drivers.study, "slurm", [(path,)], given)
     done = subprocess.run(
-        submission.batch.command(0),
-        env={**drivers.environment, **submission.batch.environment},
+        batch.command(0),
+        env={**drivers.environment, **batch.environment},
         cwd=copy,
         capture_output=True,
         text=True,

@@ -11,8 +11,9 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from sweeps.launchers.protocol import AGAIN, Batch, EngineError, State
+from sweeps.launchers.protocol import AGAIN, EngineError, State
 from sweeps.records import submissions
+from sweeps.records.submissions import Batch
 from tests.sweeps.simulation.process import Process
 from tests.sweeps.simulation.referee import Referee
 from tests.sweeps.simulation.rules import Rules
@@ -26,7 +27,7 @@ class Job:
     """One job; processes that run it, more than one where it was started twice."""
 
     handle: str
-    submission: submissions.Submission
+    batch: Batch
     index: int
     state: State = State.QUEUED
     processes: list[Process] = dataclasses.field(default_factory=list)
@@ -56,9 +57,9 @@ class Engine:
     def submit(self, batch: Batch) -> list[str]:
         """Takes a batch; its answer may be lost."""
         self._call()
-        submission = submissions.read(batch.file)
+        recorded = submissions.read(batch.file)
         for index in range(batch.size):
-            job = Job(f"{batch.name}/{index}", submission, index)
+            job = Job(f"{batch.name}/{index}", recorded, index)
             if job.handle in self.jobs:
                 self.referee.violated(f"{job.handle} was submitted twice")
             self.jobs[job.handle] = job
@@ -112,7 +113,7 @@ class Engine:
         """Returns how many jobs have trials to do: the driver cannot know of others for sure."""
         return sum(
             job.state is not State.GONE
-            and any(not self.referee.is_complete(t) for t in job.submission.tasks[job.index])
+            and any(not self.referee.is_complete(t) for t in job.batch.jobs[job.index])
             for job in self.jobs.values()
         )
 
@@ -131,7 +132,7 @@ class Engine:
 
     def _dispatch(self) -> None:
         for _ in range(len(self.queue) if self.idle else 0):
-            node = self._free_node(self.queue[0].submission.batch.avoid)
+            node = self._free_node(self.queue[0].batch.avoid)
             if node is None:
                 self.queue.rotate(-1)
                 continue
@@ -153,15 +154,13 @@ class Engine:
         return None
 
     def _start_again(self, job: Job) -> None:
-        node = self._free_node(job.submission.batch.avoid)
+        node = self._free_node(job.batch.avoid)
         if node is not None:
             self._start(job, node)
 
     def _start(self, job: Job, node: Host) -> None:
         ended = functools.partial(self._ended, job)
-        process = Process(
-            self.world, node, self.rules, self.referee, job.submission, job.index, ended
-        )
+        process = Process(self.world, node, self.rules, self.referee, job.batch, job.index, ended)
         job.processes.append(process)
         self._meet_fate(job, process)
         self.world.at(0.0, process.go_on)

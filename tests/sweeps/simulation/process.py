@@ -1,4 +1,4 @@
-"""A simulated process that runs trials: the real claim, status, measurements and verdicts.
+"""A simulated process that runs trials: the real claim, status, measurements and retry policy.
 
 The order of its file operations is that of `sweeps.worker` and `sweeps.training.loop`; the
 numbers that it writes are made up, and its checkpoints are entries of a dictionary.
@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 
 from sweeps.launchers.protocol import AGAIN, FINISHED, WRONG_NODE
 from sweeps.records import layout, lease, measurements, status, submissions
-from sweeps.scheduling.retry_policy import Verdicts
+from sweeps.scheduling.retry_policy import RetryPolicy
 from sweeps.study import trial
 from tests.sweeps.simulation.referee import Referee
 from tests.sweeps.simulation.rules import Rules
@@ -27,14 +27,14 @@ class Process(Actor):
         host: Host,
         rules: Rules,
         referee: Referee,
-        submission: submissions.Submission,
+        batch: submissions.Batch,
         index: int,
         ended: Callable[["Process", int | None], None],
     ) -> None:
         super().__init__(world, host)
         self.rules, self.referee, self._ended = rules, referee, ended
-        self.submission, self.index = submission, index
-        self.root = submission.batch.file.parents[1]
+        self.batch, self.index = batch, index
+        self.root = batch.file.parents[1]
         self.told_to_stop = self.over = False
         self.asleep_until = 0.0
         self.code: int | None = None
@@ -121,15 +121,15 @@ class Process(Actor):
         """The job: `sweeps.scheduling.job` and its scheduler."""
         yield self.rules.duration(5)
         if self.host.refuses:
-            self.submission.refuse(self.index, "no data here")
+            self.batch.refuse(self.index, "no data here")
             self.code = WRONG_NODE
             return
-        verdicts = Verdicts(self.root, self.rules.max_attempts)
+        policy = RetryPolicy(self.root, self.rules.max_attempts)
         todo = collections.deque(
-            trial.read(self.root / path) for path in self.submission.tasks[self.index]
+            trial.read(self.root / path) for path in self.batch.jobs[self.index]
         )
         for one in todo:
-            verdicts.begin(one)
+            policy.begin(one)
         self.beat()
         while todo:
             one = todo.popleft()
@@ -137,7 +137,7 @@ class Process(Actor):
             if self.told_to_stop:
                 self.code = AGAIN
                 return
-            if outcome == "failed" and verdicts.may_retry(one):
+            if outcome == "failed" and policy.may_retry(one):
                 todo.appendleft(one)
         self.code = FINISHED
 

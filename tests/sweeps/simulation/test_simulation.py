@@ -109,7 +109,7 @@ def _lost_answers_are_refusals(patch):
 
 
 def _killed_once_and_given_up(patch):
-    patch(retry_policy.Verdicts, "may_retry", lambda self, trial: False)
+    patch(retry_policy.RetryPolicy, "may_retry", lambda self, trial: False)
 
 
 @pytest.mark.slow

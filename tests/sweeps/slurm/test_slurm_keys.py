@@ -7,9 +7,9 @@ import shlex
 
 import pytest
 
-from sweeps.launchers.protocol import Batch
-from sweeps.launchers.slurm import commands, launcher, script
 from sweeps.launchers.slurm import keys as slurm_keys
+from sweeps.launchers.slurm import launcher, script
+from sweeps.records.submissions import Batch
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 EVERYTHING = {
@@ -37,7 +37,7 @@ def _rendered(keys, part, avoid=(), root="/shared/lab's study 100%"):
     slurm_keys.check(keys)
     file = pathlib.Path(root) / "jobs" / "s-digits-0123abcd.json"
     environment = {"PYTHONPATH": f"{root}/code/0123", "PYTHONSAFEPATH": "1"}
-    batch = Batch(file.stem, file, part.size, environment, avoid)
+    batch = Batch(file, ((),) * part.size, environment, avoid)
     options = script.options(keys, batch, part, avoid)
     command = shlex.join(["sbatch", "--parsable", *options])
     return command.replace(" --", " \\\n    --") + "\n\n" + script.script(keys, batch, part)
@@ -141,9 +141,9 @@ def test_the_cluster_is_never_asked_for_all_its_jobs(tmp_path, monkeypatch):
     )
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    found = commands.listed(["7_0", "s-b_0", "s-b_1", "8_0"])
+    found = launcher.listed(["7_0", "s-b_0", "s-b_1", "8_0"])
     assert {handle: job.array for handle, job in found.items()} == {"7_0": "7", "s-b_0": "9"}
     asked = (tmp_path / "asked").read_text().splitlines()
     assert [line.split()[-1] for line in asked] == ["--jobs=7,8", "--name=s-b"]
-    assert commands.listed([]) == {}
+    assert launcher.listed([]) == {}
     assert len((tmp_path / "asked").read_text().splitlines()) == 2

@@ -10,8 +10,9 @@ import uuid
 
 import pytest
 
-from sweeps.launchers.protocol import Batch, EngineError, State
+from sweeps.launchers.protocol import EngineError, State
 from sweeps.launchers.slurm import launcher
+from sweeps.records.submissions import Batch
 
 # One Slurm for all of them.
 pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.slow]
@@ -40,7 +41,7 @@ def make(cluster, stand_ins):
         file = stand_ins.folder / "lab's 100% study" / f"{name}.json"
         file.parent.mkdir(exist_ok=True)
         environment = {"PYTHONPATH": str(REPOSITORY), "MARK": "two words"}
-        batch = StandInBatch(name, file, size, environment, avoid, stand_ins)
+        batch = StandInBatch(file, ((),) * size, environment, avoid, stand_ins=stand_ins)
         return launcher.launcher(settings, stand_ins.folder), batch
 
     return make

@@ -1,4 +1,4 @@
-"""The launcher of test_fleet.py: its keys; the engine is the test's own."""
+"""The launcher of test_job_scheduler.py: its keys; the engine is the test's own."""
 
 from sweeps.launchers.config_keys import Key, defaults
 

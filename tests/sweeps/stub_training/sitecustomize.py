@@ -78,10 +78,10 @@ METRICS = {f"{s}/{m}": 0.5 for s in ("train", "validation", "test") for m in ("a
 METRICS |= {"accumulated_submission_time": 1.0, "total_duration": 1.0, "score": 1.0}
 
 
-if "sweeps.scheduling.job" in sys.orig_argv:
+if sys.orig_argv[1:4] == ["-m", "sweeps", "job"]:
     from sweeps.launchers import table
 
-    table.MODULES["processes"] = "processes_launcher"  # test_fleet.py
+    table.MODULES["processes"] = "processes_launcher"  # test_job_scheduler.py
     table.NAMES = (*table.NAMES, "processes")
 
 if "sweeps.worker" in sys.orig_argv and UPDATE_S:

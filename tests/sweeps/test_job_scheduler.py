@@ -1,4 +1,4 @@
-"""The fleet with real jobs: an engine of subprocesses, killed, lost and cut off at will."""
+"""The job scheduler with real jobs: an engine of subprocesses, killed, lost and cut off at will."""
 
 import errno
 import os
@@ -14,8 +14,8 @@ from sweeps.launchers.protocol import EngineError, State
 from sweeps.monitoring.progress import Progress
 from sweeps.records import code_snapshot, layout, lease, measurements, status, submissions
 from sweeps.scheduling import cancel
-from sweeps.scheduling.job_scheduler import Fleet
-from sweeps.scheduling.local_scheduler import Interrupted
+from sweeps.scheduling.job_scheduler import JobScheduler
+from sweeps.scheduling.scheduler import Interrupted
 from sweeps.study import study_directory
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -109,8 +109,8 @@ def _processes(monkeypatch):
 
 
 @pytest.fixture
-def make_fleet(make_study, engine, _processes):
-    """Returns a function that makes a study on disk, its fleet and its first stage's trials."""
+def make_scheduler(make_study, engine, _processes):
+    """Returns a function that makes a study on disk, its scheduler and its first stage's trials."""
 
     def make(**changes):
         settings = {"launcher": "processes", "points": 2, "eval_every": 4, "steps": 8, **changes}
@@ -119,13 +119,13 @@ def make_fleet(make_study, engine, _processes):
         trials = resolved.trials("tune")
         study_directory.materialise(resolved, "tune", trials)
         snapshot = code_snapshot.take(resolved.directory)
-        return Fleet(resolved, Progress(), lambda: False, snapshot, engine, 0.2), trials
+        return JobScheduler(resolved, Progress(), lambda: False, engine, snapshot, 0.2), trials
 
     return make
 
 
-def _states(fleet, trials):
-    return [status.read(fleet.root / trial.path)["state"] for trial in trials]
+def _states(scheduler, trials):
+    return [status.read(scheduler.root / trial.path)["state"] for trial in trials]
 
 
 def _outcomes(directory):
@@ -139,38 +139,38 @@ def _every_step_once(directory):
     return rows == list(range(len(rows)))
 
 
-def test_jobs_are_submitted_once_and_finish(make_fleet, engine):
-    fleet, trials = make_fleet()
-    fleet.run(trials)
-    assert _states(fleet, trials) == ["done", "done"]
+def test_jobs_are_submitted_once_and_finish(make_scheduler, engine):
+    scheduler, trials = make_scheduler()
+    scheduler.run(trials)
+    assert _states(scheduler, trials) == ["done", "done"]
     assert [batch.size for batch in engine.submitted] == [2]
-    assert all(_outcomes(fleet.root / trial.path) == ["done"] for trial in trials)
+    assert all(_outcomes(scheduler.root / trial.path) == ["done"] for trial in trials)
     # A driver that comes later finds nothing to do.
-    again, trials = make_fleet()
+    again, trials = make_scheduler()
     again.run(trials)
     assert len(engine.submitted) == 1
 
 
-def test_a_crash_without_a_trace_is_submitted_again_and_bounded(make_fleet, engine):
-    fleet, trials = make_fleet(points=1)
+def test_a_crash_without_a_trace_is_submitted_again_and_bounded(make_scheduler, engine):
+    scheduler, trials = make_scheduler(points=1)
     engine.before = [["false"]]
-    fleet.run(trials)
-    assert _states(fleet, trials) == ["done"]
+    scheduler.run(trials)
+    assert _states(scheduler, trials) == ["done"]
     assert len(engine.submitted) == 2
 
 
-def test_a_job_that_never_begins_is_given_up_with_its_log(make_fleet, engine, capsys):
-    fleet, trials = make_fleet(points=1, max_attempts=2)
+def test_a_job_that_never_begins_is_given_up_with_its_log(make_scheduler, engine, capsys):
+    scheduler, trials = make_scheduler(points=1, max_attempts=2)
     engine.before = [["sh", "-c", "echo no such module; exit 1"]] * 5
-    fleet.run(trials)
-    assert _states(fleet, trials) == ["failed"]
+    scheduler.run(trials)
+    assert _states(scheduler, trials) == ["failed"]
     assert len(engine.submitted) == 2
     assert "no such module" in capsys.readouterr().out
-    assert "2 jobs" in status.read(fleet.root / trials[0].path)["reason"]
+    assert "2 jobs" in status.read(scheduler.root / trials[0].path)["reason"]
 
 
-def test_a_node_without_data_is_avoided(make_fleet, engine, data_dir, tmp_path):
-    fleet, trials = make_fleet(points=1)
+def test_a_node_without_data_is_avoided(make_scheduler, engine, data_dir, tmp_path):
+    scheduler, trials = make_scheduler(points=1)
     # The node lacks the data; the next one has it.
     refusing = tmp_path / "refuse.py"
     refusing.write_text(
@@ -180,14 +180,14 @@ def test_a_node_without_data_is_avoided(make_fleet, engine, data_dir, tmp_path):
         "one.refuse(0, 'digits_vit: no data in /nowhere')\n"
         "sys.exit(76)\n"
     )
-    engine.before = [[sys.executable, str(refusing), str(fleet.root / submissions.JOBS)]]
-    fleet.run(trials)
-    assert _states(fleet, trials) == ["done"]
+    engine.before = [[sys.executable, str(refusing), str(scheduler.root / submissions.JOBS)]]
+    scheduler.run(trials)
+    assert _states(scheduler, trials) == ["done"]
     assert [len(batch.avoid) for batch in engine.submitted] == [0, 1]
 
 
-def test_an_engine_that_does_not_answer_causes_no_resubmission(make_fleet, engine):
-    fleet, trials = make_fleet(points=1)
+def test_an_engine_that_does_not_answer_causes_no_resubmission(make_scheduler, engine):
+    scheduler, trials = make_scheduler(points=1)
     looks = []
 
     def stop_requested():
@@ -195,17 +195,17 @@ def test_an_engine_that_does_not_answer_causes_no_resubmission(make_fleet, engin
         engine.reachable = not 2 <= len(looks) < 12
         return False
 
-    fleet.stop_requested = stop_requested
-    fleet.run(trials)
-    assert _states(fleet, trials) == ["done"]
+    scheduler.stop_requested = stop_requested
+    scheduler.run(trials)
+    assert _states(scheduler, trials) == ["done"]
     assert len(engine.submitted) == 1
     assert len(looks) >= 12
 
 
 def test_a_file_server_that_does_not_say_whether_the_study_is_cancelled(
-    make_fleet, engine, monkeypatch
+    make_scheduler, engine, monkeypatch
 ):
-    fleet, trials = make_fleet(points=1)
+    scheduler, trials = make_scheduler(points=1)
     real, failures = os.stat, [OSError(errno.ESTALE, "Stale file handle")] * 3
 
     def stale(path, *arguments, **keywords):
@@ -214,45 +214,45 @@ def test_a_file_server_that_does_not_say_whether_the_study_is_cancelled(
         return real(path, *arguments, **keywords)
 
     monkeypatch.setattr(os, "stat", stale)
-    fleet.run(trials)
-    assert _states(fleet, trials) == ["done"]
+    scheduler.run(trials)
+    assert _states(scheduler, trials) == ["done"]
     assert failures == []
 
 
-def test_an_engine_away_at_first_is_the_users_to_know(make_fleet, engine):
-    fleet, trials = make_fleet()
+def test_an_engine_away_at_first_is_the_users_to_know(make_scheduler, engine):
+    scheduler, trials = make_scheduler()
     engine.reachable = False
     with pytest.raises(ValueError, match="processes does not take the jobs: the engine is away"):
-        fleet.run(trials)
+        scheduler.run(trials)
 
 
-def test_a_driver_that_dies_between_answer_and_record_submits_nothing_twice(make_fleet, engine):
-    fleet, trials = make_fleet()
+def test_a_driver_that_dies_between_answer_and_record_submits_nothing_twice(make_scheduler, engine):
+    scheduler, trials = make_scheduler()
     engine.loses_answers = True
     with pytest.raises(KeyboardInterrupt):
-        fleet.run(trials)
+        scheduler.run(trials)
     engine.loses_answers = False
-    successor, trials = make_fleet()
+    successor, trials = make_scheduler()
     successor.run(trials)
     assert _states(successor, trials) == ["done", "done"]
     assert len(engine.submitted) == 1
 
 
-def test_a_stopped_driver_leaves_jobs_and_its_successor_adopts_them(make_fleet, engine):
-    fleet, trials = make_fleet(steps=40)
-    fleet.stop_requested = lambda: len(fleet.tasks) == 2
+def test_a_stopped_driver_leaves_jobs_and_its_successor_adopts_them(make_scheduler, engine):
+    scheduler, trials = make_scheduler(steps=40)
+    scheduler.stop_requested = lambda: len(scheduler.jobs) == 2
     with pytest.raises(Interrupted):
-        fleet.run(trials)
+        scheduler.run(trials)
     assert all(process.poll() is None for process in engine.processes.values())
-    successor, trials = make_fleet(steps=40)
+    successor, trials = make_scheduler(steps=40)
     successor.run(trials)
     assert _states(successor, trials) == ["done", "done"]
     assert len(engine.submitted) == 1
 
 
-def test_a_killed_job_is_resumed_by_another(make_fleet, engine):
-    fleet, trials = make_fleet(points=1, steps=400, eval_every=20)
-    directory = fleet.root / trials[0].path
+def test_a_killed_job_is_resumed_by_another(make_scheduler, engine):
+    scheduler, trials = make_scheduler(points=1, steps=400, eval_every=20)
+    directory = scheduler.root / trials[0].path
 
     def stop_requested():
         begun = status.read(directory)["global_step"] >= 20
@@ -260,9 +260,9 @@ def test_a_killed_job_is_resumed_by_another(make_fleet, engine):
             os.killpg(next(iter(engine.processes.values())).pid, signal.SIGKILL)
         return False
 
-    fleet.stop_requested = stop_requested
-    fleet.run(trials)
-    assert _states(fleet, trials) == ["done"]
+    scheduler.stop_requested = stop_requested
+    scheduler.run(trials)
+    assert _states(scheduler, trials) == ["done"]
     assert _outcomes(directory)[-1] == "done"
     assert _outcomes(directory).count("done") == 1
     assert len(_outcomes(directory)) == 2
@@ -270,50 +270,50 @@ def test_a_killed_job_is_resumed_by_another(make_fleet, engine):
 
 
 @pytest.mark.slow
-def test_cancelled_trials_are_saved_and_continued(make_fleet, engine, monkeypatch, cache_dir):
+def test_cancelled_trials_are_saved_and_continued(make_scheduler, engine, monkeypatch, cache_dir):
     # For real: a stub ends before the second word of a driver that waits for it.
     engine.environment |= {"STUB_UPDATE_S": "", "JAX_COMPILATION_CACHE_DIR": str(cache_dir)}
-    fleet, trials = make_fleet(points=1, steps=120, eval_every=20)
-    directory = fleet.root / trials[0].path
+    scheduler, trials = make_scheduler(points=1, steps=120, eval_every=20)
+    directory = scheduler.root / trials[0].path
     monkeypatch.setattr(cancel, "_cancel_jobs", lambda *_: 0)
 
     def stop_requested():
         if status.read(directory)["global_step"] >= 20:
-            cancel.cancel(fleet.root)
+            cancel.cancel(scheduler.root)
         return False
 
-    fleet.stop_requested = stop_requested
+    scheduler.stop_requested = stop_requested
     with pytest.raises(Interrupted):
-        fleet.run(trials)
+        scheduler.run(trials)
     assert engine.cancelled
     for process in engine.processes.values():
         assert process.wait(120) == 0
     assert _outcomes(directory) == ["preempted"]
-    (fleet.root / submissions.CANCELLED).unlink()
-    successor, trials = make_fleet(points=1, steps=120, eval_every=20)
+    (scheduler.root / submissions.CANCELLED).unlink()
+    successor, trials = make_scheduler(points=1, steps=120, eval_every=20)
     successor.run(trials)
     assert _outcomes(directory) == ["preempted", "done"]
     assert _every_step_once(directory)
 
 
-def test_a_refused_node_and_a_dropped_job_are_no_faults_of_the_trial(make_fleet):
+def test_a_refused_node_and_a_dropped_job_are_no_faults_of_the_trial(make_scheduler):
     """Only jobs that ran and left no trace count, and only until the trial moves on."""
-    fleet, (trial, *_) = make_fleet(points=1, max_attempts=2)
+    scheduler, (trial, *_) = make_scheduler(points=1, max_attempts=2)
     for _ in range(19):
-        fleet.verdicts.unclaimed(trial, excused=True)
-    assert fleet.verdicts.may_retry(trial)
-    fleet.verdicts.unclaimed(trial)
-    assert fleet.verdicts.may_retry(trial)
-    attempt = lease.claim(fleet.root / trial.path)
+        scheduler.policy.count_unrecorded(trial, excused=True)
+    assert scheduler.policy.may_retry(trial)
+    scheduler.policy.count_unrecorded(trial)
+    assert scheduler.policy.may_retry(trial)
+    attempt = lease.claim(scheduler.root / trial.path)
     attempt.end("preempted")
-    fleet.verdicts.unclaimed(trial)
-    assert fleet.verdicts.may_retry(trial), "the count begins anew with every attempt"
-    fleet.verdicts.unclaimed(trial)
-    assert not fleet.verdicts.may_retry(trial)
+    scheduler.policy.count_unrecorded(trial)
+    assert scheduler.policy.may_retry(trial), "the count begins anew with every attempt"
+    scheduler.policy.count_unrecorded(trial)
+    assert not scheduler.policy.may_retry(trial)
 
 
-def test_a_file_system_that_comes_back_costs_nothing(make_fleet, engine, monkeypatch):
-    fleet, trials = make_fleet()
+def test_a_file_system_that_comes_back_costs_nothing(make_scheduler, engine, monkeypatch):
+    scheduler, trials = make_scheduler()
     real, failures = submissions.new, [OSError(28, "No space left on device")] * 2
     monkeypatch.setattr("sweeps.scheduling.job_scheduler._PAUSE_S", 0.1)
 
@@ -323,5 +323,5 @@ def test_a_file_system_that_comes_back_costs_nothing(make_fleet, engine, monkeyp
         return real(*arguments)
 
     monkeypatch.setattr(submissions, "new", full)
-    fleet.run(trials)
-    assert _states(fleet, trials) == ["done", "done"]
+    scheduler.run(trials)
+    assert _states(scheduler, trials) == ["done", "done"]

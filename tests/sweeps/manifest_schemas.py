@@ -1,25 +1,70 @@
-"""The schema of our JobSet manifests, with what a person is likely to add by hand.
+"""Schemas that golden manifests are held against: an unknown or misspelt key is refused, by path.
 
-`python -m sweeps.launchers.kubernetes.jobset_schema FILE...` checks files. Sources: JobSet v1alpha2
-(custom resource of jobset.x-k8s.io, 0.7 and later), Kubernetes batch/v1 and core/v1.
+API servers, the official Python client and SkyPilot's accept misspelt keys without a word
+(`backofLimit` is dropped, and a job is retried six times). A schema is a JSON schema (draft
+2020-12) in which every object names all of its keys: ours, and what a person is likely to add.
+Sources: JobSet v1alpha2 (custom resource of jobset.x-k8s.io, 0.7 and later), Kubernetes batch/v1
+and core/v1, SkyPilot's own schema of tasks (sky/utils/schemas.py, 0.14.1).
 """
 
-import pathlib
-import sys
+import difflib
+from collections.abc import Iterator
+from typing import Any
 
-from sweeps.launchers.manifest_schema import (
-    COUNT,
-    EXIT_CODES,
-    FLAG,
-    NAME,
-    TEXT,
-    TEXTS,
-    Schema,
-    check,
-    items,
-    keys,
-    one_of,
-)
+import jsonschema
+
+Schema = dict[str, Any]
+
+
+def keys(required: str = "", /, **properties: Schema) -> Schema:
+    """Returns the schema of an object with these keys and no others."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required.split(),
+        "additionalProperties": False,
+    }
+
+
+def items(of: Schema, fewest: int = 0) -> Schema:
+    """Returns the schema of a list."""
+    return {"type": "array", "items": of, "minItems": fewest}
+
+
+def one_of(*values: str) -> Schema:
+    """Returns the schema of a text that is one of some values."""
+    return {"type": "string", "enum": list(values)}
+
+
+TEXT: Schema = {"type": "string"}
+NAME: Schema = {"type": "string", "minLength": 1}
+FLAG: Schema = {"type": "boolean"}
+COUNT: Schema = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
+TEXTS: Schema = {"type": "object", "additionalProperties": TEXT}
+EXIT_CODES = items({"type": "integer", "minimum": 0, "maximum": 255}, 1)
+
+
+def check(document: Any, schema: Schema, title: str) -> None:
+    """Raises ValueError that names, by path, everything in `document` that the schema refuses."""
+    problems = list(_problems(document, schema))
+    if problems:
+        raise ValueError(f"{title} is not valid:\n  " + "\n  ".join(problems))
+
+
+def _problems(document: Any, schema: Schema) -> Iterator[str]:
+    validator = jsonschema.Draft202012Validator(schema)
+    for error in sorted(validator.iter_errors(document), key=lambda found: found.json_path):
+        path = error.json_path.removeprefix("$").removeprefix(".")
+        if error.validator != "additionalProperties":
+            yield f"{path or 'document'}: {error.message}"
+            continue
+        known = error.schema["properties"]
+        for key in sorted(set(error.instance) - set(known)):
+            nearest = difflib.get_close_matches(key, known, n=1)
+            hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+            where = f"{path}.{key}" if path else key
+            yield f"{where}: unknown key.{hint} Known: {', '.join(sorted(known))}"
+
 
 _QUANTITIES: Schema = {
     "type": "object",
@@ -200,20 +245,51 @@ JOBSET = keys(
     spec=JOBSET_SPEC,
 )
 
-
-def main(files: list[str]) -> int:
-    """Checks JobSet manifests, YAML or JSON; returns 1 where one is not valid."""
-    import yaml
-
-    for file in files:
-        try:
-            check(yaml.safe_load(pathlib.Path(file).read_text()), JOBSET, file)
-        except (ValueError, OSError, yaml.YAMLError) as error:
-            print(error, file=sys.stderr)
-            return 1
-        print(f"{file}: valid")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+_RESOURCES = keys(
+    infra=NAME,
+    accelerators=NAME,
+    accelerator_args=keys(runtime_version=NAME, tpu_name=NAME, tpu_vm=FLAG),
+    cpus=NAME,
+    memory=NAME,
+    instance_type=NAME,
+    use_spot=FLAG,
+    disk_size={"type": "integer", "minimum": 1},
+    disk_tier=one_of("low", "medium", "high", "ultra", "best"),
+    image_id=NAME,
+    labels=TEXTS,
+    job_recovery=keys(
+        strategy=one_of("EAGER_NEXT_REGION", "FAILOVER"),
+        max_restarts_on_errors=COUNT,
+        recover_on_exit_codes=EXIT_CODES,
+    ),
+)
+_BUCKET = keys(
+    "source mode",
+    source={"type": "string", "pattern": "^gs://[a-z0-9]"},
+    mode=one_of("MOUNT"),
+    store=one_of("gcs"),
+    persistent=FLAG,
+)
+TASK: Schema = keys(
+    "name resources run",
+    name={"type": "string", "pattern": r"^[a-zA-Z]([-_.a-zA-Z0-9]*[a-zA-Z0-9])?$"},
+    num_nodes={"type": "integer", "const": 1},
+    resources=_RESOURCES,
+    envs={
+        "type": "object",
+        "propertyNames": {"pattern": "^[a-zA-Z_][a-zA-Z0-9_]*$"},
+        "additionalProperties": TEXT,
+    },
+    file_mounts={
+        "type": "object",
+        "propertyNames": {"pattern": "^/"},
+        "additionalProperties": _BUCKET,
+    },
+    volumes={
+        "type": "object",
+        "propertyNames": {"pattern": "^/"},
+        "additionalProperties": NAME,
+    },
+    setup=TEXT,
+    run=NAME,
+)
