@@ -25,9 +25,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sweeps.launchers.protocol import AGAIN, COORDINATOR
-from sweeps.launchers.protocol import PROCESS_COUNT as COUNT
-from sweeps.launchers.protocol import PROCESS_ID as ID
+from sweeps.launchers.protocol import AGAIN, COORDINATOR, PROCESS_COUNT, PROCESS_ID
 
 # Nodes pull images and start one after another.
 START_S = 300.0
@@ -77,16 +75,18 @@ def detect(environment: Mapping[str, str]) -> Processes | None:
 
 
 def _explicit(environment: Mapping[str, str]) -> Processes | None:
-    given = [name for name in (COUNT, ID) if environment.get(name)]
+    given = [name for name in (PROCESS_COUNT, PROCESS_ID) if environment.get(name)]
     if not given:
         return None
-    missing = [name for name in (COORDINATOR, COUNT, ID) if not environment.get(name)]
+    missing = [
+        name for name in (COORDINATOR, PROCESS_COUNT, PROCESS_ID) if not environment.get(name)
+    ]
     if missing:
         raise ValueError(f"{given[0]} is set without {' and '.join(missing)}; set all or none")
     coordinator = environment[COORDINATOR]
     if not re.fullmatch(r".+:\d+", coordinator):
         raise ValueError(f"{COORDINATOR}={coordinator!r}; it must be host:port")
-    return Processes(_int(environment, COUNT), _int(environment, ID), coordinator)
+    return Processes(_int(environment, PROCESS_COUNT), _int(environment, PROCESS_ID), coordinator)
 
 
 def _slurm(environment: Mapping[str, str]) -> Processes | None:
@@ -153,7 +153,9 @@ def initialize(
         )
     if (jax.process_count(), jax.process_index()) != (found.count, found.id):
         here = f"process {jax.process_index()} of {jax.process_count()}"
-        raise StartError(f"{found}: JAX takes it for {here}; set {COORDINATOR}, {COUNT} and {ID}")
+        raise StartError(
+            f"{found}: JAX takes it for {here}; set {COORDINATOR}, {PROCESS_COUNT} and {PROCESS_ID}"
+        )
 
 
 def _check_port(found: Processes) -> None:

@@ -223,8 +223,7 @@ class Local:
         self.events.put((slot, None))
 
     def send(self, slot: int, **order: Any) -> None:
-        """Gives an idle worker an order (see sweeps.worker); one that died tells by
-        `events`."""
+        """Gives an idle worker an order (see sweeps.worker); one that died tells by `events`."""
         stream = self._processes[slot].stdin
         assert stream is not None
         with contextlib.suppress(BrokenPipeError):

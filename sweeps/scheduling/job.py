@@ -3,7 +3,7 @@
 `python -m sweeps job STUDY_DIR/jobs/BATCH.json --index=I` runs job I of a batch with worker
 processes of its own, as the local launcher does. SIGTERM and SIGUSR1 have the trials saved. Where
 the engine starts a job on several nodes at once, they train each trial together: the first does
-what is said here, the others follow it.
+what is said here, the others train with it.
 
 It exits with FINISHED (0) where nothing is left for it to do, AGAIN (75) where it was told to stop
 or one of several processes was lost, WRONG_NODE (76) where this node cannot run it, 1 where a trial
@@ -61,7 +61,7 @@ class Job:
         self._use_platform()
         found = bootstrap.detect(os.environ)
         if found is not None and not found.is_primary:
-            _follow(self.batch.platform)
+            _run_secondary(self.batch.platform)
         return self._train(together=found is not None)
 
     def _refuse(self, reason: str) -> int:
@@ -129,8 +129,8 @@ class Job:
             return False
 
 
-def _follow(platform: str) -> None:
-    """Trains with the job's first node (`sweeps.worker`, secondary); does not return."""
+def _run_secondary(platform: str) -> None:
+    """Becomes another process of those that train together; does not return."""
     cache = f"--cache_dir={local.compilation_cache()}"
     command = [sys.executable, "-m", "sweeps.worker", "--secondary", cache]
     command.append(f"--platform={platform}")

@@ -1,4 +1,4 @@
-"""A simulated process that runs trials: the real claim, status, measurements and policy.
+"""A simulated process that runs trials: the real claim, status, measurements and retry policy.
 
 The order of its file operations is that of `sweeps.worker` and `sweeps.training.loop`; the
 numbers that it writes are made up, and its checkpoints are entries of a dictionary.
