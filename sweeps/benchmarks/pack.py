@@ -46,9 +46,9 @@ def lines(options: argparse.Namespace) -> Iterator[str]:
     """Yields the report's lines. Raises ValueError for what is not known or has no data."""
     import jax
 
-    from workloads import table
+    from workloads import catalog
 
-    entry = table.entry(options.workload)
+    entry = catalog.get(options.workload)
     bench = Bench(options.workload, options.variant, options.batch_size or entry.batch_size)
     sizes = _sizes(options.pack)
     yield (
@@ -61,7 +61,7 @@ def lines(options: argparse.Namespace) -> Iterator[str]:
     for _ in range(options.rounds):
         for size, timer in timers.items():
             times[size].append(timer(options.steps) / size)
-    eval_s = bench.evaluation_s(options.data_dir or str(table.default_data_dir(options.workload)))
+    eval_s = bench.evaluation_s(options.data_dir or str(catalog.default_data_dir(options.workload)))
     steps = options.trial_steps or entry.step_hint
     yield f"a trial: {steps} steps and 10 evaluations of {eval_s:.2f} s"
     yield "pack  ms/step/trial  step gain (rounds)   trials/min   gain  step memory MiB"

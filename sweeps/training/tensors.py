@@ -36,7 +36,7 @@ def dump(
         raise ValueError(f"--out={out}: {out.parent} is no directory; make it first")
     data_dir = data_dir or _data_dir(directory)
     variant = registry.get(record.variant, kernel=record.kernel, **record.variant_hyperparameters)
-    workload = workloads.make(record.workload, variant, places=record.places, **record.options)
+    workload = workloads.make(record.workload, variant, extra_paths=record.places, **record.options)
     step_function = train_step.TrainStep(workload, record.optimizer)
     state = _restored(directory, record, step_function)
     seen = _observed(record, step_function, state, examples, data_dir)

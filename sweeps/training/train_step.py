@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from sweeps.study.trial import Trial
 from sweeps.training import optimizers
-from workloads.base import devices, partition, spec
+from workloads.base import sharding, spec
 
 Array = jax.Array
 
@@ -91,9 +91,9 @@ class TrainStep:
 
         AlgoPerf's own workloads have neither layout nor rules.
         """
-        layout = getattr(self.workload, "layout", devices.Layout())
+        layout = getattr(self.workload, "layout", sharding.Layout())
         rules = getattr(self.workload, "parameter_rules", ())
-        return partition.shardings(state, rules, layout.mesh)
+        return sharding.shardings(state, rules, layout.mesh)
 
     def _first_state(self, params: Any, model_state: Any) -> State:
         optimizer = optimizers.init(self.optimizer, params)
@@ -106,7 +106,7 @@ class TrainStep:
         known = signature(arguments)
         if known not in self._compiled:
             started = time.perf_counter()
-            layout = getattr(self.workload, "layout", devices.Layout())
+            layout = getattr(self.workload, "layout", sharding.Layout())
             places = self._places(state), layout.replicated()
             step = jax.jit(self._step, donate_argnums=0, out_shardings=places)
             self._compiled[known] = step.lower(*arguments).compile()

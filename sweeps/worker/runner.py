@@ -186,7 +186,7 @@ class Worker:
                 record.variant, kernel=record.kernel, **record.variant_hyperparameters
             )
             workload = workloads.make(
-                record.workload, variant, places=record.places, **record.options
+                record.workload, variant, extra_paths=record.places, **record.options
             )
             self._programs[program] = train_step.TrainStep(workload, record.optimizer)
         return self._programs[program]

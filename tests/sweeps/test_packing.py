@@ -22,10 +22,12 @@ from attention import registry as variants
 from sweeps.records import layout, lease, measurements, status
 from sweeps.study import config, study, study_directory
 from sweeps.training import loop, packed_step, packed_training, packs, train_step
+from workloads import catalog
 from workloads.base.options import Options
-from workloads.images import digits_vit, image_workload, vit
-from workloads.text import lm_workload, pydoc_lm
-from workloads.text.transformer_sizes import SIZES
+from workloads.images import image_workload, presets, vit
+from workloads.text import language_models
+from workloads.text import presets as text_presets
+from workloads.text.specs import SIZES
 
 pytestmark = pytest.mark.slow
 
@@ -38,40 +40,43 @@ TOLERANCE = 1e-5
 def tiny_vit(variant="standard", **hyperparameters):
     """Returns the train step of digits_vit with one layer of width 16 on 16 tokens."""
     model = vit.ViT(
-        num_classes=10, patch_size=8, width=16, depth=1, mlp_dim=32, num_heads=2, dtype="float32"
+        num_classes=10,
+        patch_size=8,
+        width=16,
+        depth=1,
+        mlp_dim=32,
+        num_heads=2,
+        variant=variants.get(variant, **hyperparameters),
     )
-    variant = variants.get(variant, **hyperparameters)
-    workload = image_workload.ImageWorkload(
-        "digits_vit", digits_vit.DATA, model, variant, Options()
-    )
+    row = catalog.get("digits_vit")
+    workload = image_workload.ImageWorkload(row, presets.DIGITS, model, Options())
     return train_step.TrainStep(workload, "nadamw")
 
 
 def tiny_lm():
     options = Options(scan_layers=True)
     size = dataclasses.replace(SIZES["pydoc_lm"], width=32, vocabulary=64)
-    workload = lm_workload.LMWorkload(
-        "pydoc_lm", variants.get("laser"), options, size, pydoc_lm.DATA
+    row = catalog.get("pydoc_lm")
+    workload = language_models.LMWorkload(
+        row, variants.get("laser"), options, size, text_presets.PYDOC
     )
     return train_step.TrainStep(workload, "adamw")
 
 
 def tiny_conformer():
-    from workloads.speech import conformer, spoken_digits_conformer
+    from workloads.speech import conformer, presets
     from workloads.speech.speech_workload import SpeechWorkload
 
-    whole = spoken_digits_conformer.make("spoken_digits_conformer", None, Options())
+    row, whole = catalog.get("spoken_digits_conformer"), presets.DIGITS
     sizes = {"encoder_dim": 16, "num_heads": 2, "num_layers": 1, "feed_forward_factor": 1}
     model = conformer.Config(
-        vocab_size=whole._data.vocab_size,
+        vocab_size=whole.vocab_size,
         subsampling_channels=4,
-        masks=spoken_digits_conformer._MASKS,
+        masks=presets._MASKS,
         **sizes,
     )
-    data = dataclasses.replace(whole._data, max_audio=4000, max_targets=4)
-    workload = SpeechWorkload(
-        "spoken_digits_conformer", data, model, variants.get("laser"), Options()
-    )
+    data = dataclasses.replace(whole, max_audio=4000, max_targets=4)
+    workload = SpeechWorkload(row, data, model, variants.get("laser"), Options())
     return train_step.TrainStep(workload, "nadamw")
 
 
