@@ -81,13 +81,15 @@ class Variant:
         is_causal: bool = False,
         depth: int | Array | None = None,
         scale: float | None = None,
+        scale_query: Callable[[Array], Array] | None = None,
     ) -> Array:
         """Returns attention's output [..., T, H, Dv], as flax's `dot_product_attention` would.
 
-        Three arguments are ours. `is_causal`: query t sees keys 0..t, beside what the mask says.
+        Four arguments are ours. `is_causal`: query t sees keys 0..t, beside what the mask says.
         `depth`: the layer's index from 0, possibly traced (layers in `nn.scan`); a model passes
         it always, and mixers other than `diff` and `diff_laser` leave it unused. `scale`: what
-        logits are multiplied with before τ divides them, D**-0.5 unless given.
+        logits are multiplied with before τ divides them, D**-0.5 unless given. `scale_query`: what
+        the model itself does to its queries (the Conformer's learned factors), behind `modify`.
 
         The whole signature of flax is spelled out because flax passes only the keywords it finds
         by `inspect.signature`: behind `**kwargs` the mask would be lost without a word. The
@@ -108,6 +110,8 @@ class Variant:
             query, key, value = (array.astype(dtype) for array in (query, key, value))
         result_dtype = jnp.result_type(query, key, value)
         query, key = self.modify(query, key)
+        if scale_query is not None:
+            query = scale_query(query)
         scale = (query.shape[-1] ** -0.5 if scale is None else scale) / self.tau
         bias = probe.record(
             query,

@@ -228,13 +228,13 @@ def _drive(resolved: "object", selection: str) -> int:
     from sweeps.scheduling.scheduler import Interrupted
     from sweeps.study import study_directory
     from sweeps.study.study import Study
-    from workloads import table as workloads_table
+    from workloads import catalog
 
     assert isinstance(resolved, Study)
     # What a change of settings repairs comes before the directory that fixes them.
     preflight.check_kernel(resolved)
     preflight.check_devices(resolved)
-    if not workloads_table.entry(resolved.workload).embedded:
+    if not catalog.get(resolved.workload).embedded:
         devices = launchers.module(resolved.settings["launcher"]).devices(resolved.settings)
         print(plan.memory(resolved, devices))
     print(plan.summary(resolved), flush=True)

@@ -36,9 +36,9 @@ def lines(options: argparse.Namespace) -> Iterator[str]:
     """Yields the report's lines. Raises ValueError for what is not known."""
     import jax
 
-    from workloads import table
+    from workloads import catalog
 
-    batch_size = options.batch_size or table.entry(options.workload).batch_size
+    batch_size = options.batch_size or catalog.get(options.workload).batch_size
     bench = Bench(options.workload, options.variant, batch_size, options.examples)
     yield (
         f"{options.workload}, {options.variant}, batch {batch_size}, probe {options.examples}, "

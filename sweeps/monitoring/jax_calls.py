@@ -126,19 +126,19 @@ def memory(
 def data(workload: str, data_dir: str, places: dict[str, str] | None = None) -> dict[str, Any]:
     """Checks a workload's data, which embedded workloads make where it is absent.
 
-    places: where else things lie, by the names in `workloads.base.workload_spec.Entry.places`.
+    places: where else things lie, by the names in `WorkloadSpec.extra_paths` (workloads.base).
     Returns {"lines": what was found, "reference": {"note", "rows"} of simple methods or None}.
     Raises ValueError naming the directory, the file and the command that repairs it.
     """
-    from workloads import table
+    from workloads import catalog
 
-    entry = table.entry(workload)
-    module = table.data_module(workload)
+    entry = catalog.get(workload)
+    module = catalog.data_module(workload)
     lines: list[str] = []
     if entry.embedded:
         module.prepare(data_dir)
     else:
-        given = {name: where for name, where in (places or {}).items() if name in entry.places}
+        given = {name: where for name, where in (places or {}).items() if name in entry.extra_paths}
         lines = list(module.check(data_dir, **given))
     if not hasattr(module, "read_reference"):
         return {"lines": lines, "reference": None}

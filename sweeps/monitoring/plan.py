@@ -8,7 +8,7 @@ from sweeps.launchers import table as launchers
 from sweeps.monitoring import jax_calls, progress, resources
 from sweeps.study import study_checks
 from sweeps.study.study import Study
-from workloads import table as workloads_table
+from workloads import catalog
 from workloads.base.options import MESH_AXES
 
 # Two moments in float32, beside the parameter itself; one checkpoint stays when a trial is done.
@@ -39,7 +39,7 @@ def lines(
     study: Study, where: resources.Resources, step_seconds: float | None = None
 ) -> list[Line]:
     """Returns the cost per stage; `step_seconds` replaces the table's time per step."""
-    entry = workloads_table.entry(study.workload)
+    entry = catalog.get(study.workload)
     seconds = step_seconds if step_seconds is not None else entry.step_seconds
     result = []
     for stage in study.stages:
@@ -68,7 +68,7 @@ def lines(
 
 def summary(study: Study) -> str:
     """Returns the whole study's trials, steps and wall time in one line, for `run`."""
-    entry, where = workloads_table.entry(study.workload), resources.of(study)
+    entry, where = catalog.get(study.workload), resources.of(study)
     total = _total(lines(study, where))
     known = total.wall_hours is not None and where.devices == entry.devices
     wall = f"about {progress.duration(3600 * (total.wall_hours or 0))}" if known else "unknown time"
@@ -89,7 +89,7 @@ def memory(study: Study, devices: int = 0, device_gb: float | None = None) -> st
     said. Empty for other workloads. Nothing is allocated. Raises ValueError where mesh or batch do
     not fit.
     """
-    entry, settings = workloads_table.entry(study.workload), study.settings
+    entry, settings = catalog.get(study.workload), study.settings
     if "mesh" not in entry.serves:
         return ""
     options, remark = study_checks.options(settings), []
@@ -151,7 +151,7 @@ def render(
     device_gb: float | None = None,
 ) -> str:
     """Returns the plan as text; `devices` and `device_gb` as in `memory`."""
-    entry, settings = workloads_table.entry(study.workload), study.settings
+    entry, settings = catalog.get(study.workload), study.settings
     where = resources.of(study)
     if devices:
         where = dataclasses.replace(where, devices=devices)

@@ -10,8 +10,7 @@ from sweeps.monitoring import jax_calls
 from sweeps.records import layout
 from sweeps.study import config, study_checks
 from sweeps.study.study import Study
-from workloads import table as workloads_table
-from workloads.algoperf import entries as algoperf_entries
+from workloads import algoperf_specs, catalog
 from workloads.algoperf import tiny_sizes
 
 
@@ -19,7 +18,7 @@ def check_kernel(study: Study) -> None:
     """Raises ValueError where the study's kernel cannot run where its launcher runs trials."""
     settings = study.settings
     platform = launchers.module(settings["launcher"]).platform(settings)
-    head_size = workloads_table.entry(study.workload).head_size
+    head_size = catalog.get(study.workload).head_size
     for variant in settings["variants"]:
         variants_table.check_kernel(
             settings["kernel"],
@@ -76,7 +75,7 @@ def start_data_check(study: Study) -> "DataCheck":
         )
         return DataCheck(study.directory, study.workload, None)
     _check_fabricated(study)
-    entry = workloads_table.entry(study.workload)
+    entry = catalog.get(study.workload)
     if entry.embedded:
         print(f"data: {study.data_dir} ({entry.description}; made there if absent)", flush=True)
     call = jax_calls.Call(
@@ -87,8 +86,8 @@ def start_data_check(study: Study) -> "DataCheck":
 
 def _check_fabricated(study: Study) -> None:
     """Raises ValueError for a batch larger than AlgoPerf's data, where that is fabricated."""
-    if algoperf_entries.is_algoperf(study.workload):
-        name = algoperf_entries.own_name(study.workload)
+    if algoperf_specs.is_algoperf(study.workload):
+        name = algoperf_specs.own_name(study.workload)
         if sizes := tiny_sizes.read_sizes(study.data_dir, name):
             remedy = f"set --config.batch_size to {sizes['train']} or fewer"
             tiny_sizes.check_batch(study.settings["batch_size"], sizes, remedy)

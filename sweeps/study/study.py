@@ -12,8 +12,7 @@ from sweeps.records import layout
 from sweeps.study import config as configs
 from sweeps.study import hyperparameters, selection, space, study_checks
 from sweeps.study.trial import PLACES, Trial
-from workloads import table as workloads_table
-from workloads.algoperf import entries as algoperf_entries
+from workloads import algoperf_specs, catalog
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Study:
     @property
     def data_dir(self) -> str:
         """Where the workload's data is read."""
-        return self.settings["data_dir"] or str(workloads_table.default_data_dir(self.workload))
+        return self.settings["data_dir"] or str(catalog.default_data_dir(self.workload))
 
     @property
     def places(self) -> dict[str, str]:
@@ -80,7 +79,7 @@ class Study:
         ]
 
     def _trial(self, stage: str, variant: str, point: int, seed: int) -> Trial:
-        settings, entry = self.settings, workloads_table.entry(self.workload)
+        settings, entry = self.settings, catalog.get(self.workload)
         return Trial(
             study=self.name,
             stage=stage,
@@ -115,7 +114,7 @@ class Study:
 
         Call it when 'tune' is over. Raises ValueError where a trial that is done cannot be read.
         """
-        entry = workloads_table.entry(self.workload)
+        entry = catalog.get(self.workload)
         values: dict[str, dict[int, dict[str, float | None]]] = {}
         for trial in self.trials("tune"):
             value = selection.trial_value(
@@ -157,11 +156,11 @@ def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
     settings["variants"] = [variants_table.canonical(name) for name in given]
     for key in ("baseline", "tuning_variant"):
         settings[key] = variants_table.canonical(settings[key])
-    entry = workloads_table.entry(settings["workload"])
-    if algoperf_entries.DIRECTORY in entry.places and not settings[algoperf_entries.DIRECTORY]:
+    entry = catalog.get(settings["workload"])
+    if algoperf_specs.DIRECTORY in entry.extra_paths and not settings[algoperf_specs.DIRECTORY]:
         # Jobs need not have the driver's environment.
-        named = os.environ.get(algoperf_entries.DIRECTORY_VARIABLE, "")
-        settings[algoperf_entries.DIRECTORY] = named
+        named = os.environ.get(algoperf_specs.DIRECTORY_VARIABLE, "")
+        settings[algoperf_specs.DIRECTORY] = named
     for key in ("data_dir", *PLACES):
         if settings[key]:  # jobs start in other folders
             settings[key] = str(pathlib.Path(settings[key]).expanduser().absolute())
@@ -241,7 +240,7 @@ def from_record(record: dict[str, Any], directory: pathlib.Path) -> Study:
         )
     try:
         configs.check(settings)
-        workloads_table.entry(settings["workload"])
+        catalog.get(settings["workload"])
         for point in record["points"]:
             hyperparameters.complete(point)
     except (ValueError, TypeError, AttributeError) as error:

@@ -8,8 +8,7 @@ from sweeps.launchers import table as launchers
 from sweeps.launchers.config_keys import shown
 from sweeps.study import config as configs
 from sweeps.study.trial import PLACES
-from workloads import table as workloads_table
-from workloads.algoperf import entries as algoperf_entries
+from workloads import algoperf_specs, catalog
 from workloads.base.options import MESH_AXES, Options
 
 # Keys that may differ when a study on disk is continued: they add trials or change who runs them.
@@ -43,8 +42,8 @@ def check(settings: dict[str, Any]) -> None:
     for variant in {*settings["variants"], settings["tuning_variant"]}:
         given = variant_hyperparameters(variant, settings)
         variants_table.check(variant, given, settings["kernel"])
-        workloads_table.check_variant(settings["workload"], variant, settings["kernel"])
-    workloads_table.check_options(settings["workload"], options(settings))
+        catalog.check_variant(settings["workload"], variant, settings["kernel"])
+    catalog.check_options(settings["workload"], options(settings))
     launchers.module(settings["launcher"]).check(settings)
     _check_places(settings)
     _check_diagnostics(settings)
@@ -53,11 +52,11 @@ def check(settings: dict[str, Any]) -> None:
 def _check_places(settings: dict[str, Any]) -> None:
     """AlgoPerf's own workloads: what they need is said, what they cannot do is not asked."""
     name = settings["workload"]
-    needs = workloads_table.entry(name).places
+    needs = catalog.get(name).extra_paths
     for key in PLACES:
         if settings[key] and key not in needs:
             raise ValueError(f"{key} is for AlgoPerf's own workloads, and {name} has no use for it")
-    if not algoperf_entries.is_algoperf(name):
+    if not algoperf_specs.is_algoperf(name):
         return
     if workers := settings["loader_workers"]:
         raise ValueError(
@@ -69,9 +68,9 @@ def _check_places(settings: dict[str, Any]) -> None:
 def lacking(settings: dict[str, Any]) -> str | None:
     """Returns what a study still needs before it can run, though its cost is known without."""
     name = settings["workload"]
-    tokenizer = algoperf_entries.TOKENIZER
-    if tokenizer in workloads_table.entry(name).places and not settings[tokenizer]:
-        return algoperf_entries.no_tokenizer(name)
+    tokenizer = algoperf_specs.TOKENIZER
+    if tokenizer in catalog.get(name).extra_paths and not settings[tokenizer]:
+        return algoperf_specs.no_tokenizer(name)
     return None
 
 
@@ -83,7 +82,7 @@ def _check_diagnostics(settings: dict[str, Any]) -> None:
             f"examples, of which they are the first; set --config.diagnostics_examples="
             f"{settings['batch_size']} or fewer"
         )
-    if every and not workloads_table.entry(settings["workload"]).observable:
+    if every and not catalog.get(settings["workload"]).observable:
         raise ValueError(
             f"diagnostics={every}: the attention of {settings['workload']} cannot be looked into; "
             "set --config.diagnostics=0"

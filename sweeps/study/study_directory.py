@@ -10,7 +10,7 @@ from sweeps.records import layout, provenance, status
 from sweeps.study import selection, space, study_checks
 from sweeps.study.study import Study
 from sweeps.study.trial import CHANGEABLE, Trial, from_record
-from workloads import table as workloads_table
+from workloads import catalog
 
 
 def prepare(study: Study) -> None:
@@ -65,7 +65,7 @@ def select(study: Study, choice: str = "") -> dict[str, Any]:
     for as long as validation would choose the same instead. ValueError is raised, too, where 'tune'
     chooses nothing.
     """
-    entry, path = workloads_table.entry(study.workload), study.directory / layout.SELECTION
+    entry, path = catalog.get(study.workload), study.directory / layout.SELECTION
     begun, values = _begun(study), study.tuned_values()
     remembered = _kept(path) if not choice else {}
     chosen: dict[str, int] = {}

@@ -22,7 +22,7 @@ from attention.verification import diagnostics
 from sweeps.records import measurements
 from sweeps.study.trial import Trial
 from sweeps.training import train_step
-from workloads.base import devices, spec
+from workloads.base import sharding, spec
 
 Array = jax.Array
 
@@ -35,7 +35,7 @@ class Probe:
         # AlgoPerf's own workloads have neither: their layers are in no loop.
         make = getattr(workload, "observable", lambda: workload)
         self._observable = make()
-        self._whole = getattr(workload, "layout", devices.Layout()).replicated()
+        self._whole = getattr(workload, "layout", sharding.Layout()).replicated()
         self._compiled: dict[Any, Any] = {}
         self._paths: tuple[str, ...] = ()
         self.compile_s = 0.0

@@ -15,7 +15,7 @@ from attention import registry as variants
 from sweeps.study.trial import Trial
 from sweeps.training import optimizers
 from workloads import registry as workloads
-from workloads.base import devices, partition, spec
+from workloads.base import sharding, spec
 
 Array = jax.Array
 
@@ -93,9 +93,9 @@ class TrainStep:
 
         AlgoPerf's own workloads have neither layout nor rules.
         """
-        layout = getattr(self.workload, "layout", devices.Layout())
+        layout = getattr(self.workload, "layout", sharding.Layout())
         rules = getattr(self.workload, "parameter_rules", ())
-        return partition.shardings(state, rules, layout.mesh)
+        return sharding.shardings(state, rules, layout.mesh)
 
     def _first_state(self, params: Any, model_state: Any) -> State:
         optimizer = optimizers.init(self.optimizer, params)
@@ -108,7 +108,7 @@ class TrainStep:
         known = signature(arguments)
         if known not in self._compiled:
             started = time.perf_counter()
-            layout = getattr(self.workload, "layout", devices.Layout())
+            layout = getattr(self.workload, "layout", sharding.Layout())
             places = self._places(state), layout.replicated()
             step = jax.jit(self._step, donate_argnums=0, out_shardings=places)
             self._compiled[known] = step.lower(*arguments).compile()
@@ -155,5 +155,5 @@ class TrainStep:
 def of_trial(trial: Trial) -> TrainStep:
     """Returns a trial's train step, not compiled yet: the same for all trials of a program."""
     variant = variants.get(trial.variant, kernel=trial.kernel, **trial.variant_hyperparameters)
-    workload = workloads.make(trial.workload, variant, places=trial.places, **trial.options)
+    workload = workloads.make(trial.workload, variant, extra_paths=trial.places, **trial.options)
     return TrainStep(workload, trial.optimizer)

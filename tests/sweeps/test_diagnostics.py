@@ -15,12 +15,12 @@ from attention.verification import diagnostics as numbers
 from sweeps.records import layout, lease, measurements
 from sweeps.study import config, study, study_directory, trial
 from sweeps.training import diagnostics, loop, train_step
-from workloads import registry
-from workloads.base.base_workload import Sizes
+from workloads import catalog, registry
 from workloads.base.options import Options
+from workloads.base.workload import Sizes
 from workloads.speech import conformer
-from workloads.text.lm_workload import LMWorkload
-from workloads.text.transformer_sizes import TransformerSize
+from workloads.text.language_models import LMWorkload
+from workloads.text.specs import TransformerSize
 
 pytestmark = pytest.mark.slow
 
@@ -235,7 +235,7 @@ def test_layers_in_a_loop_are_recorded_as_those_outside():
     for looped in (False, True):
         options = Options(scan_layers=looped, remat=looped)
         workload = LMWorkload(
-            "pydoc_lm", variants.get("diff_laser"), options, TINY, Sizes(8, 8, 8, 8, 4)
+            catalog.get("pydoc_lm"), variants.get("diff_laser"), options, TINY, Sizes(8, 8, 8, 8, 4)
         )
         tokens = np.zeros((1, 12), np.int32)
         state = _state(workload, workload._model.init, tokens)
@@ -260,7 +260,7 @@ def test_a_host_with_its_own_attention_function_is_recorded():
     small = dataclasses.replace(
         workload._model.config, encoder_dim=8, num_heads=2, subsampling_channels=4, num_layers=1
     )
-    workload._model = conformer.Conformer(small)
+    workload._model = conformer.Conformer(small, workload.variant)
     batch = workload.example_batch(4)
     state = _state(workload, workload._model.init, *batch["inputs"])
     (record,) = _recorded(workload, state, batch, 2)

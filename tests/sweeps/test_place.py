@@ -156,5 +156,5 @@ def test_a_mesh_gives_way_to_the_devices_that_are_asked_about():
 def test_a_run_begins_with_the_whole_study_s_cost(make_study, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     resolved = make_study(points=5, variants="standard,laser", seeds=2, **{"local.workers": 2})
-    # 0.04 s a step (workloads/images/image_entries.py): 3 + 2 rounds of 12 steps.
+    # 0.04 s a step (workloads/images/specs.py): 3 + 2 rounds of 12 steps.
     assert plan.summary(resolved).startswith("whole study: 9 trials, 108 steps, about 2 s (")

@@ -9,7 +9,7 @@ from attention import table as variants
 from sweeps.monitoring import jax_calls, plan
 from sweeps.scheduling import preflight
 from sweeps.study import config, selection, study
-from workloads import table
+from workloads import catalog
 
 
 @pytest.fixture
@@ -119,8 +119,8 @@ def test_a_grid_selects_nothing(tmp_path):
 
 
 def test_speech_has_six_rows_and_says_why():
-    assert len(table.paper_rows("imagenet_vit")) == 8
-    rows = table.paper_rows("librispeech_conformer")
+    assert len(catalog.paper_rows("imagenet_vit")) == 8
+    rows = catalog.paper_rows("librispeech_conformer")
     assert set(variants.PAPER_ROWS) - set(rows) == {
         "standard+per_dim_temp",
         "laser+per_dim_temp",
@@ -152,7 +152,7 @@ def test_full_size_models_fit_the_devices_they_are_planned_for(name, in_process)
     text = plan.memory(resolved)
     assert ", fits into 90 % of 16 GB" in text
     # Two float32 moments of every parameter, divided over the fsdp axis.
-    entry = table.entry(resolved.workload)
+    entry = catalog.get(resolved.workload)
     fsdp = resolved.settings["mesh"]["fsdp"]
     assert f"moments {8 * entry.parameters / fsdp / 1e9:.1f}"[:-1] in text
 
@@ -206,4 +206,4 @@ def test_a_tuning_variant_the_model_cannot_have():
 
 def test_presets_by_their_other_names():
     with pytest.raises(ValueError, match="'c4_lm_301m' is called 'c4_lm'"):
-        table.entry("c4_lm_301m")
+        catalog.get("c4_lm_301m")

@@ -14,7 +14,7 @@ from flax import linen as nn
 from attention import registry
 from attention.variant import Variant
 from attention.verification import reference
-from workloads import table
+from workloads import catalog
 from workloads.algoperf.installation import Installation
 from workloads.algoperf.parity import workload_pairs
 from workloads.algoperf.parity.rows import CLOSE, SPEECH_GRADIENT, Row, largest, norm_ratio
@@ -36,8 +36,7 @@ _VARIANTS = (
 
 def variants_of(name: str) -> tuple[str, ...]:
     """Returns the variants compared on a workload: those that its host model can have."""
-    twice = set(table.entry(name).host_modifiers)
-    return tuple(row for row in _VARIANTS if not twice & set(row.split("+")[1:]))
+    return tuple(row for row in _VARIANTS if catalog.get(name).can_have(row))
 
 
 def variant_rows(name: str, variant: str, installation: Installation) -> Iterator[Row]:

@@ -1,7 +1,7 @@
-"""The table of workloads: what a driver must know of each without loading JAX.
+"""The catalog of workloads: what a driver must know of each without loading JAX.
 
-Adding a workload is one module with a class and one line in image_entries, speech_entries or
-text_entries. Standard library only.
+Adding a workload is one module with a class and one row in the `specs` of its domain. Standard
+library only.
 """
 
 import dataclasses
@@ -12,47 +12,34 @@ import pathlib
 from typing import Any
 
 from attention import table as variants_table
-from workloads.algoperf import entries as algoperf_entries
+from workloads import algoperf_specs
 from workloads.base.options import Options
-from workloads.base.workload_spec import Entry
-from workloads.images import image_entries
-from workloads.speech import speech_entries
-from workloads.text import text_entries, transformer_sizes
+from workloads.base.workload_spec import WorkloadSpec
+from workloads.images import specs as image_specs
+from workloads.speech import specs as speech_specs
+from workloads.text import specs as text_specs
 
-__all__ = [
-    "WORKLOADS",
-    "Entry",
-    "check_options",
-    "check_softmax",
-    "check_variant",
-    "data_module",
-    "default_data_dir",
-    "entry",
-    "paper_rows",
-    "repair",
-]
-
-WORKLOADS: dict[str, Entry] = {
-    **image_entries.ENTRIES,
-    **speech_entries.ENTRIES,
-    **text_entries.ENTRIES,
+WORKLOADS: dict[str, WorkloadSpec] = {
+    spec.name: spec for spec in (*image_specs.SPECS, *speech_specs.SPECS, *text_specs.SPECS)
 }
 
 # AlgoPerf's own, trained by our loop where AlgoPerf is installed: no part of what comes with us.
-ALGOPERF: dict[str, Entry] = algoperf_entries.ENTRIES
+ALGOPERF: dict[str, WorkloadSpec] = {
+    spec.name: spec for spec in algoperf_specs.specs((*image_specs.SPECS, *speech_specs.SPECS))
+}
 
 # The preset that is its family's base has the family's name.
 _ALSO_CALLED = {"c4_lm_301m": "c4_lm", "wikipedia_bert_base": "wikipedia_bert"}
 
 
-def entry(name: str) -> Entry:
-    """Returns the workload's entry. Raises ValueError listing what exists and the nearest match."""
-    known = ALGOPERF if algoperf_entries.is_algoperf(name) else WORKLOADS
+def get(name: str) -> WorkloadSpec:
+    """Returns the workload's row. Raises ValueError listing what exists and the nearest match."""
+    known = ALGOPERF if algoperf_specs.is_algoperf(name) else WORKLOADS
     if name not in known:
         if name in _ALSO_CALLED:
             raise ValueError(f"workload {name!r} is called {_ALSO_CALLED[name]!r}")
-        if name in algoperf_entries.REFUSED:
-            raise ValueError(f"workload {name!r}: {algoperf_entries.REFUSED[name]}")
+        if name in algoperf_specs.REFUSED:
+            raise ValueError(f"workload {name!r}: {algoperf_specs.REFUSED[name]}")
         nearest = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
         hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
         raise ValueError(f"unknown workload {name!r}. Known: {', '.join(known)}.{hint}")
@@ -62,9 +49,9 @@ def entry(name: str) -> Entry:
 def check_variant(name: str, variant: str, kernel: str = "xla") -> None:
     """Raises ValueError where a workload's model cannot have a variant, or a kernel."""
     check_softmax(name, variant, kernel)
-    twice = set(entry(name).host_modifiers) & set(variant.split("+")[1:])
-    if twice:
-        modifier = sorted(twice)[0]
+    spec = get(name)
+    if not spec.can_have(variant):
+        modifier = min(set(spec.host_modifiers) & set(variant.split("+")[1:]))
         raise ValueError(
             f"{name} has no row {variant!r}: its model has {modifier} inside every attention "
             f"already, standard attention included; drop +{modifier}"
@@ -73,7 +60,7 @@ def check_variant(name: str, variant: str, kernel: str = "xla") -> None:
 
 def check_softmax(name: str, variant: str, kernel: str = "xla") -> None:
     """Raises ValueError for what a model that keeps its own softmax cannot compute."""
-    if not entry(name).keeps_softmax:
+    if not get(name).keeps_softmax:
         return
     variants_table.check_host_mean(variant, name)
     if kernel != "xla":
@@ -85,7 +72,7 @@ def check_softmax(name: str, variant: str, kernel: str = "xla") -> None:
 
 def check_options(name: str, options: Options) -> None:
     """Raises ValueError for an option that a workload's model cannot serve, naming ones that do."""
-    serves = entry(name).serves
+    serves = get(name).serves
     for field in dataclasses.fields(Options):
         given, default = getattr(options, field.name), field.default
         if field.name == "mesh":
@@ -96,32 +83,25 @@ def check_options(name: str, options: Options) -> None:
             raise ValueError(
                 f"{name} has no {what} {given!r}, only {default!r}; workloads that have: {able}"
             )
-    if name in transformer_sizes.SIZES:
-        transformer_sizes.SIZES[name].check_mesh(options.mesh)
+    if name in text_specs.SIZES:
+        text_specs.SIZES[name].check_mesh(options.mesh)
 
 
 def paper_rows(name: str) -> tuple[str, ...]:
     """Returns the rows of the paper's table that a workload can have: eight, six for speech."""
-    twice = set(entry(name).host_modifiers)
-    return tuple(row for row in variants_table.PAPER_ROWS if not twice & set(row.split("+")[1:]))
+    return tuple(row for row in variants_table.PAPER_ROWS if get(name).can_have(row))
 
 
 def data_module(name: str) -> Any:
-    """Returns what checks and prepares a workload's data: `check(data_dir, **places)`, `prepare`.
+    """Returns what checks and prepares a workload's data: `check(data_dir, **paths)`, `prepare`.
 
     A module that serves workloads of different needs has `of(name)`. Loads no JAX.
     """
-    module = importlib.import_module(entry(name).data)
-    return module.of(name) if hasattr(module, "of") else module
-
-
-def repair(name: str, data_dir: str) -> str:
-    """Returns the commands that make a workload's data, and say what is wrong with it."""
-    source = "" if entry(name).embedded else " --from=WHERE_IT_WAS_DOWNLOADED"
-    return (
-        f"python -m workloads prepare {name} --data_dir={data_dir}{source}; then "
-        f"python -m workloads check {name} --data_dir={data_dir}"
-    )
+    module, _, attribute = get(name).data.partition(":")
+    found = importlib.import_module(module)
+    if attribute:
+        return getattr(found, attribute)
+    return found.of(name) if hasattr(found, "of") else found
 
 
 def default_data_dir(name: str) -> pathlib.Path:
@@ -129,7 +109,7 @@ def default_data_dir(name: str) -> pathlib.Path:
 
     $ATTNPERF_DATA/<data_name>, else the user's cache folder: embedded data may always be remade.
     """
-    folder = entry(name).data_name or name
+    folder = get(name).data_name or name
     root = os.environ.get("ATTNPERF_DATA")
     if root:
         return pathlib.Path(root) / folder

@@ -3,12 +3,15 @@
 Targets and step hint: algoperf/workloads/imagenet_vit/{workload.py,imagenet_jax/workload.py}.
 """
 
-from workloads.base.workload_spec import Entry
+from workloads.base.workload_spec import WorkloadSpec
 
 
-def _imagenet(description: str, targets: tuple[float, float], parameters: int) -> Entry:
-    return Entry(
-        factory="workloads.images.imagenet_vit:make",
+def _imagenet(
+    name: str, description: str, targets: tuple[float, float], parameters: int
+) -> WorkloadSpec:
+    return WorkloadSpec(
+        name=name,
+        factory="workloads.images.presets:make",
         data="workloads.images.imagenet",
         data_name="imagenet_vit",
         description=description,
@@ -26,13 +29,14 @@ def _imagenet(description: str, targets: tuple[float, float], parameters: int) -
     )
 
 
-ENTRIES: dict[str, Entry] = {
-    "imagenet_vit": _imagenet("ViT-S/16 on ImageNet", (0.77309, 0.6519), 22_122_472),
-    "imagenet_vit_glu": _imagenet("ViT-S/16, gated MLP", (0.75738, 0.6359), 50_452_456),
-    "imagenet_vit_map": _imagenet("ViT-S/16, attention pooling", (0.77113, 0.6523), 23_896_552),
-    "imagenet_vit_post_ln": _imagenet("ViT-S/16, post-LN", (0.75312, 0.6286), 22_121_704),
-    "digits_vit": Entry(
-        factory="workloads.images.digits_vit:make",
+SPECS: tuple[WorkloadSpec, ...] = (
+    _imagenet("imagenet_vit", "ViT-S/16 on ImageNet", (0.77309, 0.6519), 22_122_472),
+    _imagenet("imagenet_vit_glu", "ViT-S/16, gated MLP", (0.75738, 0.6359), 50_452_456),
+    _imagenet("imagenet_vit_map", "ViT-S/16, attention pooling", (0.77113, 0.6523), 23_896_552),
+    _imagenet("imagenet_vit_post_ln", "ViT-S/16, post-LN", (0.75312, 0.6286), 22_121_704),
+    WorkloadSpec(
+        name="digits_vit",
+        factory="workloads.images.presets:make",
         data="workloads.images.digits",
         description="small ViT on scikit-learn's 8x8 digits",
         metric="accuracy",
@@ -49,4 +53,4 @@ ENTRIES: dict[str, Entry] = {
         step_seconds=0.040,
         step_source="hours of one CPU core: 0.040 s a step, measured on a 2-core cloud machine",
     ),
-}
+)

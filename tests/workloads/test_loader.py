@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workloads.base import example_queue
+from workloads.base import loader, sources
 from workloads.base.errors import DataError
-from workloads.images import image_sources, image_transforms
+from workloads.images import image_transforms, images
 
 pytestmark = pytest.mark.slow
 
@@ -52,9 +52,7 @@ def _train(count: int, start_step: int = 0, **settings: Any) -> list[Batch]:
         "num_threads": 0,
     }
     settings = defaults | settings
-    with example_queue.train_batches(
-        settings.pop("source"), start_step=start_step, **settings
-    ) as stream:
+    with loader.train_batches(settings.pop("source"), start_step=start_step, **settings) as stream:
         return [next(stream) for _ in range(count)]
 
 
@@ -89,7 +87,7 @@ def test_threads_change_nothing(num_threads: int | None) -> None:
 
 def test_worker_processes_change_nothing_and_end_with_the_stream() -> None:
     before = set(multiprocessing.active_children())
-    stream = example_queue.train_batches(
+    stream = loader.train_batches(
         Pictures(23), seed=1, batch_size=4, transform=SHIFT, start_step=5, num_workers=2
     )
     _assert_same([next(stream) for _ in range(5)], _train(5, 5))
@@ -163,7 +161,7 @@ def test_evaluation_sees_each_example_once_in_order(
     count: int | None, batches: int, num_threads: int
 ) -> None:
     source = Pictures(23)
-    with example_queue.eval_batches(
+    with loader.eval_batches(
         source, batch_size=4, transform=PLAIN, num_examples=count, num_threads=num_threads
     ) as stream:
         found = list(stream)
@@ -185,36 +183,36 @@ def test_evaluation_sees_each_example_once_in_order(
 
 def test_evaluation_by_worker_processes_is_the_same() -> None:
     settings: dict[str, Any] = {"batch_size": 5, "transform": PLAIN}
-    with example_queue.eval_batches(Pictures(23), num_workers=1, **settings) as stream:
+    with loader.eval_batches(Pictures(23), num_workers=1, **settings) as stream:
         found = list(stream)
-    _assert_same(found, list(example_queue.eval_batches(Pictures(23), num_threads=0, **settings)))
+    _assert_same(found, list(loader.eval_batches(Pictures(23), num_threads=0, **settings)))
 
 
 def test_a_cache_of_decoded_images_changes_nothing() -> None:
     source = Pictures(23)
-    cached = image_sources.CachedSource(source)
+    cached = sources.CachedSource(source, images.decoded)
     assert len(cached) == 23
     _assert_same(_train(8, source=cached), _train(8, source=source))
-    with pytest.raises(ValueError, match=r"the first 3 of 23 images need 270 bytes .* 200 are"):
-        image_sources.CachedSource(source, max_bytes=200)
+    with pytest.raises(ValueError, match=r"the first 3 of 23 examples need 270 bytes .* 200 are"):
+        sources.CachedSource(source, images.decoded, max_bytes=200)
 
 
 def test_a_subset_holds_what_was_asked() -> None:
-    subset = image_sources.Subset(Pictures(9), [7, 0, 7])
+    subset = sources.Subset(Pictures(9), [7, 0, 7])
     assert [subset[number]["label"] for number in range(len(subset))] == [7, 0, 7]
     with pytest.raises(ValueError, match="asks for example 9, there are 9"):
-        image_sources.Subset(Pictures(9), [9])
+        sources.Subset(Pictures(9), [9])
 
 
 def test_the_fixed_subset_is_fixed_and_mixed() -> None:
     labels = [
         [record["label"] for record in map(subset.__getitem__, range(len(subset)))]
-        for subset in (image_sources.fixed_subset(Pictures(10), count) for count in (6, 10))
+        for subset in (sources.fixed_subset(Pictures(10), count) for count in (6, 10))
     ]
     # numpy.random.RandomState(0).permutation(10), whose stream NumPy has frozen.
     assert labels == [[2, 8, 4, 9, 1, 6], [2, 8, 4, 9, 1, 6, 7, 3, 0, 5]]
     with pytest.raises(ValueError, match="11 examples was asked; 1 to 10"):
-        image_sources.fixed_subset(Pictures(10), 11)
+        sources.fixed_subset(Pictures(10), 11)
 
 
 class Damaged(Pictures):
@@ -230,7 +228,7 @@ class Damaged(Pictures):
 @pytest.mark.parametrize("how", [{"num_threads": 0}, {"num_threads": 2}, {"num_workers": 1}])
 def test_a_damaged_image_is_named(how: dict[str, int]) -> None:
     with (
-        example_queue.eval_batches(Damaged(6), batch_size=2, transform=PLAIN, **how) as stream,
+        loader.eval_batches(Damaged(6), batch_size=2, transform=PLAIN, **how) as stream,
         pytest.raises(DataError, match=r"damaged pictures: example 3: 4 bytes .* no JPEG or PNG"),
     ):
         list(stream)
@@ -254,11 +252,11 @@ def test_wrong_arguments_are_refused(settings: dict[str, Any], message: str) -> 
 
 def test_more_examples_than_there_are_is_refused() -> None:
     with pytest.raises(ValueError, match=r"num_examples is 24, but .* has 23"):
-        example_queue.eval_batches(Pictures(23), batch_size=2, transform=PLAIN, num_examples=24)
+        loader.eval_batches(Pictures(23), batch_size=2, transform=PLAIN, num_examples=24)
 
 
 def test_a_forgotten_stream_ends_its_threads() -> None:
-    stream = example_queue.train_batches(Pictures(5), seed=0, batch_size=2, transform=SHIFT)
+    stream = loader.train_batches(Pictures(5), seed=0, batch_size=2, transform=SHIFT)
     next(stream)
     assert any(thread.name.startswith("grain-prefetch") for thread in threading.enumerate())
     del stream
@@ -270,12 +268,12 @@ def test_a_forgotten_stream_ends_its_threads() -> None:
 
 
 def test_throughput_is_measured_on_the_stream() -> None:
-    with example_queue.train_batches(Pictures(5), seed=0, batch_size=2, transform=SHIFT) as stream:
-        measured = example_queue.measure_throughput(stream, batches=20)
+    with loader.train_batches(Pictures(5), seed=0, batch_size=2, transform=SHIFT) as stream:
+        measured = loader.measure_throughput(stream, batches=20)
     assert measured["wall_ms_per_batch"] == pytest.approx(2e3 / measured["examples_per_s"])
     assert measured["cpu_ms_per_example"] > 0
     with pytest.raises(ValueError, match="batches is 0"):
-        example_queue.measure_throughput(iter([]), batches=0)
+        loader.measure_throughput(iter([]), batches=0)
 
 
 SCRIPT = """
@@ -289,7 +287,7 @@ SCRIPT = """
             return {"image": np.full((4, 4, 3), number, np.uint8), "label": number}
 
     def main():
-        stream = example_queue.train_batches(
+        stream = loader.train_batches(
             Noise(), seed=0, batch_size=3, num_workers=2,
             transform=image_transforms.ShiftTransform(1),
         )

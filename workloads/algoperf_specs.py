@@ -6,10 +6,9 @@ budgets: algoperf/workloads/*/workload.py. Parameters: of the models as init_mod
 """
 
 import dataclasses
+from collections.abc import Iterable
 
-from workloads.base.workload_spec import Entry
-from workloads.images import image_entries
-from workloads.speech import speech_entries
+from workloads.base.workload_spec import WorkloadSpec
 
 PREFIX = "algoperf:"
 # Where things lie that a worker must know; study keys and trial fields have these names.
@@ -19,21 +18,26 @@ DIRECTORY_VARIABLE = "ATTNPERF_ALGOPERF_DIR"
 _FACTORY, _CHECK = "workloads.algoperf.adapter:make", "workloads.algoperf.data"
 
 
-def _same(name: str, ours: Entry, places: tuple[str, ...]) -> Entry:
+def _same(ours: WorkloadSpec) -> WorkloadSpec:
     """Returns the entry of AlgoPerf's workload that ours follows: same model, data and targets."""
     return dataclasses.replace(
         ours,
+        name=PREFIX + ours.name,
         factory=_FACTORY,
         data=_CHECK,
-        data_name=ours.data_name or name,
+        data_name=ours.data_name or ours.name,
         description=f"AlgoPerf's own {ours.description}",
         serves=(),  # its models have one dtype, one layer loop, and parameters whole everywhere
-        places=places,
+        keeps_softmax=ours.name in _SPEECH,  # its query scaler is a function around flax's own
+        extra_paths=(DIRECTORY, TOKENIZER) if ours.name in _SPEECH else (DIRECTORY,),
     )
 
 
-def _wmt(description: str, targets: tuple[float, float], parameters: int) -> Entry:
-    return Entry(
+def _wmt(
+    name: str, description: str, targets: tuple[float, float], parameters: int
+) -> WorkloadSpec:
+    return WorkloadSpec(
+        name=PREFIX + name,
         factory=_FACTORY,
         data=_CHECK,
         data_name="wmt",
@@ -47,7 +51,7 @@ def _wmt(description: str, targets: tuple[float, float], parameters: int) -> Ent
         parameters=parameters,
         head_size=64,
         serves=(),
-        places=(DIRECTORY,),
+        extra_paths=(DIRECTORY,),
         # 43,336 s allowed for 120,000 steps (max_allowed_runtime_sec of the workload).
         step_seconds=0.3611,
         step_source="hours of 8 V100s: AlgoPerf's time budget of 0.361 s a step, an upper bound",
@@ -55,7 +59,8 @@ def _wmt(description: str, targets: tuple[float, float], parameters: int) -> Ent
 
 
 # algoperf/workloads/finewebedu_lm/workload.py of AlgoPerf 1.0; it has no test split.
-_LM = Entry(
+_LM = WorkloadSpec(
+    name=PREFIX + "finewebedu_lm",
     factory=_FACTORY,
     data=_CHECK,
     data_name="finewebedu_lm",
@@ -72,27 +77,31 @@ _LM = Entry(
     keeps_softmax=True,  # AlgoPerf 1.0's two einsums; the version before calls jax.nn's function
     observable=False,  # its attention is no module that diagnostics know
     serves=(),
-    places=(DIRECTORY,),
+    extra_paths=(DIRECTORY,),
     step_seconds=0.4440,
     step_source="hours of 4 A100s: AlgoPerf's time budget of 0.444 s a step, an upper bound",
 )
 _IMAGES = ("imagenet_vit", "imagenet_vit_glu", "imagenet_vit_map")
-_SPEECH = tuple(name for name in speech_entries.ENTRIES if name.startswith("librispeech"))
+_SPEECH = (
+    "librispeech_conformer",
+    "librispeech_conformer_gelu",
+    "librispeech_conformer_layernorm",
+    "librispeech_conformer_attention_temperature",
+)
 
-ENTRIES: dict[str, Entry] = {
-    **{PREFIX + name: _same(name, image_entries.ENTRIES[name], (DIRECTORY,)) for name in _IMAGES},
-    **{
-        PREFIX + name: _same(name, speech_entries.ENTRIES[name], (DIRECTORY, TOKENIZER))
-        for name in _SPEECH
-    },
-    PREFIX + "wmt": _wmt("Transformer on WMT", (30.8491, 30.7219), 133_521_408),
-    PREFIX + "wmt_post_ln": _wmt("Transformer, post-LN", (30.0779, 29.8982), 133_517_312),
-    PREFIX + "wmt_attention_temp": _wmt(
-        "Transformer, queries x 4", (29.3379, 29.4143), 133_521_408
-    ),
-    PREFIX + "finewebedu_lm": _LM,
-    PREFIX + "wmt_glu_tanh": _wmt("Transformer, gated MLP, tanh", (29.5779, 29.0515), 146_116_608),
-}
+
+def specs(ours: Iterable[WorkloadSpec]) -> tuple[WorkloadSpec, ...]:
+    """Returns the rows of AlgoPerf's workloads; `ours` has those that ours follow."""
+    named = {spec.name: spec for spec in ours}
+    return (
+        *(_same(named[name]) for name in (*_IMAGES, *_SPEECH)),
+        _wmt("wmt", "Transformer on WMT", (30.8491, 30.7219), 133_521_408),
+        _wmt("wmt_post_ln", "Transformer, post-LN", (30.0779, 29.8982), 133_517_312),
+        _wmt("wmt_attention_temp", "Transformer, queries x 4", (29.3379, 29.4143), 133_521_408),
+        _LM,
+        _wmt("wmt_glu_tanh", "Transformer, gated MLP, tanh", (29.5779, 29.0515), 146_116_608),
+    )
+
 
 # What AlgoPerf has and this table has not, and why.
 REFUSED = {

@@ -5,16 +5,17 @@ librispeech_jax/workload.py}. AlgoPerf's Conformer scales its queries per dimens
 `+per_dim_temp` would do it twice: the paper's WER table has six rows.
 """
 
-from workloads.base.workload_spec import Entry
+from workloads.base.workload_spec import WorkloadSpec
 
 _HOST = ("per_dim_temp",)
 
 
 def _librispeech(
-    description: str, targets: tuple[float, float], parameters: int = 32_321_792
-) -> Entry:
-    return Entry(
-        factory="workloads.speech.librispeech_conformer:make",
+    name: str, description: str, targets: tuple[float, float], parameters: int = 32_321_792
+) -> WorkloadSpec:
+    return WorkloadSpec(
+        name=name,
+        factory="workloads.speech.presets:make",
         data="workloads.speech.corpora.librispeech",
         data_name="librispeech_conformer",
         description=description,
@@ -27,16 +28,16 @@ def _librispeech(
         parameters=parameters,
         head_size=64,
         host_modifiers=_HOST,
-        keeps_softmax=True,
         # 58,015 s allowed for 76,000 steps (max_allowed_runtime_sec of the workload).
         step_seconds=0.7634,
         step_source="hours of 8 V100s: AlgoPerf's time budget of 0.763 s a step, an upper bound",
     )
 
 
-def _synthesised(kind: str, **sizes: float) -> Entry:
-    return Entry(
-        factory="workloads.speech.spoken_digits_conformer:make",
+def _synthesised(kind: str, **sizes: float) -> WorkloadSpec:
+    return WorkloadSpec(
+        name=f"spoken_{kind}_conformer",
+        factory="workloads.speech.presets:make",
         data=f"workloads.speech.corpora.spoken_{kind}",
         description=f"small Conformer on synthesised spoken {kind}",
         metric="wer",
@@ -47,25 +48,29 @@ def _synthesised(kind: str, **sizes: float) -> Entry:
         embedded=True,
         stands_in_for="librispeech_conformer",
         host_modifiers=_HOST,
-        keeps_softmax=True,
         step_source="hours of one CPU core, measured on a 2-core cloud machine",
         **sizes,  # type: ignore[arg-type]
     )
 
 
-ENTRIES: dict[str, Entry] = {
-    "librispeech_conformer": _librispeech("Conformer on LibriSpeech", (0.085884, 0.052981)),
-    "librispeech_conformer_gelu": _librispeech("Conformer, gelu", (0.094114, 0.056629)),
-    "librispeech_conformer_layernorm": _librispeech(
-        "Conformer, no layer norm after blocks", (0.09731, 0.05996), 32_317_696
+SPECS: tuple[WorkloadSpec, ...] = (
+    _librispeech("librispeech_conformer", "Conformer on LibriSpeech", (0.085884, 0.052981)),
+    _librispeech("librispeech_conformer_gelu", "Conformer, gelu", (0.094114, 0.056629)),
+    _librispeech(
+        "librispeech_conformer_layernorm",
+        "Conformer, no layer norm after blocks",
+        (0.09731, 0.05996),
+        32_317_696,
     ),
-    "librispeech_conformer_attention_temperature": _librispeech(
-        "Conformer, attention output x 1.6", (0.109977, 0.068065)
+    _librispeech(
+        "librispeech_conformer_attention_temperature",
+        "Conformer, attention output x 1.6",
+        (0.109977, 0.068065),
     ),
-    "spoken_digits_conformer": _synthesised(
+    _synthesised(
         "digits", batch_size=16, step_hint=400, parameters=139_733, head_size=16, step_seconds=0.036
     ),
-    "spoken_sentences_conformer": _synthesised(
+    _synthesised(
         "sentences",
         batch_size=16,
         step_hint=800,
@@ -73,4 +78,4 @@ ENTRIES: dict[str, Entry] = {
         head_size=24,
         step_seconds=0.16,
     ),
-}
+)

@@ -7,13 +7,13 @@ import pytest
 
 from attention import registry as variants
 from attention import table as variants_table
-from workloads import bench, registry, table
-from workloads.base import devices, spec
+from workloads import bench, catalog, registry
+from workloads.base import sharding, spec
 
 
-@pytest.mark.parametrize("name", list(table.WORKLOADS))
+@pytest.mark.parametrize("name", list(catalog.WORKLOADS))
 def test_an_entry_tells_the_truth(name):
-    entry = table.entry(name)
+    entry = catalog.get(name)
     stacked = {"scan_layers": True} if "scan_layers" in entry.serves else {}
     workload = registry.make(name, variants.get("standard"), **stacked)
     params, _ = jax.eval_shape(workload.init_model_fn, jax.random.key(0))
@@ -29,14 +29,14 @@ def test_an_entry_tells_the_truth(name):
     assert callable(data.check)
     assert callable(data.prepare)
     if entry.embedded:
-        assert table.entry(entry.stands_in_for).metric == entry.metric
+        assert catalog.get(entry.stands_in_for).metric == entry.metric
         assert callable(data.read_reference)
 
 
-@pytest.mark.parametrize("name", [n for n, entry in table.WORKLOADS.items() if entry.embedded])
+@pytest.mark.parametrize("name", [n for n, entry in catalog.WORKLOADS.items() if entry.embedded])
 def test_every_row_of_an_embedded_workload_has_a_model(name):
     """Loss and logits of a random batch are finite at the first parameters, for every row."""
-    for row in dict.fromkeys((*table.paper_rows(name), *variants_table.MIXERS)):
+    for row in dict.fromkeys((*catalog.paper_rows(name), *variants_table.MIXERS)):
         variant = variants.get(row, **variants_table.hyperparameters(row, 0.9))
         workload = registry.make(name, variant)
 
@@ -51,35 +51,26 @@ def test_every_row_of_an_embedded_workload_has_a_model(name):
         assert jax.eval_shape(loss, jax.random.key(0)).shape == ()
 
 
-@pytest.mark.parametrize("name", [*table.WORKLOADS, *table.ALGOPERF])
-def test_the_door_knows_which_mixers_a_model_can_have(name, sigmoid):
+@pytest.mark.parametrize("name", [*catalog.WORKLOADS, *catalog.ALGOPERF])
+def test_the_catalog_knows_which_mixers_a_model_can_have(name, sigmoid):
     """Every mixer of ours goes everywhere; one that no weighted mean makes, where the model asks
     our function: what it says of an embedded workload, its model says too."""
-    entry = table.entry(name)
+    entry = catalog.get(name)
     for mixer in set(variants_table.MIXERS) - {sigmoid}:
-        table.check_variant(name, mixer)
-    assert entry.keeps_softmax == ("conformer" in name or "finewebedu" in name)
+        catalog.check_variant(name, mixer)
+    theirs = name.startswith("algoperf:")
+    assert entry.keeps_softmax == (theirs and ("conformer" in name or "finewebedu" in name))
     if entry.keeps_softmax:
         with pytest.raises(ValueError, match=f"{name} cannot have 'sigmoid'.*that are: standard,"):
-            table.check_variant(name, sigmoid)
+            catalog.check_variant(name, sigmoid)
         with pytest.raises(ValueError, match="kernel='jax_xla' cannot run there"):
-            table.check_variant(name, "laser", "jax_xla")
+            catalog.check_variant(name, "laser", "jax_xla")
         return
-    table.check_variant(name, sigmoid, "jax_xla")
+    catalog.check_variant(name, sigmoid, "jax_xla")
     if entry.embedded:
         workload = registry.make(name, variants.get(sigmoid))
         params, _ = jax.eval_shape(workload.init_model_fn, jax.random.key(0))
         assert sum(leaf.size for leaf in jax.tree.leaves(params)) == entry.parameters
-
-
-def test_layers_know_their_depth():
-    """λ_init of Differential attention depends on it; the pooling head comes after all blocks."""
-    vit, speech = registry.make("imagenet_vit_map"), registry.make("librispeech_conformer")
-    assert vit._depth("Transformer/encoderblock_11/MultiHeadDotProductAttention_1") == 11
-    assert vit._depth("MAPHead_0/MultiHeadDotProductAttention_0") == 12
-    assert speech._depth("ConformerBlock_3/MultiHeadedSelfAttention_0/MultiHead_0") == 3
-    with pytest.raises(ValueError, match="no layer number in 'elsewhere'"):
-        speech._depth("elsewhere")
 
 
 def test_targets_are_reached_from_the_right_side():
@@ -94,9 +85,9 @@ def test_targets_are_reached_from_the_right_side():
 
 def test_workloads_on_the_same_data_share_a_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("ATTNPERF_DATA", str(tmp_path))
-    assert table.default_data_dir("c4_lm_2b") == table.default_data_dir("c4_lm")
-    assert table.default_data_dir("pydoc_bert") == table.default_data_dir("pydoc_lm")
-    assert table.default_data_dir("imagenet_vit_glu") == tmp_path / "imagenet_vit"
+    assert catalog.default_data_dir("c4_lm_2b") == catalog.default_data_dir("c4_lm")
+    assert catalog.default_data_dir("pydoc_bert") == catalog.default_data_dir("pydoc_lm")
+    assert catalog.default_data_dir("imagenet_vit_glu") == tmp_path / "imagenet_vit"
 
 
 def test_what_a_host_contains_is_refused_by_the_model_too():
@@ -113,7 +104,7 @@ def test_evaluations_divide_over_any_number_of_devices(monkeypatch):
     workload = registry.make("spoken_digits_conformer")
     assert workload.eval_batch_size == 20
     eight = type("Mesh", (), {"shape": {"data": 4, "fsdp": 2, "tensor": 1}})
-    monkeypatch.setattr(devices.Layout, "mesh", eight)
+    monkeypatch.setattr(sharding.Layout, "mesh", eight)
     assert workload.eval_batch_size == 24
 
 
