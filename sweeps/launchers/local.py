@@ -81,7 +81,7 @@ def launcher(settings: dict[str, Any], study_directory: pathlib.Path) -> "Local"
     """Returns the launcher of a study. Raises ValueError for more workers than accelerators."""
     # A host without accelerator may compute on whatever JAX finds.
     found = platform(settings).replace("cpu", "")
-    log, owner = study_directory / LOG, str(study_directory.resolve())
+    log, owner = study_directory / LOG, os.path.realpath(study_directory)
     return Local(settings["local"], log, owner, platform=found)
 
 
