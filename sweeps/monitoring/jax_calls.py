@@ -123,10 +123,10 @@ def memory(
     )
 
 
-def data(workload: str, data_dir: str, places: dict[str, str] | None = None) -> dict[str, Any]:
+def data(workload: str, data_dir: str, extra_paths: dict[str, str] | None = None) -> dict[str, Any]:
     """Checks a workload's data, which embedded workloads make where it is absent.
 
-    places: where else things lie, by the names in `WorkloadSpec.extra_paths` (workloads.base).
+    extra_paths: where else things lie, by the names in `WorkloadSpec.extra_paths` (workloads.base).
     Returns {"lines": what was found, "reference": {"note", "rows"} of simple methods or None}.
     Raises ValueError naming the directory, the file and the command that repairs it.
     """
@@ -138,7 +138,9 @@ def data(workload: str, data_dir: str, places: dict[str, str] | None = None) -> 
     if entry.embedded:
         module.prepare(data_dir)
     else:
-        given = {name: where for name, where in (places or {}).items() if name in entry.extra_paths}
+        given = {
+            name: where for name, where in (extra_paths or {}).items() if name in entry.extra_paths
+        }
         lines = list(module.check(data_dir, **given))
     if not hasattr(module, "read_reference"):
         return {"lines": lines, "reference": None}

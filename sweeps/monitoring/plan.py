@@ -6,7 +6,7 @@ import math
 from sweeps.launchers import remote
 from sweeps.launchers import table as launchers
 from sweeps.monitoring import jax_calls, progress, resources
-from sweeps.study import study_checks
+from sweeps.study import checks
 from sweeps.study.study import Study
 from workloads import catalog
 from workloads.base.options import MESH_AXES
@@ -92,7 +92,7 @@ def memory(study: Study, devices: int = 0, device_gb: float | None = None) -> st
     entry, settings = catalog.get(study.workload), study.settings
     if "mesh" not in entry.serves:
         return ""
-    options, remark = study_checks.options(settings), []
+    options, remark = checks.options(settings), []
     if not devices:  # what the workload is planned for
         devices, device_gb = entry.devices, device_gb or entry.device_gb
     elif (mesh := _mesh_for(options.mesh, devices)) != options.mesh:
@@ -109,7 +109,7 @@ def memory(study: Study, devices: int = 0, device_gb: float | None = None) -> st
         jax_calls.memory,
         workload=study.workload,
         variant=variant,
-        variant_hyperparameters=study_checks.variant_hyperparameters(variant, settings),
+        variant_hyperparameters=checks.variant_hyperparameters(variant, settings),
         options=dataclasses.asdict(options),
         batch_size=settings["batch_size"],
         devices=devices,

@@ -52,7 +52,7 @@ class Job:
             return FINISHED  # e.g. a requeued job of which only the end was lost
         try:
             study = self.study
-            preflight.check_data_here(study.workload, study.data_dir, self.root, study.places)
+            preflight.check_data_here(study.workload, study.data_dir, self.root, study.extra_paths)
         except (ValueError, OSError) as error:
             if self._stop:  # the engine tells a job's every process: the check was cut short
                 with Progress() as progress:

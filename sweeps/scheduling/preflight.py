@@ -8,7 +8,7 @@ from attention import table as variants_table
 from sweeps.launchers import table as launchers
 from sweeps.monitoring import jax_calls
 from sweeps.records import layout
-from sweeps.study import config, study_checks
+from sweeps.study import checks, config
 from sweeps.study.study import Study
 from workloads import algoperf_specs, catalog
 from workloads.algoperf import tiny_sizes
@@ -36,7 +36,7 @@ def check_devices(study: Study) -> None:
     devices = launchers.module(launcher).devices(settings)
     place = "on this host" if launcher == "local" else f"by launcher {launcher}"
     lever = "--config.local.workers" if launcher == "local" else f"the keys of --config.{launcher}"
-    data, fsdp, tensor = study_checks.options(settings).mesh
+    data, fsdp, tensor = checks.options(settings).mesh
     groups = data * fsdp or devices // tensor
     if groups * tensor != devices or groups % fsdp:
         raise ValueError(
@@ -79,7 +79,10 @@ def start_data_check(study: Study) -> "DataCheck":
     if entry.embedded:
         print(f"data: {study.data_dir} ({entry.description}; made there if absent)", flush=True)
     call = jax_calls.Call(
-        jax_calls.data, workload=study.workload, data_dir=study.data_dir, places=study.places
+        jax_calls.data,
+        workload=study.workload,
+        data_dir=study.data_dir,
+        extra_paths=study.extra_paths,
     )
     return DataCheck(study.directory, study.workload, call)
 
@@ -120,14 +123,16 @@ def check_data_here(
     workload: str,
     data_dir: str,
     study_directory: pathlib.Path | None = None,
-    places: dict[str, str] | None = None,
+    extra_paths: dict[str, str] | None = None,
 ) -> None:
     """Checks a workload's data on this host, a job's node; prepares embedded data.
 
     The study in `study_directory` gets the reference rows where it has none yet. Raises ValueError
     naming the directory, the file and the command that repairs it.
     """
-    found = jax_calls.call(jax_calls.data, workload=workload, data_dir=data_dir, places=places)
+    found = jax_calls.call(
+        jax_calls.data, workload=workload, data_dir=data_dir, extra_paths=extra_paths
+    )
     _show(found["lines"])
     if study_directory is not None and not (study_directory / layout.REFERENCE).exists():
         keep_reference(study_directory, workload, found["reference"])

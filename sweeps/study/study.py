@@ -9,9 +9,9 @@ import ml_collections
 
 from attention import table as variants_table
 from sweeps.records import layout
+from sweeps.study import checks, hyperparameters, selection, space
 from sweeps.study import config as configs
-from sweeps.study import hyperparameters, selection, space, study_checks
-from sweeps.study.trial import PLACES, Trial
+from sweeps.study.trial import EXTRA_PATHS, Trial
 from workloads import algoperf_specs, catalog
 
 
@@ -43,9 +43,9 @@ class Study:
         return self.settings["data_dir"] or str(catalog.default_data_dir(self.workload))
 
     @property
-    def places(self) -> dict[str, str]:
-        """Where things lie that the workload needs beside its data, as `Trial.places`."""
-        return {name: self.settings[name] for name in PLACES}
+    def extra_paths(self) -> dict[str, str]:
+        """Where things lie that the workload needs beside its data, as `Trial.extra_paths`."""
+        return {name: self.settings[name] for name in EXTRA_PATHS}
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ class Study:
             stage=stage,
             workload=self.workload,
             variant=variant,
-            variant_hyperparameters=study_checks.variant_hyperparameters(variant, settings),
+            variant_hyperparameters=checks.variant_hyperparameters(variant, settings),
             hyperparameters=self.points[point],
             point=point,
             seed=seed,
@@ -94,10 +94,10 @@ class Study:
                 "validation": entry.validation_target,
                 "test": entry.test_target,
             },
-            mesh=study_checks.options(settings).mesh,
+            mesh=checks.options(settings).mesh,
             diagnose_every=settings["diagnostics"],
             diagnose_examples=settings["diagnostics_examples"],
-            **{key: settings[key] for key in (*_TRIAL_SETTINGS, *PLACES)},
+            **{key: settings[key] for key in (*_TRIAL_SETTINGS, *EXTRA_PATHS)},
         )
 
     @property
@@ -161,7 +161,7 @@ def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
         # Jobs need not have the driver's environment.
         named = os.environ.get(algoperf_specs.DIRECTORY_VARIABLE, "")
         settings[algoperf_specs.DIRECTORY] = named
-    for key in ("data_dir", *PLACES):
+    for key in ("data_dir", *EXTRA_PATHS):
         if settings[key]:  # jobs start in other folders
             settings[key] = str(pathlib.Path(settings[key]).expanduser().absolute())
     steps = settings["steps"] = settings["steps"] or entry.step_hint
@@ -169,7 +169,7 @@ def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
     settings["batch_size"] = settings["batch_size"] or entry.batch_size
     settings["eval_every"] = settings["eval_every"] or max(1, steps // 10)
     settings["checkpoint_every"] = settings["checkpoint_every"] or settings["eval_every"]
-    study_checks.check(settings)
+    checks.check(settings)
     _check_complete(settings, planning)
     raw = _points(settings, planning)
     if len(raw) < settings["points"]:
@@ -182,7 +182,7 @@ def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
 
 
 def _check_complete(settings: dict[str, Any], planning: bool) -> None:
-    lacking = study_checks.lacking(settings)
+    lacking = checks.lacking(settings)
     if lacking and not planning:
         raise ValueError(lacking)
     if lacking:

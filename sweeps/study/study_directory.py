@@ -7,7 +7,7 @@ import uuid
 from typing import Any
 
 from sweeps.records import layout, provenance, status
-from sweeps.study import selection, space, study_checks
+from sweeps.study import checks, selection, space
 from sweeps.study.study import Study
 from sweeps.study.trial import CHANGEABLE, Trial, from_record
 from workloads import catalog
@@ -32,7 +32,7 @@ def prepare(study: Study) -> None:
         ) from error
     if (directory / layout.STUDY).exists():
         record = layout.study_record(directory)
-        study_checks.check_same(study.settings, record, directory)
+        checks.check_same(study.settings, record, directory)
         common = min(len(record["points"]), len(study.points))
         if list(study.points[:common]) != record["points"][:common]:
             raise ValueError(

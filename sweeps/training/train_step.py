@@ -63,7 +63,7 @@ def scalars_of(trial: Trial) -> dict[str, Array]:
 
 
 def signature(arguments: Any) -> Any:
-    """Returns what a compiled function's arguments must have in common: tree, shapes, places."""
+    """Returns what a compiled function's arguments must have in common: tree, shapes, shardings."""
     shapes = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype, leaf.sharding), arguments)
     return jax.tree.structure(shapes), tuple(map(str, jax.tree.leaves(shapes)))
 
@@ -83,12 +83,12 @@ class TrainStep:
         """Returns the state before the first update, a function of the seed alone."""
         params, model_state = self.workload.init_model_fn(seed_key(seed, INIT))
         if self._first is None:
-            places = self._places(jax.eval_shape(self._first_state, params, model_state))
-            self._first = jax.jit(self._first_state, out_shardings=places)
+            shardings = self._shardings(jax.eval_shape(self._first_state, params, model_state))
+            self._first = jax.jit(self._first_state, out_shardings=shardings)
         state: State = self._first(params, model_state)
         return state
 
-    def _places(self, state: Any) -> Any:
+    def _shardings(self, state: Any) -> Any:
         """Returns where each part of a state lies: by the workload's rules, or on all devices.
 
         AlgoPerf's own workloads have neither layout nor rules.
@@ -109,8 +109,8 @@ class TrainStep:
         if known not in self._compiled:
             started = time.perf_counter()
             layout = getattr(self.workload, "layout", sharding.Layout())
-            places = self._places(state), layout.replicated()
-            step = jax.jit(self._step, donate_argnums=0, out_shardings=places)
+            shardings = self._shardings(state), layout.replicated()
+            step = jax.jit(self._step, donate_argnums=0, out_shardings=shardings)
             self._compiled[known] = step.lower(*arguments).compile()
             self.compile_s += time.perf_counter() - started
             self.compilations += 1
@@ -155,5 +155,7 @@ class TrainStep:
 def of_trial(trial: Trial) -> TrainStep:
     """Returns a trial's train step, not compiled yet: the same for all trials of a program."""
     variant = variants.get(trial.variant, kernel=trial.kernel, **trial.variant_hyperparameters)
-    workload = workloads.make(trial.workload, variant, extra_paths=trial.places, **trial.options)
+    workload = workloads.make(
+        trial.workload, variant, extra_paths=trial.extra_paths, **trial.options
+    )
     return TrainStep(workload, trial.optimizer)

@@ -189,7 +189,7 @@ class Worker:
         """Returns the train step of the trial's program, made once per process."""
         from sweeps.training import train_step
 
-        name = (record.program, *record.places.values())
+        name = (record.program, *record.extra_paths.values())
         if name not in self._programs:
             self._programs[name] = train_step.of_trial(record)
         program = self._programs[name]

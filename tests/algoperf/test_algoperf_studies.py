@@ -89,7 +89,7 @@ def test_trials_know_where_things_lie_and_their_ids_do_not(tmp_path, monkeypatch
         for path in ("relative.vocab", "/there/spm_model.vocab")
     )
     assert one.id == two.id
-    assert two.places == {
+    assert two.extra_paths == {
         "algoperf_dir": "/from/environment",
         "tokenizer_vocab_path": "/there/spm_model.vocab",
     }
@@ -121,12 +121,13 @@ def test_what_earlier_versions_wrote_is_read_and_has_its_id(tmp_path):
     path = made.directory / one.path / layout.TRIAL
     record = layout.read_json(path)
     layout.write_json(
-        path, {k: v for k, v in record.items() if k not in (*trial.PLACES, "schema", "hashed_mesh")}
+        path,
+        {k: v for k, v in record.items() if k not in (*trial.EXTRA_PATHS, "schema", "hashed_mesh")},
     )
     assert trial.read(path.parent) == one
     assert study_directory.materialise(made, "tune", [new]) == [one]
     stored = layout.read_json(made.directory / layout.STUDY)
-    for key in trial.PLACES:
+    for key in trial.EXTRA_PATHS:
         del stored["config"][key]
     assert study.from_record(stored, made.directory).trials("tune")[0] == new
 

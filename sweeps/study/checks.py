@@ -7,7 +7,7 @@ from attention import table as variants_table
 from sweeps.launchers import table as launchers
 from sweeps.launchers.config_keys import shown
 from sweeps.study import config as configs
-from sweeps.study.trial import PLACES
+from sweeps.study.trial import EXTRA_PATHS
 from workloads import algoperf_specs, catalog
 from workloads.base.options import MESH_AXES, Options
 
@@ -19,7 +19,7 @@ _MAY_CHANGE = (
     "tuning_seeds",
     "experiment_dir",
     "data_dir",
-    *PLACES,
+    *EXTRA_PATHS,
     "loader_workers",
     "launcher",
     "mesh",
@@ -45,15 +45,15 @@ def check(settings: dict[str, Any]) -> None:
         catalog.check_variant(settings["workload"], variant, settings["kernel"])
     catalog.check_options(settings["workload"], options(settings))
     launchers.module(settings["launcher"]).check(settings)
-    _check_places(settings)
+    _check_extra_paths(settings)
     _check_diagnostics(settings)
 
 
-def _check_places(settings: dict[str, Any]) -> None:
+def _check_extra_paths(settings: dict[str, Any]) -> None:
     """AlgoPerf's own workloads: what they need is said, what they cannot do is not asked."""
     name = settings["workload"]
     needs = catalog.get(name).extra_paths
-    for key in PLACES:
+    for key in EXTRA_PATHS:
         if settings[key] and key not in needs:
             raise ValueError(f"{key} is for AlgoPerf's own workloads, and {name} has no use for it")
     if not algoperf_specs.is_algoperf(name):
