@@ -170,7 +170,10 @@ def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
     settings["eval_every"] = settings["eval_every"] or max(1, steps // 10)
     settings["checkpoint_every"] = settings["checkpoint_every"] or settings["eval_every"]
     checks.check(settings)
-    _check_complete(settings, planning)
+    if lacking := checks.lacking(settings):
+        if not planning:
+            raise ValueError(lacking)
+        configs.warn(f"planned as if it were there; {lacking}")
     raw = _points(settings, planning)
     if len(raw) < settings["points"]:
         configs.warn(
@@ -179,14 +182,6 @@ def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
         )
         settings["points"] = len(raw)
     return Study(settings, tuple(_completed(raw, settings)))
-
-
-def _check_complete(settings: dict[str, Any], planning: bool) -> None:
-    lacking = checks.lacking(settings)
-    if lacking and not planning:
-        raise ValueError(lacking)
-    if lacking:
-        configs.warn(f"planned as if it were there; {lacking}")
 
 
 def _points(settings: dict[str, Any], planning: bool) -> list[space.Point]:

@@ -10,7 +10,6 @@ what is trained is the same with and without it.
 """
 
 import functools
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,7 +27,7 @@ Array = jax.Array
 
 
 class Probe:
-    """A program's compiled diagnostics; use `of`. `compile_s`: the seconds of all compilations."""
+    """A program's compiled diagnostics; use `of`."""
 
     def __init__(self, workload: spec.Workload) -> None:
         self._workload = workload
@@ -38,7 +37,6 @@ class Probe:
         self._whole = getattr(workload, "layout", sharding.Layout()).replicated()
         self._compiled: dict[Any, Any] = {}
         self._paths: tuple[str, ...] = ()
-        self.compile_s = 0.0
 
     def first(self, batch: spec.Batch, examples: int) -> spec.Batch:
         """Returns the first examples of a batch, whole on every device."""
@@ -57,21 +55,17 @@ class Probe:
         arguments = (state.params, state.model_state, batch, smoothing)
         signature = train_step.signature(arguments)
         if signature not in self._compiled:
-            started = time.perf_counter()
             measure = jax.jit(self._measure, out_shardings=self._whole)
             self._compiled[signature] = measure.lower(*arguments).compile()
-            self.compile_s += time.perf_counter() - started
         return self._compiled[signature]
 
     def layers(self, measured: Any) -> list[dict[str, Any]]:
         """Returns the record of each layer, in order, from what the executable returned."""
-        records = [
+        layers = zip(self._paths, jax.device_get(measured), strict=True)
+        return [
             {"layer": path, "index": index, **diagnostics.summary(*one)}
-            for index, (path, one) in enumerate(
-                zip(self._paths, jax.device_get(measured), strict=True)
-            )
+            for index, (path, one) in enumerate(layers)
         ]
-        return records
 
     def seen(self, params: Any, model_state: Any, batch: spec.Batch) -> list[probe.Layer]:
         """Returns every attention call of the forward pass, whole on every device."""

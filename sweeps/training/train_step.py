@@ -5,7 +5,6 @@ seed. Compiled in: workload, variant with its τ, kernel, compute dtype, optimiz
 """
 
 import math
-import time
 from typing import Any, NamedTuple
 
 import jax
@@ -75,7 +74,6 @@ class TrainStep:
         self.workload = workload
         self.optimizer = optimizer
         self.compilations = 0
-        self.compile_s = 0.0
         self._compiled: dict[Any, Any] = {}
         self._first: Any = None
 
@@ -107,12 +105,10 @@ class TrainStep:
         arguments = (state, batch, scalars, key)
         known = signature(arguments)
         if known not in self._compiled:
-            started = time.perf_counter()
             layout = getattr(self.workload, "layout", sharding.Layout())
             shardings = self._shardings(state), layout.replicated()
             step = jax.jit(self._step, donate_argnums=0, out_shardings=shardings)
             self._compiled[known] = step.lower(*arguments).compile()
-            self.compile_s += time.perf_counter() - started
             self.compilations += 1
         return self._compiled[known]
 

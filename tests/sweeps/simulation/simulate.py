@@ -2,8 +2,8 @@
 
 `python -m tests.sweeps.simulation.simulate --trials 1000 --workers 100 --seed 0` runs a whole study
 (tune, select, compare) against an engine of simulated nodes with real files, and prints what it
-did, what it cost and what was violated. Real are the driver, the fleet, claims, leases, status,
-measurements and verdicts; simulated are time, hosts, the engine and the numbers that trials
+did, what it cost and what was violated. Real are the driver, its scheduler, claims, leases, status,
+measurements and the retry policy; simulated are time, hosts, the engine and the numbers that trials
 measure. The file system is real, every operation counted and, for the driver, slow.
 """
 
