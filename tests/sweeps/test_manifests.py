@@ -18,6 +18,8 @@ from sweeps.launchers import remote
 from sweeps.launchers.kubernetes import launcher, manifest
 from sweeps.launchers.protocol import EngineError
 from sweeps.records.submissions import Batch
+from tests.sweeps import defaults
+from tests.sweeps import manifest_schemas as schemas
 
 HERE = pathlib.Path(__file__).parent
 GOLDEN = HERE / "golden"
@@ -58,7 +60,7 @@ _FREE = ("labels", "annotations", "nodeSelector", "requests", "limits", "volumeA
 
 
 def _settings(experiment_dir="/mnt/laptop/experiments", name="Quick study", **own):
-    keys = {**launcher.DEFAULTS, "image": "registry.example/attnperf:1", **own}
+    keys = {**defaults.of(launcher), "image": "registry.example/attnperf:1", **own}
     return {"name": name, "experiment_dir": str(experiment_dir), "kubernetes": keys}
 
 

@@ -23,6 +23,8 @@ from sweeps.monitoring import progress
 from sweeps.records import layout, lease, measurements
 from sweeps.records.submissions import Batch
 from sweeps.scheduling import driver
+from tests.sweeps import defaults
+from tests.sweeps import manifest_schemas as schemas
 
 HERE = pathlib.Path(__file__).parent
 GOLDEN = HERE / "golden"
@@ -49,7 +51,7 @@ _FREE = ("envs", "labels")
 
 
 def _settings(experiment_dir="/mnt/studies", name="Quick study", **own):
-    keys = {**skypilot.DEFAULTS, **own}
+    keys = {**defaults.of(skypilot), **own}
     return {"name": name, "experiment_dir": str(experiment_dir), "skypilot": keys}
 
 
