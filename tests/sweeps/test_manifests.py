@@ -69,7 +69,7 @@ def _golden(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_manifests_are_the_golden_ones(case, schemas):
+def test_manifests_are_the_golden_ones(case):
     settings = _settings(**CASES[case])
     launcher.check(settings)
     made = manifest.jobset(BATCH, 1, settings)
@@ -100,7 +100,7 @@ def _spelt(place):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_key_misspelt_once_is_refused_by_its_path(case, schemas):
+def test_every_key_misspelt_once_is_refused_by_its_path(case):
     good = _golden(case)
     for place in _places(good):
         bad = copy.deepcopy(good)
@@ -112,7 +112,7 @@ def test_every_key_misspelt_once_is_refused_by_its_path(case, schemas):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_value_of_another_type_is_refused_by_its_path(case, schemas):
+def test_every_value_of_another_type_is_refused_by_its_path(case):
     good = _golden(case)
     for place in _places(good):
         bad = copy.deepcopy(good)
@@ -146,7 +146,7 @@ def _compare(client, schema, model_name, path):
     return count
 
 
-def test_keys_below_the_jobset_are_those_of_the_official_client(schemas):
+def test_keys_below_the_jobset_are_those_of_the_official_client():
     client = pytest.importorskip("kubernetes.client", reason="needs the package kubernetes")
     assert _compare(client, schemas.JOB_SPEC, "V1JobSpec", "spec") > 150
 
