@@ -239,7 +239,7 @@ def _drive(resolved: "object", selection: str) -> int:
         print(plan.memory(resolved, devices))
     print(plan.summary(resolved), flush=True)
     study_directory.prepare(resolved)
-    check = preflight.start_data_check(resolved)
+    check = preflight.DataCheck(resolved)
     with contextlib.closing(check), progress.Progress() as shown:
         try:
             counts = driver.Driver(resolved, shown, check.finish, selection).run()
@@ -310,11 +310,11 @@ def _status(options: argparse.Namespace) -> int:
 
         watch.show(options.directory)
         return 0
-    from sweeps.monitoring import overview
+    from sweeps.monitoring import status
     from sweeps.records import study_reader
 
     found = study_reader.StudyReader(options.directory).look()
-    print(overview.render(found))
+    print(status.render(found))
     return 1 if found.broken else 0
 
 

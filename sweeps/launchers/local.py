@@ -29,7 +29,6 @@ KEYS = {
     "workers": Key(0, "processes; 0: one per CPU core or accelerator, at most 8", Range(0, 1024)),
     "pin": Key(True, "each worker to its own CPU cores or accelerators"),
 }
-DEFAULTS = config_keys.defaults(KEYS)
 # In the study's directory: what workers say beside their trials.
 LOG = "workers.log"
 

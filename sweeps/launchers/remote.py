@@ -127,6 +127,20 @@ def variables(text: str) -> dict[str, str]:
     return found
 
 
+class Engine:
+    """What launchers of engines on other hosts have alike, for an engine's keys `own`."""
+
+    def __init__(self, own: dict[str, Any]) -> None:
+        self._own = own
+
+    def capacity(self) -> int:
+        """Returns config.<engine>.max_jobs."""
+        return int(self._own["max_jobs"])
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
 def job_name(batch: Batch, index: int) -> str:
     """Returns a job's name, which is also its handle: the same whenever it is submitted."""
     return f"{batch.name}-{index}"

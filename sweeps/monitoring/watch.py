@@ -1,4 +1,4 @@
-"""`python -m sweeps status --watch`: the overview, as it changes."""
+"""`python -m sweeps status --watch`: the status, as it changes."""
 
 import contextlib
 import pathlib
@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from sweeps.monitoring import overview
+from sweeps.monitoring import status
 from sweeps.records import study_reader
 
 _QUIET_S = 60.0
@@ -43,7 +43,7 @@ def _lines(reader: study_reader.StudyReader, every_s: float) -> None:
     for found in looks(reader, every_s):
         text = line(found)
         if text != before or time.monotonic() - spoke > _QUIET_S:
-            left = "" if found.complete else f"; {overview.time_left(found)}"
+            left = "" if found.complete else f"; {status.time_left(found)}"
             print(f"[{time.strftime('%H:%M:%S')}] {text}{left}", flush=True)
             before, spoke = text, time.monotonic()
 
@@ -76,7 +76,7 @@ def line(found: study_reader.Survey) -> str:
 
 
 def table(found: study_reader.Survey) -> Any:
-    """Returns the overview for a terminal, as rich shows it."""
+    """Returns the status for a terminal, as rich shows it."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -90,7 +90,7 @@ def table(found: study_reader.Survey) -> Any:
         # A zero says nothing.
         numbers = [str(row.counts[name] or "") for name in study_reader.COLUMNS]
         states.add_row(row.stage, row.variant, *numbers)
-    below = [*overview.summary(found), *overview.running(found), *overview.troubles(found)]
+    below = [*status.summary(found), *status.running(found), *status.troubles(found)]
     return Group(states, *(Text(text) for text in below))
 
 

@@ -143,13 +143,13 @@ def read(file: pathlib.Path) -> Batch:
 
 def files(study_directory: pathlib.Path) -> list[pathlib.Path]:
     """Returns the records of a study's batches, by name."""
-    folder = study_directory.resolve() / JOBS
+    folder = study_directory / JOBS
     return [file for file in sorted(folder.glob("s-*.json")) if "." not in file.stem]
 
 
 def batches(study_directory: pathlib.Path) -> Iterator[Batch]:
     """Yields every batch of a study. Raises what `read` raises."""
-    return map(read, files(study_directory))
+    return map(read, files(study_directory.resolve()))
 
 
 def is_cancelled(study_directory: pathlib.Path) -> bool:

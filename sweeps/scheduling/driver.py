@@ -4,8 +4,9 @@ It loads neither JAX nor TensorFlow. Files are the truth: interrupt it and run i
 twice; finished trials are not repeated and a trial has one worker at a time.
 """
 
+import contextlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from sweeps.launchers import local
@@ -69,7 +70,7 @@ class Driver:
         study_directory.prepare(self.study)
         (self.study.directory / submissions.CANCELLED).unlink(missing_ok=True)
         counts: dict[str, int] = {}
-        with _signals(self):
+        with _handled_signals(self):
             found = scheduler(self.study, self.progress, lambda: self._stop, self._check)
             try:
                 for stage in self.study.stages:
@@ -128,19 +129,17 @@ class Driver:
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class _signals:  # noqa: N801  (a context manager, used like a function)
-    """Turns SIGINT and SIGTERM into `request_stop` while it lasts."""
+@contextlib.contextmanager
+def _handled_signals(driver: Driver) -> Iterator[None]:
+    """Turns signals to stop into `request_stop` while it lasts."""
 
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
+    def stop(signum: int, frame: Any) -> None:
+        del signum, frame
+        driver.request_stop()
 
-    def __enter__(self) -> None:
-        def stop(signum: int, frame: Any) -> None:
-            del signum, frame
-            self._driver.request_stop()
-
-        self._old = [(s, signal.signal(s, stop)) for s in _STOPPING]
-
-    def __exit__(self, *exception: object) -> None:
-        for number, handler in self._old:
+    earlier = [(number, signal.signal(number, stop)) for number in _STOPPING]
+    try:
+        yield
+    finally:
+        for number, handler in earlier:
             signal.signal(number, handler)

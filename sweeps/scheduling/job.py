@@ -51,8 +51,7 @@ class Job:
         if all(self._state(one) in status.COMPLETE for one in self.trials):
             return FINISHED  # e.g. a requeued job of which only the end was lost
         try:
-            study = self.study
-            preflight.check_data_here(study.workload, study.data_dir, self.root, study.extra_paths)
+            preflight.check_data_here(self.study)
         except (ValueError, OSError) as error:
             if self._stop:  # the engine tells a job's every process: the check was cut short
                 with Progress() as progress:

@@ -52,39 +52,57 @@ def check_devices(study: Study) -> None:
         )
 
 
-def check_data(study: Study) -> None:
+class DataCheck:
     """Makes sure that the workload's data is there and whole; prepares embedded data itself.
 
-    Copies the data's reference rows (errors of simple methods) into the study. Where an engine
-    runs the trials and this host does not see the data, warns that every job checks it. Raises
-    ValueError naming the directory, the file and the command that repairs it.
+    It begins at once, in a process of its own, for it takes about a second: workers may start
+    meanwhile. Where an engine runs the trials and this host does not see the data, warns that every
+    job checks it.
     """
-    start_data_check(study).finish()
+
+    def __init__(self, study: Study) -> None:
+        self._study = study
+        self._call: jax_calls.Call | None = None
+        elsewhere = study.settings["launcher"] != "local"
+        if elsewhere and not pathlib.Path(study.data_dir).exists():
+            config.warn(
+                f"{study.data_dir} is not on this host, so the data is not checked here: each job "
+                "checks it on its node"
+            )
+            return
+        _check_fabricated(study)
+        entry = catalog.get(study.workload)
+        if entry.embedded:
+            print(f"data: {study.data_dir} ({entry.description}; made there if absent)", flush=True)
+        self._call = _ask(study)
+
+    def finish(self) -> None:
+        """Waits for the check's end, once; the study gets the data's reference rows.
+
+        Raises ValueError naming the directory, the file and the command that repairs it.
+        """
+        if self._call is not None:
+            call, self._call = self._call, None
+            with call:
+                _keep_reference(self._study, _told(call.result()))
+
+    def close(self) -> None:
+        """Ends a check that nobody waits for any more."""
+        if self._call is not None:
+            with self._call:
+                self._call = None
 
 
-def start_data_check(study: Study) -> "DataCheck":
-    """Begins `check_data` in a process of its own and returns at once; `finish()` waits.
+def check_data_here(study: Study) -> None:
+    """Checks a study's data on this host, a job's node; prepares embedded data.
 
-    Reading the embedded data takes about a second: workers may start meanwhile.
+    The study gets the reference rows where it has none yet. Raises ValueError naming the directory,
+    the file and the command that repairs it.
     """
-    elsewhere = study.settings["launcher"] != "local"
-    if elsewhere and not pathlib.Path(study.data_dir).exists():
-        config.warn(
-            f"{study.data_dir} is not on this host, so the data is not checked here: each job "
-            "checks it on its node"
-        )
-        return DataCheck(study.directory, study.workload, None)
-    _check_fabricated(study)
-    entry = catalog.get(study.workload)
-    if entry.embedded:
-        print(f"data: {study.data_dir} ({entry.description}; made there if absent)", flush=True)
-    call = jax_calls.Call(
-        jax_calls.data,
-        workload=study.workload,
-        data_dir=study.data_dir,
-        extra_paths=study.extra_paths,
-    )
-    return DataCheck(study.directory, study.workload, call)
+    with _ask(study) as call:
+        reference = _told(call.result())
+    if not (study.directory / layout.REFERENCE).exists():
+        _keep_reference(study, reference)
 
 
 def _check_fabricated(study: Study) -> None:
@@ -96,58 +114,23 @@ def _check_fabricated(study: Study) -> None:
             tiny_sizes.check_batch(study.settings["batch_size"], sizes, remedy)
 
 
-class DataCheck:
-    """A check of a study's data, under way; nothing where `call` is None."""
-
-    def __init__(self, directory: pathlib.Path, workload: str, call: jax_calls.Call | None) -> None:
-        self._directory, self._workload, self._call = directory, workload, call
-
-    def finish(self) -> None:
-        """Waits for the check's end, once; the study gets the reference rows. Raises ValueError."""
-        if self._call is None:
-            return
-        with self._call as call:
-            self._call = None
-            found = call.result()
-        _show(found["lines"])
-        keep_reference(self._directory, self._workload, found["reference"])
-
-    def close(self) -> None:
-        """Ends a check that nobody waits for any more."""
-        if self._call is not None:
-            self._call.__exit__(None, None, None)
-            self._call = None
+def _ask(study: Study) -> jax_calls.Call:
+    where = {"data_dir": study.data_dir, "extra_paths": study.extra_paths}
+    return jax_calls.Call(jax_calls.data, workload=study.workload, **where)
 
 
-def check_data_here(
-    workload: str,
-    data_dir: str,
-    study_directory: pathlib.Path | None = None,
-    extra_paths: dict[str, str] | None = None,
-) -> None:
-    """Checks a workload's data on this host, a job's node; prepares embedded data.
-
-    The study in `study_directory` gets the reference rows where it has none yet. Raises ValueError
-    naming the directory, the file and the command that repairs it.
-    """
-    found = jax_calls.call(
-        jax_calls.data, workload=workload, data_dir=data_dir, extra_paths=extra_paths
-    )
-    _show(found["lines"])
-    if study_directory is not None and not (study_directory / layout.REFERENCE).exists():
-        keep_reference(study_directory, workload, found["reference"])
+def _told(found: dict[str, Any]) -> Any:
+    """Prints what a check found; returns the reference rows (errors of simple methods), or None."""
+    for line in found["lines"]:
+        print(f"data: {line}", flush=True)
+    return found["reference"]
 
 
-def keep_reference(directory: pathlib.Path, workload: str, reference: Any | None) -> None:
+def _keep_reference(study: Study, reference: Any) -> None:
     """Writes the data's reference rows beside the study, unless they are there already."""
     if reference is None:
         return
-    rows = {workload: {"note": reference["note"], "rows": reference["rows"]}}
-    path = directory / layout.REFERENCE
+    rows = {study.workload: {"note": reference["note"], "rows": reference["rows"]}}
+    path = study.directory / layout.REFERENCE
     if layout.read_json_if_there(path) != json.loads(json.dumps(rows)):
         layout.write_json(path, rows)
-
-
-def _show(lines: list[str]) -> None:
-    for line in lines:
-        print(f"data: {line}", flush=True)

@@ -165,7 +165,7 @@ def _attempt(made, trial, directory, stop):
     """Trains a trial, in a program of its own as a new process would, until `stop` or its end."""
     attempt = lease.claim(directory)
     workload = registry.make(
-        trial.workload, variants.get(trial.variant), extra_paths=trial.places, **trial.options
+        trial.workload, variants.get(trial.variant), extra_paths=trial.extra_paths, **trial.options
     )
     steps = itertools.count(1)
     begun = measurements.curve(directory)

@@ -1,6 +1,5 @@
 """Small real studies on digits, and real processes to run and kill them."""
 
-import importlib.util
 import json
 import os
 import pathlib
@@ -17,16 +16,6 @@ from sweeps.study import config, study, study_directory
 from workloads.images import digits
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="session")
-def schemas():
-    """The module manifest_schemas.py beside this file."""
-    path = pathlib.Path(__file__).with_name("manifest_schemas.py")
-    spec = importlib.util.spec_from_file_location("manifest_schemas", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from sweeps.monitoring import overview, progress
+from sweeps.monitoring import progress
+from sweeps.monitoring import status as status_view
 from sweeps.records import attempts, layout, status, study_reader
 from sweeps.study import config, study, study_directory
 from sweeps.training import checkpoints, tensors
@@ -209,7 +210,7 @@ def test_checkpoints_from_before_there_were_sums(tmp_path):
 
 @pytest.mark.slow
 def test_a_trial_goes_on_from_the_one_before(trained, stopped, capsys):
-    """Bit for bit the curve of a run never disturbed; said in log, status, overview and driver."""
+    """Bit for bit the curve of a run never disturbed; said in log, status and driver."""
     orders, whole, _ = trained
     path = stopped / layout.CHECKPOINTS / "4" / checkpoints.RECORD
     _garbled(path)
@@ -221,7 +222,7 @@ def test_a_trial_goes_on_from_the_one_before(trained, stopped, capsys):
     assert note in capsys.readouterr().out  # a worker process's goes to the attempt's log
     seen = study_reader.TrialStatus("trial", "running", 6, status.recorded(stopped))
     found = study_reader.Survey(stopped, {}, running=[seen])
-    assert f"; {note}" in overview.running(found)[0]
+    assert f"; {note}" in status_view.running(found)[0]
     assert orders.run(stopped) == "done"
     assert equality.trial_problems(stopped, whole) == []
     # What was set aside goes with the other checkpoints that nothing needs.

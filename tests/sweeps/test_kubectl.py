@@ -15,6 +15,7 @@ import pytest
 from sweeps.launchers.kubernetes import launcher as kubernetes
 from sweeps.launchers.protocol import EngineError, State
 from sweeps.records.submissions import Batch
+from tests.sweeps import defaults
 
 pytestmark = pytest.mark.skipif(not shutil.which("kubectl"), reason="needs kubectl")
 
@@ -169,7 +170,7 @@ def server(tmp_path, monkeypatch):
 def launcher(tmp_path):
     """A launcher for context 'stand-in', namespace 'sweeps'."""
     own = {"image": "i", "volume_claim": "v", "context": "stand-in", "namespace": "sweeps"}
-    keys = {**kubernetes.DEFAULTS, **own}
+    keys = {**defaults.of(kubernetes), **own}
     settings = {"name": "quick", "experiment_dir": str(tmp_path), "kubernetes": keys}
     kubernetes.check(settings)
     return kubernetes.launcher(settings, tmp_path / "quick")

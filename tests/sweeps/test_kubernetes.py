@@ -16,13 +16,14 @@ from sweeps.monitoring import progress
 from sweeps.records import layout, lease, measurements, status
 from sweeps.records.submissions import Batch
 from sweeps.scheduling import driver
+from tests.sweeps import defaults
 
 HERE = pathlib.Path(__file__).parent
 _READY = [{"name": "w", "active": 1, "ready": 1}]
 
 
 def _settings(experiment_dir, name, **own):
-    keys = {**kubernetes.DEFAULTS, "image": "registry.example/attnperf:1", **own}
+    keys = {**defaults.of(kubernetes), "image": "registry.example/attnperf:1", **own}
     return {"name": name, "experiment_dir": str(experiment_dir), "kubernetes": keys}
 
 

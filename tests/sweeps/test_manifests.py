@@ -18,6 +18,8 @@ from sweeps.launchers import remote
 from sweeps.launchers.kubernetes import launcher, manifest
 from sweeps.launchers.protocol import EngineError
 from sweeps.records.submissions import Batch
+from tests.sweeps import defaults
+from tests.sweeps import manifest_schemas as schemas
 
 HERE = pathlib.Path(__file__).parent
 GOLDEN = HERE / "golden"
@@ -58,7 +60,7 @@ _FREE = ("labels", "annotations", "nodeSelector", "requests", "limits", "volumeA
 
 
 def _settings(experiment_dir="/mnt/laptop/experiments", name="Quick study", **own):
-    keys = {**launcher.DEFAULTS, "image": "registry.example/attnperf:1", **own}
+    keys = {**defaults.of(launcher), "image": "registry.example/attnperf:1", **own}
     return {"name": name, "experiment_dir": str(experiment_dir), "kubernetes": keys}
 
 
@@ -67,7 +69,7 @@ def _golden(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_manifests_are_the_golden_ones(case, schemas):
+def test_manifests_are_the_golden_ones(case):
     settings = _settings(**CASES[case])
     launcher.check(settings)
     made = manifest.jobset(BATCH, 1, settings)
@@ -98,7 +100,7 @@ def _spelt(place):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_key_misspelt_once_is_refused_by_its_path(case, schemas):
+def test_every_key_misspelt_once_is_refused_by_its_path(case):
     good = _golden(case)
     for place in _places(good):
         bad = copy.deepcopy(good)
@@ -110,7 +112,7 @@ def test_every_key_misspelt_once_is_refused_by_its_path(case, schemas):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_value_of_another_type_is_refused_by_its_path(case, schemas):
+def test_every_value_of_another_type_is_refused_by_its_path(case):
     good = _golden(case)
     for place in _places(good):
         bad = copy.deepcopy(good)
@@ -144,7 +146,7 @@ def _compare(client, schema, model_name, path):
     return count
 
 
-def test_keys_below_the_jobset_are_those_of_the_official_client(schemas):
+def test_keys_below_the_jobset_are_those_of_the_official_client():
     client = pytest.importorskip("kubernetes.client", reason="needs the package kubernetes")
     assert _compare(client, schemas.JOB_SPEC, "V1JobSpec", "spec") > 150
 

@@ -23,6 +23,8 @@ from sweeps.monitoring import progress
 from sweeps.records import layout, lease, measurements
 from sweeps.records.submissions import Batch
 from sweeps.scheduling import driver
+from tests.sweeps import defaults
+from tests.sweeps import manifest_schemas as schemas
 
 HERE = pathlib.Path(__file__).parent
 GOLDEN = HERE / "golden"
@@ -49,7 +51,7 @@ _FREE = ("envs", "labels")
 
 
 def _settings(experiment_dir="/mnt/studies", name="Quick study", **own):
-    keys = {**skypilot.DEFAULTS, **own}
+    keys = {**defaults.of(skypilot), **own}
     return {"name": name, "experiment_dir": str(experiment_dir), "skypilot": keys}
 
 
@@ -58,7 +60,7 @@ def _golden(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_tasks_are_the_golden_ones(case, schemas):
+def test_tasks_are_the_golden_ones(case):
     settings = _settings(**CASES[case])
     skypilot.check(settings)
     task = sky_task.task(BATCH, 1, settings)
@@ -75,7 +77,7 @@ def _places(document, path=()):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_key_misspelt_once_and_every_other_type_is_refused(case, schemas):
+def test_every_key_misspelt_once_and_every_other_type_is_refused(case):
     good = _golden(case)
     for place in _places(good):
         if str(place[-1]).startswith("/"):
@@ -92,7 +94,7 @@ def test_every_key_misspelt_once_and_every_other_type_is_refused(case, schemas):
             schemas.check(mistyped, schemas.TASK, case)
 
 
-def test_a_misspelt_recovery_is_refused_by_its_path(schemas):
+def test_a_misspelt_recovery_is_refused_by_its_path():
     task = _golden("sky_spot")
     recovery = task["resources"]["job_recovery"]
     recovery["recover_on_exit_code"] = recovery.pop("recover_on_exit_codes")

@@ -1,4 +1,4 @@
-"""The driver starts fast and loads nothing heavy; what is heavy answers from its own process."""
+"""The driver starts fast and loads no large library; what needs one answers in its own process."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ import pytest
 from sweeps.benchmarks import driver
 from sweeps.monitoring import jax_calls
 
-HEAVY = (
+LIBRARIES = (
     "jax",
     "jaxlib",
     "tensorflow",
@@ -48,7 +48,7 @@ def _run(environment, *commands, **extra):
     import json
 
     done = subprocess.run(
-        [sys.executable, "-c", COMMANDS, json.dumps(commands), json.dumps(HEAVY)],
+        [sys.executable, "-c", COMMANDS, json.dumps(commands), json.dumps(LIBRARIES)],
         capture_output=True,
         text=True,
         env=environment(**extra),
@@ -58,7 +58,7 @@ def _run(environment, *commands, **extra):
 
 
 @pytest.mark.slow
-def test_a_whole_run_loads_nothing_heavy_into_the_driver(
+def test_a_whole_run_loads_no_large_library_into_the_driver(
     tmp_path, data_dir, cache_dir, environment
 ):
     settings = {

@@ -80,10 +80,9 @@ KEYS = {
     "environment": remote.ENVIRONMENT,
     "poll_seconds": remote.poll_seconds(30, "the cluster"),
 }
-DEFAULTS = config_keys.defaults(KEYS)
 
 
-def check_keys(settings: dict[str, Any]) -> None:
+def check(settings: dict[str, Any]) -> None:
     """Raises ValueError for what no cluster could run."""
     own = settings["kubernetes"]
     config_keys.check(KEYS, own, "kubernetes.")

@@ -14,30 +14,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from sweeps.launchers import remote
-from sweeps.launchers.kubernetes import manifest
-from sweeps.launchers.kubernetes.keys import DEFAULTS, KEYS, check_keys, devices, platform
+from sweeps.launchers.kubernetes import keys, manifest
 from sweeps.launchers.protocol import EngineError, State
 from sweeps.records.submissions import Batch
 
-__all__ = [
-    "DEFAULTS",
-    "KEYS",
-    "Kubernetes",
-    "check",
-    "devices",
-    "launcher",
-    "platform",
-    "preview",
-    "requeue",
-]
-
+KEYS, platform, devices = keys.KEYS, keys.platform, keys.devices
 _RESOURCE = "jobsets.jobset.x-k8s.io"
 _TIMEOUT_S = 120
 
 
 def check(settings: dict[str, Any]) -> None:
     """Raises ValueError for what no cluster could run; the cluster itself is not asked."""
-    check_keys(settings)
+    keys.check(settings)
     manifest.jobset(remote.sample_of(settings), 0, settings)  # what can be said but not written
 
 
@@ -56,16 +44,12 @@ def launcher(settings: dict[str, Any], study_directory: pathlib.Path) -> "Kubern
     return Kubernetes(settings, study_directory)
 
 
-class Kubernetes:
+class Kubernetes(remote.Engine):
     """Jobs as JobSets; a handle is a JobSet's name."""
 
     def __init__(self, settings: dict[str, Any], study_directory: pathlib.Path) -> None:
-        self._settings, self._own = settings, settings["kubernetes"]
-        self._study = study_directory
-
-    def capacity(self) -> int:
-        """Returns kubernetes.max_jobs."""
-        return int(self._own["max_jobs"])
+        super().__init__(settings["kubernetes"])
+        self._settings, self._study = settings, study_directory
 
     def submit(self, batch: Batch) -> list[str]:
         """Writes and creates the JobSets; one that exists already is this batch's.
@@ -137,9 +121,6 @@ class Kubernetes:
         done = self._kubectl("delete", _RESOURCE, *flags, *handles)
         if done.returncode:
             raise EngineError(f"kubectl delete failed: {remote.last_line(done.stderr)}")
-
-    def close(self) -> None:
-        """Nothing is held."""
 
     def _kubectl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         context = ["--context", self._own["context"]] if self._own["context"] else []

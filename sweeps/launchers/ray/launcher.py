@@ -44,7 +44,6 @@ KEYS = {
     "python": Key("", "on the nodes; empty: the driver's", Text()),
     "poll_seconds": remote.poll_seconds(5, "Ray"),
 }
-DEFAULTS = config_keys.defaults(KEYS)
 # How long a count of the cluster's nodes is believed.
 _COUNTED_S = 30.0
 _REST_S = 5.0
@@ -149,11 +148,12 @@ def launcher(settings: dict[str, Any], study_directory: pathlib.Path) -> "Ray":
     return Ray(settings, study_directory)
 
 
-class Ray:
+class Ray(remote.Engine):
     """A study's jobs on a cluster; a handle is a job's submission id."""
 
     def __init__(self, settings: dict[str, Any], study_directory: pathlib.Path) -> None:
-        self._own, self._directory = settings["ray"], study_directory
+        super().__init__(settings["ray"])
+        self._directory = study_directory
         self._connected: Cluster | None = None
         self._counted: tuple[float, int] | None = None
         self._given_up: dict[str, float] = {}
@@ -168,7 +168,7 @@ class Ray:
     def capacity(self) -> int:
         """Returns max_jobs, or how many jobs the cluster's nodes hold; at least 1."""
         if self._own["max_jobs"]:
-            return int(self._own["max_jobs"])
+            return super().capacity()
         if self._counted is None or time.monotonic() - self._counted[0] > _COUNTED_S:
             self._counted = time.monotonic(), self._count()
         return self._counted[1]
@@ -259,6 +259,3 @@ class Ray:
         for handle in handles:
             if handle in known and known[handle].status in _STATES:
                 self._cluster().stop(handle)
-
-    def close(self) -> None:
-        """Holds nothing."""

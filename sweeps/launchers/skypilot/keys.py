@@ -54,7 +54,6 @@ KEYS = {
     "environment": remote.ENVIRONMENT,
     "poll_seconds": remote.poll_seconds(60, "SkyPilot"),
 }
-DEFAULTS = config_keys.defaults(KEYS)
 # What fits on one host, and the devices that JAX sees there (v4 and v5p: two cores are one device).
 _TPUS = {
     "tpu-v2-8": 8,
@@ -65,7 +64,7 @@ _TPUS = {
 }
 
 
-def check_keys(settings: dict[str, Any]) -> None:
+def check(settings: dict[str, Any]) -> None:
     """Raises ValueError for what no cloud could run; no cloud is asked."""
     own = settings["skypilot"]
     config_keys.check(KEYS, own, "skypilot.")

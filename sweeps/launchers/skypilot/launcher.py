@@ -15,22 +15,10 @@ from typing import Any
 
 from sweeps.launchers import remote
 from sweeps.launchers.protocol import EngineError, State
-from sweeps.launchers.skypilot import task
-from sweeps.launchers.skypilot.keys import DEFAULTS, KEYS, check_keys, devices, platform
+from sweeps.launchers.skypilot import keys, task
 from sweeps.records.submissions import Batch
 
-__all__ = [
-    "DEFAULTS",
-    "KEYS",
-    "SkyPilot",
-    "check",
-    "devices",
-    "launcher",
-    "platform",
-    "preview",
-    "requeue",
-]
-
+KEYS, platform, devices = keys.KEYS, keys.platform, keys.devices
 # Starting its local server takes 45 s; choosing and renting a controller takes minutes.
 _TIMEOUT_S = 1200
 _QUEUED = ("PENDING", "SUBMITTED", "STARTING", "RECOVERING")
@@ -41,7 +29,7 @@ _NEEDED = "skypilot>=0.12, in an environment of its own: pip install 'skypilot[g
 
 def check(settings: dict[str, Any]) -> None:
     """Raises ValueError for what no cloud could run; no cloud is asked."""
-    check_keys(settings)
+    keys.check(settings)
     task.task(remote.sample_of(settings), 0, settings)  # what can be said but not written
 
 
@@ -61,15 +49,12 @@ def launcher(settings: dict[str, Any], study_directory: pathlib.Path) -> "SkyPil
     return SkyPilot(settings)
 
 
-class SkyPilot:
+class SkyPilot(remote.Engine):
     """Jobs as managed jobs; a handle is a job's name, which SkyPilot does not keep unique."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        self._settings, self._own = settings, settings["skypilot"]
-
-    def capacity(self) -> int:
-        """Returns skypilot.max_jobs."""
-        return int(self._own["max_jobs"])
+        super().__init__(settings["skypilot"])
+        self._settings = settings
 
     def submit(self, batch: Batch) -> list[str]:
         """Writes and launches the tasks; those whose name is in the queue are not launched again.
@@ -131,9 +116,6 @@ class SkyPilot:
             done = self._sky("jobs", "cancel", "--yes", *numbers)
             if done.returncode:
                 raise EngineError(f"sky jobs cancel failed: {_last(done)}")
-
-    def close(self) -> None:
-        """Nothing is held."""
 
     def _queue(self) -> list[dict[str, Any]]:
         done = self._sky("jobs", "queue", "--all", "--output", "json")

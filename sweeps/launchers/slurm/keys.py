@@ -55,7 +55,6 @@ KEYS = {
     "flags": Key("", "more options of sbatch, each '--name' or '--name=value'", Text()),
     "poll_seconds": remote.poll_seconds(10, "Slurm"),
 }
-DEFAULTS = config_keys.defaults(KEYS)
 # A job that has no more than this between its start and the warning might never get on: Python,
 # JAX and a first compilation take about a minute, and Slurm warns up to 30 s early.
 _LEAST_WORK_S = 120

@@ -20,7 +20,7 @@ from sweeps.launchers.protocol import EngineError, State
 from sweeps.launchers.slurm import keys, script
 from sweeps.records.submissions import Batch
 
-KEYS, DEFAULTS = keys.KEYS, keys.DEFAULTS
+KEYS = keys.KEYS
 # Slurm's programs give up by themselves after 10 to 100 s (MessageTimeout).
 _PATIENCE_S = 180.0
 _ARGUMENTS = 500  # of one scancel
@@ -146,7 +146,7 @@ class ArrayTask(NamedTuple):
         return _STATES.get(self.state, State.UNKNOWN)
 
 
-class Slurm:
+class Slurm(remote.Engine):
     """A cluster, by its  `slurm` is config.slurm.
 
     A handle is <array>_<task>; where sbatch was cut off before it said whether it had succeeded,
@@ -154,12 +154,8 @@ class Slurm:
     """
 
     def __init__(self, slurm: dict[str, Any]) -> None:
-        self._slurm = slurm
+        super().__init__(slurm)
         self._largest = 0
-
-    def capacity(self) -> int:
-        """Returns config.slurm.max_jobs."""
-        return int(self._slurm["max_jobs"])
 
     def submit(self, batch: Batch) -> list[str]:
         """Submits a batch as one array, or several above the cluster's MaxArraySize.
@@ -182,9 +178,9 @@ class Slurm:
     def _sbatch(self, batch: Batch, part: script.Part, exclude: tuple[str, ...]) -> str:
         """Returns the array's id, or its name where it is not known whether it was submitted."""
         command = ["sbatch", "--parsable"]
-        command += script.options(self._slurm, batch, part, exclude)
+        command += script.options(self._own, batch, part, exclude)
         try:
-            printed = run(command, script.script(self._slurm, batch, part))
+            printed = run(command, script.script(self._own, batch, part))
         except EngineError as error:
             # A controller that was too slow for sbatch has the job all the same.
             if "connect failure" in str(error):
@@ -264,9 +260,6 @@ class Slurm:
         scancel(queued)
         # scancel alone would kill after KillWait, 30 s unless the cluster says otherwise.
         scancel(running, "--signal=TERM")
-
-    def close(self) -> None:
-        """Holds nothing."""
 
 
 def _handles(batch: Batch, parts: list[script.Part], known: dict[int, str]) -> list[str]:

@@ -15,6 +15,7 @@ from sweeps.launchers.ray import job
 from sweeps.launchers.ray import launcher as ray
 from sweeps.records import layout, lease, submissions
 from sweeps.records.submissions import Batch
+from tests.sweeps import defaults
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 # Whose tests run in one process: each process has a cluster of its own.
@@ -28,7 +29,7 @@ def make_launcher(tmp_path, cluster, share, monkeypatch):
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
 
     def make(**keys):
-        settings = {"ray": {**ray.DEFAULTS, "address": cluster.address, "cpus": share, **keys}}
+        settings = {"ray": {**defaults.of(ray), "address": cluster.address, "cpus": share, **keys}}
         ray.check(settings)
         return ray.launcher(settings, tmp_path)
 
@@ -212,7 +213,7 @@ def _hosts_are_avoided(make_launcher, make_batch, api, until, wait_for):
 def test_an_unreachable_cluster_is_no_reason_to_submit_again(tmp_path, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    settings = {"ray": {**ray.DEFAULTS, "address": f"http://127.0.0.1:{port}"}}
+    settings = {"ray": {**defaults.of(ray), "address": f"http://127.0.0.1:{port}"}}
     launcher, batch = ray.launcher(settings, tmp_path), Batch(tmp_path / "s-a.json", ((),), {})
     for call in (lambda: launcher.submit(batch), lambda: launcher.find(batch)):
         with pytest.raises(EngineError, match="does not answer"):
@@ -254,13 +255,13 @@ def test_a_wrong_token_is_no_reason_either(make_launcher, make_batch, monkeypatc
 )
 def test_settings_are_checked_before_anything_starts(keys, message):
     with pytest.raises(ValueError, match=message):
-        ray.check({"ray": {**ray.DEFAULTS, "address": "http://head:8265", **keys}})
+        ray.check({"ray": {**defaults.of(ray), "address": "http://head:8265", **keys}})
 
 
 def test_a_cluster_must_be_named_and_its_client_installed(monkeypatch):
     monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    settings = {"ray": ray.DEFAULTS}
+    settings = {"ray": defaults.of(ray)}
     ray.check(settings)  # planned where there is none
     with pytest.raises(ValueError, match=r"no Ray cluster is named: start one .*ray.address=http"):
         ray.launcher(settings, pathlib.Path("study"))
@@ -275,7 +276,7 @@ def test_a_cluster_must_be_named_and_its_client_installed(monkeypatch):
 
 
 def test_what_a_job_asks_for():
-    own = {**ray.DEFAULTS, "cpus": 8, "gpus": 2, "workers": 2, "memory": "16G"}
+    own = {**defaults.of(ray), "cpus": 8, "gpus": 2, "workers": 2, "memory": "16G"}
     own["resources"] = "accelerator_type:H100=0.001,disk=1"
     body = job.body(Batch(pathlib.Path("/x/s-a.json"), ((),), {"A": "1"}), 0, own, {})
     assert body["entrypoint_num_cpus"] == 8
@@ -285,7 +286,7 @@ def test_what_a_job_asks_for():
     assert body["runtime_env"]["env_vars"] == {"A": "1", "RAY_JOB_STOP_WAIT_TIME_S": "660"}
     assert "--cpus" not in body["entrypoint"]
     assert (ray.platform({"ray": own}), ray.devices({"ray": own})) == ("gpu", 1)
-    tpu = {**ray.DEFAULTS, "tpus": 4}
+    tpu = {**defaults.of(ray), "tpus": 4}
     assert job.request(tpu) == {"CPU": 1.0, "TPU": 4.0}
     assert (ray.platform({"ray": tpu}), ray.devices({"ray": tpu})) == ("tpu", 4)
     assert job.holds({"CPU": 9.0, "GPU": 8.0}, {"CPU": 2.0, "GPU": 1.0}) == 4

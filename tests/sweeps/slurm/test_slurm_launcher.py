@@ -13,6 +13,7 @@ import pytest
 from sweeps.launchers.protocol import EngineError, State
 from sweeps.launchers.slurm import launcher
 from sweeps.records.submissions import Batch
+from tests.sweeps import defaults
 
 # One Slurm for all of them.
 pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.slow]
@@ -35,7 +36,7 @@ def make(cluster, stand_ins):
     """Returns a function that makes a launcher and a batch of stand-ins."""
 
     def make(size, avoid=(), **keys):
-        settings = {"slurm": {**launcher.DEFAULTS, "cpus": 1, **keys}}
+        settings = {"slurm": {**defaults.of(launcher), "cpus": 1, **keys}}
         name = f"s-{uuid.uuid4().hex[:8]}"
         # Slurm has patterns in the names of logs, and the shell its quotes.
         file = stand_ins.folder / "lab's 100% study" / f"{name}.json"

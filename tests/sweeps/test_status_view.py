@@ -9,7 +9,8 @@ import re
 import pytest
 
 from sweeps import __main__ as sweeps_main
-from sweeps.monitoring import estimate, overview, watch
+from sweeps.monitoring import status as status_view
+from sweeps.monitoring import watch
 from sweeps.records import layout, lease, measurements, status, study_reader, submissions
 from sweeps.records.study_reader import Row
 from sweeps.study import config, study_directory
@@ -44,7 +45,7 @@ WHOLE = "global_step,validation/accuracy\n4,0.5\n8,0.5\n12,0.5\n"
 
 
 def _render(directory):
-    return overview.render(study_reader.StudyReader(directory).look())
+    return status_view.render(study_reader.StudyReader(directory).look())
 
 
 def _counts(text, stage, variant):
@@ -107,15 +108,15 @@ def test_estimate_by_hand():
         Row("grid", "standard", {"pending": 3, "running": 1}, 350, 100, [1.0, 3.0, 2.0]),
         Row("grid", "laser", {"pending": 1}, 100, 100, []),
     ]
-    rates = estimate.seconds_per_step(rows)
+    rates = status_view.seconds_per_step(rows)
     assert rates == {"standard": 2.0, "laser": 2.0}
-    assert estimate.seconds_left(rows, rates, 1) == 900
-    assert estimate.seconds_left(rows, rates, 3) == 300
+    assert status_view.seconds_left(rows, rates, 1) == 900
+    assert status_view.seconds_left(rows, rates, 3) == 300
     # Five trials of at most 100 steps: no faster than one of them, however many run at a time.
-    assert estimate.seconds_left(rows, rates, 64) == 200
-    assert estimate.seconds_left(rows, rates, 0) is None
-    assert estimate.seconds_left(rows, {}, 4) is None
-    assert estimate.seconds_left([Row("grid", "standard", {"done": 3})], rates, 0) == 0
+    assert status_view.seconds_left(rows, rates, 64) == 200
+    assert status_view.seconds_left(rows, rates, 0) is None
+    assert status_view.seconds_left(rows, {}, 4) is None
+    assert status_view.seconds_left([Row("grid", "standard", {"done": 3})], rates, 0) == 0
 
 
 @pytest.mark.parametrize("protocol", config.PROTOCOLS)

@@ -2,10 +2,10 @@
 
 import csv
 import pathlib
+import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sweeps.monitoring import estimate
 from sweeps.monitoring.progress import duration
 from sweeps.records import attempts, layout, lease, study_reader, submissions
 
@@ -69,12 +69,12 @@ def broken(found: study_reader.Survey) -> list[str]:
 
 def time_left(found: study_reader.Survey) -> str:
     """Returns the time left per stage and for the study, stages one after the other."""
-    rates, at_once = estimate.seconds_per_step(found.rows), len(found.running)
+    rates, at_once = seconds_per_step(found.rows), len(found.running)
     parts: list[str] = []
     total: float | None = 0.0
     for stage in found.record["stages"]:
         rows = [row for row in found.rows if row.stage == stage]
-        left = estimate.seconds_left(rows, rates, at_once)
+        left = seconds_left(rows, rates, at_once)
         total = None if left is None or total is None else total + left
         if left != 0:
             parts.append(f"{stage} {_about(left)}")
@@ -184,9 +184,7 @@ def _jobs(batches: list[dict[str, Any]]) -> Iterator[tuple[tuple[int, int], list
 def _batches(found: study_reader.Survey) -> list[dict[str, Any]]:
     """Returns the records of batches, the oldest first, without those that were refused whole."""
     batches = []
-    for path in (found.directory / submissions.JOBS).glob("s-*.json"):
-        if "." in path.stem:
-            continue
+    for path in submissions.files(found.directory):
         try:
             batch = layout.read_json(path)
             if layout.read_json_if_there(path.with_name(f"{path.stem}.handles.json")) == []:
@@ -195,3 +193,37 @@ def _batches(found: study_reader.Survey) -> list[dict[str, Any]]:
         except (OSError, ValueError, KeyError, TypeError) as error:
             found.damaged.append(f"{path}: no record of a batch of jobs ({error})")
     return sorted(batches, key=lambda batch: float(batch["created_at"]))
+
+
+def seconds_per_step(rows: Sequence[study_reader.Row]) -> dict[str, float]:
+    """Returns the median of the measured times per step for every variant of `rows`.
+
+    A variant that was not measured gets the median of all that were; {} where none was.
+    """
+    measured: dict[str, list[float]] = {}
+    for row in rows:
+        measured.setdefault(row.variant, []).extend(row.step_seconds)
+    everything = [value for values in measured.values() for value in values]
+    if not everything:
+        return {}
+    return {
+        variant: statistics.median(values or everything) for variant, values in measured.items()
+    }
+
+
+def seconds_left(
+    rows: Sequence[study_reader.Row], rates: dict[str, float], at_once: int
+) -> float | None:
+    """Returns how long a stage's `rows` still take with `at_once` trials at a time, seconds.
+
+    The work left divided by the number of trials that share it, but no less than the trial that
+    has most left needs. None where that is not known: no time measured, or nothing runs.
+    """
+    unfinished = sum(row.unfinished for row in rows)
+    if not unfinished:
+        return 0.0
+    if not at_once or not rates:
+        return None
+    work = sum(row.steps_left * rates[row.variant] for row in rows)
+    longest = max(row.longest * rates[row.variant] for row in rows)
+    return max(work / min(at_once, unfinished), longest)
