@@ -36,3 +36,18 @@ def positive(least: float = 0.0, most: float = 1e9) -> Callable[[str], float]:
         return value
 
     return parse
+
+
+def not_negative(most: float = 1e9) -> Callable[[str], float]:
+    """Returns an argparse type: finite numbers from 0 up to most."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not 0 <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text[:40]!r}; give a number from 0 to {most:g}")
+        return value
+
+    return parse

@@ -10,15 +10,16 @@ variances, and no p below 0.05 stands beside an interval of Welch's that holds 0
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from analysis.statistics import effect_size, permutation
-from analysis.statistics.confidence import all_equal, t_bounds, t_interval, tolerance
-from analysis.statistics.statistics import Comparison
+from analysis.statistics import permutation
+from analysis.statistics.intervals import all_equal, t_bounds, t_interval, tolerance
+from analysis.statistics.results import Comparison, Verdict
 
+ALPHA = 0.05
 Seeds = Mapping[int, float]
 
 
@@ -78,7 +79,7 @@ def _t_test(differences: np.ndarray) -> Comparison:
         p=float(paired_p(differences)),
         test="t",
         sd=sd,
-        effect=effect_size.hedges(mean, sd, len(differences) - 1),
+        effect=hedges(mean, sd, len(differences) - 1),
         smallest_p=0.0,
     )
 
@@ -97,7 +98,7 @@ def unpaired(values: Seeds, baseline: Seeds) -> Comparison:
     n, m = len(first), len(second)
     difference = float(first.mean() - second.mean())
     constant = all_equal(first) and all_equal(second)
-    sd = 0.0 if constant else effect_size.pooled_sd(first, second)
+    sd = 0.0 if constant else pooled_sd(first, second)
     bounds = (difference, difference) if constant else welch_interval(first, second)
     return Comparison(
         pairs=0,
@@ -109,7 +110,7 @@ def unpaired(values: Seeds, baseline: Seeds) -> Comparison:
         n=n,
         n_baseline=m,
         sd=sd,
-        effect=effect_size.hedges(difference, sd, n + m - 2),
+        effect=hedges(difference, sd, n + m - 2),
         smallest_p=permutation.smallest_p(n, m),
     )
 
@@ -155,3 +156,68 @@ def _welch(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarra
         degrees = (squares[0] + squares[1]) ** 2 / below
     difference = first.mean(axis=-1) - second.mean(axis=-1)
     return difference, np.sqrt(squares[0] + squares[1]), degrees
+
+
+def correction(degrees: int) -> float:
+    """Returns the factor that makes a standardised difference with `degrees` of freedom unbiased,
+    nan below 2, where its mean does not exist.
+
+    Hedges (1981), "Distribution theory for Glass's estimator of effect size and related
+    estimators", eq. 6e: J(v) = Gamma(v / 2) / (sqrt(v / 2) Gamma((v - 1) / 2)).
+    """
+    if degrees < 2:
+        return math.nan
+    ratio = math.lgamma(degrees / 2) - math.lgamma((degrees - 1) / 2)
+    return math.exp(ratio) / math.sqrt(degrees / 2)
+
+
+def hedges(difference: float, sd: float, degrees: int) -> float:
+    """Returns Hedges' g = J(degrees) difference / sd, nan where sd is 0 or undefined.
+
+    Paired by seed: sd of the n differences, degrees n - 1 (Cohen's d_z, corrected), so that it
+    says how far the difference stands above the noise that pairing leaves. Not paired: the
+    pooled sd of both groups, degrees n + m - 2.
+    """
+    return correction(degrees) * difference / sd if sd > 0 else math.nan
+
+
+def pooled_sd(first: np.ndarray, second: np.ndarray) -> float:
+    """Returns the pooled standard deviation of `first` [n] and `second` [m], each n > 1: the root
+    of ((n - 1) s^2 + (m - 1) t^2) / (n + m - 2)."""
+    squares = sum(float(((group - group.mean()) ** 2).sum()) for group in (first, second))
+    return math.sqrt(squares / (len(first) + len(second) - 2))
+
+
+def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
+    """Returns p-values [..., m] corrected for their number, in the order given; nan stays nan
+    and is not counted. Holm (1979), "A simple sequentially rejective multiple test procedure":
+    the i-th smallest of m (from 0) times m - i, at most 1, never below a smaller one's."""
+    p = np.asarray(p_values, dtype=float)
+    order = np.argsort(p, axis=-1)
+    ascending = np.take_along_axis(p, order, axis=-1)
+    defined = np.sum(~np.isnan(p), axis=-1, keepdims=True)
+    stepped = np.minimum(1.0, ascending * (defined - np.arange(p.shape[-1])))
+    # nan sorts last, so what is accumulated before it stays defined.
+    corrected = np.empty_like(p)
+    np.put_along_axis(corrected, order, np.maximum.accumulate(stepped, axis=-1), axis=-1)
+    return corrected
+
+
+def verdict(difference: float, p_holm: float, lower_is_better: bool) -> Verdict:
+    """Returns better or worse where the corrected p-value is below 0.05, else cannot tell."""
+    if not p_holm < ALPHA:
+        return "cannot tell"
+    return "better" if (difference < 0) == lower_is_better else "worse"
+
+
+def corrected(comparisons: Sequence[Comparison], lower_is_better: bool) -> list[Comparison]:
+    """Returns the comparisons with `p_holm` corrected over them all, and the verdicts."""
+    p_values = holm([comparison.p for comparison in comparisons])
+    return [
+        replace(
+            comparison,
+            p_holm=float(p_holm),
+            verdict=verdict(comparison.difference, float(p_holm), lower_is_better),
+        )
+        for comparison, p_holm in zip(comparisons, p_values, strict=True)
+    ]

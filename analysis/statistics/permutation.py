@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from analysis.statistics import confidence
+from analysis.statistics.intervals import merged
 
 # All ways to deal the seeds out are tried where these are no more than this (7 and 7: 3,432; 8 and
 # 8: 12,870), else this many seeded random ones.
@@ -54,7 +54,7 @@ def p_values(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     from scipy import stats
 
     n = first.shape[-1]
-    both = confidence.merged(np.concatenate([first, second], axis=-1))
+    both = merged(np.concatenate([first, second], axis=-1))
     centred = both - both.mean(axis=-1, keepdims=True)
     # Equal values have no scale: every deal is then as extreme as the one there is, and p is 1.
     spread = np.ptp(both, axis=-1, keepdims=True) > 0

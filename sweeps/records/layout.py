@@ -158,14 +158,29 @@ def planned(
 
     Each has its path, and the keys that are `needed`. Raises ValueError where the file is damaged.
     """
-    path, keys = pathlib.Path(directory) / stage / TRIALS, {"path", *needed}
-    record = read_json_if_there(path)
+    keys = {"path", *needed}
+    rows = planned_entries(directory, stage)
+    if rows is not None and not all(isinstance(row, dict) and keys <= set(row) for row in rows):
+        raise ValueError(_no_list(directory, stage))
+    return rows
+
+
+def planned_entries(directory: str | os.PathLike[str], stage: str) -> list[Any] | None:
+    """Returns what `planned` does, its entries as they stand, for who names each damaged one.
+
+    Raises ValueError where the file holds no list of them.
+    """
+    record = read_json_if_there(pathlib.Path(directory) / stage / TRIALS)
     if record is None:
         return None
     rows = record.get("trials") if isinstance(record, dict) else None
-    if not isinstance(rows, list) or not all(isinstance(r, dict) and keys <= set(r) for r in rows):
-        raise ValueError(
-            f"{path} is no list of a stage's trials; `python -m sweeps resume {directory}` writes "
-            "it again"
-        )
+    if not isinstance(rows, list):
+        raise ValueError(_no_list(directory, stage))
     return rows
+
+
+def _no_list(directory: str | os.PathLike[str], stage: str) -> str:
+    return (
+        f"{pathlib.Path(directory) / stage / TRIALS} is no list of a stage's trials; `python -m "
+        f"sweeps resume {directory}` writes it again"
+    )

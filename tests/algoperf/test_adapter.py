@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from analysis import commands as analysis
+from analysis import cli
 from attention import registry as variants
 from sweeps.records import layout, lease, measurements, provenance
 from sweeps.study import config, study, study_directory
@@ -201,7 +201,7 @@ def test_a_language_model_without_a_test_split_trains_and_resumes(curve, tmp_pat
     # AlgoPerf reports a test loss of 0 over 0 examples.
     assert {n for n in evaluations[0] if n.startswith("test/")} == {"test/num_examples"}
     assert curve("twice", "laser", stops=(3,), changes=changes) == whole
-    assert analysis.main(["table", str(tmp_path / "whole")]) == 0
+    assert cli.main(["table", str(tmp_path / "whole")]) == 0
     shown = capsys.readouterr().out
     assert "Perplexity, median over seeds" in shown
     assert "test/ppl" not in shown
@@ -217,7 +217,7 @@ def test_trials_on_fabricated_data_say_so_with_their_sizes(make, curve, tmp_path
     curve("made_up", "laser")
     (trial,) = (tmp_path / "made_up").rglob("trial_1")
     layout.write_json(trial / "meta_data_0.json", meta)
-    analysis.main(["table", str(tmp_path / "made_up")])
+    cli.main(["table", str(tmp_path / "made_up")])
     assert "fabricated: grid/laser" in capsys.readouterr().out
 
 

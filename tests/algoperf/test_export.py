@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from analysis.reading import runs
+from analysis.load import studies
 from sweeps import __main__ as command
 from sweeps.algoperf import export
 from sweeps.records import layout
@@ -95,7 +95,10 @@ def test_the_tree_is_the_one_that_scoring_reads(finished):
 
 
 def test_analysis_reads_study_and_export_alike(finished):
-    ours, exported = runs.read_study(finished), runs.read_study(export.export(finished).directory)
+    ours, exported = (
+        studies.read_study(finished),
+        studies.read_study(export.export(finished).directory),
+    )
     assert {run.workload for run in ours.runs} == {"algoperf:imagenet_vit"}
     assert {run.workload for run in exported.runs} == {"imagenet_vit"}
     assert exported.published

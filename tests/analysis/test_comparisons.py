@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
 
-from analysis.statistics import comparisons, effect_size, permutation
+from analysis.statistics import comparisons, permutation
 
 VALUES = st.lists(st.floats(0, 1), min_size=2, max_size=5)
 
@@ -162,10 +162,10 @@ def test_which_test_runs(seeds, others, shares, test) -> None:
 def test_the_correction_for_few_seeds_by_hand() -> None:
     """J(2) = Gamma(1) / Gamma(1/2) = 1 / sqrt(pi), J(3) = sqrt(pi) / 2 / sqrt(3/2); of many seeds
     Hedges' approximation 1 - 3 / (4 v - 1); J(1) does not exist."""
-    assert effect_size.correction(2) == pytest.approx(1 / math.sqrt(math.pi))
-    assert effect_size.correction(3) == pytest.approx(math.sqrt(math.pi / 6))
-    assert effect_size.correction(50) == pytest.approx(1 - 3 / 199, abs=1e-4)
-    assert math.isnan(effect_size.correction(1))
+    assert comparisons.correction(2) == pytest.approx(1 / math.sqrt(math.pi))
+    assert comparisons.correction(3) == pytest.approx(math.sqrt(math.pi / 6))
+    assert comparisons.correction(50) == pytest.approx(1 - 3 / 199, abs=1e-4)
+    assert math.isnan(comparisons.correction(1))
 
 
 def test_effect_sizes_by_hand() -> None:
@@ -173,7 +173,7 @@ def test_effect_sizes_by_hand() -> None:
     paired = comparisons.paired(by_seed([0.2, 0.3, 0.4]), by_seed([0.3, 0.5, 0.7]))
     assert paired.effect == pytest.approx(-2 / math.sqrt(math.pi))
     unpaired = comparisons.unpaired(by_seed([0.1, 0.2, 0.3]), by_seed([0.3, 0.5, 0.7]))
-    expected = -0.3 / math.sqrt(0.025) * effect_size.correction(4)
+    expected = -0.3 / math.sqrt(0.025) * comparisons.correction(4)
     assert unpaired.effect == pytest.approx(expected)
 
 

@@ -5,9 +5,8 @@ import pathlib
 import numpy as np
 import pytest
 
-from analysis.files import curve_files, evaluations
-from analysis.files.curve_cache import CurveCache
-from analysis.files.curve_files import ChangedFileError, CurveFile
+from analysis.load.files import curves, trial_files
+from analysis.load.files.curves import ChangedFileError, CurveCache, CurveFile
 
 TEXT = "global_step,validation/wer,preemption_count\n1,0.5,0\n2,0.25,0\n3,nan,0\n4,0.25,0\n"
 
@@ -20,7 +19,7 @@ class Loads:
 
     def __call__(self, path: pathlib.Path):
         self.count += 1
-        return evaluations.load_all(path)
+        return trial_files.load_rows(path)
 
 
 @pytest.fixture
@@ -32,40 +31,40 @@ def file(tmp_path: pathlib.Path) -> pathlib.Path:
 
 def test_a_file_is_read_when_asked_for_and_once(file) -> None:
     loads = Loads()
-    curves = CurveFile(file, loads, CurveCache())
+    lazy = CurveFile(file, loads, CurveCache())
     assert loads.count == 0
-    assert curves["validation/wer"].tolist()[:2] == [0.5, 0.25]
-    assert list(curves) == ["global_step", "validation/wer", "preemption_count"]
-    assert (len(curves), curves.last_step, "test/wer" in curves) == (3, 4, False)
-    assert curve_files.best_index(curves, "validation/wer", "min") == 1
+    assert lazy["validation/wer"].tolist()[:2] == [0.5, 0.25]
+    assert list(lazy) == ["global_step", "validation/wer", "preemption_count"]
+    assert (len(lazy), lazy.last_step, "test/wer" in lazy) == (3, 4, False)
+    assert curves.best_index(lazy, "validation/wer", "min") == 1
     assert loads.count == 1
 
 
 def test_what_was_read_need_not_be_read_again_for_its_best_and_last_row(file) -> None:
     loads, cache = Loads(), CurveCache(limit=0)
-    curves = CurveFile(file, loads, cache)
-    curves.accept(evaluations.load_all(file))
-    assert curve_files.last_row(curves) == {
+    lazy = CurveFile(file, loads, cache)
+    lazy.accept(trial_files.load_rows(file))
+    assert curves.last_row(lazy) == {
         "global_step": 4, "validation/wer": 0.25, "preemption_count": 0}  # fmt: skip
     assert (loads.count, cache.size) == (0, 0)
-    assert curve_files.best_index(curves, "validation/wer", "max") == 0
+    assert curves.best_index(lazy, "validation/wer", "max") == 0
     read = loads.count
-    assert curve_files.best_index(curves, "validation/wer", "max") == 0
-    assert curve_files.row(curves, 0)["validation/wer"] == 0.5
+    assert curves.best_index(lazy, "validation/wer", "max") == 0
+    assert curves.row(lazy, 0)["validation/wer"] == 0.5
     assert loads.count == read
 
 
 def test_plain_columns_answer_the_same(file) -> None:
-    columns = evaluations.load_all(file)
-    lazy = CurveFile(file, evaluations.load_all, CurveCache())
+    columns = trial_files.load_rows(file)
+    lazy = CurveFile(file, trial_files.load_rows, CurveCache())
     for mode in ("min", "max"):
-        assert curve_files.best_index(columns, "validation/wer", mode) == curve_files.best_index(
+        assert curves.best_index(columns, "validation/wer", mode) == curves.best_index(
             lazy, "validation/wer", mode
         )
-    assert curve_files.row(columns, 1) == curve_files.row(lazy, 1)
-    assert curve_files.last_row(columns) == curve_files.last_row(lazy)
-    assert curve_files.last_step({}) is None
-    assert curve_files.last_row({}) is None
+    assert curves.row(columns, 1) == curves.row(lazy, 1)
+    assert curves.last_row(columns) == curves.last_row(lazy)
+    assert curves.last_step({}) is None
+    assert curves.last_row({}) is None
 
 
 def test_the_cache_forgets_the_file_used_longest_ago() -> None:
@@ -82,14 +81,14 @@ def test_the_cache_forgets_the_file_used_longest_ago() -> None:
 
 
 def test_rows_that_a_running_trial_adds_are_left_out(file) -> None:
-    curves = CurveFile(file, evaluations.load_all, CurveCache(limit=0))
+    curves = CurveFile(file, trial_files.load_rows, CurveCache(limit=0))
     assert curves.last_step == 4
     file.write_text(TEXT + "5,0.125,0\n")
     assert curves["global_step"].tolist() == [1, 2, 3, 4]
 
 
 def test_a_file_that_was_rewritten_meanwhile_is_refused(file) -> None:
-    curves = CurveFile(file, evaluations.load_all, CurveCache(limit=0))
+    curves = CurveFile(file, trial_files.load_rows, CurveCache(limit=0))
     assert curves.last_step == 4
     file.write_text(TEXT.replace("2,0.25,0\n", ""))
     with pytest.raises(ChangedFileError, match="rewritten while it was read"):
@@ -97,10 +96,10 @@ def test_a_file_that_was_rewritten_meanwhile_is_refused(file) -> None:
 
 
 def test_a_curve_that_others_share_cannot_be_written(file) -> None:
-    curves = CurveFile(file, evaluations.load_all, CurveCache())
+    curves = CurveFile(file, trial_files.load_rows, CurveCache())
     with pytest.raises(ValueError, match="read-only"):
         curves["validation/wer"][:] = 1
 
 
 def test_a_missing_file_of_losses_has_no_columns(tmp_path) -> None:
-    assert CurveFile(tmp_path / "nothing.csv", evaluations.load_all) == {}
+    assert CurveFile(tmp_path / "nothing.csv", trial_files.load_rows) == {}

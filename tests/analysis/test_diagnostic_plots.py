@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from analysis.diagnostics import maps as diagnostic_maps
-from analysis.diagnostics import plots as diagnostic_plots
-from analysis.documents import style
-from analysis.plots import plots
-from analysis.reading.runs import read_study
-from analysis.results import error_table
+from analysis.compare import build
+from analysis.load.studies import read_study
+from analysis.render import style
+from analysis.views import catalog
+from analysis.views.diagnostics import maps as diagnostic_maps
+from analysis.views.diagnostics import page as diagnostic_plots
 
 
 def _table(hand_made, diagnosed, variants=("standard", "laser"), layers=3, **changes):
@@ -20,11 +20,12 @@ def _table(hand_made, diagnosed, variants=("standard", "laser"), layers=3, **cha
             numbers = {"share_below_1e-3": 0.1 * (seed + 1)} | changes
             diagnosed.write(path, (0, 100, 200), layers, **numbers)
     made.select(dict.fromkeys(variants, 0))
-    return error_table.build(read_study(made.finish()))
+    return build.error_table(read_study(made.finish()))
 
 
 def _draw(name, table):
-    return diagnostic_plots.PLOTS[name][0](table)
+    (plot,) = (each for each in diagnostic_plots.PLOTS if each.file == name)
+    return plot.draw(table)
 
 
 def _panels(figure):
@@ -34,11 +35,11 @@ def _panels(figure):
 @pytest.mark.parametrize("layers", [1, 2, 32])
 def test_every_plot_draws_any_depth(hand_made, diagnosed, layers):
     table = _table(hand_made, diagnosed, layers=layers)
-    for draw, _, words in diagnostic_plots.PLOTS.values():
-        figure = draw(table)
+    for plot in diagnostic_plots.PLOTS:
+        figure = plot.draw(table)
         assert isinstance(figure, Figure)
         assert figure.get_figwidth() == 10
-        assert words
+        assert plot.caption in plot.words(table)
 
 
 def test_lines_hold_the_median_and_bands_the_range_of_seeds(hand_made, diagnosed):
@@ -99,17 +100,17 @@ def test_what_no_trial_has_is_not_drawn(hand_made, diagnosed):
 
 def test_plots_are_written_where_there_are_diagnostics(hand_made, diagnosed, tmp_path):
     table = _table(hand_made, diagnosed, floored_channels=None)
-    lines = list(plots.write(table, tmp_path))
+    lines = list(catalog.write_plots(table, tmp_path))
     written = {path.name for path in tmp_path.iterdir()}
-    assert set(diagnostic_plots.PLOTS) <= written
+    assert {plot.file for plot in diagnostic_plots.PLOTS} <= written
     assert len([line for line in lines if "attention_" in line]) == 8
 
 
 def test_on_a_phone_panels_stand_below_each_other(hand_made, diagnosed):
     table = _table(hand_made, diagnosed, ("standard", "laser", "laser+temp"))
     with style.narrowed():
-        for draw, _, _ in diagnostic_plots.PLOTS.values():
-            figure = draw(table)
+        for plot in diagnostic_plots.PLOTS:
+            figure = plot.draw(table)
             assert figure.get_figwidth() < 5
             lefts = {round(axes.get_subplotspec().colspan.start) for axes in _panels(figure)
                      if axes.get_subplotspec()}  # fmt: skip
@@ -129,6 +130,6 @@ def test_maps_of_gradients_tick_at_recorded_steps_and_say_what_has_no_colour(han
         ]
         (path / "diagnostics.jsonl").write_text(diagnosed.text(lines))
     made.select({"standard": 0, "laser": 0})
-    figure = _draw("attention_gradient_maps.png", error_table.build(read_study(made.finish())))
+    figure = _draw("attention_gradient_maps.png", build.error_table(read_study(made.finish())))
     assert figure.axes[0].get_xticks().tolist() == [0, 300, 600, 900, 1200]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [diagnostic_maps.ZERO]

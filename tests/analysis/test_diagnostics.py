@@ -5,11 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from analysis.diagnostics import records as diagnostic_records
-from analysis.diagnostics import table as diagnostics
-from analysis.documents import render
-from analysis.reading.runs import read_study
-from analysis.results import error_table
+from analysis.compare import build
+from analysis.load.files import diagnostics as diagnostic_records
+from analysis.load.studies import read_study
+from analysis.render.latex import render as to_latex
+from analysis.render.text import markdown
+from analysis.render.text import render as to_text
+from analysis.views.diagnostics import page as diagnostics
 
 
 def _parse(text):
@@ -130,12 +132,12 @@ def _study(hand_made, diagnosed, seeds=3):
 
 
 def _cells(document, grid=0):
-    return {row[0].text: row for section in document.grids[grid].sections for row in section}
+    return {row[0].text: row for section in document.tables[grid].sections for row in section}
 
 
 def test_the_table_holds_the_last_record_beside_the_paper(hand_made, diagnosed):
-    table = error_table.build(read_study(_study(hand_made, diagnosed).finish()))
-    document = diagnostics.document(table)
+    table = build.error_table(read_study(_study(hand_made, diagnosed).finish()))
+    document = diagnostics.page(table)
     rows = _cells(document)
     texts = [cell.text for cell in rows["Standard"]]
     # Seeds have entropies 1, 2, 5: the median is 2.
@@ -147,7 +149,7 @@ def test_the_table_holds_the_last_record_beside_the_paper(hand_made, diagnosed):
     # √(1e-2² + 5e-3²), √2·3e-3, √2·4e-3, √2·5e-2; ranges 2 and 4; 1 floored of 128.
     assert gradients == ["0.0112", "0.00424", "0.00566", "0.0707", "2", "4", "1", "128"]
     assert document.problems == ()
-    for printer in (render.text, render.markdown, render.latex):
+    for printer in (to_text, markdown, to_latex):
         assert "decoder of 2.2B" in printer(document)
 
 
@@ -155,7 +157,7 @@ def test_without_diagnostics_there_is_no_table(hand_made):
     made = hand_made(("standard",))
     made.trial("compare", "standard", 0, 0, [made.evaluation(400, 0.2)])
     made.select({"standard": 0})
-    assert diagnostics.document(error_table.build(read_study(made.finish()))) is None
+    assert diagnostics.page(build.error_table(read_study(made.finish()))) is None
 
 
 def test_trials_that_are_damaged_or_lack_a_file_are_named(hand_made, diagnosed):
@@ -166,7 +168,7 @@ def test_trials_that_are_damaged_or_lack_a_file_are_named(hand_made, diagnosed):
     (second.path / diagnostic_records.FILE).write_text("{}\n")
     text = (third.path / diagnostic_records.FILE).read_text()
     (third.path / diagnostic_records.FILE).write_text(text[:-5])
-    document = diagnostics.document(error_table.build(study))
+    document = diagnostics.page(build.error_table(study))
     rows = _cells(document)
     assert [cell.text for cell in rows["LASER"]][1:3] == ["1", "100"]
     assert f"missing: {first.name}: no diagnostics.jsonl" in document.problems
@@ -182,8 +184,8 @@ def test_a_file_that_grew_is_read_anew(tmp_path, hand_made, diagnosed):
     path = made.trial("compare", "standard", 0, 0, [made.evaluation(400, 0.2)])
     made.select({"standard": 0})
     (run,) = read_study(made.finish()).stage("compare")
-    assert diagnostic_records.of_run(run) is None
+    assert diagnostic_records.of_trial(run.path) is None
     diagnosed.write(path, (0,), 1)
-    assert diagnostic_records.of_run(run).steps.tolist() == [0]
+    assert diagnostic_records.of_trial(run.path).steps.tolist() == [0]
     diagnosed.write(path, (0, 10), 1)
-    assert diagnostic_records.of_run(run).steps.tolist() == [0, 10]
+    assert diagnostic_records.of_trial(run.path).steps.tolist() == [0, 10]

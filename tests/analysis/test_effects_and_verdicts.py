@@ -6,10 +6,10 @@ import re
 import numpy as np
 import pytest
 
-from analysis.documents import style
-from analysis.plots import effects
-from analysis.reading.runs import read_study
-from analysis.results import error_table, verdicts
+from analysis.compare import build
+from analysis.load.studies import read_study
+from analysis.render import style
+from analysis.views import effects, verdicts
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def table(hand_made):
         for seed, error in base.items():
             made.trial("compare", variant, 0, seed, [made.evaluation(400, error + shift[seed])])
     made.select(dict.fromkeys(shifts, 0))
-    return error_table.build(read_study(made.finish()))
+    return build.error_table(read_study(made.finish()))
 
 
 def test_verdicts_of_every_variant(table) -> None:
@@ -67,7 +67,7 @@ def test_one_seed_has_no_verdict(hand_made) -> None:
     for variant, error in (("standard", 0.3), ("laser", 0.2)):
         made.trial("compare", variant, 0, 0, [made.evaluation(400, error)])
     made.select({"standard": 0, "laser": 0})
-    table = error_table.build(read_study(made.finish()))
+    table = build.error_table(read_study(made.finish()))
     (_, laser) = verdicts.of_table(table)
     assert laser.word == "cannot tell"
     assert "mean difference -0.1000" in laser.sentence
@@ -124,7 +124,7 @@ def test_a_card_says_which_seeds_were_lost(hand_made) -> None:
         rows = [made.evaluation(400, 0.2 + 3 * seed / 1000)] if good else None
         made.trial("compare", "laser", 0, seed, rows, state="done" if good else "diverged")
     made.select({"standard": 0, "laser": 0})
-    table = error_table.build(read_study(made.finish()))
+    table = build.error_table(read_study(made.finish()))
     (_, laser) = verdicts.of_table(table)
     assert laser.word == "cannot tell"
     assert "(median of 3 of 5 (2 diverged) seeds)" in laser.sentence

@@ -5,10 +5,10 @@ import shutil
 
 import pytest
 
-from analysis.reading.metrics import MissingMetricError
-from analysis.reading.runs import read_study
-from analysis.results import error_table
-from analysis.tables import present
+from analysis.compare import build
+from analysis.load.metrics import MissingMetricError
+from analysis.load.studies import read_study
+from analysis.views.table import error_table as table_view
 from sweeps.records import layout
 
 ERRORS = {"standard": (0.3, 0.5, 0.7), "laser": (0.2, 0.3, 0.4)}
@@ -31,12 +31,12 @@ def study(hand_made):
     return made
 
 
-def build(made, **options):
-    return error_table.build(read_study(made.finish()), **options)
+def table_of(made, **options):
+    return build.error_table(read_study(made.finish()), **options)
 
 
 def test_errors_at_the_step_that_validation_chose(study) -> None:
-    table = build(study)
+    table = table_of(study)
     standard, laser = table.rows
     assert [row.label for row in table.rows] == ["Standard", "LASER"]
     assert (table.stage, table.metric.name, table.decisive) == ("compare", "error", "test")
@@ -59,13 +59,13 @@ def test_test_error_comes_from_the_step_of_the_best_validation_not_of_the_best_t
     ]
     made.trial("compare", "standard", 0, 0, rows)
     made.select({"standard": 0})
-    table = build(made)
+    table = table_of(made)
     assert table.rows[0].splits["test"].values == pytest.approx({0: 0.25})
 
 
 def test_the_comparison_pairs_seeds_with_the_baseline(study) -> None:
     """Test differences -0.1, -0.2, -0.3: p = 0.0742 (worked in the statistics' tests)."""
-    standard, laser = build(study).rows
+    standard, laser = table_of(study).rows
     assert standard.splits["test"].comparison is None
     comparison = laser.splits["test"].comparison
     assert comparison.difference == pytest.approx(-0.2)
@@ -77,7 +77,7 @@ def test_holm_counts_the_variants_that_were_tested(study) -> None:
     add_seeds(study, "compare", "laser+temp", (0.2, 0.41, 0.6))
     add_seeds(study, "compare", "standard+temp", (0.31,))
     study.select(dict.fromkeys(("standard", "laser", "laser+temp", "standard+temp"), 0))
-    rows = {row.variant: row.splits["test"].comparison for row in build(study).rows}
+    rows = {row.variant: row.splits["test"].comparison for row in table_of(study).rows}
     assert math.isnan(rows["standard+temp"].p_holm)
     assert rows["standard+temp"].verdict == "cannot tell"
     assert rows["laser+temp"].p_holm == pytest.approx(2 * rows["laser+temp"].p)
@@ -87,7 +87,7 @@ def test_holm_counts_the_variants_that_were_tested(study) -> None:
 def test_trials_of_another_point_do_not_enter(study) -> None:
     """Left from an earlier selection: planned, done, and much better."""
     add_seeds(study, "compare", "laser", (0.001, 0.001, 0.001), point=1)
-    laser = build(study).rows[1]
+    laser = table_of(study).rows[1]
     assert laser.n == 3
     assert laser.point == 0
     assert laser.splits["validation"].summary.median == pytest.approx(0.3)
@@ -98,7 +98,7 @@ def test_trials_that_are_not_done_are_named_and_not_counted(study) -> None:
     study.trial("compare", "laser", 0, 3, rows, state="diverged", reason="loss is nan")
     study.trial("compare", "laser", 0, 4, rows, state="running")
     study.trial("compare", "laser", 0, 5, None, state="pending")
-    table = build(study)
+    table = table_of(study)
     assert table.rows[1].n == 3
     assert [problem.split(": ")[0] for problem in table.problems] == [
         "diverged",
@@ -109,28 +109,28 @@ def test_trials_that_are_not_done_are_named_and_not_counted(study) -> None:
 
 def test_problems_of_other_stages_stay_with_the_runs_command(study) -> None:
     study.trial("tune", "standard", 1, 0, None, state="diverged", reason="loss is nan")
-    table = build(study)
+    table = table_of(study)
     assert table.problems == ()
-    assert any("1 problems in trials outside" in note for note in present.document(table).notes)
+    assert any("1 problems in trials outside" in note for note in table_view.page(table).notes)
     assert [problem.split(": ")[0] for problem in read_study(study.root).problems] == ["diverged"]
 
 
 def test_a_table_of_the_tuning_stage(study) -> None:
-    table = build(study, stage="tune")
+    table = table_of(study, stage="tune")
     assert [(row.variant, row.n) for row in table.rows] == [("standard", 1)]
 
 
 def test_a_stage_that_has_not_begun_is_said(study) -> None:
     del study.planned["compare"]
     shutil.rmtree(study.root / "compare")
-    table = build(study)
+    table = table_of(study)
     assert [(row.variant, row.n) for row in table.rows] == [("standard", 0), ("laser", 0)]
     assert table.problems == ("missing: compare/trials.json: the stage has not begun",)
 
 
 def test_a_variant_without_a_chosen_point_is_said(study) -> None:
     study.select({"standard": 0})
-    table = build(study)
+    table = table_of(study)
     assert (table.rows[1].point, table.rows[1].n) == (None, 0)
     assert table.problems == (
         "missing: compare/laser on imagenet_vit: no point was chosen for it by validation",
@@ -144,18 +144,18 @@ def test_without_a_selection_each_variants_point_is_chosen_in_the_stage(hand_mad
     add_seeds(made, "grid", "standard", (0.2, 0.2), point=1)
     add_seeds(made, "grid", "laser", (0.1, 0.1), point=0)
     add_seeds(made, "grid", "laser", (0.2, 0.2), point=1)
-    table = build(made)
+    table = table_of(made)
     assert [(row.variant, row.point) for row in table.rows] == [("standard", 1), ("laser", 0)]
 
 
 def test_an_unknown_stage_lists_those_there_are(study) -> None:
     with pytest.raises(ValueError, match="no stage 'test' in tiny; it has tune, compare"):
-        build(study, stage="test")
+        table_of(study, stage="test")
 
 
 def test_an_unknown_metric_lists_the_columns_there_are(study) -> None:
     with pytest.raises(MissingMetricError, match="no column validation/wer; it has test/accuracy"):
-        build(study, metric="wer")
+        table_of(study, metric="wer")
 
 
 def test_loss_is_shown_at_the_step_that_accuracy_chose(hand_made) -> None:
@@ -166,13 +166,13 @@ def test_loss_is_shown_at_the_step_that_accuracy_chose(hand_made) -> None:
     ]
     made.trial("compare", "standard", 0, 0, rows)
     made.select({"standard": 0})
-    table = build(made, metric="loss")
+    table = table_of(made, metric="loss")
     assert table.rows[0].splits["test"].values == {0: 2.5}
 
 
 def test_accuracy_is_better_when_higher(study) -> None:
     """The same trials as accuracy: the differences turn round."""
-    comparison = build(study, metric="accuracy").rows[1].splits["test"].comparison
+    comparison = table_of(study, metric="accuracy").rows[1].splits["test"].comparison
     assert comparison.difference == pytest.approx(0.2)
 
 
@@ -180,7 +180,7 @@ def test_without_a_test_split_validation_decides(study) -> None:
     root = study.finish()
     for file in root.glob(f"compare/*/*/*/{layout.EVAL_MEASUREMENTS}"):
         file.write_text(file.read_text().replace("test/", "later/"))
-    table = error_table.build(read_study(root))
+    table = build.error_table(read_study(root))
     assert table.decisive == "validation"
     assert table.problems[0] == "missing: no trial has a column test/accuracy"
     assert len(table.problems) == 1 + 3  # those of standard: its tuning trials have the column
@@ -190,7 +190,7 @@ def test_a_column_that_one_trial_lacks_is_said_of_that_trial(study) -> None:
     root = study.finish()
     file = root / study.planned["compare"][1]["path"] / layout.EVAL_MEASUREMENTS
     file.write_text(file.read_text().replace("test/", "later/"))
-    table = error_table.build(read_study(root))
+    table = build.error_table(read_study(root))
     assert len(table.rows[0].splits["test"].values) == 2
     assert table.rows[0].n == 3
     assert table.problems == (
@@ -201,18 +201,18 @@ def test_a_column_that_one_trial_lacks_is_said_of_that_trial(study) -> None:
 def test_references_are_those_of_the_workload(study) -> None:
     rows = [{"name": "nearest", "train/error": None, "validation/error": 0.02, "test/error": 0.015}]
     study.reference(rows, "stand-in for ImageNet")
-    table = build(study)
+    table = table_of(study)
     assert table.reference_note == "stand-in for ImageNet"
     (reference,) = table.references
     assert reference.values == {"train": None, "validation": 0.02, "test": 0.015}
 
 
 def test_the_papers_cells_stand_beside_a_full_study_only(hand_made, study) -> None:
-    assert not build(study).is_paper
+    assert not table_of(study).is_paper
     full = hand_made(name="full", record={"paper_table": "vit_error"})
     add_seeds(full, "compare", "laser+per_dim_temp", (0.3,))
     full.select({"laser+per_dim_temp": 0})
-    table = build(full)
+    table = table_of(full)
     assert table.is_paper
     cell = table.rows[0].splits["validation"].paper
     assert (cell.value, cell.bold) == (0.2475, False)
@@ -223,7 +223,7 @@ def test_rows_stand_in_the_papers_order(hand_made) -> None:
     for variant in sorted(made.eight_variants):
         add_seeds(made, "compare", variant, (0.3,))
     made.select(dict.fromkeys(made.eight_variants, 0))
-    assert [row.label for row in build(made).rows] == [
+    assert [row.label for row in table_of(made).rows] == [
         "Standard",
         "Standard + temp",
         "Standard + QK-normalization",

@@ -4,9 +4,10 @@ import math
 
 import pytest
 
-from analysis.reading.runs import read_study
-from analysis.results import error_table
-from analysis.tables import last_checkpoints
+from analysis.compare import build
+from analysis.compare.error_table import ErrorTable
+from analysis.load.studies import read_study
+from analysis.views.table import last_checkpoints
 
 
 @pytest.fixture
@@ -20,8 +21,8 @@ def study(hand_made):
     return made
 
 
-def build(made, last: int = 3) -> error_table.ErrorTable:
-    return error_table.build(read_study(made.finish()), last=last)
+def table_of(made, last: int = 3) -> ErrorTable:
+    return build.error_table(read_study(made.finish()), last=last)
 
 
 def of(table, split="validation", row=0):
@@ -30,27 +31,27 @@ def of(table, split="validation", row=0):
 
 def test_by_hand(study) -> None:
     """Seeds' means 0.2 and 0.5, their own sds 0.1 and 0.2; test is 0.01 above."""
-    found = of(build(study))
+    found = of(table_of(study))
     assert (found.n, found.left_out) == (2, 0)
     assert found.mean == pytest.approx(0.35)
     assert found.over_checkpoints == pytest.approx(0.15)
     assert found.over_seeds == pytest.approx(0.3 / math.sqrt(2))
-    assert of(build(study), "test").mean == pytest.approx(0.36)
+    assert of(table_of(study), "test").mean == pytest.approx(0.36)
 
 
 def test_of_a_single_evaluation_or_seed_there_is_no_spread(study) -> None:
-    found = of(build(study, last=1))
+    found = of(table_of(study, last=1))
     assert found.mean == pytest.approx(0.5)
     assert math.isnan(found.over_checkpoints)
     study.planned["compare"].pop()
-    assert math.isnan(of(build(study)).over_seeds)
+    assert math.isnan(of(table_of(study)).over_seeds)
 
 
 def test_only_trials_that_are_done_count(study) -> None:
     rows = [study.evaluation(100 * k, 0.9) for k in range(1, 5)]
     study.trial("compare", "standard", 0, 2, rows, state="running")
     study.trial("compare", "standard", 0, 3, rows, state="diverged", reason="loss is nan")
-    assert of(build(study)).n == 2
+    assert of(table_of(study)).n == 2
 
 
 def test_trials_with_fewer_evaluations_are_left_out_and_said(study) -> None:
@@ -58,19 +59,19 @@ def test_trials_with_fewer_evaluations_are_left_out_and_said(study) -> None:
     study.trial("compare", "standard", 0, 2, rows)
     nan = [study.evaluation(100 * k, 0.9 if k < 4 else math.nan) for k in range(1, 5)]
     study.trial("compare", "standard", 0, 3, nan)
-    found = of(build(study))
+    found = of(table_of(study))
     assert (found.n, found.left_out) == (2, 2)
     assert found.mean == pytest.approx(0.35)
-    document = last_checkpoints.document(build(study))
+    document = last_checkpoints.page(table_of(study))
     assert any("2 of Standard" in note for note in document.notes)
-    assert [cell.text for cell in document.grids[0].sections[0][1]] == [
+    assert [cell.text for cell in document.tables[0].sections[0][1]] == [
         "Standard", "validation", "2", "0.3500", "0.1500", "0.2121",
     ]  # fmt: skip
 
 
 def test_where_no_trial_has_that_many_there_is_no_grid(study) -> None:
-    document = last_checkpoints.document(build(study, last=5))
-    assert document.grids == ()
+    document = last_checkpoints.page(table_of(study, last=5))
+    assert document.tables == ()
     assert "2 of Standard" in document.notes[0]
 
 
@@ -78,11 +79,11 @@ def test_a_split_that_no_trial_evaluated_has_none(study) -> None:
     root = study.finish()
     for file in root.glob("compare/*/*/*/eval_measurements.csv"):
         file.write_text(file.read_text().replace("train/", "later/"))
-    table = error_table.build(read_study(root), last=3)
+    table = build.error_table(read_study(root), last=3)
     assert of(table, "train") is None
     assert of(table).n == 2
 
 
 def test_fewer_than_one_evaluation_is_refused(study) -> None:
     with pytest.raises(ValueError, match="--last=0"):
-        build(study, last=0)
+        table_of(study, last=0)

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.documents import latex_text, render
-from analysis.documents.grid import Cell, Column, Document, Grid
-from analysis.paper import tables as paper_tables
+from analysis.render import latex
+from analysis.render.latex import render as to_latex
+from analysis.render.pages import Cell, Column, Page, Table
+from analysis.views import paper as paper_tables
 
 HOSTILE = (
     r"a_b & 50% #1 {x} $y$ ~ ^ \ < > | `q` \"p\" --metric ''z'' /data/run_1/trial_2",
@@ -39,24 +40,24 @@ def compiled(directory: pathlib.Path, body: str, packages: str, columns: str = "
     return done.stdout
 
 
-def document(texts: tuple[str, ...], repeats: int = 1, wide: int = 1) -> Document:
+def document(texts: tuple[str, ...], repeats: int = 1, wide: int = 1) -> Page:
     """Texts wherever a document has one, in rows that follow each other."""
     columns = (Column(texts[0], numeric=False), *(Column(f"{texts[1]}\nn"),) * wide)
     rows = tuple((Cell(text), *(Cell(text, bold=True),) * wide) for text in texts)
     sections = (rows * repeats, (), rows)
-    return Document(texts[0], (Grid(texts[1], columns, sections),), texts, texts)
+    return Page(texts[0], (Table(texts[1], columns, sections),), texts, texts)
 
 
 @needs_pdflatex
 @pytest.mark.parametrize("packages", ["booktabs", "booktabs,graphicx"])
 @pytest.mark.parametrize("columns", ["onecolumn", "twocolumn"])
 def test_hostile_names_compile(tmp_path, packages, columns) -> None:
-    compiled(tmp_path, render.latex(document(HOSTILE)), packages, columns)
+    compiled(tmp_path, to_latex(document(HOSTILE)), packages, columns)
 
 
 @needs_pdflatex
 def test_the_paper_s_tables_compile_together(tmp_path) -> None:
-    body = "\n\\clearpage\n".join(map(render.latex, paper_tables.documents()))
+    body = "\n\\clearpage\n".join(map(to_latex, paper_tables.pages()))
     out = compiled(tmp_path, body, "booktabs,graphicx")
     assert "Overfull" not in out
     assert "Float too large" not in out
@@ -64,14 +65,14 @@ def test_the_paper_s_tables_compile_together(tmp_path) -> None:
 
 @needs_pdflatex
 def test_wide_and_long_tables_fit_their_pages(tmp_path) -> None:
-    body = render.latex(document(("plain", "text"), repeats=60, wide=12))
+    body = to_latex(document(("plain", "text"), repeats=60, wide=12))
     out = compiled(tmp_path, body, "booktabs,graphicx")
     assert "Overfull" not in out
     assert "Float too large" not in out
 
 
 def test_long_tables_continue() -> None:
-    latex = render.latex(document(("one", "two"), repeats=60))
+    latex = to_latex(document(("one", "two"), repeats=60))
     assert latex.count(r"\begin{table}") == 3
     assert latex.count("(continued)") == 2
     assert latex.count("    one & ") == 61 + 3  # the headings, too
@@ -92,12 +93,12 @@ def test_long_tables_continue() -> None:
     ],
 )
 def test_escapes(text, escaped) -> None:
-    assert latex_text.escape(text) == escaped
+    assert latex.escape(text) == escaped
 
 
 @given(st.text())
 def test_escaped_text_is_ascii_and_balanced(text) -> None:
-    escaped = latex_text.escape(text)
+    escaped = latex.escape(text)
     assert escaped.isascii()
     assert escaped.isprintable()
     bare = escaped.replace("\\{", "").replace("\\}", "")

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from analysis import commands
-from analysis.reading import metrics, studies
-from analysis.reading.runs import read_study
+from analysis import cli
+from analysis.load import metrics, studies
+from analysis.load.studies import read_study
 
 WER = "global_step,preemption_count,test/wer,train/wer,validation/wer,validation/num_examples\n"
 GOOD = WER + "1,0,0.6,0.4,0.5,9\n2,0,0.3,0.1,0.25,9\n"
@@ -156,7 +156,7 @@ def test_rows_that_evaluate_nothing_are_no_evaluations(tmp_path) -> None:
 def test_columns_that_are_not_there_are_noted_once_for_all_trials(tmp_path, capsys) -> None:
     for number in (1, 2):
         trial(tmp_path, f"study_0/w_jax/trial_{number}", "global_step,validation/wer\n1,0.5\n")
-    assert commands.main(["runs", str(tmp_path)]) == 0
+    assert cli.main(["runs", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "all 2 trials: no column train/wer, test/wer, preemption_count\n" in printed
 
@@ -175,7 +175,7 @@ def test_submissions_of_several_rulesets_are_read_together(tmp_path, command, ca
         for study in (0, 1):
             text = WER + f"1,0,0.5,0.5,{value},9\n"
             trial(tmp_path / submission, f"study_{study}/w_jax/trial_1", text)
-    assert commands.main([command, str(tmp_path)]) == 0
+    assert cli.main([command, str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "adam" in printed
     assert "0.1250" in printed
@@ -222,7 +222,7 @@ def test_figures_of_a_test_split_without_examples_are_left_out(tmp_path, capsys)
         trial(tmp_path, f"study_{number}/finewebedu_lm_jax/trial_1", text, hparams={"beta2": 0.99})
     run = read_study(tmp_path).runs[0]
     assert not {"test/loss", "test/ppl"} & set(run.evals)
-    assert commands.main(["table", str(tmp_path)]) == 0
+    assert cli.main(["table", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "perplexity" in shown
     assert "26.000" in shown  # the median of validation's best
@@ -234,7 +234,7 @@ def test_trials_on_fabricated_data_are_named(tmp_path, capsys) -> None:
     meta = {"workload.attnperf_tiny": True}
     trial(tmp_path, "study_0/librispeech_conformer_jax/trial_1", text, meta_data_0=meta)
     trial(tmp_path, "study_1/librispeech_conformer_jax/trial_1", text, meta_data_0={})
-    commands.main(["table", str(tmp_path)])
+    cli.main(["table", str(tmp_path)])
     shown = capsys.readouterr().out
     assert shown.count("fabricated:") == 1
     assert "study_0/librispeech_conformer_jax/trial_1: its data is that of `algoperf_data`" in shown
@@ -259,7 +259,7 @@ def test_rows_are_named_by_the_recorded_variant_and_compared(tmp_path, capsys) -
     found = [(run.variant, run.variant_hyperparameters) for run in study.runs]
     assert found == [("standard", {}), ("laser+temp", {"tau": 0.9})]
     assert study.problems == ()
-    assert commands.main(["table", str(root)]) == 0
+    assert cli.main(["table", str(root)]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"Standard .* baseline", shown)
     assert re.search(r"LASER \+ temp .* cannot tell", shown)
@@ -273,7 +273,7 @@ def test_a_folder_that_contradicts_the_record_is_named(tmp_path, capsys) -> None
     (problem,) = study.problems
     assert problem.startswith("mismatch: standard: the folder is called so")
     assert "1 of its 1 trials say attention laser" in problem
-    assert commands.main(["table", str(root / "standard")]) == 0
+    assert cli.main(["table", str(root / "standard")]) == 0
     shown = capsys.readouterr().out
     assert "mismatch: standard: the folder is called so" in shown
     assert "Standard" not in shown

@@ -5,9 +5,11 @@ import io
 
 import pytest
 
-from analysis.reading.runs import read_study
-from analysis.results import error_table, lost_seeds, verdicts
-from analysis.tables import present, tidy
+from analysis.compare import build
+from analysis.load.studies import read_study
+from analysis.views import verdicts
+from analysis.views.table import error_table as table_view
+from analysis.views.table import tidy_csv
 from sweeps.records import layout
 
 GOOD = [0.10, 0.101, 0.102, 0.103, 0.104]
@@ -21,7 +23,7 @@ def made(hand_made):
     return hand_made()
 
 
-def build(made, standard, laser, states=None, **options):
+def table_of(made, standard, laser, states=None, **options):
     """`states` maps (variant, seed) to a state other than done."""
     for variant, errors in {"standard": standard, "laser": laser}.items():
         for seed, error in enumerate(errors):
@@ -29,7 +31,7 @@ def build(made, standard, laser, states=None, **options):
             rows = [made.evaluation(200, 0.5), made.evaluation(400, error)]
             made.trial("compare", variant, 0, seed, rows, state=state)
     made.select({"standard": 0, "laser": 0})
-    return error_table.build(read_study(made.finish()), **options)
+    return build.error_table(read_study(made.finish()), **options)
 
 
 def lost(variant, *seeds, state="diverged"):
@@ -41,9 +43,9 @@ def verdict(table) -> str:
 
 
 def test_of_seeds_that_all_went_well_nothing_is_withheld(made) -> None:
-    table = build(made, BAD, GOOD)
+    table = table_of(made, BAD, GOOD)
     assert (verdict(table), table.rows[1].seeds, table.rows[1].lost) == ("better", "5", {})
-    assert not any("Lost seeds" in note for note in present.document(table).notes)
+    assert not any("Lost seeds" in note for note in table_view.page(table).notes)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,7 @@ def test_of_seeds_that_all_went_well_nothing_is_withheld(made) -> None:
 )
 @pytest.mark.parametrize("state", ["diverged", "failed"])
 def test_a_lost_seed_is_worse_than_any(made, standard, laser, of, expected, state) -> None:
-    table = build(made, standard, laser, lost(of, 3, 4, state=state))
+    table = table_of(made, standard, laser, lost(of, 3, 4, state=state))
     comparison = table.rows[1].splits["test"].comparison
     assert comparison.p_holm < 0.001
     assert comparison.verdict == expected
@@ -68,16 +70,16 @@ def test_a_lost_seed_is_worse_than_any(made, standard, laser, of, expected, stat
 
 def test_both_lost_seeds_so_neither_direction_can_be_told(made) -> None:
     both = lost("laser", 4) | lost("standard", 3)
-    assert verdict(build(made, BAD, GOOD, both)) == "cannot tell"
+    assert verdict(table_of(made, BAD, GOOD, both)) == "cannot tell"
 
 
 def test_lost_seeds_are_said_in_the_table_the_notes_the_csv_and_the_verdict(made) -> None:
-    table = build(made, BAD, GOOD, lost("laser", 3, 4))
-    document = present.document(table)
-    assert document.grids[0].sections[1][0][1].text == "3 of 5 (2 diverged)"
+    table = table_of(made, BAD, GOOD, lost("laser", 3, 4))
+    document = table_view.page(table)
+    assert document.tables[0].sections[1][0][1].text == "3 of 5 (2 diverged)"
     note = next(note for note in document.notes if note.startswith("Lost seeds (LASER)"))
     assert note.endswith("Cannot tell for that, whatever p is: LASER.")
-    lines = list(csv.DictReader(io.StringIO(tidy.to_csv(table))))
+    lines = list(csv.DictReader(io.StringIO(tidy_csv.to_csv(table))))
     laser = next(line for line in lines if (line["variant"], line["split"]) == ("laser", "test"))
     assert (laser["planned"], laser["lost"], laser["unfinished"]) == ("5", "diverged=2", "0")
     assert (laser["verdict"], laser["withheld"]) == ("cannot tell", "lost seeds")
@@ -86,28 +88,28 @@ def test_lost_seeds_are_said_in_the_table_the_notes_the_csv_and_the_verdict(made
 
 def test_unfinished_seeds_are_not_lost(made) -> None:
     states = lost("laser", 3, state="running") | lost("laser", 4, state="pending")
-    table = build(made, BAD, GOOD, states)
+    table = table_of(made, BAD, GOOD, states)
     row = table.rows[1]
     assert (verdict(table), row.lost, row.unfinished) == ("better", {}, 2)
     assert row.seeds == "3 of 5 (2 unfinished)"
 
 
 def test_a_validation_that_is_never_finite_is_lost(made) -> None:
-    table = build(made, BAD, [*GOOD[:4], float("nan")])
+    table = table_of(made, BAD, [*GOOD[:4], float("nan")])
     assert table.rows[1].n == 5  # step 200 is finite
     directory = made.root / made.planned["compare"][-1]["path"]
     rows = [made.evaluation(400, float("nan"))]
     (directory / layout.EVAL_MEASUREMENTS).write_text(made.csv_text(rows))
-    table = error_table.build(read_study(made.root))
+    table = build.error_table(read_study(made.root))
     assert (table.rows[1].lost, verdict(table)) == ({"non-finite": 1}, "cannot tell")
 
 
 def test_a_test_metric_that_is_not_finite_is_lost_on_that_split(made) -> None:
-    build(made, BAD, GOOD)
+    table_of(made, BAD, GOOD)
     directory = made.root / made.planned["compare"][-1]["path"]
     rows = [made.evaluation(400, 0.1, test=float("nan"))]
     (directory / layout.EVAL_MEASUREMENTS).write_text(made.csv_text(rows))
-    row = error_table.build(read_study(made.root)).rows[1]
+    row = build.error_table(read_study(made.root)).rows[1]
     assert row.splits["test"].non_finite == 1
     assert row.splits["test"].comparison.verdict == "cannot tell"
     assert row.splits["validation"].comparison.verdict == "better"
@@ -123,16 +125,16 @@ def test_a_variant_of_which_no_seed_has_a_number(hand_made, state, seeds) -> Non
     for seed in range(3):
         made.trial("grid", "standard", 0, seed, [made.evaluation(400, 0.2)])
         made.trial("grid", "laser", 0, seed, None, state=state)
-    table = error_table.build(read_study(made.finish()))
+    table = build.error_table(read_study(made.finish()))
     assert table.rows[1].seeds == seeds
 
 
 def test_a_trial_that_is_done_and_ends_before_its_last_step_is_unfinished(made) -> None:
     """Its file lost the evaluation at step 400: step 200 is no number of a whole run."""
-    build(made, BAD, GOOD)
+    table_of(made, BAD, GOOD)
     directory = made.root / made.planned["compare"][-1]["path"]
     (directory / layout.EVAL_MEASUREMENTS).write_text(made.csv_text([made.evaluation(200, 0.01)]))
-    table = error_table.build(read_study(made.root))
+    table = build.error_table(read_study(made.root))
     row = table.rows[1]
     assert (row.n, row.unfinished, row.seeds) == (4, 1, "4 of 5 (1 unfinished)")
     assert 4 not in row.splits["test"].values
@@ -149,14 +151,14 @@ def test_of_two_trials_of_one_seed_the_first_counts_and_is_named(made) -> None:
     directory = made.root / second["path"]
     record = layout.read_json(directory / layout.TRIAL)
     layout.write_json(directory / layout.TRIAL, record | {"seed": 0})
-    table = error_table.build(read_study(made.finish()))
+    table = build.error_table(read_study(made.finish()))
     row = table.rows[1]
     assert row.n == row.planned == len(row.splits["test"].values) == 1
     assert row.splits["validation"].values == pytest.approx({0: 0.1})
     (problem,) = table.problems
     assert problem.startswith("duplicated: ")
     assert problem.endswith("too; the first counts")
-    assert lost_seeds.first_of_each([]) == []
+    assert build.first_of_each_seed([]) == []
 
 
 @pytest.fixture
@@ -171,7 +173,7 @@ def logs(tmp_path):
                 directory.mkdir(parents=True)
                 text = f"{HEADER}\n{step},{wer},{wer},{wer},0\n"
                 (directory / layout.EVAL_MEASUREMENTS).write_text(text)
-        return error_table.build(read_study(tmp_path), baseline="adam")
+        return build.error_table(read_study(tmp_path), baseline="adam")
 
     return write
 
@@ -187,7 +189,7 @@ def test_published_runs_of_different_lengths_are_not_judged(logs, step, expected
     )
     comparison = table.rows[1].splits["test"].comparison
     assert (comparison.verdict, comparison.p < 0.01) == (expected, True)
-    notes = [note for note in present.document(table).notes if "different lengths" in note]
+    notes = [note for note in table_view.page(table).notes if "different lengths" in note]
     assert len(notes) == (expected == "cannot tell")
     if notes:
         assert comparison.withheld == "lengths"
@@ -196,7 +198,7 @@ def test_published_runs_of_different_lengths_are_not_judged(logs, step, expected
 
 
 def test_trials_of_ours_with_other_budgets_are_not_judged(made) -> None:
-    build(made, BAD, GOOD)
+    table_of(made, BAD, GOOD)
     for entry in made.planned["compare"]:
         if entry["variant"] == "laser":
             directory = made.root / entry["path"]
@@ -204,5 +206,5 @@ def test_trials_of_ours_with_other_budgets_are_not_judged(made) -> None:
             layout.write_json(directory / layout.TRIAL, record | {"steps": 800})
             rows = [made.evaluation(step, 0.1 + entry["seed"] / 1000) for step in (700, 800)]
             (directory / layout.EVAL_MEASUREMENTS).write_text(made.csv_text(rows))
-    table = error_table.build(read_study(made.root))
+    table = build.error_table(read_study(made.root))
     assert table.rows[1].splits["test"].comparison.withheld == "lengths"

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from analysis.reading import metrics
+from analysis.load import metrics
 
 E = math.e
 

@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from analysis.commands import main
-from analysis.documents import render
-from analysis.paper import paper
-from analysis.reading.runs import read_study
-from analysis.report import across
-from analysis.results import error_table
-from analysis.scaling import families, power_law, savings, scaling
+from analysis import report
+from analysis.cli import main
+from analysis.compare import build, families, scaling
+from analysis.load import paper
+from analysis.load.studies import read_study
+from analysis.render.text import render as to_text
+from analysis.statistics import power_law, savings
+from analysis.views import scaling as scaling_view
 from sweeps.records import layout
 
 SIZES = [234e6, 301e6, 435e6]
@@ -299,18 +300,18 @@ def test_a_report_fits_each_family_by_itself(hand_made) -> None:
     """Two of AdamW, one of LAMB: one law, of two sizes, and no word of the third."""
     configs = [{"optimizer": name} for name in ("adamw", "lamb", "adamw")]
     directories = made_studies(hand_made, SIZES, configs=configs)
-    tables = [error_table.build(read_study(path), None, "loss") for path in directories]
+    tables = [build.error_table(read_study(path), None, "loss") for path in directories]
     assert [[t.study.name for t in each] for each in families.of(tables)] == [
         ["c4_lm_234m", "c4_lm_435m"]
     ]
-    [document], _ = across.studies(tables)
+    [document], _ = report.scaling_laws(tables)
     assert document.title.startswith("c4_lm_234m, c4_lm_435m:")
 
 
 def test_a_report_names_two_studies_of_one_size(hand_made) -> None:
     directories = made_studies(hand_made, [*SIZES, 435e6])
-    tables = [error_table.build(read_study(path), None, "loss") for path in directories]
-    [document], figures = across.studies(tables)
+    tables = [build.error_table(read_study(path), None, "loss") for path in directories]
+    [document], figures = report.scaling_laws(tables)
     assert "have the same size" in document.problems[0]
     assert figures == []
 
@@ -329,24 +330,24 @@ def test_a_loss_to_reach_is_above_0(hand_made, capsys, loss) -> None:
     directories = made_studies(hand_made, SIZES)
     with pytest.raises(SystemExit, match="2"):
         main(["scaling", *map(str, directories), f"--loss={loss}"])
-    assert "give a finite number above 0" in capsys.readouterr().err
+    assert "give a number above 0" in capsys.readouterr().err
 
 
 def test_seeds_that_both_variants_have_are_pairs(hand_made) -> None:
     directories = made_studies(hand_made, SIZES)
     studies = [read_study(path) for path in directories]
-    assert scaling.build(studies).savings["laser"].is_paired
+    assert scaling.of_studies(studies).savings["laser"].is_paired
     unshared = [dataclasses.replace(study, shares_seeds=False) for study in studies]
-    assert not scaling.build(unshared).savings["laser"].is_paired
+    assert not scaling.of_studies(unshared).savings["laser"].is_paired
     path = next(directories[0].glob("compare/laser/*/trial_2/status.json"))
     layout.write_json(path, {"state": "failed", "reason": "disk"})
     again = [read_study(path) for path in directories]
-    assert not scaling.build(again).savings["laser"].is_paired
+    assert not scaling.of_studies(again).savings["laser"].is_paired
 
 
 def test_two_studies_have_no_interval_and_say_so(hand_made) -> None:
     studies = [read_study(path) for path in made_studies(hand_made, SIZES[:2])]
-    text = render.text(scaling.document(studies, loss=2.3))
+    text = to_text(scaling_view.page(scaling.of_studies(studies, loss=2.3)))
     assert "Fewer than 3 sizes: no residual, so no interval." in text
     assert "none (2 sizes)" in text
     assert "†: extrapolated" in text
@@ -354,16 +355,16 @@ def test_two_studies_have_no_interval_and_say_so(hand_made) -> None:
 
 def test_one_study_has_no_law(hand_made) -> None:
     [directory] = made_studies(hand_made, SIZES[:1])
-    table = error_table.build(read_study(directory), None, "loss")
+    table = build.error_table(read_study(directory), None, "loss")
     found = scaling.of_tables([table])
     assert (found.fits, found.savings) == ({}, {})
-    assert scaling.draw([table]) is None
+    assert scaling_view.draw([table]) is None
 
 
 def test_figure_of_three_sizes(hand_made) -> None:
     directories = made_studies(hand_made, SIZES)
-    tables = [error_table.build(read_study(path), None, "loss") for path in directories]
-    [axes] = scaling.draw(tables).axes
+    tables = [build.error_table(read_study(path), None, "loss") for path in directories]
+    [axes] = scaling_view.draw(tables).axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["234M", "301M", "435M"]
 
 
@@ -374,5 +375,5 @@ def test_unknown_numbers_of_parameters_are_asked_for(hand_made, capsys) -> None:
     counts = ("--parameters=c4_lm_234m=234e6", "--parameters=c4_lm=301e6")
     assert main(["scaling", *directories, *counts]) == 0
     assert "234,000,000" in capsys.readouterr().out
-    tables = [error_table.build(read_study(path), None, "loss") for path in directories]
-    assert scaling.draw(tables) is None
+    tables = [build.error_table(read_study(path), None, "loss") for path in directories]
+    assert scaling_view.draw(tables) is None

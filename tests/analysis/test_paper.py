@@ -4,10 +4,10 @@ import csv
 
 import pytest
 
-from analysis.paper import paper
-from analysis.reading.runs import read_study
-from analysis.results import error_table
-from analysis.tables import notes
+from analysis.compare import build
+from analysis.load import paper
+from analysis.load.studies import read_study
+from analysis.views.table import notes
 from sweeps.records import layout
 from sweeps.study import config
 
@@ -113,7 +113,7 @@ def table_of(hand_made, **more):
     made = hand_made(metric="loss", **more)
     made.trial("compare", "standard", 0, 0, [made.measured(400, "loss", 2.9)])
     made.select({"standard": 0})
-    return error_table.build(read_study(made.finish()))
+    return build.error_table(read_study(made.finish()))
 
 
 def test_a_size_without_a_printed_loss_is_said(hand_made) -> None:
@@ -137,5 +137,5 @@ def test_the_papers_column_is_of_its_own_metric_only(hand_made) -> None:
     made.trial("compare", "laser", 0, 0, [made.measured(400, "loss", 2.6)])
     made.select({"laser": 0})
     study = read_study(made.finish())
-    assert error_table.build(study).is_paper
-    assert not error_table.build(study, metric="perplexity").is_paper
+    assert build.error_table(study).is_paper
+    assert not build.error_table(study, metric="perplexity").is_paper

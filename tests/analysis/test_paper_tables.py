@@ -6,11 +6,12 @@ import statistics
 
 import pytest
 
-from analysis.commands import main
-from analysis.documents import render
-from analysis.paper import notes as paper_notes
-from analysis.paper import paper
-from analysis.paper import tables as paper_tables
+from analysis.cli import main
+from analysis.load import paper
+from analysis.render.text import markdown
+from analysis.render.text import render as to_text
+from analysis.views import paper as paper_notes
+from analysis.views import paper as paper_tables
 
 GIVEN = pathlib.Path(__file__).resolve().parents[3] / "shared" / "paper"
 
@@ -159,8 +160,8 @@ def test_tokens_and_points_of_the_search() -> None:
 
 
 def test_every_printed_number_of_every_file_is_in_some_table() -> None:
-    printed = {cell.text.split(" ")[0] for document in paper_tables.documents()
-               for grid in document.grids for section in grid.sections
+    printed = {cell.text.split(" ")[0] for document in paper_tables.pages()
+               for grid in document.tables for section in grid.sections
                for row in section for cell in row}  # fmt: skip
     files = {path.name for path in paper.DIRECTORY.glob("*.csv")} - {"algoperf_targets.csv"}
     assert files == {file for table in paper_tables.PRINTED.values() for file in table.files}
@@ -180,15 +181,15 @@ def test_tables_say_whether_they_are_measured() -> None:
     downstream = {"one_shot", "7b_results", "diff_results", "superglue", "fluctuation",
                   "bf16_reconstruction"}  # fmt: skip
     for key in paper_tables.PRINTED:
-        text = render.text(paper_tables.document(key))
+        text = to_text(paper_tables.page(key))
         assert ("paper only, not measured" in text) == (key in downstream), key
     assert set(paper.TABLES) <= set(paper_tables.PRINTED) == set(paper_notes.CAUTIONS)
 
 
 def test_bold_and_spread_are_printed() -> None:
-    text = render.markdown(paper_tables.document("fluctuation"))
+    text = markdown(paper_tables.page("fluctuation"))
     assert "| WSC | **80.98 ± 0.68** | 79.30 ± 0.44 |" in text
-    assert "| LASER | 24.88 | – |" in render.markdown(paper_tables.document("hours_to_loss"))
+    assert "| LASER | 24.88 | – |" in markdown(paper_tables.page("hours_to_loss"))
 
 
 def test_the_command_takes_keys(capsys) -> None:

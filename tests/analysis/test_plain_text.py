@@ -1,27 +1,27 @@
-"""A long grid in plain text looks as a short one does in rich's."""
+"""A long table in plain text looks as a short one does in rich's."""
 
-from analysis.documents import plain_text, render
-from analysis.documents.grid import Cell, Column, Document, Grid
+from analysis.render import text
+from analysis.render.pages import Cell, Page, Table, columns
 
-COLUMNS = (Column("Variant", numeric=False), Column("Mean\ndiff."), Column("n"))
 ROWS = (
     (Cell("standard"), Cell("0.25"), Cell("5")),
     (Cell("LASER + [temp]", bold=True), Cell("-0.125", bold=True), Cell("–")),
 )
 
 
-def printed(grid: Grid) -> list[str]:
-    return render.text(Document("title", (grid,), (), ())).splitlines()[2:]
+def printed(*sections) -> list[str]:
+    table = Table("caption", columns("Variant", "Mean\ndiff.", "n"), sections)
+    lines = text.render(Page("title", (table,))).splitlines()[2:]
+    return [line for line in lines if line]
 
 
-def test_the_same_lines_as_rich() -> None:
-    grid = Grid("caption", COLUMNS, (ROWS, ROWS[:1]))
-    assert not plain_text.is_long(grid)
-    assert list(plain_text.lines(grid)) == [line for line in printed(grid) if line]
+def test_the_same_lines_as_rich(monkeypatch) -> None:
+    by_rich = printed(ROWS, ROWS[:1])
+    monkeypatch.setattr(text, "LONG", 1)
+    assert printed(ROWS, ROWS[:1]) == by_rich
 
 
-def test_a_long_grid_is_printed_so() -> None:
-    grid = Grid("caption", COLUMNS, (ROWS * 150,))
-    assert plain_text.is_long(grid)
-    assert printed(grid) == list(plain_text.lines(grid))
-    assert len(printed(grid)) == 300 + 6
+def test_a_long_table_is_printed_without_rich(monkeypatch) -> None:
+    monkeypatch.setattr(text, "_rich_table", lambda *_: "by rich")
+    assert printed(ROWS) == ["by rich"]
+    assert len(printed(ROWS * 150)) == 300 + 6

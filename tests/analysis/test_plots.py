@@ -10,10 +10,10 @@ from matplotlib import image
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
-from analysis.documents import style
-from analysis.plots import curves, hyperparameters, intervals, plots
-from analysis.reading.runs import read_study
-from analysis.results import error_table
+from analysis.compare import build
+from analysis.load.studies import read_study
+from analysis.render import style
+from analysis.views import catalog, curves, hyperparameters, intervals
 
 POINTS = tuple(
     {"learning_rate": rate, "beta2": beta2, "warmup_factor": 0.05}
@@ -37,15 +37,18 @@ def table(hand_made):
     made.select(dict.fromkeys(made.eight_variants, 1))
     row = {"validation/error": 0.02, "test/error": 0.015}
     made.reference([{"name": "nearest"} | row], "stand-in")
-    return error_table.build(read_study(made.finish()))
+    return build.error_table(read_study(made.finish()))
 
 
 @pytest.mark.slow
 def test_pictures_are_written(table, tmp_path: pathlib.Path) -> None:
-    lines = list(plots.write(table, tmp_path / "pictures"))
+    lines = list(catalog.write_plots(table, tmp_path / "pictures"))
     assert [line.split()[0] for line in lines] == ["wrote"] * 5
     names = sorted(path.name for path in (tmp_path / "pictures").iterdir())
-    assert names == sorted(plots.PLOTS)
+    assert names == [
+        *("effects.png", "errors.png", "hyperparameters.png"),
+        *("learning_curves.png", "time_to_target.png"),
+    ]
     for path in (tmp_path / "pictures").iterdir():
         pixels = image.imread(path)
         assert path.stat().st_size > 15_000
@@ -103,8 +106,8 @@ def test_without_trials_that_are_done_no_picture_is_written(hand_made, tmp_path)
     made = hand_made(("standard",))
     made.trial("compare", "standard", 0, 0, None, state="failed")
     made.select({"standard": 0})
-    table = error_table.build(read_study(made.finish()))
-    lines = list(plots.write(table, tmp_path / "pictures"))
+    table = build.error_table(read_study(made.finish()))
+    lines = list(catalog.write_plots(table, tmp_path / "pictures"))
     assert all(line.startswith("not written: ") for line in lines)
     assert list((tmp_path / "pictures").iterdir()) == []
 
@@ -122,7 +125,7 @@ def _clocked(hand_made, offsets):
         rows = [made.evaluation(step, 1 / step) for step in range(100 + offset, 401, 100)]
         made.trial("compare", "standard", 0, seed, rows)
     made.select({"standard": 0})
-    return error_table.build(read_study(made.finish()))
+    return build.error_table(read_study(made.finish()))
 
 
 def test_curves_of_seeds_evaluated_at_other_steps_are_interpolated(hand_made) -> None:
@@ -174,7 +177,7 @@ def test_labels_of_a_few_long_values_do_not_meet(hand_made) -> None:
     for point in range(5):
         made.trial("tune", "standard", point, 0, [made.evaluation(400, 0.3 - 0.01 * point)])
     made.add_seeds("standard", (0.3, 0.4))
-    figure = hyperparameters.draw(error_table.build(read_study(made.finish())))
+    figure = hyperparameters.draw(build.error_table(read_study(made.finish())))
     FigureCanvasAgg(figure).draw()
     for axes in figure.axes:
         boxes = [label.get_tightbbox() for label in axes.get_xticklabels() if label.get_text()]

@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from analysis.plots import curves, hyperparameters, intervals
-from analysis.reading.runs import read_study
-from analysis.results import error_table
+from analysis.compare import build
+from analysis.load.studies import read_study
+from analysis.views import curves, hyperparameters, intervals
 
 POINTS = ({"learning_rate": 1e-3}, {"learning_rate": 1e-2})
 LOSSES = {1: 7.0, 100: 4.8, 200: 4.4, 300: 4.2, 400: 4.0}
@@ -28,7 +28,7 @@ def table(hand_made):
             made.trial("compare", variant, 0, 0, rows)
         made.select({"standard": 0, "diff": 0, "diff_laser": 0})
         made.reference([{"name": "unigram", f"validation/{metric}": 5.5}], "stand-in")
-        return error_table.build(read_study(made.finish()), metric=show)
+        return build.error_table(read_study(made.finish()), metric=show)
 
     return make
 
@@ -89,7 +89,7 @@ def test_a_legend_lists_the_lines_that_are_drawn(hand_made, near, listed) -> Non
             made.trial("compare", variant, 0, seed, [made.measured(400, "loss", loss)])
     made.select({"standard": 0, "laser": 0})
     made.reference([{"name": "unigram", "test/loss": near}], "stand-in")
-    figure = intervals.draw(error_table.build(read_study(made.finish())))
+    figure = intervals.draw(build.error_table(read_study(made.finish())))
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert any("unigram" in label for label in labels) == listed
 
@@ -105,7 +105,7 @@ def test_no_interval_goes_below_0_nor_a_share_above_1(hand_made, metric, worst) 
             )  # fmt: skip
             made.trial("compare", variant, 0, seed, [row])
     made.select({"standard": 0, "laser": 0})
-    table = error_table.build(read_study(made.finish()))
+    table = build.error_table(read_study(made.finish()))
     summary = table.rows[0].splits["test"].summary
     assert summary.low < 0 < 1 < summary.high
     figure = intervals.draw(table)

@@ -13,9 +13,13 @@ from hypothesis import strategies as st
 from scipy import special, stats
 from statsmodels.stats.power import TTestIndPower, TTestPower
 
-from analysis.reading.runs import read_study
-from analysis.results import error_table, expected_effect, power, sensitivity_words
-from analysis.tables import present, tidy
+from analysis.compare import build, sensitivity
+from analysis.compare.error_table import ErrorTable
+from analysis.load.studies import read_study
+from analysis.statistics import power
+from analysis.views.table import error_table as table_view
+from analysis.views.table import power as power_view
+from analysis.views.table import tidy_csv
 
 ALPHAS = (0.05, 0.05 / 7)
 SHIFTS = (0.0, 1e-6, 0.3, 1, 2, 3, 3.7, 4.5, 5.1, 5.6, 6.2, 6.9, 7.1, 8.5, 12, 20, 36, 41, 60, 300)
@@ -138,15 +142,15 @@ def test_a_loss_that_blew_up_needs_more_seeds_than_are_counted(hand_made, blown)
         for seed, loss in enumerate(losses):
             made.trial("compare", variant, 0, seed, [made.measured(400, "loss", loss)])
     made.select({"standard": 0, "laser": 0})
-    table = build(made)
-    assert power.document(table, 0.1).grids[0].sections[0][0][-1].text == "> 10,000"
-    expected = expected_effect.of_table(table, "test", 0.1)
-    assert power.of_table(table, "test", expected)["laser"].seeds == math.inf
-    assert "takes > 10,000 seeds" in sensitivity_words.sentence(table)
+    table = table_of(made)
+    assert power_view.page(table, 0.1).tables[0].sections[0][0][-1].text == "> 10,000"
+    expected = sensitivity.expected(table, "test", 0.1)
+    assert sensitivity.of_table(table, "test", expected)["laser"].seeds == math.inf
+    assert "takes > 10,000 seeds" in power_view.sentence(table)
 
 
-def build(made) -> error_table.ErrorTable:
-    return error_table.build(read_study(made.finish()))
+def table_of(made) -> ErrorTable:
+    return build.error_table(read_study(made.finish()))
 
 
 def test_a_study_of_the_papers_table_is_asked_for_its_difference(hand_made) -> None:
@@ -154,9 +158,9 @@ def test_a_study_of_the_papers_table_is_asked_for_its_difference(hand_made) -> N
     made = hand_made(record={"paper_table": "vit_error"})
     made.add_seeds("standard", (0.3, 0.5, 0.7))
     made.add_seeds("laser", (0.2, 0.3, 0.4))
-    expected = expected_effect.of_table(build(made), "test")
+    expected = sensitivity.expected(table_of(made), "test")
     assert expected.size == pytest.approx(0.0156)
-    told = power.of_table(build(made), "test", expected)["laser"]
+    told = sensitivity.of_table(table_of(made), "test", expected)["laser"]
     assert (told.n, told.alpha, told.degrees) == ("3", 0.05, 2)
     assert told.sd == pytest.approx(0.1)
     assert told.seeds == power.seeds_needed(0.0156, 0.1, 0.05)
@@ -165,7 +169,7 @@ def test_a_study_of_the_papers_table_is_asked_for_its_difference(hand_made) -> N
 
 def test_another_study_is_asked_for_the_relative_difference(study) -> None:
     """On validation 0.2417 / 0.2532 - 1 of the baseline's median, 0.5."""
-    expected = expected_effect.of_table(build(study), "validation")
+    expected = sensitivity.expected(table_of(study), "validation")
     assert expected.size == pytest.approx(0.5 * (1 - 0.2417 / 0.2532))
     assert "relative difference, -4.5% (0.2532 to 0.2417 on validation" in expected.source
 
@@ -185,20 +189,20 @@ def test_each_domain_has_its_own_relative_difference(hand_made, workload, metric
         row = made.evaluation(400, 0.4) if metric == "accuracy" else made.measured(400, metric, 0.4)
         made.trial("compare", variant, 0, 0, [row])
     made.select({"standard": 0, "laser": 0})
-    found = expected_effect.of_table(build(made), "validation")
+    found = sensitivity.expected(table_of(made), "validation")
     assert found.size == pytest.approx(0.4 * share, nan_ok=True)
     assert ("give one with --effect" in found.source) == math.isnan(share)
 
 
 def test_the_effect_may_be_given(study) -> None:
-    grid = power.document(build(study), 0.05).grids[0]
+    grid = power_view.page(table_of(study), 0.05).tables[0]
     needed = power.seeds_needed(0.05, 0.1, 0.05)
     assert [cell.text for cell in grid.sections[0][0]] == [
         "LASER", "3", "0.1000", f"{power.detectable(0.1, 3, 0.05):.4f}", "0.0500", str(needed),
     ]  # fmt: skip
     for effect in (0.0, -0.05, 1.5, math.nan, math.inf):
         with pytest.raises(ValueError, match="--effect=.* above 0 and at most 1"):
-            power.document(build(study), effect)
+            power_view.page(table_of(study), effect)
 
 
 def test_the_papers_effect_is_asked_of_its_variants_alone(hand_made) -> None:
@@ -206,9 +210,11 @@ def test_the_papers_effect_is_asked_of_its_variants_alone(hand_made) -> None:
     made = hand_made(names, workload="digits_vit")
     for rank, name in enumerate(names):
         made.add_seeds(name, (0.3 + 0.01 * rank, 0.32, 0.31))
-    table = build(made)
-    document = power.document(table)
-    asked = {row[0].text: [cell.text for cell in row[-2:]] for row in document.grids[0].sections[0]}
+    table = table_of(made)
+    document = power_view.page(table)
+    asked = {
+        row[0].text: [cell.text for cell in row[-2:]] for row in document.tables[0].sections[0]
+    }
     others = ("Diff", "mine", "LASER + QK-normalization + temp")
     assert all(asked[label] == ["–", "–"] for label in others)
     assert {label for label, texts in asked.items() if "–" not in texts} == {
@@ -216,10 +222,10 @@ def test_the_papers_effect_is_asked_of_its_variants_alone(hand_made) -> None:
     }  # fmt: skip
     (note,) = (note for note in document.notes if note.startswith("Not in the paper"))
     assert all(label in note for label in others)
-    lines = csv.DictReader(io.StringIO(tidy.to_csv(table)))
+    lines = csv.DictReader(io.StringIO(tidy_csv.to_csv(table)))
     blank = {line["variant"] for line in lines if not line["expected_effect"]}
     assert blank == {"standard", "diff", "mine", "laser+qk_norm+temp"}
-    given = power.document(table, 0.01).grids[0].sections[0]
+    given = power_view.page(table, 0.01).tables[0].sections[0]
     assert all(row[-2].text == "0.0100" and row[-1].text != "–" for row in given)
 
 
@@ -227,12 +233,14 @@ def test_of_one_seed_nothing_can_be_said(hand_made) -> None:
     made = hand_made()
     for variant in ("standard", "laser"):
         made.add_seeds(variant, (0.3,))
-    document = present.document(build(made))
-    grid = next(each for each in document.grids if each.caption.startswith("What these seeds"))
+    document = table_view.page(table_of(made))
+    grid = next(each for each in document.tables if each.caption.startswith("What these seeds"))
     assert [cell.text for cell in grid.sections[0][0]][2:4] == ["–", "–"]
     assert not any("Holm" in note or "corrected" in note for note in document.notes)
     assert not any("0.05" in note or "Bold" in note for note in document.notes)
-    assert not any(cell.bold for row in document.grids[0].sections for line in row for cell in line)
+    assert not any(
+        cell.bold for row in document.tables[0].sections for line in row for cell in line
+    )
     assert any("no sd, so nothing can be said" in note for note in document.notes)
     assert any("n = 1: one seed has no spread, so no interval" in note for note in document.notes)
 
@@ -240,4 +248,4 @@ def test_of_one_seed_nothing_can_be_said(hand_made) -> None:
 def test_without_a_comparison_there_is_no_such_grid(hand_made) -> None:
     made = hand_made(("laser",))
     made.add_seeds("laser", (0.2, 0.3))
-    assert power.document(build(made)).grids == ()
+    assert power_view.page(table_of(made)).tables == ()

@@ -1,8 +1,8 @@
 """Where a study's numbers come from, as its trials recorded it."""
 
-from analysis.reading.runs import read_study
-from analysis.report import provenance
-from analysis.results.error_table import build
+from analysis import report
+from analysis.compare.build import error_table
+from analysis.load.studies import read_study
 from sweeps.records import layout
 
 
@@ -16,13 +16,13 @@ def _table(hand_made, hardware):
             layout.write_json(directory / "meta_data_0.json", hardware.get((variant, seed), {}))
     made.trial("tune", "standard", 0, 7, [made.evaluation(400, 0.2)])
     made.select({"standard": 0, "laser": 0})
-    return build(read_study(made.finish()))
+    return error_table(read_study(made.finish()))
 
 
 def test_what_trials_agree_on_is_said_once(hand_made) -> None:
     gpu = {"gpu_model_name": "Tesla V100", "gpu_count": 8}
     everywhere = {(v, s): gpu for v in ("standard", "laser") for s in range(2)}
-    found = dict(provenance.of_table(_table(hand_made, everywhere)))
+    found = dict(report.provenance(_table(hand_made, everywhere)))
     assert found["Devices"] == "8 × Tesla V100"
     assert found["Commit"] == "abc"
     assert found["Versions"] == "python 3.11, jax 0.7, numpy 2"
@@ -36,7 +36,7 @@ def test_trials_on_other_devices_are_counted(hand_made) -> None:
     cpu = {"device_kind": "cpu", "device_count": 1, "cpu_model_name": "EPYC ", "cpu_count": 1}
     pair = {"device_kind": "H200", "device_count": 8, "process_count": 2}
     hardware = {("standard", 0): cpu, ("standard", 1): cpu, ("laser", 0): cpu, ("laser", 1): pair}
-    found = dict(provenance.of_table(_table(hand_made, hardware)))
+    found = dict(report.provenance(_table(hand_made, hardware)))
     assert found["Devices"] == "1 × cpu (3 trials); 8 × H200 in 2 processes (1 trial)"
     assert found["Host"].startswith("EPYC, 1 CPU, ")
     assert found["Host"].endswith("not recorded (1 trial)")
@@ -45,6 +45,6 @@ def test_trials_on_other_devices_are_counted(hand_made) -> None:
 def test_config_is_written_as_a_command_line_changes_it(hand_made) -> None:
     made = hand_made(config={"mesh": {"data": 0, "fsdp": 2}, "variants": ["standard"]})
     made.trial("compare", "standard", 0, 0, [made.evaluation(400, 0.2)])
-    lines = provenance.config(build(read_study(made.finish()))).splitlines()
+    lines = report.configuration(error_table(read_study(made.finish()))).splitlines()
     assert "mesh.fsdp = 2" in lines
     assert 'variants = ["standard"]' in lines

@@ -5,9 +5,10 @@ import pathlib
 
 import pytest
 
-from analysis.reading import listing, selection
-from analysis.reading.runs import read_study
-from analysis.results import error_table
+from analysis.compare import build
+from analysis.load import selection
+from analysis.load.studies import read_study
+from analysis.views import runs as listing
 
 TIMED = "global_step,validation/loss,test/loss,accumulated_submission_time\n"
 META = {
@@ -56,7 +57,7 @@ def test_a_run_that_died_says_so_and_chooses_no_point(tmp_path) -> None:
     assert study.problems == (said,)
     assert [values for _, values in listing.medians(study).values()] == [[0.5, 0.5], [0.75]]
     assert selection.best_point(study.runs) == 1
-    assert error_table.build(study).rows[0].point == 1
+    assert build.error_table(study).rows[0].point == 1
 
 
 def test_without_a_step_hint_the_longest_run_counts_as_complete(tmp_path) -> None:

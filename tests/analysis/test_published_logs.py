@@ -6,9 +6,9 @@ import statistics
 
 import pytest
 
-from analysis import commands
-from analysis.reading import listing
-from analysis.reading.runs import read_study
+from analysis import cli
+from analysis.load.studies import read_study
+from analysis.views import runs as listing
 
 LOGS = pathlib.Path(__file__).resolve().parents[2].parent / "shared" / "algoperf_logs" / "baseline"
 needs_logs = pytest.mark.skipif(
@@ -59,7 +59,7 @@ def test_conformer_medians_and_deviations() -> None:
 @needs_logs
 def test_the_same_medians_as_json(capsys) -> None:
     """What `runs --json` prints: medians over five studies, and the trials that they are of."""
-    assert commands.main(["runs", str(LOGS), "--json"]) == 0
+    assert cli.main(["runs", str(LOGS), "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["shares_seeds"] is False
     wanted = {

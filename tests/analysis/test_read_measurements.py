@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.files import measurements
+from analysis.load.files import csv_reader
 
 HEADER = "global_step,validation/accuracy,preemption_count\n"
 
 
 def steps_and_values(content: bytes) -> list[tuple[int, float]]:
-    columns = measurements.parse(content).columns
+    columns = csv_reader.parse(content).columns
     return list(
         zip(columns["global_step"].tolist(), columns["validation/accuracy"].tolist(), strict=True)
     )
 
 
 def test_reads_numbers_empty_cells_and_nan() -> None:
-    read = measurements.parse((HEADER + "1,0.5,0\n2,,0\n3,nan,0\n4,-inf,\n").encode())
+    read = csv_reader.parse((HEADER + "1,0.5,0\n2,,0\n3,nan,0\n4,-inf,\n").encode())
     assert read.columns["global_step"].tolist() == [1, 2, 3, 4]
     assert read.columns["global_step"].dtype == np.int64
     np.testing.assert_array_equal(
@@ -37,7 +37,7 @@ def test_accepts_carriage_returns() -> None:
 
 def test_a_last_line_without_its_newline_is_left_out_and_named() -> None:
     """`2,0.75,0` may have been `2,0.75,01`: it cannot be told from a number that was cut."""
-    read = measurements.parse((HEADER + "1,0.5,0\n2,0.75,0").encode())
+    read = csv_reader.parse((HEADER + "1,0.5,0\n2,0.75,0").encode())
     assert read.columns["global_step"].tolist() == [1]
     assert read.problems == ("truncated in its last line (3), which is left out: '2,0.75,0'",)
 
@@ -51,7 +51,7 @@ def test_a_last_line_without_its_newline_is_left_out_and_named() -> None:
     ],
 )
 def test_without_a_header_there_are_no_rows(content: bytes, says: str) -> None:
-    read = measurements.parse(content)
+    read = csv_reader.parse(content)
     assert read.columns == {}
     assert says in read.problems[0]
 
@@ -74,7 +74,7 @@ def test_without_a_header_there_are_no_rows(content: bytes, says: str) -> None:
     ],
 )
 def test_a_damaged_line_is_named_and_the_others_survive(line: str, says: str) -> None:
-    read = measurements.parse(f"{HEADER}1,0.5,0\n{line}\n3,0.8,0\n".encode())
+    read = csv_reader.parse(f"{HEADER}1,0.5,0\n{line}\n3,0.8,0\n".encode())
     assert read.columns["global_step"].tolist() == [1, 3]
     assert len(read.problems) == 1
     assert "line 3" in read.problems[0]
@@ -84,7 +84,7 @@ def test_a_damaged_line_is_named_and_the_others_survive(line: str, says: str) ->
 def test_after_a_preemption_the_later_attempt_wins() -> None:
     """Attempt 0 reached 300; attempt 1 resumed before 200, so 200 and 300 were run again."""
     lines = "100,0.1,0\n200,0.2,0\n300,0.3,0\n200,0.25,1\n300,0.35,1\n400,0.45,1\n"
-    read = measurements.parse((HEADER + lines).encode())
+    read = csv_reader.parse((HEADER + lines).encode())
     assert read.columns["global_step"].tolist() == [100, 200, 300, 400]
     assert read.columns["validation/accuracy"].tolist() == [0.1, 0.25, 0.35, 0.45]
     assert read.notes == ("2 rows superseded by later ones",)
@@ -109,14 +109,14 @@ def test_a_logged_loss_and_an_evaluation_at_one_step_are_one_row() -> None:
         "global_step,loss,validation/accuracy,preemption_count\n"
         "100,2.0,,\n100,,0.1,0\n200,1.5,,\n100,1.9,,\n100,,0.2,1\n200,1.4,,\n"
     )
-    read = measurements.parse(text.encode())
+    read = csv_reader.parse(text.encode())
     assert read.columns["global_step"].tolist() == [100, 200]
     assert read.columns["loss"].tolist() == [1.9, 1.4]
     np.testing.assert_array_equal(read.columns["validation/accuracy"], [0.2, np.nan])
 
 
 def test_of_one_attempts_lines_at_one_step_the_later_wins() -> None:
-    read = measurements.parse((HEADER + "1,0.5,0\n2,0.6,0\n2,0.7,0\n").encode())
+    read = csv_reader.parse((HEADER + "1,0.5,0\n2,0.6,0\n2,0.7,0\n").encode())
     assert read.columns["validation/accuracy"].tolist() == [0.5, 0.7]
     assert read.notes == ()
     assert read.problems == (
@@ -127,9 +127,9 @@ def test_of_one_attempts_lines_at_one_step_the_later_wins() -> None:
 
 def test_lines_that_say_the_same_twice_are_noted() -> None:
     """Also where the value is nan; a third line that differs is a problem of its own."""
-    read = measurements.parse((HEADER + "1,0.5,0\n1,0.5,0\n2,nan,0\n2,nan,0\n").encode())
+    read = csv_reader.parse((HEADER + "1,0.5,0\n1,0.5,0\n2,nan,0\n2,nan,0\n").encode())
     assert (read.problems, read.notes) == ((), ("2 lines repeated as before",))
-    read = measurements.parse((HEADER + "1,0.5,0\n1,0.5,0\n1,0.7,0\n2,,0\n2,1,0\n").encode())
+    read = csv_reader.parse((HEADER + "1,0.5,0\n1,0.5,0\n1,0.7,0\n2,,0\n2,1,0\n").encode())
     assert read.columns["validation/accuracy"].tolist() == [0.7, 1]
     assert len(read.problems) == 1
     assert read.notes == ("1 line repeated as before",)
@@ -155,26 +155,26 @@ def test_lines_that_say_the_same_twice_are_noted() -> None:
 def test_other_spellings_of_the_same_table_are_read_and_noted(spelt, note) -> None:
     """Whole, and, by the careful road, with a line that is damaged."""
     text = HEADER + "1,0.5,0\n2,,0\n"
-    plain, read = (measurements.parse(t.encode()) for t in (text, spelt(text)))
+    plain, read = (csv_reader.parse(t.encode()) for t in (text, spelt(text)))
     assert (read.problems, read.notes) == ((), (note,))
     assert list(read.columns) == list(plain.columns)
     for name, values in plain.columns.items():
         np.testing.assert_array_equal(read.columns[name], values)
-    damaged = measurements.parse(spelt(text + "3,x,0\n").encode())
+    damaged = csv_reader.parse(spelt(text + "3,x,0\n").encode())
     assert damaged.columns["global_step"].tolist() == [1, 2]
     assert len(damaged.problems) == 1
 
 
 @pytest.mark.parametrize("cell", ['"1""5"', '"1,5"', '"1', '1"', "1 5"])
 def test_quotes_and_blanks_make_no_number_of_two(cell: str) -> None:
-    read = measurements.parse((HEADER + f"1,{cell},0\n2,0.5,0\n").encode())
+    read = csv_reader.parse((HEADER + f"1,{cell},0\n2,0.5,0\n").encode())
     assert read.columns["global_step"].tolist() == [2]
     assert len(read.problems) == 1
 
 
 def test_a_step_that_a_float_does_not_hold_is_damaged() -> None:
     """2^53 + 1 is read as 2^53."""
-    read = measurements.parse((HEADER + "1,0.5,0\n9007199254740993,0.75,0\n").encode())
+    read = csv_reader.parse((HEADER + "1,0.5,0\n9007199254740993,0.75,0\n").encode())
     assert read.columns["global_step"].tolist() == [1]
     assert "not a whole number from 0 and below 2^53" in read.problems[0]
 
@@ -195,7 +195,7 @@ def test_a_file_cut_at_any_byte_keeps_its_complete_rows_and_invents_none(
     lines += [f"{step},{accuracy!r},{loss!r},0" for step, accuracy, loss in rows]
     whole = ("\n".join(lines) + "\n").encode()
     cut = data.draw(st.integers(0, len(whole)))
-    read = measurements.parse(whole[:cut])
+    read = csv_reader.parse(whole[:cut])
     complete = whole[:cut].count(b"\n") - 1
     kept = rows[: max(0, complete)]
     assert read.columns.get("global_step", np.array([])).tolist() == [row[0] for row in kept]
@@ -209,7 +209,7 @@ def test_a_file_cut_at_any_byte_keeps_its_complete_rows_and_invents_none(
 @settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_any_bytes_after_a_header_never_crash_the_reader(rest: bytes) -> None:
-    read = measurements.parse(HEADER.encode() + rest)
+    read = csv_reader.parse(HEADER.encode() + rest)
     assert len(read.columns["global_step"]) <= rest.count(b"\n")
     assert (np.diff(read.columns["global_step"]) > 0).all()
 
@@ -217,7 +217,7 @@ def test_any_bytes_after_a_header_never_crash_the_reader(rest: bytes) -> None:
 @settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_any_bytes_never_crash_the_reader(content: bytes) -> None:
-    measurements.parse(content)
+    csv_reader.parse(content)
 
 
 @settings(deadline=None)
@@ -243,7 +243,7 @@ def test_a_loss_and_an_evaluation_at_one_step_supersede_nothing() -> None:
     text = (
         "global_step,loss,validation/loss,preemption_count\n600,1.5,,0\n600,,2.5,0\n700,1.25,,0\n"
     )
-    read = measurements.parse(text.encode())
+    read = csv_reader.parse(text.encode())
     assert read.notes == ()
     assert list(read.columns["loss"]) == [1.5, 1.25]
     assert read.columns["validation/loss"][0] == 2.5

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from analysis.reading.runs import NotAStudyError, read_study
+from analysis.load.studies import NotAStudyError, read_study
 from sweeps.records import layout, lease, measurements, status
 
 
@@ -272,18 +272,19 @@ def test_our_studies_share_their_seeds(study) -> None:
 
 def test_each_file_is_read_once_to_list_and_to_choose(study, monkeypatch) -> None:
     """What validation chooses is remembered, even where memory has room for one curve."""
-    from analysis.files import csv_text, curve_cache
-    from analysis.reading import listing, selection
+    from analysis.load import selection
+    from analysis.load.files import csv_reader, curves
+    from analysis.views import runs as listing
 
-    monkeypatch.setattr(curve_cache.SHARED, "limit", 600)
+    monkeypatch.setattr(curves.SHARED, "limit", 600)
     parsed = []
-    content = csv_text.read
-    monkeypatch.setattr(csv_text, "read", lambda text: parsed.append(1) or content(text))
+    content = csv_reader._text
+    monkeypatch.setattr(csv_reader, "_text", lambda text: parsed.append(1) or content(text))
     read = read_study(study.finish())
     listing.to_json(read)
     assert selection.best_point(read.stage("compare")) == 0
     assert len(parsed) == len(read.runs) == 4
-    assert curve_cache.SHARED.size <= 600
+    assert curves.SHARED.size <= 600
 
 
 def test_two_trials_of_one_seed_are_duplicated(study) -> None:

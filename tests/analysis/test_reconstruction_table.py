@@ -4,9 +4,11 @@ import json
 
 import pytest
 
-from analysis import commands
-from analysis.documents import render
-from analysis.paper import reconstruction
+from analysis import cli
+from analysis.render.latex import render as to_latex
+from analysis.render.text import markdown
+from analysis.render.text import render as to_text
+from analysis.views import reconstruction
 
 
 def _row(method, dtype="bfloat16", reference="rounded inputs", **changes):
@@ -32,8 +34,8 @@ def test_measured_stands_beside_what_the_paper_prints():
         _row("LASER, ours", sd=None, mean=6e-7, dtype="float32"),
         _row("Standard", layer="block_0"),
     )
-    document = reconstruction.document(record)
-    (grid,) = document.grids
+    document = reconstruction.page(record)
+    (grid,) = document.tables
     assert [column.heading for column in grid.columns][-2:] == [
         "paper\n4 TPUv5 chips",
         "paper\n16 A100",
@@ -43,14 +45,14 @@ def test_measured_stands_beside_what_the_paper_prints():
         "0.00235", "1.0e-05", "0.00240", "8", "0.0016 ± 0.0001", "0.0018 ± 0.0002",
     ]  # fmt: skip
     assert [cell.text for cell in float32][3:] == ["6.0e-07", "–", "0.00240", "8", "–", "–"]
-    assert len(reconstruction.document(record, by_layer=True).grids) == 2
-    for printer in (render.text, render.markdown, render.latex):
+    assert len(reconstruction.page(record, by_layer=True).tables) == 2
+    for printer in (to_text, markdown, to_latex):
         assert "0.00235" in printer(document)
 
 
 def test_outputs_that_were_not_finite_are_a_problem():
     record = _record(_row("LASER vanilla", n=5, nonfinite=3))
-    (problem,) = reconstruction.document(record).problems
+    (problem,) = reconstruction.page(record).problems
     assert problem == "nonfinite: LASER vanilla in bfloat16: 3 of 8 tensors, left out of the mean"
 
 
@@ -74,5 +76,5 @@ def test_another_file_is_refused_by_name(tmp_path, content, words):
 def test_the_command_prints_it(tmp_path, capsys):
     path = tmp_path / "r.json"
     path.write_text(json.dumps(_record(_row("Standard"))))
-    assert commands.main(["reconstruction", str(path)]) == 0
+    assert cli.main(["reconstruction", str(path)]) == 0
     assert "0.0016 ± 0.0001" in capsys.readouterr().out

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from analysis.documents import render_html, style
-from analysis.documents.grid import Cell, Column, Document, Grid
-from analysis.report import pictures
+from analysis.render import html as render_html
+from analysis.render import pictures, style
+from analysis.render.pages import Cell, Column, Page, Table
 
 
-def _document(**changed: object) -> Document:
-    grid = Grid(
+def _page(**changed: object) -> Page:
+    table = Table(
         caption="Error",
         columns=(Column("Variant", numeric=False), Column("Test"), Column("Verdict", False)),
         sections=(
@@ -21,12 +21,12 @@ def _document(**changed: object) -> Document:
             ((Cell("LASER"), Cell("0.4"), Cell("better")),),
         ),
     )
-    values = {"title": "tiny", "grids": (grid,), "notes": ("a note",), "problems": ()}
-    return Document(**(values | changed))
+    values = {"title": "tiny", "tables": (table,), "notes": ("a note",), "problems": ()}
+    return Page(**(values | changed))
 
 
 def test_table_has_headers_sections_and_verdicts(parse_page) -> None:
-    page = parse_page(render_html.tables([_document()]))
+    page = parse_page(render_html.tables([_page()]))
     assert len(page.of("table")) == 1
     assert len(page.of("tbody")) == 2
     scopes = [attributes["scope"] for attributes in page.of("th")]
@@ -39,8 +39,8 @@ def test_table_has_headers_sections_and_verdicts(parse_page) -> None:
 
 def test_names_are_text_and_never_markup(parse_page) -> None:
     hostile = "<script>alert(1)</script> & \"quoted\" {{ 7 * 7 }} 'x'"
-    document = _document(title=hostile, notes=(hostile,), problems=(hostile,))
-    text = render_html.tables([document])
+    page = _page(title=hostile, notes=(hostile,), problems=(hostile,))
+    text = render_html.tables([page])
     assert "<script>alert" not in text
     assert "49" not in text
     assert hostile in parse_page(text).words
@@ -48,7 +48,7 @@ def test_names_are_text_and_never_markup(parse_page) -> None:
 
 def test_problems_beyond_fifty_are_counted(parse_page) -> None:
     problems = tuple(f"missing: trial_{number}" for number in range(1234))
-    page = parse_page(render_html.tables([_document(problems=problems)]))
+    page = parse_page(render_html.tables([_page(problems=problems)]))
     shown = [word for word in page.words if word.startswith("missing: ")]
     assert shown == list(problems[:50])
     assert "Problems (1234)" in page.words
@@ -66,8 +66,13 @@ def _content(uri: str) -> tuple[str, bytes]:
     return kind, base64.b64decode(data, validate=True)
 
 
+def _plot(draw=lambda table: _figure(), words=lambda table: "a line") -> pictures.Plot:
+    return pictures.Plot("a.png", draw, words, "nothing to draw", "how to read it")
+
+
 def test_figures_are_data_at_two_widths() -> None:
-    picture = pictures.embed(_figure, lambda: "a line", "how to read it")
+    picture = pictures.embed(_plot(), None)
+    assert (picture.alt, picture.caption) == ("a line", "how to read it")
     widths = []
     for uri in (picture.wide, picture.narrow):
         kind, content = _content(uri)
@@ -77,16 +82,14 @@ def test_figures_are_data_at_two_widths() -> None:
         # Letters are paths: no font of the reader's is needed.
         assert not list(root.iter("{http://www.w3.org/2000/svg}text"))
     assert widths == pytest.approx([8.0, style.NARROW_INCHES])
-    assert pictures.embed(_figure, lambda: "a line", "") == pictures.embed(
-        _figure, lambda: "a line", ""
-    )
+    assert pictures.embed(_plot(), None) == picture
 
 
 def test_alternatives_are_asked_for_only_where_something_is_drawn() -> None:
-    def refuse() -> str:
+    def refuse(table) -> str:
         raise AssertionError("nothing was drawn")
 
-    assert pictures.embed(lambda: None, refuse, "") is None
+    assert pictures.embed(_plot(lambda table: None, refuse), None) is None
 
 
 def test_a_figure_of_many_dots_becomes_pixels() -> None:

@@ -8,12 +8,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from analysis import commands
-from analysis.reading import metrics
-from analysis.reading.runs import read_study
-from analysis.report import command as report
-from analysis.results import sensitivity_words
-from analysis.results.error_table import build
+from analysis import cli
+from analysis.compare.build import error_table
+from analysis.load import metrics
+from analysis.load.studies import read_study
+from analysis.views.table import power as power_view
 from sweeps.records import layout
 
 STEPS = (100, 200, 300, 400)
@@ -73,7 +72,7 @@ def _diagnostics(directory, laser: bool) -> None:
 
 
 def _written(study, parse_page, *options: str):
-    assert commands.main(["report", str(study), *options]) == 0
+    assert cli.main(["report", str(study), *options]) == 0
     text = (study / "report.html").read_text(encoding="utf-8")
     return text, parse_page(text)
 
@@ -170,14 +169,14 @@ def test_out_is_checked_before_anything_is_drawn(
     hand_made, tmp_path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study = _study(hand_made).finish()
-    assert commands.main(["report", str(study), f"--out={tmp_path / 'no' / 'x.html'}"]) == 2
+    assert cli.main(["report", str(study), f"--out={tmp_path / 'no' / 'x.html'}"]) == 2
     assert f"{tmp_path / 'no'} is no directory" in capsys.readouterr().err
-    assert commands.main(["report", str(tmp_path / "nowhere")]) == 2
+    assert cli.main(["report", str(tmp_path / "nowhere")]) == 2
     assert not list(study.glob("*.html"))
 
 
 def test_sensitivity_is_said_in_a_sentence(hand_made) -> None:
-    said = sensitivity_words.sentence(build(read_study(_study(hand_made).finish())))
+    said = power_view.sentence(error_table(read_study(_study(hand_made).finish())))
     assert re.fullmatch(
         r"Smallest true difference .* would find: 0\.\d{4}\. To find 0\.\d{4} \(.*\) takes "
         r"\d+ seeds\.",
@@ -187,9 +186,9 @@ def test_sensitivity_is_said_in_a_sentence(hand_made) -> None:
 
 def test_published_logs_have_a_report(shared, tmp_path, parse_page) -> None:
     out = tmp_path / "logs.html"
-    assert commands.main(["report", str(shared / "algoperf_logs"), f"--out={out}"]) == 0
+    assert cli.main(["report", str(shared / "algoperf_logs"), f"--out={out}"]) == 0
     page = parse_page(out.read_text(encoding="utf-8"))
     words = " ".join(page.words)
     assert "AlgoPerf's published logs" in words
     assert metrics.get("wer").label in words
-    assert report.FILE not in words
+    assert cli.FILE not in words

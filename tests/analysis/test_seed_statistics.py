@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from analysis.statistics import bootstrap, confidence, statistics
+from analysis.statistics import comparisons, intervals
 
 
 def test_a_summary_by_hand() -> None:
     """0.1, 0.2, 0.6: mean 0.3, median 0.2, squared deviations 0.04 + 0.01 + 0.09 = 0.14."""
-    summary = statistics.summarise([0.1, 0.2, 0.6])
+    summary = intervals.summarise([0.1, 0.2, 0.6])
     assert summary.n == 3
     assert summary.median == pytest.approx(0.2)
     assert summary.mean == pytest.approx(0.3)
@@ -31,7 +31,7 @@ def test_a_summary_by_hand() -> None:
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=10).filter(lambda x: np.ptp(x) > 1e-6))
 def test_the_interval_is_scipys_t(values) -> None:
     expected = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
-    low, high, method = confidence.interval(np.array(values))
+    low, high, method = intervals.interval(np.array(values))
     assert method == "t"
     assert (low, high) == pytest.approx((expected.low, expected.high), rel=1e-9, abs=1e-12)
 
@@ -41,25 +41,25 @@ def test_the_bootstrap_is_scipys_bca() -> None:
     expected = stats.bootstrap(
         (values,), np.mean, n_resamples=9999, method="BCa", rng=np.random.default_rng(0)
     ).confidence_interval
-    summary = statistics.summarise(values)
+    summary = intervals.summarise(values)
     assert (summary.bca_low, summary.bca_high) == pytest.approx(
         (expected.low, expected.high), abs=1e-12
     )
 
 
 def test_a_table_is_the_same_each_time() -> None:
-    assert statistics.summarise([0.1, 0.2, 0.4]) == statistics.summarise([0.1, 0.2, 0.4])
+    assert intervals.summarise([0.1, 0.2, 0.4]) == intervals.summarise([0.1, 0.2, 0.4])
 
 
 def test_equal_values_have_themselves_as_interval() -> None:
-    summary = statistics.summarise([0.1, 0.1, 1 - 0.9])
+    summary = intervals.summarise([0.1, 0.1, 1 - 0.9])
     assert (summary.low, summary.high, summary.method) == (0.1, 0.1, "equal")
     assert (summary.bca_low, summary.bca_high, summary.bca_method) == (0.1, 0.1, "equal")
     assert summary.sd == 0.0
 
 
 def test_one_value_has_no_interval() -> None:
-    summary = statistics.summarise([0.25])
+    summary = intervals.summarise([0.25])
     assert (summary.n, summary.median, summary.mean, summary.method) == (1, 0.25, 0.25, "none")
     assert summary.bca_method == "none"
     for undefined in ("low", "high", "bca_low", "bca_high", "sd"):
@@ -69,22 +69,22 @@ def test_one_value_has_no_interval() -> None:
 @pytest.mark.parametrize("values", [[], [0.1, math.nan]])
 def test_no_summary_of_nothing_or_of_nan(values) -> None:
     with pytest.raises(ValueError, match="finite numbers, one per seed"):
-        statistics.summarise(values)
+        intervals.summarise(values)
 
 
 @settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=10))
 def test_a_bootstrap_interval_holds_finite_numbers_within_the_values(values) -> None:
-    low, high, _ = bootstrap.interval(np.array(values))
+    low, high, _ = intervals.bootstrap_interval(np.array(values))
     assert min(values) - 1e-9 <= low <= high <= max(values) + 1e-9
 
 
 def test_an_interval_moves_with_its_values() -> None:
     """0.08 + 0.10 + 0.12 depends on the order in its last bit, 7 + 9 + 11 does not."""
-    low, high, method = bootstrap.interval(np.array([7.0, 9.0, 11.0]))
+    low, high, method = intervals.bootstrap_interval(np.array([7.0, 9.0, 11.0]))
     for shift in range(4):
         values = np.array([7, 9, 11]) / 100 + shift / 100
-        moved = bootstrap.interval(values)
+        moved = intervals.bootstrap_interval(values)
         assert moved == (
             pytest.approx((low + shift) / 100),
             pytest.approx((high + shift) / 100),
@@ -94,15 +94,15 @@ def test_an_interval_moves_with_its_values() -> None:
 
 def test_holm_by_hand() -> None:
     """Sorted 0.01, 0.03, 0.04: times 3, 2, 1 is 0.03, 0.06, 0.04; the last may not fall below."""
-    assert statistics.holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+    assert comparisons.holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
 
 
 def test_holm_stops_at_one_and_passes_over_nan() -> None:
-    corrected = statistics.holm([0.9, math.nan, 0.8])
+    corrected = comparisons.holm([0.9, math.nan, 0.8])
     assert corrected[0] == 1.0
     assert math.isnan(corrected[1])
     assert corrected[2] == 1.0
-    assert statistics.holm([]).size == 0
+    assert comparisons.holm([]).size == 0
 
 
 @settings(deadline=None, max_examples=30)
@@ -110,7 +110,7 @@ def test_holm_stops_at_one_and_passes_over_nan() -> None:
 def test_holm_is_statsmodels_and_lies_between_the_p_value_and_bonferroni_and_keeps_the_order(
     p_values,
 ) -> None:
-    corrected = statistics.holm(p_values)
+    corrected = comparisons.holm(p_values)
     for p, q in zip(p_values, corrected, strict=True):
         assert p <= q <= min(1.0, p * len(p_values))
     expected = multipletests(p_values, method="holm")[1]
@@ -121,8 +121,8 @@ def test_holm_is_statsmodels_and_lies_between_the_p_value_and_bonferroni_and_kee
 
 def test_holm_corrects_each_row_of_many() -> None:
     rows = np.array([[0.04, 0.01, 0.03], [math.nan, 0.02, 0.5]])
-    each = [statistics.holm(row) for row in rows]
-    assert np.array_equal(statistics.holm(rows), np.stack(each), equal_nan=True)
+    each = [comparisons.holm(row) for row in rows]
+    assert np.array_equal(comparisons.holm(rows), np.stack(each), equal_nan=True)
 
 
 @pytest.mark.parametrize(
@@ -137,4 +137,4 @@ def test_holm_corrects_each_row_of_many() -> None:
     ],
 )
 def test_verdicts(difference, p, lower_is_better, expected) -> None:
-    assert statistics.verdict(difference, p, lower_is_better) == expected
+    assert comparisons.verdict(difference, p, lower_is_better) == expected

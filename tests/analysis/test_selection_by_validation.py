@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.files.records import Run, Study
-from analysis.reading import selection
-from analysis.reading.metrics import MissingMetricError
+from analysis.load import selection
+from analysis.load.metrics import MissingMetricError
+from analysis.load.records import Run, Study
 from sweeps.records import layout
 from sweeps.study import selection as rule
 

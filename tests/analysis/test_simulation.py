@@ -8,10 +8,10 @@ errors of the simulation where it is small.
 import numpy as np
 import pytest
 
-from analysis import simulation
-from analysis.simulation import Design
-from analysis.statistics import bootstrap, comparisons, statistics
-from analysis.tables import comparison_notes
+from analysis.statistics import comparisons, intervals
+from analysis.views.table import notes as comparison_notes
+from tests.analysis import simulation
+from tests.analysis.simulation import Design
 
 RUNS = 10_000
 UNPAIRED_RUNS = 800
@@ -87,7 +87,7 @@ def test_accuracies_in_single_precision_give_no_more_verdicts(images, sd) -> Non
     for _ in range(runs):
         baseline = seeds()
         pairs = [comparisons.compare(seeds(), baseline, True) for _ in range(7)]
-        judged = statistics.judged(pairs, lower_is_better=True)
+        judged = comparisons.corrected(pairs, lower_is_better=True)
         told += any(each.verdict != "cannot tell" for each in judged)
     assert told / runs <= 0.05
 
@@ -116,7 +116,7 @@ def test_the_permutation_test_finds_it_nearly_as_often() -> None:
 def test_the_bootstraps_coverage_is_what_the_note_says(n) -> None:
     runs = 500
     share = simulation.coverage_of_mean(np.random.default_rng([7, n]), Design(n), runs, "BCa")
-    stated = bootstrap.COVERAGE[n]
+    stated = intervals.COVERAGE[n]
     assert abs(share - stated) <= simulation.monte_carlo_error(stated, runs) + 0.005
 
 
@@ -129,7 +129,7 @@ def test_the_simulated_verdicts_are_those_of_the_tables(paired) -> None:
     values, baseline = simulation.studies(np.random.default_rng(8), design, 1, effects)
     by_seed = dict(enumerate(baseline[0, 0]))
     pairs = [comparisons.compare(dict(enumerate(row)), by_seed, paired) for row in values[0]]
-    judged = statistics.judged(pairs, lower_is_better=True)
+    judged = comparisons.corrected(pairs, lower_is_better=True)
     assert [comparison.verdict for comparison in judged] == list(found)
     assert len(set(found)) > 1
 

@@ -7,11 +7,10 @@ import shutil
 
 import pytest
 
-from analysis import commands
-from analysis.reading import study_names
-from analysis.reading.runs import NotAStudyError, read_study
-from analysis.reading.studies import read_each
-from analysis.results import error_table
+from analysis import cli
+from analysis.compare import build
+from analysis.load import studies
+from analysis.load.studies import NotAStudyError, read_each, read_study
 
 LOGS = pathlib.Path(__file__).resolve().parents[2].parent / "shared" / "algoperf_logs" / "baseline"
 needs_logs = pytest.mark.skipif(
@@ -32,7 +31,7 @@ def experiments(hand_made) -> pathlib.Path:
 
 
 def test_a_directory_of_studies_gives_each_with_its_own_metric(experiments) -> None:
-    tables = [error_table.build(study) for study in read_each(experiments)]
+    tables = [build.error_table(study) for study in read_each(experiments)]
     assert [(table.workload, table.metric.name) for table in tables] == [
         ("digits_vit", "error"),
         ("pydoc_lm", "loss"),
@@ -41,7 +40,7 @@ def test_a_directory_of_studies_gives_each_with_its_own_metric(experiments) -> N
 
 
 def test_the_command_prints_one_table_each(experiments, capsys) -> None:
-    assert commands.main(["table", str(experiments), "--format=markdown"]) == 0
+    assert cli.main(["table", str(experiments), "--format=markdown"]) == 0
     titles = [line for line in capsys.readouterr().out.splitlines() if line.startswith("**")]
     assert titles == [
         "**digits_vit_demo: error on digits_vit, stage compare**",
@@ -51,14 +50,14 @@ def test_the_command_prints_one_table_each(experiments, capsys) -> None:
 
 
 def test_csv_of_several_has_one_header(experiments, capsys) -> None:
-    assert commands.main(["table", str(experiments), "--format=csv"]) == 0
+    assert cli.main(["table", str(experiments), "--format=csv"]) == 0
     header, *lines = capsys.readouterr().out.splitlines()
     assert header.startswith("study,workload")
     assert [line.split(",")[1] for line in lines] == [name for name in DOMAINS for _ in range(3)]
 
 
 def test_plots_of_several_have_a_directory_each(experiments, tmp_path, capsys) -> None:
-    assert commands.main(["plots", str(experiments), "--out", str(tmp_path / "out")]) == 0
+    assert cli.main(["plots", str(experiments), "--out", str(tmp_path / "out")]) == 0
     found = sorted(path.parent.name for path in tmp_path.glob("out/*/errors.png"))
     assert found == [f"{workload}_demo" for workload in DOMAINS]
 
@@ -71,7 +70,7 @@ def test_one_study_with_two_workloads_is_two(hand_made) -> None:
     made.workload, made.metric = "pydoc_lm", "loss"
     made.trial("compare", "standard", 0, 0, [made.measured(400, "loss", 4.0)])
     made.trial("compare", "standard", 0, 1, None, state="failed", reason="out of memory")
-    digits, text = (error_table.build(study) for study in read_each(made.finish()))
+    digits, text = (build.error_table(study) for study in read_each(made.finish()))
     assert (digits.workload, digits.metric.name, digits.problems) == ("digits_vit", "error", ())
     assert digits.rows[0].splits["validation"].values == {0: 0.25}
     assert (text.workload, text.metric.name) == ("pydoc_lm", "loss")
@@ -86,7 +85,7 @@ def test_plots_of_two_workloads_of_one_study_have_a_directory_each(hand_made) ->
     made.trial("compare", "standard", 0, 0, [made.evaluation(400, 0.25)])
     made.select({"standard": 0})
     root = made.finish()
-    assert commands.main(["plots", str(root)]) == 0
+    assert cli.main(["plots", str(root)]) == 0
     found = sorted(path.parent.name for path in root.glob("plots/*/errors.png"))
     assert found == ["digits_vit", "imagenet_vit"]
 
@@ -100,7 +99,7 @@ def test_a_directory_of_nothing_is_refused(tmp_path) -> None:
 def test_algoperfs_logs_give_a_table_of_error_and_one_of_wer() -> None:
     """The best of five points by the median over five studies: its validation medians are those
     of `listing.medians` (test_published_logs.py)."""
-    vit, conformer = (error_table.build(study) for study in read_each(LOGS))
+    vit, conformer = (build.error_table(study) for study in read_each(LOGS))
     assert (vit.workload, vit.metric.name) == ("imagenet_vit", "error")
     assert (conformer.workload, conformer.metric.name) == ("librispeech_conformer", "wer")
     for table, point, median in ((vit, 2, 0.2168), (conformer, 3, 0.08148)):
@@ -128,12 +127,12 @@ def test_a_damaged_study_does_not_take_the_good_ones_along(experiments, capsys) 
     assert [study.workload for study in studies] == ["digits_vit", "pydoc_lm"]
     (named,) = studies[0].beside
     assert named.startswith("left out: spoken_digits_conformer_demo: ")
-    assert named in error_table.build(studies[0]).problems
-    assert commands.main(["table", str(experiments)]) == 0
+    assert named in build.error_table(studies[0]).problems
+    assert cli.main(["table", str(experiments)]) == 0
     assert "left out: spoken_digits_conformer_demo: " in capsys.readouterr().err
-    assert commands.main(["table", str(experiments), "--format=csv"]) == 0
+    assert cli.main(["table", str(experiments), "--format=csv"]) == 0
     assert capsys.readouterr().err.count("left out: spoken_digits_conformer_demo: ") == 1
-    assert commands.main(["report", str(experiments)]) == 0
+    assert cli.main(["report", str(experiments)]) == 0
     assert "left out: spoken_digits_conformer_demo: " in (experiments / "report.html").read_text()
 
 
@@ -171,7 +170,7 @@ def test_what_lies_beside_studies_and_is_none_is_named(experiments, name, says) 
 
 def test_studies_beside_logs_are_named_by_runs(experiments, capsys) -> None:
     write_log(experiments, "adam/study_0/w_jax/trial_1")
-    assert commands.main(["runs", str(experiments)]) == 1
+    assert cli.main(["runs", str(experiments)]) == 1
     printed = capsys.readouterr().out
     for workload in DOMAINS:
         assert f"left out: {workload}_demo: a study of its own beside AlgoPerf's logs" in printed
@@ -201,7 +200,7 @@ def test_studies_of_one_name_are_told_apart_everywhere(hand_made, parse_page, ca
     experiments = roots[0].parent
     assert [study.name for study in read_each(experiments)] == ["tiny (first)", "tiny (second)"]
     assert [study.name for study in read_each(roots[0])] == ["tiny"]
-    assert commands.main(["report", str(experiments), f"--out={experiments / 'r.html'}"]) == 0
+    assert cli.main(["report", str(experiments), f"--out={experiments / 'r.html'}"]) == 0
     page = parse_page((experiments / "r.html").read_text(encoding="utf-8"))
     for name in ("tiny (first)", "tiny (second)"):
         headings = [words for words in page.words if words.startswith(f"{name}: Error on")]
@@ -215,6 +214,6 @@ def test_as_much_of_a_path_is_named_as_tells_studies_apart(study, tmp_path) -> N
     root = study.finish()
     made = read_study(root)
     others = [dataclasses.replace(made, directory=tmp_path / place / "deep") for place in "xy"]
-    names = [each.name for each in study_names.distinguished([*others, others[0]])]
+    names = [each.name for each in studies.distinguished([*others, others[0]])]
     assert names == ["tiny (x/deep)", "tiny (y/deep)", "tiny (x/deep)"]
-    assert study_names.distinguished([made, made]) == (made, made)
+    assert studies.distinguished([made, made]) == (made, made)

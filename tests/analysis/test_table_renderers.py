@@ -8,11 +8,14 @@ import subprocess
 
 import pytest
 
-from analysis.documents import render
-from analysis.documents.grid import Cell, Column, Document, Grid
-from analysis.reading.runs import read_study
-from analysis.results import error_table
-from analysis.tables import present, tidy
+from analysis.compare import build
+from analysis.load.studies import read_study
+from analysis.render.latex import render as to_latex
+from analysis.render.pages import Cell, Column, Page, Table
+from analysis.render.text import markdown
+from analysis.render.text import render as to_text
+from analysis.views.table import error_table as table_view
+from analysis.views.table import tidy_csv
 
 GOLDEN = pathlib.Path(__file__).with_name("golden_table.md")
 AWKWARD = r"50% of a_b & {c} #1 $x$ ~ ^ \ < >"
@@ -30,7 +33,7 @@ def table(hand_made):
     made.select(dict.fromkeys(errors, 0))
     row = {"train/error": None, "validation/error": 0.02, "test/error": 0.015}
     made.reference([{"name": "1 nearest neighbour, raw_pixels"} | row], "stand-in for ImageNet")
-    return error_table.build(read_study(made.finish()))
+    return build.error_table(read_study(made.finish()))
 
 
 @pytest.fixture
@@ -42,15 +45,15 @@ def full_table(hand_made):
             error = 0.3 - rank / 100 + seed / 1000
             made.trial("compare", variant, 0, seed, [made.evaluation(400, error)])
     made.select(dict.fromkeys(made.eight_variants, 0))
-    return error_table.build(read_study(made.finish()))
+    return build.error_table(read_study(made.finish()))
 
 
 def test_markdown_is_the_golden_file(table) -> None:
-    assert render.markdown(present.document(table)) == GOLDEN.read_text(encoding="utf-8")
+    assert markdown(table_view.page(table)) == GOLDEN.read_text(encoding="utf-8")
 
 
 def test_text_without_a_terminal_is_plain_and_whole(table) -> None:
-    text = render.text(present.document(table))
+    text = to_text(table_view.page(table))
     assert "\x1b" not in text
     assert "| LASER + temp                                | 1 of 2 (1 failed) | *0.2400 |" in text
     assert "| [0.3100, 0.7100] |" in text
@@ -61,12 +64,12 @@ def test_text_without_a_terminal_is_plain_and_whole(table) -> None:
 
 
 def test_text_on_a_terminal_has_colour_and_fits_it(table) -> None:
-    text = render.text(present.document(table), terminal=True, width=100)
+    text = to_text(table_view.page(table), terminal=True, width=100)
     assert "\x1b[1m" in text
 
 
 def test_best_of_each_group_is_bold_in_latex(table) -> None:
-    latex = render.latex(present.document(table))
+    latex = to_latex(table_view.page(table))
     assert latex.count(r"\toprule") == latex.count(r"\bottomrule") == 4
     standard, laser, temp = (
         next(line for line in latex.splitlines() if line.strip().startswith(name))
@@ -80,9 +83,7 @@ def test_best_of_each_group_is_bold_in_latex(table) -> None:
 
 def test_paper_and_measured_stand_side_by_side(full_table) -> None:
     header, _, *rows = [
-        line
-        for line in render.markdown(present.document(full_table)).splitlines()
-        if line.startswith("|")
+        line for line in markdown(table_view.page(full_table)).splitlines() if line.startswith("|")
     ][:10]
     assert header.startswith(
         "| Variant | n | Train paper | Train measured | Validation paper | Validation measured | "
@@ -98,7 +99,7 @@ def test_paper_and_measured_stand_side_by_side(full_table) -> None:
 
 
 def test_csv_holds_full_precision_and_blanks_for_what_is_undefined(table) -> None:
-    lines = list(csv.DictReader(io.StringIO(tidy.to_csv(table))))
+    lines = list(csv.DictReader(io.StringIO(tidy_csv.to_csv(table))))
     assert len(lines) == 3 * 3 + 3
     by = {(line["kind"], line["variant"], line["split"]): line for line in lines}
     laser = by["variant", "laser", "test"]
@@ -120,7 +121,7 @@ def test_equal_values_and_equal_differences_are_explained(hand_made) -> None:
         for seed in range(3):
             made.trial("compare", variant, 0, seed, [made.evaluation(400, error)])
     made.select({"standard": 0, "laser": 0})
-    text = render.text(present.document(error_table.build(read_study(made.finish()))))
+    text = to_text(table_view.page(build.error_table(read_study(made.finish()))))
     assert "[0.3000, 0.3000]=" in text
     assert "=: all seeds have the same value" in text
     assert "exact sign-flip" in text
@@ -134,20 +135,20 @@ def test_variants_without_a_number_have_dashes(hand_made, trials) -> None:
         state = "done" if rows else "pending"
         made.trial("compare", variant, 0, 0, rows, state=state)
     made.select(dict.fromkeys(("standard", "laser", "laser+temp"), 0))
-    table = error_table.build(read_study(made.finish()))
-    lines = render.markdown(present.document(table)).splitlines()
+    table = build.error_table(read_study(made.finish()))
+    lines = markdown(table_view.page(table)).splitlines()
     none = "0 of 1 (1 unfinished)"
     assert f"| Standard | {none} | – | – | – | – | – | baseline |" in lines
     assert f"| LASER + temp | {none} | – | – | – | – | – | – |" in lines
     assert ("| LASER | 1 | 0.2900 | 0.3000 | 0.3100 | – | – | cannot tell |" in lines) == (
         trials == 1
     )
-    assert len(tidy.to_csv(table).splitlines()) == 1 + 9
-    assert r"\bottomrule" in render.latex(present.document(table))
+    assert len(tidy_csv.to_csv(table).splitlines()) == 1 + 9
+    assert r"\bottomrule" in to_latex(table_view.page(table))
 
 
 def test_latex_escapes_every_special_character() -> None:
-    escaped = render.latex(_document(AWKWARD))
+    escaped = to_latex(_document(AWKWARD))
     assert (
         r"50\% of a\_b \& \{c\} \#1 \$x\$ \textasciitilde{} \textasciicircum{} \textbackslash{} "
         r"\textless{} \textgreater{} &"
@@ -157,26 +158,26 @@ def test_latex_escapes_every_special_character() -> None:
 def test_markdown_escapes_what_would_break_a_row() -> None:
     name = "a|b*c_d`e [1, 2] _f_ [g](h) <i> < 1"
     escaped = r"a\|b\*c_d\`e [1, 2] \_f\_ [g]\(h) \<i> < 1"
-    assert f"| {escaped} | 1 |" in render.markdown(_document(name))
+    assert f"| {escaped} | 1 |" in markdown(_document(name))
 
 
 def test_text_does_not_take_brackets_for_markup() -> None:
-    assert "[red]" in render.text(_document("[red]"))
+    assert "[red]" in to_text(_document("[red]"))
 
 
-def _document(name: str) -> Document:
-    grid = Grid(
+def _document(name: str) -> Page:
+    grid = Table(
         "Caption", (Column("Name", numeric=False), Column("n")), (((Cell(name), Cell("1")),),)
     )
-    return Document(name, (grid,), (name,), (name,))
+    return Page(name, (grid,), (name,), (name,))
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
 @pytest.mark.parametrize("packages", ["booktabs", "booktabs,graphicx"])
 def test_latex_compiles(table, full_table, tmp_path: pathlib.Path, packages: str) -> None:
     """In draft mode pdflatex sets the pages and needs no font files for a PDF."""
-    documents = [present.document(table), present.document(full_table), _document(AWKWARD)]
-    body = "\n".join(render.latex(document) for document in documents)
+    documents = [table_view.page(table), table_view.page(full_table), _document(AWKWARD)]
+    body = "\n".join(to_latex(document) for document in documents)
     (tmp_path / "table.tex").write_text(
         f"\\documentclass{{article}}\n\\usepackage{{{packages}}}\n\\begin{{document}}\n"
         f"{body}\n\\end{{document}}\n",

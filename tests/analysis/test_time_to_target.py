@@ -11,17 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from analysis.commands import main
-from analysis.documents import render
-from analysis.files.records import Run
-from analysis.reading import metrics, studies, targets
-from analysis.reading.runs import read_study
-from analysis.reading.targets import Target
-from analysis.report import alternatives
-from analysis.results import error_table
-from analysis.times import crossings, hours_to_loss, speed_up, target_times
-from analysis.times import layout as target_layout
-from analysis.times.crossings import Median
+from analysis.cli import main
+from analysis.compare import build, crossings, target_times
+from analysis.compare.crossings import Median
+from analysis.load import metrics, studies, targets
+from analysis.load.records import Run
+from analysis.load.studies import read_study
+from analysis.load.targets import Target
+from analysis.render.text import render as to_text
+from analysis.statistics import speed_up
+from analysis.views import time
 
 LOGS = pathlib.Path(__file__).resolve().parents[3] / "shared" / "algoperf_logs"
 ERROR = Target(metrics.get("error"), "validation", 0.25, "given")
@@ -238,12 +237,12 @@ def add_early_seed(study, state: str, rows=()) -> None:
 def test_a_seed_that_ended_early_never_reached_the_target(study, state, has_rows) -> None:
     """LASER passes at 200, 300, 200 and never: median 250; Standard's 300, 400, never, 400."""
     add_early_seed(study, state, [study.evaluation(100, 0.4)] if has_rows else ())
-    table = error_table.build(read_study(study.finish()))
+    table = build.error_table(read_study(study.finish()))
     times = target_times.build(table, 0.1000001, metric="error")
     [laser] = [row for row in times.rows if row.variant == "laser"]
     assert [each.step for each in laser.crossings] == [200, 300, 200, math.inf]
     assert (laser.by_steps.method, laser.by_steps.ratio) == ("medians", 400 / 250)
-    text = render.text(target_layout.document(times, table))
+    text = to_text(time.page_of(times, table))
     assert "| LASER    |  3 of 4 |   250 |" in text
     assert f"never: LASER seed 3 ({state})" in text
     assert ("not in 100" if has_rows else "not in 0") in text
@@ -252,36 +251,36 @@ def test_a_seed_that_ended_early_never_reached_the_target(study, state, has_rows
 @pytest.mark.parametrize("state", ["pending", "running"])
 def test_a_seed_that_may_yet_reach_the_target_is_left_out_and_named(study, state) -> None:
     add_early_seed(study, state, [study.evaluation(100, 0.4)])
-    table = error_table.build(read_study(study.finish()))
+    table = build.error_table(read_study(study.finish()))
     times = target_times.build(table, 0.1000001, metric="error")
     [laser] = [row for row in times.rows if row.variant == "laser"]
     assert [each.seed for each in laser.crossings] == [0, 1, 2]
     assert laser.by_steps.n == 3
-    text = render.text(target_layout.document(times, table))
+    text = to_text(time.page_of(times, table))
     assert f"Left out, as they may yet reach the target: LASER seed 3 ({state})." in text
 
 
 def test_the_table_of_times(study) -> None:
-    table = error_table.build(read_study(study.finish()))
+    table = build.error_table(read_study(study.finish()))
     times = target_times.build(table, 0.1000001, metric="error")
     standard, laser = times.rows
     assert [each.step for each in standard.crossings] == [300, 400, math.inf]
     assert laser.by_steps.method == "medians"
     assert laser.by_steps.ratio == 2.0
-    text = render.text(target_layout.document(times, table))
+    text = to_text(time.page_of(times, table))
     assert "| Standard |  2 of 3 |   400 | 4.00 |" in text
     assert "2.000 (no interval)" in text
     assert "not in 400" in text
     assert "evaluations lie 100 steps apart" in text
-    assert target_times.draw(table) is not None or not hasattr(table.study.runs[0], "targets")
+    assert time.draw(table) is not None or not hasattr(table.study.runs[0], "targets")
 
 
 def test_the_figure_in_words_has_every_variant_s_medians(study, hand_made) -> None:
     study.metric = "accuracy"  # trials state 0.9 as their target
     study.trial("compare", "diff", 0, 0, [study.evaluation(100, 0.4)])
     study.select({"standard": 0, "laser": 0, "diff": 0})
-    table = error_table.build(read_study(study.finish()))
-    assert alternatives.of_target_times(table) == (
+    table = build.error_table(read_study(study.finish()))
+    assert time.words(table) == (
         "First validation accuracy ≥ 0.9 on digits_vit, median over seeds: "
         "Standard 400 steps, 4.00 h (2 of 3 seeds); LASER 200 steps, 2.00 h (3 of 3 seeds); "
         "Diff never (0 of 1 seeds)."
@@ -292,9 +291,9 @@ def test_document_is_none_without_a_target_or_evaluations(hand_made) -> None:
     made = hand_made(workload="digits_vit")
     made.trial("compare", "standard", 0, 0, None, state="pending")
     made.select({"standard": 0})
-    table = error_table.build(read_study(made.finish()))
-    assert target_times.document(table) is None
-    assert target_times.draw(table) is None
+    table = build.error_table(read_study(made.finish()))
+    assert time.page(table) is None
+    assert time.draw(table) is None
 
 
 def test_different_spacing_of_evaluations_is_said(study) -> None:
@@ -302,8 +301,9 @@ def test_different_spacing_of_evaluations_is_said(study) -> None:
         "compare", "laser+temp", 0, 0, [study.evaluation(50, 0.3), study.evaluation(400, 0.05)]
     )
     study.select({"standard": 0, "laser": 0, "laser+temp": 0})
-    table = error_table.build(read_study(study.finish()))
-    text = render.text(target_times.document(table, 0.2, metric="error"))
+    table = build.error_table(read_study(study.finish()))
+    times = target_times.build(table, 0.2, metric="error")
+    text = to_text(time.page_of(times, table))
     assert "evaluations lie 100 to 350 steps apart" in text
 
 
@@ -313,14 +313,14 @@ def test_hours_to_loss_stand_beside_the_paper_s(hand_made) -> None:
         row = made.measured(400, "loss", 2.3) | {"accumulated_submission_time": hours * 3600}
         made.trial("compare", variant, 0, 0, [row])
     made.select({"standard": 0, "laser": 0})
-    table = error_table.build(read_study(made.finish()))
-    rows = [[cell.text for cell in row] for row in hours_to_loss.grid_of(table).sections[0]]
+    table = build.error_table(read_study(made.finish()))
+    page = time.page_of(target_times.build(table, 2.31, "validation", "loss"), table)
+    rows = [[cell.text for cell in row] for row in page.tables[1].sections[0]]
     assert rows == [
         ["Standard", "1 of 1", "27.22", "30.00"],
         ["LASER", "1 of 1", "24.88", "27.00"],
     ]
-    text = render.text(target_times.document(table, 2.31, "validation", "loss"))
-    assert "time saved is 8.6 %" in text
+    assert "time saved is 8.6 %" in to_text(page)
 
 
 @pytest.mark.skipif(not LOGS.is_dir(), reason="no published logs here")
@@ -355,7 +355,7 @@ def test_published_logs(capsys) -> None:
 def test_the_fastest_of_published_logs_are_algoperf_s(workload, points, steps, seconds) -> None:
     """What performance_profile.get_best_trial_index of commit 2c90454 takes from these files."""
     parts = {each.workload: each for each in studies.by_workload(read_study(LOGS))}
-    times = target_times.build(error_table.build(parts[workload]), points="fastest")
+    times = target_times.build(build.error_table(parts[workload]), points="fastest")
     (row,) = times.rows
     assert [each.point for each in row.crossings] == points
     assert [each.step for each in row.crossings] == steps
@@ -391,7 +391,7 @@ def logs(tmp_path):
 
 
 def test_the_fastest_trial_is_the_one_of_the_earliest_evaluation(logs) -> None:
-    table = error_table.build(read_study(logs))
+    table = build.error_table(read_study(logs))
     rows = {row.variant: row for row in target_times.build(table, points="fastest").rows}
     first, second = rows["adam"].crossings
     assert (first.point, first.step, first.seconds) == (1, 200, 20)
@@ -445,8 +445,8 @@ def test_a_target_is_a_finite_number(study, capsys, value) -> None:
     directory = str(study.finish())
     with pytest.raises(SystemExit, match="2"):
         main(["time", directory, f"--target={value}", "--metric=error"])
-    assert "give a finite number" in capsys.readouterr().err
+    assert "give a number from 0" in capsys.readouterr().err
     if value != "0,2":
-        table = error_table.build(read_study(directory))
+        table = build.error_table(read_study(directory))
         with pytest.raises(ValueError, match="give a finite number"):
             target_times.build(table, float(value), metric="error")

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.commands import main
-from analysis.diagnostics import spikes
-from analysis.documents import render
-from analysis.files.records import Run
-from analysis.reading.runs import read_study
-from analysis.results import error_table
+from analysis.cli import main
+from analysis.compare import build
+from analysis.load.records import Run
+from analysis.load.studies import read_study
+from analysis.render.text import render as to_text
+from analysis.views import spikes
 
 
 def curve(seed: int, count: int = 400, noise: float = 0.02) -> np.ndarray:
@@ -122,12 +122,12 @@ def study(hand_made):
 
 def test_the_table_of_spikes(study, capsys) -> None:
     directory = study.finish()
-    document = spikes.document(error_table.build(read_study(directory)))
-    rows = [[cell.text for cell in row] for row in document.grids[0].sections[0]]
+    document = spikes.page(build.error_table(read_study(directory)))
+    rows = [[cell.text for cell in row] for row in document.tables[0].sections[0]]
     worst = max(curve(0)[100], curve(1)[100], curve(1)[300]) + 3.0
     assert rows[0] == ["Standard", "2", "1.5", "1 to 2", f"{worst:.4f}", "100", "0"]
     assert rows[1] == ["LASER", "3", "0", "0 to 0", "–", "–", "1"]
-    assert "7 robust deviations" in render.text(document)
+    assert "7 robust deviations" in to_text(document)
     assert main(["spikes", str(directory)]) == 0
     assert "1 to 2" in capsys.readouterr().out
 
@@ -137,6 +137,6 @@ def test_without_logged_losses_there_is_no_table(hand_made, capsys) -> None:
     made.trial("compare", "standard", 0, 0, [made.evaluation(400, 0.1)])
     made.select({"standard": 0})
     directory = made.finish()
-    assert spikes.document(error_table.build(read_study(directory))) is None
+    assert spikes.page(build.error_table(read_study(directory))) is None
     assert main(["spikes", str(directory)]) == 2
     assert "measurements.csv" in capsys.readouterr().err

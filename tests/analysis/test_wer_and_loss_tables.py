@@ -5,11 +5,12 @@ import pathlib
 
 import pytest
 
-from analysis import commands
-from analysis.documents import render
-from analysis.reading.runs import read_study
-from analysis.results import error_table
-from analysis.tables import present
+from analysis import cli
+from analysis.compare import build
+from analysis.compare.error_table import ErrorTable
+from analysis.load.studies import read_study
+from analysis.render.text import markdown
+from analysis.views.table import error_table as table_view
 
 HERE = pathlib.Path(__file__).parent
 BIGRAM = {"name": "bigram", "train/loss": 3.9, "validation/loss": 4.0, "test/loss": math.log(58)}
@@ -27,12 +28,12 @@ def add_seeds(made, variant: str, values) -> None:
     made.select({entry["variant"]: 0 for entry in made.planned["compare"]})
 
 
-def build(made, **options) -> error_table.ErrorTable:
-    return error_table.build(read_study(made.finish()), **options)
+def table_of(made, **options) -> ErrorTable:
+    return build.error_table(read_study(made.finish()), **options)
 
 
-def markdown(made, **options) -> list[str]:
-    return render.markdown(present.document(build(made, **options))).splitlines()
+def lines_of(made, **options) -> list[str]:
+    return markdown(table_view.page(table_of(made, **options))).splitlines()
 
 
 @pytest.fixture
@@ -76,15 +77,15 @@ def text(hand_made):
 
 def test_the_wer_table_is_the_golden_file(speech) -> None:
     """Test WER of LASER - Standard: -0.02 -0.04 -0.06, whose p is that of -0.1 -0.2 -0.3."""
-    assert "\n".join(markdown(speech)) + "\n" == (HERE / "golden_wer.md").read_text("utf-8")
+    assert "\n".join(lines_of(speech)) + "\n" == (HERE / "golden_wer.md").read_text("utf-8")
 
 
 def test_the_loss_table_is_the_golden_file(text) -> None:
-    assert "\n".join(markdown(text)) + "\n" == (HERE / "golden_loss.md").read_text("utf-8")
+    assert "\n".join(lines_of(text)) + "\n" == (HERE / "golden_loss.md").read_text("utf-8")
 
 
 def test_the_step_is_that_of_the_lowest_validation(speech, text) -> None:
-    wer, loss = build(speech).rows[0], build(text).rows[0]
+    wer, loss = table_of(speech).rows[0], table_of(text).rows[0]
     assert wer.splits["test"].values == pytest.approx({0: 0.11, 1: 0.15, 2: 0.19})
     assert loss.splits["test"].values == pytest.approx({k: math.log(20 + 20 * k) for k in range(3)})
 
@@ -93,7 +94,7 @@ def test_a_stand_in_without_reference_rows_is_said_too(hand_made) -> None:
     made = hand_made(workload="spoken_digits_conformer", metric="wer")
     add_seeds(made, "standard", (0.1,))
     made.reference([], "stand-in for LibriSpeech: synthesised speech")
-    assert "- data: stand-in for LibriSpeech: synthesised speech" in markdown(made)
+    assert "- data: stand-in for LibriSpeech: synthesised speech" in lines_of(made)
 
 
 def test_lower_is_better(hand_made) -> None:
@@ -102,7 +103,7 @@ def test_lower_is_better(hand_made) -> None:
         made = hand_made(name=metric, metric=metric)
         add_seeds(made, "standard", (0.50, 0.60, 0.70))
         add_seeds(made, "laser", (0.30, 0.39, 0.48))
-        comparison = build(made).rows[1].splits["test"].comparison
+        comparison = table_of(made).rows[1].splits["test"].comparison
         assert comparison.p == pytest.approx(0.0008, abs=5e-5)
         assert comparison.verdict == "better"
 
@@ -111,16 +112,16 @@ def test_the_perplexity_is_the_median_of_the_seeds_own(hand_made) -> None:
     """Losses ln 2 and ln 8: the median of 2 and 8 is 5; exp of the median loss would be 4."""
     made = hand_made(workload="c4_lm", metric="loss")
     add_seeds(made, "standard", [math.log(value) - 0.01 for value in (2, 8)])
-    row = next(line for line in markdown(made) if line.startswith("| Standard |"))
+    row = next(line for line in lines_of(made) if line.startswith("| Standard |"))
     assert row == "| Standard | 2 | 1.3663 | 1.3763 | 1.3863 | 5.000 | – | – | baseline |"
 
 
 def test_perplexity_can_be_asked_for(text, capsys) -> None:
-    table = build(text, metric="perplexity")
+    table = table_of(text, metric="perplexity")
     assert table.rows[0].splits["test"].values == pytest.approx({0: 20, 1: 40, 2: 60})
     assert table.references[0].values["test"] == pytest.approx(58)
     assert not table.has_perplexity
-    assert commands.main(["table", str(text.root), "--metric", "perplexity", "--format=csv"]) == 0
+    assert cli.main(["table", str(text.root), "--metric", "perplexity", "--format=csv"]) == 0
     first = capsys.readouterr().out.splitlines()[3].split(",")
     assert first[8:11] == ["test", "perplexity", "3"]
     assert float(first[11]) == pytest.approx(40)
@@ -129,7 +130,7 @@ def test_perplexity_can_be_asked_for(text, capsys) -> None:
 def test_a_loss_beyond_any_perplexity_is_said(hand_made) -> None:
     made = hand_made(workload="c4_lm", metric="loss")
     add_seeds(made, "standard", (1000.0,))
-    table = build(made, metric="perplexity")
+    table = table_of(made, metric="perplexity")
     assert table.rows[0].splits["test"].values == {}
     assert any("no test/loss at step 200" in problem for problem in table.problems)
 
@@ -138,14 +139,14 @@ def test_of_masked_positions_accuracy_becomes_error(hand_made) -> None:
     made = hand_made(workload="wikipedia_bert_2b", record={"paper_table": "bert_mlm_error"})
     made.trial("compare", "laser", 0, 0, [made.evaluation(400, 0.25)])
     made.select({"laser": 0})
-    lines = markdown(made)
+    lines = lines_of(made)
     assert "| LASER | 1 | – | 0.2400 | – | 0.2500 | 0.2125 | 0.2600 |" in lines
     assert any("error = 1 - accuracy over masked positions, as a fraction;" in x for x in lines)
 
 
 def test_runs_show_the_workloads_metric(speech, text, capsys) -> None:
     for made, cells in ((speech, "WER | 0.60000 | 0.10000 | 200 |"), (text, "| 2.98573 | 200 |")):
-        assert commands.main(["runs", str(made.finish())]) == 0
+        assert cli.main(["runs", str(made.finish())]) == 0
         first = next(line for line in capsys.readouterr().out.splitlines() if "trial_1 " in line)
         assert " ".join(first.split()).endswith(cells)
 
@@ -157,7 +158,7 @@ def test_before_any_trial_began_the_plan_says_the_metric(hand_made) -> None:
     root = made.finish()
     (root / made.planned["compare"][0]["path"] / "trial.json").unlink()
     assert read_study(root).runs[0].metric == "loss"
-    assert build(made).metric.name == "loss"
+    assert table_of(made).metric.name == "loss"
 
 
 def test_a_trial_that_says_nothing_does_not_speak_for_the_study(hand_made) -> None:
@@ -168,7 +169,7 @@ def test_a_trial_that_says_nothing_does_not_speak_for_the_study(hand_made) -> No
     root = made.finish()
     (root / made.planned["grid"][0]["path"] / "trial.json").unlink()
     (root / made.planned["grid"][0]["path"] / "eval_measurements.csv").unlink()
-    assert error_table.build(read_study(root)).metric.name == "loss"
+    assert build.error_table(read_study(root)).metric.name == "loss"
 
 
 def test_a_trial_whose_record_is_anothers_keeps_the_plans_metric(hand_made) -> None:

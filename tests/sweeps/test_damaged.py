@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from analysis import commands as analysis
+from analysis import cli
 from sweeps import __main__ as sweeps
 from sweeps.records import attempts, layout, lease, measurements
 from sweeps.study import trial
@@ -68,12 +68,12 @@ def test_status_and_table_name_what_is_damaged(
     assert code == status_code, shown
     reads = name in (layout.STUDY, f"grid/{layout.TRIALS}", f"{TRIAL}/{layout.STATUS}")
     assert (str(finished.study / name) in shown) == reads, shown
-    code, shown = _call(analysis.main, ["table", finished.study], capsys)
+    code, shown = _call(cli.main, ["table", finished.study], capsys)
     assert code == table_code, shown
     file = name.rsplit("/", 1)[-1]
     named = file in shown or "outside this table: `runs` lists them by name" in shown
     assert named or file == layout.MEASUREMENTS  # which is not read for a table
-    _, listed = _call(analysis.main, ["runs", finished.study], capsys)
+    _, listed = _call(cli.main, ["runs", finished.study], capsys)
     assert file in listed
     assert "trial_1/" in listed or TRIAL not in name
     assert "Traceback" not in shown + listed

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from analysis import commands
+from analysis import cli
 from sweeps.records import layout, lease
 from tests.sweeps.chaos import equality
 from workloads.images import digits
@@ -71,6 +71,6 @@ def test_killed_once_and_resumed(
     assert resumed.wait(300) == 0, (tmp_path / "killed.log").read_text()
     assert lease.latest(trial) == 2
     assert equality.problems(tmp_path / "killed" / study, tmp_path / "whole" / study) == []
-    assert commands.main(["table", str(tmp_path / "killed")]) == 0
+    assert cli.main(["table", str(tmp_path / "killed")]) == 0
     printed = capsys.readouterr().out
     assert "LASER" in printed

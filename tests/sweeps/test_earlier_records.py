@@ -7,7 +7,7 @@ import tarfile
 
 import pytest
 
-from analysis.reading.runs import read_study
+from analysis.load.studies import read_study
 from sweeps.records import layout, lease, measurements, provenance, status
 from sweeps.records.study_reader import StudyReader
 from sweeps.study import study, study_directory, trial

@@ -1,0 +1,256 @@
+"""Reads AlgoPerf's published logs: `study_<k>/<workload>_<framework>/trial_<n>/`.
+
+They have no study.json: a submission's directory takes the variant's place where its trials record
+none (`recorded_variants`), the study's number the seed's, and the trial's number the hyperparameter
+point's. Their seeds are drawn at random for each trial (`rng_seed` of flags_0.json), so that trials
+of one study are no pairs.
+"""
+
+import collections
+import functools
+import pathlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from analysis.load import cross_checks, metrics, recorded_variants, selection
+from analysis.load.files import trial_files
+from analysis.load.files.curves import Measurements
+from analysis.load.files.json_records import FLAGS_FILE, META_FILE
+from analysis.load.files.trial_files import TrialFiles
+from analysis.load.records import Run, Study
+from sweeps.records import layout
+
+PATTERN = "study_<seed>/<workload>_<framework>/trial_<n>"
+STAGE = "published"
+STUDY_NAME = re.compile(r"study_(\d+)")
+WORKLOAD_NAME = re.compile(r"(.+)_(jax|pytorch)")
+TRIAL_NAME = re.compile(r"trial_(\d+)")
+
+
+class Entry(NamedTuple):
+    """A directory whose name fits a pattern, and the parts of the name."""
+
+    parts: tuple[str, ...]
+    path: pathlib.Path
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a trial lies and what its place says of it. `root` is the directory being read,
+    `variant` what its submission's folder is called."""
+
+    root: pathlib.Path
+    path: pathlib.Path
+    variant: str
+    workload: str
+    seed: int
+    point: int
+    stage: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """The trials of a submission, and what fits nowhere."""
+
+    places: list[Place]
+    problems: list[str]
+
+
+def read_logs(root: pathlib.Path, whole: bool = False) -> Study | None:
+    """Returns the logs in `root` (one submission, or a directory of submissions) as a study, or
+    None where there are none. `whole` also checks every measurements.csv. Our own studies beside
+    them are left alone.
+
+    Nothing there says how many trials were meant to be: a trial is missing where other studies of
+    its submission have it. It is taken as done where it left evaluations, as logs carry no state,
+    unless it ended long before it was meant to (`cross_checks`).
+    """
+    if not root.is_dir():
+        return None
+    inside = [path for path in sorted(root.iterdir()) if path.is_dir()]
+    found = [_submission(root, path) for path in (root, *inside) if fitting(path, STUDY_NAME)]
+    places = [place for each in found for place in each.places]
+    read = trial_files.in_chunks(functools.partial(_read_trials, whole=whole), places)
+    if not read:
+        return None
+    folders = {place.path: place.variant for place in places}
+    runs, contradictions = recorded_variants.named(
+        cross_checks.with_absent_columns(cross_checks.with_early_endings(read)), folders
+    )
+    problems = [*contradictions, *(problem for each in found for problem in each.problems)]
+    problems += cross_checks.duplicates(runs)
+    return Study(
+        name=root.resolve().name,
+        config={},
+        runs=runs,
+        problems=(*problems, *(problem for run in runs for problem in run.problems)),
+        directory=root,
+        notes=tuple(note for run in runs for note in run.notes),
+        stages=(STAGE,),
+        planned=(STAGE,),
+        published=True,
+        shares_seeds=False,
+    )
+
+
+def fitting(directory: pathlib.Path, name: re.Pattern[str]) -> list[Entry]:
+    """Returns the directories in `directory` whose names match, in the order of their numbers."""
+    matches = ((name.fullmatch(path.name), path) for path in directory.iterdir() if path.is_dir())
+    found = [Entry(match.groups(), path) for match, path in matches if match]
+    return sorted(found, key=lambda entry: (len(entry.parts[0]), entry.parts))
+
+
+def _submission(root: pathlib.Path, submission: pathlib.Path) -> Found:
+    every = fitting(submission, STUDY_NAME)
+    # One of ours may be called `study_1`, too.
+    studies = [entry for entry in every if not (entry.path / layout.STUDY).is_file()]
+    trials = [
+        (study, workload, trial)
+        for study in studies
+        for workload in fitting(study.path, WORKLOAD_NAME)
+        for trial in fitting(workload.path, TRIAL_NAME)
+    ]
+    frameworks = collections.defaultdict(set)
+    for _, workload, _ in trials:
+        frameworks[workload.parts[0]].add(workload.parts[1])
+    name = submission.resolve().name
+    places = [
+        Place(
+            root=root,
+            path=trial.path,
+            # A submission that has one workload in both frameworks has two results on it.
+            variant=f"{name} ({workload.parts[1]})"
+            if len(frameworks[workload.parts[0]]) > 1
+            else name,
+            workload=workload.parts[0],
+            seed=int(study.parts[0]),
+            point=int(trial.parts[0]),
+            stage=STAGE,
+        )
+        for study, workload, trial in trials
+    ]
+    return Found(places, [*_misfits(root, studies), *_missing(root, places)])
+
+
+def _misfits(root: pathlib.Path, studies: Iterable[Entry]) -> Iterable[str]:
+    """Names directories that hold no trials where trials were looked for."""
+    for study in studies:
+        workloads = fitting(study.path, WORKLOAD_NAME)
+        known = {entry.path for entry in workloads}
+        for path in sorted(path for path in study.path.iterdir() if path.is_dir()):
+            name = path.relative_to(root).as_posix()
+            if path not in known:
+                yield f"unknown format: {name}: not <workload>_jax or _pytorch, left out"
+            elif not fitting(path, TRIAL_NAME):
+                yield f"missing: {name}: no trial_<n> in it"
+
+
+def _missing(root: pathlib.Path, places: list[Place]) -> Iterable[str]:
+    """Names trials that other studies of the submission have on the same workload."""
+    numbers = collections.defaultdict(set)
+    for place in places:
+        numbers[place.variant, place.workload].add(place.point)
+    present = {place.path for place in places}
+    for directory, place in {place.path.parent: place for place in places}.items():
+        for number in sorted(numbers[place.variant, place.workload]):
+            if directory / f"trial_{number}" not in present:
+                name = (directory / f"trial_{number}").relative_to(root).as_posix()
+                yield f"missing: {name}: other studies of {place.variant} have this trial"
+
+
+def _read_trials(places: Sequence[Place], whole: bool = False) -> list[Run]:
+    """Returns the trials as runs: `done` where one left evaluations, `failed` where it began and
+    left none, `pending` where it left nothing. `whole` also checks measurements.csv.
+
+    `steps` is the run's own limit (`max_global_steps` of flags_0.json).
+    """
+    ahead = trial_files.read_ahead([place.path for place in places])
+    return [_read_trial(place, whole, file) for place, file in zip(places, ahead, strict=True)]
+
+
+def _read_trial(place: Place, whole: bool, ahead: Measurements | OSError) -> Run:
+    files = TrialFiles(place.path, place.path.relative_to(place.root).as_posix(), ahead=ahead)
+    evals = files.evaluations()
+    if whole:
+        files.check_losses()
+    meta, flags = files.json(META_FILE), files.json(FLAGS_FILE)
+    columns = evals.columns if evals else {}
+    metric = metrics.target(columns, meta.get("workload.target_metric_name"), place.workload)
+    hyperparameters = _hyperparameters(files, flags)
+    recorded = recorded_variants.of_trial(files.name, flags, meta)
+    state, reason = _state(files, evals, bool(meta or flags))
+    problems, notes = _said_of(files.name, evals, metric)
+    run = Run(
+        workload=place.workload,
+        variant=recorded.variant or place.variant,
+        stage=place.stage,
+        point=place.point,
+        seed=place.seed,
+        path=place.path,
+        name=files.name,
+        state=state,
+        reason=reason,
+        steps=flags.get("max_global_steps"),
+        step_hint=meta.get("workload.step_hint"),
+        allowed_s=meta.get("workload.max_allowed_runtime_sec"),
+        metric=metric,
+        targets=_targets(meta),
+        hyperparameters=hyperparameters,
+        variant_hyperparameters=recorded.hyperparameters,
+        evals=files.evaluation_curves(evals) if evals and columns else {},
+        trains=files.loss_curves(),
+        problems=(
+            *files.problems,
+            *problems,
+            *recorded.problems,
+            *trial_files.fabricated(files.name, meta),
+        ),
+        notes=(*files.notes, *notes),
+    )
+    selection.remember(run)
+    return run
+
+
+def _targets(meta: dict[str, Any]) -> dict[str, Any]:
+    """Returns AlgoPerf's targets, empty where the metadata has none."""
+    names = {
+        "metric": "workload.target_metric_name",
+        "validation": "workload.validation_target_value",
+        "test": "workload.test_target_value",
+    }
+    return {name: meta[key] for name, key in names.items() if meta.get(key) is not None}
+
+
+def _hyperparameters(files: TrialFiles, flags: dict[str, Any]) -> dict[str, Any]:
+    """Self-tuning submissions have none; of the others a trial without them cannot be told."""
+    found = files.json_if_there(layout.HPARAMS)
+    if found is None and flags.get("tuning_ruleset") == "external":
+        files.problems.append(f"missing: {files.name}: no {layout.HPARAMS}")
+    return found or {}
+
+
+def _state(
+    files: TrialFiles, evals: Measurements | None, has_records: bool
+) -> tuple[str, str | None]:
+    if evals is not None and len(evals.columns.get("global_step", ())):
+        return "done", None
+    began = has_records or (files.directory / layout.MEASUREMENTS).is_file()
+    what = f"no {layout.EVAL_MEASUREMENTS}" if evals is None else "no complete evaluation"
+    if not began:
+        files.problems.append(f"missing: {files.name}: {what}")
+        return "pending", None
+    reason = f"it began and left {what}"
+    if not files.names_damage(layout.EVAL_MEASUREMENTS):
+        files.problems.append(f"failed: {files.name}: {reason}")
+    return "failed", reason
+
+
+def _said_of(name: str, evals: Measurements | None, metric: str) -> tuple[list[str], list[str]]:
+    if evals is None or not evals.columns:
+        return [], []
+    found = trial_files.non_finite(evals, empty_is_nan=True)
+    absent = trial_files.absent(evals, metric)
+    notes = [f"{name}: no column {', '.join(absent)}"] if absent else []
+    return [f"non-finite: {name}: {where}" for where in found], notes

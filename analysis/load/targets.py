@@ -1,0 +1,183 @@
+"""The target that a run has to reach: its own files' first, else AlgoPerf's for its workload.
+
+`reference/algoperf_targets.csv` holds AlgoPerf's targets by version, as its source code states
+them (what differs between versions, and where its published logs state other ones:
+`analysis/reference/README.md`).
+"""
+
+import collections
+import csv
+import functools
+import math
+import pathlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.load import metrics
+from analysis.load.metrics import Metric
+from analysis.load.records import Run
+
+TIME = "accumulated_submission_time"
+# The source of a target that the trials themselves state.
+OWN = "stated in the trials' own files"
+FILE = pathlib.Path(__file__).resolve().parents[1] / "reference" / "algoperf_targets.csv"
+
+
+class UnknownTargetError(ValueError):
+    """Nothing states a target; the message says what was looked for and what to do."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A number to reach: at most `value` of `metric` on `split` where less is better, at least
+    `value` where more is. `source` says in words where it is from."""
+
+    metric: Metric
+    split: str
+    value: float
+    source: str
+
+    @property
+    def words(self) -> str:
+        """Returns the target as a reader writes it: `validation WER <= 0.085884`."""
+        sign = "≤" if self.metric.lower_is_better else "≥"
+        return f"{self.split} {self.metric.label} {sign} {self.value:g}"
+
+
+@dataclass(frozen=True)
+class AlgoperfTarget:
+    """A line of AlgoPerf's table: values in the metric's own column (accuracy, not error), nan
+    where there is no target, `step_hint` in steps, `max_allowed_runtime_sec` in seconds."""
+
+    workload: str
+    version: str
+    metric: str
+    validation: float
+    test: float
+    step_hint: int
+    max_allowed_runtime_sec: int
+
+    def value(self, split: str) -> float:
+        """Returns the target of `validation` or `test`."""
+        return {"validation": self.validation, "test": self.test}[split]
+
+
+@functools.cache
+def algoperf() -> tuple[AlgoperfTarget, ...]:
+    """Returns AlgoPerf's targets: every workload and published variant, by version, oldest
+    first."""
+    with FILE.open(encoding="utf-8", newline="") as lines:
+        return tuple(
+            AlgoperfTarget(
+                workload=row["workload"],
+                version=row["version"],
+                metric=row["metric"],
+                validation=float(row["validation"]),
+                test=float(row["test"] or "nan"),
+                step_hint=int(row["step_hint"]),
+                max_allowed_runtime_sec=int(row["max_allowed_runtime_sec"]),
+            )
+            for row in csv.DictReader(lines)
+        )
+
+
+def nearest(
+    workload: str, steps: int | None, seconds: float | None = None
+) -> AlgoperfTarget | None:
+    """Returns AlgoPerf's target of `workload` in the version whose step hint is nearest (in
+    ratio) to `steps`, the newer one on ties and without steps; None for other workloads.
+
+    A version that allows fewer `seconds` than a run trained cannot be the run's, where another
+    can: the 2024 logs ended ViT by time, 21.5 h of the 21.5 h allowed then, at 171,472 steps.
+    """
+    own_name = workload.rpartition(":")[2]  # `algoperf:imagenet_vit` in our studies
+    known = [target for target in algoperf() if target.workload == own_name]
+    long_enough = [t for t in known if t.max_allowed_runtime_sec >= (seconds or 0.0)] or known
+    if not known or not steps:
+        return long_enough[-1] if known else None
+    return min(reversed(long_enough), key=lambda target: abs(math.log(target.step_hint / steps)))
+
+
+def of_run(run: Run, split: str, steps: int | None = None, seconds: float | None = None) -> Target:
+    """Returns what `run` has to reach on `split` (validation or test).
+
+    First what its own files state, then AlgoPerf's table in the version nearest to `steps` and
+    `seconds` of training, the run's own unless given. Raises UnknownTargetError where neither
+    knows the workload.
+    """
+    stated = run.targets
+    if stated.get(split) is not None and stated.get("metric"):
+        metric = metrics.get(str(stated["metric"]))
+        return Target(metric, split, float(stated[split]), OWN)
+    steps, seconds = steps or _steps(run), seconds or _seconds(run)
+    found = nearest(run.workload, steps, seconds)
+    splits = ("validation", "test")
+    if found is None or split not in splits or math.isnan(found.value(split)):
+        raise UnknownTargetError(_unknown(run, split))
+    return Target(metrics.get(found.metric), split, found.value(split), _source(found, steps))
+
+
+def _source(found: AlgoperfTarget, steps: int | None) -> str:
+    longest = f"nearest to the longest run's {steps:,} steps and time"
+    why = longest if steps else "the newest, as the steps are unknown"
+    return f"AlgoPerf {found.version} (step hint {found.step_hint:,}, {why})"
+
+
+def _unknown(run: Run, split: str) -> str:
+    if any(target.workload == run.workload.rpartition(":")[2] for target in algoperf()):
+        return (
+            f"no {split} target is known for {run.workload}: AlgoPerf has none there "
+            f"({FILE.name}); give --target=VALUE and --metric=NAME, or another --split"
+        )
+    return (
+        f"no {split} target is known for {run.workload}: {run.name} states none, and AlgoPerf's "
+        f"table ({FILE.name}) has validation and test targets of its own workloads alone; give "
+        "--target=VALUE and --metric=NAME"
+    )
+
+
+def _steps(run: Run) -> int | None:
+    return run.step_hint or run.steps or run.last_step
+
+
+def _seconds(run: Run) -> float:
+    """Returns the training time until the last evaluation, 0 where it is not recorded."""
+    times = run.evals.get(TIME, np.zeros(0))
+    return float(np.nanmax(times)) if np.isfinite(times).any() else 0.0
+
+
+def of_runs(
+    runs: Sequence[Run], split: str, peers: Sequence[Run] = ()
+) -> tuple[Target, tuple[str, ...]]:
+    """Returns the target that most of the runs have, and a sentence for each other one.
+
+    Where nothing states the budget, that of the longest run among `runs` and `peers`, all the
+    runs of their study and workload, counts: others may have been stopped early. Raises
+    UnknownTargetError where a run has no target, or where there are no runs.
+    """
+    if not runs:
+        raise UnknownTargetError("no run that could reach a target; give another stage or point")
+    every = (*runs, *peers)
+    steps, seconds = max(_steps(run) or 0 for run in every), max(map(_seconds, every))
+    stated = collections.Counter(of_run(run, split, steps, seconds) for run in runs)
+    (chosen, _), *others = stated.most_common()
+    # The same number from another source is no other target.
+    others = [(other, count) for other, count in others if other.words != chosen.words]
+    return chosen, tuple(
+        f"mismatch: {count} runs have another target, {other.words} ({other.source}); all are "
+        f"held to {chosen.words}"
+        for other, count in others
+    )
+
+
+def disagreement(run: Run, target: Target) -> str | None:
+    """Returns a sentence where AlgoPerf's table has another value than the run's own files."""
+    found = nearest(run.workload, _steps(run), _seconds(run))
+    if target.source != OWN or found is None or target.split not in ("validation", "test"):
+        return None
+    table = found.value(target.split)
+    if found.metric != target.metric.name or math.isclose(table, target.value, rel_tol=1e-6):
+        return None
+    return f"AlgoPerf {found.version}'s source code has {table:g} instead"

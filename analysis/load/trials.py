@@ -1,0 +1,181 @@
+"""Reads one trial's directory: identity, state, measurements, and what is wrong with them."""
+
+import pathlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from analysis.load import metrics, selection
+from analysis.load.files import trial_files
+from analysis.load.files.curves import ATTEMPT, Measurements
+from analysis.load.files.json_records import META_FILE
+from analysis.load.files.trial_files import TrialFiles
+from analysis.load.records import Run
+from sweeps.records import layout, measurements, status
+
+NOTHING = Measurements({})
+# What trial.json repeats of its entry in trials.json.
+IDENTITY = ("id", "variant", "workload", "point", "seed")
+
+
+def read_trials(
+    study: pathlib.Path, entries: Sequence[dict], points: tuple[dict, ...], whole: bool = False
+) -> list[Run]:
+    """Returns the runs that `entries`, lines of trials.json, plan, with what is on disk of them.
+
+    `points` are the study's hyperparameter points, for a trial that has not written its own
+    record yet. `whole` also checks measurements.csv, which is otherwise left alone until its rows
+    are asked for. Never raises for what a trial left on disk: that becomes the run's `problems`.
+    """
+    ahead = trial_files.read_ahead([study / entry["path"] for entry in entries])
+    return [
+        _read_trial(study, entry, points, whole, file)
+        for entry, file in zip(entries, ahead, strict=True)
+    ]
+
+
+def _read_trial(
+    study: pathlib.Path,
+    entry: dict[str, Any],
+    points: tuple[dict, ...],
+    whole: bool,
+    ahead: Measurements | OSError,
+) -> Run:
+    planned = _planned(study, entry, points)
+    files = TrialFiles(planned.path, planned.name, ahead=ahead)
+    # trials.json repeats what trial.json holds: it speaks for a trial that was deleted.
+    record, seen = entry | files.json(layout.TRIAL), status.seen(planned.path)
+    if damage := seen.get("damaged"):
+        named = str(damage).replace(str(planned.path), planned.name)
+        files.problems.append(f"unreadable: {named}")
+    if other := next((name for name in IDENTITY if record.get(name) != entry.get(name)), None):
+        mismatch = (
+            f"mismatch: {planned.name}: {layout.TRIAL} has {other} {record[other]}, "
+            f"{layout.TRIALS} plans {entry.get(other)}; the measurements are another trial's and "
+            "are not read"
+        )
+        return replace(planned, problems=(*files.problems, mismatch))
+    evals = files.evaluations()
+    if whole:
+        files.check_losses()
+    run = _with_record(planned, record, seen, evals or NOTHING, files)
+    if run.state == "done":
+        run = replace(run, ends_early=_lacking(run) is not None)
+    absent = trial_files.absent(evals, run.metric) if evals and evals.columns else []
+    problems = (
+        *files.problems,
+        *_state_problems(run, evals, files),
+        *_fabricated(run, files),
+        *_lost(run, files),
+        *_beyond(run),
+        *_wrong(run, evals),
+    )
+    notes = [f"{run.name}: no column {ATTEMPT}"] * (ATTEMPT in absent)
+    selection.remember(run)
+    return replace(run, problems=problems, notes=(*files.notes, *notes))
+
+
+def _wrong(run: Run, evals: Measurements | None) -> list[str]:
+    """A trial that says itself that it diverged need not be told so."""
+    if evals is None or run.state == "diverged":
+        return []
+    found = trial_files.non_finite(evals, empty_is_nan=False)
+    return [f"non-finite: {run.name}: {where}" for where in found]
+
+
+def _lost(run: Run, files: TrialFiles) -> list[str]:
+    """A trial writes trial.json before its first step, and losses before any evaluation."""
+    began = run.state != "pending" or bool(run.evals)
+    losses = run.state == "done" and bool(run.evals) and not files.has(layout.MEASUREMENTS)
+    no_record = f"missing: {run.name}: no {layout.TRIAL}, though it began: {layout.TRIALS} speaks"
+    no_losses = (
+        f"missing: {run.name}: no {layout.MEASUREMENTS}: its logged losses are absent until "
+        "`python -m sweeps resume` writes it anew"
+    )
+    untold = began and not files.has(layout.TRIAL)
+    return [*[no_record] * untold, *[no_losses] * losses]
+
+
+def _beyond(run: Run) -> list[str]:
+    """No trial evaluates after its last planned step: its record or its curve is another's."""
+    if run.steps is None or run.last_step is None or run.last_step <= run.steps:
+        return []
+    return [f"mismatch: {run.name}: an evaluation at step {run.last_step} of {run.steps} planned"]
+
+
+def _planned(study: pathlib.Path, entry: dict[str, Any], points: tuple[dict, ...]) -> Run:
+    point = int(entry["point"])
+    return Run(
+        workload=entry["workload"],
+        variant=entry["variant"],
+        stage=entry["path"].split("/")[0],
+        point=point,
+        seed=int(entry["seed"]),
+        path=study / entry["path"],
+        name=entry["path"],
+        state="pending",
+        steps=entry.get("steps"),
+        step_hint=entry.get("step_hint"),
+        metric=metrics.target({}, _stated(entry), entry["workload"]),
+        hyperparameters=dict(points[point]) if point < len(points) else {},
+    )
+
+
+def _with_record(run: Run, record: dict, seen: dict, evals: Measurements, files: TrialFiles) -> Run:
+    targets = record.get("targets")
+    return replace(
+        run,
+        state=seen["state"],
+        reason=seen["reason"],
+        steps=record.get("steps", run.steps),
+        step_hint=record.get("step_hint"),
+        metric=metrics.target(evals.columns, _stated(record), run.workload),
+        targets=targets if isinstance(targets, dict) else {},
+        hyperparameters=dict(record.get("hyperparameters", run.hyperparameters)),
+        variant_hyperparameters=record.get("variant_hyperparameters") or {},
+        evals=files.evaluation_curves(evals) if evals.columns else {},
+        trains=files.loss_curves(),
+    )
+
+
+def _stated(record: dict[str, Any]) -> str | None:
+    """Returns the metric of the workload's target, None where the record does not say."""
+    targets = record.get("targets")
+    return targets.get("metric") if isinstance(targets, dict) else None
+
+
+def _fabricated(run: Run, files: TrialFiles) -> tuple[str, ...]:
+    if not run.workload.startswith("algoperf:"):  # no other workload has such data
+        return ()
+    return trial_files.fabricated(files.name, files.json(META_FILE))
+
+
+def _state_problems(run: Run, evals: Measurements | None, files: TrialFiles) -> list[str]:
+    """Returns what the trial's state and the length of its curve say against it."""
+    problems, published = [], evals is not None
+    if run.state in ("failed", "diverged"):
+        reason = run.reason or "no reason was recorded"
+        nothing = "" if published else f" (no {layout.EVAL_MEASUREMENTS})"
+        problems.append(f"{run.state}: {run.name}: {reason}{nothing}")
+    elif not published and not files.names_damage(layout.EVAL_MEASUREMENTS):
+        problems.append(f"missing: {run.name}: {run.state}, no {layout.EVAL_MEASUREMENTS}")
+    elif published and run.state in ("pending", "running"):
+        reached = f"last evaluation at step {run.last_step} of {run.steps}"
+        problems.append(f"unfinished: {run.name}: {run.state}, {reached}")
+    elif published and run.state == "done":
+        is_named = files.names_damage(layout.EVAL_MEASUREMENTS)
+        problems += _short(run, is_named)
+    return problems
+
+
+def _lacking(run: Run) -> str | None:
+    """Returns what the end of a done trial's curve lacks, as the engine judges it."""
+    return measurements.ends_early(run.last_step, run.steps or 0)
+
+
+def _short(run: Run, is_named: bool) -> list[str]:
+    """A file of which nothing could be read is named once."""
+    lacking = _lacking(run)
+    if lacking is None or (run.last_step is None and is_named):
+        return []
+    return [f"truncated: {run.name}: done, but {lacking}"]

@@ -1,0 +1,193 @@
+"""Prints a page as LaTeX with booktabs; every letter is printed by pdflatex as it is, or named
+where it cannot be.
+
+Letters use only the kernel's commands of a LaTeX of 2020 and later, no further package.
+"""
+
+import re
+import unicodedata
+
+from analysis.render.pages import Cell, Column, Page, Row, Table
+
+HEAD = (
+    r"% needs \usepackage{booktabs}; with \usepackage{graphicx} wide tables are shrunk",
+    r"\providecommand{\resizebox}[3]"
+    r"{\typeout{LaTeX Warning: no graphicx, wide tables stay wide}#3}",
+    "% A wide table may use the margins, where no second column of text lies, and is shrunk only",
+    "% to the page: half an inch is left on both sides.",
+    r"\providecommand{\widesttable}{\dimexpr\ifdim\columnwidth<\textwidth\linewidth\else"
+    r"\paperwidth-6pc\fi\relax}",
+)
+SHRINK = (
+    r"  \makebox[\linewidth][c]{\resizebox"
+    r"{\ifdim\width>\widesttable\widesttable\else\width\fi}{!}{%"
+)
+# Rows of \footnotesize that a page holds with its caption; a table does not break over pages.
+LONGEST = 50
+
+# Keeps letters apart that TeX would join to one: -- and ''.
+_APART = "\N{WORD JOINER}"
+ESCAPES = {
+    _APART: "{}",
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "%": r"\%",
+    "_": r"\_",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "`": r"\textasciigrave{}",
+    # What the letter itself prints, and no command to any package.
+    '"': "''",
+    "–": "--",
+    "—": "---",
+    "†": r"\dag{}",
+    "‡": r"\ddag{}",
+    "§": r"\S{}",
+    "¶": r"\P{}",
+    "©": r"\copyright{}",
+    "…": r"\ldots{}",
+    "•": r"\textbullet{}",
+    "‘": "`",
+    "’": "'",
+    "“": "``",
+    "”": "''",
+    "°": r"\textdegree{}",
+    "ß": r"\ss{}",
+    "ø": r"\o{}",
+    "Ø": r"\O{}",
+    "æ": r"\ae{}",
+    "Æ": r"\AE{}",
+    "œ": r"\oe{}",
+    "ł": r"\l{}",
+    "Ł": r"\L{}",
+    "ı": r"\i{}",
+    "\N{NO-BREAK SPACE}": "~",
+    "\N{NARROW NO-BREAK SPACE}": r"\,",
+    "\N{NON-BREAKING HYPHEN}": "-",
+}
+MATHEMATICS = {
+    "≤": r"\leq", "≥": r"\geq", "±": r"\pm", "×": r"\times", "·": r"\cdot", "√": r"\surd",
+    "−": "-", "≈": r"\approx", "≠": r"\neq", "∞": r"\infty", "∈": r"\in", "∂": r"\partial",
+    "∑": r"\sum", "∏": r"\prod", "∇": r"\nabla", "→": r"\to", "←": r"\leftarrow", "¬": r"\neg",
+    "⇒": r"\Rightarrow", "‖": r"\|", "∝": r"\propto", "⋅": r"\cdot", "÷": r"\div", "²": "^2",
+    "³": "^3", "¹": "^1", "µ": r"\mu",
+}  # fmt: skip
+# Greek letters by LaTeX's names; capitals that look Latin have none.
+_GREEK_NAMES = """
+    alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau
+    upsilon phi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega
+"""
+GREEK = dict(zip("αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΥΦΨΩ", _GREEK_NAMES.split(), strict=True))
+# Combining characters of decomposed letters, to LaTeX's commands.
+ACCENTS = {
+    "\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0304": "=", "\u0306": "u",
+    "\u0307": ".", "\u0308": '"', "\u030a": "r", "\u030b": "H", "\u030c": "v", "\u0323": "d",
+    "\u0327": "c", "\u0331": "b",
+}  # fmt: skip
+
+
+def render(page: Page) -> str:
+    r"""Returns one `table` environment per table, for a preamble with \usepackage{booktabs}.
+
+    With graphicx, too, a table that is wider than the page is shrunk to it. One that is longer
+    than a page continues in the next.
+    """
+    parts = [part for table in page.tables for part in _parts(table)]
+    tables = [_table(page, part) for part in parts]
+    notes = [*page.notes, *(f"Problem: {line}" for line in page.problems)]
+    footnotes = [f"  {escape(note)}\\par" for note in notes]
+    foot = "\n".join([r"{\footnotesize\raggedright\sloppy", *footnotes, "}"])
+    return "\n".join([*HEAD, *tables, foot]) + "\n"
+
+
+def _parts(table: Table) -> list[Table]:
+    """Returns the table itself, or, where it is longer than a page, parts that are not."""
+    rows = [(index, row) for index, section in enumerate(table.sections) for row in section]
+    parts = []
+    for start in range(0, max(len(rows), 1), LONGEST):
+        held: dict[int, list[Row]] = {}
+        for index, row in rows[start : start + LONGEST]:
+            held.setdefault(index, []).append(row)
+        caption = f"{table.caption} (continued)" if start else table.caption
+        parts.append(Table(caption, table.columns, tuple(tuple(part) for part in held.values())))
+    return parts
+
+
+def _cell(cell: Cell) -> str:
+    return rf"\textbf{{{escape(cell.text)}}}" if cell.bold else escape(cell.text)
+
+
+def _heading(column: Column) -> str:
+    lines = [escape(line) for line in column.heading.split("\n")]
+    stacked = r"\\".join(lines)
+    return stacked if len(lines) == 1 else rf"\shortstack[r]{{{stacked}}}"
+
+
+def _table(page: Page, table: Table) -> str:
+    alignment = "".join("r" if column.numeric else "l" for column in table.columns)
+    heading = " & ".join(map(_heading, table.columns))
+    title, caption = escape(page.title), escape(table.caption)
+    sections = [
+        "\n".join("    " + " & ".join(map(_cell, row)) + r" \\" for row in section)
+        for section in table.sections
+        if section
+    ]
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"  \centering\footnotesize\setlength{\tabcolsep}{4pt}",
+            rf"  \caption{{{title}. {caption}.}}",
+            SHRINK,
+            rf"  \begin{{tabular}}{{{alignment}}}",
+            r"    \toprule",
+            rf"    {heading} \\",
+            r"    \midrule",
+            "\n    \\midrule\n".join(sections),
+            r"    \bottomrule",
+            r"  \end{tabular}}}",
+            r"\end{table}",
+        ]
+    )
+
+
+def escape(text: str) -> str:
+    """Returns `text` as LaTeX in text mode, on one line.
+
+    What TeX would read as something else is escaped, dashes and quotes that it would join among
+    them, and a bracket or star at the start, which an end of a row before it would take. A letter
+    that the standard fonts lack becomes its code in brackets, such as [U+4E2D].
+    """
+    line = unicodedata.normalize("NFC", text.replace("\n", " "))
+    apart = re.sub(r"([-'])(?=\1)", rf"\1{_APART}", line)
+    escaped = "".join(map(_letter, apart))
+    guarded = re.sub(r"^([\[*])", r"{\1}", escaped)
+    return re.sub(r"^-(?=\d)", "$-$", guarded)
+
+
+def _letter(letter: str) -> str:
+    if letter in ESCAPES:
+        return ESCAPES[letter]
+    if letter in MATHEMATICS:
+        return f"${MATHEMATICS[letter]}$"
+    if letter in GREEK:
+        return rf"$\{GREEK[letter]}$"
+    if " " <= letter <= "~":
+        return letter
+    return _accented(letter) or (" " if letter.isspace() else f"[U+{ord(letter):04X}]")
+
+
+def _accented(letter: str) -> str | None:
+    """Returns an ASCII letter with one accent, None for anything else."""
+    decomposed = unicodedata.normalize("NFD", letter)
+    base, marks = decomposed[0], decomposed[1:]
+    if marks not in ACCENTS or not (base.isascii() and base.isalpha()):
+        return None
+    dotless = {"i": r"\i", "j": r"\j"}.get(base, base) if marks < "\u0323" else base
+    return rf"\{ACCENTS[marks]}{{{dotless}}}"

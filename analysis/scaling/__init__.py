@@ -1,1 +1,0 @@
-"""Loss by model size over several studies: power laws, parameters saved, and `scaling`."""

@@ -1,1 +1,0 @@
-"""Steps and seconds until a target is reached, how many times faster, and `time`."""

@@ -1,0 +1,167 @@
+"""learning_curves.png: the validation metric by step, one panel per modifier."""
+
+import functools
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import EngFormatter
+
+from analysis.compare.error_table import ErrorTable
+from analysis.load import variants
+from analysis.load.files.curves import STEP
+from analysis.load.selection import VALIDATION
+from analysis.render import pages, style
+from analysis.render.pictures import Plot
+
+Curve = tuple[np.ndarray, np.ndarray]
+# The share of training whose evaluations need not be seen.
+START = 0.1
+
+
+def draw(table: ErrorTable) -> Figure | None:
+    """Returns the figure, None where no trial of the table has a curve.
+
+    Every panel holds the mixers with one set of modifiers, so that Standard and LASER lie side
+    by side: line = median over seeds, band = smallest to largest.
+    """
+    curves = {row.variant: curve for row in table.rows if (curve := _curve(table, row.variant))}
+    if not curves:
+        return None
+    panels: dict[str, list[str]] = {}
+    for name in curves:
+        panels.setdefault(variants.modifier_label(name) or "no modifier", []).append(name)
+    columns = style.columns(len(panels), 2)
+    rows = -(-len(panels) // columns)
+    figure = style.figure(7.2 if columns == 1 else 10.0, 0.9 + 3.0 * rows + (rows == 1))
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    for axes, (title, names) in zip(grid.flat, panels.items(), strict=False):
+        _panel(
+            axes, title if len(panels) > 1 else "", {name: curves[name] for name in names}, table
+        )
+    for unused in grid.flat[len(panels) :]:
+        unused.set_visible(False)
+    _finish(figure, grid, table, curves)
+    return figure
+
+
+def _curve(table: ErrorTable, variant: str) -> Curve | None:
+    """Returns steps [N] and the numbers [seeds, N] over the steps that every seed trained."""
+    column = table.metric.column(VALIDATION)
+    measured = [
+        (run.evals[STEP], table.metric.shown(run.evals[column]))
+        for run in table.runs(table.by_variant[variant], ("done",))
+        if column in run.evals and len(run.evals[STEP])
+    ]
+    if not measured:
+        return None
+    steps = _steps([steps for steps, _ in measured])
+    if not steps.size:
+        return None
+    return steps, np.stack([np.interp(steps, *own) for own in measured])
+
+
+def _steps(evaluated: list[np.ndarray]) -> np.ndarray:
+    """Returns the steps to draw: those that every seed evaluated. Where these are under half of
+    a seed's own, as in AlgoPerf's logs, which are evaluated by the clock, all steps between the
+    last first and the first last: numbers are then interpolated between evaluations."""
+    shared = functools.reduce(np.intersect1d, evaluated)
+    if 2 * len(shared) >= max(map(len, evaluated)):
+        return shared
+    begin, end = max(steps[0] for steps in evaluated), min(steps[-1] for steps in evaluated)
+    every = np.unique(np.concatenate(evaluated))
+    return every[(begin <= every) & (every <= end)]
+
+
+def _panel(axes: Axes, title: str, curves: dict[str, Curve], table: ErrorTable) -> None:
+    style.tidy(axes)
+    axes.set_title(title, fontsize=11, loc="left")
+    for name, (steps, values) in curves.items():
+        low, middle, high = values.min(axis=0), np.median(values, axis=0), values.max(axis=0)
+        style.band(axes, steps, (low, middle, high), name, ms=5, lw=1.6)
+    for reference, dashes in zip(table.references, style.REFERENCE_LINES, strict=False):
+        if (value := reference.values[VALIDATION]) is not None:
+            axes.axhline(value, color=style.GREY, linestyle=dashes, linewidth=1.1)
+
+
+def _worth_showing(table: ErrorTable, curves: dict[str, Curve]) -> np.ndarray:
+    """Returns the finite numbers that the y axis must hold.
+
+    Before training a loss is log(vocabulary) and a WER may be above 1, far from where variants
+    differ: of such metrics the first tenth of the steps may leave the axes, given that at least
+    two evaluations are left.
+    """
+    chosen = []
+    for steps, values in curves.values():
+        late = steps >= START * steps[-1]
+        whole = table.metric.is_bounded or late.sum() < 2
+        chosen.append(values.ravel() if whole else values[:, late].ravel())
+    numbers = np.concatenate(chosen)
+    return numbers[np.isfinite(numbers)]
+
+
+def _limit(axes: Axes, table: ErrorTable, curves: dict[str, Curve]) -> None:
+    """Sets the y axis, which the panels share: its scale and, for what has no worst, its ends."""
+    shown = _worth_showing(table, curves)
+    logarithmic = style.spans_decades(shown)
+    if shown.size and not table.metric.is_bounded:
+        axes.set_ylim(*style.around(shown, logarithmic))
+    if logarithmic:
+        style.log_axis(axes.yaxis)
+
+
+def _finish(figure: Figure, grid: np.ndarray, table: ErrorTable, curves: dict[str, Curve]) -> None:
+    _limit(grid.flat[0], table, curves)
+    figure.supylabel(f"validation {table.metric.axis(table.workload)}", fontsize=10)
+    for axes in grid[-1]:
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.set_xlabel("training step", fontsize=10)
+    most = max(len(values) for _, values in curves.values())
+    seeds = f"median and range of {most} seeds" if most > 1 else "one seed"
+    style.title(figure, f"{table.study.name}: {table.workload}, {seeds}")
+    style.legend(figure, _handles(table, curves, grid.flat[0].get_ylim()))
+
+
+def _handles(
+    table: ErrorTable, curves: dict[str, Curve], limits: tuple[float, float]
+) -> list[Line2D]:
+    handles = style.mixer_keys(curves, ms=5, ls="-")
+    return handles + reference_handles(table, VALIDATION, limits)
+
+
+def reference_handles(table: ErrorTable, split: str, limits: tuple[float, float]) -> list[Line2D]:
+    """Returns the legend's entries of the reference rows whose number on `split` lies within the
+    axis' `limits`, with it: a line outside is not to be seen."""
+    return [
+        style.key(f"{reference.name} (reference) {value:.4g}", color=style.GREY, ls=dashes)
+        for reference, dashes in zip(table.references, style.REFERENCE_LINES, strict=False)
+        if (value := reference.values[split]) is not None and min(limits) <= value <= max(limits)
+    ]
+
+
+def words(table: ErrorTable) -> str:
+    """Returns what the learning curves end at."""
+    ends = medians_in_words(table, VALIDATION)
+    what = f"validation {table.metric.label} by training step"
+    return f"Learning curves: {what}, median and range over seeds. At the chosen step: {ends}."
+
+
+def medians_in_words(table: ErrorTable, split: str) -> str:
+    """Returns every variant's median on a split: `Standard 0.2500; LASER 0.2400`."""
+    found = ((row.label, row.splits[split].summary) for row in table.rows)
+    digits = table.metric.digits
+    return "; ".join(
+        f"{label} {pages.number(each.median, digits).text}" for label, each in found if each
+    )
+
+
+PLOTS = (
+    Plot(
+        file="learning_curves.png",
+        draw=draw,
+        words=words,
+        absent="no trial that is done has a curve",
+        caption="Line: median over seeds. Band: smallest to largest seed.",
+    ),
+)

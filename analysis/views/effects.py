@@ -1,0 +1,116 @@
+"""effects.png: every variant's difference from the baseline, with its interval, about zero."""
+
+import math
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from analysis.compare.error_table import ErrorTable, VariantResult
+from analysis.render import pages, style
+from analysis.render.pictures import Plot
+from analysis.statistics.results import Comparison
+
+MARKS = {"better": "better", "worse": "worse", "cannot tell": ""}
+
+
+def draw(table: ErrorTable) -> Figure | None:
+    """Returns the figure, None where nothing is compared with a baseline on the deciding split."""
+    rows = [row for row in table.rows if _comparison(table, row) is not None]
+    if not rows:
+        return None
+    figure = style.figure(8.4, 1.7 + 0.36 * len(rows))
+    axes = figure.subplots()
+    style.tidy(axes)
+    axes.grid(False, axis="y")
+    axes.axvline(0.0, color=style.BLACK, linewidth=1.0, zorder=1)
+    for height, row in enumerate(rows):
+        _row(axes, table, row, height)
+    _finish(figure, axes, table, rows)
+    return figure
+
+
+def paper_difference(table: ErrorTable, row: VariantResult) -> float | None:
+    """Returns the paper's number of `row` minus its baseline's on the deciding split, None where
+    it does not print both."""
+    base = table.baseline_row
+    printed, against = table.of(row).paper, base and table.of(base).paper
+    return printed.value - against.value if printed and against else None
+
+
+def _comparison(table: ErrorTable, row: VariantResult) -> Comparison | None:
+    comparison = table.of(row).comparison
+    if comparison is None or math.isnan(comparison.difference):
+        return None
+    return comparison
+
+
+def _row(axes: Axes, table: ErrorTable, row: VariantResult, height: float) -> None:
+    comparison = _comparison(table, row)
+    assert comparison is not None
+    colour, marker = style.look(row.variant)
+    if math.isfinite(comparison.low):
+        bounds = [comparison.low, comparison.high]
+        axes.plot(bounds, [height] * 2, color=colour, linewidth=2.4, solid_capstyle="butt")
+    axes.plot(
+        comparison.difference, height, marker, color=colour, markersize=8, mec="white", mew=0.8
+    )
+    printed = paper_difference(table, row)
+    if printed is not None:
+        axes.plot(printed, height, "D", mfc="none", mec="black", markersize=6)
+    axes.annotate(
+        MARKS[comparison.verdict], (1.01, height), xycoords=axes.get_yaxis_transform(),
+        va="center", fontsize=9, weight="bold", annotation_clip=False,
+    )  # fmt: skip
+
+
+def _finish(figure: Figure, axes: Axes, table: ErrorTable, rows: list[VariantResult]) -> None:
+    axes.set_yticks(range(len(rows)), [style.row_label(row.label) for row in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    low, high = axes.get_xlim()
+    axes.set_xlim(min(low, -0.02 * (high - low)), max(high, 0.02 * (high - low)))
+    axes.locator_params(axis="x", nbins=4 if style.is_narrow() else 8)
+    base = table.baseline_label
+    side = "left" if table.metric.lower_is_better else "right"
+    what = f"{table.decisive} {table.metric.axis(table.workload)}"
+    # Below the axes, which leave a third of a phone's width to the labels.
+    points = 17 if style.is_narrow() else 10
+    label = style.wrapped(figure, f"{what} minus {base}'s; better to the {side}", points)
+    axes.set_xlabel(label, fontsize=10)
+    style.title(figure, f"{table.study.name}: differences from {base}")
+    style.legend(figure, _handles(table, rows))
+
+
+def _handles(table: ErrorTable, rows: list[VariantResult]) -> list[Line2D]:
+    grey = style.GREY
+    handles = [style.key("mean, 95% interval", marker="o", ms=8, lw=2.4, color=grey, ls="-")]
+    if any(paper_difference(table, row) is not None for row in rows):
+        handles.append(style.key("paper", marker="D", mfc="none", color=style.BLACK))
+    return handles
+
+
+def words(table: ErrorTable) -> str:
+    """Returns every variant's difference from the baseline with its interval."""
+    digits = table.metric.digits
+    parts = []
+    for name, comparison in table.comparisons.items():
+        row = table.by_variant[name]
+        numbers = (comparison.difference, comparison.low, comparison.high)
+        middle, low, high = (pages.number(value, digits, signed=True).text for value in numbers)
+        printed = paper_difference(table, row)
+        paper = "" if printed is None else f", paper {pages.number(printed, digits, True).text}"
+        parts.append(f"{row.label} {middle} from {low} to {high}{paper}, {comparison.verdict}")
+    base = table.baseline_label
+    return f"Differences in {table.what} from {base}, mean and 95% interval: {'; '.join(parts)}."
+
+
+PLOTS = (
+    Plot(
+        file="effects.png",
+        draw=draw,
+        words=words,
+        absent="no variant is compared with a baseline",
+        caption="Difference from the baseline, mean over seeds, with its own 95% interval: not "
+        "corrected for the number of variants, as the verdicts are.",
+    ),
+)

@@ -1,0 +1,168 @@
+"""errors.png: every variant's seeds, mean and interval on one axis, grouped by mixer."""
+
+import math
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from analysis.compare.error_table import ErrorTable, VariantResult
+from analysis.render import pages, style
+from analysis.render.pictures import Plot
+from analysis.views.curves import medians_in_words, reference_handles
+
+GAP = 0.4
+
+
+def draw(table: ErrorTable) -> Figure | None:
+    """Returns the figure, None where no variant has a number on the deciding split (test, or
+    validation where nothing was tested)."""
+    rows = [row for row in table.rows if table.of(row).values]
+    if not rows:
+        return None
+    positions = _positions(rows)
+    lowest = max(positions.values())
+    figure = style.figure(9.0, 1.9 + 0.42 * (lowest + 1))
+    axes = figure.subplots()
+    style.tidy(axes)
+    axes.grid(False, axis="y")
+    for row in rows:
+        _row(axes, table, row, positions[row.variant])
+    _finish(figure, axes, table, rows, positions)
+    return figure
+
+
+def _positions(rows: list[VariantResult]) -> dict[str, float]:
+    """Returns each variant's height, from 0 at the top, with a gap between groups."""
+    positions: dict[str, float] = {}
+    height, before = 0.0, rows[0].group
+    for row in rows:
+        height += GAP if row.group != before else 0.0
+        positions[row.variant], before = height, row.group
+        height += 1.0
+    return positions
+
+
+def _row(axes: Axes, table: ErrorTable, row: VariantResult, height: float) -> None:
+    colour, marker = style.look(row.variant)
+    result = table.of(row)
+    summary = result.summary
+    assert summary is not None
+    values = list(result.values.values())
+    axes.plot(
+        values, [height + 0.22] * len(values), "o", color=colour, markersize=4, alpha=0.45, mew=0
+    )
+    if math.isfinite(summary.low):
+        axes.plot(
+            np.clip([summary.low, summary.high], *_ends(table)),
+            [height] * 2,
+            color=colour,
+            linewidth=2.4,
+            solid_capstyle="butt",
+        )
+    axes.plot(summary.mean, height, marker, color=colour, markersize=8, mec="white", mew=0.8)
+    if result.paper is not None:
+        axes.plot(result.paper.value, height, "D", mfc="none", mec="black", markersize=6)
+    axes.annotate(
+        _remark(table, row), (1.01, height), xycoords=axes.get_yaxis_transform(),
+        va="center", fontsize=9, annotation_clip=False,
+    )  # fmt: skip
+
+
+def _ends(table: ErrorTable) -> tuple[float, float]:
+    """Returns between which numbers a mean can lie: no metric of ours is below 0, a share is no
+    more than 1. An interval that goes on says only that so few seeds cannot bound it there."""
+    return 0.0, 1.0 if table.metric.is_bounded else math.inf
+
+
+def _is_cut(table: ErrorTable) -> bool:
+    low, high = _ends(table)
+    found = (table.of(row).summary for row in table.rows)
+    return any(each.low < low or each.high > high for each in found if each is not None)
+
+
+def _remark(table: ErrorTable, row: VariantResult) -> str:
+    """Returns what stands beside a row; a phone has room for its n alone."""
+    if style.is_narrow():
+        return f"n = {row.n}"
+    if row.variant == table.baseline:
+        return f"n = {row.n}, baseline"
+    comparison = table.of(row).comparison
+    if comparison is None or math.isnan(comparison.p_holm):
+        return f"n = {row.n}"
+    return f"n = {row.n}, {comparison.verdict} ({pages.p_in_words(comparison.p_holm)})"
+
+
+def _finish(
+    figure: Figure,
+    axes: Axes,
+    table: ErrorTable,
+    rows: list[VariantResult],
+    positions: dict[str, float],
+) -> None:
+    axes.set_yticks(list(positions.values()), [style.row_label(row.label) for row in rows])
+    axes.set_ylim(max(positions.values()) + 0.6, -0.6)
+    label = f"{table.decisive} {table.metric.axis(table.workload)}"
+    if table.has_baseline and not style.is_narrow():
+        label = f"{label}   (p: {_test(table)}, corrected after Holm)"
+    axes.set_xlabel(label, fontsize=10)
+    _reference_lines(axes, table)
+    _baseline_line(axes, table)
+    style.title(figure, f"{table.study.name}: {table.workload}")
+    style.legend(figure, _handles(table, axes.get_xlim()))
+
+
+def _test(table: ErrorTable) -> str:
+    paired = {each.is_paired for each in table.comparisons.values() if each.is_tested}
+    name = "permutation test" if paired == {False} else "paired t-test"
+    other = " or permutation test" if len(paired) > 1 else ""
+    return f"{name}{other} against {table.baseline_label}"
+
+
+def _reference_lines(axes: Axes, table: ErrorTable) -> None:
+    """Draws those near the measured numbers: one far away would squeeze these into a dot."""
+    low, high = axes.get_xlim()
+    room = high - low
+    for reference, dashes in zip(table.references, style.REFERENCE_LINES, strict=False):
+        value = reference.values[table.decisive]
+        if value is not None and low - 1.5 * room < value < high + 1.5 * room:
+            axes.axvline(value, color=style.GREY, linestyle=dashes, linewidth=1.1, zorder=1)
+
+
+def _baseline_line(axes: Axes, table: ErrorTable) -> None:
+    row = table.baseline_row
+    if row is not None and (summary := table.of(row).summary) is not None:
+        colour, _ = style.look(row.variant)
+        axes.axvline(summary.mean, color=colour, linewidth=0.8, alpha=0.5, zorder=1)
+
+
+def _handles(table: ErrorTable, limits: tuple[float, float]) -> list[Line2D]:
+    grey = style.GREY
+    interval = "mean, 95% interval (t)"
+    if _is_cut(table):
+        interval += f", cut at {'0 or 1' if table.metric.is_bounded else '0'}"
+    handles = [
+        style.key("one seed", marker="o", markersize=4, alpha=0.5, color=grey),
+        style.key(interval, marker="o", markersize=8, lw=2.4, color=grey, ls="-"),
+    ]
+    if table.is_paper:
+        handles.append(style.key("paper", marker="D", mfc="none", color=style.BLACK))
+    return handles + reference_handles(table, table.decisive, limits)
+
+
+def words(table: ErrorTable) -> str:
+    """Returns every variant's median on the deciding split."""
+    medians = medians_in_words(table, table.decisive)
+    return f"Each seed's {table.what}, with mean and 95% interval; medians: {medians}."
+
+
+PLOTS = (
+    Plot(
+        file="errors.png",
+        draw=draw,
+        words=words,
+        absent="no trial that is done has a number",
+        caption="Each seed at the step that its validation chose; mean and 95% interval.",
+    ),
+)

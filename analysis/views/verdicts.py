@@ -1,0 +1,132 @@
+"""What a study says, in sentences: one for each variant, and one above them all."""
+
+import math
+from dataclasses import dataclass
+
+from analysis.compare.error_table import ErrorTable, VariantResult
+from analysis.render import pages
+from analysis.statistics.results import Comparison
+
+MARKS = {"better": "▲", "worse": "▼", "cannot tell": "≈", "baseline": "●"} | {
+    "not compared": "○",
+    "no number": "–",
+}
+
+
+# Why a verdict is withheld although the test gives one: `verdict_rules` has the rules.
+WITHHELD = {
+    "lost seeds": "no verdict, since seeds were lost that may have been worse",
+    "lengths": "no verdict, since the runs differ in length: see the time to the target",
+}
+
+
+@dataclass(frozen=True)
+class VariantVerdict:
+    """One variant's: `word` is better, worse, cannot tell, baseline, not compared (there is no
+    baseline) or no number; `kind` is the word with hyphens,
+    `mark` is a sign that does without colour, `sentence` gives the numbers."""
+
+    kind: str
+    label: str
+    word: str
+    mark: str
+    sentence: str
+
+
+def of_table(table: ErrorTable) -> list[VariantVerdict]:
+    """Returns the verdict of every variant, in the table's order."""
+    return [_verdict(table, row) for row in table.rows]
+
+
+def headline(table: ErrorTable) -> str:
+    """Returns one sentence: which variants are better or worse than the baseline, by how much
+    and with which p, and how many are not told apart from it."""
+    if not table.has_baseline:
+        return f"No verdict: no variant called {table.baseline_label} to compare with."
+    base, what = table.baseline_label, table.what
+    if not table.of(table.by_variant[table.baseline]).values:
+        return f"No verdict on {what}: {base}, the baseline, has no number."
+    words: dict[str, list[str]] = {"better": [], "worse": [], "cannot tell": []}
+    for name, comparison in table.comparisons.items():
+        label = table.by_variant[name].label
+        words[comparison.verdict].append(f"{label} ({_numbers(table, comparison)})")
+    parts = [
+        f"{', '.join(labels)} {word} than {base}"
+        for word, labels in words.items()
+        if labels and word != "cannot tell"
+    ]
+    if unclear := words["cannot tell"]:
+        parts.append(_unclear(unclear, base, bool(parts)))
+    if not parts:
+        return f"No verdict on {what}: nothing but the baseline has numbers."
+    said = "; ".join(parts)
+    return f"{what[0].upper()}{what[1:]}: {said}."
+
+
+def _unclear(labels: list[str], base: str, others: bool) -> str:
+    if len(labels) <= 2:
+        return f"cannot tell {' or '.join(labels)} from {base}"
+    whom = f"the {'other ' if others else ''}{len(labels)} variants"
+    return f"cannot tell {whom} from {base}"
+
+
+def _verdict(table: ErrorTable, row: VariantResult) -> VariantVerdict:
+    word = _word(table, row)
+    return VariantVerdict(
+        word.replace(" ", "-"), row.label, word, MARKS[word], _sentence(table, row, word)
+    )
+
+
+def _word(table: ErrorTable, row: VariantResult) -> str:
+    result = table.of(row)
+    if result.summary is None:
+        return "no number"
+    if row.variant == table.baseline:
+        return "baseline"
+    return result.comparison.verdict if result.comparison else "not compared"
+
+
+def _sentence(table: ErrorTable, row: VariantResult, word: str) -> str:
+    result, digits = table.of(row), table.metric.digits
+    if result.summary is None:
+        return f"no trial that is done has a {table.what}."
+    middle = pages.number(result.summary.median, digits).text
+    seeds = f"{row.seeds} seed{'s' if row.seeds != '1' else ''}"
+    said = f"{table.what} {middle} (median of {seeds})"
+    if word == "baseline" or result.comparison is None:
+        return f"{said}."
+    return f"{said}; {_difference(table, result.comparison)}."
+
+
+def _numbers(table: ErrorTable, comparison: Comparison) -> str:
+    """Returns the mean difference and p: `-0.0300, p <0.001`."""
+    difference = pages.number(comparison.difference, table.metric.digits, signed=True).text
+    return (
+        difference
+        if math.isnan(comparison.p_holm)
+        else f"{difference}, {pages.p_in_words(comparison.p_holm)}"
+    )
+
+
+def _difference(table: ErrorTable, comparison: Comparison) -> str:
+    digits = table.metric.digits
+    texts = [pages.number(comparison.difference, digits, signed=True).text]
+    if share := _share(table, comparison.difference):
+        texts.append(f"({share})")
+    if math.isfinite(comparison.low):
+        bounds = (comparison.low, comparison.high)
+        low, high = (pages.number(bound, digits, signed=True).text for bound in bounds)
+        texts.append(f"[{low}, {high}]")
+    said = f"mean difference {' '.join(texts)}"
+    if math.isnan(comparison.p_holm):
+        return f"{said}, too few seeds for a test"
+    tested = f"{said}, {pages.p_in_words(comparison.p_holm)} after Holm"
+    return f"{tested}; {WITHHELD[comparison.withheld]}" if comparison.withheld else tested
+
+
+def _share(table: ErrorTable, difference: float) -> str:
+    """Returns the difference as a share of the baseline's mean, empty where that is 0."""
+    summary = table.of(table.by_variant[table.baseline]).summary
+    if summary is None or not summary.mean:
+        return ""
+    return f"{difference / abs(summary.mean):+.1%}"

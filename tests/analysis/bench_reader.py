@@ -1,0 +1,194 @@
+"""Measures the reader: `python -m tests.analysis.bench_reader --runs=10000 --evals=200`.
+
+Fabricates studies in a temporary folder (about 60 kB per evaluation file of 200 rows, so 1.2 GB for
+10,000 runs with their losses) and prints seconds and peak memory of `table` and `runs` on 1,000,
+3,000, 10,000 ... runs, then one file by Arrow and the same with a damaged line, read
+line by line.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+import numpy as np
+
+from analysis.load.files import csv_reader
+from sweeps.records import layout
+from workloads import arguments as numbers
+
+VARIANTS = tuple(
+    mixer + modifier
+    for mixer in ("standard", "laser")
+    for modifier in ("", "+temp", "+qk_norm", "+per_dim_temp")
+)
+SEEDS = 5
+STAGE, WORKLOAD, NAME = "grid", "imagenet_vit", "fabricated"
+COLUMNS = (
+    "global_step",
+    *(
+        f"{split}/{name}"
+        for split in layout.SPLITS
+        for name in ("accuracy", "loss", "num_examples", "perplexity")
+    ),
+    *layout.TIME_COLUMNS,
+    "preemption_count",
+)
+# Different files, which the trials take in turn: making every one anew would take the longest.
+BODIES = 64
+COMMANDS = ("table", "runs")
+
+
+def fabricate(root: pathlib.Path, runs: int, evals: int) -> None:
+    """Writes a study of `runs` trials with `evals` evaluations each, and as many losses."""
+    entries = [_entry(index, evals) for index in range(runs)]
+    bodies = [_evaluations(np.random.default_rng(seed), evals) for seed in range(BODIES)]
+    for index, entry in enumerate(entries):
+        directory = root / entry["path"]
+        directory.mkdir(parents=True)
+        _write(directory / layout.TRIAL, entry | {"versions": {"jax": "0.7.0"}})
+        _write(directory / layout.HPARAMS, entry["hyperparameters"])
+        _write(directory / layout.STATUS, {"state": "done", "reason": None})
+        body = bodies[index % BODIES] + _own_row(index, evals)
+        (directory / layout.EVAL_MEASUREMENTS).write_bytes(body)
+        (directory / layout.MEASUREMENTS).write_bytes(_with_losses(body))
+    _write(root / STAGE / layout.TRIALS, {"stage": STAGE, "trials": entries})
+    _write(root / layout.STUDY, _record())
+
+
+def _entry(index: int, evals: int) -> dict[str, Any]:
+    """A line of trials.json: seeds vary first, then variants, then points."""
+    seed, variant = index % SEEDS, VARIANTS[index // SEEDS % len(VARIANTS)]
+    point = index // SEEDS // len(VARIANTS)
+    return {
+        "path": layout.trial_path(STAGE, variant, WORKLOAD, point, seed),
+        "id": f"{index:012x}",
+        "study": NAME,
+        "stage": STAGE,
+        "workload": WORKLOAD,
+        "variant": variant,
+        "variant_hyperparameters": {"tau": 0.9} if "+temp" in variant else {},
+        "point": point,
+        "hyperparameters": {"learning_rate": 0.001 * (point + 1), "weight_decay": 0.1},
+        "seed": seed,
+        "steps": 100 * evals,
+        "eval_every": 100,
+        "batch_size": 1024,
+        "step_hint": 100 * evals,
+        "targets": {"metric": "accuracy", "validation": 0.77309, "test": 0.6519},
+    }
+
+
+def _record() -> dict[str, Any]:
+    config = {"name": NAME, "workload": WORKLOAD, "baseline": "standard"}
+    return {
+        "format": layout.FORMAT,
+        "name": NAME,
+        "config": config | {"variants": list(VARIANTS), "seeds": SEEDS},
+        "points": [],
+        "stages": [STAGE],
+    }
+
+
+def _write(path: pathlib.Path, record: dict[str, Any]) -> None:
+    path.write_text(json.dumps(record, indent=2))
+
+
+def _evaluations(rng: np.random.Generator, evals: int) -> bytes:
+    """Numbers with all their digits, as a trial writes them."""
+    rows = [",".join(COLUMNS)]
+    for step in range(100, 100 * evals, 100):
+        numbers = rng.random(len(COLUMNS) - 2).tolist()
+        rows.append(",".join([str(step), *map(repr, numbers), "0"]))
+    return ("\n".join(rows) + "\n").encode()
+
+
+def _own_row(index: int, evals: int) -> bytes:
+    """A last evaluation that no other trial has: copies would be named as such."""
+    numbers = ",".join(repr((index + 1) / 2**24 + 0.1) for _ in range(len(COLUMNS) - 2))
+    return f"{100 * evals},{numbers},0\n".encode()
+
+
+def _with_losses(evaluations: bytes) -> bytes:
+    """The same rows as measurements.csv has them: a line of loss and gradient norm before each."""
+    header, *rows = evaluations.decode().splitlines()
+    empty = "," * header.count(",")
+    out = [f"{header},loss,grad_norm"]
+    for row in rows:
+        step, number = row.split(",")[:2]
+        out += [f"{step}{empty},{number},1.5", f"{row},,"]
+    return ("\n".join(out) + "\n").encode()
+
+
+def measure(command: str, root: pathlib.Path) -> tuple[float, float, float]:
+    """Returns the seconds that `python -m analysis <command>` takes, those of them in which it
+    computed (of all threads; what a busy machine does not change), and its peak memory in MB.
+
+    Raises RuntimeError where it fails.
+    """
+    start = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "analysis", command, str(root)], stdout=subprocess.DEVNULL
+    )
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise RuntimeError(f"python -m analysis {command} {root}: exit code {process.returncode}")
+    took = time.perf_counter() - start
+    return took, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+
+
+def one_file(evals: int, repeats: int = 20) -> tuple[float, float]:
+    """Returns the seconds for a file of evaluations, by Arrow and, with a damaged one, by line
+    (the best of `repeats`)."""
+    whole = _evaluations(np.random.default_rng(0), evals)
+    damaged = whole + b"damaged\n"
+    fast, careful = ([_seconds(text) for _ in range(repeats)] for text in (whole, damaged))
+    return min(fast), min(careful)
+
+
+def _seconds(content: bytes) -> float:
+    start = time.perf_counter()
+    csv_reader.parse(content)
+    return time.perf_counter() - start
+
+
+def sizes(most: int) -> list[int]:
+    """Returns 1,000, 3,000, 10,000 ... up to `most`, which is always the last."""
+    steps = (factor * 10**power for power in range(3, 9) for factor in (1, 3))
+    return [*(size for size in steps if size < most), most]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Prints the measurements, a line per size and command."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "--runs", type=numbers.whole(), default=10_000, help="trials of the largest study"
+    )
+    parser.add_argument("--evals", type=numbers.whole(), default=200, help="evaluations of a trial")
+    options = parser.parse_args(arguments)
+    heads = ("seconds", "CPU", "CPU/1000", "peak MB")
+    print(f"{'command':<8}{'runs':>8}", *(f"{head:>10}" for head in heads), sep="")
+    for size in sizes(options.runs):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            fabricate(root, size, options.evals)
+            for command in COMMANDS:
+                took, computed, memory = measure(command, root)
+                figures = (took, computed, computed / size * 1000, memory)
+                texts = (f"{number:>10.2f}" for number in figures)
+                print(f"{command:<8}{size:>8}", *texts, sep="", flush=True)
+    fast, careful = one_file(options.evals)
+    print(
+        f"one file of {options.evals} evaluations, {len(COLUMNS)} columns: {fast * 1e3:.2f} ms by "
+        f"Arrow, {careful * 1e3:.2f} ms line by line, ratio {careful / fast:.1f}"
+    )
+
+
+if __name__ == "__main__":
+    main()
