@@ -195,7 +195,7 @@ def _batches(found: study_reader.Survey) -> list[dict[str, Any]]:
     return sorted(batches, key=lambda batch: float(batch["created_at"]))
 
 
-def seconds_per_step(rows: Sequence[study_reader.Row]) -> dict[str, float]:
+def seconds_per_step(rows: Sequence[study_reader.StageRow]) -> dict[str, float]:
     """Returns the median of the measured times per step for every variant of `rows`.
 
     A variant that was not measured gets the median of all that were; {} where none was.
@@ -212,7 +212,7 @@ def seconds_per_step(rows: Sequence[study_reader.Row]) -> dict[str, float]:
 
 
 def seconds_left(
-    rows: Sequence[study_reader.Row], rates: dict[str, float], at_once: int
+    rows: Sequence[study_reader.StageRow], rates: dict[str, float], at_once: int
 ) -> float | None:
     """Returns how long a stage's `rows` still take with `at_once` trials at a time, seconds.
 

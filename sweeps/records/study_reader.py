@@ -19,7 +19,7 @@ ENDED = ("done", "diverged")
 
 
 @dataclasses.dataclass
-class Row:
+class StageRow:
     """The trials of a variant in a stage.
 
     counts: trials by column. steps_left: of all of them; longest: the most that one has left.
@@ -74,7 +74,7 @@ class Survey:
     directory: pathlib.Path
     record: dict[str, Any]
     metric: str = ""
-    rows: list[Row] = dataclasses.field(default_factory=list)
+    rows: list[StageRow] = dataclasses.field(default_factory=list)
     begun: list[str] = dataclasses.field(default_factory=list)
     running: list[TrialStatus] = dataclasses.field(default_factory=list)
     troubles: list[TrialStatus] = dataclasses.field(default_factory=list)
@@ -139,12 +139,12 @@ class StudyReader:
         return self._planned[stage][1]
 
     def _add(self, survey: Survey, stage: str, trials: list[dict[str, Any]]) -> None:
-        rows: dict[str, Row] = {}
+        rows: dict[str, StageRow] = {}
         for trial in trials:
             found = self._status(trial["path"], trial["steps"])
             state = "preempted" if _was_stopped(found) else found["state"]
             variant = trial["variant"]
-            rows.setdefault(variant, Row(stage, variant)).add(state, found, trial["steps"])
+            rows.setdefault(variant, StageRow(stage, variant)).add(state, found, trial["steps"])
             if lacking := found.get("lacking"):
                 survey.broken.append(f"{trial['path']} ({lacking})")
             seen = TrialStatus(trial["path"], state, trial["steps"], found)
@@ -175,7 +175,7 @@ class StudyReader:
                 self._ended[path] = found
         return found
 
-    def _not_begun(self, record: dict[str, Any], stage: str) -> list[Row]:
+    def _not_begun(self, record: dict[str, Any], stage: str) -> list[StageRow]:
         try:
             return not_begun(record, stage)
         except (KeyError, TypeError) as problem:
@@ -185,7 +185,7 @@ class StudyReader:
             ) from problem
 
 
-def not_begun(record: dict[str, Any], stage: str) -> list[Row]:
+def not_begun(record: dict[str, Any], stage: str) -> list[StageRow]:
     """Returns the rows of a stage whose trials are not on disk yet; as sweeps.study.study counts
     them."""
     config = record["config"]
@@ -198,7 +198,7 @@ def not_begun(record: dict[str, Any], stage: str) -> list[Row]:
         variants = [config["tuning_variant"]]
     steps = operator.index(config["steps"])
     return [
-        Row(stage, variant, Counter(pending=each), steps_left=each * steps, longest=steps)
+        StageRow(stage, variant, Counter(pending=each), steps_left=each * steps, longest=steps)
         for variant in variants
     ]
 

@@ -47,7 +47,7 @@ class Probe:
         few: spec.Batch = cut(batch)
         return few
 
-    def compile(self, state: train_step.State, batch: spec.Batch, smoothing: Array) -> Any:
+    def compile(self, state: train_step.TrainState, batch: spec.Batch, smoothing: Array) -> Any:
         """Returns the executable for these shapes, compiled the first time they are seen.
 
         It is called with params, model state, batch and label smoothing.
@@ -137,7 +137,7 @@ class Recorder:
         self,
         trial: Trial,
         step_function: train_step.TrainStep,
-        state: train_step.State,
+        state: train_step.TrainState,
         queue: Callable[[int], Iterator[spec.Batch]],
     ) -> None:
         """`queue(step)` returns the trial's training batches from a step on."""
@@ -150,7 +150,7 @@ class Recorder:
         """Whether to record after `step` updates: at the start, every so many, and at the end."""
         return step % self._trial.diagnose_every == 0 or step == self._trial.steps
 
-    def row(self, step: int, state: train_step.State) -> dict[str, Any]:
+    def row(self, step: int, state: train_step.TrainState) -> dict[str, Any]:
         """Returns the attempt's row (`sweeps.records.measurements`), of the state after `step`
         updates.
 

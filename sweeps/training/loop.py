@@ -19,7 +19,7 @@ class Preempted(Exception):  # noqa: N818  (an order to stop, not an error)
 
 
 @dataclasses.dataclass
-class Clock:
+class TrainingTimes:
     """Accumulated seconds, as AlgoPerf's columns call them; they survive a preemption."""
 
     accumulated_submission_time: float = 0.0
@@ -59,8 +59,8 @@ class Training:
         self.report, self.stop_requested = report, stop_requested
         self.processes = processes or process_group.SingleProcess()
         self.directory = attempt.trial_directory
-        self.clock = Clock()
-        self._pending: list[tuple[int, train_step.Measured]] = []
+        self.times = TrainingTimes()
+        self._pending: list[tuple[int, train_step.StepMetrics]] = []
         self._saved = -1
         self._recorder: Any = None
 
@@ -91,12 +91,12 @@ class Training:
         if not self.processes.broken:  # otherwise nobody is there to finish it with
             store.close()
 
-    def _first_or_restored(self, store: checkpoints.Checkpoints) -> train_step.State:
+    def _first_or_restored(self, store: checkpoints.Checkpoints) -> train_step.TrainState:
         state = self.step_function.first_state(self.trial.seed)
         found, start = store.restore(state), 0
         if found is not None:
             start, state, progress = found
-            self.clock = Clock(**progress["clock"])
+            self.times = TrainingTimes(**progress["clock"])
         self.processes.on_primary(lambda: self._begin(start, store.damages))
         return state
 
@@ -122,7 +122,7 @@ class Training:
             **fields,
         )
 
-    def _train(self, state: train_step.State, store: checkpoints.Checkpoints) -> str:
+    def _train(self, state: train_step.TrainState, store: checkpoints.Checkpoints) -> str:
         trial, start = self.trial, int(state.step)
         scalars = train_step.scalars_of(trial)
         key = train_step.seed_key(trial.seed, train_step.DROPOUT)
@@ -170,14 +170,14 @@ class Training:
             start_step=start,
         )
 
-    def _open_recorder(self, state: train_step.State) -> None:
+    def _open_recorder(self, state: train_step.TrainState) -> None:
         if self.trial.diagnose_every:
             from sweeps.training import diagnostics
 
             queue = self._queue
             self._recorder = diagnostics.Recorder(self.trial, self.step_function, state, queue)
 
-    def _diagnose(self, step: int, state: train_step.State, mark: float) -> float:
+    def _diagnose(self, step: int, state: train_step.TrainState, mark: float) -> float:
         """Records diagnostics where they are due; their time is logging's. Returns now."""
         if self._recorder is None or not self._recorder.is_due(step):
             return mark
@@ -185,7 +185,7 @@ class Training:
         row = self._recorder.row(step, state)
         self.processes.on_primary(lambda: self._put_row(row))
         now = time.perf_counter()
-        self.clock.accumulated_logging_time += now - started
+        self.times.accumulated_logging_time += now - started
         return now
 
     def _put_row(self, row: dict[str, Any]) -> None:
@@ -196,10 +196,10 @@ class Training:
         """Adds the time since `mark` to the training time, devices synchronised; returns now."""
         jax.block_until_ready(state)
         now = time.perf_counter()
-        self.clock.accumulated_submission_time += now - mark
+        self.times.accumulated_submission_time += now - mark
         return now
 
-    def _evaluate(self, step: int, state: train_step.State, mark: float) -> float:
+    def _evaluate(self, step: int, state: train_step.TrainState, mark: float) -> float:
         started = self._train_time(state, mark)
         metrics = self.workload.eval_model(
             self.workload.eval_batch_size,
@@ -211,12 +211,12 @@ class Training:
             step,
         )
         ended = time.perf_counter()
-        self.clock.accumulated_eval_time += ended - started
-        row = {"kind": "eval", "global_step": step, **metrics, **self.clock.columns()}
+        self.times.accumulated_eval_time += ended - started
+        row = {"kind": "eval", "global_step": step, **metrics, **self.times.columns()}
         self.processes.on_primary(lambda: self._log(row))
         self._pending.clear()
         now = time.perf_counter()
-        self.clock.accumulated_logging_time += now - ended
+        self.times.accumulated_logging_time += now - ended
         return now
 
     def _log(self, row: dict[str, Any]) -> None:
@@ -242,7 +242,7 @@ class Training:
         return rows
 
     def _save(
-        self, step: int, state: train_step.State, store: checkpoints.Checkpoints, mark: float
+        self, step: int, state: train_step.TrainState, store: checkpoints.Checkpoints, mark: float
     ) -> float:
         if step == self._saved:
             return mark
@@ -251,9 +251,9 @@ class Training:
         # Rows first: a checkpoint promises that everything before it is on disk.
         self.processes.on_primary(self._put_down)
         self._pending.clear()
-        store.save(step, state, {"clock": dataclasses.asdict(self.clock)})  # type: ignore[dict-item]
+        store.save(step, state, {"clock": dataclasses.asdict(self.times)})  # type: ignore[dict-item]
         now = time.perf_counter()
-        self.clock.accumulated_logging_time += now - started
+        self.times.accumulated_logging_time += now - started
         return now
 
     def _put_down(self) -> None:

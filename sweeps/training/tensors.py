@@ -79,7 +79,7 @@ def _data_dir(directory: pathlib.Path) -> str:
 
 def _restored(
     directory: pathlib.Path, record: Trial, step_function: train_step.TrainStep
-) -> train_step.State:
+) -> train_step.TrainState:
     store = checkpoints.Checkpoints(directory / layout.CHECKPOINTS, record)
     try:
         found = store.restore(step_function.first_state(record.seed), falls_back=False)
@@ -89,14 +89,14 @@ def _restored(
         store.close()
     if found is None:
         raise ValueError(f"{directory} has no whole checkpoint; train it first")
-    state: train_step.State = found[1]
+    state: train_step.TrainState = found[1]
     return state
 
 
 def _observed(
     record: Trial,
     step_function: train_step.TrainStep,
-    state: train_step.State,
+    state: train_step.TrainState,
     examples: int,
     data_dir: str,
 ) -> list[Layer]:

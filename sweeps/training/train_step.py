@@ -24,7 +24,7 @@ Array = jax.Array
 INIT, DROPOUT = 1, 3
 
 
-class State(NamedTuple):
+class TrainState(NamedTuple):
     """What a checkpoint holds. `nonfinite_at` is the first update whose loss was not, or -1."""
 
     step: Array
@@ -34,7 +34,7 @@ class State(NamedTuple):
     nonfinite_at: Array
 
 
-class Measured(NamedTuple):
+class StepMetrics(NamedTuple):
     """A step's mean loss and gradient norm before clipping.
 
     Nats per example; per token for text and CTC.
@@ -77,13 +77,13 @@ class TrainStep:
         self._compiled: dict[Any, Any] = {}
         self._first: Any = None
 
-    def first_state(self, seed: int) -> State:
+    def first_state(self, seed: int) -> TrainState:
         """Returns the state before the first update, a function of the seed alone."""
         params, model_state = self.workload.init_model_fn(seed_key(seed, INIT))
         if self._first is None:
             shardings = self._shardings(jax.eval_shape(self._first_state, params, model_state))
             self._first = jax.jit(self._first_state, out_shardings=shardings)
-        state: State = self._first(params, model_state)
+        state: TrainState = self._first(params, model_state)
         return state
 
     def _shardings(self, state: Any) -> Any:
@@ -95,12 +95,12 @@ class TrainStep:
         rules = getattr(self.workload, "parameter_rules", ())
         return sharding.shardings(state, rules, layout.mesh)
 
-    def _first_state(self, params: Any, model_state: Any) -> State:
+    def _first_state(self, params: Any, model_state: Any) -> TrainState:
         optimizer = optimizers.init(self.optimizer, params)
         zero = jnp.zeros([], jnp.int32)
-        return State(zero, params, model_state, optimizer, zero - 1)
+        return TrainState(zero, params, model_state, optimizer, zero - 1)
 
-    def compile(self, state: State, batch: Any, scalars: dict[str, Array], key: Array) -> Any:
+    def compile(self, state: TrainState, batch: Any, scalars: dict[str, Array], key: Array) -> Any:
         """Returns the executable for these shapes, compiled the first time they are seen."""
         arguments = (state, batch, scalars, key)
         known = signature(arguments)
@@ -113,8 +113,8 @@ class TrainStep:
         return self._compiled[known]
 
     def _step(
-        self, state: State, batch: spec.Batch, scalars: dict[str, Array], key: Array
-    ) -> tuple[State, Measured]:
+        self, state: TrainState, batch: spec.Batch, scalars: dict[str, Array], key: Array
+    ) -> tuple[TrainState, StepMetrics]:
         rng = jax.random.fold_in(key, state.step)
 
         def summed_loss(params: Any) -> tuple[Array, tuple[Array, Any]]:
@@ -144,8 +144,8 @@ class TrainStep:
         )
         first_bad = (state.nonfinite_at < 0) & ~jnp.isfinite(loss)
         nonfinite_at = jnp.where(first_bad, state.step, state.nonfinite_at)
-        new = State(state.step + 1, params, model_state, optimizer, nonfinite_at)
-        return new, Measured(loss, norm)
+        new = TrainState(state.step + 1, params, model_state, optimizer, nonfinite_at)
+        return new, StepMetrics(loss, norm)
 
 
 def of_trial(trial: Trial) -> TrainStep:

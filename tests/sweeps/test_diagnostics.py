@@ -137,7 +137,7 @@ def test_killed_and_resumed_has_every_row_once(make_trial, program, data_dir):
     assert found == expected
     steps = {line["global_step"]: line["preemption_count"] for line in _lines(directory)[1:]}
     assert steps == {0: 1, 3: 1, 6: 2, 9: 3, 12: 3}
-    assert run.clock.accumulated_logging_time > 0
+    assert run.times.accumulated_logging_time > 0
 
 
 def test_a_resumed_study_may_switch_them_on(make_trial, program, data_dir):
@@ -169,7 +169,7 @@ def test_training_time_excludes_recording(make_trial, program, data_dir, monkeyp
         return row(self, step, state)
 
     monkeypatch.setattr(diagnostics.Recorder, "row", slow)
-    clock = _attempt(directory, program, data_dir).clock
+    clock = _attempt(directory, program, data_dir).times
     assert clock.accumulated_logging_time > 4 * 0.5
     assert clock.columns()["total_duration"] > clock.accumulated_submission_time + 4 * 0.5
 
@@ -218,7 +218,9 @@ def _state(workload, init, *inputs):
     )
     model_state = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), shapes)
     zero = np.zeros([], np.int32)
-    return jax.device_put(train_step.State(zero, params, model_state, None, zero), _whole(workload))
+    return jax.device_put(
+        train_step.TrainState(zero, params, model_state, None, zero), _whole(workload)
+    )
 
 
 def _whole(workload):

@@ -12,7 +12,7 @@ from sweeps import __main__ as sweeps_main
 from sweeps.monitoring import status as status_view
 from sweeps.monitoring import watch
 from sweeps.records import layout, lease, measurements, status, study_reader, submissions
-from sweeps.records.study_reader import Row
+from sweeps.records.study_reader import StageRow
 from sweeps.study import config, study_directory
 
 
@@ -100,13 +100,13 @@ def test_time_left_by_hand(begun):
 
 
 def test_estimate_by_hand():
-    row = Row("grid", "standard")
+    row = StageRow("grid", "standard")
     for step in (20, 0, 90):
         row.add("preempted", {**status.NEW, "global_step": step}, 100)
     assert (row.steps_left, row.longest, row.unfinished) == (80 + 100 + 10, 100, 3)
     rows = [
-        Row("grid", "standard", {"pending": 3, "running": 1}, 350, 100, [1.0, 3.0, 2.0]),
-        Row("grid", "laser", {"pending": 1}, 100, 100, []),
+        StageRow("grid", "standard", {"pending": 3, "running": 1}, 350, 100, [1.0, 3.0, 2.0]),
+        StageRow("grid", "laser", {"pending": 1}, 100, 100, []),
     ]
     rates = status_view.seconds_per_step(rows)
     assert rates == {"standard": 2.0, "laser": 2.0}
@@ -116,7 +116,7 @@ def test_estimate_by_hand():
     assert status_view.seconds_left(rows, rates, 64) == 200
     assert status_view.seconds_left(rows, rates, 0) is None
     assert status_view.seconds_left(rows, {}, 4) is None
-    assert status_view.seconds_left([Row("grid", "standard", {"done": 3})], rates, 0) == 0
+    assert status_view.seconds_left([StageRow("grid", "standard", {"done": 3})], rates, 0) == 0
 
 
 @pytest.mark.parametrize("protocol", config.PROTOCOLS)
