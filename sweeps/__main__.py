@@ -5,9 +5,13 @@ import contextlib
 import pathlib
 import signal
 import sys
+from typing import TYPE_CHECKING
 
 from attention import checkout
 from sweeps.launchers.protocol import EngineError
+
+if TYPE_CHECKING:
+    from sweeps.study.study import Study
 
 _EPILOG = """examples:
   python -m sweeps studies
@@ -221,16 +225,14 @@ def _resume(options: argparse.Namespace) -> int:
     return _drive(study.from_record(record, options.directory), options.selection)
 
 
-def _drive(resolved: "object", selection: str) -> int:
+def _drive(resolved: "Study", selection: str) -> int:
     from sweeps.launchers import table as launchers
     from sweeps.monitoring import plan, progress
     from sweeps.scheduling import driver, preflight
     from sweeps.scheduling.scheduler import Interrupted
     from sweeps.study import study_directory
-    from sweeps.study.study import Study
     from workloads import catalog
 
-    assert isinstance(resolved, Study)
     # What a change of settings repairs comes before the directory that fixes them.
     preflight.check_kernel(resolved)
     preflight.check_devices(resolved)
