@@ -140,8 +140,8 @@ def _fits(needed: float, available: float | None) -> str:
     if available is None:
         return ""
     # A tenth stays free for fragmentation and buffers of the network.
-    verdict = "fits" if needed <= 0.9 * available else "DOES NOT FIT"
-    return f", {verdict} into 90 % of {available:g} GB"
+    answer = "fits" if needed <= 0.9 * available else "DOES NOT FIT"
+    return f", {answer} into 90 % of {available:g} GB"
 
 
 def render(

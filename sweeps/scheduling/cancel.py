@@ -20,8 +20,8 @@ def cancel(directory: pathlib.Path) -> str:
     `resume` or `run` takes the mark away. A study that is complete stays as it is.
 
     Raises ValueError where the directory holds no study, or a record in it is damaged: nothing is
-    cancelled then. Raises EngineError where the engine cannot be reached (the mark is there by
-    then).
+    cancelled then. Raises EngineError, or ValueError, where the engine cannot be reached (the mark
+    is there by then).
     """
     record = layout.study_record(directory)
     trials = [
@@ -33,8 +33,9 @@ def cancel(directory: pathlib.Path) -> str:
     if study_reader.StudyReader(directory).look().complete:
         return f"{directory} is complete: every trial has ended, and there is nothing to cancel"
     layout.write_json(directory / submissions.CANCELLED, {"cancelled_at": time.time()})
-    cancelled = _cancel_jobs(directory, record["config"], batches)
+    # First, for an engine that is out of reach ends this.
     stopped = len({_stop_worker(path) for path in _held_attempts(trials)} - {None})
+    cancelled = _cancel_jobs(directory, record["config"], batches)
     return (
         f"{directory} is cancelled: {cancelled} jobs withdrawn, {stopped} workers of this host "
         f"told to save. Continue with: python -m sweeps resume {directory}"

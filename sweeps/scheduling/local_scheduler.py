@@ -45,7 +45,8 @@ class LocalScheduler(Scheduler):
         self.workers, self.watches, self._before_first = launcher, watches, before_first
         self._variables = code_snapshot.environment(snapshot)
         self.schedule = Schedule()
-        self.at_hand: dict[int, dict[str, Trial]] = {}
+        # Of each slot at work; None between a trial's end and the worker's word that it is free.
+        self.at_hand: dict[int, Trial | None] = {}
         self.idle: set[int] = set()
         self.alive: set[int] = set()
         self.ready: set[int] = set()
@@ -79,8 +80,8 @@ class LocalScheduler(Scheduler):
         return True
 
     def _taken_care_of(self) -> set[str]:
-        at_hand = {trial.path for trials in self.at_hand.values() for trial in trials.values()}
-        return at_hand | set(self.watched) | {trial.path for trial in self.schedule.pending}
+        held = [trial for trial in self.at_hand.values() if trial] + self.schedule.pending
+        return {trial.path for trial in held} | set(self.watched)
 
     def _watch(self, trials: Iterable[Trial]) -> None:
         self.watched |= {trial.path: trial for trial in trials}
@@ -101,11 +102,10 @@ class LocalScheduler(Scheduler):
             trial = self.schedule.next_for(slot)
             if trial is not None:
                 self.idle.discard(slot)
-                path = str(self.root / trial.path)
-                self.at_hand[slot] = {path: trial}
+                self.at_hand[slot] = trial
                 self.workers.send(
                     slot,
-                    trial=path,
+                    trial=str(self.root / trial.path),
                     data_dir=self.study.data_dir,
                     loader_workers=self.study.settings["loader_workers"],
                 )
@@ -121,7 +121,7 @@ class LocalScheduler(Scheduler):
         elif event["event"] == "free":
             self.at_hand.pop(slot, None)
             self.idle.add(slot)
-        elif trial := self.at_hand.get(slot, {}).get(event["trial"]):
+        elif (trial := self.at_hand.get(slot)) and event["trial"] == str(self.root / trial.path):
             self._handle_trial(slot, trial, event)
 
     def _handle_trial(self, slot: int, trial: Trial, event: dict[str, Any]) -> None:
@@ -133,7 +133,7 @@ class LocalScheduler(Scheduler):
         elif event["event"] == "note":
             self.progress.say(f"{trial.path}: {event['text']}")
         elif event["event"] == "end":
-            self.at_hand[slot].pop(event["trial"])
+            self.at_hand[slot] = None
             self.schedule.gave_up(trial.program, slot)
             if not event.get("claimed", True):
                 # Nothing of this failure is on disk, so it is counted here.
@@ -169,7 +169,7 @@ class LocalScheduler(Scheduler):
         self.idle.discard(slot)
         self.alive.discard(slot)
         self.schedule.forget(slot)
-        trials = self.at_hand.pop(slot, {})
+        trial = self.at_hand.pop(slot, None)
         if self._is_told():
             return
         if slot not in self.ready and not (self.workers.primary or self._may_start_again(slot)):
@@ -181,7 +181,7 @@ class LocalScheduler(Scheduler):
         if not self.workers.primary:
             self._occupied.add(slot)  # started again later, where it cannot be now
             self._start(slot)
-        for trial in trials.values():
+        if trial is not None:
             self._trial_died(trial)
 
     def _may_start_again(self, slot: int) -> bool:
@@ -210,24 +210,25 @@ class LocalScheduler(Scheduler):
         if time.monotonic() - self._looked < _LOOK_S:
             return
         self._looked = time.monotonic()
-        for slot, trials in self.at_hand.items():
-            if any(self._hangs(trial, slot) for trial in trials.values()):
+        for slot, trial in self.at_hand.items():
+            if trial is not None and self._hangs(trial, slot):
                 self.progress.say(f"worker {slot} has been silent for too long and is ended")
                 self.workers.kill(slot)
-        for slot in sorted(self._occupied)[: len(self.schedule.pending)]:
-            self._start(slot)
         if not self.alive:
             self._watch(self.schedule.take_all())
+        free = 0
         for trial in list(self.watched.values()):
             decision = self.policy.decide(trial)
             if decision.next is Next.AGAIN and self.alive:
                 del self.watched[trial.path]
                 self.schedule.put_back(trial)
-            elif decision.next in (Next.NOTHING, Next.GIVE_UP):
+            elif decision.next is Next.AGAIN:
+                free += 1
+            elif decision.next is not Next.WATCH:
                 del self.watched[trial.path]
                 self._over(trial, f"{decision.state} elsewhere", None)
-        if self.watched and not self.alive and self._occupied:
-            self._take_over()
+        for slot in sorted(self._occupied)[: len(self.schedule.pending) + free]:
+            self._start(slot)
 
     def _hangs(self, trial: Trial, slot: int) -> bool:
         """Whether a worker of ours has let its lease on a trial pass."""
@@ -238,12 +239,6 @@ class LocalScheduler(Scheduler):
             mine = record.get("pid") == self.workers.pid(slot)
             return mine and not (attempt / lease.OUTCOME).exists() and not lease.is_alive(attempt)
         return False
-
-    def _take_over(self) -> None:
-        """Starts workers on slots that have become free, for trials that nobody has."""
-        left = [t for t in self.watched.values() if self.policy.decide(t).next is Next.AGAIN]
-        for slot in sorted(self._occupied)[: len(left)]:
-            self._start(slot)
 
     def _stop_if_told(self) -> None:
         if not self._is_told():
@@ -258,7 +253,7 @@ class LocalScheduler(Scheduler):
             except queue.Empty:
                 continue
             self._handle(slot, event)
-        left = [trial.path for trials in self.at_hand.values() for trial in trials.values()]
+        left = [trial.path for trial in self.at_hand.values() if trial]
         if left:
             names = ", ".join(left)
             self.progress.say(f"not saved within {_SAVE_S:.0f} s, back to its checkpoint: {names}")

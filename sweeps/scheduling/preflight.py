@@ -34,21 +34,21 @@ def check_devices(study: Study) -> None:
     settings = study.settings
     launcher = settings["launcher"]
     devices = launchers.module(launcher).devices(settings)
-    place = "on this host" if launcher == "local" else f"by launcher {launcher}"
+    who = "on this host" if launcher == "local" else f"by launcher {launcher}"
     lever = "--config.local.workers" if launcher == "local" else f"the keys of --config.{launcher}"
     data, fsdp, tensor = checks.options(settings).mesh
     groups = data * fsdp or devices // tensor
     if groups * tensor != devices or groups % fsdp:
         raise ValueError(
             f"mesh.data={data}, mesh.fsdp={fsdp}, mesh.tensor={tensor} does not fit the "
-            f"{devices} device(s) that a trial has {place}: the sizes must multiply to that "
+            f"{devices} device(s) that a trial has {who}: the sizes must multiply to that "
             "(data 0: all that the others leave). Change --config.mesh.fsdp, .tensor or .data, or "
             f"{lever}; `python -m sweeps plan --devices N` says what fits"
         )
     if settings["batch_size"] % groups:
         raise ValueError(
             f"batch_size {settings['batch_size']} cannot be divided over {groups} devices "
-            f"{place}; choose a multiple, or fewer devices"
+            f"{who}; choose a multiple, or fewer devices"
         )
 
 

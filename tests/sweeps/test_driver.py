@@ -145,9 +145,13 @@ def test_two_drivers_do_not_run_a_trial_twice(tmp_path, start_stub):
     assert all(path.name == "1" for path in attempts)
 
 
-def test_a_poison_trial_is_given_up_and_the_study_completes(tmp_path, start_stub):
+def test_a_poison_trial_is_given_up_and_the_study_completes(
+    tmp_path, start, start_stub, stub_environment
+):
     """Whoever takes trial_1 is killed at once, as by the kernel's out-of-memory killer."""
-    process = start_stub(protocol="grid", points=2, max_attempts=2)
+    # Slow, so that none gets as far as a checkpoint before it is killed.
+    slow = functools.partial(stub_environment, STUB_UPDATE_S="0.2")
+    process = start(slow, protocol="grid", points=2, max_attempts=2)
     poisoned = _study(tmp_path) / "grid/laser/digits_vit_jax/trial_1"
     killed = 0
     while process.poll() is None:

@@ -544,6 +544,7 @@ def test_damaged_lists_of_trials_are_named_by_cancel(tmp_path, capsys, content):
     path.write_text(content)
     assert main(["cancel", str(resolved.directory)]) == 2
     assert f"{path} is no list of a stage's trials" in capsys.readouterr().err
+    assert not submissions.is_cancelled(resolved.directory)
 
 
 def test_a_finished_study_is_not_said_to_be_cancelled(tmp_path, capsys):
