@@ -7,11 +7,10 @@ of one study are no pairs.
 """
 
 import collections
-import functools
+import dataclasses
 import pathlib
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from analysis.load import cross_checks, metrics, recorded_variants, selection
@@ -36,28 +35,6 @@ class Entry(NamedTuple):
     path: pathlib.Path
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a trial lies and what its place says of it. `root` is the directory being read,
-    `variant` what its submission's folder is called."""
-
-    root: pathlib.Path
-    path: pathlib.Path
-    variant: str
-    workload: str
-    seed: int
-    point: int
-    stage: str
-
-
-@dataclass(frozen=True)
-class Found:
-    """The trials of a submission, and what fits nowhere."""
-
-    places: list[Place]
-    problems: list[str]
-
-
 def read_logs(root: pathlib.Path, whole: bool = False) -> Study | None:
     """Returns the logs in `root` (one submission, or a directory of submissions) as a study, or
     None where there are none. `whole` also checks every measurements.csv. Our own studies beside
@@ -70,17 +47,20 @@ def read_logs(root: pathlib.Path, whole: bool = False) -> Study | None:
     if not root.is_dir():
         return None
     inside = [path for path in sorted(root.iterdir()) if path.is_dir()]
-    found = [_submission(root, path) for path in (root, *inside) if fitting(path, STUDY_NAME)]
-    places = [place for each in found for place in each.places]
-    read = trial_files.in_chunks(functools.partial(_read_trials, whole=whole), places)
-    if not read:
+    problems: list[str] = []
+    submissions = [path for path in (root, *inside) if fitting(path, STUDY_NAME)]
+    planned = [run for path in submissions for run in _submission(root, path, problems)]
+    if not planned:
         return None
-    folders = {place.path: place.variant for place in places}
+    read = trial_files.read_each(
+        [(run.path, run.name) for run in planned],
+        lambda index, files: _read_trial(planned[index], files, whole),
+    )
+    folders = {run.path: run.variant for run in planned}
     runs, contradictions = recorded_variants.named(
         cross_checks.with_absent_columns(cross_checks.with_early_endings(read)), folders
     )
-    problems = [*contradictions, *(problem for each in found for problem in each.problems)]
-    problems += cross_checks.duplicates(runs)
+    problems = [*contradictions, *problems, *cross_checks.duplicates(runs)]
     return Study(
         name=root.resolve().name,
         config={},
@@ -102,7 +82,8 @@ def fitting(directory: pathlib.Path, name: re.Pattern[str]) -> list[Entry]:
     return sorted(found, key=lambda entry: (len(entry.parts[0]), entry.parts))
 
 
-def _submission(root: pathlib.Path, submission: pathlib.Path) -> Found:
+def _submission(root: pathlib.Path, submission: pathlib.Path, problems: list[str]) -> list[Run]:
+    """Returns a submission's trials, unread; adds what fits nowhere to `problems`."""
     every = fitting(submission, STUDY_NAME)
     # One of ours may be called `study_1`, too.
     studies = [entry for entry in every if not (entry.path / layout.STUDY).is_file()]
@@ -116,22 +97,24 @@ def _submission(root: pathlib.Path, submission: pathlib.Path) -> Found:
     for _, workload, _ in trials:
         frameworks[workload.parts[0]].add(workload.parts[1])
     name = submission.resolve().name
-    places = [
-        Place(
-            root=root,
-            path=trial.path,
+    runs = [
+        Run(
+            workload=workload.parts[0],
             # A submission that has one workload in both frameworks has two results on it.
             variant=f"{name} ({workload.parts[1]})"
             if len(frameworks[workload.parts[0]]) > 1
             else name,
-            workload=workload.parts[0],
-            seed=int(study.parts[0]),
-            point=int(trial.parts[0]),
             stage=STAGE,
+            point=int(trial.parts[0]),
+            seed=int(study.parts[0]),
+            path=trial.path,
+            name=trial.path.relative_to(root).as_posix(),
+            state="pending",
         )
         for study, workload, trial in trials
     ]
-    return Found(places, [*_misfits(root, studies), *_missing(root, places)])
+    problems += [*_misfits(root, studies), *_missing(root, runs)]
+    return runs
 
 
 def _misfits(root: pathlib.Path, studies: Iterable[Entry]) -> Iterable[str]:
@@ -147,49 +130,36 @@ def _misfits(root: pathlib.Path, studies: Iterable[Entry]) -> Iterable[str]:
                 yield f"missing: {name}: no trial_<n> in it"
 
 
-def _missing(root: pathlib.Path, places: list[Place]) -> Iterable[str]:
+def _missing(root: pathlib.Path, runs: list[Run]) -> Iterable[str]:
     """Names trials that other studies of the submission have on the same workload."""
     numbers = collections.defaultdict(set)
-    for place in places:
-        numbers[place.variant, place.workload].add(place.point)
-    present = {place.path for place in places}
-    for directory, place in {place.path.parent: place for place in places}.items():
-        for number in sorted(numbers[place.variant, place.workload]):
+    for run in runs:
+        numbers[run.variant, run.workload].add(run.point)
+    present = {run.path for run in runs}
+    for directory, run in {run.path.parent: run for run in runs}.items():
+        for number in sorted(numbers[run.variant, run.workload]):
             if directory / f"trial_{number}" not in present:
                 name = (directory / f"trial_{number}").relative_to(root).as_posix()
-                yield f"missing: {name}: other studies of {place.variant} have this trial"
+                yield f"missing: {name}: other studies of {run.variant} have this trial"
 
 
-def _read_trials(places: Sequence[Place], whole: bool = False) -> list[Run]:
-    """Returns the trials as runs: `done` where one left evaluations, `failed` where it began and
-    left none, `pending` where it left nothing. `whole` also checks measurements.csv.
-
-    `steps` is the run's own limit (`max_global_steps` of flags_0.json).
-    """
-    ahead = trial_files.read_ahead([place.path for place in places])
-    return [_read_trial(place, whole, file) for place, file in zip(places, ahead, strict=True)]
-
-
-def _read_trial(place: Place, whole: bool, ahead: Measurements | OSError) -> Run:
-    files = TrialFiles(place.path, place.path.relative_to(place.root).as_posix(), ahead=ahead)
+def _read_trial(planned: Run, files: TrialFiles, whole: bool) -> Run:
+    """Returns the trial with what it left: `done` where that are evaluations, `failed` where it
+    began and left none, `pending` where it left nothing. `steps` is the run's own limit
+    (`max_global_steps` of flags_0.json)."""
     evals = files.evaluations()
     if whole:
         files.check_losses()
     meta, flags = files.json(META_FILE), files.json(FLAGS_FILE)
     columns = evals.columns if evals else {}
-    metric = metrics.target(columns, meta.get("workload.target_metric_name"), place.workload)
+    metric = metrics.target(columns, meta.get("workload.target_metric_name"), planned.workload)
     hyperparameters = _hyperparameters(files, flags)
     recorded = recorded_variants.of_trial(files.name, flags, meta)
     state, reason = _state(files, evals, bool(meta or flags))
     problems, notes = _said_of(files.name, evals, metric)
-    run = Run(
-        workload=place.workload,
-        variant=recorded.variant or place.variant,
-        stage=place.stage,
-        point=place.point,
-        seed=place.seed,
-        path=place.path,
-        name=files.name,
+    run = dataclasses.replace(
+        planned,
+        variant=recorded.variant or planned.variant,
         state=state,
         reason=reason,
         steps=flags.get("max_global_steps"),
@@ -236,7 +206,7 @@ def _state(
 ) -> tuple[str, str | None]:
     if evals is not None and len(evals.columns.get("global_step", ())):
         return "done", None
-    began = has_records or (files.directory / layout.MEASUREMENTS).is_file()
+    began = has_records or files.has(layout.MEASUREMENTS)
     what = f"no {layout.EVAL_MEASUREMENTS}" if evals is None else "no complete evaluation"
     if not began:
         files.problems.append(f"missing: {files.name}: {what}")

@@ -6,14 +6,13 @@ and whatever is wrong with it is named in `problems`.
 
 import collections
 import dataclasses
-import functools
 import pathlib
 import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from analysis.load import cross_checks, directories, paper, published, trials
-from analysis.load.files import json_records, trial_files
+from analysis.load.files import json_records
 from analysis.load.records import Run, Study
 from sweeps.records import layout
 
@@ -46,8 +45,7 @@ def _read_ours(root: pathlib.Path, whole: bool) -> Study:
     entries = {stage: json_records.planned_trials(root, stage, problems) for stage in stages}
     listed = [stage for stage, found in entries.items() if found]
     unique = _unique([entry for listed in entries.values() for entry in listed or ()], problems)
-    read = functools.partial(trials.read_trials, root, points=points, whole=whole)
-    runs = cross_checks.with_absent_columns(trial_files.in_chunks(read, unique))
+    runs = cross_checks.with_absent_columns(trials.read_trials(root, unique, points, whole))
     selection = _selection(root, runs, problems)
     paper_table = _paper_table(record, problems)
     references = json_records.read(root / layout.REFERENCE, layout.REFERENCE, problems) or {}

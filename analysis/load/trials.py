@@ -27,22 +27,14 @@ def read_trials(
     record yet. `whole` also checks measurements.csv, which is otherwise left alone until its rows
     are asked for. Never raises for what a trial left on disk: that becomes the run's `problems`.
     """
-    ahead = trial_files.read_ahead([study / entry["path"] for entry in entries])
-    return [
-        _read_trial(study, entry, points, whole, file)
-        for entry, file in zip(entries, ahead, strict=True)
-    ]
+    planned = [_planned(study, entry, points) for entry in entries]
+    return trial_files.read_each(
+        [(run.path, run.name) for run in planned],
+        lambda index, files: _read_trial(planned[index], entries[index], files, whole),
+    )
 
 
-def _read_trial(
-    study: pathlib.Path,
-    entry: dict[str, Any],
-    points: tuple[dict, ...],
-    whole: bool,
-    ahead: Measurements | OSError,
-) -> Run:
-    planned = _planned(study, entry, points)
-    files = TrialFiles(planned.path, planned.name, ahead=ahead)
+def _read_trial(planned: Run, entry: dict[str, Any], files: TrialFiles, whole: bool) -> Run:
     # trials.json repeats what trial.json holds: it speaks for a trial that was deleted.
     record, seen = entry | files.json(layout.TRIAL), status.seen(planned.path)
     if damage := seen.get("damaged"):

@@ -17,7 +17,6 @@ from analysis.load.files import csv_reader, json_records
 from analysis.load.files.curves import ATTEMPT, STEP, Columns, CurveFile, Measurements
 from sweeps.records import layout
 
-Item = TypeVar("Item")
 Result = TypeVar("Result")
 # Counts, which are no metric.
 COUNTS = ("num_examples",)
@@ -35,7 +34,7 @@ class TrialFiles:
     name: str
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    # What somebody has read of eval_measurements.csv already, together with other trials' files.
+    # What was read of eval_measurements.csv already, together with other trials' files.
     ahead: Measurements | OSError | None = None
 
     def json(self, file: str) -> dict[str, Any]:
@@ -104,21 +103,26 @@ class TrialFiles:
         return self.ahead
 
 
-def read_ahead(directories: Sequence[pathlib.Path]) -> list[Measurements | OSError]:
-    """Returns the evaluations' files of these directories, as TrialFiles takes them."""
-    return csv_reader.read_each([path / layout.EVAL_MEASUREMENTS for path in directories])
-
-
-def in_chunks(
-    function: Callable[[Sequence[Item]], list[Result]], items: Sequence[Item]
+def read_each(
+    places: Sequence[tuple[pathlib.Path, str]], read: Callable[[int, TrialFiles], Result]
 ) -> list[Result]:
-    """Returns the results for all items, in order; `function` takes some of them at a time and
-    returns one for each. Raises what it raises."""
-    chunks = [items[start : start + CHUNK] for start in range(0, len(items), CHUNK)]
-    if len(chunks) < 2 or THREADS < 2:
-        return [result for chunk in chunks for result in function(chunk)]
+    """Returns `read(index, files)` for the trials at `places`, directories and names, in order.
+
+    Their evaluations' files are parsed together, CHUNK at a time; reading and Arrow's parsing leave
+    Python's lock to another thread. Raises what `read` raises.
+    """
+
+    def of_chunk(start: int) -> list[Result]:
+        chunk = places[start : start + CHUNK]
+        ahead = csv_reader.read_each([path / layout.EVAL_MEASUREMENTS for path, _ in chunk])
+        files = [TrialFiles(*place, ahead=each) for place, each in zip(chunk, ahead, strict=True)]
+        return [read(start + number, each) for number, each in enumerate(files)]
+
+    starts = range(0, len(places), CHUNK)
+    if len(starts) < 2 or THREADS < 2:
+        return [result for start in starts for result in of_chunk(start)]
     with ThreadPoolExecutor(THREADS) as threads:
-        return [result for results in threads.map(function, chunks) for result in results]
+        return [result for results in threads.map(of_chunk, starts) for result in results]
 
 
 def load_evaluations(path: pathlib.Path) -> Columns:
