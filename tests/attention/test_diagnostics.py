@@ -66,8 +66,8 @@ def test_weights_of_sigmoid_by_hand():
     found = _summary(_layer(logits, mask=[[1, 1, 1, 0]], mixer="sigmoid"))
     assert (found["entropy"], found["entropy_share"]) == (None, None)
     assert found["jacobian_mean"] == pytest.approx(math.sqrt(0.25**2 + 2 * 0.16**2), rel=1e-6)
-    # log10 of 1/5 and 1/2: both bins are below 1.
-    assert found["histogram"] == [0] * (diagnostics.BINS - 2) + [3, 0]
+    # log10(1/5) = −0.7 lies in the last but one of the bins.
+    assert found["histogram"] == [0] * (diagnostics.BINS - 2) + [2, 1]
     assert "nonfinite" not in found
 
 
