@@ -94,7 +94,7 @@ class Probe:
             )
         self._paths = tuple(layer.path for layer in shapes)
         gradient = jax.grad(loss, argnums=(0, 1), has_aux=True)
-        (of_params, of_taps), layers = gradient(params, probe.zero_taps(shapes))
+        (of_params, of_taps), layers = gradient(params, probe.zero_probes(shapes))
         return [
             (
                 diagnostics.measure(layer),
@@ -109,7 +109,7 @@ class Probe:
     def _loss(
         self, params: Any, taps: Any, model_state: Any, batch: spec.Batch, smoothing: Array
     ) -> tuple[Array, list[probe.Layer]]:
-        with probe.observed(taps) as seen:
+        with probe.probed(taps) as seen:
             logits, _ = self._observable.model_fn(
                 params,
                 batch,

@@ -120,9 +120,11 @@ def _names(layers: list[Layer]) -> list[str]:
 
 def _arrays(name: str, layer: Layer) -> dict[str, Any]:
     """Returns what the file holds of a layer."""
-    seen = layer.visible.pairs
+    seen = layer.masks.pairs
     if layer.query.ndim != 4:
         raise ValueError(f"{name}: its queries are {layer.query.shape}, not [examples, T, H, D]")
+    if layer.logits:
+        raise ValueError(f"{name} changes its logits (soft cap), for which the file has no place")
     visible = np.broadcast_to(True if seen is None else seen, layer.shape)
     if layer.bias is not None and np.any(np.broadcast_to(layer.bias, layer.shape)[visible] != 0):
         raise ValueError(f"{name} adds a bias to its logits, for which the file has no place")

@@ -168,19 +168,19 @@ def test_what_cannot_run_is_refused(changes, message):
         study.resolve(config.parse("digits_vit_demo", overrides))
 
 
-def test_mixers_and_kernels_that_a_model_cannot_have_are_refused_before_anything_runs(sigmoid):
+def test_mixers_and_kernels_that_a_model_cannot_have_are_refused_before_anything_runs(toy):
     """No diagnostics without weights of its own; a model that keeps its softmax is no host."""
 
     def resolve(mixer, *changes):
         given = [f"--config.{change}" for change in (f"variants=standard,{mixer}", *changes)]
         return study.resolve(config.parse("digits_vit_quick", given))
 
-    assert resolve(sigmoid).settings["variants"] == ["standard", sigmoid]
-    with pytest.raises(ValueError, match="no diagnostics of 'sigmoid'.*config.diagnostics=0"):
-        resolve(sigmoid, "diagnostics=5")
+    assert resolve(toy).settings["variants"] == ["standard", toy]
+    with pytest.raises(ValueError, match="no diagnostics of 'toy'.*config.diagnostics=0"):
+        resolve(toy, "diagnostics=5")
     speech = "workload=spoken_digits_conformer"
-    with pytest.raises(ValueError, match="spoken_digits_conformer cannot have 'sigmoid': its mod"):
-        resolve(sigmoid, speech)
+    with pytest.raises(ValueError, match="spoken_digits_conformer cannot have 'toy': its mod"):
+        resolve(toy, speech)
     with pytest.raises(ValueError, match="weighs the values by its own.*kernel='jax_xla'"):
         resolve("laser", speech, "kernel=jax_xla")
 

@@ -16,7 +16,7 @@ class WorkloadSpec:
     whose model class, loader and metric an embedded one has.
     host_modifiers: modifiers that the model itself contains, so that no variant may add them.
     keeps_softmax: whether the model weighs the values by a function of its own, which variants can
-    only wrap (`attention.hosts.softmax_host`): no other kernel runs there, and not every mixer.
+    only wrap (`Variant.through_host`): no other kernel runs there, and not every mixer.
     extra_paths: keys of a study that say where else something lies which the workload needs.
     observable: whether diagnostics can look into its attention.
     serves: the fields of `workloads.base.options.Options` that may differ from their defaults;

@@ -113,7 +113,7 @@ def _activations(
     block = tokens * (
         narrow * (8 * size.width + (8 * heads + 4 * size.mlp_width) // tensor)
         + 12 * size.heads * size.context // tensor
-        + (24 * heads // tensor if getattr(variant, "is_differential", False) else 0)
+        + (24 * heads // tensor if getattr(variant, "needs_depth", False) else 0)
     )
     residuals = size.layers * tokens * size.width * narrow
     kept = residuals + block if options.remat else size.layers * block

@@ -1,31 +1,105 @@
-"""The door of every mixer: arguments checked and brought to one form."""
+"""The arguments of an attention call: checked, brought to one form, and given to a kernel."""
 
 import math
 import numbers
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.kernels import library, masks
+from attention import records
+from attention.kernels import masks
+from attention.records import Applied, Weighting
 
 Array = jax.Array
 
 
-def pose(
+class Settings(TypedDict, total=False):
+    """The keyword arguments of every mixer's `attend`.
+
+    scale: what QKᵀ is multiplied by, D^-0.5 unless given. bias, mask (True where a query may
+    look): broadcast to [..., H, T, S]. is_causal: query t sees keys 0..t. dropout_rate: of the
+    weights; needs dropout_rng; broadcast_dropout (the default) draws one mask for all batch entries
+    and heads, as flax does. precision: of matrix products. kernel: `table.KERNELS`, 'xla' unless
+    given. logits: functions applied to the scaled logits, before bias and mask.
+    """
+
+    scale: float | Array | None
+    bias: Array | None
+    mask: Array | None
+    is_causal: bool
+    dropout_rng: Array | None
+    dropout_rate: float
+    broadcast_dropout: bool
+    precision: jax.lax.PrecisionLike
+    kernel: str
+    logits: tuple[Applied, ...]
+
+
+class Problem(NamedTuple):
+    """One attention call as a kernel gets it: query [..., T, H, D], key [..., S, H, D], checked;
+    the rest as in `Settings`. `dropout` is the multiplier of the weights, [..., H, T, S]."""
+
+    query: Array
+    key: Array
+    scale: float
+    bias: Array | None
+    mask: Array | None
+    is_causal: bool
+    masks: masks.Masks
+    dropout: Array | None
+    precision: jax.lax.PrecisionLike
+    weighting: Weighting
+    logits: tuple[Applied, ...]
+
+
+def through_kernel(
+    mean: Callable[..., Array],
+    weighting: Weighting,
     query: Array,
     key: Array,
     value: Array,
     *,
-    scale: float | Array | None,
-    bias: Array | None,
-    mask: Array | None,
-    is_causal: bool,
-    dropout_rng: Array | None,
-    dropout_rate: float,
-    broadcast_dropout: bool,
-    precision: jax.lax.PrecisionLike,
-) -> tuple[library.Problem, Array]:
+    kernel: str = "xla",
+    wide: bool = False,
+    **settings: Any,
+) -> Array:
+    """Returns `mean` of the kernel's weighted sums, in its dtype, [..., T, H, Dv].
+
+    mean: `standard.weighted_mean` or one with its signature; `settings` as in `Settings`. wide: it
+    is given the value in float32, so that the gradients of two uses are added before they are
+    rounded. Raises ValueError for what does not fit, and for what the kernel cannot do.
+    """
+    chosen = records.kernel(kernel)
+    problem, value = canonicalize_inputs(weighting, query, key, value, **settings)
+    return mean(
+        lambda values: chosen.call(problem, values),
+        value.astype(jnp.promote_types(value.dtype, jnp.float32)) if wide else value,
+        problem.masks,
+        dtype=value.dtype,
+        span=chosen.span,
+        sums_to_one=problem.dropout is None,
+    )
+
+
+def canonicalize_inputs(
+    weighting: Weighting,
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    scale: float | Array | None = None,
+    bias: Array | None = None,
+    mask: Array | None = None,
+    is_causal: bool = False,
+    dropout_rng: Array | None = None,
+    dropout_rate: float = 0.0,
+    broadcast_dropout: bool = True,
+    precision: jax.lax.PrecisionLike = None,
+    logits: tuple[Applied, ...] = (),
+) -> tuple[Problem, Array]:
     """Returns the checked problem and the value, all in one dtype.
 
     Shapes: query [..., T, H, D], key [..., S, H, D], value [..., S, H, Dv]. Raises ValueError
@@ -50,15 +124,24 @@ def pose(
     for name, array in (("mask", mask), ("bias", bias)):
         _check_broadcasts(name, array, (*query.shape[:-3], heads, queries, keys))
     bias = None if bias is None else jnp.asarray(bias)  # NumPy's float64 becomes float32
-    visible = masks.visibility(queries, keys, mask=mask, bias=bias, is_causal=is_causal)
+    merged = masks.merged(queries, keys, mask=mask, bias=bias, is_causal=is_causal)
     dropout = _dropout(
         (*query.shape[:-3], heads, queries, keys), dropout_rng, dropout_rate, broadcast_dropout
     )
-    scale = float(scale)
-    return (
-        library.Problem(query, key, scale, bias, mask, is_causal, visible, dropout, precision),
-        value,
+    problem = Problem(
+        query,
+        key,
+        float(scale),
+        bias,
+        mask,
+        is_causal,
+        merged,
+        dropout,
+        precision,
+        weighting,
+        logits,
     )
+    return problem, value
 
 
 def _check_shapes(query: Array, key: Array, value: Array) -> None:
