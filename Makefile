@@ -8,9 +8,12 @@ DEMO := digits_vit_demo spoken_digits_conformer_demo pydoc_lm_demo
 STUDY := digits_vit_demo spoken_digits_conformer_study pydoc_lm_study
 # Two cores are served by three: some wait.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup
+# What `make soak` and `make simulate` are given.
+SOAK ?= --kills 100 --trials 40
+SIMULATE ?= --trials 1000 --workers 1000
 QUICK := digits_vit_quick spoken_digits_conformer_quick pydoc_lm_quick
 
-.PHONY: demo study quick test test-slow test-all check clean
+.PHONY: demo study quick test test-slow test-all soak simulate check clean
 
 # Made anew when the dependencies change.
 $(VENV)/.installed: setup.cfg pyproject.toml
@@ -47,6 +50,14 @@ test-all: test test-slow
 
 test-slow: $(VENV)/.installed
 	$(PYTEST) -m slow
+
+## soak: a study whose workers and drivers are killed a hundred times loses nothing (docs/faults.md)
+soak: $(VENV)/.installed
+	$(BIN)/python -m tests.sweeps.chaos.soak $(SOAK)
+
+## simulate: the driver's code on simulated clusters that fail in every way (docs/simulation.md)
+simulate: $(VENV)/.installed
+	$(BIN)/python -m tests.sweeps.simulation.simulate $(SIMULATE)
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -16,9 +16,9 @@ from typing import Any
 import jax
 from flax import linen as nn
 
-from attention.hosts import host_attention, probe, softmax_host
-from attention.kernels.masks import visibility
-from attention.mixers import shift
+from attention.hosts import host_attention, probe
+from attention.kernels.library import SPAN
+from attention.kernels.masks import merged
 from attention.variant import Variant
 
 Array = jax.Array
@@ -64,7 +64,7 @@ def injected(variant: Variant, depth: DepthRule | None = None) -> Iterator[None]
             return call(*args, **kwargs)
         found = True
         _check_host(module, variant)
-        index = _depth(depth, module.path) if depth and variant.is_differential else None
+        index = _depth(depth, module.path) if depth and variant.needs_depth else None
         replacement = _Injected(variant, module.attention_fn, index)
         if probe.is_on():
             replacement.look(module, args, kwargs)
@@ -98,11 +98,10 @@ class _Injected:
         self.__signature__ = inspect.signature(nn.dot_product_attention)
 
     def look(self, module: nn.MultiHeadDotProductAttention, args: Any, kwargs: Any) -> None:
-        """Has a foreign host say what its softmax sees, for `observe`."""
+        """Has a foreign host say what its softmax sees, for `probe`."""
         if self.host is not nn.dot_product_attention:
-            prepare = functools.partial(softmax_host.prepared, self.variant)
             _, host = _split_output_factor(self.host)
-            self.seen = host_attention.of_module(module, host, prepare, args, kwargs)
+            self.seen = host_attention.of_module(module, host, self.variant.prepare, args, kwargs)
 
     def __call__(self, query: Array, key: Array, value: Array, **settings: Any) -> Array:
         if self.host is nn.dot_product_attention:
@@ -125,17 +124,16 @@ def _around(
     depth: int | Array | None,
     settings: dict[str, Any],
 ) -> Array:
-    """Returns the variant computed through a foreign attention function; see `foreign.mixed`."""
-    query, key = softmax_host.prepared(variant, query, key)
+    """Returns the variant by a foreign attention function; see `Variant.through_host`."""
+    query, key = variant.prepare(query, key)
     factor, host = _split_output_factor(host)
     accepted = inspect.signature(host).parameters
     settings = {name: given for name, given in settings.items() if name in accepted}
     drops = settings.get("dropout_rate", 0.0) > 0.0 and not settings.get("deterministic", False)
-    output = softmax_host.mixed(
-        variant,
+    output = variant.through_host(
         functools.partial(host, query, key, **settings),
         value,
-        visible=visibility(
+        masks=merged(
             query.shape[-3],
             key.shape[-3],
             mask=settings.get("mask"),
@@ -156,25 +154,25 @@ def _record(
     value: Array,
     settings: dict[str, Any],
 ) -> Array | None:
-    """Returns the bias for the host's function, with a tap where there are taps."""
+    """Returns the bias for the host's function, with a probe where there are probes."""
     bias = settings.get("bias")
-    tapped = probe.record(
+    probed = probe.record(
         seen.query,
         seen.key,
         value,
         mixer=variant.mixer,
         scale=seen.query.shape[-1] ** -0.5,
-        span=shift.LIBRARY_SPAN,
+        span=SPAN,
         bias=bias,
         mask=settings.get("mask"),
         host_probabilities=seen.probabilities,
     )
-    if tapped is not bias and "bias" not in inspect.signature(host).parameters:
+    if probed is not bias and "bias" not in inspect.signature(host).parameters:
         raise ValueError(
-            "the host's attention function takes no bias, through which its logits are tapped; "
-            "observe it without taps"
+            "the host's attention function takes no bias, through which its logits are probed; "
+            "observe it without probes"
         )
-    return tapped
+    return probed
 
 
 def _split_output_factor(
@@ -191,7 +189,7 @@ def _check_rule(variant: Variant, depth: DepthRule | None) -> None:
     """Raises ValueError where a rule is missing, or is not one, and for what is no variant."""
     if not isinstance(variant, Variant):
         raise ValueError(f"{variant!r} is no variant; give registry.get({variant!r})")
-    if depth is None and variant.is_differential:
+    if depth is None and variant.needs_depth:
         raise ValueError(
             f"{variant.name} needs each layer's depth (from 0) for λ_init, and a foreign model "
             "does not say it: give injected(variant, depth=rule), rule(path) -> index, such as "

@@ -1,12 +1,12 @@
-"""The table of mixers, modifiers and their hyperparameters. Standard library only.
+"""The table of mixers, modifiers and kernels. Standard library only.
 
-A variant is named `mixer[+modifier...]`. This table is what a driver checks a name against
-without loading JAX; `attention.registry.get` turns a checked name into a callable. Adding a
-mixer is one file with an `attend` function, one line in `MIXERS` and one in `variant.ATTEND`.
+A variant is named `mixer[+modifier...]`. This table is what a driver checks a name against without
+loading JAX; `attention.records` finds the code, by name: mixer `x` is the record MIXER of
+attention/mixers/x.py, modifier `x` the record MODIFIER of attention/modifiers/x.py. Adding either
+is that file and one line here; a test holds that the two agree.
 """
 
 import difflib
-import importlib
 import itertools
 import math
 import types
@@ -25,22 +25,32 @@ class Hyperparameter(NamedTuple):
     other: Any
 
 
-def check_tau(tau: object) -> float:
-    """Returns τ as a float. Raises ValueError unless it is a number from 1e-30 to 1e30."""
-    if isinstance(tau, bool) or not isinstance(tau, int | float):
+def _positive(name: str, given: object, why: str) -> float:
+    """Returns a number from 1e-30 to 1e30, whose inverse is a float32, or raises ValueError."""
+    if isinstance(given, bool) or not isinstance(given, int | float):
         raise ValueError(
-            f"tau={tau!r} is not a Python number: τ is part of a variant's identity and is "
+            f"{name}={given!r} is not a Python number: it is part of a variant's identity and is "
             "compiled in, so it cannot be an array or a traced value"
         )
     try:
-        tau = float(tau)
+        number = float(given)
     except OverflowError:
-        tau = math.inf
-    if not (math.isfinite(tau) and tau > 0):
-        raise ValueError(f"tau={tau!r}: logits are divided by τ·√D, so τ must be finite and > 0")
-    if not 1e-30 <= tau <= 1e30:
-        raise ValueError(f"tau={tau!r}: 1/τ must be a float32; give 1e-30 to 1e30")
-    return tau
+        number = math.inf
+    if not (math.isfinite(number) and number > 0):
+        raise ValueError(f"{name}={given!r}: {why}, so it must be finite and > 0")
+    if not 1e-30 <= number <= 1e30:
+        raise ValueError(f"{name}={given!r}: 1/{name} must be a float32; give 1e-30 to 1e30")
+    return number
+
+
+def check_tau(tau: object) -> float:
+    """Returns τ as a float. Raises ValueError unless it is a number from 1e-30 to 1e30."""
+    return _positive("tau", tau, "logits are divided by τ·√D")
+
+
+def check_cap(cap: object) -> float:
+    """Returns the cap as a float. Raises ValueError unless it is a number from 1e-30 to 1e30."""
+    return _positive("cap", cap, "logits are kept between −cap and cap")
 
 
 def check_head_norm(head_norm: object) -> bool:
@@ -50,77 +60,166 @@ def check_head_norm(head_norm: object) -> bool:
     return head_norm
 
 
-class Entry(NamedTuple):
-    """One line of the table: what `python -m attention list` prints, and what `get` accepts.
+class MixerEntry(NamedTuple):
+    """The line of a mixer: what `list` prints, `get` accepts, and what can be asked of it.
 
-    Of mixers alone, as 'module:function', '' where there is none: `weights` makes the weights
-    [..., H, T, S] that diagnostics look at, rows of a softmax, from an `observe.Layer`;
-    `host_mean` makes the output from the weighted mean of a model that keeps its own softmax
-    (signature of `standard.weighted_mean`).
+    label: its name in tables; group: the label of the group within which a table marks the best,
+    where it is not the mixer's own. kernels: those that can serve it, None for all. weights:
+    diagnostics can have its weights [..., H, T, S]. host_mean: it can be made of the weighted mean
+    of a model that keeps its own softmax. normalised: rows of its weights sum to 1. value_width:
+    the head size of the values that it hands a kernel, over that of the host's. needs_depth: a
+    layer's index must be given.
     """
 
+    label: str
     formula: str
+    source: str
     parameters: str = "none"
     hyperparameters: Mapping[str, Hyperparameter] = types.MappingProxyType({})
-    source: str = ""
-    weights: str = ""
-    host_mean: str = ""
+    kernels: tuple[str, ...] | None = None
+    group: str = ""
+    weights: bool = False
+    host_mean: bool = False
+    normalised: bool = False
+    value_width: int = 1
+    needs_depth: bool = False
 
 
-_HEAD_NORM = Hyperparameter(check_head_norm, default=True, other=False)
-_SOFTMAX = "attention.hosts.probe:softmax"
+class ModifierEntry(NamedTuple):
+    """The line of a modifier; fields of the same name are those of `MixerEntry`.
 
-MIXERS: dict[str, Entry] = {
-    "standard": Entry(
+    host: a model that keeps its own softmax can have it, since it acts on query, key or output
+    alone. takes_weight: it needs a mixer whose rows of weights sum to 1.
+    """
+
+    label: str
+    formula: str
+    source: str
+    parameters: str = "none"
+    hyperparameters: Mapping[str, Hyperparameter] = types.MappingProxyType({})
+    kernels: tuple[str, ...] | None = None
+    host: bool = False
+    takes_weight: bool = False
+
+
+class KernelEntry(NamedTuple):
+    """The line of a kernel. record: where its code is; empty limits are none.
+
+    head_sizes: those it can do; one_head_size: that of V must be that of Q and K.
+    """
+
+    record: str
+    platforms: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    head_sizes: range | None = None
+    one_head_size: bool = False
+
+
+_HEAD_NORM = {"head_norm": Hyperparameter(check_head_norm, default=True, other=False)}
+
+MIXERS: dict[str, MixerEntry] = {
+    "standard": MixerEntry(
+        "Standard",
         "softmax(QKᵀ/√D)·V",
-        source="arXiv:1706.03762, eq. 1",
-        weights=_SOFTMAX,
-        host_mean="attention.mixers.standard:weighted_mean",
+        "arXiv:1706.03762, eq. 1",
+        weights=True,
+        host_mean=True,
+        normalised=True,
     ),
-    "laser": Entry(
+    "laser": MixerEntry(
+        "LASER",
         "log(softmax(QKᵀ/√D)·exp(V))",
-        source="LASER, ICML 2025, eq. 6",
-        weights=_SOFTMAX,
-        host_mean="attention.mixers.laser:log_mean_exp",
+        "LASER, ICML 2025, eq. 6",
+        weights=True,
+        host_mean=True,
+        normalised=True,
     ),
-    "diff": Entry(
+    "diff": MixerEntry(
+        "Diff",
         "(A₁ − λ·A₂)·V per pair of heads, A = softmax(QKᵀ/√D), then (1 − λ_init)·RMSNorm",
+        "arXiv:2410.05258, eq. 1-3; heads in pairs, depth needed (attention/mixers/diff.py)",
         parameters="4·D (vectors of λ, sd 0.1 at start) + 2·Dv (head norm's g, zero at start)",
-        hyperparameters={"head_norm": _HEAD_NORM},
-        source="arXiv:2410.05258, eq. 1-3; heads in pairs, depth needed (attention/mixers/diff.py)",
-        weights=_SOFTMAX,  # of the two maps of a pair, each by itself
-        host_mean="attention.mixers.standard:weighted_mean",
+        hyperparameters=_HEAD_NORM,
+        weights=True,  # of the two maps of a pair, each by itself
+        host_mean=True,
+        normalised=True,
+        value_width=2,  # both heads of a pair are given the pair's value
+        needs_depth=True,
     ),
-    "diff_laser": Entry(
+    "diff_laser": MixerEntry(
+        "Diff + LASER",
         "log(A₁·exp(V)) − λ·log(A₂·exp(V)) per pair of heads, then (1 − λ_init)·RMSNorm",
+        "LASER, ICML 2025, Differential Transformer experiment (mixers/diff_laser.py)",
         parameters="as diff",
-        hyperparameters={"head_norm": _HEAD_NORM},
-        source="LASER, ICML 2025, Differential Transformer experiment (mixers/diff_laser.py)",
-        weights=_SOFTMAX,
-        host_mean="attention.mixers.laser:log_mean_exp",
+        hyperparameters=_HEAD_NORM,
+        group="Diff",
+        weights=True,
+        host_mean=True,
+        normalised=True,
+        value_width=2,
+        needs_depth=True,
+    ),
+    "sigmoid": MixerEntry(
+        "Sigmoid",
+        "sigmoid(QKᵀ/√D − log S)·V, S the number of key positions",
+        "arXiv:2409.04431",
+        kernels=("xla",),
+        weights=True,
     ),
 }
 
-MODIFIERS: dict[str, Entry] = {
-    "per_dim_temp": Entry(
-        "Q ← 1.442695041·softplus(p)·Q",
-        parameters="D (p, zero at start: exactly the mixer at initialisation)",
-        source="AlgoPerf librispeech_conformer QueryScaler; praxis PerDimScale",
-    ),
-    "qk_norm": Entry(
-        "Q, K ← (1 + g)·LayerNorm(Q), (1 + h)·LayerNorm(K) over D",
-        parameters="2·D (g, h, zero at start)",
-        source="arXiv:2302.05442",
-    ),
-    "temp": Entry(
+# In the order of the paper's rows, which is that of their application, too.
+MODIFIERS: dict[str, ModifierEntry] = {
+    "temp": ModifierEntry(
+        "temp",
         "QKᵀ/(τ·√D)",
+        "LASER, ICML 2025, section 5",
         hyperparameters={"tau": Hyperparameter(check_tau, default=1.0, other=0.5)},
-        source="LASER, ICML 2025, section 5",
+        host=True,
+    ),
+    "qk_norm": ModifierEntry(
+        "QK-normalization",
+        "Q, K ← (1 + g)·LayerNorm(Q), (1 + h)·LayerNorm(K) over D",
+        "arXiv:2302.05442",
+        parameters="2·D (g, h, zero at start)",
+        host=True,
+    ),
+    "per_dim_temp": ModifierEntry(
+        "per-dim temp",
+        "Q ← 1.442695041·softplus(p)·Q",
+        "AlgoPerf librispeech_conformer QueryScaler; praxis PerDimScale",
+        parameters="D (p, zero at start: exactly the mixer at initialisation)",
+        host=True,
+    ),
+    "softcap": ModifierEntry(
+        "soft cap",
+        "logits ← cap·tanh(logits/cap), before bias and mask",
+        "Gemma 2, arXiv:2408.00118, section 2",
+        hyperparameters={"cap": Hyperparameter(check_cap, default=50.0, other=5.0)},
+        kernels=("xla",),
+    ),
+    "sink": ModifierEntry(
+        "sink",
+        "one more key per head, of value 0, with the learned logit s",
+        "gpt-oss, arXiv:2508.10925",
+        parameters="H (s, zero at start)",
+        kernels=("xla", "jax_xla"),
+        takes_weight=True,
     ),
 }
 
-# "jax_xla" and "cudnn" go through jax.nn.dot_product_attention; see attention/kernels/library.py.
-KERNELS = ("xla", "jax_xla", "cudnn")
+# `xla` is our core; the others go through jax.nn.dot_product_attention, whose limits these are.
+KERNELS: dict[str, KernelEntry] = {
+    "xla": KernelEntry("attention.kernels.core:KERNEL"),
+    "jax_xla": KernelEntry("attention.kernels.library:JAX_XLA", one_head_size=True),
+    "cudnn": KernelEntry(
+        "attention.kernels.library:CUDNN",
+        platforms=("gpu",),
+        dtypes=("bfloat16", "float16"),
+        head_sizes=range(8, 257, 8),
+        one_head_size=True,
+    ),
+}
 
 # The rows of the paper's ViT table, in its order.
 PAPER_ROWS = (
@@ -134,7 +233,7 @@ PAPER_ROWS = (
     "laser+per_dim_temp",
 )
 
-# The mixers of the paper's Differential Transformer table: heads in pairs, values twice as wide.
+# The mixers of the paper's Differential Transformer table.
 DIFF_ROWS = ("diff", "diff_laser")
 
 
@@ -145,14 +244,31 @@ def canonical_names() -> tuple[str, ...]:
         for size in range(len(MODIFIERS) + 1)
         for combination in itertools.combinations(sorted(MODIFIERS), size)
     ]
-    return tuple("+".join((mixer, *subset)) for mixer in MIXERS for subset in subsets)
+    return tuple(
+        "+".join((mixer, *subset))
+        for mixer in MIXERS
+        for subset in subsets
+        if not _forbidden(mixer, subset)
+    )
+
+
+def _forbidden(mixer: str, modifiers: Iterable[str]) -> str:
+    """Returns why the mathematics forbids a combination, '' where it does not."""
+    takers = [name for name in modifiers if MODIFIERS[name].takes_weight]
+    if not takers or MIXERS[mixer].normalised:
+        return ""
+    able = ", ".join(name for name, entry in MIXERS.items() if entry.normalised)
+    return (
+        f"{takers[0]!r} takes weight from the others of a row, and mixer {mixer!r} has no "
+        f"normaliser to take it from: every key has its weight by itself. Mixers that have: {able}"
+    )
 
 
 def parse(name: str) -> tuple[str, tuple[str, ...]]:
     """Returns (mixer, sorted modifiers) of a variant's name.
 
-    Raises ValueError where a part is unknown or given twice; the message lists what exists and
-    the nearest match.
+    Raises ValueError where a part is unknown or given twice, the message listing what exists and
+    the nearest match, and where the mathematics forbids the combination, saying why.
     """
     if not isinstance(name, str):
         raise ValueError(f"a variant's name is a string such as 'laser+qk_norm'; got {name!r}")
@@ -164,6 +280,8 @@ def parse(name: str) -> tuple[str, tuple[str, ...]]:
             raise ValueError(unknown("modifier", modifier, MODIFIERS, f" in variant {name!r}"))
     if len(set(modifiers)) < len(modifiers):
         raise ValueError(f"variant {name!r} names a modifier twice; each may be given once")
+    if why := _forbidden(mixer, modifiers):
+        raise ValueError(f"there is no variant {name!r}: {why}")
     return mixer, tuple(sorted(modifiers))
 
 
@@ -177,28 +295,51 @@ def hyperparameters(name: str, tau: float, diff_head_norm: bool = True) -> dict[
     """Returns what `registry.get` takes for a variant in a study.
 
     `tau` goes to variants with `+temp`, `diff_head_norm` as `head_norm` to `diff` and
-    `diff_laser`; what a variant does not have is left out.
+    `diff_laser`; other hyperparameters are at their defaults.
     """
     given = {"tau": tau, "head_norm": diff_head_norm}
-    return {key: given[key] for key in hyperparameters_of(name) if key in given}
+    return {key: given.get(key, one.default) for key, one in hyperparameters_of(name).items()}
+
+
+def entries_of(name: str) -> dict[str, MixerEntry | ModifierEntry]:
+    """Returns the lines of a variant by name, its mixer's first."""
+    mixer, modifiers = parse(name)
+    return {mixer: MIXERS[mixer], **{modifier: MODIFIERS[modifier] for modifier in modifiers}}
 
 
 def hyperparameters_of(name: str) -> dict[str, Hyperparameter]:
     """Returns the hyperparameters that a variant has, by name; its mixer's first."""
-    mixer, modifiers = parse(name)
-    entries = [MIXERS[mixer], *(MODIFIERS[modifier] for modifier in modifiers)]
-    return {key: one for entry in entries for key, one in entry.hyperparameters.items()}
+    lines = entries_of(name).values()
+    return {key: one for entry in lines for key, one in entry.hyperparameters.items()}
 
 
 def check(name: str, hyperparameters: Mapping[str, object], kernel: str = "xla") -> None:
-    """Raises ValueError unless `name`, its hyperparameters and the kernel's name can be used.
+    """Raises ValueError unless `name`, its hyperparameters and the kernel can be used together.
 
-    `tau` (τ, a finite float above 0) belongs to `+temp` alone, `head_norm` (a bool) to `diff` and
-    `diff_laser`. Whether a kernel runs on this machine is for the kernel to say.
+    `tau` (τ, a finite float above 0) belongs to `+temp` alone, `cap` to `+softcap`, `head_norm` (a
+    bool) to `diff` and `diff_laser`. Whether a kernel runs on this machine is for the kernel to
+    say.
     """
     checked(name, hyperparameters)
     if kernel not in KERNELS:
         raise ValueError(unknown("kernel", kernel, KERNELS))
+    for part, entry in entries_of(name).items():
+        if entry.kernels is not None and kernel not in entry.kernels:
+            able = " or ".join(f"kernel={one!r}" for one in entry.kernels)
+            raise ValueError(
+                f"kernel={kernel!r} cannot compute {name!r}: it has no {part}; use {able}"
+            )
+
+
+def kernels_of(name: str) -> tuple[str, ...]:
+    """Returns the kernels that can serve a variant whose host's heads are all of one size."""
+    wide = value_size(name, 1) > 1
+    return tuple(
+        kernel
+        for kernel, limits in KERNELS.items()
+        if not (wide and limits.one_head_size)
+        and all(kernel in (one.kernels or KERNELS) for one in entries_of(name).values())
+    )
 
 
 def checked(name: str, hyperparameters: Mapping[str, object]) -> dict[str, Any]:
@@ -234,20 +375,20 @@ def check_weights(name: str) -> None:
 
 def check_host_mean(name: str, host: str) -> None:
     """Raises ValueError where a variant cannot be computed through `host`'s own softmax."""
-    mixer = parse(name)[0]
+    mixer, modifiers = parse(name)
     if not MIXERS[mixer].host_mean:
         able = ", ".join(other for other, entry in MIXERS.items() if entry.host_mean)
         raise ValueError(
             f"{host} cannot have {name!r}: its model keeps its own softmax, from whose weighted "
             f"mean mixer {mixer!r} is not made (attention/table.py); mixers that are: {able}"
         )
-
-
-def function(reference: str) -> Callable[..., Any]:
-    """Returns the function that 'module:function' names; loads the module."""
-    module, name = reference.split(":")
-    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return found
+    for modifier in modifiers:
+        if not MODIFIERS[modifier].host:
+            able = ", ".join(other for other, entry in MODIFIERS.items() if entry.host)
+            raise ValueError(
+                f"{host} cannot have {name!r}: its model keeps its own softmax, and {modifier!r} "
+                f"acts inside that (attention/table.py); modifiers that act outside it: {able}"
+            )
 
 
 def check_kernel(
@@ -256,33 +397,36 @@ def check_kernel(
     """Raises ValueError where a kernel cannot run: on this platform, dtype or head size.
 
     platform: 'cpu', 'gpu' or 'tpu'. `value_size` is the head size of V where it is not that of Q
-    and K: `value_size(variant, head_size)`. Limits of `jax_xla` and cuDNN as
-    jax.nn.dot_product_attention has them.
+    and K: `value_size(variant, head_size)`.
     """
-    if kernel != "xla" and value_size not in (None, head_size):
-        limit = "; cuDNN's limit of 256 holds for both" if kernel == "cudnn" else ""
+    limits, sizes = KERNELS[kernel], KERNELS[kernel].head_sizes
+    if limits.one_head_size and value_size not in (None, head_size):
+        wide = " and ".join(name for name, entry in MIXERS.items() if entry.value_width > 1)
+        limit = "" if sizes is None else f"; the limit of {sizes[-1]} holds for both"
         raise ValueError(
             f"kernel={kernel!r} wants the head size of V ({value_size}) to be that of Q and K "
-            f"({head_size}){limit}. diff and diff_laser give a pair of heads one value of twice "
-            "the size; use kernel='xla'"
+            f"({head_size}); use kernel='xla'{limit}. {wide} give a pair of heads one value of "
+            "twice the size"
         )
-    if kernel != "cudnn":
-        return
-    if platform != "gpu":
+    if limits.platforms and platform not in limits.platforms:
+        others = " or ".join(repr(one) for one, entry in KERNELS.items() if not entry.platforms)
         raise ValueError(
-            f"kernel='cudnn' needs an NVIDIA GPU and JAX runs on {platform!r} here; "
-            "use kernel='xla' or 'jax_xla'"
+            f"kernel={kernel!r} needs {' or '.join(_DEVICES[one] for one in limits.platforms)} and "
+            f"JAX runs on {platform!r} here; use kernel={others}"
         )
-    if dtype not in ("bfloat16", "float16"):
+    if limits.dtypes and dtype not in limits.dtypes:
         raise ValueError(
-            f"kernel='cudnn' computes in bfloat16 or float16, not {dtype}; "
-            "cast the inputs (compute_dtype='bfloat16') or use kernel='xla'"
+            f"kernel={kernel!r} computes in {' or '.join(limits.dtypes)}, not {dtype}; cast the "
+            f"inputs (compute_dtype={limits.dtypes[0]!r}) or use kernel='xla'"
         )
-    if head_size % 8 or head_size > 256:
+    if sizes is not None and head_size not in sizes:
         raise ValueError(
-            f"kernel='cudnn' cannot do head size {head_size}: it must be a multiple of 8, at "
-            "most 256; use kernel='xla'"
+            f"kernel={kernel!r} cannot do head size {head_size}: it must be a multiple of "
+            f"{sizes.step}, at most {sizes[-1]}; use kernel='xla'"
         )
+
+
+_DEVICES = {"gpu": "an NVIDIA GPU", "tpu": "a TPU", "cpu": "a CPU"}
 
 
 def value_size(variant: str, head_size: int) -> int:
@@ -290,7 +434,53 @@ def value_size(variant: str, head_size: int) -> int:
 
     Differential mixers give both heads of a pair the pair's value: 2·D.
     """
-    return 2 * head_size if parse(variant)[0] in DIFF_ROWS else head_size
+    return MIXERS[parse(variant)[0]].value_width * head_size
+
+
+def mixer(variant: str) -> str:
+    """Returns the mixer's name: `laser` for `laser+temp`."""
+    return variant.split("+")[0]
+
+
+def modifiers(variant: str) -> tuple[str, ...]:
+    """Returns the modifiers, sorted: `("temp",)` for `laser+temp`."""
+    return tuple(sorted(variant.split("+")[1:]))
+
+
+def mixer_label(variant: str) -> str:
+    """Returns the mixer as the paper writes it: `Diff + LASER` for `diff_laser+temp`.
+
+    Here and below names that the table does not have are shown as they are.
+    """
+    name = mixer(variant)
+    return MIXERS[name].label if name in MIXERS else name
+
+
+def modifier_label(variant: str) -> str:
+    """Returns the modifiers as the paper writes them: `+ QK-normalization`, empty for none."""
+    names = modifiers(variant)
+    return " ".join(f"+ {MODIFIERS[name].label if name in MODIFIERS else name}" for name in names)
+
+
+def label(variant: str) -> str:
+    """Returns the paper's name: `LASER + per-dim temp` for `laser+per_dim_temp`."""
+    return f"{mixer_label(variant)} {modifier_label(variant)}".strip()
+
+
+def group(variant: str) -> str:
+    """Returns the name of the group within which a table marks the best: `LASER`, `Diff`."""
+    name = mixer(variant)
+    return (MIXERS[name].group if name in MIXERS else "") or mixer_label(variant)
+
+
+def order(variant: str) -> tuple[Any, ...]:
+    """Returns a sort key: the groups in the order of MIXERS, in each the paper's row order."""
+
+    def rank(name: str, table: Mapping[str, Any]) -> tuple[int, str]:
+        return (list(table).index(name) if name in table else len(table), name)
+
+    ranks = tuple(rank(name, MODIFIERS) for name in modifiers(variant))
+    return (rank(mixer(variant), MIXERS), len(ranks), ranks)
 
 
 def unknown(kind: str, given: str, allowed: Iterable[str], where: str = "") -> str:

@@ -3,41 +3,35 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import errors as flax_errors
 
-from attention import modifiers, table
+from attention import records, table
 from attention.hosts import probe
-from attention.kernels import library
-from attention.mixers import differential, head_pairs, laser, standard
+from attention.kernels.library import SPAN
+from attention.kernels.masks import Masks
+from attention.records import Applied, Inputs
 
 Array = jax.Array
-
-ATTEND: dict[str, Callable[..., Array]] = {
-    "standard": standard.attend,
-    "laser": laser.attend,
-    "diff": functools.partial(head_pairs.attend, standard.weighted_mean),
-    "diff_laser": functools.partial(head_pairs.attend, laser.log_mean_exp),
-}
 
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
     """An attention variant: immutable, hashable, callable. Made by `attention.registry.get`.
 
-    Equal variants compile to the same program; τ, the kernel and the head norm (of differential
-    mixers; True elsewhere) are part of the identity.
+    Equal variants compile to the same program; hyperparameters and the kernel are part of the
+    identity. A hyperparameter is an attribute, too: `variant.tau`.
     """
 
     mixer: str
     modifiers: tuple[str, ...] = ()
-    tau: float = 1.0
     kernel: str = "xla"
-    head_norm: bool = True
+    settings: tuple[tuple[str, Any], ...] = ()
 
     @property
     def name(self) -> str:
@@ -47,18 +41,23 @@ class Variant:
     @property
     def hyperparameters(self) -> dict[str, Any]:
         """What `registry.get(name, **hyperparameters)` needs to make this variant again."""
-        return {key: getattr(self, key) for key in table.hyperparameters_of(self.name)}
+        return dict(self.settings)
+
+    def __getattr__(self, name: str) -> Any:
+        for key, given in self.__dict__.get("settings", ()):
+            if key == name:
+                return given
+        raise AttributeError(f"{type(self).__name__} has no {name!r}")
 
     @property
-    def is_differential(self) -> bool:
-        """Whether heads come in pairs, and a layer's depth is needed."""
-        return self.mixer in table.DIFF_ROWS
+    def needs_depth(self) -> bool:
+        """Whether a layer's index must be given: differential mixers."""
+        return table.MIXERS[self.mixer].needs_depth
 
     @property
     def has_parameters(self) -> bool:
         """Whether the variant adds learned leaves to its host."""
-        entries = (table.MIXERS[self.mixer], *(table.MODIFIERS[name] for name in self.modifiers))
-        return any(entry.parameters != "none" for entry in entries)
+        return any(one.parameters != "none" for one in table.entries_of(self.name).values())
 
     def __call__(
         self,
@@ -81,13 +80,15 @@ class Variant:
         is_causal: bool = False,
         depth: int | Array | None = None,
         scale: float | None = None,
+        scale_query: Callable[[Array], Array] | None = None,
     ) -> Array:
         """Returns attention's output [..., T, H, Dv], as flax's `dot_product_attention` would.
 
-        Three arguments are ours. `is_causal`: query t sees keys 0..t, beside what the mask says.
+        Four arguments are ours. `is_causal`: query t sees keys 0..t, beside what the mask says.
         `depth`: the layer's index from 0, possibly traced (layers in `nn.scan`); a model passes
         it always, and mixers other than `diff` and `diff_laser` leave it unused. `scale`: what
-        logits are multiplied with before τ divides them, D**-0.5 unless given.
+        logits are multiplied with before τ divides them, D**-0.5 unless given. `scale_query`: what
+        the model itself does to its queries (the Conformer's learned factors), behind `modify`.
 
         The whole signature of flax is spelled out because flax passes only the keywords it finds
         by `inspect.signature`: behind `**kwargs` the mask would be lost without a word. The
@@ -107,66 +108,106 @@ class Variant:
         if dtype is not None:
             query, key, value = (array.astype(dtype) for array in (query, key, value))
         result_dtype = jnp.result_type(query, key, value)
-        query, key = self.modify(query, key)
-        scale = (query.shape[-1] ** -0.5 if scale is None else scale) / self.tau
+        given = self._modified(Inputs(query, key, value, bias, mask, is_causal))
+        query, key, value = given.query, given.key, given.value
+        if scale_query is not None:
+            query = scale_query(query)
+        head_size = query.shape[-1]
+        settings: dict[str, Any] = {
+            "scale": (head_size**-0.5 if scale is None else scale) / given.temperature,
+            "mask": given.mask,
+            "is_causal": given.is_causal,
+            "precision": precision,
+            "logits": self._on_logits(),
+        }
         bias = probe.record(
             query,
             key,
             value,
             mixer=self.mixer,
-            scale=scale,
-            span=library.get(self.kernel).span,
-            bias=bias,
-            mask=mask,
-            is_causal=is_causal,
-            precision=precision,
+            span=records.kernel(self.kernel).span,
+            bias=given.bias,
+            **settings,
         )
         attend = functools.partial(
-            ATTEND[self.mixer],
+            records.mixer(self.mixer).attend,
             query,
             key,
             value,
-            scale=scale,
             bias=bias,
-            mask=mask,
-            is_causal=is_causal,
             dropout_rng=None if deterministic else dropout_rng,
             dropout_rate=0.0 if deterministic else dropout_rate,
             broadcast_dropout=broadcast_dropout,
-            precision=precision,
             kernel=self.kernel,
+            **settings,
         )
-        if not self.is_differential:
-            return attend()
-        output = self.from_pairs(
-            lambda lambda_: attend(lambda_=lambda_), head_size=query.shape[-1], depth=depth
-        )
-        return head_pairs.heads_of_pairs(output, result_dtype)
+        return self._finished(attend, head_size, depth, result_dtype)
 
-    def modify(self, query: Array, key: Array) -> tuple[Array, Array]:
-        """Returns query and key after `qk_norm` and `per_dim_temp` (not τ), in that order.
+    def prepare(self, query: Array, key: Array) -> tuple[Array, Array]:
+        """Returns query and key as a host's own softmax gets them: modifiers and τ in them.
 
-        Call it inside a Flax module's compact method: learned leaves are created there.
+        Call it inside a Flax module's compact method, where learned leaves are created. Raises
+        ValueError for what acts inside the softmax.
         """
-        with self._learning():
-            for name, modify in modifiers.MODIFY.items():
-                if name in self.modifiers:
-                    query, key = modify(query, key)
-        return query, key
+        table.check_host_mean(self.name, "the host")
+        # Modifiers that a host can have look at query and key alone.
+        given = self._modified(Inputs(query, key, value=key))
+        query, temperature = given.query, given.temperature
+        return (query if temperature == 1.0 else query / temperature), given.key
 
-    def from_pairs(
+    def through_host(
         self,
-        difference: Callable[[Array], Array],
+        weighted_mean: Callable[[Array], Array],
+        value: Array,
         *,
+        masks: Masks,
         head_size: int,
         depth: int | Array | None,
+        sums_to_one: bool,
     ) -> Array:
-        """Returns `difference(λ)` after the head norm, [..., T, H/2, 2·Dv]; differential mixers.
+        """Returns the output [..., T, H, Dv], in the value's dtype, by somebody else's softmax.
 
-        Call it inside a Flax module's compact method, as `modify`. Raises ValueError without a
-        depth.
+        The host keeps its logits, masks and dropout; it got query and key from `prepare`.
+        `weighted_mean(values)` is called once, because its own learned factors may be made by the
+        call; it need only be linear in the values, whatever their size (differential mixers hand
+        it those of pairs, [..., S, H, 2·Dv]). value [..., S, H, Dv]; `head_size` is that of the
+        queries; `sums_to_one`: no dropout. Inside a compact method, as `prepare`. Raises
+        ValueError for a variant that no weighted mean makes, and as `__call__`.
         """
-        if depth is None:
+        table.check_host_mean(self.name, "the host")
+        host_mean = records.mixer(self.mixer).host_mean
+        assert host_mean is not None
+        mean = functools.partial(
+            host_mean,
+            lambda values: weighted_mean(values.astype(value.dtype)),
+            value,
+            masks,
+            dtype=value.dtype,
+            span=SPAN,
+            sums_to_one=sums_to_one,
+        )
+        return self._finished(mean, head_size, depth, value.dtype)
+
+    def _modified(self, inputs: Inputs) -> Inputs:
+        with self._learning():
+            for apply, given in self._acting("inputs"):
+                inputs = apply(inputs, **given)
+        return inputs
+
+    def _on_logits(self) -> tuple[Applied, ...]:
+        acting = self._acting("logits")
+        return tuple(Applied(apply, tuple(given.items())) for apply, given in acting)
+
+    def _finished(
+        self,
+        attend: Callable[..., Array],
+        head_size: int,
+        depth: int | Array | None,
+        dtype: jnp.dtype,
+    ) -> Array:
+        """Returns attend's output, with what is learned around it and what modifies it."""
+        learned = records.mixer(self.mixer).learned
+        if depth is None and self.needs_depth:
             raise ValueError(
                 f"{self.name} needs the layer's depth (from 0) for λ_init = 0.8 − 0.6·exp(−0.3·"
                 "depth): call variant(..., depth=index), build the layer with attention_fn="
@@ -174,9 +215,22 @@ class Variant:
                 "attention.inject.injected(variant, depth=rule), rule(path) -> index"
             )
         with self._learning():
-            return differential.apply(
-                difference, head_size=head_size, depth=depth, head_norm=self.head_norm
-            )
+            if learned is None:
+                output = attend()
+            else:
+                keys = table.MIXERS[self.mixer].hyperparameters
+                own = {key: self.hyperparameters[key] for key in keys}
+                output = learned(attend, head_size=head_size, depth=depth, dtype=dtype, **own)
+            for apply, given in self._acting("output"):
+                output = apply(output, **given)
+        return output
+
+    def _acting(self, place: str) -> Iterator[tuple[Callable[..., Any], dict[str, Any]]]:
+        """Yields what acts on `place`, in the table's order, with its hyperparameters."""
+        for name, entry in table.MODIFIERS.items():
+            if name in self.modifiers and records.modifier(name).acts_on == place:
+                given = {key: self.hyperparameters[key] for key in entry.hyperparameters}
+                yield records.modifier(name).apply, given
 
     @contextlib.contextmanager
     def _learning(self) -> Iterator[None]:
@@ -210,12 +264,16 @@ def make(name: str, kernel: str, hyperparameters: dict[str, Any]) -> Variant:
     Raises ValueError for what the table has a line for and no code.
     """
     mixer, parts = table.parse(name)
-    if mixer not in ATTEND:
-        raise ValueError(f"mixer {mixer!r} has no code: give it a line in variant.ATTEND")
+    record = records.mixer(mixer)
+    _check_read(mixer, table.MIXERS[mixer].hyperparameters, record.learned or record.attend)
     for part in parts:
-        if part not in modifiers.MODIFY:
-            raise ValueError(f"modifier {part!r} has no code: give it a line in modifiers.MODIFY")
-    for key in hyperparameters:
-        if key not in Variant.__dataclass_fields__:
-            raise ValueError(f"no code reads {key!r} of {name!r}: it is no field of Variant")
-    return Variant(mixer, parts, kernel=kernel, **hyperparameters)
+        modifier = records.modifier(part)
+        _check_read(part, table.MODIFIERS[part].hyperparameters, modifier.apply)
+    return Variant(mixer, parts, kernel, tuple(hyperparameters.items()))
+
+
+def _check_read(part: str, keys: Iterable[str], code: Callable[..., Any]) -> None:
+    """Raises ValueError where a part's code has no parameter for a hyperparameter of its line."""
+    for key in keys:
+        if key not in inspect.signature(code).parameters:
+            raise ValueError(f"no code reads {key!r} of {part!r}: {code} has no such parameter")

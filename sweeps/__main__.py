@@ -5,9 +5,13 @@ import contextlib
 import pathlib
 import signal
 import sys
+from typing import TYPE_CHECKING
 
 from attention import checkout
 from sweeps.launchers.protocol import EngineError
+
+if TYPE_CHECKING:
+    from sweeps.study.study import Study
 
 _EPILOG = """examples:
   python -m sweeps studies
@@ -68,7 +72,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from sweeps.algoperf import parity
     from workloads.arguments import positive, whole
 
     parser = argparse.ArgumentParser(
@@ -113,6 +116,14 @@ def _parser() -> argparse.ArgumentParser:
             _add_selection(command)
         if name == "status":
             command.add_argument("--watch", action="store_true", help="until the study is done")
+    command = commands.add_parser("job", help="run a job of a study on the node an engine chose")
+    command.description = (
+        "What engines start on their nodes. Exits with 0 where nothing is left to do, 75 where it "
+        "was told to stop and has saved, 76 where this node cannot run it."
+    )
+    command.add_argument("file", type=pathlib.Path, metavar="STUDY_DIR/jobs/BATCH.json")
+    command.add_argument("--index", type=int, required=True, help="which job, from 0")
+    command.set_defaults(run=_job)
     command = commands.add_parser(
         "tensors", help="write a trained trial's queries, keys and values, layer by layer"
     )
@@ -127,7 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--data_dir", help="default: where the data lay when it was trained")
     command.set_defaults(run=_tensors)
     _add_export(commands)
-    parity.add(commands)
+    _add_parity(commands)
     return parser
 
 
@@ -153,6 +164,25 @@ def _add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "--out", type=pathlib.Path, metavar="DIR", help="default: STUDY_DIR/export/algoperf_STAGE"
     )
     command.set_defaults(run=_export)
+
+
+def _add_parity(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    from workloads.algoperf.parity import table_of_rows
+
+    parts = ("optimizer", *table_of_rows.PARTS)
+    command = commands.add_parser(
+        "algoperf_parity",
+        help="workloads and optimizer against AlgoPerf's own: the table of differences",
+        description="Measures every difference anew. Exit status 1 where one is too large.",
+    )
+    command.add_argument("--algoperf_dir", help="AlgoPerf's checkout; default: the installed one")
+    command.add_argument(
+        "--parts", default=",".join(parts), help=f"of {', '.join(parts)}; default: all"
+    )
+    command.add_argument(
+        "--workloads", default="", help="parts about models: of these workloads alone"
+    )
+    command.set_defaults(run=_parity)
 
 
 def _studies(options: argparse.Namespace) -> int:
@@ -195,28 +225,27 @@ def _resume(options: argparse.Namespace) -> int:
     return _drive(study.from_record(record, options.directory), options.selection)
 
 
-def _drive(resolved: "object", selection: str) -> int:
+def _drive(resolved: "Study", selection: str) -> int:
     from sweeps.launchers import table as launchers
     from sweeps.monitoring import plan, progress
     from sweeps.scheduling import driver, preflight
+    from sweeps.scheduling.scheduler import Interrupted
     from sweeps.study import study_directory
-    from sweeps.study.study import Study
-    from workloads import table as workloads_table
+    from workloads import catalog
 
-    assert isinstance(resolved, Study)
     # What a change of settings repairs comes before the directory that fixes them.
     preflight.check_kernel(resolved)
     preflight.check_devices(resolved)
-    if not workloads_table.entry(resolved.workload).embedded:
+    if not catalog.get(resolved.workload).embedded:
         devices = launchers.module(resolved.settings["launcher"]).devices(resolved.settings)
         print(plan.memory(resolved, devices))
     print(plan.summary(resolved), flush=True)
     study_directory.prepare(resolved)
-    check = preflight.start_data_check(resolved)
+    check = preflight.DataCheck(resolved)
     with contextlib.closing(check), progress.Progress() as shown:
         try:
             counts = driver.Driver(resolved, shown, check.finish, selection).run()
-        except driver.Interrupted:
+        except Interrupted:
             shown.say(f"interrupted; continue with: python -m sweeps resume {resolved.directory}")
             return 130
     summary = ", ".join(f"{count} {state}" for state, count in counts.items())
@@ -230,6 +259,12 @@ def _cancel(options: argparse.Namespace) -> int:
 
     print(cancel.cancel(options.directory))
     return 0
+
+
+def _job(options: argparse.Namespace) -> int:
+    from sweeps.scheduling import job
+
+    return job.run(options.file, options.index)
 
 
 def _tensors(options: argparse.Namespace) -> int:
@@ -257,22 +292,36 @@ def _export(options: argparse.Namespace) -> int:
     return 0
 
 
+def _parity(options: argparse.Namespace) -> int:
+    from workloads.algoperf import installation
+    from workloads.algoperf.parity import table_of_rows
+
+    try:
+        found = table_of_rows.prepared(options.algoperf_dir)
+        from sweeps.algoperf import parity  # our submission's flags come after AlgoPerf's
+
+        workloads = options.workloads.split(",") if options.workloads else ()
+        return parity.show(found, options.parts.split(","), workloads)
+    except installation.AlgoPerfMissingError as error:
+        raise ValueError(str(error)) from error
+
+
 def _status(options: argparse.Namespace) -> int:
     if options.watch:
         from sweeps.monitoring import watch
 
         watch.show(options.directory)
         return 0
-    from sweeps.monitoring import overview
+    from sweeps.monitoring import status
     from sweeps.records import study_reader
 
-    found = study_reader.Surveyor(options.directory).look()
-    print(overview.render(found))
+    found = study_reader.StudyReader(options.directory).look()
+    print(status.render(found))
     return 1 if found.broken else 0
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] not in (["run"], ["resume"]):
+    if sys.argv[1:2] not in (["run"], ["resume"], ["job"]):
         # `... | head` ends these without a word; a run outlives its reader.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.exit(main())

@@ -4,6 +4,8 @@ import fcntl
 import os
 import pathlib
 import shutil
+import sys
+import types
 from typing import Any
 
 import pytest
@@ -35,20 +37,22 @@ def shared() -> pathlib.Path:
 
 
 @pytest.fixture
-def sigmoid(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A mixer that is no softmax: its rows sum to anything, and it does not say its weights."""
-    from attention import table, variant
+def toy(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A mixer whose line claims nothing: it does not say its weights, nor is it a host's mean."""
+    from attention import records, table
 
-    monkeypatch.setitem(table.MIXERS, "sigmoid", table.Entry("sigmoid(QKᵀ/√D)·V"))
-    monkeypatch.setitem(variant.ATTEND, "sigmoid", _sigmoid)
-    return "sigmoid"
+    module: Any = types.ModuleType("attention.mixers.toy")
+    module.MIXER = records.Mixer(_toy, lambda logits, mask, value, cotangent: None)  # type: ignore
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(table.MIXERS, "toy", table.MixerEntry("Toy", "relu(QKᵀ/√D)·V", "a test"))
+    return "toy"
 
 
-def _sigmoid(query: Any, key: Any, value: Any, *, scale: float, mask: Any, **settings: Any) -> Any:
+def _toy(query: Any, key: Any, value: Any, *, scale: float, mask: Any, **settings: Any) -> Any:
     import jax
     import jax.numpy as jnp
 
-    weights = jax.nn.sigmoid(scale * jnp.einsum("...thd,...shd->...hts", query, key))
+    weights = jax.nn.relu(scale * jnp.einsum("...thd,...shd->...hts", query, key))
     weights = weights if mask is None else jnp.where(mask, weights, 0)
     return jnp.einsum("...hts,...shd->...thd", weights, value)
 

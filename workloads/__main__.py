@@ -6,10 +6,11 @@ import sys
 from typing import Any
 
 from attention import checkout
-from workloads import table
+from workloads import catalog
 from workloads.algoperf import commands as algoperf_commands
 from workloads.arguments import whole
 from workloads.base import errors
+from workloads.base.workload_spec import WorkloadSpec
 
 _EPILOG = """data of the full-size workloads (--data_dir says where it is written and read):
   prepare imagenet_vit --from=ARCHIVES            ILSVRC2012 archives, 150 GB; needs .[tfds]
@@ -78,18 +79,18 @@ def _parser() -> argparse.ArgumentParser:
 
 def _list(options: argparse.Namespace) -> int:
     del options
-    for name, entry in table.WORKLOADS.items():
+    for name, entry in catalog.WORKLOADS.items():
         print(f"{name}: {entry.description}")
         print(
             f"    {entry.parameters:,} parameters, batch {entry.batch_size}, "
             f"{entry.step_hint:,} steps; {_targets(entry)}"
         )
         kind = f"embedded, stands in for {entry.stands_in_for}" if entry.embedded else "to provide"
-        print(f"    data ({kind}): {table.default_data_dir(name)}")
+        print(f"    data ({kind}): {catalog.default_data_dir(name)}")
     return 0
 
 
-def _targets(entry: table.Entry) -> str:
+def _targets(entry: WorkloadSpec) -> str:
     if entry.validation_target is None:
         return f"metric {entry.metric}, no published target"
     return (
@@ -99,15 +100,13 @@ def _targets(entry: table.Entry) -> str:
 
 
 def _data(options: argparse.Namespace) -> tuple[Any, str]:
-    from workloads import registry
-
-    module = registry.data_module(options.name)
-    return module, options.data_dir or str(table.default_data_dir(options.name))
+    module = catalog.data_module(options.name)
+    return module, options.data_dir or str(catalog.default_data_dir(options.name))
 
 
 def _prepare(options: argparse.Namespace) -> int:
     module, directory = _data(options)
-    if table.entry(options.name).embedded:
+    if catalog.get(options.name).embedded:
         if options.manual_dir:
             raise ValueError(f"{options.name} is made from what is installed: no --from")
         module.prepare(directory)
@@ -119,7 +118,7 @@ def _prepare(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     module, directory = _data(options)
-    full = options.full and not table.entry(options.name).embedded
+    full = options.full and not catalog.get(options.name).embedded
     lines = module.check(directory, full=True) if full else module.check(directory)
     print("\n".join(lines))
     return 0
@@ -128,7 +127,7 @@ def _check(options: argparse.Namespace) -> int:
 def _bench(options: argparse.Namespace) -> int:
     from workloads import bench
 
-    directory = options.data_dir or str(table.default_data_dir(options.name))
+    directory = options.data_dir or str(catalog.default_data_dir(options.name))
     for line in bench.lines(
         options.name,
         directory,

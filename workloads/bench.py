@@ -16,8 +16,9 @@ import jax.numpy as jnp
 
 from attention import registry as variants
 from attention import table as variants_table
-from workloads import registry, table
-from workloads.base import base_workload, spec
+from workloads import catalog, registry
+from workloads.base import spec
+from workloads.base.workload import BaseWorkload
 
 # The options of `workloads.base.options.Options` that change what is timed on one device.
 OPTIONS = ("compute_dtype", "scan_layers", "remat")
@@ -40,7 +41,7 @@ def lines(
 
     Raises ValueError for an unknown workload or variant.
     """
-    entry = table.entry(name)
+    entry = catalog.get(name)
     batch_size = batch_size or (entry.batch_size if entry.embedded else 8)
     if entry.embedded and loader:
         yield _loader(name, data_dir, batch_size)
@@ -76,7 +77,7 @@ def _loader(name: str, data_dir: str, batch_size: int) -> str:
     )
 
 
-def _first_values(workload: base_workload.TableWorkload, kept: dict[str, Any]) -> Any:
+def _first_values(workload: BaseWorkload, kept: dict[str, Any]) -> Any:
     """Returns parameters and model state; variants with the same tree share theirs.
 
     Raises ValueError where parameters and their gradients exceed the host's free memory.
@@ -101,7 +102,7 @@ def _timer(
     """Returns a function that gives the mean wall time, in seconds, of n compiled steps."""
     made = variants.get(variant, **variants_table.hyperparameters(variant, tau=0.9))
     workload = registry.make(name, made, **options)
-    assert isinstance(workload, base_workload.TableWorkload)
+    assert isinstance(workload, BaseWorkload)
     params, state = _first_values(workload, kept)
     batch = workload.example_batch(batch_size)
 

@@ -9,11 +9,12 @@ import numpy as np
 
 from analysis.compare import verdict_rules
 from analysis.compare.error_table import LAST, ErrorTable, Reference, SplitResult, VariantResult
-from analysis.load import metrics, paper, selection, variants
+from analysis.load import metrics, paper, selection
 from analysis.load.files import measurements
 from analysis.load.metrics import Metric, MissingMetricError
 from analysis.load.records import Run, Study
 from analysis.statistics import comparisons, intervals
+from attention import table as variants
 from sweeps.records import layout
 
 DEFAULT_BASELINE = "standard"

@@ -9,11 +9,12 @@ import numpy as np
 from analysis.compare import crossings
 from analysis.compare.crossings import Crossing
 from analysis.compare.error_table import ErrorTable
-from analysis.load import metrics, selection, targets, variants
+from analysis.load import metrics, selection, targets
 from analysis.load.records import Run, Study
 from analysis.load.targets import Target
 from analysis.statistics import speed_up
 from analysis.statistics.speed_up import SpeedUp
+from attention import table as variants
 
 # Which trials stand for a seed: at the point that validation chose, AlgoPerf's, each on its own.
 RULES = ("chosen", "fastest", "all")

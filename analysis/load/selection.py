@@ -1,6 +1,6 @@
 """What validation chooses: a step of every trial, a point of every search.
 
-The rule is the driver's, and so are the functions (`sweeps.study.select`): a trial's best
+The rule is the driver's, and so are the functions (`sweeps.study.selection`): a trial's best
 evaluation, the first on ties; a search's best point by the median over its seeds, a lost seed
 (diverged, failed, or without a finite evaluation) counting as the worst value there is. Train and
 test are reported at the step that validation chose and never choose anything. Where there is one
@@ -17,7 +17,7 @@ from analysis.load import metrics
 from analysis.load.metrics import Metric, MissingMetricError
 from analysis.load.records import Run, Study
 from sweeps.records import layout
-from sweeps.study import select
+from sweeps.study import selection as rule
 
 VALIDATION = "validation"
 
@@ -32,7 +32,7 @@ def best_index(run: Run, metric: str | None = None) -> int | None:
         return None
     chosen = metrics.get(metric or run.metric)
     chosen.require(run.evals, VALIDATION, f"{run.name}/{layout.EVAL_MEASUREMENTS}")
-    return select.best_index(run.evals[chosen.column(VALIDATION)].tolist(), chosen.mode)
+    return rule.best_index(run.evals[chosen.column(VALIDATION)].tolist(), chosen.mode)
 
 
 def best_step(run: Run, metric: str | None = None) -> dict[str, float] | None:
@@ -65,7 +65,7 @@ def best_point(runs: Iterable[Run], metric: str | None = None) -> int | None:
     if not every:
         return None
     mode = metrics.get(metric or every[0].metric).mode
-    return select.best_of(_values(every, metric), mode)
+    return rule.best_point(_values(every, metric), mode)
 
 
 def chosen_point(study: Study, stage: str, variant: str) -> int | None:

@@ -5,11 +5,12 @@ import math
 import statistics as stdlib_statistics
 from typing import Any
 
-from analysis.load import metrics, selection, variants
+from analysis.load import metrics, selection
 from analysis.load.metrics import MissingMetricError
 from analysis.load.records import Run, Study
 from analysis.render import pages
 from analysis.render.pages import NONE, Cell, Page, Row, Table
+from attention import table as variants
 
 # Columns of words.
 WORDS = ("Trial", "Stage", "Workload", "Variant", "Status", "Metric")

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.compare.error_table import ErrorTable
-from analysis.load import variants
 from analysis.load.files.measurements import STEP, Columns
 from analysis.load.records import Run
 from analysis.render import pages
 from analysis.render.pages import NONE, Cell, Page, Row, Table
+from attention import table as variants
 
 LOSS = "loss"
 # A trial that failed stopped for a reason outside of training, at any step.

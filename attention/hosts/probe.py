@@ -2,13 +2,13 @@
 
 Around a model's apply, inside the traced function (as `attention.inject.injected`)::
 
-    with observe.observed(taps) as seen:
+    with probe.probed(probes) as seen:
         logits = model.apply(...)
     seen.layers  # one Layer per attention call, in the order of the calls
 
 Nothing is computed that the model does not compute, except through a foreign attention function
-(`attention.hosts.host_attention`), and nothing is changed. With `taps`, zeros added to the logits
-of each call, the loss's gradient with respect to the taps is its gradient on the logits.
+(`attention.hosts.host_attention`), and nothing is changed. With `probes`, zeros added to the logits
+of each call, the loss's gradient with respect to the probes is its gradient on the logits.
 
 Calls that are seen: those of `attention.variant.Variant`, by `attention_fn`, directly, or injected
 into a model.
@@ -25,9 +25,10 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax.core import tracers
 
-from attention import table
+from attention import records, table
 from attention.kernels import core
-from attention.kernels.masks import Visibility, visibility
+from attention.kernels.masks import Masks, merged
+from attention.records import Applied
 
 Array = jax.Array
 
@@ -41,27 +42,28 @@ _STATIC = {"static": True}
 class Layer:
     """One attention call, as its softmax saw it; a tree of arrays, so that jit can return it.
 
-    query [..., T, H, D] and key [..., S, H, D]: after `qk_norm`, `per_dim_temp` and what a foreign
-    function's modules do to the query. value [..., S, H, Dv]: as projected (Differential attention
-    gives both heads of a pair the values of both). scale: what QKᵀ is multiplied by, τ included.
-    bias and visible (`attention.kernels.masks`) broadcast to [..., H, T, S]. host_probabilities
-    [..., H, T, S]: those that a foreign function computed, None where the variant computes its own.
-    path: of the Flax module that called, '' outside one; its parameters lie there. span: the
-    widest channel of V, in nats, that LASER's centred form would hold here
-    (`attention.mixers.shift`). mixer: its name in the table, which says what its weights are.
+    query [..., T, H, D], key [..., S, H, D], value [..., S, H, Dv]: after the modifiers that act on
+    them, and what a foreign function's modules do to the query (Differential attention gives both
+    heads of a pair the values of both). scale: what QKᵀ is multiplied by, τ included; logits: what
+    modifiers do to the logits then. bias and masks (`attention.kernels.masks`) broadcast to
+    [..., H, T, S]. host_probabilities [..., H, T, S]: those that a foreign function computed, None
+    where the variant computes its own. path: of the Flax module that called, '' outside one; its
+    parameters lie there. span: the widest channel of V, in nats, that LASER's centred form would
+    hold here (`attention.mixers.shift`). mixer: its name in the table.
     """
 
     query: Array
     key: Array
     value: Array
     bias: Array | None
-    visible: Visibility
+    masks: Masks
     host_probabilities: Array | None
     scale: float = dataclasses.field(metadata=_STATIC)
     precision: jax.lax.PrecisionLike = dataclasses.field(metadata=_STATIC)
     path: str = dataclasses.field(metadata=_STATIC)
     span: float = dataclasses.field(metadata=_STATIC)
     mixer: str = dataclasses.field(metadata=_STATIC)
+    logits: tuple[Applied, ...] = dataclasses.field(metadata=_STATIC)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -69,31 +71,32 @@ class Layer:
         *batch, queries, heads, _ = self.query.shape
         return (*batch, heads, queries, self.key.shape[-3])
 
-    def probabilities(self) -> Array:
+    @property
+    def weighting(self) -> records.Weighting:
+        """How the mixer's logits become weights; ValueError where it is not made of weights."""
+        table.check_weights(self.mixer)
+        weighting = records.mixer(self.mixer).weighting
+        assert weighting is not None
+        return weighting
+
+    def weights(self) -> Array:
         """Returns the mixer's weights, [..., H, T, S] float32, before dropout; 0 where hidden.
 
-        A row that sees nothing is uniform over everything, or over whatever its host makes of it:
-        `visible` says which those are. Raises ValueError for a mixer that does not say its weights.
+        Of a row that sees nothing they are anything: `masks` says which those are. Raises
+        ValueError for a mixer that does not say its weights.
         """
-        table.check_weights(self.mixer)
-        weights: Array = table.function(table.MIXERS[self.mixer].weights)(self)
-        return weights
+        if self.host_probabilities is not None:
+            return self.host_probabilities.astype(core.accumulator(self.query.dtype))
+        settings = core.Settings(self.scale, self.precision, self.weighting, self.logits)
+        return core.weights_of(settings, self.query, self.key, self.bias, self.masks.pairs)
 
 
-def softmax(layer: Layer) -> Array:
-    """Returns the softmax of a layer's logits, or its host's: `Layer.probabilities`."""
-    if layer.host_probabilities is not None:
-        return layer.host_probabilities.astype(core.accumulator(layer.query.dtype))
-    settings = core.Settings(layer.scale, layer.precision)
-    return core.probabilities(settings, layer.query, layer.key, layer.bias, layer.visible.pairs)
-
-
-class Observed:
+class Probed:
     """The calls seen so far, `layers`, in order."""
 
-    def __init__(self, taps: Sequence[Array] | None) -> None:
+    def __init__(self, probes: Sequence[Array] | None) -> None:
         self.layers: list[Layer] = []
-        self.taps = taps
+        self.probes = probes
         self.paths: list[str] = []
         self._trace = tracers.current_trace()
 
@@ -103,56 +106,54 @@ class Observed:
             raise ValueError(
                 "attention inside nn.scan or nn.remat cannot be observed: its arrays exist inside "
                 "the loop alone. Build the model with scan_layers=False and remat=False, and "
-                "unstack its parameters; enter observe.observed inside jax.grad and jax.vmap"
+                "unstack its parameters; enter probe.probed inside jax.grad and jax.vmap"
             )
         dtype = jnp.result_type(query, key, value)
         query, key, value = (array.astype(dtype) for array in (query, key, value))
         mask, is_causal, bias = seen.pop("mask"), seen.pop("is_causal"), seen["bias"]
-        visible = visibility(
-            query.shape[-3], key.shape[-3], mask=mask, bias=bias, is_causal=is_causal
-        )
+        masks = merged(query.shape[-3], key.shape[-3], mask=mask, bias=bias, is_causal=is_causal)
         path = self.paths[-1] if self.paths else ""
-        self.layers.append(Layer(query, key, value, visible=visible, path=path, **seen))
-        return bias if self.taps is None else self._tapped(bias)
+        self.layers.append(Layer(query, key, value, masks=masks, path=path, **seen))
+        return bias if self.probes is None else self._with_probe(bias)
 
-    def _tapped(self, bias: Array | None) -> Array:
-        assert self.taps is not None
+    def _with_probe(self, bias: Array | None) -> Array:
+        assert self.probes is not None
         number, layer = len(self.layers), self.layers[-1]
-        if number > len(self.taps):
-            raise ValueError(f"{len(self.taps)} taps were given and call {number} has none")
-        tap = self.taps[number - 1]
-        if tap.shape != layer.shape:
+        if number > len(self.probes):
+            raise ValueError(f"{len(self.probes)} probes were given and call {number} has none")
+        added = self.probes[number - 1]
+        if added.shape != layer.shape:
             raise ValueError(
-                f"tap {number - 1} has shape {tap.shape}, and the logits at {layer.path!r} have "
-                f"{layer.shape}: use observe.zero_taps(layers)"
+                f"probe {number - 1} has shape {added.shape}, and the logits at {layer.path!r} "
+                f"have {layer.shape}: use probe.zero_probes(layers)"
             )
         if layer.host_probabilities is not None:
             # A wider bias would make the host's softmax wider than it is.
-            tap = tap.astype(layer.query.dtype)
-        return tap if bias is None else bias + tap
+            added = added.astype(layer.query.dtype)
+        return added if bias is None else bias + added
 
     def check(self) -> None:
-        """Raises ValueError where taps were left over."""
-        if self.taps is not None and len(self.layers) != len(self.taps):
-            raise ValueError(f"{len(self.taps)} taps were given for {len(self.layers)} calls")
+        """Raises ValueError where probes were left over."""
+        if self.probes is not None and len(self.layers) != len(self.probes):
+            raise ValueError(f"{len(self.probes)} probes were given for {len(self.layers)} calls")
 
 
-_ACTIVE: contextvars.ContextVar[Observed | None] = contextvars.ContextVar("observed", default=None)
+_ACTIVE: contextvars.ContextVar[Probed | None] = contextvars.ContextVar("probed", default=None)
 
 
 @contextlib.contextmanager
-def observed(taps: Sequence[Array] | None = None) -> Iterator[Observed]:
+def probed(probes: Sequence[Array] | None = None) -> Iterator[Probed]:
     """Yields what will hold a `Layer` for each attention call inside the context.
 
-    taps: one array for each call, in order, of `Layer.shape`, added to the logits; see
-    `zero_taps`. Without them outputs are those outside, bit for bit. Contexts do not nest.
+    probes: one array for each call, in order, of `Layer.shape`, added to the logits; see
+    `zero_probes`. Without them outputs are those outside, bit for bit. Contexts do not nest.
 
     Raises ValueError inside another such context, for layers in `nn.scan` or `nn.remat`, and for
-    taps that do not fit the calls.
+    probes that do not fit the calls.
     """
     if is_on():
-        raise ValueError("observe.observed is entered inside another one; enter it once")
-    seen = Observed(taps)
+        raise ValueError("probe.probed is entered inside another one; enter it once")
+    seen = Probed(probes)
 
     def follow(call: Any, args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
         seen.paths.append("/".join(context.module.path))
@@ -187,9 +188,10 @@ def record(
     mask: Array | None,
     is_causal: bool = False,
     precision: jax.lax.PrecisionLike = None,
+    logits: tuple[Applied, ...] = (),
     host_probabilities: Array | None = None,
 ) -> Array | None:
-    """Returns the bias to use: the one given, with this call's tap where there are taps.
+    """Returns the bias to use: the one given, with this call's probe where there are probes.
 
     For those who call a softmax; shapes as in `Layer`. Does nothing where nobody observes.
     """
@@ -207,10 +209,11 @@ def record(
         mask=mask,
         is_causal=is_causal,
         precision=precision,
+        logits=logits,
         host_probabilities=host_probabilities,
     )
 
 
-def zero_taps(layers: Sequence[Layer]) -> tuple[Array, ...]:
+def zero_probes(layers: Sequence[Layer]) -> tuple[Array, ...]:
     """Returns zeros of the layers' logits; the layers may be shapes from `jax.eval_shape`."""
     return tuple(jnp.zeros(layer.shape, core.accumulator(layer.query.dtype)) for layer in layers)

@@ -1,4 +1,4 @@
-"""Softmax-weighted sums, computed by XLA, returned in float32: the core under every mixer.
+"""Weighted sums, computed by XLA, returned in float32: the core under every mixer.
 
 A library kernel hands its sum back in the inputs' dtype. LASER takes the logarithm of that sum,
 where a relative rounding becomes an absolute error, so this core keeps it in float32. Its own
@@ -13,15 +13,60 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from attention.kernels.inputs import Problem
+from attention.records import Applied, Kernel, Weighting
+
 Array = jax.Array
 Precision = jax.lax.PrecisionLike
 
 
+def _softmax_backward(weights: Array, gradient: Array) -> Array:
+    # p∘(X − Σ p∘X), as p∘X − p·Σ p∘X: p∘X is bounded by the row's sum where X alone is not.
+    product = weights * gradient
+    return product - weights * jnp.sum(product, axis=-1, keepdims=True)
+
+
+def softmax_jacobian_norm(weights: Array) -> Array:
+    """Returns the Frobenius norm of diag(a) − a·aᵀ for each row, [...] for weights [..., S].
+
+    Its square is Σa² − 2Σa³ + (Σa²)² for Σa = 1. That form cancels where one weight is close to 1
+    (float32 leaves 3e-4 of a norm of 0), so the largest weight m is taken out of the sums, 1 − m
+    is the sum of the others, and every term is positive:
+    m²(1 − m)² + Σ a²(1 − a)² + 2m²Σa² + ((Σa²)² − Σa⁴), sums over the others.
+    """
+    largest = jnp.max(weights, axis=-1, keepdims=True)
+    is_largest = jnp.arange(weights.shape[-1]) == jnp.argmax(weights, axis=-1)[..., None]
+    others = jnp.where(is_largest, 0, weights)
+    squares = jnp.square(others)
+    second = jnp.sum(squares, axis=-1)
+    top = jnp.square(largest[..., 0])
+    pairs = jnp.maximum(jnp.square(second) - jnp.sum(jnp.square(squares), axis=-1), 0)
+    total = (
+        top * jnp.square(jnp.sum(others, axis=-1))
+        + jnp.sum(squares * jnp.square(1 - others), axis=-1)
+        + 2 * top * second
+        + pairs
+    )
+    return jnp.sqrt(total)
+
+
+# A row that sees nothing is uniform, and its caller discards it.
+SOFTMAX = Weighting(
+    weights=functools.partial(jax.nn.softmax, axis=-1),
+    backward=_softmax_backward,
+    jacobian_norm=softmax_jacobian_norm,
+    normalised=True,
+)
+
+
 class Settings(NamedTuple):
-    """What is compiled in: the softmax scale (applied to QKᵀ) and the matmul precision."""
+    """What is compiled in: the scale (applied to QKᵀ), the matmul precision, how logits become
+    weights, and what is done to the scaled logits before bias and mask, in that order."""
 
     scale: float
     precision: Precision = None
+    weighting: Weighting = SOFTMAX
+    logits: tuple[Applied, ...] = ()
 
 
 def accumulator(dtype: jnp.dtype) -> jnp.dtype:
@@ -29,32 +74,42 @@ def accumulator(dtype: jnp.dtype) -> jnp.dtype:
     return jnp.promote_types(dtype, jnp.float32)
 
 
-def probabilities(
+def weights_of(
     settings: Settings,
     query: Array,
     key: Array,
     bias: Array | None,
     visible: Array | None,
 ) -> Array:
-    """Returns softmax(scale·QKᵀ + bias) over what is visible, float32, shape [..., H, T, S].
+    """Returns the weights of the logits scale·QKᵀ, modified, + bias, over what is visible.
 
-    query [..., T, H, D], key [..., S, H, D]; bias and visible broadcast to [..., H, T, S].
-    Hidden entries are exactly 0; a row that sees nothing is uniform, and its caller discards it.
+    float32 [..., H, T, S]; query [..., T, H, D], key [..., S, H, D]; bias and visible broadcast to
+    [..., H, T, S]. Hidden entries are exactly 0 in rows that see something.
     """
     wide = accumulator(query.dtype)
-    logits = settings.scale * jnp.einsum(
-        "...thd,...shd->...hts",
-        query,
-        key,
-        precision=settings.precision,
-        preferred_element_type=wide,
-    )
+    logits = _modified(settings, _scores(settings, query, key))
     if bias is not None:
         logits = logits + bias.astype(wide)
     if visible is not None:
         # The lowest number, not −∞: a row that sees nothing stays finite, and so do its gradients.
         logits = jnp.where(visible, logits, jnp.finfo(wide).min)
-    return jax.nn.softmax(logits, axis=-1)
+    return settings.weighting.weights(logits)
+
+
+def _scores(settings: Settings, query: Array, key: Array) -> Array:
+    return settings.scale * jnp.einsum(
+        "...thd,...shd->...hts",
+        query,
+        key,
+        precision=settings.precision,
+        preferred_element_type=accumulator(query.dtype),
+    )
+
+
+def _modified(settings: Settings, scores: Array) -> Array:
+    for function in settings.logits:
+        scores = function(scores)
+    return scores
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -67,7 +122,7 @@ def weighted_sum(
     visible: Array | None,
     multiplier: Array | None,
 ) -> Array:
-    """Returns Σ_s m_ts·p_ts·v_s with p = `probabilities`, float32, shape [..., T, H, D].
+    """Returns Σ_s m_ts·p_ts·v_s with p = `weights_of`, float32, shape [..., T, H, D].
 
     value [..., S, H, Dv]; `multiplier` m (attention dropout) broadcasts to [..., H, T, S]. A value
     in float32 beside bfloat16 queries is rounded here, and its gradient is not: the sum of a
@@ -80,7 +135,7 @@ def weighted_sum(
 
 
 def _forward(settings, query, key, value, bias, visible, multiplier):  # type: ignore[no-untyped-def]
-    weights = probabilities(settings, query, key, bias, visible)
+    weights = weights_of(settings, query, key, bias, visible)
     dropped = weights if multiplier is None else weights * multiplier
     rounded = value.astype(query.dtype)
     total = jnp.einsum(
@@ -110,12 +165,15 @@ def _backward(settings, residuals, cotangent):  # type: ignore[no-untyped-def]
     weight_bar = einsum("...thd,...shd->...hts", (cotangent / row).astype(narrow), value)
     if multiplier is not None:
         weight_bar = weight_bar * multiplier
-    # p∘(X − Σ p∘X), as p∘X − p·Σ p∘X: p∘X is bounded by the row's sum where X alone is not.
-    product = weights * weight_bar
-    logit_bar = product - weights * jnp.sum(product, axis=-1, keepdims=True)
+    logit_bar = settings.weighting.backward(weights, weight_bar)
     logit_bar = logit_bar * jnp.swapaxes(row, -3, -2)
 
-    narrow_bar = (settings.scale * logit_bar).astype(query.dtype)
+    score_bar = logit_bar
+    if settings.logits:
+        # The scores once more rather than kept: they are as large as the weights.
+        scores = _scores(settings, query, key)
+        (score_bar,) = jax.vjp(functools.partial(_modified, settings), scores)[1](logit_bar)
+    narrow_bar = (settings.scale * score_bar).astype(query.dtype)
     query_bar = einsum("...hts,...shd->...thd", narrow_bar, key)
     key_bar = einsum("...hts,...thd->...shd", narrow_bar, query)
     bias_bar = None if bias is None else _unbroadcast(logit_bar, bias)
@@ -147,3 +205,44 @@ def _unbroadcast(gradient: Array, like: Array) -> Array:
         if size == 1 and whole != 1
     )
     return jnp.sum(summed, axis=axes, keepdims=True).astype(like.dtype)
+
+
+def _call(problem: Problem, value: Array) -> Array:
+    arrays = _vary_together(
+        problem.query, problem.key, value, problem.bias, problem.masks.pairs, problem.dropout
+    )
+    settings = Settings(problem.scale, problem.precision, problem.weighting, problem.logits)
+    return weighted_sum(settings, *arrays)
+
+
+def _vary_together(*arrays: Array | None) -> list[Array | None]:
+    """Returns the arrays varying over the same axes of a shard_map; elsewhere, as they are.
+
+    A function with a backward pass of its own must return gradients that vary as its inputs do,
+    and the gradient of a shared bias or key would vary over the axes of a sharded query.
+    """
+    axes = frozenset[str]().union(*(_varying(array) for array in arrays if array is not None))
+    return [
+        None if array is None else _made_varying(array, axes - _varying(array)) for array in arrays
+    ]
+
+
+def _varying(array: Array) -> frozenset[str]:
+    """Returns the shard_map axes an array varies over (JAX 0.7 calls them vma)."""
+    kind = jax.typeof(array)
+    manual = getattr(kind, "manual_axis_type", None)
+    return frozenset(getattr(kind, "vma", ()) if manual is None else manual.varying)
+
+
+def _made_varying(array: Array, axes: frozenset[str]) -> Array:
+    if not axes:
+        return array
+    if hasattr(jax.lax, "pcast"):
+        return jax.lax.pcast(array, tuple(axes), to="varying")
+    pvary = getattr(jax.lax, "pvary")  # noqa: B009  (gone from JAX 0.10)
+    varying: Array = pvary(array, tuple(axes))
+    return varying
+
+
+# exp(80)·D·16 < 3.4e38 for every D in use: the backward pass divides a row's cotangent by its size.
+KERNEL = Kernel(_call, span=80.0, float32_sums=True)

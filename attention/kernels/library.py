@@ -1,83 +1,37 @@
-"""Kernels: who computes the softmax-weighted sum, chosen by name and never silently.
+"""Kernels of jax.nn.dot_product_attention: XLA's way (`jax_xla`) and cuDNN's (`cudnn`).
 
-`xla` is our core (float32 sums, every mask, bias and dropout). `jax_xla` and `cudnn` are
-jax.nn.dot_product_attention; what they cannot do raises before they are called, and the message
-says which kernel can.
+They know one softmax of scaled logits with a bias and a mask. What they cannot do raises before
+they are called, and the message says which kernel can.
 """
 
+import functools
 import math
-from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
 from attention import table
-from attention.kernels import core
-from attention.kernels.masks import Visibility
-from attention.mixers import shift
+from attention.kernels.core import SOFTMAX
+from attention.kernels.inputs import Problem
+from attention.records import Kernel
 
 Array = jax.Array
 
-
-class Problem(NamedTuple):
-    """One attention call. query [..., T, H, D], key [..., S, H, D]; see `standard.attend`."""
-
-    query: Array
-    key: Array
-    scale: float
-    bias: Array | None
-    mask: Array | None
-    is_causal: bool
-    visible: Visibility
-    dropout: Array | None
-    precision: jax.lax.PrecisionLike
+# Their backward pass multiplies exp(max − c) by the raw cotangent, in masked entries too.
+SPAN = 60.0
 
 
-class Kernel(NamedTuple):
-    """`call(problem, value)` returns the weighted sum of value [..., S, H, Dv].
-
-    span: the widest channel, in nats, whose centred exponentials survive its backward pass.
-    """
-
-    call: Callable[[Problem, Array], Array]
-    span: float
-
-
-def _xla(problem: Problem, value: Array) -> Array:
-    arrays = _vary_together(
-        problem.query, problem.key, value, problem.bias, problem.visible.pairs, problem.dropout
+def _call(name: str, problem: Problem, value: Array) -> Array:
+    _refuse_what_jax_nn_lacks(name, problem)
+    table.check_kernel(
+        name,
+        platform=jax.default_backend(),
+        dtype=problem.query.dtype.name,
+        head_size=problem.query.shape[-1],
+        value_size=value.shape[-1],
     )
-    return core.weighted_sum(core.Settings(problem.scale, problem.precision), *arrays)
-
-
-def _vary_together(*arrays: Array | None) -> list[Array | None]:
-    """Returns the arrays varying over the same axes of a shard_map; elsewhere, as they are.
-
-    A function with a backward pass of its own must return gradients that vary as its inputs do,
-    and the gradient of a shared bias or key would vary over the axes of a sharded query.
-    """
-    axes = frozenset[str]().union(*(_varying(array) for array in arrays if array is not None))
-    return [
-        None if array is None else _made_varying(array, axes - _varying(array)) for array in arrays
-    ]
-
-
-def _varying(array: Array) -> frozenset[str]:
-    """Returns the shard_map axes an array varies over (JAX 0.7 calls them vma)."""
-    kind = jax.typeof(array)
-    manual = getattr(kind, "manual_axis_type", None)
-    return frozenset(getattr(kind, "vma", ()) if manual is None else manual.varying)
-
-
-def _made_varying(array: Array, axes: frozenset[str]) -> Array:
-    if not axes:
-        return array
-    if hasattr(jax.lax, "pcast"):
-        return jax.lax.pcast(array, tuple(axes), to="varying")
-    pvary = getattr(jax.lax, "pvary")  # noqa: B009  (gone from JAX 0.10)
-    varying: Array = pvary(array, tuple(axes))
-    return varying
+    return _library("cudnn" if name == "cudnn" else "xla", problem, value)
 
 
 def _library(implementation: Literal["xla", "cudnn"], problem: Problem, value: Array) -> Array:
@@ -112,32 +66,12 @@ def _library(implementation: Literal["xla", "cudnn"], problem: Problem, value: A
     return result.reshape((*batch, queries, heads, result.shape[-1]))
 
 
-def _jax_xla(problem: Problem, value: Array) -> Array:
-    _refuse_what_jax_nn_lacks("jax_xla", problem, value)
-    return _library("xla", problem, value)
-
-
-def _cudnn(problem: Problem, value: Array) -> Array:
-    _refuse_what_jax_nn_lacks("cudnn", problem, value)
-    table.check_kernel(
-        "cudnn",
-        platform=jax.default_backend(),
-        dtype=problem.query.dtype.name,
-        head_size=problem.query.shape[-1],
-        value_size=value.shape[-1],
-    )
-    return _library("cudnn", problem, value)
-
-
-def _refuse_what_jax_nn_lacks(name: str, problem: Problem, value: Array) -> None:
+def _refuse_what_jax_nn_lacks(name: str, problem: Problem) -> None:
     """Raises ValueError for what jax.nn.dot_product_attention has no argument for."""
+    if problem.weighting is not SOFTMAX or problem.logits:
+        raise ValueError(f"kernel={name!r} knows the plain softmax alone; use kernel='xla'")
     if problem.dropout is not None:
         raise ValueError(f"kernel={name!r} has no attention dropout; use kernel='xla'")
-    if value.shape[-1] != problem.key.shape[-1]:
-        raise ValueError(
-            f"kernel={name!r} wants the head size of V ({value.shape[-1]}) to be that of Q and "
-            f"K ({problem.key.shape[-1]}); use kernel='xla'"
-        )
     if problem.precision is not None:
         raise ValueError(
             f"kernel={name!r} takes no matmul precision (got {problem.precision!r}); use "
@@ -145,15 +79,5 @@ def _refuse_what_jax_nn_lacks(name: str, problem: Problem, value: Array) -> None
         )
 
 
-KERNELS: dict[str, Kernel] = {
-    "xla": Kernel(_xla, span=shift.OWN_SPAN),
-    "jax_xla": Kernel(_jax_xla, span=shift.LIBRARY_SPAN),
-    "cudnn": Kernel(_cudnn, span=shift.LIBRARY_SPAN),
-}
-
-
-def get(name: str) -> Kernel:
-    """Returns the kernel called `name`. Raises ValueError that lists the kernels."""
-    if name not in KERNELS:
-        raise ValueError(table.unknown("kernel", name, KERNELS))
-    return KERNELS[name]
+JAX_XLA = Kernel(functools.partial(_call, "jax_xla"), span=SPAN, float32_sums=False)
+CUDNN = Kernel(functools.partial(_call, "cudnn"), span=SPAN, float32_sums=False)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 Array = jax.Array
 
 
-class Visibility(NamedTuple):
+class Masks(NamedTuple):
     """Which key each query sees. None means everything.
 
     pairs: bool, broadcasts to [..., H, T, S].
@@ -26,9 +26,9 @@ class Visibility(NamedTuple):
     rows: Array | None = None
 
 
-def visibility(
+def merged(
     queries: int, keys: int, *, mask: Array | None, bias: Array | None, is_causal: bool
-) -> Visibility:
+) -> Masks:
     """Returns what `queries` rows see of `keys` keys.
 
     `is_causal` means that query t sees keys 0..t (as in jax.nn.dot_product_attention, aligned at
@@ -38,20 +38,25 @@ def visibility(
     if mask is not None:
         parts.append(_four_axes(mask.astype(bool)))
     if bias is not None:
-        floor = 0.5 * float(jnp.finfo(bias.dtype).min)
-        parts.append(_four_axes(jax.lax.stop_gradient(bias) > floor))
+        parts.append(_four_axes(allowed(bias)))
     if is_causal:
         parts.append(jnp.tril(jnp.ones((1, queries, keys), bool)))
     if not parts:
-        return Visibility()
+        return Masks()
     pairs = parts[0]
     for part in parts[1:]:
         pairs = pairs & part
-    return Visibility(
+    return Masks(
         pairs,
         keys=jnp.swapaxes(jnp.any(pairs, axis=-2), -2, -1)[..., None],
         rows=jnp.swapaxes(jnp.any(pairs, axis=-1), -2, -1)[..., None],
     )
+
+
+def allowed(bias: Array) -> Array:
+    """Returns where a bias hides nothing, bool of its shape."""
+    floor = 0.5 * float(jnp.finfo(bias.dtype).min)
+    return jax.lax.stop_gradient(bias) > floor
 
 
 def _four_axes(pairs: Array) -> Array:

@@ -1,13 +1,19 @@
 """Differential attention: (softmax(Q₁K₁ᵀ/√D) − λ·softmax(Q₂K₂ᵀ/√D))·V (arXiv:2410.05258, eq. 1).
 
-Heads 2i and 2i + 1 are a pair with one value of size 2·Dv (`attention.mixers.head_pairs`). λ from
-its learned vectors, and the norm per pair that follows, are in `attention.mixers.differential`.
+Heads 2i and 2i + 1 are a pair with one value of size 2·Dv; the layout, λ from its learned vectors,
+and the norm per pair that follows, are in `attention.mixers.head_pairs`.
 """
+
+import functools
+from typing import Unpack
 
 import jax
 import jax.numpy as jnp
 
+from attention.kernels.core import SOFTMAX
+from attention.kernels.inputs import Settings
 from attention.mixers import head_pairs, standard
+from attention.records import Mixer
 
 Array = jax.Array
 
@@ -18,15 +24,7 @@ def attend(
     value: Array,
     *,
     lambda_: float | Array,
-    scale: float | Array | None = None,
-    bias: Array | None = None,
-    mask: Array | None = None,
-    is_causal: bool = False,
-    dropout_rng: Array | None = None,
-    dropout_rate: float = 0.0,
-    broadcast_dropout: bool = True,
-    precision: jax.lax.PrecisionLike = None,
-    kernel: str = "xla",
+    **settings: Unpack[Settings],
 ) -> Array:
     """Returns (A1 − λ·A2)·V per pair, cut back into heads: [..., T, H, Dv] in the inputs' dtype.
 
@@ -42,20 +40,18 @@ def attend(
     Raises ValueError for an odd number of heads, a λ that is not a scalar, and as
     `standard.attend` does. `jax_xla` and `cudnn` want 2·Dv to equal D, and say so.
     """
-    difference = head_pairs.attend(
-        standard.weighted_mean,
-        query,
-        key,
-        value,
-        lambda_=lambda_,
-        kernel=kernel,
-        scale=scale,
-        bias=bias,
-        mask=mask,
-        is_causal=is_causal,
-        dropout_rng=dropout_rng,
-        dropout_rate=dropout_rate,
-        broadcast_dropout=broadcast_dropout,
-        precision=precision,
-    )
+    difference = _pairs(query, key, value, lambda_=lambda_, **settings)
     return head_pairs.heads_of_pairs(difference, jnp.result_type(query, key, value))
+
+
+_pairs = functools.partial(head_pairs.attend, standard.weighted_mean)
+
+MIXER = Mixer(
+    _pairs,
+    functools.partial(head_pairs.formula, standard.formula),
+    weighting=SOFTMAX,
+    host_mean=functools.partial(head_pairs.host_mean, standard.weighted_mean),
+    learned=head_pairs.learned,
+    learned_formula=head_pairs.learned_formula,
+    bfloat16_allowance=head_pairs.BFLOAT16_ALLOWANCE,
+)

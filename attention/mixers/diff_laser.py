@@ -5,10 +5,16 @@ Pairs are those of `attention.mixers.diff`, each branch's arithmetic that of
 `attention.mixers.laser`.
 """
 
+import functools
+from typing import Unpack
+
 import jax
 import jax.numpy as jnp
 
+from attention.kernels.core import SOFTMAX
+from attention.kernels.inputs import Settings
 from attention.mixers import head_pairs, laser
+from attention.records import Mixer
 
 Array = jax.Array
 
@@ -19,15 +25,7 @@ def attend(
     value: Array,
     *,
     lambda_: float | Array,
-    scale: float | Array | None = None,
-    bias: Array | None = None,
-    mask: Array | None = None,
-    is_causal: bool = False,
-    dropout_rng: Array | None = None,
-    dropout_rate: float = 0.0,
-    broadcast_dropout: bool = True,
-    precision: jax.lax.PrecisionLike = None,
-    kernel: str = "xla",
+    **settings: Unpack[Settings],
 ) -> Array:
     """Returns log(A1·exp V) − λ·log(A2·exp V) per pair, cut back into heads: [..., T, H, Dv].
 
@@ -37,20 +35,18 @@ def attend(
 
     Raises ValueError for float16, and as `attention.mixers.diff.attend` does.
     """
-    difference = head_pairs.attend(
-        laser.log_mean_exp,
-        query,
-        key,
-        value,
-        lambda_=lambda_,
-        kernel=kernel,
-        scale=scale,
-        bias=bias,
-        mask=mask,
-        is_causal=is_causal,
-        dropout_rng=dropout_rng,
-        dropout_rate=dropout_rate,
-        broadcast_dropout=broadcast_dropout,
-        precision=precision,
-    )
+    difference = _pairs(query, key, value, lambda_=lambda_, **settings)
     return head_pairs.heads_of_pairs(difference, jnp.result_type(query, key, value))
+
+
+_pairs = functools.partial(head_pairs.attend, laser.log_mean_exp)
+
+MIXER = Mixer(
+    _pairs,
+    functools.partial(head_pairs.formula, laser.formula),
+    weighting=SOFTMAX,
+    host_mean=functools.partial(head_pairs.host_mean, laser.log_mean_exp),
+    learned=head_pairs.learned,
+    learned_formula=head_pairs.learned_formula,
+    bfloat16_allowance=head_pairs.BFLOAT16_ALLOWANCE,
+)

@@ -25,10 +25,6 @@ import jax.numpy as jnp
 
 Array = jax.Array
 
-# exp(80)·D·16 < 3.4e38 for every D in use: our core divides the cotangent of a row by its size.
-OWN_SPAN = 80.0
-# Library kernels multiply exp(max − c) by the raw cotangent, in masked entries too.
-LIBRARY_SPAN = 60.0
 # The max form's exponents run from FLOOR to CEILING, 75 nats around 1: all of it below 1 would let
 # 1/S reach e^75, and with attention dropout or cotangents of 1e4 the gradient overflows.
 CEILING, FLOOR = 35.0, -40.0

@@ -27,13 +27,13 @@ VISIBILITY, ABOUT = "visibility", "about"
 @dataclasses.dataclass(frozen=True)
 class Tensors:
     """One example of one layer: query [T, H, D], key [S, H, D], value [S, H, a multiple of D],
-    float32; `visibility`, bool, broadcasts to [H, T, S], None where everything is seen."""
+    float32; `mask`, bool, broadcasts to [H, T, S], None where everything is seen."""
 
     layer: str
     query: np.ndarray
     key: np.ndarray
     value: np.ndarray
-    visibility: np.ndarray | None = None
+    mask: np.ndarray | None = None
 
 
 def draw(

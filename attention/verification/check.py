@@ -8,7 +8,7 @@ rounded inputs.
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -16,27 +16,22 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from attention import registry, table
+from attention import records, registry, table
 from attention.variant import Variant
-from attention.verification import oracle, reference
+from attention.verification import oracle
 
 Limits = tuple[float, float]  # output, gradients
+Tree = dict[str, dict[str, np.ndarray]]
 
-# Relative error allowed for the pure mixers, by (dtype, whether the kernel's sums are float32).
+# Relative error allowed, by (dtype, whether the kernel's sums are float32); in bfloat16 times what
+# the records of mixer and modifiers allow for roundings of their own.
 LIMITS: dict[tuple[str, bool], Limits] = {
     ("float32", True): (2e-6, 3e-6),
     ("float32", False): (2e-6, 3e-6),
     ("bfloat16", True): (3.0e-3, 4.0e-3),
     ("bfloat16", False): (3.5e-3, 4.5e-3),
 }
-# A modifier with learned factors rounds the new queries and keys to bfloat16 once more, forward
-# and backward (measured: 4.9e-3 in dQ, 3.5e-3 in the output).
-MODIFIER_ALLOWANCE = {"float32": 1.0, "bfloat16": 1.5}
 MASKS = ("none", "causal", "padded")
-# Two branches are rounded by themselves, and their difference is smaller than they are: by
-# √(1 + λ² − 2ρλ)/√(1 + λ²), with ρ = 1/e between random rows at qs 1 (measured: 3.1e-3 in the
-# output at vs 0.1, 4.5e-3 in dV at vs 4).
-PAIR_ALLOWANCE = {"float32": 1.0, "bfloat16": 1.15}
 # The gradient of λ is one number, whose error does not average out as an array's norm does: its
 # standard deviation over seeds is 2.6e-3 of its terms (largest of 24 measured: 5.5e-3).
 LEARNED_LIMITS = {"float32": 3e-6, "bfloat16": 1e-2}
@@ -62,7 +57,7 @@ class Measurement:
     """Relative errors of one case.
 
     gradients: of query, key, value. snippet: None where the paper's code has no such mask.
-    learned: of the gradients of λ's vectors and the head norm, None for other mixers.
+    learned: of the gradients of learned leaves, None where there are none.
     """
 
     case: Case
@@ -82,14 +77,13 @@ class Measurement:
 def cases(variants: tuple[str, ...], kernels: tuple[str, ...]) -> Iterator[Case]:
     """Yields every combination, the pure mixers over all scales, modifiers at (qs 1, vs 1).
 
-    Kernels other than `xla` compute no differential mixer, whose values are wider than its keys.
+    Kernels that cannot serve a variant, and modifiers with kernels other than `xla`, are left out.
     """
     for name, kernel, dtype, mask in itertools.product(
         variants, kernels, ("float32", "bfloat16"), MASKS
     ):
-        mixer, modifiers = table.parse(name)
-        pure = not modifiers
-        if mixer in table.DIFF_ROWS and kernel != "xla":
+        pure = not table.parse(name)[1]
+        if kernel not in table.kernels_of(name):
             continue
         if not pure and (mask != "none" or kernel != "xla"):
             continue
@@ -112,38 +106,44 @@ def measure(
     query, value = query * case.qs, value * case.vs
     arrays = [jnp.asarray(array, case.dtype) for array in (query, key, value, cotangent)]
     mask = make_mask(case.mask, shape[0])
-    hyperparameters = table.hyperparameters(case.variant, TAU, head_norm)
+    chosen = {"tau": TAU, "head_norm": head_norm}
+    known = table.hyperparameters_of(case.variant).items()
+    hyperparameters = {key: chosen.get(key, one.other) for key, one in known}
     variant = registry.get(case.variant, kernel=case.kernel, **hyperparameters)
-    factors = reference.factors(variant, shape[-1], rng)
-    output, gradients, learned = _forward_and_backward(variant, depth, factors, mask, *arrays)
-    exact = reference.compute(variant, factors, arrays, mask, depth)
+    params = leaves(variant, arrays[:3], 0.3, depth)
+    output, gradients, learned = _forward_and_backward(variant, depth, params, mask, *arrays)
+    exact = oracle.compute(variant, params, arrays, mask, depth)
     errors = tuple(
         oracle.relative_error(ours, theirs)
         for ours, theirs in zip(gradients, exact.gradients, strict=True)
     )
-    snippet = None
-    if variant.mixer == "laser" and case.mask == "none" and not variant.modifiers:
-        snippet = oracle.relative_error(_paper_snippet(*arrays[:3]), exact.output)
+    theirs, snippet = records.mixer(variant.mixer).snippet, None
+    if theirs is not None and case.mask == "none" and not variant.modifiers:
+        snippet = oracle.relative_error(_compiled(theirs)(*arrays[:3]), exact.output)
     return Measurement(
         case,
         oracle.relative_error(output, exact.output),
         errors,  # type: ignore[arg-type]
         snippet,
         limits_of(variant, case.dtype),
-        reference.learned_error(learned, exact) if exact.learned else None,
+        oracle.learned_error(learned, exact) if exact.learned else None,
     )
 
 
-_paper_snippet = jax.jit(oracle.paper_snippet)
+@functools.cache
+def _compiled(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    return jax.jit(function)
 
 
 def limits_of(variant: Variant, dtype: str) -> Limits:
     """Returns the allowed (output, gradient) errors."""
-    output, gradient = LIMITS[dtype, variant.kernel == "xla"]
-    learned = any(table.MODIFIERS[name].parameters != "none" for name in variant.modifiers)
-    allowance = MODIFIER_ALLOWANCE[dtype] if learned else 1.0
-    if variant.is_differential:
-        allowance *= PAIR_ALLOWANCE[dtype]
+    output, gradient = LIMITS[dtype, records.kernel(variant.kernel).float32_sums]
+    if dtype != "bfloat16":
+        return output, gradient
+    allowance = records.mixer(variant.mixer).bfloat16_allowance
+    # Modifiers round the same arrays, one after the other: the most that one of them needs.
+    rounding = [records.modifier(name).bfloat16_allowance for name in variant.modifiers]
+    allowance *= max(rounding, default=1.0)
     return output * allowance, gradient * allowance
 
 
@@ -192,23 +192,37 @@ def unheard(name: str) -> list[str]:
 def _output(name: str, hyperparameters: dict[str, Any]) -> np.ndarray:
     """Returns the output of a small problem, every learned leaf a draw of its own by its path."""
     rng = np.random.default_rng(0)
-    query, key, value = (jnp.asarray(rng.standard_normal((5, 2, 4)), jnp.float32) for _ in "qkv")
-    host = _Host(registry.get(name, **hyperparameters), DEPTH)
-    shapes = jax.eval_shape(host.init, jax.random.key(0), query, key, value, None)
+    qkv = [jnp.asarray(rng.standard_normal((5, 2, 4)), jnp.float32) for _ in "qkv"]
+    variant = registry.get(name, **hyperparameters)
+    params = {"params": leaves(variant, qkv, 0.5, DEPTH)}
+    return np.asarray(Host(variant, DEPTH).apply(params, *qkv, None))
 
-    def draw(path: object, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
+
+def leaves(
+    variant: Variant, arrays: Sequence[jax.Array], spread: float, depth: int = DEPTH
+) -> Tree:
+    """Returns a host's learned leaves for query, key, value: their start plus normal draws.
+
+    The draws have the sd `spread` where a leaf starts at 0 (elsewhere the start is a draw itself)
+    and are a function of the leaf's path alone.
+    """
+    host = Host(variant, depth)
+    start = jax.jit(host.init)(jax.random.key(0), *arrays, None).get("params", {})
+
+    def moved(path: object, leaf: jax.Array) -> np.ndarray:
         seed = list(jax.tree_util.keystr(path).encode())  # type: ignore[arg-type]
-        return np.random.default_rng(seed).normal(0.0, 0.5, leaf.shape).astype(leaf.dtype)
+        draw = np.random.default_rng(seed).normal(0.0, spread, leaf.shape)
+        return np.asarray(leaf + draw * (not np.any(leaf)), np.float32)
 
-    params = jax.tree_util.tree_map_with_path(draw, shapes)
-    return np.asarray(host.apply(params, query, key, value, None))
+    tree: Tree = jax.tree_util.tree_map_with_path(moved, start)
+    return tree
 
 
 def _same(ours: np.ndarray, theirs: np.ndarray) -> bool:
     return ours.shape == theirs.shape and bool(np.allclose(ours, theirs, rtol=1e-4, atol=1e-4))
 
 
-class _Host(nn.Module):
+class Host(nn.Module):
     """The smallest host: learned factors have a place to live."""
 
     variant: Variant
@@ -226,16 +240,16 @@ class _Host(nn.Module):
 def _forward_and_backward(
     variant: Variant,
     depth: int,
-    params: reference.Tree,
+    params: Tree,
     mask: jax.Array | None,
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
     cotangent: jax.Array,
-) -> tuple[jax.Array, tuple[jax.Array, ...], reference.Tree]:
+) -> tuple[jax.Array, tuple[jax.Array, ...], Tree]:
     """Returns the output, the gradients of query, key and value, and those of the parameters."""
     output, pullback = jax.vjp(
-        lambda params, *qkv: _Host(variant, depth).apply({"params": params}, *qkv, mask),
+        lambda params, *qkv: Host(variant, depth).apply({"params": params}, *qkv, mask),
         params,
         query,
         key,

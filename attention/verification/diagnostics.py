@@ -2,7 +2,7 @@
 
 LASER's argument (ICML 2025, section 3): where probabilities are tiny, so is the softmax Jacobian
 diag(a) − a·aᵀ, and with it the gradient that reaches the logits, W_Q and W_K. So, per layer: how
-probabilities are spread, the size of that Jacobian, and the gradients themselves; beside them what
+weights are spread, the size of their Jacobian, and the gradients themselves; beside them what
 LASER is sensitive to, the range of V per channel.
 
 `measure` runs inside jit; `summary` makes the plain numbers of it. Axes: B batch entries, H heads,
@@ -36,14 +36,16 @@ class Measured(NamedTuple):
     """A layer's numbers as jit returns them; `summary` says what they mean.
 
     at_least int32 [B, 24]: visible entries of 10^edge or more, for all edges but the last;
-    entries, unknown int32 [B]: visible entries, and those among them that are NaN; rows, choices
-    int32 []: rows that see a key, and those that see two or more; the rest are scalars.
+    entries, unknown int32 [B]: visible entries, and those among them that are NaN; rows,
+    distributions, choices int32 []: rows that see a key, those of them whose weights sum to 1, and
+    those of these that see two or more; the rest are scalars.
     """
 
     at_least: Array
     entries: Array
     unknown: Array
     rows: Array
+    distributions: Array
     choices: Array
     entropy: Array
     entropy_share: Array
@@ -58,18 +60,21 @@ class Measured(NamedTuple):
 
 def measure(layer: Layer) -> Measured:
     """Returns the numbers of an observed call; differentiate nothing through it."""
-    weights = layer.probabilities()
-    visible = jnp.ones((), bool) if layer.visible.pairs is None else layer.visible.pairs
+    weights = layer.weights()
+    visible = jnp.ones((), bool) if layer.masks.pairs is None else layer.masks.pairs
     visible = jnp.broadcast_to(visible, weights.shape)
     weights = jnp.where(visible, weights, 0)
     seen = jnp.sum(visible, axis=-1, dtype=jnp.int32)
     entropy = row_entropy(weights)
-    jacobian = jacobian_norm(weights)
+    jacobian = layer.weighting.jacobian_norm(weights)
+    # Weights that do not sum to 1 are no distribution, and have no entropy.
+    normalised = layer.weighting.normalised
     share = entropy / jnp.log(jnp.maximum(seen, 2).astype(entropy.dtype))
     return Measured(
         *_counts(weights, visible),
         rows=jnp.sum(seen > 0, dtype=jnp.int32),
-        choices=jnp.sum(seen > 1, dtype=jnp.int32),
+        distributions=jnp.sum((seen > 0) & normalised, dtype=jnp.int32),
+        choices=jnp.sum((seen > 1) & normalised, dtype=jnp.int32),
         entropy=_mean(entropy, seen > 0),
         entropy_share=_mean(share, seen > 1),
         jacobian_mean=_mean(jacobian, seen > 0),
@@ -106,30 +111,6 @@ def row_entropy(weights: Array) -> Array:
     return jnp.sum(jax.scipy.special.entr(weights), axis=-1)
 
 
-def jacobian_norm(weights: Array) -> Array:
-    """Returns the Frobenius norm of diag(a) − a·aᵀ for each row, [...] for weights [..., S].
-
-    Its square is Σa² − 2Σa³ + (Σa²)² for Σa = 1. That form cancels where one weight is close to 1
-    (float32 leaves 3e-4 of a norm of 0), so the largest weight m is taken out of the sums, 1 − m
-    is the sum of the others, and every term is positive:
-    m²(1 − m)² + Σ a²(1 − a)² + 2m²Σa² + ((Σa²)² − Σa⁴), sums over the others.
-    """
-    largest = jnp.max(weights, axis=-1, keepdims=True)
-    is_largest = jnp.arange(weights.shape[-1]) == jnp.argmax(weights, axis=-1)[..., None]
-    others = jnp.where(is_largest, 0, weights)
-    squares = jnp.square(others)
-    second = jnp.sum(squares, axis=-1)
-    top = jnp.square(largest[..., 0])
-    pairs = jnp.maximum(jnp.square(second) - jnp.sum(jnp.square(squares), axis=-1), 0)
-    total = (
-        top * jnp.square(jnp.sum(others, axis=-1))
-        + jnp.sum(squares * jnp.square(1 - others), axis=-1)
-        + 2 * top * second
-        + pairs
-    )
-    return jnp.sqrt(total)
-
-
 def _value_ranges(layer: Layer) -> dict[str, Array]:
     """Returns max − min of V over valid keys: its least, median and greatest, in nats for LASER.
 
@@ -138,12 +119,12 @@ def _value_ranges(layer: Layer) -> dict[str, Array]:
     mixer.
     """
     value = layer.value.astype(jnp.promote_types(layer.value.dtype, jnp.float32))
-    keys = jnp.ones((), bool) if layer.visible.keys is None else layer.visible.keys
+    keys = jnp.ones((), bool) if layer.masks.keys is None else layer.masks.keys
     keys = jnp.broadcast_to(keys, value.shape)
     there = jnp.any(keys, axis=-3)
     high = jnp.max(value, axis=-3, where=keys, initial=-jnp.inf)
     low = jnp.min(value, axis=-3, where=keys, initial=jnp.inf)
-    floored = shift.choose(value, layer.visible.keys, layer.span).is_max[..., 0, :, :]
+    floored = shift.choose(value, layer.masks.keys, layer.span).is_max[..., 0, :, :]
     ranges = jnp.where(there, high - low, 0)
     return {
         "value_range_min": jnp.min(ranges, where=there, initial=jnp.inf),
@@ -191,7 +172,8 @@ def summary(measured: Measured, gradients: dict[str, Any]) -> dict[str, Any]:
     `share_below_1e-3`, `share_below_1e-7`: of the visible entries, the fraction below; `histogram`:
     counts of visible entries in the BINS bins of HISTOGRAM_EDGES; `entropy`: mean over rows that
     see a key, nats; `entropy_share`: mean over rows that see two or more of entropy / ln(visible
-    keys); `jacobian_mean`, `jacobian_max`: of `jacobian_norm` over rows that see a key;
+    keys), both None for weights that do not sum to 1; `jacobian_mean`, `jacobian_max`: of the
+    Frobenius norm of the weights' Jacobian (`Weighting.jacobian_norm`) over rows that see a key;
     `logit_grad_norm`, `query_grad_norm` ...: `gradients` by the names logit, query, key, value;
     `value_range_...` in units of V, over `channels`, of which `floored_channels` need LASER's
     floored form. None stands for what does not exist and for what is not finite; the latter are
@@ -205,8 +187,9 @@ def summary(measured: Measured, gradients: dict[str, Any]) -> dict[str, Any]:
         name: _share(histogram, edge, entries) for name, edge in SHARES.items()
     }
     record["histogram"] = histogram
-    rows, choices, channels = (int(numbers[name]) for name in ("rows", "choices", "channels"))
-    record["entropy"] = float(numbers["entropy"]) if rows else None
+    names = ("rows", "distributions", "choices", "channels")
+    rows, distributions, choices, channels = (int(numbers[name]) for name in names)
+    record["entropy"] = float(numbers["entropy"]) if distributions else None
     record["entropy_share"] = float(numbers["entropy_share"]) if choices else None
     for name in ("jacobian_mean", "jacobian_max"):
         record[name] = float(numbers[name]) if rows else None

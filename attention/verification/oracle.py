@@ -1,20 +1,24 @@
-"""What attention variants are measured against: a float64 oracle, and the paper's snippet.
+"""What attention variants are measured against: their formulas in float64.
 
-The oracle is numpy, written from the definition `o_ij = logsumexp_k(log a_ik + v_kj)`, and shares
-no code with `attention.mixers.laser`. Gradients are the closed forms, for cotangent g:
-    ∂/∂v_kj = Σ_i a_ik·exp(v_kj − o_ij)·g_ij
-    ∂/∂(logit)_ik = Σ_j (a_ik·exp(v_kj − o_ij) − a_ik)·g_ij   (LASER)
-                  = Σ_j a_ik·(v_kj − o_ij)·g_ij                (standard)
-Differential mixers subtract λ times head 2i + 1 from head 2i, both over the values of the pair.
+The formulas are those of the records (`attention.records`), plain numpy that shares no code with
+the arithmetic. Here is what stands around them: logits, modifiers in their order, and the chain
+rule back to query, key, value and every learned leaf. Learned factors come as the parameter tree
+that a host of the variant has, so that one set of numbers goes through Flax and through here.
 """
 
-from typing import NamedTuple
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
+from attention import records, table
+from attention.records import Exact, Inputs, Leaves
+from attention.variant import Variant
+
 Float64 = np.ndarray
+# A modifier's formula with everything but what it changes.
+Step = Callable[[Any], tuple[Any, Callable[[Any], tuple[Any, ...]]]]
 
 
 class Gradients(NamedTuple):
@@ -26,58 +30,139 @@ class Gradients(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Output [..., T, H, D] and gradients for the cotangent given, float64.
+    """Output [T, H, Dv], gradients for the cotangent given, and those of learned leaves, float64.
 
-    Of differential mixers also the gradient of λ, −Σ g·(second branch), and the size of that
-    sum's terms, √Σ (g·(second branch))², which is what its rounding is measured by: terms of both
-    signs may cancel to any small number.
+    `sizes` is what an error in each module of `learned` is measured by: the norm of the gradient,
+    or what the mixer's formula says (`Exact.sizes`).
     """
 
     output: Float64
     gradients: Gradients
-    lambda_bar: float = 0.0
-    lambda_terms: float = 0.0
+    learned: Mapping[str, Mapping[str, Any]]
+    sizes: Mapping[str, float]
 
 
 def attend(
     mixer: str,
-    query: Float64,
-    key: Float64,
-    value: Float64,
-    cotangent: Float64,
+    query: Any,
+    key: Any,
+    value: Any,
+    cotangent: Any,
     *,
     scale: float | None = None,
     mask: np.ndarray | None = None,
-    lambda_: float = 0.0,
+    **learned: Any,
 ) -> Result:
-    """Returns output and gradients of `mixer` in float64, before any head norm.
+    """Returns output and gradients of a mixer alone; `learned` is what its `attend` is given (λ).
 
-    mixer: 'standard', 'laser', or 'diff', 'diff_laser' with `lambda_` (λ) and H even.
     query [T, H, D], key and value [S, H, D], cotangent [T, H, D]; mask broadcasts to [H, T, S].
     Inputs are taken as they are: pass the rounded bfloat16 values to judge arithmetic, not
     rounding of the inputs. Rows that see nothing return 0.
     """
-    check(mixer)
-    if mixer in _BRANCHES:
-        branch = _BRANCHES[mixer]
-        return _attend_pairs(branch, query, key, value, cotangent, scale, mask, lambda_)
-    q, k, v, g = (np.asarray(array, np.float64) for array in (query, key, value, cotangent))
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
-    weights = _softmax(scale * np.einsum("thd,shd->hts", q, k), mask)
-    sees = weights.sum(-1) > 0
-    g = g * sees.T[..., None]
-    one = _HEADS[mixer]
-    outputs, logit_bar, value_bar = zip(
-        *(one(weights[head], v[:, head], g[:, head], sees[head]) for head in range(q.shape[1])),
-        strict=True,
+    formula = functools.partial(records.mixer(mixer).formula, **learned)
+    return _result(
+        lambda plain, g: plain(g), formula, {}, (query, key, value, cotangent), mask, scale
     )
-    bars = np.stack(logit_bar)
-    gradients = Gradients(
-        scale * np.einsum("hts,shd->thd", bars, k),
-        scale * np.einsum("hts,thd->shd", bars, q),
-        np.stack(value_bar, axis=1),
+
+
+def compute(
+    variant: Variant,
+    leaves: Leaves,
+    arrays: Iterable[Any],
+    mask: np.ndarray | None,
+    depth: int = 0,
+) -> Result:
+    """Returns a variant's result for query, key, value [T, H, D] and a cotangent, in float64.
+
+    `leaves` is its host's parameter tree, in which it finds its own; mask as in `attend`.
+    """
+    wide = {
+        module: {name: np.asarray(leaf, np.float64) for name, leaf in group.items()}
+        for module, group in leaves.items()
+    }
+    steps: dict[str, list[Step]] = {}
+    for name in (name for name in table.MODIFIERS if name in variant.modifiers):
+        modifier, given = records.modifier(name), _given(variant, table.MODIFIERS[name])
+        step = functools.partial(modifier.formula, leaves=wide, **given)
+        steps.setdefault(modifier.acts_on, []).append(step)
+    mixer, given = records.mixer(variant.mixer), _given(variant, table.MIXERS[variant.mixer])
+
+    def around(plain: Callable[..., Exact], g: Float64) -> Exact:
+        if mixer.learned_formula is None:
+            return plain(g)
+        return mixer.learned_formula(plain, g, wide, depth=depth, **given)
+
+    return _result(around, mixer.formula, steps, arrays, mask)
+
+
+def _given(variant: Variant, entry: table.MixerEntry | table.ModifierEntry) -> dict[str, Any]:
+    return {key: variant.hyperparameters[key] for key in entry.hyperparameters}
+
+
+def _result(
+    around: Callable[[Callable[..., Exact], Float64], Exact],
+    formula: Callable[..., Exact],
+    steps: Mapping[str, list[Step]],
+    arrays: Iterable[Any],
+    mask: np.ndarray | None,
+    scale: float | None = None,
+) -> Result:
+    """Returns `around` a mixer's formula, of the logits that modifiers leave, differentiated."""
+    query, key, value, g = (np.asarray(array).astype(np.float64) for array in arrays)
+    queries, heads, size = query.shape
+    shape = (heads, queries, len(key))
+    mask = np.broadcast_to(True if mask is None else mask, shape)
+    inputs, of_inputs = _chain(
+        steps.get("inputs", []), Inputs(query, key, value, np.zeros(shape), mask)
     )
-    return Result(np.stack(outputs, axis=1), gradients)
+    scale = (size**-0.5 if scale is None else scale) / inputs.temperature
+    scores = scale * np.einsum("thd,shd->hts", inputs.query, inputs.key, optimize=True)
+    scores, of_logits = _chain(steps.get("logits", []), scores)
+    sees = inputs.mask.any(-1).T[..., None]
+
+    def plain(g: Float64, **learned: Any) -> Exact:
+        return formula(scores + inputs.bias, inputs.mask, inputs.value, g * sees, **learned)
+
+    exact = around(plain, g)
+    output, of_output = _chain(steps.get("output", []), exact.output)
+    learned: dict[str, Mapping[str, Any]] = {}
+    sizes: dict[str, float] = {}
+    g = of_output(g, learned, sizes)
+    if steps.get("output"):
+        exact = around(plain, g)
+    score_bar = of_logits(exact.logits, learned, sizes)
+    bars = Inputs(
+        scale * np.einsum("hts,shd->thd", score_bar, inputs.key, optimize=True),
+        scale * np.einsum("hts,thd->shd", score_bar, inputs.query, optimize=True),
+        exact.value,
+        exact.logits,
+    )
+    learned |= exact.learned
+    sizes |= exact.sizes
+    bars = of_inputs(bars, learned, sizes)
+    sizes = {module: sizes.get(module, _norm(group)) for module, group in learned.items()}
+    return Result(output, Gradients(bars.query, bars.key, bars.value), learned, sizes)
+
+
+def _chain(steps: list[Step], given: Any) -> tuple[Any, Callable[..., Any]]:
+    """Returns what the steps make of `given`, one after the other, and the pullback of all.
+
+    The latter adds gradients of leaves, and their sizes, to the dictionaries that it is given.
+    """
+    pullbacks = []
+    for step in steps:
+        given, pullback = step(given)
+        pullbacks.append(pullback)
+
+    def pullback_of_all(bar: Any, learned: dict[str, Any], sizes: dict[str, float]) -> Any:
+        for pullback in reversed(pullbacks):
+            bar, found, *of_found = pullback(bar)
+            learned |= found
+            for one in of_found:
+                sizes |= one
+        return bar
+
+    return given, pullback_of_all
 
 
 def output(
@@ -88,159 +173,34 @@ def output(
     *,
     mask: np.ndarray | None = None,
 ) -> Float64:
-    """Returns the output of `attend` alone, [T, H, D], for 'standard' or 'laser'.
+    """Returns the output of `attend` alone, [T, H, D], for a mixer without learned arguments.
 
     Without the products of the backward pass, and in the memory of one head's T × S weights.
     """
     q, k, v = (np.asarray(array, np.float64) for array in (query, key, value))
-    every = None if mask is None else np.broadcast_to(mask, (q.shape[1], len(q), len(k)))
-    outputs = []
+    every = np.broadcast_to(True if mask is None else mask, (q.shape[1], len(q), len(k)))
+    formula, outputs = records.mixer(mixer).formula, []
     for head in range(q.shape[1]):
         logits = q.shape[-1] ** -0.5 * (q[:, head] @ k[:, head].T)
-        weights = _softmax(logits[None], None if every is None else every[head, None])[0]
-        sees = weights.sum(-1) > 0
-        if mixer == "standard":
-            outputs.append(weights @ v[:, head])
-        else:
-            outputs.append(_laser_output(weights, v[:, head], sees))
+        one = formula(logits[None], every[head, None], v[:, head, None], None)
+        outputs.append(one.output[:, 0])
     return np.stack(outputs, axis=1)
 
 
-def _attend_pairs(
-    branch: str,
-    query: Float64,
-    key: Float64,
-    value: Float64,
-    cotangent: Float64,
-    scale: float | None,
-    mask: np.ndarray | None,
-    lambda_: float,
-) -> Result:
-    """Differential attention, from its definition: branch 2i − λ·branch 2i + 1 per pair i."""
-    value, cotangent = (np.asarray(array, np.float64) for array in (value, cotangent))
-    keys, heads, size = value.shape
-    pairs = heads // 2
-    of_pairs = value.reshape(keys, pairs, 2 * size)
-    g = cotangent.reshape(-1, pairs, 2 * size)
-    both = np.repeat(of_pairs, 2, axis=1)
-    g_both = np.stack([g, -lambda_ * g], axis=2).reshape(-1, heads, 2 * size)
-    result = attend(branch, query, key, both, g_both, scale=scale, mask=mask)
-    first, second = result.output[:, 0::2], result.output[:, 1::2]
-    value_bar = result.gradients.value.reshape(keys, pairs, 2, 2 * size).sum(2)
-    terms = -g * second
-    return Result(
-        (first - lambda_ * second).reshape(cotangent.shape),
-        result.gradients._replace(value=value_bar.reshape(value.shape)),
-        float(terms.sum()),
-        float(np.linalg.norm(terms)),
-    )
+def _norm(group: Mapping[str, Any]) -> float:
+    return float(np.sqrt(sum((np.asarray(leaf) ** 2).sum() for leaf in group.values())))
 
 
-def _softmax(logits: Float64, mask: np.ndarray | None) -> Float64:
-    if mask is None:
-        mask = np.ones((1, 1, 1), bool)
-    logits = np.where(mask, logits, -np.inf)
-    top = logits.max(-1, keepdims=True)
-    exponentials = np.exp(logits - np.where(np.isfinite(top), top, 0))
-    total = exponentials.sum(-1, keepdims=True)
-    return exponentials / np.where(total > 0, total, 1)
-
-
-def _standard_head(
-    weights: Float64, value: Float64, cotangent: Float64, sees: np.ndarray
-) -> tuple[Float64, Float64, Float64]:
-    del sees
-    output = weights @ value
-    delta = (cotangent * output).sum(-1, keepdims=True)
-    return output, weights * (cotangent @ value.T - delta), weights.T @ cotangent
-
-
-def _laser_head(
-    weights: Float64, value: Float64, cotangent: Float64, sees: np.ndarray
-) -> tuple[Float64, Float64, Float64]:
-    """One head: weights [T, S], value [S, D], cotangent [T, D], sees [T].
-
-    A channel is exponentiated below its own visible maximum. Channels that span more than 600
-    nats, where float64 would underflow, go through an explicit logsumexp.
-    """
-    valid = weights.max(0) > 0
-    if not valid.any():
-        return np.zeros_like(cotangent), np.zeros_like(weights), np.zeros_like(value)
-    value = np.where(valid[:, None], value, 0)
-    top = value[valid].max(0)
-    if (top - value[valid].min(0)).max() > 600:
-        return _laser_head_wide(weights, value, cotangent, sees)
-    exponentials, total, output = _laser_sums(weights, value, valid, sees)
-    ratio = cotangent / total
-    logit_bar = weights * (ratio @ exponentials.T - cotangent.sum(-1, keepdims=True))
-    return output, logit_bar, exponentials * (weights.T @ ratio)
-
-
-def _laser_sums(
-    weights: Float64, value: Float64, valid: np.ndarray, sees: np.ndarray
-) -> tuple[Float64, Float64, Float64]:
-    """Returns exp(v − its visible maximum) [S, D], its weighted sum [T, D] and the output."""
-    top = value[valid].max(0)
-    exponentials = np.exp(np.where(valid[:, None], value, top) - top) * valid[:, None]
-    total = np.where(sees[:, None], weights @ exponentials, 1)
-    return exponentials, total, np.where(sees[:, None], top + np.log(total), 0)
-
-
-def _laser_output(weights: Float64, value: Float64, sees: np.ndarray) -> Float64:
-    """The output of `_laser_head`."""
-    valid = weights.max(0) > 0
-    seen = value[valid]
-    if not valid.any() or (seen.max(0) - seen.min(0)).max() > 600:
-        return _laser_head(weights, value, np.zeros((len(weights), value.shape[1])), sees)[0]
-    return _laser_sums(weights, value, valid, sees)[2]
-
-
-# Every mixer that has a formula here: of one head, or of the branches of a pair.
-_HEADS = {"standard": _standard_head, "laser": _laser_head}
-_BRANCHES = {"diff": "standard", "diff_laser": "laser"}
-
-
-def check(mixer: str) -> None:
-    """Raises ValueError for a mixer without a formula here."""
-    known = [*_HEADS, *_BRANCHES]
-    if mixer not in known:
-        raise ValueError(
-            f"the float64 oracle has no formula of mixer {mixer!r}, so nothing says how exact it "
-            f"is: write it in attention/verification/oracle.py, which has {', '.join(known)}"
-        )
-
-
-def _laser_head_wide(
-    weights: Float64, value: Float64, cotangent: Float64, sees: np.ndarray
-) -> tuple[Float64, Float64, Float64]:
-    output, logit_bar = np.zeros_like(cotangent), np.zeros_like(weights)
-    value_bar = np.zeros_like(value)
-    for row in np.flatnonzero(sees):
-        seen = weights[row] > 0
-        terms = np.log(weights[row, seen])[:, None] + value[seen]
-        top = terms.max(0)
-        output[row] = top + np.log(np.exp(terms - top).sum(0))
-        share = np.exp(terms - output[row]) * cotangent[row]
-        value_bar[seen] += share
-        logit_bar[row, seen] = share.sum(-1) - weights[row, seen] * cotangent[row].sum()
-    return output, logit_bar, value_bar
-
-
-def paper_snippet(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    *,
-    mask: jax.Array | None = None,
-) -> jax.Array:
-    """Returns the paper's max-trick LASER, literally, in the dtype of its inputs.
-
-    m = max over all keys; log(attention(Q, K, exp(V − m))) + m (LASER, ICML 2025, section 4).
-    Kept as the reference that shows why `attention.mixers.shift` exists: 9.0e-3 to 0.23 in
-    bfloat16. Shapes [T, H, D] and [S, H, D]; mask [H or 1, T or 1, S].
-    """
-    top = jnp.max(value, axis=0, keepdims=True)
-    return jnp.log(jax.nn.dot_product_attention(query, key, jnp.exp(value - top), mask=mask)) + top
+def learned_error(gradients: Mapping[str, Mapping[str, Any]], reference: Result) -> float:
+    """Returns the largest ‖ours − reference‖/size over the modules of `reference.learned`."""
+    errors = []
+    for module, group in reference.learned.items():
+        difference = {
+            name: np.asarray(gradients[module][name], np.float64) - leaf
+            for name, leaf in group.items()
+        }
+        errors.append(_norm(difference) / reference.sizes[module])
+    return max(errors)
 
 
 def relative_error(measured: object, reference: Float64) -> float:

@@ -22,7 +22,7 @@ import json
 import math
 import pathlib
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -30,9 +30,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.files import replacing
+from attention.kernels import core
+from attention.kernels.masks import merged
+from attention.mixers import laser, standard
 from attention.verification import oracle
 from attention.verification.cached_tensors import Tensors
-from attention.verification.reconstruction_methods import METHODS, Method
+
+Array = jax.Array
+# Maps query [T, H, D], key and value [S, H, D] and a mask (bool [H or 1, T or 1, S], or None) to
+# the output [T, H, D].
+Method = Callable[[Array, Array, Array, Array | None], Array]
 
 FORMAT = "attnperf-reconstruction-1"
 ROUNDED, UNROUNDED = REFERENCES = ("rounded inputs", "float32 inputs")
@@ -40,6 +47,70 @@ PRODUCTS = "bfloat16 products"
 DTYPES = ("bfloat16", PRODUCTS, "float32")
 # Logits of one call, 32 MiB in float32: eight heads of the paper's shape.
 _LOGITS = 2**23
+
+
+class Row(NamedTuple):
+    """A method: its name (the paper's, or ours), the mixer it computes, and two ways to.
+
+    arrays: in the dtype of its inputs; products: of float32 arrays, of which every matrix product
+    rounds its two inputs to bfloat16 and sums in float32.
+    """
+
+    name: str
+    mixer: str
+    arrays: Method
+    products: Method
+
+
+def _standard(query: Array, key: Array, value: Array, mask: Array | None) -> Array:
+    return standard.attend(query, key, value, mask=mask)
+
+
+def _vanilla(query: Array, key: Array, value: Array, mask: Array | None) -> Array:
+    """LASER as its equation stands, without any maximum."""
+    return jnp.log(jax.nn.dot_product_attention(query, key, jnp.exp(value), mask=mask))
+
+
+def _snippet(query: Array, key: Array, value: Array, mask: Array | None) -> Array:
+    return laser.paper_snippet(query, key, value, mask=mask)
+
+
+def _ours(query: Array, key: Array, value: Array, mask: Array | None) -> Array:
+    return laser.attend(query, key, value, mask=mask)
+
+
+def _standard_products(query: Array, key: Array, value: Array, mask: Array | None) -> Array:
+    """Our core rounds a float32 value to the queries' dtype and returns its sum in float32."""
+    settings = core.Settings(query.shape[-1] ** -0.5)
+    narrow = query.astype(jnp.bfloat16), key.astype(jnp.bfloat16)
+    return core.weighted_sum(settings, *narrow, value, None, mask, None)
+
+
+def _vanilla_products(query: Array, key: Array, value: Array, mask: Array | None) -> Array:
+    return jnp.log(_standard_products(query, key, jnp.exp(value), mask))
+
+
+def _snippet_products(query: Array, key: Array, value: Array, mask: Array | None) -> Array:
+    top = jnp.max(value, axis=0, keepdims=True)
+    return _vanilla_products(query, key, value - top, mask) + top
+
+
+def _ours_products(query: Array, key: Array, value: Array, mask: Array | None) -> Array:
+    return laser.log_mean_exp(
+        lambda values: _standard_products(query, key, values, mask),
+        value,
+        merged(len(query), len(key), mask=mask, bias=None, is_causal=False),
+        dtype=value.dtype,
+        span=core.KERNEL.span,
+    )
+
+
+METHODS = (
+    Row("Standard", "standard", _standard, _standard_products),
+    Row("LASER vanilla", "laser", _vanilla, _vanilla_products),
+    Row("LASER+log-weighted-sum-exp", "laser", _snippet, _snippet_products),
+    Row("LASER, ours", "laser", _ours, _ours_products),
+)
 
 
 class Key(NamedTuple):
@@ -79,9 +150,9 @@ def _error(difference: float, size: float, nonfinite: float) -> Error:
 
 def _mask(tensors: Tensors, is_causal: bool) -> np.ndarray | None:
     if not is_causal:
-        return tensors.visibility
+        return tensors.mask
     future = np.tril(np.ones((1, len(tensors.query), len(tensors.key)), bool))
-    return future if tensors.visibility is None else future & tensors.visibility
+    return future if tensors.mask is None else future & tensors.mask
 
 
 def _blocks(

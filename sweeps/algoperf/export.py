@@ -22,12 +22,15 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from sweeps.records import layout, measurements, status
-from workloads.algoperf import entries
+from workloads import algoperf_specs, catalog
 
 FORMATS = ("algoperf",)
 MARK = "attnperf_export.json"
 # The workloads of AlgoPerf that a study can have: its own ones, and ours of the same name.
-_SCORED = tuple(name.removeprefix(entries.PREFIX) for name in (*entries.ENTRIES, *entries.REFUSED))
+_SCORED = tuple(
+    name.removeprefix(algoperf_specs.PREFIX)
+    for name in (*catalog.ALGOPERF, *algoperf_specs.REFUSED)
+)
 
 
 class Exported(NamedTuple):

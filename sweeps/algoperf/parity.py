@@ -1,46 +1,206 @@
-"""`python -m sweeps algoperf_parity`: what is ours against AlgoPerf's own, as a table."""
+"""`python -m sweeps algoperf_parity`: what is ours against AlgoPerf's own, as a table.
 
-import argparse
+Workloads are compared in `workloads.algoperf.parity`; here are the parts that lie above them: our
+NAdamW submission, its schedule and the Halton points.
+"""
+
+import collections
+import functools
+import importlib.util
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
+from unittest import mock
 
-from workloads.algoperf import installation
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sweeps.algoperf import submission as our_submission
+from sweeps.study import space
+from sweeps.training import optimizers
 from workloads.algoperf.installation import Installation
-from workloads.algoperf.parity import table_of_rows
+from workloads.algoperf.parity import rows, table_of_rows
+from workloads.algoperf.parity.rows import Row, norm_ratio
 
-if TYPE_CHECKING:
-    from workloads.algoperf.parity.rows import Row
-
-
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the command to the parser of `python -m sweeps`."""
-    command = commands.add_parser(
-        "algoperf_parity",
-        help="workloads and optimizer against AlgoPerf's own: the table of differences",
-        description="Measures every difference anew. Exit status 1 where one is too large.",
-    )
-    command.add_argument("--algoperf_dir", help="AlgoPerf's checkout; default: the installed one")
-    command.add_argument(
-        "--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)}; default: all"
-    )
-    command.add_argument(
-        "--workloads", default="", help="parts about models: of these workloads alone"
-    )
-    command.set_defaults(run=_run)
+_THEIRS = "algorithms/baselines/external_tuning/jax_nadamw_full_budget.py"
+_SPACE = "paper_nadamw"
+STEPS = 50
+# The first point, and one of a larger rate; without clipping, and with one that clips.
+CASES = ((0, None), (7, None), (0, 0.5), (7, 0.5))
+# A short one, an odd one, and the step hints of librispeech_conformer and imagenet_vit.
+HORIZONS = (100, 7919, 76_000, 167_999)
+_BATCH, _WIDTH, _CLASSES = 8, 12, 5
+# Sums of float32's roundings, 6e-8 each; Halton points are float64.
+_SINGLE, _DOUBLE = 1e-6, 1e-12
 
 
-def _run(options: argparse.Namespace) -> int:
-    try:
-        found = table_of_rows.prepared(options.algoperf_dir)
-        workloads = options.workloads.split(",") if options.workloads else ()
-        return _print(found, options.parts.split(","), workloads)
-    except installation.AlgoPerfMissingError as error:
-        raise ValueError(str(error)) from error
+class Regression:
+    """What a submission sees of a workload: two layers, cross entropy, batches made from a key."""
+
+    metrics_logger = None
+
+    def __init__(self, step_hint: int = 100) -> None:
+        self.step_hint = step_hint
+        self.param_shapes: Any = None
+
+    def init(self) -> Any:
+        """Returns the first parameters, and leaves their shapes where AlgoPerf looks for them."""
+        from algoperf import param_utils
+
+        keys = jax.random.split(jax.random.PRNGKey(0), 2)
+        shapes = {"first": (_WIDTH, 16), "second": (16, _CLASSES)}
+        params = {
+            name: {"kernel": jax.random.normal(key, shape) / 4, "bias": jnp.zeros(shape[1])}
+            for key, (name, shape) in zip(keys, shapes.items(), strict=True)
+        }
+        self.param_shapes = param_utils.jax_param_shapes(params)
+        return params
+
+    def model_fn(
+        self,
+        params: Any,
+        batch: Any,
+        model_state: Any,
+        mode: Any,
+        rng: Any,
+        update_batch_norm: bool,
+        dropout_rate: Any,
+    ) -> tuple[Any, Any]:
+        """Returns logits [B, 5] and no model state; dropout after the first layer."""
+        from algoperf import spec
+
+        if mode is not spec.ForwardPassMode.TRAIN or not update_batch_norm:
+            raise ValueError(f"a train step asked for {mode}, batch norm {update_batch_norm}")
+        del model_state
+        hidden = jnp.tanh(batch["inputs"] @ params["first"]["kernel"] + params["first"]["bias"])
+        kept = jax.random.bernoulli(rng, 1 - dropout_rate, hidden.shape)
+        hidden = jnp.where(kept, hidden / (1 - dropout_rate), 0)
+        return hidden @ params["second"]["kernel"] + params["second"]["bias"], None
+
+    def loss_fn(
+        self, label_batch: Any, logits_batch: Any, mask_batch: Any, label_smoothing: Any
+    ) -> dict[str, Any]:
+        """Returns the cross entropy as AlgoPerf's workloads do; nothing is masked."""
+        del mask_batch
+        smoothed = label_smoothing / _CLASSES
+        targets = (1 - label_smoothing) * jax.nn.one_hot(label_batch, _CLASSES) + smoothed
+        losses = -(targets * jax.nn.log_softmax(logits_batch)).sum(-1)
+        return {"summed": losses.sum(), "n_valid_examples": len(losses), "per_example": losses}
 
 
-def _print(found: Installation, parts: Sequence[str], workloads: Sequence[str]) -> int:
-    from workloads.algoperf.parity import rows
+def update_rows(installation: Installation) -> Iterator[Row]:
+    """Yields the parameters after 50 updates by both submissions, the leaf that differs most."""
+    for number, clip in CASES:
+        point = space.points(space.load(_SPACE), number + 1)[number]
+        if clip:
+            point["grad_clip"] = clip
+        ours, (_, update) = _train(our_submission, point)
+        theirs, _ = _train(_baseline(installation), point)
+        difference = float(np.max(jax.tree.leaves(jax.tree.map(norm_ratio, ours, theirs))))
+        about = f"Halton point {number}, " + (f"clipping at {clip}" if clip else "no clipping")
+        yield Row("NAdamW", f"parameters after {STEPS} updates, {about}", difference, _SINGLE)
+        yield Row("NAdamW", "compilations of the step beyond one", update.compilations - 1, 0)
 
+
+def _baseline(installation: Installation) -> Any:
+    """AlgoPerf's submission as a new module, from its file."""
+    path = installation.directory / _THEIRS
+    found = importlib.util.spec_from_file_location("nadamw_of_algoperf", path)
+    if found is None or found.loader is None:
+        raise ValueError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def _train(submission: Any, point: dict[str, float]) -> tuple[Any, Any]:
+    """Returns parameters and optimizer state after `STEPS` updates, as the runner makes them."""
+    hyperparameters = _named(point)
+    workload = Regression()
+    params: Any = workload.init()
+    model_state: Any = {}
+    state = submission.init_optimizer_state(workload, params, model_state, hyperparameters, None)
+    for step in range(STEPS):
+        key = jax.random.fold_in(jax.random.PRNGKey(1), step)
+        inputs = jax.random.normal(key, (_BATCH, _WIDTH))
+        targets = jax.random.randint(key, (_BATCH,), 0, _CLASSES)
+        batch = {"inputs": inputs, "targets": targets}
+        state, params, model_state = submission.update_params(
+            workload, params, None, model_state, hyperparameters, batch, None, state, [], step, key
+        )
+    return jax.device_get(params), state
+
+
+def _named(point: dict[str, float]) -> Any:
+    return collections.namedtuple("Hyperparameters", point)(**point)
+
+
+def schedule_rows(installation: Installation) -> Iterator[Row]:
+    """Yields the learning rate of every update of a horizon, and of ten beyond, over its peak."""
+    for horizon in HORIZONS:
+        point = space.points(space.load(_SPACE), 1)[0]
+        steps = jnp.arange(horizon + 10)
+        theirs = jax.vmap(_schedule(installation, point, horizon))(steps)
+        ours = jax.vmap(functools.partial(_our_rate, point=point, horizon=horizon))(steps)
+        difference = float(np.abs(ours - theirs).max() / point["learning_rate"])
+        yield Row("learning rate", f"{horizon:,} updates and 10 more", difference, _SINGLE)
+
+
+def _schedule(installation: Installation, point: dict[str, float], horizon: int) -> Any:
+    """AlgoPerf's own function, which its submission hands to its optimizer and keeps to itself."""
+    module = _baseline(installation)
+    workload = Regression(horizon)
+    workload.init()
+    with mock.patch.object(module, "nadamw", wraps=module.nadamw) as made:
+        module.init_optimizer_state(workload, None, None, _named(point), None)
+    return made.call_args.kwargs["learning_rate"]
+
+
+def _our_rate(step: jax.Array, point: dict[str, float], horizon: int) -> jax.Array:
+    values = our_submission.scalars_of(_named(point), horizon)
+    scalars = {name: jnp.float32(value) for name, value in values.items()}
+    return optimizers.learning_rate(step, scalars)
+
+
+def point_rows(installation: Installation) -> Iterator[Row]:
+    """Yields the search's points as a set: AlgoPerf shuffles them without a seed."""
+    halton = installation.module("algoperf.halton")
+    raw = space.load(_SPACE)
+    for count in (5, 50):
+        # Theirs changes the space it is given.
+        drawn = halton.generate_search(json.loads(json.dumps(raw)), count)
+        theirs = _sorted([point._asdict() for point in drawn])
+        ours = _sorted(space.points(raw, count))
+        if list(ours) != list(theirs):
+            raise ValueError(f"points have {list(ours)}, AlgoPerf's {list(theirs)}")
+        difference = float(np.max([np.abs(ours[name] / theirs[name] - 1).max() for name in ours]))
+        yield Row("Halton", f"{count} points of {_SPACE}, as a set", difference, _DOUBLE)
+
+
+def _sorted(points: list[dict[str, float]]) -> dict[str, np.ndarray]:
+    """Returns the values of each hyperparameter, by name; points in the order of their values."""
+    names = sorted(points[0])
+    rows = sorted([point[name] for name in names] for point in points)
+    return dict(zip(names, np.asarray(rows).T, strict=True))
+
+
+def _optimizer(found: Installation, names: Sequence[str]) -> Iterator[Row]:
+    del names
+    yield from update_rows(found)
+    yield from schedule_rows(found)
+    yield from point_rows(found)
+
+
+PARTS: Mapping[str, table_of_rows.Maker] = {"optimizer": _optimizer, **table_of_rows.PARTS}
+
+
+def show(found: Installation, parts: Sequence[str], workloads: Sequence[str]) -> int:
+    """Prints the table, each row as it is measured; returns 1 where a difference is too large.
+
+    workloads: for the parts that are about models; all where none is named. Raises ValueError for a
+    part or workload that is not there, and where nothing is compared.
+    """
     version = found.commit[:12] if found.commit else found.version or "of unknown version"
     print(f"AlgoPerf {version}; {rows.versions()}", flush=True)
     header, rule = rows.table(())
@@ -56,15 +216,3 @@ def _print(found: Installation, parts: Sequence[str], workloads: Sequence[str]) 
         )
     print(f"\n{total} quantities, {failed} beyond their tolerance")
     return 1 if failed else 0
-
-
-def _optimizer(found: Installation, names: Sequence[str]) -> Iterator["Row"]:
-    del names
-    from sweeps.algoperf import parity_optimizer
-
-    yield from parity_optimizer.update_rows(found)
-    yield from parity_optimizer.schedule_rows(found)
-    yield from parity_optimizer.point_rows(found)
-
-
-PARTS: Mapping[str, table_of_rows.Maker] = {"optimizer": _optimizer, **table_of_rows.PARTS}

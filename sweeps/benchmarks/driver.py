@@ -24,7 +24,7 @@ from workloads.arguments import whole
 
 STUDY = "digits_vit_quick"
 WITH_MEMORY = "c4_lm_234m_paper"
-_WORKER = b"sweeps.worker.worker"
+_WORKER = b"sweeps.worker\0"
 _DEADLINE_S = 300.0
 
 

@@ -1,8 +1,8 @@
 """Several processes, on one host or many, that train one trial together: which one this is.
 
 `detect` knows it from the environment, with the standard library alone; `initialize` connects the
-processes through JAX. Process 0 is the leader: the others do as `sweeps.distributed.process_group`
-says.
+processes through JAX. Process 0 is the primary one: the others do as
+`sweeps.distributed.process_group` says.
 
     explicit    ATTNPERF_COORDINATOR=host:port, ATTNPERF_NUM_PROCESSES, ATTNPERF_PROCESS_ID; in a
                 Kubernetes JobSet the manifest sets them (JAX's own way there asks the API server,
@@ -25,9 +25,8 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sweeps.launchers.protocol import AGAIN
+from sweeps.launchers.protocol import AGAIN, COORDINATOR, PROCESS_COUNT, PROCESS_ID
 
-COORDINATOR, COUNT, ID = "ATTNPERF_COORDINATOR", "ATTNPERF_NUM_PROCESSES", "ATTNPERF_PROCESS_ID"
 # Nodes pull images and start one after another.
 START_S = 300.0
 # A process that says nothing for so long is dead; JAX then ends all others.
@@ -50,7 +49,7 @@ class Processes:
     coordinator: str | None
 
     @property
-    def is_leader(self) -> bool:
+    def is_primary(self) -> bool:
         """Whether this process claims trials and writes their files."""
         return self.id == 0
 
@@ -76,16 +75,18 @@ def detect(environment: Mapping[str, str]) -> Processes | None:
 
 
 def _explicit(environment: Mapping[str, str]) -> Processes | None:
-    given = [name for name in (COUNT, ID) if environment.get(name)]
+    given = [name for name in (PROCESS_COUNT, PROCESS_ID) if environment.get(name)]
     if not given:
         return None
-    missing = [name for name in (COORDINATOR, COUNT, ID) if not environment.get(name)]
+    missing = [
+        name for name in (COORDINATOR, PROCESS_COUNT, PROCESS_ID) if not environment.get(name)
+    ]
     if missing:
         raise ValueError(f"{given[0]} is set without {' and '.join(missing)}; set all or none")
     coordinator = environment[COORDINATOR]
     if not re.fullmatch(r".+:\d+", coordinator):
         raise ValueError(f"{COORDINATOR}={coordinator!r}; it must be host:port")
-    return Processes(_int(environment, COUNT), _int(environment, ID), coordinator)
+    return Processes(_int(environment, PROCESS_COUNT), _int(environment, PROCESS_ID), coordinator)
 
 
 def _slurm(environment: Mapping[str, str]) -> Processes | None:
@@ -152,12 +153,14 @@ def initialize(
         )
     if (jax.process_count(), jax.process_index()) != (found.count, found.id):
         here = f"process {jax.process_index()} of {jax.process_count()}"
-        raise StartError(f"{found}: JAX takes it for {here}; set {COORDINATOR}, {COUNT} and {ID}")
+        raise StartError(
+            f"{found}: JAX takes it for {here}; set {COORDINATOR}, {PROCESS_COUNT} and {PROCESS_ID}"
+        )
 
 
 def _check_port(found: Processes) -> None:
     """JAX dies of a segmentation fault where the port is taken (0.10.2)."""
-    if not found.is_leader or found.coordinator is None:
+    if not found.is_primary or found.coordinator is None:
         return
     port = int(found.coordinator.rpartition(":")[2])
     try:

@@ -1,16 +1,16 @@
 """The processes that train a trial together, and what they agree on.
 
-The leader (process 0) claims the trial, writes every file and talks to the driver; the others
-follow its orders (`sweeps.worker.secondary`). All must launch the same programs in the same order,
-or a collective waits for ever. So:
+The primary one (process 0) claims the trial, writes every file and talks to the driver; the others
+train what it orders (`sweeps.worker`). All must launch the same programs in the same order, or a
+collective waits for ever. So:
 
 - an order to stop, whichever process gets it, takes effect at the same step on all: each tells the
   step it is at and waits until all have, and all stop after the furthest one's next. This is the
   protocol of `multihost_utils.reached_preemption_sync_point`. JAX's own is not used: it takes
   SIGTERM away from Python, knows no other reason to stop, and works once in a process's life;
-- what the leader alone does (`lead`) succeeds or fails for all;
+- what the primary process alone does (`on_primary`) succeeds or fails for all;
 - any other failure of one process ends all of them at once. One that dies without a word breaks
-  the connections of the others, or is missed by JAX's heartbeats (`processes.HEARTBEAT_S`).
+  the connections of the others, or is missed by JAX's heartbeats (`bootstrap.HEARTBEAT_S`).
 """
 
 import contextlib
@@ -25,31 +25,42 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sweeps.distributed import bootstrap
-from sweeps.distributed.shared_log import Bulletin
+from sweeps.distributed.shared_log import SharedLog, Store
 from sweeps.launchers.protocol import AGAIN
 
-# What the failed process waits for the leader to take down why.
+# What the failed process waits for the primary one to take down why.
 _LAST_WORDS_S = 10.0
 _LOOK_S = 0.5
 # absl's status codes that a lost connection may have; not RESOURCE_EXHAUSTED, which is memory.
 _STATUSES = "(UNKNOWN|INTERNAL|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED): "
 
 
-class LedError(Exception):
-    """The leader could not do its part; the message says why."""
+class PrimaryError(Exception):
+    """The primary process could not do its part; the message says why."""
 
 
 class PeerError(Exception):
-    """Another process of the gang failed or is gone."""
+    """Another process of the group failed or is gone."""
 
 
-class Alone:
-    """One process that trains alone: the leader of itself."""
+class SingleProcess:
+    """One process that trains alone: the primary one, with nobody to tell."""
 
-    is_leader = True
-    broken = False
+    is_primary, broken = True, False
 
-    def lead(self, work: Callable[[], Any]) -> None:
+    def __init__(self) -> None:
+        self.on_stop: Callable[[], None] = _nothing
+        self.on_failure: Callable[[Exception], None] = _nothing
+
+    def order(self, **order: Any) -> None:
+        """Does nothing."""
+        del order
+
+    def end(self, code: int = 0) -> None:
+        """Does nothing."""
+        del code
+
+    def on_primary(self, work: Callable[[], Any]) -> None:
         """Does the work."""
         work()
 
@@ -62,21 +73,29 @@ class Alone:
         """Does nothing: nobody waits."""
 
 
-class Gang:
-    """This process's part in a gang. `on_stop` is called when any process was told to stop.
+class ProcessGroup:
+    """This process's part in a group. `on_stop` is called when any process was told to stop.
 
-    `on_failure(problem)` is called on the leader when another process failed, before this one
-    ends: both by a thread. `broken` is True where the process must end because the gang has.
+    `on_failure(problem)` is called on the primary one when another process failed, before this one
+    ends: both by a thread. `broken` is True where the process must end because the group has.
+    `exit_process(code)` and `disconnect()` are how this process ends and leaves.
     """
 
-    def __init__(self, found: bootstrap.Processes, client: Any) -> None:
-        self._found, self.is_leader = found, found.is_leader
+    def __init__(
+        self,
+        found: bootstrap.Processes,
+        store: Store,
+        disconnect: Callable[[], None],
+        exit_process: Callable[[int], Any] = os._exit,
+    ) -> None:
+        self._found, self.is_primary = found, found.is_primary
+        self._disconnect, self._exit = disconnect, exit_process
         self.broken = False
         self.on_stop: Callable[[], None] = _nothing
         self.on_failure: Callable[[Exception], None] = _nothing
-        self._bulletin = Bulletin(client, found.count, found.id)
+        self._log = SharedLog(store, found.count, found.id)
         self._orders: queue.Queue[dict[str, Any]] = queue.Queue()
-        self._led: queue.Queue[str | None] = queue.Queue()
+        self._of_primary: queue.Queue[str | None] = queue.Queue()
         self._lock, self._breaking = threading.Lock(), threading.Lock()
         self._step, self._goal, self._asked = -1, sys.maxsize, False
         self._known: Exception | None = None
@@ -84,12 +103,12 @@ class Gang:
         self._reader.start()
 
     def order(self, **order: Any) -> None:
-        """On the leader: has the others do what it is about to do itself."""
-        self._bulletin.post(kind="order", **order)
+        """On the primary process: has the others do what it is about to do itself."""
+        self._log.post(kind="order", **order)
         self._orders.get()
 
     def next_order(self, stop_requested: Callable[[], bool]) -> dict[str, Any]:
-        """On the others: returns the leader's next order; its `kind` is 'end' for the last."""
+        """On the others: returns the next order; its `kind` is 'end' for the last."""
         while True:
             self._ask(stop_requested())
             try:
@@ -98,33 +117,32 @@ class Gang:
                 continue
 
     def end(self, code: int = 0) -> None:
-        """On the leader: has the others end with an exit code, and disconnects."""
-        self._bulletin.post(kind="end", code=code)
+        """On the primary process: has the others end with an exit code, and disconnects."""
+        self._log.post(kind="end", code=code)
         self._orders.get()
         self.leave()
 
     def leave(self) -> None:
         """Disconnects, once all processes do."""
-        import jax
-
         self._reader.join()
-        jax.distributed.shutdown()
+        self._disconnect()
 
-    def lead(self, work: Callable[[], Any]) -> None:
-        """Has the leader do what it alone may; what that raises there, LedError is elsewhere."""
-        if not self.is_leader:
-            error = self._led.get()
+    def on_primary(self, work: Callable[[], Any]) -> None:
+        """Has the primary process do what it alone may; what that raises there, PrimaryError is
+        elsewhere."""
+        if not self.is_primary:
+            error = self._of_primary.get()
             if error is not None:
-                self._known = LedError(error)
+                self._known = PrimaryError(error)
                 raise self._known
             return
         try:
             work()
         except Exception as problem:
             self._known = problem
-            self._bulletin.post(kind="led", error=_named(problem))
+            self._log.post(kind="primary", error=_named(problem))
             raise
-        self._bulletin.post(kind="led", error=None)
+        self._log.post(kind="primary", error=None)
 
     def stops(self, wanted: bool, step: int) -> bool:
         """Whether to stop after this step: the same on all processes, asked after each step.
@@ -139,7 +157,7 @@ class Gang:
     def _ask(self, wanted: bool) -> None:
         if wanted and not self._asked:
             self._asked = True
-            self._bulletin.post(kind="stop")
+            self._log.post(kind="stop")
 
     def failed(self, problem: Exception) -> None:
         """Tells the others of a failure that they do not know of; the process is to end then.
@@ -152,25 +170,26 @@ class Gang:
         reason = _named(problem)
         retry = not isinstance(problem, ValueError) or _of_xla(problem)
         who = f"process {self._found.id} of {self._found.count} ({socket.gethostname()})"
-        with contextlib.suppress(RuntimeError):  # the leader is gone already
+        with contextlib.suppress(RuntimeError):  # the primary process is gone already
             entry = {"rank": self._found.id, "error": f"{who}: {reason}", "retry": retry}
-            self._bulletin.post(kind="failed", **entry)
-        if not self.is_leader:
+            self._log.post(kind="failed", **entry)
+        if not self.is_primary:
             time.sleep(_LAST_WORDS_S)
         if _of_xla(problem):
             raise PeerError(f"{who} lost another one: {reason}") from problem
 
     def _break(self) -> None:
-        """Marks the gang as broken; never returns where another thread has and ends the process."""
+        """Marks the group as broken; never returns where another thread has and ends the
+        process."""
         self._breaking.acquire()
         self.broken = True
 
     def _read(self) -> None:
         try:
-            while self._handle(self._bulletin.read()):
+            while self._handle(self._log.read()):
                 pass
-        except Exception as problem:  # the leader, and with it the service, is gone
-            self._end(PeerError(f"the leader cannot be reached: {problem}"))
+        except Exception as problem:  # the primary process, and with it the service, is gone
+            self._end(PeerError(f"the primary process cannot be reached: {problem}"))
 
     def _handle(self, entry: dict[str, Any]) -> bool:
         kind = entry["kind"]
@@ -179,8 +198,8 @@ class Gang:
                 self._step, self._goal, self._asked = -1, sys.maxsize, False
         if kind in ("order", "end"):
             self._orders.put(entry)
-        elif kind == "led" and not self.is_leader:
-            self._led.put(entry["error"])
+        elif kind == "primary" and not self.is_primary:
+            self._of_primary.put(entry["error"])
         elif kind == "stop":
             self._agree()
         elif kind == "failed" and entry["rank"] != self._found.id:
@@ -190,29 +209,34 @@ class Gang:
     def _agree(self) -> None:
         if self._goal == sys.maxsize:
             with self._lock:
-                self._goal = max(self._bulletin.compare(self._step)) + 1
+                self._goal = max(self._log.compare(self._step)) + 1
         self.on_stop()
 
     def _end(self, problem: Exception) -> None:
         self._break()
         print(f"{self._found}: {problem}", file=sys.stderr, flush=True)
-        if self.is_leader:
+        if self.is_primary:
             self.on_failure(problem)
-        os._exit(AGAIN)
+        self._exit(AGAIN)
 
 
-def join(environment: Mapping[str, str] = os.environ, **limits: Any) -> Gang | None:
-    """Connects this process to its gang; None where it is alone. Before JAX is used otherwise.
+def join(
+    environment: Mapping[str, str] = os.environ, **limits: Any
+) -> ProcessGroup | SingleProcess:
+    """Connects this process to its group; a SingleProcess where it is alone. Before JAX is used
+    otherwise.
 
-    `limits` as `processes.initialize` takes them. Raises what that and `processes.detect` raise.
+    `limits` as `bootstrap.initialize` takes them. Raises what that and `bootstrap.detect` raise.
     """
     found = bootstrap.detect(environment)
     if found is None:
-        return None
+        return SingleProcess()
     bootstrap.initialize(found, **limits)
+    import jax
     from jax._src import distributed  # the store has no public name; orbax takes it there too
 
-    return Gang(found, distributed.global_state.client)
+    client: Any = distributed.global_state.client
+    return ProcessGroup(found, client, jax.distributed.shutdown)
 
 
 def _of_xla(problem: Exception) -> bool:
@@ -220,9 +244,9 @@ def _of_xla(problem: Exception) -> bool:
     return re.match(_STATUSES, str(problem)) is not None
 
 
-def _named(problem: Exception) -> str:
-    return f"{type(problem).__name__}: {problem}"
-
-
 def _nothing(*arguments: Any) -> None:
     del arguments
+
+
+def _named(problem: Exception) -> str:
+    return f"{type(problem).__name__}: {problem}"

@@ -1,7 +1,8 @@
 """Keys of a study: default, meaning and allowed values, written once.
 
-What is printed by `python -m sweeps keys`, what a study begins with and what is refused at the
-door all come from here; the tables themselves are in `sweeps.study.config` and `sweeps.launchers`.
+What is printed by `python -m sweeps keys`, what a study begins with and what is refused before
+anything starts all come from here; the tables themselves are in `sweeps.study.config` and
+`sweeps.launchers`.
 """
 
 import re
@@ -88,11 +89,6 @@ class Key(NamedTuple):
         if self.allowed is None:
             return _KINDS[type(self.default)]
         return str(self.allowed)
-
-
-def defaults(keys: Mapping[str, Key]) -> dict[str, Any]:
-    """Returns {name: default}."""
-    return {name: key.default for name, key in keys.items()}
 
 
 def check(keys: Mapping[str, Key], values: Mapping[str, Any], prefix: str = "") -> None:

@@ -1,10 +1,10 @@
 """The local launcher: worker processes on this host, each on its own cores or accelerators.
 
-It also works inside every job of the other launchers: `sweeps.scheduling.job` runs the job's trials
-by it.
+It also works inside every job of the other launchers, which run the job's trials by it.
 """
 
 import contextlib
+import errno
 import glob
 import hashlib
 import json
@@ -12,20 +12,25 @@ import os
 import pathlib
 import queue
 import re
+import shlex
+import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any
 
-from sweeps.launchers import config_keys, slots
+from sweeps.launchers import config_keys
 from sweeps.launchers.config_keys import Key, Range
-from sweeps.records import code_snapshot
+from sweeps.launchers.protocol import State
+from sweeps.records.submissions import Batch
 
 KEYS = {
     "workers": Key(0, "processes; 0: one per CPU core or accelerator, at most 8", Range(0, 1024)),
     "pin": Key(True, "each worker to its own CPU cores or accelerators"),
 }
-DEFAULTS = config_keys.defaults(KEYS)
+# In the study's directory: what workers say beside their trials.
+LOG = "workers.log"
 
 # Below it lie dev, proc and sys.
 ROOT = "/"
@@ -52,94 +57,158 @@ def platform(settings: dict[str, Any]) -> str:
 
 
 def devices(settings: dict[str, Any]) -> int:
-    """Returns how many devices a trial sees on this host."""
-    return devices_per_worker(settings["local"])
+    """Returns how many devices JAX will see in a worker of this host."""
+    own, (_, numbers) = settings["local"], accelerators()
+    if not numbers:
+        forced = re.search(_FORCED, os.environ.get("XLA_FLAGS", ""))
+        return int(forced[1]) if forced else 1
+    workers = own["workers"] or len(numbers)
+    return max(1, len(numbers) // workers) if own["pin"] else len(numbers)
 
 
-class LocalWorkers:
-    """N worker processes. Events arrive in `events` as (slot, event); None when a worker ends.
+def preview(settings: dict[str, Any], batch: Batch) -> str:
+    """Returns the command of a batch's first worker."""
+    return shlex.join(Local(settings["local"], batch.file, "").command(0))
 
-    `settings` is {"workers", "pin"}: 0 workers are one per accelerator, else per CPU core, at most
-    8. `snapshot` is the code they run. A slot of an `owner` (a study's or job's path) has one
-    worker on this host, also when one has outlived its driver. `leads`: the worker is the first
-    process of a gang. Workers that do not compute on `platform` end at once.
+
+def requeue() -> bool:
+    """Returns False: this host starts no job twice, the scheduler does."""
+    return False
+
+
+def launcher(settings: dict[str, Any], study_directory: pathlib.Path) -> "Local":
+    """Returns the launcher of a study. Raises ValueError for more workers than accelerators."""
+    # A host without accelerator may compute on whatever JAX finds.
+    found = platform(settings).replace("cpu", "")
+    log, owner = study_directory / LOG, os.path.realpath(study_directory)
+    return Local(settings["local"], log, owner, platform=found)
+
+
+class Local:
+    """This host. A job is a worker process in a slot, which the handle numbers: '0' … 'size − 1'.
+
+    A worker is given its trials one by one (`send`), so that they share what it has compiled; its
+    events arrive in `events` as (slot, event), None when it ends. A slot of an `owner` (a study's
+    or job's path) has one worker on this host, also when one has outlived its driver.
+
+    `own` is config.local: 0 workers are one per accelerator, else per CPU core, at most 8. `log` is
+    where workers write what is no trial's. `primary`: the worker is the first process of several
+    that train a trial. Workers that do not compute on `platform` end at once. Raises ValueError
+    for more workers than accelerators.
     """
 
     def __init__(
         self,
-        settings: dict[str, Any],
+        own: dict[str, Any],
         log: pathlib.Path,
-        snapshot: pathlib.Path,
         owner: str,
-        leads: bool = False,
+        primary: bool = False,
         platform: str = "",
     ) -> None:
         self._pin_variable, self._accelerators = accelerators()
         cores = sorted(os.sched_getaffinity(0))
         automatic = len(self._accelerators) or min(len(cores), _MOST_CPU_WORKERS)
-        self.size = settings["workers"] or automatic
-        if settings["pin"] and 0 < len(self._accelerators) < self.size:
+        self._size = own["workers"] or automatic
+        if own["pin"] and 0 < len(self._accelerators) < self._size:
             raise ValueError(
-                f"{self.size} workers, but there are {len(self._accelerators)} accelerators: "
+                f"{self._size} workers, but there are {len(self._accelerators)} accelerators: "
                 "give at most one worker each, or local.pin=False"
             )
-        self._pin, self._cores, self._log = settings["pin"], cores, log
-        self._snapshot, self._owner = snapshot, owner
-        self._arguments = ["--gang"] if leads else []
+        self._pin, self._cores, self.log, self._owner = own["pin"], cores, log, owner
+        self.primary = primary
+        self._arguments = ["--primary"] if primary else []
         self._arguments += [f"--platform={platform}"] if platform else []
         self.events: queue.Queue[tuple[int, dict[str, Any] | None]] = queue.Queue()
         self._processes: dict[int, subprocess.Popen[str]] = {}
 
-    def start(self, slot: int) -> bool:
-        """Starts the worker of a slot (0 … size − 1).
+    def capacity(self) -> int:
+        """Returns how many workers there may be."""
+        return self._size
+
+    def submit(self, batch: Batch) -> list[str]:
+        """Starts a worker per job of a batch, with its environment; those that live are left."""
+        for slot in range(batch.size):
+            if not self._lives(slot):
+                self.start(slot, batch.environment)
+        return [str(slot) for slot in range(batch.size)]
+
+    def find(self, batch: Batch) -> list[str] | None:
+        """Returns the slots of a batch, None where no worker is in any of them."""
+        handles = [str(slot) for slot in range(batch.size)]
+        return handles if State.RUNNING in self.status(handles).values() else None
+
+    def status(self, handles: Sequence[str]) -> dict[str, State]:
+        """Returns whether a worker, also one of an earlier driver, is in each slot."""
+        return {
+            handle: State.GONE if self._is_free(int(handle)) else State.RUNNING
+            for handle in handles
+        }
+
+    def cancel(self, handles: Sequence[str]) -> None:
+        """Asks workers that were started here to save and end."""
+        for handle in handles:
+            if self._lives(int(handle)):
+                self._processes[int(handle)].terminate()
+
+    def _lives(self, slot: int) -> bool:
+        return slot in self._processes and self._processes[slot].poll() is None
+
+    def _is_free(self, slot: int) -> bool:
+        held = hold_name(f"{self._owner} {slot}")
+        if held is not None:
+            held.close()
+        return held is not None
+
+    def start(self, slot: int, variables: dict[str, str]) -> bool:
+        """Starts the worker of a slot, with a batch's variables.
 
         Returns False, and does nothing, where a worker of an earlier driver still lives there.
         """
-        claim = slots.claim(f"{self._owner} {slot}")
-        if claim is None:
+        held = hold_name(f"{self._owner} {slot}")
+        if held is None:
             return False
-        command = [
-            sys.executable,
-            "-m",
-            "sweeps.worker.worker",
-            f"--cache_dir={compilation_cache()}",
-        ]
-        command += self._arguments
-        if self._pin and not self._accelerators:
-            command.append(f"--cpus={','.join(map(str, self._cores_of(slot)))}")
+        command = self.command(slot)
         try:
-            with self._log.open("a") as log:
+            with self.log.open("a") as log:
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
                     text=True,
-                    env=self._environment(slot),
-                    pass_fds=(claim.fileno(),),
+                    env=self._environment(slot, variables),
+                    pass_fds=(held.fileno(),),
                 )
         finally:
-            claim.close()  # the worker holds it from here on, until it ends
+            held.close()  # the worker holds it from here on, until it ends
         self._processes[slot] = process
         threading.Thread(target=self._listen, args=(slot, process), daemon=True).start()
         return True
 
+    def command(self, slot: int) -> list[str]:
+        """Returns the command of a slot's worker."""
+        command = [sys.executable, "-m", "sweeps.worker"]
+        command += [f"--cache_dir={compilation_cache()}", *self._arguments]
+        if self._pin and not self._accelerators:
+            command.append(f"--cpus={','.join(map(str, self._cores_of(slot)))}")
+        return command
+
     def _cores_of(self, slot: int) -> list[int]:
         """Returns the slot's share of the cores; more workers than cores share them in turn."""
         # Equal shares: XLA's reductions depend on the number of threads.
-        share = max(1, len(self._cores) // self.size)
-        return self._cores[slot :: self.size][:share] or [self._cores[slot % len(self._cores)]]
+        share = max(1, len(self._cores) // self._size)
+        return self._cores[slot :: self._size][:share] or [self._cores[slot % len(self._cores)]]
 
-    def _environment(self, slot: int) -> dict[str, str]:
-        environment = {**MALLOC, **os.environ, **code_snapshot.environment(self._snapshot)}
-        path = os.environ.get("PYTHONPATH", "")
-        environment["PYTHONPATH"] += os.pathsep + path if path else ""
+    def _environment(self, slot: int, variables: dict[str, str]) -> dict[str, str]:
+        environment = {**MALLOC, **os.environ, **variables}
+        paths = (variables.get("PYTHONPATH", ""), os.environ.get("PYTHONPATH", ""))
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         if self._pin and self._accelerators:
             # Equal shares: a trial must not depend on who runs it.
-            share = max(1, len(self._accelerators) // self.size)
-            own = self._accelerators[slot :: self.size][:share]
+            share = max(1, len(self._accelerators) // self._size)
+            own = self._accelerators[slot :: self._size][:share]
             environment[self._pin_variable] = ",".join(own)
-            if self._pin_variable == "TPU_VISIBLE_CHIPS" and self.size > 1:
+            if self._pin_variable == "TPU_VISIBLE_CHIPS" and self._size > 1:
                 environment |= _tpu_bounds(len(own))
         return environment
 
@@ -153,8 +222,7 @@ class LocalWorkers:
         self.events.put((slot, None))
 
     def send(self, slot: int, **order: Any) -> None:
-        """Gives an idle worker an order (see sweeps.worker.worker); one that died tells by
-        `events`."""
+        """Gives an idle worker an order (see sweeps.worker); one that died tells by `events`."""
         stream = self._processes[slot].stdin
         assert stream is not None
         with contextlib.suppress(BrokenPipeError):
@@ -173,15 +241,9 @@ class LocalWorkers:
         """Kills a worker that no longer does anything; `events` tells that it has ended."""
         self._processes[slot].kill()
 
-    def terminate(self) -> None:
-        """Asks all workers to save and end."""
-        for process in self._processes.values():
-            if process.poll() is None:
-                process.terminate()
-
     def close(self, timeout: float = 120.0) -> None:
         """Ends the workers, which save what they have at hand; kills them after `timeout` s."""
-        self.terminate()
+        self.cancel([str(slot) for slot in self._processes])
         for process in self._processes.values():
             assert process.stdin is not None
             with contextlib.suppress(BrokenPipeError):
@@ -206,13 +268,23 @@ def _tpu_bounds(chips: int) -> dict[str, str]:
     return {"TPU_CHIPS_PER_PROCESS_BOUNDS": grids[chips], "TPU_PROCESS_BOUNDS": "1,1,1"}
 
 
-def wanted(settings: dict[str, Any]) -> str:
-    """Returns 'gpu' or 'tpu' where this host's workers must compute there, '' where they need not.
+def hold_name(name: str) -> socket.socket | None:
+    """Returns what holds a name of this user on this host, None where it is taken.
 
-    A host without either may compute on whatever JAX finds.
+    The name is held until the last copy of the socket is closed, in whichever process. It is an
+    abstract address of the kernel's: no file that somebody tidies up, no home directory that hosts
+    share, and free as soon as the last process that holds it has ended.
     """
-    found = platform(settings)
-    return "" if found == "cpu" else found
+    digest = hashlib.sha256(name.encode()).hexdigest()[:32]
+    held = socket.socket(socket.AF_UNIX)
+    try:
+        held.bind(f"\0attnperf-{os.getuid()}-{digest}")
+    except OSError as error:
+        held.close()
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return None
+    return held
 
 
 def accelerators() -> tuple[str, list[str]]:
@@ -251,16 +323,6 @@ def _has_google_devices() -> bool:
             if (pathlib.Path(ROOT) / path).read_text().strip() == "0x1ae0":
                 return True
     return False
-
-
-def devices_per_worker(settings: dict[str, Any]) -> int:
-    """Returns how many devices JAX will see in a worker, for `settings` = config.local."""
-    _, numbers = accelerators()
-    if not numbers:
-        forced = re.search(_FORCED, os.environ.get("XLA_FLAGS", ""))
-        return int(forced[1]) if forced else 1
-    workers = settings["workers"] or len(numbers)
-    return max(1, len(numbers) // workers) if settings["pin"] else len(numbers)
 
 
 def compilation_cache() -> pathlib.Path:

@@ -1,12 +1,12 @@
-"""What an engine (Slurm, Ray, Kubernetes ...) must do for a sweep: a small protocol.
+"""What an engine (this host, Slurm, Ray, Kubernetes ...) must do for a sweep: a small protocol.
 
 A module of `sweeps.launchers` named in `sweeps/launchers/table.py` defines
 
-    KEYS                    its keys of the config (sweeps.launchers.config_keys):
-    --config.<name>.<key> check(settings)         raises ValueError for what could not run
+    KEYS                    its keys of the config, --config.<name>.<key>
+    check(settings)         raises ValueError for what could not run
     platform(settings)      'cpu', 'gpu' or 'tpu': where its trials compute
     devices(settings)       how many devices one trial sees
-    preview(settings, batch) what would be submitted for a batch's first job, as text (not of local)
+    preview(settings, batch) what would be submitted for a batch's first job, as text
     requeue()               inside a job that was told to stop and has saved: asks the engine to run
                             the job again; returns whether it will
     launcher(settings, study_directory)     the Launcher
@@ -14,22 +14,24 @@ A module of `sweeps.launchers` named in `sweeps/launchers/table.py` defines
 `settings` is the whole resolved config as plain data. Importing such a module loads the standard
 library alone; what it needs beyond that is imported where it is used.
 
-An engine runs jobs: one job is one or several trials, run by `python -m sweeps.scheduling.job` on
-the node with the local launcher's worker processes. Engines execute at least once and their states
-lie (a job that saved itself during a preemption's grace is "TIMEOUT" to Slurm), so an engine is
-never asked whether a trial is done: the trial's files say that.
+An engine runs jobs: one job is one or several trials, run by `python -m sweeps job` on the node
+with worker processes of its own; on this host a job is such a worker. Engines execute at least once
+and their states lie (a job that saved itself during a preemption's grace is "TIMEOUT" to Slurm), so
+an engine is never asked whether a trial is done: the trial's files say that.
 """
 
-import dataclasses
 import enum
-import pathlib
-import sys
 from collections.abc import Sequence
 from typing import Protocol
+
+from sweeps.records.submissions import Batch
 
 # Exit codes of a job: every trial finished; saved after an order to stop, or cut short: run it
 # again (EX_TEMPFAIL of sysexits.h); this node cannot run it (no data, no device): try another.
 FINISHED, AGAIN, WRONG_NODE = 0, 75, 76
+# Variables by which an engine tells a process which one it is, of several that train a trial.
+COORDINATOR = "ATTNPERF_COORDINATOR"
+PROCESS_COUNT, PROCESS_ID = "ATTNPERF_NUM_PROCESSES", "ATTNPERF_PROCESS_ID"
 
 
 class State(enum.StrEnum):
@@ -43,37 +45,6 @@ class State(enum.StrEnum):
 
 class EngineError(Exception):
     """The engine refuses or cannot be reached; the message says what to do."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Batch:
-    """Jobs submitted together.
-
-    name: unique among batches of all studies, the same when a submission is repeated; lower-case
-    letters, digits and '-', at most 40 characters, begins with a letter. size: jobs, with indices
-    0 … size − 1. environment: variables that a job's process needs. avoid: hosts that could not run
-    jobs of this study.
-    """
-
-    name: str
-    file: pathlib.Path
-    size: int
-    environment: dict[str, str]
-    avoid: tuple[str, ...] = ()
-
-    def command(self, index: int | str, python: str = "") -> list[str]:
-        """Returns the command of a job; `index` may be a shell variable such as '$TASK'."""
-        return [
-            python or sys.executable,
-            "-m",
-            "sweeps.scheduling.job",
-            str(self.file),
-            f"--index={index}",
-        ]
-
-    def log(self, index: int | str) -> pathlib.Path:
-        """Returns where a job's output belongs."""
-        return self.file.with_name(f"{self.file.stem}.{index}.log")
 
 
 class Launcher(Protocol):

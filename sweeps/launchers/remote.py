@@ -1,21 +1,59 @@
-"""Engines whose nodes see the study's volume at another path: mapping of paths and variables."""
+"""What engines on other hosts share: keys, paths on a volume, variables, manifests, programs."""
 
 import dataclasses
+import json
 import os
 import pathlib
 import re
 import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from sweeps.launchers.config_keys import Text
-from sweeps.launchers.protocol import Batch, EngineError
+from sweeps.launchers.config_keys import Key, Range, Text
+from sweeps.launchers.protocol import EngineError
+from sweeps.records import layout
+from sweeps.records.submissions import JOBS, Batch
 
-ABSOLUTE = Text("an absolute path", r"/[^:]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+TRIALS_PER_JOB = Key(1, "trials that one job runs", Range(1, 1_000_000))
+RETRIES = Key(3, "of a job that crashed; preemptions do not count", Range(0, 1_000_000))
+ENVIRONMENT = Key("", "NAME=VALUE NAME=VALUE", Text())
+_ABSOLUTE = Text("an absolute path", r"/[^:]*")
+
+
+def workers(where: str) -> Key:
+    """Returns the key for a job's worker processes; `where`: of what they are counted."""
+    return Key(1, f"processes {where}", Range(1, 1024))
+
+
+def max_jobs(default: int) -> Key:
+    """Returns the key for the jobs at a time."""
+    return Key(default, "queued or running at a time", Range(1, 1_000_000))
+
+
+def poll_seconds(default: int, engine: str) -> Key:
+    """Returns the key for the pause between two looks at an engine's jobs."""
+    return Key(default, f"between questions to {engine}", Range(1, 3600))
+
+
+def volume_keys(volume: str, nodes: str) -> dict[str, Key]:
+    """Returns the keys of a volume that nodes may mount at another path than this host does."""
+    here = f"where the {volume} is mounted here; empty: experiment_dir"
+    there = f"where the {nodes} mount it; empty: local_root"
+    return {"local_root": Key("", here, _ABSOLUTE), "mount_path": Key("", there, _ABSOLUTE)}
+
+
+def check_workers(engine: str, own: Mapping[str, Any], devices: int) -> None:
+    """Raises ValueError where a job's workers cannot have equal parts of its devices."""
+    if devices % own["workers"]:
+        raise ValueError(f"{engine}.workers={own['workers']} cannot share {devices} devices")
 
 
 @dataclasses.dataclass(frozen=True)
-class Mapping:
+class Volume:
     """Where the volume's root is: `local_root` for the driver, `mount_path` on a node."""
 
     local_root: pathlib.PurePosixPath
@@ -40,29 +78,37 @@ class Mapping:
         )
 
 
-def mapping(settings: dict[str, Any], own: dict[str, Any]) -> Mapping:
-    """Returns the mapping of an engine's keys `own`.
+def volume(settings: dict[str, Any], own: dict[str, Any]) -> Volume:
+    """Returns the volume of an engine's keys `own`.
 
     local_root is experiment_dir unless given; mount_path is the same path unless given.
     """
     local = own["local_root"] or settings["experiment_dir"]
     # The volume may be mounted through a link: batches name resolved paths.
     root = pathlib.PurePosixPath(pathlib.Path(local).resolve())
-    return Mapping(root, pathlib.PurePosixPath(own["mount_path"] or root))
+    return Volume(root, pathlib.PurePosixPath(own["mount_path"] or root))
 
 
-def command(batch: Batch, index: int, own: dict[str, Any], mapped: Mapping) -> list[str]:
+def check_paths(engine: str, settings: dict[str, Any], own: dict[str, Any]) -> None:
+    """Raises ValueError where the study is not on the volume."""
+    try:
+        volume(settings, own).path(pathlib.Path(settings["experiment_dir"]).resolve())
+    except EngineError as error:
+        raise ValueError(f"{engine}.local_root: {error}") from error
+
+
+def command(batch: Batch, index: int, own: dict[str, Any], mounted: Volume) -> list[str]:
     """Returns the command of a job on a node."""
-    on_node = dataclasses.replace(batch, file=pathlib.Path(mapped.path(batch.file)))
+    on_node = dataclasses.replace(batch, file=pathlib.Path(mounted.path(batch.file)))
     return on_node.command(index, own["python"])
 
 
-def environment(batch: Batch, own: dict[str, Any], mapped: Mapping) -> dict[str, str]:
+def environment(batch: Batch, own: dict[str, Any], mounted: Volume) -> dict[str, str]:
     """Returns a job's variables on a node: the batch's, mapped, then those of the config."""
-    values = {name: mapped.value(value) for name, value in batch.environment.items()}
+    values = {name: mounted.value(value) for name, value in batch.environment.items()}
     code = batch.environment.get("PYTHONPATH")
     if code:  # must be on the volume; anything else may be a path of the node
-        values["PYTHONPATH"] = os.pathsep.join(map(mapped.path, code.split(os.pathsep)))
+        values["PYTHONPATH"] = os.pathsep.join(map(mounted.path, code.split(os.pathsep)))
     return {**values, **variables(own["environment"])}
 
 
@@ -81,9 +127,85 @@ def variables(text: str) -> dict[str, str]:
     return found
 
 
-def check_paths(engine: str, settings: dict[str, Any], own: dict[str, Any]) -> None:
-    """Raises ValueError where the study is not on the volume."""
+class Engine:
+    """What launchers of engines on other hosts have alike, for an engine's keys `own`."""
+
+    def __init__(self, own: dict[str, Any]) -> None:
+        self._own = own
+
+    def capacity(self) -> int:
+        """Returns config.<engine>.max_jobs."""
+        return int(self._own["max_jobs"])
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+def job_name(batch: Batch, index: int) -> str:
+    """Returns a job's name, which is also its handle: the same whenever it is submitted."""
+    return f"{batch.name}-{index}"
+
+
+def job_names(batch: Batch) -> list[str]:
+    """Returns the names of a batch's jobs, in order."""
+    return [job_name(batch, index) for index in range(batch.size)]
+
+
+def sample(root: pathlib.Path) -> Batch:
+    """Returns a batch of one job as the study in `root` could have it: to see what it becomes."""
+    code = {"PYTHONPATH": str(root / "code")}
+    return Batch(root / JOBS / "sample.json", ((),), code)
+
+
+def sample_of(settings: dict[str, Any]) -> Batch:
+    """Returns `sample` for the study of a config."""
+    return sample(pathlib.Path(settings["experiment_dir"]).resolve() / settings["name"])
+
+
+def to_yaml(document: Any) -> str:
+    """Returns plain data as YAML, without anchors.
+
+    Raises ValueError with the command to run where the library is not installed.
+    """
     try:
-        mapping(settings, own).path(pathlib.Path(settings["experiment_dir"]).resolve())
-    except EngineError as error:
-        raise ValueError(f"{engine}.local_root: {error}") from error
+        import yaml
+    except ImportError as missing:
+        install = "pip install -e '.[kubernetes]'"
+        raise ValueError(f"writing manifests needs PyYAML: {install}") from missing
+    return str(yaml.safe_dump(json.loads(json.dumps(document)), sort_keys=False))
+
+
+def write_manifests(
+    batch: Batch, manifest: Callable[[Batch, int], dict[str, Any]]
+) -> list[pathlib.Path]:
+    """Writes the manifest of each job of a batch beside its record; returns the files."""
+    files = [batch.file.with_name(f"{batch.name}.{index}.yaml") for index in range(batch.size)]
+    for index, file in enumerate(files):
+        layout.write_atomically(file, to_yaml(manifest(batch, index)))
+    return files
+
+
+def run(
+    command: list[str], absent: str, timeout_s: float, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Returns an engine's program when it has ended, with what it printed.
+
+    Raises EngineError, saying `absent`, where this host does not have it, and where it does not
+    answer.
+    """
+    program = shutil.which(command[0])
+    if program is None:
+        raise EngineError(absent)
+    try:
+        return subprocess.run(
+            [program, *command[1:]], capture_output=True, text=True, timeout=timeout_s, **options
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        words = " ".join(part for part in command[:3] if not part.startswith("-"))
+        raise EngineError(f"{words} did not answer: {error}") from error
+
+
+def last_line(text: str) -> str:
+    """Returns the last line that says something, of what a program printed."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return re.sub(r"\s+", " ", lines[-1].strip()) if lines else "no message"

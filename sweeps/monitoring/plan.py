@@ -3,13 +3,12 @@
 import dataclasses
 import math
 
+from sweeps.launchers import remote
 from sweeps.launchers import table as launchers
-from sweeps.launchers.protocol import Batch
-from sweeps.monitoring import progress, resources
-from sweeps.study import study_checks
+from sweeps.monitoring import jax_calls, progress, resources
+from sweeps.study import checks
 from sweeps.study.study import Study
-from sweeps.training import subprocesses
-from workloads import table as workloads_table
+from workloads import catalog
 from workloads.base.options import MESH_AXES
 
 # Two moments in float32, beside the parameter itself; one checkpoint stays when a trial is done.
@@ -22,8 +21,8 @@ _LOG_BYTES = 300_000
 class Line:
     """One stage's cost.
 
-    hours: of all trials, one after the other; wall_hours: as many at a time as its place runs,
-    without waiting in an engine's queue. None where that is not known.
+    hours: of all trials, one after the other; wall_hours: as many at a time as its resources
+    allow, without waiting in an engine's queue. None where that is not known.
     """
 
     stage: str
@@ -36,9 +35,11 @@ class Line:
     disk_gb: float
 
 
-def lines(study: Study, where: resources.Place, step_seconds: float | None = None) -> list[Line]:
+def lines(
+    study: Study, where: resources.Resources, step_seconds: float | None = None
+) -> list[Line]:
     """Returns the cost per stage; `step_seconds` replaces the table's time per step."""
-    entry = workloads_table.entry(study.workload)
+    entry = catalog.get(study.workload)
     seconds = step_seconds if step_seconds is not None else entry.step_seconds
     result = []
     for stage in study.stages:
@@ -67,7 +68,7 @@ def lines(study: Study, where: resources.Place, step_seconds: float | None = Non
 
 def summary(study: Study) -> str:
     """Returns the whole study's trials, steps and wall time in one line, for `run`."""
-    entry, where = workloads_table.entry(study.workload), resources.of(study)
+    entry, where = catalog.get(study.workload), resources.of(study)
     total = _total(lines(study, where))
     known = total.wall_hours is not None and where.devices == entry.devices
     wall = f"about {progress.duration(3600 * (total.wall_hours or 0))}" if known else "unknown time"
@@ -88,10 +89,10 @@ def memory(study: Study, devices: int = 0, device_gb: float | None = None) -> st
     said. Empty for other workloads. Nothing is allocated. Raises ValueError where mesh or batch do
     not fit.
     """
-    entry, settings = workloads_table.entry(study.workload), study.settings
+    entry, settings = catalog.get(study.workload), study.settings
     if "mesh" not in entry.serves:
         return ""
-    options, remark = study_checks.options(settings), []
+    options, remark = checks.options(settings), []
     if not devices:  # what the workload is planned for
         devices, device_gb = entry.devices, device_gb or entry.device_gb
     elif (mesh := _mesh_for(options.mesh, devices)) != options.mesh:
@@ -104,11 +105,11 @@ def memory(study: Study, devices: int = 0, device_gb: float | None = None) -> st
             f"as reckoned here, give {fitting}"
         ]
     variant = settings["variants"][-1]
-    parts = subprocesses.call(
-        "memory",
+    parts = jax_calls.call(
+        jax_calls.memory,
         workload=study.workload,
         variant=variant,
-        variant_hyperparameters=study_checks.variant_hyperparameters(variant, settings),
+        variant_hyperparameters=checks.variant_hyperparameters(variant, settings),
         options=dataclasses.asdict(options),
         batch_size=settings["batch_size"],
         devices=devices,
@@ -139,8 +140,8 @@ def _fits(needed: float, available: float | None) -> str:
     if available is None:
         return ""
     # A tenth stays free for fragmentation and buffers of the network.
-    verdict = "fits" if needed <= 0.9 * available else "DOES NOT FIT"
-    return f", {verdict} into 90 % of {available:g} GB"
+    answer = "fits" if needed <= 0.9 * available else "DOES NOT FIT"
+    return f", {answer} into 90 % of {available:g} GB"
 
 
 def render(
@@ -150,7 +151,7 @@ def render(
     device_gb: float | None = None,
 ) -> str:
     """Returns the plan as text; `devices` and `device_gb` as in `memory`."""
-    entry, settings = workloads_table.entry(study.workload), study.settings
+    entry, settings = catalog.get(study.workload), study.settings
     where = resources.of(study)
     if devices:
         where = dataclasses.replace(where, devices=devices)
@@ -183,9 +184,7 @@ def render(
     text.append("programs: train steps to compile; every trial of a program shares one")
     text += [line for line in [memory(study, devices, device_gb)] if line]
     if settings["launcher"] != "local":
-        jobs = study.directory.resolve() / "jobs"
-        code = {"PYTHONPATH": str(study.directory.resolve() / "code")}
-        sample = Batch("sample", jobs / "sample.json", 1, code)
+        sample = remote.sample(study.directory.resolve())
         text += ["", "a job, as it would be submitted:"]
         text.append(launchers.module(settings["launcher"]).preview(settings, sample).rstrip())
     return "\n".join(text)

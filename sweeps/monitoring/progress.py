@@ -89,8 +89,8 @@ class Progress:
         # At the end of a stage nothing starts any more: what ran side by side until then counts.
         self._at_once = len(self._running)
         if self._live is None:
-            place = f"worker {where}" if isinstance(where, int) else where
-            self.say(f"{trial.path} started on {place}")
+            worker = f"worker {where}" if isinstance(where, int) else where
+            self.say(f"{trial.path} started on {worker}")
         self._update()
 
     def compiled(self, trial: Trial, event: dict[str, Any]) -> None:

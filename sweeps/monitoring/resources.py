@@ -1,22 +1,21 @@
-"""The place where a study's trials would run: its launcher's jobs, how many at a time, devices."""
+"""What a study's trials would run on: its launcher's jobs, how many at a time, devices."""
 
 import dataclasses
 import pathlib
 from typing import Any
 
-from sweeps.launchers import local
 from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import EngineError
 from sweeps.study.study import Study
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-    """Where trials would run.
+class Resources:
+    """What trials would run on.
 
     devices: per trial, of `platform`. trials_per_job: 1 for local, whose worker processes are its
     jobs. jobs: that may be under way at a time, None where that is unknown and `problem` says why.
-    side_by_side: trials that one job runs at a time; packs are not counted.
+    side_by_side: trials that one job runs at a time.
     """
 
     launcher: str
@@ -41,7 +40,7 @@ class Place:
         return None if self.at_once is None else -(-trials // self.at_once) * steps
 
     def describe(self) -> str:
-        """Returns the place in words."""
+        """Returns the resources in words."""
         device = f"{self.devices} {self.platform} device{'s' * (self.devices != 1)} per trial"
         if self.jobs is None:
             return f"launcher {self.launcher}: {device}; jobs at a time unknown: {self.problem}"
@@ -54,8 +53,8 @@ class Place:
         )
 
 
-def of(study: Study) -> Place:
-    """Returns the place that a study's settings describe; an engine may be asked.
+def of(study: Study) -> Resources:
+    """Returns the resources that a study's settings describe; an engine may be asked.
 
     Raises ValueError for settings that the launcher refuses.
     """
@@ -67,12 +66,10 @@ def of(study: Study) -> Place:
     trials_per_job = int(own.get("trials_per_job", 1))
     side_by_side = min(int(own.get("workers", 0)) or 1, trials_per_job)
     where = (name, module.platform(settings), module.devices(settings))
-    return Place(*where, trials_per_job, jobs, side_by_side, problem)
+    return Resources(*where, trials_per_job, jobs, side_by_side, problem)
 
 
 def _jobs(module: Any, settings: dict[str, Any], directory: pathlib.Path) -> tuple[int | None, str]:
-    if settings["launcher"] == "local":
-        return local.LocalWorkers(settings["local"], directory, directory, owner="").size, ""
     try:
         engine = module.launcher(settings, directory)
         try:
@@ -80,4 +77,6 @@ def _jobs(module: Any, settings: dict[str, Any], directory: pathlib.Path) -> tup
         finally:
             engine.close()
     except (EngineError, ValueError, OSError) as error:  # planned on a host without the engine
+        if settings["launcher"] == "local":
+            raise
         return None, str(error)

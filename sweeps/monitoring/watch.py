@@ -1,4 +1,4 @@
-"""`python -m sweeps status --watch`: the overview, as it changes."""
+"""`python -m sweeps status --watch`: the status, as it changes."""
 
 import contextlib
 import pathlib
@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from sweeps.monitoring import overview
+from sweeps.monitoring import status
 from sweeps.records import study_reader
 
 _QUIET_S = 60.0
@@ -21,39 +21,39 @@ def show(directory: pathlib.Path, every_s: float = 2.0) -> None:
     On a terminal a table that is renewed every `every_s` seconds; elsewhere a plain line when
     something has changed, and every 60 s. Raises ValueError where the directory holds no study.
     """
-    surveyor = study_reader.Surveyor(directory)
+    reader = study_reader.StudyReader(directory)
     with contextlib.suppress(KeyboardInterrupt):
         if sys.stdout.isatty():
-            _live(surveyor, every_s)
+            _live(reader, every_s)
         else:
-            _lines(surveyor, every_s)
+            _lines(reader, every_s)
 
 
-def _live(surveyor: study_reader.Surveyor, every_s: float) -> None:
+def _live(reader: study_reader.StudyReader, every_s: float) -> None:
     from rich.live import Live
 
     # The last table stays on the screen.
     with Live(auto_refresh=False, vertical_overflow="crop") as live:
-        for found in looks(surveyor, every_s):
+        for found in looks(reader, every_s):
             live.update(table(found), refresh=True)
 
 
-def _lines(surveyor: study_reader.Surveyor, every_s: float) -> None:
+def _lines(reader: study_reader.StudyReader, every_s: float) -> None:
     before, spoke = "", 0.0
-    for found in looks(surveyor, every_s):
+    for found in looks(reader, every_s):
         text = line(found)
         if text != before or time.monotonic() - spoke > _QUIET_S:
-            left = "" if found.complete else f"; {overview.time_left(found)}"
+            left = "" if found.complete else f"; {status.time_left(found)}"
             print(f"[{time.strftime('%H:%M:%S')}] {text}{left}", flush=True)
             before, spoke = text, time.monotonic()
 
 
-def looks(surveyor: study_reader.Surveyor, every_s: float) -> Iterator[study_reader.Survey]:
+def looks(reader: study_reader.StudyReader, every_s: float) -> Iterator[study_reader.Survey]:
     """Yields surveys, at least `every_s` apart, the last one of a study that is complete."""
     last: study_reader.Survey | None = None
     while True:
         began = time.monotonic()
-        found = surveyor.look()
+        found = reader.look()
         yield found
         # A trial that failed may be tried again in the next moment: it must look so twice.
         if found.complete and (not found.counts["failed"] or (last and last.complete)):
@@ -76,7 +76,7 @@ def line(found: study_reader.Survey) -> str:
 
 
 def table(found: study_reader.Survey) -> Any:
-    """Returns the overview for a terminal, as rich shows it."""
+    """Returns the status for a terminal, as rich shows it."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -90,7 +90,7 @@ def table(found: study_reader.Survey) -> Any:
         # A zero says nothing.
         numbers = [str(row.counts[name] or "") for name in study_reader.COLUMNS]
         states.add_row(row.stage, row.variant, *numbers)
-    below = [*overview.summary(found), *overview.running(found), *overview.troubles(found)]
+    below = [*status.summary(found), *status.running(found), *status.troubles(found)]
     return Group(states, *(Text(text) for text in below))
 
 

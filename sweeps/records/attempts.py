@@ -15,16 +15,16 @@ def fruitless(directory: pathlib.Path) -> tuple[int, int]:
     do not count, and progress (a later checkpoint) starts the count anew: a trial that is killed
     often but moves on is never given up, one that always crashes is.
     """
-    counts, place = {"failed": 0, "killed": 0}, None
+    counts, began = {"failed": 0, "killed": 0}, None
     for number in range(lease.latest(directory), 0, -1):
         attempt = directory / layout.ATTEMPTS / str(number)
         outcome = _record(attempt / lease.OUTCOME).get("outcome", "killed")
         if outcome not in counts:
             break
         step = _record(attempt / measurements.RESUMED).get("global_step")
-        if any(counts.values()) and step != place:
+        if any(counts.values()) and step != began:
             break
-        counts[outcome], place = counts[outcome] + 1, step
+        counts[outcome], began = counts[outcome] + 1, step
     return counts["failed"], counts["killed"]
 
 

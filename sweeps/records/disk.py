@@ -6,7 +6,7 @@ import pathlib
 import re
 
 # What a reason in a trial's status.json begins with then.
-FULL = "disk full: "
+_FULL = "disk full: "
 _CODES = (errno.ENOSPC, errno.EDQUOT)
 _OF_TENSORSTORE = re.compile(rf"os_error_code='({errno.ENOSPC}|{errno.EDQUOT})'")
 
@@ -32,6 +32,11 @@ def is_full(problem: BaseException | None) -> bool:
     return False
 
 
+def is_reason(reason: str | None) -> bool:
+    """Whether a full disk is the reason that a status, or a worker's event, gives."""
+    return str(reason).startswith(_FULL)
+
+
 def named(problem: Exception, directory: pathlib.Path) -> str:
     """Returns an error in words; of a full disk where, and what to do."""
     if isinstance(problem, FullError):
@@ -48,7 +53,7 @@ def _sentence(directory: pathlib.Path, needs: str) -> str:
     except OSError:
         free = "nobody can say how much is free"
     return (
-        f"{FULL}No space left on device for {directory} ({free}); {needs}. Make room and resume "
+        f"{_FULL}No space left on device for {directory} ({free}); {needs}. Make room and resume "
         "the study: nothing is lost"
     )
 

@@ -35,7 +35,7 @@ STUDY, SELECTION, REFERENCE, TRIALS = (
 TRIAL, HPARAMS, STATUS = "trial.json", "hparams.json", "status.json"
 EVAL_MEASUREMENTS, MEASUREMENTS = "eval_measurements.csv", "measurements.csv"
 # A first line of what the rows have in common, then one line per recorded step and attention
-# layer (sweeps/records/diagnostics_file.py); only of trials that were told to record.
+# layer (sweeps/records/measurements.py); only of trials that were told to record.
 DIAGNOSTICS = "diagnostics.jsonl"
 DIAGNOSTICS_FORMAT = "attnperf-diagnostics-1"
 ATTEMPTS, CHECKPOINTS = "attempts", "checkpoints"
@@ -151,13 +151,16 @@ def study_record(directory: str | os.PathLike[str]) -> dict[str, Any]:
     return dict(record)
 
 
-def planned(directory: str | os.PathLike[str], stage: str) -> list[dict[str, Any]] | None:
+def planned(
+    directory: str | os.PathLike[str], stage: str, *needed: str
+) -> list[dict[str, Any]] | None:
     """Returns the trials of a stage's trials.json, None where the stage has not begun.
 
-    Raises ValueError where the file is damaged.
+    Each has its path, and the keys that are `needed`. Raises ValueError where the file is damaged.
     """
+    keys = {"path", *needed}
     rows = planned_entries(directory, stage)
-    if rows is not None and not all(isinstance(row, dict) and "path" in row for row in rows):
+    if rows is not None and not all(isinstance(row, dict) and keys <= set(row) for row in rows):
         raise ValueError(_no_list(directory, stage))
     return rows
 

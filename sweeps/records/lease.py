@@ -34,7 +34,7 @@ class LostError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Attempt:
-    """A claimed attempt at a trial, number from 1, in `<trial>/attempts/<number>`."""
+    """An attempt at a trial that a worker holds, number from 1, in `<trial>/attempts/<number>`."""
 
     trial_directory: pathlib.Path
     number: int
@@ -80,23 +80,23 @@ def claim(trial_directory: pathlib.Path, **record: Any) -> Attempt | None:
     folder = trial_directory / layout.ATTEMPTS
     folder.mkdir(parents=True, exist_ok=True)
     token = uuid.uuid4().hex
-    draft, claimed = folder / layout.temporary(token), Attempt(trial_directory, number + 1)
+    draft, attempt = folder / layout.temporary(token), Attempt(trial_directory, number + 1)
     own = {**identity(), "expires_after_s": EXPIRES_AFTER_S, "token": token, **record}
     try:
         draft.mkdir()
         clock.clock.touch(draft / HEARTBEAT)
         layout.write_json(draft / LEASE, own)
         # Never replaces: a directory that holds a lease is not empty.
-        os.rename(draft, claimed.directory)
+        os.rename(draft, attempt.directory)
     except OSError as error:
         # A file server's answer may be lost, and its client asks again for what it has done.
-        if _token(claimed.directory) == token:
-            return claimed
+        if _token(attempt.directory) == token:
+            return attempt
         shutil.rmtree(draft, ignore_errors=True)
-        if error.errno in _LOST_RACE and claimed.directory.exists():
+        if error.errno in _LOST_RACE and attempt.directory.exists():
             return None
         raise
-    return claimed
+    return attempt
 
 
 def is_alive(attempt: pathlib.Path) -> bool:

@@ -4,8 +4,13 @@ One JSON object a line, written by a single append: a process killed while writi
 one incomplete last line, which is not a measurement. Rows: {"kind": "train", "global_step", "loss",
 "grad_norm"} for the update that was number global_step (from 0, as AlgoPerf logs it), and
 {"kind": "eval", "global_step", <split>/<metric> ..., times} after that many updates; so are those
-of {"kind": "diagnostics", ...}, which go into a file of their own
-(`sweeps.records.diagnostics_file`).
+of {"kind": "diagnostics", "global_step", "histogram_edges_log10", "examples", "layers": [{"layer",
+"index", ...}, ...]}, a recording each, so that it is whole or not there.
+
+Recordings go into a file of their own, diagnostics.jsonl. Its first line: {"format":
+"attnperf-diagnostics-1", "histogram_edges_log10": [...], "examples": n}; then a line for each
+recorded step and layer: {"global_step", "preemption_count", "layer": path, "index": its place in
+the model from 0, ...}, the numbers those of `attention.verification.diagnostics.summary`.
 """
 
 import csv
@@ -13,12 +18,14 @@ import io
 import json
 import os
 import pathlib
-from typing import Any
+from typing import Any, Protocol
 
-from sweeps.records import diagnostics_file, layout, lease
+from sweeps.records import layout, lease
 
 FILE = "measurements.jsonl"
 RESUMED = "resumed.json"
+DIAGNOSTICS = "diagnostics"  # a kind of row
+_SHARED = ("histogram_edges_log10", "examples")
 # A CSV's end that is read to judge it; a line takes some 500 bytes.
 _TAIL = 1 << 14
 
@@ -91,8 +98,8 @@ def curve(trial_directory: pathlib.Path) -> list[dict[str, Any]]:
     """Returns the trial's rows: attempt k's, cut where attempt k + 1 resumed, in order of steps.
 
     Each row gets the `preemption_count` of its attempt (k − 1). What follows a damaged line is left
-    out: no attempt resumes behind it (`sweeps.training.backed`), so that a later one measured it
-    again.
+    out: no attempt resumes behind it (`sweeps.training.checkpoints`), so that a later one measured
+    it again.
     """
     rows: list[dict[str, Any]] = []
     for number in range(1, lease.latest(trial_directory) + 1):
@@ -110,8 +117,39 @@ def _is_kept(row: dict[str, Any], resumed: int) -> bool:
 
     Diagnostics of step 0 come before the first update: an attempt from the start makes them anew.
     """
-    after = row["kind"] == "eval" or (row["kind"] == "diagnostics" and resumed > 0)
+    after = row["kind"] == "eval" or (row["kind"] == DIAGNOSTICS and resumed > 0)
     return bool(row["global_step"] < resumed + after)
+
+
+class Budget(Protocol):
+    """How often a trial measures, in updates: the part of `sweeps.study.trial.Trial` asked here."""
+
+    @property
+    def steps(self) -> int:
+        """Updates in all; the last one is evaluated, too."""
+
+    @property
+    def eval_every(self) -> int:
+        """Between evaluations."""
+
+    @property
+    def log_every(self) -> int:
+        """Between losses."""
+
+
+def missing(rows: list[dict[str, Any]], step: int, budget: Budget) -> str | None:
+    """Returns the first measurement that should be there once `step` updates are done, or None."""
+    losses = {row["global_step"] for row in rows if row["kind"] == "train"}
+    evaluations = {row["global_step"] for row in rows if row["kind"] == "eval"}
+    due = [*range(budget.eval_every, step + 1, budget.eval_every)]
+    due += [budget.steps] * (step == budget.steps)
+    for update in range(0, step, budget.log_every):
+        if update not in losses:
+            return f"loss of update {update}"
+    for done in due:
+        if done not in evaluations:
+            return f"evaluation after {done} updates"
+    return None
 
 
 def unsound(trial_directory: pathlib.Path, steps: int) -> str | None:
@@ -165,10 +203,25 @@ def _last_step(path: pathlib.Path) -> int | None:
 
 def publish(trial_directory: pathlib.Path) -> None:
     """Writes the CSVs, and diagnostics.jsonl where there are any, from the attempts, atomically."""
-    everything = curve(trial_directory)
-    diagnostics_file.publish(trial_directory, everything)
-    rows = [row for row in everything if row["kind"] != "diagnostics"]
-    _publish_csvs(trial_directory, rows)
+    rows = curve(trial_directory)
+    if recorded := [row for row in rows if row["kind"] == DIAGNOSTICS]:
+        _publish_diagnostics(trial_directory, recorded)
+    _publish_csvs(trial_directory, [row for row in rows if row["kind"] != DIAGNOSTICS])
+
+
+def republish(trial_directory: pathlib.Path, budget: Budget) -> bool:
+    """Writes the CSVs of a trial that is done anew; returns whether its attempts hold every row.
+
+    Where one is missing nothing is written: what is left of the CSVs may be all there is. Raises
+    OSError where they cannot be read or written for now.
+    """
+    try:
+        if missing(curve(trial_directory), budget.steps, budget) is not None:
+            return False
+    except (ValueError, KeyError, TypeError):  # e.g. a damaged record of an attempt
+        return False
+    publish(trial_directory)
+    return True
 
 
 def _publish_csvs(trial_directory: pathlib.Path, rows: list[dict[str, Any]]) -> None:
@@ -180,6 +233,15 @@ def _publish_csvs(trial_directory: pathlib.Path, rows: list[dict[str, Any]]) -> 
     if "preemption_count" not in everything:
         everything.append("preemption_count")
     layout.write_atomically(trial_directory / layout.MEASUREMENTS, _to_csv(rows, everything))
+
+
+def _publish_diagnostics(trial_directory: pathlib.Path, rows: list[dict[str, Any]]) -> None:
+    lines = [{"format": layout.DIAGNOSTICS_FORMAT} | {name: rows[-1][name] for name in _SHARED}]
+    for row in rows:
+        place = {name: row[name] for name in ("global_step", "preemption_count")}
+        lines += [place | layer for layer in row["layers"]]
+    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+    layout.write_atomically(trial_directory / layout.DIAGNOSTICS, text)
 
 
 def _column_order(name: str) -> tuple[int, str]:

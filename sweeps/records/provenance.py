@@ -17,6 +17,13 @@ _LIBRARIES = (
     "tensorflow-datasets", "ml_collections", "sentencepiece", "jiwer", "espeakng-loader",
 )  # fmt: skip
 
+# Properties of AlgoPerf's workloads; ours have them as attributes.
+_OF_WORKLOADS = (
+    *("target_metric_name", "validation_target_value", "test_target_value", "step_hint"),
+    *("num_train_examples", "num_eval_train_examples"),
+    *("num_validation_examples", "num_test_examples"),
+)
+
 
 def versions() -> dict[str, str]:
     """Returns the versions of Python and the libraries that decide a run's numbers."""
@@ -119,12 +126,13 @@ def parameters(workload: Any) -> int:
 def meta_data(workload: Any, seed: int, data_dir: str) -> dict[str, Any]:
     """Returns the content of meta_data_<k>.json: AlgoPerf's keys where it has them."""
     workload.use_data(data_dir)
+    own = type(workload)
+    names = {name for name in dir(own) if isinstance(getattr(own, name), property)}
     properties = {}
-    for name in dir(type(workload)):
-        if not name.startswith("_") and isinstance(getattr(type(workload), name), property):
-            value = getattr(workload, name, None) if name != "param_shapes" else None
-            if isinstance(value, int | float | str | bool) and value == value:  # JSON has no NaN
-                properties[f"workload.{name}"] = value
+    for name in sorted({*names, *_OF_WORKLOADS} - {"param_shapes"}):
+        value = None if name.startswith("_") else getattr(workload, name, None)
+        if isinstance(value, int | float | str | bool) and value == value:  # JSON has no NaN
+            properties[f"workload.{name}"] = value
     return {
         **properties,
         "parameters": parameters(workload),

@@ -6,7 +6,8 @@ from typing import Any
 
 from sweeps.records import clock, layout, lease
 
-_COMPLETE = ("done", "diverged")
+# Of a trial that will not be begun again.
+COMPLETE = ("done", "diverged")
 # Of a trial that nobody has begun.
 NEW = {"state": "pending", "reason": None, "global_step": 0, "preemption_count": 0}
 
@@ -34,12 +35,12 @@ def read(directory: pathlib.Path) -> dict[str, Any]:
     """
     status = recorded(directory)
     begun = "heartbeat" in status  # neither new nor damaged
-    if status["state"] in _COMPLETE or not begun:
+    if status["state"] in COMPLETE or not begun:
         return status
     attempt = directory / layout.ATTEMPTS / str(lease.latest(directory))
     # A worker that was stopped between its check and its write may have replaced "done" since.
     outcome = _outcome(attempt)
-    if outcome in _COMPLETE:
+    if outcome in COMPLETE:
         return {**status, "state": outcome, "reason": None}
     if status["state"] in ("running", "failed"):
         alive = outcome is None and lease.is_alive(attempt)

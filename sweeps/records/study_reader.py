@@ -19,7 +19,7 @@ ENDED = ("done", "diverged")
 
 
 @dataclasses.dataclass
-class Row:
+class StageRow:
     """The trials of a variant in a stage.
 
     counts: trials by column. steps_left: of all of them; longest: the most that one has left.
@@ -52,7 +52,7 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
-class Seen:
+class TrialStatus:
     """A trial that a person may want to look at; status as `sweeps.records.status.seen` returns
     it."""
 
@@ -74,10 +74,10 @@ class Survey:
     directory: pathlib.Path
     record: dict[str, Any]
     metric: str = ""
-    rows: list[Row] = dataclasses.field(default_factory=list)
+    rows: list[StageRow] = dataclasses.field(default_factory=list)
     begun: list[str] = dataclasses.field(default_factory=list)
-    running: list[Seen] = dataclasses.field(default_factory=list)
-    troubles: list[Seen] = dataclasses.field(default_factory=list)
+    running: list[TrialStatus] = dataclasses.field(default_factory=list)
+    troubles: list[TrialStatus] = dataclasses.field(default_factory=list)
     unfinished: list[str] = dataclasses.field(default_factory=list)
     broken: list[str] = dataclasses.field(default_factory=list)
     damaged: list[str] = dataclasses.field(default_factory=list)
@@ -94,7 +94,7 @@ class Survey:
         return begun and not any(row.unfinished for row in self.rows)
 
 
-class Surveyor:
+class StudyReader:
     """Looks at a study again and again; trials that are done are read once."""
 
     def __init__(self, directory: pathlib.Path) -> None:
@@ -125,29 +125,29 @@ class Surveyor:
             found = path.stat()
             version = (found.st_mtime_ns, found.st_ino, found.st_size)
             if self._planned.get(stage, (None, []))[0] != version:
-                rows = layout.read_json(path)["trials"]
-                self._metric = rows[0]["targets"]["metric"]
                 keys = ("path", "variant", "steps")
+                rows = layout.planned(self._directory, stage, *keys, "targets") or []
+                self._metric = rows[0]["targets"]["metric"]
                 # 100,000 whole records would stay in memory.
                 self._planned[stage] = version, [{key: row[key] for key in keys} for row in rows]
         except FileNotFoundError:
             return None
-        except (ValueError, IndexError, KeyError, TypeError, OSError) as error:
+        except (ValueError, IndexError, KeyError, TypeError, OSError) as error:  # `[0]` of none
             survey.damaged.append(_named(path, error))
             return None
         survey.metric = self._metric
         return self._planned[stage][1]
 
     def _add(self, survey: Survey, stage: str, trials: list[dict[str, Any]]) -> None:
-        rows: dict[str, Row] = {}
+        rows: dict[str, StageRow] = {}
         for trial in trials:
             found = self._status(trial["path"], trial["steps"])
             state = "preempted" if _was_stopped(found) else found["state"]
             variant = trial["variant"]
-            rows.setdefault(variant, Row(stage, variant)).add(state, found, trial["steps"])
+            rows.setdefault(variant, StageRow(stage, variant)).add(state, found, trial["steps"])
             if lacking := found.get("lacking"):
                 survey.broken.append(f"{trial['path']} ({lacking})")
-            seen = Seen(trial["path"], state, trial["steps"], found)
+            seen = TrialStatus(trial["path"], state, trial["steps"], found)
             if state not in layout.FINISHED:
                 survey.unfinished.append(trial["path"])
             if state == "running":
@@ -175,7 +175,7 @@ class Surveyor:
                 self._ended[path] = found
         return found
 
-    def _not_begun(self, record: dict[str, Any], stage: str) -> list[Row]:
+    def _not_begun(self, record: dict[str, Any], stage: str) -> list[StageRow]:
         try:
             return not_begun(record, stage)
         except (KeyError, TypeError) as problem:
@@ -185,7 +185,7 @@ class Surveyor:
             ) from problem
 
 
-def not_begun(record: dict[str, Any], stage: str) -> list[Row]:
+def not_begun(record: dict[str, Any], stage: str) -> list[StageRow]:
     """Returns the rows of a stage whose trials are not on disk yet; as sweeps.study.study counts
     them."""
     config = record["config"]
@@ -198,7 +198,7 @@ def not_begun(record: dict[str, Any], stage: str) -> list[Row]:
         variants = [config["tuning_variant"]]
     steps = operator.index(config["steps"])
     return [
-        Row(stage, variant, Counter(pending=each), steps_left=each * steps, longest=steps)
+        StageRow(stage, variant, Counter(pending=each), steps_left=each * steps, longest=steps)
         for variant in variants
     ]
 

@@ -13,73 +13,96 @@ import os
 import pathlib
 import re
 import socket
+import sys
 import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from sweeps.launchers.protocol import Batch
 from sweeps.records import layout
 
 JOBS, CANCELLED = "jobs", "cancelled.json"
-_HANDLES, _REFUSED = "handles", "refused"
 
 
 @dataclasses.dataclass(frozen=True)
-class Submission:
-    """A batch as recorded. tasks: paths of trials relative to the study, per job.
+class Batch:
+    """Jobs submitted together, with indices 0 … size − 1, as recorded in `file`.
 
-    platform: 'cpu', 'gpu' or 'tpu', what its jobs must compute on; '' for whatever there is.
+    jobs: of each job, its trials' paths relative to the study. environment: variables that a job's
+    process needs. avoid: hosts that could not run jobs of this study. platform: 'cpu', 'gpu' or
+    'tpu', what its jobs must compute on; '' for whatever there is.
     """
 
-    launcher: str
-    tasks: tuple[tuple[str, ...], ...]
-    batch: Batch
-    platform: str
+    file: pathlib.Path
+    jobs: tuple[tuple[str, ...], ...]
+    environment: dict[str, str]
+    avoid: tuple[str, ...] = ()
+    launcher: str = ""
+    platform: str = ""
+
+    @property
+    def name(self) -> str:
+        """Unique among batches of all studies, the same when a submission is repeated.
+
+        Lower-case letters, digits and '-', at most 40 characters, begins with a letter.
+        """
+        return self.file.stem
+
+    @property
+    def size(self) -> int:
+        """How many jobs."""
+        return len(self.jobs)
+
+    def command(self, index: int | str, python: str = "") -> list[str]:
+        """Returns the command of a job; `index` may be a shell variable such as '$TASK'."""
+        command = [python or sys.executable, "-m", "sweeps", "job"]
+        return [*command, str(self.file), f"--index={index}"]
+
+    def log(self, index: int | str) -> pathlib.Path:
+        """Returns where a job's output belongs."""
+        return self.file.with_name(f"{self.name}.{index}.log")
+
+    def log_tail(self, index: int, lines: int = 8) -> list[str]:
+        """Returns the last lines that job `index` printed."""
+        try:
+            text = self.log(index).read_text(errors="replace")
+        except OSError:
+            return []
+        return text.splitlines()[-lines:]
 
     @property
     def handles(self) -> list[str] | None:
         """The engine's handles, [] where nothing was submitted, None where that is not known."""
-        found = layout.read_json_if_there(_beside(self.batch, _HANDLES))
+        found = layout.read_json_if_there(self._beside("handles"))
         return None if found is None else [str(handle) for handle in found]
 
     def record(self, handles: list[str]) -> None:
         """Writes down the handles."""
-        layout.write_json(_beside(self.batch, _HANDLES), handles)
+        layout.write_json(self._beside("handles"), handles)
 
     def refusal(self, index: int) -> dict[str, Any] | None:
         """Returns {"host", "reason"} where a node could not run job `index`."""
-        return layout.read_json_if_there(_beside(self.batch, f"{index}.{_REFUSED}"))
+        return layout.read_json_if_there(self._beside(f"{index}.refused"))
 
     def refuse(self, index: int, reason: str) -> None:
         """Writes down, on a node, that it cannot run job `index`."""
         # In a pod the host's name is the pod's; Slurm's nodes may have names of their own.
         known = (os.environ.get(name) for name in ("ATTNPERF_NODE", "SLURMD_NODENAME"))
         host = next(filter(None, known), socket.gethostname())
-        record = {"host": host, "reason": reason}
-        layout.write_json(_beside(self.batch, f"{index}.{_REFUSED}"), record)
+        layout.write_json(self._beside(f"{index}.refused"), {"host": host, "reason": reason})
 
-    def log_tail(self, index: int, lines: int = 8) -> list[str]:
-        """Returns the last lines that job `index` printed."""
-        try:
-            text = self.batch.log(index).read_text(errors="replace")
-        except OSError:
-            return []
-        return text.splitlines()[-lines:]
-
-
-def _beside(batch: Batch, suffix: str) -> pathlib.Path:
-    return batch.file.with_name(f"{batch.name}.{suffix}.json")
+    def _beside(self, suffix: str) -> pathlib.Path:
+        return self.file.with_name(f"{self.name}.{suffix}.json")
 
 
 def new(
     study_directory: pathlib.Path,
     launcher: str,
-    tasks: list[tuple[str, ...]],
+    jobs: list[tuple[str, ...]],
     environment: dict[str, str],
     avoid: tuple[str, ...] = (),
     platform: str = "",
-) -> Submission:
+) -> Batch:
     """Writes down a batch before it is submitted, and returns it."""
     folder = study_directory.resolve() / JOBS
     folder.mkdir(exist_ok=True)
@@ -93,32 +116,40 @@ def new(
         "environment": environment,
         "avoid": list(avoid),
         "platform": platform,
-        "tasks": tasks,
+        "tasks": jobs,
     }
     layout.write_json(file, record)
     return read(file)
 
 
-def read(file: pathlib.Path) -> Submission:
+def read(file: pathlib.Path) -> Batch:
     """Returns the batch recorded in a file.
 
     Raises ValueError where it is no such record, OSError where it cannot be read.
     """
     record = layout.read_json(file)
     try:
-        tasks = tuple(tuple(map(str, task)) for task in record["tasks"])
-        batch = Batch(file.stem, file, len(tasks), record["environment"], tuple(record["avoid"]))
-        return Submission(record["launcher"], tasks, batch, record["platform"])
+        return Batch(
+            file=file,
+            jobs=tuple(tuple(map(str, paths)) for paths in record["tasks"]),
+            environment=record["environment"],
+            avoid=tuple(record["avoid"]),
+            launcher=record["launcher"],
+            platform=record["platform"],
+        )
     except (KeyError, TypeError) as error:
         raise ValueError(f"{file} is no record of a batch of jobs ({error!r})") from error
 
 
-def submissions(study_directory: pathlib.Path) -> Iterator[Submission]:
-    """Yields every batch of a study."""
-    folder = study_directory.resolve() / JOBS
-    for file in sorted(folder.glob("s-*.json")):
-        if "." not in file.stem:
-            yield read(file)
+def files(study_directory: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the records of a study's batches, by name."""
+    folder = study_directory / JOBS
+    return [file for file in sorted(folder.glob("s-*.json")) if "." not in file.stem]
+
+
+def batches(study_directory: pathlib.Path) -> Iterator[Batch]:
+    """Yields every batch of a study. Raises what `read` raises."""
+    return map(read, files(study_directory.resolve()))
 
 
 def is_cancelled(study_directory: pathlib.Path) -> bool:

@@ -9,8 +9,8 @@ from typing import Any
 
 from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import Launcher
-from sweeps.records import layout, lease, study_reader
-from sweeps.records import submissions as jobs
+from sweeps.records import layout, lease, study_reader, submissions
+from sweeps.records.submissions import Batch
 
 
 def cancel(directory: pathlib.Path) -> str:
@@ -19,31 +19,37 @@ def cancel(directory: pathlib.Path) -> str:
     Workers on other hosts notice the mark at their next heartbeat, whatever engine they run on;
     `resume` or `run` takes the mark away. A study that is complete stays as it is.
 
-    Raises ValueError where the directory holds no study, or a record in it is damaged, EngineError
-    where the engine cannot be reached (the mark is there by then).
+    Raises ValueError where the directory holds no study, or a record in it is damaged: nothing is
+    cancelled then. Raises EngineError, or ValueError, where the engine cannot be reached (the mark
+    is there by then).
     """
     record = layout.study_record(directory)
-    if study_reader.Surveyor(directory).look().complete:
+    trials = [
+        directory / row["path"]
+        for stage in record["stages"]
+        for row in layout.planned(directory, stage) or []
+    ]
+    batches = list(submissions.batches(directory))
+    if study_reader.StudyReader(directory).look().complete:
         return f"{directory} is complete: every trial has ended, and there is nothing to cancel"
-    layout.write_json(directory / jobs.CANCELLED, {"cancelled_at": time.time()})
-    cancelled = _cancel_jobs(directory, record["config"])
-    stopped = len({_stop_worker(path) for path in _leases(directory)} - {None})
+    layout.write_json(directory / submissions.CANCELLED, {"cancelled_at": time.time()})
+    # First, for an engine that is out of reach ends this.
+    stopped = len({_stop_worker(path) for path in _held_attempts(trials)} - {None})
+    cancelled = _cancel_jobs(directory, record["config"], batches)
     return (
         f"{directory} is cancelled: {cancelled} jobs withdrawn, {stopped} workers of this host "
         f"told to save. Continue with: python -m sweeps resume {directory}"
     )
 
 
-def _cancel_jobs(directory: pathlib.Path, settings: dict[str, Any]) -> int:
+def _cancel_jobs(directory: pathlib.Path, settings: dict[str, Any], batches: list[Batch]) -> int:
     """Cancels what engines may still have; returns how many jobs that is."""
-    by_launcher: dict[str, list[jobs.Submission]] = {}
-    for submission in jobs.submissions(directory):
-        by_launcher.setdefault(submission.launcher, []).append(submission)
     count = 0
-    for name, submissions in by_launcher.items():
+    for name in sorted({batch.launcher for batch in batches}):
         engine = launchers.module(name).launcher(settings, directory.resolve())
         try:
-            handles = [handle for one in submissions for handle in _handles(engine, one)]
+            own = (batch for batch in batches if batch.launcher == name)
+            handles = [handle for batch in own for handle in _handles(engine, batch)]
             states = engine.status(handles)
             alive = [handle for handle in handles if states[handle] != "gone"]
             if alive:
@@ -54,22 +60,16 @@ def _cancel_jobs(directory: pathlib.Path, settings: dict[str, Any]) -> int:
     return count
 
 
-def _handles(engine: Launcher, submission: jobs.Submission) -> list[str]:
+def _handles(engine: Launcher, batch: Batch) -> list[str]:
     """Returns a batch's handles, by its name where its submission was cut short."""
-    known = submission.handles
-    return known if known is not None else engine.find(submission.batch) or []
+    known = batch.handles
+    return known if known is not None else engine.find(batch) or []
 
 
-def _leases(directory: pathlib.Path) -> list[pathlib.Path]:
+def _held_attempts(trials: list[pathlib.Path]) -> list[pathlib.Path]:
     """Returns the last attempts of trials whose worker is alive."""
-    found = []
-    for stage in layout.study_record(directory)["stages"]:
-        for row in layout.planned(directory, stage) or []:
-            trial = directory / row["path"]
-            attempt = trial / layout.ATTEMPTS / str(lease.latest(trial))
-            if attempt.name != "0" and lease.is_alive(attempt):
-                found.append(attempt)
-    return found
+    last = [trial / layout.ATTEMPTS / str(lease.latest(trial)) for trial in trials]
+    return [attempt for attempt in last if attempt.name != "0" and lease.is_alive(attempt)]
 
 
 def _stop_worker(attempt: pathlib.Path) -> int | None:

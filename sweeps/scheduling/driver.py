@@ -4,57 +4,43 @@ It loads neither JAX nor TensorFlow. Files are the truth: interrupt it and run i
 twice; finished trials are not repeated and a trial has one worker at a time.
 """
 
+import contextlib
 import signal
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from sweeps.launchers import local
 from sweeps.launchers import table as launchers
 from sweeps.monitoring.progress import Progress
 from sweeps.records import code_snapshot, disk, measurements, status, submissions
-from sweeps.scheduling.job_scheduler import Fleet
-from sweeps.scheduling.local_scheduler import Crew, Interrupted
+from sweeps.scheduling.job_scheduler import JobScheduler
+from sweeps.scheduling.local_scheduler import LocalScheduler
+from sweeps.scheduling.scheduler import Scheduler
 from sweeps.study import study_directory
 from sweeps.study.study import Study
 from sweeps.study.trial import Trial
-from sweeps.training import backed
-
-__all__ = ["Driver", "Interrupted"]
 
 
-class Runner(Protocol):
-    """What brings trials to their end: worker processes of this host, or jobs of an engine."""
-
-    def run(self, trials: list[Trial]) -> None:
-        """Returns when every trial is finished. Raises Interrupted when told to stop."""
-
-    def close(self) -> None:
-        """Lets go."""
-
-
-def runner(
+def scheduler(
     study: Study,
     progress: Progress,
     stop_requested: Callable[[], bool],
     check: Callable[[], None],
-) -> Runner:
-    """Returns the study's crew or fleet, by config.launcher.
+) -> Scheduler:
+    """Returns the study's scheduler, by config.launcher.
 
-    `check` ends before a trial is handed out: a crew's workers load JAX meanwhile.
+    `check` ends before a trial is handed out: local workers load JAX meanwhile.
     """
-    snapshot = code_snapshot.take(study.directory)
-    name = study.settings["launcher"]
-    if name == "local":
-        platform = local.wanted(study.settings)
-        return Crew(
-            study, progress, stop_requested, snapshot, before_first=check, platform=platform
-        )
-    check()
+    snapshot, name = code_snapshot.take(study.directory), study.settings["launcher"]
     module = launchers.module(name)
+    if name != "local":
+        check()
     engine = module.launcher(study.settings, study.directory.resolve())
+    if isinstance(engine, local.Local):
+        return LocalScheduler(study, progress, stop_requested, engine, snapshot, before_first=check)
     poll_s = float(study.settings[name]["poll_seconds"])
     platform = module.platform(study.settings)
-    return Fleet(study, progress, stop_requested, snapshot, engine, poll_s, platform)
+    return JobScheduler(study, progress, stop_requested, engine, snapshot, poll_s, platform)
 
 
 class Driver:
@@ -84,21 +70,21 @@ class Driver:
         study_directory.prepare(self.study)
         (self.study.directory / submissions.CANCELLED).unlink(missing_ok=True)
         counts: dict[str, int] = {}
-        with _signals(self):
-            crew = runner(self.study, self.progress, lambda: self._stop, self._check)
+        with _handled_signals(self):
+            found = scheduler(self.study, self.progress, lambda: self._stop, self._check)
             try:
                 for stage in self.study.stages:
                     trials = self._trials(stage)
                     self.progress.stage(stage, trials, self.study.directory)
                     self._mend(trials)
-                    crew.run(trials)
+                    found.run(trials)
                     for trial in trials:
-                        found = status.read(self.study.directory / trial.path)
-                        counts[found["state"]] = counts.get(found["state"], 0) + 1
-                        if found["state"] == "failed" and disk.FULL in str(found["reason"]):
-                            raise ValueError(found["reason"])  # the next stage would, too
+                        ended = status.read(self.study.directory / trial.path)
+                        counts[ended["state"]] = counts.get(ended["state"], 0) + 1
+                        if ended["state"] == "failed" and disk.is_reason(ended["reason"]):
+                            raise ValueError(ended["reason"])  # the next stage would, too
             finally:
-                crew.close()
+                found.close()
         return counts
 
     def _mend(self, trials: list[Trial]) -> None:
@@ -114,7 +100,7 @@ class Driver:
             lacking = measurements.unsound(directory, trial.steps)
             if lacking is None:
                 continue
-            if backed.republish(trial, directory):
+            if measurements.republish(directory, trial):
                 self.progress.say(f"{trial.path}: {lacking}; written anew from its attempts")
             else:
                 lost.append((directory, lacking))
@@ -143,19 +129,17 @@ class Driver:
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class _signals:  # noqa: N801  (a context manager, used like a function)
-    """Turns SIGINT and SIGTERM into `request_stop` while it lasts."""
+@contextlib.contextmanager
+def _handled_signals(driver: Driver) -> Iterator[None]:
+    """Turns signals to stop into `request_stop` while it lasts."""
 
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
+    def stop(signum: int, frame: Any) -> None:
+        del signum, frame
+        driver.request_stop()
 
-    def __enter__(self) -> None:
-        def stop(signum: int, frame: Any) -> None:
-            del signum, frame
-            self._driver.request_stop()
-
-        self._old = [(s, signal.signal(s, stop)) for s in _STOPPING]
-
-    def __exit__(self, *exception: object) -> None:
-        for number, handler in self._old:
+    earlier = [(number, signal.signal(number, stop)) for number in _STOPPING]
+    try:
+        yield
+    finally:
+        for number, handler in earlier:
             signal.signal(number, handler)

@@ -1,16 +1,15 @@
 """A job: one or several trials of a study, run on the node that an engine chose.
 
-`python -m sweeps.scheduling.job STUDY_DIR/jobs/BATCH.json --index=I` runs job I of a batch with
-worker processes of its own, as the local launcher does. SIGTERM and SIGUSR1 have the trials saved.
-Where the engine starts a job on several nodes at once, they train each trial together: the first
-does what is said here, the others follow it.
+`python -m sweeps job STUDY_DIR/jobs/BATCH.json --index=I` runs job I of a batch with worker
+processes of its own, as the local launcher does. SIGTERM and SIGUSR1 have the trials saved. Where
+the engine starts a job on several nodes at once, they train each trial together: the first does
+what is said here, the others train with it.
 
 It exits with FINISHED (0) where nothing is left for it to do, AGAIN (75) where it was told to stop
-or its gang was cut short, WRONG_NODE (76) where this node cannot run it, 1 where a trial could not
-be claimed or given back.
+or one of several processes was lost, WRONG_NODE (76) where this node cannot run it, 1 where a trial
+could not be claimed or given back, 2 for a batch that cannot be read.
 """
 
-import argparse
 import os
 import pathlib
 import signal
@@ -24,7 +23,8 @@ from sweeps.launchers.protocol import AGAIN, FINISHED, WRONG_NODE, EngineError
 from sweeps.monitoring.progress import Progress
 from sweeps.records import code_snapshot, layout, status, submissions
 from sweeps.scheduling import preflight
-from sweeps.scheduling.local_scheduler import Crew, Interrupted
+from sweeps.scheduling.local_scheduler import LocalScheduler
+from sweeps.scheduling.scheduler import Interrupted
 from sweeps.study import study, trial
 
 # What the engine counts against its retries, where it has any.
@@ -35,24 +35,23 @@ class Job:
     """One job of a batch."""
 
     def __init__(self, file: pathlib.Path, index: int) -> None:
-        self.submission = submissions.read(file)
+        self.batch = submissions.read(file)
         self.index, self.root = index, file.resolve().parents[1]
         self.study = study.from_record(layout.study_record(self.root), self.root)
-        if not 0 <= index < self.submission.batch.size:
-            size = self.submission.batch.size
+        if not 0 <= index < self.batch.size:
+            size = self.batch.size
             raise ValueError(f"{file} has {size} jobs, numbered from 0; there is no {index}")
-        self.trials = [trial.read(self.root / path) for path in self.submission.tasks[index]]
+        self.trials = [trial.read(self.root / path) for path in self.batch.jobs[index]]
         self._stop = False
 
     def run(self) -> int:
         """Runs the trials; returns the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(number, self._told_to_stop)
-        if all(self._state(one) in ("done", "diverged") for one in self.trials):
+        if all(self._state(one) in status.COMPLETE for one in self.trials):
             return FINISHED  # e.g. a requeued job of which only the end was lost
         try:
-            study = self.study
-            preflight.check_data_here(study.workload, study.data_dir, self.root, study.places)
+            preflight.check_data_here(self.study)
         except (ValueError, OSError) as error:
             if self._stop:  # the engine tells a job's every process: the check was cut short
                 with Progress() as progress:
@@ -60,19 +59,19 @@ class Job:
             return self._refuse(str(error))
         self._use_platform()
         found = bootstrap.detect(os.environ)
-        if found is not None and not found.is_leader:
-            _follow(self.submission.platform)
+        if found is not None and not found.is_primary:
+            _run_secondary(self.batch.platform)
         return self._train(together=found is not None)
 
     def _refuse(self, reason: str) -> int:
         print(reason, flush=True)
-        self.submission.refuse(self.index, reason)
+        self.batch.refuse(self.index, reason)
         return WRONG_NODE
 
     def _use_platform(self) -> None:
         """Lets JAX use what the job was given: the driver's own JAX_PLATFORMS is not the node's."""
         os.environ.pop("JAX_PLATFORMS", None)
-        if self.submission.platform == "cpu":
+        if self.batch.platform == "cpu":
             os.environ["JAX_PLATFORMS"] = "cpu"
 
     def _told_to_stop(self, signum: int, frame: Any) -> None:
@@ -84,28 +83,28 @@ class Job:
         return str(status.read(self.root / one.path)["state"])
 
     def _train(self, together: bool) -> int:
-        name = self.submission.launcher
+        name = self.batch.launcher
         workers = 1 if together else self.study.settings[name].get("workers", 0) or 1
+        own = {"workers": workers, "pin": True}
+        owner, platform = f"{self.batch.file}#{self.index}", self.batch.platform
         with Progress() as progress:
-            crew = Crew(
+            engine = local.Local(own, self.root / local.LOG, owner, together, platform)
+            scheduler = LocalScheduler(
                 self.study,
                 progress,
                 lambda: self._stop,
+                engine,
                 code_snapshot.take(self.root),
-                {"workers": workers, "pin": True},
-                owner=f"{self.submission.batch.file}#{self.index}",
                 watches=False,
-                leads=together,
-                platform=self.submission.platform,
             )
             try:
-                crew.run(self.trials)
+                scheduler.run(self.trials)
             except Interrupted:
                 return self._interrupted(progress)
             except ValueError as error:  # no worker can work here: no driver, no device
                 return self._refuse(str(error))
             finally:
-                crew.close()
+                scheduler.close()
         # A trial that another worker holds is not this job's any more.
         if all(self._state(one) != "pending" for one in self.trials):
             return FINISHED
@@ -123,32 +122,24 @@ class Job:
 
     def _requeued(self) -> bool:
         try:
-            return bool(launchers.module(self.submission.launcher).requeue())
+            return bool(launchers.module(self.batch.launcher).requeue())
         except EngineError as error:  # e.g. a job that a person runs by hand
             print(error, flush=True)
             return False
 
 
-def _follow(platform: str) -> None:
-    """Becomes a follower of the job's first node (`sweeps.worker.secondary`); does not return."""
+def _run_secondary(platform: str) -> None:
+    """Becomes another process of those that train together; does not return."""
     cache = f"--cache_dir={local.compilation_cache()}"
-    command = [sys.executable, "-m", "sweeps.worker.secondary", cache, f"--platform={platform}"]
+    command = [sys.executable, "-m", "sweeps.worker", "--secondary", cache]
+    command.append(f"--platform={platform}")
     os.execve(sys.executable, command, {**local.MALLOC, **os.environ})
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Runs a job of a batch. Returns its exit code; 2 for a batch that cannot be read."""
-    parser = argparse.ArgumentParser(prog="python -m sweeps.scheduling.job", description=__doc__)
-    parser.add_argument("file", type=pathlib.Path, metavar="STUDY_DIR/jobs/BATCH.json")
-    parser.add_argument("--index", type=int, required=True, help="which job of the batch, from 0")
-    options = parser.parse_args(arguments)
-    print(f"job {options.file.stem} {options.index} on {os.uname().nodename}", flush=True)
-    try:
-        return Job(options.file, options.index).run()
-    except (ValueError, OSError) as error:
-        print(f"python -m sweeps.scheduling.job: {error}", file=sys.stderr)
-        return 2
+def run(file: pathlib.Path, index: int) -> int:
+    """Runs job `index` of the batch recorded in `file`; returns its exit code.
 
-
-if __name__ == "__main__":
-    sys.exit(main())
+    Raises ValueError and OSError for a batch that cannot be read.
+    """
+    print(f"job {file.stem} {index} on {os.uname().nodename}", flush=True)
+    return Job(file, index).run()

@@ -1,18 +1,18 @@
-"""The crew: worker processes at work on trials on this host, and what happens when one dies."""
+"""Worker processes at work on trials on this host, and what happens when one dies."""
 
 import contextlib
 import pathlib
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from sweeps.launchers import local
 from sweeps.monitoring.progress import Progress
-from sweeps.records import attempts, disk, layout, lease, status, submissions
-from sweeps.records.outages import Outage
-from sweeps.scheduling.retry_policy import Next, Verdicts
+from sweeps.records import attempts, code_snapshot, disk, layout, lease, status
+from sweeps.scheduling.retry_policy import Next
 from sweeps.scheduling.schedule import Schedule
+from sweeps.scheduling.scheduler import Interrupted, Scheduler
 from sweeps.study.study import Study
 from sweeps.study.trial import Trial
 
@@ -22,17 +22,13 @@ _LOOK_S = 5.0
 _SAVE_S = 600.0
 
 
-class Interrupted(Exception):  # noqa: N818  (an order to stop, not an error)
-    """The driver was told to stop; nothing is lost, and who runs the study again goes on."""
+class LocalScheduler(Scheduler):
+    """Workers of a local launcher, what each has at hand, and what is left.
 
-
-class Crew:
-    """Workers, what each has at hand, and what is left; workers stay from stage to stage.
-
-    settings: {"workers", "pin"}; owner: see `local.LocalWorkers`. Where `watches`, `run` waits for
-    trials that others hold; a job rather gives its node back. `stop_requested()` is asked twice a
-    second; `before_first()` is called once, while workers load. A worker that `leads` a gang of
-    processes (`sweeps.distributed.process_group`) is not started again: the gang ends with it.
+    Where `watches`, `run` waits for trials that others hold; a job rather gives its node back.
+    `stop_requested()` is asked twice a second; `before_first()` is called once, while workers load.
+    A worker that is the primary of several processes (`sweeps.distributed.process_group`) is not
+    started again: they all end with it.
     """
 
     def __init__(
@@ -40,56 +36,38 @@ class Crew:
         study: Study,
         progress: Progress,
         stop_requested: Callable[[], bool],
+        launcher: local.Local,
         snapshot: pathlib.Path,
-        settings: dict[str, Any] | None = None,
-        owner: str = "",
         watches: bool = True,
         before_first: Callable[[], None] = lambda: None,
-        leads: bool = False,
-        platform: str = "",
     ) -> None:
-        self.study, self.progress, self.stop_requested = study, progress, stop_requested
-        self.root, self.watches, self._before_first = study.directory, watches, before_first
-        self._leads = leads
-        self.log = self.root / "workers.log"
-        owner = owner or str(self.root.resolve())
-        self.workers = local.LocalWorkers(
-            settings or study.settings["local"], self.log, snapshot, owner, leads, platform
-        )
-        self.schedule = Schedule(study.settings["pack"], self.workers.size)
-        self.at_hand: dict[int, dict[str, Trial]] = {}
+        super().__init__(study, progress, stop_requested, launcher)
+        self.workers, self.watches, self._before_first = launcher, watches, before_first
+        self._variables = code_snapshot.environment(snapshot)
+        self.schedule = Schedule()
+        # Of each slot at work; None between a trial's end and the worker's word that it is free.
+        self.at_hand: dict[int, Trial | None] = {}
         self.idle: set[int] = set()
         self.alive: set[int] = set()
         self.ready: set[int] = set()
-        self.elsewhere: list[Trial] = []
-        self.verdicts = Verdicts(self.root, study.settings["max_attempts"])
+        self.watched: dict[str, Trial] = {}
         self._looked = 0.0
         self._killed_early = 0
         self._occupied: set[int] = set()
-        self._left: dict[str, Trial] = {}
-        self._outage = Outage(progress.say)
 
-    def run(self, trials: list[Trial]) -> None:
-        """Returns when every trial is finished. Raises Interrupted when told to stop."""
-        for trial in trials:
-            if self.verdicts.begin(trial) not in ("done", "diverged"):
-                self._left[trial.path] = trial
-                self.schedule.add([trial])
-        self._start_workers()
+    def _begin(self) -> None:
+        self.schedule.add(list(self.left.values()))
+        for slot in range(min(self.workers.capacity(), len(self.schedule.pending))):
+            if slot not in self.alive:
+                self._start(slot)
         self._before_first()
-        while self.schedule.pending or self.at_hand or self.elsewhere:
-            try:
-                if self.stop_requested() or submissions.is_cancelled(self.root):
-                    self._stop()
-                if not self.watches and not self.at_hand and not self.alive:
-                    return  # others have this node's slots or the trials
-                self._turn()
-                self._outage.over()
-            except OSError as error:
-                self._outage.met(error)
-                self._take_up()
 
-    def _turn(self) -> None:
+    def _is_busy(self) -> bool:
+        return bool(self.schedule.pending or self.at_hand or self.watched)
+
+    def _turn(self) -> bool:
+        if not (self.watches or self.at_hand or self.alive):
+            return False  # others have this node's slots or the trials
         self._hand_out()
         try:
             # First, so that a file system that fails keeps no worker waiting.
@@ -99,21 +77,17 @@ class Crew:
         else:
             self._handle(slot, event)
         self._look_elsewhere()
+        return True
 
-    def _take_up(self) -> None:
-        """Has what an error in the middle of a turn dropped looked after by its files."""
-        held = {path for trials in self.at_hand.values() for path in trials}
-        held |= {str(self.root / trial.path) for trial in self.elsewhere}
-        held |= {str(self.root / trial.path) for trial in self.schedule.pending}
-        self.elsewhere += [t for t in self._left.values() if str(self.root / t.path) not in held]
+    def _taken_care_of(self) -> set[str]:
+        held = [trial for trial in self.at_hand.values() if trial] + self.schedule.pending
+        return {trial.path for trial in held} | set(self.watched)
 
-    def _start_workers(self) -> None:
-        for slot in range(min(self.workers.size, len(self.schedule.pending))):
-            if slot not in self.alive:
-                self._start(slot)
+    def _watch(self, trials: Iterable[Trial]) -> None:
+        self.watched |= {trial.path: trial for trial in trials}
 
     def _start(self, slot: int) -> None:
-        if self.workers.start(slot):
+        if self.workers.start(slot, self._variables):
             self.alive.add(slot)
             self._occupied.discard(slot)
         elif slot not in self._occupied:
@@ -125,19 +99,17 @@ class Crew:
 
     def _hand_out(self) -> None:
         for slot in sorted(self.idle):
-            trials = self.schedule.next_for(slot)
-            if trials:
+            trial = self.schedule.next_for(slot)
+            if trial is not None:
                 self.idle.discard(slot)
-                paths = [str(self.root / trial.path) for trial in trials]
-                self.at_hand[slot] = dict(zip(paths, trials, strict=True))
+                self.at_hand[slot] = trial
                 self.workers.send(
                     slot,
-                    trials=paths,
+                    trial=str(self.root / trial.path),
                     data_dir=self.study.data_dir,
                     loader_workers=self.study.settings["loader_workers"],
                 )
-                for trial in trials:
-                    self.progress.started(trial, slot)
+                self.progress.started(trial, slot)
 
     def _handle(self, slot: int, event: dict[str, Any] | None) -> None:
         if event is None:
@@ -149,7 +121,7 @@ class Crew:
         elif event["event"] == "free":
             self.at_hand.pop(slot, None)
             self.idle.add(slot)
-        elif trial := self.at_hand.get(slot, {}).get(event["trial"]):
+        elif (trial := self.at_hand.get(slot)) and event["trial"] == str(self.root / trial.path):
             self._handle_trial(slot, trial, event)
 
     def _handle_trial(self, slot: int, trial: Trial, event: dict[str, Any]) -> None:
@@ -161,11 +133,11 @@ class Crew:
         elif event["event"] == "note":
             self.progress.say(f"{trial.path}: {event['text']}")
         elif event["event"] == "end":
-            self.at_hand[slot].pop(event["trial"])
+            self.at_hand[slot] = None
             self.schedule.gave_up(trial.program, slot)
             if not event.get("claimed", True):
                 # Nothing of this failure is on disk, so it is counted here.
-                self.verdicts.unclaimed(trial)
+                self.policy.count_unrecorded(trial)
             self._ended(trial, event["outcome"], event.get("error"))
 
     def _ended(self, trial: Trial, outcome: str, error: str | None) -> None:
@@ -176,10 +148,8 @@ class Crew:
             self.progress.ended(trial, outcome, None)
             self.schedule.put_back(trial)
             return
-        if outcome == "failed":
-            self.schedule.alone.add(trial.path)  # whatever it was, no pack shall share it
-        full = error is not None and error.startswith(disk.FULL)
-        if outcome == "failed" and not full and self.verdicts.may_retry(trial):
+        full = disk.is_reason(error)
+        if outcome == "failed" and not full and self.policy.may_retry(trial):
             self.progress.ended(trial, "failed, will be tried again", error)
             self.schedule.put_back(trial)
             return
@@ -188,41 +158,30 @@ class Crew:
         if full and self.watches:
             raise ValueError(error)  # the other trials would fail, too
 
-    def _log_tail(self, trial: Trial) -> list[str]:
-        with contextlib.suppress(OSError):
-            return attempts.log_tail(self.root / trial.path)
-        return []
-
-    def _over(
-        self, trial: Trial, outcome: str, error: str | None, tail: list[str] | None = None
-    ) -> None:
-        """Nothing more is done for a trial."""
-        self._left.pop(trial.path, None)
-        self.progress.ended(trial, outcome, error, tail)
-
     def _leave(self, trial: Trial, outcome: str) -> None:
         if self.watches:
-            self.elsewhere.append(trial)
+            self._watch([trial])
         else:
-            del self._left[trial.path]
+            del self.left[trial.path]
         self.progress.ended(trial, outcome, None)
 
     def _worker_died(self, slot: int) -> None:
         self.idle.discard(slot)
         self.alive.discard(slot)
         self.schedule.forget(slot)
-        trials = self.at_hand.pop(slot, {})
-        if self.stop_requested() or submissions.is_cancelled(self.root):
+        trial = self.at_hand.pop(slot, None)
+        if self._is_told():
             return
-        if slot not in self.ready and not (self._leads or self._may_start_again(slot)):
-            tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-8:])
-            raise ValueError(f"a worker ended before it was ready; {self.log} ends with\n{tail}")
+        if slot not in self.ready and not (self.workers.primary or self._may_start_again(slot)):
+            tail = "\n".join(self.workers.log.read_text(errors="replace").splitlines()[-8:])
+            raise ValueError(
+                f"a worker ended before it was ready; {self.workers.log} ends with\n{tail}"
+            )
         self.ready.discard(slot)
-        if not self._leads:
+        if not self.workers.primary:
             self._occupied.add(slot)  # started again later, where it cannot be now
             self._start(slot)
-        for trial in trials.values():
-            self.schedule.alone.add(trial.path)
+        if trial is not None:
             self._trial_died(trial)
 
     def _may_start_again(self, slot: int) -> bool:
@@ -233,17 +192,15 @@ class Crew:
 
     def _trial_died(self, trial: Trial) -> None:
         directory = self.root / trial.path
-        reason = "the worker process died"
-        if status.read(directory)["state"] not in ("done", "diverged"):
-            if not self.verdicts.may_retry(trial):
-                reason = f"{reason} {sum(attempts.fruitless(directory))} times at the same step"
-                self.verdicts.give_up(trial, reason)
-                self._over(trial, "failed", reason, self._log_tail(trial))
-                return
+        state, reason = str(status.read(directory)["state"]), "the worker process died"
+        if state in status.COMPLETE:
+            self._over(trial, state, None)
+        elif self.policy.may_retry(trial):
             self.schedule.put_back(trial)
             self.progress.ended(trial, "died, will be tried again", reason)
         else:
-            self._over(trial, str(status.read(directory)["state"]), None)
+            times = sum(attempts.fruitless(directory))
+            self._give_up(trial, f"{reason} {times} times at the same step")
 
     def _look_elsewhere(self) -> None:
         """Takes back trials whose other worker has died, drops those it has finished.
@@ -253,24 +210,25 @@ class Crew:
         if time.monotonic() - self._looked < _LOOK_S:
             return
         self._looked = time.monotonic()
-        for slot, trials in self.at_hand.items():
-            if any(self._hangs(trial, slot) for trial in trials.values()):
+        for slot, trial in self.at_hand.items():
+            if trial is not None and self._hangs(trial, slot):
                 self.progress.say(f"worker {slot} has been silent for too long and is ended")
                 self.workers.kill(slot)
-        for slot in sorted(self._occupied)[: len(self.schedule.pending)]:
-            self._start(slot)
         if not self.alive:
-            self.elsewhere += self.schedule.take_all()
-        for trial in list(self.elsewhere):
-            verdict = self.verdicts.of(trial)
-            if verdict.next is Next.AGAIN and self.alive:
-                self.elsewhere.remove(trial)
+            self._watch(self.schedule.take_all())
+        free = 0
+        for trial in list(self.watched.values()):
+            decision = self.policy.decide(trial)
+            if decision.next is Next.AGAIN and self.alive:
+                del self.watched[trial.path]
                 self.schedule.put_back(trial)
-            elif verdict.next in (Next.NOTHING, Next.GIVE_UP):
-                self.elsewhere.remove(trial)
-                self._over(trial, f"{verdict.state} elsewhere", None)
-        if self.elsewhere and not self.alive and self._occupied:
-            self._take_over()
+            elif decision.next is Next.AGAIN:
+                free += 1
+            elif decision.next is not Next.WATCH:
+                del self.watched[trial.path]
+                self._over(trial, f"{decision.state} elsewhere", None)
+        for slot in sorted(self._occupied)[: len(self.schedule.pending) + free]:
+            self._start(slot)
 
     def _hangs(self, trial: Trial, slot: int) -> bool:
         """Whether a worker of ours has let its lease on a trial pass."""
@@ -282,15 +240,11 @@ class Crew:
             return mine and not (attempt / lease.OUTCOME).exists() and not lease.is_alive(attempt)
         return False
 
-    def _take_over(self) -> None:
-        """Starts workers on slots that have become free, for trials that nobody has."""
-        left = [t for t in self.elsewhere if self.verdicts.of(t).next is Next.AGAIN]
-        for slot in sorted(self._occupied)[: len(left)]:
-            self._start(slot)
-
-    def _stop(self) -> None:
+    def _stop_if_told(self) -> None:
+        if not self._is_told():
+            return
         self.progress.say("stopping: workers save the trials at hand")
-        self.workers.terminate()
+        self.workers.cancel([str(slot) for slot in self.alive])
         # A compilation or a full evaluation may have to end first.
         deadline = time.monotonic() + _SAVE_S
         while any(self.at_hand.values()) and time.monotonic() < deadline:
@@ -299,12 +253,8 @@ class Crew:
             except queue.Empty:
                 continue
             self._handle(slot, event)
-        left = [trial.path for trials in self.at_hand.values() for trial in trials.values()]
+        left = [trial.path for trial in self.at_hand.values() if trial]
         if left:
             names = ", ".join(left)
             self.progress.say(f"not saved within {_SAVE_S:.0f} s, back to its checkpoint: {names}")
         raise Interrupted
-
-    def close(self) -> None:
-        """Ends the workers."""
-        self.workers.close()

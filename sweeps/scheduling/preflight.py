@@ -6,12 +6,11 @@ from typing import Any
 
 from attention import table as variants_table
 from sweeps.launchers import table as launchers
+from sweeps.monitoring import jax_calls
 from sweeps.records import layout
-from sweeps.study import config, study_checks
+from sweeps.study import checks, config
 from sweeps.study.study import Study
-from sweeps.training import subprocesses
-from workloads import table as workloads_table
-from workloads.algoperf import entries as algoperf_entries
+from workloads import algoperf_specs, catalog
 from workloads.algoperf import tiny_sizes
 
 
@@ -19,7 +18,7 @@ def check_kernel(study: Study) -> None:
     """Raises ValueError where the study's kernel cannot run where its launcher runs trials."""
     settings = study.settings
     platform = launchers.module(settings["launcher"]).platform(settings)
-    head_size = workloads_table.entry(study.workload).head_size
+    head_size = catalog.get(study.workload).head_size
     for variant in settings["variants"]:
         variants_table.check_kernel(
             settings["kernel"],
@@ -35,138 +34,103 @@ def check_devices(study: Study) -> None:
     settings = study.settings
     launcher = settings["launcher"]
     devices = launchers.module(launcher).devices(settings)
-    place = "on this host" if launcher == "local" else f"by launcher {launcher}"
+    who = "on this host" if launcher == "local" else f"by launcher {launcher}"
     lever = "--config.local.workers" if launcher == "local" else f"the keys of --config.{launcher}"
-    if settings["pack"] > 1:
-        _check_pack(settings, devices)
-    data, fsdp, tensor = study_checks.options(settings).mesh
+    data, fsdp, tensor = checks.options(settings).mesh
     groups = data * fsdp or devices // tensor
     if groups * tensor != devices or groups % fsdp:
         raise ValueError(
             f"mesh.data={data}, mesh.fsdp={fsdp}, mesh.tensor={tensor} does not fit the "
-            f"{devices} device(s) that a trial has {place}: the sizes must multiply to that "
+            f"{devices} device(s) that a trial has {who}: the sizes must multiply to that "
             "(data 0: all that the others leave). Change --config.mesh.fsdp, .tensor or .data, or "
             f"{lever}; `python -m sweeps plan --devices N` says what fits"
         )
     if settings["batch_size"] % groups:
         raise ValueError(
             f"batch_size {settings['batch_size']} cannot be divided over {groups} devices "
-            f"{place}; choose a multiple, or fewer devices"
+            f"{who}; choose a multiple, or fewer devices"
         )
 
 
-def _check_pack(settings: dict[str, Any], devices: int) -> None:
-    if devices > 1:
-        raise ValueError(
-            f"pack={settings['pack']} puts several trials on one device, and a trial has {devices} "
-            "here; set --config.pack=1, or give each worker one device"
-        )
-    if settings[settings["launcher"]].get("trials_per_job", 0) == 1:
-        name = settings["launcher"]
-        config.warn(
-            f"pack={settings['pack']} packs the trials of one job, and {name}.trials_per_job is 1: "
-            f"raise --config.{name}.trials_per_job"
-        )
-    if launchers.module(settings["launcher"]).platform(settings) == "cpu":
-        config.warn(
-            "on a CPU packs are slower than one trial after another "
-            "(python -m sweeps.benchmarks.pack)"
-        )
-
-
-def check_data(study: Study) -> None:
+class DataCheck:
     """Makes sure that the workload's data is there and whole; prepares embedded data itself.
 
-    Copies the data's reference rows (errors of simple methods) into the study. Where an engine
-    runs the trials and this host does not see the data, warns that every job checks it. Raises
-    ValueError naming the directory, the file and the command that repairs it.
+    It begins at once, in a process of its own, for it takes about a second: workers may start
+    meanwhile. Where an engine runs the trials and this host does not see the data, warns that every
+    job checks it.
     """
-    start_data_check(study).finish()
+
+    def __init__(self, study: Study) -> None:
+        self._study = study
+        self._call: jax_calls.Call | None = None
+        elsewhere = study.settings["launcher"] != "local"
+        if elsewhere and not pathlib.Path(study.data_dir).exists():
+            config.warn(
+                f"{study.data_dir} is not on this host, so the data is not checked here: each job "
+                "checks it on its node"
+            )
+            return
+        _check_fabricated(study)
+        entry = catalog.get(study.workload)
+        if entry.embedded:
+            print(f"data: {study.data_dir} ({entry.description}; made there if absent)", flush=True)
+        self._call = _ask(study)
+
+    def finish(self) -> None:
+        """Waits for the check's end, once; the study gets the data's reference rows.
+
+        Raises ValueError naming the directory, the file and the command that repairs it.
+        """
+        if self._call is not None:
+            call, self._call = self._call, None
+            with call:
+                _keep_reference(self._study, _told(call.result()))
+
+    def close(self) -> None:
+        """Ends a check that nobody waits for any more."""
+        if self._call is not None:
+            with self._call:
+                self._call = None
 
 
-def start_data_check(study: Study) -> "DataCheck":
-    """Begins `check_data` in a process of its own and returns at once; `finish()` waits.
+def check_data_here(study: Study) -> None:
+    """Checks a study's data on this host, a job's node; prepares embedded data.
 
-    Reading the embedded data takes about a second: workers may start meanwhile.
+    The study gets the reference rows where it has none yet. Raises ValueError naming the directory,
+    the file and the command that repairs it.
     """
-    elsewhere = study.settings["launcher"] != "local"
-    if elsewhere and not pathlib.Path(study.data_dir).exists():
-        config.warn(
-            f"{study.data_dir} is not on this host, so the data is not checked here: each job "
-            "checks it on its node"
-        )
-        return DataCheck(study.directory, study.workload, None)
-    _check_fabricated(study)
-    entry = workloads_table.entry(study.workload)
-    if entry.embedded:
-        print(f"data: {study.data_dir} ({entry.description}; made there if absent)", flush=True)
-    call = subprocesses.Call(
-        "data", workload=study.workload, data_dir=study.data_dir, places=study.places
-    )
-    return DataCheck(study.directory, study.workload, call)
+    with _ask(study) as call:
+        reference = _told(call.result())
+    if not (study.directory / layout.REFERENCE).exists():
+        _keep_reference(study, reference)
 
 
 def _check_fabricated(study: Study) -> None:
     """Raises ValueError for a batch larger than AlgoPerf's data, where that is fabricated."""
-    if algoperf_entries.is_algoperf(study.workload):
-        name = algoperf_entries.own_name(study.workload)
+    if algoperf_specs.is_algoperf(study.workload):
+        name = algoperf_specs.own_name(study.workload)
         if sizes := tiny_sizes.read_sizes(study.data_dir, name):
             remedy = f"set --config.batch_size to {sizes['train']} or fewer"
             tiny_sizes.check_batch(study.settings["batch_size"], sizes, remedy)
 
 
-class DataCheck:
-    """A check of a study's data, under way; nothing where `call` is None."""
-
-    def __init__(
-        self, directory: pathlib.Path, workload: str, call: subprocesses.Call | None
-    ) -> None:
-        self._directory, self._workload, self._call = directory, workload, call
-
-    def finish(self) -> None:
-        """Waits for the check's end, once; the study gets the reference rows. Raises ValueError."""
-        if self._call is None:
-            return
-        with self._call as call:
-            self._call = None
-            found = call.result()
-        _show(found["lines"])
-        keep_reference(self._directory, self._workload, found["reference"])
-
-    def close(self) -> None:
-        """Ends a check that nobody waits for any more."""
-        if self._call is not None:
-            self._call.__exit__(None, None, None)
-            self._call = None
+def _ask(study: Study) -> jax_calls.Call:
+    where = {"data_dir": study.data_dir, "extra_paths": study.extra_paths}
+    return jax_calls.Call(jax_calls.data, workload=study.workload, **where)
 
 
-def check_data_here(
-    workload: str,
-    data_dir: str,
-    study_directory: pathlib.Path | None = None,
-    places: dict[str, str] | None = None,
-) -> None:
-    """Checks a workload's data on this host, a job's node; prepares embedded data.
-
-    The study in `study_directory` gets the reference rows where it has none yet. Raises ValueError
-    naming the directory, the file and the command that repairs it.
-    """
-    found = subprocesses.call("data", workload=workload, data_dir=data_dir, places=places)
-    _show(found["lines"])
-    if study_directory is not None and not (study_directory / layout.REFERENCE).exists():
-        keep_reference(study_directory, workload, found["reference"])
+def _told(found: dict[str, Any]) -> Any:
+    """Prints what a check found; returns the reference rows (errors of simple methods), or None."""
+    for line in found["lines"]:
+        print(f"data: {line}", flush=True)
+    return found["reference"]
 
 
-def keep_reference(directory: pathlib.Path, workload: str, reference: Any | None) -> None:
+def _keep_reference(study: Study, reference: Any) -> None:
     """Writes the data's reference rows beside the study, unless they are there already."""
     if reference is None:
         return
-    rows = {workload: {"note": reference["note"], "rows": reference["rows"]}}
-    path = directory / layout.REFERENCE
+    rows = {study.workload: {"note": reference["note"], "rows": reference["rows"]}}
+    path = study.directory / layout.REFERENCE
     if layout.read_json_if_there(path) != json.loads(json.dumps(rows)):
         layout.write_json(path, rows)
-
-
-def _show(lines: list[str]) -> None:
-    for line in lines:
-        print(f"data: {line}", flush=True)

@@ -1,4 +1,4 @@
-"""What follows when whoever had a trial is gone: judged by the trial's files alone."""
+"""What follows when whoever had a trial is gone: decided by the trial's files alone."""
 
 import contextlib
 import enum
@@ -21,7 +21,7 @@ class Next(enum.Enum):
     GIVE_UP = "given up"
 
 
-class Verdict(NamedTuple):
+class Decision(NamedTuple):
     """`state` is the trial's; `reason` is for people."""
 
     next: Next
@@ -29,7 +29,7 @@ class Verdict(NamedTuple):
     reason: str | None
 
 
-class Verdicts:
+class RetryPolicy:
     """Counts failures and decides; failures before this driver's run are forgiven.
 
     Preemptions never count, nor does a crash after progress: see `attempts.fruitless`. Attempts
@@ -42,19 +42,19 @@ class Verdicts:
         self._earlier: dict[str, tuple[int, int]] = {}
         self._first: dict[str, int] = {}
         # Of each trial: its last attempt then, and how many ends followed that it knows nothing of.
-        self._unclaimed: dict[str, tuple[int, int]] = {}
+        self._unrecorded: dict[str, tuple[int, int]] = {}
         self._excused: dict[str, int] = {}
 
     def begin(self, trial: Trial) -> str:
         """Notes where a trial stands as this run begins; returns its state."""
         directory = self._root / trial.path
         state = str(status.read(directory)["state"])
-        if state not in ("pending", "done", "diverged") or lease.latest(directory):
+        if state not in ("pending", *status.COMPLETE) or lease.latest(directory):
             self._earlier[trial.path] = attempts.fruitless(directory)
             self._first[trial.path] = lease.latest(directory)
         return state
 
-    def unclaimed(self, trial: Trial, excused: bool = False) -> int:
+    def count_unrecorded(self, trial: Trial, excused: bool = False) -> int:
         """Counts an end of which the trial's files know nothing; returns how many there were.
 
         `excused` ends are those of jobs that never ran, or that a node refused.
@@ -63,9 +63,9 @@ class Verdicts:
             self._excused[trial.path] = self._excused.get(trial.path, 0) + 1
             return self._excused[trial.path]
         latest = lease.latest(self._root / trial.path)
-        at, count = self._unclaimed.get(trial.path, (latest, 0))
-        self._unclaimed[trial.path] = latest, count + 1 if at == latest else 1
-        return self._unclaimed[trial.path][1]
+        at, count = self._unrecorded.get(trial.path, (latest, 0))
+        self._unrecorded[trial.path] = latest, count + 1 if at == latest else 1
+        return self._unrecorded[trial.path][1]
 
     def may_retry(self, trial: Trial) -> bool:
         """Whether a trial that failed or was killed gets another attempt in this run."""
@@ -78,33 +78,33 @@ class Verdicts:
         failed, killed = attempts.fruitless(directory)
         before = self._earlier.get(trial.path, (0, 0))
         failed, killed = failed - before[0], killed - before[1]
-        at, unclaimed = self._unclaimed.get(trial.path, (latest, 0))
-        failed += unclaimed if at == latest else 0
+        at, unrecorded = self._unrecorded.get(trial.path, (latest, 0))
+        failed += unrecorded if at == latest else 0
         return (
             failed < self._max_attempts
             and failed + killed < self._max_kills
             and self._excused.get(trial.path, 0) < _MOST_EXCUSED
         )
 
-    def of(self, trial: Trial) -> Verdict:
+    def decide(self, trial: Trial) -> Decision:
         """Returns what follows for a trial that its worker or job has left."""
         directory = self._root / trial.path
         found = status.read(directory)
         state, reason = str(found["state"]), found["reason"]
-        if state in ("done", "diverged"):
-            return Verdict(Next.NOTHING, state, reason)
+        if state in status.COMPLETE:
+            return Decision(Next.NOTHING, state, reason)
         if state == "running":
-            return Verdict(Next.WATCH, state, reason)
+            return Decision(Next.WATCH, state, reason)
         if lease.latest(directory) and lease.is_alive(
             directory / layout.ATTEMPTS / str(lease.latest(directory))
         ):
-            return Verdict(Next.WATCH, "running", "claimed, not yet training")
+            return Decision(Next.WATCH, "running", "claimed, not yet training")
         if attempts.last_error(directory)["outcome"] == "preempted" or self.may_retry(trial):
-            return Verdict(Next.AGAIN, state, reason)
-        return Verdict(Next.GIVE_UP, "failed", reason)
+            return Decision(Next.AGAIN, state, reason)
+        return Decision(Next.GIVE_UP, "failed", reason)
 
     def give_up(self, trial: Trial, reason: str) -> None:
         """Writes down that a trial failed for good, unless a live worker has it."""
-        if self.of(trial).next is Next.GIVE_UP:
+        if self.decide(trial).next is Next.GIVE_UP:
             with contextlib.suppress(OSError):
                 status.write(self._root / trial.path, "failed", reason=reason)

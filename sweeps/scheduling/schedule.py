@@ -9,16 +9,11 @@ class Schedule:
     """Pending trials and what is known of compiled programs.
 
     The first trial of a program warms JAX's persistent cache before others of it start elsewhere;
-    a worker prefers programs that it has in memory, then ones that nobody compiles yet. Up to
-    `pack` trials that can be run as one are given at a time, fewer where that would leave other
-    of the `workers` without any.
+    a worker prefers programs that it has in memory, then ones that nobody compiles yet.
     """
 
-    def __init__(self, pack: int = 1, workers: int = 1) -> None:
+    def __init__(self) -> None:
         self.pending: list[Trial] = []
-        self._pack, self._workers = pack, workers
-        # Paths of trials that are not packed any more: one of a pack may have ended all.
-        self.alone: set[str] = set()
         self._warm: set[Hashable] = set()
         self._warming: dict[Hashable, int] = {}
         self._in_memory: dict[int, set[Hashable]] = {}
@@ -32,8 +27,8 @@ class Schedule:
         taken, self.pending = self.pending, []
         return taken
 
-    def next_for(self, slot: int) -> tuple[Trial, ...]:
-        """Takes trials for a worker; () where it should wait or nothing is left."""
+    def next_for(self, slot: int) -> Trial | None:
+        """Takes a trial for a worker; None where it should wait or nothing is left."""
         mine = self._in_memory.get(slot, set())
         ranked = (
             lambda program: program in mine,
@@ -44,25 +39,13 @@ class Schedule:
             for trial in self.pending:
                 if suits(trial.program):
                     return self._take(trial, slot)
-        return ()
+        return None
 
-    def _take(self, trial: Trial, slot: int) -> tuple[Trial, ...]:
-        taken: tuple[Trial, ...] = (trial,)
-        if self._pack > 1 and trial.path not in self.alone:
-            from sweeps.training import packs
-
-            similar = [
-                other
-                for other in self.pending
-                if other.program == trial.program and other.path not in self.alone
-            ]
-            share = -(-len(similar) // self._workers)
-            taken = packs.group(similar, min(self._pack, share))[0]
-        for one in taken:
-            self.pending.remove(one)
+    def _take(self, trial: Trial, slot: int) -> Trial:
+        self.pending.remove(trial)
         if trial.program not in self._warm:
             self._warming.setdefault(trial.program, slot)
-        return taken
+        return trial
 
     def compiled(self, program: Hashable, slot: int) -> None:
         """Notes that a worker has compiled or loaded a program."""

@@ -16,12 +16,12 @@ Result:   the paper prints no loss for this size, only that LASER needs 15.65 % 
 
 import ml_collections
 
-from sweeps.study import lm_config
+from sweeps import studies
 
 
 def get_config() -> ml_collections.ConfigDict:
     """Returns the study's configuration."""
-    config = lm_config.paper_lm("c4_lm_1b")
+    config = studies.paper_lm("c4_lm_1b")
     config.name = "c4_lm_1b_paper"
     config.paper_table = "lm_scaling"
     return config

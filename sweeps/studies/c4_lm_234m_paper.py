@@ -15,13 +15,13 @@ evaluation. One seed, so no interval and no verdict: --config.seeds=3 gives them
 
 import ml_collections
 
-from sweeps.study import lm_config
+from sweeps import studies
 
 
 def get_config() -> ml_collections.ConfigDict:
     """Returns the study's configuration."""
-    config = lm_config.paper_lm("c4_lm_234m")
-    config.name = lm_config.TUNING_STUDY
+    config = studies.paper_lm("c4_lm_234m")
+    config.name = studies.TUNING_STUDY
     config.paper_table = "lm_test_loss"
     config.protocol = "tune_then_compare"
     config.space = "paper_adamw"

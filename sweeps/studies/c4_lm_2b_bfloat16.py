@@ -12,12 +12,12 @@ Result:   the paper prints losses of 2.350 (standard) and 2.333 (LASER).
 
 import ml_collections
 
-from sweeps.study import lm_config
+from sweeps import studies
 
 
 def get_config() -> ml_collections.ConfigDict:
     """Returns the study's configuration."""
-    config = lm_config.paper_lm("c4_lm_2b")
+    config = studies.paper_lm("c4_lm_2b")
     config.name = "c4_lm_2b_bfloat16"
     config.paper_table = "lm_precision"
     config.compute_dtype = "bfloat16"

@@ -12,12 +12,12 @@ Result:   the paper prints downstream accuracies alone for this pair (about 1 po
 
 import ml_collections
 
-from sweeps.study import lm_config
+from sweeps import studies
 
 
 def get_config() -> ml_collections.ConfigDict:
     """Returns the study's configuration."""
-    config = lm_config.paper_lm("c4_lm_2b")
+    config = studies.paper_lm("c4_lm_2b")
     config.name = "c4_lm_2b_diff"
     config.paper_note = (
         "The paper prints downstream accuracies for its Differential Transformer pair, no loss: "

@@ -13,12 +13,12 @@ Activations are in bfloat16 and parameters in float32, our choice: the paper doe
 
 import ml_collections
 
-from sweeps.study import lm_config
+from sweeps import studies
 
 
 def get_config() -> ml_collections.ConfigDict:
     """Returns the study's configuration."""
-    config = lm_config.paper_lm("c4_lm_8b")
+    config = studies.paper_lm("c4_lm_8b")
     config.name = "c4_lm_8b_paper"
     config.paper_note = (
         "The paper prints downstream accuracies for its 7.7 B model, no loss: nothing of it can "

@@ -13,12 +13,12 @@ weight decay 0.1 are tried on standard attention (spaces/lamb.json).
 
 import ml_collections
 
-from sweeps.study import lm_config
+from sweeps import studies
 
 
 def get_config() -> ml_collections.ConfigDict:
     """Returns the study's configuration."""
-    config = lm_config.paper_lm("c4_lm")
+    config = studies.paper_lm("c4_lm")
     config.name = "c4_lm_lamb"
     config.paper_table = "lm_lamb"
     config.optimizer = "lamb"

@@ -10,12 +10,12 @@ Result:   the paper prints C4 test losses of 2.641 (standard) and 2.595 (LASER).
 
 import ml_collections
 
-from sweeps.study import lm_config
+from sweeps import studies
 
 
 def get_config() -> ml_collections.ConfigDict:
     """Returns the study's configuration."""
-    config = lm_config.paper_lm("c4_lm")
+    config = studies.paper_lm("c4_lm")
     config.name = "c4_lm_paper"
     config.paper_table = "lm_test_loss"
     return config

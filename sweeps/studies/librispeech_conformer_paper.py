@@ -17,7 +17,7 @@ is drawn with every point of the space and does nothing to CTC, as in AlgoPerf.
 import ml_collections
 
 from sweeps.study import config as configs
-from workloads import table
+from workloads import catalog
 
 
 def get_config() -> ml_collections.ConfigDict:
@@ -26,7 +26,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.name = "librispeech_conformer_paper"
     config.paper_table = "conformer_wer"
     config.workload = "librispeech_conformer"
-    config.variants = table.paper_rows(config.workload)
+    config.variants = catalog.paper_rows(config.workload)
     config.points = 50
     config.seeds = 5
     config.eval_every = 1_520

@@ -9,14 +9,14 @@ Result:   a WER table with intervals on synthesised speech: a stand-in, not evid
 import ml_collections
 
 from sweeps.studies import spoken_digits_conformer_demo
-from workloads import table
+from workloads import catalog
 
 
 def get_config() -> ml_collections.ConfigDict:
     """Returns the study's configuration."""
     config = spoken_digits_conformer_demo.get_config()
     config.name = "spoken_digits_conformer_study"
-    config.variants = table.paper_rows(config.workload)
+    config.variants = catalog.paper_rows(config.workload)
     config.protocol = "tune_then_compare"
     config.points = 3
     return config

@@ -13,12 +13,12 @@ The paper prints neither steps, batch, tokenizer nor hyperparameters of this run
 
 import ml_collections
 
-from sweeps.study import lm_config
+from sweeps import studies
 
 
 def get_config() -> ml_collections.ConfigDict:
     """Returns the study's configuration."""
-    config = lm_config.paper_lm("wikipedia_bert_2b")
+    config = studies.paper_lm("wikipedia_bert_2b")
     config.name = "wikipedia_bert_2b_paper"
     config.paper_table = "bert_mlm_error"
     config.protocol = "tune_then_compare"

@@ -7,6 +7,7 @@ the expected time and the expected result. Keys are locked: an unknown one is re
 import difflib
 import os
 import pathlib
+import re
 import runpy
 import sys
 import traceback
@@ -23,6 +24,14 @@ from sweeps.launchers.config_keys import check as check_keys
 SHIPPED = pathlib.Path(__file__).parents[1] / "studies"
 PROTOCOLS = ("tune_then_compare", "tune_each", "grid")
 OPTIMIZERS = ("nadamw", "nadamw_optax", "adamw", "lamb")
+# Keys that studies once had, with the value at which they still mean what they meant, and why.
+_LEFT = {
+    "pack": (
+        1,
+        "trials are no longer computed as one by vmap, which was never faster: they run one after "
+        "another, or side by side by local.workers",
+    )
+}
 PAPER_TABLES = (
     "vit_error",
     "conformer_wer",
@@ -54,7 +63,6 @@ _NOT_THE_RESULT = (
     "checkpoint_every",
     "launcher",
     "max_attempts",
-    "pack",
     *launchers.NAMES,
 )
 
@@ -157,9 +165,6 @@ def _own_keys() -> dict[str, Key]:
         # Who runs it.
         "launcher": Key("local", "who runs the trials: see docs/", OneOf(launchers.NAMES)),
         "max_attempts": Key(3, "of one trial, preemptions not counted", Range(1, 100_000)),
-        "pack": Key(
-            1, "trials of one program that run as one on one device, by vmap", Range(1, 1024)
-        ),
     }
 
 
@@ -248,7 +253,9 @@ def _load(path: pathlib.Path) -> ml_collections.ConfigDict:
         if isinstance(error, SyntaxError):
             lines = [error.lineno]
         where = f", line {lines[-1]}" if lines else ""
-        raise ValueError(f"{path}{where}: {type(error).__name__}: {error}") from error
+        raise ValueError(
+            f"{path}{where}: {type(error).__name__}: {error}{_moved(error)}"
+        ) from error
     if not isinstance(config, ml_collections.ConfigDict):
         raise ValueError(
             f"{path}: a study file defines get_config(), and that returns "
@@ -256,6 +263,22 @@ def _load(path: pathlib.Path) -> ml_collections.ConfigDict:
         )
     _check_keys(path, config)
     return config
+
+
+# Modules that studies imported from `sweeps` before it had folders, to where they are now.
+_MOVED = {
+    "lm_config": "from sweeps import studies as lm_config",
+    **dict.fromkeys(("config", "space", "halton", "trial", "study"), "from sweeps.study import {}"),
+}
+
+
+def _moved(error: BaseException) -> str:
+    """Returns where a module is now that a file of before would import, or ''."""
+    if not isinstance(error, ImportError):
+        return ""
+    found = re.search(r"cannot import name '(\w+)' from 'sweeps'|'sweeps\.(\w+)'", str(error))
+    name = found and (found[1] or found[2])
+    return f". It has moved: {_MOVED[name].format(name)}" if name in _MOVED else ""
 
 
 def _keep_or_drop_paper(config: ml_collections.ConfigDict, changed: list[str]) -> None:
@@ -299,6 +322,8 @@ def _explain(path: pathlib.Path, overrides: list[str], error: BaseException) -> 
     known = keys()
     for override in overrides:
         key = override.removeprefix("--config.").split("=")[0]
+        if key in _LEFT:
+            return f"{key} has left: {_LEFT[key][1]}. Leave {shown(override)} out"
         if key not in known:
             nearest = difflib.get_close_matches(key, known, n=1)
             hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
@@ -323,8 +348,19 @@ def _check_keys(path: pathlib.Path, config: ml_collections.ConfigDict) -> None:
 
 
 def completed(stored: dict[str, Any]) -> dict[str, Any]:
-    """Returns a stored config with the defaults of keys that came later than it."""
+    """Returns a stored config with the defaults of keys that came later than it.
+
+    Raises ValueError where it has a key that has left, at a value that has no meaning any more.
+    """
     whole = base().to_dict()
+    for key, (meaningful, reason) in _LEFT.items():
+        if stored.get(key, meaningful) != meaningful:
+            raise ValueError(
+                f"{key} is {shown(stored[key])} in the study.json of {stored.get('name')}, and "
+                f"{reason}. Set it to {meaningful} there, which changes results by rounding alone, "
+                "or finish the study with the version that began it"
+            )
+    stored = {key: value for key, value in stored.items() if key not in _LEFT}
     for key, value in stored.items():
         both = isinstance(value, dict) and isinstance(whole.get(key), dict)
         whole[key] = {**whole[key], **value} if both else value

@@ -1,9 +1,10 @@
 """Hyperparameters by their AlgoPerf names: which there are, which are needed, their limits."""
 
-import difflib
 import math
 from collections.abc import Mapping
 from typing import NamedTuple
+
+from attention.table import unknown
 
 
 class Limit(NamedTuple):
@@ -80,9 +81,7 @@ def check_epsilon(epsilon: float, dtype: str) -> str | None:
 
 def _check(name: str, value: float) -> None:
     if name not in LIMITS:
-        nearest = difflib.get_close_matches(name, LIMITS, n=1)
-        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-        raise ValueError(f"unknown hyperparameter {name!r}. Known: {', '.join(LIMITS)}.{hint}")
+        raise ValueError(unknown("hyperparameter", name, LIMITS))
     limit = LIMITS[name]
     inside = limit.low <= value <= limit.high and not (limit.above and value == limit.low)
     if not inside:

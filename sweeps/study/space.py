@@ -5,7 +5,6 @@ A dict maps each hyperparameter to {"min", "max", "scaling": "linear" | "log"} o
 file's order. A list gives its points as they are.
 """
 
-import difflib
 import hashlib
 import json
 import math
@@ -13,6 +12,7 @@ import os
 import pathlib
 from typing import Any
 
+from attention.table import unknown
 from sweeps.launchers.config_keys import shown
 from sweeps.study import halton
 
@@ -98,9 +98,7 @@ def _check_dimension(name: str, dimension: Any) -> None:
     _check_number(f"min of {name}", low)
     _check_number(f"max of {name}", high)
     if scaling not in ("linear", "log"):
-        nearest = difflib.get_close_matches(str(scaling), ["linear", "log"], n=1)
-        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-        raise ValueError(f"{name}: unknown scaling {scaling!r}. Known: linear, log.{hint}")
+        raise ValueError(f"{name}: {unknown('scaling', scaling, ('linear', 'log'))}")
     if low > high:
         raise ValueError(f"{name}: min {low} is above max {high}; exchange them")
     if scaling == "log" and low <= 0:

@@ -3,19 +3,16 @@
 import dataclasses
 import os
 import pathlib
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import ml_collections
 
 from attention import table as variants_table
 from sweeps.records import layout
+from sweeps.study import checks, hyperparameters, selection, space
 from sweeps.study import config as configs
-from sweeps.study import hyperparameters, select, selected, space, study_checks
-from sweeps.study.trial import PLACES, Trial
-from workloads import table as workloads_table
-from workloads.algoperf import entries as algoperf_entries
+from sweeps.study.trial import EXTRA_PATHS, Trial
+from workloads import algoperf_specs, catalog
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,12 +40,12 @@ class Study:
     @property
     def data_dir(self) -> str:
         """Where the workload's data is read."""
-        return self.settings["data_dir"] or str(workloads_table.default_data_dir(self.workload))
+        return self.settings["data_dir"] or str(catalog.default_data_dir(self.workload))
 
     @property
-    def places(self) -> dict[str, str]:
-        """Where things lie that the workload needs beside its data, as `Trial.places`."""
-        return {name: self.settings[name] for name in PLACES}
+    def extra_paths(self) -> dict[str, str]:
+        """Where things lie that the workload needs beside its data, as `Trial.extra_paths`."""
+        return {name: self.settings[name] for name in EXTRA_PATHS}
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -82,13 +79,13 @@ class Study:
         ]
 
     def _trial(self, stage: str, variant: str, point: int, seed: int) -> Trial:
-        settings, entry = self.settings, workloads_table.entry(self.workload)
+        settings, entry = self.settings, catalog.get(self.workload)
         return Trial(
             study=self.name,
             stage=stage,
             workload=self.workload,
             variant=variant,
-            variant_hyperparameters=study_checks.variant_hyperparameters(variant, settings),
+            variant_hyperparameters=checks.variant_hyperparameters(variant, settings),
             hyperparameters=self.points[point],
             point=point,
             seed=seed,
@@ -97,10 +94,10 @@ class Study:
                 "validation": entry.validation_target,
                 "test": entry.test_target,
             },
-            mesh=study_checks.options(settings).mesh,
+            mesh=checks.options(settings).mesh,
             diagnose_every=settings["diagnostics"],
             diagnose_examples=settings["diagnostics_examples"],
-            **{key: settings[key] for key in (*_TRIAL_SETTINGS, *PLACES)},
+            **{key: settings[key] for key in (*_TRIAL_SETTINGS, *EXTRA_PATHS)},
         )
 
     @property
@@ -111,36 +108,20 @@ class Study:
             return dict.fromkeys(variants, self.settings["tuning_variant"])
         return {variant: variant for variant in variants}
 
-    def select(self, kept: Mapping[str, int] = MappingProxyType({})) -> dict[str, Any]:
-        """Returns what 'tune' selects, by the rule of `sweeps.study.select`, for selection.json.
+    def tuned_values(self) -> dict[str, dict[int, dict[str, float | None]]]:
+        """Returns what 'tune' measured: of each tuned variant and point its trials' best
+        validation metrics by path, None for one that is lost (`sweeps.study.selection`).
 
-        `kept` are points of tuned variants that are not chosen anew; `lost` are the paths of the
-        trials that counted as the worst. Call it when 'tune' is over. Raises ValueError where a
-        trial that is done cannot be read, or no point can be chosen.
+        Call it when 'tune' is over. Raises ValueError where a trial that is done cannot be read.
         """
-        entry = workloads_table.entry(self.workload)
-        metric = f"validation/{entry.metric}"
-        values: dict[str, dict[int, list[float | None]]] = {}
-        lost = []
+        entry = catalog.get(self.workload)
+        values: dict[str, dict[int, dict[str, float | None]]] = {}
         for trial in self.trials("tune"):
-            value = select.trial_value(self.directory / trial.path, metric, entry.mode)
-            values.setdefault(trial.variant, {}).setdefault(trial.point, []).append(value)
-            lost += [trial.path] if value is None else []
-        chosen = {
-            variant: kept[variant] if variant in kept else select.best_point(by_point, entry.mode)
-            for variant, by_point in values.items()
-        }
-        return {
-            "metric": metric,
-            "mode": entry.mode,
-            "from_stage": "tune",
-            "points": {variant: chosen[tuned] for variant, tuned in self.tuned.items()},
-            "trials": {
-                variant: layout.trial_path("tune", tuned, self.workload, chosen[tuned], 0)
-                for variant, tuned in self.tuned.items()
-            },
-            "lost": lost,
-        }
+            value = selection.trial_value(
+                self.directory / trial.path, f"validation/{entry.metric}", entry.mode
+            )
+            values.setdefault(trial.variant, {}).setdefault(trial.point, {})[trial.path] = value
+        return values
 
 
 _TRIAL_SETTINGS = (
@@ -175,12 +156,12 @@ def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
     settings["variants"] = [variants_table.canonical(name) for name in given]
     for key in ("baseline", "tuning_variant"):
         settings[key] = variants_table.canonical(settings[key])
-    entry = workloads_table.entry(settings["workload"])
-    if algoperf_entries.DIRECTORY in entry.places and not settings[algoperf_entries.DIRECTORY]:
+    entry = catalog.get(settings["workload"])
+    if algoperf_specs.DIRECTORY in entry.extra_paths and not settings[algoperf_specs.DIRECTORY]:
         # Jobs need not have the driver's environment.
-        named = os.environ.get(algoperf_entries.DIRECTORY_VARIABLE, "")
-        settings[algoperf_entries.DIRECTORY] = named
-    for key in ("data_dir", *PLACES):
+        named = os.environ.get(algoperf_specs.DIRECTORY_VARIABLE, "")
+        settings[algoperf_specs.DIRECTORY] = named
+    for key in ("data_dir", *EXTRA_PATHS):
         if settings[key]:  # jobs start in other folders
             settings[key] = str(pathlib.Path(settings[key]).expanduser().absolute())
     steps = settings["steps"] = settings["steps"] or entry.step_hint
@@ -188,8 +169,11 @@ def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
     settings["batch_size"] = settings["batch_size"] or entry.batch_size
     settings["eval_every"] = settings["eval_every"] or max(1, steps // 10)
     settings["checkpoint_every"] = settings["checkpoint_every"] or settings["eval_every"]
-    study_checks.check(settings)
-    _check_complete(settings, planning)
+    checks.check(settings)
+    if lacking := checks.lacking(settings):
+        if not planning:
+            raise ValueError(lacking)
+        configs.warn(f"planned as if it were there; {lacking}")
     raw = _points(settings, planning)
     if len(raw) < settings["points"]:
         configs.warn(
@@ -200,18 +184,10 @@ def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
     return Study(settings, tuple(_completed(raw, settings)))
 
 
-def _check_complete(settings: dict[str, Any], planning: bool) -> None:
-    lacking = study_checks.lacking(settings)
-    if lacking and not planning:
-        raise ValueError(lacking)
-    if lacking:
-        configs.warn(f"planned as if it were there; {lacking}")
-
-
 def _points(settings: dict[str, Any], planning: bool) -> list[space.Point]:
-    if not selected.is_selected(settings["space"]):
+    if not settings["space"].startswith(selection.SELECTED):
         return space.points(space.load(settings["space"]), settings["points"])
-    if settings["paper_table"] and not selected.keeps_paper_table(
+    if settings["paper_table"] and not selection.keeps_paper_table(
         settings["space"], settings["experiment_dir"]
     ):
         settings["paper_table"] = ""
@@ -220,8 +196,9 @@ def _points(settings: dict[str, Any], planning: bool) -> list[space.Point]:
             "the paper's table will not stand beside this one's either"
         )
     try:
-        return selected.points(settings["space"], settings["experiment_dir"])[: settings["points"]]
-    except selected.NotSelectedError as error:
+        name, folder = settings["space"], settings["experiment_dir"]
+        return [selection.selected_point(name, folder, configs.shipped_names())]
+    except selection.NotSelectedError as error:
         if not planning:
             raise
         configs.warn(f"planned as if the point were known; {error}")
@@ -258,7 +235,7 @@ def from_record(record: dict[str, Any], directory: pathlib.Path) -> Study:
         )
     try:
         configs.check(settings)
-        workloads_table.entry(settings["workload"])
+        catalog.get(settings["workload"])
         for point in record["points"]:
             hyperparameters.complete(point)
     except (ValueError, TypeError, AttributeError) as error:

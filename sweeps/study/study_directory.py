@@ -7,9 +7,10 @@ import uuid
 from typing import Any
 
 from sweeps.records import layout, provenance, status
-from sweeps.study import space, study_checks
+from sweeps.study import checks, selection, space
 from sweeps.study.study import Study
 from sweeps.study.trial import CHANGEABLE, Trial, from_record
+from workloads import catalog
 
 
 def prepare(study: Study) -> None:
@@ -31,7 +32,7 @@ def prepare(study: Study) -> None:
         ) from error
     if (directory / layout.STUDY).exists():
         record = layout.study_record(directory)
-        study_checks.check_same(study.settings, record, directory)
+        checks.check_same(study.settings, record, directory)
         common = min(len(record["points"]), len(study.points))
         if list(study.points[:common]) != record["points"][:common]:
             raise ValueError(
@@ -60,23 +61,59 @@ def select(study: Study, choice: str = "") -> dict[str, Any]:
 
     Once 'compare' has begun its points stay. Where validation would now choose another (a failed
     trial was repaired, points or seeds were added), `choice` 'keep' goes on with the old ones and
-    'new' begins with the new ones; without it ValueError names both. It is raised, too, where
-    'tune' chooses nothing.
+    'new' begins with the new ones; without it ValueError names both. What was kept is remembered
+    for as long as validation would choose the same instead. ValueError is raised, too, where 'tune'
+    chooses nothing.
     """
-    path, begun = study.directory / layout.SELECTION, _begun(study)
-    kept = begun if choice == "keep" else {}
-    beyond = [point for point in kept.values() if not 0 <= point < len(study.points)]
-    if beyond:
-        raise ValueError(
-            f"{study.directory}: the comparison began with point {beyond[0]} and the study has "
-            f"{len(study.points)} points now; set --config.points={beyond[0] + 1} or more"
-        )
-    selection = study.select(kept)
-    now = {tuned: selection["points"][variant] for variant, tuned in study.tuned.items()}
+    entry, path = catalog.get(study.workload), study.directory / layout.SELECTION
+    begun, values = _begun(study), study.tuned_values()
+    remembered = _kept(path) if not choice else {}
+    chosen: dict[str, int] = {}
+    kept: dict[str, int | None] = {}
+    for variant, by_point in values.items():
+        seeds = {point: list(found.values()) for point, found in by_point.items()}
+        best, before = selection.best_point(seeds, entry.mode), begun.get(variant)
+        again = variant in remembered and remembered[variant] == best
+        if before is not None and before != best and (choice == "keep" or again):
+            kept[variant], best = best, before
+        if best is None:
+            raise ValueError(
+                "no point of the stage ended with a finite validation metric for more than half of "
+                "its seeds, so nothing can be selected; see `python -m sweeps status` for how they "
+                "ended"
+            )
+        chosen[variant] = best
+    _check_begun(study, begun, chosen, choice)
+    tuned = study.tuned.items()
+    record = {
+        "metric": f"validation/{entry.metric}",
+        "mode": entry.mode,
+        "from_stage": "tune",
+        "points": {variant: chosen[source] for variant, source in tuned},
+        "trials": {
+            variant: layout.trial_path("tune", source, study.workload, chosen[source], 0)
+            for variant, source in tuned
+        },
+        "lost": [
+            path
+            for by_point in values.values()
+            for found in by_point.values()
+            for path, value in found.items()
+            if value is None
+        ],
+        # What validation would choose instead.
+        **({"kept": kept} if kept else {}),
+    }
+    layout.write_json(path, record)
+    return record
+
+
+def _check_begun(study: Study, begun: dict[str, int], chosen: dict[str, int], choice: str) -> None:
+    """Raises ValueError where 'compare' began with points that it does not go on with unasked."""
     changed = [
-        f"{variant}: point {point}, now {now[variant]}"
+        f"{variant}: point {point}, now {chosen[variant]}"
         for variant, point in begun.items()
-        if now.get(variant, point) != point
+        if chosen.get(variant, point) != point
     ]
     if changed and choice != "new":
         raise ValueError(
@@ -85,8 +122,22 @@ def select(study: Study, choice: str = "") -> dict[str, Any]:
             "with the points it began with, or with --selection=new to compare at the new ones "
             "(finished trials of the others stay on disk and leave the tables)"
         )
-    layout.write_json(path, selection)
-    return selection
+    beyond = [point for point in chosen.values() if not 0 <= point < len(study.points)]
+    if beyond:
+        raise ValueError(
+            f"{study.directory}: the comparison began with point {beyond[0]} and the study has "
+            f"{len(study.points)} points now; set --config.points={beyond[0] + 1} or more"
+        )
+
+
+def _kept(path: pathlib.Path) -> dict[str, int | None]:
+    """Returns what a person has decided against, by tuned variant: `kept` of selection.json."""
+    try:
+        found = layout.read_json_if_there(path)
+    except ValueError:
+        return {}
+    kept = found.get("kept") if isinstance(found, dict) else None
+    return kept if isinstance(kept, dict) else {}
 
 
 def _begun(study: Study) -> dict[str, int]:
@@ -94,20 +145,18 @@ def _begun(study: Study) -> dict[str, int]:
 
     selection.json speaks for a trials.json that is damaged.
     """
-    trials = study.directory / "compare" / layout.TRIALS
-    if not trials.exists():
-        return {}
     try:
-        rows = layout.read_json(trials)["trials"]
-        points = {row["variant"]: int(row["point"]) for row in rows}
-    except (ValueError, KeyError, TypeError):
+        rows = layout.planned(study.directory, "compare", "variant", "point")
+        points = {row["variant"]: int(row["point"]) for row in rows or ()}
+    except (ValueError, TypeError):
         try:
             found = layout.read_json(study.directory / layout.SELECTION)["points"]
             points = {variant: int(point) for variant, point in found.items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
-                f"{trials} and {layout.SELECTION} are damaged, so the points that the comparison "
-                "began with are not known; bring one of them back, or remove both to choose anew"
+                f"{study.directory / 'compare' / layout.TRIALS} and {layout.SELECTION} are "
+                "damaged, so the points that the comparison began with are not known; bring one of "
+                "them back, or remove both to choose anew"
             ) from error
     if study.settings["protocol"] == "tune_then_compare" and points:
         return {study.settings["tuning_variant"]: next(iter(points.values()))}

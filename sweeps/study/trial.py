@@ -13,14 +13,14 @@ from workloads.base.options import Options
 # What is looked at while a trial trains; its result is the same.
 LOOKED_AT = ("diagnose_every", "diagnose_examples")
 # Where things lie that a worker needs beside the data; the same content may lie elsewhere later.
-PLACES = ("algoperf_dir", "tokenizer_vocab_path")
+EXTRA_PATHS = ("algoperf_dir", "tokenizer_vocab_path")
 # What may change until a trial is finished. Results differ between meshes by rounding alone.
-CHANGEABLE = (*LOOKED_AT, *PLACES, "mesh")
+CHANGEABLE = (*LOOKED_AT, *EXTRA_PATHS, "mesh")
 # Which rule an id was made by. Schema 1, of records that name none, had mesh, remat and
 # checkpoint_every in it.
 SCHEMA = 2
 # Where the trial stands in a study and how it is recorded, not what it computes.
-_NOT_COMPUTED = ("study", "stage", "point", "schema", "hashed_mesh", *LOOKED_AT, *PLACES)
+_NOT_COMPUTED = ("study", "stage", "point", "schema", "hashed_mesh", *LOOKED_AT, *EXTRA_PATHS)
 _LEFT_OUT = {1: _NOT_COMPUTED, 2: (*_NOT_COMPUTED, "mesh", "remat", "checkpoint_every")}
 
 
@@ -77,9 +77,9 @@ class Trial:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(Options)}
 
     @property
-    def places(self) -> dict[str, str]:
-        """Where things lie beside the data: what `workloads.registry.make` takes as `places`."""
-        return {name: getattr(self, name) for name in PLACES}
+    def extra_paths(self) -> dict[str, str]:
+        """Where things lie beside the data: what `workloads.registry.make` takes by this name."""
+        return {name: getattr(self, name) for name in EXTRA_PATHS}
 
     @functools.cached_property
     def id(self) -> str:

@@ -8,6 +8,12 @@ A damaged checkpoint is set aside as `damaged-<step>` and the one before it is r
 is whole the trial begins anew, which costs time and changes no figure. Orbax notices files that are
 cut or missing, but not a changed byte of an array (0.12.8: it restores other numbers), so that a
 checkpoint carries sums of its own.
+
+A trial resumes at its last checkpoint, and its curve goes on there. So a checkpoint counts only
+where its trial has every measurement of the updates before it: rows may be missing because their
+file was cut short or corrupted, or because a worker that was frozen past its lease finished writing
+a checkpoint of updates whose rows a later attempt replaced. `drop_unverified_checkpoints` removes
+those, and the trial computes their updates again.
 """
 
 import contextlib
@@ -25,9 +31,8 @@ import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
-from sweeps.records import disk, layout
+from sweeps.records import disk, layout, measurements
 from sweeps.study.trial import Trial
-from sweeps.training import backed
 
 
 class _Brief(logging.Filter):
@@ -42,6 +47,8 @@ logging.getLogger("absl").setLevel(logging.WARNING)
 logging.getLogger("absl").addFilter(_Brief())
 
 DAMAGED = "damaged-"
+# Where orbax keeps the item `progress`: plain JSON.
+RECORD = "progress/metadata"
 
 
 class DamagedError(Exception):
@@ -119,9 +126,9 @@ class Checkpoints:
             # Those written before there were sums have neither.
             told = record.pop("sha256", None)
             if told is not None and told != _sha256(record):
-                raise DamagedError(f"{folder / backed.RECORD} is not what was written")
+                raise DamagedError(f"{folder / RECORD} is not what was written")
             if not {"shapes", "trial"} <= record.keys():
-                raise DamagedError(f"{folder / backed.RECORD} lacks what every checkpoint says")
+                raise DamagedError(f"{folder / RECORD} lacks what every checkpoint says")
         self._check(step, record, like)
         target = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
         with _damage_of(folder):
@@ -206,7 +213,7 @@ def _damage_of(folder: pathlib.Path) -> Iterator[None]:
 def _culprit(folder: pathlib.Path, why: str) -> pathlib.Path | str:
     """Returns the file that is damaged, or the folder where no file can be named."""
     # What orbax reads of its JSON; it does not say which file it could not.
-    for pattern in (backed.RECORD, "state/_METADATA", "state/array_metadatas/*"):
+    for pattern in (RECORD, "state/_METADATA", "state/array_metadatas/*"):
         for path in sorted(folder.glob(pattern)):
             try:
                 layout.read_json(path)
@@ -251,3 +258,47 @@ def _shapes(state: Any) -> dict[str, str]:
         jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape)}"
         for path, leaf in jax.tree_util.tree_leaves_with_path(state)
     }
+
+
+def drop_unverified_checkpoints(trial: Trial, directory: pathlib.Path) -> list[str]:
+    """Removes checkpoints that do not count; returns a line on each, and on damaged files.
+
+    Call it as the trial's only worker, before its checkpoints are opened. Raises ValueError where
+    the curve cannot be put together at all.
+    """
+    folder = directory / layout.CHECKPOINTS
+    steps = _steps(folder)
+    if not steps:
+        return []
+    found = measurements.damages(directory)
+    rows = measurements.curve(directory)
+    for step in reversed(steps):
+        lacking = measurements.missing(rows, step, trial)
+        if lacking is None or _is_of_another(trial, folder / str(step)):
+            break
+        found.append(f"checkpoint {step} is removed: no {lacking} is on disk; it is computed again")
+        shutil.rmtree(folder / str(step))
+    return found
+
+
+def _is_of_another(trial: Trial, checkpoint: pathlib.Path) -> bool:
+    """Whether a checkpoint says that it is another trial's; it is refused when it is opened."""
+    try:
+        return bool(layout.read_json(checkpoint / RECORD)["trial"] != trial.id)
+    except (OSError, ValueError, KeyError, TypeError):  # damaged
+        return False
+
+
+def keep_the_last(directory: pathlib.Path) -> None:
+    """Removes what nothing needs once a trial is finished: all checkpoints but the last."""
+    folder = directory / layout.CHECKPOINTS
+    older = (folder / str(step) for step in _steps(folder)[:-1])
+    for path in (*older, *folder.glob(f"{DAMAGED}*")):
+        shutil.rmtree(path)
+
+
+def _steps(folder: pathlib.Path) -> list[int]:
+    """Returns the steps that have a whole checkpoint in a folder, in order."""
+    if not folder.is_dir():
+        return []
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())

@@ -10,7 +10,6 @@ what is trained is the same with and without it.
 """
 
 import functools
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,26 +18,25 @@ import jax.numpy as jnp
 
 from attention.hosts import probe
 from attention.verification import diagnostics
-from sweeps.records import diagnostics_file
+from sweeps.records import measurements
 from sweeps.study.trial import Trial
 from sweeps.training import train_step
-from workloads.base import devices, spec
+from workloads.base import sharding, spec
 
 Array = jax.Array
 
 
 class Probe:
-    """A program's compiled diagnostics; use `of`. `compile_s`: the seconds of all compilations."""
+    """A program's compiled diagnostics; use `of`."""
 
     def __init__(self, workload: spec.Workload) -> None:
         self._workload = workload
         # AlgoPerf's own workloads have neither: their layers are in no loop.
         make = getattr(workload, "observable", lambda: workload)
         self._observable = make()
-        self._whole = getattr(workload, "layout", devices.Layout()).replicated()
+        self._whole = getattr(workload, "layout", sharding.Layout()).replicated()
         self._compiled: dict[Any, Any] = {}
         self._paths: tuple[str, ...] = ()
-        self.compile_s = 0.0
 
     def first(self, batch: spec.Batch, examples: int) -> spec.Batch:
         """Returns the first examples of a batch, whole on every device."""
@@ -49,7 +47,7 @@ class Probe:
         few: spec.Batch = cut(batch)
         return few
 
-    def compile(self, state: train_step.State, batch: spec.Batch, smoothing: Array) -> Any:
+    def compile(self, state: train_step.TrainState, batch: spec.Batch, smoothing: Array) -> Any:
         """Returns the executable for these shapes, compiled the first time they are seen.
 
         It is called with params, model state, batch and label smoothing.
@@ -57,21 +55,17 @@ class Probe:
         arguments = (state.params, state.model_state, batch, smoothing)
         signature = train_step.signature(arguments)
         if signature not in self._compiled:
-            started = time.perf_counter()
             measure = jax.jit(self._measure, out_shardings=self._whole)
             self._compiled[signature] = measure.lower(*arguments).compile()
-            self.compile_s += time.perf_counter() - started
         return self._compiled[signature]
 
     def layers(self, measured: Any) -> list[dict[str, Any]]:
         """Returns the record of each layer, in order, from what the executable returned."""
-        records = [
+        layers = zip(self._paths, jax.device_get(measured), strict=True)
+        return [
             {"layer": path, "index": index, **diagnostics.summary(*one)}
-            for index, (path, one) in enumerate(
-                zip(self._paths, jax.device_get(measured), strict=True)
-            )
+            for index, (path, one) in enumerate(layers)
         ]
-        return records
 
     def seen(self, params: Any, model_state: Any, batch: spec.Batch) -> list[probe.Layer]:
         """Returns every attention call of the forward pass, whole on every device."""
@@ -100,7 +94,7 @@ class Probe:
             )
         self._paths = tuple(layer.path for layer in shapes)
         gradient = jax.grad(loss, argnums=(0, 1), has_aux=True)
-        (of_params, of_taps), layers = gradient(params, probe.zero_taps(shapes))
+        (of_params, of_taps), layers = gradient(params, probe.zero_probes(shapes))
         return [
             (
                 diagnostics.measure(layer),
@@ -115,7 +109,7 @@ class Probe:
     def _loss(
         self, params: Any, taps: Any, model_state: Any, batch: spec.Batch, smoothing: Array
     ) -> tuple[Array, list[probe.Layer]]:
-        with probe.observed(taps) as seen:
+        with probe.probed(taps) as seen:
             logits, _ = self._observable.model_fn(
                 params,
                 batch,
@@ -143,7 +137,7 @@ class Recorder:
         self,
         trial: Trial,
         step_function: train_step.TrainStep,
-        state: train_step.State,
+        state: train_step.TrainState,
         queue: Callable[[int], Iterator[spec.Batch]],
     ) -> None:
         """`queue(step)` returns the trial's training batches from a step on."""
@@ -156,15 +150,15 @@ class Recorder:
         """Whether to record after `step` updates: at the start, every so many, and at the end."""
         return step % self._trial.diagnose_every == 0 or step == self._trial.steps
 
-    def row(self, step: int, state: train_step.State) -> dict[str, Any]:
-        """Returns the attempt's row (`sweeps.records.diagnostics_file`) of the state after `step`
+    def row(self, step: int, state: train_step.TrainState) -> dict[str, Any]:
+        """Returns the attempt's row (`sweeps.records.measurements`), of the state after `step`
         updates.
 
         Where several processes train, all must call it.
         """
         measured = self._measure(state.params, state.model_state, self._batch, self._smoothing)
         return {
-            "kind": diagnostics_file.KIND,
+            "kind": measurements.DIAGNOSTICS,
             "global_step": step,
             "histogram_edges_log10": list(diagnostics.HISTOGRAM_EDGES),
             "examples": self._trial.diagnose_examples,

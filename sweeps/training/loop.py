@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import pathlib
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,7 +19,7 @@ class Preempted(Exception):  # noqa: N818  (an order to stop, not an error)
 
 
 @dataclasses.dataclass
-class Clock:
+class TrainingTimes:
     """Accumulated seconds, as AlgoPerf's columns call them; they survive a preemption."""
 
     accumulated_submission_time: float = 0.0
@@ -42,7 +41,7 @@ class Training:
 
     `report(event, **fields)` tells the driver what happens; `stop_requested()` is asked after
     every update. Compilation is not in the training time: it is paid once for many trials. Where
-    several processes train, `together` is their gang, and its leader alone writes files.
+    several processes train, `processes` is their group, and the primary one alone writes files.
     """
 
     def __init__(
@@ -53,15 +52,15 @@ class Training:
         data_dir: str,
         report: Callable[..., None],
         stop_requested: Callable[[], bool],
-        together: process_group.Alone | process_group.Gang | None = None,
+        processes: process_group.ProcessGroup | process_group.SingleProcess | None = None,
     ) -> None:
         self.trial, self.attempt, self.data_dir = trial, attempt, data_dir
         self.step_function, self.workload = step_function, step_function.workload
         self.report, self.stop_requested = report, stop_requested
-        self.together = together or process_group.Alone()
+        self.processes = processes or process_group.SingleProcess()
         self.directory = attempt.trial_directory
-        self.clock = Clock()
-        self._pending: list[tuple[int, train_step.Measured]] = []
+        self.times = TrainingTimes()
+        self._pending: list[tuple[int, train_step.StepMetrics]] = []
         self._saved = -1
         self._recorder: Any = None
 
@@ -69,19 +68,19 @@ class Training:
         """Trains and returns 'done' or 'diverged'.
 
         Raises Preempted after saving when told to stop, lease.LostError where another worker has
-        taken over, ValueError for a checkpoint of another model; in a gang gang.LedError for what
-        the leader raised, gang.PeerError where another process is lost.
+        taken over, ValueError for a checkpoint of another model; in a group PrimaryError for what
+        the primary process raised, PeerError where another one is lost.
         """
         with contextlib.ExitStack() as opened:
             try:
                 store = checkpoints.Checkpoints(self.directory / layout.CHECKPOINTS, self.trial)
                 opened.callback(self._close, store)
-                self.together.lead(lambda: self._open(opened))
+                self.processes.on_primary(lambda: self._open(opened))
                 return self._train(self._first_or_restored(store), store)
             except Preempted:
                 raise
             except Exception as problem:
-                self.together.failed(problem)
+                self.processes.failed(problem)
                 raise
 
     def _open(self, opened: contextlib.ExitStack) -> None:
@@ -89,16 +88,16 @@ class Training:
         opened.callback(self._writer.close)
 
     def _close(self, store: checkpoints.Checkpoints) -> None:
-        if not self.together.broken:  # otherwise nobody is there to finish it with
+        if not self.processes.broken:  # otherwise nobody is there to finish it with
             store.close()
 
-    def _first_or_restored(self, store: checkpoints.Checkpoints) -> train_step.State:
+    def _first_or_restored(self, store: checkpoints.Checkpoints) -> train_step.TrainState:
         state = self.step_function.first_state(self.trial.seed)
         found, start = store.restore(state), 0
         if found is not None:
             start, state, progress = found
-            self.clock = Clock(**progress["clock"])
-        self.together.lead(lambda: self._begin(start, store.damages))
+            self.times = TrainingTimes(**progress["clock"])
+        self.processes.on_primary(lambda: self._begin(start, store.damages))
         return state
 
     def _begin(self, start: int, damages: list[str]) -> None:
@@ -123,7 +122,7 @@ class Training:
             **fields,
         )
 
-    def _train(self, state: train_step.State, store: checkpoints.Checkpoints) -> str:
+    def _train(self, state: train_step.TrainState, store: checkpoints.Checkpoints) -> str:
         trial, start = self.trial, int(state.step)
         scalars = train_step.scalars_of(trial)
         key = train_step.seed_key(trial.seed, train_step.DROPOUT)
@@ -150,7 +149,7 @@ class Training:
                     return self._diverged(int(state.nonfinite_at))
             if done % trial.checkpoint_every == 0 or done == trial.steps:
                 mark = self._save(done, state, store, mark)
-            if done < trial.steps and self.together.stops(self.stop_requested(), done):
+            if done < trial.steps and self.processes.stops(self.stop_requested(), done):
                 self._save(done, state, store, mark)
                 store.wait()
                 self._conclude("pending", done, f"preempted at step {done}")
@@ -160,7 +159,7 @@ class Training:
         return "done"
 
     def _conclude(self, state: str, step: int, reason: str | None = None) -> None:
-        self.together.lead(lambda: self._say(state, step, reason))
+        self.processes.on_primary(lambda: self._say(state, step, reason))
 
     def _queue(self, start: int) -> Iterator[Any]:
         return self.workload._build_input_queue(
@@ -171,22 +170,22 @@ class Training:
             start_step=start,
         )
 
-    def _open_recorder(self, state: train_step.State) -> None:
+    def _open_recorder(self, state: train_step.TrainState) -> None:
         if self.trial.diagnose_every:
             from sweeps.training import diagnostics
 
             queue = self._queue
             self._recorder = diagnostics.Recorder(self.trial, self.step_function, state, queue)
 
-    def _diagnose(self, step: int, state: train_step.State, mark: float) -> float:
+    def _diagnose(self, step: int, state: train_step.TrainState, mark: float) -> float:
         """Records diagnostics where they are due; their time is logging's. Returns now."""
         if self._recorder is None or not self._recorder.is_due(step):
             return mark
         started = self._train_time(state, mark)
         row = self._recorder.row(step, state)
-        self.together.lead(lambda: self._put_row(row))
+        self.processes.on_primary(lambda: self._put_row(row))
         now = time.perf_counter()
-        self.clock.accumulated_logging_time += now - started
+        self.times.accumulated_logging_time += now - started
         return now
 
     def _put_row(self, row: dict[str, Any]) -> None:
@@ -197,10 +196,10 @@ class Training:
         """Adds the time since `mark` to the training time, devices synchronised; returns now."""
         jax.block_until_ready(state)
         now = time.perf_counter()
-        self.clock.accumulated_submission_time += now - mark
+        self.times.accumulated_submission_time += now - mark
         return now
 
-    def _evaluate(self, step: int, state: train_step.State, mark: float) -> float:
+    def _evaluate(self, step: int, state: train_step.TrainState, mark: float) -> float:
         started = self._train_time(state, mark)
         metrics = self.workload.eval_model(
             self.workload.eval_batch_size,
@@ -212,12 +211,12 @@ class Training:
             step,
         )
         ended = time.perf_counter()
-        self.clock.accumulated_eval_time += ended - started
-        row = {"kind": "eval", "global_step": step, **metrics, **self.clock.columns()}
-        self.together.lead(lambda: self._log(row))
+        self.times.accumulated_eval_time += ended - started
+        row = {"kind": "eval", "global_step": step, **metrics, **self.times.columns()}
+        self.processes.on_primary(lambda: self._log(row))
         self._pending.clear()
         now = time.perf_counter()
-        self.clock.accumulated_logging_time += now - ended
+        self.times.accumulated_logging_time += now - ended
         return now
 
     def _log(self, row: dict[str, Any]) -> None:
@@ -243,18 +242,18 @@ class Training:
         return rows
 
     def _save(
-        self, step: int, state: train_step.State, store: checkpoints.Checkpoints, mark: float
+        self, step: int, state: train_step.TrainState, store: checkpoints.Checkpoints, mark: float
     ) -> float:
         if step == self._saved:
             return mark
         self._saved = step
         started = self._train_time(state, mark)
         # Rows first: a checkpoint promises that everything before it is on disk.
-        self.together.lead(self._put_down)
+        self.processes.on_primary(self._put_down)
         self._pending.clear()
-        store.save(step, state, {"clock": dataclasses.asdict(self.clock)})  # type: ignore[dict-item]
+        store.save(step, state, {"clock": dataclasses.asdict(self.times)})  # type: ignore[dict-item]
         now = time.perf_counter()
-        self.clock.accumulated_logging_time += now - started
+        self.times.accumulated_logging_time += now - started
         return now
 
     def _put_down(self) -> None:
@@ -266,16 +265,3 @@ class Training:
     def _diverged(self, step: int) -> str:
         self._conclude("diverged", step, f"the loss of update {step} was not finite")
         return "diverged"
-
-
-def clean_up(directory: pathlib.Path) -> None:
-    """Removes what nothing needs once a trial is finished: all checkpoints but the last."""
-    folder = directory / layout.CHECKPOINTS
-    if not folder.is_dir():
-        return
-    import shutil
-
-    steps = sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
-    damaged = folder.glob(f"{checkpoints.DAMAGED}*")
-    for path in (*(folder / str(step) for step in steps[:-1]), *damaged):
-        shutil.rmtree(path)

@@ -13,14 +13,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from attention import registry
 from attention.hosts.probe import Layer
 from attention.verification import cached_tensors
 from sweeps.records import layout, status
 from sweeps.study import trial
 from sweeps.study.trial import Trial
 from sweeps.training import checkpoints, diagnostics, train_step
-from workloads import registry as workloads
 
 
 def dump(
@@ -35,9 +33,7 @@ def dump(
     if not out.absolute().parent.is_dir():
         raise ValueError(f"--out={out}: {out.parent} is no directory; make it first")
     data_dir = data_dir or _data_dir(directory)
-    variant = registry.get(record.variant, kernel=record.kernel, **record.variant_hyperparameters)
-    workload = workloads.make(record.workload, variant, places=record.places, **record.options)
-    step_function = train_step.TrainStep(workload, record.optimizer)
+    step_function = train_step.of_trial(record)
     state = _restored(directory, record, step_function)
     seen = _observed(record, step_function, state, examples, data_dir)
     about = {
@@ -83,7 +79,7 @@ def _data_dir(directory: pathlib.Path) -> str:
 
 def _restored(
     directory: pathlib.Path, record: Trial, step_function: train_step.TrainStep
-) -> train_step.State:
+) -> train_step.TrainState:
     store = checkpoints.Checkpoints(directory / layout.CHECKPOINTS, record)
     try:
         found = store.restore(step_function.first_state(record.seed), falls_back=False)
@@ -93,14 +89,14 @@ def _restored(
         store.close()
     if found is None:
         raise ValueError(f"{directory} has no whole checkpoint; train it first")
-    state: train_step.State = found[1]
+    state: train_step.TrainState = found[1]
     return state
 
 
 def _observed(
     record: Trial,
     step_function: train_step.TrainStep,
-    state: train_step.State,
+    state: train_step.TrainState,
     examples: int,
     data_dir: str,
 ) -> list[Layer]:
@@ -124,9 +120,11 @@ def _names(layers: list[Layer]) -> list[str]:
 
 def _arrays(name: str, layer: Layer) -> dict[str, Any]:
     """Returns what the file holds of a layer."""
-    seen = layer.visible.pairs
+    seen = layer.masks.pairs
     if layer.query.ndim != 4:
         raise ValueError(f"{name}: its queries are {layer.query.shape}, not [examples, T, H, D]")
+    if layer.logits:
+        raise ValueError(f"{name} changes its logits (soft cap), for which the file has no place")
     visible = np.broadcast_to(True if seen is None else seen, layer.shape)
     if layer.bias is not None and np.any(np.broadcast_to(layer.bias, layer.shape)[visible] != 0):
         raise ValueError(f"{name} adds a bias to its logits, for which the file has no place")

@@ -5,15 +5,16 @@ seed. Compiled in: workload, variant with its τ, kernel, compute dtype, optimiz
 """
 
 import math
-import time
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from attention import registry as variants
 from sweeps.study.trial import Trial
 from sweeps.training import optimizers
-from workloads.base import devices, partition, spec
+from workloads import registry as workloads
+from workloads.base import sharding, spec
 
 Array = jax.Array
 
@@ -23,7 +24,7 @@ Array = jax.Array
 INIT, DROPOUT = 1, 3
 
 
-class State(NamedTuple):
+class TrainState(NamedTuple):
     """What a checkpoint holds. `nonfinite_at` is the first update whose loss was not, or -1."""
 
     step: Array
@@ -33,7 +34,7 @@ class State(NamedTuple):
     nonfinite_at: Array
 
 
-class Measured(NamedTuple):
+class StepMetrics(NamedTuple):
     """A step's mean loss and gradient norm before clipping.
 
     Nats per example; per token for text and CTC.
@@ -61,7 +62,7 @@ def scalars_of(trial: Trial) -> dict[str, Array]:
 
 
 def signature(arguments: Any) -> Any:
-    """Returns what a compiled function's arguments must have in common: tree, shapes, places."""
+    """Returns what a compiled function's arguments must have in common: tree, shapes, shardings."""
     shapes = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype, leaf.sharding), arguments)
     return jax.tree.structure(shapes), tuple(map(str, jax.tree.leaves(shapes)))
 
@@ -73,50 +74,47 @@ class TrainStep:
         self.workload = workload
         self.optimizer = optimizer
         self.compilations = 0
-        self.compile_s = 0.0
         self._compiled: dict[Any, Any] = {}
         self._first: Any = None
 
-    def first_state(self, seed: int) -> State:
+    def first_state(self, seed: int) -> TrainState:
         """Returns the state before the first update, a function of the seed alone."""
         params, model_state = self.workload.init_model_fn(seed_key(seed, INIT))
         if self._first is None:
-            places = self._places(jax.eval_shape(self._first_state, params, model_state))
-            self._first = jax.jit(self._first_state, out_shardings=places)
-        state: State = self._first(params, model_state)
+            shardings = self._shardings(jax.eval_shape(self._first_state, params, model_state))
+            self._first = jax.jit(self._first_state, out_shardings=shardings)
+        state: TrainState = self._first(params, model_state)
         return state
 
-    def _places(self, state: Any) -> Any:
+    def _shardings(self, state: Any) -> Any:
         """Returns where each part of a state lies: by the workload's rules, or on all devices.
 
         AlgoPerf's own workloads have neither layout nor rules.
         """
-        layout = getattr(self.workload, "layout", devices.Layout())
+        layout = getattr(self.workload, "layout", sharding.Layout())
         rules = getattr(self.workload, "parameter_rules", ())
-        return partition.shardings(state, rules, layout.mesh)
+        return sharding.shardings(state, rules, layout.mesh)
 
-    def _first_state(self, params: Any, model_state: Any) -> State:
+    def _first_state(self, params: Any, model_state: Any) -> TrainState:
         optimizer = optimizers.init(self.optimizer, params)
         zero = jnp.zeros([], jnp.int32)
-        return State(zero, params, model_state, optimizer, zero - 1)
+        return TrainState(zero, params, model_state, optimizer, zero - 1)
 
-    def compile(self, state: State, batch: Any, scalars: dict[str, Array], key: Array) -> Any:
+    def compile(self, state: TrainState, batch: Any, scalars: dict[str, Array], key: Array) -> Any:
         """Returns the executable for these shapes, compiled the first time they are seen."""
         arguments = (state, batch, scalars, key)
         known = signature(arguments)
         if known not in self._compiled:
-            started = time.perf_counter()
-            layout = getattr(self.workload, "layout", devices.Layout())
-            places = self._places(state), layout.replicated()
-            step = jax.jit(self._step, donate_argnums=0, out_shardings=places)
+            layout = getattr(self.workload, "layout", sharding.Layout())
+            shardings = self._shardings(state), layout.replicated()
+            step = jax.jit(self._step, donate_argnums=0, out_shardings=shardings)
             self._compiled[known] = step.lower(*arguments).compile()
-            self.compile_s += time.perf_counter() - started
             self.compilations += 1
         return self._compiled[known]
 
     def _step(
-        self, state: State, batch: spec.Batch, scalars: dict[str, Array], key: Array
-    ) -> tuple[State, Measured]:
+        self, state: TrainState, batch: spec.Batch, scalars: dict[str, Array], key: Array
+    ) -> tuple[TrainState, StepMetrics]:
         rng = jax.random.fold_in(key, state.step)
 
         def summed_loss(params: Any) -> tuple[Array, tuple[Array, Any]]:
@@ -146,5 +144,14 @@ class TrainStep:
         )
         first_bad = (state.nonfinite_at < 0) & ~jnp.isfinite(loss)
         nonfinite_at = jnp.where(first_bad, state.step, state.nonfinite_at)
-        new = State(state.step + 1, params, model_state, optimizer, nonfinite_at)
-        return new, Measured(loss, norm)
+        new = TrainState(state.step + 1, params, model_state, optimizer, nonfinite_at)
+        return new, StepMetrics(loss, norm)
+
+
+def of_trial(trial: Trial) -> TrainStep:
+    """Returns a trial's train step, not compiled yet: the same for all trials of a program."""
+    variant = variants.get(trial.variant, kernel=trial.kernel, **trial.variant_hyperparameters)
+    workload = workloads.make(
+        trial.workload, variant, extra_paths=trial.extra_paths, **trial.options
+    )
+    return TrainStep(workload, trial.optimizer)

@@ -1,26 +1,20 @@
-"""While a worker has trials: their logs, their heartbeats, and how each attempt is given back."""
+"""While a worker has a trial: its log, its heartbeats, and how the attempt is given back."""
 
 import contextlib
 import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from sweeps.records import attempts, disk, lease, measurements, status, submissions
 
 
 @contextlib.contextmanager
-def logged(members: Sequence[lease.Attempt]) -> Iterator[None]:
-    """Sends everything the process prints, from C++ too, to the first attempt's log.
-
-    The others of a pack get a line that says where it is.
-    """
+def logged(attempt: lease.Attempt) -> Iterator[None]:
+    """Sends everything the process prints, from C++ too, to the attempt's log."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    first = members[0].directory / attempts.LOG
-    for other in members[1:]:
-        (other.directory / attempts.LOG).write_text(f"packed with others; see {first}\n")
-    log = os.open(first, flags, 0o644)
+    log = os.open(attempt.directory / attempts.LOG, flags, 0o644)
     saved = [os.dup(1), os.dup(2)]
     try:
         for descriptor in (1, 2):
@@ -37,19 +31,24 @@ def logged(members: Sequence[lease.Attempt]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def heartbeat(members: Sequence[lease.Attempt], stop: Callable[[], None]) -> Iterator[None]:
-    """Renews the leases while trials run; calls `stop` once their study is cancelled.
+def heartbeat(attempt: lease.Attempt, stop: Callable[[], None]) -> Iterator[None]:
+    """Renews the lease while the trial runs; calls `stop` once its study is cancelled.
 
     A lost lease is noticed by the training itself.
     """
     over = threading.Event()
     # <study>/<stage>/<variant>/<workload>_jax/trial_<n>
-    study = members[0].trial_directory.parents[3]
+    study = attempt.trial_directory.parents[3]
 
     def beat() -> None:
         said = ""
         while not over.wait(lease.HEARTBEAT_EVERY_S):
-            problems = [problem for member in members if (problem := _beaten(member))]
+            problems = []
+            try:
+                with contextlib.suppress(lease.LostError):
+                    attempt.beat()
+            except OSError as error:
+                problems.append(str(error))
             try:
                 if submissions.is_cancelled(study):
                     stop()
@@ -69,24 +68,13 @@ def heartbeat(members: Sequence[lease.Attempt], stop: Callable[[], None]) -> Ite
         thread.join()
 
 
-def _beaten(member: lease.Attempt) -> str | None:
-    """Renews a lease; returns what went wrong, unless it is lost."""
-    try:
-        member.beat()
-    except lease.LostError:
-        return None
-    except OSError as error:
-        return str(error)
-    return None
-
-
 def conclude(attempt: lease.Attempt, end: str | Exception) -> tuple[str, str | None]:
     """Gives an attempt back; returns the outcome and, where it failed, why.
 
     `end` is 'done', 'diverged' or the exception that ended the training. Raises OSError where the
     outcome cannot be written.
     """
-    from sweeps.training import loop
+    from sweeps.training import checkpoints, loop
 
     if isinstance(end, loop.Preempted):
         end = "preempted"
@@ -94,24 +82,17 @@ def conclude(attempt: lease.Attempt, end: str | Exception) -> tuple[str, str | N
         # Whatever it failed in, it is what it met after it was superseded.
         end = lease.LostError(f"superseded, then {type(end).__name__}: {end}")
     if isinstance(end, lease.LostError):
-        _publish_again(attempt)
+        # A worker that slept between its check and its writing may have put older CSVs in place.
+        with contextlib.suppress(OSError, ValueError):
+            measurements.publish(attempt.trial_directory)
         attempt.end("lost")
         return "lost", str(end)
     if isinstance(end, Exception):
         return "failed", _record_failure(attempt, end)
     attempt.end(end)
     if end in ("done", "diverged"):
-        loop.clean_up(attempt.trial_directory)
+        checkpoints.keep_the_last(attempt.trial_directory)
     return end, None
-
-
-def _publish_again(attempt: lease.Attempt) -> None:
-    """Puts the CSVs together once more, from all attempts.
-
-    A worker that slept between its check and its writing may have put older ones in their place.
-    """
-    with contextlib.suppress(OSError, ValueError):
-        measurements.publish(attempt.trial_directory)
 
 
 def _record_failure(attempt: lease.Attempt, problem: Exception) -> str:

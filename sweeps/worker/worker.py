@@ -1,135 +1,230 @@
-"""A worker: one process that runs many trials, so that each pays no start-up and no compilation.
+"""What a worker process does with its orders: claims a trial, trains it, gives it back."""
 
-`python -m sweeps.worker.worker` reads JSON lines from standard input: {"trials": [directory ...],
-"data_dir": directory, "loader_workers": n}; several trials are run as one pack. It writes JSON
-lines of events to standard output, "free" when it is ready for the next order. What a trial prints
-goes to its attempt's log. SIGTERM saves the trials at hand and ends the worker.
-"""
-
-import argparse
-import dataclasses
+import contextlib
+import functools
 import json
 import os
 import pathlib
-import signal
-import socket
 import sys
-from typing import Any
+import traceback
+from collections.abc import Callable
+from typing import Any, TextIO
 
-from sweeps.distributed import bootstrap, process_group
-from sweeps.launchers.protocol import AGAIN, WRONG_NODE
-from sweeps.worker.runner import Worker
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """Command-line options of the worker."""
-
-    cpus: tuple[int, ...]
-    cache_dir: str
-    gang: bool
-    platform: str
+from sweeps.distributed import process_group
+from sweeps.launchers.protocol import AGAIN
+from sweeps.records import disk, layout, lease, outages, status
+from sweeps.worker import held_attempt
 
 
-def main() -> int:
-    """Runs trials from standard input until it ends or SIGTERM comes.
+class Worker:
+    """Runs trials one after another; keeps compiled programs between them.
 
-    Returns 0; AGAIN where the processes of its gang did not find each other.
+    `channel` takes the events, a JSON line each. `processes` are those that train each trial; on
+    the primary one `run` is called for each trial, on the others `follow`, once.
     """
-    options = _options()
-    if options.cpus:
-        os.sched_setaffinity(0, options.cpus)
-    # Events keep the original standard output; anything printed goes elsewhere from here on.
-    channel = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    try:
-        together = process_group.join() if options.gang else None
-    except bootstrap.StartError as error:
-        print(error, file=sys.stderr)
-        return AGAIN
-    worker = Worker(channel, together)
 
-    def stop(signum: int, frame: Any) -> None:
-        del signum, frame
-        worker.stop()
+    def __init__(
+        self,
+        channel: TextIO | None,
+        processes: process_group.ProcessGroup | process_group.SingleProcess | None = None,
+    ) -> None:
+        self._channel = channel
+        self._programs: dict[Any, Any] = {}
+        self._held: lease.Attempt | None = None
+        self.stopping = self.broken = False
+        self.processes = processes or process_group.SingleProcess()
+        self.processes.on_stop, self.processes.on_failure = self.stop, self._peer_failed
 
-    for number in (signal.SIGTERM, signal.SIGUSR1):  # an engine may send either to a whole job
-        signal.signal(number, stop)
-    # Ctrl-C reaches the whole process group; the driver passes it on as SIGTERM.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    _set_up_jax(options.cache_dir)
-    if not computes_on(options.platform):
-        return WRONG_NODE
-    worker.report("ready", pid=os.getpid())
-    while not (worker.stopping or worker.broken) and (line := _read_line(worker)):
-        order = json.loads(line)
-        worker.loader_workers = order.get("loader_workers", 0)
-        worker.run([pathlib.Path(trial) for trial in order["trials"]], order["data_dir"])
-        if not (worker.stopping or worker.broken):  # or it would be given what it will not run
-            worker.report("free")
-    if together is not None:
-        together.end()
-    return 0
+    def report(self, event: str, **fields: Any) -> None:
+        """Sends an event to the driver; a driver that is gone is no reason to stop a trial."""
+        if self._channel is not None:
+            with contextlib.suppress(BrokenPipeError, ValueError):
+                self._channel.write(json.dumps({"event": event, **fields}) + "\n")
+                self._channel.flush()
 
+    def stop(self) -> None:
+        """Has the trial at hand saved at the next step, and ends the worker."""
+        self.stopping = True
 
-def _read_line(worker: Worker) -> str:
-    """Returns the next order, '' at the end of input or when told to stop while waiting."""
-    import select
+    # On the primary process, or the only one.
 
-    while not worker.stopping:
-        ready, _, _ = select.select([sys.stdin], [], [], 0.5)
-        if ready:
-            return sys.stdin.readline()
-    return ""
+    def run(self, directory: pathlib.Path, data_dir: str, loader_workers: int = 0) -> None:
+        """Claims and trains the trial in a directory, and reports how it ended."""
+        try:
+            attempt = self._claim(directory)
+        except OSError as problem:  # a full or vanished disk must not take the worker along
+            self._ended(directory, "failed", disk.named(problem, directory), claimed=False)
+        else:
+            if attempt is not None:
+                self._run_claimed(attempt, data_dir, loader_workers)
 
+    def _claim(self, directory: pathlib.Path) -> lease.Attempt | None:
+        outcome = "already finished"
+        if not self._is_finished(directory):
+            outcome = "claimed elsewhere"
+            claim = functools.partial(lease.claim, directory)
+            if (attempt := outages.patiently(claim, lambda: self.stopping)) is not None:
+                if not self._is_finished(directory):
+                    _tidy(attempt)
+                    return attempt
+                # It was finished meanwhile: this process may have slept since it read the status.
+                attempt.end("lost")
+                outcome = "already finished"
+        self._ended(directory, outcome)
+        return None
 
-def _options() -> Options:
-    parser = argparse.ArgumentParser(prog="python -m sweeps.worker.worker", description=__doc__)
-    parser.add_argument("--cpus", default="", help="comma-separated CPU numbers to stay on")
-    parser.add_argument("--cache_dir", default="", help="JAX's persistent compilation cache")
-    parser.add_argument("--gang", action="store_true", help="lead the processes of a job's nodes")
-    parser.add_argument("--platform", default="", help="cpu, gpu or tpu: nothing else will do")
-    given = parser.parse_args()
-    cpus = tuple(int(part) for part in given.cpus.split(",") if part)
-    return Options(cpus, given.cache_dir, given.gang, given.platform)
+    def _is_finished(self, directory: pathlib.Path) -> bool:
+        read = functools.partial(status.read, directory)
+        found = outages.patiently(read, lambda: self.stopping)
+        return found["state"] in ("done", "diverged")
 
+    def _ended(
+        self, directory: pathlib.Path, outcome: str, error: str | None = None, **fields: Any
+    ) -> None:
+        self.report("end", trial=str(directory), outcome=outcome, error=error, **fields)
 
-def _set_up_jax(cache_dir: str) -> None:
-    """Loads JAX with its persistent compilation cache on for every program, however small."""
-    import jax
+    def _run_claimed(self, attempt: lease.Attempt, data_dir: str, loader_workers: int) -> None:
+        self._held = attempt
+        end: str | Exception = OSError()
+        try:
+            with held_attempt.logged(attempt), held_attempt.heartbeat(attempt, self.stop):
+                try:
+                    end = self._train(attempt, data_dir, loader_workers)
+                except Exception as problem:  # whatever it is, the study goes on around this trial
+                    end = problem
+                outcome, error = held_attempt.conclude(attempt, end)
+        except OSError as problem:
+            outcome, error = "failed", disk.named(problem, attempt.trial_directory)
+        # A device or its memory may be broken for good: the next trial gets a new process.
+        self.broken |= outcome == "failed" and not isinstance(end, ValueError)
+        self._ended(attempt.trial_directory, outcome, error)
+        if not (attempt.directory / lease.OUTCOME).exists():
+            # The lease could not be given back; only the end of this process does it.
+            os._exit(1)
+        self._held = None
+        if self.processes.broken:
+            os._exit(AGAIN)  # at its regular end JAX would wait for the others
 
-    if cache_dir:
-        jax.config.update("jax_compilation_cache_dir", cache_dir)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    jax.devices()
+    def _peer_failed(self, problem: Exception) -> None:
+        """Gives the attempt back before this process ends: another one of the group failed."""
+        if self._held is not None:
+            outcome, error = held_attempt.conclude(self._held, problem)
+            self._ended(self._held.trial_directory, outcome, error)
 
+    def _train(self, attempt: lease.Attempt, data_dir: str, loader_workers: int) -> str:
+        """Returns 'done' or 'diverged', or raises what ended the training."""
+        directory = attempt.trial_directory
+        record = _record(attempt)
+        program = self._program(record, loader_workers)
+        _note_provenance(record, attempt, program, data_dir)
+        before = program.compilations
 
-# What brings JAX the driver of a platform.
-_EXTRAS = {"gpu": "gpu", "tpu": "tpu"}
+        def report(event: str, **fields: Any) -> None:
+            compilations = program.compilations - before
+            self.report(event, trial=str(directory), compilations=compilations, **fields)
 
-
-def computes_on(platform: str) -> bool:
-    """Whether JAX found what it should; says what it found otherwise, to the workers' log."""
-    import jax
-
-    if platform in ("", jax.default_backend()):
-        return True
-    found = ", ".join(map(str, jax.devices()))
-    remedy = "JAX_PLATFORMS must name it, or be unset"
-    if platform in _EXTRAS:
-        remedy = (
-            f"pip install '.[{_EXTRAS[platform]}]' in {sys.prefix}, see that its driver works and "
-            "that the job was given the device; or set JAX_PLATFORMS=cpu to insist on the CPU"
+        self.processes.order(
+            trial=str(directory),
+            attempt=attempt.number,
+            data_dir=data_dir,
+            loader_workers=loader_workers,
         )
-    print(
-        f"{socket.gethostname()}: a {platform} was expected here, but JAX {jax.__version__} finds "
-        f"{found}: {remedy}",
-        file=sys.stderr,
-    )
-    return False
+        return self._training(record, attempt, program, data_dir, report).run()
+
+    # On the other processes of a group.
+
+    def follow(self) -> int:
+        """Trains what the primary process orders, until its last order.
+
+        An order: {"trial": directory, "attempt": number, "data_dir": directory, "loader_workers":
+        n}. Returns the primary's exit code, AGAIN for a broken group.
+        """
+        group = self.processes
+        assert isinstance(group, process_group.ProcessGroup)
+        while (order := group.next_order(lambda: self.stopping))["kind"] != "end":
+            self._follow(order)
+            if group.broken:
+                return AGAIN
+        group.leave()
+        code: int = order["code"]
+        return code
+
+    def _follow(self, order: dict[str, Any]) -> None:
+        from sweeps.study import trial
+        from sweeps.training import loop
+
+        try:
+            try:
+                attempt = lease.Attempt(pathlib.Path(order["trial"]), order["attempt"])
+                record = trial.read(attempt.trial_directory)
+                program = self._program(record, order["loader_workers"])
+            except Exception as problem:
+                self.processes.failed(problem)
+                raise
+            self._training(record, attempt, program, order["data_dir"], _say_nothing).run()
+        except loop.Preempted:
+            print(f"{order['trial']}: saved", file=sys.stderr)
+        except process_group.PrimaryError as error:
+            print(f"{order['trial']}: the primary process failed: {error}", file=sys.stderr)
+        except Exception as problem:
+            traceback.print_exception(problem)
+
+    # On all.
+
+    def _training(
+        self,
+        record: Any,
+        attempt: lease.Attempt,
+        program: Any,
+        data_dir: str,
+        report: Callable[..., None],
+    ) -> Any:
+        from sweeps.training import loop
+
+        return loop.Training(
+            record, attempt, program, data_dir, report, lambda: self.stopping, self.processes
+        )
+
+    def _program(self, record: Any, loader_workers: int) -> Any:
+        """Returns the train step of the trial's program, made once per process."""
+        from sweeps.training import train_step
+
+        name = (record.program, *record.extra_paths.values())
+        if name not in self._programs:
+            self._programs[name] = train_step.of_trial(record)
+        program = self._programs[name]
+        program.workload.loader_workers = loader_workers
+        return program
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _tidy(attempt: lease.Attempt) -> None:
+    """Removes what writers that were killed have left beside a trial's files."""
+    with contextlib.suppress(OSError):
+        now = os.stat(attempt.directory / lease.HEARTBEAT).st_mtime
+        for folder in (attempt.trial_directory, attempt.trial_directory / layout.ATTEMPTS):
+            layout.remove_left_overs(folder, now)
+
+
+def _record(attempt: lease.Attempt) -> Any:
+    """Returns the trial's record once what an earlier attempt left is in order."""
+    from sweeps.study import trial
+    from sweeps.training import checkpoints
+
+    record = trial.read(attempt.trial_directory)
+    for line in checkpoints.drop_unverified_checkpoints(record, attempt.trial_directory):
+        print(line, flush=True)
+    return record
+
+
+def _note_provenance(record: Any, attempt: lease.Attempt, program: Any, data_dir: str) -> None:
+    """Writes what the attempt runs on beside the trial."""
+    from sweeps.records import provenance
+
+    directory, count = attempt.trial_directory, attempt.number - 1
+    meta = provenance.meta_data(program.workload, record.seed, data_dir)
+    layout.write_json(directory / f"meta_data_{count}.json", meta)
+    provenance.note_hardware(directory / layout.TRIAL)
+
+
+def _say_nothing(event: str, **fields: Any) -> None:
+    del event, fields

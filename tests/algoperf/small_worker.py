@@ -1,6 +1,6 @@
 """A worker whose AlgoPerf has its models at small sizes: `small_worker.py DIRECTORY ...`.
 
-What follows AlgoPerf's directory goes to `python -m sweeps.worker.worker`.
+What follows AlgoPerf's directory goes to `python -m sweeps.worker`.
 """
 
 import functools
@@ -9,7 +9,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
-from sweeps.worker import worker
+from sweeps.worker import __main__ as worker
 from workloads.algoperf import installation
 
 VIT = {"width": 32, "depth": 2, "mlp_dim": 64, "num_heads": 2, "patch_size": (56, 56)}

@@ -28,7 +28,7 @@ def make(stand_in, tmp_path):
 
     def made(name="imagenet_vit", variant="standard"):
         places = {"algoperf_dir": str(stand_in.directory), "tokenizer_vocab_path": str(tmp_path)}
-        return registry.make(f"algoperf:{name}", variants.get(variant), places=places)
+        return registry.make(f"algoperf:{name}", variants.get(variant), extra_paths=places)
 
     return made
 
@@ -165,7 +165,7 @@ def _attempt(made, trial, directory, stop):
     """Trains a trial, in a program of its own as a new process would, until `stop` or its end."""
     attempt = lease.claim(directory)
     workload = registry.make(
-        trial.workload, variants.get(trial.variant), places=trial.places, **trial.options
+        trial.workload, variants.get(trial.variant), extra_paths=trial.extra_paths, **trial.options
     )
     steps = itertools.count(1)
     begun = measurements.curve(directory)
@@ -289,9 +289,9 @@ def test_a_model_state_keeps_its_shapes(make, monkeypatch, stand_in):
 def test_what_it_needs_is_refused_by_name(stand_in, make, monkeypatch, tmp_path):
     with pytest.raises(ValueError, match="AlgoPerf calls every word error rate 0"):
         registry.make("algoperf:librispeech_conformer", None,
-                      places={"algoperf_dir": str(stand_in.directory)})  # fmt: skip
+                      extra_paths={"algoperf_dir": str(stand_in.directory)})  # fmt: skip
     with pytest.raises(ValueError, match="is not AlgoPerf: it lacks"):
-        registry.make("algoperf:imagenet_vit", None, places={"algoperf_dir": str(tmp_path)})
+        registry.make("algoperf:imagenet_vit", None, extra_paths={"algoperf_dir": str(tmp_path)})
     with pytest.raises(ValueError, match="has no workload 'imagenet_vit_glu'"):
         make("imagenet_vit_glu")
     with pytest.raises(ValueError, match="has no compute_dtype 'bfloat16'"):

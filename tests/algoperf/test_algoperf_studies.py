@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
+from sweeps.monitoring import jax_calls
 from sweeps.records import layout
 from sweeps.study import config, study, study_directory, trial
-from sweeps.training import jax_calls
-from workloads import table
-from workloads.algoperf import data, entries, supported
+from workloads import algoperf_specs, catalog
+from workloads.algoperf import data, supported
 from workloads.base.errors import DataError
 
 
@@ -21,20 +21,22 @@ def _study(tmp_path, *changes):
 
 
 def test_every_workload_of_the_table_takes_a_variant():
-    assert {entries.own_name(name) for name in entries.ENTRIES} <= set(supported.SUPPORTED)
+    assert {algoperf_specs.own_name(name) for name in algoperf_specs.SPECS} <= set(
+        supported.SUPPORTED
+    )
 
 
-@pytest.mark.parametrize("name", list(entries.ENTRIES))
+@pytest.mark.parametrize("name", list(algoperf_specs.SPECS))
 def test_an_entry_is_that_of_our_own_model(name):
-    entry, own = table.entry(name), entries.own_name(name)
-    assert entry.places[0] == "algoperf_dir"
-    if own in table.WORKLOADS:
-        ours = table.entry(own)
+    entry, own = catalog.get(name), algoperf_specs.own_name(name)
+    assert entry.extra_paths[0] == "algoperf_dir"
+    if own in catalog.WORKLOADS:
+        ours = catalog.get(own)
         assert (entry.metric, entry.batch_size, entry.step_hint, entry.parameters) == (
             ours.metric, ours.batch_size, ours.step_hint, ours.parameters)  # fmt: skip
         assert (entry.validation_target, entry.host_modifiers) == (
             ours.validation_target, ours.host_modifiers)  # fmt: skip
-        assert table.default_data_dir(name) == table.default_data_dir(own)
+        assert catalog.default_data_dir(name) == catalog.default_data_dir(own)
 
 
 @pytest.mark.parametrize("name", ["imagenet_vit", "librispeech_conformer"])
@@ -42,16 +44,16 @@ def test_the_paper_study_is_its_twins_with_another_workload(name):
     theirs, ours = (config.flat(config.parse(f"{p}{name}_paper", [])) for p in ("algoperf_", ""))
     assert {key for key in ours if ours[key] != theirs[key]} == {
         "name", "workload", "loader_workers"}  # fmt: skip
-    assert table.paper_rows(theirs["workload"]) == theirs["variants"]
+    assert catalog.paper_rows(theirs["workload"]) == theirs["variants"]
 
 
 def test_names_are_checked_with_what_there_is():
     with pytest.raises(ValueError, match="Did you mean 'algoperf:imagenet_vit'"):
-        table.entry("algoperf:imagenet_vti")
+        catalog.get("algoperf:imagenet_vti")
     with pytest.raises(ValueError, match="raises at its first training step.*ours does not"):
-        table.entry("algoperf:imagenet_vit_post_ln")
+        catalog.get("algoperf:imagenet_vit_post_ln")
     with pytest.raises(ValueError, match="has no row 'laser\\+per_dim_temp'"):
-        table.check_variant("algoperf:librispeech_conformer", "laser+per_dim_temp")
+        catalog.check_variant("algoperf:librispeech_conformer", "laser+per_dim_temp")
 
 
 def test_a_driver_loads_neither_jax_nor_algoperf(tmp_path):
@@ -69,7 +71,6 @@ def test_a_driver_loads_neither_jax_nor_algoperf(tmp_path):
     [
         (["workload=algoperf:librispeech_conformer"], "AlgoPerf calls every word error rate 0"),
         (["algoperf_dir=/x"], "algoperf_dir is for AlgoPerf's own workloads, and digits_vit"),
-        (["workload=algoperf:imagenet_vit", "pack=2"], "made for one trial at a time; set pack=1"),
         (["workload=algoperf:imagenet_vit", "loader_workers=4"], "choose their own threads"),
         (["workload=algoperf:imagenet_vit", "tokenizer_vocab_path=/x"], "imagenet_vit has no use"),
         (["workload=algoperf:imagenet_vit", "compute_dtype=bfloat16"], "has no compute_dtype"),
@@ -88,7 +89,7 @@ def test_trials_know_where_things_lie_and_their_ids_do_not(tmp_path, monkeypatch
         for path in ("relative.vocab", "/there/spm_model.vocab")
     )
     assert one.id == two.id
-    assert two.places == {
+    assert two.extra_paths == {
         "algoperf_dir": "/from/environment",
         "tokenizer_vocab_path": "/there/spm_model.vocab",
     }
@@ -120,12 +121,13 @@ def test_what_earlier_versions_wrote_is_read_and_has_its_id(tmp_path):
     path = made.directory / one.path / layout.TRIAL
     record = layout.read_json(path)
     layout.write_json(
-        path, {k: v for k, v in record.items() if k not in (*trial.PLACES, "schema", "hashed_mesh")}
+        path,
+        {k: v for k, v in record.items() if k not in (*trial.EXTRA_PATHS, "schema", "hashed_mesh")},
     )
     assert trial.read(path.parent) == one
     assert study_directory.materialise(made, "tune", [new]) == [one]
     stored = layout.read_json(made.directory / layout.STUDY)
-    for key in trial.PLACES:
+    for key in trial.EXTRA_PATHS:
         del stored["config"][key]
     assert study.from_record(stored, made.directory).trials("tune")[0] == new
 

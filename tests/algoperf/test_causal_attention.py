@@ -10,7 +10,7 @@ from flax import linen as nn
 
 from attention import registry
 from attention.hosts import probe
-from attention.mixers.differential import lambda_init
+from attention.mixers.head_pairs import lambda_init
 from workloads.algoperf import causal_attention, supported
 
 DEPTH = supported.SUPPORTED["finewebedu_lm"].depth
@@ -122,7 +122,7 @@ def test_no_position_sees_the_future_and_layers_know_their_index(models, name):
     np.testing.assert_allclose(first[:, :5], second[:, :5], atol=TOLERANCE)
     assert np.abs(first[:, 5:] - second[:, 5:]).max() > 0.01
     layers = [(f"blocks_{n}/CausalAttn_0", n) for n in (0, 1)]
-    assert seen == (layers if variant.is_differential else [])
+    assert seen == (layers if variant.needs_depth else [])
 
 
 def test_names_of_the_models_file_come_back(models, layer, monkeypatch):
@@ -147,7 +147,7 @@ def test_what_cannot_be_is_refused(models, layer, monkeypatch):
         _inside(registry.get("laser+qk_norm"), module.apply, params, hidden)
     with pytest.raises(RuntimeError, match="nothing to inject 'laser' into"):
         _inside(laser, lambda: None)
-    with pytest.raises(ValueError, match="cannot be observed"), probe.observed():
+    with pytest.raises(ValueError, match="cannot be observed"), probe.probed():
         _inside(laser, module.apply, params, hidden)
     monkeypatch.setattr(models.CausalAttn, "_by_einsums", lambda self, query, key, value: value)
     monkeypatch.setattr(models.CausalAttn, "_by_function", lambda self, query, key, value: value)

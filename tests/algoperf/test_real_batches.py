@@ -19,7 +19,7 @@ def test_batches_are_a_function_of_seed_and_step(algoperf, tmp_path, name):
         "algoperf_dir": str(algoperf.directory),
         "tokenizer_vocab_path": str(directory / "spm_model.vocab"),
     }
-    workload = registry.make(f"algoperf:{name}", variants.get("standard"), places=places)
+    workload = registry.make(f"algoperf:{name}", variants.get("standard"), extra_paths=places)
 
     def drawn(count, seed=0, start=0):
         queue = workload._build_input_queue(seed, "train", str(directory), 8, start_step=start)

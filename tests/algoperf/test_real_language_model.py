@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from attention import registry
+from workloads import catalog
 from workloads import registry as workload_registry
-from workloads import table
 from workloads.algoperf import injected, tiny_data, tiny_sizes
 from workloads.base import spec
 
@@ -63,7 +63,7 @@ def test_standard_is_the_host_and_laser_has_its_tree(algoperf, made, data):
         assert (difference > 1e-3) if apart else (difference < TOLERANCE), variant
 
 
-@pytest.mark.parametrize("variant", table.paper_rows(f"algoperf:{NAME}"))
+@pytest.mark.parametrize("variant", catalog.paper_rows(f"algoperf:{NAME}"))
 def test_every_leaf_of_a_variant_has_a_type(made, variant):
     workload, params = made(variant)
     count = len(jax.tree.leaves(params))
@@ -83,7 +83,7 @@ def test_evaluation_of_fabricated_data(algoperf, made, data):
 def test_our_interface_leaves_the_empty_test_split_out(algoperf, made, data):
     del made  # skips
     places = {"algoperf_dir": str(algoperf.directory)}
-    workload = workload_registry.make(f"algoperf:{NAME}", registry.get("laser"), places=places)
+    workload = workload_registry.make(f"algoperf:{NAME}", registry.get("laser"), extra_paths=places)
     _shrink(workload.theirs)
     params, state = workload.init_model_fn(jax.random.key(0))
     found = workload.eval_model(4, params, state, jax.random.key(0), str(data))

@@ -14,8 +14,9 @@ import time
 
 import pytest
 
-from sweeps.records import equality, layout, measurements
+from sweeps.records import layout, measurements
 from sweeps.study import config, study, study_directory
+from tests.sweeps.chaos import equality
 from workloads.algoperf import tiny_data
 
 HERE = pathlib.Path(__file__).parent

@@ -11,7 +11,7 @@ import sys
 import absl.flags
 import pytest
 
-from sweeps.scheduling import preflight as sweeps_door
+from sweeps.scheduling.preflight import DataCheck
 from sweeps.study import config, study
 from workloads import __main__ as command
 from workloads.algoperf import preflight, runner, tiny_data, tiny_sizes
@@ -252,7 +252,14 @@ def test_a_study_on_fabricated_data_refuses_a_batch_that_is_larger(place):
                f"experiment_dir={place}", "batch_size=9", "eval_every=1")  # fmt: skip
     made = study.resolve(config.parse("digits_vit_quick", [f"--config.{c}" for c in changes]))
     with pytest.raises(ValueError, match=r"has 8 to train on: set --config.batch_size to 8 or"):
-        sweeps_door.start_data_check(made)
+        DataCheck(made)
+
+
+@pytest.mark.parametrize("tau", ["nan", "inf", "0", "-1", "1e40", "hot"])
+def test_a_temperature_that_cannot_be_is_refused_at_the_door(capsys, tau):
+    with pytest.raises(SystemExit):
+        command.main(["algoperf", "--attention=laser+temp", f"--tau={tau}"])
+    assert f"argument --tau: {tau!r}; give a number from 1e-30 to 1e+30" in capsys.readouterr().err
 
 
 def test_missing_dashes_are_named(capsys, place):

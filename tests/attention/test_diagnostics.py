@@ -3,8 +3,6 @@
 import dataclasses
 import functools
 import math
-import sys
-import types
 
 import hypothesis
 import hypothesis.extra.numpy as arrays
@@ -15,14 +13,14 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from attention import registry, table
+from attention import registry
 from attention.hosts import probe
-from attention.kernels.masks import visibility
-from attention.mixers import shift
+from attention.kernels import core
+from attention.kernels.masks import merged
 from attention.verification import diagnostics
 
 
-def _layer(weights, value=None, mask=None, dtype=jnp.float32):
+def _layer(weights, value=None, mask=None, dtype=jnp.float32, mixer="standard"):
     """Returns a layer whose logits are ln(weights), [T, S] or [B, H, T, S]: keys are a basis."""
     weights = np.asarray(weights, np.float64)
     weights = weights.reshape((1,) * (4 - weights.ndim) + weights.shape)
@@ -37,30 +35,40 @@ def _layer(weights, value=None, mask=None, dtype=jnp.float32):
         key=basis,
         value=jnp.asarray(value, dtype),
         bias=None,
-        visible=visibility(query.shape[1], keys, mask=mask, bias=None, is_causal=False),
+        masks=merged(query.shape[1], keys, mask=mask, bias=None, is_causal=False),
         host_probabilities=None,
         scale=1.0,
         precision=None,
         path="",
-        span=shift.OWN_SPAN,
-        mixer="standard",
+        span=core.KERNEL.span,
+        mixer=mixer,
+        logits=(),
     )
 
 
-def test_weights_that_a_mixer_does_not_say_are_refused(sigmoid, monkeypatch):
-    """No softmax's numbers for what is none; a mixer that says its own is measured by them."""
-    layer = dataclasses.replace(_layer(np.full((3, 4), 0.25)), mixer=sigmoid)
-    with pytest.raises(ValueError, match="no diagnostics of 'sigmoid'.*standard, laser, diff, "):
+def test_weights_that_a_mixer_does_not_say_are_refused(toy):
+    """No softmax's numbers for what is none."""
+    layer = dataclasses.replace(_layer(np.full((3, 4), 0.25)), mixer=toy)
+    with pytest.raises(ValueError, match="no diagnostics of 'toy'.*standard, laser, diff, "):
         diagnostics.measure(layer)
     array = jnp.ones((1, 4, 1, 2))
-    with probe.observed() as seen:
-        registry.get(sigmoid)(array, array, array)
-    assert seen.layers[0].mixer == sigmoid
-    toy = types.SimpleNamespace(one_hot=lambda layer: jnp.ones(layer.shape) * jnp.eye(4)[:3])
-    monkeypatch.setitem(sys.modules, "toy", toy)
-    line = table.MIXERS[sigmoid]._replace(weights="toy:one_hot")
-    monkeypatch.setitem(table.MIXERS, sigmoid, line)
-    assert _summary(layer)["entropy"] == 0
+    with probe.probed() as seen:
+        registry.get(toy)(array, array, array)
+    assert seen.layers[0].mixer == toy
+
+
+def test_weights_of_sigmoid_by_hand():
+    """Four keys of logits ln 4 and 0: weights 1/2 and 1/5, whose slopes are a·(1 − a).
+
+    They are no distribution, so that there is no entropy; a hidden key does not count.
+    """
+    logits = np.array([[4.0, 1.0, 1.0, 1.0]])
+    found = _summary(_layer(logits, mask=[[1, 1, 1, 0]], mixer="sigmoid"))
+    assert (found["entropy"], found["entropy_share"]) == (None, None)
+    assert found["jacobian_mean"] == pytest.approx(math.sqrt(0.25**2 + 2 * 0.16**2), rel=1e-6)
+    # log10(1/5) = −0.7 lies in the last but one of the bins.
+    assert found["histogram"] == [0] * (diagnostics.BINS - 2) + [2, 1]
+    assert "nonfinite" not in found
 
 
 def _summary(layer, **gradients):
@@ -114,7 +122,7 @@ def test_jacobian_norm_is_that_of_the_matrix(largest):
     exact = np.linalg.norm(np.diag(row) - np.outer(row, row))
     closed = math.sqrt((row**2).sum() - 2 * (row**3).sum() + (row**2).sum() ** 2)
     assert closed == pytest.approx(exact, rel=1e-3)
-    found = diagnostics.jacobian_norm(jnp.asarray(row, jnp.float32))
+    found = core.softmax_jacobian_norm(jnp.asarray(row, jnp.float32))
     assert float(found) == pytest.approx(exact, rel=1e-6)
 
 
@@ -215,7 +223,7 @@ def test_the_gradient_on_the_logits_in_float64(mixer):
 
         @jax.jit
         def loss(taps):
-            with probe.observed(taps):
+            with probe.probed(taps):
                 return jnp.sum(weights * model.apply(params, inputs, mask=mask))
 
         tap = jnp.zeros((1, 2, 3, 3), jnp.float64)

@@ -9,7 +9,7 @@ import pytest
 from flax import linen as nn
 
 from attention import registry, table
-from attention.mixers import diff, diff_laser, differential, laser, standard
+from attention.mixers import diff, diff_laser, head_pairs, laser, standard
 
 STATIC = ("is_causal", "dropout_rate", "broadcast_dropout", "kernel")
 # Compiled as a whole: operation by operation takes several times as long.
@@ -42,12 +42,10 @@ class Layer(nn.Module):
 
 def test_lambda_init_by_hand():
     """0.8 − 0.6·exp(−0.3·depth): 0.2 in the first layer, 0.8 − 0.6·0.740818 in the second."""
-    assert float(differential.lambda_init(0)) == pytest.approx(0.2, abs=1e-7)
-    assert float(differential.lambda_init(1)) == pytest.approx(0.355509, abs=1e-6)
-    assert float(jax.jit(differential.lambda_init)(jnp.int32(1))) == pytest.approx(
-        0.355509, abs=1e-6
-    )
-    assert float(differential.lambda_init(np.int64(100))) == pytest.approx(0.8, abs=1e-6)
+    assert float(head_pairs.lambda_init(0)) == pytest.approx(0.2, abs=1e-7)
+    assert float(head_pairs.lambda_init(1)) == pytest.approx(0.355509, abs=1e-6)
+    assert float(jax.jit(head_pairs.lambda_init)(jnp.int32(1))) == pytest.approx(0.355509, abs=1e-6)
+    assert float(head_pairs.lambda_init(np.int64(100))) == pytest.approx(0.8, abs=1e-6)
 
 
 def test_lambda_by_hand():
@@ -55,15 +53,15 @@ def test_lambda_by_hand():
     vectors = ([np.log(3.0), 5.0], [1.0, 0.0], [0.0, np.log(2.0)], [7.0, 1.0])
     names = ("scale_q1", "scale_k1", "scale_q2", "scale_k2")
     params = {name: jnp.asarray(row, jnp.float32) for name, row in zip(names, vectors, strict=True)}
-    start = differential.lambda_init(0)
-    value = differential.DiffLambda().apply({"params": params}, 2, start)
+    start = head_pairs.lambda_init(0)
+    value = head_pairs.DiffLambda().apply({"params": params}, 2, start)
     assert float(value) == pytest.approx(1.2, abs=1e-6)
 
 
 def test_head_norm_by_hand():
     """Pair (3, 4): root mean square √12.5, times 1 + scale."""
     params = {"params": {"scale": jnp.asarray([0.0, 1.0])}}
-    pair = differential.HeadNorm().apply(params, jnp.asarray([3.0, 4.0]))
+    pair = head_pairs.HeadNorm().apply(params, jnp.asarray([3.0, 4.0]))
     np.testing.assert_allclose(pair, np.array([3.0, 8.0]) / np.sqrt(12.5 + 1e-5), rtol=1e-6)
 
 

@@ -154,10 +154,10 @@ def test_an_nnx_model_is_told_of_attention_fn_which_serves_it(inputs):
         attend(attention_fn=registry.get("laser+qk_norm"))
 
 
-def test_a_mixer_that_no_weighted_mean_makes_is_refused_by_a_foreign_softmax(inputs, sigmoid):
+def test_a_mixer_that_no_weighted_mean_makes_is_refused_by_a_foreign_softmax(inputs, toy):
     with (
-        pytest.raises(ValueError, match="the host cannot have 'sigmoid'.*standard, laser, diff"),
-        inject.injected(registry.get(sigmoid)),
+        pytest.raises(ValueError, match="the host cannot have 'toy'.*standard, laser, diff"),
+        inject.injected(registry.get(toy)),
     ):
         _foreign().init(jax.random.key(0), inputs)
 

@@ -68,7 +68,7 @@ def _inputs():
     return jnp.asarray(inputs), nn.make_attention_mask(there, there, dtype=bool)
 
 
-def _apply(variant, host, params, taps=None, is_observed=True):
+def _apply(variant, host, params, probes=None, is_observed=True):
     """Returns the model's output and the layers seen, [] where nobody looks."""
 
     def run():
@@ -77,7 +77,7 @@ def _apply(variant, host, params, taps=None, is_observed=True):
 
     if not is_observed:
         return run(), []
-    with probe.observed(taps) as seen:
+    with probe.probed(probes) as seen:
         output = run()
     return output, seen.layers
 
@@ -142,32 +142,32 @@ def test_probabilities_are_those_worked_out_by_hand(name, host):
     variant, host = _variant(name), HOSTS[host]
     layer = _observed(variant, host)[1][0]
     expected = _by_hand(_params(variant, host), name, host)
-    np.testing.assert_allclose(layer.probabilities()[..., :3, :], expected, atol=2e-6)
+    np.testing.assert_allclose(layer.weights()[..., :3, :], expected, atol=2e-6)
     settings = core.Settings(layer.scale)
-    own = core.probabilities(settings, layer.query, layer.key, layer.bias, layer.visible.pairs)
+    own = core.weights_of(settings, layer.query, layer.key, layer.bias, layer.masks.pairs)
     # Of a foreign host: its query was followed to the softmax.
     np.testing.assert_allclose(own[..., :3, :], expected, atol=2e-6)
     assert (layer.host_probabilities is None) == (host is nn.dot_product_attention)
 
 
 @pytest.mark.parametrize(("name", "host"), CASES[:2])
-def test_a_taps_gradient_is_the_gradient_on_the_logits(name, host):
-    """By finite differences of the bias that the tap is; hidden entries get none."""
+def test_a_probes_gradient_is_the_gradient_on_the_logits(name, host):
+    """By finite differences of the bias that the added is; hidden entries get none."""
     variant, host = _variant(name), HOSTS[host]
     params, layers = _params(variant, host), _observed(variant, host)[1]
     weights = jnp.asarray(np.random.default_rng(2).standard_normal((2, 5, 8)), jnp.float32)
 
     @jax.jit
-    def loss(taps):
-        return jnp.sum(weights * _apply(variant, host, params, taps)[0])
+    def loss(probes):
+        return jnp.sum(weights * _apply(variant, host, params, probes)[0])
 
-    taps = probe.zero_taps(layers)
-    gradients = jax.jit(jax.grad(loss))(taps)
+    probes = probe.zero_probes(layers)
+    gradients = jax.jit(jax.grad(loss))(probes)
     step = 1e-2
     for at in [(0, 1, 2, 3), (1, 0, 1, 2), (0, 0, 4, 4)]:
-        for number, tap in enumerate(taps):
+        for number, added in enumerate(probes):
             up, down = (
-                loss([tap.at[at].set(move) if n == number else taps[n] for n in range(2)])
+                loss([added.at[at].set(move) if n == number else probes[n] for n in range(2)])
                 for move in (step, -step)
             )
             difference = (up - down) / (2 * step)
@@ -175,19 +175,19 @@ def test_a_taps_gradient_is_the_gradient_on_the_logits(name, host):
     assert float(jnp.abs(gradients[0][1, :, :, 3:]).max()) == 0
 
 
-def test_a_tap_adds_to_the_bias_that_is_there():
+def test_a_probe_adds_to_the_bias_that_is_there():
     rng = np.random.default_rng(0)
     query, key, value = jnp.asarray(rng.standard_normal((3, 4, 2, 3)), jnp.float32)
-    bias, tap = jnp.asarray(rng.standard_normal((2, 2, 4, 4)), jnp.float32)
+    bias, added = jnp.asarray(rng.standard_normal((2, 2, 4, 4)), jnp.float32)
     bias = bias.at[0, 1, 2].set(-jnp.inf)
     attend = registry.get("laser")
-    with probe.observed((tap,)) as seen:
-        tapped = attend(query, key, value, bias=bias)
-    np.testing.assert_allclose(tapped, attend(query, key, value, bias=bias + tap), rtol=1e-6)
+    with probe.probed((added,)) as seen:
+        probed = attend(query, key, value, bias=bias)
+    np.testing.assert_allclose(probed, attend(query, key, value, bias=bias + added), rtol=1e-6)
     (layer,) = seen.layers
     assert layer.path == ""
-    assert float(layer.probabilities()[0, 1, 2]) == 0
-    assert not bool(layer.visible.pairs[..., 0, 1, 2].any())
+    assert float(layer.weights()[0, 1, 2]) == 0
+    assert not bool(layer.masks.pairs[..., 0, 1, 2].any())
 
 
 def test_layers_leave_jit_as_they_are():
@@ -195,7 +195,7 @@ def test_layers_leave_jit_as_they_are():
     layers = _observed(variant, host)[1]
     assert layers[0].shape == (2, 2, 5, 5)
     shapes = jax.eval_shape(lambda: _apply(variant, host, _params(variant, host))[1])
-    assert [tap.shape for tap in probe.zero_taps(shapes)] == [(2, 2, 5, 5)] * 2
+    assert [added.shape for added in probe.zero_probes(shapes)] == [(2, 2, 5, 5)] * 2
     assert [layer.path for layer in shapes] == [layer.path for layer in layers]
 
 
@@ -226,7 +226,7 @@ def test_layers_inside_a_loop_are_refused_by_name(lift):
 
     def run(inputs):
         params = model.init(jax.random.key(0), inputs)
-        with probe.observed():
+        with probe.probed():
             return model.apply(params, inputs)
 
     with pytest.raises(ValueError, match="scan_layers=False and remat=False"):
@@ -235,20 +235,20 @@ def test_layers_inside_a_loop_are_refused_by_name(lift):
 
 def test_what_does_not_fit_is_refused():
     variant, host = _variant(CASES[0][0]), HOSTS["flax"]
-    taps = probe.zero_taps(_observed(variant, host)[1])
+    probes = probe.zero_probes(_observed(variant, host)[1])
 
-    def run(host, taps=None):
-        return jax.eval_shape(lambda: _apply(variant, host, _params(variant, host), taps))
+    def run(host, probes=None):
+        return jax.eval_shape(lambda: _apply(variant, host, _params(variant, host), probes))
 
-    with pytest.raises(ValueError, match="1 taps were given and call 2 has none"):
-        run(host, taps[:1])
-    with pytest.raises(ValueError, match="3 taps were given for 2 calls"):
-        run(host, [*taps, taps[0]])
-    with pytest.raises(ValueError, match=r"tap 0 has shape \(5, 5\)"):
-        run(host, [taps[0][0, 0], taps[1]])
-    with pytest.raises(ValueError, match="enter it once"), probe.observed():
+    with pytest.raises(ValueError, match="1 probes were given and call 2 has none"):
+        run(host, probes[:1])
+    with pytest.raises(ValueError, match="3 probes were given for 2 calls"):
+        run(host, [*probes, probes[0]])
+    with pytest.raises(ValueError, match=r"probe 0 has shape \(5, 5\)"):
+        run(host, [probes[0][0, 0], probes[1]])
+    with pytest.raises(ValueError, match="enter it once"), probe.probed():
         run(host)
     assert not probe.is_on()
     assert len(run(without_bias)[1]) == 2
     with pytest.raises(ValueError, match="takes no bias"):
-        run(without_bias, taps)
+        run(without_bias, probes)

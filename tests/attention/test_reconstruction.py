@@ -159,14 +159,14 @@ def test_a_file_gives_back_what_was_written(tmp_path):
     assert [one.layer for one in read] == ["block_0/attention"] * 2 + ["block_1/attention"] * 2
     np.testing.assert_array_equal(read[1].query, arrays["query"][1].astype(np.float32))
     assert read[1].key.dtype == np.float32
-    assert (read[0].visibility.sum(), read[1].visibility.sum()) == (8, 5)
+    assert (read[0].mask.sum(), read[1].mask.sum()) == (8, 5)
     assert [path.name for path in tmp_path.iterdir()] == ["qkv.npz"]
 
 
 def test_a_file_without_batch_or_layer_is_one_tensor(tmp_path):
     np.savez(tmp_path / "one.npz", **{name: np.ones((4, 1, 2)) for name in cached_tensors.NAMES})
     (one,) = cached_tensors.read(tmp_path / "one.npz")
-    assert (one.layer, one.query.shape, one.visibility) == ("", (4, 1, 2), None)
+    assert (one.layer, one.query.shape, one.mask) == ("", (4, 1, 2), None)
 
 
 @pytest.mark.parametrize(

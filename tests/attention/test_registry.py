@@ -1,9 +1,13 @@
 """One contract over every registry entry, and the door's answers to bad input."""
 
+import dataclasses
 import functools
+import inspect
 import json
 import subprocess
 import sys
+import types
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +16,19 @@ import pytest
 from flax import linen as nn
 
 from attention import __main__ as command
-from attention import inject, modifiers, registry, table, variant
+from attention import inject, records, registry, table
+from attention.kernels import core
 from attention.verification import check
 
 ALL = registry.names()
+MOST = {
+    mixer: max(name.count("+") for name in ALL if table.mixer(name) == mixer)
+    for mixer in table.MIXERS
+}
+# Every mixer alone, with one modifier, and with all of them.
+CHOSEN = [name for name in ALL if name.count("+") in (0, 1, MOST[table.mixer(name)])]
 # Compiling a gradient takes 1.5 s: of the differential mixers, without and with all modifiers.
-COMPILED = [name for name in ALL if "diff" not in name or name.count("+") in (0, 3)]
+COMPILED = [name for name in CHOSEN if "diff" not in name or name.count("+") != 1]
 
 
 def _variant(name, **settings):
@@ -36,14 +47,17 @@ def inputs():
 
 
 def test_names_are_canonical_unique_and_hold_the_paper_rows():
-    assert len(ALL) == len(set(ALL)) == len(table.MIXERS) * 2 ** len(table.MODIFIERS)
+    normalised = sum(entry.normalised for entry in table.MIXERS.values())
+    takers = sum(entry.takes_weight for entry in table.MODIFIERS.values())
+    rest = (len(table.MIXERS) - normalised) * 2 ** (len(table.MODIFIERS) - takers)
+    assert len(ALL) == len(set(ALL)) == normalised * 2 ** len(table.MODIFIERS) + rest
     assert all(table.canonical(name) == name for name in ALL)
     assert set(table.PAPER_ROWS) <= set(ALL)
     assert len(table.PAPER_ROWS) == 8
     assert table.DIFF_ROWS == ("diff", "diff_laser")
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", CHOSEN)
 def test_contract(name, inputs):
     """Every entry: identity, what each part of it changes, shape, dtype, mask, gradients, vmap."""
     assert check.unheard(name) == []
@@ -67,12 +81,13 @@ def test_contract(name, inputs):
     changed = host.apply(params, inputs.at[:, 4:].add(1.0), mask=mask)
     np.testing.assert_allclose(output[:, :4], changed[:, :4], atol=1e-6)
     assert np.abs(output - changed)[:, 4:].max() > 1e-3
+    heard = any(part in name for part in ("qk_norm", "softcap", "sink", "sigmoid"))
     gradient = jax.grad(loss)
     gradients = (jax.jit(gradient) if name in COMPILED else gradient)(params, inputs)
     for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
         assert np.isfinite(leaf).all(), path
-        # A key's bias shifts all logits of a row alike, which no softmax sees.
-        if "['key']['bias']" not in jax.tree_util.keystr(path) or "qk_norm" in name:
+        # A key's bias shifts all logits of a row alike, which a softmax of them alone does not see.
+        if "['key']['bias']" not in jax.tree_util.keystr(path) or heard:
             assert np.abs(leaf).max() > 0, path
     mapped = jax.vmap(lambda x: host.apply(params, x[None], mask=mask)[0])(inputs)
     np.testing.assert_allclose(mapped, output, atol=1e-6)
@@ -115,7 +130,7 @@ def test_learned_modifiers_start_where_they_should(mixer, inputs):
 
 def test_qk_norm_by_hand():
     """Head (3, 1): mean 2, sd 1, so ±1/√(1 + 1e-6), times 1 + scale."""
-    from attention.modifiers import QKNorm
+    from attention.modifiers.qk_norm import QKNorm
 
     head = jnp.asarray([3.0, 1.0]).reshape(1, 1, 2)
     params = {"params": {"scale": jnp.asarray([0.0, 1.0])}}
@@ -126,7 +141,7 @@ def test_qk_norm_by_hand():
 
 def test_per_dim_temp_by_hand():
     """Factor 1.442695041·ln(1 + e^p): 1 at p = 0, 1.8946 at p = 1."""
-    from attention.modifiers import PerDimTemp
+    from attention.modifiers.per_dim_temp import PerDimTemp
 
     params = {"params": {"scale": jnp.asarray([0.0, 1.0])}}
     factor = PerDimTemp().apply(params, jnp.ones((1, 1, 2)))[0, 0]
@@ -170,6 +185,12 @@ def test_order_of_modifiers_does_not_matter():
         (lambda: registry.get("laser", head_norm=False), "head_norm goes with diff and diff_laser"),
         (lambda: registry.get("diff", head_norm=1), "head_norm=1: .*on .True. or off"),
         (lambda: registry.get("diff", tau=0.9), r"Known: head_norm"),
+        (lambda: registry.get("sigmoid+sink"), "no variant 'sigmoid.sink'.*no normaliser"),
+        (lambda: registry.get("laser+softcap", cap=0.0), "between −cap and cap, so it must be"),
+        (lambda: registry.get("laser+softcap", cap=None), "cap=None is not a Python number"),
+        (lambda: registry.get("sigmoid", kernel="jax_xla"), "has no sigmoid; use kernel='xla'"),
+        (lambda: registry.get("laser+softcap", kernel="cudnn"), "no softcap; use kernel='xla'"),
+        (lambda: registry.get("laser+sink", kernel="cudnn"), "kernel='xla' or kernel='jax_xla'"),
         (lambda: registry.get("laser", kernel="flash"), "unknown kernel 'flash'.*xla, jax_xla"),
     ],
 )
@@ -190,74 +211,138 @@ def test_variant_refuses_what_it_has_not(inputs):
 
 def _refuses(given):
     if not isinstance(given, float):
-        raise ValueError(f"cap={given!r}")
+        raise ValueError(f"bound={given!r}")
     return given
 
 
-CAP = table.Hyperparameter(_refuses, default=30.0, other=5.0)
+BOUND = table.Hyperparameter(_refuses, default=30.0, other=5.0)
 
 
-def test_a_line_of_the_table_without_code_is_refused(monkeypatch):
-    monkeypatch.setitem(table.MODIFIERS, "logit_cap", table.Entry("cap", hyperparameters={}))
-    monkeypatch.setitem(table.MIXERS, "sigmoid", table.Entry("sigmoid(QKᵀ)·V"))
-    with pytest.raises(ValueError, match=r"modifier 'logit_cap' has no code.*modifiers\.MODIFY"):
-        registry.get("laser+logit_cap")
-    with pytest.raises(ValueError, match=r"mixer 'sigmoid' has no code.*variant\.ATTEND"):
-        registry.get("sigmoid")
-    line = table.Entry("cap", hyperparameters={"cap": CAP})
-    monkeypatch.setitem(table.MODIFIERS, "logit_cap", line)
-    monkeypatch.setitem(modifiers.MODIFY, "logit_cap", lambda query, key: (query, key))
-    with pytest.raises(ValueError, match="cap='banana'"):
-        registry.get("laser+logit_cap", cap="banana")
-    with pytest.raises(ValueError, match=r"no code reads 'cap' of 'laser\+logit_cap'"):
-        registry.get("laser+logit_cap", cap=3.0)
+@pytest.fixture
+def new_modifier(monkeypatch):
+    """Returns a function that adds a line for modifier `new`, and code for it."""
+
+    def add(apply=None, **hyperparameters):
+        entry = table.ModifierEntry("new", "x", "a test", hyperparameters=hyperparameters)
+        monkeypatch.setitem(table.MODIFIERS, "new", entry)
+        module = types.ModuleType("attention.modifiers.new")
+        if apply is not None:
+            module.MODIFIER = records.Modifier("inputs", apply, lambda given, leaves: None)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    return add
 
 
-def test_the_contract_fails_for_what_changes_nothing(monkeypatch, capsys):
-    """A modifier that returns what it got, and a hyperparameter that laser does not read."""
-    monkeypatch.setitem(table.MODIFIERS, "logit_cap", table.Entry("cap"))
-    monkeypatch.setitem(modifiers.MODIFY, "logit_cap", lambda query, key: (query, key))
-    assert check.unheard("laser+logit_cap") == [
-        "laser+logit_cap: modifier 'logit_cap' changes nothing"
-    ]
-    assert command.main(["check", "laser+logit_cap"]) == 1
-    assert "'logit_cap' changes nothing" in capsys.readouterr().out
+def test_a_line_of_the_table_without_code_is_refused(monkeypatch, new_modifier):
+    monkeypatch.setitem(table.MIXERS, "linear", table.MixerEntry("Linear", "QKᵀ·V", "a test"))
+    with pytest.raises(ValueError, match=r"mixer 'linear' has no code.*mixers\.linear:MIXER"):
+        registry.get("linear")
+    new_modifier()
+    with pytest.raises(ValueError, match=r"modifier 'new' has no code.*modifiers\.new:MODIFIER"):
+        registry.get("laser+new")
+    new_modifier(lambda inputs: inputs, bound=BOUND)
+    with pytest.raises(ValueError, match="bound='banana'"):
+        registry.get("laser+new", bound="banana")
+    with pytest.raises(ValueError, match=r"no code reads 'bound' of 'new'"):
+        registry.get("laser+new", bound=3.0)
+
+
+def test_the_contract_fails_for_what_changes_nothing(new_modifier, capsys):
+    """A modifier that returns what it got, and a hyperparameter that it does not read."""
+    new_modifier(lambda inputs: inputs)
+    assert check.unheard("laser+new") == ["laser+new: modifier 'new' changes nothing"]
+    assert command.main(["check", "laser+new"]) == 1
+    assert "'new' changes nothing" in capsys.readouterr().out
     lax = table.Hyperparameter(lambda given: given, default=True, other=False)
-    line = table.Entry("cap", hyperparameters={"head_norm": lax})
-    monkeypatch.setitem(table.MODIFIERS, "logit_cap", line)
-    monkeypatch.setitem(modifiers.MODIFY, "logit_cap", lambda query, key: (2 * query, key))
-    assert check.unheard("laser+logit_cap") == [
-        "laser+logit_cap: hyperparameter 'head_norm' changes nothing",
-        "laser+logit_cap: hyperparameter 'head_norm' takes any value: its check refuses none",
+    new_modifier(lambda inputs, *, bound: inputs._replace(query=2 * inputs.query), bound=lax)
+    assert check.unheard("laser+new") == [
+        "laser+new: hyperparameter 'bound' changes nothing",
+        "laser+new: hyperparameter 'bound' takes any value: its check refuses none",
     ]
-    # What the float64 reference has no formula of gets a sentence, before any line of figures.
-    monkeypatch.setitem(table.MODIFIERS, "logit_cap", table.Entry("cap"))
-    assert command.main(["check", "laser+logit_cap"]) == 2
-    printed = capsys.readouterr()
-    assert "has no formula of modifier 'logit_cap'" in printed.err
-    assert "qs" not in printed.out
 
 
-def test_the_check_of_a_mixer_without_a_formula_is_a_sentence(sigmoid, capsys):
-    assert command.main(["check", "laser", sigmoid]) == 2
-    printed = capsys.readouterr()
-    assert "the float64 oracle has no formula of mixer 'sigmoid'" in printed.err
-    assert "attention/verification/oracle.py" in printed.err
-    assert not printed.out
+@pytest.mark.parametrize("mixer", table.MIXERS)
+def test_line_and_record_of_a_mixer_agree(mixer):
+    line, record = table.MIXERS[mixer], records.mixer(mixer)
+    assert line.weights == (record.weighting is not None)
+    assert line.normalised == (record.weighting is not None and record.weighting.normalised)
+    assert line.host_mean == (record.host_mean is not None)
+    assert (line.parameters != "none") == (record.learned is not None)
+    assert (record.learned is None) == (record.learned_formula is None)
+    assert line.needs_depth == ("depth" in inspect.signature(record.learned or _nothing).parameters)
+    assert line.label
+    assert line.source
+    widths = set()
+    monkeyed = core.KERNEL.call
+    array = jnp.ones((3, 2, 4))
+
+    def call(problem, value):
+        widths.add(value.shape[-1])
+        return monkeyed(problem, value)
+
+    settings = {"lambda_": 0.5} if record.learned else {}
+    with mock.patch.object(core, "KERNEL", dataclasses.replace(core.KERNEL, call=call)):
+        record.attend(array, array, array, **settings)
+    assert widths == {4 * line.value_width}
+
+
+def _nothing():
+    pass
+
+
+@pytest.mark.parametrize("modifier", table.MODIFIERS)
+def test_line_and_record_of_a_modifier_agree(modifier, inputs):
+    """Leaves, hyperparameters, and whether it stays outside of a host's softmax."""
+    line, record = table.MODIFIERS[modifier], records.modifier(modifier)
+    keys = inspect.signature(record.apply).parameters
+    assert set(line.hyperparameters) == set(list(keys)[1:])
+    host = _host(_variant(f"standard+{modifier}"))
+    plain = _host(_variant("standard"))
+    count = [
+        len(jax.tree.leaves(jax.eval_shape(h.init, jax.random.key(0), inputs)))
+        for h in (host, plain)
+    ]
+    assert (line.parameters != "none") == (count[0] > count[1])
+    if line.host and record.acts_on == "inputs":
+        query = inputs.reshape(3, 7, 2, 8)
+        given = records.Inputs(query, query, query)
+        keys = {key: one.other for key, one in line.hyperparameters.items()}
+
+        class Host(nn.Module):
+            @nn.compact
+            def __call__(self):
+                after = record.apply(given, **keys)
+                assert after.value is given.value
+                assert (after.bias, after.mask) == (None, None)
+                return after.key
+
+        assert Host().init_with_output(jax.random.key(0))[0].shape == query.shape
+    else:
+        assert not line.host or record.acts_on == "output"
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_kernels_of_the_table_can_and_others_refuse(name):
+    """Either by the line of mixer or modifier, or by the width of the values."""
+    size = table.value_size(name, 64)
+    where = {"platform": "gpu", "dtype": "bfloat16", "head_size": 64, "value_size": size}
+
+    def check_both(kernel):
+        table.check(name, {}, kernel)
+        table.check_kernel(kernel, **where)
+
+    for kernel in table.KERNELS:
+        if kernel in table.kernels_of(name):
+            check_both(kernel)
+        else:
+            with pytest.raises(ValueError, match="use kernel='xla'"):
+                check_both(kernel)
 
 
 @pytest.mark.parametrize("shape", ["1,4,8", "99999999,99,99", "4,4", "4,4,x", "-4,4,4", "0,4,4"])
 def test_shapes_that_cannot_be_checked_are_refused(shape, capsys):
     assert command.main(["check", "laser", f"--shape={shape}"]) == 2
     assert "--shape" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("mixer", table.MIXERS)
-def test_functions_that_the_table_names_exist(mixer):
-    entry = table.MIXERS[mixer]
-    assert mixer in variant.ATTEND
-    for reference in filter(None, (entry.weights, entry.host_mean)):
-        assert callable(table.function(reference))
 
 
 def test_names_are_checked_without_loading_jax():

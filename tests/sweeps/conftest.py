@@ -81,7 +81,7 @@ class WorkerProcess:
 
     def __init__(self, cache_dir, *arguments, **extra):
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sweeps.worker.worker", f"--cache_dir={cache_dir}", *arguments],
+            [sys.executable, "-m", "sweeps.worker", f"--cache_dir={cache_dir}", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -97,7 +97,7 @@ class WorkerProcess:
 
     def run(self, directory, data_dir):
         """Sends a trial."""
-        order = {"trials": [str(directory)], "data_dir": data_dir}
+        order = {"trial": str(directory), "data_dir": data_dir}
         self.process.stdin.write(json.dumps(order) + "\n")
         self.process.stdin.flush()
 

@@ -13,11 +13,13 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from sweeps.monitoring import overview, progress
-from sweeps.records import attempts, equality, layout, status, study_reader
+from sweeps.monitoring import progress
+from sweeps.monitoring import status as status_view
+from sweeps.records import attempts, layout, status, study_reader
 from sweeps.study import config, study, study_directory
-from sweeps.training import backed, checkpoints, tensors
-from sweeps.worker import runner
+from sweeps.training import checkpoints, tensors
+from sweeps.worker import worker
+from tests.sweeps.chaos import equality
 
 # Orbax leaves its other reads and writes behind where one has failed.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -35,7 +37,7 @@ class Orders:
 
     def __init__(self, data_dir):
         self.data_dir, self.events, self.stop_at = data_dir, [], None
-        self.worker = runner.Worker(self)
+        self.worker = worker.Worker(self)
 
     def write(self, line):
         self.events.append(json.loads(line))
@@ -49,7 +51,7 @@ class Orders:
     def run(self, trial, stop_at=None):
         """Returns how the trial ended."""
         self.events, self.stop_at, self.worker.stopping = [], stop_at, False
-        self.worker.run([trial], self.data_dir)
+        self.worker.run(trial, self.data_dir)
         return self.events[-1]["outcome"]
 
 
@@ -112,7 +114,7 @@ def _missing(path):
     path.unlink()
 
 
-RECORD, METADATA = backed.RECORD, "state/_METADATA"
+RECORD, METADATA = checkpoints.RECORD, "state/_METADATA"
 DAMAGES = [
     *[(RECORD, damage) for damage in (_cut, _garbled, _flipped, _emptied, _missing)],
     *[(METADATA, damage) for damage in (_cut, _garbled, _emptied)],
@@ -208,9 +210,9 @@ def test_checkpoints_from_before_there_were_sums(tmp_path):
 
 @pytest.mark.slow
 def test_a_trial_goes_on_from_the_one_before(trained, stopped, capsys):
-    """Bit for bit the curve of a run never disturbed; said in log, status, overview and driver."""
+    """Bit for bit the curve of a run never disturbed; said in log, status and driver."""
     orders, whole, _ = trained
-    path = stopped / layout.CHECKPOINTS / "4" / backed.RECORD
+    path = stopped / layout.CHECKPOINTS / "4" / checkpoints.RECORD
     _garbled(path)
     assert orders.run(stopped, stop_at=4) == "preempted"
     note = f"checkpoint 4 is damaged and set aside: {path}: "
@@ -218,9 +220,9 @@ def test_a_trial_goes_on_from_the_one_before(trained, stopped, capsys):
     assert told.startswith(note)
     assert status.read(stopped)["note"].endswith("; goes on from step 2")
     assert note in capsys.readouterr().out  # a worker process's goes to the attempt's log
-    seen = study_reader.Seen("trial", "running", 6, status.recorded(stopped))
+    seen = study_reader.TrialStatus("trial", "running", 6, status.recorded(stopped))
     found = study_reader.Survey(stopped, {}, running=[seen])
-    assert f"; {note}" in overview.running(found)[0]
+    assert f"; {note}" in status_view.running(found)[0]
     assert orders.run(stopped) == "done"
     assert equality.trial_problems(stopped, whole) == []
     # What was set aside goes with the other checkpoints that nothing needs.
@@ -244,7 +246,7 @@ def test_none_whole_begins_anew(trained, stopped):
 def test_damage_and_missing_rows_together(trained, stopped):
     """Neither hides the other: no checkpoint whose rows are gone is restored."""
     orders, whole, _ = trained
-    _emptied(stopped / layout.CHECKPOINTS / "4" / backed.RECORD)
+    _emptied(stopped / layout.CHECKPOINTS / "4" / checkpoints.RECORD)
     (stopped / layout.ATTEMPTS / "1" / "measurements.jsonl").unlink()
     assert orders.run(stopped) == "done"
     assert equality.trial_problems(stopped, whole) == []

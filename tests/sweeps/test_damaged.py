@@ -9,9 +9,10 @@ import pytest
 
 from analysis import cli
 from sweeps import __main__ as sweeps
-from sweeps.records import attempts, equality, layout, lease, measurements
+from sweeps.records import attempts, layout, lease, measurements
 from sweeps.study import trial
-from sweeps.training import backed
+from sweeps.training import checkpoints
+from tests.sweeps.chaos import equality
 
 pytestmark = pytest.mark.slow
 
@@ -144,10 +145,10 @@ def _damage_measurements(path, damage):
 def test_checkpoint_without_its_rows_does_not_count(finished, damage, missing, named):
     """It is removed, and the damaged line named, before a worker resumes from it."""
     directory = finished.trial(0)
-    assert backed.settle(trial.read(directory), directory) == []
+    assert checkpoints.drop_unverified_checkpoints(trial.read(directory), directory) == []
     path = directory / layout.ATTEMPTS / "1" / measurements.FILE
     line = _damage_measurements(path, damage)
-    told = backed.settle(trial.read(directory), directory)
+    told = checkpoints.drop_unverified_checkpoints(trial.read(directory), directory)
     assert f"checkpoint 12 is removed: no {missing} is on disk; it is computed again" in told
     assert any(text.startswith(f"{path}, line {line}: ") for text in told) == named
     assert os.listdir(directory / layout.CHECKPOINTS) == []
@@ -159,7 +160,7 @@ def test_checkpoint_of_a_frozen_worker_does_not_count(finished):
     second = directory / layout.ATTEMPTS / "2"
     second.mkdir()
     layout.write_json(second / measurements.RESUMED, {"global_step": 4})
-    (told,) = backed.settle(trial.read(directory), directory)
+    (told,) = checkpoints.drop_unverified_checkpoints(trial.read(directory), directory)
     assert told.startswith("checkpoint 12 is removed: no loss of update 4 is on disk")
 
 
@@ -168,7 +169,7 @@ def test_checkpoint_of_another_trial_is_left_to_be_refused(finished):
     (directory / layout.ATTEMPTS / "1" / measurements.FILE).unlink()
     shutil.rmtree(directory / layout.CHECKPOINTS)
     shutil.copytree(other / layout.CHECKPOINTS, directory / layout.CHECKPOINTS)
-    assert backed.settle(trial.read(directory), directory) == []
+    assert checkpoints.drop_unverified_checkpoints(trial.read(directory), directory) == []
     assert os.listdir(directory / layout.CHECKPOINTS) == ["12"]
 
 

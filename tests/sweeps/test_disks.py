@@ -11,9 +11,10 @@ import tempfile
 import pytest
 
 from sweeps.launchers.protocol import WRONG_NODE
-from sweeps.records import code_snapshot, equality, layout, lease, status, submissions
+from sweeps.records import code_snapshot, layout, lease, status, submissions
 from sweeps.study import config as configs
 from sweeps.study import study, study_directory
+from tests.sweeps.chaos import equality
 
 NOBODY = 65534
 
@@ -100,7 +101,7 @@ def test_study_of_somebody_else(drivers, undisturbed, open_folder):
         "from sweeps import __main__ as command; sys.exit(command.main(sys.argv[1:]))"
     )
     imports = (
-        "import sweeps.monitoring.overview, sweeps.study.study, sweeps.scheduling.driver;"
+        "import sweeps.monitoring.status, sweeps.study.study, sweeps.scheduling.driver;"
         "import sweeps.scheduling.preflight, sweeps.scheduling.cancel, sweeps.monitoring.plan;"
         "import sweeps.monitoring.progress; sweeps.study.config.base();"
     )
@@ -125,17 +126,17 @@ def test_study_of_somebody_else(drivers, undisturbed, open_folder):
 
 
 def _job(directory, trials, environment, cwd):
-    """Runs a job of a study's trials; returns the ended process and its submission."""
+    """Runs a job of a study's trials; returns the ended process and its batch."""
     given = code_snapshot.environment(code_snapshot.take(directory))
-    submission = submissions.new(directory, "slurm", [tuple(trials)], given)
+    batch = submissions.new(directory, "slurm", [tuple(trials)], given)
     done = subprocess.run(
-        submission.batch.command(0),
-        env={**environment, **submission.batch.environment},
+        batch.command(0),
+        env={**environment, **batch.environment},
         cwd=cwd,
         capture_output=True,
         text=True,
     )
-    return done, submission
+    return done, batch
 
 
 @pytest.mark.parametrize(
@@ -149,10 +150,10 @@ def test_node_without_the_data(tmp_path, environment, workload, data_dir):
     study_directory.prepare(made)
     trials = made.trials("tune")
     study_directory.materialise(made, "tune", trials)
-    done, submission = _job(made.directory, [trials[0].path], environment(), tmp_path)
+    done, batch = _job(made.directory, [trials[0].path], environment(), tmp_path)
     assert done.returncode == WRONG_NODE, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
-    refusal = submission.refusal(0)
+    refusal = batch.refusal(0)
     assert refusal["host"] == os.uname().nodename
     assert data_dir in refusal["reason"]
     assert lease.latest(made.directory / trials[0].path) == 0

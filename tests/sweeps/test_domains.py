@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from analysis import cli
-from sweeps.records import equality, layout, lease
+from sweeps.records import layout, lease
+from tests.sweeps.chaos import equality
 from workloads.images import digits
 from workloads.speech.corpora import spoken_digits
 from workloads.text.corpora import pydoc_text

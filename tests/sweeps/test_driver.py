@@ -16,7 +16,7 @@ import pytest
 from sweeps.monitoring.progress import Progress
 from sweeps.records import layout, lease, measurements, status
 from sweeps.scheduling import driver, schedule
-from sweeps.study import study_directory
+from sweeps.study import study, study_directory
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "sweeps"]
@@ -145,9 +145,13 @@ def test_two_drivers_do_not_run_a_trial_twice(tmp_path, start_stub):
     assert all(path.name == "1" for path in attempts)
 
 
-def test_a_poison_trial_is_given_up_and_the_study_completes(tmp_path, start_stub):
+def test_a_poison_trial_is_given_up_and_the_study_completes(
+    tmp_path, start, start_stub, stub_environment
+):
     """Whoever takes trial_1 is killed at once, as by the kernel's out-of-memory killer."""
-    process = start_stub(protocol="grid", points=2, max_attempts=2)
+    # Slow, so that none gets as far as a checkpoint before it is killed.
+    slow = functools.partial(stub_environment, STUB_UPDATE_S="0.2")
+    process = start(slow, protocol="grid", points=2, max_attempts=2)
     poisoned = _study(tmp_path) / "grid/laser/digits_vit_jax/trial_1"
     killed = 0
     while process.poll() is None:
@@ -314,17 +318,34 @@ def test_resume_keeps_to_the_directory_it_was_given(tmp_path, make_study):
 
 
 def test_a_study_from_before_a_key_existed_continues(tmp_path, make_study):
-    from sweeps.study import study, study_directory
-
     made = make_study()
     study_directory.prepare(made)
     record = layout.read_json(made.directory / layout.STUDY)
-    del record["config"]["pack"], record["config"]["local"]["pin"]
+    del record["config"]["remat"], record["config"]["local"]["pin"]
     layout.write_json(made.directory / layout.STUDY, record)
     again = study.from_record(record, made.directory)
-    assert again.settings["pack"] == 1
+    assert again.settings["remat"] is False
     assert again.settings["local"]["pin"] is True
     study_directory.prepare(made)
+
+
+def test_a_study_from_when_trials_were_packed(make_study):
+    """What `pack` of 1 says is what happens; another value is refused with the remedy."""
+    made = make_study()
+    study_directory.prepare(made)
+    record = layout.read_json(made.directory / layout.STUDY)
+    record["config"]["pack"] = 1
+    layout.write_json(made.directory / layout.STUDY, record)
+    assert "pack" not in study.from_record(record, made.directory).settings
+    study_directory.prepare(made)
+    record["config"]["pack"] = 4
+    layout.write_json(made.directory / layout.STUDY, record)
+    for refused in (
+        lambda: study.from_record(record, made.directory),
+        lambda: study_directory.prepare(made),
+    ):
+        with pytest.raises(ValueError, match=r"pack is 4 in the study.json of .*Set it to 1 there"):
+            refused()
 
 
 def test_a_changed_space_is_another_study(tmp_path, make_study):
@@ -429,25 +450,15 @@ def test_schedule_warms_before_others_start(make_study):
     trials = study.trials("grid")
     plan = schedule.Schedule()
     plan.add(trials)
-    (first,), (second,) = plan.next_for(0), plan.next_for(1)
+    first, second = plan.next_for(0), plan.next_for(1)
     assert first.variant == "standard"
     assert second.variant == "laser"
-    assert plan.next_for(2) == ()
+    assert plan.next_for(2) is None
     plan.compiled(first.program, 0)
-    assert plan.next_for(0)[0].variant == "standard"
-    assert plan.next_for(2)[0].variant == "standard"
+    assert plan.next_for(0).variant == "standard"
+    assert plan.next_for(2).variant == "standard"
     plan.forget(1)
-    assert plan.next_for(2)[0].variant == "laser"
-    assert plan.next_for(3) == ()
+    assert plan.next_for(2).variant == "laser"
+    assert plan.next_for(3) is None
     plan.gave_up(second.program, 2)
-    assert plan.next_for(3)[0].variant == "laser"
-
-
-def test_packs_leave_no_worker_idle_and_shun_who_failed(make_study):
-    study = make_study(protocol="grid", points=4, variants="standard")
-    plan = schedule.Schedule(pack=8, workers=2)
-    plan.add(study.trials("grid"))
-    assert [len(plan.next_for(0)), len(plan.pending)] == [2, 2]
-    plan.alone.add(plan.pending[0].path)
-    plan.compiled(plan.pending[0].program, 0)
-    assert [len(plan.next_for(0)), len(plan.next_for(0))] == [1, 1]
+    assert plan.next_for(3).variant == "laser"

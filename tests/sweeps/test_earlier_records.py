@@ -1,4 +1,4 @@
-"""A study that the code of an earlier id schema left: read, planned, resumed under its own ids."""
+"""Studies that earlier code left: read, planned, resumed under their own ids, with its numbers."""
 
 import io
 import json
@@ -8,10 +8,11 @@ import tarfile
 import pytest
 
 from analysis.load.studies import read_study
-from sweeps.records import layout, lease, measurements, status
-from sweeps.records.study_reader import Surveyor
+from sweeps.records import layout, lease, measurements, provenance, status
+from sweeps.records.study_reader import StudyReader
 from sweeps.study import study, study_directory, trial
-from sweeps.worker import runner
+from sweeps.worker import worker
+from tests.sweeps.chaos import equality
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
 IDS = {
@@ -23,12 +24,17 @@ IDS = {
 INTERRUPTED = "compare/laser/digits_vit_jax/trial_1"
 
 
+def _unpacked(name, folder):
+    """Returns a study's directory below a folder."""
+    with tarfile.open(FIXTURES / f"{name}.tar.xz") as packed:
+        packed.extractall(folder, filter="data")
+    return folder / name
+
+
 @pytest.fixture
 def earlier(tmp_path):
-    """Returns the study's directory, unpacked."""
-    with tarfile.open(FIXTURES / "before_schema_2.tar.xz") as packed:
-        packed.extractall(tmp_path, filter="data")
-    return tmp_path / "before_schema_2"
+    """A study of before ids had a schema."""
+    return _unpacked("before_schema_2", tmp_path)
 
 
 def _go_on(directory, data_dir="", **mesh):
@@ -77,9 +83,9 @@ def _rows(directory, stage):
 
 def test_it_is_resumed_to_the_end_without_a_repeated_trial(earlier, data_dir):
     trials = _go_on(earlier, data_dir)
-    worker = runner.Worker(io.StringIO())
+    trains = worker.Worker(io.StringIO())
     for one in trials:
-        worker.run([earlier / one.path], data_dir)
+        trains.run(earlier / one.path, data_dir)
     assert {path: lease.latest(earlier / path) for path in IDS} == {
         path: 1 + (path == INTERRUPTED) for path in IDS
     }
@@ -87,10 +93,48 @@ def test_it_is_resumed_to_the_end_without_a_repeated_trial(earlier, data_dir):
     assert layout.read_json(second / measurements.RESUMED) == {"global_step": 2}
     found = status.read(earlier / INTERRUPTED)
     assert (found["state"], found["id"], found["global_step"]) == ("done", IDS[INTERRUPTED], 6)
-    assert Surveyor(earlier).look().complete
+    assert StudyReader(earlier).look().complete
     read = read_study(earlier)
     assert not read.problems
     assert [(run.state, run.last_step, run.problems) for run in read.runs] == [("done", 6, ())] * 4
+
+
+REDESIGN_IDS = {
+    "tune/standard/digits_vit_jax/trial_1": "3ceee1f7159c0f44",
+    "tune/standard/digits_vit_jax/trial_1001": "0a46fc751316baf5",
+    "compare/standard/digits_vit_jax/trial_1": "3ceee1f7159c0f44",
+    "compare/laser/digits_vit_jax/trial_1": "bb059e16f35d0976",
+    "compare/laser+temp/digits_vit_jax/trial_1": "7bad7cf1e8d1df6b",
+}
+
+
+@pytest.mark.slow
+def test_a_study_of_before_the_redesign_ends_with_the_numbers_of_before(tmp_path, data_dir):
+    """Its killed trial goes on from its checkpoint, the next one begins; bit for bit where both
+    ran on the same hardware and libraries."""
+    earlier = _unpacked("before_redesign", tmp_path)
+    trials = _go_on(earlier, data_dir)
+    assert {one.path: one.id for one in trials} == REDESIGN_IDS
+    trains = worker.Worker(io.StringIO())
+    for one in trials:
+        trains.run(earlier / one.path, data_dir)
+    assert StudyReader(earlier).look().complete
+    second = earlier / INTERRUPTED / layout.ATTEMPTS / "2"
+    assert layout.read_json(second / measurements.RESUMED) == {"global_step": 1}
+    then = layout.read_json(earlier / INTERRUPTED / layout.TRIAL)["hardware"]
+    here = {**provenance.hardware(), "versions": provenance.versions()}
+    same = {**then, "os_platform": here["os_platform"]} == here
+    for path in trials[-2].path, trials[-1].path:
+        expected = equality.rows(FIXTURES / "before_redesign", f"{path.split('/')[1]}.csv")
+        measured = equality.rows(earlier / path, layout.MEASUREMENTS)
+        if not same:
+            expected, measured = (_losses(rows) for rows in (expected, measured))
+            expected = pytest.approx(expected, rel=1e-4)
+        assert measured == expected, path
+
+
+def _losses(rows):
+    return [float(row[name]) for row in rows for name in ("loss", "validation/loss") if row[name]]
 
 
 @pytest.mark.parametrize("change", [{"seed": 3}, {"mesh": [2, 1, 1]}, {"steps": 7}])

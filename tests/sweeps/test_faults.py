@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from sweeps.records import attempts, equality, layout, lease, status
-from sweeps.simulation import storm
+from sweeps.records import attempts, layout, lease, status
+from tests.sweeps.chaos import equality, storm
 
 pytestmark = pytest.mark.slow
 
@@ -106,7 +106,7 @@ def test_frozen_worker_wakes_after_its_lease_and_writes_nothing(
     after = _contents(trial, "1")
     assert {name: after.get(name) for name in before} == before
     # Orbax's threads may finish the checkpoint that they were writing. It replaces nothing, and
-    # counts only where the trial's rows lead up to it: see sweeps.training.backed.
+    # counts only where the trial's rows lead up to it: see sweeps.training.checkpoints.
     added = after.keys() - before.keys()
     assert not added or moment == "saving"
     assert all(name.startswith(f"{layout.CHECKPOINTS}/4") for name in added)

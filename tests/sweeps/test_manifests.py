@@ -14,17 +14,19 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sweeps.launchers import manifest_schema, remote
-from sweeps.launchers.kubernetes import jobset_schema, launcher, manifests
-from sweeps.launchers.protocol import Batch, EngineError
+from sweeps.launchers import remote
+from sweeps.launchers.kubernetes import launcher, manifest
+from sweeps.launchers.protocol import EngineError
+from sweeps.records.submissions import Batch
+from tests.sweeps import defaults
+from tests.sweeps import manifest_schemas as schemas
 
 HERE = pathlib.Path(__file__).parent
 GOLDEN = HERE / "golden"
 STUDY = pathlib.Path("/mnt/laptop/experiments/Quick study")
 BATCH = Batch(
-    "s-quick-study-0123abcd",
     STUDY / "jobs" / "s-quick-study-0123abcd.json",
-    2,
+    ((), ()),
     {"PYTHONPATH": str(STUDY / "code" / "0a1b2c"), "PYTHONSAFEPATH": "1"},
     avoid=("node-7",),
 )
@@ -58,7 +60,7 @@ _FREE = ("labels", "annotations", "nodeSelector", "requests", "limits", "volumeA
 
 
 def _settings(experiment_dir="/mnt/laptop/experiments", name="Quick study", **own):
-    keys = {**launcher.DEFAULTS, "image": "registry.example/attnperf:1", **own}
+    keys = {**defaults.of(launcher), "image": "registry.example/attnperf:1", **own}
     return {"name": name, "experiment_dir": str(experiment_dir), "kubernetes": keys}
 
 
@@ -70,9 +72,9 @@ def _golden(case):
 def test_manifests_are_the_golden_ones(case):
     settings = _settings(**CASES[case])
     launcher.check(settings)
-    manifest = manifests.jobset(BATCH, 1, settings)
-    manifest_schema.check(manifest, jobset_schema.JOBSET, case)
-    assert manifest_schema.to_yaml(manifest) == (GOLDEN / f"{case}.yaml").read_text()
+    made = manifest.jobset(BATCH, 1, settings)
+    schemas.check(made, schemas.JOBSET, case)
+    assert remote.to_yaml(made) == (GOLDEN / f"{case}.yaml").read_text()
 
 
 def _places(document, path=()):
@@ -106,7 +108,7 @@ def test_every_key_misspelt_once_is_refused_by_its_path(case):
         parent[f"{place[-1]}x"] = parent.pop(place[-1])
         wanted = f"{_spelt(place)}x: unknown key. Did you mean '{place[-1]}'?"
         with pytest.raises(ValueError, match=re.escape(wanted)):
-            manifest_schema.check(bad, jobset_schema.JOBSET, case)
+            schemas.check(bad, schemas.JOBSET, case)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -116,7 +118,7 @@ def test_every_value_of_another_type_is_refused_by_its_path(case):
         bad = copy.deepcopy(good)
         _parent(bad, place)[place[-1]] = 1.5
         with pytest.raises(ValueError, match=re.escape(f"  {_spelt(place)}: ")):
-            manifest_schema.check(bad, jobset_schema.JOBSET, case)
+            schemas.check(bad, schemas.JOBSET, case)
 
 
 def _client_type(client, model, key):
@@ -146,7 +148,7 @@ def _compare(client, schema, model_name, path):
 
 def test_keys_below_the_jobset_are_those_of_the_official_client():
     client = pytest.importorskip("kubernetes.client", reason="needs the package kubernetes")
-    assert _compare(client, jobset_schema.JOB_SPEC, "V1JobSpec", "spec") > 150
+    assert _compare(client, schemas.JOB_SPEC, "V1JobSpec", "spec") > 150
 
 
 def _survives(ours, theirs, path):
@@ -179,21 +181,10 @@ def test_real_kubectl_decodes_every_key_of_the_job(case, tmp_path):
     _survives(spec, json.loads(done.stdout)["spec"], "spec")
 
 
-def test_without_jsonschema_the_command_to_run_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "jsonschema", None)
+def test_without_yaml_the_command_to_run_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(ValueError, match=re.escape("pip install -e '.[kubernetes]'")):
-        launcher.check(_settings(volume_claim="studies"))
-
-
-def test_manifests_edited_by_hand_can_be_checked(tmp_path, capsys):
-    file = tmp_path / "edited.yaml"
-    good = _golden("jobset_gpu")
-    good["spec"]["replicatedJobs"][0]["template"]["spec"]["activeDeadlineSeconds"] = 60
-    file.write_text(yaml.safe_dump(good))
-    assert jobset_schema.main([str(file)]) == 0
-    file.write_text(yaml.safe_dump(good).replace("backoffLimit", "backofLimit"))
-    assert jobset_schema.main([str(file)]) == 1
-    assert "backofLimit: unknown key. Did you mean 'backoffLimit'?" in capsys.readouterr().err
+        launcher.preview(_settings(volume_claim="studies"), BATCH)
 
 
 @given(
@@ -201,15 +192,15 @@ def test_manifests_edited_by_hand_can_be_checked(tmp_path, capsys):
 )
 @example(study="a" * 90, index=0, host=0)
 def test_names_and_labels_are_valid_and_short(study, index, host):
-    assert re.fullmatch(r"[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?", manifests.study_label(study))
-    longest = Batch("b" * 40, STUDY / "jobs" / "b.json", index + 1, {})
+    assert re.fullmatch(r"[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?", manifest.study_label(study))
+    longest = Batch(STUDY / "jobs" / f"{'b' * 40}.json", ((),), {})
     # <jobset>-<replicated job>-<job index>-<pod index>-<five letters>
-    pod_name = f"{manifests.name(longest, index)}-{manifests.JOB}-0-{host}-abcde"
+    pod_name = f"{remote.job_name(longest, index)}-{manifest.JOB}-0-{host}-abcde"
     assert re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])", pod_name)
 
 
 def test_names_of_a_batch_are_unique():
-    names = {manifests.name(BATCH, index) for index in range(1000)}
+    names = {remote.job_name(BATCH, index) for index in range(1000)}
     assert len(names) == 1000
 
 
@@ -228,17 +219,17 @@ def test_names_of_a_batch_are_unique():
 )
 def test_paths_are_mapped(keys, local, on_node):
     settings = _settings(volume_claim="studies", **keys)
-    mapped = remote.mapping(settings, settings["kubernetes"])
-    assert mapped.path(local) == on_node
-    assert mapped.value(f"/usr/lib:{local}") == f"/usr/lib:{on_node}"
+    volume = remote.volume(settings, settings["kubernetes"])
+    assert volume.path(local) == on_node
+    assert volume.value(f"/usr/lib:{local}") == f"/usr/lib:{on_node}"
     with pytest.raises(EngineError, match="/mnt/laptopx is not below"):
-        mapped.path("/mnt/laptopx")
+        volume.path("/mnt/laptopx")
 
 
 def test_code_outside_of_the_volume_is_refused():
-    batch = Batch("s", STUDY / "jobs" / "s.json", 1, {"PYTHONPATH": "/home/me/attnperf"})
+    batch = Batch(STUDY / "jobs" / "s.json", ((),), {"PYTHONPATH": "/home/me/attnperf"})
     with pytest.raises(EngineError, match="/home/me/attnperf is not below"):
-        manifests.jobset(batch, 0, _settings(volume_claim="studies"))
+        manifest.jobset(batch, 0, _settings(volume_claim="studies"))
 
 
 @pytest.mark.parametrize(
@@ -273,7 +264,7 @@ def test_code_outside_of_the_volume_is_refused():
         ({"python": ""}, "needs --config.kubernetes.python"),
     ],
 )
-def test_what_no_cluster_could_run_is_refused_at_the_door(keys, message):
+def test_what_no_cluster_could_run_is_refused_before_anything_starts(keys, message):
     launcher.check(_settings(volume_claim="studies"))
     with pytest.raises(ValueError, match=re.escape(message)):
         launcher.check(_settings(**{"volume_claim": "studies", **keys}))

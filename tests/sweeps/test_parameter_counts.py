@@ -30,3 +30,20 @@ def test_the_count_is_that_of_the_initial_parameters() -> None:
     params, _ = workload.init_model_fn(jax.random.key(0))
     assert traced == sum(leaf.size for leaf in jax.tree.leaves(params))
     assert provenance.parameters(workload) == traced
+
+
+def test_a_trial_records_what_its_workload_says_of_itself() -> None:
+    """AlgoPerf's keys: `analysis` takes step hint and targets from them."""
+    workload = workloads.make("digits_vit", registry.get("standard"))
+    found = provenance.meta_data(workload, 0, "")
+    assert {name: value for name, value in found.items() if name.startswith("workload.")} == {
+        "workload.eval_batch_size": 16,
+        "workload.num_eval_train_examples": 400,
+        "workload.num_test_examples": 400,
+        "workload.num_train_examples": 997,
+        "workload.num_validation_examples": 400,
+        "workload.step_hint": 500,
+        "workload.target_metric_name": "accuracy",
+        "workload.test_target_value": 0.95,
+        "workload.validation_target_value": 0.95,
+    }

@@ -50,7 +50,7 @@ def test_detects_explicit_slurm_and_tpu():
         "MEGASCALE_SLICE_ID": "1",
     }
     assert bootstrap.detect(slices) == bootstrap.Processes(4, 3, None)
-    assert not bootstrap.detect(slices).is_leader
+    assert not bootstrap.detect(slices).is_primary
 
 
 def test_one_process_is_alone():
@@ -89,7 +89,7 @@ def test_contradicting_environments_are_refused(environment, message):
         bootstrap.detect(environment)
 
 
-# --- a gang of real processes ---
+# --- a group of real processes ---
 
 
 def _free_port():
@@ -97,25 +97,21 @@ def _free_port():
         return server.getsockname()[1]
 
 
-class Gang:
-    """Real processes: number 0 is a worker, the others are followers."""
+class Group:
+    """Two real processes: number 0 is the primary one."""
 
-    def __init__(self, environment, cache_dir, logs, leader_directory=None):
+    def __init__(self, environment, cache_dir, logs, primary_directory=None):
         self._port, self._logs = _free_port(), logs
         self.events = []
         self.processes = [
-            self._start(number, environment, cache_dir, cwd=None if number else leader_directory)
+            self._start(number, environment, cache_dir, cwd=None if number else primary_directory)
             for number in range(2)
         ]
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
     def _start(self, number, environment, cache_dir, cwd):
-        program = (
-            ["-m", "sweeps.worker.secondary"]
-            if number
-            else ["-m", "sweeps.worker.worker", "--gang"]
-        )
+        program = ["-m", "sweeps.worker", "--secondary" if number else "--primary"]
         with (self._logs / f"process-{self._port}-{number}.txt").open("w") as log:
             return subprocess.Popen(
                 [sys.executable, *program, f"--cache_dir={cache_dir}"],
@@ -137,8 +133,8 @@ class Gang:
             self.events.append(json.loads(line))
 
     def run(self, directory, data_dir):
-        """Sends a trial to the leader."""
-        order = {"trials": [str(directory)], "data_dir": data_dir}
+        """Sends a trial to the primary process."""
+        order = {"trial": str(directory), "data_dir": data_dir}
         self.processes[0].stdin.write(json.dumps(order) + "\n")
         self.processes[0].stdin.flush()
 
@@ -154,12 +150,12 @@ class Gang:
             if len(found) >= count:
                 return found[count - 1]
             if not self._listener.is_alive():
-                pytest.fail(f"the leader ended before {event}: {self.logs()}")
+                pytest.fail(f"the primary process ended before {event}: {self.logs()}")
             time.sleep(0.005)
         pytest.fail(f"no {event} within {timeout} s; had {self.events}; {self.logs()}")
 
     def close(self):
-        """Ends the leader as a driver does; returns all exit codes."""
+        """Ends the primary process as a driver does; returns all exit codes."""
         self.processes[0].stdin.close()
         return self.codes()
 
@@ -185,12 +181,12 @@ class Gang:
 
 
 @pytest.fixture
-def gang(environment, cache_dir, tmp_path):
-    """Returns a function that starts a gang; all of it is killed at the end."""
+def group(environment, cache_dir, tmp_path):
+    """Returns a function that starts a group; all of it is killed at the end."""
     started = []
 
     def start(**options):
-        started.append(Gang(environment, cache_dir, tmp_path, **options))
+        started.append(Group(environment, cache_dir, tmp_path, **options))
         return started[-1]
 
     yield start
@@ -227,10 +223,10 @@ def alone(made_once, make_trial, worker, data_dir):
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one_and_stop_at_the_same_step(alone, make_trial, gang, data_dir):
-    """Bit for bit; a trial that is lost is left by all; SIGTERM to a follower stops all."""
+def test_two_processes_train_as_one_and_stop_at_the_same_step(alone, make_trial, group, data_dir):
+    """Bit for bit; a trial that is lost is left by all; SIGTERM to the second one stops all."""
     whole, lost, stopped = (make_trial(name=name) for name in ("whole", "lost", "stopped"))
-    two = gang()
+    two = group()
     two.run(whole, data_dir)
     assert two.wait_for("end")["outcome"] == "done"
     assert _measured(whole) == alone
@@ -248,7 +244,7 @@ def test_two_processes_train_as_one_and_stop_at_the_same_step(alone, make_trial,
     assert 4 <= step < 12
     assert _saved(stopped)[-1] == step
 
-    again = gang()
+    again = group()
     again.run(stopped, data_dir)
     assert again.wait_for("compiled")["step"] == step
     assert again.wait_for("end")["outcome"] == "done"
@@ -263,11 +259,11 @@ def test_two_processes_train_as_one_and_stop_at_the_same_step(alone, make_trial,
 
 
 @pytest.mark.slow
-def test_a_killed_follower_ends_all_and_one_process_goes_on(
-    alone, make_trial, gang, worker, data_dir
+def test_a_killed_second_process_ends_all_and_one_process_goes_on(
+    alone, make_trial, group, worker, data_dir
 ):
     directory = make_trial(name="killed")
-    two = gang()
+    two = group()
     two.run(directory, data_dir)
     two.wait_for("eval", 2)
     two.processes[1].kill()
@@ -285,20 +281,20 @@ def test_a_killed_follower_ends_all_and_one_process_goes_on(
 
 
 @pytest.mark.slow
-def test_a_follower_that_fails_ends_all_and_says_why(make_trial, gang, data_dir, tmp_path):
-    """The data is on the leader's host alone."""
+def test_a_second_process_that_fails_ends_all_and_says_why(make_trial, group, data_dir, tmp_path):
+    """The data is on the primary process's host alone."""
     directory = make_trial(name="partly")
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "data").symlink_to(data_dir)
-    two = gang(leader_directory=tmp_path / "here")
+    two = group(primary_directory=tmp_path / "here")
     two.run(directory, "data")
     ended = two.wait_for("end")
     assert ended["outcome"] == "failed"
     assert "process 1 of 2" in ended["error"]
     assert "DataError" in ended["error"]
-    leader, follower = two.codes()
-    assert leader == protocol.AGAIN, two.logs()
-    assert follower != 0
+    primary, secondary = two.codes()
+    assert primary == protocol.AGAIN, two.logs()
+    assert secondary != 0
     outcome = layout.read_json(directory / layout.ATTEMPTS / "1" / lease.OUTCOME)
     assert outcome["outcome"] == "failed"
     assert "process 1 of 2" in status.read(directory)["reason"]
@@ -318,7 +314,7 @@ def _join(environment, port, number, **limits):
     )
 
 
-def test_a_gang_that_is_not_complete_is_given_up_by_name(environment):
+def test_a_group_that_is_not_complete_is_given_up_by_name(environment):
     port = _free_port()
     done = _join(environment, port, 1, start_s=3)
     assert done.returncode == protocol.AGAIN

@@ -12,8 +12,8 @@ import pytest
 
 from attention import checkout
 from sweeps.launchers.protocol import FINISHED
-from sweeps.records import equality, layout, lease, status, submissions
-from sweeps.simulation import storm
+from sweeps.records import layout, lease, status, submissions
+from tests.sweeps.chaos import equality, storm
 
 POINTS = range(4)
 
@@ -49,7 +49,7 @@ def test_driver_killed_and_its_workers_watched(stub_drivers, stub_undisturbed, w
         shown.append(line)
     assert {point: stub_drivers.worker(point) for point in orphans} == orphans
     assert not any("started on worker" in line for line in shown)
-    assert "sweeps.worker.worker" not in _commands(second.pid)
+    assert "-m sweeps.worker " not in _commands(second.pid)
     for pid in orphans.values():
         _kill(pid, signal.SIGCONT)
     code, output = stub_drivers.finish(second)
@@ -94,7 +94,7 @@ def test_workers_killed_before_they_are_ready(drivers, undisturbed, wait_until):
     def kill_workers():
         for line in _commands(first.pid, "pid=,args=").splitlines():
             pid, _, command = line.strip().partition(" ")
-            if "sweeps.worker.worker" in command and len(killed) < 2:
+            if "-m sweeps.worker " in command and len(killed) < 2:
                 _kill(int(pid))
                 killed.add(pid)
         return len(killed) == 2
@@ -197,10 +197,10 @@ def test_code_edited_after_submission_is_not_what_runs(
     (snapshot,) = (drivers.study / "code").iterdir()
     given = {"PYTHONPATH": str(snapshot), "PYTHONSAFEPATH": "1"}
     path = str(trial.relative_to(drivers.study))
-    submission = submissions.new(drivers.study, "slurm", [(path,)], given)
+    batch = submissions.new(drivers.study, "slurm", [(path,)], given)
     done = subprocess.run(
-        submission.batch.command(0),
-        env={**drivers.environment, **submission.batch.environment},
+        batch.command(0),
+        env={**drivers.environment, **batch.environment},
         cwd=copy,
         capture_output=True,
         text=True,

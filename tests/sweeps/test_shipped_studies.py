@@ -6,21 +6,16 @@ import re
 import pytest
 
 from attention import table as variants
-from sweeps.monitoring import plan
+from sweeps.monitoring import jax_calls, plan
 from sweeps.scheduling import preflight
-from sweeps.study import config, selected, study
-from sweeps.training import jax_calls, subprocesses
-from workloads import table
+from sweeps.study import config, selection, study
+from workloads import catalog
 
 
 @pytest.fixture
 def in_process(monkeypatch):
     """The driver's subprocess takes 2 s for each of 24 studies: the same function, called here."""
-    monkeypatch.setattr(
-        subprocesses,
-        "call",
-        lambda function, **arguments: getattr(jax_calls, function)(**arguments),
-    )
+    monkeypatch.setattr(jax_calls, "call", lambda function, **arguments: function(**arguments))
 
 
 @pytest.mark.parametrize("name", config.shipped_names())
@@ -64,7 +59,7 @@ def test_a_study_takes_the_point_another_selected(tmp_path):
 
 
 def test_a_selection_that_is_not_there(tmp_path):
-    with pytest.raises(selected.NotSelectedError, match="is not there. Run it first: python -m"):
+    with pytest.raises(selection.NotSelectedError, match="is not there. Run it first: python -m"):
         study.resolve(config.parse("c4_lm_paper", [f"--config.experiment_dir={tmp_path}"]))
     _experiment(tmp_path / "c4_lm_234m_paper", [{}], {"laser": 0})
     with pytest.raises(ValueError, match="not for its tuning variant 'standard'"):
@@ -124,8 +119,8 @@ def test_a_grid_selects_nothing(tmp_path):
 
 
 def test_speech_has_six_rows_and_says_why():
-    assert len(table.paper_rows("imagenet_vit")) == 8
-    rows = table.paper_rows("librispeech_conformer")
+    assert len(catalog.paper_rows("imagenet_vit")) == 8
+    rows = catalog.paper_rows("librispeech_conformer")
     assert set(variants.PAPER_ROWS) - set(rows) == {
         "standard+per_dim_temp",
         "laser+per_dim_temp",
@@ -157,7 +152,7 @@ def test_full_size_models_fit_the_devices_they_are_planned_for(name, in_process)
     text = plan.memory(resolved)
     assert ", fits into 90 % of 16 GB" in text
     # Two float32 moments of every parameter, divided over the fsdp axis.
-    entry = table.entry(resolved.workload)
+    entry = catalog.get(resolved.workload)
     fsdp = resolved.settings["mesh"]["fsdp"]
     assert f"moments {8 * entry.parameters / fsdp / 1e9:.1f}"[:-1] in text
 
@@ -211,4 +206,4 @@ def test_a_tuning_variant_the_model_cannot_have():
 
 def test_presets_by_their_other_names():
     with pytest.raises(ValueError, match="'c4_lm_301m' is called 'c4_lm'"):
-        table.entry("c4_lm_301m")
+        catalog.get("c4_lm_301m")

@@ -15,21 +15,23 @@ import time
 import pytest
 import yaml
 
-from sweeps.launchers import manifest_schema
-from sweeps.launchers.protocol import Batch, EngineError, State
+from sweeps.launchers import remote
+from sweeps.launchers.protocol import EngineError, State
 from sweeps.launchers.skypilot import launcher as skypilot
 from sweeps.launchers.skypilot import task as sky_task
 from sweeps.monitoring import progress
 from sweeps.records import layout, lease, measurements
+from sweeps.records.submissions import Batch
 from sweeps.scheduling import driver
+from tests.sweeps import defaults
+from tests.sweeps import manifest_schemas as schemas
 
 HERE = pathlib.Path(__file__).parent
 GOLDEN = HERE / "golden"
 STUDY = pathlib.Path("/mnt/studies/Quick study")
 BATCH = Batch(
-    "s-quick-study-0123abcd",
     STUDY / "jobs" / "s-quick-study-0123abcd.json",
-    2,
+    ((), ()),
     {"PYTHONPATH": str(STUDY / "code" / "0a1b2c"), "PYTHONSAFEPATH": "1"},
 )
 CASES = {
@@ -49,7 +51,7 @@ _FREE = ("envs", "labels")
 
 
 def _settings(experiment_dir="/mnt/studies", name="Quick study", **own):
-    keys = {**skypilot.DEFAULTS, **own}
+    keys = {**defaults.of(skypilot), **own}
     return {"name": name, "experiment_dir": str(experiment_dir), "skypilot": keys}
 
 
@@ -62,7 +64,8 @@ def test_tasks_are_the_golden_ones(case):
     settings = _settings(**CASES[case])
     skypilot.check(settings)
     task = sky_task.task(BATCH, 1, settings)
-    assert manifest_schema.to_yaml(task) == (GOLDEN / f"{case}.yaml").read_text()
+    schemas.check(task, schemas.TASK, case)
+    assert remote.to_yaml(task) == (GOLDEN / f"{case}.yaml").read_text()
 
 
 def _places(document, path=()):
@@ -86,9 +89,9 @@ def test_every_key_misspelt_once_and_every_other_type_is_refused(case):
         spelt[f"{place[-1]}x"] = spelt.pop(place[-1])
         typed[place[-1]] = 1.5
         with pytest.raises(ValueError, match=f"{place[-1]}x: unknown key. Did you mean"):
-            manifest_schema.check(misspelt, sky_task.TASK, case)
+            schemas.check(misspelt, schemas.TASK, case)
         with pytest.raises(ValueError, match=rf"{place[-1]}: "):
-            manifest_schema.check(mistyped, sky_task.TASK, case)
+            schemas.check(mistyped, schemas.TASK, case)
 
 
 def test_a_misspelt_recovery_is_refused_by_its_path():
@@ -100,7 +103,7 @@ def test_a_misspelt_recovery_is_refused_by_its_path():
         "Did you mean 'recover_on_exit_codes'?"
     )
     with pytest.raises(ValueError, match=re.escape(wanted)):
-        manifest_schema.check(task, sky_task.TASK, "x")
+        schemas.check(task, schemas.TASK, "x")
 
 
 @pytest.mark.skipif(not shutil.which("sky"), reason="needs SkyPilot's command `sky`")
@@ -117,7 +120,7 @@ def test_real_skypilot_reads_the_task(case, tmp_path):
     command = [interpreter, "-c", script, str(GOLDEN / f"{case}.yaml")]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert "sweeps.scheduling.job" in done.stdout
+    assert "sweeps job" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -137,7 +140,7 @@ def test_real_skypilot_reads_the_task(case, tmp_path):
         ({"python": ""}, "skypilot.python is empty"),
     ],
 )
-def test_what_no_cloud_could_run_is_refused_at_the_door(keys, message):
+def test_what_no_cloud_could_run_is_refused_before_anything_starts(keys, message):
     good = {"bucket": "gs://my-studies"}
     skypilot.check(_settings(**good))
     with pytest.raises(ValueError, match=re.escape(message)):
@@ -235,7 +238,7 @@ def make_launcher(tmp_path):
         settings = _settings(tmp_path / "volume", "quick", **{**keys, **own})
         skypilot.check(settings)
         code = {"PYTHONPATH": str(study / "code")}
-        batch = Batch("s-quick-00000000", study / "jobs" / "s-quick-00000000.json", size, code)
+        batch = Batch(study / "jobs" / "s-quick-00000000.json", ((),) * size, code)
         return skypilot.launcher(settings, study), batch
 
     return make

@@ -1,4 +1,4 @@
-"""The driver starts fast and loads nothing heavy; what is heavy answers from its own process."""
+"""The driver starts fast and loads no large library; what needs one answers in its own process."""
 
 import os
 import signal
@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from sweeps.benchmarks import driver
-from sweeps.training import subprocesses
+from sweeps.monitoring import jax_calls
 
-HEAVY = (
+LIBRARIES = (
     "jax",
     "jaxlib",
     "tensorflow",
@@ -27,7 +27,7 @@ MEMORY = {
     "workload": "c4_lm_234m",
     "variant": "laser",
     "variant_hyperparameters": {},
-    "options": {"mesh": [1, 1, 1]},
+    "options": {"mesh": (1, 1, 1)},
     "batch_size": 8,
     "devices": 1,
 }
@@ -48,7 +48,7 @@ def _run(environment, *commands, **extra):
     import json
 
     done = subprocess.run(
-        [sys.executable, "-c", COMMANDS, json.dumps(commands), json.dumps(HEAVY)],
+        [sys.executable, "-c", COMMANDS, json.dumps(commands), json.dumps(LIBRARIES)],
         capture_output=True,
         text=True,
         env=environment(**extra),
@@ -58,7 +58,7 @@ def _run(environment, *commands, **extra):
 
 
 @pytest.mark.slow
-def test_a_whole_run_loads_nothing_heavy_into_the_driver(
+def test_a_whole_run_loads_no_large_library_into_the_driver(
     tmp_path, data_dir, cache_dir, environment
 ):
     settings = {
@@ -103,36 +103,35 @@ def test_the_bench_measures_until_the_first_worker(tmp_path, data_dir):
 
 
 def test_an_answer_and_a_bad_question():
-    parts = subprocesses.call("memory", **MEMORY)
+    parts = jax_calls.call(jax_calls.memory, **MEMORY)
     # 234M parameters of 4 bytes, two moments each.
     assert parts["moments"] == 2 * parts["parameters"]
     assert parts["total"] == sum(size for name, size in parts.items() if name != "total")
     with pytest.raises(ValueError, match=r"^'digits_vit' is no Transformer workload; those are"):
-        subprocesses.call("memory", **{**MEMORY, "workload": "digits_vit"})
+        jax_calls.call(jax_calls.memory, **{**MEMORY, "workload": "digits_vit"})
 
 
 def test_an_error_of_the_disk_comes_back_as_one(tmp_path):
     (tmp_path / "file").touch()
+    where = str(tmp_path / "file" / "data")
     with pytest.raises(OSError, match="lies below a file"):
-        subprocesses.call("data", workload="digits_vit", data_dir=str(tmp_path / "file" / "data"))
+        jax_calls.call(jax_calls.data, workload="digits_vit", data_dir=where)
 
 
 def test_a_crash_shows_its_last_lines(tmp_path, monkeypatch):
     broken = tmp_path / "jax.py"
     broken.write_text("raise RuntimeError('this JAX is broken')\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(
-        ChildProcessError, match=r"(?s)memory ended with code 1.*this JAX is broken"
-    ):
-        subprocesses.call("memory", **MEMORY)
-    monkeypatch.delenv("PYTHONPATH")
-    with subprocesses.Call("memory", **MEMORY) as call:
-        os.kill(call._process.pid, signal.SIGKILL)
-        with pytest.raises(ChildProcessError, match="ended with code -9 and no answer"):
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ChildProcessError, match=r"(?s)'memory' failed .*this JAX is broken"):
+        jax_calls.call(jax_calls.memory, **MEMORY)
+    monkeypatch.undo()
+    with jax_calls.Call(jax_calls.memory, **MEMORY) as call:
+        os.kill(call.process.pid, signal.SIGKILL)
+        with pytest.raises(ChildProcessError, match="ended with code -9 and gave no answer"):
             call.result()
 
 
 def test_a_call_that_is_left_early_ends_its_process():
-    with subprocesses.Call("memory", **MEMORY) as call:
-        assert call._process.poll() is None
-    assert call._process.poll() == -signal.SIGTERM
+    with jax_calls.Call(jax_calls.memory, **MEMORY) as call:
+        assert call.process.is_alive()
+    assert call.process.exitcode == -signal.SIGTERM

@@ -1,6 +1,7 @@
 """Studies: what they consist of, where trials live, and what is refused at the door."""
 
 import dataclasses
+import math
 import re
 import time
 
@@ -12,8 +13,9 @@ from sweeps.benchmarks import driver
 from sweeps.launchers import config_keys
 from sweeps.launchers import table as launchers
 from sweeps.records import layout, lease, status, submissions
-from sweeps.simulation import simulate, soak
-from sweeps.study import config, select, study, study_directory, trial
+from sweeps.study import config, selection, study, study_directory, trial
+from tests.sweeps.chaos import soak
+from tests.sweeps.simulation import simulate
 from workloads.__main__ import main as workloads_main
 
 
@@ -166,19 +168,19 @@ def test_what_cannot_run_is_refused(changes, message):
         study.resolve(config.parse("digits_vit_demo", overrides))
 
 
-def test_mixers_and_kernels_that_a_model_cannot_have_are_refused_before_anything_runs(sigmoid):
+def test_mixers_and_kernels_that_a_model_cannot_have_are_refused_before_anything_runs(toy):
     """No diagnostics without weights of its own; a model that keeps its softmax is no host."""
 
     def resolve(mixer, *changes):
         given = [f"--config.{change}" for change in (f"variants=standard,{mixer}", *changes)]
         return study.resolve(config.parse("digits_vit_quick", given))
 
-    assert resolve(sigmoid).settings["variants"] == ["standard", sigmoid]
-    with pytest.raises(ValueError, match="no diagnostics of 'sigmoid'.*config.diagnostics=0"):
-        resolve(sigmoid, "diagnostics=5")
+    assert resolve(toy).settings["variants"] == ["standard", toy]
+    with pytest.raises(ValueError, match="no diagnostics of 'toy'.*config.diagnostics=0"):
+        resolve(toy, "diagnostics=5")
     speech = "workload=spoken_digits_conformer"
-    with pytest.raises(ValueError, match="spoken_digits_conformer cannot have 'sigmoid': its mod"):
-        resolve(sigmoid, speech)
+    with pytest.raises(ValueError, match="spoken_digits_conformer cannot have 'toy': its mod"):
+        resolve(toy, speech)
     with pytest.raises(ValueError, match="weighs the values by its own.*kernel='jax_xla'"):
         resolve("laser", speech, "kernel=jax_xla")
 
@@ -207,6 +209,26 @@ def test_study_files_of_ones_own(tmp_path):
         config.parse(str(path), [])
 
 
+@pytest.mark.parametrize(
+    ("line", "now"),
+    [
+        ("from sweeps import config", "from sweeps.study import config"),
+        ("import sweeps.config", "from sweeps.study import config"),
+        ("from sweeps import lm_config", "from sweeps import studies as lm_config"),
+        ("from sweeps.config import base", "from sweeps.study import config"),
+    ],
+)
+def test_a_file_from_before_is_told_where_modules_are_now(tmp_path, line, now):
+    path = tmp_path / "mine.py"
+    path.write_text(f"{line}\n")
+    with pytest.raises(ValueError, match=f"mine.py, line 1: .*It has moved: {now}$"):
+        config.parse(str(path), [])
+    path.write_text("from sweeps import nothing\n")
+    with pytest.raises(ValueError, match="cannot import name 'nothing'") as raised:
+        config.parse(str(path), [])
+    assert "moved" not in str(raised.value)
+
+
 def test_a_list_space_that_is_too_short_says_so(tmp_path, capsys):
     path = tmp_path / "two.json"
     point = (
@@ -220,24 +242,22 @@ def test_a_list_space_that_is_too_short_says_so(tmp_path, capsys):
 
 def test_selection_by_hand(tmp_path):
     """Point 1 wins by its best step; a diverged trial and nan are passed over; ties go low."""
-    rows = [
-        {"global_step": "10", "validation/accuracy": "0.5"},
-        {"global_step": "20", "validation/accuracy": "0.8"},
-        {"global_step": "30", "validation/accuracy": "0.8"},
-        {"global_step": "40", "validation/accuracy": "nan"},
-        {"global_step": "50", "validation/accuracy": ""},
-    ]
-    assert select.best_step(rows, "validation/accuracy", "max") == (20, 0.8)
-    assert select.best_step(rows, "validation/accuracy", "min") == (10, 0.5)
-    assert select.best_step(rows[3:], "validation/accuracy", "max") is None
-    assert select.best_point({0: [0.1, 0.2], 1: [0.3], 2: [0.3], 3: []}, "max") == 1
-    assert select.best_point({0: [0.1, 0.2], 1: [0.3]}, "min") == 0
-    with pytest.raises(ValueError, match="nothing can be selected"):
-        select.best_point({0: [], 1: [None]}, "max")
+    values = [0.5, 0.8, 0.8, math.nan, math.inf]
+    assert selection.best_index(values, "max") == 1
+    assert selection.best_index(values, "min") == 0
+    assert selection.best_index(values[3:], "max") is None
+    assert selection.best_point({0: [0.1, 0.2], 1: [0.3], 2: [0.3], 3: []}, "max") == 1
+    assert selection.best_point({0: [0.1, 0.2], 1: [0.3]}, "min") == 0
+    assert selection.best_point({2: [0.3], 1: [0.3]}, "min") == 1
+    assert selection.best_point({0: [], 1: [None]}, "max") is None
+    assert selection.point_losses({0: [0.5, None, 0.25], 1: [None], 2: []}, "max") == {
+        0: -0.25,
+        1: math.inf,
+    }
     _ended(tmp_path, 0.9, "diverged")
-    assert select.trial_value(tmp_path, "validation/accuracy", "max") is None
+    assert selection.trial_value(tmp_path, "validation/accuracy", "max") is None
     _ended(tmp_path, 0.9)
-    assert select.trial_value(tmp_path, "validation/accuracy", "max") == 0.9
+    assert selection.trial_value(tmp_path, "validation/accuracy", "max") == 0.9
 
 
 def _ended(directory, accuracy, state="done"):
@@ -253,15 +273,15 @@ def test_a_stale_running_over_done_is_selected_by(tmp_path):
     status = layout.read_json(tmp_path / layout.STATUS)
     layout.write_json(tmp_path / layout.STATUS, {**status, "heartbeat": 1.0})
     lease.claim(tmp_path).end("done")
-    assert select.trial_value(tmp_path, "validation/accuracy", "max") == 0.9
+    assert selection.trial_value(tmp_path, "validation/accuracy", "max") == 0.9
 
 
 def test_what_is_done_and_cannot_be_read_is_not_passed_over(tmp_path):
     def refused(match):
         with pytest.raises(ValueError, match=match):
-            select.trial_value(tmp_path, "validation/accuracy", "max")
+            selection.trial_value(tmp_path, "validation/accuracy", "max")
 
-    assert select.trial_value(tmp_path, "validation/accuracy", "max") is None  # nobody began it
+    assert selection.trial_value(tmp_path, "validation/accuracy", "max") is None  # nobody began it
     _ended(tmp_path, 0.9)
     path = tmp_path / layout.EVAL_MEASUREMENTS
     for content, match in (
@@ -299,16 +319,34 @@ def tuned(make_study):
 
 def _begin(made, choice=""):
     """Selects and lets the comparison begin; returns the selection."""
-    selection = study_directory.select(made, choice)
-    study_directory.materialise(made, "compare", made.trials("compare", selection))
-    return selection
+    chosen = study_directory.select(made, choice)
+    study_directory.materialise(made, "compare", made.trials("compare", chosen))
+    return chosen
 
 
 def test_a_point_that_lost_two_of_three_seeds_is_not_selected(tuned):
     made = tuned({(0, 0): "diverged", (0, 1): 0.9, (0, 2): "failed", (1, 0): 0.2})
-    selection = _begin(made)
-    assert selection["points"] == {"standard": 1, "laser": 1}
-    assert [path.rpartition("_")[2] for path in selection["lost"]] == ["1", "3"]
+    chosen = _begin(made)
+    assert chosen["points"] == {"standard": 1, "laser": 1}
+    assert [path.rpartition("_")[2] for path in chosen["lost"]] == ["1", "3"]
+
+
+def test_where_every_point_lost_its_seeds_nothing_is_selected(tuned):
+    with pytest.raises(ValueError, match="nothing can be selected"):
+        _begin(tuned({(0, seed): "diverged" for seed in range(3)}))
+
+
+def test_what_a_person_kept_is_not_asked_again_until_validation_chooses_another(tuned):
+    lost = {(0, 0): "failed", (0, 1): "failed", (2, 0): "failed", (2, 1): "failed"}
+    _begin(tuned(lost | {(1, 0): 0.2}))
+    made = tuned({(0, 0): 0.9, (0, 1): 0.9, (2, 0): "failed", (2, 1): "failed", (1, 0): 0.2})
+    kept = _begin(made, "keep")
+    assert kept["kept"] == {"standard": 0}
+    assert _begin(made) == kept  # asks nothing
+    made = tuned({(0, 0): 0.9, (0, 1): 0.9, (2, 0): 0.95, (2, 1): 0.95, (1, 0): 0.2})
+    with pytest.raises(ValueError, match="standard: point 1, now 2"):
+        study_directory.select(made)
+    assert "kept" not in _begin(made, "new")
 
 
 @pytest.mark.parametrize("protocol", ["tune_then_compare", "tune_each"])
@@ -376,7 +414,10 @@ def test_points_and_variants_added_to_a_comparison(tuned):
         ({"local.workers": 10**6}, "local.workers is 1000000; it must be 0 to 1,024"),
         ({"loader_workers": 10**9}, "loader_workers is .* 0 to 256"),
         ({"max_attempts": 10**20}, "max_attempts is .* 1 to 100,000"),
-        ({"pack": 10**6}, "pack is 1000000; it must be 1 to 1,024"),
+        (
+            {"pack": 4},
+            "pack has left: .* never faster.* Leave '--config.pack=4' out",
+        ),
         ({"name": "x" * 300}, r"name is 'x+\.\.\. \(302 characters\); .* at most 200 bytes"),
         ({"name": ""}, "name is empty"),
         ({"name": "-rf"}, "name is '-rf'.*begins with neither"),
@@ -503,6 +544,7 @@ def test_damaged_lists_of_trials_are_named_by_cancel(tmp_path, capsys, content):
     path.write_text(content)
     assert main(["cancel", str(resolved.directory)]) == 2
     assert f"{path} is no list of a stage's trials" in capsys.readouterr().err
+    assert not submissions.is_cancelled(resolved.directory)
 
 
 def test_a_finished_study_is_not_said_to_be_cancelled(tmp_path, capsys):

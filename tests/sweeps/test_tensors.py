@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from attention.hosts.probe import Layer
-from attention.kernels.masks import Visibility
+from attention.kernels.masks import Masks
 from attention.verification import cached_tensors
 from sweeps import __main__ as command
 from sweeps.records import layout, status
 from sweeps.study import config, study, study_directory
 from sweeps.training import tensors
-from sweeps.worker import runner
+from sweeps.worker import worker
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +41,7 @@ def trial(tmp_path_factory, data_dir):
     (planned,) = resolved.trials("grid")
     study_directory.materialise(resolved, "grid", [planned])
     directory = resolved.directory / planned.path
-    runner.Worker(io.StringIO()).run([directory], data_dir)
+    worker.Worker(io.StringIO()).run(directory, data_dir)
     assert status.read(directory)["state"] == "done"
     return directory
 
@@ -88,7 +88,7 @@ def test_what_cannot_be_dumped_says_why(trial, make_trial, tmp_path, capsys, mon
 def _layer(bias=None, pairs=None, scale=0.5):
     arrays = [jnp.full((2, 3, 1, 4), x, jnp.bfloat16) for x in (1, 2, 3)]
     return Layer(
-        *arrays, bias, Visibility(pairs), None, scale, None, "block/attention", 80.0, "laser"
+        *arrays, bias, Masks(pairs), None, scale, None, "block/attention", 80.0, "laser", ()
     )
 
 

@@ -28,7 +28,7 @@ def test_a_fifty_trial_sweep_compiles_its_train_step_once(make_study, data_dir):
     events = io.StringIO()
     one = worker.Worker(events)
     for trial in trials:
-        one.run([study.directory / trial.path], data_dir)
+        one.run(study.directory / trial.path, data_dir)
     assert {status.read(study.directory / t.path)["state"] for t in trials} == {"done"}
     (program,) = one._programs.values()
     assert program.compilations == 1
@@ -163,7 +163,7 @@ def test_batches_that_do_not_divide_are_refused(data_dir, environment):
 
 def test_the_driver_loads_neither_jax_nor_tensorflow(data_dir, environment):
     code = (
-        "import sys; from sweeps import __main__; from sweeps.monitoring import overview, plan;"
+        "import sys; from sweeps import __main__; from sweeps.monitoring import status, plan;"
         "from sweeps.scheduling import driver, preflight; from sweeps.study import config, study;"
         "s = study.resolve(config.parse('digits_vit_demo', []));"
         f"from workloads.images import digits; digits.check({data_dir!r});"

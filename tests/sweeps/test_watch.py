@@ -143,7 +143,7 @@ def test_a_trial_that_failed_may_be_tried_again(begun):
     attempt = trials[0] / "attempts/1/outcome.json"
     attempt.write_text("{}")
     status.write(trials[0], "failed", reason="RuntimeError: boom")
-    looks = watching_module.looks(study_reader.Surveyor(directory), 0.0)
+    looks = watching_module.looks(study_reader.StudyReader(directory), 0.0)
     assert next(looks).complete
     lease.claim(trials[0])
     assert next(looks).running

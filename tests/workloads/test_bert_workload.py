@@ -5,20 +5,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from workloads import registry
-from workloads.base.base_workload import Sizes
+from workloads import catalog, registry
 from workloads.base.options import Options
+from workloads.base.workload import Sizes
 from workloads.storage import tokenizer
-from workloads.text import masking
-from workloads.text.bert_workload import BertWorkload
-from workloads.text.transformer_sizes import TransformerSize
+from workloads.text import language_models
+from workloads.text.language_models import BertWorkload
+from workloads.text.specs import TransformerSize
 
 TINY = TransformerSize(1, 8, 16, 2, 4, vocabulary=1024, context=60)
 
 
 @pytest.fixture(scope="module")
 def workload():
-    return BertWorkload("pydoc_bert", None, Options(), TINY, Sizes(8, 8, 8, 8, 4))
+    return BertWorkload(catalog.get("pydoc_bert"), None, Options(), TINY, Sizes(8, 8, 8, 8, 4))
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def tokens():
 
 @pytest.fixture(scope="module")
 def batch(workload, tokens):
-    return jax.tree.map(np.asarray, workload._train_batch(tokens, jax.random.key(0), 0))
+    return jax.tree.map(np.asarray, workload._train_batch({"tokens": tokens}, jax.random.key(0), 0))
 
 
 def test_proportions(tokens, batch):
@@ -45,12 +45,12 @@ def test_proportions(tokens, batch):
     weights = batch["weights"].astype(bool)
     shown = np.take_along_axis(batch["inputs"], batch["positions"], 1)[weights]
     was = batch["targets"][weights]
-    masked, left = shown == masking.MASK, shown == was
+    masked, left = shown == tokenizer.MASK, shown == was
     assert masked.mean() == pytest.approx(0.8, abs=0.03)
     assert left.mean() == pytest.approx(0.1, abs=0.022)
     random = shown[~masked & ~left]
     assert len(random) / len(shown) == pytest.approx(0.1, abs=0.022)
-    assert random.min() >= masking.FIRST_ORDINARY
+    assert random.min() >= tokenizer.FIRST_ORDINARY
     assert random.max() < 1024
     assert len(np.unique(random)) > 200
 
@@ -63,7 +63,7 @@ def test_nothing_else_changes(tokens, batch):
     touched = np.zeros_like(tokens, bool)
     np.put_along_axis(touched, batch["positions"], batch["weights"].astype(bool), 1)
     np.testing.assert_array_equal(batch["inputs"][~touched], tokens[~touched])
-    assert (tokens[touched] >= masking.FIRST_ORDINARY).all()
+    assert (tokens[touched] >= tokenizer.FIRST_ORDINARY).all()
     # Places are spread evenly: each ordinary one is chosen in 15 % of 400 sequences.
     rates = touched.mean(0)[np.arange(60) % 6 != 0]
     assert rates == pytest.approx(np.full(50, 0.15), abs=0.09)
@@ -71,20 +71,17 @@ def test_nothing_else_changes(tokens, batch):
 
 def test_sequences_of_special_ids_count_nothing():
     specials = jnp.asarray(np.arange(120).reshape(2, 60) % 4)
-    mask = jax.jit(masking.masked, static_argnums=2)
+    mask = jax.jit(language_models.masked, static_argnums=2)
     result = mask(specials, jax.random.split(jax.random.key(0), 2), 1024)
     assert result["weights"].sum() == 0
     np.testing.assert_array_equal(result["inputs"], specials)
 
 
-def test_special_ids_are_the_tokenizers():
-    assert tokenizer.SPECIAL_IDS["mask"] == masking.MASK
-    assert max(tokenizer.SPECIAL_IDS.values()) == masking.FIRST_ORDINARY - 1
-
-
 def test_training_masks_are_a_function_of_seed_and_step(workload, tokens, batch):
     def inputs(seed, step):
-        return np.asarray(workload._train_batch(tokens, jax.random.key(seed), step)["inputs"])
+        return np.asarray(
+            workload._train_batch({"tokens": tokens}, jax.random.key(seed), step)["inputs"]
+        )
 
     np.testing.assert_array_equal(inputs(0, 0), batch["inputs"])
     assert (inputs(0, 1) != inputs(0, 0)).mean() > 0.1
@@ -94,13 +91,16 @@ def test_training_masks_are_a_function_of_seed_and_step(workload, tokens, batch)
 def test_evaluation_masks_belong_to_the_record(workload, tokens):
     """However records are cut into batches; and not those of any training step."""
     ones = np.ones(4, np.float32)
-    first, second, shifted = (workload._eval_batch(tokens[i : i + 4], ones, i) for i in (0, 4, 2))
+    first, second, shifted = (
+        workload._eval_batch({"tokens": tokens[i : i + 4], "weights": ones}, i) for i in (0, 4, 2)
+    )
     for name in first:
         records = np.concatenate([first[name], second[name]])
         np.testing.assert_array_equal(shifted[name], records[2:6])
-    train = workload._train_batch(tokens[:4], jax.random.key(0), 0)
+    train = workload._train_batch({"tokens": tokens[:4]}, jax.random.key(0), 0)
     assert (train["inputs"] != first["inputs"]).any()
-    filled = workload._eval_batch(tokens[:4], np.repeat([1.0, 0.0], 2).astype(np.float32), 0)
+    half = np.repeat([1.0, 0.0], 2).astype(np.float32)
+    filled = workload._eval_batch({"tokens": tokens[:4], "weights": half}, 0)
     assert float(filled["weights"][2:].sum()) == 0
     np.testing.assert_array_equal(filled["weights"][:2], first["weights"][:2])
 
@@ -109,7 +109,8 @@ def test_evaluation_batches_count_on(workload, tokens):
     """The second batch of a split is masked by the numbers of its own records."""
     workload._sources["validation", "memory"] = [{"tokens": row} for row in tokens[:8]]
     _, second = workload._build_input_queue(0, "validation", "memory", 4)
-    expected = workload._eval_batch(tokens[4:8], np.ones(4, np.float32), 4)
+    weights = np.ones(4, np.float32)
+    expected = workload._eval_batch({"tokens": tokens[4:8], "weights": weights}, 4)
     np.testing.assert_array_equal(second["inputs"], expected["inputs"])
 
 
@@ -118,7 +119,8 @@ def test_metrics_by_hand(workload):
     logits = jnp.log(jnp.asarray([[[3.0, 1.0], [1.0, 3.0]], [[1.0, 1.0 / 3], [3.0, 1.0]]]))
     targets = jnp.asarray([[0, 1], [1, 0]])
     sums = workload._sums(targets, logits, jnp.asarray([[1.0, 1.0], [1.0, 0.0]]))
-    metrics = workload._metrics({name: float(value) for name, value in sums.items()})
+    totals = {name: float(value) for name, value in sums.items()}
+    metrics = workload._metrics(totals, 2, [], "")
     assert metrics["accuracy"] == pytest.approx(2 / 3)
     assert metrics["loss"] == pytest.approx((2 * np.log(4 / 3) + np.log(4)) / 3, rel=1e-6)
 
@@ -126,7 +128,7 @@ def test_metrics_by_hand(workload):
 def test_logits_are_of_the_masked_places_and_see_both_sides(workload, tokens):
     params, _ = workload.init_model_fn(jax.random.key(0))
     batch = workload.example_batch(4)
-    assert batch["positions"].shape == batch["targets"].shape == (4, masking.places(60))
+    assert batch["positions"].shape == batch["targets"].shape == (4, language_models.places(60))
 
     @jax.jit
     def logits(inputs):

@@ -10,8 +10,8 @@ import pytest
 from flax import linen as nn
 
 from attention import registry as variants
-from workloads import registry, table
-from workloads.speech import conformer, conformer_norms, query_scaler, subsampling
+from workloads import catalog, registry
+from workloads.speech import conformer, conformer_layers
 
 TINY = conformer.Config(
     vocab_size=7, encoder_dim=8, num_heads=2, num_layers=1, feed_forward_factor=2,
@@ -48,7 +48,7 @@ def test_parameter_tree_is_algoperfs(shared, full_shapes):
 def test_parameter_counts(full_shapes):
     assert _count(full_shapes) == 32_321_792
     for name in ("spoken_digits_conformer", "spoken_sentences_conformer"):
-        assert _count(_shapes(registry.make(name))) == table.entry(name).parameters
+        assert _count(_shapes(registry.make(name))) == catalog.get(name).parameters
 
 
 def test_variants_of_the_model(full_shapes):
@@ -86,7 +86,7 @@ def test_query_scale_by_hand():
     class Host(nn.Module):
         @nn.compact
         def __call__(self, q, k, v):
-            return query_scaler.query_scaled_attention(q, k, v, temperature=1.6)
+            return conformer.query_scaled_attention(None, 0, 1.6)(q, k, v)
 
     plain, scaled = (
         {"QueryScaler_0": {"scale": jnp.full(4, s)}} for s in (0.0, np.log(np.e**2 - 1))
@@ -99,13 +99,13 @@ def test_query_scale_by_hand():
 def test_layer_norm_by_hand():
     """(1, 3) has mean 2 and variance 1; factor 1 + 0.5, shift 10."""
     params = {"scale": jnp.full(2, 0.5), "bias": jnp.full(2, 10.0)}
-    normed = conformer_norms.LayerNorm().apply({"params": params}, jnp.asarray([1.0, 3.0]))
+    normed = conformer_layers.LayerNorm().apply({"params": params}, jnp.asarray([1.0, 3.0]))
     np.testing.assert_allclose(normed, [8.5, 11.5], atol=1e-5)
 
 
 def test_batch_norm_skips_padding():
     """Valid frames 1, 3 and 5: mean 3, variance 8/3; the padded 100 counts nowhere."""
-    norm = conformer_norms.BatchNorm(momentum=0.9)
+    norm = conformer_layers.BatchNorm(momentum=0.9)
     inputs = jnp.asarray([[[1.0], [3.0]], [[5.0], [100.0]]])
     paddings = jnp.asarray([[0.0, 0.0], [0.0, 1.0]])
     first = norm.init(jax.random.key(0), inputs, paddings, True, False)
@@ -137,7 +137,7 @@ def test_depthwise_convolution_is_xlas_grouped_one(size):
 
 def test_subsampling_masks_and_halves():
     """7 frames become 4, of which padding from frame 5 on leaves 3; a kernel of ones sums."""
-    layer = subsampling.Conv2dSubsampling(1)
+    layer = conformer_layers.Conv2dSubsampling(1)
     params = {"kernel": jnp.ones((3, 3, 1, 1)), "bias": jnp.zeros(1)}
     paddings = jnp.asarray([[0.0] * 5 + [1.0] * 2])
     outputs, left = layer.apply({"params": params}, jnp.ones((1, 7, 4, 1)), paddings)
@@ -149,7 +149,7 @@ def test_subsampling_masks_and_halves():
 
 def test_positions_by_hand():
     """Four dimensions: rates 1 and 1e-4, sines first; an odd fifth is 0."""
-    signal = subsampling.sine_positions(3, 5)
+    signal = conformer_layers.sine_positions(3, 5)
     two = [np.sin(2), np.sin(2e-4), np.cos(2), np.cos(2e-4), 0]
     np.testing.assert_allclose(signal[0], [0, 0, 1, 1, 0], atol=1e-7)
     np.testing.assert_allclose(signal[2], two, atol=1e-6)

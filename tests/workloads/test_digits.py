@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from workloads.base import example_queue
+from workloads.base import loader, sources
 from workloads.base.errors import DataError
-from workloads.images import digits, image_sources, image_transforms, imagenet, images
+from workloads.images import digits, image_transforms, imagenet, images
 from workloads.storage import tfds_directory, tfds_writer
 
 pytestmark = pytest.mark.slow
@@ -206,15 +206,15 @@ def test_reference_that_is_no_json_is_named(own: Path) -> None:
 
 def test_the_training_queue_is_as_fast_as_training_needs(prepared: Path) -> None:
     """64 shifted images take 1.2 to 1.6 ms on one core; a tenth of that speed still passes."""
-    source = image_sources.CachedSource(imagenet.open_split(prepared, "train"))
-    with example_queue.train_batches(
+    source = sources.CachedSource(imagenet.open_split(prepared, "train"), images.decoded)
+    with loader.train_batches(
         source,
         seed=0,
         batch_size=64,
         transform=image_transforms.ShiftTransform(4),
         num_threads=0,
     ) as stream:
-        measured = example_queue.measure_throughput(stream, 50)
+        measured = loader.measure_throughput(stream, 50)
     assert measured["cpu_ms_per_example"] * 64 < 20
 
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from workloads import __main__ as command
-from workloads import registry, table
+from workloads import catalog, registry
 from workloads.base import options
-from workloads.images import digits, image_transforms, image_workload, imagenet_vit
+from workloads.base.workload import Sizes
+from workloads.images import digits, image_transforms, image_workload, presets
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +41,8 @@ def test_batches_are_normalised_and_a_function_of_seed_and_step(workload, data_d
 def test_mixup_mixes_neighbours_with_one_weight(data_dir):
     """inputs and targets are the same convex combination of an example and its neighbour."""
     mixing = image_workload.Images(
-        image_size=32, num_classes=10, num_train=997, num_eval_train=400, num_validation=400,
-        num_test=400, eval_batch_size=400, mixup_alpha=0.2, cache=True,
+        image_size=32, num_classes=10, sizes=Sizes(997, 400, 400, 400, 400), mixup_alpha=0.2,
+        cache=True,
         train_transform=image_transforms.ShiftTransform(),
         eval_transform=image_transforms.ShiftTransform(),
     )  # fmt: skip
@@ -50,7 +51,7 @@ def test_mixup_mixes_neighbours_with_one_weight(data_dir):
     mixed, raw = (
         next(
             image_workload.ImageWorkload(
-                "digits_vit", data, model, None, options.Options()
+                catalog.get("digits_vit"), data, model, options.Options()
             )._build_input_queue(1, "train", data_dir, 8)
         )
         for data in (mixing, plain)
@@ -119,7 +120,7 @@ def test_targets_and_sizes_are_algoperfs():
     assert full.is_output_params("head")
     with pytest.raises(ValueError, match="init_model_fn"):
         _ = full.param_shapes
-    assert imagenet_vit.DATA.mixup_alpha == 0.2
+    assert presets.IMAGENET.mixup_alpha == 0.2
 
 
 def test_unknown_names():
@@ -144,10 +145,10 @@ def test_commands(data_dir, tmp_path, capsys):
 
 def test_default_data_directory(monkeypatch, tmp_path):
     monkeypatch.setenv("ATTNPERF_DATA", str(tmp_path))
-    assert table.default_data_dir("digits_vit") == tmp_path / "digits_vit"
+    assert catalog.default_data_dir("digits_vit") == tmp_path / "digits_vit"
     monkeypatch.delenv("ATTNPERF_DATA")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert table.default_data_dir("digits_vit") == tmp_path / "attnperf" / "data" / "digits_vit"
+    assert catalog.default_data_dir("digits_vit") == tmp_path / "attnperf" / "data" / "digits_vit"
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
-from workloads.base import example_queue
+from workloads.base import loader
 from workloads.base.errors import DataError
 from workloads.images import image_transforms, imagenet
 from workloads.storage import tfds_directory, tfds_writer, tfrecord
@@ -83,7 +83,7 @@ def test_roles_are_algoperfs_data_sets_and_sizes() -> None:
 @pytest.mark.parametrize("num_threads", [0, 2])
 def test_training_views_of_every_shape_of_jpeg(small: Path, num_threads: int) -> None:
     source = imagenet.open_split(small, "train")
-    with example_queue.train_batches(
+    with loader.train_batches(
         source,
         seed=0,
         batch_size=16,
@@ -99,7 +99,7 @@ def test_training_views_of_every_shape_of_jpeg(small: Path, num_threads: int) ->
 
 def test_evaluation_views_through_the_whole_path(small: Path) -> None:
     source = imagenet.open_split(small, "test")
-    with example_queue.eval_batches(
+    with loader.eval_batches(
         source, batch_size=4, transform=image_transforms.EvalTransform()
     ) as stream:
         batches = list(stream)

@@ -9,15 +9,14 @@ import numpy as np
 import optax
 import pytest
 
-from workloads import registry
-from workloads.base import spec
-from workloads.base.base_workload import Sizes
+from workloads import catalog, registry
+from workloads.base import sources, spec
 from workloads.base.errors import DataError
 from workloads.base.options import Options
+from workloads.base.workload import Sizes
 from workloads.storage import token_records, token_shards, tokenizer
-from workloads.text import text_sources
-from workloads.text.lm_workload import END_OF_DOCUMENT, LMWorkload
-from workloads.text.transformer_sizes import TransformerSize
+from workloads.text.language_models import LMWorkload
+from workloads.text.specs import TransformerSize
 
 TINY = TransformerSize(1, 8, 16, 2, 4, vocabulary=32, context=8)
 RECORDS = {"train": 50, "validation": 14, "test": 9}
@@ -43,7 +42,7 @@ def tokens_dir(tmp_path_factory):
 
 
 def _workload(size=TINY):
-    return LMWorkload("pydoc_lm", None, Options(), size, Sizes(50, 6, 14, 9, 4))
+    return LMWorkload(catalog.get("pydoc_lm"), None, Options(), size, Sizes(50, 6, 14, 9, 4))
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +56,7 @@ def test_batches_are_shifted_and_a_function_of_seed_and_step(workload, tokens_di
     assert set(batches[0]) == {"inputs", "targets"}
     for batch in batches:
         assert batch["inputs"].dtype == batch["targets"].dtype == jnp.int32
-        assert (batch["inputs"][:, 0] == END_OF_DOCUMENT).all()
+        assert (batch["inputs"][:, 0] == tokenizer.EOS).all()
         np.testing.assert_array_equal(batch["inputs"][:, 1:], batch["targets"][:, :-1])
     # 50 records a pass: each once before any comes again.
     rows = np.concatenate([batch["targets"] for batch in batches])[:50]
@@ -69,7 +68,7 @@ def test_batches_are_shifted_and_a_function_of_seed_and_step(workload, tokens_di
 
 
 def test_special_ids_are_the_tokenizers():
-    assert tokenizer.SPECIAL_IDS["eos"] == END_OF_DOCUMENT
+    assert tokenizer.SPECIAL_IDS["eos"] == tokenizer.EOS
 
 
 def test_loss_by_hand(workload):
@@ -106,7 +105,7 @@ def test_evaluations_count_every_token_once(workload, tokens_dir):
     params, state = workload.init_model_fn(jax.random.key(0))
     metrics = workload.eval_model(4, params, state, jax.random.key(0), tokens_dir)
     assert metrics["validation/num_examples"] == 14
-    source = text_sources.records(tokens_dir, "validation", TINY, "")
+    source = workload._source("validation", tokens_dir)
     rows = np.stack([source[i]["tokens"] for i in range(14)]).astype(np.int32)
     inputs = np.concatenate([np.ones((14, 1), np.int32), rows[:, :-1]], axis=1)
     logits, _ = workload.model_fn(
@@ -124,13 +123,13 @@ def test_training_subset_is_spread_evenly(workload, tokens_dir):
     assert len(subset) == 6
     for place in range(6):
         np.testing.assert_array_equal(subset[place]["tokens"], train[8 * place]["tokens"])
-    with pytest.raises(ValueError, match="51 records were asked; 1 to 50"):
-        text_sources.evenly_spaced(train, 51)
+    with pytest.raises(ValueError, match="51 examples was asked; 1 to 50"):
+        sources.evenly_spaced(train, 51)
 
 
 def test_diverged_losses_have_an_infinite_perplexity(workload):
-    assert workload._metrics({"loss": 8000.0, "tokens": 8.0})["perplexity"] == np.inf
-    assert np.isnan(workload._metrics({"loss": np.nan, "tokens": 8.0})["perplexity"])
+    assert workload._metrics({"loss": 8000.0, "tokens": 8.0}, 9, [], "")["perplexity"] == np.inf
+    assert np.isnan(workload._metrics({"loss": np.nan, "tokens": 8.0}, 9, [], "")["perplexity"])
 
 
 def test_records_of_another_model_are_refused(tokens_dir, tmp_path):

@@ -18,13 +18,14 @@ import pytest
 from attention import registry as variants
 from sweeps.distributed import process_group
 from sweeps.training import train_step
-from workloads.base import example_queue
-from workloads.base.base_workload import Sizes
+from workloads import catalog
+from workloads.base import loader
 from workloads.base.options import Options
-from workloads.speech import conformer, speech_batches, speech_workload
+from workloads.base.workload import Sizes
+from workloads.speech import conformer, speech_workload
 from workloads.speech.corpora import speech_tokenizer
-from workloads.text import bert_workload, lm_workload
-from workloads.text.transformer_sizes import TransformerSize
+from workloads.text.language_models import BertWorkload, LMWorkload
+from workloads.text.specs import TransformerSize
 
 HERE = pathlib.Path(__file__).resolve()
 TINY = TransformerSize(1, 16, 32, 4, 8, vocabulary=64, context=16)
@@ -50,10 +51,10 @@ def _noisy(record, generator):
     return {"tokens": record["tokens"] + generator.integers(0, 9, TINY.context)}
 
 
-@pytest.mark.parametrize("make", [example_queue.train_batches, example_queue.eval_batches])
+@pytest.mark.parametrize("make", [loader.train_batches, loader.eval_batches])
 def test_rows_are_those_of_the_whole_batch(make):
     """Of the third batch of four, of nine examples in evaluations: one row, and three of zeros."""
-    seed = {"seed": 3} if make is example_queue.train_batches else {}
+    seed = {"seed": 3} if make is loader.train_batches else {}
     options = {"batch_size": 4, "transform": _noisy, **seed}
     spans = [None, slice(0, 2), slice(2, 3), slice(3, 4)]
     streams = [make(_records(9), rows=rows, **options) for rows in spans]
@@ -70,13 +71,15 @@ def test_rows_are_those_of_the_whole_batch(make):
 
 
 def _text(kind, name, mesh):
-    workload = kind(name, variants.get("laser"), Options(mesh=mesh), TINY, Sizes(8, 4, 5, 5, 4))
+    workload = kind(
+        catalog.get(name), variants.get("laser"), Options(mesh=mesh), TINY, Sizes(8, 4, 5, 5, 4)
+    )
     workload._sources |= {("train", "-"): _records(8), ("validation", "-"): _records(5)}
     return workload, "-"
 
 
 def _speech(folder):
-    data = speech_batches.Speech(
+    data = speech_workload.Speech(
         sizes=Sizes(8, 4, 3, 3, eval_batch_size=2),
         splits=SPLITS, max_audio=4800, max_targets=10, vocab_size=8,
     )  # fmt: skip
@@ -84,9 +87,9 @@ def _speech(folder):
         vocab_size=8, encoder_dim=8, num_heads=2, num_layers=1, feed_forward_factor=2,
         batch_norm_momentum=0.9, subsampling_channels=2, masks=None,
     )  # fmt: skip
-    name = "spoken_digits_conformer"
+    row = catalog.get("spoken_digits_conformer")
     workload = speech_workload.SpeechWorkload(
-        name, data, config, variants.get("standard"), Options()
+        row, data, config, variants.get("standard"), Options()
     )
     return workload, folder
 
@@ -111,16 +114,16 @@ def _train(workload, data_dir):
 
 
 def measure(folder):
-    """Prints the losses, gradient norms and metrics of each workload, by this process's gang."""
-    one = process_group.join()
+    """Prints the losses, gradient norms and metrics of each workload, by this process's group."""
+    group = process_group.join()
     made = (
-        _text(lm_workload.LMWorkload, "pydoc_lm", (1, 2, 1)),
-        _text(bert_workload.BertWorkload, "pydoc_bert", (0, 1, 1)),
-        _text(lm_workload.LMWorkload, "pydoc_lm", (1, 1, 2)),
+        _text(LMWorkload, "pydoc_lm", (1, 2, 1)),
+        _text(BertWorkload, "pydoc_bert", (0, 1, 1)),
+        _text(LMWorkload, "pydoc_lm", (1, 1, 2)),
         _speech(folder),
     )
     print("RESULT", json.dumps([_train(*each) for each in made]), flush=True)
-    if one is not None:
+    if isinstance(group, process_group.ProcessGroup):
         jax.distributed.shutdown()
 
 

@@ -12,11 +12,12 @@ import pytest
 
 from attention import registry as variants
 from sweeps.training import train_step
-from workloads.base.base_workload import Sizes
+from workloads import catalog
 from workloads.base.options import Options
+from workloads.base.workload import Sizes
 from workloads.text import memory
-from workloads.text.lm_workload import LMWorkload
-from workloads.text.transformer_sizes import SIZES, TransformerSize
+from workloads.text.language_models import LMWorkload
+from workloads.text.specs import SIZES, TransformerSize
 
 TINY = TransformerSize(2, 16, 32, 4, 8, vocabulary=64, context=16)
 POINT = {
@@ -30,7 +31,7 @@ def _train(mesh):
     """Five steps: losses with gradient norms, and the shapes of the first device's parts."""
     options = Options(scan_layers=True, remat=True, mesh=mesh)
     workload = LMWorkload(
-        "pydoc_lm", variants.get("laser+qk_norm"), options, TINY, Sizes(8, 8, 8, 8, 8)
+        catalog.get("pydoc_lm"), variants.get("laser+qk_norm"), options, TINY, Sizes(8, 8, 8, 8, 8)
     )
     step_function = train_step.TrainStep(workload, "adamw")
     state = step_function.first_state(0)

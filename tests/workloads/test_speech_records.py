@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workloads.base import example_queue
+from workloads.base import loader, sources
 from workloads.base.errors import DataError
 from workloads.speech.corpora import speech_records
 
@@ -155,7 +155,7 @@ def test_what_was_saved_is_read(
 def test_the_cache_gives_the_same_records_without_the_files(directory: Path) -> None:
     source = _open(directory)
     expected = [source[number] for number in range(3)]
-    cache = speech_records.CachedSpeech(source)
+    cache = sources.CachedSource(source)
     for path in directory.glob("a/*.npy"):
         path.unlink()
     assert len(cache) == 3
@@ -168,13 +168,13 @@ def test_the_cache_gives_the_same_records_without_the_files(directory: Path) -> 
 
 def test_the_cache_has_a_limit(directory: Path) -> None:
     # A record takes 4 samples of 2 bytes and 3 ids of 4: 20 bytes.
-    speech_records.CachedSpeech(_open(directory), max_bytes=60)
-    with pytest.raises(ValueError, match="the first 3 of 3 utterances need 60 bytes.* 59 are"):
-        speech_records.CachedSpeech(_open(directory), max_bytes=59)
+    sources.CachedSource(_open(directory), max_bytes=60)
+    with pytest.raises(ValueError, match="the first 3 of 3 examples need 60 bytes.* 59 are"):
+        sources.CachedSource(_open(directory), max_bytes=59)
 
 
 def test_batches_of_a_queue(directory: Path) -> None:
-    with example_queue.eval_batches(
+    with loader.eval_batches(
         _open(directory), batch_size=2, transform=lambda record, generator: record, num_threads=0
     ) as stream:
         first, second = list(stream)

@@ -11,11 +11,11 @@ import pytest
 from jax.sharding import AbstractMesh
 
 from attention import registry as variants
-from workloads import table
-from workloads.base import partition
+from workloads import catalog
+from workloads.base import sharding
 from workloads.base.options import MESH_AXES, Options
+from workloads.text.specs import SIZES, TransformerSize
 from workloads.text.transformer import PARAMETER_RULES, Transformer, positions
-from workloads.text.transformer_sizes import SIZES, TransformerSize
 
 # heads · head size (20) is not the width (16), as in the paper's larger models.
 TINY = TransformerSize(2, 16, 24, 4, 5, vocabulary=32, context=8)
@@ -62,8 +62,8 @@ def _paths(tree):
 @pytest.mark.parametrize("name", COUNTS)
 def test_parameter_counts(name):
     count = sum(int(np.prod(shape)) for shape in _paths(_shapes(SIZES[name])).values())
-    assert count == COUNTS[name] == SIZES[name].parameters == table.entry(name).parameters
-    assert SIZES[name].head_size == table.entry(name).head_size
+    assert count == COUNTS[name] == SIZES[name].parameters == catalog.get(name).parameters
+    assert SIZES[name].head_size == catalog.get(name).head_size
     assert set(COUNTS) == set(SIZES)
 
 
@@ -247,7 +247,7 @@ def test_first_loss_is_near_that_of_equal_odds():
 def test_rules_name_every_matrix(scan_layers):
     """What is left whole is small: norms, and what variants add."""
     shapes = _shapes(TINY, variants.get("diff_laser+qk_norm"), scan_layers)
-    left = partition.unmatched(shapes, PARAMETER_RULES)
+    left = sharding.unmatched(shapes, PARAMETER_RULES)
     assert left
     assert all(re.search("norm|_ln|lambda|scale", path) for path in left), left
 
@@ -256,7 +256,7 @@ def test_where_the_largest_model_lies():
     """8b over (1, 16, 16): heads, MLP and vocabulary by tensor, width by fsdp."""
     mesh = AbstractMesh((1, 16, 16), MESH_AXES)
     shapes = _shapes(SIZES["c4_lm_8b"])
-    places = partition.shardings(shapes, PARAMETER_RULES, mesh)
+    places = sharding.shardings(shapes, PARAMETER_RULES, mesh)
     parts = _paths(
         jax.tree.map(
             lambda leaf, place: jax.ShapeDtypeStruct(place.shard_shape(leaf.shape), leaf.dtype),

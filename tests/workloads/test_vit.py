@@ -10,9 +10,9 @@ import pytest
 
 from attention import registry as variants
 from attention import table as variants_table
-from workloads import registry, table
+from workloads import catalog, registry
 from workloads.base import dropout, spec
-from workloads.images import image_entries, vit
+from workloads.images import specs, vit
 
 
 def _shapes(workload):
@@ -32,13 +32,13 @@ def test_parameter_tree_is_algoperfs(shared, name):
     assert _shapes(registry.make(name)) == theirs
 
 
-@pytest.mark.parametrize("name", list(image_entries.ENTRIES))
+@pytest.mark.parametrize("name", [spec.name for spec in specs.SPECS])
 def test_parameter_counts(name):
     counts = [
         functools.reduce(lambda a, b: a * int(b), shape.split("x"), 1)
         for shape in _shapes(registry.make(name)).values()
     ]
-    assert sum(counts) == table.entry(name).parameters
+    assert sum(counts) == catalog.get(name).parameters
     if name == "imagenet_vit":
         assert sum(counts) == 22_122_472
 

@@ -12,34 +12,36 @@ from typing import Any
 
 import jax
 
-from workloads import table
-from workloads.algoperf import augmentation, batches, entries, installation, tiny_sizes
-from workloads.base import devices, spec
+from workloads import algoperf_specs
+from workloads.algoperf import augmentation, batches, installation, tiny_sizes
+from workloads.base import sharding, spec
 from workloads.base.options import Options
+from workloads.base.workload_spec import WorkloadSpec
 
 Array = jax.Array
 
 
-def make(name: str, variant: Any, options: Options, **places: str) -> "AlgoperfWorkload":
+def make(
+    row: WorkloadSpec, variant: Any, options: Options, **extra_paths: str
+) -> "AlgoperfWorkload":
     """Returns the workload; use `workloads.registry.make`.
 
-    places: `algoperf_dir` ('': the installed AlgoPerf) and, for speech, `tokenizer_vocab_path`.
+    extra_paths: `algoperf_dir` ("": the installed AlgoPerf), for speech `tokenizer_vocab_path`.
     Raises ValueError where AlgoPerf or the tokenizer is not there, AlgoPerf is older than its
-    `dropout_rate` argument, or the workload cannot have the variant or the options.
+    `dropout_rate` argument, or several processes train.
     """
-    table.check_options(name, options)
-    if variant is not None:
-        table.check_variant(name, variant.name, variant.kernel)
+    del options  # none but the defaults are served
+    name = row.name
     if jax.process_count() > 1:
         raise ValueError(
             f"{name}: AlgoPerf's pipelines give every process the same batch; use the devices of "
             "one process"
         )
     try:
-        found = installation.find(places.get(entries.DIRECTORY) or None)
+        found = installation.find(extra_paths.get(algoperf_specs.DIRECTORY) or None)
         modes = found.module("algoperf.spec").ForwardPassMode
         _set_up_libraries()
-        theirs = found.make_workload(entries.own_name(name), **_arguments(name, places))
+        theirs = found.make_workload(algoperf_specs.own_name(name), **_arguments(row, extra_paths))
     except installation.AlgoPerfMissingError as missing:
         raise ValueError(str(missing)) from missing
     if "dropout_rate" not in inspect.signature(theirs.model_fn).parameters:
@@ -54,14 +56,14 @@ def make(name: str, variant: Any, options: Options, **places: str) -> "AlgoperfW
     return AlgoperfWorkload(name, theirs, variant, modes, found)
 
 
-def _arguments(name: str, places: dict[str, str]) -> dict[str, str]:
+def _arguments(row: WorkloadSpec, extra_paths: dict[str, str]) -> dict[str, str]:
     """Returns what the workload's constructor takes."""
-    if entries.TOKENIZER not in table.entry(name).places:
+    if algoperf_specs.TOKENIZER not in row.extra_paths:
         return {}
-    path = places.get(entries.TOKENIZER, "")
+    path = extra_paths.get(algoperf_specs.TOKENIZER, "")
     if not path:
-        raise ValueError(entries.no_tokenizer(name))
-    return {entries.TOKENIZER: path}
+        raise ValueError(algoperf_specs.no_tokenizer(row.name))
+    return {algoperf_specs.TOKENIZER: path}
 
 
 def _set_up_libraries() -> None:
@@ -102,7 +104,7 @@ class AlgoperfWorkload(spec.Workload):
         found: installation.Installation,
     ) -> None:
         self.name, self.theirs, self.variant = name, theirs, variant
-        self.options, self.layout = Options(), devices.Layout()
+        self.options, self.layout = Options(), sharding.Layout()
         self._modes, self._found = modes, found
         self._sizes_of: str | None = None
         self._takes_bn = "use_running_average_bn" in inspect.signature(theirs.model_fn).parameters
@@ -211,7 +213,7 @@ class AlgoperfWorkload(spec.Workload):
         """Has fabricated data evaluated by its own sizes; every other method calls it first."""
         if self._sizes_of == data_dir:
             return
-        sizes = tiny_sizes.read_sizes(data_dir, entries.own_name(self.name))
+        sizes = tiny_sizes.read_sizes(data_dir, algoperf_specs.own_name(self.name))
         if sizes is not None:
             tiny_sizes.with_sizes(self.theirs, sizes)
         self._sizes_of = data_dir

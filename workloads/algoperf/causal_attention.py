@@ -18,8 +18,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from attention import inject
-from attention.hosts import probe, softmax_host
-from attention.kernels.masks import visibility
+from attention.hosts import probe
+from attention.kernels.masks import merged
 from attention.variant import Variant
 
 Array = jax.Array
@@ -53,7 +53,7 @@ def injected(variant: Variant, depth: inject.DepthRule) -> Iterator[None]:
         if type(module).__name__ != CLASS_NAME or context.method_name != "__call__":
             return call(*args, **kwargs)
         found = True
-        index = depth("/".join(module.path)) if variant.is_differential else None
+        index = depth("/".join(module.path)) if variant.needs_depth else None
         with _attending(module, variant, index):
             return call(*args, **kwargs)
 
@@ -174,7 +174,7 @@ class _Prepare(nn.Module):
 
     @nn.compact
     def __call__(self, query: Array, key: Array) -> tuple[Array, Array]:
-        return softmax_host.prepared(self.variant, query, key)
+        return self.variant.prepare(query, key)
 
 
 class _Mix(nn.Module):
@@ -190,12 +190,10 @@ class _Mix(nn.Module):
         depth: int | Array | None,
     ) -> Array:
         """The layer is causal, by its name: its mask is in the weights already."""
-        visible = visibility(queries, value.shape[-3], mask=None, bias=None, is_causal=True)
-        return softmax_host.mixed(
-            self.variant,
+        return self.variant.through_host(
             mean,
             value,
-            visible=visible,
+            masks=merged(queries, value.shape[-3], mask=None, bias=None, is_causal=True),
             head_size=head_size,
             depth=depth,
             sums_to_one=True,

@@ -2,6 +2,8 @@
 
 import argparse
 
+from workloads.arguments import positive
+
 _RUN = """Runs AlgoPerf's own submission_runner.py, unmodified, with an attention variant:
 
   python -m workloads algoperf --attention=laser -- \\
@@ -22,7 +24,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     run.add_argument("--attention", required=True, metavar="VARIANT", help="`attention list`")
-    run.add_argument("--tau", type=float, help="the temperature of a +temp variant")
+    run.add_argument("--tau", type=positive(1e-30, 1e30), help="the temperature of a +temp variant")
     run.add_argument("--algoperf_dir", help="AlgoPerf's checkout; default: the installed one")
     run.add_argument(
         "--tiny", action="store_true", help="evaluate the few examples of `algoperf_data`"

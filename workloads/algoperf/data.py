@@ -5,8 +5,8 @@ import importlib.util
 import os
 from pathlib import Path
 
-from workloads import table
-from workloads.algoperf import entries, installation, tiny_sizes
+from workloads import algoperf_specs, catalog
+from workloads.algoperf import installation, tiny_sizes
 from workloads.base.errors import DataError
 from workloads.images import imagenet
 from workloads.speech.corpora import librispeech
@@ -43,13 +43,13 @@ class Check:
         are whole is for `python -m workloads check imagenet_vit` and its like to say.
         """
         if full:
-            ours = table.entry(self.name).data_name
+            ours = catalog.get(self.name).data_name
             raise DataError(
                 f"{self.name}: AlgoPerf's readers have no check of every record",
                 f"python -m workloads check {ours} --full --data_dir={data_dir} (same layout)",
             )
-        lines = [*_algoperf(entries.own_name(self.name), algoperf_dir)]
-        if entries.TOKENIZER in table.entry(self.name).places:
+        lines = [*_algoperf(algoperf_specs.own_name(self.name), algoperf_dir)]
+        if algoperf_specs.TOKENIZER in catalog.get(self.name).extra_paths:
             lines.append(_tokenizer(self.name, tokenizer_vocab_path))
         return [*lines, _data(self.name, Path(data_dir))]
 
@@ -62,7 +62,7 @@ class Check:
 
 
 def of(name: str) -> Check:
-    """Returns the check of a workload of `workloads.algoperf.entries`."""
+    """Returns the check of a workload of `workloads.algoperf_specs`."""
     return Check(name)
 
 
@@ -90,7 +90,7 @@ def _algoperf(own_name: str, algoperf_dir: str) -> list[str]:
 
 def _tokenizer(name: str, path: str) -> str:
     if not path:
-        raise DataError(entries.no_tokenizer(name))
+        raise DataError(algoperf_specs.no_tokenizer(name))
     if not Path(path).is_file():
         raise DataError(
             f"tokenizer_vocab_path={path}: there is no such file on this host",
@@ -101,23 +101,25 @@ def _tokenizer(name: str, path: str) -> str:
 
 
 def _data(name: str, data_dir: Path) -> str:
-    missing = [part for part in _parts(entries.own_name(name), data_dir) if not part.exists()]
+    missing = [
+        part for part in _parts(algoperf_specs.own_name(name), data_dir) if not part.exists()
+    ]
     if missing:
         listed = ", ".join(str(part.relative_to(data_dir)) for part in missing)
         raise DataError(
-            f"{data_dir} lacks {listed}, which AlgoPerf's {entries.own_name(name)} reads",
+            f"{data_dir} lacks {listed}, which AlgoPerf's {algoperf_specs.own_name(name)} reads",
             _repair(name, data_dir),
         )
-    sizes = tiny_sizes.read_sizes(data_dir, entries.own_name(name))
+    sizes = tiny_sizes.read_sizes(data_dir, algoperf_specs.own_name(name))
     made_up = f", FABRICATED: evaluations of {sizes} examples" if sizes else ""
-    return f"{data_dir} has every part that {entries.own_name(name)} reads{made_up}"
+    return f"{data_dir} has every part that {algoperf_specs.own_name(name)} reads{made_up}"
 
 
 def _repair(name: str, data_dir: Path) -> str:
-    ours = table.entry(name).data_name
-    if ours not in table.WORKLOADS:
+    ours = catalog.get(name).data_name
+    if ours not in catalog.WORKLOADS:
         return "AlgoPerf's dataset guide, datasets/README.md (1.0: dataset/README.md)"
-    other = table.repair(ours, str(data_dir))
+    other = catalog.get(ours).repair(str(data_dir))
     return f"AlgoPerf's datasets/README.md (1.0: dataset/); or, same layout, {other}"
 
 

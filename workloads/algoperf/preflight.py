@@ -9,8 +9,8 @@ from typing import Any
 from absl import flags
 
 from attention import table
-from workloads import table as workloads_table
-from workloads.algoperf import entries, preflight_data, supported
+from workloads import algoperf_specs, catalog
+from workloads.algoperf import preflight_data, supported
 from workloads.algoperf.installation import Installation
 
 # submission_runner.py marks these as required. Flags and defaults below are its own too.
@@ -74,7 +74,7 @@ def check(request: Request, installation: Installation) -> Admitted:
         )
     name = given["workload"]
     supported.support(name).check(request.attention)
-    workloads_table.check_softmax(entries.PREFIX + name, request.attention)
+    catalog.check_softmax(algoperf_specs.PREFIX + name, request.attention)
     if not installation.registers(name):
         raise ValueError(
             f"AlgoPerf in {installation.directory} has no workload {name!r}; use a version that "

@@ -109,6 +109,6 @@ def _define_flags(request: preflight.Request) -> list[str]:
     flags.DEFINE_boolean("attnperf_tiny", False, "attnperf: evaluates fabricated data only.")
     return [
         f"--attention={variant.name}",
-        f"--attention_tau={variant.tau}",
+        f"--attention_tau={variant.hyperparameters.get('tau', 1.0)}",
         f"--attnperf_tiny={request.tiny}",
     ]

@@ -54,29 +54,28 @@ class Workload(abc.ABC):
     Metrics are named `<split>/<metric>` with splits train, validation, test; accuracies and error
     rates are fractions in [0, 1], losses are in nats per example (per token for text, per target
     id for speech).
+
+    target_metric_name: the metric that targets are about, such as 'accuracy', with the value to
+    reach on validation and on test. num_eval_train_examples: how many training examples
+    `train/...` metrics are taken over. step_hint: steps of a full training run; schedules are
+    fractions of it.
     """
 
+    target_metric_name: str
+    validation_target_value: float
+    test_target_value: float
+    loss_type: LossType
+    num_train_examples: int
+    num_eval_train_examples: int
+    num_validation_examples: int
+    num_test_examples: int
+    step_hint: int
     _param_shapes: Any = None
     # Processes that make training batches ahead of time; 0: threads. Changes speed alone. Ours.
     loader_workers: int = 0
 
     def use_data(self, data_dir: str) -> None:  # noqa: B027
         """Takes sizes from the data where they depend on it; most workloads' do not. Ours."""
-
-    @property
-    @abc.abstractmethod
-    def target_metric_name(self) -> str:
-        """The metric that targets are about, such as 'accuracy'."""
-
-    @property
-    @abc.abstractmethod
-    def validation_target_value(self) -> float:
-        """The validation metric to reach."""
-
-    @property
-    @abc.abstractmethod
-    def test_target_value(self) -> float:
-        """The test metric to reach."""
 
     @abc.abstractmethod
     def has_reached_validation_target(self, eval_result: dict[str, float]) -> bool:
@@ -88,38 +87,8 @@ class Workload(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def loss_type(self) -> LossType:
-        """The kind of loss."""
-
-    @property
-    @abc.abstractmethod
-    def num_train_examples(self) -> int:
-        """Size of the training set."""
-
-    @property
-    @abc.abstractmethod
-    def num_eval_train_examples(self) -> int:
-        """How many training examples `train/...` metrics are taken over."""
-
-    @property
-    @abc.abstractmethod
-    def num_validation_examples(self) -> int:
-        """Size of the validation set."""
-
-    @property
-    @abc.abstractmethod
-    def num_test_examples(self) -> int:
-        """Size of the test set."""
-
-    @property
-    @abc.abstractmethod
     def eval_batch_size(self) -> int:
         """Batch size of evaluations."""
-
-    @property
-    @abc.abstractmethod
-    def step_hint(self) -> int:
-        """Steps of a full training run; schedules are fractions of it."""
 
     @property
     def param_shapes(self) -> Any:

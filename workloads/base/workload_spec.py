@@ -1,27 +1,29 @@
-"""One line of the table of workloads. Standard library only."""
+"""What there is to know of a workload without loading JAX. Standard library only."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
-    """What a driver must know of a workload without loading JAX.
+class WorkloadSpec:
+    """One row of the catalog of workloads.
 
-    factory: 'module:function' called with (name, variant, options, **places). metric/mode: what
-    validation selects by. Targets are in the metric's unit; None where nobody has published one;
-    target_source says whose they are.
-    parameters: of the standard variant; head_size: D. data: the module with `check(data_dir)` and
-    `prepare(data_dir)`; data_name: the folder that workloads on the same data share; embedded says
-    that `prepare` needs no download. stands_in_for: the full-size twin of an embedded workload.
+    factory: 'module:function' called with (this, variant, options, **extra_paths). metric/mode:
+    what validation selects by. Targets are in the metric's unit; None where nobody has published
+    one; target_source says whose they are.
+    parameters: of the standard variant; head_size: D. data: the module, or 'module:object', with
+    `check(data_dir)` and `prepare(data_dir)`; data_name: the folder that workloads on the same data
+    share; embedded says that `prepare` needs no download. stands_in_for: the full-size workload
+    whose model class, loader and metric an embedded one has.
     host_modifiers: modifiers that the model itself contains, so that no variant may add them.
     keeps_softmax: whether the model weighs the values by a function of its own, which variants can
-    only wrap (`attention.hosts.softmax_host`): no other kernel runs there, and not every mixer.
-    places: keys of a study that say where else something lies which the workload needs.
+    only wrap (`Variant.through_host`): no other kernel runs there, and not every mixer.
+    extra_paths: keys of a study that say where else something lies which the workload needs.
     observable: whether diagnostics can look into its attention.
     serves: the fields of `workloads.base.options.Options` that may differ from their defaults;
     without `mesh` in it, every device holds all parameters.
     """
 
+    name: str
     factory: str
     data: str
     description: str
@@ -39,7 +41,7 @@ class Entry:
     stands_in_for: str = ""
     host_modifiers: tuple[str, ...] = ()
     keeps_softmax: bool = False
-    places: tuple[str, ...] = ()
+    extra_paths: tuple[str, ...] = ()
     observable: bool = True
     serves: tuple[str, ...] = ("compute_dtype",)
     # Wall time of one update, and where the figure is from: what `sweeps plan` reckons with.
@@ -48,3 +50,15 @@ class Entry:
     # The devices that the step time is for, and the memory of each: what a plan must fit into.
     devices: int = 1
     device_gb: float | None = None
+
+    def repair(self, data_dir: str) -> str:
+        """Returns the commands that make the workload's data, and say what is wrong with it."""
+        source = "" if self.embedded else " --from=WHERE_IT_WAS_DOWNLOADED"
+        return (
+            f"python -m workloads prepare {self.name} --data_dir={data_dir}{source}; then "
+            f"python -m workloads check {self.name} --data_dir={data_dir}"
+        )
+
+    def can_have(self, variant: str) -> bool:
+        """Whether a variant adds nothing that the model already contains."""
+        return not set(self.host_modifiers) & set(variant.split("+")[1:])

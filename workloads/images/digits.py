@@ -4,7 +4,7 @@
 enlarged to 32 × 32 RGB and written as PNG into the directories that `workloads.images.imagenet`
 reads. One fixed permutation of the scans gives the roles, none of which share a scan: 997 to train,
 400 to validate (choose hyperparameters and the step), 400 to test. What is evaluated of the
-training set is a fixed subset of it (`image_sources.fixed_subset`).
+training set is a fixed subset of it (`workloads.base.sources.fixed_subset`).
 """
 
 import fcntl
@@ -20,7 +20,8 @@ import numpy as np
 
 from attention.files import replacing
 from workloads.base.errors import DataError
-from workloads.images import image_sources, imagenet, images
+from workloads.base.sources import Source
+from workloads.images import imagenet, images
 from workloads.storage import tfds_directory, tfds_writer
 
 NUM_CLASSES = 10
@@ -88,7 +89,7 @@ def read_reference(data_dir: str | os.PathLike[str]) -> dict[str, Any]:
         raise DataError(f"{path} cannot be read: {problem}", _repair(data_dir)) from problem
 
 
-def content_sha256(sources: Mapping[str, image_sources.ImageSource]) -> str:
+def content_sha256(sources: Mapping[str, Source]) -> str:
     """SHA-256 over the splits: name, then every label (one byte) and its pixels, in order."""
     digest = hashlib.sha256()
     for role in sorted(sources):
@@ -100,7 +101,7 @@ def content_sha256(sources: Mapping[str, image_sources.ImageSource]) -> str:
     return digest.hexdigest()
 
 
-def _open(data_dir: str | os.PathLike[str], role: str) -> image_sources.ImageSource:
+def _open(data_dir: str | os.PathLike[str], role: str) -> Source:
     source = imagenet.open_split(data_dir, role, _repair(data_dir))
     if (len(source), source.num_classes) != (SIZES[role], NUM_CLASSES):
         raise source.error(
@@ -178,7 +179,7 @@ def _example(scan: np.ndarray, label: int, number: int) -> dict[str, Any]:
     return {"image": encoded.tobytes(), "label": label, "file_name": f"digit_{number:04d}.png"}
 
 
-def _rows(sources: Mapping[str, image_sources.ImageSource]) -> list[dict[str, Any]]:
+def _rows(sources: Mapping[str, Source]) -> list[dict[str, Any]]:
     """Errors (fractions) of one nearest neighbour; on train, of its nearest other example."""
     from sklearn.neighbors import NearestNeighbors
 
@@ -192,7 +193,7 @@ def _rows(sources: Mapping[str, image_sources.ImageSource]) -> list[dict[str, An
     return [row]
 
 
-def _arrays(source: image_sources.ImageSource) -> tuple[np.ndarray, np.ndarray]:
+def _arrays(source: Source) -> tuple[np.ndarray, np.ndarray]:
     """Pixels float32 `[N, 32·32·3]` and labels int64 `[N]`."""
     records = [source[number] for number in range(len(source))]
     pixels = np.stack([images.decode(record["image"]).ravel() for record in records])

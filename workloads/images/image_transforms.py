@@ -1,4 +1,4 @@
-"""What happens to one example on the host: picklable callables for `workloads.base.example_queue`.
+"""What happens to one example on the host: picklable callables for `workloads.base.loader`.
 
 Each takes a record `{"image", "label"}` and a generator, the example's own, and returns
 `{"inputs": uint8 [size, size, 3], "targets": int}`.

@@ -1,39 +1,34 @@
-"""Image classification as a workload: the part that full and embedded ViT share."""
+"""Image classification as a workload: what full and embedded ViT share."""
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from workloads.base import devices, example_queue, spec
-from workloads.base.base_workload import Sizes, TableWorkload
+from workloads.base import sources, spec
 from workloads.base.options import Options
-from workloads.images import image_sources, imagenet, vit
+from workloads.base.workload import BaseWorkload, Sizes
+from workloads.base.workload_spec import WorkloadSpec
+from workloads.images import imagenet, images, vit
 
 Array = jax.Array
 # Purpose of a random draw, folded into the seed's key before the step; training has 1 and 3.
 _MIXUP = 2
-_CACHE_BYTES = 2**28
 
 
 @dataclasses.dataclass(frozen=True)
 class Images:
     """What a data set fixes.
 
-    Sizes count examples. mean and stddev are per RGB channel in [0, 255]. mixup_alpha 0 is no
-    mixup. cache keeps decoded images in memory.
+    mean and stddev are per RGB channel in [0, 255]. mixup_alpha 0 is no mixup. cache keeps decoded
+    images in memory.
     """
 
     image_size: int
     num_classes: int
-    num_train: int
-    num_eval_train: int
-    num_validation: int
-    num_test: int
-    eval_batch_size: int
+    sizes: Sizes
     train_transform: Any
     eval_transform: Any
     mixup_alpha: float = 0.0
@@ -42,54 +37,31 @@ class Images:
     mean: tuple[float, float, float] = (0.485 * 255, 0.456 * 255, 0.406 * 255)
     stddev: tuple[float, float, float] = (0.229 * 255, 0.224 * 255, 0.225 * 255)
 
-    @property
-    def sizes(self) -> Sizes:
-        """The sizes alone."""
-        return Sizes(
-            **{field.name: getattr(self, field.name) for field in dataclasses.fields(Sizes)}
-        )
 
+class ImageWorkload(BaseWorkload):
+    """A ViT on images. Metrics: accuracy (fraction) and loss (nats per example).
 
-class ImageWorkload(TableWorkload):
-    """A ViT on images. Metrics: accuracy (fraction) and loss (nats per example)."""
+    Batches: inputs float32 [B, H, W, 3] normalised; targets [B], or [B, C] with mixup; in
+    evaluations weights float32 [B], 0 for what fills up a batch.
+    """
 
-    def __init__(
-        self, name: str, data: Images, model: vit.ViT, variant: Any, options: Options
-    ) -> None:
-        super().__init__(name, variant, options, data.sizes)
+    loss_type = spec.LossType.SOFTMAX_CROSS_ENTROPY
+
+    def __init__(self, row: WorkloadSpec, data: Images, model: vit.ViT, options: Options) -> None:
+        super().__init__(row, model, model.variant, options, data.sizes, cache=data.cache)
         self._data = data
-        self._model = model
-        self._sources: dict[tuple[str, str], image_sources.ImageSource] = {}
-        self._eval_batches: dict[tuple[str, str, int], list[spec.Batch]] = {}
+        self.train_transform = data.train_transform
+        self.eval_transform = data.eval_transform
+        self.eval_example_bytes = 12 * data.image_size**2
         self._finish = jax.jit(self._finish_batch, static_argnames="train")
-        self._eval_step = jax.jit(self._summed_metrics)
-        self._init = jax.jit(self._initial_parameters, out_shardings=self.layout.replicated())
-
-    @property
-    def loss_type(self) -> spec.LossType:
-        return spec.LossType.SOFTMAX_CROSS_ENTROPY
 
     def is_output_params(self, param_key: str) -> bool:
         return param_key == "head"
 
-    def _depth(self, path: str) -> int:
-        """The attention that pools (`use_map`) comes after all blocks."""
-        return self._model.depth if "MAPHead" in path else super()._depth(path)
-
-    def init_model_fn(self, rng: Array) -> tuple[spec.Parameters, None]:
-        """Returns float32 parameters, replicated over the devices, and None.
-
-        The key is split as AlgoPerf does, so that equal keys give AlgoPerf's initial values.
-        """
-        params_rng, _ = jax.random.split(rng)
-        params = self._init(params_rng)
-        self._param_shapes = jax.tree.map(lambda leaf: spec.ShapeTuple(leaf.shape), params)
-        return params, None
-
-    def _initial_parameters(self, key: Array) -> spec.Parameters:
+    def _initial_variables(self, key: Array) -> dict[str, Any]:
         size = self._data.image_size
-        with self._injected():
-            return self._model.init({"params": key}, jnp.ones((1, size, size, 3)))["params"]
+        variables: dict[str, Any] = self._model.init({"params": key}, jnp.ones((1, size, size, 3)))
+        return variables
 
     def model_fn(
         self,
@@ -102,15 +74,15 @@ class ImageWorkload(TableWorkload):
         use_running_average_bn: bool | None = None,
         dropout_rate: Any = 0.0,
     ) -> tuple[Array, spec.ModelState]:
+        """Logits float32 [B, C]."""
         del model_state, update_batch_norm, use_running_average_bn
-        with self._injected():
-            logits = self._model.apply(
-                {"params": params},
-                augmented_and_preprocessed_input_batch["inputs"],
-                rngs={"dropout": rng},
-                train=mode == spec.ForwardPassMode.TRAIN,
-                dropout_rate=dropout_rate,
-            )
+        logits = self._model.apply(
+            {"params": params},
+            augmented_and_preprocessed_input_batch["inputs"],
+            rngs={"dropout": rng},
+            train=mode == spec.ForwardPassMode.TRAIN,
+            dropout_rate=dropout_rate,
+        )
         return logits, None
 
     def loss_fn(
@@ -140,67 +112,18 @@ class ImageWorkload(TableWorkload):
         inputs = jax.random.normal(jax.random.key(1), (batch_size, size, size, 3))
         return {"inputs": inputs, "targets": jnp.zeros(batch_size, jnp.int32)}
 
-    def _source(self, split: str, data_dir: str) -> image_sources.ImageSource:
-        """Returns the split's examples, opened once and, where small, decoded once."""
-        found = self._sources.get((split, data_dir))
-        if found is not None:
-            return found
-        role = "train" if split == "eval_train" else split
-        source: image_sources.ImageSource = imagenet.open_split(data_dir, role)
-        if self._data.cache:
-            source = image_sources.CachedSource(source)
-        if split == "eval_train":
-            source = image_sources.fixed_subset(source, self._data.num_eval_train)
-        self._sources[split, data_dir] = source
-        return source
+    def _open(self, split: str, data_dir: str) -> sources.Source:
+        return imagenet.open_split(data_dir, split)
 
-    def _build_input_queue(
-        self,
-        data_rng: Any,
-        split: str,
-        data_dir: str,
-        global_batch_size: int,
-        cache: bool | None = None,
-        repeat_final_dataset: bool | None = None,
-        num_batches: int | None = None,
-        start_step: int = 0,
-    ) -> Iterator[spec.Batch]:
-        """Batches: inputs float32 [B, H, W, 3] normalised; targets [B], or [B, C] with mixup."""
-        del cache, repeat_final_dataset, num_batches
-        if split == "train":
-            return self._train_queue(data_rng, data_dir, global_batch_size, start_step)
-        return self._eval_queue(split, data_dir, global_batch_size)
+    def _cached_record(self, record: dict[str, Any]) -> dict[str, Any]:
+        return images.decoded(record)
 
-    def _train_queue(
-        self, data_rng: Any, data_dir: str, batch_size: int, start_step: int
-    ) -> Iterator[spec.Batch]:
-        seed, key = devices.seed_and_key(data_rng)
-        purpose = jax.random.fold_in(key, _MIXUP)
-        stream = example_queue.train_batches(
-            self._source("train", data_dir),
-            seed=seed,
-            batch_size=batch_size,
-            transform=self._data.train_transform,
-            start_step=start_step,
-            rows=self.layout.rows(batch_size),
-            num_workers=self.loader_workers,
-        )
-        with stream:
-            for step, batch in enumerate(stream, start_step):
-                yield self._finish(
-                    self.layout.shard(batch), jax.random.fold_in(purpose, step), train=True
-                )
+    def _train_batch(self, batch: dict[str, np.ndarray], key: Array, step: int) -> spec.Batch:
+        return self._finish(self.layout.shard(batch), _mixup_key(key, np.int32(step)), train=True)
 
-    def _eval_queue(self, split: str, data_dir: str, batch_size: int) -> Iterator[spec.Batch]:
-        stream = example_queue.eval_batches(
-            self._source(split, data_dir),
-            batch_size=batch_size,
-            transform=self._data.eval_transform,
-            rows=self.layout.rows(batch_size),
-        )
-        with stream:
-            for batch in stream:
-                yield self._finish(self.layout.shard(batch), jax.random.key(0), train=False)
+    def _eval_batch(self, batch: dict[str, np.ndarray], first: int) -> spec.Batch:
+        del first
+        return self._finish(self.layout.shard(batch), jax.random.key(0), train=False)
 
     def _finish_batch(self, batch: spec.Batch, key: Array, train: bool) -> spec.Batch:
         """Normalises on the device (images travel as uint8) and mixes training examples.
@@ -221,44 +144,23 @@ class ImageWorkload(TableWorkload):
             )
         return {**batch, "inputs": inputs, "targets": targets}
 
-    def _summed_metrics(self, params: spec.Parameters, batch: spec.Batch) -> dict[str, Array]:
+    def _evaluated(
+        self, params: spec.Parameters, model_state: spec.ModelState, batch: spec.Batch
+    ) -> tuple[dict[str, Array], None]:
         logits, _ = self.model_fn(
-            params, batch, None, spec.ForwardPassMode.EVAL, jax.random.key(0), False
+            params, batch, model_state, spec.ForwardPassMode.EVAL, jax.random.key(0), False
         )
         correct = (jnp.argmax(logits, -1) == batch["targets"]) * batch["weights"]
         loss = self.loss_fn(batch["targets"], logits, batch["weights"])["summed"]
-        return {"accuracy": correct.sum(), "loss": loss}
+        return {"accuracy": correct.sum(), "loss": loss}, None
 
-    def _eval_model_on_split(
-        self,
-        split: str,
-        num_examples: int,
-        global_batch_size: int,
-        params: spec.Parameters,
-        model_state: spec.ModelState,
-        rng: Array,
-        data_dir: str,
-        global_step: int = 0,
+    def _metrics(
+        self, sums: dict[str, float], num_examples: int, predictions: list[Any], data_dir: str
     ) -> dict[str, float]:
-        del model_state, rng, global_step
-        sums = [
-            self._eval_step(params, batch)
-            for batch in self._batches_of(split, data_dir, global_batch_size)
-        ]
-        totals = jax.tree.map(lambda *parts: float(np.sum([float(p) for p in parts])), *sums)
-        return {name: total / num_examples for name, total in totals.items()}
+        del predictions, data_dir
+        return {name: total / num_examples for name, total in sums.items()}
 
-    def _batches_of(self, split: str, data_dir: str, batch_size: int) -> Iterator[spec.Batch]:
-        """Yields the split's batches; small splits stay on the devices between evaluations."""
-        key = (split, data_dir, batch_size)
-        if key in self._eval_batches:
-            yield from self._eval_batches[key]
-            return
-        size = self._data.image_size**2 * 12 * len(self._source(split, data_dir))
-        kept: list[spec.Batch] | None = [] if size <= _CACHE_BYTES else None
-        for batch in self._eval_queue(split, data_dir, batch_size):
-            if kept is not None:
-                kept.append(batch)
-            yield batch
-        if kept is not None:
-            self._eval_batches[key] = kept
+
+@jax.jit
+def _mixup_key(key: Array, step: Array) -> Array:
+    return jax.random.fold_in(jax.random.fold_in(key, _MIXUP), step)

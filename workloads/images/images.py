@@ -13,6 +13,7 @@ an image more than OpenCV's.
 
 import functools
 import math
+from typing import Any
 
 import cv2
 import numpy as np
@@ -40,6 +41,11 @@ def decode(image: bytes | np.ndarray) -> np.ndarray:
     if decoded is None:
         raise DataError(f"{buffer.size} bytes starting with {image[:8]!r} are no JPEG or PNG image")
     return cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB)
+
+
+def decoded(record: dict[str, Any]) -> dict[str, Any]:
+    """A record `{"image", "label"}` with its image decoded: transforms take both alike."""
+    return {**record, "image": decode(record["image"])}
 
 
 def resize(image: np.ndarray, size: int) -> np.ndarray:

@@ -2,9 +2,11 @@
 
 Facts from algoperf/workloads/imagenet_vit/imagenet_jax/models.py (itself after init2winit and
 big_vision): pre-LN blocks, sincos2d positions, mean pooling or an attention head (`use_map`),
-a tanh pre-logits layer, a zero-initialised head. Axes: B batch, T tokens, W width.
+a tanh pre-logits layer, a zero-initialised head. Attention is a variant's, given as `variant`; None
+is flax's own function. Axes: B batch, T tokens, W width.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -54,11 +56,18 @@ class MlpBlock(nn.Module):
         return nn.Dense(inputs.shape[-1], **settings)(hidden)
 
 
+def _attention_fn(variant: Any, depth: int) -> Any:
+    """Returns what flax's module calls: the variant in the layer `depth`, from 0."""
+    return nn.dot_product_attention if variant is None else functools.partial(variant, depth=depth)
+
+
 class EncoderBlock(nn.Module):
     """Self-attention and MLP with residuals; layer norm before them, or after (`post_norm`)."""
 
     num_heads: int
     mlp_dim: int
+    variant: Any
+    depth: int
     use_glu: bool = False
     post_norm: bool = False
     dtype: Any = jnp.float32
@@ -71,6 +80,7 @@ class EncoderBlock(nn.Module):
             kernel_init=nn.initializers.xavier_uniform(),
             deterministic=deterministic,
             dtype=self.dtype,
+            attention_fn=_attention_fn(self.variant, self.depth),
             name="MultiHeadDotProductAttention_1",
         )
         mlp = MlpBlock(self.mlp_dim, self.use_glu, self.dtype, name="MlpBlock_3")
@@ -93,6 +103,7 @@ class Encoder(nn.Module):
     depth: int
     num_heads: int
     mlp_dim: int
+    variant: Any
     use_glu: bool = False
     post_norm: bool = False
     dtype: Any = jnp.float32
@@ -104,6 +115,8 @@ class Encoder(nn.Module):
             hidden = EncoderBlock(
                 self.num_heads,
                 self.mlp_dim,
+                self.variant,
+                layer,
                 self.use_glu,
                 self.post_norm,
                 self.dtype,
@@ -115,10 +128,15 @@ class Encoder(nn.Module):
 
 
 class MAPHead(nn.Module):
-    """Pools tokens by attention from a learned probe: [B, T, W] to [B, W]."""
+    """Pools tokens by attention from a learned probe: [B, T, W] to [B, W].
+
+    For variants it is one layer more, behind all blocks.
+    """
 
     num_heads: int
     mlp_dim: int
+    variant: Any
+    depth: int
     dtype: Any = jnp.float32
 
     @nn.compact
@@ -129,6 +147,7 @@ class MAPHead(nn.Module):
             num_heads=self.num_heads,
             kernel_init=nn.initializers.xavier_uniform(),
             dtype=self.dtype,
+            attention_fn=_attention_fn(self.variant, self.depth),
         )(jnp.tile(probe, [batch, 1, 1]), tokens)
         hidden = nn.LayerNorm(dtype=self.dtype)(pooled)
         # AlgoPerf's pooling MLP never drops: its `train` argument means deterministic.
@@ -137,7 +156,10 @@ class MAPHead(nn.Module):
 
 
 class ViT(nn.Module):
-    """Vision Transformer for classification; parameters float32, compute in `dtype`."""
+    """Vision Transformer for classification; parameters float32, compute in `dtype`.
+
+    variant: from `attention.registry.get`, or None for flax's own attention.
+    """
 
     num_classes: int
     patch_size: int
@@ -148,6 +170,7 @@ class ViT(nn.Module):
     use_glu: bool = False
     use_post_layer_norm: bool = False
     use_map: bool = False
+    variant: Any = None
     dtype: Any = jnp.float32
 
     @nn.compact
@@ -174,13 +197,17 @@ class ViT(nn.Module):
             self.depth,
             self.num_heads,
             self.mlp_dim,
+            self.variant,
             self.use_glu,
             self.use_post_layer_norm,
             self.dtype,
             name="Transformer",
         )(tokens, dropout_rate, not train)
         if self.use_map:
-            pooled = MAPHead(self.num_heads, self.mlp_dim, self.dtype, name="MAPHead_0")(tokens)
+            pool = MAPHead(
+                self.num_heads, self.mlp_dim, self.variant, self.depth, self.dtype, name="MAPHead_0"
+            )
+            pooled = pool(tokens)
         else:
             pooled = jnp.mean(tokens, axis=1)
         hidden = nn.tanh(nn.Dense(self.width, dtype=self.dtype, name="pre_logits")(pooled))

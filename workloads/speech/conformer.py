@@ -2,11 +2,13 @@
 
 Facts from algoperf/workloads/librispeech_conformer/librispeech_jax/models.py. A block is
 x + ½·FF, + attention, + convolution, + ½·FF, layer norm. Axes: B batch, N samples, T frames (40 ms
-after subsampling), C encoder_dim, V vocabulary. Paddings are float32, 1 beyond the end.
+after subsampling), C encoder_dim, V vocabulary, H heads, D head dimension. Paddings are float32, 1
+beyond the end.
 """
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,10 +16,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from workloads.base.dropout import Dropout
-from workloads.speech import spectrogram, subsampling
-from workloads.speech.conformer_norms import BatchNorm, LayerNorm
-from workloads.speech.query_scaler import query_scaled_attention
-from workloads.speech.spec_augment import Masks, SpecAug
+from workloads.speech import spectrogram
+from workloads.speech.conformer_layers import BatchNorm, LayerNorm, Masks, SpecAug, Subsample
 
 Array = jax.Array
 Rate = Any  # a float or a traced scalar
@@ -79,10 +79,55 @@ class FeedForwardModule(nn.Module):
         return Dropout()(hidden, dropout_rate, not train)
 
 
+class QueryScaler(nn.Module):
+    """Multiplies each dimension of the query by softplus(scale)/softplus(0): 1 at the start."""
+
+    @nn.compact
+    def __call__(self, query: Array) -> Array:
+        """Returns query [..., D] scaled by parameters [D]."""
+        scale = self.param("scale", nn.initializers.zeros, (query.shape[-1],))
+        # 1/softplus(0) = 1/ln 2, in AlgoPerf's digits.
+        return query * (1.442695041 * jax.nn.softplus(scale)).astype(query.dtype)
+
+
+def query_scaled_attention(variant: Any, depth: int, temperature: float) -> Callable[..., Array]:
+    """Returns attention of a query with a learned scale per dimension, times `temperature`.
+
+    It is a function of flax's signature, for nn.MultiHeadDotProductAttention, among whose
+    parameters the scale lies: [B, T, H, D] from query [B, T, H, D], key and value [B, S, H, D].
+    The scale comes behind what the variant does to the query (`qk_norm`), the temperature behind
+    its output; `depth` is the layer's index from 0. Without a variant it is AlgoPerf's own
+    function.
+    """
+
+    def attend(
+        query: Array,
+        key: Array,
+        value: Array,
+        bias: Array | None = None,
+        mask: Array | None = None,
+        dtype: Any = None,
+        precision: Any = None,
+        temperature: float = temperature,
+    ) -> Array:
+        settings: dict[str, Any] = {"bias": bias, "mask": mask, "precision": precision}
+        settings |= {"dtype": dtype, "deterministic": True}
+        if variant is None:
+            output = nn.dot_product_attention(QueryScaler()(query), key, value, **settings)
+        else:
+            given = {"depth": depth, "scale_query": QueryScaler()}
+            output = variant(query, key, value, **given, **settings)
+        return output * temperature
+
+    return attend
+
+
 class MultiHeadedSelfAttention(nn.Module):
     """Layer norm and self-attention over the valid frames."""
 
     config: Config
+    variant: Any
+    depth: int
 
     @nn.compact
     def __call__(self, inputs: Array, paddings: Array, dropout_rate: Rate, train: bool) -> Array:
@@ -97,8 +142,8 @@ class MultiHeadedSelfAttention(nn.Module):
             broadcast_dropout=False,
             dropout_rate=0.0,
             deterministic=True,
-            attention_fn=functools.partial(
-                query_scaled_attention, temperature=config.attention_temperature
+            attention_fn=query_scaled_attention(
+                self.variant, self.depth, config.attention_temperature
             ),
         )(LayerNorm(config.dtype)(inputs), mask=nn.make_attention_mask(there, there, dtype=bool))
         return Dropout()(hidden, dropout_rate, not train)
@@ -155,6 +200,8 @@ class ConformerBlock(nn.Module):
     """One encoder layer."""
 
     config: Config
+    variant: Any
+    depth: int
 
     @nn.compact
     def __call__(
@@ -169,7 +216,8 @@ class ConformerBlock(nn.Module):
         config = self.config
         valid = (1 - paddings[..., None]).astype(config.dtype)
         hidden = inputs + 0.5 * FeedForwardModule(config)(inputs, valid, dropout_rate, train)
-        hidden = hidden + MultiHeadedSelfAttention(config)(hidden, paddings, dropout_rate, train)
+        attention = MultiHeadedSelfAttention(config, self.variant, self.depth)
+        hidden = hidden + attention(hidden, paddings, dropout_rate, train)
         convolution = ConvolutionBlock(config)
         hidden = hidden + convolution(hidden, paddings, dropout_rate, train, batch_norm)
         hidden = hidden + 0.5 * FeedForwardModule(config)(hidden, valid, dropout_rate, train)
@@ -177,9 +225,14 @@ class ConformerBlock(nn.Module):
 
 
 class Conformer(nn.Module):
-    """Audio to CTC logits; running averages lie in the collection `batch_stats`."""
+    """Audio to CTC logits; running averages lie in the collection `batch_stats`.
+
+    variant: from `attention.registry.get`, or None for flax's own attention, both behind the
+    model's learned scale of the query.
+    """
 
     config: Config = Config()
+    variant: Any = None
 
     @nn.compact
     def __call__(
@@ -204,12 +257,12 @@ class Conformer(nn.Module):
         hidden, paddings = spectrogram.log_mel(audio, paddings)
         if train and config.masks is not None:
             hidden = SpecAug(config.masks, name="specaug")(hidden, paddings)
-        subsample = subsampling.Subsample(
+        subsample = Subsample(
             config.encoder_dim, config.subsampling_channels or config.encoder_dim, config.dtype
         )
         hidden, paddings = subsample(hidden, paddings, dropout_rate, train)
-        for _ in range(config.num_layers):
-            block = ConformerBlock(config)
+        for depth in range(config.num_layers):
+            block = ConformerBlock(config, self.variant, depth)
             hidden = block(hidden, paddings, dropout_rate, train, (update, running))
         hidden = LayerNorm(config.dtype)(hidden)
         logits = _Dense(config.vocab_size, dtype=config.dtype)(hidden)

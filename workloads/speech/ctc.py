@@ -1,10 +1,21 @@
-"""Connectionist temporal classification: the loss per example, and greedy decoding.
+"""Connectionist temporal classification: loss per example, greedy decoding, word error rate.
 
 Symbol 0 is the blank. Axes: B batch, T frames, U targets, V vocabulary.
+
+Words are what whitespace separates, upper and lower case are different, and a reference without
+words counts as one word (algoperf/workloads/librispeech_conformer/metrics.py). AlgoPerf's own
+figure is lower: it compares str(tokenizer.detokenize(...)), the printed form of a TensorFlow
+tensor, "tf.Tensor(b'...', shape=(), dtype=string)", which adds two words per utterance that are
+always right, and makes a word inserted or left out at an end two errors (measured:
+docs/algoperf_parity.md). At LibriSpeech's 18 words that is a tenth; the paper's WER, measured by
+AlgoPerf's code, would share it.
 """
+
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import jiwer
 import optax
 
 Array = jax.Array
@@ -41,3 +52,28 @@ def greedy_decode(logits: Array, logit_paddings: Array) -> tuple[Array, Array]:
     lengths = jnp.sum(kept, axis=-1, dtype=jnp.int32)
     symbols = jnp.take_along_axis(best, order, axis=-1)
     return jnp.where(jnp.arange(best.shape[1]) < lengths[:, None], symbols, BLANK), lengths
+
+
+def word_errors(references: Sequence[str], hypotheses: Sequence[str]) -> tuple[int, int]:
+    """Returns word errors (substitutions + deletions + insertions) and words of the references.
+
+    Raises ValueError where there are not as many of the one as of the other.
+    """
+    if len(references) != len(hypotheses):
+        raise ValueError(f"{len(references)} references, {len(hypotheses)} hypotheses")
+    if not references:
+        return 0, 0
+    found = jiwer.process_words(list(references), list(hypotheses))
+    words = sum(max(len(reference.split()), 1) for reference in references)
+    return found.substitutions + found.deletions + found.insertions, words
+
+
+def word_error_rate(references: Sequence[str], hypotheses: Sequence[str]) -> float:
+    """Returns errors per word over all pairs together; above 1 where much is inserted.
+
+    Raises ValueError for no references, or as `word_errors`.
+    """
+    errors, words = word_errors(references, hypotheses)
+    if not words:
+        raise ValueError("no references: a word error rate needs at least one")
+    return errors / words

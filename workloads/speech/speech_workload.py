@@ -1,63 +1,73 @@
-"""Speech recognition as a workload: the part that full and embedded Conformer share."""
+"""Speech recognition as a workload: what full and embedded Conformer share."""
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from workloads.base import devices, spec
-from workloads.base.base_workload import TableWorkload
+from workloads.base import sources, spec
 from workloads.base.options import Options
-from workloads.speech import conformer, ctc, spectrogram, speech_batches, word_errors
-from workloads.speech.speech_batches import Speech
+from workloads.base.workload import BaseWorkload, Sizes, unchanged
+from workloads.base.workload_spec import WorkloadSpec
+from workloads.speech import conformer, ctc, spectrogram
+from workloads.speech.corpora import speech_records, speech_tokenizer
 
 Array = jax.Array
 
 
-class SpeechWorkload(TableWorkload):
+@dataclasses.dataclass(frozen=True)
+class Speech:
+    """What a data set fixes.
+
+    splits: role (train, validation, test) to the splits it is made of. max_audio in samples,
+    max_targets in ids: what batches are padded to. cache keeps the utterances in memory.
+    """
+
+    sizes: Sizes
+    splits: dict[str, tuple[str, ...]]
+    max_audio: int
+    max_targets: int
+    vocab_size: int
+    cache: bool = False
+
+
+class SpeechWorkload(BaseWorkload):
     """A Conformer on audio, trained by CTC.
 
     Metrics: `wer` (errors per word over the split), `ctc_loss` and `loss`, which are the same sum
     of losses per valid target id, in nats: AlgoPerf's name, and the one all workloads have.
+    Batches lie on the devices as stored (16-bit audio), and are made what `finished` says.
     """
 
-    def __init__(
-        self, name: str, data: Speech, config: conformer.Config, variant: Any, options: Options
-    ) -> None:
-        super().__init__(name, variant, options, data.sizes)
-        self._data = data
-        dtype = jnp.dtype(options.compute_dtype)
-        self._model = conformer.Conformer(dataclasses.replace(config, dtype=dtype))
-        self._batches = speech_batches.SpeechBatches(name, data, self.layout)
-        self._finish = jax.jit(speech_batches.finished)
-        self._eval_step = jax.jit(self._decoded_and_losses)
-        self._init = jax.jit(self._initial_variables, out_shardings=self.layout.replicated())
+    loss_type = spec.LossType.CTC_LOSS
+    train_transform = eval_transform = staticmethod(unchanged)
 
-    @property
-    def loss_type(self) -> spec.LossType:
-        return spec.LossType.CTC_LOSS
+    def __init__(
+        self,
+        row: WorkloadSpec,
+        data: Speech,
+        config: conformer.Config,
+        variant: Any,
+        options: Options,
+    ) -> None:
+        config = dataclasses.replace(config, dtype=jnp.dtype(options.compute_dtype))
+        model = conformer.Conformer(config, variant)
+        super().__init__(row, model, variant, options, data.sizes, cache=data.cache)
+        self._data = data
+        self.eval_example_bytes = 2 * data.max_audio
+        self._finish = jax.jit(finished)
+        self._tokenizers: dict[str, Any] = {}
 
     def is_output_params(self, param_key: str) -> bool:
         return param_key == "Dense_0"
 
-    def init_model_fn(self, rng: Array) -> tuple[spec.Parameters, spec.ModelState]:
-        """Returns float32 parameters and {'batch_stats': …}, replicated over the devices.
-
-        The key is split as AlgoPerf does, so that equal keys give AlgoPerf's initial values.
-        """
-        params_rng, _ = jax.random.split(rng)
-        model_state = dict(self._init(params_rng))
-        params = model_state.pop("params")
-        self._param_shapes = jax.tree.map(lambda leaf: spec.ShapeTuple(leaf.shape), params)
-        return params, model_state
-
-    def _initial_variables(self, key: Array) -> Any:
+    def _initial_variables(self, key: Array) -> dict[str, Any]:
+        """Returns float32 parameters and `batch_stats`."""
         # No parameter's shape depends on the audio's length.
         audio = jnp.zeros((1, 4 * spectrogram.FRAME_SIZE))
-        with self._injected():
-            return self._model.init({"params": key}, audio, jnp.zeros_like(audio))
+        return dict(self._model.init({"params": key}, audio, jnp.zeros_like(audio)))
 
     # Logits and targets come with their paddings, as in AlgoPerf.
     def model_fn(  # type: ignore[override]
@@ -79,17 +89,16 @@ class SpeechWorkload(TableWorkload):
         train = mode == spec.ForwardPassMode.TRAIN
         if use_running_average_bn is None:
             use_running_average_bn = not (train or update_batch_norm)
-        with self._injected():
-            outputs, new_state = self._model.apply(
-                {"params": params, **model_state},
-                *augmented_and_preprocessed_input_batch["inputs"],
-                rngs={"dropout": rng},
-                mutable=["batch_stats"],
-                train=train,
-                dropout_rate=dropout_rate,
-                update_batch_norm=update_batch_norm,
-                use_running_average=use_running_average_bn,
-            )
+        outputs, new_state = self._model.apply(
+            {"params": params, **model_state},
+            *augmented_and_preprocessed_input_batch["inputs"],
+            rngs={"dropout": rng},
+            mutable=["batch_stats"],
+            train=train,
+            dropout_rate=dropout_rate,
+            update_batch_norm=update_batch_norm,
+            use_running_average=use_running_average_bn,
+        )
         return outputs, new_state
 
     def loss_fn(  # type: ignore[override]
@@ -119,72 +128,101 @@ class SpeechWorkload(TableWorkload):
         }
 
     def example_batch(self, batch_size: int) -> spec.Batch:
-        batch: spec.Batch = self._finish(self._batches.example(batch_size))
-        return batch
+        """Returns a batch of noise and random ids, both of full length."""
+        data, generator = self._data, np.random.default_rng(0)
+        audio = generator.normal(0.0, 1000.0, (batch_size, data.max_audio))
+        targets = generator.integers(1, data.vocab_size, (batch_size, data.max_targets))
+        whole: dict[str, np.ndarray] = {
+            "audio": audio.astype(np.int16),
+            "audio_length": np.full(batch_size, data.max_audio, np.int32),
+            "targets": targets.astype(np.int32),
+            "targets_length": np.full(batch_size, data.max_targets, np.int32),
+        }
+        rows = self.layout.rows(batch_size)
+        return self._ready(self.layout.shard({name: leaf[rows] for name, leaf in whole.items()}))
 
-    def _build_input_queue(
-        self,
-        data_rng: Any,
-        split: str,
-        data_dir: str,
-        global_batch_size: int,
-        cache: bool | None = None,
-        repeat_final_dataset: bool | None = None,
-        num_batches: int | None = None,
-        start_step: int = 0,
-    ) -> Iterator[spec.Batch]:
-        """Batches as `speech_batches.finished` makes them, divided over the devices."""
-        del cache, repeat_final_dataset, num_batches
-        if split == "train":
-            seed, _ = devices.seed_and_key(data_rng)
-            workers = self.loader_workers
-            stored = self._batches.train(seed, data_dir, global_batch_size, start_step, workers)
-        else:
-            stored = self._batches.evaluation(split, data_dir, global_batch_size)
-        return map(self._finish, stored)
+    def _open(self, split: str, data_dir: str) -> sources.Source:
+        data = self._data
+        return speech_records.SpeechSplit(
+            data_dir,
+            data.splits[split],
+            data.max_audio,
+            data.max_targets,
+            self._row.repair(data_dir),
+        )
 
-    def _decoded_and_losses(
+    def _train_batch(self, batch: dict[str, np.ndarray], key: Array, step: int) -> spec.Batch:
+        del key, step
+        on_devices: spec.Batch = self.layout.shard(batch)
+        return on_devices
+
+    def _eval_batch(self, batch: dict[str, np.ndarray], first: int) -> spec.Batch:
+        del first
+        on_devices: spec.Batch = self.layout.shard(batch)
+        return on_devices
+
+    def _ready(self, batch: spec.Batch) -> spec.Batch:
+        ready: spec.Batch = self._finish(batch)
+        return ready
+
+    def _evaluated(
         self, params: spec.Parameters, model_state: spec.ModelState, batch: spec.Batch
-    ) -> dict[str, Array]:
-        ready = speech_batches.finished(batch)
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Decodes on the devices; the host counts words."""
+        ready = finished(batch)
         (logits, paddings), _ = self.model_fn(
             params, ready, model_state, spec.ForwardPassMode.EVAL, jax.random.key(0), False
         )
         losses = self.loss_fn(ready["targets"], (logits, paddings), ready["weights"])
         symbols, lengths = ctc.greedy_decode(logits, paddings)
-        return {
+        sums = {
             "loss": losses["summed"],
             "targets": jnp.sum(batch["targets_length"] * batch["weights"]),
-            "symbols": symbols,
-            "lengths": lengths,
         }
+        spoken = {name: batch[name] for name in ("targets", "targets_length", "weights")}
+        return sums, {"symbols": symbols, "lengths": lengths, **spoken}
 
-    def _eval_model_on_split(
-        self,
-        split: str,
-        num_examples: int,
-        global_batch_size: int,
-        params: spec.Parameters,
-        model_state: spec.ModelState,
-        rng: Array,
-        data_dir: str,
-        global_step: int = 0,
+    def _metrics(
+        self, sums: dict[str, float], num_examples: int, predictions: list[Any], data_dir: str
     ) -> dict[str, float]:
-        """Decodes on the devices and counts words on the host; losses are added in float64."""
-        del num_examples, rng, global_step
-        summed, targets = 0.0, 0.0
+        del num_examples
         references: list[str] = []
         hypotheses: list[str] = []
-        for batch in self._batches.evaluation(split, data_dir, global_batch_size):
-            result = self.layout.on_host(self._eval_step(params, model_state, batch))
-            summed, targets = summed + float(result["loss"]), targets + float(result["targets"])
-            names = ("targets", "targets_length", "weights")
-            spoken = self.layout.on_host({name: batch[name] for name in names})
-            there = spoken["weights"] > 0
-            decoded = (result["symbols"], result["lengths"])
-            hypotheses += self._batches.texts(data_dir, *decoded, there)
-            said = (spoken["targets"], spoken["targets_length"])
-            references += self._batches.texts(data_dir, *said, there)
-        loss = summed / max(targets, 1.0)
-        wer = word_errors.rate(references, hypotheses)
-        return {"wer": wer, "ctc_loss": loss, "loss": loss}
+        for one in predictions:
+            there = one["weights"] > 0
+            hypotheses += self._texts(data_dir, one["symbols"], one["lengths"], there)
+            references += self._texts(data_dir, one["targets"], one["targets_length"], there)
+        loss = sums["loss"] / max(sums["targets"], 1.0)
+        return {"wer": ctc.word_error_rate(references, hypotheses), "ctc_loss": loss, "loss": loss}
+
+    def _texts(self, data_dir: str, ids: Any, lengths: Any, there: np.ndarray) -> list[str]:
+        """Returns the text of each row of ids [B, N] where `there` [B] is True."""
+        if data_dir not in self._tokenizers:
+            tokenizer = speech_tokenizer.load(
+                data_dir, self._data.vocab_size, self._row.repair(data_dir)
+            )
+            self._tokenizers[data_dir] = tokenizer
+        ids, lengths = np.asarray(ids), np.asarray(lengths)
+        rows = [ids[row, : lengths[row]] for row in np.flatnonzero(there)]
+        return [speech_tokenizer.decode(self._tokenizers[data_dir], row) for row in rows]
+
+
+def finished(batch: spec.Batch) -> Any:
+    """Returns a batch as AlgoPerf's models take it, from stored records.
+
+    `inputs`: samples float32 [B, N] (16-bit values as numbers) and paddings float32 [B, N];
+    `targets`: ids int32 [B, U] and paddings float32 [B, U]; `weights` float32 [B] in evaluations.
+    """
+    audio = batch["audio"].astype(jnp.float32)
+    ready = {
+        "inputs": (audio, _paddings(batch["audio_length"], audio.shape[1])),
+        "targets": (
+            batch["targets"],
+            _paddings(batch["targets_length"], batch["targets"].shape[1]),
+        ),
+    }
+    return {**ready, "weights": batch["weights"]} if "weights" in batch else ready
+
+
+def _paddings(lengths: Array, size: int) -> Array:
+    return (jnp.arange(size) >= lengths[:, None]).astype(jnp.float32)

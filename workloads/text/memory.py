@@ -27,10 +27,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh
 
-from workloads.base import partition
+from workloads.base import sharding
 from workloads.base.options import MESH_AXES, Options
-from workloads.text import masking, transformer
-from workloads.text.transformer_sizes import SIZES, TransformerSize
+from workloads.text import language_models, transformer
+from workloads.text.specs import SIZES, TransformerSize
 
 
 def per_device(
@@ -90,7 +90,7 @@ def _parameters(size: TransformerSize, variant: Any, options: Options, mesh: Abs
     tokens = jax.ShapeDtypeStruct((1, size.context), jnp.int32)
     shapes = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
     # An abstract mesh has shape and axes, which is all that shardings are made from.
-    places = partition.shardings(shapes, transformer.PARAMETER_RULES, mesh)
+    places = sharding.shardings(shapes, transformer.PARAMETER_RULES, mesh)
     sizes = jax.tree.map(
         lambda leaf, place: math.prod(place.shard_shape(leaf.shape)) * leaf.dtype.itemsize,
         shapes,
@@ -113,11 +113,11 @@ def _activations(
     block = tokens * (
         narrow * (8 * size.width + (8 * heads + 4 * size.mlp_width) // tensor)
         + 12 * size.heads * size.context // tensor
-        + (24 * heads // tensor if getattr(variant, "is_differential", False) else 0)
+        + (24 * heads // tensor if getattr(variant, "needs_depth", False) else 0)
     )
     residuals = size.layers * tokens * size.width * narrow
     kept = residuals + block if options.remat else size.layers * block
-    predicted = sequences * masking.places(size.context) if "bert" in name else tokens
+    predicted = sequences * language_models.places(size.context) if "bert" in name else tokens
     layer = 4 * size.width * heads + 2 * size.width * size.mlp_width
     whole = narrow * (layer + size.vocabulary * size.width) // tensor
     return {

@@ -26,16 +26,16 @@ from flax import linen as nn
 from jax.sharding import NamedSharding, PartitionSpec
 
 from attention import registry
-from workloads.base.devices import BATCH_AXES
 from workloads.base.dropout import Dropout
 from workloads.base.options import STACKED, Options
-from workloads.text.transformer_sizes import TransformerSize
+from workloads.base.sharding import BATCH_AXES
+from workloads.text.specs import TransformerSize
 
 Array = jax.Array
 Rate = Any  # a float or a traced scalar
 
 # Mesh axes of the parameters' dimensions, from the last one backwards
-# (workloads/base/partition.py): heads, MLP and vocabulary over 'tensor', width over 'fsdp'. Norms
+# (workloads/base/sharding.py): heads, MLP and vocabulary over 'tensor', width over 'fsdp'. Norms
 # and what variants add are small.
 PARAMETER_RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"(^|/)embedding$", ("fsdp", "tensor")),

@@ -5,7 +5,6 @@ from typing import Any
 
 from sweeps.launchers import config_keys, remote
 from sweeps.launchers.config_keys import Key, Range, Text
-from sweeps.launchers.kubernetes import pod
 
 _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _NAME = Text(
@@ -61,10 +60,7 @@ KEYS = {
         "of Cloud Storage, with hierarchical namespace, that holds the study",
         Text("a bucket's name without gs://", r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]"),
     ),
-    "local_root": Key(
-        "", "where the volume is mounted here; empty: experiment_dir", remote.ABSOLUTE
-    ),
-    "mount_path": Key("", "where the pods mount it; empty: local_root", remote.ABSOLUTE),
+    **remote.volume_keys("volume", "pods"),
     "run_as": Key(
         "",
         "who owns what pods write; empty: the image's user",
@@ -75,19 +71,18 @@ KEYS = {
     "priority_class": Key("", "of the pods", _NAME),
     "service_account": Key("", "of the pods", _NAME),
     "save_seconds": Key(120, "between the order to stop and the end", Range(1, 86_400)),
-    "retries": Key(3, "of a job that crashed; preemptions do not count", Range(0, 1_000_000)),
+    "retries": remote.RETRIES,
     "ttl_seconds": Key(3600, "after which a finished JobSet is deleted", Range(0, 31_536_000)),
-    "trials_per_job": Key(1, "trials that one job runs", Range(1, 1_000_000)),
-    "workers": Key(1, "processes per pod that run trials", Range(1, 1024)),
-    "max_jobs": Key(100, "queued or running at a time", Range(1, 1_000_000)),
+    "trials_per_job": remote.TRIALS_PER_JOB,
+    "workers": remote.workers("per pod that run trials"),
+    "max_jobs": remote.max_jobs(100),
     "python": Key("python", "the command of Python in the image", Text()),
-    "environment": Key("", "NAME=VALUE NAME=VALUE", Text()),
-    "poll_seconds": Key(30, "between questions to the cluster", Range(1, 3600)),
+    "environment": remote.ENVIRONMENT,
+    "poll_seconds": remote.poll_seconds(30, "the cluster"),
 }
-DEFAULTS = config_keys.defaults(KEYS)
 
 
-def check_keys(settings: dict[str, Any]) -> None:
+def check(settings: dict[str, Any]) -> None:
     """Raises ValueError for what no cluster could run."""
     own = settings["kubernetes"]
     config_keys.check(KEYS, own, "kubernetes.")
@@ -119,14 +114,22 @@ def _check_devices(own: dict[str, Any]) -> None:
             f"topology {own['tpu_topology']} over {own['hosts']} hosts is no slice: hosts have "
             "1, 4 or 8 chips. kubernetes.hosts is the number of nodes in the slice's node pool"
         )
-    per_host = own["gpus"] or (pod.chips(own) if own["tpu_type"] else own["workers"])
-    if per_host % own["workers"]:
-        raise ValueError(f"kubernetes.workers={own['workers']} cannot share {per_host} devices")
+    remote.check_workers("kubernetes", own, _per_host(own))
+
+
+def chips(own: dict[str, Any]) -> int:
+    """Returns how many TPU chips one host has: the topology's over the hosts."""
+    return math.prod(map(int, own["tpu_topology"].split("x"))) // own["hosts"]
+
+
+def _per_host(own: dict[str, Any]) -> int:
+    """Returns how many devices a host has; each process on CPUs counts one."""
+    return int(own["gpus"] or (chips(own) if own["tpu_type"] else own["workers"]))
 
 
 def _is_slice(own: dict[str, Any]) -> bool:
-    chips = math.prod(map(int, own["tpu_topology"].split("x")))
-    return chips % own["hosts"] == 0 and pod.chips(own) in (1, 4, 8)
+    whole = math.prod(map(int, own["tpu_topology"].split("x")))
+    return whole % own["hosts"] == 0 and chips(own) in (1, 4, 8)
 
 
 def platform(settings: dict[str, Any]) -> str:
@@ -138,5 +141,4 @@ def platform(settings: dict[str, Any]) -> str:
 def devices(settings: dict[str, Any]) -> int:
     """Returns how many devices a trial sees: chips or GPUs, over all hosts."""
     own = settings["kubernetes"]
-    per_host = own["gpus"] or (pod.chips(own) if own["tpu_type"] else own["workers"])
-    return int(per_host) * int(own["hosts"]) // int(own["workers"])
+    return _per_host(own) * int(own["hosts"]) // int(own["workers"])

@@ -1,54 +1,37 @@
 """The Kubernetes launcher: a JobSet per job, queued by Kueue, applied with kubectl.
 
-Manifests are checked offline and written to `<study>/jobs/<batch>.<index>.yaml` before anything
-is created, so that a person without kubectl here can create them elsewhere. docs/kubernetes.md
-says what the cluster needs.
+Keys are checked offline, and manifests are written to `<study>/jobs/<batch>.<index>.yaml` before
+anything is created, so that a person without kubectl here can create them elsewhere.
+docs/kubernetes.md says what the cluster needs.
 """
 
 import contextlib
 import json
 import os
 import pathlib
-import re
-import shutil
 import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-from sweeps.launchers import manifest_schema
-from sweeps.launchers.kubernetes import jobset_schema, manifests
-from sweeps.launchers.kubernetes.keys import DEFAULTS, KEYS, check_keys, devices, platform
-from sweeps.launchers.protocol import Batch, EngineError, State
-from sweeps.records import layout
+from sweeps.launchers import remote
+from sweeps.launchers.kubernetes import keys, manifest
+from sweeps.launchers.protocol import EngineError, State
+from sweeps.records.submissions import Batch
 
-__all__ = [
-    "DEFAULTS",
-    "KEYS",
-    "Kubernetes",
-    "check",
-    "devices",
-    "launcher",
-    "platform",
-    "preview",
-    "requeue",
-]
-
+KEYS, platform, devices = keys.KEYS, keys.platform, keys.devices
 _RESOURCE = "jobsets.jobset.x-k8s.io"
 _TIMEOUT_S = 120
 
 
 def check(settings: dict[str, Any]) -> None:
     """Raises ValueError for what no cluster could run; the cluster itself is not asked."""
-    check_keys(settings)
-    # The manifest of a job as it could be: what the schema refuses is refused here already.
-    root = pathlib.Path(settings["experiment_dir"]).resolve() / settings["name"]
-    sample = Batch("sample", root / "jobs" / "sample.json", 1, {"PYTHONPATH": str(root / "code")})
-    _manifest(sample, 0, settings)
+    keys.check(settings)
+    manifest.jobset(remote.sample_of(settings), 0, settings)  # what can be said but not written
 
 
 def preview(settings: dict[str, Any], batch: Batch) -> str:
     """Returns what would be submitted for a batch's first job; the engine is not needed."""
-    return manifest_schema.to_yaml(_manifest(batch, 0, settings))
+    return remote.to_yaml(manifest.jobset(batch, 0, settings))
 
 
 def requeue() -> bool:
@@ -61,24 +44,12 @@ def launcher(settings: dict[str, Any], study_directory: pathlib.Path) -> "Kubern
     return Kubernetes(settings, study_directory)
 
 
-def _manifest(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns a job's manifest, checked. Raises ValueError where it is not valid."""
-    manifest = manifests.jobset(batch, index, settings)
-    title = f"the manifest of job {index} of {batch.name}"
-    manifest_schema.check(manifest, jobset_schema.JOBSET, title)
-    return manifest
-
-
-class Kubernetes:
+class Kubernetes(remote.Engine):
     """Jobs as JobSets; a handle is a JobSet's name."""
 
     def __init__(self, settings: dict[str, Any], study_directory: pathlib.Path) -> None:
-        self._settings, self._own = settings, settings["kubernetes"]
-        self._study = study_directory
-
-    def capacity(self) -> int:
-        """Returns kubernetes.max_jobs."""
-        return int(self._own["max_jobs"])
+        super().__init__(settings["kubernetes"])
+        self._settings, self._study = settings, study_directory
 
     def submit(self, batch: Batch) -> list[str]:
         """Writes and creates the JobSets; one that exists already is this batch's.
@@ -86,8 +57,8 @@ class Kubernetes:
         Raises EngineError where not all could be created, after deleting those that were, and
         where there was no answer: `find` tells.
         """
-        files = self._write(batch)
-        handles = [manifests.name(batch, index) for index in range(batch.size)]
+        files = remote.write_manifests(batch, self._manifest)
+        handles = remote.job_names(batch)
         arguments = [part for file in files for part in ("--filename", str(file))]
         done = self._kubectl("create", *arguments)
         there = [line for line in done.stderr.splitlines() if "(AlreadyExists)" in line]
@@ -97,18 +68,12 @@ class Kubernetes:
             with contextlib.suppress(EngineError):  # `find` tells what is there
                 self._delete(handles)
         raise EngineError(
-            f"kubectl create failed: {_last(done.stderr)}\nmanifests: {files[0]} ... Try "
-            f"{self._by_hand(batch)}"
+            f"kubectl create failed: {remote.last_line(done.stderr)}\n"
+            f"manifests: {files[0]} ... Try {self._by_hand(batch)}"
         )
 
-    def _write(self, batch: Batch) -> list[pathlib.Path]:
-        files = []
-        for index in range(batch.size):
-            file = batch.file.with_name(f"{batch.file.stem}.{index}.yaml")
-            text = manifest_schema.to_yaml(_manifest(batch, index, self._settings))
-            layout.write_atomically(file, text)
-            files.append(file)
-        return files
+    def _manifest(self, batch: Batch, index: int) -> dict[str, Any]:
+        return manifest.jobset(batch, index, self._settings)
 
     def _by_hand(self, batch: Batch) -> str:
         files = f"{batch.file.parent}/{batch.file.stem}.*.yaml"
@@ -119,15 +84,15 @@ class Kubernetes:
 
         Raises EngineError where the cluster cannot be asked.
         """
-        if not self._jobsets(f"{manifests.BATCH_LABEL}={batch.name}"):
+        if not self._jobsets(f"{manifest.BATCH_LABEL}={batch.name}"):
             return None
-        return [manifests.name(batch, index) for index in range(batch.size)]
+        return remote.job_names(batch)
 
     def status(self, handles: Sequence[str]) -> dict[str, State]:
         """Returns a state per handle; GONE for a JobSet that the cluster does not have."""
-        label = manifests.study_label(self._settings["name"])
+        label = manifest.study_label(self._settings["name"])
         try:
-            found = self._jobsets(f"{manifests.STUDY_LABEL}={label}")
+            found = self._jobsets(f"{manifest.STUDY_LABEL}={label}")
         except EngineError:
             return dict.fromkeys(handles, State.UNKNOWN)
         by_name = {item["metadata"]["name"]: item for item in found}
@@ -139,7 +104,7 @@ class Kubernetes:
     def _jobsets(self, selector: str) -> list[dict[str, Any]]:
         done = self._kubectl("get", _RESOURCE, "--selector", selector, "--output", "json")
         if done.returncode:
-            raise EngineError(f"kubectl get jobsets failed: {_last(done.stderr)}")
+            raise EngineError(f"kubectl get jobsets failed: {remote.last_line(done.stderr)}")
         try:
             return list(json.loads(done.stdout)["items"])
         except (ValueError, KeyError, TypeError) as error:
@@ -155,27 +120,17 @@ class Kubernetes:
         flags = ("--ignore-not-found", "--wait=false", "--cascade=foreground")
         done = self._kubectl("delete", _RESOURCE, *flags, *handles)
         if done.returncode:
-            raise EngineError(f"kubectl delete failed: {_last(done.stderr)}")
-
-    def close(self) -> None:
-        """Nothing is held."""
+            raise EngineError(f"kubectl delete failed: {remote.last_line(done.stderr)}")
 
     def _kubectl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        program = shutil.which("kubectl")
-        if program is None:
-            raise EngineError(
-                "there is no kubectl here: install it, or create the manifests in "
-                f"{self._study / 'jobs'} where there is one: for f in *.yaml; do kubectl create "
-                "--filename $f; done"
-            )
         context = ["--context", self._own["context"]] if self._own["context"] else []
         where = [*context, "--namespace", self._own["namespace"], "--request-timeout=30s"]
-        try:
-            return subprocess.run(
-                [program, *arguments, *where], capture_output=True, text=True, timeout=_TIMEOUT_S
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise EngineError(f"kubectl {arguments[0]} did not answer: {error}") from error
+        absent = (
+            "there is no kubectl here: install it, or create the manifests in "
+            f"{self._study / 'jobs'} where there is one: for f in *.yaml; do kubectl create "
+            "--filename $f; done"
+        )
+        return remote.run(["kubectl", *arguments, *where], absent, _TIMEOUT_S)
 
 
 def state(jobset: dict[str, Any]) -> State:
@@ -191,8 +146,3 @@ def state(jobset: dict[str, Any]) -> State:
     # `ready` and not `active`: that counts pods that wait for a node or their image, too.
     ready = any(job.get("ready", 0) for job in found.get("replicatedJobsStatus", []))
     return State.RUNNING if ready else State.QUEUED
-
-
-def _last(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return re.sub(r"\s+", " ", lines[-1]) if lines else "no message"

@@ -1,13 +1,24 @@
-"""One Ray job: what it asks of a node, and the commands that it runs there."""
+"""One Ray job: what it asks of a node, and the commands that it runs there, on cores of its own.
 
+`python -m sweeps.launchers.ray.job --cpus=2 -- COMMAND` takes that many cores of the node for as
+long as COMMAND lives and becomes it. Ray counts CPUs but binds no process to any: without this, the
+jobs of a node would all pin their workers to its first core, and a trial would see another number
+of cores, and sum in another order, than it was given.
+"""
+
+import argparse
 import json
+import os
 import re
 import shlex
 import sys
+import tempfile
+import time
 from typing import Any
 
-from sweeps.launchers import remote
-from sweeps.launchers.protocol import WRONG_NODE, Batch
+from sweeps.launchers import local, remote
+from sweeps.launchers.protocol import WRONG_NODE
+from sweeps.records.submissions import Batch
 
 # A job saves itself within 600 s (sweeps.scheduling.local_scheduler); Ray would kill it 3 s after
 # the order to stop.
@@ -87,7 +98,7 @@ def entrypoint(batch: Batch, index: int, own: dict[str, Any]) -> str:
     command = batch.command(index, python)
     if not accelerators(own):
         cpus = f"--cpus={own['cpus']}"
-        command = [python, "-m", "sweeps.launchers.ray.entry", cpus, "--", *command]
+        command = [python, "-m", "sweeps.launchers.ray.job", cpus, "--", *command]
     lines = [
         f"test -d {folder} || {{ echo this node does not see {folder}; exit {WRONG_NODE}; }}",
         f"exec >>{shlex.quote(str(log))} 2>&1",
@@ -98,3 +109,47 @@ def entrypoint(batch: Batch, index: int, own: dict[str, Any]) -> str:
         f"exec {shlex.join(command)}",
     ]
     return "\n".join(line for line in lines if line)
+
+
+def take(count: int, among: str) -> list[int]:
+    """Returns `count` of this process's cores, held until it ends; `among` names who shares them.
+
+    Where fewer are free, as on a node that was told to offer more CPUs than it has, some are
+    shared. A process with fewer cores than `count` gets them all.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    while (choosing := local.hold_name(f"{among} choosing")) is None:
+        time.sleep(0.01)
+    with choosing:
+        own: list[int] = []
+        for core in cores:
+            if len(own) < count and _keep(f"{among} {core}"):
+                own.append(core)
+    # Spread over all cores by process, so that not everyone shares the first.
+    shared = [core for core in cores if core not in own]
+    start = os.getpid() % max(1, len(shared))
+    return sorted(own + (shared[start:] + shared[:start])[: count - len(own)])
+
+
+def _keep(name: str) -> bool:
+    """Takes a name for the life of this process, also across exec; whether it was free."""
+    held = local.hold_name(name)
+    if held is not None:
+        held.set_inheritable(True)
+        held.detach()
+    return held is not None
+
+
+def main() -> None:
+    """Takes cores and becomes the command."""
+    parser = argparse.ArgumentParser(prog="python -m sweeps.launchers.ray.job")
+    parser.add_argument("--cpus", type=int, required=True, help="cores to take")
+    parser.add_argument("command", nargs="+")
+    options = parser.parse_args()
+    os.sched_setaffinity(0, take(options.cpus, f"cores of {tempfile.gettempdir()}"))
+    sys.stdout.flush()
+    os.execvp(options.command[0], options.command)
+
+
+if __name__ == "__main__":
+    main()

@@ -35,10 +35,7 @@ KEYS = {
         "of SkyPilot's, that holds the study",
         Text("a volume's name, as `sky volumes ls` prints it", r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"),
     ),
-    "local_root": Key(
-        "", "where the storage is mounted here; empty: experiment_dir", remote.ABSOLUTE
-    ),
-    "mount_path": Key("", "where the machines mount it; empty: local_root", remote.ABSOLUTE),
+    **remote.volume_keys("storage", "machines"),
     "setup": Key(
         "",
         "shell commands before the job, on every new machine; may mount a share at mount_path",
@@ -49,15 +46,14 @@ KEYS = {
         "where a preempted job goes on; FAILOVER: the same region first",
         OneOf(("EAGER_NEXT_REGION", "FAILOVER")),
     ),
-    "retries": Key(3, "of a job that crashed; preemptions do not count", Range(0, 1_000_000)),
-    "trials_per_job": Key(1, "trials that one job runs", Range(1, 1_000_000)),
-    "workers": Key(1, "processes per machine that run trials", Range(1, 1024)),
-    "max_jobs": Key(20, "queued or running at a time", Range(1, 1_000_000)),
+    "retries": remote.RETRIES,
+    "trials_per_job": remote.TRIALS_PER_JOB,
+    "workers": remote.workers("per machine that run trials"),
+    "max_jobs": remote.max_jobs(20),
     "python": Key("python", "the command of Python on the machines", Text()),
-    "environment": Key("", "NAME=VALUE NAME=VALUE", Text()),
-    "poll_seconds": Key(60, "between questions to SkyPilot", Range(1, 3600)),
+    "environment": remote.ENVIRONMENT,
+    "poll_seconds": remote.poll_seconds(60, "SkyPilot"),
 }
-DEFAULTS = config_keys.defaults(KEYS)
 # What fits on one host, and the devices that JAX sees there (v4 and v5p: two cores are one device).
 _TPUS = {
     "tpu-v2-8": 8,
@@ -68,7 +64,7 @@ _TPUS = {
 }
 
 
-def check_keys(settings: dict[str, Any]) -> None:
+def check(settings: dict[str, Any]) -> None:
     """Raises ValueError for what no cloud could run; no cloud is asked."""
     own = settings["skypilot"]
     config_keys.check(KEYS, own, "skypilot.")
@@ -81,9 +77,7 @@ def check_keys(settings: dict[str, Any]) -> None:
         )
     if not own["python"]:
         raise ValueError("skypilot.python is empty; give the command of Python on the machines")
-    count = _count(own)
-    if count and count % own["workers"]:
-        raise ValueError(f"skypilot.workers={own['workers']} cannot share {count} devices")
+    remote.check_workers("skypilot", own, _count(own))  # none: each process has CPUs of its own
     remote.check_paths("skypilot", settings, own)
 
 

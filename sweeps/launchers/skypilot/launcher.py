@@ -1,7 +1,7 @@
 """The SkyPilot launcher: managed jobs on rented machines, restarted wherever there are some.
 
-Tasks are checked offline and written to `<study>/jobs/<batch>.<index>.yaml`; SkyPilot is run by its
-command line alone and never imported (433 MB). docs/skypilot.md says what it needs.
+Keys are checked offline, and tasks are written to `<study>/jobs/<batch>.<index>.yaml`; SkyPilot is
+run by its command line alone and never imported (433 MB). docs/skypilot.md says what it needs.
 """
 
 import contextlib
@@ -9,29 +9,16 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-from sweeps.launchers import manifest_schema
-from sweeps.launchers.protocol import Batch, EngineError, State
-from sweeps.launchers.skypilot import task as sky_task
-from sweeps.launchers.skypilot.keys import DEFAULTS, KEYS, check_keys, devices, platform
-from sweeps.records import layout
+from sweeps.launchers import remote
+from sweeps.launchers.protocol import EngineError, State
+from sweeps.launchers.skypilot import keys, task
+from sweeps.records.submissions import Batch
 
-__all__ = [
-    "DEFAULTS",
-    "KEYS",
-    "SkyPilot",
-    "check",
-    "devices",
-    "launcher",
-    "platform",
-    "preview",
-    "requeue",
-]
-
+KEYS, platform, devices = keys.KEYS, keys.platform, keys.devices
 # Starting its local server takes 45 s; choosing and renting a controller takes minutes.
 _TIMEOUT_S = 1200
 _QUEUED = ("PENDING", "SUBMITTED", "STARTING", "RECOVERING")
@@ -42,15 +29,13 @@ _NEEDED = "skypilot>=0.12, in an environment of its own: pip install 'skypilot[g
 
 def check(settings: dict[str, Any]) -> None:
     """Raises ValueError for what no cloud could run; no cloud is asked."""
-    check_keys(settings)
-    root = pathlib.Path(settings["experiment_dir"]).resolve() / settings["name"]
-    sample = Batch("sample", root / "jobs" / "sample.json", 1, {"PYTHONPATH": str(root / "code")})
-    _checked_task(sample, 0, settings)
+    keys.check(settings)
+    task.task(remote.sample_of(settings), 0, settings)  # what can be said but not written
 
 
 def preview(settings: dict[str, Any], batch: Batch) -> str:
     """Returns what would be submitted for a batch's first job; the engine is not needed."""
-    return manifest_schema.to_yaml(_checked_task(batch, 0, settings))
+    return remote.to_yaml(task.task(batch, 0, settings))
 
 
 def requeue() -> bool:
@@ -64,22 +49,12 @@ def launcher(settings: dict[str, Any], study_directory: pathlib.Path) -> "SkyPil
     return SkyPilot(settings)
 
 
-def _checked_task(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]:
-    task = sky_task.task(batch, index, settings)
-    title = f"the task of job {index} of {batch.name}"
-    manifest_schema.check(task, sky_task.TASK, title)
-    return task
-
-
-class SkyPilot:
+class SkyPilot(remote.Engine):
     """Jobs as managed jobs; a handle is a job's name, which SkyPilot does not keep unique."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        self._settings, self._own = settings, settings["skypilot"]
-
-    def capacity(self) -> int:
-        """Returns skypilot.max_jobs."""
-        return int(self._own["max_jobs"])
+        super().__init__(settings["skypilot"])
+        self._settings = settings
 
     def submit(self, batch: Batch) -> list[str]:
         """Writes and launches the tasks; those whose name is in the queue are not launched again.
@@ -87,9 +62,9 @@ class SkyPilot:
         Raises EngineError where one is refused, after cancelling those that were launched, and
         where there was no answer: `find` tells.
         """
-        files = self._write(batch)
+        files = remote.write_manifests(batch, self._task)
         there = {record["job_name"] for record in self._queue()}
-        handles = [sky_task.name(batch, index) for index in range(batch.size)]
+        handles = remote.job_names(batch)
         there &= set(handles)
         for handle, file in zip(handles, files, strict=True):
             if handle not in there:
@@ -106,21 +81,15 @@ class SkyPilot:
             again = f"sky jobs launch --name {handle} {file}"
             raise EngineError(f"sky jobs launch failed: {_last(done)}. Try: {again}")
 
-    def _write(self, batch: Batch) -> list[pathlib.Path]:
-        files = []
-        for index in range(batch.size):
-            file = batch.file.with_name(f"{batch.file.stem}.{index}.yaml")
-            task = _checked_task(batch, index, self._settings)
-            layout.write_atomically(file, manifest_schema.to_yaml(task))
-            files.append(file)
-        return files
+    def _task(self, batch: Batch, index: int) -> dict[str, Any]:
+        return task.task(batch, index, self._settings)
 
     def find(self, batch: Batch) -> list[str] | None:
         """Returns the batch's handles where at least one of its jobs is known.
 
         Raises EngineError where SkyPilot cannot be asked.
         """
-        handles = [sky_task.name(batch, index) for index in range(batch.size)]
+        handles = remote.job_names(batch)
         return handles if {r["job_name"] for r in self._queue()} & set(handles) else None
 
     def status(self, handles: Sequence[str]) -> dict[str, State]:
@@ -148,9 +117,6 @@ class SkyPilot:
             if done.returncode:
                 raise EngineError(f"sky jobs cancel failed: {_last(done)}")
 
-    def close(self) -> None:
-        """Nothing is held."""
-
     def _queue(self) -> list[dict[str, Any]]:
         done = self._sky("jobs", "queue", "--all", "--output", "json")
         if done.returncode and _NO_CONTROLLER in done.stdout + done.stderr:
@@ -167,15 +133,8 @@ class SkyPilot:
             raise EngineError(f"sky's answer is no list of jobs ({error}); {_NEEDED}") from error
 
     def _sky(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        program = shutil.which("sky")
-        if program is None:
-            raise EngineError(f"there is no command `sky` here: install {_NEEDED}")
-        try:
-            return subprocess.run(
-                [program, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise EngineError(f"sky {' '.join(arguments[:2])} did not answer: {error}") from error
+        absent = f"there is no command `sky` here: install {_NEEDED}"
+        return remote.run(["sky", *arguments], absent, _TIMEOUT_S)
 
 
 def state(status: str) -> State:
@@ -196,5 +155,4 @@ def _liveliest(states: list[State]) -> State:
 
 
 def _last(done: subprocess.CompletedProcess[str]) -> str:
-    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "no message"
+    return remote.last_line(done.stdout + done.stderr)

@@ -4,7 +4,7 @@ import re
 import shlex
 from typing import Any
 
-from sweeps.launchers import config_keys
+from sweeps.launchers import config_keys, remote
 from sweeps.launchers.config_keys import Key, Range, Text
 
 _NAME = r"[\w.@+-]+"
@@ -34,8 +34,8 @@ KEYS = {
     "at_once": Key(
         0, "jobs of one array that may run at a time (%K); 0: no limit", Range(0, 1_000_000)
     ),
-    "max_jobs": Key(1000, "queued or running at a time", Range(1, 1_000_000)),
-    "trials_per_job": Key(1, "trials that one job runs", Range(1, 1_000_000)),
+    "max_jobs": remote.max_jobs(1000),
+    "trials_per_job": remote.TRIALS_PER_JOB,
     "workers": Key(0, "processes per job, each on its share of the GPUs; 0: one", Range(0, 1024)),
     "save_seconds": Key(
         120, "before the time limit, to save and be queued again", Range(10, 65_535)
@@ -53,9 +53,8 @@ KEYS = {
         "", "into the container", Text("SRC:DST[:FLAGS], several with commas", r"[^\s]+")
     ),
     "flags": Key("", "more options of sbatch, each '--name' or '--name=value'", Text()),
-    "poll_seconds": Key(10, "between questions to Slurm", Range(1, 3600)),
+    "poll_seconds": remote.poll_seconds(10, "Slurm"),
 }
-DEFAULTS = config_keys.defaults(KEYS)
 # A job that has no more than this between its start and the warning might never get on: Python,
 # JAX and a first compilation take about a minute, and Slurm warns up to 30 s early.
 _LEAST_WORK_S = 120
@@ -113,7 +112,7 @@ def _check_together(slurm: dict[str, Any]) -> None:
     if slurm["gpus"] and slurm["workers"] > slurm["gpus"]:
         raise ValueError(
             f"slurm.workers is {slurm['workers']}, but slurm.gpus is {slurm['gpus']}: give at most "
-            "one worker per GPU (several trials share a GPU by config.pack)"
+            "one worker per GPU"
         )
 
 

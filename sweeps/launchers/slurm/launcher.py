@@ -13,12 +13,46 @@ import shutil
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from sweeps.launchers.protocol import Batch, EngineError, State
-from sweeps.launchers.slurm import commands, keys, script
+from sweeps.launchers import remote
+from sweeps.launchers.protocol import EngineError, State
+from sweeps.launchers.slurm import keys, script
+from sweeps.records.submissions import Batch
 
-KEYS, DEFAULTS = keys.KEYS, keys.DEFAULTS
+KEYS = keys.KEYS
+# Slurm's programs give up by themselves after 10 to 100 s (MessageTimeout).
+_PATIENCE_S = 180.0
+_ARGUMENTS = 500  # of one scancel
+_QUEUED = (
+    "PENDING",
+    "CONFIGURING",
+    "REQUEUED",
+    "REQUEUE_FED",
+    "REQUEUE_HOLD",
+    "RESV_DEL_HOLD",
+    "SPECIAL_EXIT",
+)
+_RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING")
+_GONE = (
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "TIMEOUT",
+)
+_STATES = {
+    **dict.fromkeys(_QUEUED, State.QUEUED),
+    **dict.fromkeys(_RUNNING, State.RUNNING),
+    **dict.fromkeys(_GONE, State.GONE),
+}
+# The reason of a job whose node's prolog failed: Slurm drains the node and holds the job until
+# somebody releases it.
+HELD = "launch failed requeued held"
 # Slurm counts a restart up to seconds after it has told the job to stop; KillWait is 30 s.
 _LOOKS = 5
 
@@ -62,12 +96,12 @@ def requeue() -> bool:
         # Looked at again where the signal to the whole job ended scontrol, too, or where a requeue
         # is refused because Slurm has begun it since the job was shown.
         with contextlib.suppress(EngineError, KeyError, ValueError):
-            shown = commands.run(["scontrol", "show", "job", "--oneliner", job])
+            shown = run(["scontrol", "show", "job", "--oneliner", job])
             found = dict(re.findall(r"(\w+)=(\S*)", shown))
             if int(found["Restarts"]) > int(os.environ.get("SLURM_RESTART_COUNT", "0")):
                 return True  # preempted without grace, or a node failed: done by Slurm already
             if found["JobState"] == "RUNNING":
-                commands.run(["scontrol", "requeue", job])
+                run(["scontrol", "requeue", job])
                 return True
         # COMPLETING: Slurm is about to say that it requeues, or it was scancel, or the time
         # limit. A cancelled job would be requeued too, if asked for.
@@ -84,9 +118,7 @@ def launcher(settings: dict[str, Any], study_directory: Path) -> "Slurm":
         )
     if "\\" in str(study_directory.resolve()):
         raise ValueError(f"{study_directory}: Slurm writes no logs below a name with a backslash")
-    if settings["slurm"]["container"] and "--container-image" not in commands.run(
-        ["srun", "--help"]
-    ):
+    if settings["slurm"]["container"] and "--container-image" not in run(["srun", "--help"]):
         raise ValueError(
             "slurm.container needs pyxis (srun --container-image), which this cluster does not "
             "have; use slurm.setup and slurm.python instead, or ask its administrators"
@@ -94,20 +126,36 @@ def launcher(settings: dict[str, Any], study_directory: Path) -> "Slurm":
     return Slurm(settings["slurm"])
 
 
-class Slurm:
-    """A cluster, by its commands. `slurm` is config.slurm.
+class ArrayTask(NamedTuple):
+    """A line of squeue."""
+
+    array: str
+    task: str
+    name: str
+    state: str
+    reason: str
+
+    @property
+    def handle(self) -> str:
+        """What Slurm calls it."""
+        return f"{self.array}_{self.task}"
+
+    @property
+    def known_state(self) -> State:
+        """Its state in the protocol's words; UNKNOWN for one that is not in Slurm's manual."""
+        return _STATES.get(self.state, State.UNKNOWN)
+
+
+class Slurm(remote.Engine):
+    """A cluster, by its  `slurm` is config.slurm.
 
     A handle is <array>_<task>; where sbatch was cut off before it said whether it had succeeded,
     <job name>_<task>: GONE, once Slurm answers, if no such job exists.
     """
 
     def __init__(self, slurm: dict[str, Any]) -> None:
-        self._slurm = slurm
+        super().__init__(slurm)
         self._largest = 0
-
-    def capacity(self) -> int:
-        """Returns config.slurm.max_jobs."""
-        return int(self._slurm["max_jobs"])
 
     def submit(self, batch: Batch) -> list[str]:
         """Submits a batch as one array, or several above the cluster's MaxArraySize.
@@ -130,9 +178,9 @@ class Slurm:
     def _sbatch(self, batch: Batch, part: script.Part, exclude: tuple[str, ...]) -> str:
         """Returns the array's id, or its name where it is not known whether it was submitted."""
         command = ["sbatch", "--parsable"]
-        command += script.options(self._slurm, batch, part, exclude)
+        command += script.options(self._own, batch, part, exclude)
         try:
-            printed = commands.run(command, script.script(self._slurm, batch, part))
+            printed = run(command, script.script(self._own, batch, part))
         except EngineError as error:
             # A controller that was too slow for sbatch has the job all the same.
             if "connect failure" in str(error):
@@ -158,13 +206,13 @@ class Slurm:
         """Returns a batch's parts, and the array's id of each part that Slurm knows."""
         parts = script.parts(batch.size, self._array_limit())
         numbers = {part.name(batch): part.number for part in parts}
-        found = commands.squeue(f"--name={','.join(numbers)}")
+        found = squeue(f"--name={','.join(numbers)}")
         return parts, {numbers[job.name]: job.array for job in found}
 
     def _array_limit(self) -> int:
         """Returns how many tasks an array may have: Slurm's MaxArraySize."""
         if not self._largest:
-            shown = commands.run(["scontrol", "show", "config"])
+            shown = run(["scontrol", "show", "config"])
             found = re.search(r"^MaxArraySize\s*=\s*(\d+)", shown, re.MULTILINE)
             if found is None or int(found[1]) < 2:
                 raise EngineError("Slurm's MaxArraySize is below 2: it takes no job arrays")
@@ -173,7 +221,7 @@ class Slurm:
 
     def _nodes_of(self, hosts: Iterable[str]) -> tuple[str, ...]:
         """Returns the cluster's names of hosts; one that is no node of it needs no avoiding."""
-        known = set(commands.run(["sinfo", "--noheader", "--Node", "--format=%N"]).split())
+        known = set(run(["sinfo", "--noheader", "--Node", "--format=%N"]).split())
         names = {name for host in hosts for name in (host, host.split(".")[0]) if name in known}
         return tuple(sorted(names))
 
@@ -185,17 +233,17 @@ class Slurm:
         if not handles:
             return {}
         try:
-            found = commands.listed(handles)
+            found = listed(handles)
         except EngineError:
             return dict.fromkeys(handles, State.UNKNOWN)
-        self._release([job for job in found.values() if job.reason == commands.HELD])
+        self._release([job for job in found.values() if job.reason == HELD])
         known = {handle: job.known_state for handle, job in found.items()}
         return {handle: known.get(handle, State.GONE) for handle in handles}
 
-    def _release(self, held: list[commands.Job]) -> None:
+    def _release(self, held: list[ArrayTask]) -> None:
         for job in held:
             try:
-                commands.run(["scontrol", "release", job.handle])
+                run(["scontrol", "release", job.handle])
             except EngineError as error:
                 print(f"{error}; job {job.handle} stays held", flush=True)
 
@@ -206,15 +254,12 @@ class Slurm:
         """
         if not handles:
             return
-        jobs = commands.listed(handles).values()
+        jobs = listed(handles).values()
         queued = [job.handle for job in jobs if job.known_state is State.QUEUED]
         running = [job.handle for job in jobs if job.known_state is State.RUNNING]
-        commands.scancel(queued)
+        scancel(queued)
         # scancel alone would kill after KillWait, 30 s unless the cluster says otherwise.
-        commands.scancel(running, "--signal=TERM")
-
-    def close(self) -> None:
-        """Holds nothing."""
+        scancel(running, "--signal=TERM")
 
 
 def _handles(batch: Batch, parts: list[script.Part], known: dict[int, str]) -> list[str]:
@@ -224,3 +269,66 @@ def _handles(batch: Batch, parts: list[script.Part], known: dict[int, str]) -> l
         for part in parts
         for task in range(part.size)
     ]
+
+
+def listed(handles: Sequence[str]) -> dict[str, ArrayTask]:
+    """Returns the jobs behind those handles that Slurm knows, by a squeue each for ids and names.
+
+    Neither asks a cluster of a hundred thousand jobs for all that it has.
+    """
+    arrays = sorted({handle.rpartition("_")[0] for handle in handles})
+    by_id = [array for array in arrays if array.isdigit()]
+    by_name = [array for array in arrays if not array.isdigit()]
+    # With an unknown id among several, squeue lists the others.
+    jobs = squeue(f"--jobs={','.join(by_id)}") if by_id else []
+    jobs += squeue(f"--name={','.join(by_name)}") if by_name else []
+    found = {job.handle: job for job in jobs}
+    found |= {f"{job.name}_{job.task}": job for job in jobs}
+    return {handle: found[handle] for handle in handles if handle in found}
+
+
+def squeue(*which: str) -> list[ArrayTask]:
+    """Returns the tasks of arrays that squeue shows. Raises EngineError where it cannot."""
+    form = "--format=%F|%K|%j|%T|%r"
+    try:
+        printed = run(["squeue", "--noheader", "--array", "--states=all", form, *which])
+    except EngineError as error:
+        if "Invalid job id" in str(error):  # of the one array asked for, forgotten by now
+            return []
+        raise
+    return [ArrayTask(*line.split("|", 4)) for line in printed.splitlines() if line.count("|") >= 4]
+
+
+def scancel(jobs: list[str], *options: str) -> None:
+    """Cancels or signals jobs; those that are over are passed over. Raises EngineError."""
+    for start in range(0, len(jobs), _ARGUMENTS):
+        try:
+            run(["scancel", *options, *jobs[start : start + _ARGUMENTS]])
+        except EngineError as error:
+            over = ("Invalid job id", "already completing or completed")
+            lines = str(error).splitlines()
+            if not all(any(word in line for word in over) for line in lines):
+                raise
+
+
+def run(command: list[str], script: str = "") -> str:
+    """Returns what a program of Slurm prints. Raises EngineError with its words where it fails."""
+    absent = f"no {command[0]} on this host"
+    done = remote.run(command, absent, _PATIENCE_S, input=script, env=_environment())
+    if done.returncode:
+        raise EngineError(done.stderr.strip() or f"{command[0]} ended with {done.returncode}")
+    return done.stdout
+
+
+def _environment() -> dict[str, str]:
+    """Returns the environment without what would change the programs' meaning.
+
+    A driver may itself run inside a job, and users keep formats and filters in SQUEUE_*.
+    """
+    foreign = ("SLURM_", "SQUEUE_", "SCANCEL_", "SRUN_", "SINFO_", "PMI")
+    kept = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_TIME_FORMAT")
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in kept or not name.startswith(foreign)
+    }

@@ -4,8 +4,8 @@ import dataclasses
 import shlex
 from typing import Any
 
-from sweeps.launchers.protocol import Batch
 from sweeps.launchers.slurm import keys
+from sweeps.records.submissions import Batch
 
 _INDEX = "__INDEX__"
 

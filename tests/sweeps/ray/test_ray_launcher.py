@@ -4,16 +4,18 @@ import dataclasses
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 
 import pytest
 
-from sweeps.launchers.protocol import Batch, EngineError, State
-from sweeps.launchers.ray import api as ray_api
-from sweeps.launchers.ray import entry, head, job, start
+from sweeps.launchers.protocol import EngineError, State
+from sweeps.launchers.ray import job
 from sweeps.launchers.ray import launcher as ray
 from sweeps.records import layout, lease, submissions
+from sweeps.records.submissions import Batch
+from tests.sweeps import defaults
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 # Whose tests run in one process: each process has a cluster of its own.
@@ -23,11 +25,11 @@ pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow]
 @pytest.fixture
 def make_launcher(tmp_path, cluster, share, monkeypatch):
     """Returns a function that makes a launcher for the cluster, as a driver does."""
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", cluster["token_path"])
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(cluster.token_path))
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
 
     def make(**keys):
-        settings = {"ray": {**ray.DEFAULTS, "address": cluster["address"], "cpus": share, **keys}}
+        settings = {"ray": {**defaults.of(ray), "address": cluster.address, "cpus": share, **keys}}
         ray.check(settings)
         return ray.launcher(settings, tmp_path)
 
@@ -41,7 +43,7 @@ class Script(Batch):
     script: str = ""
 
     def command(self, index, python=""):
-        """Returns the stand-in for `python -m sweeps.scheduling.job`."""
+        """Returns the stand-in for `python -m sweeps job`."""
         return ["sh", "-c", f"cd {self.file.parent}; {self.script}", "job", str(index)]
 
 
@@ -51,12 +53,12 @@ def make_batch(tmp_path, request):
     folder = tmp_path / "jobs"
     folder.mkdir()
     environment = {"PYTHONPATH": str(REPOSITORY), "PYTHONSAFEPATH": "1", "GREETING": "a b"}
-    # Where ray_entry locks cores: other tests' jobs on this host hold some of their own.
+    # Where jobs lock cores: other tests' jobs on this host hold some of their own.
     environment |= {"TMPDIR": str(tmp_path)}
 
     def make(script, size=1, avoid=(), suffix=""):
         name = f"s-{abs(hash(request.node.nodeid)) % 10**6}{suffix}"
-        return Script(name, folder / f"{name}.json", size, environment, avoid, script)
+        return Script(folder / f"{name}.json", ((),) * size, environment, avoid, script=script)
 
     return make
 
@@ -108,7 +110,7 @@ def test_jobs_of_a_node_share_its_cores_and_the_third_waits(
 def test_a_submission_that_was_cut_short_is_completed(make_launcher, make_batch, until):
     launcher = make_launcher()
     whole = make_batch("touch ran-$1", size=3)
-    launcher.submit(dataclasses.replace(whole, size=1))
+    launcher.submit(dataclasses.replace(whole, jobs=whole.jobs[:1]))
     handles = make_launcher().find(whole)
     assert len(handles) == 3
     until(launcher, handles, *[State.GONE] * 3)
@@ -177,12 +179,12 @@ def test_a_job_waits_for_its_node_beyond_rays_patience_and_dies_with_it(
 ):
     launcher, batch = make_launcher(resources="second=1"), make_batch(HOLD)
     handles = launcher.submit(batch)
-    api = head.api(cluster)
-    wait_for(lambda: api.job(handles[0])["status"] == "FAILED", "Ray gives up on the job")
+    api = cluster.cluster()
+    wait_for(lambda: api.job(handles[0]).status == "FAILED", "Ray gives up on the job")
     assert launcher.status(handles) == {handles[0]: State.QUEUED}
     pending = [State.QUEUED], "PENDING"
     wait_for(
-        lambda: (_states(launcher, handles), api.job(handles[0])["status"]) == pending,
+        lambda: (_states(launcher, handles), api.job(handles[0]).status) == pending,
         "it is queued again",
     )
     assert not _pids(batch.file.parent)
@@ -209,9 +211,10 @@ def _hosts_are_avoided(make_launcher, make_batch, api, until, wait_for):
 
 
 def test_an_unreachable_cluster_is_no_reason_to_submit_again(tmp_path, monkeypatch):
-    [port] = start._free_ports(1)
-    settings = {"ray": {**ray.DEFAULTS, "address": f"http://127.0.0.1:{port}"}}
-    launcher, batch = ray.launcher(settings, tmp_path), Batch("s-a", tmp_path / "s-a.json", 1, {})
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    settings = {"ray": {**defaults.of(ray), "address": f"http://127.0.0.1:{port}"}}
+    launcher, batch = ray.launcher(settings, tmp_path), Batch(tmp_path / "s-a.json", ((),), {})
     for call in (lambda: launcher.submit(batch), lambda: launcher.find(batch)):
         with pytest.raises(EngineError, match="does not answer"):
             call()
@@ -234,52 +237,12 @@ def test_a_wrong_token_is_no_reason_either(make_launcher, make_batch, monkeypatc
     assert launcher.status([f"{batch.name}-0"]) == {f"{batch.name}-0": State.UNKNOWN}
 
 
-def test_a_head_of_its_own_outlives_the_driver_and_stops_when_idle(
-    tmp_path, make_batch, monkeypatch, until, wait_for, installed
-):
-    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
-        monkeypatch.delenv(name, raising=False)
-    settings = {"ray": {**ray.DEFAULTS, "idle_seconds": 2}}
-    launcher, batch = ray.launcher(settings, tmp_path), make_batch(HOLD)
-    assert launcher.status(["s-a-0"]) == {"s-a-0": State.GONE}
-    assert launcher.find(batch) is None
-    assert not (tmp_path / head.RECORD).exists()
-    big = {"ray": {**settings["ray"], "cpus": 10_000}}
-    handles = launcher.submit(batch)
-    record = head.find(tmp_path)
-    assert os.stat(record["token_path"]).st_mode & 0o777 == 0o600
-    with pytest.raises(EngineError, match="but Ray on this host has"):
-        ray.launcher(big, tmp_path).submit(dataclasses.replace(batch, name=f"{batch.name}x"))
-    launcher.close()  # a job is queued or running: the head stays
-    other = ray.launcher(settings, tmp_path)
-    until(other, handles, State.RUNNING)
-    other.close()
-    assert head.find(tmp_path) == record
-    (batch.file.parent / "go").touch()
-    wait_for(lambda: head.find(tmp_path) is None, "the watcher stops the idle head")
-    wait_for(lambda: not (tmp_path / head.RECORD).exists(), "its record is removed")
-    assert not pathlib.Path(record["temporary"]).exists()
-    assert other.status(handles) == {handles[0]: State.GONE}
-
-
-def test_a_head_on_another_host_is_not_guessed_about(tmp_path):
-    launcher = ray.launcher({"ray": {**ray.DEFAULTS, "address": "local"}}, tmp_path)
-    record = {"host": "far", "boot_id": "other", "pid_namespace": "x", "pid": 1, "pid_start": "1"}
-    layout.write_json(tmp_path / head.RECORD, record)
-    batch = Batch("s-a", tmp_path / "s-a.json", 1, {})
-    for call in (lambda: launcher.submit(batch), lambda: launcher.find(batch)):
-        with pytest.raises(EngineError, match="runs on far"):
-            call()
-    assert launcher.status(["s-a-0"]) == {"s-a-0": State.UNKNOWN}
-    layout.write_json(tmp_path / head.RECORD, {**record, "host": lease.identity()["host"]})
-    assert launcher.status(["s-a-0"]) == {"s-a-0": State.GONE}  # this host was restarted
-
-
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
         ({"address": "10.0.0.1:6379"}, "dashboard's address"),
         ({"address": "auto"}, "dashboard's address"),
+        ({"address": "local"}, r"starts no Ray of its own: start one \(ray start --head"),
         ({"cpus": 0}, "Ray would run all jobs on its head"),
         ({"gpus": 1, "workers": 2}, "at most one worker each"),
         ({"trials_per_job": 0}, "trials_per_job is 0"),
@@ -290,37 +253,40 @@ def test_a_head_on_another_host_is_not_guessed_about(tmp_path):
         ({"environment": "PYTHONPATH=/x"}, "PYTHONPATH"),
     ],
 )
-def test_settings_are_checked_at_the_door(keys, message):
+def test_settings_are_checked_before_anything_starts(keys, message):
     with pytest.raises(ValueError, match=message):
-        ray.check({"ray": {**ray.DEFAULTS, "address": "http://head:8265", **keys}})
+        ray.check({"ray": {**defaults.of(ray), "address": "http://head:8265", **keys}})
 
 
-def test_a_cluster_must_be_named_or_installed(monkeypatch):
-    monkeypatch.setattr(ray, "_NEEDED", ("json", "no_such_module"))
+def test_a_cluster_must_be_named_and_its_client_installed(monkeypatch):
     monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    settings = {"ray": defaults.of(ray)}
+    ray.check(settings)  # planned where there is none
+    with pytest.raises(ValueError, match=r"no Ray cluster is named: start one .*ray.address=http"):
+        ray.launcher(settings, pathlib.Path("study"))
     monkeypatch.setenv("RAY_ADDRESS", "http://head:8265")
-    ray.check({"ray": ray.DEFAULTS})
-    local = {"ray": {**ray.DEFAULTS, "address": "local"}}
-    ray.check(local)  # planned where there is none
-    with pytest.raises(ValueError, match="lacks no_such_module"):
-        ray.launcher(local, pathlib.Path("study"))
+    ray.check(settings)
+    monkeypatch.setattr(ray, "_NEEDED", ("json", "no_such_module"))
+    with pytest.raises(ValueError, match=r"lacks no_such_module: pip install 'attnperf\[ray\]'"):
+        ray.launcher(settings, pathlib.Path("study"))
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "ray://head:10001")
     with pytest.raises(ValueError, match="RAY_API_SERVER_ADDRESS"):
-        ray.check({"ray": ray.DEFAULTS})
+        ray.check(settings)
 
 
 def test_what_a_job_asks_for():
-    own = {**ray.DEFAULTS, "cpus": 8, "gpus": 2, "workers": 2, "memory": "16G"}
+    own = {**defaults.of(ray), "cpus": 8, "gpus": 2, "workers": 2, "memory": "16G"}
     own["resources"] = "accelerator_type:H100=0.001,disk=1"
-    body = job.body(Batch("s-a", pathlib.Path("/x/s-a.json"), 1, {"A": "1"}), 0, own, {})
+    body = job.body(Batch(pathlib.Path("/x/s-a.json"), ((),), {"A": "1"}), 0, own, {})
     assert body["entrypoint_num_cpus"] == 8
     assert body["entrypoint_num_gpus"] == 2
     assert body["entrypoint_memory"] == 16 * 2**30
     assert body["entrypoint_resources"] == {"accelerator_type:H100": 0.001, "disk": 1}
     assert body["runtime_env"]["env_vars"] == {"A": "1", "RAY_JOB_STOP_WAIT_TIME_S": "660"}
-    assert "ray_entry" not in body["entrypoint"]
+    assert "--cpus" not in body["entrypoint"]
     assert (ray.platform({"ray": own}), ray.devices({"ray": own})) == ("gpu", 1)
-    tpu = {**ray.DEFAULTS, "tpus": 4}
+    tpu = {**defaults.of(ray), "tpus": 4}
     assert job.request(tpu) == {"CPU": 1.0, "TPU": 4.0}
     assert (ray.platform({"ray": tpu}), ray.devices({"ray": tpu})) == ("tpu", 4)
     assert job.holds({"CPU": 9.0, "GPU": 8.0}, {"CPU": 2.0, "GPU": 1.0}) == 4
@@ -329,7 +295,7 @@ def test_what_a_job_asks_for():
 
 def test_cores_are_taken_one_by_one_and_shared_when_none_is_left(tmp_path):
     cores = sorted(os.sched_getaffinity(0))
-    script = "import sys; from sweeps.launchers.ray import entry as e; "
+    script = "import sys; from sweeps.launchers.ray import job as e; "
     script += "print(*e.take(1, sys.argv[1]), flush=True); sys.stdin.read()"
     taken = []
     holders = []
@@ -347,21 +313,21 @@ def test_cores_are_taken_one_by_one_and_shared_when_none_is_left(tmp_path):
     assert taken[-1] in cores
     for holder in holders:
         holder.communicate()
-    assert entry.take(10_000, str(tmp_path / "cores")) == cores
+    assert job.take(10_000, str(tmp_path / "cores")) == cores
 
 
 def test_the_token_is_found_as_ray_finds_it(tmp_path, monkeypatch):
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert ray_api.token() == ""
+    assert ray.token() == ""
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text("home\n")
-    assert ray_api.token() == "home"
+    assert ray.token() == "home"
     (tmp_path / "file").write_text("named\n")
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "file"))
-    assert ray_api.token() == "named"
+    assert ray.token() == "named"
     monkeypatch.setenv("RAY_AUTH_TOKEN", "given")
-    assert ray_api.token() == "given"
+    assert ray.token() == "given"
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    assert ray_api.token() == ""
+    assert ray.token() == ""

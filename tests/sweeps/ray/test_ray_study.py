@@ -6,11 +6,12 @@ import signal
 
 import pytest
 
-from sweeps.launchers.ray import head
-from sweeps.records import equality, layout, lease, measurements, status
+from sweeps.records import layout, lease, measurements, status
+from tests.sweeps.chaos import equality
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow]
 POINTS = range(4)
+ACTIVE = {"PENDING", "RUNNING"}
 
 
 def _outcomes(directory):
@@ -65,11 +66,11 @@ def test_worker_job_node_and_driver_killed(
     drivers, undisturbed, cluster, second_node, share, wait_until
 ):
     """One fault per trial while it trains, and the driver's end in between."""
-    environment = {**drivers.environment, "RAY_AUTH_TOKEN_PATH": cluster["token_path"]}
-    keys = {"ray.address": cluster["address"], "ray.cpus": share, "ray.poll_seconds": 1}
+    environment = {**drivers.environment, "RAY_AUTH_TOKEN_PATH": str(cluster.token_path)}
+    keys = {"ray.address": cluster.address, "ray.cpus": share, "ray.poll_seconds": 1}
     changes = {"launcher": "ray", "environment": environment, **keys}
     raylet = second_node("second-host", jobs=1)
-    api = head.api(cluster)
+    api = cluster.cluster()
     wait_until(lambda: len(api.resources()) == 2, every=0.1)
     first = drivers.run(**changes)
     faults = {"worker": None, "job": None, "node": None}
@@ -109,42 +110,21 @@ def test_worker_job_node_and_driver_killed(
     # A killed worker is its job's affair; a dead job's processes may hold its trial for a second.
     assert jobs[faults["worker"]] == 1
     assert min(jobs[faults["job"]], jobs[faults["node"]]) >= 2
-    wait_until(lambda: not {j["status"] for j in api.jobs().values()} & set(head.ACTIVE))
-
-
-def test_a_head_of_the_studys_own_serves_two_drivers_and_stops(
-    drivers, undisturbed, installed, share, wait_until
-):
-    environment = {k: v for k, v in drivers.environment.items() if not k.startswith("RAY_")}
-    changes = {"launcher": "ray", "ray.cpus": share, "ray.poll_seconds": 1}
-    first = drivers.run(environment=environment, **changes)
-    wait_until(lambda: any(_training(drivers, point) for point in POINTS))
-    first.kill()
-    first.wait()
-    record = head.find(drivers.study)
-    assert record is not None
-    code, output = drivers.finish(drivers.run(environment=environment, **changes))
-    assert code == 0, output
-    _check(drivers, undisturbed)
-    assert set(_jobs(drivers).values()) == {1}
-    assert all(_outcomes(drivers.trial(point)) == ["done"] for point in POINTS)
-    assert lease.process_start(record["pid"]) is None
-    assert not (drivers.study / head.RECORD).exists()
-    assert not pathlib.Path(record["temporary"]).exists()
+    wait_until(lambda: not {j.status for j in api.jobs().values()} & ACTIVE)
 
 
 def test_cancel_saves_and_resume_goes_on(drivers, undisturbed, cluster, share, wait_until):
-    drivers.environment |= {"RAY_AUTH_TOKEN_PATH": cluster["token_path"]}
-    keys = {"ray.address": cluster["address"], "ray.cpus": share, "ray.poll_seconds": 1}
+    drivers.environment |= {"RAY_AUTH_TOKEN_PATH": str(cluster.token_path)}
+    keys = {"ray.address": cluster.address, "ray.cpus": share, "ray.poll_seconds": 1}
     driver = drivers.run(launcher="ray", **keys)
     wait_until(lambda: any(_training(drivers, point) for point in POINTS))
     done = drivers.call("cancel", drivers.study)
     assert done.returncode == 0, done.stderr
     code, output = drivers.finish(driver)
     assert code == 130, output
-    api = head.api(cluster)
+    api = cluster.cluster()
     ours = [name for name in api.jobs() if drivers.NAME in name]
-    wait_until(lambda: not {api.job(name)["status"] for name in ours} & set(head.ACTIVE))
+    wait_until(lambda: not {api.job(name).status for name in ours} & ACTIVE)
     assert any("preempted" in _outcomes(drivers.trial(point)) for point in POINTS)
     code, output = drivers.finish(drivers.run(command="resume"))
     assert code == 0, output

@@ -7,9 +7,10 @@ import shlex
 
 import pytest
 
-from sweeps.launchers.protocol import Batch
-from sweeps.launchers.slurm import commands, launcher, script
 from sweeps.launchers.slurm import keys as slurm_keys
+from sweeps.launchers.slurm import launcher, script
+from sweeps.records.submissions import Batch
+from tests.sweeps import defaults
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 EVERYTHING = {
@@ -33,11 +34,11 @@ EVERYTHING = {
 
 
 def _rendered(keys, part, avoid=(), root="/shared/lab's study 100%"):
-    keys = {**launcher.DEFAULTS, **keys}
+    keys = {**defaults.of(launcher), **keys}
     slurm_keys.check(keys)
     file = pathlib.Path(root) / "jobs" / "s-digits-0123abcd.json"
     environment = {"PYTHONPATH": f"{root}/code/0123", "PYTHONSAFEPATH": "1"}
-    batch = Batch(file.stem, file, part.size, environment, avoid)
+    batch = Batch(file, ((),) * part.size, environment, avoid)
     options = script.options(keys, batch, part, avoid)
     command = shlex.join(["sbatch", "--parsable", *options])
     return command.replace(" --", " \\\n    --") + "\n\n" + script.script(keys, batch, part)
@@ -103,7 +104,7 @@ def test_parts_begin_where_a_logs_name_can_say_the_index():
 )
 def test_what_could_not_run_is_refused_by_name(keys, message):
     with pytest.raises(ValueError, match=re.compile(message, re.DOTALL)):
-        launcher.check({"slurm": {**launcher.DEFAULTS, **keys}})
+        launcher.check({"slurm": {**defaults.of(launcher), **keys}})
 
 
 def test_devices_and_platform():
@@ -114,7 +115,7 @@ def test_devices_and_platform():
         ({"gpus": 8, "workers": 4}, "gpu", 2),
         ({"gpus": 8, "nodes": 2}, "gpu", 16),
     ):
-        settings = {"slurm": {**launcher.DEFAULTS, **keys}}
+        settings = {"slurm": {**defaults.of(launcher), **keys}}
         assert launcher.platform(settings) == platform
         assert launcher.devices(settings) == devices
 
@@ -122,11 +123,11 @@ def test_devices_and_platform():
 def test_hosts_that_cannot_submit_say_so(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ValueError, match="no sbatch on this host; run on a login node"):
-        launcher.launcher({"slurm": dict(launcher.DEFAULTS)}, tmp_path)
+        launcher.launcher({"slurm": defaults.of(launcher)}, tmp_path)
 
 
 def test_containers_need_pyxis(cluster, tmp_path):
-    keys = {**launcher.DEFAULTS, "container": "image.sqsh"}
+    keys = {**defaults.of(launcher), "container": "image.sqsh"}
     with pytest.raises(ValueError, match="needs pyxis"):
         launcher.launcher({"slurm": keys}, tmp_path)
 
@@ -141,9 +142,9 @@ def test_the_cluster_is_never_asked_for_all_its_jobs(tmp_path, monkeypatch):
     )
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    found = commands.listed(["7_0", "s-b_0", "s-b_1", "8_0"])
+    found = launcher.listed(["7_0", "s-b_0", "s-b_1", "8_0"])
     assert {handle: job.array for handle, job in found.items()} == {"7_0": "7", "s-b_0": "9"}
     asked = (tmp_path / "asked").read_text().splitlines()
     assert [line.split()[-1] for line in asked] == ["--jobs=7,8", "--name=s-b"]
-    assert commands.listed([]) == {}
+    assert launcher.listed([]) == {}
     assert len((tmp_path / "asked").read_text().splitlines()) == 2

@@ -10,8 +10,10 @@ import uuid
 
 import pytest
 
-from sweeps.launchers.protocol import Batch, EngineError, State
+from sweeps.launchers.protocol import EngineError, State
 from sweeps.launchers.slurm import launcher
+from sweeps.records.submissions import Batch
+from tests.sweeps import defaults
 
 # One Slurm for all of them.
 pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.slow]
@@ -34,13 +36,13 @@ def make(cluster, stand_ins):
     """Returns a function that makes a launcher and a batch of stand-ins."""
 
     def make(size, avoid=(), **keys):
-        settings = {"slurm": {**launcher.DEFAULTS, "cpus": 1, **keys}}
+        settings = {"slurm": {**defaults.of(launcher), "cpus": 1, **keys}}
         name = f"s-{uuid.uuid4().hex[:8]}"
         # Slurm has patterns in the names of logs, and the shell its quotes.
         file = stand_ins.folder / "lab's 100% study" / f"{name}.json"
         file.parent.mkdir(exist_ok=True)
         environment = {"PYTHONPATH": str(REPOSITORY), "MARK": "two words"}
-        batch = StandInBatch(name, file, size, environment, avoid, stand_ins)
+        batch = StandInBatch(file, ((),) * size, environment, avoid, stand_ins=stand_ins)
         return launcher.launcher(settings, stand_ins.folder), batch
 
     return make

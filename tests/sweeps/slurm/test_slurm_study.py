@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from sweeps.records import equality, layout, lease, status
+from sweeps.records import layout, lease, status
+from tests.sweeps.chaos import equality
 
 # One Slurm for all of them.
 pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.slow]

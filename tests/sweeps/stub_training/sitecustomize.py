@@ -23,9 +23,9 @@ class Preempted(Exception):  # noqa: N818  (as in sweeps.training.loop)
 class Training:
     """What `sweeps.training.loop.Training` is to a worker."""
 
-    def __init__(self, trial, attempt, program, data_dir, report, stop_requested, together=None):
+    def __init__(self, trial, attempt, program, data_dir, report, stop_requested, processes):
         del program, data_dir
-        assert together is None, "a gang trains for real"
+        assert type(processes).__name__ == "SingleProcess", "a group trains for real"
         self.trial, self.attempt = trial, attempt
         self.report, self.stop_requested = report, stop_requested
 
@@ -78,25 +78,25 @@ METRICS = {f"{s}/{m}": 0.5 for s in ("train", "validation", "test") for m in ("a
 METRICS |= {"accumulated_submission_time": 1.0, "total_duration": 1.0, "score": 1.0}
 
 
-if "sweeps.scheduling.job" in sys.orig_argv:
+if sys.orig_argv[1:4] == ["-m", "sweeps", "job"]:
     from sweeps.launchers import table
 
-    table.MODULES["processes"] = "processes_launcher"  # test_fleet.py
+    table.MODULES["processes"] = "processes_launcher"  # test_job_scheduler.py
     table.NAMES = (*table.NAMES, "processes")
 
-if "sweeps.worker.worker" in sys.orig_argv and UPDATE_S:
+if "sweeps.worker" in sys.orig_argv and UPDATE_S:
     from sweeps.records import layout, measurements, status
-    from sweeps.worker import runner
+    from sweeps.worker import worker
 
     training = types.ModuleType("sweeps.training.loop")
     training.Training, training.Preempted = Training, Preempted
-    training.clean_up = lambda directory: None
+    checkpoints = types.ModuleType("sweeps.training.checkpoints")
+    checkpoints.drop_unverified_checkpoints = lambda trial, directory: []
+    checkpoints.keep_the_last = lambda directory: None
     jax = types.ModuleType("jax")
     jax.config = types.SimpleNamespace(update=lambda name, value: None)
     jax.devices, jax.default_backend = lambda: ["stub"], lambda: "cpu"
     sys.modules |= {"sweeps.training.loop": training, "jax": jax}
-    sys.modules["sweeps"].training = training
-    runner._note_provenance = lambda *given: None
-    runner.Worker._program = lambda self, record: types.SimpleNamespace(
-        compilations=0, workload=types.SimpleNamespace(loader_workers=0)
-    )
+    sys.modules |= {"sweeps.training.checkpoints": checkpoints}
+    worker._note_provenance = lambda *given: None
+    worker.Worker._program = lambda *given: types.SimpleNamespace(compilations=0)

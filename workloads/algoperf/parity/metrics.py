@@ -22,7 +22,7 @@ import sentencepiece
 from workloads.algoperf.installation import Installation
 from workloads.algoperf.parity import workload_pairs
 from workloads.algoperf.parity.rows import CLOSE, Row, largest
-from workloads.speech import ctc, word_errors
+from workloads.speech import ctc
 from workloads.speech.corpora import speech_tokenizer
 
 _METRICS = "algoperf.workloads.librispeech_conformer.metrics"
@@ -56,7 +56,7 @@ def accuracy_rows(installation: Installation) -> Iterator[Row]:
     weights = (jnp.arange(64) < 50) * 1.0
     with mock.patch.object(pair.ours.workload, "model_fn", return_value=(logits, None)):
         batch = {"targets": targets, "weights": weights}
-        ours = pair.ours.workload._summed_metrics(None, batch)
+        ours, _ = pair.ours.workload._evaluated(None, None, batch)
     theirs = pair.theirs.workload._compute_metrics(logits, targets, weights)
     for name in ("accuracy", "loss"):
         difference = largest(ours[name], theirs[name])
@@ -90,8 +90,8 @@ def wer_rows(installation: Installation) -> Iterator[Row]:
         path = Path(folder) / speech_tokenizer.FILE_NAME
         path.write_bytes(speech_tokenizer.train([word for pair in cases for word in pair], 24))
         theirs = [_algoperf(metrics, path, [case]) for case in cases]
-    ours = [word_errors.count([said], [heard]) for said, heard in cases]
-    shown = [word_errors.count([printed(said)], [printed(heard)]) for said, heard in cases]
+    ours = [ctc.word_errors([said], [heard]) for said, heard in cases]
+    shown = [ctc.word_errors([printed(said)], [printed(heard)]) for said, heard in cases]
     yield from _wer_rows(np.asarray(theirs), np.asarray(ours), np.asarray(shown))
 
 

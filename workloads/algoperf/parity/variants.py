@@ -13,8 +13,8 @@ from flax import linen as nn
 
 from attention import registry
 from attention.variant import Variant
-from attention.verification import reference
-from workloads import table
+from attention.verification import oracle
+from workloads import catalog
 from workloads.algoperf.installation import Installation
 from workloads.algoperf.parity import workload_pairs
 from workloads.algoperf.parity.rows import CLOSE, SPEECH_GRADIENT, Row, largest, norm_ratio
@@ -36,8 +36,7 @@ _VARIANTS = (
 
 def variants_of(name: str) -> tuple[str, ...]:
     """Returns the variants compared on a workload: those that its host model can have."""
-    twice = set(table.entry(name).host_modifiers)
-    return tuple(row for row in _VARIANTS if not twice & set(row.split("+")[1:]))
+    return tuple(row for row in _VARIANTS if catalog.get(name).can_have(row))
 
 
 def variant_rows(name: str, variant: str, installation: Installation) -> Iterator[Row]:
@@ -73,7 +72,7 @@ def formula_row(
 ) -> Row:
     """Returns what the attention layers of a model come to, against the variant's formula.
 
-    Each layer's own queries, keys and values go through `attention.verification.reference`, which
+    Each layer's own queries, keys and values go through `attention.verification.oracle`, which
     is numpy in float64, written from the definitions. Rows that see no key are left out: they are
     the host's.
     """
@@ -101,17 +100,16 @@ def _formula(
     leaves = params
     for name in path.split("/"):
         leaves = leaves[name]
-    # The Conformer's own factor of the query has the formula of `per_dim_temp`.
-    leaves = {
-        ("per_dim_temp" if name == "QueryScaler_0" else name): leaves[name] for name in leaves
-    }
-    tree = {name: leaves[name] for name in reference.LEAVES if name in leaves}
+    if "QueryScaler_0" in leaves:
+        # The Conformer's own factor of the query has the formula of `per_dim_temp`.
+        leaves = {**leaves, "per_dim_temp": leaves["QueryScaler_0"]}
+        variant = registry.get(f"{variant.name}+per_dim_temp", **variant.hyperparameters)
     depth = workload_pairs._depth(path)
     arrays = [layer[name] for name in ("query", "key", "value", "query")]
     return np.stack(
         [
-            reference.compute(
-                variant, tree, list(example), None if mask is None else mask[at] > 0, depth
+            oracle.compute(
+                variant, leaves, list(example), None if mask is None else mask[at] > 0, depth
             ).output
             for at, example in enumerate(zip(*arrays, strict=True))
         ]

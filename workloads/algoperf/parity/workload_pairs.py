@@ -52,11 +52,9 @@ class Side:
         """
         params_key, _ = jax.random.split(key)
         model = self.workload._model
-        # Ours knows its variant itself, but only inside its own functions.
-        context = getattr(self.workload, "_injected", self.context)
 
         def init() -> Any:
-            with context():
+            with self.context():
                 return model.init({"params": params_key}, *example, train=False)
 
         state = dict(jax.jit(init)())

@@ -25,4 +25,4 @@ export PYTHONPATH='/shared/lab'"'"'s study 100%/code/0123'${PYTHONPATH:+:$PYTHON
 export PYTHONSAFEPATH=1
 INDEX=$((2000 + SLURM_ARRAY_TASK_ID))
 exec srun --export=ALL --nodes=2 --ntasks-per-node=1 --cpus-per-task=32 --wait=300 '--container-image=docker://ghcr.io#jax/jax' --container-mounts=/data:/data:ro,/home \
-    /opt/env/bin/python -m sweeps.scheduling.job '/shared/lab'"'"'s study 100%/jobs/s-digits-0123abcd.json' --index="$INDEX"
+    /opt/env/bin/python -m sweeps job '/shared/lab'"'"'s study 100%/jobs/s-digits-0123abcd.json' --index="$INDEX"

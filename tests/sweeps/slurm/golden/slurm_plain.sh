@@ -14,4 +14,4 @@ export PYTHONPATH='/shared/lab'"'"'s study 100%/code/0123'${PYTHONPATH:+:$PYTHON
 export PYTHONSAFEPATH=1
 INDEX=$((0 + SLURM_ARRAY_TASK_ID))
 exec srun --export=ALL --nodes=1 --ntasks-per-node=1 \
-    /env/bin/python -m sweeps.scheduling.job '/shared/lab'"'"'s study 100%/jobs/s-digits-0123abcd.json' --index="$INDEX"
+    /env/bin/python -m sweeps job '/shared/lab'"'"'s study 100%/jobs/s-digits-0123abcd.json' --index="$INDEX"

@@ -1,0 +1,1 @@
+"""Modifiers: what each changes in a mixer, one file each."""

@@ -1,0 +1,300 @@
+"""The manifest of a job: a JobSet of one replicated job, one pod per host, from the config's keys.
+
+One JobSet per job of a batch and not one for all of it: Kueue admits, suspends and preempts whole
+JobSets, so that a study's jobs enter a busy cluster one by one, and a job that fails for good ends
+nothing else. Exit codes decide about restarts (see sweeps/launchers/protocol.py).
+"""
+
+import re
+from typing import Any
+
+from sweeps.launchers import remote
+from sweeps.launchers.kubernetes.keys import chips
+from sweeps.launchers.protocol import (
+    AGAIN,
+    COORDINATOR,
+    PROCESS_COUNT,
+    PROCESS_ID,
+    WRONG_NODE,
+)
+from sweeps.records.submissions import Batch
+
+JOB = "w"
+STUDY_LABEL, BATCH_LABEL, INDEX_LABEL = "attnperf/study", "attnperf/batch", "attnperf/index"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+CONTAINER, VOLUME, PORT = "trial", "study", 8476
+# Labels of Google's node pools; other clusters give gpu_type as label=value.
+GPU_LABEL = "cloud.google.com/gke-accelerator"
+TPU_LABEL, TOPOLOGY_LABEL = (
+    "cloud.google.com/gke-tpu-accelerator",
+    "cloud.google.com/gke-tpu-topology",
+)
+SPOT_LABEL = "cloud.google.com/gke-spot"
+# A FUSE mount caches attributes for 60 s by default: claims and heartbeats must be seen at once.
+_FUSE_OPTIONS = "metadata-cache:ttl-secs:0"
+
+
+def study_label(study: str) -> str:
+    """Returns a study's name as a label's value."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", study)[:63].strip("-_.") or "study"
+
+
+def jobset(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns the manifest of job `index`; `settings` is the whole config."""
+    own = settings["kubernetes"]
+    labels = {
+        "app.kubernetes.io/managed-by": "attnperf",
+        STUDY_LABEL: study_label(settings["name"]),
+        BATCH_LABEL: batch.name,
+        INDEX_LABEL: str(index),
+    }
+    spec = {
+        "ttlSecondsAfterFinished": own["ttl_seconds"],
+        "failurePolicy": _failure_policy(own),
+        # A name of its own for each pod, and the service that goes with it, only where needed.
+        "network": {"enableDNSHostnames": own["hosts"] > 1},
+        "replicatedJobs": [_replicated_job(batch, index, settings, labels)],
+    }
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": _metadata(remote.job_name(batch, index), own, labels),
+        "spec": spec,
+    }
+
+
+def _metadata(jobset_name: str, own: dict[str, Any], labels: dict[str, str]) -> dict[str, Any]:
+    queue = {QUEUE_LABEL: own["queue"]} if own["queue"] else {}
+    metadata = {"name": jobset_name, "namespace": own["namespace"], "labels": labels | queue}
+    if own["tpu_type"] and own["hosts"] > 1:
+        # All pods of a slice on one node pool, which they have to themselves.
+        topology = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}
+        metadata["annotations"] = topology
+    return metadata
+
+
+def _replicated_job(
+    batch: Batch, index: int, settings: dict[str, Any], labels: dict[str, str]
+) -> dict[str, Any]:
+    own = settings["kubernetes"]
+    template = {
+        "metadata": _pod_metadata(own, labels),
+        "spec": _pod(batch, index, settings),
+    }
+    return {
+        "name": JOB,
+        "replicas": 1,
+        "template": {"metadata": {"labels": labels}, "spec": {**_job(own), "template": template}},
+    }
+
+
+def _failure_policy(own: dict[str, Any]) -> dict[str, Any]:
+    if own["hosts"] == 1:
+        return {"maxRestarts": 0}  # the job itself restarts its pod
+    # The hosts of a slice compute together: when one goes, all start again from the checkpoint.
+    evicted = {
+        "name": "evicted",
+        "action": "RestartJobSetAndIgnoreMaxRestarts",
+        "onJobFailureReasons": ["PodFailurePolicy"],
+    }
+    return {
+        "maxRestarts": own["retries"],
+        "restartStrategy": "BlockingRecreate",
+        "rules": [evicted],
+    }
+
+
+def _job(own: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "completionMode": "Indexed",
+        "completions": own["hosts"],
+        "parallelism": own["hosts"],
+        "backoffLimit": own["retries"] if own["hosts"] == 1 else 0,
+        # A pod that still saves keeps its successor waiting.
+        "podReplacementPolicy": "Failed",
+        "podFailurePolicy": {"rules": _pod_failure_rules(own["hosts"])},
+    }
+
+
+def _pod_failure_rules(hosts: int) -> list[dict[str, Any]]:
+    disruption = [{"type": "DisruptionTarget", "status": "True"}]
+    if hosts > 1:
+        # The job's failure is then called PodFailurePolicy, and the JobSet does not count it. It
+        # counts all others, AGAIN too: processes that lose each other end with it.
+        return [{"action": "FailJob", "onPodConditions": disruption}]
+
+    def on(code: int) -> dict[str, Any]:
+        return {"containerName": CONTAINER, "operator": "In", "values": [code]}
+
+    return [
+        {"action": "Ignore", "onPodConditions": disruption},
+        {"action": "Ignore", "onExitCodes": on(AGAIN)},
+        {"action": "FailJob", "onExitCodes": on(WRONG_NODE)},
+    ]
+
+
+def _pod_metadata(own: dict[str, Any], labels: dict[str, str]) -> dict[str, Any]:
+    """Returns a pod's metadata; the annotation asks for the sidecar that mounts the bucket."""
+    if not own["bucket"]:
+        return {"labels": labels}
+    return {"labels": labels, "annotations": {"gke-gcsfuse/volumes": "true"}}
+
+
+def _pod(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns a pod's specification: what it runs, on which nodes, with what."""
+    own = settings["kubernetes"]
+    found: dict[str, Any] = {
+        # Required by podFailurePolicy.
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": own["save_seconds"],
+        "containers": [_container(batch, index, settings)],
+        "volumes": [_volume(own), {"name": "shm", "emptyDir": {"medium": "Memory"}}],
+        "nodeSelector": _node_selector(own),
+        "tolerations": _tolerations(own),
+        "affinity": _avoid(batch.avoid),
+        "priorityClassName": own["priority_class"],
+        "serviceAccountName": own["service_account"],
+        "securityContext": _identity(own),
+    }
+    return {key: value for key, value in found.items() if value not in ("", {}, [], None)}
+
+
+def _container(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]:
+    own = settings["kubernetes"]
+    mounted = remote.volume(settings, own)
+    command = remote.command(batch, index, own, mounted)
+    if own["volume_claim"]:  # a bucket takes a file when it is closed: there, `kubectl logs`
+        # `exec`: the job is process 1, so that SIGTERM reaches it.
+        script = 'log=$1; shift; exec "$@" >>"$log" 2>&1'
+        if own["hosts"] > 1:  # each host its own
+            other = '[ "$JOB_COMPLETION_INDEX" = 0 ] || log=$log.$JOB_COMPLETION_INDEX; '
+            script = script.replace("shift; ", "shift; " + other)
+        command = ["/bin/sh", "-c", script, "sh", mounted.path(batch.log(index)), *command]
+    variables = _hosts(own, remote.job_name(batch, index)) | remote.environment(batch, own, mounted)
+    amounts = _amounts(own)
+    return {
+        "name": CONTAINER,
+        "image": own["image"],
+        "command": [_literal(part) for part in command],
+        "env": _fields(own)
+        + [{"name": key, "value": _literal(value)} for key, value in variables.items()],
+        # Equal requests and limits: evicted last when a node runs out of memory.
+        "resources": {"requests": amounts, "limits": amounts},
+        "volumeMounts": [
+            {"name": VOLUME, "mountPath": str(mounted.mount_path)},
+            {"name": "shm", "mountPath": "/dev/shm"},  # 64 MiB otherwise: too small for NCCL
+        ],
+    }
+
+
+def _hosts(own: dict[str, Any], jobset_name: str) -> dict[str, str]:
+    """Returns what a process needs to find its devices and the other hosts.
+
+    The latter are what `sweeps.distributed.bootstrap` reads.
+    """
+    found = {}
+    if own["gpus"]:
+        # The files of the devices carry the node's numbers, CUDA counts the container's from 0.
+        found["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(own["gpus"])))
+    if own["hosts"] > 1 and not own["tpu_type"]:  # the hosts of a TPU slice know of each other
+        # The first pod's name, the same after every restart.
+        found[COORDINATOR] = f"{jobset_name}-{JOB}-0-0.{jobset_name}:{PORT}"
+        found[PROCESS_COUNT] = str(own["hosts"])
+    return found
+
+
+def _fields(own: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns variables that only the cluster can fill in."""
+    index = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+    paths = {"ATTNPERF_NODE": "spec.nodeName"}
+    if own["hosts"] > 1 and not own["tpu_type"]:
+        paths[PROCESS_ID] = index
+    return [
+        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+        for name, path in paths.items()
+    ]
+
+
+def _literal(text: str) -> str:
+    """Returns a text that Kubernetes leaves as it is: it would fill in $(NAME)."""
+    return text.replace("$(", "$$(")
+
+
+def _amounts(own: dict[str, Any]) -> dict[str, str]:
+    amounts = {"cpu": str(own["cpus"]), "memory": own["memory"]}
+    if own["gpus"]:
+        amounts["nvidia.com/gpu"] = str(own["gpus"])
+    if own["tpu_type"]:
+        amounts["google.com/tpu"] = str(chips(own))
+    return amounts
+
+
+def _volume(own: dict[str, Any]) -> dict[str, Any]:
+    if own["volume_claim"]:
+        return {"name": VOLUME, "persistentVolumeClaim": {"claimName": own["volume_claim"]}}
+    options = _FUSE_OPTIONS
+    if own["run_as"]:
+        uid, _, gid = own["run_as"].partition(":")
+        options += f",uid={uid},gid={gid or uid}"
+    attributes = {"bucketName": own["bucket"], "mountOptions": options}
+    driver = {"driver": "gcsfuse.csi.storage.gke.io", "volumeAttributes": attributes}
+    return {"name": VOLUME, "csi": driver}
+
+
+def _identity(own: dict[str, Any]) -> dict[str, Any]:
+    if not own["run_as"]:
+        return {}
+    uid, _, gid = own["run_as"].partition(":")
+    group = int(gid or uid)
+    return {
+        "runAsUser": int(uid),
+        "runAsGroup": group,
+        "fsGroup": group,
+        "fsGroupChangePolicy": "OnRootMismatch",  # not file by file at every start
+    }
+
+
+def _node_selector(own: dict[str, Any]) -> dict[str, str]:
+    found = {}
+    if own["gpu_type"]:
+        label, separator, value = own["gpu_type"].rpartition("=")
+        found[label if separator else GPU_LABEL] = value
+    if own["tpu_type"]:
+        found |= {TPU_LABEL: own["tpu_type"], TOPOLOGY_LABEL: own["tpu_topology"]}
+    if own["spot"]:
+        found[SPOT_LABEL] = "true"
+    return found
+
+
+def _tolerations(own: dict[str, Any]) -> list[dict[str, str]]:
+    keys = ["nvidia.com/gpu"] * bool(own["gpus"]) + ["google.com/tpu"] * bool(own["tpu_type"])
+    keys += [SPOT_LABEL] * own["spot"]
+    found = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in keys]
+    return found + tolerations(own["tolerations"])
+
+
+def tolerations(text: str) -> list[dict[str, str]]:
+    """Returns the tolerations of "team=vision:NoSchedule,dedicated:NoExecute".
+
+    Raises ValueError for anything else.
+    """
+    found = []
+    for part in filter(None, text.split(",")):
+        taint, _, effect = part.partition(":")
+        key, separator, value = taint.partition("=")
+        if not key or effect not in ("NoSchedule", "PreferNoSchedule", "NoExecute"):
+            raise ValueError(f"{part!r} is no taint; give KEY:EFFECT or KEY=VALUE:EFFECT")
+        equal = {"operator": "Equal", "value": value} if separator else {"operator": "Exists"}
+        found.append({"key": key, **equal, "effect": effect})
+    return found
+
+
+def _avoid(hosts: tuple[str, ...]) -> dict[str, Any]:
+    if not hosts:
+        return {}
+    # By the node's name, which a field holds alone: labels may differ from it.
+    fields = [
+        {"key": "metadata.name", "operator": "NotIn", "values": [host]} for host in sorted(hosts)
+    ]
+    terms = {"nodeSelectorTerms": [{"matchFields": fields}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}

@@ -1,0 +1,148 @@
+"""What a driver wants to know and only JAX or data libraries can tell.
+
+A driver never loads them: they answer from a process of their own, started anew (never forked).
+"""
+
+import multiprocessing
+import os
+import pathlib
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent import futures
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+from workloads.base import errors
+
+_LAST_LINES = 12
+
+
+class Call:
+    """A call under way. `with Call(function, **arguments) as call:` ends it if left early."""
+
+    def __init__(self, function: Callable[..., Any], **arguments: Any) -> None:
+        """Starts a function of a module in a process of its own; returns at once."""
+        self._name = function.__name__
+        self._stderr = tempfile.NamedTemporaryFile()  # noqa: SIM115  (closed by `__exit__`)
+        earlier = multiprocessing.active_children()
+        self._pool = futures.ProcessPoolExecutor(
+            1,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_send_stderr_to,
+            initargs=(self._stderr.name,),
+        )
+        self._future = self._pool.submit(_in_words, function, arguments)
+        [self.process] = set(multiprocessing.active_children()) - set(earlier)
+
+    def result(self) -> Any:
+        """Waits; returns what the function returned.
+
+        Raises ValueError and OSError with the function's own message, and ChildProcessError with
+        the last lines that the process wrote where it ended in any other way.
+        """
+        try:
+            found = self._future.result()
+        except (ValueError, OSError):
+            sys.stderr.write(self._written())
+            raise
+        except BrokenProcessPool:
+            self.process.join()
+            raise self._crash(f"ended with code {self.process.exitcode}", "") from None
+        except Exception as error:
+            raise self._crash("failed", str(error.__cause__)) from None
+        sys.stderr.write(self._written())
+        return found
+
+    def _crash(self, what: str, trace: str) -> ChildProcessError:
+        tail = "\n".join((self._written() + trace).splitlines()[-_LAST_LINES:])
+        return ChildProcessError(
+            f"the process that computes {self._name!r} {what} and gave no answer; its last lines:\n"
+            f"{tail}"
+        )
+
+    def _written(self) -> str:
+        return pathlib.Path(self._stderr.name).read_text(errors="replace")
+
+    def __enter__(self) -> "Call":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if not self._future.done():
+            self.process.terminate()
+        self._pool.shutdown()
+        self._stderr.close()
+
+
+def call(function: Callable[..., Any], **arguments: Any) -> Any:
+    """Returns function(**arguments), computed in a process of its own; see Call."""
+    with Call(function, **arguments) as under_way:
+        return under_way.result()
+
+
+def _send_stderr_to(path: str) -> None:
+    """Has what this process writes to standard error, from C++ too, go to a file."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+def _in_words(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Returns what the function does; errors that are answers become ones that any process has."""
+    try:
+        return function(**arguments)
+    except ValueError as error:
+        raise ValueError(str(error)) from None
+    except OSError as error:
+        raise OSError(errors.told(error)) from None
+
+
+def memory(
+    workload: str,
+    variant: str,
+    variant_hyperparameters: dict[str, Any],
+    options: dict[str, Any],
+    batch_size: int,
+    devices: int,
+) -> dict[str, int]:
+    """Returns `workloads.text.memory.per_device`: bytes by part, and their total.
+
+    options: the fields of workloads.base.options.Options. Raises ValueError where mesh or batch do
+    not fit.
+    """
+    from attention import registry
+    from workloads.base.options import Options
+    from workloads.text import memory
+
+    return memory.per_device(
+        workload,
+        Options(**options),
+        batch_size=batch_size,
+        devices=devices,
+        variant=registry.get(variant, **variant_hyperparameters),
+    )
+
+
+def data(workload: str, data_dir: str, extra_paths: dict[str, str] | None = None) -> dict[str, Any]:
+    """Checks a workload's data, which embedded workloads make where it is absent.
+
+    extra_paths: where else things lie, by the names in `WorkloadSpec.extra_paths` (workloads.base).
+    Returns {"lines": what was found, "reference": {"note", "rows"} of simple methods or None}.
+    Raises ValueError naming the directory, the file and the command that repairs it.
+    """
+    from workloads import catalog
+
+    entry = catalog.get(workload)
+    module = catalog.data_module(workload)
+    lines: list[str] = []
+    if entry.embedded:
+        module.prepare(data_dir)
+    else:
+        given = {
+            name: where for name, where in (extra_paths or {}).items() if name in entry.extra_paths
+        }
+        lines = list(module.check(data_dir, **given))
+    if not hasattr(module, "read_reference"):
+        return {"lines": lines, "reference": None}
+    reference = module.read_reference(data_dir)
+    return {"lines": lines, "reference": {name: reference[name] for name in ("note", "rows")}}

@@ -1,0 +1,229 @@
+"""`python -m sweeps status`: how a study stands, read from files alone."""
+
+import csv
+import pathlib
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sweeps.monitoring.progress import duration
+from sweeps.records import attempts, layout, lease, study_reader, submissions
+
+# Of each kind; a study may have 100,000 trials.
+_SHOWN = 20
+
+
+def render(found: study_reader.Survey) -> str:
+    """Returns a table stage × variant of states, the time left, then what needs a person."""
+    return "\n".join(_lines(found))
+
+
+def _lines(found: study_reader.Survey) -> list[str]:
+    return [
+        f"study {found.record['name']} in {found.directory}",
+        f"{'stage':<9}{'variant':<24}" + "".join(f"{name:>10}" for name in study_reader.COLUMNS),
+        *(
+            f"{row.stage:<9}{row.variant:<24}"
+            + "".join(f"{row.counts[name]:>10}" for name in study_reader.COLUMNS)
+            for row in found.rows
+        ),
+        *summary(found),
+        *running(found),
+        *troubles(found),
+    ]
+
+
+def summary(found: study_reader.Survey) -> list[str]:
+    """Returns lines on the study as a whole: preemptions, jobs, the time left."""
+    text = []
+    preemptions = sum(row.preemptions for row in found.rows)
+    if preemptions:
+        text.append(f"preemptions and other new attempts so far: {preemptions}")
+    text += job_lines(found)
+    text += broken(found)
+    if found.complete:
+        return text if found.broken else [*text, "complete"]
+    text.append(time_left(found))
+    if not found.running:
+        again = f"python -m sweeps resume {found.directory}"
+        cancelled = submissions.is_cancelled(found.directory)
+        text.append(
+            f"{'cancelled' if cancelled else 'no trial is running'}; to go on, unless it is "
+            f"waiting for an engine: {again}"
+        )
+    return text
+
+
+def broken(found: study_reader.Survey) -> list[str]:
+    """Returns which trials are done without whole records, and what to do."""
+    if not found.broken:
+        return []
+    return [
+        f"{len(found.broken)} done, with damaged records:",
+        *(f"    {line}" for line in found.broken[:_SHOWN]),
+        *_more(found.broken, "damaged records"),
+        "to have them written anew from the trials' attempts, or learn what to do: "
+        f"python -m sweeps resume {found.directory}",
+    ]
+
+
+def time_left(found: study_reader.Survey) -> str:
+    """Returns the time left per stage and for the study, stages one after the other."""
+    rates, at_once = seconds_per_step(found.rows), len(found.running)
+    parts: list[str] = []
+    total: float | None = 0.0
+    for stage in found.record["stages"]:
+        rows = [row for row in found.rows if row.stage == stage]
+        left = seconds_left(rows, rates, at_once)
+        total = None if left is None or total is None else total + left
+        if left != 0:
+            parts.append(f"{stage} {_about(left)}")
+    if not rates:
+        why = ": no step time measured yet"
+    elif not at_once:
+        why = ": no trial is running"
+    else:
+        why = f", {at_once} trial{'s' * (at_once > 1)} at a time"
+    return f"time left: {', '.join(parts)}; study {_about(total)}{why}"
+
+
+def _about(seconds: float | None) -> str:
+    return "unknown" if seconds is None else f"about {duration(seconds)}"
+
+
+def running(found: study_reader.Survey) -> list[str]:
+    """Returns a line per running trial: host, step, and the metric at its last evaluation."""
+    text = [
+        f"{seen.path} running{_host(found, seen)}: step {seen.status['global_step']}/{seen.steps}"
+        f"{_metric(found, seen)}{_note(seen)}"
+        for seen in found.running[:_SHOWN]
+    ]
+    return text + _more(found.running, "running")
+
+
+def _host(found: study_reader.Survey, seen: study_reader.TrialStatus) -> str:
+    folder = found.directory / seen.path / layout.ATTEMPTS
+    try:
+        number = lease.latest(found.directory / seen.path)
+        return f" on {layout.read_json(folder / str(number) / lease.LEASE)['host']}"
+    except (OSError, ValueError, KeyError, TypeError):  # gone meanwhile, or damaged
+        return ""
+
+
+def _note(seen: study_reader.TrialStatus) -> str:
+    note = seen.status.get("note")
+    return f"; {note}" if note else ""
+
+
+def _metric(found: study_reader.Survey, seen: study_reader.TrialStatus) -> str:
+    path = found.directory / seen.path / layout.EVAL_MEASUREMENTS
+    try:
+        # A row per evaluation; replaced as a whole, so that the last line is a whole one.
+        rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+        value = float(rows[-1][f"validation/{found.metric}"])
+        return f", validation {found.metric} {value:.4f}"
+    except FileNotFoundError:  # not evaluated yet
+        return ""
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        found.damaged.append(f"{path}: no evaluation in its last line ({error!r})")
+        return ""
+
+
+def troubles(found: study_reader.Survey) -> list[str]:
+    """Returns what needs a person: trials that ended badly, with their logs, and damaged files."""
+    text = []
+    for state in ("preempted", "diverged", "failed"):
+        those = [seen for seen in found.troubles if seen.state == state]
+        for seen in those[:_SHOWN]:
+            text.append(f"{seen.path} {state}: {seen.status['reason']}")
+            if state == "failed":
+                text += [f"    {line}" for line in _log(found.directory / seen.path)]
+        text += _more(those, state)
+    text += [f"damaged: {problem}" for problem in found.damaged[:_SHOWN]]
+    return text + _more(found.damaged, "damaged")
+
+
+def _log(directory: pathlib.Path) -> list[str]:
+    try:
+        return attempts.log_tail(directory)
+    except OSError as error:
+        return [f"its log cannot be read: {error}"]
+
+
+def _more(things: Sequence[object], state: str) -> list[str]:
+    return [f"and {len(things) - _SHOWN:,} more {state}"] if len(things) > _SHOWN else []
+
+
+def job_lines(found: study_reader.Survey) -> list[str]:
+    """Returns how many jobs were given to engines, and how far those are by their trials' files.
+
+    A trial counts for the last job that got it; jobs that lost all their trials to later ones are
+    over.
+    """
+    batches = _batches(found)
+    if not batches:
+        return []
+    last = {path: job for job, paths in _jobs(batches) for path in paths}
+    active = {seen.path for seen in found.running}
+    at_work = {last[path] for path in active if path in last}
+    waiting = {last[path] for path in found.unfinished if path in last} - at_work
+    count = sum(len(batch["tasks"]) for batch in batches)
+    engines = ", ".join(sorted({str(batch["launcher"]) for batch in batches}))
+    return [
+        f"jobs: {count} given to {engines} in {len(batches)} batches: {len(at_work)} running, "
+        f"{len(waiting)} waiting, {count - len(waiting) - len(at_work)} over"
+    ]
+
+
+def _jobs(batches: list[dict[str, Any]]) -> Iterator[tuple[tuple[int, int], list[str]]]:
+    for number, batch in enumerate(batches):
+        for index, paths in enumerate(batch["tasks"]):
+            yield (number, index), paths
+
+
+def _batches(found: study_reader.Survey) -> list[dict[str, Any]]:
+    """Returns the records of batches, the oldest first, without those that were refused whole."""
+    batches = []
+    for path in submissions.files(found.directory):
+        try:
+            batch = layout.read_json(path)
+            if layout.read_json_if_there(path.with_name(f"{path.stem}.handles.json")) == []:
+                continue
+            batches.append({key: batch[key] for key in ("launcher", "tasks", "created_at")})
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            found.damaged.append(f"{path}: no record of a batch of jobs ({error})")
+    return sorted(batches, key=lambda batch: float(batch["created_at"]))
+
+
+def seconds_per_step(rows: Sequence[study_reader.StageRow]) -> dict[str, float]:
+    """Returns the median of the measured times per step for every variant of `rows`.
+
+    A variant that was not measured gets the median of all that were; {} where none was.
+    """
+    measured: dict[str, list[float]] = {}
+    for row in rows:
+        measured.setdefault(row.variant, []).extend(row.step_seconds)
+    everything = [value for values in measured.values() for value in values]
+    if not everything:
+        return {}
+    return {
+        variant: statistics.median(values or everything) for variant, values in measured.items()
+    }
+
+
+def seconds_left(
+    rows: Sequence[study_reader.StageRow], rates: dict[str, float], at_once: int
+) -> float | None:
+    """Returns how long a stage's `rows` still take with `at_once` trials at a time, seconds.
+
+    The work left divided by the number of trials that share it, but no less than the trial that
+    has most left needs. None where that is not known: no time measured, or nothing runs.
+    """
+    unfinished = sum(row.unfinished for row in rows)
+    if not unfinished:
+        return 0.0
+    if not at_once or not rates:
+        return None
+    work = sum(row.steps_left * rates[row.variant] for row in rows)
+    longest = max(row.longest * rates[row.variant] for row in rows)
+    return max(work / min(at_once, unfinished), longest)

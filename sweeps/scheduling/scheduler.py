@@ -1,0 +1,114 @@
+"""What brings a study's trials to their end, whoever runs them: what all schedulers share."""
+
+import contextlib
+from collections.abc import Callable, Iterable
+
+from sweeps.launchers.protocol import Launcher
+from sweeps.monitoring.progress import Progress
+from sweeps.records import attempts, outages, status, submissions
+from sweeps.scheduling.retry_policy import RetryPolicy
+from sweeps.study.study import Study
+from sweeps.study.trial import Trial
+
+
+class Interrupted(Exception):  # noqa: N818  (an order to stop, not an error)
+    """The driver was told to stop; nothing is lost, and who runs the study again goes on."""
+
+
+class Scheduler:
+    """Trials of a stage that are left, and turns until none is; scheduling stays from stage to
+    stage.
+
+    `stop_requested()` is asked at each turn; max_kills: see RetryPolicy. A subclass says what a
+    turn does, which trials it takes care of, and what it does when told to stop.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        progress: Progress,
+        stop_requested: Callable[[], bool],
+        launcher: Launcher,
+        max_kills: int = 0,
+    ) -> None:
+        self.study, self.progress, self.stop_requested = study, progress, stop_requested
+        self.root, self.launcher = study.directory, launcher
+        self.policy = RetryPolicy(self.root, study.settings["max_attempts"], max_kills)
+        self.left: dict[str, Trial] = {}
+        self._outage = outages.Outage(progress.say)
+
+    def run(self, trials: list[Trial]) -> None:
+        """Returns when every trial is finished. Raises Interrupted when told to stop.
+
+        Raises ValueError where none can be run at all.
+        """
+        for trial in trials:
+            if self.policy.begin(trial) not in status.COMPLETE:
+                self.left[trial.path] = trial
+        self._begin()
+        while self._is_busy():
+            try:
+                self._stop_if_told()
+                if not self._turn():
+                    return
+                self._outage.over()
+            except OSError as error:
+                self._outage.met(error)
+                # What the error dropped in the middle of a turn is looked after by its files.
+                self._watch([self.left[p] for p in self.left.keys() - self._taken_care_of()])
+                self._after_outage()
+            self._pause()
+
+    def close(self) -> None:
+        """Lets go of the engine."""
+        self.launcher.close()
+
+    def _begin(self) -> None:
+        """Takes up what is left; the first turn follows."""
+        raise NotImplementedError
+
+    def _is_busy(self) -> bool:
+        """Whether another turn is needed."""
+        raise NotImplementedError
+
+    def _turn(self) -> bool:
+        """Does what is due; returns False where nothing more can be done from here."""
+        raise NotImplementedError
+
+    def _stop_if_told(self) -> None:
+        """Raises Interrupted where told to stop."""
+        raise NotImplementedError
+
+    def _taken_care_of(self) -> set[str]:
+        """Returns the paths of trials that are pending, at work or watched."""
+        raise NotImplementedError
+
+    def _watch(self, trials: Iterable[Trial]) -> None:
+        """Has trials that are in nobody's hands here looked after by their files."""
+        raise NotImplementedError
+
+    def _after_outage(self) -> None:
+        """Does what is due after a turn that a file system cut short."""
+
+    def _pause(self) -> None:
+        """Waits between two turns."""
+
+    def _is_told(self) -> bool:
+        return self.stop_requested() or submissions.is_cancelled(self.root)
+
+    def _over(
+        self, trial: Trial, outcome: str, error: str | None, tail: list[str] | None = None
+    ) -> None:
+        """Nothing more is done for a trial."""
+        self.left.pop(trial.path, None)
+        self.progress.ended(trial, outcome, error, tail)
+
+    def _give_up(self, trial: Trial, reason: str, tail: list[str] | None = None) -> None:
+        """Writes down that a trial failed for good; `tail`: of its job's log, its own otherwise."""
+        self.policy.give_up(trial, reason)
+        self._over(trial, "failed", reason, self._log_tail(trial) if tail is None else tail)
+
+    def _log_tail(self, trial: Trial) -> list[str]:
+        with contextlib.suppress(OSError):
+            return attempts.log_tail(self.root / trial.path)
+        return []

@@ -1,1 +1,0 @@
-"""Simulations and soaks: sweeps on clusters that fail."""

@@ -1,0 +1,149 @@
+"""What a study's settings must be, and when two of them are the same study."""
+
+import pathlib
+from typing import Any
+
+from attention import table as variants_table
+from sweeps.launchers import table as launchers
+from sweeps.launchers.config_keys import shown
+from sweeps.study import config as configs
+from sweeps.study.trial import EXTRA_PATHS
+from workloads import algoperf_specs, catalog
+from workloads.base.options import MESH_AXES, Options
+
+# Keys that may differ when a study on disk is continued: they add trials or change who runs them.
+_MAY_CHANGE = (
+    "points",
+    "seeds",
+    "variants",
+    "tuning_seeds",
+    "experiment_dir",
+    "data_dir",
+    *EXTRA_PATHS,
+    "loader_workers",
+    "launcher",
+    "mesh",
+    "max_attempts",
+    "diagnostics",
+    "paper_table",
+    "paper_note",
+)
+
+
+def check(settings: dict[str, Any]) -> None:
+    """Raises ValueError for the first setting that cannot be used."""
+    _check_names(settings)
+    _check_size(settings)
+    if settings["checkpoint_every"] % settings["eval_every"]:
+        raise ValueError(
+            f"checkpoint_every ({settings['checkpoint_every']}) must be a multiple of eval_every "
+            f"({settings['eval_every']}), so that no evaluation is lost or done twice"
+        )
+    for variant in {*settings["variants"], settings["tuning_variant"]}:
+        given = variant_hyperparameters(variant, settings)
+        variants_table.check(variant, given, settings["kernel"])
+        catalog.check_variant(settings["workload"], variant, settings["kernel"])
+    catalog.check_options(settings["workload"], options(settings))
+    launchers.module(settings["launcher"]).check(settings)
+    _check_extra_paths(settings)
+    _check_diagnostics(settings)
+
+
+def _check_extra_paths(settings: dict[str, Any]) -> None:
+    """AlgoPerf's own workloads: what they need is said, what they cannot do is not asked."""
+    name = settings["workload"]
+    needs = catalog.get(name).extra_paths
+    for key in EXTRA_PATHS:
+        if settings[key] and key not in needs:
+            raise ValueError(f"{key} is for AlgoPerf's own workloads, and {name} has no use for it")
+    if not algoperf_specs.is_algoperf(name):
+        return
+    if workers := settings["loader_workers"]:
+        raise ValueError(
+            f"{name}: loader_workers={workers}, but AlgoPerf's pipelines choose their own threads "
+            "and processes; set loader_workers=0"
+        )
+
+
+def lacking(settings: dict[str, Any]) -> str | None:
+    """Returns what a study still needs before it can run, though its cost is known without."""
+    name = settings["workload"]
+    tokenizer = algoperf_specs.TOKENIZER
+    if tokenizer in catalog.get(name).extra_paths and not settings[tokenizer]:
+        return algoperf_specs.no_tokenizer(name)
+    return None
+
+
+def _check_diagnostics(settings: dict[str, Any]) -> None:
+    every, examples = settings["diagnostics"], settings["diagnostics_examples"]
+    if every and examples > settings["batch_size"]:
+        raise ValueError(
+            f"diagnostics_examples is {examples} and a batch has {settings['batch_size']} "
+            f"examples, of which they are the first; set --config.diagnostics_examples="
+            f"{settings['batch_size']} or fewer"
+        )
+    if every and not catalog.get(settings["workload"]).observable:
+        raise ValueError(
+            f"diagnostics={every}: the attention of {settings['workload']} cannot be looked into; "
+            "set --config.diagnostics=0"
+        )
+    for variant in settings["variants"] if every else ():
+        variants_table.check_weights(variant)
+
+
+def options(settings: dict[str, Any]) -> Options:
+    """Returns how the study's models are computed. Raises ValueError for what does not exist."""
+    given = {key: settings[key] for key in ("compute_dtype", "param_dtype", "scan_layers", "remat")}
+    return Options(**given, mesh=tuple(settings["mesh"][axis] for axis in MESH_AXES))
+
+
+def variant_hyperparameters(variant: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns what `attention.registry.get` takes for a variant in this study."""
+    return variants_table.hyperparameters(variant, settings["tau"], settings["diff_head_norm"])
+
+
+def _check_names(settings: dict[str, Any]) -> None:
+    variants = settings["variants"]
+    for key in ("name", "experiment_dir"):
+        if not settings[key]:
+            raise ValueError(f"{key} is empty; a study needs one: --config.{key}=...")
+    if not variants or len(set(variants)) < len(variants):
+        raise ValueError(f"variants={shown(variants)}: give each variant once, at least one")
+    if settings["baseline"] not in variants:
+        raise ValueError(
+            f"baseline {settings['baseline']!r} is not among the variants: {', '.join(variants)}"
+        )
+
+
+def _check_size(settings: dict[str, Any]) -> None:
+    """Counts the trials without making one."""
+    variants, points, seeds = len(settings["variants"]), settings["points"], settings["seeds"]
+    if settings["protocol"] == "grid":
+        trials = variants * points * seeds
+    else:
+        tuned = 1 if settings["protocol"] == "tune_then_compare" else variants
+        trials = tuned * points * settings["tuning_seeds"] + variants * seeds
+    if trials > configs.MOST_TRIALS:
+        raise ValueError(
+            f"{trials:,} trials: {variants} variants, {points:,} points, {seeds:,} seeds, "
+            f"{settings['tuning_seeds']:,} tuning_seeds; a study may have {configs.MOST_TRIALS:,}. "
+            "Lower one of them, or make several studies"
+        )
+
+
+def check_same(settings: dict[str, Any], record: dict[str, Any], where: pathlib.Path) -> None:
+    """Raises ValueError where the study on disk is another one, naming the keys that differ."""
+    stored = configs.completed(record["config"])
+    free = {*_MAY_CHANGE, *launchers.NAMES}
+    if not stored["diagnostics"]:  # nothing is recorded yet that other examples would not fit
+        free.add("diagnostics_examples")
+    differing = [
+        f"{key}: {stored.get(key)!r} there, {value!r} now"
+        for key, value in settings.items()
+        if key not in free and stored.get(key) != value
+    ]
+    if differing:
+        raise ValueError(
+            f"{where} holds another study of that name ({'; '.join(differing)}). "
+            "Choose another --config.name, or remove the directory"
+        )

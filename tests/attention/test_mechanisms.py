@@ -1,0 +1,280 @@
+"""Sigmoid attention, soft-capped logits and learned sinks: figures by hand, laws, limits."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from attention import inject, registry
+from attention.hosts import probe
+from attention.mixers import sigmoid
+from attention.modifiers import softcap
+from attention.verification import check
+
+LOWEST = jnp.finfo(jnp.float32).min
+T, S, H, D = 5, 6, 2, 4
+
+
+def _qkv(dtype="float32", seed=0):
+    rng = np.random.default_rng(seed)
+    shapes = [(T, H, D), (S, H, D), (S, H, D)]
+    return [jnp.asarray(rng.standard_normal(shape), dtype) for shape in shapes]
+
+
+@functools.partial(jax.jit, static_argnums=0, static_argnames=("is_causal", "dropout_rate"))
+def _run(variant, sink, *qkv, **settings):
+    """Returns a variant's output; its sinks' logits are `sink`."""
+    params = {"params": {} if sink is None else {"sink": {"scale": jnp.asarray(sink)}}}
+    return Host(variant).apply(params, *qkv, **settings)
+
+
+class Host(nn.Module):
+    """A place for the learned leaves of a variant that needs no depth."""
+
+    variant: object
+
+    @nn.compact
+    def __call__(self, query, key, value, **settings):
+        return self.variant(query, key, value, **settings)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("name", "mask"),
+    [
+        *[("sigmoid", mask) for mask in check.MASKS],
+        ("sigmoid+per_dim_temp+qk_norm+softcap+temp", "causal"),
+        ("standard+softcap", "none"),
+        ("laser+softcap", "causal"),
+        ("standard+sink", "padded"),
+        ("laser+sink", "none"),
+        ("laser+sink", "causal"),
+        ("diff+sink", "none"),
+        ("laser+per_dim_temp+qk_norm+sink+softcap+temp", "padded"),
+        ("diff_laser+sink+softcap", "none"),
+    ],
+)
+def test_error_within_limits(name, mask, dtype):
+    """Output, dQ, dK, dV and the sinks' gradient against float64; one compilation, all scales."""
+    for qs, vs in ((1, 0.1), (1, 1), (4, 1), (4, 4)):
+        if dtype == "bfloat16" or vs < 4:
+            case = check.Case(name, "xla", dtype, mask, qs, vs)
+            row = check.measure(case, shape=(96, 4, 40), seed=7)
+            assert row.passed, row
+            assert (row.learned is None) == (
+                name in ("sigmoid", "standard+softcap", "laser+softcap")
+            )
+
+
+def test_sigmoid_by_hand():
+    """Logits 0 and ln 6 of two keys, S = 2: weights 1/(1 + 2) and 6/(6 + 2)."""
+    query = jnp.ones((1, 1, 1))
+    key = jnp.asarray([0.0, np.log(6.0)], jnp.float32).reshape(2, 1, 1)
+    value = jnp.asarray([3.0, 8.0]).reshape(2, 1, 1)
+    assert float(sigmoid.attend(query, key, value)[0, 0, 0]) == pytest.approx(1 + 6, rel=1e-6)
+    # A mask removes a term, and leaves the other's weight, in which S is still 2.
+    masked = sigmoid.attend(query, key, value, mask=jnp.asarray([True, False]))
+    assert float(masked[0, 0, 0]) == pytest.approx(1, rel=1e-6)
+
+
+def test_sigmoid_keys_do_not_know_of_each_other():
+    """The output over all keys is the sum of those over two parts; their order does not matter."""
+    query, key, value = _qkv()
+    attend = jax.jit(sigmoid.attend)
+    part = jnp.arange(S) < 2
+    whole = attend(query, key, value)
+    parts = attend(query, key, value, mask=part) + attend(query, key, value, mask=~part)
+    np.testing.assert_allclose(parts, whole, atol=1e-6)
+    order = np.random.default_rng(1).permutation(S)
+    np.testing.assert_allclose(attend(query, key[order], value[order]), whole, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "sigmoid+softcap", "standard+sink", "laser+sink"])
+def test_causal_gradients_are_zero_towards_the_future(name):
+    """Of every output with respect to every key and value, by the whole Jacobian."""
+    query, key, value = _qkv()
+    query = jnp.concatenate([query, query[:1]])
+    variant, sinks = registry.get(name), [0.3, -0.2] if "sink" in name else None
+
+    def outputs(key, value):
+        return _run(variant, sinks, query, key, value, is_causal=True).sum((1, 2))
+
+    for jacobian in jax.jacrev(outputs, argnums=(0, 1))(key, value):
+        reach = np.abs(np.asarray(jacobian)).sum((2, 3)) > 0
+        np.testing.assert_array_equal(reach[1:], np.tril(np.ones((S, S), bool))[1:])
+        assert not reach[0, 1:].any()
+
+
+def test_softcap_by_hand_and_its_ends():
+    """tanh(ln 3) = 8/10; logits differ by less than 2·cap; a large cap changes nothing."""
+    np.testing.assert_allclose(softcap.apply(jnp.log(3.0), cap=1.0), 0.8, rtol=1e-6)
+    query, key, value = _qkv()
+    for mixer in ("standard", "laser", "sigmoid"):
+        plain = _run(registry.get(mixer), None, query, key, value)
+        wide = _run(registry.get(f"{mixer}+softcap", cap=1e6), None, query, key, value)
+        np.testing.assert_allclose(wide, plain, atol=1e-5)
+    with probe.probed() as seen:
+        registry.get("standard+softcap", cap=2.0)(1e4 * query, key, value)
+    weights = seen.layers[0].weights()
+    assert float((weights.max(-1) / weights.min(-1)).max()) <= np.exp(4.0) * (1 + 1e-5)
+
+
+def test_softcap_comes_before_bias_and_mask_and_after_the_temperature():
+    """cap·tanh(logit/(τ·cap)) + bias, by NumPy."""
+    query, key, value = _qkv()
+    bias = jnp.asarray(np.random.default_rng(2).standard_normal((H, 1, S)), jnp.float32)
+    mask = np.arange(S) < 4
+    variant = registry.get("standard+softcap+temp", cap=0.7, tau=0.5)
+    output = _run(variant, None, query, key, value, bias=bias, mask=mask)
+    logits = np.einsum("thd,shd->hts", query, key) / np.sqrt(D) / 0.5
+    logits = np.where(mask, 0.7 * np.tanh(logits / 0.7) + bias, -np.inf)
+    weights = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    expected = np.einsum("hts,shd->thd", weights, value)
+    np.testing.assert_allclose(output, expected, atol=1e-6)
+
+
+def test_sink_by_hand():
+    """One key of logit 0, value ln 3, and a sink of logit 0: ½·ln 3, and log(½·3 + ½) = ln 2."""
+    query = key = jnp.zeros((1, 1, 1))
+    value = jnp.full((1, 1, 1), np.log(3.0), jnp.float32)
+    for name, expected in (("standard+sink", np.log(3) / 2), ("laser+sink", np.log(2))):
+        output = _run(registry.get(name), [0.0], query, key, value)
+        assert float(output[0, 0, 0]) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("mixer", ["standard", "laser"])
+def test_a_sink_takes_weight_and_none_where_its_logit_is_low(mixer):
+    query, key, value = _qkv()
+    variant = registry.get(f"{mixer}+sink")
+    off = _run(variant, [-1e4, -1e4], query, key, value)
+    plain = _run(registry.get(mixer), None, query, key, value)
+    np.testing.assert_allclose(off, plain, atol=1e-6)
+    params = {"params": {"sink": {"scale": jnp.asarray([0.5, -1.0])}}}
+    with probe.probed() as seen:
+        output = Host(variant).apply(params, query, key, value)
+    weights = np.asarray(seen.layers[0].weights())
+    assert weights.shape == (H, T, S + 1)
+    np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
+    logits = np.einsum("thd,shd->hts", query, key) / np.sqrt(D)
+    sink = np.exp([0.5, -1.0])[:, None]
+    np.testing.assert_allclose(weights[..., -1], sink / (np.exp(logits).sum(-1) + sink), rtol=1e-5)
+    # Between the least and the greatest value, the sink's 0 among them.
+    assert (output <= np.maximum(value.max(0), 0) + 1e-6).all()
+    assert (output >= np.minimum(value.min(0), 0) - 1e-6).all()
+
+
+def test_each_map_of_a_pair_has_its_own_sink():
+    """Without the head norm: head 0 with its sink minus λ times head 1 with its own."""
+    query, key, value = _qkv()
+    sinks = jnp.asarray([0.7, -0.4])
+    pair = jnp.concatenate([value[:, :1], value[:, 1:]], -1)
+    both = [
+        _run(registry.get("laser+sink"), sinks[h : h + 1], query[:, h, None], key[:, h, None], pair)
+        for h in (0, 1)
+    ]
+    host = check.Host(registry.get("diff_laser+sink", head_norm=False), depth=0)
+    zeros = {f"scale_{name}": jnp.zeros(D) for name in ("q1", "k1", "q2", "k2")}
+    params = {"params": {"sink": {"scale": sinks}, "diff_lambda": zeros}}
+    output = host.apply(params, query, key, value, None)
+    # λ = e⁰ − e⁰ + 0.2.
+    np.testing.assert_allclose(output.reshape(T, 1, 2 * D), both[0] - 0.2 * both[1], atol=2e-6)
+
+
+HIDING = {
+    "mask": lambda seen: {"mask": seen},
+    "mask of floats": lambda seen: {"mask": seen.astype(np.float32)},
+    "lowest": lambda seen: {"bias": jnp.where(seen, 0, LOWEST)},
+    "-inf": lambda seen: {"bias": jnp.where(seen, 0, -jnp.inf)},
+    "lowest in float16": lambda seen: {
+        "bias": jnp.where(seen, 0, jnp.finfo(jnp.float16).min).astype(jnp.float16)
+    },
+}
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "standard+sink", "laser+sink", "laser+sink+softcap"])
+@pytest.mark.parametrize("kind", HIDING)
+def test_what_is_hidden_gets_nothing(name, kind):
+    """Rows that see nothing return 0; hidden keys have no gradient; values of 1e6 stay finite."""
+    query, key, value = _qkv()
+    value = value.at[5].set(1e6)
+    seen = np.ones((T, S), bool)
+    seen[:, 5] = seen[3] = False
+    variant, sinks = registry.get(name), jnp.asarray([0.3, 2.0]) if "sink" in name else None
+    settings = HIDING[kind](seen)
+    output, pullback = jax.vjp(lambda *a: _run(variant, sinks, *a, **settings), query, key, value)
+    query_bar, key_bar, value_bar = pullback(jnp.ones_like(output))
+    for array in (output, query_bar, key_bar, value_bar):
+        assert np.isfinite(array).all()
+    np.testing.assert_allclose(output[3], 0, atol=1e-7)
+    assert np.abs(output[2]).max() > 1e-3
+    assert not np.asarray(query_bar)[3].any()
+    assert not np.asarray(key_bar)[5].any()
+    assert not np.asarray(value_bar)[5].any()
+
+
+@pytest.mark.parametrize("name", ["standard+sink", "laser+sink"])
+def test_a_sink_is_the_same_by_the_library_s_kernel_and_by_a_mask(name):
+    query, key, value = _qkv()
+    query = jnp.concatenate([query, query[:1]])
+    sinks, past = jnp.asarray([0.3, -0.4]), np.tril(np.ones((S, S), bool))
+    causal = _run(registry.get(name), sinks, query, key, value, is_causal=True)
+    masked = _run(registry.get(name), sinks, query, key, value, mask=past)
+    theirs = _run(registry.get(name, kernel="jax_xla"), sinks, query, key, value, is_causal=True)
+    np.testing.assert_array_equal(causal, masked)
+    np.testing.assert_allclose(theirs, causal, atol=2e-6)
+
+
+def test_dropout_falls_on_weights_and_on_the_sink():
+    """Σ m·a·v and log(Σ m·a·exp(v) + m_sink·a_sink), from the mask that is drawn."""
+    query, key, value = _qkv()
+    rng, sinks = jax.random.key(3), np.array([0.3, -0.4])
+    settings = {"dropout_rng": rng, "dropout_rate": 0.5}
+    logits = np.einsum("thd,shd->hts", query, key) / np.sqrt(D)
+    keep = np.asarray(jax.random.bernoulli(rng, 0.5, (1, T, S)), np.float64) / 0.5
+    weights = keep / (1 + S * np.exp(-logits))
+    expected = np.einsum("hts,shd->thd", weights, value)
+    output = _run(registry.get("sigmoid"), None, query, key, value, **settings)
+    np.testing.assert_allclose(output, expected, atol=1e-6)
+    keep = np.asarray(jax.random.bernoulli(rng, 0.5, (1, T, S + 1)), np.float64) / 0.5
+    terms = np.exp(np.concatenate([logits, np.broadcast_to(sinks[:, None, None], (H, T, 1))], -1))
+    weights = keep * terms / terms.sum(-1, keepdims=True)
+    padded = np.concatenate([value, np.zeros((1, H, D))])
+    sums = np.einsum("hts,shd->thd", weights, np.exp(padded))
+    output = _run(registry.get("laser+sink"), sinks, query, key, value, **settings)
+    np.testing.assert_allclose(output, np.log(np.where(sums > 0, sums, 1)), atol=3e-6)
+
+
+def _own_softmax(query, key, value, bias=None, mask=None):
+    """A host's attention function that is not flax's."""
+    return nn.dot_product_attention(query, key, value, bias, mask)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("sigmoid", "the host cannot have 'sigmoid'.*mixers that are: standard, laser, diff"),
+        ("laser+softcap", "'softcap' acts inside that.*outside it: temp, qk_norm, per_dim_temp"),
+        ("standard+sink", "'sink' acts inside that"),
+    ],
+)
+def test_a_host_with_a_softmax_of_its_own_refuses_them_by_name(name, message):
+    layer = nn.MultiHeadDotProductAttention(num_heads=2, attention_fn=_own_softmax)
+    with pytest.raises(ValueError, match=message), inject.injected(registry.get(name)):
+        layer.init(jax.random.key(0), jnp.ones((2, 3, 8)))
+
+
+@pytest.mark.parametrize("kernel", ["jax_xla", "cudnn"])
+def test_library_kernels_refuse_what_is_no_plain_softmax(kernel):
+    with pytest.raises(ValueError, match="knows the plain softmax alone; use kernel='xla'"):
+        sigmoid.attend(*_qkv(), kernel=kernel)
+
+
+def test_a_sinks_leaf():
+    """One logit per head, 0 at start, beside the host's projections."""
+    layer = nn.MultiHeadDotProductAttention(4, attention_fn=registry.get("laser+sink"))
+    params = layer.init(jax.random.key(0), jnp.ones((2, 3, 8)))["params"]
+    assert set(params) == {"query", "key", "value", "out", "sink"}
+    np.testing.assert_array_equal(params["sink"]["scale"], np.zeros(4))

@@ -1,0 +1,218 @@
+"""A simulated process that runs trials: the real claim, status, measurements and retry policy.
+
+The order of its file operations is that of `sweeps.worker` and `sweeps.training.loop`; the
+numbers that it writes are made up, and its checkpoints are entries of a dictionary.
+"""
+
+import collections
+from collections.abc import Callable, Generator, Iterator
+
+from sweeps.launchers.protocol import AGAIN, FINISHED, WRONG_NODE
+from sweeps.records import layout, lease, measurements, status, submissions
+from sweeps.scheduling.retry_policy import RetryPolicy
+from sweeps.study import trial
+from tests.sweeps.simulation.referee import Referee
+from tests.sweeps.simulation.rules import Rules
+from tests.sweeps.simulation.world import Actor, Apart, Host, Killed, World
+
+
+class Process(Actor):
+    """One execution of a job on a node. `ended(process, code)`: None for one that was killed."""
+
+    trains = True
+
+    def __init__(
+        self,
+        world: World,
+        host: Host,
+        rules: Rules,
+        referee: Referee,
+        batch: submissions.Batch,
+        index: int,
+        ended: Callable[["Process", int | None], None],
+    ) -> None:
+        super().__init__(world, host)
+        self.rules, self.referee, self._ended = rules, referee, ended
+        self.batch, self.index = batch, index
+        self.root = batch.file.parents[1]
+        self.told_to_stop = self.over = False
+        self.asleep_until = 0.0
+        self.code: int | None = None
+        self._fault: tuple[str, int, float] | None = None
+        self._apart: Apart | None = None
+        self._steps = self._run()
+        world.processes[self.pid] = self
+
+    # As the world sees it.
+
+    def go_on(self) -> None:
+        """Takes the next step, which may be its last."""
+        if self.dead:
+            return
+        if self.world.now < self.asleep_until:
+            self.world.at(self.asleep_until - self.world.now, self.go_on)
+            return
+        self._fault, self.woke_in_step = self.rules.fault_in_step(), False
+        if self._fault and self._fault[0] == "stop":
+            self._apart = Apart(self, self._steps, self._stepped)
+            self._apart.start()
+        else:
+            self._stepped(self.world.step(self, self._steps))
+
+    def _stepped(self, wait_s: float | None) -> None:
+        self._fault = None
+        if self.dead or wait_s is None:
+            self._leave(None if self.dead else self.code)
+        else:
+            self.world.at(wait_s, self.go_on)
+
+    def kill(self) -> None:
+        """SIGKILL, or its node is gone."""
+        if not self.over:
+            self.dead = True
+            self._leave(None)
+
+    def _leave(self, code: int | None) -> None:
+        if not self.over:
+            self.over, self.dead = True, True
+            self.world.processes.pop(self.pid, None)
+            self._ended(self, code)
+
+    def sleep_for(self, seconds: float) -> None:
+        """SIGSTOP between two of its steps, and SIGCONT later."""
+        self.asleep_until = max(self.asleep_until, self.world.now + seconds)
+
+    def before(self, kind: str) -> None:
+        """Dies or stops where it is meant to."""
+        super().before(kind)
+        if self._fault is None:
+            return
+        fault, left, seconds = self._fault
+        if left:
+            self._fault = fault, left - 1, seconds
+            return
+        self._fault = None
+        self.world.faults[f"{fault} within a step"] += 1
+        if fault == "kill":
+            self.dead = True
+        else:
+            assert self._apart is not None
+            self.sleep_for(seconds)
+            self._apart.stop(seconds)
+            self.woke_in_step = True
+        super().before(kind)
+
+    def beat(self) -> None:
+        """The heartbeat's thread: renews the lease, again and again."""
+        if self.over:
+            return
+        if self.world.now >= self.asleep_until and self.attempt is not None:
+            self.world.actor = self
+            try:
+                self.attempt.beat()
+                self.beaten_at = self.world.now
+            except (lease.LostError, Killed):
+                pass
+        self.world.at(self.rules.beat_s * self.world.rng.uniform(0.8, 1.2), self.beat)
+
+    # What it does: seconds that pass are yielded.
+
+    def _run(self) -> Iterator[float]:
+        """The job: `python -m sweeps job` and its scheduler."""
+        yield self.rules.duration(5)
+        if self.host.refuses:
+            self.batch.refuse(self.index, "no data here")
+            self.code = WRONG_NODE
+            return
+        policy = RetryPolicy(self.root, self.rules.max_attempts)
+        todo = collections.deque(
+            trial.read(self.root / path) for path in self.batch.jobs[self.index]
+        )
+        for one in todo:
+            policy.begin(one)
+        self.beat()
+        while todo:
+            one = todo.popleft()
+            outcome = yield from self._attempt(one)
+            if self.told_to_stop:
+                self.code = AGAIN
+                return
+            if outcome == "failed" and policy.may_retry(one):
+                todo.appendleft(one)
+        self.code = FINISHED
+
+    def _attempt(self, one: trial.Trial) -> Generator[float, None, str]:
+        """One order to a worker; returns the outcome."""
+        directory = self.root / one.path
+        if status.read(directory)["state"] in ("done", "diverged"):
+            return "already finished"
+        began = self.world.now
+        attempt = lease.claim(directory)
+        if attempt is None:
+            return "claimed elsewhere"
+        if status.read(directory)["state"] in ("done", "diverged"):  # while it was stopped
+            attempt.end("lost")
+            return "already finished"
+        self.attempt, self.beaten_at = attempt, began  # it may have been stopped in between
+        try:
+            return (yield from self._train(one, attempt))
+        except lease.LostError:
+            self.world.faults["fenced"] += 1
+            self.attempt = None  # what it publishes is put together from all attempts
+            measurements.publish(directory)
+            attempt.end("lost")
+            return "lost"
+        finally:
+            self.attempt = None
+
+    def _train(self, one: trial.Trial, attempt: lease.Attempt) -> Generator[float, None, str]:
+        yield self.rules.duration(20)
+        start = self.referee.checkpoints.get(one.path, 0)
+        layout.write_json(attempt.directory / measurements.RESUMED, {"global_step": start})
+        self._say(one, attempt, "running", start)
+        for step in range(start + one.eval_every, one.steps + 1, one.eval_every):
+            yield self.rules.duration(self.rules.eval_s)
+            if self.rules.is_poison(one.path):
+                return self._crash(one, attempt)
+            if self.told_to_stop:
+                return self._preempted(one, attempt, step - one.eval_every)
+            self._evaluate(one, attempt, step)
+        self._say(one, attempt, "done", one.steps)
+        self.referee.completed(attempt, self)
+        attempt.end("done")
+        return "done"
+
+    def _say(
+        self, one: trial.Trial, attempt: lease.Attempt, state: str, step: int, **fields: object
+    ) -> None:
+        attempt.check()
+        known = {"id": one.id, "steps": one.steps, "reason": None, "attempt": attempt.number}
+        known |= {"global_step": step, "preemption_count": attempt.number - 1}
+        status.write(attempt.trial_directory, state, **(known | fields))
+
+    def _evaluate(self, one: trial.Trial, attempt: lease.Attempt, step: int) -> None:
+        attempt.check()
+        writer = measurements.Writer(attempt.directory)
+        try:
+            metric = {"validation/accuracy": (one.point * 37 % 101) / 101}
+            writer.append([{"kind": "eval", "global_step": step, **metric}])
+            writer.sync()
+        finally:
+            writer.close()
+        measurements.publish(attempt.trial_directory)
+        self._say(one, attempt, "running", step, step_seconds=self.rules.eval_s / one.eval_every)
+        attempt.check()
+        self.referee.checkpoints[one.path] = step
+
+    def _preempted(self, one: trial.Trial, attempt: lease.Attempt, step: int) -> str:
+        self._say(one, attempt, "pending", step, reason=f"preempted at step {step}")
+        attempt.end("preempted")
+        return "preempted"
+
+    def _crash(self, one: trial.Trial, attempt: lease.Attempt) -> str:
+        if self.world.rng.random() < 0.5:
+            self.dead = True  # the whole process: no outcome
+            raise Killed
+        self._say(one, attempt, "failed", 0, reason="RuntimeError: poison")
+        attempt.end("failed", error="RuntimeError: poison", retry=True)
+        return "failed"

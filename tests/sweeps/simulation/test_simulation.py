@@ -1,0 +1,142 @@
+"""The driver's real code against a simulated cluster, and faults planted in it, each found."""
+
+import io
+import os
+import re
+
+import pytest
+
+from sweeps.launchers import table as launchers
+from sweeps.launchers.protocol import State
+from sweeps.records import clock, lease, status
+from sweeps.scheduling import retry_policy
+from tests.sweeps.simulation import engine, launcher, simulate, stand_ins
+
+# About as bad as a cluster can be in which a study of 100 trials still ends within a day.
+BAD = {
+    "killed": 0.1,
+    "preempted": 0.2,
+    "asleep": 0.1,
+    "started_twice": 0.1,
+    "forgotten": 0.05,
+    "killed_in_step": 0.03,
+    "stopped_in_step": 0.03,
+    "node_lost_per_hour": 0.1,
+    "engine_away_per_hour": 1.0,
+    "driver_dies_in_submit": 0.02,
+    "answer_lost": 0.1,
+    "poison": 0.03,
+    "beat_s": 45.0,
+    "limit_h": 24.0,
+}
+
+# Where the same study ends within two hours.
+CALM = dict.fromkeys(
+    ("asleep", "node_lost_per_hour", "engine_away_per_hour", "driver_dies_in_submit", "poison"), 0.0
+) | {"limit_h": 4.0, "crashes": 0, "killed_in_step": 0.0, "stopped_in_step": 0.0}
+
+
+def run(seed=0, trials=100, **changes):
+    """Returns the result of a bad cluster's study."""
+    return simulate.simulate(trials, 20, seed, **{**BAD, **changes})
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_nothing_is_lost_or_completed_twice(seed):
+    result = run(seed)
+    assert result.violations == []
+    assert sum(result.counts.values()) == result.trials
+    assert set(result.counts) <= {"done", "failed"}
+    assert result.drivers > 3
+    assert {"killed", "preempted", "started twice", "stop within a step"} <= set(result.faults)
+
+
+@pytest.mark.parametrize("seed", [4, 8])
+def test_workers_that_sleep_between_reading_and_claiming_or_writing(seed):
+    """Before their remedies, 4 cut a published CSV and 8 completed a trial twice."""
+    changes = {"stopped_in_step": 0.05, "started_twice": 0.5, "answer_lost": 0.0}
+    calm = {"crashes": 0, "engine_away_per_hour": 0.0, "beat_s": 45.0}
+    assert simulate.simulate(200, 40, seed, **changes, **calm).violations == []
+
+
+def test_a_seed_says_everything_and_the_real_things_return():
+    before = (os.stat, os.replace, io.open, open, clock.clock, lease.identity)
+    first, again = (simulate.simulate(100, 20, 5, crashes=2, beat_s=45.0) for _ in range(2))
+    assert (first.hours, first.operations) == (again.hours, again.operations)
+    assert first.faults == again.faults
+    assert before == (os.stat, os.replace, io.open, open, clock.clock, lease.identity)
+    assert "simulated" not in launchers.MODULES
+    assert launcher.current == []
+
+
+def test_file_operations_per_trial_do_not_grow():
+    """The same cluster, twice the trials: only what is done per poll weighs less."""
+    small, large = (
+        simulate.simulate(trials, 20, 0, crashes=1, beat_s=45.0) for trials in (100, 200)
+    )
+    assert small.violations == large.violations == []
+    assert large.operations_per_trial < 1.1 * small.operations_per_trial
+
+
+def _unknown_is_gone(patch):
+    real = engine.Engine.status
+
+    def status_of(self, handles):
+        found = real(self, handles)
+        return {h: State.GONE if s is State.UNKNOWN else s for h, s in found.items()}
+
+    patch(engine.Engine, "status", status_of)
+
+
+def _writes_unchecked(patch):
+    patch(lease.Attempt, "check", lambda self: None)
+
+
+def _every_lease_is_dead(patch):
+    patch(lease, "is_alive", lambda attempt: False)
+
+
+def _old_heartbeats_are_alive(patch):
+    patch(lease, "EXPIRES_AFTER_S", 1e9)
+
+
+def _own_clock_for_heartbeats(patch):
+    patch(stand_ins.SimulatedClock, "server_time", lambda self, folder: self.time())
+
+
+def _lost_answers_are_refusals(patch):
+    patch(engine.Engine, "find", lambda self, batch: None)
+
+
+def _killed_once_and_given_up(patch):
+    patch(retry_policy.RetryPolicy, "may_retry", lambda self, trial: False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "found", "changes"),
+    [
+        (_unknown_is_gone, "jobs at an engine that takes 20", {}),
+        (_writes_unchecked, "while . has the trial", {"asleep": 0.5}),
+        (_every_lease_is_dead, "after a heartbeat of attempt", {}),
+        (_old_heartbeats_are_alive, "the study does not end", CALM),
+        (_own_clock_for_heartbeats, "after a heartbeat of attempt|does not end", {}),
+        (_lost_answers_are_refusals, "jobs at an engine that takes 20", {}),
+        (_killed_once_and_given_up, "ended as failed, not done", {}),
+    ],
+)
+def test_a_planted_fault_is_found(monkeypatch, fault, found, changes):
+    fault(monkeypatch.setattr)
+    result = run(3, **changes)
+    assert any(re.search(found, text) for text in result.violations), result.violations[:3]
+
+
+def test_done_stays_done_whatever_a_worker_that_slept_writes_after(tmp_path):
+    """Found by the simulation: stopped between its check and its write, awake after the end."""
+    lease.claim(tmp_path).end("killed")
+    second = lease.claim(tmp_path)
+    status.write(tmp_path, "done", global_step=3)
+    second.end("done")
+    for state in ("running", "pending", "failed"):
+        status.write(tmp_path, state, global_step=2)
+        assert status.read(tmp_path)["state"] == "done"

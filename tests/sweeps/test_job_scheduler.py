@@ -1,0 +1,327 @@
+"""The job scheduler with real jobs: an engine of subprocesses, killed, lost and cut off at will."""
+
+import errno
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from sweeps.launchers import table
+from sweeps.launchers.protocol import EngineError, State
+from sweeps.monitoring.progress import Progress
+from sweeps.records import code_snapshot, layout, lease, measurements, status, submissions
+from sweeps.scheduling import cancel
+from sweeps.scheduling.job_scheduler import JobScheduler
+from sweeps.scheduling.scheduler import Interrupted
+from sweeps.study import study_directory
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+
+
+class ProcessEngine:
+    """An engine that starts every job at once; its processes outlive drivers."""
+
+    def __init__(self, environment):
+        self.environment = environment
+        self.processes = {}
+        self.submitted = []
+        self.reachable = True
+        self.loses_answers = False
+        self.cancelled = []
+        self.at_once = 8
+        self.before = []  # commands instead of the job's own, used up first
+
+    def capacity(self):
+        return self.at_once
+
+    def submit(self, batch):
+        if not self.reachable:
+            raise EngineError("the engine is away")
+        handles = []
+        for index in range(batch.size):
+            command = self.before.pop(0) if self.before else batch.command(index)
+            with batch.log(index).open("a") as log:
+                path = [batch.environment["PYTHONPATH"], self.environment["PYTHONPATH"]]
+                process = subprocess.Popen(
+                    command,
+                    env={
+                        **self.environment,
+                        **batch.environment,
+                        "PYTHONPATH": os.pathsep.join(path),
+                    },
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            handles.append(f"{batch.name}/{index}")
+            self.processes[handles[-1]] = process
+        self.submitted.append(batch)
+        if self.loses_answers:
+            raise KeyboardInterrupt  # the driver dies between the engine's answer and its record
+        return handles
+
+    def find(self, batch):
+        if not self.reachable:
+            raise EngineError("the engine is away")
+        return [h for h in self.processes if h.startswith(f"{batch.name}/")] or None
+
+    def status(self, handles):
+        if not self.reachable:
+            return dict.fromkeys(handles, State.UNKNOWN)
+        return {handle: self._state(handle) for handle in handles}
+
+    def _state(self, handle):
+        process = self.processes.get(handle)
+        return State.RUNNING if process and process.poll() is None else State.GONE
+
+    def cancel(self, handles):
+        self.cancelled += handles
+        for handle in handles:
+            self.processes[handle].terminate()
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def engine(stub_environment):
+    """An engine whose processes are gone when the test ends; their workers train nothing."""
+    made = ProcessEngine(stub_environment())
+    yield made
+    for process in made.processes.values():
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.fixture
+def _processes(monkeypatch):
+    """The engine's name in the table of launchers, as one file and one line would put it there.
+
+    Jobs find both by the sitecustomize of stub_training.
+    """
+    monkeypatch.syspath_prepend(pathlib.Path(__file__).parent / "stub_training")
+    monkeypatch.setitem(table.MODULES, "processes", "processes_launcher")
+    monkeypatch.setattr(table, "NAMES", (*table.NAMES, "processes"))
+
+
+@pytest.fixture
+def make_scheduler(make_study, engine, _processes):
+    """Returns a function that makes a study on disk, its scheduler and its first stage's trials."""
+
+    def make(**changes):
+        settings = {"launcher": "processes", "points": 2, "eval_every": 4, "steps": 8, **changes}
+        resolved = make_study(**settings)
+        study_directory.prepare(resolved)
+        trials = resolved.trials("tune")
+        study_directory.materialise(resolved, "tune", trials)
+        snapshot = code_snapshot.take(resolved.directory)
+        return JobScheduler(resolved, Progress(), lambda: False, engine, snapshot, 0.2), trials
+
+    return make
+
+
+def _states(scheduler, trials):
+    return [status.read(scheduler.root / trial.path)["state"] for trial in trials]
+
+
+def _outcomes(directory):
+    attempts = sorted((directory / layout.ATTEMPTS).iterdir(), key=lambda path: int(path.name))
+    found = [layout.read_json_if_there(path / lease.OUTCOME) for path in attempts]
+    return [record["outcome"] if record else "killed" for record in found]
+
+
+def _every_step_once(directory):
+    rows = [r["global_step"] for r in measurements.curve(directory) if r["kind"] == "train"]
+    return rows == list(range(len(rows)))
+
+
+def test_jobs_are_submitted_once_and_finish(make_scheduler, engine):
+    scheduler, trials = make_scheduler()
+    scheduler.run(trials)
+    assert _states(scheduler, trials) == ["done", "done"]
+    assert [batch.size for batch in engine.submitted] == [2]
+    assert all(_outcomes(scheduler.root / trial.path) == ["done"] for trial in trials)
+    # A driver that comes later finds nothing to do.
+    again, trials = make_scheduler()
+    again.run(trials)
+    assert len(engine.submitted) == 1
+
+
+def test_a_crash_without_a_trace_is_submitted_again_and_bounded(make_scheduler, engine):
+    scheduler, trials = make_scheduler(points=1)
+    engine.before = [["false"]]
+    scheduler.run(trials)
+    assert _states(scheduler, trials) == ["done"]
+    assert len(engine.submitted) == 2
+
+
+def test_a_job_that_never_begins_is_given_up_with_its_log(make_scheduler, engine, capsys):
+    scheduler, trials = make_scheduler(points=1, max_attempts=2)
+    engine.before = [["sh", "-c", "echo no such module; exit 1"]] * 5
+    scheduler.run(trials)
+    assert _states(scheduler, trials) == ["failed"]
+    assert len(engine.submitted) == 2
+    assert "no such module" in capsys.readouterr().out
+    assert "2 jobs" in status.read(scheduler.root / trials[0].path)["reason"]
+
+
+def test_a_node_without_data_is_avoided(make_scheduler, engine, data_dir, tmp_path):
+    scheduler, trials = make_scheduler(points=1)
+    # The node lacks the data; the next one has it.
+    refusing = tmp_path / "refuse.py"
+    refusing.write_text(
+        "import sys, pathlib\n"
+        "from sweeps.records import submissions as jobs\n"
+        "one = jobs.read(next(pathlib.Path(sys.argv[1]).glob('s-*[0-9a-f].json')))\n"
+        "one.refuse(0, 'digits_vit: no data in /nowhere')\n"
+        "sys.exit(76)\n"
+    )
+    engine.before = [[sys.executable, str(refusing), str(scheduler.root / submissions.JOBS)]]
+    scheduler.run(trials)
+    assert _states(scheduler, trials) == ["done"]
+    assert [len(batch.avoid) for batch in engine.submitted] == [0, 1]
+
+
+def test_an_engine_that_does_not_answer_causes_no_resubmission(make_scheduler, engine):
+    scheduler, trials = make_scheduler(points=1)
+    looks = []
+
+    def stop_requested():
+        looks.append(1)
+        engine.reachable = not 2 <= len(looks) < 12
+        return False
+
+    scheduler.stop_requested = stop_requested
+    scheduler.run(trials)
+    assert _states(scheduler, trials) == ["done"]
+    assert len(engine.submitted) == 1
+    assert len(looks) >= 12
+
+
+def test_a_file_server_that_does_not_say_whether_the_study_is_cancelled(
+    make_scheduler, engine, monkeypatch
+):
+    scheduler, trials = make_scheduler(points=1)
+    real, failures = os.stat, [OSError(errno.ESTALE, "Stale file handle")] * 3
+
+    def stale(path, *arguments, **keywords):
+        if failures and str(path).endswith(submissions.CANCELLED):
+            raise failures.pop()
+        return real(path, *arguments, **keywords)
+
+    monkeypatch.setattr(os, "stat", stale)
+    scheduler.run(trials)
+    assert _states(scheduler, trials) == ["done"]
+    assert failures == []
+
+
+def test_an_engine_away_at_first_is_the_users_to_know(make_scheduler, engine):
+    scheduler, trials = make_scheduler()
+    engine.reachable = False
+    with pytest.raises(ValueError, match="processes does not take the jobs: the engine is away"):
+        scheduler.run(trials)
+
+
+def test_a_driver_that_dies_between_answer_and_record_submits_nothing_twice(make_scheduler, engine):
+    scheduler, trials = make_scheduler()
+    engine.loses_answers = True
+    with pytest.raises(KeyboardInterrupt):
+        scheduler.run(trials)
+    engine.loses_answers = False
+    successor, trials = make_scheduler()
+    successor.run(trials)
+    assert _states(successor, trials) == ["done", "done"]
+    assert len(engine.submitted) == 1
+
+
+def test_a_stopped_driver_leaves_jobs_and_its_successor_adopts_them(make_scheduler, engine):
+    scheduler, trials = make_scheduler(steps=40)
+    scheduler.stop_requested = lambda: len(scheduler.jobs) == 2
+    with pytest.raises(Interrupted):
+        scheduler.run(trials)
+    assert all(process.poll() is None for process in engine.processes.values())
+    successor, trials = make_scheduler(steps=40)
+    successor.run(trials)
+    assert _states(successor, trials) == ["done", "done"]
+    assert len(engine.submitted) == 1
+
+
+def test_a_killed_job_is_resumed_by_another(make_scheduler, engine):
+    scheduler, trials = make_scheduler(points=1, steps=400, eval_every=20)
+    directory = scheduler.root / trials[0].path
+
+    def stop_requested():
+        begun = status.read(directory)["global_step"] >= 20
+        if begun and len(engine.processes) == 1:
+            os.killpg(next(iter(engine.processes.values())).pid, signal.SIGKILL)
+        return False
+
+    scheduler.stop_requested = stop_requested
+    scheduler.run(trials)
+    assert _states(scheduler, trials) == ["done"]
+    assert _outcomes(directory)[-1] == "done"
+    assert _outcomes(directory).count("done") == 1
+    assert len(_outcomes(directory)) == 2
+    assert _every_step_once(directory)
+
+
+@pytest.mark.slow
+def test_cancelled_trials_are_saved_and_continued(make_scheduler, engine, monkeypatch, cache_dir):
+    # For real: a stub ends before the second word of a driver that waits for it.
+    engine.environment |= {"STUB_UPDATE_S": "", "JAX_COMPILATION_CACHE_DIR": str(cache_dir)}
+    scheduler, trials = make_scheduler(points=1, steps=120, eval_every=20)
+    directory = scheduler.root / trials[0].path
+    monkeypatch.setattr(cancel, "_cancel_jobs", lambda *_: 0)
+
+    def stop_requested():
+        if status.read(directory)["global_step"] >= 20:
+            cancel.cancel(scheduler.root)
+        return False
+
+    scheduler.stop_requested = stop_requested
+    with pytest.raises(Interrupted):
+        scheduler.run(trials)
+    assert engine.cancelled
+    for process in engine.processes.values():
+        assert process.wait(120) == 0
+    assert _outcomes(directory) == ["preempted"]
+    (scheduler.root / submissions.CANCELLED).unlink()
+    successor, trials = make_scheduler(points=1, steps=120, eval_every=20)
+    successor.run(trials)
+    assert _outcomes(directory) == ["preempted", "done"]
+    assert _every_step_once(directory)
+
+
+def test_a_refused_node_and_a_dropped_job_are_no_faults_of_the_trial(make_scheduler):
+    """Only jobs that ran and left no trace count, and only until the trial moves on."""
+    scheduler, (trial, *_) = make_scheduler(points=1, max_attempts=2)
+    for _ in range(19):
+        scheduler.policy.count_unrecorded(trial, excused=True)
+    assert scheduler.policy.may_retry(trial)
+    scheduler.policy.count_unrecorded(trial)
+    assert scheduler.policy.may_retry(trial)
+    attempt = lease.claim(scheduler.root / trial.path)
+    attempt.end("preempted")
+    scheduler.policy.count_unrecorded(trial)
+    assert scheduler.policy.may_retry(trial), "the count begins anew with every attempt"
+    scheduler.policy.count_unrecorded(trial)
+    assert not scheduler.policy.may_retry(trial)
+
+
+def test_a_file_system_that_comes_back_costs_nothing(make_scheduler, engine, monkeypatch):
+    scheduler, trials = make_scheduler()
+    real, failures = submissions.new, [OSError(28, "No space left on device")] * 2
+    monkeypatch.setattr("sweeps.scheduling.job_scheduler._PAUSE_S", 0.1)
+
+    def full(*arguments):
+        if failures:
+            raise failures.pop()
+        return real(*arguments)
+
+    monkeypatch.setattr(submissions, "new", full)
+    scheduler.run(trials)
+    assert _states(scheduler, trials) == ["done", "done"]

@@ -1,0 +1,161 @@
+"""Where trials would run, what must fit there, and data that this host does not see."""
+
+import pytest
+
+from sweeps.launchers.ray import launcher as ray
+from sweeps.monitoring import plan, resources
+from sweeps.records import layout
+from sweeps.scheduling import preflight
+from sweeps.study import config, study, study_directory
+
+
+def _slurm(make_study, **changes):
+    keys = {f"slurm.{key}": value for key, value in changes.items()}
+    return make_study(launcher="slurm", **keys)
+
+
+def test_jobs_and_wall_time_by_hand():
+    where = resources.Resources("slurm", "gpu", 2, trials_per_job=4, jobs=3, side_by_side=2)
+    assert where.at_once == 6
+    assert [where.jobs_for(count) for count in (1, 4, 5, 13)] == [1, 1, 2, 4]
+    # 13 trials, six at a time, are three rounds of 100 steps.
+    assert [where.wall_steps(count, 100) for count in (1, 6, 7, 13)] == [100, 100, 200, 300]
+    assert (
+        "at most 3 jobs at a time, each of up to 4 trials, 2 at a time, 2 gpu" in where.describe()
+    )
+    unknown = resources.Resources("slurm", "gpu", 2, 4, None, 2, "no sbatch on this host")
+    assert unknown.wall_steps(1, 100) is None
+    assert unknown.describe().endswith("jobs at a time unknown: no sbatch on this host")
+
+
+def test_the_plan_of_this_host(make_study, monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    resolved = make_study(points=5, variants="standard,laser", seeds=2, **{"local.workers": 2})
+    found = resources.of(resolved)
+    assert found == resources.Resources("local", "cpu", 1, 1, 2, 1)
+    tune, compare = plan.lines(resolved, found, step_seconds=300.0)
+    # 5 trials of 12 steps of 5 minutes are an hour each; two at a time.
+    assert (tune.jobs, tune.hours, tune.wall_hours) == (5, 5.0, 3.0)
+    assert (compare.jobs, compare.hours, compare.wall_hours) == (4, 4.0, 2.0)
+    text = plan.render(resolved, step_seconds=300.0)
+    assert "launcher local: 2 workers, a trial each at a time, 1 cpu device per trial" in text
+    assert "total            9       9                     108      9.00      5.00" in text
+
+
+def test_an_engine_that_is_not_here_can_be_planned_for(make_study, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))  # no sbatch
+    resolved = _slurm(make_study, trials_per_job=2, gpus=2)
+    text = plan.render(resolved, step_seconds=300.0)
+    assert (
+        "launcher slurm: 2 gpu devices per trial; jobs at a time unknown: launcher slurm: no"
+        in text
+    )
+    (tune, *_) = plan.lines(resolved, resources.of(resolved), 300.0)
+    assert (tune.jobs, tune.hours, tune.wall_hours) == (1, 2.0, None)
+    for workers, side_by_side in ((0, 1), (2, 2), (8, 4)):
+        found = resources.of(_slurm(make_study, trials_per_job=4, workers=workers))
+        assert found.side_by_side == side_by_side
+
+
+def test_kernel_and_devices_are_the_engine_s(make_study, monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    changes = {"kernel": "cudnn", "compute_dtype": "bfloat16"}
+    with pytest.raises(ValueError, match="needs an NVIDIA GPU and JAX runs on 'cpu'"):
+        preflight.check_kernel(make_study(**changes))
+    with pytest.raises(ValueError, match="needs an NVIDIA GPU and JAX runs on 'cpu'"):
+        preflight.check_kernel(make_study(launcher="slurm", **changes))
+    preflight.check_kernel(make_study(launcher="slurm", **{"slurm.gpus": 1}, **changes))
+    preflight.check_devices(_slurm(make_study, gpus=8))
+    with pytest.raises(
+        ValueError, match="batch_size 16 cannot be divided over 3 devices by launch"
+    ):
+        preflight.check_devices(_slurm(make_study, gpus=3))
+    overrides = ["--config.launcher=slurm", "--config.slurm.gpus=8", "--config.mesh.fsdp=16"]
+    large = study.resolve(config.parse("c4_lm_paper", overrides), planning=True)
+    with pytest.raises(
+        ValueError, match=r"the 8 device.* by launcher slurm.*keys of --config.slurm"
+    ):
+        preflight.check_devices(large)
+
+
+def test_data_that_this_host_does_not_see(make_study, tmp_path, capsys):
+    away = tmp_path / "away"
+    resolved = make_study(launcher="slurm", data_dir=away)
+    study_directory.prepare(resolved)
+    preflight.DataCheck(resolved).finish()
+    assert f"{away} is not on this host, so the data is not checked here" in capsys.readouterr().err
+    assert not away.exists()
+    assert not (resolved.directory / layout.REFERENCE).exists()
+    # What is here is checked here, whoever runs the trials.
+    away.mkdir()
+    overrides = ["--config.launcher=slurm", f"--config.data_dir={away}"]
+    with pytest.raises(ValueError, match=f"{away}/imagenet2012/5.1.0: does not exist"):
+        preflight.DataCheck(study.resolve(config.parse("imagenet_vit_paper", overrides))).finish()
+    # This host's own trials need it here.
+    with pytest.raises(ValueError, match="/nowhere/imagenet2012"):
+        preflight.DataCheck(
+            study.resolve(config.parse("imagenet_vit_paper", ["--config.data_dir=/nowhere"]))
+        ).finish()
+
+
+def test_a_job_checks_its_node(make_study, data_dir, tmp_path, capsys):
+    resolved = make_study()
+    study_directory.prepare(resolved)
+    preflight.check_data_here(resolved)
+    reference = layout.read_json(resolved.directory / layout.REFERENCE)
+    assert reference["digits_vit"]["rows"]
+    absent = study.resolve(config.parse("imagenet_vit_paper", ["--config.data_dir=/nowhere"]))
+    with pytest.raises(ValueError, match=r"(?s)/nowhere.*To repair: .*python -m workloads prepare"):
+        preflight.check_data_here(absent)
+    check = preflight.DataCheck(resolved)
+    check.finish()
+    check.finish()
+    assert capsys.readouterr().out.count("data: ") == 1
+    preflight.DataCheck(resolved).close()
+
+
+@pytest.mark.parametrize(
+    ("launcher", "keys", "expected"),
+    [
+        ("slurm", {"gpus": 2}, ["sbatch --nodes=1", "-m sweeps job"]),
+        (
+            "ray",
+            {"cpus": 2},
+            ['"entrypoint_num_cpus": 2.0', "-m sweeps job"],
+        ),
+        (
+            "kubernetes",
+            {"image": "i", "volume_claim": "v"},
+            ["kind: JobSet", "- sweeps", "- job"],
+        ),
+        ("skypilot", {"volume": "v"}, ["job_recovery", "-m sweeps job"]),
+    ],
+)
+def test_the_plan_shows_a_job_without_its_engine(
+    make_study, monkeypatch, tmp_path, launcher, keys, expected
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(ray, "_NEEDED", ("no_such_module",))
+    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:8265")
+    keys = {f"{launcher}.{key}": value for key, value in keys.items()}
+    text = plan.render(make_study(launcher=launcher, **keys)).partition("as it would be submitted")
+    for part in expected:
+        assert part in text[2]
+
+
+def test_a_mesh_gives_way_to_the_devices_that_are_asked_about():
+    for mesh, devices, expected in (
+        ((0, 16, 1), 8, (0, 8, 1)),
+        ((0, 16, 1), 32, (0, 16, 1)),
+        ((0, 16, 1), 7, (0, 1, 1)),
+        ((2, 4, 2), 8, (0, 4, 2)),
+        ((0, 1, 8), 4, (0, 1, 4)),
+    ):
+        assert plan._mesh_for(mesh, devices) == expected
+
+
+def test_a_run_begins_with_the_whole_study_s_cost(make_study, monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    resolved = make_study(points=5, variants="standard,laser", seeds=2, **{"local.workers": 2})
+    # 0.04 s a step (workloads/images/specs.py): 3 + 2 rounds of 12 steps.
+    assert plan.summary(resolved).startswith("whole study: 9 trials, 108 steps, about 2 s (")

@@ -1,0 +1,117 @@
+"""The contract every line of the table keeps, checked without data and without allocating."""
+
+import importlib
+
+import jax
+import pytest
+
+from attention import registry as variants
+from attention import table as variants_table
+from workloads import bench, catalog, registry
+from workloads.base import sharding, spec
+
+
+@pytest.mark.parametrize("name", list(catalog.WORKLOADS))
+def test_an_entry_tells_the_truth(name):
+    entry = catalog.get(name)
+    stacked = {"scan_layers": True} if "scan_layers" in entry.serves else {}
+    workload = registry.make(name, variants.get("standard"), **stacked)
+    params, _ = jax.eval_shape(workload.init_model_fn, jax.random.key(0))
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == entry.parameters
+    assert workload.step_hint == entry.step_hint
+    assert workload.target_metric_name == entry.metric
+    assert (entry.mode == "max") == (entry.metric == "accuracy")
+    assert isinstance(workload.loss_type, spec.LossType)
+    assert min(workload.num_train_examples, workload.num_eval_train_examples) > 0
+    assert min(workload.num_validation_examples, workload.num_test_examples) > 0
+    assert any(workload.is_output_params(key) for key in params)
+    data = importlib.import_module(entry.data)
+    assert callable(data.check)
+    assert callable(data.prepare)
+    if entry.embedded:
+        assert catalog.get(entry.stands_in_for).metric == entry.metric
+        assert callable(data.read_reference)
+
+
+@pytest.mark.parametrize("name", [n for n, entry in catalog.WORKLOADS.items() if entry.embedded])
+def test_every_row_of_an_embedded_workload_has_a_model(name):
+    """Loss and logits of a random batch are finite at the first parameters, for every row."""
+    for row in dict.fromkeys((*catalog.paper_rows(name), *variants_table.MIXERS)):
+        variant = variants.get(row, **variants_table.hyperparameters(row, 0.9))
+        workload = registry.make(name, variant)
+
+        def loss(key, workload=workload):
+            params, state = workload.init_model_fn(key)
+            batch = workload.example_batch(2)
+            logits, _ = workload.model_fn(
+                params, batch, state, spec.ForwardPassMode.TRAIN, key, True, dropout_rate=0.1
+            )
+            return workload.loss_fn(batch["targets"], logits, batch.get("weights"))["summed"]
+
+        assert jax.eval_shape(loss, jax.random.key(0)).shape == ()
+
+
+@pytest.mark.parametrize("name", [*catalog.WORKLOADS, *catalog.ALGOPERF])
+def test_the_catalog_knows_which_mixers_a_model_can_have(name, toy):
+    """Every mixer of ours goes everywhere; one that no weighted mean makes, where the model asks
+    our function: what it says of an embedded workload, its model says too."""
+    entry = catalog.get(name)
+    for mixer, line in variants_table.MIXERS.items():
+        if line.host_mean or not entry.keeps_softmax:
+            catalog.check_variant(name, mixer)
+    theirs = name.startswith("algoperf:")
+    assert entry.keeps_softmax == (theirs and ("conformer" in name or "finewebedu" in name))
+    if entry.keeps_softmax:
+        with pytest.raises(ValueError, match=f"{name} cannot have 'toy'.*that are: standard,"):
+            catalog.check_variant(name, toy)
+        with pytest.raises(ValueError, match="kernel='jax_xla' cannot run there"):
+            catalog.check_variant(name, "laser", "jax_xla")
+        return
+    catalog.check_variant(name, toy, "jax_xla")
+    if entry.embedded:
+        workload = registry.make(name, variants.get(toy))
+        params, _ = jax.eval_shape(workload.init_model_fn, jax.random.key(0))
+        assert sum(leaf.size for leaf in jax.tree.leaves(params)) == entry.parameters
+
+
+def test_targets_are_reached_from_the_right_side():
+    vit, speech = registry.make("digits_vit"), registry.make("spoken_digits_conformer")
+    assert vit.has_reached_validation_target({"validation/accuracy": 0.96})
+    assert not vit.has_reached_test_target({"test/accuracy": 0.94})
+    assert speech.has_reached_validation_target({"validation/wer": 0.1})
+    assert not speech.has_reached_test_target({"test/wer": 0.3})
+    unknown = registry.make("c4_lm_8b", scan_layers=True)
+    assert not unknown.has_reached_test_target({"test/loss": 0.0})
+
+
+def test_workloads_on_the_same_data_share_a_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("ATTNPERF_DATA", str(tmp_path))
+    assert catalog.default_data_dir("c4_lm_2b") == catalog.default_data_dir("c4_lm")
+    assert catalog.default_data_dir("pydoc_bert") == catalog.default_data_dir("pydoc_lm")
+    assert catalog.default_data_dir("imagenet_vit_glu") == tmp_path / "imagenet_vit"
+
+
+def test_what_a_host_contains_is_refused_by_the_model_too():
+    with pytest.raises(ValueError, match="per_dim_temp inside every attention"):
+        registry.make("spoken_digits_conformer", variants.get("laser+per_dim_temp"))
+    with pytest.raises(ValueError, match="unknown option 'remate'"):
+        registry.make("pydoc_lm", remate=True)
+    with pytest.raises(ValueError, match="digits_vit has no remat True"):
+        registry.make("digits_vit", remat=True)
+
+
+def test_evaluations_divide_over_any_number_of_devices(monkeypatch):
+    """20 utterances a batch on 8 devices: 24, the rest of weight 0."""
+    workload = registry.make("spoken_digits_conformer")
+    assert workload.eval_batch_size == 20
+    eight = type("Mesh", (), {"shape": {"data": 4, "fsdp": 2, "tensor": 1}})
+    monkeypatch.setattr(sharding.Layout, "mesh", eight)
+    assert workload.eval_batch_size == 24
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["spoken_digits_conformer", "pydoc_lm"])
+def test_bench_times_every_kind_of_model(name):
+    lines = list(bench.lines(name, "", ["standard", "laser"], batch_size=2, steps=1, rounds=1,
+                             options={}, loader=False))  # fmt: skip
+    assert "laser / standard" in lines[1]

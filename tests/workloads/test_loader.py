@@ -1,0 +1,322 @@
+"""Batches: a pure function of (seed, step), whoever computes them and wherever reading starts."""
+
+import gc
+import multiprocessing
+import subprocess
+import sys
+import textwrap
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workloads.base import loader, sources
+from workloads.base.errors import DataError
+from workloads.images import image_transforms, images
+
+pytestmark = pytest.mark.slow
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SHIFT = image_transforms.ShiftTransform(2)
+PLAIN = image_transforms.ShiftTransform(0)
+
+Batch = dict[str, np.ndarray]
+
+
+class Pictures:
+    """`size` distinct pictures as PNG; the label is the number."""
+
+    def __init__(self, size: int) -> None:
+        pictures = np.random.default_rng(0).integers(0, 256, (size, 6, 5, 3), np.uint8)
+        self._encoded = [cv2.imencode(".png", picture)[1].tobytes() for picture in pictures]
+
+    def __len__(self) -> int:
+        return len(self._encoded)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return {"image": self._encoded[number], "label": number}
+
+
+def _train(count: int, start_step: int = 0, **settings: Any) -> list[Batch]:
+    defaults: dict[str, Any] = {
+        "source": Pictures(23),
+        "seed": 1,
+        "batch_size": 4,
+        "transform": SHIFT,
+        "num_threads": 0,
+    }
+    settings = defaults | settings
+    with loader.train_batches(settings.pop("source"), start_step=start_step, **settings) as stream:
+        return [next(stream) for _ in range(count)]
+
+
+def _assert_same(one: list[Batch], other: list[Batch]) -> None:
+    assert len(one) == len(other)
+    for first, second in zip(one, other, strict=True):
+        assert first.keys() == second.keys()
+        for name in first:
+            np.testing.assert_array_equal(first[name], second[name], err_msg=name)
+
+
+def test_batches_have_the_shapes_that_a_workload_expects() -> None:
+    (batch,) = _train(1)
+    assert {name: (array.shape, array.dtype) for name, array in batch.items()} == {
+        "inputs": ((4, 6, 5, 3), np.uint8),
+        "targets": ((4,), np.int32),
+    }
+
+
+@given(start=st.integers(0, 40), seed=st.integers(0, 2**40))
+@settings(max_examples=20, deadline=None)
+def test_starting_at_a_step_is_skipping_to_it(start: int, seed: int) -> None:
+    source = Pictures(7)
+    whole = _train(start + 3, seed=seed, source=source)
+    _assert_same(_train(3, start, seed=seed, source=source), whole[start:])
+
+
+@pytest.mark.parametrize("num_threads", [1, 3, None])
+def test_threads_change_nothing(num_threads: int | None) -> None:
+    _assert_same(_train(12, 2, num_threads=num_threads), _train(12, 2))
+
+
+def test_worker_processes_change_nothing_and_end_with_the_stream() -> None:
+    before = set(multiprocessing.active_children())
+    stream = loader.train_batches(
+        Pictures(23), seed=1, batch_size=4, transform=SHIFT, start_step=5, num_workers=2
+    )
+    _assert_same([next(stream) for _ in range(5)], _train(5, 5))
+    workers = set(multiprocessing.active_children()) - before
+    assert len(workers) == 2
+    stream.close()
+    for worker in workers:
+        worker.join(10)
+        assert not worker.is_alive()
+    with pytest.raises(ValueError, match="closed"):
+        next(stream)
+
+
+def test_every_epoch_holds_each_example_once_in_another_order() -> None:
+    batches = _train(23, batch_size=4)  # 23 batches of 4 are 4 epochs of 23
+    labels = np.concatenate([batch["targets"] for batch in batches]).reshape(4, 23)
+    assert all(sorted(epoch) == list(range(23)) for epoch in labels)
+    assert len({tuple(epoch) for epoch in labels}) == 4
+
+
+def test_seeds_and_epochs_share_no_order() -> None:
+    orders = Counter(
+        tuple(
+            label
+            for batch in _train(3, step, seed=seed, source=Pictures(6), batch_size=2)
+            for label in batch["targets"]
+        )
+        for seed in range(8)
+        for step in (0, 3, 6)
+    )  # 24 draws of 720 orders: a repeated seed-plus-epoch would show up many times
+    assert max(orders.values()) <= 2
+
+
+def test_an_order_is_uniform() -> None:
+    first = Counter(
+        int(
+            _train(1, seed=seed, source=Pictures(5), batch_size=1, transform=PLAIN)[0]["targets"][0]
+        )
+        for seed in range(1000)
+    )
+    assert all(150 < first[label] < 250 for label in range(5))  # 200 ± 4 standard deviations
+
+
+def test_augmentation_differs_by_seed_epoch_and_example() -> None:
+    class OneLabel(Pictures):
+        def __getitem__(self, number: int) -> dict[str, Any]:
+            return super().__getitem__(0) | {"label": number}
+
+    source = OneLabel(12)
+    shift = image_transforms.ShiftTransform(5)
+    batches = [*_train(2, seed=0, source=source, batch_size=12, transform=shift)]
+    batches += _train(1, seed=1, source=source, batch_size=12, transform=shift)
+    by_label = [
+        [batch["inputs"][np.flatnonzero(batch["targets"] == label)[0]] for label in range(12)]
+        for batch in batches
+    ]
+    pictures = {picture.tobytes() for pictures in by_label for picture in pictures}
+    assert len(pictures) > 25  # 36 draws of 121 shifts
+
+
+def test_the_generator_of_an_example_depends_on_its_position_alone() -> None:
+    # The same stream cut into batches of 4 and of 6 is the same stream.
+    four = np.concatenate([batch["inputs"] for batch in _train(6, batch_size=4)])
+    six = np.concatenate([batch["inputs"] for batch in _train(4, batch_size=6)])
+    np.testing.assert_array_equal(four, six)
+
+
+@pytest.mark.parametrize("num_threads", [0, 2])
+@pytest.mark.parametrize(("count", "batches"), [(10, 3), (12, 3), (1, 1), (None, 6)])
+def test_evaluation_sees_each_example_once_in_order(
+    count: int | None, batches: int, num_threads: int
+) -> None:
+    source = Pictures(23)
+    with loader.eval_batches(
+        source, batch_size=4, transform=PLAIN, num_examples=count, num_threads=num_threads
+    ) as stream:
+        found = list(stream)
+    assert len(found) == batches
+    assert {batch["inputs"].shape for batch in found} == {(4, 6, 5, 3)}
+    weights = np.concatenate([batch["weights"] for batch in found])
+    number = 23 if count is None else count
+    assert weights.dtype == np.float32
+    assert weights.tolist() == [1.0] * number + [0.0] * (4 * batches - number)
+    labels = np.concatenate([batch["targets"] for batch in found])
+    assert labels.dtype == np.int32
+    assert labels.tolist() == list(range(number)) + [0] * (4 * batches - number)
+    inputs = np.concatenate([batch["inputs"] for batch in found])
+    for label in range(number):
+        expected = PLAIN(source[label], np.random.default_rng(0))["inputs"]
+        np.testing.assert_array_equal(inputs[label], expected)
+    assert not inputs[number:].any()
+
+
+def test_evaluation_by_worker_processes_is_the_same() -> None:
+    settings: dict[str, Any] = {"batch_size": 5, "transform": PLAIN}
+    with loader.eval_batches(Pictures(23), num_workers=1, **settings) as stream:
+        found = list(stream)
+    _assert_same(found, list(loader.eval_batches(Pictures(23), num_threads=0, **settings)))
+
+
+def test_a_cache_of_decoded_images_changes_nothing() -> None:
+    source = Pictures(23)
+    cached = sources.CachedSource(source, images.decoded)
+    assert len(cached) == 23
+    _assert_same(_train(8, source=cached), _train(8, source=source))
+    with pytest.raises(ValueError, match=r"the first 3 of 23 examples need 270 bytes .* 200 are"):
+        sources.CachedSource(source, images.decoded, max_bytes=200)
+
+
+def test_a_subset_holds_what_was_asked() -> None:
+    subset = sources.Subset(Pictures(9), [7, 0, 7])
+    assert [subset[number]["label"] for number in range(len(subset))] == [7, 0, 7]
+    with pytest.raises(ValueError, match="asks for example 9, there are 9"):
+        sources.Subset(Pictures(9), [9])
+
+
+def test_the_fixed_subset_is_fixed_and_mixed() -> None:
+    labels = [
+        [record["label"] for record in map(subset.__getitem__, range(len(subset)))]
+        for subset in (sources.fixed_subset(Pictures(10), count) for count in (6, 10))
+    ]
+    # numpy.random.RandomState(0).permutation(10), whose stream NumPy has frozen.
+    assert labels == [[2, 8, 4, 9, 1, 6], [2, 8, 4, 9, 1, 6, 7, 3, 0, 5]]
+    with pytest.raises(ValueError, match="11 examples was asked; 1 to 10"):
+        sources.fixed_subset(Pictures(10), 11)
+
+
+class Damaged(Pictures):
+    """Number 3 is no image."""
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return super().__getitem__(number) | ({"image": b"junk"} if number == 3 else {})
+
+    def __str__(self) -> str:
+        return "damaged pictures"
+
+
+@pytest.mark.parametrize("how", [{"num_threads": 0}, {"num_threads": 2}, {"num_workers": 1}])
+def test_a_damaged_image_is_named(how: dict[str, int]) -> None:
+    with (
+        loader.eval_batches(Damaged(6), batch_size=2, transform=PLAIN, **how) as stream,
+        pytest.raises(DataError, match=r"damaged pictures: example 3: 4 bytes .* no JPEG or PNG"),
+    ):
+        list(stream)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"seed": -1}, "seed is -1"),
+        ({"start_step": -1}, "start_step is -1"),
+        ({"num_workers": -1}, "num_workers is -1"),
+        ({"num_threads": -2}, "num_threads -2"),
+        ({"source": Pictures(0)}, "examples is 0"),
+    ],
+)
+def test_wrong_arguments_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _train(1, **settings)
+
+
+def test_more_examples_than_there_are_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"num_examples is 24, but .* has 23"):
+        loader.eval_batches(Pictures(23), batch_size=2, transform=PLAIN, num_examples=24)
+
+
+def test_a_forgotten_stream_ends_its_threads() -> None:
+    stream = loader.train_batches(Pictures(5), seed=0, batch_size=2, transform=SHIFT)
+    next(stream)
+    assert any(thread.name.startswith("grain-prefetch") for thread in threading.enumerate())
+    del stream
+    gc.collect()
+    for thread in threading.enumerate():
+        if thread.name.startswith("grain-prefetch"):
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+def test_throughput_is_measured_on_the_stream() -> None:
+    with loader.train_batches(Pictures(5), seed=0, batch_size=2, transform=SHIFT) as stream:
+        measured = loader.measure_throughput(stream, batches=20)
+    assert measured["wall_ms_per_batch"] == pytest.approx(2e3 / measured["examples_per_s"])
+    assert measured["cpu_ms_per_example"] > 0
+    with pytest.raises(ValueError, match="batches is 0"):
+        loader.measure_throughput(iter([]), batches=0)
+
+
+SCRIPT = """
+    import numpy as np
+    from workloads.base import example_queue
+    from workloads.images import image_transforms
+
+    class Noise:
+        def __len__(self): return 9
+        def __getitem__(self, number):
+            return {"image": np.full((4, 4, 3), number, np.uint8), "label": number}
+
+    def main():
+        stream = loader.train_batches(
+            Noise(), seed=0, batch_size=3, num_workers=2,
+            transform=image_transforms.ShiftTransform(1),
+        )
+        batch = next(stream)
+        print(batch["targets"].shape)
+        globals()["kept"] = stream, batch  # ends without close()
+"""
+
+
+def _run(tmp_path: Path, ending: str) -> subprocess.CompletedProcess[str]:
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(SCRIPT) + ending)
+    return subprocess.run(
+        [sys.executable, str(script)],
+        env={"PYTHONPATH": str(REPOSITORY), "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def test_a_program_that_ends_without_closing_leaves_nothing_behind(tmp_path: Path) -> None:
+    done = _run(tmp_path, "\nif __name__ == '__main__':\n    main()\n")
+    assert (done.returncode, done.stdout) == (0, "(3,)\n")
+    assert done.stderr == ""
+
+
+def test_a_program_without_the_main_guard_is_told_so(tmp_path: Path) -> None:
+    done = _run(tmp_path, "\nmain()\n")
+    assert done.returncode != 0
+    assert "if __name__ == '__main__':" in done.stderr

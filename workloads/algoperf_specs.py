@@ -1,0 +1,131 @@
+"""AlgoPerf's own workloads in the table of workloads, as `algoperf:<AlgoPerf's name>`.
+
+Standard library only. Batch sizes: algorithms/baselines/external_tuning/jax_nadamw_full_budget.py
+(held-out variants take their base's, as submission_runner.py does). Targets, step hints and time
+budgets: algoperf/workloads/*/workload.py. Parameters: of the models as init_model_fn makes them.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+
+from workloads.base.workload_spec import WorkloadSpec
+
+PREFIX = "algoperf:"
+# Where things lie that a worker must know; study keys and trial fields have these names.
+DIRECTORY, TOKENIZER = "algoperf_dir", "tokenizer_vocab_path"
+# As workloads.algoperf.installation reads it.
+DIRECTORY_VARIABLE = "ATTNPERF_ALGOPERF_DIR"
+_FACTORY, _CHECK = "workloads.algoperf.adapter:make", "workloads.algoperf.data"
+
+
+def _same(ours: WorkloadSpec) -> WorkloadSpec:
+    """Returns the entry of AlgoPerf's workload that ours follows: same model, data and targets."""
+    return dataclasses.replace(
+        ours,
+        name=PREFIX + ours.name,
+        factory=_FACTORY,
+        data=_CHECK,
+        data_name=ours.data_name or ours.name,
+        description=f"AlgoPerf's own {ours.description}",
+        serves=(),  # its models have one dtype, one layer loop, and parameters whole everywhere
+        keeps_softmax=ours.name in _SPEECH,  # its query scaler is a function around flax's own
+        extra_paths=(DIRECTORY, TOKENIZER) if ours.name in _SPEECH else (DIRECTORY,),
+    )
+
+
+def _wmt(
+    name: str, description: str, targets: tuple[float, float], parameters: int
+) -> WorkloadSpec:
+    return WorkloadSpec(
+        name=PREFIX + name,
+        factory=_FACTORY,
+        data=_CHECK,
+        data_name="wmt",
+        description=f"AlgoPerf's own {description}",
+        metric="bleu",
+        mode="max",
+        batch_size=128,
+        step_hint=120_000,
+        validation_target=targets[0],
+        test_target=targets[1],
+        parameters=parameters,
+        head_size=64,
+        serves=(),
+        extra_paths=(DIRECTORY,),
+        # 43,336 s allowed for 120,000 steps (max_allowed_runtime_sec of the workload).
+        step_seconds=0.3611,
+        step_source="hours of 8 V100s: AlgoPerf's time budget of 0.361 s a step, an upper bound",
+    )
+
+
+# algoperf/workloads/finewebedu_lm/workload.py of AlgoPerf 1.0; it has no test split.
+_LM = WorkloadSpec(
+    name=PREFIX + "finewebedu_lm",
+    factory=_FACTORY,
+    data=_CHECK,
+    data_name="finewebedu_lm",
+    description="AlgoPerf's own decoder on FineWeb-Edu, since its version 1.0",
+    metric="ppl",
+    mode="min",
+    batch_size=64,
+    step_hint=72_000,
+    validation_target=22.2995,
+    test_target=None,
+    parameters=252_815_372,
+    head_size=128,
+    host_modifiers=("qk_norm",),
+    keeps_softmax=True,  # AlgoPerf 1.0's two einsums; the version before calls jax.nn's function
+    observable=False,  # its attention is no module that diagnostics know
+    serves=(),
+    extra_paths=(DIRECTORY,),
+    step_seconds=0.4440,
+    step_source="hours of 4 A100s: AlgoPerf's time budget of 0.444 s a step, an upper bound",
+)
+_IMAGES = ("imagenet_vit", "imagenet_vit_glu", "imagenet_vit_map")
+_SPEECH = (
+    "librispeech_conformer",
+    "librispeech_conformer_gelu",
+    "librispeech_conformer_layernorm",
+    "librispeech_conformer_attention_temperature",
+)
+
+
+def specs(ours: Iterable[WorkloadSpec]) -> tuple[WorkloadSpec, ...]:
+    """Returns the rows of AlgoPerf's workloads; `ours` has those that ours follow."""
+    named = {spec.name: spec for spec in ours}
+    return (
+        *(_same(named[name]) for name in (*_IMAGES, *_SPEECH)),
+        _wmt("wmt", "Transformer on WMT", (30.8491, 30.7219), 133_521_408),
+        _wmt("wmt_post_ln", "Transformer, post-LN", (30.0779, 29.8982), 133_517_312),
+        _wmt("wmt_attention_temp", "Transformer, queries x 4", (29.3379, 29.4143), 133_521_408),
+        _LM,
+        _wmt("wmt_glu_tanh", "Transformer, gated MLP, tanh", (29.5779, 29.0515), 146_116_608),
+    )
+
+
+# What AlgoPerf has and this table has not, and why.
+REFUSED = {
+    PREFIX + "imagenet_vit_post_ln": (
+        "AlgoPerf's own model raises at its first training step (imagenet_jax/models.py calls the "
+        "output of a Dropout); ours does not: use 'imagenet_vit_post_ln'"
+    ),
+}
+
+
+def is_algoperf(name: str) -> bool:
+    """Returns whether a workload's name is one of AlgoPerf's own."""
+    return name.startswith(PREFIX)
+
+
+def own_name(name: str) -> str:
+    """Returns AlgoPerf's key for a workload of this table, 'imagenet_vit'."""
+    return name.removeprefix(PREFIX)
+
+
+def no_tokenizer(name: str) -> str:
+    """Returns what is wrong where a speech workload has no tokenizer, and what to do."""
+    return (
+        f"{name} needs the SentencePiece model that its targets were made with: without one "
+        "AlgoPerf calls every word error rate 0 and its goals reached. Set "
+        "--config.tokenizer_vocab_path=.../spm_model.vocab (AlgoPerf's datasets/README.md)"
+    )

@@ -1,0 +1,173 @@
+"""Which device holds what: the mesh, batches along it, parameters by rules; and keys from seeds.
+
+A rule is (regular expression, axes): the first one whose expression is found in a leaf's path
+'a/b/c' gives mesh axes to its dimensions, counted from the last one backwards, so that leaves
+stacked by scan_layers match as their single layers do. Optimizer moments have the paths of
+their parameters at the end of their own, and are found by the same rules.
+"""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+
+from workloads.base.options import MESH_AXES
+
+Array = jax.Array
+# Examples are divided over these; 'tensor' divides heads and MLP of each.
+BATCH_AXES = MESH_AXES[:2]
+
+
+@functools.cache
+def mesh(sizes: tuple[int, int, int] = (0, 1, 1)) -> Mesh:
+    """Returns the mesh over all devices with axes (data, fsdp, tensor); data 0 takes the rest.
+
+    The devices of a process stand side by side, so that its rows of a batch are one piece. Raises
+    ValueError where the sizes do not multiply to the number of devices.
+    """
+    devices = np.asarray(sorted(jax.devices(), key=lambda device: device.process_index))
+    data, fsdp, tensor = sizes
+    data = data or devices.size // (fsdp * tensor)
+    if data * fsdp * tensor != devices.size:
+        raise ValueError(
+            f"mesh (data, fsdp, tensor) = {sizes} does not fit {devices.size} devices: the sizes "
+            "must multiply to their number (data 0: all that the others leave)"
+        )
+    return Mesh(devices.reshape(data, fsdp, tensor), MESH_AXES)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Where batches and parameters lie, for mesh sizes as in `options.Options`."""
+
+    sizes: tuple[int, int, int] = (0, 1, 1)
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh; made when first asked for."""
+        return mesh(self.sizes)
+
+    def replicated(self) -> NamedSharding:
+        """Returns the sharding of what every device holds whole."""
+        return NamedSharding(self.mesh, PartitionSpec())
+
+    def batch(self) -> NamedSharding:
+        """Returns the sharding of a batch: split along its first axis."""
+        return NamedSharding(self.mesh, PartitionSpec(BATCH_AXES))
+
+    def rounded_up(self, batch_size: int) -> int:
+        """Returns the next multiple of the devices that share a batch."""
+        return -(-batch_size // self._parts) * self._parts
+
+    @property
+    def _parts(self) -> int:
+        return self.mesh.shape[BATCH_AXES[0]] * self.mesh.shape[BATCH_AXES[1]]
+
+    def rows(self, batch_size: int) -> slice:
+        """Returns which rows of a batch this process's devices hold: all where it is alone.
+
+        Raises ValueError where the batch size is not a multiple of the devices that share it.
+        """
+        if jax.process_count() == 1:
+            return slice(0, batch_size)
+        self._check(batch_size)
+        held = self.batch().addressable_devices_indices_map((batch_size,)).values()
+        spans = {index[0].indices(batch_size)[:2] for index in held if index is not None}
+        return slice(min(start for start, _ in spans), max(stop for _, stop in spans))
+
+    def shard(self, batch: Any) -> Any:
+        """Returns a batch (any tree of arrays with a common first axis) split over the devices.
+
+        Of several processes each gives its `rows`. Raises ValueError where the batch size is not a
+        multiple of the devices that share it.
+        """
+        size = len(jax.tree.leaves(batch)[0])
+        if jax.process_count() == 1:
+            self._check(size)
+            return jax.device_put(batch, self.batch())
+        own = self.rows(self._parts)
+        size = size * self._parts // (own.stop - own.start)
+        self._check(size)
+        return jax.tree.map(
+            lambda leaf: jax.make_array_from_process_local_data(
+                self.batch(), leaf, (size, *leaf.shape[1:])
+            ),
+            batch,
+        )
+
+    def _check(self, batch_size: int) -> None:
+        if batch_size % self._parts:
+            raise ValueError(
+                f"batch size {batch_size} is not a multiple of the {self._parts} devices; choose "
+                "one that is"
+            )
+
+    def on_host(self, tree: Any) -> Any:
+        """Returns whole NumPy arrays of a tree of arrays, on every process."""
+        if jax.process_count() == 1:
+            return jax.device_get(tree)
+        return multihost_utils.process_allgather(tree, tiled=True)
+
+
+def seed_and_key(data_rng: Any) -> tuple[int, Array]:
+    """Returns NumPy's seed and JAX's key for a seed (int) or a JAX key."""
+    if isinstance(data_rng, int):
+        return data_rng, jax.random.key(data_rng)
+    words = np.asarray(
+        jax.random.key_data(data_rng)
+        if jnp.issubdtype(data_rng.dtype, jax.dtypes.prng_key)
+        else data_rng
+    )
+    return int.from_bytes(words.astype("<u4").tobytes(), "little"), data_rng
+
+
+Rule = tuple[str, tuple[str | None, ...]]
+
+
+def shardings(tree: Any, rules: Sequence[Rule], mesh: Mesh | AbstractMesh) -> Any:
+    """Returns the tree of shardings for a tree of arrays or shapes; what no rule names is whole.
+
+    Raises ValueError where a dimension is not a multiple of the devices that are to share it,
+    with the path and the numbers.
+    """
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: NamedSharding(mesh, _spec(_name(path), leaf.shape, rules, mesh)), tree
+    )
+
+
+def unmatched(tree: Any, rules: Sequence[Rule]) -> list[str]:
+    """Returns the paths of leaves that no rule names, to be looked at when a model changes."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return [
+        name
+        for path, _ in leaves
+        if not any(re.search(rule, name := _name(path)) for rule, _ in rules)
+    ]
+
+
+def _name(path: Any) -> str:
+    return "/".join(str(getattr(part, "key", getattr(part, "name", part))) for part in path)
+
+
+def _spec(
+    name: str, shape: tuple[int, ...], rules: Sequence[Rule], mesh: Mesh | AbstractMesh
+) -> PartitionSpec:
+    axes = next((axes for rule, axes in rules if re.search(rule, name)), ())
+    axes = axes[: len(shape)] if shape else ()
+    for distance, axis in enumerate(axes, 1):
+        size = shape[-distance]
+        if axis is not None and size % mesh.shape[axis]:
+            raise ValueError(
+                f"{name} of shape {shape}: dimension {len(shape) - distance} ({size}) cannot be "
+                f"divided over {mesh.shape[axis]} devices of mesh axis {axis!r}; choose a size of "
+                "the axis that divides it"
+            )
+    given = [axis for axis in reversed(axes)]
+    return PartitionSpec(*[None] * (len(shape) - len(given)), *given)

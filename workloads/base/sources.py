@@ -1,0 +1,113 @@
+"""Random-access sources of examples: subsets, and a cache in memory."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+# A permutation for choosing subsets. RandomState's stream is frozen by NumPy's policy (NEP 19), so
+# the subset is the same with every version; it does not depend on any trial's seed.
+_SUBSET_SEED = 0
+
+
+class Source(Protocol):
+    """`source[i]` is a record, a dict, such as `{"image": bytes, "label": int}`."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> dict[str, Any]: ...
+
+
+class Subset:
+    """The examples of `source` at `indices`, in that order.
+
+    Raises ValueError where the source does not have them.
+    """
+
+    def __init__(self, source: Source, indices: Sequence[int] | np.ndarray) -> None:
+        self.source = source
+        self.indices = np.asarray(indices, dtype=np.int64)
+        wrong = self.indices[(self.indices < 0) | (self.indices >= len(source))]
+        if wrong.size:
+            raise ValueError(
+                f"{source}: a subset asks for example {wrong[0]}, there are {len(source)}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        """The example at `indices[number]`; IndexError beyond the end."""
+        return self.source[int(self.indices[number])]
+
+    def __str__(self) -> str:
+        return f"{len(self)} examples of {self.source}"
+
+
+def fixed_subset(source: Source, num_examples: int) -> Subset:
+    """The same `num_examples` examples in every run, whatever the trial's seed.
+
+    They are the first ones of a fixed permutation: directories may hold their examples in an
+    order that says something about the class. Raises ValueError where there are fewer.
+    """
+    _check_size(source, num_examples)
+    order = np.random.RandomState(_SUBSET_SEED).permutation(len(source))
+    return Subset(source, order[:num_examples])
+
+
+def evenly_spaced(source: Source, num_examples: int) -> Subset:
+    """Every n-th example, the same in every run: no permutation of what may be 10^8.
+
+    Raises ValueError where there are fewer.
+    """
+    _check_size(source, num_examples)
+    return Subset(source, np.arange(num_examples) * (len(source) // num_examples))
+
+
+def _check_size(source: Source, num_examples: int) -> None:
+    if not 0 < num_examples <= len(source):
+        raise ValueError(
+            f"{source}: a subset of {num_examples} examples was asked; 1 to {len(source)} are "
+            "allowed"
+        )
+
+
+class CachedSource:
+    """A small source read once, each record changed by `prepare`, and kept in memory.
+
+    Raises ValueError if its arrays need more than `max_bytes`.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        prepare: Callable[[dict[str, Any]], dict[str, Any]] = lambda record: record,
+        max_bytes: int = 2**30,
+    ) -> None:
+        self._name = str(source)
+        self._records = list(_read_within(source, prepare, max_bytes))
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        """The record as `prepare` returned it; its arrays must not be changed."""
+        return self._records[number]
+
+    def __str__(self) -> str:
+        return f"{self._name} (in memory)"
+
+
+def _read_within(
+    source: Source, prepare: Callable[[dict[str, Any]], dict[str, Any]], max_bytes: int
+) -> Iterator[dict[str, Any]]:
+    size = 0
+    for number in range(len(source)):
+        record = prepare(source[number])
+        size += sum(array.nbytes for array in record.values() if isinstance(array, np.ndarray))
+        if size > max_bytes:
+            raise ValueError(
+                f"{source}: the first {number + 1} of {len(source)} examples need {size} bytes "
+                f"in memory, {max_bytes} are allowed; read this source without the cache"
+            )
+        yield record

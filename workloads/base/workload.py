@@ -1,0 +1,287 @@
+"""What every workload of ours shares: sizes and targets, initial values, batches, evaluations."""
+
+import abc
+import copy
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any, Self
+
+import jax
+import numpy as np
+from flax import linen as nn
+
+from workloads.base import loader, sharding, sources, spec
+from workloads.base.options import Options
+from workloads.base.workload_spec import WorkloadSpec
+
+Array = jax.Array
+# Evaluation splits of up to so many bytes stay on the devices between evaluations.
+_CACHE_BYTES = 2**28
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """Numbers of examples per split, and the batch size of evaluations."""
+
+    num_train: int
+    num_eval_train: int
+    num_validation: int
+    num_test: int
+    eval_batch_size: int
+
+
+class BaseWorkload(spec.Workload):
+    """A workload of the catalog with its variant; subclasses bring model, data and loss.
+
+    A batch goes this way: `_open` gives the records of a split, `workloads.base.loader` makes
+    batches of them on the host with `train_transform` or `eval_transform`, `_train_batch` or
+    `_eval_batch` puts them on the devices, `_ready` makes them what the model takes.
+
+    parameter_rules: (regular expression on a parameter's path, axis names from the last dimension
+    backwards), see `workloads.base.sharding`; without rules every device holds all parameters.
+    eval_example_bytes: what an example of an evaluation takes on the devices.
+    """
+
+    parameter_rules: tuple[sharding.Rule, ...] = ()
+    train_transform: loader.Transform
+    eval_transform: loader.Transform
+    eval_example_bytes: int
+
+    def __init__(
+        self,
+        row: WorkloadSpec,
+        model: nn.Module,
+        variant: Any,
+        options: Options,
+        sizes: Sizes,
+        *,
+        cache: bool = False,
+    ) -> None:
+        """`model` has a field `variant`. cache: keep the records in memory once they are read."""
+        self.name = row.name
+        self.variant = variant
+        self.options = options
+        self.layout = sharding.Layout(options.mesh)
+        self.target_metric_name = row.metric
+        self.validation_target_value = _or_nan(row.validation_target)
+        self.test_target_value = _or_nan(row.test_target)
+        self.step_hint = row.step_hint
+        self.num_train_examples = sizes.num_train
+        self.num_eval_train_examples = sizes.num_eval_train
+        self.num_validation_examples = sizes.num_validation
+        self.num_test_examples = sizes.num_test
+        self._row, self._model, self._cache = row, model, cache
+        self._eval_batch_size = sizes.eval_batch_size
+        self._sources: dict[tuple[str, str], sources.Source] = {}
+        self._kept_batches: dict[tuple[str, str, int], list[spec.Batch]] = {}
+        self._eval_step = jax.jit(self._evaluated)
+        self._init: Any = None
+
+    def __str__(self) -> str:
+        return self.name
+
+    def has_reached_validation_target(self, eval_result: dict[str, float]) -> bool:
+        value = eval_result[f"validation/{self.target_metric_name}"]
+        return self._reaches(value, self.validation_target_value)
+
+    def has_reached_test_target(self, eval_result: dict[str, float]) -> bool:
+        value = eval_result[f"test/{self.target_metric_name}"]
+        return self._reaches(value, self.test_target_value)
+
+    def _reaches(self, value: float, target: float) -> bool:
+        return value > target if self._row.mode == "max" else value < target
+
+    @property
+    def eval_batch_size(self) -> int:
+        """Rounded up to what divides over the devices: evaluations fill up with weight 0."""
+        return self.layout.rounded_up(self._eval_batch_size)
+
+    def init_model_fn(self, rng: Array) -> tuple[spec.Parameters, spec.ModelState]:
+        """Returns parameters, placed by `parameter_rules`, and the replicated model state or None.
+
+        The key is split as AlgoPerf does, so that equal keys give AlgoPerf's initial values.
+        """
+        params_rng, _ = jax.random.split(rng)
+        if self._init is None:
+            placed: Any = self.layout.replicated()
+            if self.parameter_rules:
+                shapes = jax.eval_shape(self._initial_variables, params_rng)
+                placed = sharding.shardings(shapes, self.parameter_rules, self.layout.mesh)
+            self._init = jax.jit(self._initial_variables, out_shardings=placed)
+        model_state = dict(self._init(params_rng))
+        params = model_state.pop("params")
+        self._param_shapes = jax.tree.map(lambda leaf: spec.ShapeTuple(leaf.shape), params)
+        return params, model_state or None
+
+    @abc.abstractmethod
+    def _initial_variables(self, key: Array) -> dict[str, Any]:
+        """Returns the model's variables, 'params' among them."""
+
+    @abc.abstractmethod
+    def example_batch(self, batch_size: int) -> spec.Batch:
+        """Returns a random batch of the shapes and dtypes that training uses: for `bench`."""
+
+    def observable(self) -> Self:
+        """Returns this workload with a model whose attention can be observed, for `model_fn` alone.
+
+        It computes the same from `observable_parameters`. cuDNN's kernel, whose bias has shapes
+        and a gradient of its own, gives way to XLA's form of the same call.
+        """
+        one = copy.copy(self)
+        if self.variant is not None and self.variant.kernel == "cudnn":
+            one.variant = dataclasses.replace(self.variant, kernel="jax_xla")
+            one._model = self._model.clone(variant=one.variant)
+        return one
+
+    def observable_parameters(self, params: spec.Parameters) -> spec.Parameters:
+        """Returns parameters as the model of `observable` has them."""
+        return params
+
+    @abc.abstractmethod
+    def _open(self, split: str, data_dir: str) -> sources.Source:
+        """Returns the records of train, validation or test. Raises DataError where they are not."""
+
+    def _eval_train(self, source: sources.Source) -> sources.Source:
+        """Returns the training examples that are evaluated, the same in every run."""
+        return sources.fixed_subset(source, self.num_eval_train_examples)
+
+    def _cached_record(self, record: dict[str, Any]) -> dict[str, Any]:
+        """Returns a record as it is kept in memory."""
+        return record
+
+    def _source(self, split: str, data_dir: str) -> sources.Source:
+        """Returns the split's records, opened once and, where small, read once."""
+        if (split, data_dir) not in self._sources:
+            source = self._open("train" if split == "eval_train" else split, data_dir)
+            if split == "eval_train":
+                source = self._eval_train(source)
+            if self._cache:
+                source = sources.CachedSource(source, self._cached_record)
+            self._sources[split, data_dir] = source
+        return self._sources[split, data_dir]
+
+    def _num_evaluated(self, split: str, source: sources.Source) -> int:
+        """Returns how many of a split's records evaluations take."""
+        return len(source)
+
+    def _build_input_queue(
+        self,
+        data_rng: Any,
+        split: str,
+        data_dir: str,
+        global_batch_size: int,
+        cache: bool | None = None,
+        repeat_final_dataset: bool | None = None,
+        num_batches: int | None = None,
+        start_step: int = 0,
+    ) -> Iterator[spec.Batch]:
+        """Batches as the class of the workload says, divided over the devices."""
+        del cache, repeat_final_dataset, num_batches
+        if split == "train":
+            batches = self._train_batches(data_rng, data_dir, global_batch_size, start_step)
+        else:
+            batches = self._eval_batches(split, data_dir, global_batch_size)
+        return map(self._ready, batches)
+
+    def _train_batches(
+        self, data_rng: Any, data_dir: str, batch_size: int, start_step: int
+    ) -> Iterator[spec.Batch]:
+        seed, key = sharding.seed_and_key(data_rng)
+        stream = loader.train_batches(
+            self._source("train", data_dir),
+            seed=seed,
+            batch_size=batch_size,
+            transform=self.train_transform,
+            start_step=start_step,
+            rows=self.layout.rows(batch_size),
+            num_workers=self.loader_workers,
+        )
+        with stream:
+            for step, batch in enumerate(stream, start_step):
+                yield self._train_batch(batch, key, step)
+
+    def _eval_batches(self, split: str, data_dir: str, batch_size: int) -> Iterator[spec.Batch]:
+        source = self._source(split, data_dir)
+        stream = loader.eval_batches(
+            source,
+            batch_size=batch_size,
+            transform=self.eval_transform,
+            num_examples=self._num_evaluated(split, source),
+            rows=self.layout.rows(batch_size),
+        )
+        with stream:
+            for number, batch in enumerate(stream):
+                yield self._eval_batch(batch, number * batch_size)
+
+    @abc.abstractmethod
+    def _train_batch(self, batch: dict[str, np.ndarray], key: Array, step: int) -> spec.Batch:
+        """Returns a step's batch on the devices; `key` is that of the seed's data."""
+
+    @abc.abstractmethod
+    def _eval_batch(self, batch: dict[str, np.ndarray], first: int) -> spec.Batch:
+        """Returns an evaluation's batch on the devices; `first`: the number of its first record."""
+
+    def _ready(self, batch: spec.Batch) -> spec.Batch:
+        """Returns a batch on the devices as `model_fn` and `loss_fn` take it."""
+        return batch
+
+    @abc.abstractmethod
+    def _evaluated(
+        self, params: spec.Parameters, model_state: spec.ModelState, batch: spec.Batch
+    ) -> tuple[dict[str, Array], Any]:
+        """Returns sums over a batch of `_eval_batch`, and a tree of what the host judges."""
+
+    @abc.abstractmethod
+    def _metrics(
+        self, sums: dict[str, float], num_examples: int, predictions: list[Any], data_dir: str
+    ) -> dict[str, float]:
+        """Returns metrics from a split's sums, and from what `_evaluated` left to the host."""
+
+    def _eval_model_on_split(
+        self,
+        split: str,
+        num_examples: int,
+        global_batch_size: int,
+        params: spec.Parameters,
+        model_state: spec.ModelState,
+        rng: Array,
+        data_dir: str,
+        global_step: int = 0,
+    ) -> dict[str, float]:
+        """Sums per batch come from the devices in float32 and are added in float64."""
+        del rng, global_step
+        sums, predictions = [], []
+        for batch in self._batches_of(split, data_dir, global_batch_size):
+            one, predicted = self._eval_step(params, model_state, batch)
+            sums.append(one)
+            predictions.append(self.layout.on_host(predicted))
+        totals = {name: float(sum(float(one[name]) for one in sums)) for name in sums[0]}
+        return self._metrics(totals, num_examples, predictions, data_dir)
+
+    def _batches_of(self, split: str, data_dir: str, batch_size: int) -> Iterator[spec.Batch]:
+        """Yields the split's batches; small splits stay on the devices between evaluations."""
+        key = (split, data_dir, batch_size)
+        if key in self._kept_batches:
+            yield from self._kept_batches[key]
+            return
+        number = self._num_evaluated(split, self._source(split, data_dir))
+        small = number * self.eval_example_bytes <= _CACHE_BYTES
+        kept: list[spec.Batch] = []
+        for batch in self._eval_batches(split, data_dir, batch_size):
+            if small:
+                kept.append(batch)
+            yield batch
+        if small:
+            self._kept_batches[key] = kept
+
+
+def unchanged(record: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
+    """Returns the record as it is, the transform that draws nothing."""
+    del generator
+    return record
+
+
+def _or_nan(target: float | None) -> float:
+    """Returns a target as a number: NaN, which no metric reaches, where none was published."""
+    return math.nan if target is None else target

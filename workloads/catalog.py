@@ -1,0 +1,117 @@
+"""The catalog of workloads: what a driver must know of each without loading JAX.
+
+Adding a workload is one module with a class and one row in the `specs` of its domain. Standard
+library only.
+"""
+
+import dataclasses
+import difflib
+import importlib
+import os
+import pathlib
+from typing import Any
+
+from attention import table as variants_table
+from workloads import algoperf_specs
+from workloads.base.options import Options
+from workloads.base.workload_spec import WorkloadSpec
+from workloads.images import specs as image_specs
+from workloads.speech import specs as speech_specs
+from workloads.text import specs as text_specs
+
+WORKLOADS: dict[str, WorkloadSpec] = {
+    spec.name: spec for spec in (*image_specs.SPECS, *speech_specs.SPECS, *text_specs.SPECS)
+}
+
+# AlgoPerf's own, trained by our loop where AlgoPerf is installed: no part of what comes with us.
+ALGOPERF: dict[str, WorkloadSpec] = {
+    spec.name: spec for spec in algoperf_specs.specs((*image_specs.SPECS, *speech_specs.SPECS))
+}
+
+# The preset that is its family's base has the family's name.
+_ALSO_CALLED = {"c4_lm_301m": "c4_lm", "wikipedia_bert_base": "wikipedia_bert"}
+
+
+def get(name: str) -> WorkloadSpec:
+    """Returns the workload's row. Raises ValueError listing what exists and the nearest match."""
+    known = ALGOPERF if algoperf_specs.is_algoperf(name) else WORKLOADS
+    if name not in known:
+        if name in _ALSO_CALLED:
+            raise ValueError(f"workload {name!r} is called {_ALSO_CALLED[name]!r}")
+        if name in algoperf_specs.REFUSED:
+            raise ValueError(f"workload {name!r}: {algoperf_specs.REFUSED[name]}")
+        nearest = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        raise ValueError(f"unknown workload {name!r}. Known: {', '.join(known)}.{hint}")
+    return known[name]
+
+
+def check_variant(name: str, variant: str, kernel: str = "xla") -> None:
+    """Raises ValueError where a workload's model cannot have a variant, or a kernel."""
+    check_softmax(name, variant, kernel)
+    spec = get(name)
+    if not spec.can_have(variant):
+        modifier = min(set(spec.host_modifiers) & set(variant.split("+")[1:]))
+        raise ValueError(
+            f"{name} has no row {variant!r}: its model has {modifier} inside every attention "
+            f"already, standard attention included; drop +{modifier}"
+        )
+
+
+def check_softmax(name: str, variant: str, kernel: str = "xla") -> None:
+    """Raises ValueError for what a model that keeps its own softmax cannot compute."""
+    if not get(name).keeps_softmax:
+        return
+    variants_table.check_host_mean(variant, name)
+    if kernel != "xla":
+        raise ValueError(
+            f"{name} weighs the values by its own function, so kernel={kernel!r} cannot run "
+            "there; use kernel='xla', which leaves the sum to the model"
+        )
+
+
+def check_options(name: str, options: Options) -> None:
+    """Raises ValueError for an option that a workload's model cannot serve, naming ones that do."""
+    serves = get(name).serves
+    for field in dataclasses.fields(Options):
+        given, default = getattr(options, field.name), field.default
+        if field.name == "mesh":
+            given, default = options.mesh[1:], (1, 1)
+        if given != default and field.name not in serves:
+            able = ", ".join(other for other, e in WORKLOADS.items() if field.name in e.serves)
+            what = "mesh (fsdp, tensor)" if field.name == "mesh" else field.name
+            raise ValueError(
+                f"{name} has no {what} {given!r}, only {default!r}; workloads that have: {able}"
+            )
+    if name in text_specs.SIZES:
+        text_specs.SIZES[name].check_mesh(options.mesh)
+
+
+def paper_rows(name: str) -> tuple[str, ...]:
+    """Returns the rows of the paper's table that a workload can have: eight, six for speech."""
+    return tuple(row for row in variants_table.PAPER_ROWS if get(name).can_have(row))
+
+
+def data_module(name: str) -> Any:
+    """Returns what checks and prepares a workload's data: `check(data_dir, **paths)`, `prepare`.
+
+    A module that serves workloads of different needs has `of(name)`. Loads no JAX.
+    """
+    module, _, attribute = get(name).data.partition(":")
+    found = importlib.import_module(module)
+    if attribute:
+        return getattr(found, attribute)
+    return found.of(name) if hasattr(found, "of") else found
+
+
+def default_data_dir(name: str) -> pathlib.Path:
+    """Returns where a workload's data is looked for when no --data_dir is given.
+
+    $ATTNPERF_DATA/<data_name>, else the user's cache folder: embedded data may always be remade.
+    """
+    folder = get(name).data_name or name
+    root = os.environ.get("ATTNPERF_DATA")
+    if root:
+        return pathlib.Path(root) / folder
+    cache = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+    return pathlib.Path(cache) / "attnperf" / "data" / folder

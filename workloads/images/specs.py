@@ -1,0 +1,56 @@
+"""The image workloads. Standard library only.
+
+Targets and step hint: algoperf/workloads/imagenet_vit/{workload.py,imagenet_jax/workload.py}.
+"""
+
+from workloads.base.workload_spec import WorkloadSpec
+
+
+def _imagenet(
+    name: str, description: str, targets: tuple[float, float], parameters: int
+) -> WorkloadSpec:
+    return WorkloadSpec(
+        name=name,
+        factory="workloads.images.presets:make",
+        data="workloads.images.imagenet",
+        data_name="imagenet_vit",
+        description=description,
+        metric="accuracy",
+        mode="max",
+        batch_size=1024,
+        step_hint=167_999,
+        validation_target=targets[0],
+        test_target=targets[1],
+        parameters=parameters,
+        head_size=64,
+        # 69,768 s allowed for 167,999 steps (max_allowed_runtime_sec of the workload).
+        step_seconds=0.4153,
+        step_source="hours of 8 V100s: AlgoPerf's time budget of 0.415 s a step, an upper bound",
+    )
+
+
+SPECS: tuple[WorkloadSpec, ...] = (
+    _imagenet("imagenet_vit", "ViT-S/16 on ImageNet", (0.77309, 0.6519), 22_122_472),
+    _imagenet("imagenet_vit_glu", "ViT-S/16, gated MLP", (0.75738, 0.6359), 50_452_456),
+    _imagenet("imagenet_vit_map", "ViT-S/16, attention pooling", (0.77113, 0.6523), 23_896_552),
+    _imagenet("imagenet_vit_post_ln", "ViT-S/16, post-LN", (0.75312, 0.6286), 22_121_704),
+    WorkloadSpec(
+        name="digits_vit",
+        factory="workloads.images.presets:make",
+        data="workloads.images.digits",
+        description="small ViT on scikit-learn's 8x8 digits",
+        metric="accuracy",
+        mode="max",
+        batch_size=32,
+        step_hint=500,
+        validation_target=0.95,
+        test_target=0.95,
+        parameters=75_018,
+        head_size=16,
+        target_source="ours",
+        embedded=True,
+        stands_in_for="imagenet_vit",
+        step_seconds=0.040,
+        step_source="hours of one CPU core: 0.040 s a step, measured on a 2-core cloud machine",
+    ),
+)

@@ -1,0 +1,174 @@
+"""Next-token prediction and masked-token prediction: the two language models as workloads.
+
+BERT's masking (arXiv:1810.04805, section 3.1) is drawn on the device: 15 % of a sequence's ordinary
+tokens are to be predicted; of those 80 % become the mask id, 10 % a random ordinary token, and 10 %
+stay. What is drawn is a function of the sequence's key alone. There is no sentence task.
+Axes: B batch, L length, K places to predict.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from workloads.base import spec
+from workloads.base.options import Options
+from workloads.base.workload import Sizes
+from workloads.base.workload_spec import WorkloadSpec
+from workloads.storage import tokenizer
+from workloads.text import text_workload
+from workloads.text.specs import TransformerSize
+from workloads.text.text_workload import TextWorkload
+
+Array = jax.Array
+CHOSEN = 0.15
+_MASKED, _RANDOM = 0.8, 0.1
+# Purpose of the draws, folded into the seed's key before the step; training has 1 and 3, mixup 2.
+_MASKING = 4
+# Stands in for the step in evaluations: no training gets there.
+_EVALUATION = 2**31 - 1
+
+
+class LMWorkload(TextWorkload):
+    """A decoder-only Transformer. Metrics: loss (nats per token) and perplexity, its exponential.
+
+    Batches: inputs int32 [B, L], the targets shifted right behind a document's end; targets int32
+    [B, L]; in evaluations weights float32 [B], 0 for records that fill up a batch.
+    """
+
+    is_causal = True
+
+    def _train_batch(self, batch: dict[str, np.ndarray], key: Array, step: int) -> spec.Batch:
+        del key, step
+        return self._on_devices(batch)
+
+    def _eval_batch(self, batch: dict[str, np.ndarray], first: int) -> spec.Batch:
+        del first
+        return self._on_devices(batch)
+
+    def _on_devices(self, batch: dict[str, np.ndarray]) -> spec.Batch:
+        tokens = batch.pop("tokens")
+        whole: spec.Batch = self.layout.shard(
+            {"inputs": shifted(tokens), "targets": tokens, **batch}
+        )
+        return whole
+
+    def _metrics(
+        self, sums: dict[str, float], num_examples: int, predictions: list[Any], data_dir: str
+    ) -> dict[str, float]:
+        del num_examples, predictions, data_dir
+        loss = sums["loss"] / sums["tokens"]
+        return {"loss": loss, "perplexity": _exponential(loss)}
+
+
+def shifted(tokens: np.ndarray) -> np.ndarray:
+    """Returns tokens [B, L] one place to the right, behind the end of a document."""
+    inputs = np.empty_like(tokens)
+    inputs[:, 0] = tokenizer.EOS
+    inputs[:, 1:] = tokens[:, :-1]
+    return inputs
+
+
+def _exponential(loss: float) -> float:
+    """Returns e^loss, infinite where a diverged trial's is beyond a float."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf
+
+
+class BertWorkload(TextWorkload):
+    """A bidirectional Transformer. Metrics over masked places: accuracy (fraction), loss (nats).
+
+    Batches as `masked` makes them. Training masks are a function of (seed, step) and the
+    place in the batch, evaluation masks of the record's number: the same at every evaluation, for
+    every seed and variant. Records are full, so no attention mask is needed.
+    """
+
+    is_causal = False
+
+    def __init__(
+        self,
+        row: WorkloadSpec,
+        variant: Any,
+        options: Options,
+        size: TransformerSize,
+        sizes: Sizes,
+    ) -> None:
+        super().__init__(row, variant, options, size, sizes)
+        self._mask = jax.jit(self._masked)
+
+    def _masked(self, tokens: Array, key: Array, step: Array, first: Array) -> spec.Batch:
+        key = jax.random.fold_in(jax.random.fold_in(key, _MASKING), step)
+        numbers = first + jax.numpy.arange(len(tokens))
+        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, numbers)
+        return masked(tokens, keys, self.size.vocabulary)
+
+    def _train_batch(self, batch: dict[str, np.ndarray], key: Array, step: int) -> spec.Batch:
+        tokens = self.layout.shard(batch["tokens"])
+        masked_batch: spec.Batch = self._mask(tokens, key, np.int32(step), np.int32(0))
+        return masked_batch
+
+    def _eval_batch(self, batch: dict[str, np.ndarray], first: int) -> spec.Batch:
+        tokens, weights = self.layout.shard((batch["tokens"], batch["weights"]))
+        key = jax.random.key(0)
+        masked_batch = self._mask(tokens, key, np.int32(_EVALUATION), np.int32(first))
+        return {**masked_batch, "weights": masked_batch["weights"] * weights[:, None]}
+
+    def _sums(self, targets: Array, logits: Array, weights: Array) -> dict[str, Array]:
+        right = text_workload.correct(targets, logits, weights)
+        return {**super()._sums(targets, logits, weights), "correct": right}
+
+    def _metrics(
+        self, sums: dict[str, float], num_examples: int, predictions: list[Any], data_dir: str
+    ) -> dict[str, float]:
+        del num_examples, predictions, data_dir
+        return {
+            "accuracy": sums["correct"] / sums["tokens"],
+            "loss": sums["loss"] / sums["tokens"],
+        }
+
+
+def places(length: int) -> int:
+    """Returns K, room for the chosen places of one sequence: 15 % of it, rounded up."""
+    return math.ceil(CHOSEN * length)
+
+
+def masked(tokens: Array, keys: Array, vocabulary: int) -> dict[str, Array]:
+    """Returns what a masked language model trains on, from tokens [B, L] and one key each, [B].
+
+    inputs int32 [B, L]; positions int32 [B, K], ascending; targets int32 [B, K], the tokens that
+    stood there; weights float32 [B, K], 0 where a sequence has fewer than K places to predict.
+    The number of places is 15 % of the ordinary tokens, rounded up or down so that it is 15 % on
+    average.
+    """
+    result: dict[str, Array] = jax.vmap(_masked_sequence, in_axes=(0, 0, None))(
+        tokens.astype(jnp.int32), keys, vocabulary
+    )
+    return result
+
+
+def _masked_sequence(tokens: Array, key: Array, vocabulary: int) -> dict[str, Array]:
+    choose, rounding, change, replace = jax.random.split(key, 4)
+    positions, weights = _choose(tokens, choose, rounding)
+    targets = tokens[positions]
+    draw = jax.random.uniform(change, positions.shape)
+    random = jax.random.randint(replace, positions.shape, tokenizer.FIRST_ORDINARY, vocabulary)
+    changed = jnp.where(draw < _MASKED + _RANDOM, random, targets)
+    changed = jnp.where(draw < _MASKED, tokenizer.MASK, changed)
+    changed = jnp.where(weights > 0, changed, targets)
+    inputs = tokens.at[positions].set(changed)
+    return {"inputs": inputs, "positions": positions, "targets": targets, "weights": weights}
+
+
+def _choose(tokens: Array, key: Array, rounding: Array) -> tuple[Array, Array]:
+    """Returns K different places in ascending order, and weight 1 for those to predict."""
+    ordinary = tokens >= tokenizer.FIRST_ORDINARY
+    score = jnp.where(ordinary, jax.random.uniform(key, tokens.shape), -1.0)
+    _, positions = jax.lax.top_k(score, places(len(tokens)))
+    count = jnp.floor(CHOSEN * jnp.sum(ordinary) + jax.random.uniform(rounding))
+    weights = (jnp.arange(len(positions)) < count) & ordinary[positions]
+    order = jnp.argsort(positions)
+    return positions[order], weights[order].astype(jnp.float32)
