@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from analysis.load import published
 from analysis.load.published import STUDY_NAME
-from analysis.load.records import Study
+from analysis.load.records import StudyRuns
 from sweeps.records import layout
 
 # How far below a directory trials are looked for, to say where they lie; and how many directories
@@ -132,7 +132,7 @@ def _contents(root: pathlib.Path) -> str:
     return f"; no part of either fits: it holds {_names(root)}"
 
 
-def with_left_out(logs: Study, root: pathlib.Path) -> Study:
+def with_left_out(logs: StudyRuns, root: pathlib.Path) -> StudyRuns:
     """Returns AlgoPerf's `logs`, read in `root`, with a problem for each study of ours there and
     for each directory with measurements that is no submission."""
     found = (*_studies_beside(root), *left_out(root))

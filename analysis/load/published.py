@@ -18,7 +18,7 @@ from analysis.load.files import measurements, trial_files
 from analysis.load.files.json_records import FLAGS_FILE, META_FILE
 from analysis.load.files.measurements import Measurements
 from analysis.load.files.trial_files import TrialFiles
-from analysis.load.records import Run, Study
+from analysis.load.records import Run, StudyRuns
 from sweeps.records import layout
 
 PATTERN = "study_<seed>/<workload>_<framework>/trial_<n>"
@@ -35,7 +35,7 @@ class Entry(NamedTuple):
     path: pathlib.Path
 
 
-def read_logs(root: pathlib.Path, whole: bool = False) -> Study | None:
+def read_logs(root: pathlib.Path, whole: bool = False) -> StudyRuns | None:
     """Returns the logs in `root` (one submission, or a directory of submissions) as a study, or
     None where there are none. `whole` also checks every measurements.csv. Our own studies beside
     them are left alone.
@@ -61,7 +61,7 @@ def read_logs(root: pathlib.Path, whole: bool = False) -> Study | None:
         cross_checks.with_absent_columns(cross_checks.with_early_endings(read)), folders
     )
     problems = [*contradictions, *problems, *cross_checks.duplicates(runs)]
-    return Study(
+    return StudyRuns(
         name=root.resolve().name,
         config={},
         runs=runs,

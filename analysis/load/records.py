@@ -65,7 +65,7 @@ class Run:
 
 
 @dataclass(frozen=True, eq=False)
-class Study:
+class StudyRuns:
     """A study's directory, read.
 
     `problems` holds one sentence for every trial that is missing, truncated, duplicated, failed,

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from analysis.load import metrics
 from analysis.load.metrics import Metric, MissingMetricError
-from analysis.load.records import Run, Study
+from analysis.load.records import Run, StudyRuns
 from sweeps.records import layout
 from sweeps.study import selection as rule
 
@@ -68,7 +68,7 @@ def best_point(runs: Iterable[Run], metric: str | None = None) -> int | None:
     return rule.best_point(_values(every, metric), mode)
 
 
-def chosen_point(study: Study, stage: str, variant: str) -> int | None:
+def chosen_point(study: StudyRuns, stage: str, variant: str) -> int | None:
     """Returns the point whose trials represent `variant` in a table of `stage`.
 
     selection.json decides where it exists. Where it does not (a study that only ran `grid`, or
@@ -85,7 +85,7 @@ def chosen_point(study: Study, stage: str, variant: str) -> int | None:
     return min(points) if any(value is not None for value in measured) else None
 
 
-def study_metric(study: Study) -> Metric:
+def study_metric(study: StudyRuns) -> Metric:
     """Returns the metric that chooses in this study: selection.json's, else the runs' own, of
     which those that measured something know it best."""
     if study.selection and study.selection.get("metric"):

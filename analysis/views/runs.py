@@ -7,7 +7,7 @@ from typing import Any
 
 from analysis.load import metrics, selection
 from analysis.load.metrics import MissingMetricError
-from analysis.load.records import Run, Study
+from analysis.load.records import Run, StudyRuns
 from analysis.render import pages
 from analysis.render.pages import NONE, Cell, Page, Row, Table
 from attention import table as variants
@@ -18,7 +18,7 @@ WORDS = ("Trial", "Stage", "Workload", "Variant", "Status", "Metric")
 NAMED = 3
 
 
-def page(study: Study) -> Page:
+def page(study: StudyRuns) -> Page:
     """Returns two tables: one line per trial, and medians over seeds where there are several."""
     missing = [problem for run in study.runs if (problem := _missing_metric(run))]
     return Page(
@@ -63,7 +63,7 @@ def last_shown(run: Run) -> float | None:
     return None if value is None else shown.shown(value)
 
 
-def gathered(study: Study) -> tuple[str, ...]:
+def gathered(study: StudyRuns) -> tuple[str, ...]:
     """Returns the study's notes, one that holds for several trials once, with their names."""
     of_trials: dict[str, list[str]] = {}
     for run in study.runs:
@@ -89,7 +89,7 @@ def _label(name: str) -> str:
     return metrics.get(name).label if name else name
 
 
-def _trials(study: Study) -> Table:
+def _trials(study: StudyRuns) -> Table:
     columns = pages.columns(
         *("Trial", "Workload", "Variant", "Point", "Seed", "Status"),
         *("Step", "of", "Metric", "Last", "Best", "at step"),
@@ -121,7 +121,7 @@ def _or_dash(value: int | None) -> Cell:
 Key = tuple[str, str, str, int]
 
 
-def medians(study: Study) -> dict[Key, tuple[str, list[float]]]:
+def medians(study: StudyRuns) -> dict[Key, tuple[str, list[float]]]:
     """Returns (stage, variant, workload, point) to the metric's name and the numbers of its
     seeds' trials that are done."""
     found: dict[Key, tuple[str, list[float]]] = {}
@@ -133,7 +133,7 @@ def medians(study: Study) -> dict[Key, tuple[str, list[float]]]:
     return found
 
 
-def _medians(study: Study) -> list[Table]:
+def _medians(study: StudyRuns) -> list[Table]:
     found = medians(study)
     if not any(len(values) > 1 for _, values in found.values()):
         return []
@@ -154,7 +154,7 @@ def _sd(values: list[float]) -> float | None:
     return stdlib_statistics.stdev(values) if len(values) > 1 else None
 
 
-def to_json(study: Study) -> str:
+def to_json(study: StudyRuns) -> str:
     """Returns the study and its trials as JSON (no curves: they are in the CSV files)."""
     record = {
         "name": study.name,
