@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from analysis.load import metrics, selection, targets
-from analysis.load.files import measurements
+from analysis.load.files.measurements import splits_of_nothing
 from analysis.load.metrics import MissingMetricError
 from analysis.load.records import Run
 from analysis.load.targets import Target, UnknownTargetError
@@ -29,7 +29,9 @@ LEAST = 0.9
 def with_absent_columns(runs: Sequence[Run]) -> tuple[Run, ...]:
     """Returns the runs; one whose evaluations lack a column of its metric that other trials of its
     variant and workload have says so in its problems."""
-    there = _there(runs)
+    there: dict[tuple[str, str], set[str]] = collections.defaultdict(set)
+    for run in runs:
+        there[run.variant, run.workload].update(run.evals)
     return tuple(_naming_absent(run, there[run.variant, run.workload]) for run in runs)
 
 
@@ -39,24 +41,12 @@ def columns_nowhere(runs: Sequence[Run]) -> list[str]:
     there = {name for run in measured for name in run.evals}
     wanted = dict.fromkeys(f"{split}/{run.metric}" for split in layout.SPLITS for run in measured)
     absent = [name for name in wanted if name not in there]
-    # Curves are read for those alone.
+    empty = {each for run in measured * bool(absent) for each in splits_of_nothing(run.evals)}
     return [
         f"missing: no trial has a column {name}"
         for name in absent
-        if not any(_is_unmeasurable(run, name) for run in measured)
+        if name.partition("/")[0] not in empty
     ]
-
-
-def _is_unmeasurable(run: Run, name: str) -> bool:
-    """Whether a column is of a split without examples."""
-    return name.partition("/")[0] in measurements.splits_of_nothing(run.evals)
-
-
-def _there(runs: Sequence[Run]) -> dict[tuple[str, str], set[str]]:
-    found: dict[tuple[str, str], set[str]] = collections.defaultdict(set)
-    for run in runs:
-        found[run.variant, run.workload].update(run.evals)
-    return found
 
 
 def _naming_absent(run: Run, elsewhere: set[str]) -> Run:

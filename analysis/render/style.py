@@ -137,6 +137,30 @@ def band(
     axes.plot(x, middle, color=colour, marker=marker, markevery=every, ms=ms, lw=lw)
 
 
+def interval_row(
+    axes: Axes,
+    height: float,
+    variant: str,
+    middle: float,
+    bounds: Sequence[float],
+    paper: float | None,
+    remark: str,
+    **looks: Any,
+) -> None:
+    """Draws a variant's middle, the bounds of its interval where they are finite, what the paper
+    prints, if it does, and a remark with `looks` to the right of the axes."""
+    colour, marker = look(variant)
+    if np.isfinite(bounds[0]):
+        axes.plot(bounds, [height] * 2, color=colour, linewidth=2.4, solid_capstyle="butt")
+    axes.plot(middle, height, marker, color=colour, markersize=8, mec="white", mew=0.8)
+    if paper is not None:
+        axes.plot(paper, height, "D", mfc="none", mec="black", markersize=6)
+    axes.annotate(
+        remark, (1.01, height), xycoords=axes.get_yaxis_transform(),
+        va="center", fontsize=9, annotation_clip=False, **looks,
+    )  # fmt: skip
+
+
 def title(figure: Figure, text: str) -> None:
     """Puts a title over the whole figure, broken into lines that fit its width."""
     figure.suptitle(plain(wrapped(figure, text, 12)), fontsize=12)
