@@ -31,8 +31,8 @@ def best_index(run: Run, metric: str | None = None) -> int | None:
     if run.last_step is None:
         return None
     chosen = metrics.get(metric or run.metric)
-    chosen.require(run.evals, VALIDATION, f"{run.name}/{layout.EVAL_MEASUREMENTS}")
-    return rule.best_index(run.evals[chosen.column(VALIDATION)].tolist(), chosen.mode)
+    values = chosen.read(run.evals, VALIDATION, f"{run.name}/{layout.EVAL_MEASUREMENTS}")
+    return rule.best_index(values.tolist(), chosen.mode)
 
 
 def best_step(run: Run, metric: str | None = None) -> dict[str, float] | None:

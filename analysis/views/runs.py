@@ -14,6 +14,11 @@ from attention import table as variants
 
 # Columns of words.
 WORDS = ("Trial", "Stage", "Workload", "Variant", "Status", "Metric")
+# What JSON says of a run as it stands.
+IDENTITY = (
+    *("name", "stage", "variant", "workload", "point", "seed", "state", "reason"),
+    *("steps", "step_hint", "last_step", "hyperparameters", "variant_hyperparameters"),
+)
 # How many trials a note that holds for several names.
 NAMED = 3
 
@@ -179,19 +184,7 @@ def _run_record(run: Run) -> dict[str, Any]:
     name, value, step = best_shown(run) or (None, None, None)
     last = last_shown(run)
     return {
-        "name": run.name,
-        "stage": run.stage,
-        "variant": run.variant,
-        "workload": run.workload,
-        "point": run.point,
-        "seed": run.seed,
-        "state": run.state,
-        "reason": run.reason,
-        "steps": run.steps,
-        "step_hint": run.step_hint,
-        "last_step": run.last_step,
-        "hyperparameters": run.hyperparameters,
-        "variant_hyperparameters": run.variant_hyperparameters,
+        **{key: getattr(run, key) for key in IDENTITY},
         "metric": name,
         "targets": run.targets,
         "last_validation": last if last is not None and math.isfinite(last) else None,
