@@ -114,7 +114,7 @@ def _train(workload, data_dir):
 
 
 def measure(folder):
-    """Prints the losses, gradient norms and metrics of each workload, by this process's gang."""
+    """Prints the losses, gradient norms and metrics of each workload, by this process's group."""
     one = process_group.join()
     made = (
         _text(LMWorkload, "pydoc_lm", (1, 2, 1)),
