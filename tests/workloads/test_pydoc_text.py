@@ -11,7 +11,7 @@ import pytest
 
 from workloads.base.errors import DataError
 from workloads.storage import token_records, tokenizer
-from workloads.text.corpora import ngrams, pydoc_corpus, pydoc_text
+from workloads.text.corpora import pydoc_corpus, pydoc_text
 
 pytestmark = pytest.mark.slow
 
@@ -194,7 +194,9 @@ def test_a_python_without_sources_is_named(tmp_path: Path, monkeypatch: pytest.M
 
 def test_reference_rows_worked_by_hand() -> None:
     """Train 4 5 5 after the separator 1: pairs 1-4, 4-5, 5-5; V = 6, weight 100."""
-    single, pair = ngrams.rows({"train": np.array([[4, 5, 5]]), "test": np.array([[5, 4, 1]])}, 6)
+    single, pair = pydoc_text.reference_rows(
+        {"train": np.array([[4, 5, 5]]), "test": np.array([[5, 4, 1]])}, 6
+    )
     p4, p5, p1 = 2 / 9, 3 / 9, 1 / 9
     assert single["test/loss"] == pytest.approx(-(math.log(p5 * p4 * p1)) / 3)
     assert single["train/error"] == pytest.approx(1 / 3)

@@ -7,7 +7,6 @@ finewebedu_lm/input_pipeline.py}.
 """
 
 import csv
-import fcntl
 import io
 import itertools
 import json
@@ -24,9 +23,7 @@ from workloads.algoperf import tiny_sizes
 from workloads.algoperf.tiny_sizes import MARKER
 from workloads.base.errors import DataError
 from workloads.speech.corpora import librispeech, speech_records, speech_tokenizer
-from workloads.storage import tfds_writer
-
-_LOCK = ".prepare.lock"
+from workloads.storage import preparation, tfds_writer
 
 DESCRIPTION = "Fabricated by `python -m workloads algoperf_data`: to try the plugin, not to measure"
 # A batch may be larger: AlgoPerf repeats the training split. Its evaluations are slow on CPU cores.
@@ -59,11 +56,9 @@ def prepare(directory: str | os.PathLike[str], workload: str) -> Path:
         )
     path = Path(directory)
     found = {each.name for each in path.iterdir()} if path.exists() else set()
-    if found - {_LOCK} and MARKER not in found:
+    if found - {preparation.LOCK_FILE} and MARKER not in found:
         raise DataError(f"{path} holds data of others; it is not replaced", "name a new directory")
-    path.mkdir(parents=True, exist_ok=True)
-    with (path / _LOCK).open("w") as lock:  # two commands at once would lose an entry
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with preparation.locked(path):  # two commands at once would lose an entry
         _write_marker(path, workload)
     _WRITERS[workload](path)
     return path
@@ -73,8 +68,7 @@ def _write_marker(path: Path, workload: str) -> None:
     own = LM_SIZES if workload == "finewebedu_lm" else SIZES
     sizes = {**tiny_sizes.read(path), workload: own}
     content = {"fabricated": True, "note": DESCRIPTION, "sizes": sizes}
-    with files.replacing(path / MARKER) as new:
-        new.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+    files.write(path / MARKER, json.dumps(content, indent=2) + "\n")
 
 
 def _write_imagenet(path: Path) -> None:

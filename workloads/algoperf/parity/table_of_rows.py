@@ -30,18 +30,8 @@ def prepared(directory: str | None = None) -> Installation:
     """
     found = installation.find(directory)
     found.workloads_module()
-    _define_framework()
+    installation.define_framework()
     return found
-
-
-def _define_framework() -> None:
-    """Does for `algoperf.random_utils` what submission_runner.py does: FLAGS.framework."""
-    from absl import flags
-
-    if "framework" not in flags.FLAGS:
-        flags.DEFINE_string("framework", "jax", "as AlgoPerf's submission_runner.py")
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS(["attnperf", "--framework=jax"])
 
 
 def rows(

@@ -8,9 +8,8 @@ id last.
 
 import csv
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -19,14 +18,6 @@ from workloads.base.errors import DataError
 SAMPLE_RATE = 16_000
 CSV_HEADER = ["", "id"]
 _INT16 = np.iinfo(np.int16)
-
-
-class SpeechSource(Protocol):
-    """`source[i]` is a record as `SpeechSplit` gives it."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, number: int, /) -> dict[str, Any]: ...
 
 
 def audio_path(data_dir: str | os.PathLike[str], split: str, utterance: str) -> Path:
@@ -148,37 +139,3 @@ def _padded(array: np.ndarray, size: int, dtype: type[np.generic]) -> np.ndarray
     padded = np.zeros(size, dtype)
     padded[: len(array)] = array
     return padded
-
-
-class CachedSpeech:
-    """A small source read once and kept in memory.
-
-    Raises ValueError if its records need more than `max_bytes`.
-    """
-
-    def __init__(self, source: SpeechSource, max_bytes: int = 2**30) -> None:
-        self._name = str(source)
-        self._records = list(_read_within(source, max_bytes))
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __getitem__(self, number: int) -> dict[str, Any]:
-        """The record as the source gave it; its arrays must not be changed."""
-        return self._records[number]
-
-    def __str__(self) -> str:
-        return f"{self._name} (in memory)"
-
-
-def _read_within(source: SpeechSource, max_bytes: int) -> Iterator[dict[str, Any]]:
-    size = 0
-    for number in range(len(source)):
-        record = source[number]
-        size += record["audio"].nbytes + record["targets"].nbytes
-        if size > max_bytes:
-            raise ValueError(
-                f"{source}: the first {number + 1} of {len(source)} utterances need {size} bytes "
-                f"in memory, {max_bytes} are allowed; read this source without the cache"
-            )
-        yield record

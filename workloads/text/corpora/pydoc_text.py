@@ -4,9 +4,13 @@ The documents of `workloads.text.corpora.pydoc_corpus`, in the order of the SHA-
 the first tenth of the characters is the test part, the second validation, the rest train. No
 document and no paragraph is in two of them. The vocabulary is trained on the train part alone. Each
 split is cut to a fixed number of records, which every Python from 3.11 to 3.13 has.
+
+Reference rows for language models are token frequencies and pairs of neighbours, both fitted on the
+train records. The pair model is p(b | a) = (n(a, b) + λ p(b)) / (n(a) + λ), with
+p(b) = (n(b) + 1) / (n + V) (MacKay & Peto 1995, eq. 3: a Dirichlet prior around the single
+frequencies). Before the first token of a record stands the separator, as in a decoder's input.
 """
 
-import fcntl
 import functools
 import hashlib
 import json
@@ -18,14 +22,14 @@ from typing import Any
 
 import numpy as np
 
+from attention import files
 from workloads.base.errors import DataError
-from workloads.storage import packing, token_records, token_shards, tokenizer
-from workloads.text.corpora import ngrams, pydoc_corpus
+from workloads.storage import packing, preparation, token_records, tokenizer
+from workloads.text.corpora import pydoc_corpus
 
 VOCAB_SIZE, LENGTH = 1024, 64
 # Python 3.11.2 has 7148, 964 and 890; 3.11.7 7178, 962 and 888; 3.13.5 more than 6891, 943, 878.
 SIZES = {"train": 6800, "validation": 800, "test": 800}
-REFERENCE_FILE = "reference.json"
 NOTE = (
     "Stand-in: Python's own help topics and docstrings, half a million tokens, neither C4 nor "
     "Wikipedia. Losses depend on the Python release they were made with."
@@ -33,6 +37,9 @@ NOTE = (
 # Of the token ids, split by split: for this release of Python and sentencepiece 0.2.
 PINNED = {"3.11.7": "d4d9af1d2e3037bad6f9d65db87e36d0a946f24decbe8df88ab5f62816e6dae2"}
 _HELD_OUT = 0.1
+# The weight of the prior, in tokens: the best of 10, 20, 50, 100, 200 on pydoc_text's validation.
+PRIOR_WEIGHT = 100.0
+UNIGRAM, BIGRAM = "most frequent token", "left neighbour (smoothed bigram)"
 
 
 def prepare(data_dir: str | os.PathLike[str]) -> Path:
@@ -42,25 +49,7 @@ def prepare(data_dir: str | os.PathLike[str]) -> Path:
     and libraries give the same bytes. Two preparations at once wait for each other. Raises
     DataError where the directory holds other records, or this Python has too little text.
     """
-    data_dir = Path(data_dir)
-    if _is_whole(data_dir):
-        return data_dir
-    data_dir.mkdir(parents=True, exist_ok=True)
-    with (data_dir / ".prepare.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not _is_whole(data_dir):  # another process may have written it meanwhile
-            _refuse_to_replace_others(data_dir)
-            _write(data_dir)
-            check(data_dir)
-    return data_dir
-
-
-def _is_whole(data_dir: Path) -> bool:
-    try:
-        check(data_dir)
-    except DataError:
-        return False
-    return True
+    return preparation.prepare_once(data_dir, check, _write)
 
 
 def check(data_dir: str | os.PathLike[str], full: bool = True) -> list[str]:
@@ -79,12 +68,7 @@ def check(data_dir: str | os.PathLike[str], full: bool = True) -> list[str]:
                 f"{SIZES[role]} of {LENGTH} out of {VOCAB_SIZE} are expected"
             )
     digest, stored = content_sha256(sources), read_reference(data_dir)
-    if digest != stored.get("sha256"):
-        raise DataError(
-            f"{data_dir}: the records have SHA-256 {digest}, but {REFERENCE_FILE} says "
-            f"{stored.get('sha256')}",
-            repair,
-        )
+    preparation.check_digest(data_dir, "the records", digest, stored.get("sha256"), repair)
     return [*lines, f"SHA-256 of all records: {digest}", _comparable(digest, stored)]
 
 
@@ -102,13 +86,9 @@ def read_reference(data_dir: str | os.PathLike[str]) -> dict[str, Any]:
     """`reference.json`: `note`, `rows` of simple predictors, `sha256`, `python`.
 
     Rows hold, per split, the loss (nats per token, for pydoc_lm) and the error (fraction of tokens,
-    for pydoc_bert) of the two predictors of `workloads.text.corpora.ngrams`, over all records.
+    for pydoc_bert) of the two predictors of `reference_rows`, over all records.
     """
-    path = Path(data_dir) / REFERENCE_FILE
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as problem:
-        raise DataError(f"{path} cannot be read: {problem}", _repair(data_dir)) from problem
+    return preparation.read_reference(data_dir, _repair(data_dir))
 
 
 def content_sha256(sources: Mapping[str, token_records.TokenSplit]) -> str:
@@ -156,11 +136,11 @@ def _refuse_to_replace_others(data_dir: Path) -> None:
 
 
 def _own_files() -> set[str]:
-    shards = {token_shards.file_name(role, 0, 1) for role in SIZES}
+    shards = {token_records.file_name(role, 0, 1) for role in SIZES}
     return {
         *shards,
-        ".prepare.lock",
-        REFERENCE_FILE,
+        preparation.LOCK_FILE,
+        preparation.REFERENCE_FILE,
         token_records.INFO_FILE,
         token_records.TOKENIZER_FILE,
     }
@@ -171,13 +151,17 @@ def _source() -> dict[str, Any]:
 
 
 def _write(data_dir: Path) -> None:
-    for name in (REFERENCE_FILE, token_records.INFO_FILE):  # what says that the rest is whole
+    _refuse_to_replace_others(data_dir)
+    for name in (
+        preparation.REFERENCE_FILE,
+        token_records.INFO_FILE,
+    ):  # what says that the rest is whole
         (data_dir / name).unlink(missing_ok=True)
     for leftover in data_dir.glob(".*.tmp"):
         leftover.unlink()
     parts = split_documents(pydoc_corpus.documents())
     model = tokenizer.train((document.text for document in parts["train"]), VOCAB_SIZE)
-    token_records.write_bytes(data_dir / token_records.TOKENIZER_FILE, model)
+    files.write(data_dir / token_records.TOKENIZER_FILE, model)
     shards = {role: [_write_split(data_dir, role, parts[role])] for role in SIZES}
     token_records.write_info(
         data_dir, length=LENGTH, vocab_size=VOCAB_SIZE, splits=shards, source=_source()
@@ -186,17 +170,17 @@ def _write(data_dir: Path) -> None:
     sources = {role: open_split(role) for role in SIZES}
     reference = {
         "note": NOTE,
-        "rows": ngrams.rows({role: _array(sources[role]) for role in SIZES}, VOCAB_SIZE),
+        "rows": reference_rows({role: _array(sources[role]) for role in SIZES}, VOCAB_SIZE),
         "sha256": content_sha256(sources),
         "python": platform.python_version(),
     }
-    token_records.write_text(data_dir / REFERENCE_FILE, json.dumps(reference, indent=2) + "\n")
+    files.write(data_dir / preparation.REFERENCE_FILE, json.dumps(reference, indent=2) + "\n")
 
 
 def _write_split(
     data_dir: Path, role: str, documents: list[pydoc_corpus.Document]
 ) -> token_records.WrittenShard:
-    path = data_dir / token_shards.file_name(role, 0, 1)
+    path = data_dir / token_records.file_name(role, 0, 1)
     processor = tokenizer.load(data_dir / token_records.TOKENIZER_FILE)
     texts = (document.text for document in documents)
     counts = packing.write_shard(path, texts, processor, LENGTH, SIZES[role])
@@ -206,7 +190,7 @@ def _write_split(
             f"{role}; {SIZES[role]} are needed",
             "use Python 3.11, 3.12 or 3.13 with its whole standard library",
         )
-    return token_records.WrittenShard(path.name, counts, token_shards.sha256(path))
+    return token_records.WrittenShard(path.name, counts, token_records.sha256(path))
 
 
 def _repair(data_dir: str | os.PathLike[str]) -> str:
@@ -214,3 +198,48 @@ def _repair(data_dir: str | os.PathLike[str]) -> str:
         f"python -m workloads prepare pydoc_lm --data_dir {data_dir}; then "
         f"python -m workloads check pydoc_lm --data_dir {data_dir}"
     )
+
+
+def reference_rows(records: Mapping[str, np.ndarray], vocab_size: int) -> list[dict[str, Any]]:
+    """Two rows with `<split>/loss` (nats per token) and `<split>/error` (fraction of tokens).
+
+    `records` are integers `[N, L]` per split, `train` among them. Every position counts in the
+    loss. An error is a token other than the most probable one (ties: the lowest id); it is counted
+    over the ordinary tokens, each as likely to be masked as the next.
+    """
+    singles = _unigram(records["train"], vocab_size)
+    pairs = _bigram(records["train"], singles)
+    return [
+        _row(UNIGRAM, np.broadcast_to(singles, pairs.shape), records),
+        _row(BIGRAM, pairs, records),
+    ]
+
+
+def _unigram(train: np.ndarray, vocab_size: int) -> np.ndarray:
+    """p(b), float64 `[V]`."""
+    counts = np.bincount(train.ravel(), minlength=vocab_size) + 1.0
+    return counts / counts.sum()
+
+
+def _bigram(train: np.ndarray, singles: np.ndarray) -> np.ndarray:
+    """p(b | a), float64 `[V, V]`, a first."""
+    counts = np.zeros((len(singles), len(singles)))
+    np.add.at(counts, (_left(train), train), 1.0)
+    smoothed = counts + PRIOR_WEIGHT * singles
+    return smoothed / (counts.sum(axis=1, keepdims=True) + PRIOR_WEIGHT)
+
+
+def _left(tokens: np.ndarray) -> np.ndarray:
+    """The token before each one."""
+    return np.pad(tokens[:, :-1], ((0, 0), (1, 0)), constant_values=tokenizer.EOS)
+
+
+def _row(name: str, probabilities: np.ndarray, records: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    best = probabilities.argmax(axis=1)
+    row: dict[str, Any] = {"name": name}
+    for split, tokens in records.items():
+        left = _left(tokens)
+        row[f"{split}/loss"] = float(-np.log(probabilities[left, tokens]).mean())
+        wrong = best[left] != tokens
+        row[f"{split}/error"] = float(wrong[tokens >= tokenizer.FIRST_ORDINARY].mean())
+    return row
