@@ -96,7 +96,7 @@ PRINTED = {
     ),
     "configs": Printed(
         "text and captions on model sizes", "model sizes and training set-ups",
-        ("configs.csv",), "Ours: transformer_sizes.py and sweeps/studies/*_paper.py.",
+        ("configs.csv",), "Ours: workloads/text/specs.py and sweeps/studies/*_paper.py.",
         (MODEL, TASK), "",
     ),
     "claims": Printed(
