@@ -65,7 +65,7 @@ def run(request: preflight.Request, algoperf_dir: str | None = None) -> None:
 
     Raises ValueError for what the checks refuse, the submission's batches on fabricated data
     (known once it is imported) among it, AlgoPerfMissingError without AlgoPerf, SystemExit where
-    its runner exits, with status 1 where evaluations failed (`failures`).
+    its runner exits, with status 1 where evaluations failed (`reported`).
     """
     found = installation.find(algoperf_dir)
     admitted = preflight.check(request, found)

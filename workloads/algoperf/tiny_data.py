@@ -6,12 +6,11 @@ imagenet_v2.py, librispeech_conformer/input_pipeline.py, wmt/input_pipeline.py,
 finewebedu_lm/input_pipeline.py}.
 """
 
-import csv
 import io
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -118,7 +117,7 @@ def _write_librispeech(path: Path) -> None:
                 ids = np.array(speech_tokenizer.encode(tokenizer, text), np.int32)
                 np.save(speech_records.audio_path(path, split, name), _tones(text))
                 np.save(speech_records.targets_path(path, split, name), ids)
-            _write_list(path / f"{split}.csv", names)
+            speech_records.write_ids(path, split, names)
 
 
 def _tones(text: str) -> np.ndarray:
@@ -126,13 +125,6 @@ def _tones(text: str) -> np.ndarray:
     times = np.arange(_RATE // 10) / _RATE
     pitches = [0 if letter == " " else 200 + 40 * (ord(letter) - 64) for letter in text]
     return np.concatenate([8000 * np.sin(2 * np.pi * f * times) for f in pitches]).astype(np.int16)
-
-
-def _write_list(path: Path, names: Iterable[str]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(speech_records.CSV_HEADER)
-        writer.writerows(enumerate(names))
 
 
 def _write_wmt(path: Path) -> None:

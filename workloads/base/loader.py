@@ -46,7 +46,7 @@ class BatchStream(Iterator[dict[str, np.ndarray]]):
 
     With `num_workers` > 0 the batches object is pickled to each worker, and each imports the main
     script again: what the script does belongs under `if __name__ == "__main__":`. `num_threads` is
-    described at `example_queue.train_batches`. `close()`, or the end of a `with` statement, ends
+    described at `train_batches`. `close()`, or the end of a `with` statement, ends
     them all.
     """
 

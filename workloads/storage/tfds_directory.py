@@ -27,40 +27,21 @@ class RecordFiles(Protocol):
     def __getitem__(self, number: int) -> bytes: ...
 
 
-def open_shards(
-    file_format: str,
-    shards: Sequence[str],
-    lengths: Sequence[int],
-    repair: str,
-) -> RecordFiles:
-    """The records of all shards. Raises DataError for another file format."""
-    _check_format(file_format, shards, repair)
-    if file_format == "tfrecord":
-        return _TFRecordShards(shards, lengths, repair)
-    return _ArrayRecordShards(shards, lengths, repair)
-
-
-def stream(file_format: str, path: str, repair: str) -> Iterator[bytes]:
-    """The records of one shard in order, each checked, without an index.
-
-    Raises DataError where a record is damaged or the file format cannot be read.
-    """
-    _check_format(file_format, (path,), repair)
-    return (
-        _stream_tfrecord(path, repair) if file_format == "tfrecord" else _stream_array(path, repair)
+def _open_shards(split: "TfdsSplit") -> RecordFiles:
+    """The records of all shards. Raises DataError for a file format other than these two."""
+    if split.file_format == "tfrecord":
+        return _TFRecordShards(split.shards, split.shard_lengths, split.repair)
+    if split.file_format == "array_record":
+        return _ArrayRecordShards(split.shards, split.shard_lengths, split.repair)
+    raise DataError(
+        f"{os.path.dirname(split.shards[0])}: file format {split.file_format!r} cannot be read; "
+        "tfrecord and array_record can",
+        split.repair,
     )
 
 
-def _check_format(file_format: str, shards: Sequence[str], repair: str) -> None:
-    if file_format not in ("tfrecord", "array_record"):
-        raise DataError(
-            f"{os.path.dirname(shards[0])}: file format {file_format!r} cannot be read; tfrecord "
-            "and array_record can",
-            repair,
-        )
-
-
 def _stream_tfrecord(path: str, repair: str) -> Iterator[bytes]:
+    """The records of one shard in order, each checked, without an index."""
     offset = 0
     with open(path, "rb", buffering=_STREAM_BYTES) as file:
         for number in itertools.count():
@@ -178,7 +159,7 @@ class TfdsSplit:
         self.shard_lengths: tuple[int, ...] = tuple(info.shard_lengths)
         self.shards: tuple[str, ...] = tuple(os.fspath(path) for path in info.filepaths)
         self.file_format: str = builder.info.file_format.value
-        self._records = open_shards(self.file_format, self.shards, self.shard_lengths, repair)
+        self._records = _open_shards(self)
         _check_shards(self, int(info.num_bytes))
 
     def __len__(self) -> int:
@@ -196,7 +177,8 @@ class TfdsSplit:
         """
         start, length = sum(self.shard_lengths[:shard]), self.shard_lengths[shard]
         count = 0
-        for serialized in stream(self.file_format, self.shards[shard], self.repair):
+        stream = _stream_tfrecord if self.file_format == "tfrecord" else _stream_array
+        for serialized in stream(self.shards[shard], self.repair):
             yield self._parsed(serialized, start + count)
             count += 1
         if count != length:

@@ -83,12 +83,12 @@ def _variants(found: Installation, names: Sequence[str]) -> Iterator["Row"]:
 
 
 def _double(found: Installation, names: Sequence[str]) -> Iterator["Row"]:
-    from workloads.algoperf.parity import double
+    from workloads.algoperf.parity import models
 
     for name in CONFORMERS:
-        variants = double.VARIANTS if name in FULL_SIZE else ("standard",)
+        variants = models.DOUBLE_VARIANTS if name in FULL_SIZE else ("standard",)
         for variant in variants if name in names else ():
-            yield from double.rows(name, variant, found)
+            yield from models.double_rows(name, variant, found)
 
 
 def _metrics(found: Installation, names: Sequence[str]) -> Iterator["Row"]:

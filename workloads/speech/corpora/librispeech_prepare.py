@@ -280,16 +280,10 @@ def left_out_path(data_dir: str | os.PathLike[str], split: str) -> Path:
 
 
 def _write_lists(data_dir: Path, report: Report) -> None:
-    left_out = _csv([["id", "reason"], *report.left_out])
-    files.write(left_out_path(data_dir, report.split), left_out)
-    rows = [[number, name] for number, name in enumerate(report.kept)]
-    files.write(data_dir / f"{report.split}.csv", _csv([speech_records.CSV_HEADER, *rows]))
-
-
-def _csv(rows: Iterable[Iterable[object]]) -> str:
-    buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerows(rows)
-    return buffer.getvalue()
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([["id", "reason"], *report.left_out])
+    files.write(left_out_path(data_dir, report.split), text.getvalue())
+    speech_records.write_ids(data_dir, report.split, report.kept)
 
 
 def _check_report(job: Job, report: Report, expected: int | None) -> None:

@@ -7,12 +7,15 @@ id last.
 """
 
 import csv
+import io
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from attention import files
 from workloads.base.errors import DataError
 
 SAMPLE_RATE = 16_000
@@ -28,6 +31,13 @@ def audio_path(data_dir: str | os.PathLike[str], split: str, utterance: str) -> 
 def targets_path(data_dir: str | os.PathLike[str], split: str, utterance: str) -> Path:
     """Where the target ids of an utterance lie."""
     return Path(data_dir) / split / f"{utterance}_targets.npy"
+
+
+def write_ids(data_dir: Path, split: str, ids: Iterable[str]) -> None:
+    """Writes `<split>.csv`, which appears whole or not at all."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([CSV_HEADER, *enumerate(ids)])
+    files.write(data_dir / f"{split}.csv", text.getvalue())
 
 
 def read_ids(data_dir: str | os.PathLike[str], split: str, repair: str) -> list[str]:

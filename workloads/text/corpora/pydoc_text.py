@@ -1,9 +1,15 @@
 """The embedded stand-in for C4 and Wikipedia: Python's own documentation as token records.
 
-The documents of `workloads.text.corpora.pydoc_corpus`, in the order of the SHA-256 of their names:
-the first tenth of the characters is the test part, the second validation, the rest train. No
-document and no paragraph is in two of them. The vocabulary is trained on the train part alone. Each
-split is cut to a fixed number of records, which every Python from 3.11 to 3.13 has.
+A document is one topic of `pydoc_data.topics`, or all docstrings of one source file of the standard
+library in the order they stand in. Sources are parsed, never imported. What not every installation
+has (tests, tkinter, idlelib, ensurepip), what a later Python dropped with its directory (lib2to3,
+distutils) and the tables of encodings are left out. Text differs between Python versions, patch
+releases included, and so do losses on it.
+
+The documents are taken in the order of the SHA-256 of their names: the first tenth of the
+characters is the test part, the second validation, the rest train. No document and no paragraph is
+in two of them. The vocabulary is trained on the train part alone. Each split is cut to a fixed
+number of records, which every Python from 3.11 to 3.13 has.
 
 Reference rows for language models are token frequencies and pairs of neighbours, both fitted on the
 train records. The pair model is p(b | a) = (n(a, b) + λ p(b)) / (n(a) + λ), with
@@ -11,12 +17,19 @@ p(b) = (n(b) + 1) / (n + V) (MacKay & Peto 1995, eq. 3: a Dirichlet prior around
 frequencies). Before the first token of a record stands the separator, as in a decoder's input.
 """
 
+import ast
 import functools
 import hashlib
+import inspect
+import itertools
 import json
 import os
 import platform
-from collections.abc import Mapping
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +38,107 @@ import numpy as np
 from attention import files
 from workloads.base.errors import DataError
 from workloads.storage import packing, preparation, token_records, tokenizer
-from workloads.text.corpora import pydoc_corpus
+
+_NOT_EVERYWHERE = {"ensurepip", "idlelib", "test", "tests", "tkinter", "turtledemo"}
+_DROPPED_LATER = {"distutils", "lib2to3"}
+_NO_LIBRARY = {"__phello__", "__pycache__", "dist-packages", "lib-dynload", "site-packages"}
+LEFT_OUT = _NOT_EVERYWHERE | _DROPPED_LATER | _NO_LIBRARY | {"encodings", "pydoc_data"}
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_BLANK_LINE = re.compile(r"\n\s*\n")
+
+
+@dataclass(frozen=True)
+class Document:
+    """`name` is `topic:NAME` or a source file's path below the library; paragraphs as lines."""
+
+    name: str
+    text: str
+
+
+def documents() -> list[Document]:
+    """All documents, topics first, each group sorted by name; no paragraph occurs twice.
+
+    A paragraph that stands in several documents stays in the first (without this, 13 % of the
+    validation characters stood in train too). Raises DataError where the installation has no
+    sources of its library, or no `pydoc_data`.
+    """
+    return deduplicated(itertools.chain(_topics(), _library()))
+
+
+def deduplicated(found: Iterable[tuple[str, str]]) -> list[Document]:
+    """Documents from (name, text): paragraphs on one line each, later copies of one dropped.
+
+    Copies are found by their letters and digits alone; paragraphs without any are dropped, and so
+    are documents that nothing is left of.
+    """
+    seen: set[str] = set()
+    kept = []
+    for name, text in found:
+        paragraphs = [" ".join(part.split()) for part in _BLANK_LINE.split(text)]
+        new = [paragraph for paragraph in paragraphs if _is_new(paragraph, seen)]
+        if new:
+            kept.append(Document(name, "\n".join(new)))
+    return kept
+
+
+def _is_new(paragraph: str, seen: set[str]) -> bool:
+    key = "".join(filter(str.isalnum, paragraph)).lower()
+    is_new = bool(key) and key not in seen
+    seen.add(key)
+    return is_new
+
+
+def _topics() -> Iterator[tuple[str, str]]:
+    try:
+        from pydoc_data import topics
+    except ImportError as problem:
+        raise DataError(
+            f"this Python has no help topics: {problem}", "install the whole standard library"
+        ) from problem
+    return ((f"topic:{name}", topics.topics[name]) for name in sorted(topics.topics))
+
+
+def _library() -> Iterator[tuple[str, str]]:
+    library = Path(sysconfig.get_path("stdlib"))
+    sources = sorted(_sources(library), key=lambda path: path.relative_to(library).as_posix())
+    if not sources:
+        raise DataError(
+            f"{library}: this Python has no source files of its standard library",
+            "use an installation with its sources",
+        )
+    for path in sources:
+        yield path.relative_to(library).as_posix(), "\n\n".join(docstrings(path.read_bytes()))
+
+
+def _sources(library: Path) -> Iterator[Path]:
+    for path in library.iterdir():
+        # _sysconfigdata… and config-… are written when Python is built, sitecustomize by a site.
+        name = path.name
+        if name in LEFT_OUT or name.startswith(("_sysconfigdata", "config-", "sitecustomize")):
+            continue
+        if path.is_dir():
+            yield from _sources(path)
+        elif path.suffix == ".py":
+            yield path
+
+
+def docstrings(source: bytes) -> list[str]:
+    """Docstrings of a module, its classes and functions, outer before inner, without indentation.
+
+    Raises SyntaxError for a source that is no Python.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # invalid escapes in old sources
+        tree = ast.parse(source)
+    return [inspect.cleandoc(text) for text in _walk(tree)]
+
+
+def _walk(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, _DOCUMENTED) and (text := ast.get_docstring(node, clean=False)):
+        yield text
+    for child in ast.iter_child_nodes(node):
+        yield from _walk(child)
+
 
 VOCAB_SIZE, LENGTH = 1024, 64
 # Python 3.11.2 has 7148, 964 and 890; 3.11.7 7178, 962 and 888; 3.13.5 more than 6891, 943, 878.
@@ -106,14 +219,14 @@ def _array(source: token_records.TokenSplit) -> np.ndarray:
 
 
 def split_documents(
-    documents: list[pydoc_corpus.Document],
-) -> dict[str, list[pydoc_corpus.Document]]:
+    documents: list[Document],
+) -> dict[str, list[Document]]:
     """Documents of each role, by the order of their names' SHA-256 and their characters."""
     ordered = sorted(documents, key=lambda one: hashlib.sha256(one.name.encode()).digest())
     sizes = np.cumsum([0] + [len(document.text) for document in ordered])
     share = sizes[:-1] / sizes[-1]  # of the characters that stand before each document
     roles = np.where(share < _HELD_OUT, "test", np.where(share < 2 * _HELD_OUT, "validation", ""))
-    parts: dict[str, list[pydoc_corpus.Document]] = {role: [] for role in SIZES}
+    parts: dict[str, list[Document]] = {role: [] for role in SIZES}
     for document, role in zip(ordered, roles, strict=True):
         parts[role or "train"].append(document)
     return parts
@@ -159,7 +272,7 @@ def _write(data_dir: Path) -> None:
         (data_dir / name).unlink(missing_ok=True)
     for leftover in data_dir.glob(".*.tmp"):
         leftover.unlink()
-    parts = split_documents(pydoc_corpus.documents())
+    parts = split_documents(documents())
     model = tokenizer.train((document.text for document in parts["train"]), VOCAB_SIZE)
     files.write(data_dir / token_records.TOKENIZER_FILE, model)
     shards = {role: [_write_split(data_dir, role, parts[role])] for role in SIZES}
@@ -178,7 +291,7 @@ def _write(data_dir: Path) -> None:
 
 
 def _write_split(
-    data_dir: Path, role: str, documents: list[pydoc_corpus.Document]
+    data_dir: Path, role: str, documents: list[Document]
 ) -> token_records.WrittenShard:
     path = data_dir / token_records.file_name(role, 0, 1)
     processor = tokenizer.load(data_dir / token_records.TOKENIZER_FILE)
