@@ -38,6 +38,12 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
         _sync(target.parent)
 
 
+def write(path: str | os.PathLike[str], content: bytes | str) -> None:
+    """Writes a file that appears whole or not at all; text as UTF-8."""
+    with replacing(path) as new:
+        new.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
 def _sync(path: pathlib.Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -43,7 +43,7 @@ def injected(variant: Variant, depth: DepthRule | None = None) -> Iterator[None]
     `depth` gives a layer's index from 0, possibly traced, from the path of its attention module
     ("encoderblock_3/MultiHeadDotProductAttention_0"):
     `lambda path: int(re.search(r"encoderblock_([0-9]+)", path)[1])`. `diff` and `diff_laser` need
-    it (λ_init), because no rule could guess the order of a foreign model's layers; other mixers
+    it (λ_init), because no rule could guess the order of somebody else's layers; other mixers
     do not call it.
 
     Raises RuntimeError on a clean exit that found nothing to inject into, as in a flax.nnx model;
@@ -94,11 +94,11 @@ class _Injected:
         self.variant = variant
         self.host = host
         self.depth = depth
-        self.seen: host_attention.HostView | None = None
+        self.seen: host_attention.HostAttention | None = None
         self.__signature__ = inspect.signature(nn.dot_product_attention)
 
     def look(self, module: nn.MultiHeadDotProductAttention, args: Any, kwargs: Any) -> None:
-        """Has a foreign host say what its softmax sees, for `probe`."""
+        """Has a host's own function say what its softmax sees, for `probe`."""
         if self.host is not nn.dot_product_attention:
             _, host = _split_output_factor(self.host)
             self.seen = host_attention.of_module(module, host, self.variant.prepare, args, kwargs)
@@ -112,7 +112,7 @@ class _Injected:
 
 
 # Attention functions that are not a host's own.
-_OURS = (_Injected, host_attention.Viewer)
+_OURS = (_Injected, host_attention.Recorder)
 
 
 def _around(
@@ -124,7 +124,7 @@ def _around(
     depth: int | Array | None,
     settings: dict[str, Any],
 ) -> Array:
-    """Returns the variant by a foreign attention function; see `Variant.through_host`."""
+    """Returns the variant by the host's own attention function; see `Variant.through_host`."""
     query, key = variant.prepare(query, key)
     factor, host = _split_output_factor(host)
     accepted = inspect.signature(host).parameters
@@ -150,7 +150,7 @@ def _around(
 def _record(
     variant: Variant,
     host: Callable[..., Array],
-    seen: host_attention.HostView,
+    seen: host_attention.HostAttention,
     value: Array,
     settings: dict[str, Any],
 ) -> Array | None:
@@ -165,6 +165,9 @@ def _record(
         span=SPAN,
         bias=bias,
         mask=settings.get("mask"),
+        is_causal=False,
+        precision=None,
+        logits=(),
         host_probabilities=seen.probabilities,
     )
     if probed is not bias and "bias" not in inspect.signature(host).parameters:
@@ -191,7 +194,7 @@ def _check_rule(variant: Variant, depth: DepthRule | None) -> None:
         raise ValueError(f"{variant!r} is no variant; give registry.get({variant!r})")
     if depth is None and variant.needs_depth:
         raise ValueError(
-            f"{variant.name} needs each layer's depth (from 0) for λ_init, and a foreign model "
+            f"{variant.name} needs each layer's depth (from 0) for λ_init, and the model "
             "does not say it: give injected(variant, depth=rule), rule(path) -> index, such as "
             "lambda path: int(re.search(r'encoderblock_([0-9]+)', path)[1])"
         )

@@ -17,12 +17,13 @@ def get(name: str, *, kernel: str = "xla", **hyperparameters: Any) -> "Variant":
     """Returns the variant called `name`: `get("laser+temp", tau=0.9)`.
 
     The order of modifiers does not matter. `tau` (τ > 0, 1 unless given) belongs to `+temp`,
-    `head_norm` (True unless given: the RMSNorm of each pair) to `diff` and `diff_laser`.
+    `cap` (50 unless given) to `+softcap`, `head_norm` (True unless given: the RMSNorm of each pair)
+    to `diff` and `diff_laser`.
     `kernel` says who computes the weighted sum (`table.KERNELS`).
 
     Raises ValueError for an unknown name, hyperparameter or kernel, listing what exists and the
-    nearest match, for a τ that is not a finite number above 0, a head_norm that is no bool, and
-    for a name or hyperparameter that stands in the table without code.
+    nearest match, for a combination that the mathematics forbids or the kernel cannot serve, for a
+    hyperparameter's value that it cannot have, and for what stands in the table without code.
     """
     table.check(name, hyperparameters, kernel)
     from attention import variant

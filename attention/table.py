@@ -7,6 +7,7 @@ is that file and one line here; a test holds that the two agree.
 """
 
 import difflib
+import functools
 import itertools
 import math
 import types
@@ -26,7 +27,7 @@ class Hyperparameter(NamedTuple):
 
 
 def _positive(name: str, given: object, why: str) -> float:
-    """Returns a number from 1e-30 to 1e30, whose inverse is a float32, or raises ValueError."""
+    """Returns a number as a float; raises ValueError unless it and its inverse are float32."""
     if isinstance(given, bool) or not isinstance(given, int | float):
         raise ValueError(
             f"{name}={given!r} is not a Python number: it is part of a variant's identity and is "
@@ -43,17 +44,7 @@ def _positive(name: str, given: object, why: str) -> float:
     return number
 
 
-def check_tau(tau: object) -> float:
-    """Returns τ as a float. Raises ValueError unless it is a number from 1e-30 to 1e30."""
-    return _positive("tau", tau, "logits are divided by τ·√D")
-
-
-def check_cap(cap: object) -> float:
-    """Returns the cap as a float. Raises ValueError unless it is a number from 1e-30 to 1e30."""
-    return _positive("cap", cap, "logits are kept between −cap and cap")
-
-
-def check_head_norm(head_norm: object) -> bool:
+def _head_norm(head_norm: object) -> bool:
     """Returns `head_norm`. Raises ValueError unless it is True or False."""
     if not isinstance(head_norm, bool):
         raise ValueError(f"head_norm={head_norm!r}: the norm after each pair is on (True) or off")
@@ -115,7 +106,9 @@ class KernelEntry(NamedTuple):
     one_head_size: bool = False
 
 
-_HEAD_NORM = {"head_norm": Hyperparameter(check_head_norm, default=True, other=False)}
+_TAU = functools.partial(_positive, "tau", why="logits are divided by τ·√D")
+_CAP = functools.partial(_positive, "cap", why="logits are kept between −cap and cap")
+_HEAD_NORM = {"head_norm": Hyperparameter(_head_norm, default=True, other=False)}
 
 MIXERS: dict[str, MixerEntry] = {
     "standard": MixerEntry(
@@ -174,7 +167,7 @@ MODIFIERS: dict[str, ModifierEntry] = {
         "temp",
         "QKᵀ/(τ·√D)",
         "LASER, ICML 2025, section 5",
-        hyperparameters={"tau": Hyperparameter(check_tau, default=1.0, other=0.5)},
+        hyperparameters={"tau": Hyperparameter(_TAU, default=1.0, other=0.5)},
         host=True,
     ),
     "qk_norm": ModifierEntry(
@@ -195,7 +188,7 @@ MODIFIERS: dict[str, ModifierEntry] = {
         "soft cap",
         "logits ← cap·tanh(logits/cap), before bias and mask",
         "Gemma 2, arXiv:2408.00118, section 2",
-        hyperparameters={"cap": Hyperparameter(check_cap, default=50.0, other=5.0)},
+        hyperparameters={"cap": Hyperparameter(_CAP, default=50.0, other=5.0)},
         kernels=("xla",),
     ),
     "sink": ModifierEntry(

@@ -127,6 +127,7 @@ class Variant:
             mixer=self.mixer,
             span=records.kernel(self.kernel).span,
             bias=given.bias,
+            host_probabilities=None,
             **settings,
         )
         attend = functools.partial(

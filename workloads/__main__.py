@@ -1,4 +1,4 @@
-"""The room's commands: `python -m workloads list | prepare | check | bench | algoperf …`."""
+"""The commands `python -m workloads list | prepare | check | bench | algoperf …`."""
 
 import argparse
 import signal
@@ -7,8 +7,7 @@ from typing import Any
 
 from attention import checkout
 from workloads import catalog
-from workloads.algoperf import commands as algoperf_commands
-from workloads.arguments import whole
+from workloads.arguments import positive, whole
 from workloads.base import errors
 from workloads.base.workload_spec import WorkloadSpec
 
@@ -21,13 +20,23 @@ _EPILOG = """data of the full-size workloads (--data_dir says where it is writte
 A SentencePiece model of yours is used if it lies in --data_dir as spm.model before preparing.
 """
 
+_ALGOPERF = """Runs AlgoPerf's own submission_runner.py, unmodified, with an attention variant:
+
+  python -m workloads algoperf --attention=laser -- \\
+      --workload=imagenet_vit --framework=jax --data_dir=DATA/imagenet/jax \\
+      --submission_path=algorithms/baselines/external_tuning/jax_nadamw_full_budget.py \\
+      --tuning_search_space=SPACE.json --experiment_dir=/EXPERIMENTS --experiment_name=laser
+
+What follows `--` are submission_runner.py's flags, as given. docs/algoperf.md has the rest.
+"""
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command. Returns its exit status: 0, or 2 for bad input and broken data."""
     parser = _parser()
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
-        hint = algoperf_commands.hint(options, unknown)
+        hint = _algoperf_hint(options, unknown)
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     try:
         checkout.check()
@@ -73,8 +82,36 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--compute_dtype", default="float32")
             command.add_argument("--scan_layers", action="store_true")
             command.add_argument("--remat", action="store_true")
-    algoperf_commands.add(commands)
+    _add_algoperf(commands)
     return parser
+
+
+def _add_algoperf(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds the commands `algoperf` and `algoperf_data`."""
+    run = commands.add_parser(
+        "algoperf",
+        help="AlgoPerf's submission_runner.py with an attention variant",
+        description=_ALGOPERF,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    run.add_argument("--attention", required=True, metavar="VARIANT", help="`attention list`")
+    run.add_argument("--tau", type=positive(1e-30, 1e30), help="the temperature of a +temp variant")
+    run.add_argument("--algoperf_dir", help="AlgoPerf's checkout; default: the installed one")
+    run.add_argument(
+        "--tiny", action="store_true", help="evaluate the few examples of `algoperf_data`"
+    )
+    run.add_argument("arguments", nargs="*", metavar="-- FLAGS", help="submission_runner.py's")
+    run.set_defaults(run=_algoperf)
+    data = commands.add_parser(
+        "algoperf_data", help="fabricated data, a few examples, to try AlgoPerf's workloads"
+    )
+    data.add_argument("directory", metavar="DIR")
+    data.add_argument(
+        "--workload",
+        required=True,
+        help="imagenet_vit, librispeech_conformer, wmt or finewebedu_lm",
+    )
+    data.set_defaults(run=_algoperf_data)
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -138,6 +175,36 @@ def _bench(options: argparse.Namespace) -> int:
         options={name: getattr(options, name) for name in bench.OPTIONS},
     ):
         print(line, flush=True)
+    return 0
+
+
+def _algoperf_hint(options: argparse.Namespace, unknown: list[str]) -> str:
+    """Returns what to do about arguments that `algoperf` does not know, '' for other commands."""
+    if options.command != "algoperf":
+        return ""
+    return (
+        f". Flags of AlgoPerf's submission_runner.py follow after `--`: ... -- {' '.join(unknown)}"
+    )
+
+
+def _algoperf(options: argparse.Namespace) -> int:
+    from workloads.algoperf import installation, preflight, runner
+
+    arguments = tuple(options.arguments)
+    request = preflight.Request(options.attention, options.tau, options.tiny, arguments)
+    try:
+        runner.run(request, options.algoperf_dir)
+    except installation.AlgoPerfMissingError as error:
+        raise ValueError(str(error)) from error
+    return 0
+
+
+def _algoperf_data(options: argparse.Namespace) -> int:
+    from workloads.algoperf import tiny_data, tiny_sizes
+
+    path = tiny_data.prepare(options.directory, options.workload)
+    sizes = tiny_sizes.read_sizes(path, options.workload)
+    print(f"{path}: fabricated data for {options.workload}, {sizes} examples")
     return 0
 
 

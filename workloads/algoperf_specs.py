@@ -1,4 +1,4 @@
-"""AlgoPerf's own workloads in the table of workloads, as `algoperf:<AlgoPerf's name>`.
+"""AlgoPerf's own workloads in the catalog of workloads, as `algoperf:<AlgoPerf's name>`.
 
 Standard library only. Batch sizes: algorithms/baselines/external_tuning/jax_nadamw_full_budget.py
 (held-out variants take their base's, as submission_runner.py does). Targets, step hints and time

@@ -97,7 +97,7 @@ PRINTED = {
     "configs": PrintedTable(
         "text and captions on model sizes", "model sizes and training set-ups",
         ("configs.csv",),
-        "Ours: workloads/text/transformer_sizes.py and sweeps/studies/*_paper.py.",
+        "Ours: workloads/text/specs.py and sweeps/studies/*_paper.py.",
         (MODEL, TASK), "",
     ),
     "claims": PrintedTable(

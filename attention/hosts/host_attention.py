@@ -1,4 +1,4 @@
-"""What the softmax inside a foreign attention function sees, and what comes out of it.
+"""What the softmax inside a host's own attention function sees, and what comes out of it.
 
 A host's own function (AlgoPerf's Conformer scales the query by learned factors inside it) shows
 neither. It is linear in the values, so that values of an identity matrix return the probabilities,
@@ -19,7 +19,7 @@ from flax import linen as nn
 Array = jax.Array
 
 
-class HostView(NamedTuple):
+class HostAttention(NamedTuple):
     """query [..., T, H, D] as the host's last module on it left it; key [..., S, H, D] as given.
 
     probabilities [..., H, T, S] are those the host computed, in the values'
@@ -31,19 +31,19 @@ class HostView(NamedTuple):
     probabilities: Array
 
 
-class Viewer:
+class Recorder:
     """An attention function that looks into the host's and returns zeros."""
 
     def __init__(
         self, host: Callable[..., Array], prepare: Callable[[Array, Array], tuple[Array, Array]]
     ) -> None:
         self.host, self.prepare = host, prepare
-        self.found: HostView | None = None
+        self.found: HostAttention | None = None
         self.__signature__ = inspect.signature(nn.dot_product_attention)
 
     def __call__(self, query: Array, key: Array, value: Array, **settings: Any) -> Array:
         query, key = self.prepare(query, key)
-        self.found = view(self.host, query, key, value, settings)
+        self.found = recorded(self.host, query, key, value, settings)
         return jnp.zeros((*query.shape[:-1], value.shape[-1]), value.dtype)
 
 
@@ -53,22 +53,22 @@ def of_module(
     prepare: Callable[[Array, Array], tuple[Array, Array]],
     args: Any,
     kwargs: Any,
-) -> HostView:
-    """Returns the view of `host`, the module's attention function, in a call with these arguments.
+) -> HostAttention:
+    """Returns the record of `host`, the module's function, in a call with these arguments.
 
     `prepare` is what a variant does to query and key before. The module's scope stays as it was.
     """
-    viewer = Viewer(host, prepare)
+    recorder = Recorder(host, prepare)
     assert module.scope is not None
-    module.clone(parent=module.scope.rewound(), attention_fn=viewer)(*args, **kwargs)
-    assert viewer.found is not None
-    return viewer.found
+    module.clone(parent=module.scope.rewound(), attention_fn=recorder)(*args, **kwargs)
+    assert recorder.found is not None
+    return recorder.found
 
 
-def view(
+def recorded(
     host: Callable[..., Array], query: Array, key: Array, value: Array, settings: dict[str, Any]
-) -> HostView:
-    """Returns the view of a host's function, called where its learned factors are found.
+) -> HostAttention:
+    """Returns the record of a host's function, called where its learned factors are found.
 
     `settings` are flax's keyword arguments, of which the host is given those that it takes, and
     no dropout.
@@ -82,7 +82,7 @@ def view(
     follower = _Follower(query)
     with nn.intercept_methods(follower.follow):
         weights = host(query, key, identity, **settings)
-    return HostView(follower.query, key, jnp.swapaxes(weights, -3, -2))
+    return HostAttention(follower.query, key, jnp.swapaxes(weights, -3, -2))
 
 
 class _Follower:

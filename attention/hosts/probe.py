@@ -6,7 +6,7 @@ Around a model's apply, inside the traced function (as `attention.inject.injecte
         logits = model.apply(...)
     seen.layers  # one Layer per attention call, in the order of the calls
 
-Nothing is computed that the model does not compute, except through a foreign attention function
+Nothing is computed that the model does not compute, except through a host's own attention function
 (`attention.hosts.host_attention`), and nothing is changed. With `probes`, zeros added to the logits
 of each call, the loss's gradient with respect to the probes is its gradient on the logits.
 
@@ -43,13 +43,13 @@ class Layer:
     """One attention call, as its softmax saw it; a tree of arrays, so that jit can return it.
 
     query [..., T, H, D], key [..., S, H, D], value [..., S, H, Dv]: after the modifiers that act on
-    them, and what a foreign function's modules do to the query (Differential attention gives both
-    heads of a pair the values of both). scale: what QKᵀ is multiplied by, τ included; logits: what
+    them, and what a host's own function does to the query (Differential attention gives both heads
+    of a pair the values of both). scale: what QKᵀ is multiplied by, τ included; logits: what
     modifiers do to the logits then. bias and masks (`attention.kernels.masks`) broadcast to
-    [..., H, T, S]. host_probabilities [..., H, T, S]: those that a foreign function computed, None
-    where the variant computes its own. path: of the Flax module that called, '' outside one; its
-    parameters lie there. span: the widest channel of V, in nats, that LASER's centred form would
-    hold here (`attention.mixers.shift`). mixer: its name in the table.
+    [..., H, T, S]. host_probabilities [..., H, T, S]: those that a host's own function computed,
+    None where the variant computes its own. path: of the Flax module that called, '' outside one;
+    its parameters lie there. span: the widest channel of V, in nats, that LASER's centred form
+    would hold here (`attention.mixers.shift`). mixer: its name in the table.
     """
 
     query: Array
@@ -177,41 +177,15 @@ def is_on() -> bool:
 
 
 def record(
-    query: Array,
-    key: Array,
-    value: Array,
-    *,
-    mixer: str,
-    scale: float,
-    span: float,
-    bias: Array | None,
-    mask: Array | None,
-    is_causal: bool = False,
-    precision: jax.lax.PrecisionLike = None,
-    logits: tuple[Applied, ...] = (),
-    host_probabilities: Array | None = None,
+    query: Array, key: Array, value: Array, *, bias: Array | None, **seen: Any
 ) -> Array | None:
     """Returns the bias to use: the one given, with this call's probe where there are probes.
 
-    For those who call a softmax; shapes as in `Layer`. Does nothing where nobody observes.
+    For those who call a softmax; `seen` are the other fields of `Layer` but masks and path, and
+    mask and is_causal. Does nothing where nobody observes.
     """
-    seen = _ACTIVE.get()
-    if seen is None:
-        return bias
-    return seen.add(
-        query,
-        key,
-        value,
-        mixer=mixer,
-        scale=scale,
-        span=span,
-        bias=bias,
-        mask=mask,
-        is_causal=is_causal,
-        precision=precision,
-        logits=logits,
-        host_probabilities=host_probabilities,
-    )
+    active = _ACTIVE.get()
+    return bias if active is None else active.add(query, key, value, bias=bias, **seen)
 
 
 def zero_probes(layers: Sequence[Layer]) -> tuple[Array, ...]:

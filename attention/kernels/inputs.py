@@ -122,7 +122,7 @@ def canonicalize_inputs(
         query, scale = (query * scale).astype(dtype), 1.0
     queries, keys, heads = query.shape[-3], key.shape[-3], query.shape[-2]
     for name, array in (("mask", mask), ("bias", bias)):
-        _check_broadcasts(name, array, (*query.shape[:-3], heads, queries, keys))
+        check_broadcasts(name, array, (*query.shape[:-3], heads, queries, keys))
     bias = None if bias is None else jnp.asarray(bias)  # NumPy's float64 becomes float32
     merged = masks.merged(queries, keys, mask=mask, bias=bias, is_causal=is_causal)
     dropout = _dropout(
@@ -162,7 +162,8 @@ def _check_shapes(query: Array, key: Array, value: Array) -> None:
         raise ValueError(f"batch axes or heads of query {query.shape} and key {key.shape} differ")
 
 
-def _check_broadcasts(name: str, array: Array | None, shape: tuple[int, ...]) -> None:
+def check_broadcasts(name: str, array: Array | None, shape: tuple[int, ...]) -> None:
+    """Raises ValueError unless a `mask` or `bias` is an array that broadcasts to `shape`."""
     if array is None:
         return
     if not hasattr(array, "ndim"):

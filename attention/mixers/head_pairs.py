@@ -4,7 +4,7 @@ Heads 2i and 2i + 1 are pair i (arXiv:2410.05258; microsoft/unilm, multihead_dif
 heads as [H/2, 2] too). The first of a pair gives the map A1, the second A2, and their values,
 side by side, are the pair's value of size 2·Dv. Both maps meet the pair's whole value, so a
 weighted sum over H heads, each given its pair's value, computes both branches in one call: masks
-and biases per head, kernels and foreign attention functions need not know of pairs.
+and biases per head, kernels and hosts need not know of pairs.
 
 What is learned (eq. 2, 3):
 

@@ -19,6 +19,7 @@ import numpy as np
 from flax import linen as nn
 
 from attention.kernels import masks
+from attention.kernels.inputs import check_broadcasts
 from attention.records import Inputs, Leaves, Modifier
 
 Array = jax.Array
@@ -38,6 +39,8 @@ class Sink(nn.Module):
 def apply(inputs: Inputs) -> Inputs:
     """Returns the inputs with one more key, the last: zeros, value 0, bias s; leaf `sink`."""
     queries, (keys, heads) = inputs.query.shape[-3], inputs.key.shape[-3:-1]
+    for name, array in (("mask", inputs.mask), ("bias", inputs.bias)):
+        check_broadcasts(name, array, (*inputs.query.shape[:-3], heads, queries, keys))
     logits = Sink(name="sink")(heads)
     mask = inputs.mask
     if inputs.is_causal:

@@ -26,14 +26,14 @@ from workloads.base import sharding, spec
 Array = jax.Array
 
 
-class Probe:
+class CompiledDiagnostics:
     """A program's compiled diagnostics; use `of`."""
 
     def __init__(self, workload: spec.Workload) -> None:
         self._workload = workload
         # AlgoPerf's own workloads have neither: their layers are in no loop.
-        make = getattr(workload, "observable", lambda: workload)
-        self._observable = make()
+        self._observable = getattr(workload, "observable", lambda: workload)()
+        self._observable_parameters = getattr(workload, "observable_parameters", lambda own: own)
         self._whole = getattr(workload, "layout", sharding.Layout()).replicated()
         self._compiled: dict[Any, Any] = {}
         self._paths: tuple[str, ...] = ()
@@ -71,8 +71,7 @@ class Probe:
         """Returns every attention call of the forward pass, whole on every device."""
 
         def forward(params: Any, model_state: Any, batch: spec.Batch) -> list[probe.Layer]:
-            if hasattr(self._workload, "observable_parameters"):
-                params = self._workload.observable_parameters(params)
+            params = self._observable_parameters(params)
             return self._loss(params, None, model_state, batch, jnp.zeros([]))[1]
 
         run = jax.jit(forward, out_shardings=self._whole)
@@ -80,11 +79,10 @@ class Probe:
         return layers
 
     def _measure(self, params: Any, model_state: Any, batch: spec.Batch, smoothing: Array) -> Any:
-        if hasattr(self._workload, "observable_parameters"):
-            params = self._workload.observable_parameters(params)
+        params = self._observable_parameters(params)
 
-        def loss(params: Any, taps: Any) -> tuple[Array, list[probe.Layer]]:
-            return self._loss(params, taps, model_state, batch, smoothing)
+        def loss(params: Any, probes: Any) -> tuple[Array, list[probe.Layer]]:
+            return self._loss(params, probes, model_state, batch, smoothing)
 
         _, shapes = jax.eval_shape(lambda: loss(params, None))
         if not shapes:
@@ -94,22 +92,22 @@ class Probe:
             )
         self._paths = tuple(layer.path for layer in shapes)
         gradient = jax.grad(loss, argnums=(0, 1), has_aux=True)
-        (of_params, of_taps), layers = gradient(params, probe.zero_probes(shapes))
+        (of_params, of_probes), layers = gradient(params, probe.zero_probes(shapes))
         return [
             (
                 diagnostics.measure(layer),
                 {
-                    "logit": diagnostics.norm(tap),
+                    "logit": diagnostics.norm(added),
                     **diagnostics.kernel_norms(of_params, layer.path),
                 },
             )
-            for layer, tap in zip(layers, of_taps, strict=True)
+            for layer, added in zip(layers, of_probes, strict=True)
         ]
 
     def _loss(
-        self, params: Any, taps: Any, model_state: Any, batch: spec.Batch, smoothing: Array
+        self, params: Any, probes: Any, model_state: Any, batch: spec.Batch, smoothing: Array
     ) -> tuple[Array, list[probe.Layer]]:
-        with probe.probed(taps) as seen:
+        with probe.probed(probes) as seen:
             logits, _ = self._observable.model_fn(
                 params,
                 batch,
@@ -125,9 +123,9 @@ class Probe:
 
 
 @functools.cache
-def of(step_function: train_step.TrainStep) -> Probe:
-    """Returns the probe of a program, made once: what it compiled stays for later trials."""
-    return Probe(step_function.workload)
+def of(step_function: train_step.TrainStep) -> CompiledDiagnostics:
+    """Returns the diagnostics of a program, made once: what it compiled stays for later trials."""
+    return CompiledDiagnostics(step_function.workload)
 
 
 class Recorder:
@@ -141,10 +139,10 @@ class Recorder:
         queue: Callable[[int], Iterator[spec.Batch]],
     ) -> None:
         """`queue(step)` returns the trial's training batches from a step on."""
-        self._trial, self._probe = trial, of(step_function)
-        self._batch = self._probe.first(next(queue(0)), trial.diagnose_examples)
+        self._trial, self._compiled = trial, of(step_function)
+        self._batch = self._compiled.first(next(queue(0)), trial.diagnose_examples)
         self._smoothing = jnp.asarray(trial.hyperparameters["label_smoothing"], jnp.float32)
-        self._measure = self._probe.compile(state, self._batch, self._smoothing)
+        self._measure = self._compiled.compile(state, self._batch, self._smoothing)
 
     def is_due(self, step: int) -> bool:
         """Whether to record after `step` updates: at the start, every so many, and at the end."""
@@ -162,5 +160,5 @@ class Recorder:
             "global_step": step,
             "histogram_edges_log10": list(diagnostics.HISTOGRAM_EDGES),
             "examples": self._trial.diagnose_examples,
-            "layers": self._probe.layers(measured),
+            "layers": self._compiled.layers(measured),
         }

@@ -20,7 +20,7 @@ Array = jax.Array
 
 # Purposes of random draws, folded into a seed's key: none depends on variant, hyperparameters,
 # attempt or number of workers, so that variants are paired by seed.
-# (2 and 4 are the data's: workloads/images/image_workload.py, workloads/text/masking.py.)
+# (2 and 4 are the data's: workloads/images/image_workload.py, workloads/text/language_models.py.)
 INIT, DROPOUT = 1, 3
 
 

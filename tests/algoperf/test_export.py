@@ -190,7 +190,7 @@ def test_a_workload_that_algoperf_lacks_is_refused(finished, tmp_path, workload,
 
 
 def test_every_workload_that_algoperf_has_is_exported(algoperf):
-    assert set(export._SCORED) <= {*algoperf.workload_names(), "finewebedu_lm"}
+    assert set(export._SCORED) <= {*algoperf.workloads_module().WORKLOADS, "finewebedu_lm"}
 
 
 def test_exports_of_several_studies_share_a_directory(finished, tmp_path):

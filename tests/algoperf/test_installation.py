@@ -69,7 +69,7 @@ def test_commit_from_the_version_that_setuptools_scm_wrote(tmp_path):
 
 
 def test_workloads_by_name(stand_in):
-    names = stand_in.workload_names()
+    names = stand_in.workloads_module().WORKLOADS
     assert len(names) == STAND_INS
     assert type(stand_in.make_workload("wmt")).__name__ == "WmtWorkload"
     made = stand_in.make_workload("librispeech_conformer", tokenizer_vocab_path="x")
@@ -79,7 +79,7 @@ def test_workloads_by_name(stand_in):
 
 
 def test_second_algoperf_in_one_process_is_refused(stand_in, tmp_path):
-    stand_in.workload_names()
+    stand_in.workloads_module()
     other = installation.Installation(tmp_path, None, None)
     with pytest.raises(installation.AlgoPerfMissingError, match="can hold one AlgoPerf"):
         other.activate()
@@ -106,11 +106,11 @@ def test_importing_the_plugin_loads_nothing_heavy():
 def test_real_registry_has_what_we_support(algoperf):
     from workloads.algoperf import supported
 
-    assert set(supported.SUPPORTED) <= set(algoperf.workload_names())
+    assert set(supported.SUPPORTED) <= set(algoperf.workloads_module().WORKLOADS)
     registry = algoperf.workloads_module().WORKLOADS
     for name, entry in supported.SUPPORTED.items():
         assert registry[name]["workload_class_name"] == entry.class_name
-    for name in set(algoperf.workload_names()) - set(supported.SUPPORTED):
+    for name in set(algoperf.workloads_module().WORKLOADS) - set(supported.SUPPORTED):
         with pytest.raises(ValueError, match="its model has no attention|cannot run it"):
             supported.support(name)
 

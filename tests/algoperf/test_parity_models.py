@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attention import registry
-from workloads.algoperf.parity import double, models, variants, workload_pairs
+from workloads.algoperf.parity import models, variants, workload_pairs
 
 # AlgoPerf's and TensorFlow's own.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -33,13 +33,13 @@ def test_values_steps_and_dropout_are_algoperfs(reference, name):
 @pytest.mark.parametrize("variant", ["standard", "diff_laser"])
 def test_without_rounding_the_conformers_gradient_is_algoperfs(reference, variant):
     """In float64; float32's two gradients, each some 1e-5 wrong, show less."""
-    check(double.rows("librispeech_conformer", variant, reference))
+    check(models.double_rows("librispeech_conformer", variant, reference))
     assert jnp.ones(1).dtype == jnp.float32 == np.float32
 
 
 def test_a_comparison_that_is_not_in_float64_is_refused():
     with pytest.raises(TypeError, match="'float32'.*wanted float64 alone"):
-        double._check_precision({"a": np.ones(1)}, np.ones(1, np.float32))
+        models._check_precision({"a": np.ones(1)}, np.ones(1, np.float32))
 
 
 @pytest.mark.parametrize("variant", ["laser+qk_norm", "diff_laser"])

@@ -36,7 +36,7 @@ DATA = (
 
 
 @pytest.fixture
-def place(tmp_path):
+def folder(tmp_path):
     """A directory with data by name only (the stand-in reads none), and a search space."""
     for name in DATA:
         (tmp_path / "data" / name).mkdir(parents=True)
@@ -46,52 +46,52 @@ def place(tmp_path):
     return tmp_path
 
 
-def _flags(place, **changes):
+def _flags(folder, **changes):
     given = {
         "workload": "imagenet_vit",
         "framework": "jax",
         "submission_path": "algorithms/sgd.py",
-        "tuning_search_space": str(place / "space.json"),
-        "data_dir": str(place / "data"),
-        "experiment_dir": str(place / "experiments"),
+        "tuning_search_space": str(folder / "space.json"),
+        "data_dir": str(folder / "data"),
+        "experiment_dir": str(folder / "experiments"),
         "experiment_name": "try",
     } | changes
     return [f"--{name}={value}" for name, value in given.items() if value is not None]
 
 
-def _refusal(capsys, place, *ours, attention="laser", **changes):
+def _refusal(capsys, folder, *ours, attention="laser", **changes):
     """What the command says on its way out; nothing of AlgoPerf is loaded by then."""
     arguments = [f"--attention={attention}", f"--algoperf_dir={STAND_IN}", *ours, "--"]
     before = "algoperf" in sys.modules
-    status = command.main(["algoperf", *arguments, *_flags(place, **changes)])
+    status = command.main(["algoperf", *arguments, *_flags(folder, **changes)])
     assert status == 2
     assert ("algoperf" in sys.modules) == before
     return capsys.readouterr().err
 
 
-def _run(place, *more, **changes):
+def _run(folder, *more, **changes):
     """The command in a process of its own, from another folder."""
     command_line = [
         sys.executable,
         *("-m", "workloads", "algoperf", "--attention=laser+temp", "--tau=0.9", "--tiny"),
-        *(f"--algoperf_dir={STAND_IN}", "--", *_flags(place, **changes)),
+        *(f"--algoperf_dir={STAND_IN}", "--", *_flags(folder, **changes)),
         *("--max_global_steps=2", "--rng_seed=3", *more),
     ]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"}
     environment["XLA_FLAGS"] = "--xla_force_host_platform_device_count=1"
     return subprocess.run(
-        command_line, cwd=place, env=environment, capture_output=True, text=True, check=False
+        command_line, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
 
 
-def test_trains_with_the_variant_and_writes_it_down(place):
+def test_trains_with_the_variant_and_writes_it_down(folder):
     """With a relative submission of AlgoPerf's."""
-    done = _run(place, "--hparam_end_index=1")
+    done = _run(folder, "--hparam_end_index=1")
     assert done.returncode == 0, done.stderr
     assert "note: the commit of AlgoPerf" in done.stderr
     assert "note: submission_runner.py replaces XLA_FLAGS" in done.stderr
     assert "note: AlgoPerf shuffles its search points anew" in done.stderr
-    trial = place / "experiments/try/imagenet_vit_jax/trial_1"
+    trial = folder / "experiments/try/imagenet_vit_jax/trial_1"
     flags = json.loads((trial / "flags_0.json").read_text())
     assert (flags["attention"], flags["attention_tau"]) == ("laser+temp", 0.9)
     assert flags["attnperf_tiny"] is True
@@ -120,21 +120,21 @@ def prepare_for_eval(workload, current_param_container, optimizer_state, global_
 """
 
 
-def test_an_evaluation_that_failed_is_told(place):
+def test_an_evaluation_that_failed_is_told(folder):
     """AlgoPerf logs it and ends as if nothing had been."""
-    (place / "failing.py").write_text(FAILING)
-    done = _run(place, submission_path="failing.py")
+    (folder / "failing.py").write_text(FAILING)
+    done = _run(folder, submission_path="failing.py")
     assert done.returncode == 1, done.stderr
     assert "evaluations that failed: 1; AlgoPerf logged them" in done.stderr
     assert done.stderr.rstrip().endswith("RuntimeError: RESOURCE_EXHAUSTED: Out of memory")
-    trial = place / "experiments/try/imagenet_vit_jax/trial_1"
+    trial = folder / "experiments/try/imagenet_vit_jax/trial_1"
     assert len((trial / "eval_measurements.csv").read_text().splitlines()) == 2
 
 
-def test_unknown_variant_and_hyperparameter(capsys, place):
-    assert "laser" in _refusal(capsys, place, attention="lazer")
-    assert "tau" in _refusal(capsys, place, "--tau=0.9")
-    said = _refusal(capsys, place, "--tiny", attention="laser+temp")
+def test_unknown_variant_and_hyperparameter(capsys, folder):
+    assert "laser" in _refusal(capsys, folder, attention="lazer")
+    assert "tau" in _refusal(capsys, folder, "--tau=0.9")
+    said = _refusal(capsys, folder, "--tiny", attention="laser+temp")
     assert "--attention=laser+temp needs its temperature; give --tau=0.9" in said
 
 
@@ -160,40 +160,40 @@ def test_unknown_variant_and_hyperparameter(capsys, place):
         ({"tuning_ruleset": "self"}, "=self takes no --tuning_search_space"),
     ],
 )
-def test_refused_before_anything_heavy(capsys, place, changes, words):
-    assert words in _refusal(capsys, place, "--tiny", **changes)
+def test_refused_before_anything_heavy(capsys, folder, changes, words):
+    assert words in _refusal(capsys, folder, "--tiny", **changes)
 
 
-def test_a_variant_that_does_what_the_model_does_is_refused(capsys, place):
-    said = _refusal(capsys, place, "--tiny", attention="laser+qk_norm", workload="finewebedu_lm")
+def test_a_variant_that_does_what_the_model_does_is_refused(capsys, folder):
+    said = _refusal(capsys, folder, "--tiny", attention="laser+qk_norm", workload="finewebedu_lm")
     assert "has qk_norm itself, so 'laser+qk_norm' would do it twice" in said
 
 
-def test_tokenizer_must_be_a_file(capsys, place):
+def test_tokenizer_must_be_a_file(capsys, folder):
     changes = {"workload": "librispeech_conformer", "librispeech_tokenizer_vocab_path": "/absent"}
-    said = _refusal(capsys, place, "--tiny", **changes)
+    said = _refusal(capsys, folder, "--tiny", **changes)
     assert "vocab_path=/absent: no such file" in said
     assert "word error rate of 0" in said
 
 
-def test_existing_experiment_is_refused_instead_of_a_question(capsys, place):
-    (place / "experiments/try/imagenet_vit_jax").mkdir(parents=True)
-    assert "imagenet_vit_jax exists. Give another" in _refusal(capsys, place, "--tiny")
+def test_existing_experiment_is_refused_instead_of_a_question(capsys, folder):
+    (folder / "experiments/try/imagenet_vit_jax").mkdir(parents=True)
+    assert "imagenet_vit_jax exists. Give another" in _refusal(capsys, folder, "--tiny")
 
 
 @pytest.mark.parametrize(
     "marker",
     ["{}", "{", "[]", '{"sizes": {"test": 4}}', '{"sizes": {"imagenet_vit": {"test": "x"}}}'],
 )
-def test_a_damaged_marker_is_named(capsys, place, marker):
-    (place / "data" / tiny_sizes.MARKER).write_text(marker)
-    said = _refusal(capsys, place, "--tiny")
+def test_a_damaged_marker_is_named(capsys, folder, marker):
+    (folder / "data" / tiny_sizes.MARKER).write_text(marker)
+    said = _refusal(capsys, folder, "--tiny")
     assert f"{tiny_sizes.MARKER} is damaged" in said
 
 
-def test_a_directory_holds_fabricated_data_of_several_workloads(place, monkeypatch, capsys):
+def test_a_directory_holds_fabricated_data_of_several_workloads(folder, monkeypatch, capsys):
     monkeypatch.setitem(tiny_data._WRITERS, "finewebedu_lm", lambda path: None)
-    tiny = place / "tiny"
+    tiny = folder / "tiny"
     for workload in ("finewebedu_lm", "imagenet_vit", "librispeech_conformer", "imagenet_vit"):
         assert command.main(["algoperf_data", str(tiny), f"--workload={workload}"]) == 0
     assert (tiny / "imagenet2012/5.1.0").is_dir()
@@ -202,7 +202,7 @@ def test_a_directory_holds_fabricated_data_of_several_workloads(place, monkeypat
     assert tiny_sizes.read_sizes(tiny, "finewebedu_lm")["test"] == 0
     assert tiny_sizes.read_sizes(tiny, "wmt") is None
     assert "holds real data (no attnperf_tiny_data.json that names wmt)" in _refusal(
-        capsys, place, "--tiny", workload="wmt"
+        capsys, folder, "--tiny", workload="wmt"
     )
     (tiny / tiny_sizes.MARKER).unlink()
     with pytest.raises(DataError, match="holds data of others; it is not replaced"):
@@ -230,11 +230,11 @@ def get_eval_batch_size(workload_name):
     ],
 )
 def test_batches_that_fabricated_data_cannot_fill(
-    place, stand_in, monkeypatch, batch, evaluation, words
+    folder, stand_in, monkeypatch, batch, evaluation, words
 ):
     """Refused when the runner has made the workload object, and nothing else."""
-    (place / "batches.py").write_text(BATCHES.format(batch=batch, evaluation=evaluation))
-    monkeypatch.syspath_prepend(place)
+    (folder / "batches.py").write_text(BATCHES.format(batch=batch, evaluation=evaluation))
+    monkeypatch.syspath_prepend(folder)
     monkeypatch.delitem(sys.modules, "batches", raising=False)
     module = stand_in.workloads_module()
     values = absl.flags.FlagValues()
@@ -247,9 +247,9 @@ def test_batches_that_fabricated_data_cannot_fill(
         runner._check_batches("imagenet_vit", SIZES, module, workload)
 
 
-def test_a_study_on_fabricated_data_refuses_a_batch_that_is_larger(place):
-    changes = ("workload=algoperf:imagenet_vit", f"data_dir={place}/data", "steps=2",
-               f"experiment_dir={place}", "batch_size=9", "eval_every=1")  # fmt: skip
+def test_a_study_on_fabricated_data_refuses_a_batch_that_is_larger(folder):
+    changes = ("workload=algoperf:imagenet_vit", f"data_dir={folder}/data", "steps=2",
+               f"experiment_dir={folder}", "batch_size=9", "eval_every=1")  # fmt: skip
     made = study.resolve(config.parse("digits_vit_quick", [f"--config.{c}" for c in changes]))
     with pytest.raises(ValueError, match=r"has 8 to train on: set --config.batch_size to 8 or"):
         DataCheck(made)
@@ -262,8 +262,8 @@ def test_a_temperature_that_cannot_be_is_refused_at_the_door(capsys, tau):
     assert f"argument --tau: {tau!r}; give a number from 1e-30 to 1e+30" in capsys.readouterr().err
 
 
-def test_missing_dashes_are_named(capsys, place):
-    given = ["algoperf", "--attention=laser", *_flags(place)]
+def test_missing_dashes_are_named(capsys, folder):
+    given = ["algoperf", "--attention=laser", *_flags(folder)]
     for arguments in (given, [*given, "--", "--rng_seed=1"]):
         with pytest.raises(SystemExit):
             command.main(arguments)
@@ -274,20 +274,20 @@ def test_missing_dashes_are_named(capsys, place):
     assert "follow after" not in capsys.readouterr().err
 
 
-def test_seed_0_is_told(place, stand_in):
-    flags = _flags(place, rng_seed="0")
+def test_seed_0_is_told(folder, stand_in):
+    flags = _flags(folder, rng_seed="0")
     request = preflight.Request("laser", None, True, tuple(flags))
     assert any(
         "takes --rng_seed=0 for none" in note for note in preflight.check(request, stand_in).notes
     )
 
 
-def test_fabricated_data_needs_tiny_and_tiny_needs_fabricated_data(capsys, place):
-    assert "Give --tiny" in _refusal(capsys, place)
+def test_fabricated_data_needs_tiny_and_tiny_needs_fabricated_data(capsys, folder):
+    assert "Give --tiny" in _refusal(capsys, folder)
     changes = {"tuning_ruleset": "self", "tuning_search_space": None, "skip_evals": "true"}
-    assert "Give --tiny" in _refusal(capsys, place, **changes)
-    (place / "data" / tiny_sizes.MARKER).unlink()
-    assert "holds real data" in _refusal(capsys, place, "--tiny")
+    assert "Give --tiny" in _refusal(capsys, folder, **changes)
+    (folder / "data" / tiny_sizes.MARKER).unlink()
+    assert "holds real data" in _refusal(capsys, folder, "--tiny")
 
 
 @pytest.mark.parametrize(("devices", "size"), [(1, 4), (2, 4), (3, 6), (8, 8)])
@@ -299,21 +299,23 @@ def test_tiny_evaluation_batches_divide_among_the_devices(monkeypatch, devices, 
     assert workload.num_validation_examples == workload.num_test_examples == 4
 
 
-def test_submission_is_found_here_then_at_algoperf_then_at_ours(place, stand_in, monkeypatch):
-    monkeypatch.chdir(place)
+def test_submission_is_found_here_then_at_algoperf_then_at_ours(folder, stand_in, monkeypatch):
+    monkeypatch.chdir(folder)
 
     def root(path):
-        request = preflight.Request("laser", None, True, tuple(_flags(place, submission_path=path)))
+        request = preflight.Request(
+            "laser", None, True, tuple(_flags(folder, submission_path=path))
+        )
         return preflight.check(request, stand_in).import_root
 
     assert root("algorithms/sgd.py") == stand_in.directory
     assert root("sweeps/algoperf/submission.py") == REPOSITORY
-    (place / "algorithms").mkdir()
-    (place / "algorithms/sgd.py").touch()
-    assert root("algorithms/sgd.py") == place
+    (folder / "algorithms").mkdir()
+    (folder / "algorithms/sgd.py").touch()
+    assert root("algorithms/sgd.py") == folder
 
 
-def test_no_algoperf_says_what_to_do(capsys, place):
-    arguments = ["algoperf", "--attention=laser", f"--algoperf_dir={place}", "--", *_flags(place)]
+def test_no_algoperf_says_what_to_do(capsys, folder):
+    arguments = ["algoperf", "--attention=laser", f"--algoperf_dir={folder}", "--", *_flags(folder)]
     assert command.main(arguments) == 2
     assert "is not AlgoPerf: it lacks" in capsys.readouterr().err

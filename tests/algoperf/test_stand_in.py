@@ -116,7 +116,7 @@ def test_order_of_calls(trees):
 
 
 def test_failed_evaluations_are_logged_and_forgotten(trees):
-    """Why `workloads.algoperf.failures` exists; when this fails, AlgoPerf has repaired it."""
+    """Why `workloads.algoperf.runner` exists; when this fails, AlgoPerf has repaired it."""
     for tree in trees("submission_runner.py"):
         body = next(node for node in ast.walk(tree) if getattr(node, "name", "") == "train_once")
         tries = [node for node in ast.walk(body) if isinstance(node, ast.Try)]

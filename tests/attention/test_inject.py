@@ -139,19 +139,52 @@ def test_nothing_to_inject_into_raises(inputs):
         nn.Dense(3).init(jax.random.key(0), inputs)
 
 
-def test_an_nnx_model_is_told_of_attention_fn_which_serves_it(inputs):
-    def attend(**settings):
-        width = inputs.shape[-1]
-        return nnx.MultiHeadAttention(2, width, decode=False, rngs=nnx.Rngs(0), **settings)(inputs)
+def _nnx(variant, linen_params=None, **settings):
+    """An NNX layer of width 8, with a Linen layer's parameters where they are given."""
+    settings = {"decode": False, "rngs": nnx.Rngs(0), **settings}
+    layer = nnx.MultiHeadAttention(2, 8, attention_fn=variant, **settings)
+    for name, leaves in (linen_params or {}).items():
+        for leaf, array in leaves.items():
+            getattr(getattr(layer, name), leaf)[...] = array
+    return layer
 
+
+@pytest.mark.parametrize("name", ["standard", "laser+temp", "sigmoid", "laser+softcap"])
+def test_nnx_takes_a_variant_as_its_attention_fn(inputs, name):
+    """Forward as Linen's with a mask; one position at a time through NNX's cache the same."""
+    variant = registry.get(name, **({"tau": 0.8} if "temp" in name else {}))
+    linen = nn.MultiHeadDotProductAttention(2, attention_fn=variant)
+    mask = jnp.tril(jnp.ones((5, 5), bool))
+    params = linen.init(jax.random.key(0), inputs)
+    whole = linen.apply(params, inputs, mask=mask)
+    found = _nnx(variant, params["params"])(inputs, mask=mask)
+    np.testing.assert_allclose(found, whole, atol=1e-6)
+    cached = _nnx(variant, params["params"], decode=True)
+    cached.init_cache(inputs.shape)
+    steps = [cached(inputs[:, position : position + 1]) for position in range(5)]
+    np.testing.assert_allclose(jnp.concatenate(steps, axis=1), whole, atol=2e-6)
+
+
+def test_nnx_drops_weights_in_training_alone(inputs):
+    def run(seed, deterministic):
+        layer = _nnx(registry.get("laser"), dropout_rate=0.5, rngs=nnx.Rngs(0, dropout=seed))
+        return layer(inputs, deterministic=deterministic, rngs=nnx.Rngs(dropout=seed))
+
+    np.testing.assert_array_equal(run(1, False), run(1, False))
+    assert np.abs(run(1, False) - run(2, False)).max() > 1e-4
+    np.testing.assert_array_equal(run(1, True), run(2, True))
+
+
+@pytest.mark.parametrize("name", ["laser+qk_norm", "standard+sink", "diff"])
+def test_nnx_has_no_place_for_learned_factors_and_cannot_be_injected_into(inputs, name):
+    variant = functools.partial(registry.get(name), depth=0)
+    with pytest.raises(ValueError, match="learned factors.*flax.linen .nnx has no place for them"):
+        _nnx(variant)(inputs)
     with (
         pytest.raises(RuntimeError, match=r"flax\.nnx model cannot be injected.*attention_fn"),
         inject.injected(registry.get("laser")),
     ):
-        attend()
-    np.testing.assert_allclose(attend(attention_fn=registry.get("standard")), attend(), atol=1e-6)
-    with pytest.raises(ValueError, match="flax.linen .nnx has no place for them"):
-        attend(attention_fn=registry.get("laser+qk_norm"))
+        _nnx(nnx.dot_product_attention)(inputs)
 
 
 def test_a_mixer_that_no_weighted_mean_makes_is_refused_by_a_foreign_softmax(inputs, toy):

@@ -272,6 +272,13 @@ def test_library_kernels_refuse_what_is_no_plain_softmax(kernel):
         sigmoid.attend(*_qkv(), kernel=kernel)
 
 
+def test_a_mask_or_bias_that_does_not_fit_is_named_beside_a_sink():
+    for settings in ({"mask": "causal"}, {"mask": np.ones(5, bool)}, {"bias": jnp.ones((3, 1, S))}):
+        name = next(iter(settings))
+        with pytest.raises(ValueError, match=f"{name}.*(no array|does not broadcast)"):
+            Host(registry.get("laser+sink")).init(jax.random.key(0), *_qkv(), **settings)
+
+
 def test_a_sinks_leaf():
     """One logit per head, 0 at start, beside the host's projections."""
     layer = nn.MultiHeadDotProductAttention(4, attention_fn=registry.get("laser+sink"))

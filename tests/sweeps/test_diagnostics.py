@@ -202,7 +202,7 @@ def test_the_papers_table_stays_beside_a_study_with_diagnostics():
 
 
 def _recorded(workload, state, batch, examples):
-    probe = diagnostics.Probe(workload)
+    probe = diagnostics.CompiledDiagnostics(workload)
     few = probe.first(batch, examples)
     smoothing = jax.numpy.float32(0.1)
     measure = probe.compile(state, few, smoothing)

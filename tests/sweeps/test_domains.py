@@ -11,12 +11,12 @@ from analysis import cli
 from sweeps.records import layout, lease
 from tests.sweeps.chaos import equality
 from workloads.images import digits
-from workloads.speech.corpora import spoken_digits
+from workloads.speech.corpora import spoken
 from workloads.text.corpora import pydoc_text
 
 DATA = {
     "digits_vit": digits.prepare,
-    "spoken_digits_conformer": spoken_digits.prepare,
+    "spoken_digits_conformer": spoken.DIGITS.prepare,
     "pydoc_lm": pydoc_text.prepare,
 }
 SETTINGS = {

@@ -128,7 +128,9 @@ def test_metrics_by_hand(workload):
 def test_logits_are_of_the_masked_places_and_see_both_sides(workload, tokens):
     params, _ = workload.init_model_fn(jax.random.key(0))
     batch = workload.example_batch(4)
-    assert batch["positions"].shape == batch["targets"].shape == (4, language_models.places(60))
+    assert (
+        batch["positions"].shape == batch["targets"].shape == (4, language_models.num_positions(60))
+    )
 
     @jax.jit
     def logits(inputs):

@@ -8,14 +8,8 @@ import numpy as np
 import pytest
 
 from workloads.base.errors import DataError
-from workloads.storage import (
-    document_files,
-    tfds_directory,
-    tfrecord_frames,
-    token_records,
-    tokenizer,
-)
-from workloads.text.corpora import c4
+from workloads.storage import tfds_directory, tfrecord, token_records, tokenizer
+from workloads.text.corpora import c4, token_preparation
 
 TRAIN = "c4-train.tfrecord-0000{}-of-00004"
 
@@ -23,7 +17,7 @@ TRAIN = "c4-train.tfrecord-0000{}-of-00004"
 @pytest.fixture(autouse=True)
 def few_records_will_do(monkeypatch):
     """Fabricated data sets are smaller than an evaluation."""
-    monkeypatch.setattr(c4, "FEWEST", dict.fromkeys(c4.SPLITS, 1))
+    monkeypatch.setattr(c4, "FEWEST", dict.fromkeys(token_preparation.SPLITS, 1))
 
 
 @pytest.fixture(autouse=True)
@@ -131,6 +125,27 @@ def test_processes_and_place_change_nothing(tree: Path, tmp_path: Path, spm_mode
     assert _files(tmp_path / "in_place") == _files(tmp_path / "one")
 
 
+def test_a_tokens_json_cut_short_is_mended_as_check_says(
+    tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`check` names `prepare`, which writes the same records anew; other damage is not touched."""
+    data = tmp_path / "data"
+    c4.prepare(data, tree, processes=1)
+    whole = _files(data)
+    info = data / "tokens.json"
+    info.write_bytes(info.read_bytes()[:-9])
+    with pytest.raises(DataError, match=r"tokens\.json cannot be used.*\n.*prepare c4_lm"):
+        c4.check(data)
+    c4.prepare(data, tree, processes=1)
+    assert "tokens.json is damaged: all records are written anew" in capsys.readouterr().err
+    found = {**_files(data), "tokens.json": b""}
+    assert found == {**whole, "tokens.json": b""}
+    assert c4.check(data, full=True)
+    info.write_text("{}")
+    with pytest.raises(DataError, match=r"tokens\.json cannot be used"):
+        c4.prepare(data, tree, processes=1)
+
+
 def test_a_damaged_shard_stops_it_and_it_goes_on_after_repair(
     tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -199,7 +214,7 @@ def test_the_newest_version_is_taken(
 ) -> None:
     place = write_text_dataset(tree, "c4/en:3.1.0", texts).parent
     (place / "3.9.0").mkdir()  # half prepared
-    assert [path.name for path in document_files.versions(place)] == ["3.1.0", "3.0.1"]
+    assert [path.name for path in tfds_directory.versions(place)] == ["3.1.0", "3.0.1"]
 
 
 def test_texts_are_read_by_number_and_as_a_stream(
@@ -210,7 +225,7 @@ def test_texts_are_read_by_number_and_as_a_stream(
     )
     assert split.num_classes is None
     assert split[3] == {"text": "the cat\nsat là".encode()}
-    assert list(document_files.tfds_documents(split, 1)) == texts["train"][1]
+    assert list(token_preparation.tfds_documents(split, 1)) == texts["train"][1]
 
 
 def test_a_shard_with_other_records_than_stated_is_refused(
@@ -221,13 +236,13 @@ def test_a_shard_with_other_records_than_stated_is_refused(
     first, second = (directory / TRAIN.format(number) for number in (0, 1))
     first.write_bytes(first.read_bytes() + second.read_bytes())
     with pytest.raises(DataError, match="00000-of-00004 has 120 records, .* says 60"):
-        list(document_files.tfds_documents(split, 0))
-    last = int(tfrecord_frames.scan_offsets(str(second))[59])
+        list(token_preparation.tfds_documents(split, 0))
+    last = int(tfrecord.scan_offsets(str(second))[59])
     second.write_bytes(second.read_bytes()[:-3])
     with pytest.raises(DataError, match=f"record 59 at byte {last} is cut off"):
-        list(document_files.tfds_documents(split, 1))
+        list(token_preparation.tfds_documents(split, 1))
 
 
 def test_a_text_that_is_no_utf8_is_named() -> None:
     with pytest.raises(DataError, match="here is no UTF-8"):
-        document_files.decoded(b"\xff", "here", "repair")
+        token_preparation.decoded(b"\xff", "here", "repair")

@@ -9,7 +9,7 @@ from workloads import __main__ as command
 from workloads import catalog, registry
 from workloads.base import options
 from workloads.base.workload import Sizes
-from workloads.images import digits, image_transforms, image_workload, presets
+from workloads.images import digits, image_workload, images, presets
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +43,8 @@ def test_mixup_mixes_neighbours_with_one_weight(data_dir):
     mixing = image_workload.Images(
         image_size=32, num_classes=10, sizes=Sizes(997, 400, 400, 400, 400), mixup_alpha=0.2,
         cache=True,
-        train_transform=image_transforms.ShiftTransform(),
-        eval_transform=image_transforms.ShiftTransform(),
+        train_transform=images.ShiftTransform(),
+        eval_transform=images.ShiftTransform(),
     )  # fmt: skip
     plain = image_workload.Images(**{**vars(mixing), "mixup_alpha": 0.0})
     model = registry.make("digits_vit")._model

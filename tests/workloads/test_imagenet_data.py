@@ -11,7 +11,7 @@ import pytest
 
 from workloads.base import loader
 from workloads.base.errors import DataError
-from workloads.images import image_transforms, imagenet
+from workloads.images import imagenet, images
 from workloads.storage import tfds_directory, tfds_writer, tfrecord
 
 SIZES = {"train": 48, "validation": 12, "test": 9}
@@ -87,7 +87,7 @@ def test_training_views_of_every_shape_of_jpeg(small: Path, num_threads: int) ->
         source,
         seed=0,
         batch_size=16,
-        transform=image_transforms.TrainTransform(),
+        transform=images.TrainTransform(),
         num_threads=num_threads,
     ) as stream:
         batches = [next(stream) for _ in range(3)]
@@ -99,9 +99,7 @@ def test_training_views_of_every_shape_of_jpeg(small: Path, num_threads: int) ->
 
 def test_evaluation_views_through_the_whole_path(small: Path) -> None:
     source = imagenet.open_split(small, "test")
-    with loader.eval_batches(
-        source, batch_size=4, transform=image_transforms.EvalTransform()
-    ) as stream:
+    with loader.eval_batches(source, batch_size=4, transform=images.EvalTransform()) as stream:
         batches = list(stream)
     assert [batch["weights"].sum() for batch in batches] == [4, 4, 1]
     labels = np.concatenate([batch["targets"] for batch in batches])[:9]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from workloads.base.errors import DataError
-from workloads.images import image_transforms, images
+from workloads.images import images
 
 
 def _picture(height: int, width: int, seed: int = 0) -> np.ndarray:
@@ -229,31 +229,23 @@ def _moved(picture: np.ndarray, down: int, right: int) -> np.ndarray:
     return result
 
 
-def test_shift_fills_with_the_edge_when_asked() -> None:
-    picture = np.full((4, 4, 3), 9, np.uint8)
-    generator = np.random.default_rng(0)
-    assert all((images.shift(picture, 3, generator, "edge") == 9).all() for _ in range(20))
-    with pytest.raises(ValueError, match="'wrap'; it must be one of zero, edge"):
-        images.shift(picture, 3, generator, "wrap")
-
-
 def test_transforms_give_what_the_queue_stacks() -> None:
     record = {"image": _encode(_picture(70, 90), "JPEG"), "label": 3}
     for transform, size in (
-        (image_transforms.TrainTransform(48, 56), 48),
-        (image_transforms.EvalTransform(48, 56), 48),
+        (images.TrainTransform(48, 56), 48),
+        (images.EvalTransform(48, 56), 48),
     ):
         example = transform(record, np.random.default_rng(0))
         assert example["inputs"].shape == (size, size, 3)
         assert example["inputs"].dtype == np.uint8
         assert example["targets"] == 3
-    plain = image_transforms.ShiftTransform(0)(record, np.random.default_rng(0))
+    plain = images.ShiftTransform(0)(record, np.random.default_rng(0))
     np.testing.assert_array_equal(plain["inputs"], images.decode(record["image"]))
 
 
 def test_train_transform_draws_only_from_its_generator() -> None:
     record = {"image": _encode(_picture(70, 90), "JPEG"), "label": 3}
-    transform = image_transforms.TrainTransform(48, 56)
+    transform = images.TrainTransform(48, 56)
     first, again, other = (
         transform(record, np.random.default_rng(seed))["inputs"] for seed in (1, 1, 2)
     )

@@ -11,12 +11,7 @@ import pytest
 import soundfile
 
 from workloads.base.errors import DataError
-from workloads.speech.corpora import (
-    librispeech,
-    librispeech_prepare,
-    librispeech_tree,
-    speech_tokenizer,
-)
+from workloads.speech.corpora import librispeech, librispeech_prepare, speech_tokenizer
 
 VOCAB_SIZE = 40
 TEXTS = (
@@ -68,7 +63,7 @@ def job(tmp_path: Path, model: bytes) -> librispeech_prepare.Job:
     data_dir = tmp_path / "data"
     data_dir.mkdir()
     (data_dir / speech_tokenizer.FILE_NAME).write_bytes(model)
-    limits = librispeech_tree.Limits(max_audio=200, max_characters=60, max_targets=58)
+    limits = librispeech_prepare.Limits(max_audio=200, max_characters=60, max_targets=58)
     return librispeech_prepare.Job(tree, data_dir, "dev-clean", limits, VOCAB_SIZE, "mend it")
 
 

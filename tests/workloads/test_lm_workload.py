@@ -14,7 +14,7 @@ from workloads.base import sources, spec
 from workloads.base.errors import DataError
 from workloads.base.options import Options
 from workloads.base.workload import Sizes
-from workloads.storage import token_records, token_shards, tokenizer
+from workloads.storage import token_records, tokenizer
 from workloads.text.language_models import LMWorkload
 from workloads.text.specs import TransformerSize
 
@@ -30,12 +30,12 @@ def tokens_dir(tmp_path_factory):
     generator = np.random.default_rng(0)
     splits = {}
     for split, count in RECORDS.items():
-        path = folder / token_shards.file_name(split, 0, 1)
-        rows = generator.integers(4, 32, (count, 8)).astype(token_shards.DTYPE)
-        with token_shards.writing(path, 8) as writer:
+        path = folder / token_records.file_name(split, 0, 1)
+        rows = generator.integers(4, 32, (count, 8)).astype(token_records.DTYPE)
+        with token_records.writing(path, 8) as writer:
             writer.write(rows)
-        counts = token_records.packing.Counts(records=count, tokens=count * 8)
-        shard = token_records.WrittenShard(path.name, counts, token_shards.sha256(path))
+        counts = token_records.Counts(records=count, tokens=count * 8)
+        shard = token_records.WrittenShard(path.name, counts, token_records.sha256(path))
         splits[split] = [shard]
     token_records.write_info(folder, length=8, vocab_size=32, splits=splits, source={})
     return str(folder)

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 from workloads.base import loader, sources
 from workloads.base.errors import DataError
-from workloads.images import image_transforms, images
+from workloads.images import images
 
 pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SHIFT = image_transforms.ShiftTransform(2)
-PLAIN = image_transforms.ShiftTransform(0)
+SHIFT = images.ShiftTransform(2)
+PLAIN = images.ShiftTransform(0)
 
 Batch = dict[str, np.ndarray]
 
@@ -137,7 +137,7 @@ def test_augmentation_differs_by_seed_epoch_and_example() -> None:
             return super().__getitem__(0) | {"label": number}
 
     source = OneLabel(12)
-    shift = image_transforms.ShiftTransform(5)
+    shift = images.ShiftTransform(5)
     batches = [*_train(2, seed=0, source=source, batch_size=12, transform=shift)]
     batches += _train(1, seed=1, source=source, batch_size=12, transform=shift)
     by_label = [
@@ -267,19 +267,10 @@ def test_a_forgotten_stream_ends_its_threads() -> None:
             assert not thread.is_alive()
 
 
-def test_throughput_is_measured_on_the_stream() -> None:
-    with loader.train_batches(Pictures(5), seed=0, batch_size=2, transform=SHIFT) as stream:
-        measured = loader.measure_throughput(stream, batches=20)
-    assert measured["wall_ms_per_batch"] == pytest.approx(2e3 / measured["examples_per_s"])
-    assert measured["cpu_ms_per_example"] > 0
-    with pytest.raises(ValueError, match="batches is 0"):
-        loader.measure_throughput(iter([]), batches=0)
-
-
 SCRIPT = """
     import numpy as np
-    from workloads.base import example_queue
-    from workloads.images import image_transforms
+    from workloads.base import loader
+    from workloads.images import images
 
     class Noise:
         def __len__(self): return 9
@@ -289,7 +280,7 @@ SCRIPT = """
     def main():
         stream = loader.train_batches(
             Noise(), seed=0, batch_size=3, num_workers=2,
-            transform=image_transforms.ShiftTransform(1),
+            transform=images.ShiftTransform(1),
         )
         batch = next(stream)
         print(batch["targets"].shape)

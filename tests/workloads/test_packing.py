@@ -9,7 +9,7 @@ import pytest
 import sentencepiece
 from hypothesis import strategies as st
 
-from workloads.storage import packing, tokenizer
+from workloads.storage import packing, token_records, tokenizer
 
 DOCUMENTS = st.lists(st.lists(st.integers(0, 49), max_size=12), max_size=12)
 
@@ -77,7 +77,7 @@ def test_a_shard_holds_what_was_tokenised(
     rows = np.load(tmp_path / "a.npy")
     assert rows.shape == (len(stream) // 5, 5)
     assert rows.ravel().tolist() == stream[: rows.size]
-    assert counts == packing.Counts(
+    assert counts == token_records.Counts(
         records=len(stream) // 5,
         documents=4,
         empty_documents=1,

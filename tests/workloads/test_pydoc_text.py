@@ -11,7 +11,7 @@ import pytest
 
 from workloads.base.errors import DataError
 from workloads.storage import token_records, tokenizer
-from workloads.text.corpora import ngrams, pydoc_corpus, pydoc_text
+from workloads.text.corpora import pydoc_text
 
 pytestmark = pytest.mark.slow
 
@@ -22,8 +22,8 @@ def prepared(made_once: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture(scope="module")
-def documents() -> list[pydoc_corpus.Document]:
-    return pydoc_corpus.documents()
+def documents() -> list[pydoc_text.Document]:
+    return pydoc_text.documents()
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_files_and_sizes(prepared: Path) -> None:
         assert (len(source), source.length, source.vocab_size) == (size, 64, 1024)
 
 
-def test_records_are_the_text(prepared: Path, documents: list[pydoc_corpus.Document]) -> None:
+def test_records_are_the_text(prepared: Path, documents: list[pydoc_text.Document]) -> None:
     processor = tokenizer.load(prepared / "spm.model")
     for split, part in pydoc_text.split_documents(documents).items():
         first = processor.encode(part[0].text)
@@ -60,7 +60,7 @@ def test_records_are_the_text(prepared: Path, documents: list[pydoc_corpus.Docum
 
 
 def test_no_document_and_no_paragraph_is_in_two_splits(
-    documents: list[pydoc_corpus.Document],
+    documents: list[pydoc_text.Document],
 ) -> None:
     parts = pydoc_text.split_documents(documents)
     assert sorted(one.name for part in parts.values() for one in part) == sorted(
@@ -78,7 +78,7 @@ def test_no_document_and_no_paragraph_is_in_two_splits(
     assert 0.07 < sizes["validation"] / total < 0.13
 
 
-def test_the_corpus_holds_topics_and_docstrings(documents: list[pydoc_corpus.Document]) -> None:
+def test_the_corpus_holds_topics_and_docstrings(documents: list[pydoc_text.Document]) -> None:
     texts = {one.name: one.text for one in documents}
     assert "insert debugging assertions into a program" in texts["topic:assert"]
     assert texts["json/__init__.py"].startswith("JSON (JavaScript Object Notation)")
@@ -99,7 +99,7 @@ class A:
 async def h(): "last"
 x = "no docstring"
 '''
-    assert pydoc_corpus.docstrings(source) == [
+    assert pydoc_text.docstrings(source) == [
         "Module.\n\nIndented.",
         "Class.",
         "Method\ncontinues.",
@@ -109,12 +109,12 @@ x = "no docstring"
 
 
 def test_paragraphs_are_kept_once() -> None:
-    found = pydoc_corpus.deduplicated(
+    found = pydoc_text.deduplicated(
         [("a", "One  two\nthree.\n\n---\n\nFour."), ("b", "one two three"), ("c", "FOUR!\n \nFive")]
     )
     assert found == [
-        pydoc_corpus.Document("a", "One two three.\nFour."),
-        pydoc_corpus.Document("c", "Five"),
+        pydoc_text.Document("a", "One two three.\nFour."),
+        pydoc_text.Document("c", "Five"),
     ]
 
 
@@ -135,9 +135,9 @@ def test_damage_is_found_and_prepared_again_with_the_same_bytes(
     own: Path,
     prepared: Path,
     monkeypatch: pytest.MonkeyPatch,
-    documents: list[pydoc_corpus.Document],
+    documents: list[pydoc_text.Document],
 ) -> None:
-    monkeypatch.setattr(pydoc_corpus, "documents", lambda: documents)  # read anew, but once
+    monkeypatch.setattr(pydoc_text, "documents", lambda: documents)  # read anew, but once
     shard = own / "train-00000-of-00001.npy"
     content = bytearray(shard.read_bytes())
     content[-2] ^= 1
@@ -177,24 +177,26 @@ def test_other_data_is_never_replaced(own: Path, tmp_path: Path) -> None:
 
 
 def test_a_python_with_less_text_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, documents: list[pydoc_corpus.Document]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, documents: list[pydoc_text.Document]
 ) -> None:
     few = [one for one in documents if one.name.startswith("topic:")]
-    monkeypatch.setattr(pydoc_corpus, "documents", lambda: few)
+    monkeypatch.setattr(pydoc_text, "documents", lambda: few)
     with pytest.raises(DataError, match=r"gives \d+ records for train; 6800 are needed"):
         pydoc_text.prepare(tmp_path)
     assert not (tmp_path / "tokens.json").exists()
 
 
 def test_a_python_without_sources_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pydoc_corpus.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(pydoc_text.sysconfig, "get_path", lambda name: str(tmp_path))
     with pytest.raises(DataError, match="no source files of its standard library"):
-        pydoc_corpus.documents()
+        pydoc_text.documents()
 
 
 def test_reference_rows_worked_by_hand() -> None:
     """Train 4 5 5 after the separator 1: pairs 1-4, 4-5, 5-5; V = 6, weight 100."""
-    single, pair = ngrams.rows({"train": np.array([[4, 5, 5]]), "test": np.array([[5, 4, 1]])}, 6)
+    single, pair = pydoc_text.reference_rows(
+        {"train": np.array([[4, 5, 5]]), "test": np.array([[5, 4, 1]])}, 6
+    )
     p4, p5, p1 = 2 / 9, 3 / 9, 1 / 9
     assert single["test/loss"] == pytest.approx(-(math.log(p5 * p4 * p1)) / 3)
     assert single["train/error"] == pytest.approx(1 / 3)

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -18,21 +17,18 @@ from workloads.base.errors import DataError
 from workloads.speech.corpora import (
     espeak,
     speech_corpus,
-    speech_corpus_writer,
     speech_tokenizer,
-    speech_voices,
-    spoken_digits,
-    spoken_sentences,
+    spoken,
     spoken_tree,
 )
 
 pytestmark = pytest.mark.slow
 
-CORPORA = [spoken_digits, spoken_sentences]
+CORPORA = [spoken.DIGITS, spoken.SENTENCES]
 ROLES = ["train", "validation", "test"]
 SMALL = dataclasses.replace(
-    spoken_digits.CORPUS,
-    texts=lambda role: spoken_digits.texts(role)[: {"train": 40}.get(role, 6)],
+    spoken.DIGITS,
+    texts=lambda role: spoken.digits(role)[: {"train": 40}.get(role, 6)],
     sizes={"train": 40, "validation": 6, "test": 6},
     vocab_size=24,
     max_targets=30,
@@ -41,7 +37,7 @@ SMALL = dataclasses.replace(
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return speech_corpus_writer.prepare(SMALL, tmp_path_factory.mktemp("small"))
+    return SMALL.prepare(tmp_path_factory.mktemp("small"))
 
 
 @pytest.fixture
@@ -61,42 +57,40 @@ def _files(directory: Path) -> dict[str, bytes]:
 # What is said, and by whom.
 
 
-@pytest.mark.parametrize("module", CORPORA)
-def test_no_text_has_two_roles(module: ModuleType) -> None:
-    texts = {role: module.texts(role) for role in ROLES}
-    assert {role: len(said) for role, said in texts.items()} == module.SIZES
+@pytest.mark.parametrize("corpus", CORPORA)
+def test_no_text_has_two_roles(corpus: speech_corpus.Corpus) -> None:
+    texts = {role: corpus.texts(role) for role in ROLES}
+    assert {role: len(said) for role, said in texts.items()} == corpus.sizes
     for one, other in (("train", "validation"), ("train", "test"), ("validation", "test")):
         assert not set(texts[one]) & set(texts[other])
 
 
 def test_digit_strings_are_of_two_to_four_words() -> None:
-    lengths = {role: [len(text.split()) for text in spoken_digits.texts(role)] for role in ROLES}
+    lengths = {role: [len(text.split()) for text in spoken.digits(role)] for role in ROLES}
     assert {role: [each.count(n) for n in (2, 3, 4)] for role, each in lengths.items()} == {
         "train": [160, 720, 720],
         "validation": [20, 90, 90],
         "test": [20, 90, 90],
     }
-    every = {text for role in ROLES for text in spoken_digits.strings(role, 2)}
+    every = {text for role in ROLES for text in spoken.digit_strings(role, 2)}
     assert len(every) == 100
-    assert {word for text in spoken_digits.texts("train") for word in text.split()} == set(
-        spoken_digits.WORDS
-    )
+    assert {word for text in spoken.digits("train") for word in text.split()} == set(spoken.WORDS)
 
 
 def test_sentences_follow_the_grammar() -> None:
-    said = [text for role in ROLES for text in spoken_sentences.texts(role)]
+    said = [text for role in ROLES for text in spoken.sentences(role)]
     assert len(set(said)) == len(said)
-    for place, words in enumerate(spoken_sentences.GRAMMAR):
+    for place, words in enumerate(spoken.GRAMMAR):
         assert len(set(words)) == 9
         assert {text.split()[place] for text in said} == set(words)
 
 
 def test_no_timbre_has_two_roles() -> None:
-    variants = [set(speech_voices.VARIANTS[role]) for role in ROLES]
+    variants = [set(spoken_tree.VARIANTS[role]) for role in ROLES]
     assert [len(each) for each in variants] == [41, 10, 10]
     assert len(set.union(*variants)) == 61
     assert not espeak.CLOCK_SEEDED & set.union(*variants)
-    assert len(set(speech_voices.speaker_ids().values())) == 61 * 7
+    assert len(set(spoken_tree.speaker_ids().values())) == 61 * 7
 
 
 # espeak-ng.
@@ -104,7 +98,7 @@ def test_no_timbre_has_two_roles() -> None:
 
 def _utterances(count: int) -> list[espeak.Utterance]:
     """Every timbre of every role with changing accents."""
-    voices = [voice for role in ROLES for voice in speech_voices.voices(role)][::5]
+    voices = [voice for role in ROLES for voice in spoken_tree.voices(role)][::5]
     return [
         espeak.Utterance("three seven", voices[number % len(voices)], 200 + number, 50)
         for number in range(count)
@@ -208,7 +202,7 @@ def test_both_layouts_are_there(small: Path) -> None:
 def test_transcripts_are_what_was_said(small: Path) -> None:
     tokenizer = speech_tokenizer.load(small, SMALL.vocab_size, "")
     for role in ROLES:
-        source = speech_corpus.open_split(SMALL, small, role)
+        source = SMALL.open_split(small, role)
         texts = [
             speech_tokenizer.decode(tokenizer, source[i]["targets"]) for i in range(len(source))
         ]
@@ -218,28 +212,28 @@ def test_transcripts_are_what_was_said(small: Path) -> None:
 def test_speakers_have_the_voices_of_their_role(small: Path) -> None:
     lines = (small / "LibriSpeech/SPEAKERS.TXT").read_text().splitlines()
     assert lines[0] == f"; {SMALL.note}"
-    numbers = speech_voices.speaker_ids()
+    numbers = spoken_tree.speaker_ids()
     for line in lines[2:]:
         number, split, voice = line.split(" | ")
         (role,) = [role for role in ROLES if speech_corpus.SPLITS[role] == (split,)]
-        assert voice in speech_voices.voices(role)
+        assert voice in spoken_tree.voices(role)
         assert numbers[voice] == int(number)
 
 
 def test_preparing_elsewhere_gives_the_same_bytes(small: Path, tmp_path: Path) -> None:
-    assert _files(speech_corpus_writer.prepare(SMALL, tmp_path / "new" / "place")) == _files(small)
+    assert _files(SMALL.prepare(tmp_path / "new" / "place")) == _files(small)
 
 
 def test_preparing_again_changes_nothing(own: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in own.rglob("*")}
-    speech_corpus_writer.prepare(SMALL, own)
+    SMALL.prepare(own)
     assert {path: path.stat().st_mtime_ns for path in own.rglob("*")} == before
 
 
 def test_two_preparations_at_once_wait_for_each_other(small: Path, tmp_path: Path) -> None:
     with (tmp_path / ".prepare.lock").open("w") as lock, ThreadPoolExecutor(1) as pool:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        waiting = pool.submit(speech_corpus_writer.prepare, SMALL, tmp_path)
+        waiting = pool.submit(SMALL.prepare, tmp_path)
         with pytest.raises(TimeoutError):
             waiting.result(timeout=0.5)
         shutil.copytree(small, tmp_path, dirs_exist_ok=True)  # the other one ends
@@ -272,12 +266,12 @@ def test_damage_is_found_and_mended(own: Path, small: Path) -> None:
         whole = path.read_bytes()
         damage(path)
         with pytest.raises(DataError, match=r"python -m workloads prepare spoken_digits") as caught:
-            speech_corpus.check(SMALL, own)
+            SMALL.check(own)
         assert message in str(caught.value)
         path.write_bytes(whole)
     _flip(_some(own, "test-clean/*_audio.npy"))
     (own / ".making-killed").mkdir()
-    speech_corpus_writer.prepare(SMALL, own)
+    SMALL.prepare(own)
     assert _files(own) == _files(small)
 
 
@@ -285,30 +279,30 @@ def test_a_shorter_list_is_found(own: Path) -> None:
     path = own / "test-clean.csv"
     path.write_text("\n".join(path.read_text().splitlines()[:-1]) + "\n")
     with pytest.raises(DataError, match="has 5 utterances; 6 are expected"):
-        speech_corpus.check(SMALL, own)
+        SMALL.check(own)
 
 
 def test_other_speech_is_never_replaced(own: Path, tmp_path: Path) -> None:
     other = dataclasses.replace(SMALL, note="Other speech.", vocab_size=23)
     before = _files(own)
     with pytest.raises(DataError, match="holds LibriSpeech that is not of .*it is not replaced"):
-        speech_corpus_writer.prepare(other, own)
+        other.prepare(own)
     assert _files(own) == before
     (tmp_path / "train-clean-100.csv").write_text(",id\n")
     with pytest.raises(DataError, match=r"holds train-clean-100\.csv that is not of"):
-        speech_corpus_writer.prepare(SMALL, tmp_path)
+        SMALL.prepare(tmp_path)
 
 
 def test_a_directory_that_cannot_be_written_is_read(own: Path) -> None:
     (own / ".prepare.lock").unlink()
     (own / ".prepare.lock").mkdir()  # opening it for writing would now fail
-    assert speech_corpus_writer.prepare(SMALL, own) == own
+    assert SMALL.prepare(own) == own
 
 
 def test_a_failed_preparation_leaves_nothing_behind(tmp_path: Path) -> None:
     short = dataclasses.replace(SMALL, max_audio=9000)
     with pytest.raises(DataError, match=r"left out \(.* of more than 9000 samples\)"):
-        speech_corpus_writer.prepare(short, tmp_path)
+        short.prepare(tmp_path)
     assert _files(tmp_path) == {}
 
 
@@ -316,16 +310,14 @@ def test_check_compares_with_the_published_hash(small: Path) -> None:
     digest = json.loads((small / "reference.json").read_text())["sha256"]
     version = espeak.version()
     same = dataclasses.replace(SMALL, content_sha256=digest, espeak_version=version)
-    assert speech_corpus.check(same, small)[-2:] == [
+    assert same.check(small)[-2:] == [
         f"SHA-256 of audio, targets and pieces: {digest}",
         f"made by espeak-ng {version}, the same audio as the author's",
     ]
     other = dataclasses.replace(same, content_sha256="0" * 64)
-    assert speech_corpus.check(other, small)[-1].startswith(f"note: espeak-ng {version} gave 0000")
+    assert other.check(small)[-1].startswith(f"note: espeak-ng {version} gave 0000")
     older = dataclasses.replace(same, espeak_version="1.51")
-    assert speech_corpus.check(older, small)[-1].endswith(
-        "figures of this repository are from 1.51"
-    )
+    assert older.check(small)[-1].endswith("figures of this repository are from 1.51")
 
 
 def test_reference_rows() -> None:
@@ -334,7 +326,7 @@ def test_reference_rows() -> None:
         "validation": ["ONE SIX TWO", "NINE"],
         "test": ["ONE TWO"],
     }
-    empty, constant = speech_corpus_writer.reference_rows(texts)
+    empty, constant = speech_corpus.reference_rows(texts)
     assert empty == {
         "name": "empty transcript",
         "train/wer": 1.0,
@@ -353,26 +345,26 @@ def test_reference_rows() -> None:
 
 def test_the_digits_are_those_of_the_repository(tmp_path: Path) -> None:
     """The whole preparation: every utterance is kept, and can be learned."""
-    spoken_digits.prepare(tmp_path)
-    lines = spoken_digits.check(tmp_path)
+    spoken.DIGITS.prepare(tmp_path)
+    lines = spoken.DIGITS.check(tmp_path)
     assert [line.rsplit(" ", 2)[1] for line in lines[:3]] == ["1600", "200", "200"]
     assert lines[-1].startswith(("made by espeak-ng", "note: espeak-ng"))
     for role in ROLES:
-        source = speech_corpus.open_split(spoken_digits.CORPUS, tmp_path, role)
+        source = spoken.DIGITS.open_split(tmp_path, role)
         for number in range(len(source)):
             record = source[number]
             ids = record["targets"][: record["targets_length"]]
             repeats = int((ids[1:] == ids[:-1]).sum())
             # CTC needs a frame per target and one between equal ones; a frame is 40 ms.
             assert record["audio_length"] // 640 >= len(ids) + repeats
-    always = spoken_digits.read_reference(tmp_path)["rows"][1]
+    always = spoken.DIGITS.read_reference(tmp_path)["rows"][1]
     assert 0.85 < always["test/wer"] < 0.95
 
 
 def test_the_data_modules_do_not_load_jax() -> None:
     code = (
         "import sys;"
-        "from workloads.speech.corpora import librispeech, spoken_digits, spoken_sentences; "
+        "from workloads.speech.corpora import librispeech, spoken; "
         "sys.exit('jax' in sys.modules or 'scipy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from workloads.base.errors import DataError
-from workloads.storage import tfrecord, tfrecord_frames, tfrecord_index
+from workloads.storage import tfrecord
 
 # What TensorFlow 2.21's TFRecordWriter wrote for the records b"abc" and b"".
 WRITTEN_BY_TENSORFLOW = bytes.fromhex(
@@ -28,7 +28,7 @@ RECORDS = [b"abc", b"", bytes(range(256)) * 3, b"last"]
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTNPERF_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(tfrecord_index, "_warned_about", set())
+    monkeypatch.setattr(tfrecord, "_warned_about", set())
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def _read(path: Path) -> list[bytes]:
 def test_checksum_is_the_masked_crc32c_of_the_format() -> None:
     # CRC-32C of "123456789" is 0xE3069283 (the check value of the Castagnoli polynomial); rotated
     # right by 15 bits it is 0x2507C60D, and adding 0xA282EAD8 gives 0xC78AB0E5.
-    assert tfrecord_frames.masked_crc32c(b"123456789") == 0xC78AB0E5
+    assert tfrecord.masked_crc32c(b"123456789") == 0xC78AB0E5
 
 
 def test_files_are_the_bytes_that_tensorflow_writes(tmp_path: Path) -> None:
@@ -95,21 +95,21 @@ def test_a_changed_byte_never_goes_unnoticed(tmp_path: Path, place: int, change:
 def test_a_cut_file_is_noticed_unless_cut_between_records(tmp_path: Path, size: int) -> None:
     path = tmp_path / "cut.tfrecord"
     tfrecord.write_tfrecord(path, RECORDS)
-    ends = tfrecord_frames.scan_offsets(str(path)).tolist()
+    ends = tfrecord.scan_offsets(str(path)).tolist()
     size %= ends[-1]
     os.truncate(path, size)
     if size in ends:
         assert _read(path) == RECORDS[: ends.index(size)]
     else:
         with pytest.raises(DataError, match=r"record \d at byte \d+ is cut off"):
-            tfrecord_frames.scan_offsets(str(path))
+            tfrecord.scan_offsets(str(path))
 
 
 def test_a_file_changed_behind_a_cached_index_is_noticed(path: Path) -> None:
     _read(path)
     status = path.stat()
     swapped = [*RECORDS[:2], RECORDS[3], RECORDS[2]]
-    path.write_bytes(b"".join(map(tfrecord_frames.framed, swapped)))
+    path.write_bytes(b"".join(map(tfrecord.framed, swapped)))
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     with pytest.raises(DataError, match="record 2 at byte 35 has a length other than"):
         _read(path)
@@ -117,9 +117,9 @@ def test_a_file_changed_behind_a_cached_index_is_noticed(path: Path) -> None:
 
 def test_index_is_read_from_the_cache(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _read(path)
-    entries = list(tfrecord_index.cache_directory().rglob("*.npy"))
+    entries = list(tfrecord.cache_directory().rglob("*.npy"))
     assert len(entries) == 1
-    monkeypatch.setattr(tfrecord_frames, "scan_offsets", None)  # a scan would now fail
+    monkeypatch.setattr(tfrecord, "scan_offsets", None)  # a scan would now fail
     assert _read(path) == RECORDS
 
 
@@ -128,7 +128,7 @@ def test_index_is_read_from_the_cache(path: Path, monkeypatch: pytest.MonkeyPatc
 )
 def test_a_damaged_cache_entry_is_replaced(path: Path, damage: bytes) -> None:
     _read(path)
-    entry = next(tfrecord_index.cache_directory().rglob("*.npy"))
+    entry = next(tfrecord.cache_directory().rglob("*.npy"))
     good = entry.read_bytes()
     entry.write_bytes(damage)
     assert _read(path) == RECORDS
@@ -137,7 +137,7 @@ def test_a_damaged_cache_entry_is_replaced(path: Path, damage: bytes) -> None:
 
 def test_a_cache_entry_of_another_file_is_replaced(path: Path) -> None:
     _read(path)
-    entry = next(tfrecord_index.cache_directory().rglob("*.npy"))
+    entry = next(tfrecord.cache_directory().rglob("*.npy"))
     np.save(entry, np.array([0, path.stat().st_size + 1]))
     assert _read(path) == RECORDS
 
@@ -163,11 +163,11 @@ def test_an_unwritable_cache_is_told_once(
 def test_cache_directory_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
     monkeypatch.setenv("ATTNPERF_CACHE", "/chosen")
-    assert tfrecord_index.cache_directory() == Path("/chosen")
+    assert tfrecord.cache_directory() == Path("/chosen")
     monkeypatch.delenv("ATTNPERF_CACHE")
-    assert tfrecord_index.cache_directory() == Path("/xdg/attnperf")
+    assert tfrecord.cache_directory() == Path("/xdg/attnperf")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert tfrecord_index.cache_directory() == Path.home() / ".cache" / "attnperf"
+    assert tfrecord.cache_directory() == Path.home() / ".cache" / "attnperf"
 
 
 def test_more_files_than_are_kept_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

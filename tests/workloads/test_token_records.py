@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from workloads.base.errors import DataError
-from workloads.storage import packing, token_records, token_shards, tokenizer
+from workloads.storage import token_records, tokenizer
 
 REPAIR = "run the repair command"
 ROWS = np.arange(4, 64, dtype=np.uint16).reshape(10, 6)
@@ -22,7 +22,7 @@ SECOND = "train-00002-of-00003.npy"
 @pytest.fixture
 def directory(tmp_path: Path, spm_model: bytes) -> Path:
     """Two splits in shards of 4, 0, 5 and 1 records of 6 tokens."""
-    token_records.write_bytes(tmp_path / "spm.model", spm_model)
+    (tmp_path / "spm.model").write_bytes(spm_model)
     splits = {split: _write(tmp_path, split, parts) for split, parts in PARTS.items()}
     token_records.write_info(
         tmp_path, length=6, vocab_size=330, splits=splits, source={"dataset": "numbers"}
@@ -35,11 +35,13 @@ def _write(
 ) -> list[token_records.WrittenShard]:
     written = []
     for number, rows in enumerate(parts):
-        path = directory / token_shards.file_name(split, number, len(parts))
-        with token_shards.writing(path, 6) as writer:
+        path = directory / token_records.file_name(split, number, len(parts))
+        with token_records.writing(path, 6) as writer:
             for row in rows:
                 writer.write(row[None])
-        counts = packing.Counts(len(rows), documents=1, tokens=rows.size + 2, dropped_tokens=2)
+        counts = token_records.Counts(
+            len(rows), documents=1, tokens=rows.size + 2, dropped_tokens=2
+        )
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         written.append(token_records.WrittenShard(path.name, counts, digest))
     return written
@@ -185,7 +187,7 @@ def test_another_tokenizer_is_found(directory: Path) -> None:
 
 
 def test_a_writer_takes_rows_of_its_length_and_dtype(tmp_path: Path) -> None:
-    with token_shards.writing(tmp_path / "a.npy", 6) as writer:
+    with token_records.writing(tmp_path / "a.npy", 6) as writer:
         for wrong in (ROWS.astype(np.int64), ROWS[:, :5]):
             with pytest.raises(ValueError, match=r"uint16 \[n, 6\] is needed"):
                 writer.write(wrong)
@@ -193,6 +195,6 @@ def test_a_writer_takes_rows_of_its_length_and_dtype(tmp_path: Path) -> None:
 
 def test_a_replaced_shard_is_read_anew(directory: Path) -> None:
     assert _open(directory)[8]["tokens"].tolist() == ROWS[8].tolist()
-    with token_shards.writing(directory / SECOND, 6) as writer:
+    with token_records.writing(directory / SECOND, 6) as writer:
         writer.write(ROWS[:5])
     assert _open(directory)[8]["tokens"].tolist() == ROWS[4].tolist()

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from workloads.base.errors import DataError
-from workloads.storage import document_files, token_records, tokenizer
-from workloads.text.corpora import wikipedia
+from workloads.storage import token_records, tokenizer
+from workloads.text.corpora import token_preparation, wikipedia
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PREPARE = """
@@ -28,7 +28,7 @@ if __name__ == "__main__":
 @pytest.fixture(autouse=True)
 def few_records_will_do(monkeypatch):
     """Fabricated data sets are smaller than an evaluation."""
-    monkeypatch.setattr(wikipedia, "FEWEST", dict.fromkeys(wikipedia.SPLITS, 1))
+    monkeypatch.setattr(wikipedia, "FEWEST", dict.fromkeys(token_preparation.SPLITS, 1))
 
 
 @pytest.fixture(autouse=True)
@@ -116,11 +116,11 @@ def test_tfds_to_records(
 
 def test_blank_lines_part_documents(tmp_path: Path) -> None:
     (tmp_path / "part").write_bytes(b"\n one \r\ntwo\n\n \nthree\n\n")
-    found = list(document_files.mlperf_documents(tmp_path / "part", "repair"))
+    found = list(token_preparation.mlperf_documents(tmp_path / "part", "repair"))
     assert found == ["one\ntwo", "three"]
     (tmp_path / "part").write_bytes(b"one\n\xff\n")
     with pytest.raises(DataError, match="part: line 2 is no UTF-8"):
-        list(document_files.mlperf_documents(tmp_path / "part", "repair"))
+        list(token_preparation.mlperf_documents(tmp_path / "part", "repair"))
 
 
 def _no_reader(pipe: Path) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from workloads import algoperf_specs
-from workloads.algoperf import augmentation, batches, installation, tiny_sizes
+from workloads.algoperf import batches, installation, tiny_sizes
 from workloads.base import sharding, spec
 from workloads.base.options import Options
 from workloads.base.workload_spec import WorkloadSpec
@@ -72,16 +72,11 @@ def _set_up_libraries() -> None:
     TensorFlow must not take the accelerators' memory, and `algoperf.random_utils` asks absl's
     flag `framework` which generator to use.
     """
-    from absl import flags
-
     if importlib.util.find_spec("tensorflow") is not None:
         import tensorflow as tf
 
         tf.config.set_visible_devices([], "GPU")
-    if "framework" not in flags.FLAGS:
-        flags.DEFINE_string("framework", "jax", "as AlgoPerf's submission_runner.py")
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS(["attnperf", "--framework=jax"])
+    installation.define_framework()
 
 
 def _theirs(name: str) -> Any:
@@ -200,14 +195,14 @@ class AlgoperfWorkload(spec.Workload):
         """
         self.use_data(data_dir)
         key = batches.data_key(data_rng)
-        with augmentation.seeded():
+        with batches.seeded_augmentation():
             queue = self.theirs._build_input_queue(
                 key, split, data_dir, global_batch_size, *args, **kwargs
             )
         if split == "train" and "librispeech" in self.name:
             queue = batches.with_own_torch_generator(queue, key)
-        place = self.layout.batch()
-        return (jax.device_put(batch, place) for batch in batches.from_step(queue, start_step))
+        split_over = self.layout.batch()
+        return (jax.device_put(batch, split_over) for batch in batches.from_step(queue, start_step))
 
     def use_data(self, data_dir: str) -> None:
         """Has fabricated data evaluated by its own sizes; every other method calls it first."""

@@ -8,9 +8,6 @@ from pathlib import Path
 from workloads import algoperf_specs, catalog
 from workloads.algoperf import installation, tiny_sizes
 from workloads.base.errors import DataError
-from workloads.images import imagenet
-from workloads.speech.corpora import librispeech
-from workloads.storage import tfds_directory
 
 # What AlgoPerf's JAX workloads import beyond our own libraries.
 _LIBRARIES = {
@@ -19,9 +16,20 @@ _LIBRARIES = {
     "wmt": ("tensorflow", "tensorflow_datasets", "tensorflow_text", "torch"),
     "finewebedu": ("tensorflow", "torch"),
 }
-_WMT = ("wmt17_translate/de-en:1.0.0", "wmt14_translate/de-en:1.0.0")
-_LM_SPLITS = ("train", "val")  # finewebedu_lm/input_pipeline.py
-_WMT_TOKENIZER = "wmt_sentencepiece_model"
+# What AlgoPerf's readers open below the data directory; TFDS would download what is missing.
+TRAINING: dict[str, tuple[str, ...]] = {
+    "imagenet_vit": ("imagenet2012/5.1.0",),
+    "librispeech_conformer": ("train-clean-100.csv", "train-clean-360.csv", "train-other-500.csv"),
+    "wmt": ("wmt17_translate/de-en/1.0.0", "wmt_sentencepiece_model"),
+    "finewebedu_lm": ("train",),  # data_dir is fineweb_edu_10B itself
+}
+EVALUATION: dict[str, tuple[str, ...]] = {
+    "imagenet_vit": (),
+    "librispeech_conformer": ("dev-clean.csv", "dev-other.csv", "test-clean.csv"),
+    "wmt": ("wmt14_translate/de-en/1.0.0",),
+    "finewebedu_lm": ("val",),
+}
+IMAGENET_V2 = "imagenet_v2/matched-frequency/3.0.0"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,17 +131,13 @@ def _repair(name: str, data_dir: Path) -> str:
     return f"AlgoPerf's datasets/README.md (1.0: dataset/); or, same layout, {other}"
 
 
+def base_of(own_name: str) -> str:
+    """Returns the workload whose data a workload of AlgoPerf reads: that of the same start."""
+    return next(base for base in TRAINING if own_name.startswith(base))
+
+
 def _parts(own_name: str, data_dir: Path) -> list[Path]:
     """Returns what AlgoPerf's readers open below a data directory."""
-    if own_name.startswith("imagenet"):
-        sets = (imagenet.IMAGENET, imagenet.IMAGENET_V2)
-        return [tfds_directory.directory_of(data_dir, dataset) for dataset in sets]
-    if own_name.startswith("librispeech"):
-        splits = (split for role in librispeech.SPLITS.values() for split in role)
-        return [data_dir / f"{split}.csv" for split in splits]
-    if own_name.startswith("finewebedu"):
-        return [data_dir / split for split in _LM_SPLITS]
-    return [
-        *(tfds_directory.directory_of(data_dir, dataset) for dataset in _WMT),
-        data_dir / _WMT_TOKENIZER,
-    ]
+    base = base_of(own_name)
+    second = (IMAGENET_V2,) if base == "imagenet_vit" else ()
+    return [data_dir / part for part in (*TRAINING[base], *EVALUATION[base], *second)]

@@ -63,7 +63,9 @@ def _subclass(base: Any, entry: supported.Support) -> Any:
         "__module__": base.__module__,
         "__doc__": base.__doc__,
         "attention": property(lambda self: getattr(self, _VARIANT).name),
-        "attention_tau": property(lambda self: getattr(self, _VARIANT).tau),
+        "attention_tau": property(
+            lambda self: getattr(self, _VARIANT).hyperparameters.get("tau", 1.0)
+        ),
     }
     inside = causal_attention.injected if entry.own_attention else inject.injected
     for name in (*_MODEL_METHODS, *entry.traced):

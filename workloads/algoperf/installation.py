@@ -125,10 +125,6 @@ class Installation:
                 f"{file} needs {error.name}, which is not installed. {_WHAT_TO_DO}"
             ) from error
 
-    def workload_names(self) -> tuple[str, ...]:
-        """The names in its own registry, in its order (algoperf/workloads/workloads.py)."""
-        return tuple(self.workloads_module().WORKLOADS)
-
     def make_workload(self, name: str, **init_kwargs: Any) -> Any:
         """A new JAX workload object, made as submission_runner.main makes it.
 
@@ -164,6 +160,16 @@ def find(directory: str | os.PathLike[str] | None = None) -> Installation:
         )
     version = _version(found)
     return Installation(found, version, _commit(found, version))
+
+
+def define_framework() -> None:
+    """Does for `algoperf.random_utils` what submission_runner.py does: absl's flag `framework`."""
+    from absl import flags
+
+    if "framework" not in flags.FLAGS:
+        flags.DEFINE_string("framework", "jax", "as AlgoPerf's submission_runner.py")
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS(["attnperf", "--framework=jax"])
 
 
 def _installed() -> Path:

@@ -1,8 +1,11 @@
-"""What is checked before AlgoPerf is loaded: flags, workload, variant, data, paths."""
+"""What is checked before AlgoPerf is loaded: flags, workload, variant, data, paths.
+
+Of the data: TFDS would download what is missing.
+"""
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ from absl import flags
 
 from attention import table
 from workloads import algoperf_specs, catalog
-from workloads.algoperf import preflight_data, supported
+from workloads.algoperf import data, supported, tiny_sizes
 from workloads.algoperf.installation import Installation
 
 # submission_runner.py marks these as required. Flags and defaults below are its own too.
@@ -80,13 +83,13 @@ def check(request: Request, installation: Installation) -> Admitted:
             f"AlgoPerf in {installation.directory} has no workload {name!r}; use a version that "
             "has it (finewebedu_lm: 1.0, commit f364a0b)"
         )
-    base = next(base for base in preflight_data.TRAINING if name.startswith(base))
+    base = data.base_of(name)
     _check_tokenizer(given, base)
     _check_resume(given)
     _check_experiment(given, name)
     _check_search_space(given, installation)
-    data = preflight_data.check(given, base)
-    sizes = preflight_data.check_sizes(request.tiny, given, data, base)
+    directory = check_data(given, base)
+    sizes = check_sizes(request.tiny, given, directory, base)
     root = _import_root(given["submission_path"], installation)
     return Admitted(name, root, sizes, _notes(given))
 
@@ -160,9 +163,9 @@ def _check_experiment(given: dict[str, Any], workload: str) -> None:
         )
     if given["append_timestamp"]:
         return
-    place = root / given["experiment_name"] / f"{workload}_jax"
-    if place.exists() and not given["overwrite"]:
-        raise ValueError(f"{place} exists. Give another --experiment_name, or --overwrite")
+    directory = root / given["experiment_name"] / f"{workload}_jax"
+    if directory.exists() and not given["overwrite"]:
+        raise ValueError(f"{directory} exists. Give another --experiment_name, or --overwrite")
 
 
 def _check_search_space(given: dict[str, Any], installation: Installation) -> None:
@@ -221,3 +224,52 @@ def _notes(given: dict[str, Any]) -> tuple[str, ...]:
             "points. Points in a fixed order: `python -m sweeps`"
         )
     return tuple(notes)
+
+
+def check_data(given: Mapping[str, Any], base: str) -> Path:
+    """Returns the data directory, in which everything that will be opened exists."""
+    directory = Path(given["data_dir"]).expanduser()
+    _check_parts(directory, data.TRAINING[base], "data_dir", base)
+    if not evaluates(given):
+        return directory
+    _check_parts(directory, data.EVALUATION[base], "data_dir", base)
+    if base == "imagenet_vit":
+        second = given["imagenet_v2_data_dir"]
+        where = Path(second).expanduser() if second else directory
+        _check_parts(where, (data.IMAGENET_V2,), "imagenet_v2_data_dir", base)
+    return directory
+
+
+def evaluates(given: Mapping[str, Any]) -> bool:
+    """Whether a run with the flags `given` evaluates."""
+    # Its self-tuning ruleset does not hand --skip_evals on (submission_runner.py).
+    return not given["skip_evals"] or given["tuning_ruleset"] == "self"
+
+
+def _check_parts(directory: Path, parts: Sequence[str], flag: str, base: str) -> None:
+    missing = [part for part in parts if not (directory / part).exists()]
+    if missing:
+        raise ValueError(
+            f"--{flag}={directory} lacks {', '.join(missing)}. AlgoPerf's dataset guide says "
+            f"how to prepare it; to try without, `python -m workloads algoperf_data DIR "
+            f"--workload={base}` writes a few fabricated examples"
+        )
+
+
+def check_sizes(
+    tiny: bool, given: Mapping[str, Any], directory: Path, base: str
+) -> dict[str, int] | None:
+    """Returns the sizes that `--tiny` evaluates, None without it."""
+    sizes = tiny_sizes.read_sizes(directory, base)
+    if tiny and sizes is None:
+        raise ValueError(
+            f"--tiny: {directory} holds real data (no {tiny_sizes.MARKER} that names {base}); "
+            "evaluations of it keep AlgoPerf's sizes"
+        )
+    if sizes is not None and not tiny and evaluates(given):
+        raise ValueError(
+            f"{directory} holds fabricated data of {sizes} examples, and AlgoPerf's evaluations "
+            "divide by their real numbers (50,000 images). Give --tiny (before `--`), which "
+            "evaluates what is there and says so in flags_0.json, or --skip_evals"
+        )
+    return sizes if tiny else None

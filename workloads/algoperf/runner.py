@@ -2,16 +2,58 @@
 
 The real submission_runner.py is executed unmodified; the one thing replaced, in memory, is
 `algoperf.workloads.workloads.import_workload`, whose object gets the variant.
+
+Of evaluations that failed AlgoPerf logs a RuntimeError, trains on, and ends with status 0. What JAX
+raises, out of memory or a shape that does not fit, is a RuntimeError; the row is missing from
+eval_measurements.csv, and without any row so is the file (submission_runner.train_once).
 """
 
+import contextlib
 import functools
 import importlib
 import runpy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from workloads.algoperf import failures, installation, preflight
+from workloads.algoperf import installation, preflight
+
+
+def recorded(workload: Any, failed: list[str]) -> Any:
+    """Returns `workload` itself, whose `eval_model` appends what it raises to `failed`."""
+    original = workload.eval_model
+
+    @functools.wraps(original)
+    def eval_model(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        except Exception as error:
+            failed.append(f"{type(error).__name__}: {error}")
+            raise
+
+    workload.eval_model = eval_model
+    return workload
+
+
+@contextlib.contextmanager
+def reported(failed: list[str]) -> Iterator[None]:
+    """Around a run: says on standard error what `failed` holds, and raises SystemExit(1) for it.
+
+    A run that ends otherwise than with success keeps its own exception or exit status.
+    """
+    try:
+        yield
+    except SystemExit as end:
+        if end.code or not failed:
+            raise
+    if failed:
+        first = failed[0].strip().splitlines()[0]
+        print(
+            f"python -m workloads algoperf: evaluations that failed: {len(failed)}; AlgoPerf "
+            f"logged them and went on, without rows in eval_measurements.csv. The first: {first}",
+            file=sys.stderr,
+        )
+        raise SystemExit(1)
 
 
 def run(request: preflight.Request, algoperf_dir: str | None = None) -> None:
@@ -19,11 +61,11 @@ def run(request: preflight.Request, algoperf_dir: str | None = None) -> None:
 
     Its flags are `request.arguments` as given; `attention`, `attention_tau` and `attnperf_tiny`
     are defined beside them, so that flags_0.json holds them. Everything is checked first
-    (`door.check`), before JAX or TensorFlow load.
+    (`preflight.check`), before JAX or TensorFlow load.
 
     Raises ValueError for what the checks refuse, the submission's batches on fabricated data
     (known once it is imported) among it, AlgoPerfMissingError without AlgoPerf, SystemExit where
-    its runner exits, with status 1 where evaluations failed (`failures`).
+    its runner exits, with status 1 where evaluations failed (`reported`).
     """
     found = installation.find(algoperf_dir)
     admitted = preflight.check(request, found)
@@ -36,7 +78,7 @@ def run(request: preflight.Request, algoperf_dir: str | None = None) -> None:
     sys.path.insert(0, str(admitted.import_root))
     script = str(found.directory / "submission_runner.py")
     sys.argv = [script, *request.arguments, *_define_flags(request)]
-    with failures.reported(failed), found.missing_named():
+    with reported(failed), found.missing_named():
         runpy.run_path(script, run_name="__main__")
 
 
@@ -66,7 +108,7 @@ def _prepared(
         workload = tiny_sizes.with_sizes(workload, admitted.sizes)
         _check_batches(admitted.workload, admitted.sizes, module, workload)
     variant = registry.get(request.attention, **request.hyperparameters)
-    return failures.recorded(injected.with_variant(workload, variant), failed)
+    return recorded(injected.with_variant(workload, variant), failed)
 
 
 def _check_batches(name: str, sizes: dict[str, int], module: Any, workload: Any) -> None:

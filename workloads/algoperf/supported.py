@@ -126,16 +126,12 @@ def support(name: str) -> Support:
 
 def name_of_class(class_name: str) -> str:
     """Returns the workload's name for its class. Raises ValueError as `support`."""
-    for name, entry in SUPPORTED.items():
-        if entry.class_name == class_name:
-            return name
-    return _unknown_class(class_name)
-
-
-def _unknown_class(class_name: str) -> str:
+    names = {entry.class_name: name for name, entry in SUPPORTED.items()}
     if class_name == "ImagenetVitPostLNWorkload":
         support("imagenet_vit_post_ln")
-    raise ValueError(
-        f"workload class {class_name!r} does not take an attention variant. These do: "
-        + ", ".join(f"{name} ({entry.class_name})" for name, entry in SUPPORTED.items())
-    )
+    if class_name not in names:
+        raise ValueError(
+            f"workload class {class_name!r} does not take an attention variant. These do: "
+            + ", ".join(f"{name} ({found})" for found, name in names.items())
+        )
+    return names[class_name]

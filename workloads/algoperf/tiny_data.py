@@ -6,13 +6,11 @@ imagenet_v2.py, librispeech_conformer/input_pipeline.py, wmt/input_pipeline.py,
 finewebedu_lm/input_pipeline.py}.
 """
 
-import csv
-import fcntl
 import io
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -24,9 +22,7 @@ from workloads.algoperf import tiny_sizes
 from workloads.algoperf.tiny_sizes import MARKER
 from workloads.base.errors import DataError
 from workloads.speech.corpora import librispeech, speech_records, speech_tokenizer
-from workloads.storage import tfds_writer
-
-_LOCK = ".prepare.lock"
+from workloads.storage import preparation, tfds_writer
 
 DESCRIPTION = "Fabricated by `python -m workloads algoperf_data`: to try the plugin, not to measure"
 # A batch may be larger: AlgoPerf repeats the training split. Its evaluations are slow on CPU cores.
@@ -59,11 +55,9 @@ def prepare(directory: str | os.PathLike[str], workload: str) -> Path:
         )
     path = Path(directory)
     found = {each.name for each in path.iterdir()} if path.exists() else set()
-    if found - {_LOCK} and MARKER not in found:
+    if found - {preparation.LOCK_FILE} and MARKER not in found:
         raise DataError(f"{path} holds data of others; it is not replaced", "name a new directory")
-    path.mkdir(parents=True, exist_ok=True)
-    with (path / _LOCK).open("w") as lock:  # two commands at once would lose an entry
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with preparation.locked(path):  # two commands at once would lose an entry
         _write_marker(path, workload)
     _WRITERS[workload](path)
     return path
@@ -73,8 +67,7 @@ def _write_marker(path: Path, workload: str) -> None:
     own = LM_SIZES if workload == "finewebedu_lm" else SIZES
     sizes = {**tiny_sizes.read(path), workload: own}
     content = {"fabricated": True, "note": DESCRIPTION, "sizes": sizes}
-    with files.replacing(path / MARKER) as new:
-        new.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+    files.write(path / MARKER, json.dumps(content, indent=2) + "\n")
 
 
 def _write_imagenet(path: Path) -> None:
@@ -124,7 +117,7 @@ def _write_librispeech(path: Path) -> None:
                 ids = np.array(speech_tokenizer.encode(tokenizer, text), np.int32)
                 np.save(speech_records.audio_path(path, split, name), _tones(text))
                 np.save(speech_records.targets_path(path, split, name), ids)
-            _write_list(path / f"{split}.csv", names)
+            speech_records.write_ids(path, split, names)
 
 
 def _tones(text: str) -> np.ndarray:
@@ -132,13 +125,6 @@ def _tones(text: str) -> np.ndarray:
     times = np.arange(_RATE // 10) / _RATE
     pitches = [0 if letter == " " else 200 + 40 * (ord(letter) - 64) for letter in text]
     return np.concatenate([8000 * np.sin(2 * np.pi * f * times) for f in pitches]).astype(np.int16)
-
-
-def _write_list(path: Path, names: Iterable[str]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(speech_records.CSV_HEADER)
-        writer.writerows(enumerate(names))
 
 
 def _write_wmt(path: Path) -> None:

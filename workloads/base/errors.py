@@ -1,4 +1,4 @@
-"""What this room raises when the data on disk is not what a workload needs, and errors in words."""
+"""Errors of data on disk that is not what a workload needs, and errors in words."""
 
 import errno
 

@@ -12,7 +12,6 @@ import functools
 import os
 import signal
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
@@ -47,7 +46,7 @@ class BatchStream(Iterator[dict[str, np.ndarray]]):
 
     With `num_workers` > 0 the batches object is pickled to each worker, and each imports the main
     script again: what the script does belongs under `if __name__ == "__main__":`. `num_threads` is
-    described at `example_queue.train_batches`. `close()`, or the end of a `with` statement, ends
+    described at `train_batches`. `close()`, or the end of a `with` statement, ends
     them all.
     """
 
@@ -90,27 +89,6 @@ class BatchStream(Iterator[dict[str, np.ndarray]]):
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def measure_throughput(stream: Iterator[dict[str, np.ndarray]], batches: int) -> dict[str, float]:
-    """Read one batch to warm up, then `batches`: how fast they come.
-
-    Returns `examples_per_s`, `wall_ms_per_batch` and `cpu_ms_per_example` (CPU time of this
-    process, all threads; worker processes are not in it).
-    """
-    if batches < 1:
-        raise ValueError(f"batches is {batches}; it must be 1 or more")
-    size = len(next(iter(next(stream).values())))
-    wall, cpu = time.perf_counter(), time.process_time()
-    for _ in range(batches):
-        next(stream)
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    examples = batches * size
-    return {
-        "examples_per_s": examples / wall,
-        "wall_ms_per_batch": 1e3 * wall / batches,
-        "cpu_ms_per_example": 1e3 * cpu / examples,
-    }
 
 
 def _close(iterators: list[Any]) -> None:

@@ -25,22 +25,29 @@ Array = jax.Array
 BATCH_AXES = MESH_AXES[:2]
 
 
-@functools.cache
-def mesh(sizes: tuple[int, int, int] = (0, 1, 1)) -> Mesh:
-    """Returns the mesh over all devices with axes (data, fsdp, tensor); data 0 takes the rest.
+def mesh_shape(sizes: tuple[int, int, int], devices: int) -> tuple[int, int, int]:
+    """Returns (data, fsdp, tensor), data 0 replaced by what the others leave of the devices.
 
-    The devices of a process stand side by side, so that its rows of a batch are one piece. Raises
-    ValueError where the sizes do not multiply to the number of devices.
+    Raises ValueError where the sizes do not multiply to the number of devices.
     """
-    devices = np.asarray(sorted(jax.devices(), key=lambda device: device.process_index))
     data, fsdp, tensor = sizes
-    data = data or devices.size // (fsdp * tensor)
-    if data * fsdp * tensor != devices.size:
+    data = data or devices // (fsdp * tensor)
+    if data * fsdp * tensor != devices:
         raise ValueError(
-            f"mesh (data, fsdp, tensor) = {sizes} does not fit {devices.size} devices: the sizes "
+            f"mesh (data, fsdp, tensor) = {sizes} does not fit {devices} devices: the sizes "
             "must multiply to their number (data 0: all that the others leave)"
         )
-    return Mesh(devices.reshape(data, fsdp, tensor), MESH_AXES)
+    return data, fsdp, tensor
+
+
+@functools.cache
+def mesh(sizes: tuple[int, int, int] = (0, 1, 1)) -> Mesh:
+    """Returns the mesh over all devices with axes (data, fsdp, tensor), as `mesh_shape`.
+
+    The devices of a process stand side by side, so that its rows of a batch are one piece.
+    """
+    devices = np.asarray(sorted(jax.devices(), key=lambda device: device.process_index))
+    return Mesh(devices.reshape(mesh_shape(sizes, devices.size)), MESH_AXES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,16 +147,6 @@ def shardings(tree: Any, rules: Sequence[Rule], mesh: Mesh | AbstractMesh) -> An
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: NamedSharding(mesh, _spec(_name(path), leaf.shape, rules, mesh)), tree
     )
-
-
-def unmatched(tree: Any, rules: Sequence[Rule]) -> list[str]:
-    """Returns the paths of leaves that no rule names, to be looked at when a model changes."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return [
-        name
-        for path, _ in leaves
-        if not any(re.search(rule, name := _name(path)) for rule, _ in rules)
-    ]
 
 
 def _name(path: Any) -> str:

@@ -118,6 +118,45 @@ class BaseWorkload(spec.Workload):
     def _initial_variables(self, key: Array) -> dict[str, Any]:
         """Returns the model's variables, 'params' among them."""
 
+    def model_fn(
+        self,
+        params: spec.Parameters,
+        augmented_and_preprocessed_input_batch: spec.Batch,
+        model_state: spec.ModelState,
+        mode: spec.ForwardPassMode,
+        rng: Array,
+        update_batch_norm: bool,
+        use_running_average_bn: bool | None = None,
+        dropout_rate: Any = 0.0,
+    ) -> tuple[Array, spec.ModelState]:
+        """Logits float32 of a model without state, and None; `dropout_rate` may be traced."""
+        del model_state, update_batch_norm, use_running_average_bn
+        logits = self._called_model().apply(
+            {"params": params},
+            augmented_and_preprocessed_input_batch["inputs"],
+            **self._model_settings(augmented_and_preprocessed_input_batch),
+            train=mode == spec.ForwardPassMode.TRAIN,
+            dropout_rate=dropout_rate,
+            rngs={"dropout": rng},
+        )
+        return logits, None
+
+    def _called_model(self) -> nn.Module:
+        """Returns the model as `model_fn` applies it."""
+        return self._model
+
+    def _model_settings(self, batch: spec.Batch) -> dict[str, Any]:
+        """Returns what the model takes of a batch beside its inputs."""
+        del batch
+        return {}
+
+    def _eval_logits(
+        self, params: spec.Parameters, model_state: spec.ModelState, batch: spec.Batch
+    ) -> Any:
+        """Returns the logits of an evaluation, which draws nothing."""
+        evaluation, key = spec.ForwardPassMode.EVAL, jax.random.key(0)
+        return self.model_fn(params, batch, model_state, evaluation, key, False)[0]
+
     @abc.abstractmethod
     def example_batch(self, batch_size: int) -> spec.Batch:
         """Returns a random batch of the shapes and dtypes that training uses: for `bench`."""

@@ -7,7 +7,6 @@ reads. One fixed permutation of the scans gives the roles, none of which share a
 training set is a fixed subset of it (`workloads.base.sources.fixed_subset`).
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -18,16 +17,15 @@ from typing import Any
 import cv2
 import numpy as np
 
-from attention.files import replacing
+from attention import files
 from workloads.base.errors import DataError
 from workloads.base.sources import Source
 from workloads.images import imagenet, images
-from workloads.storage import tfds_directory, tfds_writer
+from workloads.storage import preparation, tfds_directory, tfds_writer
 
 NUM_CLASSES = 10
 IMAGE_SIZE = 32
 SIZES = {"train": 997, "validation": 400, "test": 400}
-REFERENCE_FILE = "reference.json"
 NOTE = (
     "Stand-in: scikit-learn's 1797 handwritten digits at 32 x 32, not ImageNet. Errors on it say "
     "nothing about ImageNet."
@@ -45,24 +43,7 @@ def prepare(data_dir: str | os.PathLike[str]) -> Path:
     it is there. The same libraries give the same bytes. Two preparations at once wait for each
     other. Raises DataError where the directories hold anything but these digits.
     """
-    data_dir = Path(data_dir)
-    if _is_whole(data_dir):
-        return data_dir
-    data_dir.mkdir(parents=True, exist_ok=True)
-    with (data_dir / ".prepare.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not _is_whole(data_dir):  # another process may have written it meanwhile
-            _write(data_dir)
-            check(data_dir)
-    return data_dir
-
-
-def _is_whole(data_dir: Path) -> bool:
-    try:
-        check(data_dir)
-    except DataError:
-        return False
-    return True
+    return preparation.prepare_once(data_dir, check, _write)
 
 
 def check(data_dir: str | os.PathLike[str]) -> list[str]:
@@ -70,23 +51,19 @@ def check(data_dir: str | os.PathLike[str]) -> list[str]:
     sources = {role: _open(data_dir, role) for role in SIZES}
     digest = content_sha256(sources)
     stored = read_reference(data_dir).get("sha256")
-    for name, expected in (("reference.json", stored), ("this version", CONTENT_SHA256)):
-        if digest != expected:
-            raise DataError(
-                f"{data_dir}: the images have SHA-256 {digest}, but {name} says {expected}",
-                _repair(data_dir),
-            )
+    preparation.check_digest(data_dir, "the images", digest, stored, _repair(data_dir))
+    if digest != CONTENT_SHA256:
+        raise DataError(
+            f"{data_dir}: the images have SHA-256 {digest}, but this version says {CONTENT_SHA256}",
+            _repair(data_dir),
+        )
     sizes = (f"{role}: {source}, {len(source)} examples" for role, source in sources.items())
     return [*sizes, f"SHA-256 of all images and labels: {digest}"]
 
 
 def read_reference(data_dir: str | os.PathLike[str]) -> dict[str, Any]:
     """`reference.json`: `note`, `rows` of errors (fractions) by simple methods, `sha256`."""
-    path = Path(data_dir) / REFERENCE_FILE
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as problem:
-        raise DataError(f"{path} cannot be read: {problem}", _repair(data_dir)) from problem
+    return preparation.read_reference(data_dir, _repair(data_dir))
 
 
 def content_sha256(sources: Mapping[str, Source]) -> str:
@@ -127,8 +104,7 @@ def _write(data_dir: Path) -> None:
         )
     sources = {role: imagenet.open_split(data_dir, role, _repair(data_dir)) for role in SIZES}
     reference = {"note": NOTE, "rows": _rows(sources), "sha256": content_sha256(sources)}
-    with replacing(data_dir / REFERENCE_FILE) as new:
-        new.write_text(json.dumps(reference, indent=2) + "\n")
+    files.write(data_dir / preparation.REFERENCE_FILE, json.dumps(reference, indent=2) + "\n")
 
 
 def _note(data_dir: Path) -> str | None:

@@ -63,28 +63,6 @@ class ImageWorkload(BaseWorkload):
         variables: dict[str, Any] = self._model.init({"params": key}, jnp.ones((1, size, size, 3)))
         return variables
 
-    def model_fn(
-        self,
-        params: spec.Parameters,
-        augmented_and_preprocessed_input_batch: spec.Batch,
-        model_state: spec.ModelState,
-        mode: spec.ForwardPassMode,
-        rng: Array,
-        update_batch_norm: bool,
-        use_running_average_bn: bool | None = None,
-        dropout_rate: Any = 0.0,
-    ) -> tuple[Array, spec.ModelState]:
-        """Logits float32 [B, C]."""
-        del model_state, update_batch_norm, use_running_average_bn
-        logits = self._model.apply(
-            {"params": params},
-            augmented_and_preprocessed_input_batch["inputs"],
-            rngs={"dropout": rng},
-            train=mode == spec.ForwardPassMode.TRAIN,
-            dropout_rate=dropout_rate,
-        )
-        return logits, None
-
     def loss_fn(
         self,
         label_batch: Array,
@@ -147,9 +125,7 @@ class ImageWorkload(BaseWorkload):
     def _evaluated(
         self, params: spec.Parameters, model_state: spec.ModelState, batch: spec.Batch
     ) -> tuple[dict[str, Array], None]:
-        logits, _ = self.model_fn(
-            params, batch, model_state, spec.ForwardPassMode.EVAL, jax.random.key(0), False
-        )
+        logits = self._eval_logits(params, model_state, batch)
         correct = (jnp.argmax(logits, -1) == batch["targets"]) * batch["weights"]
         loss = self.loss_fn(batch["targets"], logits, batch["weights"])["summed"]
         return {"accuracy": correct.sum(), "loss": loss}, None

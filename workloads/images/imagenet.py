@@ -5,7 +5,7 @@
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,15 +102,11 @@ def check_examples(
             raise source.error(
                 f"example {number} has label {record['label']}; 0 to {num_classes - 1} are allowed"
             )
-        if decode:
-            _decode(source, number, record["image"])
-
-
-def _decode(source: tfds_directory.TfdsSplit, number: int, image: bytes) -> None:
-    try:
-        images.decode(image)
-    except DataError as problem:
-        raise source.error(f"example {number}: {problem}") from problem
+        try:
+            if decode:
+                images.decode(record["image"])
+        except DataError as problem:
+            raise source.error(f"example {number}: {problem}") from problem
 
 
 def prepare(
@@ -155,7 +151,7 @@ def _require_tensorflow() -> None:
 def _require_archives(data_dir: str | os.PathLike[str], manual: Path) -> None:
     if tfds_directory.directory_of(data_dir, IMAGENET).is_dir():
         return
-    missing = list(_missing((manual / TRAIN_TAR, manual / VALIDATION_TAR)))
+    missing = [name for name in (TRAIN_TAR, VALIDATION_TAR) if not (manual / name).is_file()]
     if missing:
         raise DataError(
             f"{manual}: {' and '.join(missing)} missing. ImageNet must be downloaded by hand: "
@@ -164,10 +160,6 @@ def _require_archives(data_dir: str | os.PathLike[str], manual: Path) -> None:
             f"put them into {manual}, or say where they are: "
             f"python -m workloads prepare imagenet_vit --data_dir {data_dir} --manual_dir FOLDER",
         )
-
-
-def _missing(paths: tuple[Path, ...]) -> Iterator[str]:
-    return (path.name for path in paths if not path.is_file())
 
 
 def _repair(data_dir: str | os.PathLike[str]) -> str:

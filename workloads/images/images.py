@@ -1,4 +1,8 @@
-"""Decoding, cropping and resizing images on the host; uint8 RGB out, normalised on the device.
+"""Images on the host: decoding, cropping, resizing, and the transforms of training and evaluation.
+
+uint8 RGB out, normalised on the device. A transform takes a record `{"image", "label"}` and the
+example's own generator, and returns `{"inputs": uint8 [size, size, 3], "targets": int}`; it can be
+pickled.
 
 Sources of the formulas: AlgoPerf's ImageNet input pipeline, and for what it calls, TensorFlow's
 documented behaviour of `tf.image.stateless_sample_distorted_bounding_box` and
@@ -13,6 +17,7 @@ an image more than OpenCV's.
 
 import functools
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import cv2
@@ -20,6 +25,7 @@ import numpy as np
 import scipy.sparse
 
 from workloads.base.errors import DataError
+from workloads.images import randaugment
 
 _MAX_ATTEMPTS = 10
 # AlgoPerf asks that a crop cover a tenth of the "object", which is the whole image: crops between
@@ -144,23 +150,16 @@ def flip(image: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     return cv2.flip(image, 1) if generator.random() < 0.5 else image
 
 
-def shift(
-    image: np.ndarray, max_shift: int, generator: np.random.Generator, fill: str = "zero"
-) -> np.ndarray:
+def shift(image: np.ndarray, max_shift: int, generator: np.random.Generator) -> np.ndarray:
     """Moved by whole pixels, down and right, each uniform in -max_shift … max_shift.
 
-    What comes in from outside is 0 (`fill="zero"`) or the nearest pixel (`fill="edge"`).
+    What comes in from outside is 0.
     """
-    if fill not in _BORDERS:
-        raise ValueError(f"fill is {fill!r}; it must be one of {', '.join(_BORDERS)}")
     height, width, _ = image.shape
     k = max_shift
-    framed = cv2.copyMakeBorder(image, k, k, k, k, _BORDERS[fill])
+    framed = cv2.copyMakeBorder(image, k, k, k, k, cv2.BORDER_CONSTANT)
     top, left = generator.integers(0, 2 * k, 2, endpoint=True)
     return framed[top : top + height, left : left + width]
-
-
-_BORDERS = {"zero": cv2.BORDER_CONSTANT, "edge": cv2.BORDER_REPLICATE}
 
 
 @functools.lru_cache(maxsize=1024)
@@ -182,3 +181,56 @@ def _keys(distance: np.ndarray) -> np.ndarray:
     near = (1.5 * distance - 2.5) * distance**2 + 1
     far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
     return np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))
+
+
+@dataclass(frozen=True)
+class TrainTransform:
+    """AlgoPerf's ImageNet training view: random crop, mirror image, RandAugment."""
+
+    image_size: int = 224
+    resize_size: int = 256
+    area_range: tuple[float, float] = (0.08, 1.0)
+    aspect_range: tuple[float, float] = (0.75, 4 / 3)
+    randaugment_layers: int = 2
+    randaugment_magnitude: float = 10.0
+
+    def __call__(self, record: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
+        image = train_crop(
+            decode(record["image"]),
+            self.image_size,
+            self.resize_size,
+            generator,
+            self.area_range,
+            self.aspect_range,
+        )
+        image = flip(image, generator)
+        image = randaugment.randaugment(
+            image, self.randaugment_layers, self.randaugment_magnitude, generator
+        )
+        return {"inputs": image, "targets": record["label"]}
+
+
+@dataclass(frozen=True)
+class EvalTransform:
+    """AlgoPerf's ImageNet evaluation view: the central crop; draws nothing."""
+
+    image_size: int = 224
+    resize_size: int = 256
+
+    def __call__(self, record: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
+        image = decode(record["image"])
+        image = eval_crop(image, self.image_size, self.resize_size)
+        return {"inputs": image, "targets": record["label"]}
+
+
+@dataclass(frozen=True)
+class ShiftTransform:
+    """The image moved by up to `max_shift` pixels each way; with 0, the image as it is."""
+
+    max_shift: int = 0
+
+    def __call__(self, record: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
+        image = decode(record["image"])
+        if self.max_shift:
+            image = shift(image, self.max_shift, generator)
+        return {"inputs": image, "targets": record["label"]}

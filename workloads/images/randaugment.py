@@ -8,17 +8,73 @@ pixels / 256, not with the image's mean.
 Different from AlgoPerf, on purpose: the sign of an argument and the place of the cutout come from
 the example's generator (there they come from TensorFlow's unseeded global one), so a resumed run
 repeats them. Different bit for bit: see the table of `tests/workloads/test_randaugment.py`.
+
+Values are cut off, not rounded, when they become uint8, as TensorFlow's cast does.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import cv2
 import numpy as np
 
-from workloads.images import pixel_arithmetic
+
+def blend(first: np.ndarray, second: np.ndarray, factor: float) -> np.ndarray:
+    """`first + factor · (second - first)` within 0 … 255, uint8; `first` may be broadcast."""
+    start = first.astype(np.float32)
+    mixed = start + np.float32(factor) * (second.astype(np.float32) - start)
+    return np.clip(mixed, 0, 255).astype(np.uint8)
+
+
+def grey(image: np.ndarray) -> np.ndarray:
+    """Luma of an RGB image by ITU-R BT.601 weights, uint8 `[H, W]`, as TensorFlow computes it.
+
+    TensorFlow converts to [0, 1] and back with a factor of 255.5.
+    """
+    weights = np.array([0.2989, 0.5870, 0.1140], np.float32)
+    unit = image.astype(np.float32) * np.float32(1 / 255)
+    return (unit @ weights * np.float32(255.5)).astype(np.uint8)
+
+
+def by_channel(image: np.ndarray, table: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Every channel through its own lookup table, made from the channel's histogram.
+
+    `table` maps counts int64 `[256]` to uint8 `[256]`.
+    """
+    channels = [image[:, :, index] for index in range(image.shape[2])]
+    tables = [table(np.bincount(channel.ravel(), minlength=256)) for channel in channels]
+    return cv2.LUT(image, np.stack(tables, axis=-1)[None])
+
+
+def affine(
+    image: np.ndarray, x_from: Sequence[float], y_from: Sequence[float], fill: int
+) -> np.ndarray:
+    """The pixel at (x, y) taken from (a·x + b·y + c, d·x + e·y + f), the nearest one.
+
+    `x_from` is (a, b, c), `y_from` (d, e, f). Halves are rounded away from zero, as TensorFlow's
+    ImageProjectiveTransformV3 does; places outside the image become `fill`.
+    """
+    height, width, _ = image.shape
+    x = np.arange(width, dtype=np.float32)[None, :]
+    y = np.arange(height, dtype=np.float32)[:, None]
+    places = [np.float32(a) * x + np.float32(b) * y + np.float32(c) for a, b, c in (x_from, y_from)]
+    # 16 bits are enough: an image has fewer than 2^15 rows, and places far outside are all alike.
+    nearest = [np.clip(_round_half_away(place), -2, 32767).astype(np.int16) for place in places]
+    return cv2.remap(
+        image,
+        np.stack(nearest, axis=-1),
+        None,
+        cv2.INTER_NEAREST,
+        borderMode=cv2.BORDER_CONSTANT,
+        borderValue=(fill,) * 3,
+    )
+
+
+def _round_half_away(values: np.ndarray) -> np.ndarray:
+    return np.trunc(values + np.copysign(np.float32(0.5), values))
+
 
 MAX_MAGNITUDE = 10.0
 FILL = 128
@@ -57,12 +113,12 @@ def apply(
 
 def autocontrast(image: Image) -> Image:
     """Every channel stretched linearly to 0 … 255; a channel of one value stays."""
-    return pixel_arithmetic.by_channel(image, _autocontrast_table)
+    return by_channel(image, _autocontrast_table)
 
 
 def equalize(image: Image) -> Image:
     """Every channel's histogram flattened, as Pillow's ImageOps.equalize does."""
-    return pixel_arithmetic.by_channel(image, _equalize_table)
+    return by_channel(image, _equalize_table)
 
 
 def invert(image: Image) -> Image:
@@ -78,7 +134,7 @@ def rotate(image: Image, degrees: float) -> Image:
     right, bottom = np.float32(width - 1), np.float32(height - 1)
     x = (right - (cosine * right - sine * bottom)) / 2
     y = (bottom - (sine * right + cosine * bottom)) / 2
-    return pixel_arithmetic.affine(image, (cosine, -sine, x), (sine, cosine, y), FILL)
+    return affine(image, (cosine, -sine, x), (sine, cosine, y), FILL)
 
 
 def posterize(image: Image, bits: int) -> Image:
@@ -102,8 +158,8 @@ def solarize_add(image: Image, addition: int) -> Image:
 
 def color(image: Image, factor: float) -> Image:
     """Blend from the grey image (0) over the image (1) to stronger colours."""
-    grey = pixel_arithmetic.grey(image)
-    return pixel_arithmetic.blend(np.repeat(grey[:, :, None], 3, axis=2), image, factor)
+    luma = grey(image)
+    return blend(np.repeat(luma[:, :, None], 3, axis=2), image, factor)
 
 
 def contrast(image: Image, factor: float) -> Image:
@@ -114,12 +170,12 @@ def contrast(image: Image, factor: float) -> Image:
     """
     height, width, _ = image.shape
     flat = np.full((1, 1, 1), min(height * width / 256, 255.0)).astype(np.uint8)
-    return pixel_arithmetic.blend(flat, image, factor)
+    return blend(flat, image, factor)
 
 
 def brightness(image: Image, factor: float) -> Image:
     """Blend from black (0) over the image (1) to brighter."""
-    return pixel_arithmetic.blend(np.zeros((1, 1, 1), np.uint8), image, factor)
+    return blend(np.zeros((1, 1, 1), np.uint8), image, factor)
 
 
 def sharpness(image: Image, factor: float) -> Image:
@@ -128,27 +184,27 @@ def sharpness(image: Image, factor: float) -> Image:
     # Pillow's SMOOTH filter: the neighbours with weight 1, the pixel with 5, over 13.
     sums = cv2.filter2D(image, cv2.CV_32F, _SMOOTH)
     smooth[1:-1, 1:-1] = (sums[1:-1, 1:-1].astype(np.uint16) // 13).astype(np.uint8)
-    return pixel_arithmetic.blend(smooth, image, factor)
+    return blend(smooth, image, factor)
 
 
 def shear_x(image: Image, level: float) -> Image:
     """Row y moved left by `level`·y, nearest pixel."""
-    return pixel_arithmetic.affine(image, (1, level, 0), (0, 1, 0), FILL)
+    return affine(image, (1, level, 0), (0, 1, 0), FILL)
 
 
 def shear_y(image: Image, level: float) -> Image:
     """Column x moved up by `level`·x, nearest pixel."""
-    return pixel_arithmetic.affine(image, (1, 0, 0), (level, 1, 0), FILL)
+    return affine(image, (1, 0, 0), (level, 1, 0), FILL)
 
 
 def translate_x(image: Image, pixels: float) -> Image:
     """Moved left by `pixels`."""
-    return pixel_arithmetic.affine(image, (1, 0, pixels), (0, 1, 0), FILL)
+    return affine(image, (1, 0, pixels), (0, 1, 0), FILL)
 
 
 def translate_y(image: Image, pixels: float) -> Image:
     """Moved up by `pixels`."""
-    return pixel_arithmetic.affine(image, (1, 0, 0), (0, 1, pixels), FILL)
+    return affine(image, (1, 0, 0), (0, 1, pixels), FILL)
 
 
 def cutout(image: Image, pixels: int, row: int, column: int) -> Image:

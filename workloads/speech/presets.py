@@ -23,7 +23,7 @@ from workloads.base.workload import Sizes
 from workloads.base.workload_spec import WorkloadSpec
 from workloads.speech import conformer
 from workloads.speech.conformer_layers import Masks
-from workloads.speech.corpora import librispeech, speech_corpus, spoken_digits, spoken_sentences
+from workloads.speech.corpora import librispeech, speech_corpus, spoken
 from workloads.speech.speech_workload import Speech, SpeechWorkload
 
 _EVAL_BATCH = 256
@@ -70,7 +70,7 @@ def _spoken(corpus: speech_corpus.Corpus) -> Speech:
     )
 
 
-DIGITS, SENTENCES = _spoken(spoken_digits.CORPUS), _spoken(spoken_sentences.CORPUS)
+DIGITS, SENTENCES = _spoken(spoken.DIGITS), _spoken(spoken.SENTENCES)
 MODELS: dict[str, tuple[Speech, dict[str, Any]]] = {
     "librispeech_conformer": (LIBRISPEECH, {}),
     "librispeech_conformer_gelu": (LIBRISPEECH, {"activation": "gelu"}),

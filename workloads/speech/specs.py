@@ -38,7 +38,7 @@ def _synthesised(kind: str, **sizes: float) -> WorkloadSpec:
     return WorkloadSpec(
         name=f"spoken_{kind}_conformer",
         factory="workloads.speech.presets:make",
-        data=f"workloads.speech.corpora.spoken_{kind}",
+        data=f"workloads.speech.corpora.spoken:{kind.upper()}",
         description=f"small Conformer on synthesised spoken {kind}",
         metric="wer",
         mode="min",

@@ -170,9 +170,7 @@ class SpeechWorkload(BaseWorkload):
     ) -> tuple[dict[str, Array], dict[str, Array]]:
         """Decodes on the devices; the host counts words."""
         ready = finished(batch)
-        (logits, paddings), _ = self.model_fn(
-            params, ready, model_state, spec.ForwardPassMode.EVAL, jax.random.key(0), False
-        )
+        logits, paddings = self._eval_logits(params, model_state, ready)
         losses = self.loss_fn(ready["targets"], (logits, paddings), ready["weights"])
         symbols, lengths = ctc.greedy_decode(logits, paddings)
         sums = {

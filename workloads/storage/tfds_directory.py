@@ -1,17 +1,120 @@
 """Splits of a TFDS directory as sources of examples (images, texts), without TensorFlow.
 
-Directory layout: `dataset_info.json`, `features.json` and one file per shard, as
-https://www.tensorflow.org/datasets/external_tfrecord describes; names, shard lengths and file
-names come from the tensorflow-datasets library itself.
+Directory layout: `dataset_info.json`, `features.json` and one file per shard (tfrecord or
+array_record), as https://www.tensorflow.org/datasets/external_tfrecord describes; names, shard
+lengths and file names come from the tensorflow-datasets library itself.
 """
 
+import bisect
+import functools
+import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from workloads.base.errors import DataError
-from workloads.storage import tfds_shards, tfrecord_frames
+from workloads.storage import tfrecord
+
+_STREAM_BYTES = 2**20
+
+
+class RecordFiles(Protocol):
+    """Serialized examples by number, over all shards of a split."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int) -> bytes: ...
+
+
+def _open_shards(split: "TfdsSplit") -> RecordFiles:
+    """The records of all shards. Raises DataError for a file format other than these two."""
+    if split.file_format == "tfrecord":
+        return _TFRecordShards(split.shards, split.shard_lengths, split.repair)
+    if split.file_format == "array_record":
+        return _ArrayRecordShards(split.shards, split.shard_lengths, split.repair)
+    raise DataError(
+        f"{os.path.dirname(split.shards[0])}: file format {split.file_format!r} cannot be read; "
+        "tfrecord and array_record can",
+        split.repair,
+    )
+
+
+def _stream_tfrecord(path: str, repair: str) -> Iterator[bytes]:
+    """The records of one shard in order, each checked, without an index."""
+    offset = 0
+    with open(path, "rb", buffering=_STREAM_BYTES) as file:
+        for number in itertools.count():
+            header = file.read(tfrecord.HEADER.size)
+            if not header:
+                return
+            where = tfrecord.Where(path, number, offset, repair)
+            length = tfrecord.payload_length(header, where)
+            rest = file.read(length + tfrecord.CHECKSUM.size)
+            size = length + tfrecord.FRAME_BYTES
+            yield tfrecord.payload_of(header + rest, size, where)
+            offset += size
+
+
+def _stream_array(path: str, repair: str) -> Iterator[bytes]:
+    from array_record.python.array_record_data_source import ArrayRecordDataSource
+
+    try:
+        source = ArrayRecordDataSource([path])
+        for number in range(len(source)):
+            yield source[number]
+    except (RuntimeError, ValueError, IndexError) as problem:
+        raise DataError(f"{path} cannot be read: {problem}", repair) from problem
+
+
+class _TFRecordShards:
+    def __init__(self, shards: Sequence[str], lengths: Sequence[int], repair: str) -> None:
+        self._files = [tfrecord.TFRecordFile(path, repair) for path in shards]
+        self._lengths = lengths
+        self._starts = list(itertools.accumulate(lengths, initial=0))
+        self._repair = repair
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __getitem__(self, number: int) -> bytes:
+        shard = bisect.bisect_right(self._starts, number) - 1
+        file = self._files[shard]
+        if len(file) != self._lengths[shard]:
+            raise DataError(
+                f"{file.path} has {len(file)} records, dataset_info.json says "
+                f"{self._lengths[shard]}",
+                self._repair,
+            )
+        return file[number - self._starts[shard]]
+
+
+class _ArrayRecordShards:
+    def __init__(self, shards: Sequence[str], lengths: Sequence[int], repair: str) -> None:
+        self._shards, self._lengths, self._repair = shards, lengths, repair
+
+    def __len__(self) -> int:
+        return sum(self._lengths)
+
+    def __getitem__(self, number: int) -> bytes:
+        try:
+            return self._source[number]
+        except (RuntimeError, ValueError, IndexError) as problem:
+            where = f"{os.path.dirname(self._shards[0])}: record {number} of the split"
+            raise DataError(f"{where} cannot be read: {problem}", self._repair) from problem
+
+    @functools.cached_property
+    def _source(self) -> Any:
+        from array_record.python.array_record_data_source import ArrayRecordDataSource
+
+        source = ArrayRecordDataSource(list(self._shards))
+        if len(source) != len(self):
+            raise ValueError(f"the shards hold {len(source)} records, not {len(self)}")
+        return source
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_source"}
+
 
 DEFAULT_REPAIR = "prepare the directory again with `python -m workloads prepare NAME`"
 _INCOMPLETE = "incomplete."
@@ -56,9 +159,7 @@ class TfdsSplit:
         self.shard_lengths: tuple[int, ...] = tuple(info.shard_lengths)
         self.shards: tuple[str, ...] = tuple(os.fspath(path) for path in info.filepaths)
         self.file_format: str = builder.info.file_format.value
-        self._records = tfds_shards.open_shards(
-            self.file_format, self.shards, self.shard_lengths, repair
-        )
+        self._records = _open_shards(self)
         _check_shards(self, int(info.num_bytes))
 
     def __len__(self) -> int:
@@ -76,7 +177,8 @@ class TfdsSplit:
         """
         start, length = sum(self.shard_lengths[:shard]), self.shard_lengths[shard]
         count = 0
-        for serialized in tfds_shards.stream(self.file_format, self.shards[shard], self.repair):
+        stream = _stream_tfrecord if self.file_format == "tfrecord" else _stream_array
+        for serialized in stream(self.shards[shard], self.repair):
             yield self._parsed(serialized, start + count)
             count += 1
         if count != length:
@@ -177,10 +279,10 @@ def _check_shards(split: TfdsSplit, num_bytes: int) -> None:
         names = ", ".join(os.path.basename(path) for path in missing[:3])
         raise split.error(f"{len(missing)} of {len(split.shards)} shards are missing: {names} …")
     for path, length in zip(split.shards, split.shard_lengths, strict=True):
-        if os.path.getsize(path) < length * tfrecord_frames.FRAME_BYTES:
+        if os.path.getsize(path) < length * tfrecord.FRAME_BYTES:
             raise split.error(f"{path} is too small for the {length} records it should hold")
     on_disk = sum(os.path.getsize(path) for path in split.shards)
-    expected = num_bytes + sum(split.shard_lengths) * tfrecord_frames.FRAME_BYTES
+    expected = num_bytes + sum(split.shard_lengths) * tfrecord.FRAME_BYTES
     if on_disk < expected and split.file_format == "tfrecord":
         raise split.error(
             f"the shards have {on_disk} bytes together, {expected} by dataset_info.json"
@@ -199,3 +301,18 @@ def _features(serialized: bytes, number: int, split: TfdsSplit) -> Any:
         return tf_example_pb2.Example.FromString(serialized).features.feature
     except Exception as problem:  # protobuf's DecodeError, whose module differs by version
         raise split.error(f"example {number} is no tf.train.Example: {problem}") from problem
+
+
+def versions(directory: Path) -> list[Path]:
+    """Prepared versions of a TFDS data set in `directory`, the newest first."""
+    found = [path for path in _folders(directory) if (path / "dataset_info.json").is_file()]
+    return sorted(found, key=lambda path: _version_of(path.name), reverse=True)
+
+
+def _folders(directory: Path) -> list[Path]:
+    return [path for path in directory.iterdir() if path.is_dir()] if directory.is_dir() else []
+
+
+def _version_of(name: str) -> tuple[int, ...]:
+    parts = name.split(".")
+    return tuple(int(part) for part in parts) if all(part.isdigit() for part in parts) else ()

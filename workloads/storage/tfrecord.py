@@ -1,14 +1,178 @@
-"""TFRecord files by record number, without TensorFlow; every byte that is read is checked."""
+"""TFRecord files by record number, without TensorFlow; every byte that is read is checked.
+
+A record on disk is `length` (uint64), its checksum (uint32), the payload, its checksum (uint32),
+all little-endian. Checksums are CRC-32C, rotated by 15 bits and offset by a constant.
+Format: https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details
+
+Offsets of the records are scanned once per file and kept in the user's cache, `$ATTNPERF_CACHE`,
+else `$XDG_CACHE_HOME/attnperf`, else `~/.cache/attnperf`. An entry is named by the file's absolute
+path, size and time of modification, so a changed file never meets a stale index; an entry that does
+not fit the file is scanned anew.
+"""
 
 import functools
+import hashlib
+import logging
 import os
 import resource
+import struct
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
+import google_crc32c
 import numpy as np
 
 from attention.files import replacing
-from workloads.storage import tfrecord_frames, tfrecord_index
+from workloads.base.errors import DataError
+
+HEADER = struct.Struct("<QI")
+CHECKSUM = struct.Struct("<I")
+FRAME_BYTES = HEADER.size + CHECKSUM.size
+_MASK_DELTA = 0xA282EAD8
+
+DEFAULT_REPAIR = (
+    "copy the file again from where it came, or prepare the directory again with "
+    "`python -m workloads prepare NAME`; `python -m workloads check NAME --data_dir DIR` tells "
+    "whether it is whole"
+)
+
+
+class Where:
+    """The place of a record, kept cheaply until an error has to name it."""
+
+    __slots__ = ("number", "offset", "path", "repair")
+
+    def __init__(self, path: str, number: int, offset: int, repair: str) -> None:
+        self.path, self.number, self.offset, self.repair = path, number, offset, repair
+
+    def error(self, problem: str) -> DataError:
+        """The DataError that says what is wrong with this record."""
+        return DataError(
+            f"{self.path}: record {self.number} at byte {self.offset} {problem}", self.repair
+        )
+
+
+def masked_crc32c(data: bytes) -> int:
+    """CRC-32C of `data` as TFRecord stores it: rotated right by 15 bits, plus 0xA282EAD8."""
+    crc = google_crc32c.value(data)
+    return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def framed(payload: bytes) -> bytes:
+    """`payload` as it stands in a file: length, checksum, payload, checksum."""
+    length = struct.pack("<Q", len(payload))
+    header = HEADER.pack(len(payload), masked_crc32c(length))
+    return b"".join((header, payload, CHECKSUM.pack(masked_crc32c(payload))))
+
+
+def payload_of(frame: bytes, size: int, where: Where) -> bytes:
+    """The payload of a frame that should be `size` bytes long; DataError if anything is off."""
+    if len(frame) != size:
+        raise where.error(f"is cut off: {len(frame)} of {size} bytes could be read")
+    if payload_length(frame[: HEADER.size], where) != size - FRAME_BYTES:
+        raise where.error("has a length other than the file's index says")
+    payload = frame[HEADER.size : -CHECKSUM.size]
+    if masked_crc32c(payload) != CHECKSUM.unpack_from(frame, size - CHECKSUM.size)[0]:
+        raise where.error("is corrupt: the checksum of its content does not match")
+    return payload
+
+
+def payload_length(header: bytes, where: Where) -> int:
+    """Length in bytes that a header states; DataError if it is cut off or its checksum is wrong."""
+    if len(header) != HEADER.size:
+        raise where.error(f"is cut off: {len(header)} of the {HEADER.size} header bytes are there")
+    length, checksum = HEADER.unpack(header)
+    if masked_crc32c(header[:8]) != checksum:
+        raise where.error("is corrupt: the checksum of its length does not match")
+    return length
+
+
+def scan_offsets(path: str, repair: str = DEFAULT_REPAIR) -> np.ndarray:
+    """Byte offset of every record, and the file's size as the last entry: int64 `[records + 1]`.
+
+    Reads the headers alone (a few µs per record). Raises DataError where a header's checksum is
+    wrong or a record ends after the file does.
+    """
+    with open(path, "rb", buffering=0) as file:
+        descriptor = file.fileno()
+        size = os.fstat(descriptor).st_size
+        offsets = [0]
+        while offsets[-1] < size:
+            where = Where(path, len(offsets) - 1, offsets[-1], repair)
+            length = payload_length(os.pread(descriptor, HEADER.size, offsets[-1]), where)
+            offsets.append(offsets[-1] + length + FRAME_BYTES)
+            if offsets[-1] > size:
+                raise where.error(f"is cut off: it ends at byte {offsets[-1]}, the file at {size}")
+    return np.asarray(offsets, dtype=np.int64)
+
+
+_warned_about: set[Path] = set()
+
+
+def cache_directory() -> Path:
+    """Where the indices are kept (the folder need not exist yet)."""
+    if chosen := os.environ.get("ATTNPERF_CACHE"):
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "attnperf"
+
+
+def cached_offsets(path: str, repair: str = DEFAULT_REPAIR) -> np.ndarray:
+    """What `scan_offsets(path)` returns, from the cache where it has it.
+
+    Raises DataError as the scan does. A cache that cannot be written costs a scan in every
+    process; that is said once, by `logging.warning`.
+    """
+    status = os.stat(path)
+    entry = _entry(path, status)
+    cached = _load(entry, status.st_size)
+    if cached is not None:
+        return cached
+    scanned = scan_offsets(path, repair)
+    _store(entry, scanned)
+    return scanned
+
+
+def _entry(path: str, status: os.stat_result) -> Path:
+    identity = f"{os.path.abspath(path)}\0{status.st_size}\0{status.st_mtime_ns}"
+    name = hashlib.sha256(identity.encode()).hexdigest()
+    return cache_directory() / "tfrecord_index" / name[:2] / f"{name}.npy"
+
+
+def _load(entry: Path, size: int) -> np.ndarray | None:
+    try:
+        found = np.load(entry, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    return found if _fits(found, size) else None
+
+
+def _fits(found: np.ndarray, size: int) -> bool:
+    if found.dtype != np.int64 or found.ndim != 1 or found.size == 0:
+        return False
+    gaps_are_frames = bool(np.all(np.diff(found) >= FRAME_BYTES))
+    return found[0] == 0 and found[-1] == size and gaps_are_frames
+
+
+def _store(entry: Path, scanned: np.ndarray) -> None:
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(entry) as new, new.open("wb") as file:
+            np.save(file, scanned)
+    except OSError as problem:
+        _warn_once(cache_directory(), problem)
+
+
+def _warn_once(directory: Path, problem: OSError) -> None:
+    if directory in _warned_about:
+        return
+    _warned_about.add(directory)
+    logging.warning(
+        "The cache of record positions %s cannot be written (%s): every process scans the data "
+        "files anew. Set ATTNPERF_CACHE to a folder that can be written.",
+        directory,
+        problem,
+    )
 
 
 def write_tfrecord(path: str | os.PathLike[str], records: Iterable[bytes]) -> int:
@@ -16,7 +180,7 @@ def write_tfrecord(path: str | os.PathLike[str], records: Iterable[bytes]) -> in
     count = 0
     with replacing(path) as new, new.open("wb") as file:
         for record in records:
-            file.write(tfrecord_frames.framed(record))
+            file.write(framed(record))
             count += 1
     return count
 
@@ -24,14 +188,12 @@ def write_tfrecord(path: str | os.PathLike[str], records: Iterable[bytes]) -> in
 class TFRecordFile:
     """One TFRecord file as a sequence of payloads (bytes). Picklable, safe in threads.
 
-    The index of offsets is read at first use (`workloads.storage.tfrecord_index` caches it on
-    disk). The file is opened per process, on demand, and read by `os.pread`, which shares no
-    position. `repair` is the advice that errors end with.
+    The index of offsets is read at first use (`cached_offsets`). The file is opened per process, on
+    demand, and read by `os.pread`, which shares no position. `repair` is the advice that errors end
+    with.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], repair: str = tfrecord_frames.DEFAULT_REPAIR
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], repair: str = DEFAULT_REPAIR) -> None:
         self.path = os.path.abspath(path)
         self._repair = repair
         self._offsets: np.ndarray | None = None
@@ -43,7 +205,7 @@ class TFRecordFile:
         if self._offsets is None:
             status = os.stat(self.path)
             self._identity = (status.st_ino, status.st_size, status.st_mtime_ns)
-            self._offsets = tfrecord_index.offsets(self.path, self._repair)
+            self._offsets = cached_offsets(self.path, self._repair)
         return self._offsets
 
     def __len__(self) -> int:
@@ -62,8 +224,8 @@ class TFRecordFile:
             raise IndexError(f"{self.path}: record {number} asked, the file has {len(self)}")
         start, end = int(self.offsets[number]), int(self.offsets[number + 1])
         frame = _opened(self.path, self._identity).read(start, end)
-        where = tfrecord_frames.Where(self.path, number, start, self._repair)
-        return tfrecord_frames.payload_of(frame, end - start, where)
+        where = Where(self.path, number, start, self._repair)
+        return payload_of(frame, end - start, where)
 
 
 class _OpenFile:

@@ -1,24 +1,142 @@
 """Token records on disk: `tokens.json`, the tokenizer, and shards of fixed-length sequences.
 
-A directory holds `<split>-00000-of-0000N.npy` (uint16 `[records, length]`, written by
-`workloads.storage.token_shards`), `spm.model`, and `tokens.json`, which is written last and says
-what there is: its presence means that the directory is whole.
+A directory holds `<split>-00000-of-0000N.npy` (NumPy arrays uint16 `[records, length]`, written as
+streams), `spm.model`, and `tokens.json`, which is written last and says what there is: its presence
+means that the directory is whole.
+
+Why not array_record: rows of one size need no index, and a memory map reads one with a page fault,
+through a page cache that all worker processes share; array_record unpacks and copies each (and
+adds 16 bytes and a call into C++). Damage is found by size at opening, by SHA-256 in a full check.
 """
 
 import bisect
 import dataclasses
+import functools
+import hashlib
 import itertools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from attention.files import replacing
+from attention import files
 from workloads.base.errors import DataError
-from workloads.storage import packing, token_shards, tokenizer
+from workloads.storage import tokenizer
+
+DTYPE = np.dtype("<u2")
+MAX_VOCAB_SIZE = 2**16
+
+
+def file_name(split: str, shard: int, shards: int) -> str:
+    """`<split>-00000-of-00001.npy`."""
+    return f"{split}-{shard:05d}-of-{shards:05d}.npy"
+
+
+class ShardWriter:
+    """Appends rows to an open file; `records` counts them. Made by `writing`."""
+
+    def __init__(self, file: BinaryIO, length: int) -> None:
+        self._file, self._length = file, length
+        self.records = 0
+        self._header_bytes = file.write(self._header())
+
+    def write(self, rows: np.ndarray) -> None:
+        """Append rows `[n, length]`; ValueError for another shape or dtype."""
+        if rows.dtype != DTYPE or rows.shape[1:] != (self._length,):
+            raise ValueError(
+                f"rows are {rows.dtype} {list(rows.shape)}; {DTYPE} [n, {self._length}] is needed"
+            )
+        self._file.write(np.ascontiguousarray(rows).data)
+        self.records += len(rows)
+
+    def finish(self) -> None:
+        """Write the number of rows into the header."""
+        header = self._header()
+        if len(header) != self._header_bytes:
+            raise RuntimeError(f"header grew to {len(header)} bytes from {self._header_bytes}")
+        self._file.seek(0)
+        self._file.write(header)
+
+    def _header(self) -> bytes:
+        shape = (self.records, self._length)
+        text = f"{{'descr': '{DTYPE.str}', 'fortran_order': False, 'shape': {shape}, }}"
+        # 128 bytes hold any number of rows; NumPy's own headers are padded to multiples of 64.
+        return np.lib.format.magic(1, 0) + (118).to_bytes(2, "little") + _padded(text, 118)
+
+
+def _padded(text: str, size: int) -> bytes:
+    return text.ljust(size - 1).encode("latin1") + b"\n"
+
+
+@contextmanager
+def writing(path: Path, length: int) -> Iterator[ShardWriter]:
+    """A writer whose file appears under `path` when the block ends well, and not otherwise."""
+    with files.replacing(path) as new, new.open("wb") as file:
+        writer = ShardWriter(file, length)
+        yield writer
+        writer.finish()
+
+
+def check_file(path: Path, records: int, length: int, repair: str) -> None:
+    """DataError unless the header and the file's size say uint16 `[records, length]`."""
+    try:
+        with path.open("rb") as file:
+            version = np.lib.format.read_magic(file)
+            shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+            start, size = file.tell(), os.fstat(file.fileno()).st_size
+    except (OSError, ValueError) as problem:
+        raise DataError(f"{path} cannot be read: {problem}", repair) from problem
+    if (version, shape, fortran, dtype) != ((1, 0), (records, length), False, DTYPE):
+        raise DataError(
+            f"{path} holds {dtype} {list(shape)}; {DTYPE} [{records}, {length}] is expected", repair
+        )
+    expected = start + records * length * DTYPE.itemsize
+    if size != expected:
+        raise DataError(f"{path} has {size} bytes; {expected} are expected", repair)
+
+
+@functools.lru_cache(maxsize=4096)
+def _mapped(path: str, identity: tuple[int, ...]) -> Any:
+    del identity  # part of the key: a file that was replaced is mapped anew
+    return np.load(path, mmap_mode="r", allow_pickle=False)
+
+
+def row(path: str, identity: tuple[int, ...], number: int) -> np.ndarray:
+    """A copy of one row, uint16 `[length]`; the file stays mapped in this process."""
+    return np.array(_mapped(path, identity)[number])
+
+
+def identity(path: str) -> tuple[int, ...]:
+    """What tells a file from one that replaced it."""
+    status = os.stat(path)
+    return (status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of the file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """What was written: tokens = records · length + dropped_tokens, separators included."""
+
+    records: int = 0
+    documents: int = 0
+    empty_documents: int = 0
+    tokens: int = 0
+    dropped_tokens: int = 0
+    unknown_tokens: int = 0
+
+    def __add__(self, other: "Counts") -> "Counts":
+        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
+        return Counts(*(mine + theirs for mine, theirs in pairs))
+
 
 INFO_FILE, TOKENIZER_FILE = "tokens.json", "spm.model"
 FORMAT, VERSION = "attnperf token records", 1
@@ -31,7 +149,7 @@ class WrittenShard:
     """A finished shard: its file below the directory, what it holds, the file's SHA-256."""
 
     file: str
-    counts: packing.Counts
+    counts: Counts
     sha256: str
 
 
@@ -57,27 +175,16 @@ def write_info(
         "source": dict(source),
         "splits": {name: _described(shards) for name, shards in splits.items()},
     }
-    write_text(data_dir / INFO_FILE, json.dumps(info, indent=1) + "\n")
+    files.write(data_dir / INFO_FILE, json.dumps(info, indent=1) + "\n")
 
 
 def _described(shards: Sequence[WrittenShard]) -> dict[str, Any]:
-    total = sum((shard.counts for shard in shards), packing.Counts())
+    total = sum((shard.counts for shard in shards), Counts())
     files = [
         {"file": shard.file, "records": shard.counts.records, "sha256": shard.sha256}
         for shard in shards
     ]
     return {**dataclasses.asdict(total), "shards": files}
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically."""
-    write_bytes(path, text.encode())
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file atomically."""
-    with replacing(path) as new:
-        new.write_bytes(content)
 
 
 def read_info(data_dir: str | os.PathLike[str], repair: str = DEFAULT_REPAIR) -> dict[str, Any]:
@@ -105,7 +212,7 @@ def _check_info(info: dict[str, Any]) -> None:
         raise ValueError(f"format is {info['format']!r} version {info['version']!r}")
     if info["special_ids"] != tokenizer.SPECIAL_IDS:
         raise ValueError(f"special ids are {info['special_ids']}, not {tokenizer.SPECIAL_IDS}")
-    if not 0 < info["vocab_size"] <= token_shards.MAX_VOCAB_SIZE or info["length"] < 1:
+    if not 0 < info["vocab_size"] <= MAX_VOCAB_SIZE or info["length"] < 1:
         raise ValueError(f"vocab_size is {info['vocab_size']}, length {info['length']}")
     for name, split in info["splits"].items():
         records = sum(shard["records"] for shard in split["shards"])
@@ -169,8 +276,8 @@ class TokenSplit:
         shards = info["splits"][split]["shards"]
         self._paths = [str(self.data_dir / shard["file"]) for shard in shards]
         for path, shard in zip(self._paths, shards, strict=True):
-            token_shards.check_file(Path(path), shard["records"], self.length, repair)
-        self._identities = [token_shards.identity(path) for path in self._paths]
+            check_file(Path(path), shard["records"], self.length, repair)
+        self._identities = [identity(path) for path in self._paths]
         self._starts = list(itertools.accumulate((s["records"] for s in shards), initial=0))
 
     def __len__(self) -> int:
@@ -182,7 +289,7 @@ class TokenSplit:
             raise IndexError(f"{self}: record {number} asked, there are {len(self)}")
         shard = bisect.bisect_right(self._starts, number) - 1
         place = number - self._starts[shard]
-        return {"tokens": token_shards.row(self._paths[shard], self._identities[shard], place)}
+        return {"tokens": row(self._paths[shard], self._identities[shard], place)}
 
     def error(self, problem: str) -> DataError:
         """A DataError that names this split and how to repair it."""
@@ -243,5 +350,5 @@ def _check_ids(source: TokenSplit, numbers: Sequence[int]) -> None:
 def _check_hashes(data_dir: Path, shards: Sequence[Mapping[str, Any]], repair: str) -> None:
     for shard in shards:
         path = data_dir / shard["file"]
-        if token_shards.sha256(path) != shard["sha256"]:
+        if sha256(path) != shard["sha256"]:
             raise DataError(f"{path} is damaged: its SHA-256 is not {shard['sha256']}", repair)

@@ -3,7 +3,7 @@
 BERT's masking (arXiv:1810.04805, section 3.1) is drawn on the device: 15 % of a sequence's ordinary
 tokens are to be predicted; of those 80 % become the mask id, 10 % a random ordinary token, and 10 %
 stay. What is drawn is a function of the sequence's key alone. There is no sentence task.
-Axes: B batch, L length, K places to predict.
+Axes: B batch, L length, K positions to predict.
 """
 
 import math
@@ -64,7 +64,7 @@ class LMWorkload(TextWorkload):
 
 
 def shifted(tokens: np.ndarray) -> np.ndarray:
-    """Returns tokens [B, L] one place to the right, behind the end of a document."""
+    """Returns tokens [B, L] one position to the right, behind the end of a document."""
     inputs = np.empty_like(tokens)
     inputs[:, 0] = tokenizer.EOS
     inputs[:, 1:] = tokens[:, :-1]
@@ -80,7 +80,7 @@ def _exponential(loss: float) -> float:
 
 
 class BertWorkload(TextWorkload):
-    """A bidirectional Transformer. Metrics over masked places: accuracy (fraction), loss (nats).
+    """A bidirectional Transformer. Metrics over masked positions: accuracy (fraction), loss (nats).
 
     Batches as `masked` makes them. Training masks are a function of (seed, step) and the
     place in the batch, evaluation masks of the record's number: the same at every evaluation, for
@@ -131,8 +131,8 @@ class BertWorkload(TextWorkload):
         }
 
 
-def places(length: int) -> int:
-    """Returns K, room for the chosen places of one sequence: 15 % of it, rounded up."""
+def num_positions(length: int) -> int:
+    """Returns K, the most positions to predict of one sequence: 15 % of it, rounded up."""
     return math.ceil(CHOSEN * length)
 
 
@@ -140,8 +140,8 @@ def masked(tokens: Array, keys: Array, vocabulary: int) -> dict[str, Array]:
     """Returns what a masked language model trains on, from tokens [B, L] and one key each, [B].
 
     inputs int32 [B, L]; positions int32 [B, K], ascending; targets int32 [B, K], the tokens that
-    stood there; weights float32 [B, K], 0 where a sequence has fewer than K places to predict.
-    The number of places is 15 % of the ordinary tokens, rounded up or down so that it is 15 % on
+    stood there; weights float32 [B, K], 0 where a sequence has fewer than K positions to predict.
+    Their number is 15 % of the ordinary tokens, rounded up or down so that it is 15 % on
     average.
     """
     result: dict[str, Array] = jax.vmap(_masked_sequence, in_axes=(0, 0, None))(
@@ -164,10 +164,10 @@ def _masked_sequence(tokens: Array, key: Array, vocabulary: int) -> dict[str, Ar
 
 
 def _choose(tokens: Array, key: Array, rounding: Array) -> tuple[Array, Array]:
-    """Returns K different places in ascending order, and weight 1 for those to predict."""
+    """Returns K different positions in ascending order, and weight 1 for those to predict."""
     ordinary = tokens >= tokenizer.FIRST_ORDINARY
     score = jnp.where(ordinary, jax.random.uniform(key, tokens.shape), -1.0)
-    _, positions = jax.lax.top_k(score, places(len(tokens)))
+    _, positions = jax.lax.top_k(score, num_positions(len(tokens)))
     count = jnp.floor(CHOSEN * jnp.sum(ordinary) + jax.random.uniform(rounding))
     weights = (jnp.arange(len(positions)) < count) & ordinary[positions]
     order = jnp.argsort(positions)

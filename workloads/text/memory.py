@@ -10,7 +10,7 @@ mlp_width, H heads, D head size, V vocabulary, N layers:
   in float32 (logits, weights, cotangent), as `attention/kernels/core.py` computes it.
   Differential attention adds 4·6·H·D/t per token: values, outputs and cotangents of 2·D per head.
 - kept = N·b·L·W·a + block(b) with remat, N·block(b) without.
-- logits = 2·4·b·(predicted places)·V/t: logits and their cotangent, float32.
+- logits = 2·4·b·(predicted positions)·V/t: logits and their cotangent, float32.
 - gathered = the parameters of one layer and the embedding, whole but for 'tensor', in
   compute_dtype: what fsdp collects for use. 0 where fsdp is 1.
 
@@ -54,13 +54,14 @@ def per_device(
     if name not in SIZES:
         raise ValueError(f"{name!r} is no Transformer workload; those are {', '.join(SIZES)}")
     size = SIZES[name]
-    mesh = _mesh(options.mesh, devices)
-    size.check_mesh(tuple(mesh.shape.values()))
+    shape = sharding.mesh_shape(options.mesh, devices)
+    mesh = AbstractMesh(shape, MESH_AXES)
+    size.check_mesh(shape)
     groups = mesh.shape["data"] * mesh.shape["fsdp"]
     if batch_size % groups:
         raise ValueError(
             f"batch size {batch_size} cannot be divided over the {groups} groups of devices of "
-            f"mesh (data, fsdp, tensor) = {tuple(mesh.shape.values())}"
+            f"mesh (data, fsdp, tensor) = {shape}"
         )
     parameters = _parameters(size, variant, options, mesh)
     parts = {
@@ -72,17 +73,6 @@ def per_device(
     return {**parts, "total": sum(parts.values())}
 
 
-def _mesh(sizes: tuple[int, int, int], devices: int) -> AbstractMesh:
-    data, fsdp, tensor = sizes
-    data = data or devices // (fsdp * tensor)
-    if data * fsdp * tensor != devices:
-        raise ValueError(
-            f"mesh (data, fsdp, tensor) = {sizes} does not fit {devices} devices: the sizes must "
-            "multiply to their number (data 0: all that the others leave)"
-        )
-    return AbstractMesh((data, fsdp, tensor), MESH_AXES)
-
-
 def _parameters(size: TransformerSize, variant: Any, options: Options, mesh: AbstractMesh) -> int:
     # Stacked layers have the same bytes, and are traced once.
     options = dataclasses.replace(options, scan_layers=True)
@@ -90,11 +80,11 @@ def _parameters(size: TransformerSize, variant: Any, options: Options, mesh: Abs
     tokens = jax.ShapeDtypeStruct((1, size.context), jnp.int32)
     shapes = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
     # An abstract mesh has shape and axes, which is all that shardings are made from.
-    places = sharding.shardings(shapes, transformer.PARAMETER_RULES, mesh)
+    placed = sharding.shardings(shapes, transformer.PARAMETER_RULES, mesh)
     sizes = jax.tree.map(
-        lambda leaf, place: math.prod(place.shard_shape(leaf.shape)) * leaf.dtype.itemsize,
+        lambda leaf, held: math.prod(held.shard_shape(leaf.shape)) * leaf.dtype.itemsize,
         shapes,
-        places,
+        placed,
     )
     return sum(jax.tree.leaves(sizes))
 
@@ -117,7 +107,9 @@ def _activations(
     )
     residuals = size.layers * tokens * size.width * narrow
     kept = residuals + block if options.remat else size.layers * block
-    predicted = sequences * language_models.places(size.context) if "bert" in name else tokens
+    predicted = (
+        sequences * language_models.num_positions(size.context) if "bert" in name else tokens
+    )
     layer = 4 * size.width * heads + 2 * size.width * size.mlp_width
     whole = narrow * (layer + size.vocabulary * size.width) // tensor
     return {

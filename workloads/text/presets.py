@@ -20,11 +20,11 @@ LASER at 4.02; 3000 steps give 3.95, and 0.005 is as good a rate. The smoothed b
 text has 4.37. A third of the time of a step is the vocabulary's matrix and its softmax, 5 % the
 loader.
 
-`pydoc_bert`: without the causal mask, 9 or 10 of 64 places to predict. With NAdamW (rate 0.005,
+`pydoc_bert`: without the causal mask, 9 or 10 of 64 positions to predict. With NAdamW (rate 0.005,
 β2 0.99, decay 0.1, batch 16) one seed of standard attention ends at an error of 0.731 on test (3.85
 nats) after 4000 steps, in 130 s of one shared CPU core; it stays near 0.85, the error of knowing
 the most frequent words, for the first 1000 steps. The left neighbour's most frequent successor is
-wrong in 0.840 of all places.
+wrong at 0.840 of all positions.
 """
 
 from collections.abc import Mapping

@@ -132,6 +132,26 @@ def _bert(name: str, says: str, accuracy: float | None, chips: int) -> WorkloadS
     )
 
 
+def _pydoc(name: str, says: str, target: float, seconds: float, **particulars: Any) -> WorkloadSpec:
+    return WorkloadSpec(
+        name=name,
+        data="workloads.text.corpora.pydoc_text",
+        data_name="pydoc",
+        description=f"small {says} on Python's own documentation",
+        validation_target=target,
+        test_target=target,
+        serves=_SERVES,
+        parameters=SIZES[name].parameters,
+        head_size=SIZES[name].head_size,
+        target_source="ours",
+        embedded=True,
+        step_seconds=seconds,
+        step_source=f"hours of one CPU core: {seconds:.3f} s a step, measured on a 2-core cloud "
+        "machine",
+        **particulars,
+    )
+
+
 _C4: dict[str, tuple[str, float | None, int]] = {
     "c4_lm": ("301 M parameters", 2.641, 64),
     "c4_lm_234m": ("234 M parameters", 2.681, 64),
@@ -145,46 +165,28 @@ SPECS: tuple[WorkloadSpec, ...] = (
     *(_c4(name, *line) for name, line in _C4.items()),
     _bert("wikipedia_bert", "base size", None, 64),
     _bert("wikipedia_bert_2b", "2.2 B parameters", 1 - 0.2145, 256),
-    WorkloadSpec(
-        name="pydoc_lm",
+    _pydoc(
+        "pydoc_lm",
+        "decoder-only Transformer",
+        4.0,
+        0.020,
         factory="workloads.text.presets:make_lm",
-        data="workloads.text.corpora.pydoc_text",
-        data_name="pydoc",
-        description="small decoder-only Transformer on Python's own documentation",
         metric="loss",
         mode="min",
         batch_size=8,
         step_hint=3000,
-        validation_target=4.0,
-        test_target=4.0,
-        serves=_SERVES,
-        parameters=SIZES["pydoc_lm"].parameters,
-        head_size=SIZES["pydoc_lm"].head_size,
-        target_source="ours",
-        embedded=True,
         stands_in_for="c4_lm",
-        step_seconds=0.020,
-        step_source="hours of one CPU core: 0.020 s a step, measured on a 2-core cloud machine",
     ),
-    WorkloadSpec(
-        name="pydoc_bert",
+    _pydoc(
+        "pydoc_bert",
+        "masked language model",
+        0.2,
+        0.031,
         factory="workloads.text.presets:make_bert",
-        data="workloads.text.corpora.pydoc_text",
-        data_name="pydoc",
-        description="small masked language model on Python's own documentation",
         metric="accuracy",
         mode="max",
         batch_size=16,
         step_hint=4000,
-        validation_target=0.2,
-        test_target=0.2,
-        serves=_SERVES,
-        parameters=SIZES["pydoc_bert"].parameters,
-        head_size=SIZES["pydoc_bert"].head_size,
-        target_source="ours",
-        embedded=True,
         stands_in_for="wikipedia_bert",
-        step_seconds=0.031,
-        step_source="hours of one CPU core: 0.031 s a step, measured on a 2-core cloud machine",
     ),
 )

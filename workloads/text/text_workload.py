@@ -9,6 +9,7 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 
 from workloads.base import sources, spec
 from workloads.base.options import Options
@@ -58,31 +59,13 @@ class TextWorkload(BaseWorkload):
         tokens = jnp.zeros((1, self.size.context), jnp.int32)
         return dict(self._model.init({"params": key}, tokens))
 
-    def model_fn(
-        self,
-        params: spec.Parameters,
-        augmented_and_preprocessed_input_batch: spec.Batch,
-        model_state: spec.ModelState,
-        mode: spec.ForwardPassMode,
-        rng: Array,
-        update_batch_norm: bool,
-        use_running_average_bn: bool | None = None,
-        dropout_rate: Any = 0.0,
-    ) -> tuple[Array, spec.ModelState]:
-        """Logits float32 [B, L, V], or [B, K, V] at the batch's 'positions' [B, K]."""
-        del model_state, update_batch_norm, use_running_average_bn
-        batch = augmented_and_preprocessed_input_batch
+    def _called_model(self) -> nn.Module:
         # Pinned to the mesh here and not in __init__: a workload can be built anywhere.
-        model = self._model.clone(layout=self.layout if self._is_pinned else None)
-        logits = model.apply(
-            {"params": params},
-            batch["inputs"],
-            at=batch.get("positions"),
-            train=mode == spec.ForwardPassMode.TRAIN,
-            dropout_rate=dropout_rate,
-            rngs={"dropout": rng},
-        )
-        return logits, None
+        return self._model.clone(layout=self.layout if self._is_pinned else None)
+
+    def _model_settings(self, batch: spec.Batch) -> dict[str, Any]:
+        """Logits are [B, L, V], or [B, K, V] at the batch's 'positions' [B, K]."""
+        return {"at": batch.get("positions")}
 
     def observable(self) -> Self:
         """Its layers are neither in a loop nor computed twice, its activations pinned nowhere.
@@ -131,9 +114,7 @@ class TextWorkload(BaseWorkload):
     def _evaluated(
         self, params: spec.Parameters, model_state: spec.ModelState, batch: spec.Batch
     ) -> tuple[dict[str, Array], None]:
-        logits, _ = self.model_fn(
-            params, batch, model_state, spec.ForwardPassMode.EVAL, jax.random.key(0), False
-        )
+        logits = self._eval_logits(params, model_state, batch)
         return self._sums(batch["targets"], logits, batch["weights"]), None
 
     def _sums(self, targets: Array, logits: Array, weights: Array) -> dict[str, Array]:

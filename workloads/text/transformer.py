@@ -164,7 +164,7 @@ class Transformer(nn.Module):
     ) -> Array:
         """Returns logits float32 [B, L, V] for tokens [B, L] int.
 
-        `at`, int [B, K], asks for those places alone: [B, K, V]. `dropout_rate` may be traced.
+        `at`, int [B, K], asks for those positions alone: [B, K, V]. `dropout_rate` may be traced.
         """
         options, width = self.options, self.size.width
         embedding = self.param(

@@ -4,7 +4,6 @@ Evaluation is compared element by element; training, whose draws differ on purpo
 function of seed and step alone), by statistics over batches against their sampling error.
 """
 
-import csv
 import dataclasses
 import importlib
 import itertools
@@ -232,5 +231,4 @@ def write_speech(folder: Path) -> None:
                 np.save(speech_records.audio_path(folder, split, name), audio)
                 ids = draw.integers(3, 1000, draw.integers(2, 30))
                 np.save(speech_records.targets_path(folder, split, name), ids)
-            with (folder / f"{split}.csv").open("w", newline="") as file:
-                csv.writer(file).writerows([["", "id"], *enumerate(names)])
+            speech_records.write_ids(folder, split, names)

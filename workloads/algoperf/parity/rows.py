@@ -16,7 +16,7 @@ _LIBRARIES = ("jax", "flax", "optax", "numpy", "tensorflow", "tensorflow_cpu", "
 CLOSE = 1e-5
 # AlgoPerf's own Conformer changes its gradient by 0.7e-5 to 1.3e-5 (small model, three draws, jax
 # 0.10.2) when every parameter moves by one rounding, 6e-8 of itself: four times that. Formulas are
-# told apart in float64, where ours and AlgoPerf's gradients agree to 1e-14 (`parity_double`).
+# told apart in float64, where ours and AlgoPerf's gradients agree to 1e-14 (`double`).
 SPEECH_GRADIENT = 5e-5
 # In float64, which has 1.1e-16, the same sums leave some 1e-14.
 DOUBLE = 1e-11

@@ -30,18 +30,8 @@ def prepared(directory: str | None = None) -> Installation:
     """
     found = installation.find(directory)
     found.workloads_module()
-    _define_framework()
+    installation.define_framework()
     return found
-
-
-def _define_framework() -> None:
-    """Does for `algoperf.random_utils` what submission_runner.py does: FLAGS.framework."""
-    from absl import flags
-
-    if "framework" not in flags.FLAGS:
-        flags.DEFINE_string("framework", "jax", "as AlgoPerf's submission_runner.py")
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS(["attnperf", "--framework=jax"])
 
 
 def rows(
@@ -93,12 +83,12 @@ def _variants(found: Installation, names: Sequence[str]) -> Iterator["Row"]:
 
 
 def _double(found: Installation, names: Sequence[str]) -> Iterator["Row"]:
-    from workloads.algoperf.parity import double
+    from workloads.algoperf.parity import models
 
     for name in CONFORMERS:
-        variants = double.VARIANTS if name in FULL_SIZE else ("standard",)
+        variants = models.DOUBLE_VARIANTS if name in FULL_SIZE else ("standard",)
         for variant in variants if name in names else ():
-            yield from double.rows(name, variant, found)
+            yield from models.double_rows(name, variant, found)
 
 
 def _metrics(found: Installation, names: Sequence[str]) -> Iterator["Row"]:

@@ -15,13 +15,9 @@ from pathlib import Path
 import numpy as np
 import sentencepiece
 
+from attention import files
 from workloads.base.errors import DataError
-from workloads.speech.corpora import (
-    librispeech_prepare,
-    librispeech_tree,
-    speech_records,
-    speech_tokenizer,
-)
+from workloads.speech.corpora import librispeech_prepare, speech_records, speech_tokenizer
 
 MAX_AUDIO, MAX_TARGETS, VOCAB_SIZE = 320_000, 256, 1024
 SPLITS: dict[str, tuple[str, ...]] = {
@@ -186,11 +182,11 @@ def prepare(
     if (tree / OPTIONAL_SPLIT).is_dir():
         splits.append(OPTIONAL_SPLIT)
     for split in splits:
-        librispeech_tree.chapters(tree, split, repair)
+        librispeech_prepare.chapters(tree, split, repair)
     data_dir.mkdir(parents=True, exist_ok=True)
     make_tokenizer(tree, data_dir, repair)
     workers = len(os.sched_getaffinity(0)) if num_workers is None else num_workers
-    limits = librispeech_tree.Limits(MAX_AUDIO, max_targets=MAX_TARGETS)
+    limits = librispeech_prepare.Limits(MAX_AUDIO, max_targets=MAX_TARGETS)
     for split in splits:
         job = librispeech_prepare.Job(tree, data_dir, split, limits, VOCAB_SIZE, repair)
         report = librispeech_prepare.prepare_split(job, workers, NUM_UTTERANCES[split])
@@ -218,11 +214,11 @@ def make_tokenizer(tree: Path, data_dir: Path, repair: str) -> None:
         return
     texts = [
         text
-        for chapter in librispeech_tree.chapters(tree, _TOKENIZER_SPLIT, repair)
-        for text in librispeech_tree.read_transcripts(chapter, repair).values()
-        if text and librispeech_tree.ALPHABET.issuperset(text)
+        for chapter in librispeech_prepare.chapters(tree, _TOKENIZER_SPLIT, repair)
+        for text in librispeech_prepare.read_transcripts(chapter, repair).values()
+        if text and librispeech_prepare.ALPHABET.issuperset(text)
     ]
-    librispeech_prepare.write_bytes(path, speech_tokenizer.train(texts, VOCAB_SIZE))
+    files.write(path, speech_tokenizer.train(texts, VOCAB_SIZE))
 
 
 def _repair(data_dir: str | os.PathLike[str]) -> str:

@@ -1,9 +1,10 @@
-"""From LibriSpeech's own tree (`librispeech_tree`) to AlgoPerf's layout (`speech_records`).
+"""From LibriSpeech's own tree to AlgoPerf's layout (`speech_records`).
 
-Audio is stored as int16, a quarter of AlgoPerf's int64. A run that was interrupted is repeated:
-audio that is there and whole is kept, targets are made anew and written where they differ, and
-`<split>.csv`, written last, says that a split is whole. `<split>_left_out.csv` holds what is left
-out, and why.
+The tree: `<split>/<speaker>/<chapter>/<speaker>-<chapter>-<number>.flac` beside
+`<speaker>-<chapter>.trans.txt`, whose lines are an id, a space and the transcript. Audio is stored
+as int16, a quarter of AlgoPerf's int64. A run that was interrupted is repeated: audio that is there
+and whole is kept, targets are made anew and written where they differ, and `<split>.csv`, written
+last, says that a split is whole. `<split>_left_out.csv` holds what is left out, and why.
 """
 
 import concurrent.futures
@@ -12,17 +13,119 @@ import dataclasses
 import io
 import multiprocessing
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 import sentencepiece
+import soundfile
 
-from attention.files import replacing
+from attention import files
 from workloads.base.errors import DataError
-from workloads.speech.corpora import librispeech_tree, speech_records, speech_tokenizer
-from workloads.speech.corpora.librispeech_tree import Limits
+from workloads.speech.corpora import speech_records, speech_tokenizer
+
+ALPHABET = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ' ")
+_UNKNOWN_LENGTH = 2**62  # soundfile gives 2**63 - 1 where the head names no length
+_ID = re.compile(r"\d+-\d+-\d+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What an utterance may have at most; AlgoPerf's values (datasets/librispeech_preprocess.py).
+
+    max_audio: samples at 16 kHz; max_characters: of the transcript; max_targets: ids with the end.
+    """
+
+    max_audio: int = 320_000
+    max_characters: int = 256
+    max_targets: int = 256
+
+    def judge_text(self, transcript: str | None, audio: Path | None) -> str:
+        """Why an utterance is left out, before its audio is opened; empty if it is not."""
+        if transcript is None:
+            return "without transcript"
+        if audio is None:
+            return "without audio"
+        if not transcript:
+            return "with an empty transcript"
+        if not ALPHABET.issuperset(transcript):
+            return "with characters other than A-Z, apostrophe and space"
+        if len(transcript) > self.max_characters:
+            return f"of more than {self.max_characters} characters"
+        return ""
+
+    def judge_targets(self, ids: list[int]) -> str:
+        """The same by its target ids; 0, the unknown piece, is CTC's blank and no target."""
+        if speech_tokenizer.BLANK in ids:
+            return "with characters that the tokenizer does not know"
+        return f"of more than {self.max_targets} targets" if len(ids) > self.max_targets else ""
+
+    def judge_audio(self, frames: int) -> str:
+        """The same by its length in samples."""
+        return f"of more than {self.max_audio} samples" if frames > self.max_audio else ""
+
+
+def chapters(tree: Path, split: str, repair: str) -> list[Path]:
+    """The `<speaker>/<chapter>` folders of a split, sorted; DataError if there are none."""
+    found = sorted(path for path in (tree / split).glob("*/*") if path.is_dir())
+    if not found:
+        raise DataError(
+            f"{tree / split} holds no <speaker>/<chapter> folders of LibriSpeech", repair
+        )
+    return found
+
+
+def read_transcripts(chapter: Path, repair: str) -> dict[str, str]:
+    """Transcript by id, in the file's order; empty where the chapter has no transcript file.
+
+    Raises DataError for a line without an id, or with one that stood there before.
+    """
+    path = chapter / f"{chapter.parent.name}-{chapter.name}.trans.txt"
+    if not path.exists():
+        return {}
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as problem:
+        raise DataError(f"{path} cannot be read: {problem}", repair) from problem
+    transcripts: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        name, _, text = line.strip().partition(" ")
+        if not _ID.fullmatch(name) or name in transcripts:
+            kind = "an id that stands there twice" if name in transcripts else "no id"
+            raise DataError(f"{path}, line {number}: {name!r} is {kind}", repair)
+        transcripts[name] = text.strip()
+    return transcripts
+
+
+def frames(path: Path, repair: str) -> int:
+    """Length in samples, by the file's head; DataError for anything but 16 kHz, mono, 16 bits."""
+    try:
+        info = soundfile.info(str(path))
+    except (OSError, soundfile.SoundFileError) as problem:
+        raise DataError(f"{path} is no sound file: {problem}", repair) from problem
+    found = info.samplerate, info.channels, info.subtype
+    if found != (speech_records.SAMPLE_RATE, 1, "PCM_16"):
+        raise DataError(
+            f"{path} has {found[0]} Hz, {found[1]} channels, {found[2]}; 16000 Hz, 1 channel, "
+            "PCM_16 is expected",
+            repair,
+        )
+    if not 0 < info.frames < _UNKNOWN_LENGTH:
+        raise DataError(f"{path} does not say how many samples it has, or has none", repair)
+    return int(info.frames)
+
+
+def read_audio(path: Path, length: int, repair: str) -> np.ndarray:
+    """The samples, int16 `[length]`; DataError where fewer can be decoded."""
+    try:
+        audio, _ = soundfile.read(str(path), dtype="int16")
+    except (OSError, soundfile.SoundFileError) as problem:
+        raise DataError(f"{path} cannot be decoded: {problem}", repair) from problem
+    if audio.shape != (length,):
+        raise DataError(f"{path}: {len(audio)} of {length} samples can be decoded", repair)
+    return audio
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,9 +166,9 @@ def prepare_split(job: Job, num_workers: int = 0, expected: int | None = None) -
     lacks the split, for a file that cannot be read or is not 16 kHz mono, for a split in which
     nothing is left, and, where `expected` is given, for any other number of utterances.
     """
-    chapters = librispeech_tree.chapters(job.tree, job.split, job.repair)
+    folders = chapters(job.tree, job.split, job.repair)
     (job.data_dir / job.split).mkdir(parents=True, exist_ok=True)
-    parts = list(_in_order(job, chapters, num_workers))
+    parts = list(_in_order(job, folders, num_workers))
     kept = tuple(name for part in parts for name in part.kept)
     left_out = tuple(entry for part in parts for entry in part.left_out)
     report = Report(job.split, kept, left_out)
@@ -111,7 +214,7 @@ def prepare_chapter(
     job: Job, tokenizer: sentencepiece.SentencePieceProcessor, chapter: Path
 ) -> Report:
     """Write the utterances of one chapter that may be kept."""
-    transcripts = librispeech_tree.read_transcripts(chapter, job.repair)
+    transcripts = read_transcripts(chapter, job.repair)
     audio = {path.stem: path for path in chapter.glob("*.flac")}
     kept, left_out = [], []
     for name in sorted(transcripts.keys() | audio.keys()):
@@ -135,10 +238,10 @@ def _prepare_utterance(
         return reason
     ids = speech_tokenizer.encode(tokenizer, transcript)
     # The length stands in the file's head, so audio that is too long is not decoded.
-    frames = librispeech_tree.frames(audio, job.repair)
-    reason = job.limits.judge_targets(ids) or job.limits.judge_audio(frames)
+    length = frames(audio, job.repair)
+    reason = job.limits.judge_targets(ids) or job.limits.judge_audio(length)
     if not reason:
-        _write_audio(job, audio, frames)
+        _write_audio(job, audio, length)
         _write_targets(job, audio.stem, ids)
     return reason
 
@@ -146,14 +249,14 @@ def _prepare_utterance(
 def _write_audio(job: Job, flac: Path, frames: int) -> None:
     place = speech_records.audio_path(job.data_dir, job.split, flac.stem)
     if not _is_whole(place, frames):
-        write_bytes(place, _npy(librispeech_tree.read_audio(flac, frames, job.repair)))
+        files.write(place, _npy(read_audio(flac, frames, job.repair)))
 
 
 def _write_targets(job: Job, name: str, ids: list[int]) -> None:
     place = speech_records.targets_path(job.data_dir, job.split, name)
     content = _npy(np.array(ids, np.int32))
     if not place.exists() or place.read_bytes() != content:
-        write_bytes(place, content)
+        files.write(place, content)
 
 
 def _is_whole(path: Path, frames: int) -> bool:
@@ -171,28 +274,16 @@ def _npy(array: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file that appears whole or not at all."""
-    with replacing(path) as new:
-        new.write_bytes(content)
-
-
 def left_out_path(data_dir: str | os.PathLike[str], split: str) -> Path:
     """Where the utterances of a split that were left out are listed, with the reason."""
     return Path(data_dir) / f"{split}_left_out.csv"
 
 
 def _write_lists(data_dir: Path, report: Report) -> None:
-    left_out = _csv([["id", "reason"], *report.left_out])
-    write_bytes(left_out_path(data_dir, report.split), left_out)
-    rows = [[number, name] for number, name in enumerate(report.kept)]
-    write_bytes(data_dir / f"{report.split}.csv", _csv([speech_records.CSV_HEADER, *rows]))
-
-
-def _csv(rows: Iterable[Iterable[object]]) -> bytes:
-    buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerows(rows)
-    return buffer.getvalue().encode()
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([["id", "reason"], *report.left_out])
+    files.write(left_out_path(data_dir, report.split), text.getvalue())
+    speech_records.write_ids(data_dir, report.split, report.kept)
 
 
 def _check_report(job: Job, report: Report, expected: int | None) -> None:

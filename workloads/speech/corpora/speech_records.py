@@ -7,26 +7,20 @@ id last.
 """
 
 import csv
+import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from attention import files
 from workloads.base.errors import DataError
 
 SAMPLE_RATE = 16_000
 CSV_HEADER = ["", "id"]
 _INT16 = np.iinfo(np.int16)
-
-
-class SpeechSource(Protocol):
-    """`source[i]` is a record as `SpeechSplit` gives it."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, number: int, /) -> dict[str, Any]: ...
 
 
 def audio_path(data_dir: str | os.PathLike[str], split: str, utterance: str) -> Path:
@@ -37,6 +31,13 @@ def audio_path(data_dir: str | os.PathLike[str], split: str, utterance: str) -> 
 def targets_path(data_dir: str | os.PathLike[str], split: str, utterance: str) -> Path:
     """Where the target ids of an utterance lie."""
     return Path(data_dir) / split / f"{utterance}_targets.npy"
+
+
+def write_ids(data_dir: Path, split: str, ids: Iterable[str]) -> None:
+    """Writes `<split>.csv`, which appears whole or not at all."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([CSV_HEADER, *enumerate(ids)])
+    files.write(data_dir / f"{split}.csv", text.getvalue())
 
 
 def read_ids(data_dir: str | os.PathLike[str], split: str, repair: str) -> list[str]:
@@ -148,37 +149,3 @@ def _padded(array: np.ndarray, size: int, dtype: type[np.generic]) -> np.ndarray
     padded = np.zeros(size, dtype)
     padded[: len(array)] = array
     return padded
-
-
-class CachedSpeech:
-    """A small source read once and kept in memory.
-
-    Raises ValueError if its records need more than `max_bytes`.
-    """
-
-    def __init__(self, source: SpeechSource, max_bytes: int = 2**30) -> None:
-        self._name = str(source)
-        self._records = list(_read_within(source, max_bytes))
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __getitem__(self, number: int) -> dict[str, Any]:
-        """The record as the source gave it; its arrays must not be changed."""
-        return self._records[number]
-
-    def __str__(self) -> str:
-        return f"{self._name} (in memory)"
-
-
-def _read_within(source: SpeechSource, max_bytes: int) -> Iterator[dict[str, Any]]:
-    size = 0
-    for number in range(len(source)):
-        record = source[number]
-        size += record["audio"].nbytes + record["targets"].nbytes
-        if size > max_bytes:
-            raise ValueError(
-                f"{source}: the first {number + 1} of {len(source)} utterances need {size} bytes "
-                f"in memory, {max_bytes} are allowed; read this source without the cache"
-            )
-        yield record

@@ -1,7 +1,12 @@
-"""Texts spoken by espeak-ng, written as LibriSpeech's tree.
+"""Texts spoken by espeak-ng, written as LibriSpeech's tree: which voices, how fast, in what noise.
 
 `<split>/<speaker>/<chapter>/<speaker>-<chapter>-<number>.flac`, the transcripts beside them, and
 `SPEAKERS.TXT` with the voice of every speaker.
+
+A speaker is an accent with a variant (the timbre). The accents are shared; the variants of the
+three roles differ, so validation and test are spoken by timbres that training never had. Variants
+whose long-term spectra differ little (`aunty` and `f4`, `max` and `Alex`) play the same role. Left
+out are those with noise seeded by the clock (`espeak.CLOCK_SEEDED`), the robots, and a few others.
 """
 
 import math
@@ -13,7 +18,47 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from workloads.speech.corpora import espeak, speech_records, speech_voices
+from workloads.speech.corpora import espeak, speech_records
+
+ACCENTS = (
+    "en-us",
+    "en-us-nyc",
+    "en-029",
+    "en-gb-scotland",
+    "en-gb-x-rp",
+    "en-gb-x-gbclan",
+    "en-gb-x-gbcwmd",
+)
+
+# fmt: off
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "train": (
+        "Alex", "Andrea", "Andy", "Diogo", "Gene", "Henrique", "Mario", "Nguyen", "Tweaky", "adam",
+        "anika", "announcer", "antonio", "aunty", "benjamin", "ed", "edward2", "f4", "fast",
+        "grandpa", "gustave", "iven4", "john", "klatt3", "klatt4", "m1", "m4", "m5", "m6",
+        "marcelo", "max", "michel", "miguel", "norbert", "paul", "pedro", "rob", "robert", "shelby",
+        "steph", "steph2",
+    ),
+    "validation": (
+        "Annie", "Denis", "Lee", "Mike", "belinda", "david", "kaukovalta", "m3", "m8", "travis",
+    ),
+    "test": (
+        "Hugo", "Michael", "boris", "edward", "f1", "grandma", "linda", "m2", "m7", "quincy",
+    ),
+}
+# fmt: on
+
+
+def voices(role: str) -> list[str]:
+    """The voices of a role (train, validation, test), every variant with every accent."""
+    return [f"{accent}+{variant}" for variant in VARIANTS[role] for accent in ACCENTS]
+
+
+def speaker_ids() -> dict[str, int]:
+    """A number for every voice of every role, from 1 on, as LibriSpeech numbers its readers."""
+    everyone = [voice for role in VARIANTS for voice in voices(role)]
+    return {voice: number for number, voice in enumerate(everyone, 1)}
+
 
 SPEAKERS = "SPEAKERS.TXT"
 _CHAPTER = 1  # one for every speaker
@@ -49,7 +94,7 @@ def lines(
 
     The voices take equal parts; `rates` are words a minute, from and to, without the last.
     """
-    ids, spoken = speech_voices.speaker_ids(), Counter[int]()
+    ids, spoken = speaker_ids(), Counter[int]()
     chosen = [voices[i % len(voices)] for i in random.permutation(len(texts))]
     found = []
     for text, voice in zip(texts, chosen, strict=True):

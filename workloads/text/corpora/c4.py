@@ -10,19 +10,17 @@ lies in the directory as `spm.model`. Tokenising takes 1 s per 12 MB and core: 8
 of one core.
 """
 
-import functools
-import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
 from workloads.base.errors import DataError
-from workloads.storage import document_files, tfds_directory, token_records
+from workloads.storage import tfds_directory
 from workloads.text.corpora import token_preparation
+from workloads.text.corpora.token_preparation import Input
 
 LENGTH, VOCAB_SIZE = 1024, 32_000
 TRAINING_DOCUMENTS = 100_000
-SPLITS = ("train", "validation", "test")
 # Records of each split without which an evaluation could not be made.
 FEWEST = {"train": 2048, "validation": 8192, "test": 8192}
 
@@ -47,36 +45,24 @@ def prepare(
     The tree holds `c4/en/3.1.0` or another 3.x, as TFDS prepares it. Killed, it goes on where it
     was when it is called again. Raises DataError where the tree is missing or not whole.
     """
-    data_dir, repair = Path(data_dir), _repair(data_dir)
-    with token_preparation.locked(data_dir):
-        if (data_dir / token_records.INFO_FILE).exists():
-            check(data_dir)
-            return
-        directory = _find(Path(manual_dir or data_dir), data_dir)
-        dataset = f"c4/en:{directory.name}"
-        train, test = (
-            tfds_directory.TfdsSplit(
-                directory, split, dataset=dataset, repair=repair, features=tfds_directory.TEXT
-            )
-            for split in ("train", "validation")
-        )
-        jobs = _jobs(train, test)
-        origin = token_preparation.vocabulary(
-            data_dir, _train_texts(train), VOCAB_SIZE, TRAINING_DOCUMENTS
-        )
-        token_preparation.write_records(
-            data_dir,
-            jobs,
-            length=LENGTH,
-            source={"dataset": dataset, "vocabulary": origin},
-            processes=processes,
-        )
+    token_preparation.prepare(
+        data_dir,
+        check,
+        lambda: _inputs(Path(manual_dir or data_dir), data_dir),
+        length=LENGTH,
+        vocab_size=VOCAB_SIZE,
+        documents=TRAINING_DOCUMENTS,
+        processes=processes,
+    )
 
 
-def _find(tree: Path, data_dir: Path) -> Path:
-    """The newest prepared 3.x of c4/en in the tree; DataError where there is none."""
+def _inputs(tree: Path, data_dir: str | os.PathLike[str]) -> tuple[str, dict[str, Sequence[Input]]]:
+    """The data set's name and the inputs of each split, from the newest prepared 3.x in the tree.
+
+    Raises DataError where there is none.
+    """
     place = tree / "c4" / "en"
-    found = [path for path in document_files.versions(place) if path.name.startswith("3.")]
+    found = [path for path in tfds_directory.versions(place) if path.name.startswith("3.")]
     if not found:
         raise DataError(
             f"{place}: no prepared C4 is there. Folders such as {place / '3.1.0'} are looked for, "
@@ -85,35 +71,24 @@ def _find(tree: Path, data_dir: Path) -> Path:
             "prepare it with `tfds build c4/en` (needs Apache Beam), or copy a prepared one, then "
             f"say where it is: python -m workloads prepare c4_lm --data_dir {data_dir} --from TREE",
         )
-    return found[0]
-
-
-def _train_texts(train: tfds_directory.TfdsSplit) -> Iterator[str]:
-    """Documents of the shards that become train, in order."""
-    shards = range(len(train.shards) - 1)
-    return itertools.chain.from_iterable(
-        document_files.tfds_documents(train, shard) for shard in shards
+    dataset = f"c4/en:{found[0].name}"
+    train, test = (
+        tfds_directory.TfdsSplit(
+            found[0],
+            split,
+            dataset=dataset,
+            repair=_repair(data_dir),
+            features=tfds_directory.TEXT,
+        )
+        for split in ("train", "validation")
     )
-
-
-def _jobs(
-    train: tfds_directory.TfdsSplit, test: tfds_directory.TfdsSplit
-) -> list[token_preparation.Job]:
-    if len(train.shards) < 2:
+    inputs = token_preparation.shards_of(train)
+    if len(inputs) < 2:
         raise train.error(
             "has one shard; two are needed, since the last one becomes the validation split"
         )
-    inputs = [_input(train, shard) for shard in range(len(train.shards))]
-    return [
-        *token_preparation.jobs_of("train", inputs[:-1]),
-        *token_preparation.jobs_of("validation", inputs[-1:]),
-        *token_preparation.jobs_of("test", [_input(test, s) for s in range(len(test.shards))]),
-    ]
-
-
-def _input(split: tfds_directory.TfdsSplit, shard: int) -> token_preparation.Input:
-    texts = functools.partial(document_files.tfds_documents, split, shard)
-    return token_preparation.Input(split.shards[shard], texts)
+    shards = {"train": inputs[:-1], "validation": inputs[-1:]}
+    return dataset, {**shards, "test": token_preparation.shards_of(test)}
 
 
 def _repair(data_dir: str | os.PathLike[str]) -> str:

@@ -1,31 +1,148 @@
 """The embedded stand-in for C4 and Wikipedia: Python's own documentation as token records.
 
-The documents of `workloads.text.corpora.pydoc_corpus`, in the order of the SHA-256 of their names:
-the first tenth of the characters is the test part, the second validation, the rest train. No
-document and no paragraph is in two of them. The vocabulary is trained on the train part alone. Each
-split is cut to a fixed number of records, which every Python from 3.11 to 3.13 has.
+A document is one topic of `pydoc_data.topics`, or all docstrings of one source file of the standard
+library in the order they stand in. Sources are parsed, never imported. What not every installation
+has (tests, tkinter, idlelib, ensurepip), what a later Python dropped with its directory (lib2to3,
+distutils) and the tables of encodings are left out. Text differs between Python versions, patch
+releases included, and so do losses on it.
+
+The documents are taken in the order of the SHA-256 of their names: the first tenth of the
+characters is the test part, the second validation, the rest train. No document and no paragraph is
+in two of them. The vocabulary is trained on the train part alone. Each split is cut to a fixed
+number of records, which every Python from 3.11 to 3.13 has.
+
+Reference rows for language models are token frequencies and pairs of neighbours, both fitted on the
+train records. The pair model is p(b | a) = (n(a, b) + λ p(b)) / (n(a) + λ), with
+p(b) = (n(b) + 1) / (n + V) (MacKay & Peto 1995, eq. 3: a Dirichlet prior around the single
+frequencies). Before the first token of a record stands the separator, as in a decoder's input.
 """
 
-import fcntl
+import ast
 import functools
 import hashlib
+import inspect
+import itertools
 import json
 import os
 import platform
-from collections.abc import Mapping
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from attention import files
 from workloads.base.errors import DataError
-from workloads.storage import packing, token_records, token_shards, tokenizer
-from workloads.text.corpora import ngrams, pydoc_corpus
+from workloads.storage import packing, preparation, token_records, tokenizer
+
+_NOT_EVERYWHERE = {"ensurepip", "idlelib", "test", "tests", "tkinter", "turtledemo"}
+_DROPPED_LATER = {"distutils", "lib2to3"}
+_NO_LIBRARY = {"__phello__", "__pycache__", "dist-packages", "lib-dynload", "site-packages"}
+LEFT_OUT = _NOT_EVERYWHERE | _DROPPED_LATER | _NO_LIBRARY | {"encodings", "pydoc_data"}
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_BLANK_LINE = re.compile(r"\n\s*\n")
+
+
+@dataclass(frozen=True)
+class Document:
+    """`name` is `topic:NAME` or a source file's path below the library; paragraphs as lines."""
+
+    name: str
+    text: str
+
+
+def documents() -> list[Document]:
+    """All documents, topics first, each group sorted by name; no paragraph occurs twice.
+
+    A paragraph that stands in several documents stays in the first (without this, 13 % of the
+    validation characters stood in train too). Raises DataError where the installation has no
+    sources of its library, or no `pydoc_data`.
+    """
+    return deduplicated(itertools.chain(_topics(), _library()))
+
+
+def deduplicated(found: Iterable[tuple[str, str]]) -> list[Document]:
+    """Documents from (name, text): paragraphs on one line each, later copies of one dropped.
+
+    Copies are found by their letters and digits alone; paragraphs without any are dropped, and so
+    are documents that nothing is left of.
+    """
+    seen: set[str] = set()
+    kept = []
+    for name, text in found:
+        paragraphs = [" ".join(part.split()) for part in _BLANK_LINE.split(text)]
+        new = [paragraph for paragraph in paragraphs if _is_new(paragraph, seen)]
+        if new:
+            kept.append(Document(name, "\n".join(new)))
+    return kept
+
+
+def _is_new(paragraph: str, seen: set[str]) -> bool:
+    key = "".join(filter(str.isalnum, paragraph)).lower()
+    is_new = bool(key) and key not in seen
+    seen.add(key)
+    return is_new
+
+
+def _topics() -> Iterator[tuple[str, str]]:
+    try:
+        from pydoc_data import topics
+    except ImportError as problem:
+        raise DataError(
+            f"this Python has no help topics: {problem}", "install the whole standard library"
+        ) from problem
+    return ((f"topic:{name}", topics.topics[name]) for name in sorted(topics.topics))
+
+
+def _library() -> Iterator[tuple[str, str]]:
+    library = Path(sysconfig.get_path("stdlib"))
+    sources = sorted(_sources(library), key=lambda path: path.relative_to(library).as_posix())
+    if not sources:
+        raise DataError(
+            f"{library}: this Python has no source files of its standard library",
+            "use an installation with its sources",
+        )
+    for path in sources:
+        yield path.relative_to(library).as_posix(), "\n\n".join(docstrings(path.read_bytes()))
+
+
+def _sources(library: Path) -> Iterator[Path]:
+    for path in library.iterdir():
+        # _sysconfigdata… and config-… are written when Python is built, sitecustomize by a site.
+        name = path.name
+        if name in LEFT_OUT or name.startswith(("_sysconfigdata", "config-", "sitecustomize")):
+            continue
+        if path.is_dir():
+            yield from _sources(path)
+        elif path.suffix == ".py":
+            yield path
+
+
+def docstrings(source: bytes) -> list[str]:
+    """Docstrings of a module, its classes and functions, outer before inner, without indentation.
+
+    Raises SyntaxError for a source that is no Python.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # invalid escapes in old sources
+        tree = ast.parse(source)
+    return [inspect.cleandoc(text) for text in _walk(tree)]
+
+
+def _walk(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, _DOCUMENTED) and (text := ast.get_docstring(node, clean=False)):
+        yield text
+    for child in ast.iter_child_nodes(node):
+        yield from _walk(child)
+
 
 VOCAB_SIZE, LENGTH = 1024, 64
 # Python 3.11.2 has 7148, 964 and 890; 3.11.7 7178, 962 and 888; 3.13.5 more than 6891, 943, 878.
 SIZES = {"train": 6800, "validation": 800, "test": 800}
-REFERENCE_FILE = "reference.json"
 NOTE = (
     "Stand-in: Python's own help topics and docstrings, half a million tokens, neither C4 nor "
     "Wikipedia. Losses depend on the Python release they were made with."
@@ -33,6 +150,9 @@ NOTE = (
 # Of the token ids, split by split: for this release of Python and sentencepiece 0.2.
 PINNED = {"3.11.7": "d4d9af1d2e3037bad6f9d65db87e36d0a946f24decbe8df88ab5f62816e6dae2"}
 _HELD_OUT = 0.1
+# The weight of the prior, in tokens: the best of 10, 20, 50, 100, 200 on pydoc_text's validation.
+PRIOR_WEIGHT = 100.0
+UNIGRAM, BIGRAM = "most frequent token", "left neighbour (smoothed bigram)"
 
 
 def prepare(data_dir: str | os.PathLike[str]) -> Path:
@@ -42,25 +162,7 @@ def prepare(data_dir: str | os.PathLike[str]) -> Path:
     and libraries give the same bytes. Two preparations at once wait for each other. Raises
     DataError where the directory holds other records, or this Python has too little text.
     """
-    data_dir = Path(data_dir)
-    if _is_whole(data_dir):
-        return data_dir
-    data_dir.mkdir(parents=True, exist_ok=True)
-    with (data_dir / ".prepare.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not _is_whole(data_dir):  # another process may have written it meanwhile
-            _refuse_to_replace_others(data_dir)
-            _write(data_dir)
-            check(data_dir)
-    return data_dir
-
-
-def _is_whole(data_dir: Path) -> bool:
-    try:
-        check(data_dir)
-    except DataError:
-        return False
-    return True
+    return preparation.prepare_once(data_dir, check, _write)
 
 
 def check(data_dir: str | os.PathLike[str], full: bool = True) -> list[str]:
@@ -79,12 +181,7 @@ def check(data_dir: str | os.PathLike[str], full: bool = True) -> list[str]:
                 f"{SIZES[role]} of {LENGTH} out of {VOCAB_SIZE} are expected"
             )
     digest, stored = content_sha256(sources), read_reference(data_dir)
-    if digest != stored.get("sha256"):
-        raise DataError(
-            f"{data_dir}: the records have SHA-256 {digest}, but {REFERENCE_FILE} says "
-            f"{stored.get('sha256')}",
-            repair,
-        )
+    preparation.check_digest(data_dir, "the records", digest, stored.get("sha256"), repair)
     return [*lines, f"SHA-256 of all records: {digest}", _comparable(digest, stored)]
 
 
@@ -102,13 +199,9 @@ def read_reference(data_dir: str | os.PathLike[str]) -> dict[str, Any]:
     """`reference.json`: `note`, `rows` of simple predictors, `sha256`, `python`.
 
     Rows hold, per split, the loss (nats per token, for pydoc_lm) and the error (fraction of tokens,
-    for pydoc_bert) of the two predictors of `workloads.text.corpora.ngrams`, over all records.
+    for pydoc_bert) of the two predictors of `reference_rows`, over all records.
     """
-    path = Path(data_dir) / REFERENCE_FILE
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as problem:
-        raise DataError(f"{path} cannot be read: {problem}", _repair(data_dir)) from problem
+    return preparation.read_reference(data_dir, _repair(data_dir))
 
 
 def content_sha256(sources: Mapping[str, token_records.TokenSplit]) -> str:
@@ -126,14 +219,14 @@ def _array(source: token_records.TokenSplit) -> np.ndarray:
 
 
 def split_documents(
-    documents: list[pydoc_corpus.Document],
-) -> dict[str, list[pydoc_corpus.Document]]:
+    documents: list[Document],
+) -> dict[str, list[Document]]:
     """Documents of each role, by the order of their names' SHA-256 and their characters."""
     ordered = sorted(documents, key=lambda one: hashlib.sha256(one.name.encode()).digest())
     sizes = np.cumsum([0] + [len(document.text) for document in ordered])
     share = sizes[:-1] / sizes[-1]  # of the characters that stand before each document
     roles = np.where(share < _HELD_OUT, "test", np.where(share < 2 * _HELD_OUT, "validation", ""))
-    parts: dict[str, list[pydoc_corpus.Document]] = {role: [] for role in SIZES}
+    parts: dict[str, list[Document]] = {role: [] for role in SIZES}
     for document, role in zip(ordered, roles, strict=True):
         parts[role or "train"].append(document)
     return parts
@@ -156,11 +249,11 @@ def _refuse_to_replace_others(data_dir: Path) -> None:
 
 
 def _own_files() -> set[str]:
-    shards = {token_shards.file_name(role, 0, 1) for role in SIZES}
+    shards = {token_records.file_name(role, 0, 1) for role in SIZES}
     return {
         *shards,
-        ".prepare.lock",
-        REFERENCE_FILE,
+        preparation.LOCK_FILE,
+        preparation.REFERENCE_FILE,
         token_records.INFO_FILE,
         token_records.TOKENIZER_FILE,
     }
@@ -171,13 +264,17 @@ def _source() -> dict[str, Any]:
 
 
 def _write(data_dir: Path) -> None:
-    for name in (REFERENCE_FILE, token_records.INFO_FILE):  # what says that the rest is whole
+    _refuse_to_replace_others(data_dir)
+    for name in (
+        preparation.REFERENCE_FILE,
+        token_records.INFO_FILE,
+    ):  # what says that the rest is whole
         (data_dir / name).unlink(missing_ok=True)
     for leftover in data_dir.glob(".*.tmp"):
         leftover.unlink()
-    parts = split_documents(pydoc_corpus.documents())
+    parts = split_documents(documents())
     model = tokenizer.train((document.text for document in parts["train"]), VOCAB_SIZE)
-    token_records.write_bytes(data_dir / token_records.TOKENIZER_FILE, model)
+    files.write(data_dir / token_records.TOKENIZER_FILE, model)
     shards = {role: [_write_split(data_dir, role, parts[role])] for role in SIZES}
     token_records.write_info(
         data_dir, length=LENGTH, vocab_size=VOCAB_SIZE, splits=shards, source=_source()
@@ -186,17 +283,17 @@ def _write(data_dir: Path) -> None:
     sources = {role: open_split(role) for role in SIZES}
     reference = {
         "note": NOTE,
-        "rows": ngrams.rows({role: _array(sources[role]) for role in SIZES}, VOCAB_SIZE),
+        "rows": reference_rows({role: _array(sources[role]) for role in SIZES}, VOCAB_SIZE),
         "sha256": content_sha256(sources),
         "python": platform.python_version(),
     }
-    token_records.write_text(data_dir / REFERENCE_FILE, json.dumps(reference, indent=2) + "\n")
+    files.write(data_dir / preparation.REFERENCE_FILE, json.dumps(reference, indent=2) + "\n")
 
 
 def _write_split(
-    data_dir: Path, role: str, documents: list[pydoc_corpus.Document]
+    data_dir: Path, role: str, documents: list[Document]
 ) -> token_records.WrittenShard:
-    path = data_dir / token_shards.file_name(role, 0, 1)
+    path = data_dir / token_records.file_name(role, 0, 1)
     processor = tokenizer.load(data_dir / token_records.TOKENIZER_FILE)
     texts = (document.text for document in documents)
     counts = packing.write_shard(path, texts, processor, LENGTH, SIZES[role])
@@ -206,7 +303,7 @@ def _write_split(
             f"{role}; {SIZES[role]} are needed",
             "use Python 3.11, 3.12 or 3.13 with its whole standard library",
         )
-    return token_records.WrittenShard(path.name, counts, token_shards.sha256(path))
+    return token_records.WrittenShard(path.name, counts, token_records.sha256(path))
 
 
 def _repair(data_dir: str | os.PathLike[str]) -> str:
@@ -214,3 +311,48 @@ def _repair(data_dir: str | os.PathLike[str]) -> str:
         f"python -m workloads prepare pydoc_lm --data_dir {data_dir}; then "
         f"python -m workloads check pydoc_lm --data_dir {data_dir}"
     )
+
+
+def reference_rows(records: Mapping[str, np.ndarray], vocab_size: int) -> list[dict[str, Any]]:
+    """Two rows with `<split>/loss` (nats per token) and `<split>/error` (fraction of tokens).
+
+    `records` are integers `[N, L]` per split, `train` among them. Every position counts in the
+    loss. An error is a token other than the most probable one (ties: the lowest id); it is counted
+    over the ordinary tokens, each as likely to be masked as the next.
+    """
+    singles = _unigram(records["train"], vocab_size)
+    pairs = _bigram(records["train"], singles)
+    return [
+        _row(UNIGRAM, np.broadcast_to(singles, pairs.shape), records),
+        _row(BIGRAM, pairs, records),
+    ]
+
+
+def _unigram(train: np.ndarray, vocab_size: int) -> np.ndarray:
+    """p(b), float64 `[V]`."""
+    counts = np.bincount(train.ravel(), minlength=vocab_size) + 1.0
+    return counts / counts.sum()
+
+
+def _bigram(train: np.ndarray, singles: np.ndarray) -> np.ndarray:
+    """p(b | a), float64 `[V, V]`, a first."""
+    counts = np.zeros((len(singles), len(singles)))
+    np.add.at(counts, (_left(train), train), 1.0)
+    smoothed = counts + PRIOR_WEIGHT * singles
+    return smoothed / (counts.sum(axis=1, keepdims=True) + PRIOR_WEIGHT)
+
+
+def _left(tokens: np.ndarray) -> np.ndarray:
+    """The token before each one."""
+    return np.pad(tokens[:, :-1], ((0, 0), (1, 0)), constant_values=tokenizer.EOS)
+
+
+def _row(name: str, probabilities: np.ndarray, records: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    best = probabilities.argmax(axis=1)
+    row: dict[str, Any] = {"name": name}
+    for split, tokens in records.items():
+        left = _left(tokens)
+        row[f"{split}/loss"] = float(-np.log(probabilities[left, tokens]).mean())
+        wrong = best[left] != tokens
+        row[f"{split}/error"] = float(wrong[tokens >= tokenizer.FIRST_ORDINARY].mean())
+    return row

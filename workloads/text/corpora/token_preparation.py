@@ -7,7 +7,7 @@ that are missing; `tokens.json`, written last, replaces the notes.
 
 import concurrent.futures
 import dataclasses
-import fcntl
+import functools
 import itertools
 import json
 import multiprocessing
@@ -18,16 +18,52 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from attention import files
 from workloads.base.errors import DataError
-from workloads.storage import packing, token_records, token_shards, tokenizer
+from workloads.storage import packing, preparation, tfds_directory, token_records, tokenizer
 
+SPLITS = ("train", "validation", "test")
 PROGRESS = ".progress"
 # 16 partial sums whatever the machine: their number changes the vocabulary (tokenizer.train).
 _TRAINER_THREADS = 16
+
+
+def tfds_documents(split: tfds_directory.TfdsSplit, shard: int) -> Iterator[str]:
+    """The feature `text` of one shard; every record's checksums are compared.
+
+    Raises DataError where a record is damaged or its text is no UTF-8.
+    """
+    for number, example in enumerate(split.iterate_shard(shard)):
+        yield decoded(example["text"], f"{split.shards[shard]}: record {number}", split.repair)
+
+
+def mlperf_documents(path: str | os.PathLike[str], repair: str) -> Iterator[str]:
+    """Documents of a file with one sentence per line and blank lines between documents.
+
+    Sentences of a document are joined by line breaks. Raises DataError where a line is no UTF-8.
+    """
+    lines: list[str] = []
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            sentence = decoded(line, f"{path}: line {number}", repair).strip()
+            if sentence:
+                lines.append(sentence)
+            elif lines:
+                yield "\n".join(lines)
+                lines = []
+    if lines:
+        yield "\n".join(lines)
+
+
+def decoded(text: bytes, where: str, repair: str) -> str:
+    """The text; DataError, naming `where`, unless it is UTF-8."""
+    try:
+        return text.decode()
+    except UnicodeDecodeError as problem:
+        raise DataError(f"{where} is no UTF-8: {problem}", repair) from problem
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +90,7 @@ class Job:
 
     @property
     def file(self) -> str:
-        return token_shards.file_name(self.split, self.shard, self.shards)
+        return token_records.file_name(self.split, self.shard, self.shards)
 
 
 def jobs_of(split: str, inputs: Sequence[Input]) -> list[Job]:
@@ -62,13 +98,60 @@ def jobs_of(split: str, inputs: Sequence[Input]) -> list[Job]:
     return [Job(split, number, len(inputs), one) for number, one in enumerate(inputs)]
 
 
-@contextmanager
-def locked(data_dir: Path) -> Iterator[None]:
-    """Holds the directory's lock: two preparations at once wait for each other."""
-    data_dir.mkdir(parents=True, exist_ok=True)
-    with (data_dir / ".prepare.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def shards_of(split: tfds_directory.TfdsSplit) -> list[Input]:
+    """The shards of a TFDS split as inputs, in order."""
+    return [
+        Input(path, functools.partial(tfds_documents, split, shard))
+        for shard, path in enumerate(split.shards)
+    ]
+
+
+def prepare(
+    data_dir: str | os.PathLike[str],
+    check: Callable[[Path], Any],
+    find: Callable[[], tuple[str, Mapping[str, Sequence[Input]]]],
+    *,
+    length: int,
+    vocab_size: int,
+    documents: int,
+    processes: int | None,
+) -> None:
+    """Writes records of `length` tokens below `data_dir`, unless `tokens.json` says they are there.
+
+    `find` returns the data set's name and the inputs of train, validation and test; the vocabulary
+    is trained on the first `documents` of train. What is there is left as it is where `check`
+    passes. A `tokens.json` that was cut short says nothing: everything but the vocabulary is
+    written anew. Raises DataError as `check` and `find` do.
+    """
+    data_dir = Path(data_dir)
+    with preparation.locked(data_dir):
+        if _is_told(data_dir):
+            check(data_dir)
+            return
+        dataset, inputs = find()
+        texts = itertools.chain.from_iterable(one.texts() for one in inputs["train"])
+        origin = vocabulary(data_dir, texts, vocab_size, documents)
+        write_records(
+            data_dir,
+            [job for split in SPLITS for job in jobs_of(split, inputs[split])],
+            length=length,
+            source={"dataset": dataset, "vocabulary": origin},
+            processes=processes,
+        )
+
+
+def _is_told(data_dir: Path) -> bool:
+    """Whether there is a `tokens.json`; one that is no JSON, as after a crash, is removed."""
+    path = data_dir / token_records.INFO_FILE
+    try:
+        json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return False
+    except ValueError:
+        _report(f"{path} is damaged: all records are written anew")
+        path.unlink()
+        return False
+    return True
 
 
 def vocabulary(data_dir: Path, texts: Iterable[str], vocab_size: int, documents: int) -> str:
@@ -88,10 +171,8 @@ def vocabulary(data_dir: Path, texts: Iterable[str], vocab_size: int, documents:
         )
         origin = f"trained on the first {documents} documents of train"
         note.parent.mkdir(exist_ok=True)
-        token_records.write_text(
-            note, json.dumps({"sha256": tokenizer.sha256(model), "origin": origin})
-        )
-        token_records.write_bytes(path, model)
+        files.write(note, json.dumps({"sha256": tokenizer.sha256(model), "origin": origin}))
+        files.write(path, model)
     check_vocabulary(path, vocab_size)
     made = json.loads(note.read_text()) if note.exists() else {}
     is_ours = made.get("sha256") == tokenizer.sha256(tokenizer.read(path))
@@ -183,7 +264,7 @@ def _run(data_dir: Path, jobs: Sequence[Job], identity: dict[str, Any], processe
 
 def _results(
     data_dir: Path, jobs: Sequence[Job], identity: dict[str, Any], processes: int
-) -> Iterator[packing.Counts]:
+) -> Iterator[token_records.Counts]:
     if processes == 1 or len(jobs) < 2:
         yield from (_write(data_dir, job, identity) for job in jobs)
         return
@@ -213,7 +294,7 @@ def _watch(sentinel: int) -> None:
     os._exit(1)
 
 
-def _write(data_dir: Path, job: Job, identity: dict[str, Any]) -> packing.Counts:
+def _write(data_dir: Path, job: Job, identity: dict[str, Any]) -> token_records.Counts:
     path = data_dir / job.file
     processor = tokenizer.load(data_dir / token_records.TOKENIZER_FILE)
     counts = packing.write_shard(path, job.input.texts(), processor, int(identity["length"]))
@@ -221,9 +302,9 @@ def _write(data_dir: Path, job: Job, identity: dict[str, Any]) -> packing.Counts
         **identity,
         "input": job.input.identity,
         "counts": dataclasses.asdict(counts),
-        "sha256": token_shards.sha256(path),
+        "sha256": token_records.sha256(path),
     }
-    token_records.write_text(_note(data_dir, job), json.dumps(note))
+    files.write(_note(data_dir, job), json.dumps(note))
     return counts
 
 
@@ -237,8 +318,8 @@ def _finished(
     """The shard as it was noted; None where it must be written (again)."""
     try:
         note = json.loads(_note(data_dir, job).read_text())
-        counts = packing.Counts(**note["counts"])
-        token_shards.check_file(data_dir / job.file, counts.records, identity["length"], "")
+        counts = token_records.Counts(**note["counts"])
+        token_records.check_file(data_dir / job.file, counts.records, identity["length"], "")
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if {**identity, "input": job.input.identity}.items() <= note.items():

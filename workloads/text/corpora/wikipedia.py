@@ -13,20 +13,18 @@ of train, unless a model of that size lies in the directory as `spm.model`.
 """
 
 import functools
-import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from workloads.base.errors import DataError
-from workloads.storage import document_files, tfds_directory, token_records
+from workloads.storage import tfds_directory
 from workloads.text.corpora import token_preparation
 from workloads.text.corpora.token_preparation import Input
 
 LENGTH, VOCAB_SIZE = 512, 32_000
 TRAINING_DOCUMENTS = 100_000
-SPLITS = ("train", "validation", "test")
 # Records of each split without which an evaluation could not be made.
 FEWEST = {"train": 2048, "validation": 8192, "test": 8192}
 EVAL_FILE = "eval.txt"
@@ -53,21 +51,15 @@ def prepare(
     Killed, it goes on where it was when it is called again. Raises DataError where the files are
     missing or not whole.
     """
-    data_dir = Path(data_dir)
-    with token_preparation.locked(data_dir):
-        if (data_dir / token_records.INFO_FILE).exists():
-            check(data_dir)
-            return
-        dataset, inputs = _inputs(Path(manual_dir or data_dir), _repair(data_dir))
-        texts = itertools.chain.from_iterable(one.texts() for one in inputs["train"])
-        origin = token_preparation.vocabulary(data_dir, texts, VOCAB_SIZE, TRAINING_DOCUMENTS)
-        token_preparation.write_records(
-            data_dir,
-            [job for split in SPLITS for job in token_preparation.jobs_of(split, inputs[split])],
-            length=LENGTH,
-            source={"dataset": dataset, "vocabulary": origin},
-            processes=processes,
-        )
+    token_preparation.prepare(
+        data_dir,
+        check,
+        lambda: _inputs(Path(manual_dir or data_dir), _repair(data_dir)),
+        length=LENGTH,
+        vocab_size=VOCAB_SIZE,
+        documents=TRAINING_DOCUMENTS,
+        processes=processes,
+    )
 
 
 def _inputs(tree: Path, repair: str) -> tuple[str, dict[str, Sequence[Input]]]:
@@ -97,7 +89,7 @@ def _newest(tree: Path) -> Path | None:
     found = [
         version
         for config in sorted((tree / "wikipedia").glob("*.en"), reverse=True)
-        for version in document_files.versions(config)
+        for version in tfds_directory.versions(config)
     ]
     return found[0] if found else None
 
@@ -111,10 +103,7 @@ def _tfds_inputs(directory: Path, repair: str) -> tuple[str, dict[str, Sequence[
             f"has {len(split.shards)} shards; three are needed: the last one becomes the test "
             "split, the last but one the validation split"
         )
-    inputs = [
-        Input(path, functools.partial(document_files.tfds_documents, split, shard))
-        for shard, path in enumerate(split.shards)
-    ]
+    inputs = token_preparation.shards_of(split)
     return split.dataset, {"train": inputs[:-2], "validation": inputs[-2:-1], "test": inputs[-1:]}
 
 
@@ -150,7 +139,7 @@ def _mlperf_inputs(
     if len(parts) < 2:
         raise DataError(f"{parts[0]}: one part; the last of several becomes validation", repair)
     inputs = [
-        Input(str(path), functools.partial(document_files.mlperf_documents, path, repair))
+        Input(str(path), functools.partial(token_preparation.mlperf_documents, path, repair))
         for path in (*parts, evaluation)
     ]
     return {"train": inputs[:-2], "validation": inputs[-2:-1], "test": inputs[-1:]}

@@ -1,0 +1,76 @@
+"""Which part of workloads/ may import which: one way only, as the list states."""
+
+import ast
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2] / "workloads"
+_DOMAINS = ("images", "speech", "text")
+_BELOW = ("base", "storage", "speech/corpora", "text/corpora", *_DOMAINS)
+# A part imports parts above it, of those only the ones named: the order rules out circles.
+IMPORTS: dict[str, tuple[str, ...]] = {
+    "base": (),
+    "storage": ("base",),
+    "speech/corpora": ("base", "storage"),
+    "text/corpora": ("base", "storage"),
+    "images": ("base", "storage"),
+    "speech": ("base", "storage", "speech/corpora"),
+    "text": ("base", "storage", "text/corpora"),
+    # Files of the top level: the table of what there is, and what makes one of it.
+    "catalog": ("base", *_DOMAINS),
+    "algoperf": (*_BELOW, "catalog"),
+    "algoperf/parity": (*_BELOW, "catalog", "algoperf"),
+    "commands": (*_BELOW, "catalog", "algoperf"),
+}
+TOP = {
+    "catalog": ("catalog", "registry", "algoperf_specs", "arguments"),
+    "commands": ("__main__", "bench"),
+}
+FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+
+
+def _part(parts: tuple[str, ...]) -> str:
+    """Returns the part that a module below workloads/ lies in, by its path."""
+    for depth in (2, 1):
+        if "/".join(parts[:depth]) in IMPORTS and (ROOT / "/".join(parts[:depth])).is_dir():
+            return "/".join(parts[:depth])
+    return next(name for name, modules in TOP.items() if parts[0] in modules)
+
+
+def _imported(path: pathlib.Path) -> Iterator[str]:
+    """Yields the full name of each module that a file imports, inside of functions as well."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_the_list_names_every_folder_and_only_parts_above():
+    folders = {str(path.parent.relative_to(ROOT)) for path in ROOT.glob("**/__init__.py")} - {"."}
+    assert folders | set(TOP) == set(IMPORTS)
+    known: set[str] = set()
+    for part, imports in IMPORTS.items():
+        assert set(imports) <= known, part
+        known.add(part)
+
+
+@pytest.mark.parametrize("part", IMPORTS)
+def test_a_part_imports_what_the_list_names(part):
+    for path in FILES:
+        own = path.relative_to(ROOT).with_suffix("").parts
+        if _part(own) != part:
+            continue
+        names = [name.split(".") for name in _imported(path)]
+        found = {_part(tuple(name[1:])) for name in names if name[0] == "workloads"}
+        assert found <= {part, *IMPORTS[part]}, path
+        assert not {name[0] for name in names} & {"sweeps", "analysis"}, path
+
+
+def test_no_part_has_more_than_fifteen_files():
+    for part in IMPORTS:
+        if part not in TOP:
+            assert len(list((ROOT / part).glob("[!_]*.py"))) <= 15, part

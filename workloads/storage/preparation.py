@@ -1,0 +1,77 @@
+"""Preparing a directory: one preparation at a time, and only where the data is not whole."""
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from workloads.base.errors import DataError
+
+# Of embedded data: written last, so that it says that all of it is there.
+REFERENCE_FILE = "reference.json"
+LOCK_FILE = ".prepare.lock"
+
+
+@contextmanager
+def locked(data_dir: Path) -> Iterator[None]:
+    """Makes the directory and holds its lock: two preparations at once wait for each other."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+    with (data_dir / LOCK_FILE).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def prepare_once(
+    data_dir: str | os.PathLike[str],
+    check: Callable[[Path], Any],
+    write: Callable[[Path], None],
+) -> Path:
+    """Has `write` make the data below `data_dir` unless it is there and whole; returns `data_dir`.
+
+    `check` raises DataError where something is amiss. Raises DataError as `write` does, and as
+    `check` does of what was written.
+    """
+    data_dir = Path(data_dir)
+    if _is_whole(data_dir, check):
+        return data_dir
+    with locked(data_dir):
+        if not _is_whole(data_dir, check):  # another process may have written it meanwhile
+            write(data_dir)
+            check(data_dir)
+    return data_dir
+
+
+def _is_whole(data_dir: Path, check: Callable[[Path], Any]) -> bool:
+    try:
+        check(data_dir)
+    except DataError:
+        return False
+    return True
+
+
+def read_reference(data_dir: str | os.PathLike[str], repair: str) -> dict[str, Any]:
+    """`reference.json`: `note`, `rows` of simple methods, `sha256` of the content, and more.
+
+    Raises DataError, with `repair`, where it is missing or no JSON object.
+    """
+    path = Path(data_dir) / REFERENCE_FILE
+    try:
+        content = json.loads(path.read_text())
+        if not isinstance(content, dict):
+            raise ValueError("it holds no object")
+        return content
+    except (OSError, ValueError) as problem:
+        raise DataError(f"{path} cannot be read: {problem}", repair) from problem
+
+
+def check_digest(
+    data_dir: str | os.PathLike[str], what: str, digest: str, stored: Any, repair: str
+) -> None:
+    """Raises DataError where the content's SHA-256 is not the one that `reference.json` says."""
+    if digest != stored:
+        raise DataError(
+            f"{data_dir}: {what} have SHA-256 {digest}, but {REFERENCE_FILE} says {stored}", repair
+        )
