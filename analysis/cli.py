@@ -13,7 +13,7 @@ from workloads.base.errors import told
 
 if TYPE_CHECKING:
     from analysis.compare.error_table import ErrorTable
-    from analysis.load.records import Study
+    from analysis.load.records import StudyRuns
     from analysis.render.pages import Page
 
 FILE = "report.html"
@@ -152,7 +152,7 @@ def _tables(options: argparse.Namespace) -> "Iterator[ErrorTable]":
         )
 
 
-def _name_beside(found: "Sequence[Study]", options: argparse.Namespace) -> None:
+def _name_beside(found: "Sequence[StudyRuns]", options: argparse.Namespace) -> None:
     """Says on stderr what could not be read beside the studies: the table that lists it may be the
     first of many. CSV has all its problems there already."""
     if hasattr(options, "format") and printing.form_of(options) == "csv":
@@ -301,7 +301,7 @@ def _time(options: argparse.Namespace) -> int:
     return 0
 
 
-def _time_page(study: "Study", options: argparse.Namespace, is_only: bool) -> "Page":
+def _time_page(study: "StudyRuns", options: argparse.Namespace, is_only: bool) -> "Page":
     """One of several studies that has no target is named, so that the others are printed."""
     from analysis.compare import build, target_times
     from analysis.load.targets import UnknownTargetError

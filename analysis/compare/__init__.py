@@ -1,1 +1,1 @@
-"""A study's variants compared, as data: the error table, its baseline, verdicts, power."""
+"""A study's variants compared, as data: the error table, what its seeds can see, times, scaling."""

@@ -9,11 +9,12 @@ import numpy as np
 
 from analysis.compare import verdict_rules
 from analysis.compare.error_table import LAST, ErrorTable, Reference, SplitResult, VariantResult
-from analysis.load import metrics, paper, selection, variants
-from analysis.load.files import trial_files
+from analysis.load import metrics, paper, selection
+from analysis.load.files import measurements
 from analysis.load.metrics import Metric, MissingMetricError
-from analysis.load.records import Run, Study
+from analysis.load.records import Run, StudyRuns
 from analysis.statistics import comparisons, intervals
+from attention import table as variants
 from sweeps.records import layout
 
 DEFAULT_BASELINE = "standard"
@@ -21,7 +22,7 @@ NON_FINITE = "non-finite"
 
 
 def error_table(
-    study: Study,
+    study: StudyRuns,
     stage: str | None = None,
     metric: str | None = None,
     baseline: str | None = None,
@@ -66,7 +67,7 @@ def error_table(
     )
 
 
-def check_baseline(studies: Iterable[Study], asked: str | None) -> None:
+def check_baseline(studies: Iterable[StudyRuns], asked: str | None) -> None:
     """Raises ValueError where none of the studies has a variant called `asked`, unless None."""
     if asked is None:
         return
@@ -77,7 +78,7 @@ def check_baseline(studies: Iterable[Study], asked: str | None) -> None:
         raise ValueError(f"no variant {asked!r} to compare with; there are {there}: give one")
 
 
-def _stage(study: Study, stage: str | None) -> str:
+def _stage(study: StudyRuns, stage: str | None) -> str:
     if not study.stages:
         raise ValueError(f"{study.directory}/{layout.STUDY}: it names no stages")
     if stage is None:
@@ -87,13 +88,13 @@ def _stage(study: Study, stage: str | None) -> str:
     return stage
 
 
-def _variant_names(study: Study, stage: str) -> set[str]:
+def _variant_names(study: StudyRuns, stage: str) -> set[str]:
     """Every variant that the stage plans; before it is planned, every one of the study's."""
     planned = {run.variant for run in study.stage(stage)}
     return planned or {str(name) for name in study.config.get("variants", ())}
 
 
-def _stage_problems(study: Study, stage: str) -> list[str]:
+def _stage_problems(study: StudyRuns, stage: str) -> list[str]:
     """Problems of no particular trial, and the stage's own absence; trials add theirs later."""
     of_runs = {problem for run in study.runs for problem in run.problems}
     problems = [problem for problem in study.problems if problem not in of_runs]
@@ -104,7 +105,7 @@ def _stage_problems(study: Study, stage: str) -> list[str]:
 
 def _has(run: Run, shown: Metric, split: str) -> bool:
     """Whether a run has the metric on a split, or nothing there that could be measured."""
-    return shown.column(split) in run.evals or split in trial_files.splits_of_nothing(run.evals)
+    return shown.column(split) in run.evals or split in measurements.splits_of_nothing(run.evals)
 
 
 def _check_columns(runs: tuple[Run, ...], shown: Metric, problems: list[str]) -> None:
@@ -127,7 +128,7 @@ def _reference(row: dict, shown: Metric) -> Reference:
 
 
 def _row(
-    study: Study,
+    study: StudyRuns,
     stage: str,
     variant: str,
     shown: Metric,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.load.files.curves import STEP
+from analysis.load.files.measurements import STEP
 from analysis.load.records import Run
 from analysis.load.targets import TIME, Target
 from sweeps.records import layout

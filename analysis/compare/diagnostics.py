@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from analysis.compare.error_table import ErrorTable
-from analysis.load import variants
 from analysis.load.files import diagnostics
 from analysis.load.files.diagnostics import FILE, Diagnostics
+from attention import table as variants
 
 # Variant to seed to what a trial recorded.
 Found = dict[str, dict[int, Diagnostics]]

@@ -5,11 +5,12 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from analysis.load import metrics, variants
+from analysis.load import metrics
 from analysis.load.metrics import Metric
 from analysis.load.paper import PaperCell
-from analysis.load.records import Run, Study
+from analysis.load.records import Run, StudyRuns
 from analysis.statistics.results import Comparison, Summary
+from attention import table as variants
 
 LAST = 5
 
@@ -87,7 +88,7 @@ class ErrorTable:
     """What the views are given. `decisive` is the split of the verdict, `last` how many of a
     trial's last evaluations the results keep."""
 
-    study: Study
+    study: StudyRuns
     workload: str
     stage: str
     metric: Metric

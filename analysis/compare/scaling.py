@@ -10,12 +10,12 @@ import numpy as np
 from analysis.compare import build, families
 from analysis.compare.error_table import ErrorTable, VariantResult
 from analysis.compare.families import MixedStudiesError
-from analysis.load import variants
 from analysis.load.files.json_records import META_FILE
-from analysis.load.records import Run, Study
+from analysis.load.records import Run, StudyRuns
 from analysis.statistics import power_law, savings
 from analysis.statistics.power_law import PowerLaw
 from analysis.statistics.savings import Saving
+from attention import table as variants
 from sweeps.records import layout
 
 PARAMETERS = "parameters"
@@ -64,7 +64,7 @@ class Scaling:
 
 
 def of_studies(
-    studies: Sequence[Study], loss: float | None = None, given: Mapping[str, int] | None = None
+    studies: Sequence[StudyRuns], loss: float | None = None, given: Mapping[str, int] | None = None
 ) -> Scaling:
     """Returns the scaling of `studies`, each one size of model, in loss on their deciding split.
 

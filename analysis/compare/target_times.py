@@ -9,11 +9,12 @@ import numpy as np
 from analysis.compare import crossings
 from analysis.compare.crossings import Crossing
 from analysis.compare.error_table import ErrorTable
-from analysis.load import metrics, selection, targets, variants
-from analysis.load.records import Run, Study
+from analysis.load import metrics, selection, targets
+from analysis.load.records import Run, StudyRuns
 from analysis.load.targets import Target
 from analysis.statistics import speed_up
 from analysis.statistics.speed_up import SpeedUp
+from attention import table as variants
 
 # Which trials stand for a seed: at the point that validation chose, AlgoPerf's, each on its own.
 RULES = ("chosen", "fastest", "all")
@@ -161,7 +162,7 @@ def _rows(
 
 
 def _compared(
-    rows: list[VariantTimes], baseline: str, point: int | None, study: Study
+    rows: list[VariantTimes], baseline: str, point: int | None, study: StudyRuns
 ) -> tuple[VariantTimes, ...]:
     base = next((row for row in rows if (row.variant, row.point) == (baseline, point)), None)
     if base is None:
@@ -169,7 +170,7 @@ def _compared(
     return tuple(row if row is base else _against(row, base, study) for row in rows)
 
 
-def _against(row: VariantTimes, base: VariantTimes, study: Study) -> VariantTimes:
+def _against(row: VariantTimes, base: VariantTimes, study: StudyRuns) -> VariantTimes:
     ratios = [
         speed_up.of(
             {each.seed: getattr(each, what) for each in row.crossings},

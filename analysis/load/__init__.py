@@ -1,1 +1,2 @@
-"""Directories of studies, ours and AlgoPerf's: runs, problems by name, what validation chooses."""
+"""What lies on disk, read: studies, ours and AlgoPerf's, their runs and problems by name, metrics,
+what validation chooses; the paper's figures."""

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from analysis.load import metrics, selection, targets
-from analysis.load.files import curves, trial_files
+from analysis.load.files.measurements import splits_of_nothing
 from analysis.load.metrics import MissingMetricError
 from analysis.load.records import Run
 from analysis.load.targets import Target, UnknownTargetError
@@ -29,7 +29,9 @@ LEAST = 0.9
 def with_absent_columns(runs: Sequence[Run]) -> tuple[Run, ...]:
     """Returns the runs; one whose evaluations lack a column of its metric that other trials of its
     variant and workload have says so in its problems."""
-    there = _there(runs)
+    there: dict[tuple[str, str], set[str]] = collections.defaultdict(set)
+    for run in runs:
+        there[run.variant, run.workload].update(run.evals)
     return tuple(_naming_absent(run, there[run.variant, run.workload]) for run in runs)
 
 
@@ -39,24 +41,12 @@ def columns_nowhere(runs: Sequence[Run]) -> list[str]:
     there = {name for run in measured for name in run.evals}
     wanted = dict.fromkeys(f"{split}/{run.metric}" for split in layout.SPLITS for run in measured)
     absent = [name for name in wanted if name not in there]
-    # Curves are read for those alone.
+    empty = {each for run in measured * bool(absent) for each in splits_of_nothing(run.evals)}
     return [
         f"missing: no trial has a column {name}"
         for name in absent
-        if not any(_is_unmeasurable(run, name) for run in measured)
+        if name.partition("/")[0] not in empty
     ]
-
-
-def _is_unmeasurable(run: Run, name: str) -> bool:
-    """Whether a column is of a split without examples."""
-    return name.partition("/")[0] in trial_files.splits_of_nothing(run.evals)
-
-
-def _there(runs: Sequence[Run]) -> dict[tuple[str, str], set[str]]:
-    found: dict[tuple[str, str], set[str]] = collections.defaultdict(set)
-    for run in runs:
-        found[run.variant, run.workload].update(run.evals)
-    return found
 
 
 def _naming_absent(run: Run, elsewhere: set[str]) -> Run:
@@ -96,7 +86,7 @@ def copies(runs: Sequence[Run]) -> Iterable[str]:
 
 
 def _ending(run: Run) -> tuple | None:
-    last = curves.last_row(run.evals)
+    last = run.last_row
     if not last or not any(last.get(name, 0.0) > 0.0 for name in TIMES):
         return None
     return tuple(sorted((name, value) for name, value in last.items() if value == value))
@@ -153,7 +143,7 @@ def _ended_early(run: Run, longest: int) -> Run:
 
 def _reason(run: Run, longest: int) -> str | None:
     """Returns why a run is no complete one, None where it is, or where that cannot be told."""
-    last = curves.last_row(run.evals) or {}
+    last = run.last_row or {}
     seconds = last.get(targets.TIME, math.nan)
     known = targets.nearest(run.workload, run.step_hint or run.steps, _or_zero(seconds))
     steps = run.step_hint or (known and known.step_hint) or run.steps or longest

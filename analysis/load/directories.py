@@ -3,11 +3,11 @@ lies beside the studies and is not read with them: named, never skipped."""
 
 import dataclasses
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from analysis.load import published
 from analysis.load.published import STUDY_NAME
-from analysis.load.records import Study
+from analysis.load.records import StudyRuns
 from sweeps.records import layout
 
 # How far below a directory trials are looked for, to say where they lie; and how many directories
@@ -24,8 +24,9 @@ def expected(root: pathlib.Path) -> str:
     if not root.is_dir():
         return f"{root}: a file, not a directory; give the study's directory that it belongs to"
     looked = f"looked for {layout.STUDY} and for AlgoPerf's {published.PATTERN}"
+    nothing = f"; no part of either fits: it holds {_names(root)}"
     hint = next(filter(None, (find(root) for find in (_below, _above, _partly, _elsewhere))), "")
-    return f"{root}: no study here: {looked}{hint or _contents(root)}"
+    return f"{root}: no study here: {looked}{hint or nothing}"
 
 
 def _below(root: pathlib.Path) -> str:
@@ -128,20 +129,14 @@ def _names(path: pathlib.Path) -> str:
     return ", ".join(names[:5]) + more or "nothing"
 
 
-def _contents(root: pathlib.Path) -> str:
-    return f"; no part of either fits: it holds {_names(root)}"
-
-
-def with_left_out(logs: Study, root: pathlib.Path) -> Study:
+def with_left_out(logs: StudyRuns, root: pathlib.Path) -> StudyRuns:
     """Returns AlgoPerf's `logs`, read in `root`, with a problem for each study of ours there and
     for each directory with measurements that is no submission."""
-    found = (*_studies_beside(root), *left_out(root))
-    return dataclasses.replace(logs, problems=(*logs.problems, *found))
-
-
-def _studies_beside(root: pathlib.Path) -> Iterable[str]:
-    for path in studies_in(root):
-        yield f"left out: {path.name}: a study of its own beside AlgoPerf's logs: give {path}"
+    beside = (
+        f"left out: {path.name}: a study of its own beside AlgoPerf's logs: give {path}"
+        for path in studies_in(root)
+    )
+    return dataclasses.replace(logs, problems=(*logs.problems, *beside, *left_out(root)))
 
 
 def studies_in(root: pathlib.Path) -> list[pathlib.Path]:
@@ -152,16 +147,12 @@ def studies_in(root: pathlib.Path) -> list[pathlib.Path]:
 def left_out(root: pathlib.Path) -> Sequence[str]:
     """Returns a sentence for each directory in `root` that has measurements, or studies further
     down, and is neither a study of ours nor AlgoPerf's logs."""
-    known = {*studies_in(root), *_logs(root)}
-    below = [path for path in children(root) if path.is_dir() and path not in known]
-    return [f"left out: {path.name}: {_why(path)}" for path in below if holds_trials(path)]
-
-
-def _logs(root: pathlib.Path) -> Iterable[pathlib.Path]:
-    yield from (entry.path for entry in published.fitting(root, published.STUDY_NAME))
-    yield from (path for path in children(root) if is_submission(path))
-
-
-def _why(path: pathlib.Path) -> str:
-    """The rest of the sentence that a directory given by itself is refused with."""
-    return expected(path).removeprefix(f"{path}: ")
+    below = [path for path in children(root) if path.is_dir()]
+    logs = {entry.path for entry in published.fitting(root, STUDY_NAME)}
+    known = {*studies_in(root), *logs, *(path for path in below if is_submission(path))}
+    return [
+        # The rest of the sentence that a directory given by itself is refused with.
+        f"left out: {path.name}: {expected(path).removeprefix(f'{path}: ')}"
+        for path in below
+        if path not in known and holds_trials(path)
+    ]

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from analysis.load.files.curves import Columns
+from analysis.load.files.measurements import Columns
 from sweeps.records import layout
 
 # AlgoPerf's metrics of which more is better; of every other metric (wer, loss, ...) less is.
@@ -148,19 +148,12 @@ class Metric:
 
         Raises MissingMetricError where the file has no such column.
         """
-        self.require(columns, split, where)
-        return columns[self.column(split)]
-
-    def require(self, columns: Columns, split: str, where: str) -> None:
-        """Raises what `read` raises, without asking for the column's values."""
-        if self.column(split) not in columns:
-            raise MissingMetricError(self._missing(columns, split, where))
-
-    def _missing(self, columns: Columns, split: str, where: str) -> str:
-        present = sorted(
-            {name for name in columns if name.split("/")[0] in layout.SPLITS and "/" in name}
+        if self.column(split) in columns:
+            return columns[self.column(split)]
+        there = sorted(n for n in columns if "/" in n and n.partition("/")[0] in layout.SPLITS)
+        raise MissingMetricError(
+            f"{where}: no column {self.column(split)}; it has {', '.join(there) or 'none'}"
         )
-        return f"{where}: no column {self.column(split)}; it has {', '.join(present) or 'none'}"
 
 
 def _counted(workload: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from analysis.load import variants
+from attention import table as variants
 
 DIRECTORY = pathlib.Path(__file__).resolve().parents[1] / "reference"
 SOURCE = "LASER: Attention with Exponential Transformation (ICML 2025)"

@@ -13,12 +13,12 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from analysis.load import cross_checks, metrics, recorded_variants, selection
-from analysis.load.files import trial_files
-from analysis.load.files.curves import Measurements
+from analysis.load import cross_checks, metrics, recorded_variants
+from analysis.load.files import measurements, trial_files
 from analysis.load.files.json_records import FLAGS_FILE, META_FILE
+from analysis.load.files.measurements import Measurements
 from analysis.load.files.trial_files import TrialFiles
-from analysis.load.records import Run, Study
+from analysis.load.records import Run, StudyRuns
 from sweeps.records import layout
 
 PATTERN = "study_<seed>/<workload>_<framework>/trial_<n>"
@@ -35,7 +35,7 @@ class Entry(NamedTuple):
     path: pathlib.Path
 
 
-def read_logs(root: pathlib.Path, whole: bool = False) -> Study | None:
+def read_logs(root: pathlib.Path, whole: bool = False) -> StudyRuns | None:
     """Returns the logs in `root` (one submission, or a directory of submissions) as a study, or
     None where there are none. `whole` also checks every measurements.csv. Our own studies beside
     them are left alone.
@@ -61,7 +61,7 @@ def read_logs(root: pathlib.Path, whole: bool = False) -> Study | None:
         cross_checks.with_absent_columns(cross_checks.with_early_endings(read)), folders
     )
     problems = [*contradictions, *problems, *cross_checks.duplicates(runs)]
-    return Study(
+    return StudyRuns(
         name=root.resolve().name,
         config={},
         runs=runs,
@@ -169,8 +169,8 @@ def _read_trial(planned: Run, files: TrialFiles, whole: bool) -> Run:
         targets=_targets(meta),
         hyperparameters=hyperparameters,
         variant_hyperparameters=recorded.hyperparameters,
-        evals=files.evaluation_curves(evals) if evals and columns else {},
-        trains=files.loss_curves(),
+        evals=columns,
+        losses=files.losses,
         problems=(
             *files.problems,
             *problems,
@@ -179,7 +179,6 @@ def _read_trial(planned: Run, files: TrialFiles, whole: bool) -> Run:
         ),
         notes=(*files.notes, *notes),
     )
-    selection.remember(run)
     return run
 
 
@@ -220,7 +219,7 @@ def _state(
 def _said_of(name: str, evals: Measurements | None, metric: str) -> tuple[list[str], list[str]]:
     if evals is None or not evals.columns:
         return [], []
-    found = trial_files.non_finite(evals, empty_is_nan=True)
-    absent = trial_files.absent(evals, metric)
+    found = measurements.non_finite(evals, empty_is_nan=True)
+    absent = measurements.absent(evals, metric)
     notes = [f"{name}: no column {', '.join(absent)}"] if absent else []
     return [f"non-finite: {name}: {where}" for where in found], notes

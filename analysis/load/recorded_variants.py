@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from analysis.load import variants
 from analysis.load.files.json_records import FLAGS_FILE, META_FILE
 from analysis.load.records import Run
+from attention import table as variants
 
 NAME = re.compile(r"\w+(\+\w+)*", re.ASCII)
 

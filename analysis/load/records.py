@@ -1,20 +1,21 @@
 """What the reader hands on: a run, and the study that it belongs to."""
 
 import pathlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from analysis.load.files import curves
-from analysis.load.files.curves import Columns
+import numpy as np
+
+from analysis.load.files.measurements import STEP, Columns
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
     """One trial and what it measured; also one that was planned and has measured nothing.
 
-    `evals` are the evaluations of eval_measurements.csv and `trains` the rows of measurements.csv:
+    `evals` are the evaluations of eval_measurements.csv and `losses` reads measurements.csv anew:
     a column's name to an array [rows], by ascending `global_step`, empty where there is no file.
-    The reader gives mappings that read their file when an array is asked for (`CurveFile`).
     `point` is the index of the hyperparameter point (AlgoPerf's published logs: the n of
     trial_<n>). `state` is one of `sweeps.records.layout.STATES`, `reason` what the trial said about
     it. `steps` is the planned budget, None where nothing on disk states it. `metric` is the name of
@@ -42,7 +43,7 @@ class Run:
     hyperparameters: dict[str, Any] = field(default_factory=dict)
     variant_hyperparameters: dict[str, Any] = field(default_factory=dict)
     evals: Columns = field(default_factory=dict, repr=False)
-    trains: Columns = field(default_factory=dict, repr=False)
+    losses: Callable[[], Columns] = field(default=dict, repr=False)
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     ends_early: bool = False
@@ -50,11 +51,21 @@ class Run:
     @property
     def last_step(self) -> int | None:
         """Returns the step of the last evaluation, None where there is none."""
-        return curves.last_step(self.evals)
+        steps = self.evals.get(STEP, np.empty(0))
+        return int(steps[-1]) if len(steps) else None
+
+    def row(self, index: int) -> dict[str, float]:
+        """Returns one evaluation, a column's name to its value; `global_step` is an int."""
+        return {name: values[index].item() for name, values in self.evals.items()}
+
+    @property
+    def last_row(self) -> dict[str, float] | None:
+        """Returns the last evaluation as `row` does, None where there is none."""
+        return None if self.last_step is None else self.row(-1)
 
 
 @dataclass(frozen=True, eq=False)
-class Study:
+class StudyRuns:
     """A study's directory, read.
 
     `problems` holds one sentence for every trial that is missing, truncated, duplicated, failed,

@@ -14,9 +14,8 @@ import contextlib
 from collections.abc import Iterable
 
 from analysis.load import metrics
-from analysis.load.files import curves
 from analysis.load.metrics import Metric, MissingMetricError
-from analysis.load.records import Run, Study
+from analysis.load.records import Run, StudyRuns
 from sweeps.records import layout
 from sweeps.study import selection as rule
 
@@ -32,8 +31,8 @@ def best_index(run: Run, metric: str | None = None) -> int | None:
     if run.last_step is None:
         return None
     chosen = metrics.get(metric or run.metric)
-    chosen.require(run.evals, VALIDATION, f"{run.name}/{layout.EVAL_MEASUREMENTS}")
-    return curves.best_index(run.evals, chosen.column(VALIDATION), chosen.mode)
+    values = chosen.read(run.evals, VALIDATION, f"{run.name}/{layout.EVAL_MEASUREMENTS}")
+    return rule.best_index(values.tolist(), chosen.mode)
 
 
 def best_step(run: Run, metric: str | None = None) -> dict[str, float] | None:
@@ -41,15 +40,7 @@ def best_step(run: Run, metric: str | None = None) -> dict[str, float] | None:
     among them, an int), or None where no evaluation is finite. Arguments and errors as for
     `best_index`."""
     index = best_index(run, metric)
-    if index is None:
-        return None
-    return curves.row(run.evals, index)
-
-
-def remember(run: Run) -> None:
-    """Finds the best evaluation while the run's curve is in memory, for those who ask later."""
-    with contextlib.suppress(MissingMetricError):
-        best_index(run)
+    return None if index is None else run.row(index)
 
 
 def _values(runs: Iterable[Run], metric: str | None) -> dict[int, list[float | None]]:
@@ -77,7 +68,7 @@ def best_point(runs: Iterable[Run], metric: str | None = None) -> int | None:
     return rule.best_point(_values(every, metric), mode)
 
 
-def chosen_point(study: Study, stage: str, variant: str) -> int | None:
+def chosen_point(study: StudyRuns, stage: str, variant: str) -> int | None:
     """Returns the point whose trials represent `variant` in a table of `stage`.
 
     selection.json decides where it exists. Where it does not (a study that only ran `grid`, or
@@ -94,7 +85,7 @@ def chosen_point(study: Study, stage: str, variant: str) -> int | None:
     return min(points) if any(value is not None for value in measured) else None
 
 
-def study_metric(study: Study) -> Metric:
+def study_metric(study: StudyRuns) -> Metric:
     """Returns the metric that chooses in this study: selection.json's, else the runs' own, of
     which those that measured something know it best."""
     if study.selection and study.selection.get("metric"):

@@ -13,7 +13,7 @@ from typing import Any
 
 from analysis.load import cross_checks, directories, paper, published, trials
 from analysis.load.files import json_records
-from analysis.load.records import Run, Study
+from analysis.load.records import Run, StudyRuns
 from sweeps.records import layout
 
 
@@ -21,7 +21,7 @@ class NotAStudyError(ValueError):
     """The directory holds no study; the message says what was looked for."""
 
 
-def read_study(directory: str | pathlib.Path, whole: bool = False) -> Study:
+def read_study(directory: str | pathlib.Path, whole: bool = False) -> StudyRuns:
     """Returns the study in `directory`: the directory that holds study.json, or AlgoPerf's logs
     (`study_<seed>/<workload>_jax/trial_<n>` in it or one directory further down).
 
@@ -37,7 +37,7 @@ def read_study(directory: str | pathlib.Path, whole: bool = False) -> Study:
     raise NotAStudyError(directories.expected(root))
 
 
-def _read_ours(root: pathlib.Path, whole: bool) -> Study:
+def _read_ours(root: pathlib.Path, whole: bool) -> StudyRuns:
     problems: list[str] = []
     record = _study_record(root / layout.STUDY, problems)
     points = tuple(record.get("points") or ())
@@ -50,7 +50,7 @@ def _read_ours(root: pathlib.Path, whole: bool) -> Study:
     paper_table = _paper_table(record, problems)
     references = json_records.read(root / layout.REFERENCE, layout.REFERENCE, problems) or {}
     problems += [*cross_checks.columns_nowhere(runs), *cross_checks.duplicates(runs)]
-    return Study(
+    return StudyRuns(
         name=str(record.get("name", root.name)),
         config=record["config"],
         runs=runs,
@@ -173,7 +173,7 @@ def _listed(points: set[int]) -> str:
     return ", ".join(map(str, first)) + more
 
 
-def read_each(directory: str | pathlib.Path) -> tuple[Study, ...]:
+def read_each(directory: str | pathlib.Path) -> tuple[StudyRuns, ...]:
     """Returns the studies in `directory`, by name, one for each workload that they hold.
 
     `directory` is a study's, one of AlgoPerf's logs, or one that holds studies' directories and
@@ -195,7 +195,7 @@ def read_each(directory: str | pathlib.Path) -> tuple[Study, ...]:
     return dataclasses.replace(first, beside=tuple(beside), problems=named), *others
 
 
-def _readable(directories: Sequence[pathlib.Path]) -> tuple[list[Study], list[str]]:
+def _readable(directories: Sequence[pathlib.Path]) -> tuple[list[StudyRuns], list[str]]:
     """Returns the studies that can be read and a sentence for each that cannot. Raises
     NotAStudyError where all of them cannot."""
     studies, problems = [], []
@@ -209,7 +209,7 @@ def _readable(directories: Sequence[pathlib.Path]) -> tuple[list[Study], list[st
     return studies, problems
 
 
-def by_workload(study: Study) -> tuple[Study, ...]:
+def by_workload(study: StudyRuns) -> tuple[StudyRuns, ...]:
     """Returns the study itself where all its runs are of one workload, else one for each, in the
     order of their first runs."""
     names = tuple(dict.fromkeys(run.workload for run in study.runs))
@@ -231,7 +231,7 @@ def _workload_of(problem: str, names: Sequence[str]) -> str:
     return next(found, names[0])
 
 
-def _part(study: Study, workload: str, problems: Sequence[str]) -> Study:
+def _part(study: StudyRuns, workload: str, problems: Sequence[str]) -> StudyRuns:
     """`problems` are those of no trial."""
     runs = tuple(run for run in study.runs if run.workload == workload)
     others = [run for run in study.runs if run.workload != workload]
@@ -248,7 +248,7 @@ def _part(study: Study, workload: str, problems: Sequence[str]) -> Study:
     )
 
 
-def distinguished(studies: Iterable[Study]) -> tuple[Study, ...]:
+def distinguished(studies: Iterable[StudyRuns]) -> tuple[StudyRuns, ...]:
     """Returns the studies; those of different directories that share a name have it followed by
     as much of their directories' paths as tells them apart: `tiny (a)` and `tiny (b)`."""
     every = tuple(studies)
@@ -263,7 +263,7 @@ def distinguished(studies: Iterable[Study]) -> tuple[Study, ...]:
     )
 
 
-def _tail(study: Study, places: Collection[pathlib.Path]) -> str:
+def _tail(study: StudyRuns, places: Collection[pathlib.Path]) -> str:
     """Returns the last parts of the study's path, as many as all `places` need to differ."""
     own = study.directory.resolve()
     counts = range(1, len(own.parts))

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from analysis.load import metrics, selection
-from analysis.load.files import trial_files
-from analysis.load.files.curves import ATTEMPT, Measurements
+from analysis.load import metrics
+from analysis.load.files import measurements, trial_files
 from analysis.load.files.json_records import META_FILE
+from analysis.load.files.measurements import ATTEMPT, Measurements
 from analysis.load.files.trial_files import TrialFiles
 from analysis.load.records import Run
-from sweeps.records import layout, measurements, status
+from sweeps.records import layout, status
+from sweeps.records import measurements as recorded
 
 NOTHING = Measurements({})
 # What trial.json repeats of its entry in trials.json.
@@ -53,7 +54,7 @@ def _read_trial(planned: Run, entry: dict[str, Any], files: TrialFiles, whole: b
     run = _with_record(planned, record, seen, evals or NOTHING, files)
     if run.state == "done":
         run = replace(run, ends_early=_lacking(run) is not None)
-    absent = trial_files.absent(evals, run.metric) if evals and evals.columns else []
+    absent = measurements.absent(evals, run.metric) if evals and evals.columns else []
     problems = (
         *files.problems,
         *_state_problems(run, evals, files),
@@ -63,7 +64,6 @@ def _read_trial(planned: Run, entry: dict[str, Any], files: TrialFiles, whole: b
         *_wrong(run, evals),
     )
     notes = [f"{run.name}: no column {ATTEMPT}"] * (ATTEMPT in absent)
-    selection.remember(run)
     return replace(run, problems=problems, notes=(*files.notes, *notes))
 
 
@@ -71,7 +71,7 @@ def _wrong(run: Run, evals: Measurements | None) -> list[str]:
     """A trial that says itself that it diverged need not be told so."""
     if evals is None or run.state == "diverged":
         return []
-    found = trial_files.non_finite(evals, empty_is_nan=False)
+    found = measurements.non_finite(evals, empty_is_nan=False)
     return [f"non-finite: {run.name}: {where}" for where in found]
 
 
@@ -125,8 +125,8 @@ def _with_record(run: Run, record: dict, seen: dict, evals: Measurements, files:
         targets=targets if isinstance(targets, dict) else {},
         hyperparameters=dict(record.get("hyperparameters", run.hyperparameters)),
         variant_hyperparameters=record.get("variant_hyperparameters") or {},
-        evals=files.evaluation_curves(evals) if evals.columns else {},
-        trains=files.loss_curves(),
+        evals=evals.columns,
+        losses=files.losses,
     )
 
 
@@ -162,7 +162,7 @@ def _state_problems(run: Run, evals: Measurements | None, files: TrialFiles) -> 
 
 def _lacking(run: Run) -> str | None:
     """Returns what the end of a done trial's curve lacks, as the engine judges it."""
-    return measurements.ends_early(run.last_step, run.steps or 0)
+    return recorded.ends_early(run.last_step, run.steps or 0)
 
 
 def _short(run: Run, is_named: bool) -> list[str]:

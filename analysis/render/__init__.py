@@ -1,1 +1,1 @@
-"""How things are shown, whatever they hold: grids, renderers, HTML pages, names, colours."""
+"""How things are shown, whatever they hold: pages, text, LaTeX, HTML, figures and their look."""

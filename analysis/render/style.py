@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis.load import variants
+from attention import table as variants
 
 BLUE, VERMILLION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, BLACK, GREY = "#E69F00", "#56B4E9", "#000000", "#6E6E6E"
@@ -135,6 +135,30 @@ def band(
     axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
     every = max(1, len(x) // 8)
     axes.plot(x, middle, color=colour, marker=marker, markevery=every, ms=ms, lw=lw)
+
+
+def interval_row(
+    axes: Axes,
+    height: float,
+    variant: str,
+    middle: float,
+    bounds: Sequence[float],
+    paper: float | None,
+    remark: str,
+    **looks: Any,
+) -> None:
+    """Draws a variant's middle, the bounds of its interval where they are finite, what the paper
+    prints, if it does, and a remark with `looks` to the right of the axes."""
+    colour, marker = look(variant)
+    if np.isfinite(bounds[0]):
+        axes.plot(bounds, [height] * 2, color=colour, linewidth=2.4, solid_capstyle="butt")
+    axes.plot(middle, height, marker, color=colour, markersize=8, mec="white", mew=0.8)
+    if paper is not None:
+        axes.plot(paper, height, "D", mfc="none", mec="black", markersize=6)
+    axes.annotate(
+        remark, (1.01, height), xycoords=axes.get_yaxis_transform(),
+        va="center", fontsize=9, annotation_clip=False, **looks,
+    )  # fmt: skip
 
 
 def title(figure: Figure, text: str) -> None:

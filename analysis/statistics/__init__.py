@@ -1,1 +1,1 @@
-"""Statistics over seeds: intervals, tests, corrections. Numbers in, numbers out."""
+"""Statistics over seeds: intervals, tests, corrections, power, fits. Numbers in, numbers out."""

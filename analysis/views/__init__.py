@@ -1,1 +1,1 @@
-"""The plots of a study's results, the list of all its plots, and `plots`."""
+"""Everything that a study's results are shown as, pages and figures; `catalog` lists them."""

@@ -9,11 +9,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter
 
 from analysis.compare.error_table import ErrorTable
-from analysis.load import variants
-from analysis.load.files.curves import STEP
+from analysis.load.files.measurements import STEP
 from analysis.load.selection import VALIDATION
 from analysis.render import pages, style
 from analysis.render.pictures import Plot
+from attention import table as variants
 
 Curve = tuple[np.ndarray, np.ndarray]
 # The share of training whose evaluations need not be seen.

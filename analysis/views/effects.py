@@ -1,7 +1,5 @@
 """effects.png: every variant's difference from the baseline, with its interval, about zero."""
 
-import math
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -9,23 +7,29 @@ from matplotlib.lines import Line2D
 from analysis.compare.error_table import ErrorTable, VariantResult
 from analysis.render import pages, style
 from analysis.render.pictures import Plot
-from analysis.statistics.results import Comparison
 
 MARKS = {"better": "better", "worse": "worse", "cannot tell": ""}
 
 
 def draw(table: ErrorTable) -> Figure | None:
     """Returns the figure, None where nothing is compared with a baseline on the deciding split."""
-    rows = [row for row in table.rows if _comparison(table, row) is not None]
-    if not rows:
+    found = {
+        name: each for name, each in table.comparisons.items() if each.difference == each.difference
+    }
+    if not found:
         return None
+    rows = [table.by_variant[name] for name in found]
     figure = style.figure(8.4, 1.7 + 0.36 * len(rows))
     axes = figure.subplots()
     style.tidy(axes)
     axes.grid(False, axis="y")
     axes.axvline(0.0, color=style.BLACK, linewidth=1.0, zorder=1)
-    for height, row in enumerate(rows):
-        _row(axes, table, row, height)
+    for height, (row, each) in enumerate(zip(rows, found.values(), strict=True)):
+        bounds, mark = (each.low, each.high), MARKS[each.verdict]
+        printed = paper_difference(table, row)
+        style.interval_row(
+            axes, height, row.variant, each.difference, bounds, printed, mark, weight="bold"
+        )
     _finish(figure, axes, table, rows)
     return figure
 
@@ -36,32 +40,6 @@ def paper_difference(table: ErrorTable, row: VariantResult) -> float | None:
     base = table.baseline_row
     printed, against = table.of(row).paper, base and table.of(base).paper
     return printed.value - against.value if printed and against else None
-
-
-def _comparison(table: ErrorTable, row: VariantResult) -> Comparison | None:
-    comparison = table.of(row).comparison
-    if comparison is None or math.isnan(comparison.difference):
-        return None
-    return comparison
-
-
-def _row(axes: Axes, table: ErrorTable, row: VariantResult, height: float) -> None:
-    comparison = _comparison(table, row)
-    assert comparison is not None
-    colour, marker = style.look(row.variant)
-    if math.isfinite(comparison.low):
-        bounds = [comparison.low, comparison.high]
-        axes.plot(bounds, [height] * 2, color=colour, linewidth=2.4, solid_capstyle="butt")
-    axes.plot(
-        comparison.difference, height, marker, color=colour, markersize=8, mec="white", mew=0.8
-    )
-    printed = paper_difference(table, row)
-    if printed is not None:
-        axes.plot(printed, height, "D", mfc="none", mec="black", markersize=6)
-    axes.annotate(
-        MARKS[comparison.verdict], (1.01, height), xycoords=axes.get_yaxis_transform(),
-        va="center", fontsize=9, weight="bold", annotation_clip=False,
-    )  # fmt: skip
 
 
 def _finish(figure: Figure, axes: Axes, table: ErrorTable, rows: list[VariantResult]) -> None:

@@ -45,29 +45,23 @@ def _positions(rows: list[VariantResult]) -> dict[str, float]:
 
 
 def _row(axes: Axes, table: ErrorTable, row: VariantResult, height: float) -> None:
-    colour, marker = style.look(row.variant)
     result = table.of(row)
     summary = result.summary
     assert summary is not None
     values = list(result.values.values())
     axes.plot(
-        values, [height + 0.22] * len(values), "o", color=colour, markersize=4, alpha=0.45, mew=0
+        values,
+        [height + 0.22] * len(values),
+        "o",
+        color=style.look(row.variant)[0],
+        markersize=4,
+        alpha=0.45,
+        mew=0,
     )
-    if math.isfinite(summary.low):
-        axes.plot(
-            np.clip([summary.low, summary.high], *_ends(table)),
-            [height] * 2,
-            color=colour,
-            linewidth=2.4,
-            solid_capstyle="butt",
-        )
-    axes.plot(summary.mean, height, marker, color=colour, markersize=8, mec="white", mew=0.8)
-    if result.paper is not None:
-        axes.plot(result.paper.value, height, "D", mfc="none", mec="black", markersize=6)
-    axes.annotate(
-        _remark(table, row), (1.01, height), xycoords=axes.get_yaxis_transform(),
-        va="center", fontsize=9, annotation_clip=False,
-    )  # fmt: skip
+    bounds = np.clip([summary.low, summary.high], *_ends(table)).tolist()
+    paper = result.paper.value if result.paper else None
+    remark = _remark(table, row)
+    style.interval_row(axes, height, row.variant, summary.mean, bounds, paper, remark)
 
 
 def _ends(table: ErrorTable) -> tuple[float, float]:

@@ -5,20 +5,25 @@ import math
 import statistics as stdlib_statistics
 from typing import Any
 
-from analysis.load import metrics, selection, variants
-from analysis.load.files import curves
+from analysis.load import metrics, selection
 from analysis.load.metrics import MissingMetricError
-from analysis.load.records import Run, Study
+from analysis.load.records import Run, StudyRuns
 from analysis.render import pages
 from analysis.render.pages import NONE, Cell, Page, Row, Table
+from attention import table as variants
 
 # Columns of words.
 WORDS = ("Trial", "Stage", "Workload", "Variant", "Status", "Metric")
+# What JSON says of a run as it stands.
+IDENTITY = (
+    *("name", "stage", "variant", "workload", "point", "seed", "state", "reason"),
+    *("steps", "step_hint", "last_step", "hyperparameters", "variant_hyperparameters"),
+)
 # How many trials a note that holds for several names.
 NAMED = 3
 
 
-def page(study: Study) -> Page:
+def page(study: StudyRuns) -> Page:
     """Returns two tables: one line per trial, and medians over seeds where there are several."""
     missing = [problem for run in study.runs if (problem := _missing_metric(run))]
     return Page(
@@ -58,12 +63,12 @@ def best_shown(run: Run) -> tuple[str, float, int] | None:
 def last_shown(run: Run) -> float | None:
     """Returns the number shown at the last evaluation, nan where it was not measured there; None
     where there is no evaluation or no column of the metric."""
-    shown, row = metrics.shown_for(run.metric), curves.last_row(run.evals)
+    shown, row = metrics.shown_for(run.metric), run.last_row
     value = row.get(shown.column(selection.VALIDATION)) if row else None
     return None if value is None else shown.shown(value)
 
 
-def gathered(study: Study) -> tuple[str, ...]:
+def gathered(study: StudyRuns) -> tuple[str, ...]:
     """Returns the study's notes, one that holds for several trials once, with their names."""
     of_trials: dict[str, list[str]] = {}
     for run in study.runs:
@@ -89,7 +94,7 @@ def _label(name: str) -> str:
     return metrics.get(name).label if name else name
 
 
-def _trials(study: Study) -> Table:
+def _trials(study: StudyRuns) -> Table:
     columns = pages.columns(
         *("Trial", "Workload", "Variant", "Point", "Seed", "Status"),
         *("Step", "of", "Metric", "Last", "Best", "at step"),
@@ -121,7 +126,7 @@ def _or_dash(value: int | None) -> Cell:
 Key = tuple[str, str, str, int]
 
 
-def medians(study: Study) -> dict[Key, tuple[str, list[float]]]:
+def medians(study: StudyRuns) -> dict[Key, tuple[str, list[float]]]:
     """Returns (stage, variant, workload, point) to the metric's name and the numbers of its
     seeds' trials that are done."""
     found: dict[Key, tuple[str, list[float]]] = {}
@@ -133,7 +138,7 @@ def medians(study: Study) -> dict[Key, tuple[str, list[float]]]:
     return found
 
 
-def _medians(study: Study) -> list[Table]:
+def _medians(study: StudyRuns) -> list[Table]:
     found = medians(study)
     if not any(len(values) > 1 for _, values in found.values()):
         return []
@@ -154,7 +159,7 @@ def _sd(values: list[float]) -> float | None:
     return stdlib_statistics.stdev(values) if len(values) > 1 else None
 
 
-def to_json(study: Study) -> str:
+def to_json(study: StudyRuns) -> str:
     """Returns the study and its trials as JSON (no curves: they are in the CSV files)."""
     record = {
         "name": study.name,
@@ -179,19 +184,7 @@ def _run_record(run: Run) -> dict[str, Any]:
     name, value, step = best_shown(run) or (None, None, None)
     last = last_shown(run)
     return {
-        "name": run.name,
-        "stage": run.stage,
-        "variant": run.variant,
-        "workload": run.workload,
-        "point": run.point,
-        "seed": run.seed,
-        "state": run.state,
-        "reason": run.reason,
-        "steps": run.steps,
-        "step_hint": run.step_hint,
-        "last_step": run.last_step,
-        "hyperparameters": run.hyperparameters,
-        "variant_hyperparameters": run.variant_hyperparameters,
+        **{key: getattr(run, key) for key in IDENTITY},
         "metric": name,
         "targets": run.targets,
         "last_validation": last if last is not None and math.isfinite(last) else None,

@@ -13,13 +13,14 @@ from analysis.compare import scaling
 from analysis.compare.error_table import ErrorTable
 from analysis.compare.families import MixedStudiesError
 from analysis.compare.scaling import MissingParametersError, Scaling, Size
-from analysis.load import paper, variants
+from analysis.load import paper
 from analysis.render import pages, style
 from analysis.render.pages import NONE, Cell, Page, Row, Table
 from analysis.render.pictures import Plot
 from analysis.statistics import power_law, savings
 from analysis.statistics.power_law import PowerLaw
 from analysis.statistics.savings import Saving
+from attention import table as variants
 
 PAPER_SHARE = paper.printed(
     "text_scaling_law.csv",

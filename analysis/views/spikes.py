@@ -21,11 +21,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.compare.error_table import ErrorTable
-from analysis.load import variants
-from analysis.load.files.curves import STEP
+from analysis.load.files.measurements import STEP, Columns
 from analysis.load.records import Run
 from analysis.render import pages
 from analysis.render.pages import NONE, Cell, Page, Row, Table
+from attention import table as variants
 
 LOSS = "loss"
 # A trial that failed stopped for a reason outside of training, at any step.
@@ -80,10 +80,11 @@ def _median(windows: np.ndarray) -> np.ndarray:
 
 def of_run(run: Run) -> Spikes | None:
     """Returns the spikes of one run, None where it logged no training loss after warm-up."""
-    if LOSS not in run.trains:
+    trains = run.losses()
+    if LOSS not in trains:
         return None
-    logged = ~np.isnan(run.trains[LOSS]) | ~_evaluated(run)
-    steps, losses = run.trains[STEP][logged], run.trains[LOSS][logged]
+    logged = ~np.isnan(trains[LOSS]) | ~_evaluated(trains)
+    steps, losses = trains[STEP][logged], trains[LOSS][logged]
     late = steps >= _warmup(run, int(steps[-1]) if steps.size else 0)
     steps, losses = steps[late], losses[late]
     if not losses.size:
@@ -101,13 +102,13 @@ def of_run(run: Run) -> Spikes | None:
     )
 
 
-def _evaluated(run: Run) -> np.ndarray:
+def _evaluated(trains: Columns) -> np.ndarray:
     """Returns which rows are an evaluation's: those may hold no training loss, which is no nan."""
-    others = [values for name, values in run.trains.items() if "/" in name]
+    others = [values for name, values in trains.items() if "/" in name]
     return (
         np.any([np.isfinite(values) for values in others], axis=0)
         if others
-        else np.zeros(run.trains[STEP].size, bool)
+        else np.zeros(trains[STEP].size, bool)
     )
 
 

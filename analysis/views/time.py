@@ -11,12 +11,13 @@ from analysis.compare import crossings, target_times
 from analysis.compare.crossings import Crossing, Median
 from analysis.compare.error_table import ErrorTable, VariantResult
 from analysis.compare.target_times import TargetTimes, VariantTimes
-from analysis.load import metrics, paper, variants
+from analysis.load import metrics, paper
 from analysis.load.targets import Target, UnknownTargetError
 from analysis.render import pages, style
 from analysis.render.pages import NONE, Cell, Page, Row, Table
 from analysis.render.pictures import Plot
 from analysis.statistics.speed_up import SpeedUp
+from attention import table as variants
 from sweeps.records import layout
 
 HOUR = 3600.0

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.load.files import csv_reader
-from analysis.load.files.curves import Measurements
+from analysis.load.files.measurements import Measurements
 
 METRIC, LOSS = "validation/accuracy", "loss"
 NAMES = ["global_step", LOSS, METRIC, "preemption_count"]

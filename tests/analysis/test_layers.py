@@ -11,7 +11,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2] / "analysis"
 # A folder imports folders above it, of those only the ones named: the order rules out circles.
 IMPORTS: dict[str, tuple[str, ...]] = {
-    "render": ("load",),
+    "render": (),
     "statistics": (),
     "load/files": (),
     "load": ("load/files",),
@@ -24,12 +24,12 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     ),
 }
 # What computes with JAX is in the other rooms, which leave files behind. Of these rooms we take the
-# format of the files, the rule of selection, and what any command line needs: all of it standard
-# library.
+# format of the files, the rule of selection, the names of variants and what any command line needs,
+# all of it standard library.
 FOREIGN = {"jax", "jaxlib", "flax", "optax", "orbax", "attention", "workloads", "sweeps"}
 TAKEN = (
     *("sweeps.records.layout", "sweeps.records.measurements", "sweeps.records.status"),
-    *("sweeps.study.selection", "attention.checkout"),
+    *("sweeps.study.selection", "attention.checkout", "attention.table"),
     *("workloads.arguments", "workloads.base.errors.told"),
 )
 FILES = sorted(ROOT.rglob("*.py"))

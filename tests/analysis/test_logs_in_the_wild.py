@@ -115,7 +115,7 @@ def test_a_trial_that_began_and_evaluated_nothing_has_failed(tmp_path) -> None:
     trial(tmp_path, "study_0/w_jax/trial_3", None)
     study = read_study(tmp_path)
     assert [run.state for run in study.runs] == ["failed", "failed", "pending"]
-    assert study.runs[0].trains["loss"].tolist() == [10.5]
+    assert study.runs[0].losses()["loss"].tolist() == [10.5]
     assert study.problems == (
         "failed: study_0/w_jax/trial_1: it began and left no eval_measurements.csv",
         "missing: study_0/w_jax/trial_2: no hparams.json",

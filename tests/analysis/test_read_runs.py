@@ -44,7 +44,7 @@ def test_a_sound_study_has_runs_and_no_problems(study) -> None:
     assert run.hyperparameters == {"learning_rate": 0.001}
     assert (run.steps, run.last_step, run.metric) == (400, 400, "accuracy")
     assert run.evals["validation/accuracy"].tolist() == pytest.approx([0.6, 0.7, 0.8, 0.9])
-    assert run.trains["global_step"].tolist() == [100, 200, 300, 400]
+    assert run.losses()["global_step"].tolist() == [100, 200, 300, 400]
     assert run.path == study.root / run.name
 
 
@@ -257,7 +257,7 @@ def test_losses_are_read_when_asked_for_and_checked_by_runs(study) -> None:
         "loss is 'x', not a number",
     )
     run = read_study(root).runs[1]
-    assert run.trains["loss"].tolist() == [2.5, 2.25]
+    assert run.losses()["loss"].tolist() == [2.5, 2.25]
 
 
 def test_a_trials_record_carries_its_targets_and_step_hint(study) -> None:
@@ -271,12 +271,11 @@ def test_our_studies_share_their_seeds(study) -> None:
 
 
 def test_each_file_is_read_once_to_list_and_to_choose(study, monkeypatch) -> None:
-    """What validation chooses is remembered, even where memory has room for one curve."""
+    """Of measurements.csv, which may be long, nothing is read."""
     from analysis.load import selection
-    from analysis.load.files import csv_reader, curves
+    from analysis.load.files import csv_reader
     from analysis.views import runs as listing
 
-    monkeypatch.setattr(curves.SHARED, "limit", 600)
     parsed = []
     content = csv_reader._text
     monkeypatch.setattr(csv_reader, "_text", lambda text: parsed.append(1) or content(text))
@@ -284,7 +283,6 @@ def test_each_file_is_read_once_to_list_and_to_choose(study, monkeypatch) -> Non
     listing.to_json(read)
     assert selection.best_point(read.stage("compare")) == 0
     assert len(parsed) == len(read.runs) == 4
-    assert curves.SHARED.size <= 600
 
 
 def test_two_trials_of_one_seed_are_duplicated(study) -> None:

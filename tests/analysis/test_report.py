@@ -8,10 +8,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from analysis import cli
+from analysis import cli, report
 from analysis.compare.build import error_table
 from analysis.load import metrics
 from analysis.load.studies import read_study
+from analysis.views import catalog
 from analysis.views.table import power as power_view
 from sweeps.records import layout
 
@@ -192,3 +193,10 @@ def test_published_logs_have_a_report(shared, tmp_path, parse_page) -> None:
     assert "AlgoPerf's published logs" in words
     assert metrics.get("wer").label in words
     assert cli.FILE not in words
+
+
+def test_every_view_with_figures_of_a_table_stands_in_the_report() -> None:
+    chapters = (*report.BEFORE_VERDICTS, *report.RESULTS, *report.INSIDE)
+    assert len(set(chapters)) == len(chapters)
+    assert set(chapters) <= set(catalog.VIEWS)
+    assert {name for name, view in catalog.VIEWS.items() if view.is_plotted} <= set(chapters)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from analysis.load import selection
 from analysis.load.metrics import MissingMetricError
-from analysis.load.records import Run, Study
+from analysis.load.records import Run, StudyRuns
 from sweeps.records import layout
 from sweeps.study import selection as rule
 
@@ -134,7 +134,7 @@ def test_a_point_without_a_rival_stands_for_its_variant() -> None:
     """Nothing is chosen then; how many seeds were lost is said beside its numbers."""
     runs = [run_of([0.9]), run_of([0.9], seed=1, state="diverged")]
     assert selection.best_point(runs) is None
-    only = Study("one", {}, tuple(runs), (), pathlib.Path("one"))
+    only = StudyRuns("one", {}, tuple(runs), (), pathlib.Path("one"))
     assert selection.chosen_point(only, "tune", "standard") == 0
 
 

@@ -67,7 +67,7 @@ def test_the_median_of_windows_is_numpy_s() -> None:
 def made_run(losses: np.ndarray, **more) -> Run:
     trains = {"global_step": 10 * np.arange(len(losses)), "loss": losses}
     place = {"variant": "standard", "stage": "compare", "path": pathlib.Path("t"), "name": "t"}
-    known = {"workload": "w", "point": 0, "seed": 0, "state": "done", "trains": trains}
+    known = {"workload": "w", "point": 0, "seed": 0, "state": "done", "losses": lambda: trains}
     return Run(**(place | known | more))
 
 
@@ -96,8 +96,8 @@ def test_losses_that_are_not_finite_are_counted_apart() -> None:
 
 def test_a_row_that_only_evaluates_has_no_loss_and_no_nan() -> None:
     run = made_run(curve(0))
-    run.trains["validation/loss"] = np.full(400, math.nan)
-    run.trains["loss"][100], run.trains["validation/loss"][100] = math.nan, 2.0
+    run.losses()["validation/loss"] = np.full(400, math.nan)
+    run.losses()["loss"][100], run.losses()["validation/loss"][100] = math.nan, 2.0
     assert spikes.of_run(run).not_finite == 0
     assert spikes.of_run(made_run(np.zeros(0))) is None
 

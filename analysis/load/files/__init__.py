@@ -1,1 +1,1 @@
-"""One trial's files: measurements as columns, JSON records, and what is wrong with them."""
+"""One trial's files: JSON records, measurements, diagnostics, and what is wrong with them."""

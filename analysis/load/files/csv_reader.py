@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow
 from pyarrow import csv
 
-from analysis.load.files.curves import ATTEMPT, LARGEST, STEP, Measurements
+from analysis.load.files.measurements import ATTEMPT, LARGEST, STEP, Measurements
 
 # What a problem of a file begins with.
 KINDS = ("truncated", "damaged", "unknown format", "duplicated")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from analysis.load.files.curves import LARGEST
+from analysis.load.files.measurements import LARGEST
 from sweeps.records import layout
 
 FLAGS_FILE, META_FILE = "flags_0.json", "meta_data_0.json"

@@ -1,1 +1,1 @@
-"""What attention did while it trained: its records, table and plots; spikes of the loss."""
+"""What attention did while it trained, as tables, lines and maps."""

@@ -19,9 +19,9 @@ from matplotlib.ticker import (
 from analysis.compare import diagnostics
 from analysis.compare.diagnostics import Found, families
 from analysis.compare.error_table import ErrorTable
-from analysis.load import variants
 from analysis.load.files.diagnostics import GRADIENTS, Diagnostics
 from analysis.render import style
+from attention import table as variants
 
 COLOURS = "cividis"
 GRADIENT_TITLES = {

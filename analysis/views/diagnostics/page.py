@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from analysis.compare import diagnostics
 from analysis.compare.diagnostics import Found, last_step
 from analysis.compare.error_table import ErrorTable
-from analysis.load import paper, variants
+from analysis.load import paper
 from analysis.load.files.diagnostics import GRADIENTS as GRADIENT_NORMS
 from analysis.load.files.diagnostics import SHARES, Diagnostics
 from analysis.render import pages
@@ -18,6 +18,7 @@ from analysis.render.pages import NONE, Cell, Page, Row, Table
 from analysis.render.pictures import Plot
 from analysis.views.diagnostics import lines, maps
 from analysis.views.diagnostics.lines import Panel, root_sum_square
+from attention import table as variants
 
 CLAIMED = {
     "share_below_1e-3": "attention probabilities < 1e-3",

@@ -1,1 +1,1 @@
-"""The error table laid out: its grids and notes, the same as CSV, and `table`."""
+"""The error table laid out: its tables and notes, and the same as CSV."""

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from analysis.compare import sensitivity
 from analysis.compare.error_table import ErrorTable
 from analysis.compare.sensitivity import ExpectedEffect, Sensitivity
-from analysis.load import variants
 from analysis.render import pages
 from analysis.render.pages import NONE, Cell, Page, Table
 from analysis.statistics.comparisons import ALPHA
 from analysis.statistics.power import MOST_SEEDS, POWER
+from attention import table as variants
 
 CAPTION = "What these seeds can tell"
 SD_HEADINGS: dict[tuple[bool, ...], str] = {(True,): "SD of\ndifferences", (False,): "Pooled\nSD"}

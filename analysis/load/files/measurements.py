@@ -1,0 +1,136 @@
+"""What a CSV file of measurements held, and what its evaluations say against a trial: rows that
+evaluate nothing, nan, inf, columns that are not there."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sweeps.records import layout
+
+STEP, ATTEMPT = "global_step", "preemption_count"
+# From here on a float64, as which cells are read, does not hold every whole number.
+LARGEST = 2**53
+# Counts, which are no metric.
+COUNTS = ("num_examples",)
+# A column's name to its array [rows].
+Columns = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Measurements:
+    """What a file held.
+
+    `columns` maps a column's name to a float64 array [rows], by ascending step; `global_step` is
+    int64; an empty cell is nan, and `empty` maps the columns that have one to a bool array [rows]:
+    AlgoPerf's own files write nan as an empty cell, ours write `nan`. `problems` names what is
+    damaged, each beginning with one of `csv_reader.KINDS`; `notes` what was put in order.
+    """
+
+    columns: Columns
+    empty: Columns = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def only_evaluations(read: Measurements) -> Measurements:
+    """Returns the rows that evaluate something, and a note on those that do not: a file may hold
+    rows that only log the loss. An evaluation whose metrics are all nan, empty cells in AlgoPerf's
+    logs, is still one: its numbers of examples are there. Of a split without examples AlgoPerf
+    reports made-up figures (finewebedu_lm: a test perplexity of 1), which are left out, too."""
+    read = _without_splits_of_nothing(read)
+    results = [name for name in read.columns if name.partition("/")[0] in layout.SPLITS]
+    if not results or any(name not in read.empty for name in results):
+        return read
+    nothing = np.all([read.empty[name] for name in results], axis=0)
+    if not nothing.any():
+        return read
+    note = f"mixed rows: {nothing.sum()} of {len(nothing)} evaluate nothing and are left out"
+    return dataclasses.replace(
+        read,
+        columns={name: values[~nothing] for name, values in read.columns.items()},
+        empty={name: cells[~nothing] for name, cells in read.empty.items()},
+        notes=(*read.notes, note),
+    )
+
+
+def splits_of_nothing(columns: Columns) -> list[str]:
+    """Returns the splits whose every count of examples is 0."""
+    found = []
+    for split in layout.SPLITS:
+        count = columns.get(f"{split}/{COUNTS[0]}", np.zeros(0))
+        stated = count[~np.isnan(count)]
+        if stated.size and not stated.any():
+            found.append(split)
+    return found
+
+
+def _without_splits_of_nothing(read: Measurements) -> Measurements:
+    nothing = splits_of_nothing(read.columns)
+    if not nothing:
+        return read
+
+    def kept(columns: Columns) -> Columns:
+        return {
+            name: cells
+            for name, cells in columns.items()
+            if name.partition("/")[0] not in nothing or not is_metric(name)
+        }
+
+    notes = (f"{split}: no examples, and its figures are left out" for split in nothing)
+    return dataclasses.replace(
+        read, columns=kept(read.columns), empty=kept(read.empty), notes=(*read.notes, *notes)
+    )
+
+
+def is_metric(name: str) -> bool:
+    """Returns whether a column is a metric's: `validation/loss`, `test/wer`."""
+    split, _, rest = name.partition("/")
+    return split in layout.SPLITS and bool(rest) and rest not in COUNTS
+
+
+def non_finite(read: Measurements, empty_is_nan: bool) -> list[str]:
+    """Returns where metrics are nan or inf, columns of the same evaluations together:
+    `validation/loss, test/loss at step 300 (3 evaluations)`.
+
+    `empty_is_nan`: AlgoPerf's logs are written by pandas, which writes nan as an empty cell; in
+    ours an empty cell is a metric that was not measured. A column without any value is missing.
+    """
+    alike: dict[bytes, list[str]] = {}
+    for name, values in read.columns.items():
+        empty = read.empty.get(name)
+        if not is_metric(name) or (empty is not None and empty.all()):
+            continue
+        wrong = ~np.isfinite(values)
+        if empty is not None and not empty_is_nan:
+            wrong &= ~empty
+        if wrong.any():
+            alike.setdefault(wrong.tobytes(), []).append(name)
+    steps = read.columns.get(STEP, np.empty(0))
+    return [_where(names, np.frombuffer(key, dtype=bool), steps) for key, names in alike.items()]
+
+
+def _where(names: list[str], wrong: np.ndarray, steps: np.ndarray) -> str:
+    count = int(wrong.sum())
+    number = "1 evaluation" if count == 1 else f"{count} evaluations"
+    first = steps[np.argmax(wrong)]
+    return f"{', '.join(sorted(names))} at step {first} ({number})"
+
+
+def absent(read: Measurements, metric: str) -> list[str]:
+    """Returns the columns that an evaluation should have and that are not there or hold nothing:
+    the metric's on each split but validation, without which nothing can be chosen and which is
+    named elsewhere, and the count of preemptions."""
+    nothing = splits_of_nothing(read.columns)
+    wanted = [
+        f"{split}/{metric}"
+        for split in layout.SPLITS
+        if split != "validation" and split not in nothing
+    ]
+    return [name for name in (*wanted, ATTEMPT) if not _holds(read, name)]
+
+
+def _holds(read: Measurements, name: str) -> bool:
+    empty = read.empty.get(name)
+    return name in read.columns and (empty is None or not empty.all())
