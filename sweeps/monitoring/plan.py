@@ -184,7 +184,7 @@ def render(
     text.append("programs: train steps to compile; every trial of a program shares one")
     text += [line for line in [memory(study, devices, device_gb)] if line]
     if settings["launcher"] != "local":
-        sample = remote.sample(study.directory.resolve())
+        sample = remote.sample(settings)
         text += ["", "a job, as it would be submitted:"]
         text.append(launchers.module(settings["launcher"]).preview(settings, sample).rstrip())
     return "\n".join(text)
