@@ -88,7 +88,7 @@ class Variant:
         `depth`: the layer's index from 0, possibly traced (layers in `nn.scan`); a model passes
         it always, and mixers other than `diff` and `diff_laser` leave it unused. `scale`: what
         logits are multiplied with before τ divides them, D**-0.5 unless given. `scale_query`: what
-        the model itself does to its queries (the Conformer's learned factors), behind `modify`.
+        the model itself does to its queries (the Conformer's learned factors), after modifiers.
 
         The whole signature of flax is spelled out because flax passes only the keywords it finds
         by `inspect.signature`: behind `**kwargs` the mask would be lost without a word. The
