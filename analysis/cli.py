@@ -231,23 +231,9 @@ def _plots(options: argparse.Namespace) -> int:
 
     if options.out and options.out.exists() and not options.out.is_dir():
         raise ValueError(f"--out={options.out}: that is a file; name a directory for the plots")
-    tables = list(_tables(options))
-    for table in tables:
-        for line in catalog.write_plots(table, _directory(table, tables, options.out)):
-            print(line)
+    for line in catalog.write_plots(list(_tables(options)), options.out):
+        print(line)
     return 0
-
-
-def _directory(
-    table: "ErrorTable", tables: "Sequence[ErrorTable]", out: pathlib.Path | None
-) -> pathlib.Path:
-    """Returns a directory that no other of the tables writes into."""
-    studies = {other.study.directory for other in tables}
-    shared = [other for other in tables if other.study.directory == table.study.directory]
-    directory = out or table.study.directory / "plots"
-    if out and len(studies) > 1:
-        directory /= table.study.directory.name
-    return directory / table.workload if len(shared) > 1 else directory
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ for, so that `table` does without matplotlib.
 
 import importlib
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -43,18 +43,32 @@ def get(name: str) -> Any:
     return importlib.import_module(f"analysis.views.{VIEWS[name].module}")
 
 
-def write_plots(table: "ErrorTable", directory: pathlib.Path) -> Iterator[str]:
-    """Writes the figures of `table` into `directory`, which is made, and yields a line for each:
-    the file written, or why there is nothing to draw."""
+def write_plots(tables: "Sequence[ErrorTable]", out: pathlib.Path | None) -> Iterator[str]:
+    """Writes the figures of `tables` below `out`, or into plots/ of each one's study unless given,
+    and yields a line for each: the file written, or why there is nothing to draw."""
     from analysis.render import pictures, style
 
-    directory.mkdir(parents=True, exist_ok=True)
-    style.distinguish(row.variant for row in table.rows)
-    plotted = (get(name) for name, view in VIEWS.items() if view.is_plotted)
-    for plot in (plot for view in plotted for plot in view.PLOTS if plot.applies(table)):
-        figure = plot.draw(table)
-        if figure is None:
-            yield f"not written: {plot.file}: {plot.absent}"
-            continue
-        pictures.save(figure, directory / plot.file)
-        yield f"wrote {directory / plot.file}"
+    views = [get(name) for name, view in VIEWS.items() if view.is_plotted]
+    for table in tables:
+        directory = _directory(table, tables, out)
+        directory.mkdir(parents=True, exist_ok=True)
+        style.distinguish(row.variant for row in table.rows)
+        for plot in (plot for view in views for plot in view.PLOTS if plot.applies(table)):
+            figure = plot.draw(table)
+            if figure is None:
+                yield f"not written: {plot.file}: {plot.absent}"
+                continue
+            pictures.save(figure, directory / plot.file)
+            yield f"wrote {directory / plot.file}"
+
+
+def _directory(
+    table: "ErrorTable", tables: "Sequence[ErrorTable]", out: pathlib.Path | None
+) -> pathlib.Path:
+    """Returns a directory that no other of the tables writes into."""
+    studies = {other.study.directory for other in tables}
+    shared = [other for other in tables if other.study.directory == table.study.directory]
+    directory = out or table.study.directory / "plots"
+    if out and len(studies) > 1:
+        directory /= table.study.directory.name
+    return directory / table.workload if len(shared) > 1 else directory

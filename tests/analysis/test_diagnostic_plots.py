@@ -100,7 +100,7 @@ def test_what_no_trial_has_is_not_drawn(hand_made, diagnosed):
 
 def test_plots_are_written_where_there_are_diagnostics(hand_made, diagnosed, tmp_path):
     table = _table(hand_made, diagnosed, floored_channels=None)
-    lines = list(catalog.write_plots(table, tmp_path))
+    lines = list(catalog.write_plots([table], tmp_path))
     written = {path.name for path in tmp_path.iterdir()}
     assert {plot.file for plot in diagnostic_plots.PLOTS} <= written
     assert len([line for line in lines if "attention_" in line]) == 8

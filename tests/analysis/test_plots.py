@@ -42,7 +42,7 @@ def table(hand_made):
 
 @pytest.mark.slow
 def test_pictures_are_written(table, tmp_path: pathlib.Path) -> None:
-    lines = list(catalog.write_plots(table, tmp_path / "pictures"))
+    lines = list(catalog.write_plots([table], tmp_path / "pictures"))
     assert [line.split()[0] for line in lines] == ["wrote"] * 5
     names = sorted(path.name for path in (tmp_path / "pictures").iterdir())
     assert names == [
@@ -107,7 +107,7 @@ def test_without_trials_that_are_done_no_picture_is_written(hand_made, tmp_path)
     made.trial("compare", "standard", 0, 0, None, state="failed")
     made.select({"standard": 0})
     table = build.error_table(read_study(made.finish()))
-    lines = list(catalog.write_plots(table, tmp_path / "pictures"))
+    lines = list(catalog.write_plots([table], tmp_path / "pictures"))
     assert all(line.startswith("not written: ") for line in lines)
     assert list((tmp_path / "pictures").iterdir()) == []
 
