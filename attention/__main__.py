@@ -142,6 +142,8 @@ def _list(options: argparse.Namespace) -> int:
             print(f"  {'':<13} parameters per layer: {entry.parameters}")
             if entry.hyperparameters:
                 print(f"  {'':<13} hyperparameters: {', '.join(entry.hyperparameters)}")
+            if entry.kernels is not None:
+                print(f"  {'':<13} kernels: {', '.join(entry.kernels)}")
             print(f"  {'':<13} source: {entry.source}")
     print(f"Kernels\n  {', '.join(table.KERNELS)}")
     print("A query that sees no key\n  returns 0, and no gradient (flax: the mean of all values)")

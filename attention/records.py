@@ -76,7 +76,8 @@ class Mixer:
     """How a mixer attends, and all that is asked about it.
 
     attend(query, key, value, **settings): its arithmetic, settings as in
-    `attention.kernels.inputs.Settings`; returns [..., T, H, Dv].
+    `attention.kernels.inputs.Settings`, and its hyperparameters unless `learned` takes them;
+    returns [..., T, H, Dv].
 
     formula(logits, mask, value, cotangent) -> Exact: its definition for the oracle, in numpy and
     float64, sharing no code with attend. logits, mask [H, T, S]; value [S, H, Dv]; cotangent

@@ -88,7 +88,7 @@ class Variant:
         `depth`: the layer's index from 0, possibly traced (layers in `nn.scan`); a model passes
         it always, and mixers other than `diff` and `diff_laser` leave it unused. `scale`: what
         logits are multiplied with before τ divides them, D**-0.5 unless given. `scale_query`: what
-        the model itself does to its queries (the Conformer's learned factors), behind `modify`.
+        the model itself does to its queries (the Conformer's learned factors), after modifiers.
 
         The whole signature of flax is spelled out because flax passes only the keywords it finds
         by `inspect.signature`: behind `**kwargs` the mask would be lost without a word. The
@@ -215,12 +215,11 @@ class Variant:
                 "functools.partial(variant, depth=index), or enter "
                 "attention.inject.injected(variant, depth=rule), rule(path) -> index"
             )
+        own = {key: getattr(self, key) for key in table.MIXERS[self.mixer].hyperparameters}
         with self._learning():
             if learned is None:
-                output = attend()
+                output = attend(**own)
             else:
-                keys = table.MIXERS[self.mixer].hyperparameters
-                own = {key: self.hyperparameters[key] for key in keys}
                 output = learned(attend, head_size=head_size, depth=depth, dtype=dtype, **own)
             for apply, given in self._acting("output"):
                 output = apply(output, **given)
@@ -230,7 +229,7 @@ class Variant:
         """Yields what acts on `place`, in the table's order, with its hyperparameters."""
         for name, entry in table.MODIFIERS.items():
             if name in self.modifiers and records.modifier(name).acts_on == place:
-                given = {key: self.hyperparameters[key] for key in entry.hyperparameters}
+                given = {key: getattr(self, key) for key in entry.hyperparameters}
                 yield records.modifier(name).apply, given
 
     @contextlib.contextmanager

@@ -193,9 +193,10 @@ def _output(name: str, hyperparameters: dict[str, Any]) -> np.ndarray:
     """Returns the output of a small problem, every learned leaf a draw of its own by its path."""
     rng = np.random.default_rng(0)
     qkv = [jnp.asarray(rng.standard_normal((5, 2, 4)), jnp.float32) for _ in "qkv"]
-    variant = registry.get(name, **hyperparameters)
-    params = {"params": leaves(variant, qkv, 0.5, DEPTH)}
-    return np.asarray(Host(variant, DEPTH).apply(params, *qkv, None))
+    host = Host(registry.get(name, **hyperparameters), DEPTH)
+    shapes = jax.eval_shape(host.init, jax.random.key(0), *qkv, None).get("params", {})
+    params = jax.tree_util.tree_map_with_path(functools.partial(_drawn, 0.5), shapes)
+    return np.asarray(host.apply({"params": params}, *qkv, None))
 
 
 def leaves(
@@ -210,12 +211,15 @@ def leaves(
     start = jax.jit(host.init)(jax.random.key(0), *arrays, None).get("params", {})
 
     def moved(path: object, leaf: jax.Array) -> np.ndarray:
-        seed = list(jax.tree_util.keystr(path).encode())  # type: ignore[arg-type]
-        draw = np.random.default_rng(seed).normal(0.0, spread, leaf.shape)
-        return np.asarray(leaf + draw * (not np.any(leaf)), np.float32)
+        return np.asarray(leaf) if np.any(leaf) else _drawn(spread, path, leaf)
 
     tree: Tree = jax.tree_util.tree_map_with_path(moved, start)
     return tree
+
+
+def _drawn(spread: float, path: object, leaf: Any) -> np.ndarray:
+    seed = list(jax.tree_util.keystr(path).encode())  # type: ignore[arg-type]
+    return np.random.default_rng(seed).normal(0.0, spread, leaf.shape).astype(np.float32)
 
 
 def _same(ours: np.ndarray, theirs: np.ndarray) -> bool:

@@ -89,14 +89,14 @@ def compute(
 
     def around(plain: Callable[..., Exact], g: Float64) -> Exact:
         if mixer.learned_formula is None:
-            return plain(g)
+            return plain(g, **given)
         return mixer.learned_formula(plain, g, wide, depth=depth, **given)
 
     return _result(around, mixer.formula, steps, arrays, mask)
 
 
 def _given(variant: Variant, entry: table.MixerEntry | table.ModifierEntry) -> dict[str, Any]:
-    return {key: variant.hyperparameters[key] for key in entry.hyperparameters}
+    return {key: getattr(variant, key) for key in entry.hyperparameters}
 
 
 def _result(

@@ -151,15 +151,11 @@ def job_names(batch: Batch) -> list[str]:
     return [job_name(batch, index) for index in range(batch.size)]
 
 
-def sample(root: pathlib.Path) -> Batch:
-    """Returns a batch of one job as the study in `root` could have it: to see what it becomes."""
-    code = {"PYTHONPATH": str(root / "code")}
-    return Batch(root / JOBS / "sample.json", ((),), code)
-
-
-def sample_of(settings: dict[str, Any]) -> Batch:
-    """Returns `sample` for the study of a config."""
-    return sample(pathlib.Path(settings["experiment_dir"]).resolve() / settings["name"])
+def sample(settings: dict[str, Any]) -> Batch:
+    """Returns a batch of one job as the study of a config could have it: to see what it becomes."""
+    study = os.path.join(settings["experiment_dir"], settings["name"])
+    root = pathlib.Path(os.path.realpath(study))
+    return Batch(root / JOBS / "sample.json", ((),), {"PYTHONPATH": str(root / "code")})
 
 
 def to_yaml(document: Any) -> str:

@@ -18,7 +18,7 @@ _LOG_BYTES = 300_000
 
 
 @dataclasses.dataclass(frozen=True)
-class Line:
+class StageCost:
     """One stage's cost.
 
     hours: of all trials, one after the other; wall_hours: as many at a time as its resources
@@ -37,7 +37,7 @@ class Line:
 
 def lines(
     study: Study, where: resources.Resources, step_seconds: float | None = None
-) -> list[Line]:
+) -> list[StageCost]:
     """Returns the cost per stage; `step_seconds` replaces the table's time per step."""
     entry = catalog.get(study.workload)
     seconds = step_seconds if step_seconds is not None else entry.step_seconds
@@ -52,7 +52,7 @@ def lines(
         programs = len({trial.program for trial in trials})
         wall = where.wall_steps(len(trials), trials[0].steps)
         result.append(
-            Line(
+            StageCost(
                 stage=stage,
                 trials=len(trials),
                 jobs=where.jobs_for(len(trials)),
@@ -184,13 +184,13 @@ def render(
     text.append("programs: train steps to compile; every trial of a program shares one")
     text += [line for line in [memory(study, devices, device_gb)] if line]
     if settings["launcher"] != "local":
-        sample = remote.sample(study.directory.resolve())
+        sample = remote.sample(settings)
         text += ["", "a job, as it would be submitted:"]
         text.append(launchers.module(settings["launcher"]).preview(settings, sample).rstrip())
     return "\n".join(text)
 
 
-def _row(line: Line) -> str:
+def _row(line: StageCost) -> str:
     programs = str(line.programs) if line.programs else ""
     return (
         f"{line.stage:<10} {line.trials:>7} {line.jobs:>7} {programs:>9} {line.steps:>13,}"
@@ -198,9 +198,9 @@ def _row(line: Line) -> str:
     )
 
 
-def _total(stages: list[Line]) -> Line:
+def _total(stages: list[StageCost]) -> StageCost:
     """Returns the sums; programs, which stages share, are left out."""
-    return Line(
+    return StageCost(
         stage="total",
         trials=sum(line.trials for line in stages),
         jobs=sum(line.jobs for line in stages),

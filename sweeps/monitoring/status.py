@@ -3,8 +3,7 @@
 import csv
 import pathlib
 import statistics
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from sweeps.monitoring.progress import duration
 from sweeps.records import attempts, layout, lease, study_reader, submissions
@@ -163,36 +162,33 @@ def job_lines(found: study_reader.Survey) -> list[str]:
     batches = _batches(found)
     if not batches:
         return []
-    last = {path: job for job, paths in _jobs(batches) for path in paths}
-    active = {seen.path for seen in found.running}
-    at_work = {last[path] for path in active if path in last}
+    last = {
+        path: (batch.name, index)
+        for batch in batches
+        for index, paths in enumerate(batch.jobs)
+        for path in paths
+    }
+    at_work = {last[seen.path] for seen in found.running if seen.path in last}
     waiting = {last[path] for path in found.unfinished if path in last} - at_work
-    count = sum(len(batch["tasks"]) for batch in batches)
-    engines = ", ".join(sorted({str(batch["launcher"]) for batch in batches}))
+    count = sum(batch.size for batch in batches)
+    engines = ", ".join(sorted({batch.launcher for batch in batches}))
     return [
         f"jobs: {count} given to {engines} in {len(batches)} batches: {len(at_work)} running, "
         f"{len(waiting)} waiting, {count - len(waiting) - len(at_work)} over"
     ]
 
 
-def _jobs(batches: list[dict[str, Any]]) -> Iterator[tuple[tuple[int, int], list[str]]]:
-    for number, batch in enumerate(batches):
-        for index, paths in enumerate(batch["tasks"]):
-            yield (number, index), paths
-
-
-def _batches(found: study_reader.Survey) -> list[dict[str, Any]]:
-    """Returns the records of batches, the oldest first, without those that were refused whole."""
+def _batches(found: study_reader.Survey) -> list[submissions.Batch]:
+    """Returns the batches, the oldest first, without those that were refused whole."""
     batches = []
     for path in submissions.files(found.directory):
         try:
-            batch = layout.read_json(path)
-            if layout.read_json_if_there(path.with_name(f"{path.stem}.handles.json")) == []:
-                continue
-            batches.append({key: batch[key] for key in ("launcher", "tasks", "created_at")})
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            batch = submissions.read(path)
+            if batch.handles != []:
+                batches.append(batch)
+        except (OSError, ValueError, TypeError) as error:
             found.damaged.append(f"{path}: no record of a batch of jobs ({error})")
-    return sorted(batches, key=lambda batch: float(batch["created_at"]))
+    return sorted(batches, key=lambda batch: batch.created_at)
 
 
 def seconds_per_step(rows: Sequence[study_reader.StageRow]) -> dict[str, float]:

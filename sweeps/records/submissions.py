@@ -30,7 +30,7 @@ class Batch:
 
     jobs: of each job, its trials' paths relative to the study. environment: variables that a job's
     process needs. avoid: hosts that could not run jobs of this study. platform: 'cpu', 'gpu' or
-    'tpu', what its jobs must compute on; '' for whatever there is.
+    'tpu', what its jobs must compute on; '' for whatever there is. created_at: Unix time, seconds.
     """
 
     file: pathlib.Path
@@ -39,6 +39,7 @@ class Batch:
     avoid: tuple[str, ...] = ()
     launcher: str = ""
     platform: str = ""
+    created_at: float = 0.0
 
     @property
     def name(self) -> str:
@@ -136,6 +137,7 @@ def read(file: pathlib.Path) -> Batch:
             avoid=tuple(record["avoid"]),
             launcher=record["launcher"],
             platform=record["platform"],
+            created_at=float(record["created_at"]),
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"{file} is no record of a batch of jobs ({error!r})") from error

@@ -31,7 +31,7 @@ from sweeps.study import study, trial
 _UNFINISHED = 1
 
 
-class Job:
+class NodeJob:
     """One job of a batch."""
 
     def __init__(self, file: pathlib.Path, index: int) -> None:
@@ -142,4 +142,4 @@ def run(file: pathlib.Path, index: int) -> int:
     Raises ValueError and OSError for a batch that cannot be read.
     """
     print(f"job {file.stem} {index} on {os.uname().nodename}", flush=True)
-    return Job(file, index).run()
+    return NodeJob(file, index).run()

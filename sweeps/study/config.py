@@ -253,9 +253,7 @@ def _load(path: pathlib.Path) -> ml_collections.ConfigDict:
         if isinstance(error, SyntaxError):
             lines = [error.lineno]
         where = f", line {lines[-1]}" if lines else ""
-        raise ValueError(
-            f"{path}{where}: {type(error).__name__}: {error}{_moved(error)}"
-        ) from error
+        raise ValueError(f"{path}{where}: {_told(error)}") from error
     if not isinstance(config, ml_collections.ConfigDict):
         raise ValueError(
             f"{path}: a study file defines get_config(), and that returns "
@@ -272,13 +270,15 @@ _MOVED = {
 }
 
 
-def _moved(error: BaseException) -> str:
-    """Returns where a module is now that a file of before would import, or ''."""
-    if not isinstance(error, ImportError):
-        return ""
-    found = re.search(r"cannot import name '(\w+)' from 'sweeps'|'sweeps\.(\w+)'", str(error))
-    name = found and (found[1] or found[2])
-    return f". It has moved: {_MOVED[name].format(name)}" if name in _MOVED else ""
+def _told(error: BaseException) -> str:
+    """Returns an error in a study file in words; of a file of before, what it says today."""
+    text = str(error)
+    if (found := re.match(r"\W*Key \W(\w+)\W does not exist", text)) and found[1] in _LEFT:
+        return f"{found[1]} has left: {_LEFT[found[1]][1]}. Leave the line out"
+    found = re.search(r"cannot import name '(\w+)' from 'sweeps'|'sweeps\.(\w+)'", text)
+    name = found[1] or found[2] if found and isinstance(error, ImportError) else ""
+    remedy = f". It has moved: {_MOVED[name].format(name)}" if name in _MOVED else ""
+    return f"{type(error).__name__}: {text}{remedy}"
 
 
 def _keep_or_drop_paper(config: ml_collections.ConfigDict, changed: list[str]) -> None:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import registry
+from attention import registry, table
 from workloads.algoperf import injected, supported
 
 # AlgoPerf's libraries warn while they load; what they warn of is not ours.
@@ -32,16 +32,21 @@ def test_every_leaf_of_a_variant_has_a_type(algoperf, name, monkeypatch):
     # Placing arrays on devices needs arrays; here there are shapes only.
     monkeypatch.setattr(jax_sharding_utils, "replicate", lambda tree: tree)
     monkeypatch.setattr(jax_sharding_utils, "shard_along_batch_dim", lambda array: array)
-    # 32 variants at full size take minutes; a leaf's type follows from its name.
+    # Variants at full size take minutes; a leaf's type follows from its name.
     small = runpy.run_path(str(pathlib.Path(__file__).parent / "small_worker.py"))["small"]
     for change in list(small(algoperf)):
         monkeypatch.setattr(*change)
     trees = {}
     twice = set(supported.SUPPORTED[name].host_modifiers)
-    for variant in registry.names():
+    for variant in (one for one in registry.names() if one.count("+") < 2):
         if twice & set(variant.split("+")):
             continue
-        shapes, types = _types(algoperf, name, variant)
+        try:
+            shapes, types = _types(algoperf, name, variant)
+        except ValueError as refused:
+            if variant in table.PAPER_ROWS or "keeps its own softmax" not in str(refused):
+                raise
+            continue
         assert len(jax.tree.leaves(shapes)) == len(jax.tree.leaves(types)), variant
         trees[variant] = jax.tree.structure(shapes)
     assert trees["laser"] == trees["standard"] == trees["laser+temp"]

@@ -1,5 +1,6 @@
 """README's recipe for a new mixer and a new modifier, word for word: one file and one line each."""
 
+import dataclasses
 import os
 import pathlib
 import re
@@ -15,7 +16,7 @@ import pytest
 
 from attention import records, registry, table
 from attention.hosts import probe
-from attention.verification import check, diagnostics
+from attention.verification import check, diagnostics, oracle
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
@@ -98,6 +99,33 @@ def test_a_modifier_acts_where_it_says(monkeypatch, acts_on):
     else:
         expected = 2 * registry.get("standard")(query, query, query)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_a_mixer_without_leaves_is_given_its_hyperparameters(added, monkeypatch):
+    """ReLU times a constant: its line names it, its attend and its formula read it."""
+    relu = records.mixer("relu")
+
+    def attend(query, key, value, *, gain, **settings):
+        return gain * relu.attend(query, key, value, **settings)
+
+    def formula(logits, mask, value, cotangent, *, gain):
+        exact = relu.formula(logits, mask, value, gain * cotangent)
+        return exact._replace(output=gain * exact.output)
+
+    module = types.ModuleType("attention.mixers.gained")
+    module.MIXER = dataclasses.replace(relu, attend=attend, formula=formula)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    one = table.Hyperparameter(lambda given: float(given), default=1.0, other=2.0)
+    line = table.MIXERS["relu"]._replace(hyperparameters={"gain": one})
+    monkeypatch.setitem(table.MIXERS, "gained", line)
+    query = jnp.asarray(np.random.default_rng(0).standard_normal((5, 2, 4)), jnp.float32)
+    twice = registry.get("gained", gain=2)
+    assert twice.gain == 2
+    assert twice != registry.get("gained")
+    expected = 2 * registry.get("relu")(query, query, query)
+    np.testing.assert_allclose(twice(query, query, query), expected)
+    exact = oracle.compute(twice, {}, [query, query, query, query], None)
+    np.testing.assert_allclose(exact.output, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow

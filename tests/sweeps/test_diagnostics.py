@@ -256,7 +256,7 @@ def test_layers_in_a_loop_are_recorded_as_those_outside():
     np.testing.assert_allclose(_numbers(found[True]), _numbers(found[False]), rtol=1e-5)
 
 
-def test_a_host_with_its_own_attention_function_is_recorded():
+def test_a_model_that_scales_its_queries_is_recorded():
     """A Conformer of one narrow layer; padding is not counted."""
     workload = registry.make("spoken_digits_conformer", variants.get("laser"))
     small = dataclasses.replace(

@@ -172,7 +172,7 @@ def test_code_edited_after_submission_is_not_what_runs(
     """A restarted worker and a job run the code of the day the study was submitted."""
     first = drivers.run()
     workers = wait_until(lambda: _at_work(drivers))
-    for name in ("training.py", "job.py", "worker.py"):
+    for name in ("training/loop.py", "scheduling/job.py", "worker/worker.py"):
         (copy / "sweeps" / name).write_text("raise RuntimeError('edited after submission')\n")
     broken = subprocess.run(
         [sys.executable, "-c", "import sweeps.training.loop"],

@@ -178,8 +178,8 @@ def test_mixers_and_kernels_that_a_model_cannot_have_are_refused_before_anything
     assert resolve(toy).settings["variants"] == ["standard", toy]
     with pytest.raises(ValueError, match="no diagnostics of 'toy'.*config.diagnostics=0"):
         resolve(toy, "diagnostics=5")
-    speech = "workload=spoken_digits_conformer"
-    with pytest.raises(ValueError, match="spoken_digits_conformer cannot have 'toy': its mod"):
+    speech = "workload=algoperf:librispeech_conformer"
+    with pytest.raises(ValueError, match="librispeech_conformer cannot have 'toy': its mod"):
         resolve(toy, speech)
     with pytest.raises(ValueError, match="weighs the values by its own.*kernel='jax_xla'"):
         resolve("laser", speech, "kernel=jax_xla")
@@ -227,6 +227,14 @@ def test_a_file_from_before_is_told_where_modules_are_now(tmp_path, line, now):
     with pytest.raises(ValueError, match="cannot import name 'nothing'") as raised:
         config.parse(str(path), [])
     assert "moved" not in str(raised.value)
+
+
+def test_a_file_with_a_key_that_has_left_is_told_so(tmp_path):
+    path = tmp_path / "mine.py"
+    made = "def get_config():\n    config = configs.base()\n    config.pack = 4\n"
+    path.write_text(f"from sweeps.study import config as configs\n{made}    return config\n")
+    with pytest.raises(ValueError, match=r"mine.py, line 4: pack has left: .*Leave the line out$"):
+        config.parse(str(path), [])
 
 
 def test_a_list_space_that_is_too_short_says_so(tmp_path, capsys):

@@ -74,6 +74,15 @@ def test_the_catalog_knows_which_mixers_a_model_can_have(name, toy):
         assert sum(leaf.size for leaf in jax.tree.leaves(params)) == entry.parameters
 
 
+def test_what_meta_data_tells_are_properties():
+    """AlgoPerf's logger and ours write a workload's properties to meta_data_0.json."""
+    kind = type(registry.make("digits_vit"))
+    found = {name for name in dir(kind) if isinstance(getattr(kind, name), property)}
+    sizes = {f"num_{split}_examples" for split in ("train", "eval_train", "validation", "test")}
+    targets = {"target_metric_name", "validation_target_value", "test_target_value"}
+    assert found == {*sizes, *targets, "eval_batch_size", "step_hint", "param_shapes"}
+
+
 def test_targets_are_reached_from_the_right_side():
     vit, speech = registry.make("digits_vit"), registry.make("spoken_digits_conformer")
     assert vit.has_reached_validation_target({"validation/accuracy": 0.96})

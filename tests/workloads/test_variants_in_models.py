@@ -46,7 +46,8 @@ def _depth(path):
     ("make", "inputs", "name"),
     [
         *((_vit, IMAGES, name) for name in (*VARIANTS, "standard+per_dim_temp")),
-        *((_conformer, AUDIO, name) for name in VARIANTS),
+        (_conformer, AUDIO, VARIANTS[0]),
+        *(pytest.param(_conformer, AUDIO, one, marks=pytest.mark.slow) for one in VARIANTS[1:]),
     ],
 )
 def test_a_variant_as_argument_is_the_injected_one(make, inputs, name):

@@ -7,6 +7,7 @@ that do not depend on how many there were, and numbers instead of arrays.
 
 import importlib.util
 import inspect
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -202,7 +203,10 @@ class AlgoperfWorkload(spec.Workload):
         if split == "train" and "librispeech" in self.name:
             queue = batches.with_own_torch_generator(queue, key)
         split_over = self.layout.batch()
-        return (jax.device_put(batch, split_over) for batch in batches.from_step(queue, start_step))
+        # The batches before the first are drawn and thrown away.
+        return (
+            jax.device_put(batch, split_over) for batch in itertools.islice(queue, start_step, None)
+        )
 
     def use_data(self, data_dir: str) -> None:
         """Has fabricated data evaluated by its own sizes; every other method calls it first."""

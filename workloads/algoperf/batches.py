@@ -99,11 +99,6 @@ def data_key(data_rng: int | Array) -> Array:
     return raw_key(data_rng)
 
 
-def from_step(queue: Iterator[Any], start_step: int) -> Iterator[Any]:
-    """Returns the queue without its first `start_step` batches, which are drawn at once."""
-    return itertools.islice(queue, start_step, None)
-
-
 def with_own_torch_generator(queue: Iterator[Any], key: Array) -> Iterator[Any]:
     """Yields a queue's batches, torch's global generator being the queue's while one is drawn."""
     import torch

@@ -1,5 +1,7 @@
 """Dropout whose rate is an argument, so that a sweep over rates compiles once."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -32,10 +34,7 @@ def keep_mask(key: Array, keep: Array, shape: tuple[int, ...]) -> Array:
     of CPU time for digits_vit); a dropout mask needs decorrelated bits, not a cipher.
     """
     words = jax.random.bits(key, (2,), jnp.uint32)
-    size = 1
-    for length in shape:
-        size *= length
-    position = jax.lax.iota(jnp.uint32, size).reshape(shape)
+    position = jax.lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
     bits = _finalise(_finalise(position ^ words[0]) ^ words[1])
     return (bits >> 8) < jnp.ceil(keep * 2**24).astype(jnp.uint32)
 

@@ -59,9 +59,16 @@ class BatchStream(Iterator[dict[str, np.ndarray]]):
             )
         cv2.setNumThreads(0)  # one image per thread is faster than many threads per image
         data = grain.MapDataset.source(batches).slice(slice(start, len(batches)))
-        dataset = data.to_iter_dataset(_read_options(num_workers, num_threads))
-        if num_workers:
-            dataset = _in_processes(dataset, num_workers)
+        if num_threads is None:
+            num_threads = 1 if num_workers else min(len(os.sched_getaffinity(0)), 16)
+        dataset = data.to_iter_dataset(
+            grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=num_threads)
+        )
+        if num_workers:  # batch n comes from worker n mod `num_workers`
+            if not flags.FLAGS.is_parsed():  # grain reads its absl flags in the workers
+                flags.FLAGS.mark_as_parsed()
+            options = grain.MultiprocessingOptions(num_workers, per_worker_buffer_size=2)
+            dataset = dataset.mp_prefetch(options, worker_init_fn=_start_worker)
         self._open = [iter(dataset)]
         self._copies = num_workers > 0
         # Also runs when the stream is forgotten and when the interpreter ends: grain's own
@@ -94,20 +101,6 @@ class BatchStream(Iterator[dict[str, np.ndarray]]):
 def _close(iterators: list[Any]) -> None:
     while iterators:
         iterators.pop().close()
-
-
-def _read_options(num_workers: int, num_threads: int | None) -> grain.ReadOptions:
-    if num_threads is None:
-        num_threads = 1 if num_workers else min(len(os.sched_getaffinity(0)), 16)
-    return grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=num_threads)
-
-
-def _in_processes(dataset: Any, num_workers: int) -> Any:
-    """The data set read by worker processes; batch n comes from worker n mod `num_workers`."""
-    if not flags.FLAGS.is_parsed():  # grain reads its absl flags in the workers
-        flags.FLAGS.mark_as_parsed()
-    options = grain.MultiprocessingOptions(num_workers=num_workers, per_worker_buffer_size=2)
-    return dataset.mp_prefetch(options, worker_init_fn=_start_worker)
 
 
 def _start_worker(worker: int, workers: int) -> None:

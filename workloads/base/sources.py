@@ -1,6 +1,6 @@
 """Random-access sources of examples: subsets, and a cache in memory."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -85,7 +85,17 @@ class CachedSource:
         max_bytes: int = 2**30,
     ) -> None:
         self._name = str(source)
-        self._records = list(_read_within(source, prepare, max_bytes))
+        self._records: list[dict[str, Any]] = []
+        size = 0
+        for number in range(len(source)):
+            record = prepare(source[number])
+            self._records.append(record)
+            size += sum(array.nbytes for array in record.values() if isinstance(array, np.ndarray))
+            if size > max_bytes:
+                raise ValueError(
+                    f"{source}: the first {number + 1} of {len(source)} examples need {size} bytes "
+                    f"in memory, {max_bytes} are allowed; read this source without the cache"
+                )
 
     def __len__(self) -> int:
         return len(self._records)
@@ -96,18 +106,3 @@ class CachedSource:
 
     def __str__(self) -> str:
         return f"{self._name} (in memory)"
-
-
-def _read_within(
-    source: Source, prepare: Callable[[dict[str, Any]], dict[str, Any]], max_bytes: int
-) -> Iterator[dict[str, Any]]:
-    size = 0
-    for number in range(len(source)):
-        record = prepare(source[number])
-        size += sum(array.nbytes for array in record.values() if isinstance(array, np.ndarray))
-        if size > max_bytes:
-            raise ValueError(
-                f"{source}: the first {number + 1} of {len(source)} examples need {size} bytes "
-                f"in memory, {max_bytes} are allowed; read this source without the cache"
-            )
-        yield record

@@ -4,7 +4,7 @@ import abc
 import copy
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import jax
@@ -29,6 +29,11 @@ class Sizes:
     num_validation: int
     num_test: int
     eval_batch_size: int
+
+
+def _property(read: Callable[["BaseWorkload"], Any]) -> Any:
+    """Returns a property of a workload that is read-only, typed as what it gives."""
+    return property(read)
 
 
 class BaseWorkload(spec.Workload):
@@ -63,16 +68,7 @@ class BaseWorkload(spec.Workload):
         self.variant = variant
         self.options = options
         self.layout = sharding.Layout(options.mesh)
-        self.target_metric_name = row.metric
-        self.validation_target_value = _or_nan(row.validation_target)
-        self.test_target_value = _or_nan(row.test_target)
-        self.step_hint = row.step_hint
-        self.num_train_examples = sizes.num_train
-        self.num_eval_train_examples = sizes.num_eval_train
-        self.num_validation_examples = sizes.num_validation
-        self.num_test_examples = sizes.num_test
-        self._row, self._model, self._cache = row, model, cache
-        self._eval_batch_size = sizes.eval_batch_size
+        self._row, self._sizes, self._model, self._cache = row, sizes, model, cache
         self._sources: dict[tuple[str, str], sources.Source] = {}
         self._kept_batches: dict[tuple[str, str, int], list[spec.Batch]] = {}
         self._eval_step = jax.jit(self._evaluated)
@@ -80,6 +76,16 @@ class BaseWorkload(spec.Workload):
 
     def __str__(self) -> str:
         return self.name
+
+    # Properties, not attributes: those are what meta_data_0.json tells, as AlgoPerf's logger does.
+    target_metric_name = _property(lambda self: self._row.metric)
+    validation_target_value = _property(lambda self: _or_nan(self._row.validation_target))
+    test_target_value = _property(lambda self: _or_nan(self._row.test_target))
+    step_hint = _property(lambda self: self._row.step_hint)
+    num_train_examples = _property(lambda self: self._sizes.num_train)
+    num_eval_train_examples = _property(lambda self: self._sizes.num_eval_train)
+    num_validation_examples = _property(lambda self: self._sizes.num_validation)
+    num_test_examples = _property(lambda self: self._sizes.num_test)
 
     def has_reached_validation_target(self, eval_result: dict[str, float]) -> bool:
         value = eval_result[f"validation/{self.target_metric_name}"]
@@ -95,7 +101,7 @@ class BaseWorkload(spec.Workload):
     @property
     def eval_batch_size(self) -> int:
         """Rounded up to what divides over the devices: evaluations fill up with weight 0."""
-        return self.layout.rounded_up(self._eval_batch_size)
+        return self.layout.rounded_up(self._sizes.eval_batch_size)
 
     def init_model_fn(self, rng: Array) -> tuple[spec.Parameters, spec.ModelState]:
         """Returns parameters, placed by `parameter_rules`, and the replicated model state or None.

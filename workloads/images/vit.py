@@ -7,6 +7,7 @@ is flax's own function. Axes: B batch, T tokens, W width.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -98,13 +99,10 @@ class EncoderBlock(nn.Module):
 
 
 class Encoder(nn.Module):
-    """`depth` blocks, then a layer norm unless blocks end with one."""
+    """`depth` blocks, made by `block`, then a layer norm unless blocks end with one."""
 
     depth: int
-    num_heads: int
-    mlp_dim: int
-    variant: Any
-    use_glu: bool = False
+    block: Callable[..., EncoderBlock]
     post_norm: bool = False
     dtype: Any = jnp.float32
 
@@ -112,16 +110,8 @@ class Encoder(nn.Module):
     def __call__(self, inputs: Array, dropout_rate: Rate, deterministic: bool) -> Array:
         hidden = inputs
         for layer in range(self.depth):
-            hidden = EncoderBlock(
-                self.num_heads,
-                self.mlp_dim,
-                self.variant,
-                layer,
-                self.use_glu,
-                self.post_norm,
-                self.dtype,
-                name=f"encoderblock_{layer}",
-            )(hidden, dropout_rate, deterministic)
+            block = self.block(depth=layer, name=f"encoderblock_{layer}")
+            hidden = block(hidden, dropout_rate, deterministic)
         if self.post_norm:
             return hidden
         return nn.LayerNorm(dtype=self.dtype, name="encoder_layernorm")(hidden)
@@ -193,16 +183,19 @@ class ViT(nn.Module):
         tokens = patches.reshape(batch, height * width, size)
         tokens = tokens + sincos2d_positions(height, width, size).astype(tokens.dtype)
         tokens = Dropout()(tokens, dropout_rate, not train)
-        tokens = Encoder(
-            self.depth,
+        block = functools.partial(
+            EncoderBlock,
             self.num_heads,
             self.mlp_dim,
             self.variant,
-            self.use_glu,
-            self.use_post_layer_norm,
-            self.dtype,
-            name="Transformer",
-        )(tokens, dropout_rate, not train)
+            use_glu=self.use_glu,
+            post_norm=self.use_post_layer_norm,
+            dtype=self.dtype,
+        )
+        encoder = Encoder(
+            self.depth, block, self.use_post_layer_norm, self.dtype, name="Transformer"
+        )
+        tokens = encoder(tokens, dropout_rate, not train)
         if self.use_map:
             pool = MAPHead(
                 self.num_heads, self.mlp_dim, self.variant, self.depth, self.dtype, name="MAPHead_0"

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from attention.modifiers.per_dim_temp import INVERSE_SOFTPLUS_OF_ZERO
 from workloads.base.dropout import Dropout
 from workloads.speech import spectrogram
 from workloads.speech.conformer_layers import BatchNorm, LayerNorm, Masks, SpecAug, Subsample
@@ -86,8 +87,8 @@ class QueryScaler(nn.Module):
     def __call__(self, query: Array) -> Array:
         """Returns query [..., D] scaled by parameters [D]."""
         scale = self.param("scale", nn.initializers.zeros, (query.shape[-1],))
-        # 1/softplus(0) = 1/ln 2, in AlgoPerf's digits.
-        return query * (1.442695041 * jax.nn.softplus(scale)).astype(query.dtype)
+        factor = INVERSE_SOFTPLUS_OF_ZERO * jax.nn.softplus(scale)
+        return query * factor.astype(query.dtype)
 
 
 def query_scaled_attention(variant: Any, depth: int, temperature: float) -> Callable[..., Array]:

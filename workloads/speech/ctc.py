@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import jiwer
 import optax
 
-Array = jax.Array
+from workloads.speech.corpora.speech_tokenizer import BLANK
 
-BLANK = 0
+Array = jax.Array
 
 
 def losses(logits: Array, logit_paddings: Array, targets: Array, target_paddings: Array) -> Array:

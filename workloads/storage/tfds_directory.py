@@ -305,14 +305,13 @@ def _features(serialized: bytes, number: int, split: TfdsSplit) -> Any:
 
 def versions(directory: Path) -> list[Path]:
     """Prepared versions of a TFDS data set in `directory`, the newest first."""
-    found = [path for path in _folders(directory) if (path / "dataset_info.json").is_file()]
-    return sorted(found, key=lambda path: _version_of(path.name), reverse=True)
+    return sorted(
+        (path.parent for path in directory.glob("*/dataset_info.json") if path.is_file()),
+        key=lambda path: _version(path.name),
+        reverse=True,
+    )
 
 
-def _folders(directory: Path) -> list[Path]:
-    return [path for path in directory.iterdir() if path.is_dir()] if directory.is_dir() else []
-
-
-def _version_of(name: str) -> tuple[int, ...]:
+def _version(name: str) -> tuple[int, ...]:
     parts = name.split(".")
     return tuple(int(part) for part in parts) if all(part.isdigit() for part in parts) else ()

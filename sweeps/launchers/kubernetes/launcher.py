@@ -26,7 +26,7 @@ _TIMEOUT_S = 120
 def check(settings: dict[str, Any]) -> None:
     """Raises ValueError for what no cluster could run; the cluster itself is not asked."""
     keys.check(settings)
-    manifest.jobset(remote.sample_of(settings), 0, settings)  # what can be said but not written
+    manifest.jobset(remote.sample(settings), 0, settings)  # what can be said but not written
 
 
 def preview(settings: dict[str, Any], batch: Batch) -> str:

@@ -30,7 +30,7 @@ _NEEDED = "skypilot>=0.12, in an environment of its own: pip install 'skypilot[g
 def check(settings: dict[str, Any]) -> None:
     """Raises ValueError for what no cloud could run; no cloud is asked."""
     keys.check(settings)
-    task.task(remote.sample_of(settings), 0, settings)  # what can be said but not written
+    task.task(remote.sample(settings), 0, settings)  # what can be said but not written
 
 
 def preview(settings: dict[str, Any], batch: Batch) -> str:

@@ -175,7 +175,7 @@ class Slurm(remote.Engine):
                     break  # its jobs are GONE, to be submitted again
         return _handles(batch, parts, known)
 
-    def _sbatch(self, batch: Batch, part: script.Part, exclude: tuple[str, ...]) -> str:
+    def _sbatch(self, batch: Batch, part: script.ArrayPart, exclude: tuple[str, ...]) -> str:
         """Returns the array's id, or its name where it is not known whether it was submitted."""
         command = ["sbatch", "--parsable"]
         command += script.options(self._own, batch, part, exclude)
@@ -202,7 +202,7 @@ class Slurm(remote.Engine):
         parts, known = self._known(batch)
         return _handles(batch, parts, known) if known else None
 
-    def _known(self, batch: Batch) -> tuple[list[script.Part], dict[int, str]]:
+    def _known(self, batch: Batch) -> tuple[list[script.ArrayPart], dict[int, str]]:
         """Returns a batch's parts, and the array's id of each part that Slurm knows."""
         parts = script.parts(batch.size, self._array_limit())
         numbers = {part.name(batch): part.number for part in parts}
@@ -262,7 +262,7 @@ class Slurm(remote.Engine):
         scancel(running, "--signal=TERM")
 
 
-def _handles(batch: Batch, parts: list[script.Part], known: dict[int, str]) -> list[str]:
+def _handles(batch: Batch, parts: list[script.ArrayPart], known: dict[int, str]) -> list[str]:
     """Returns a handle per job, by its array's id or, where that is not known, by its name."""
     return [
         f"{known.get(part.number) or part.name(batch)}_{task}"

@@ -11,7 +11,7 @@ _INDEX = "__INDEX__"
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class ArrayPart:
     """A part of a batch that fits one array: `size` jobs from number · 10^digits on."""
 
     number: int
@@ -28,7 +28,7 @@ class Part:
         return f"{batch.name}.{self.number}" if self.number else batch.name
 
 
-def parts(size: int, largest: int) -> list[Part]:
+def parts(size: int, largest: int) -> list[ArrayPart]:
     """Returns the parts of a batch of `size` jobs where an array holds at most `largest` tasks.
 
     Parts begin at multiples of a power of ten, so that sbatch's %a can name the logs by index.
@@ -36,13 +36,13 @@ def parts(size: int, largest: int) -> list[Part]:
     digits = len(str(largest)) - 1
     whole = 10**digits
     return [
-        Part(number, digits, min(whole, size - number * whole))
+        ArrayPart(number, digits, min(whole, size - number * whole))
         for number in range(-(-size // whole))
     ]
 
 
 def options(
-    slurm: dict[str, Any], batch: Batch, part: Part, exclude: tuple[str, ...] = ()
+    slurm: dict[str, Any], batch: Batch, part: ArrayPart, exclude: tuple[str, ...] = ()
 ) -> list[str]:
     """Returns sbatch's options for a part of a batch, for `slurm` = config.slurm.
 
@@ -73,7 +73,7 @@ def options(
     return [*written, "--requeue", *keys.flags(slurm["flags"])]
 
 
-def _log_pattern(batch: Batch, part: Part) -> str:
+def _log_pattern(batch: Batch, part: ArrayPart) -> str:
     """Returns --output such that every job writes to `Batch.log` of its index."""
     whole = dataclasses.replace(batch, file=batch.file.resolve())
     # '%' begins a pattern; %3a is the task's number in three digits.
@@ -81,7 +81,7 @@ def _log_pattern(batch: Batch, part: Part) -> str:
     return path.replace("\0", f"{part.number}%{part.digits}a" if part.number else "%a")
 
 
-def script(slurm: dict[str, Any], batch: Batch, part: Part) -> str:
+def script(slurm: dict[str, Any], batch: Batch, part: ArrayPart) -> str:
     """Returns the script of a part's tasks.
 
     Python runs in a step (srun), not in the script itself: when a job is preempted with a grace

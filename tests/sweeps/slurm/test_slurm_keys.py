@@ -47,8 +47,8 @@ def _rendered(keys, part, avoid=(), root="/shared/lab's study 100%"):
 @pytest.mark.parametrize(
     ("name", "keys", "part", "avoid"),
     [
-        ("plain", {"python": "/env/bin/python"}, script.Part(0, 3, 12), ()),
-        ("everything", EVERYTHING, script.Part(2, 3, 500), ("n7", "n9")),
+        ("plain", {"python": "/env/bin/python"}, script.ArrayPart(0, 3, 12), ()),
+        ("everything", EVERYTHING, script.ArrayPart(2, 3, 500), ("n7", "n9")),
     ],
 )
 def test_golden_scripts(name, keys, part, avoid):

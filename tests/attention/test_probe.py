@@ -1,4 +1,4 @@
-"""What is observed is what the softmax saw, and observing changes nothing."""
+"""What a probe saw is what the softmax saw, and probing changes nothing."""
 
 import functools
 
