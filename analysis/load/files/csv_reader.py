@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow
 from pyarrow import csv
 
-from analysis.load.files.measurements import ATTEMPT, LARGEST, STEP, Measurements
+from analysis.load.files.measurements import ATTEMPT, LARGEST, STEP, Measurements, resumed_at
 
 # What a problem of a file begins with.
 KINDS = ("truncated", "damaged", "unknown format", "duplicated")
@@ -273,7 +273,7 @@ def _rows(
     attempts = _attempts(names, cells, steps)
     if (steps[1:] > steps[:-1]).all() and (attempts[1:] >= attempts[:-1]).all():
         return Measurements(*_columns(names, steps, values, filled), problems, notes)
-    lasting = steps < _resumed_at(attempts, steps)
+    lasting = steps < resumed_at(attempts, steps)
     order = np.flatnonzero(lasting)[np.argsort(steps[lasting], kind="stable")]
     superseded, kept = len(steps) - len(order), steps[order]
     values, filled, repeats, contradicts = _merged(kept, values[order], filled[order], names)
@@ -315,17 +315,6 @@ def _attempts(names: list[str], cells: _Cells, steps: np.ndarray) -> np.ndarray:
     begun = np.cumsum(back)
     last = np.maximum.accumulate(np.where(stated, np.arange(len(steps)), -1))
     return begun + np.where(last >= 0, counts[last] - begun[last], 0)
-
-
-def _resumed_at(attempts: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """Returns for each line the first step of any attempt after its own; no step reaches the
-    largest int64, which stands where there is none."""
-    never = np.iinfo(np.int64).max
-    numbers, which = np.unique(attempts, return_inverse=True)
-    first = np.full(len(numbers) + 1, never)
-    np.minimum.at(first, which, steps)
-    later = np.minimum.accumulate(first[::-1])[::-1]
-    return later[which + 1]
 
 
 def _merged(

@@ -16,6 +16,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from analysis.load.files.measurements import resumed_at
 from sweeps.records import layout
 
 FILE, FORMAT = layout.DIAGNOSTICS, layout.DIAGNOSTICS_FORMAT
@@ -155,15 +156,9 @@ def _assembled(
     rows: list[_Line], edges: np.ndarray, examples: int | None, problems: tuple[str, ...]
 ) -> Diagnostics:
     """Puts lines into arrays: of a step that was trained twice the later attempt's count."""
-    first = {
-        attempt: min(row.step for row in rows if row.attempt == attempt)
-        for attempt in {row.attempt for row in rows}
-    }
-    cut = {
-        attempt: min((step for other, step in first.items() if other > attempt), default=math.inf)
-        for attempt in first
-    }
-    kept = {(row.step, row.layer): row for row in rows if row.step < cut[row.attempt]}
+    attempts, at = (np.array([getattr(row, of) for row in rows], int) for of in ("attempt", "step"))
+    ends = resumed_at(attempts, at)
+    kept = {(r.step, r.layer): r for r, end in zip(rows, ends, strict=True) if r.step < end}
     depth = {row.layer: row.index for row in kept.values()}
     layers = tuple(sorted(depth, key=lambda layer: (depth[layer], layer)))
     every = sorted({step for step, _ in kept})

@@ -34,6 +34,18 @@ class Measurements:
     notes: tuple[str, ...] = ()
 
 
+def resumed_at(attempts: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """Returns for each line, by its attempt and step, int64 [lines] each, the first step of any
+    later attempt: from there on it is of a branch that was abandoned. No step reaches the largest
+    int64, which stands where there is no later attempt."""
+    never = np.iinfo(np.int64).max
+    numbers, which = np.unique(attempts, return_inverse=True)
+    first = np.full(len(numbers) + 1, never)
+    np.minimum.at(first, which, steps)
+    later = np.minimum.accumulate(first[::-1])[::-1]
+    return later[which + 1]
+
+
 def only_evaluations(read: Measurements) -> Measurements:
     """Returns the rows that evaluate something, and a note on those that do not: a file may hold
     rows that only log the loss. An evaluation whose metrics are all nan, empty cells in AlgoPerf's
