@@ -284,13 +284,18 @@ def canonical(name: str) -> str:
     return "+".join((mixer, *modifiers))
 
 
-def hyperparameters(name: str, tau: float, diff_head_norm: bool = True) -> dict[str, Any]:
+def hyperparameters(
+    name: str,
+    tau: float,
+    diff_head_norm: bool = True,
+    others: Mapping[str, Any] = types.MappingProxyType({}),
+) -> dict[str, Any]:
     """Returns what `registry.get` takes for a variant in a study.
 
     `tau` goes to variants with `+temp`, `diff_head_norm` as `head_norm` to `diff` and
-    `diff_laser`; other hyperparameters are at their defaults.
+    `diff_laser`; `others` by their own names, at their defaults where they are not given.
     """
-    given = {"tau": tau, "head_norm": diff_head_norm}
+    given = {**others, "tau": tau, "head_norm": diff_head_norm}
     return {key: given.get(key, one.default) for key, one in hyperparameters_of(name).items()}
 
 

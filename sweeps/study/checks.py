@@ -99,7 +99,9 @@ def options(settings: dict[str, Any]) -> Options:
 
 def variant_hyperparameters(variant: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Returns what `attention.registry.get` takes for a variant in this study."""
-    return variants_table.hyperparameters(variant, settings["tau"], settings["diff_head_norm"])
+    return variants_table.hyperparameters(
+        variant, settings["tau"], settings["diff_head_norm"], settings["attention"]
+    )
 
 
 def _check_names(settings: dict[str, Any]) -> None:

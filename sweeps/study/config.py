@@ -17,6 +17,7 @@ import ml_collections
 from absl import flags
 from ml_collections import config_flags
 
+from attention import table as variants_table
 from sweeps.launchers import table as launchers
 from sweeps.launchers.config_keys import PATH, Key, OneOf, Range, Text, shown
 from sweeps.launchers.config_keys import check as check_keys
@@ -96,6 +97,7 @@ def _own_keys() -> dict[str, Key]:
         "diff_head_norm": Key(
             True, "Diff attention's norm per head; the paper does not say whether"
         ),
+        **_attention_keys(),
         # How the model is computed; see workloads/base/options.py.
         "compute_dtype": Key("float32", "dtype of activations: float32 or bfloat16", name),
         "param_dtype": Key("float32", "dtype of parameters: float32 or bfloat16", name),
@@ -168,6 +170,17 @@ def _own_keys() -> dict[str, Key]:
     }
 
 
+def _attention_keys() -> dict[str, Key]:
+    """Returns a key per hyperparameter of the mixers and modifiers that has none of its own."""
+    return {
+        f"attention.{name}": Key(one.default, f"{name} of every row with {owner}")
+        for table in (variants_table.MIXERS, variants_table.MODIFIERS)
+        for owner, entry in table.items()
+        for name, one in entry.hyperparameters.items()
+        if name not in ("tau", "head_norm")
+    }
+
+
 def keys() -> dict[str, Key]:
     """Returns every key by its name, such as 'points' or 'slurm.gpus'."""
     found = _own_keys()
@@ -182,8 +195,12 @@ def check(settings: dict[str, Any]) -> None:
 
     A launcher's keys are left to the launcher that runs the study.
     """
-    mesh = {f"mesh.{axis}": size for axis, size in settings["mesh"].items()}
-    check_keys(_own_keys(), {**settings, **mesh})
+    nested = {
+        f"{group}.{name}": value
+        for group in ("attention", "mesh")
+        for name, value in settings[group].items()
+    }
+    check_keys(_own_keys(), {**settings, **nested})
 
 
 def describe(word: str = "") -> str:

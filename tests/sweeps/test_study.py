@@ -168,6 +168,25 @@ def test_what_cannot_run_is_refused(changes, message):
         study.resolve(config.parse("digits_vit_demo", overrides))
 
 
+def test_a_hyperparameter_of_a_modifier_is_a_key_of_the_study():
+    """It enters the trials of its own rows alone, and is refused where it cannot be."""
+
+    def trials(*changes):
+        given = ["variants=standard,laser+softcap", "protocol=grid", "points=1", *changes]
+        resolved = study.resolve(
+            config.parse("digits_vit_quick", [f"--config.{change}" for change in given])
+        )
+        return {trial.variant: trial for trial in resolved.trials("grid", None)}
+
+    usual, changed = trials(), trials("attention.cap=30")
+    assert usual["laser+softcap"].variant_hyperparameters == {"cap": 50.0}
+    assert changed["laser+softcap"].variant_hyperparameters == {"cap": 30.0}
+    assert usual["laser+softcap"].id != changed["laser+softcap"].id
+    assert usual["standard"].id == changed["standard"].id
+    with pytest.raises(ValueError, match="cap=-1.0: logits are kept between"):
+        trials("attention.cap=-1")
+
+
 def test_mixers_and_kernels_that_a_model_cannot_have_are_refused_before_anything_runs(toy):
     """No diagnostics without weights of its own; a model that keeps its softmax is no host."""
 
