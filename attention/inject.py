@@ -112,7 +112,7 @@ class _Injected:
 
 
 # Attention functions that are not a host's own.
-_OURS = (_Injected, host_attention.Recorder)
+_OURS = (_Injected, host_attention.CallRecorder)
 
 
 def _around(

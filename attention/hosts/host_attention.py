@@ -31,7 +31,7 @@ class HostAttention(NamedTuple):
     probabilities: Array
 
 
-class Recorder:
+class CallRecorder:
     """An attention function that looks into the host's and returns zeros."""
 
     def __init__(
@@ -58,7 +58,7 @@ def of_module(
 
     `prepare` is what a variant does to query and key before. The module's scope stays as it was.
     """
-    recorder = Recorder(host, prepare)
+    recorder = CallRecorder(host, prepare)
     assert module.scope is not None
     module.clone(parent=module.scope.rewound(), attention_fn=recorder)(*args, **kwargs)
     assert recorder.found is not None

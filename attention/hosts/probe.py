@@ -87,7 +87,7 @@ class Layer:
         """
         if self.host_probabilities is not None:
             return self.host_probabilities.astype(core.accumulator(self.query.dtype))
-        settings = core.Settings(self.scale, self.precision, self.weighting, self.logits)
+        settings = core.CoreSettings(self.scale, self.precision, self.weighting, self.logits)
         return core.weights_of(settings, self.query, self.key, self.bias, self.masks.pairs)
 
 

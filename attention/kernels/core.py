@@ -59,7 +59,7 @@ SOFTMAX = Weighting(
 )
 
 
-class Settings(NamedTuple):
+class CoreSettings(NamedTuple):
     """What is compiled in: the scale (applied to QKᵀ), the matmul precision, how logits become
     weights, and what is done to the scaled logits before bias and mask, in that order."""
 
@@ -75,7 +75,7 @@ def accumulator(dtype: jnp.dtype) -> jnp.dtype:
 
 
 def weights_of(
-    settings: Settings,
+    settings: CoreSettings,
     query: Array,
     key: Array,
     bias: Array | None,
@@ -96,7 +96,7 @@ def weights_of(
     return settings.weighting.weights(logits)
 
 
-def _scores(settings: Settings, query: Array, key: Array) -> Array:
+def _scores(settings: CoreSettings, query: Array, key: Array) -> Array:
     return settings.scale * jnp.einsum(
         "...thd,...shd->...hts",
         query,
@@ -106,7 +106,7 @@ def _scores(settings: Settings, query: Array, key: Array) -> Array:
     )
 
 
-def _modified(settings: Settings, scores: Array) -> Array:
+def _modified(settings: CoreSettings, scores: Array) -> Array:
     for function in settings.logits:
         scores = function(scores)
     return scores
@@ -114,7 +114,7 @@ def _modified(settings: Settings, scores: Array) -> Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def weighted_sum(
-    settings: Settings,
+    settings: CoreSettings,
     query: Array,
     key: Array,
     value: Array,
@@ -211,7 +211,7 @@ def _call(problem: Problem, value: Array) -> Array:
     arrays = _vary_together(
         problem.query, problem.key, value, problem.bias, problem.masks.pairs, problem.dropout
     )
-    settings = Settings(problem.scale, problem.precision, problem.weighting, problem.logits)
+    settings = CoreSettings(problem.scale, problem.precision, problem.weighting, problem.logits)
     return weighted_sum(settings, *arrays)
 
 

@@ -49,7 +49,7 @@ DTYPES = ("bfloat16", PRODUCTS, "float32")
 _LOGITS = 2**23
 
 
-class Row(NamedTuple):
+class ComparedMethod(NamedTuple):
     """A method: its name (the paper's, or ours), the mixer it computes, and two ways to.
 
     arrays: in the dtype of its inputs; products: of float32 arrays, of which every matrix product
@@ -81,7 +81,7 @@ def _ours(query: Array, key: Array, value: Array, mask: Array | None) -> Array:
 
 def _standard_products(query: Array, key: Array, value: Array, mask: Array | None) -> Array:
     """Our core rounds a float32 value to the queries' dtype and returns its sum in float32."""
-    settings = core.Settings(query.shape[-1] ** -0.5)
+    settings = core.CoreSettings(query.shape[-1] ** -0.5)
     narrow = query.astype(jnp.bfloat16), key.astype(jnp.bfloat16)
     return core.weighted_sum(settings, *narrow, value, None, mask, None)
 
@@ -106,14 +106,14 @@ def _ours_products(query: Array, key: Array, value: Array, mask: Array | None) -
 
 
 METHODS = (
-    Row("Standard", "standard", _standard, _standard_products),
-    Row("LASER vanilla", "laser", _vanilla, _vanilla_products),
-    Row("LASER+log-weighted-sum-exp", "laser", _snippet, _snippet_products),
-    Row("LASER, ours", "laser", _ours, _ours_products),
+    ComparedMethod("Standard", "standard", _standard, _standard_products),
+    ComparedMethod("LASER vanilla", "laser", _vanilla, _vanilla_products),
+    ComparedMethod("LASER+log-weighted-sum-exp", "laser", _snippet, _snippet_products),
+    ComparedMethod("LASER, ours", "laser", _ours, _ours_products),
 )
 
 
-class Key(NamedTuple):
+class Case(NamedTuple):
     """What a number of the experiment belongs to."""
 
     method: str
@@ -128,14 +128,14 @@ class Error(NamedTuple):
     nonfinite: int
 
 
-def measure(tensors: Tensors, is_causal: bool = False) -> dict[Key, Error]:
+def measure(tensors: Tensors, is_causal: bool = False) -> dict[Case, Error]:
     """Returns the errors of every method, dtype and reference on one example of a layer.
 
     `is_causal`: query t sees keys 0..t, beside what the tensors' visibility says. Memory: a block
     of heads with at most 2^23 logits, or one head.
     """
     mask = _mask(tensors, is_causal)
-    sums: dict[Key, np.ndarray] = {}
+    sums: dict[Case, np.ndarray] = {}
     for block in _blocks(tensors, mask):
         for key, squares in _block(*block):
             sums[key] = sums.get(key, np.zeros(3)) + squares
@@ -174,7 +174,7 @@ def _blocks(
             yield [array[:, heads] for array in (query, key, part)], own
 
 
-def _block(arrays: list[np.ndarray], mask: np.ndarray | None) -> Iterator[tuple[Key, np.ndarray]]:
+def _block(arrays: list[np.ndarray], mask: np.ndarray | None) -> Iterator[tuple[Case, np.ndarray]]:
     """Yields [‖out − ref‖², ‖ref‖², non-finite values] for every key."""
     sees = _sees(mask)
     exact = _references(arrays, mask)
@@ -187,7 +187,7 @@ def _block(arrays: list[np.ndarray], mask: np.ndarray | None) -> Iterator[tuple[
             method = row.products if dtype == PRODUCTS else row.arrays
             output = np.asarray(_compiled(method)(*inputs, mask)).astype(np.float64)
             for reference, outputs in ((ROUNDED, rounded), (UNROUNDED, exact)):
-                key = Key(row.name, dtype, reference)
+                key = Case(row.name, dtype, reference)
                 yield key, _squares(output, outputs[row.mixer], sees)
 
 
@@ -221,7 +221,7 @@ def rows(tensors: Iterable[Tensors], is_causal: bool) -> list[dict[str, Any]]:
     too few; `nonfinite` counts the other tensors and `nonfinite_values` the values in them.
     Raises ValueError where there is no tensor.
     """
-    found: dict[tuple[str, Key], list[Error]] = {}
+    found: dict[tuple[str, Case], list[Error]] = {}
     for one in tensors:
         for key, error in measure(one, is_causal).items():
             found.setdefault((one.layer, key), []).append(error)
@@ -233,7 +233,7 @@ def rows(tensors: Iterable[Tensors], is_causal: bool) -> list[dict[str, Any]]:
     return whole + [_row(key, layer, found[layer, key]) for layer in layers for key in keys]
 
 
-def _row(key: Key, layer: str | None, errors: list[Error]) -> dict[str, Any]:
+def _row(key: Case, layer: str | None, errors: list[Error]) -> dict[str, Any]:
     finite = [error.value for error in errors if not math.isnan(error.value)]
     return {
         **key._asdict(),

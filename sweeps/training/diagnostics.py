@@ -34,7 +34,7 @@ class CompiledDiagnostics:
         # AlgoPerf's own workloads have neither: their layers are in no loop.
         self._observable = getattr(workload, "observable", lambda: workload)()
         self._observable_parameters = getattr(workload, "observable_parameters", lambda own: own)
-        self._whole = getattr(workload, "layout", sharding.Layout()).replicated()
+        self._whole = getattr(workload, "devices", sharding.Devices()).replicated()
         self._compiled: dict[Any, Any] = {}
         self._paths: tuple[str, ...] = ()
 

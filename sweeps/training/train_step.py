@@ -89,11 +89,11 @@ class TrainStep:
     def _shardings(self, state: Any) -> Any:
         """Returns where each part of a state lies: by the workload's rules, or on all devices.
 
-        AlgoPerf's own workloads have neither layout nor rules.
+        AlgoPerf's own workloads have neither devices nor rules.
         """
-        layout = getattr(self.workload, "layout", sharding.Layout())
+        devices = getattr(self.workload, "devices", sharding.Devices())
         rules = getattr(self.workload, "parameter_rules", ())
-        return sharding.shardings(state, rules, layout.mesh)
+        return sharding.shardings(state, rules, devices.mesh)
 
     def _first_state(self, params: Any, model_state: Any) -> TrainState:
         optimizer = optimizers.init(self.optimizer, params)
@@ -105,8 +105,8 @@ class TrainStep:
         arguments = (state, batch, scalars, key)
         known = signature(arguments)
         if known not in self._compiled:
-            layout = getattr(self.workload, "layout", sharding.Layout())
-            shardings = self._shardings(state), layout.replicated()
+            devices = getattr(self.workload, "devices", sharding.Devices())
+            shardings = self._shardings(state), devices.replicated()
             step = jax.jit(self._step, donate_argnums=0, out_shardings=shardings)
             self._compiled[known] = step.lower(*arguments).compile()
             self.compilations += 1

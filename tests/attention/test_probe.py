@@ -143,7 +143,7 @@ def test_probabilities_are_those_worked_out_by_hand(name, host):
     layer = _observed(variant, host)[1][0]
     expected = _by_hand(_params(variant, host), name, host)
     np.testing.assert_allclose(layer.weights()[..., :3, :], expected, atol=2e-6)
-    settings = core.Settings(layer.scale)
+    settings = core.CoreSettings(layer.scale)
     own = core.weights_of(settings, layer.query, layer.key, layer.bias, layer.masks.pairs)
     # Of a foreign host: its query was followed to the softmax.
     np.testing.assert_allclose(own[..., :3, :], expected, atol=2e-6)

@@ -224,7 +224,7 @@ def _state(workload, init, *inputs):
 
 
 def _whole(workload):
-    return workload.layout.replicated()
+    return workload.devices.replicated()
 
 
 def _numbers(records):

@@ -114,7 +114,7 @@ def test_evaluations_divide_over_any_number_of_devices(monkeypatch):
     workload = registry.make("spoken_digits_conformer")
     assert workload.eval_batch_size == 20
     eight = type("Mesh", (), {"shape": {"data": 4, "fsdp": 2, "tensor": 1}})
-    monkeypatch.setattr(sharding.Layout, "mesh", eight)
+    monkeypatch.setattr(sharding.Devices, "mesh", eight)
     assert workload.eval_batch_size == 24
 
 

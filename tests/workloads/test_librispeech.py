@@ -55,7 +55,7 @@ def model() -> bytes:
 
 
 @pytest.fixture
-def job(tmp_path: Path, model: bytes) -> librispeech_prepare.Job:
+def job(tmp_path: Path, model: bytes) -> librispeech_prepare.SplitToPrepare:
     """Two chapters of two speakers in one split."""
     tree = tmp_path / "LibriSpeech"
     _chapter(tree, "dev-clean", 20, 3, list(TEXTS[:2]))
@@ -64,15 +64,17 @@ def job(tmp_path: Path, model: bytes) -> librispeech_prepare.Job:
     data_dir.mkdir()
     (data_dir / speech_tokenizer.FILE_NAME).write_bytes(model)
     limits = librispeech_prepare.Limits(max_audio=200, max_characters=60, max_targets=58)
-    return librispeech_prepare.Job(tree, data_dir, "dev-clean", limits, VOCAB_SIZE, "mend it")
+    return librispeech_prepare.SplitToPrepare(
+        tree, data_dir, "dev-clean", limits, VOCAB_SIZE, "mend it"
+    )
 
 
-def _load(job: librispeech_prepare.Job, name: str) -> tuple[np.ndarray, np.ndarray]:
+def _load(job: librispeech_prepare.SplitToPrepare, name: str) -> tuple[np.ndarray, np.ndarray]:
     folder = job.data_dir / job.split
     return np.load(folder / f"{name}_audio.npy"), np.load(folder / f"{name}_targets.npy")
 
 
-def test_samples_and_transcripts_survive(job: librispeech_prepare.Job) -> None:
+def test_samples_and_transcripts_survive(job: librispeech_prepare.SplitToPrepare) -> None:
     report = librispeech_prepare.prepare_split(job)
     assert report.kept == ("20-3-0000", "20-3-0001", "7-11-0000", "7-11-0001")
     assert report.left_out == ()
@@ -99,7 +101,7 @@ def _long(tree: Path, name: str, length: int) -> None:
     _flac(tree / "dev-clean" / speaker / chapter / f"{name}.flac", _samples(length, 1))
 
 
-def test_every_reason_is_counted(job: librispeech_prepare.Job) -> None:
+def test_every_reason_is_counted(job: librispeech_prepare.SplitToPrepare) -> None:
     folder = _chapter(job.tree, "dev-clean", 9, 1, ["FOX"] * 9)
     transcripts = {
         "9-1-0000": "THE FOX",
@@ -152,7 +154,9 @@ def test_every_reason_is_counted(job: librispeech_prepare.Job) -> None:
     assert not (job.data_dir / "dev-clean" / "9-1-0010_audio.npy").exists()
 
 
-def test_what_the_tokenizer_does_not_know_is_left_out(job: librispeech_prepare.Job) -> None:
+def test_what_the_tokenizer_does_not_know_is_left_out(
+    job: librispeech_prepare.SplitToPrepare,
+) -> None:
     model = speech_tokenizer.train(["THE DOG DID IT", "THE GOD DIED"], 12)
     (job.data_dir / speech_tokenizer.FILE_NAME).write_bytes(model)
     _chapter(job.tree, "dev-clean", 9, 1, ["THE DOG", "THE FOX"])
@@ -208,7 +212,7 @@ def _promises_more(path: Path) -> None:
     ],
 )
 def test_damaged_files_stop_the_split_and_are_named(
-    job: librispeech_prepare.Job, damage: Callable[[Path], None], file: str, message: str
+    job: librispeech_prepare.SplitToPrepare, damage: Callable[[Path], None], file: str, message: str
 ) -> None:
     damage(job.tree / "dev-clean/7/11" / file)
     with pytest.raises(DataError) as caught:
@@ -223,7 +227,7 @@ def _stamps(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
 
 
-def test_an_interrupted_split_goes_on(job: librispeech_prepare.Job) -> None:
+def test_an_interrupted_split_goes_on(job: librispeech_prepare.SplitToPrepare) -> None:
     bad = job.tree / "dev-clean/7/11/7-11-0001.flac"
     whole = bad.read_bytes()
     bad.write_bytes(b"not yet unpacked")
@@ -241,7 +245,7 @@ def test_an_interrupted_split_goes_on(job: librispeech_prepare.Job) -> None:
 @pytest.mark.parametrize("file", ["20-3-0001_audio.npy", "20-3-0001_targets.npy"])
 @pytest.mark.parametrize("damage", ["cut", "removed", "of another utterance"])
 def test_what_is_not_whole_is_made_again(
-    job: librispeech_prepare.Job, file: str, damage: str
+    job: librispeech_prepare.SplitToPrepare, file: str, damage: str
 ) -> None:
     librispeech_prepare.prepare_split(job)
     folder = job.data_dir / "dev-clean"
@@ -259,7 +263,7 @@ def test_what_is_not_whole_is_made_again(
     assert {name for name in before if after[name] != before[name]} == {file}
 
 
-def test_audio_in_algoperfs_int64_is_kept(job: librispeech_prepare.Job) -> None:
+def test_audio_in_algoperfs_int64_is_kept(job: librispeech_prepare.SplitToPrepare) -> None:
     librispeech_prepare.prepare_split(job)
     path = job.data_dir / "dev-clean/20-3-0000_audio.npy"
     np.save(path, np.load(path).astype(np.int64))
@@ -267,7 +271,7 @@ def test_audio_in_algoperfs_int64_is_kept(job: librispeech_prepare.Job) -> None:
     assert np.load(path).dtype == np.int64
 
 
-def test_processes_give_the_same_files(job: librispeech_prepare.Job) -> None:
+def test_processes_give_the_same_files(job: librispeech_prepare.SplitToPrepare) -> None:
     first = librispeech_prepare.prepare_split(job)
     folder = job.data_dir / "dev-clean"
     contents = {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -279,14 +283,14 @@ def test_processes_give_the_same_files(job: librispeech_prepare.Job) -> None:
         librispeech_prepare.prepare_split(job, num_workers=2)
 
 
-def test_a_split_of_another_size_is_refused(job: librispeech_prepare.Job) -> None:
+def test_a_split_of_another_size_is_refused(job: librispeech_prepare.SplitToPrepare) -> None:
     with pytest.raises(DataError, match="dev-clean has 4 utterances; LibriSpeech has 2703"):
         librispeech_prepare.prepare_split(job, expected=2703)
     assert not (job.data_dir / "dev-clean.csv").exists()
     librispeech_prepare.prepare_split(job, expected=4)
 
 
-def test_a_split_of_nothing_is_refused(job: librispeech_prepare.Job) -> None:
+def test_a_split_of_nothing_is_refused(job: librispeech_prepare.SplitToPrepare) -> None:
     for path in job.tree.rglob("*.trans.txt"):
         path.unlink()
     with pytest.raises(DataError, match=r"no utterance can be kept.*4 without transcript"):

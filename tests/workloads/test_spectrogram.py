@@ -83,7 +83,7 @@ def _augmented(masks, features, paddings, key):
 
 def test_time_spans_are_within_bounds():
     """One span of at most 20 % of each example's own frames, whole frames, before its end."""
-    masks = conformer_layers.Masks(time_masks=1, time_ratio=0.2, frequency_masks=0)
+    masks = conformer_layers.SpecAugMasks(time_masks=1, time_ratio=0.2, frequency_masks=0)
     lengths = [100, 40, 3, 0] * 50
     hidden = _masked(masks, lengths, 0)
     np.testing.assert_array_equal(hidden.any(-1), hidden.all(-1))
@@ -101,7 +101,7 @@ def test_time_spans_are_within_bounds():
 
 
 def test_frequency_spans_are_within_bounds():
-    masks = conformer_layers.Masks(time_masks=0, frequency_masks=2, frequency_bins=27)
+    masks = conformer_layers.SpecAugMasks(time_masks=0, frequency_masks=2, frequency_bins=27)
     hidden = _masked(masks, [100] * 100, 1, frames=5)
     np.testing.assert_array_equal(hidden.any(1), hidden.all(1))
     counts = hidden[:, 0].sum(1)
@@ -111,7 +111,9 @@ def test_frequency_spans_are_within_bounds():
 
 
 def test_no_masks_change_nothing_and_keys_change_masks():
-    assert not _masked(conformer_layers.Masks(time_masks=0, frequency_masks=0), [50], 0).any()
-    once, again, other = (_masked(conformer_layers.Masks(), [100], key) for key in (0, 0, 1))
+    assert not _masked(
+        conformer_layers.SpecAugMasks(time_masks=0, frequency_masks=0), [50], 0
+    ).any()
+    once, again, other = (_masked(conformer_layers.SpecAugMasks(), [100], key) for key in (0, 0, 1))
     assert (once == again).all()
     assert (once != other).any()

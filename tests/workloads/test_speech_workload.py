@@ -13,7 +13,7 @@ from workloads.base import spec
 from workloads.base.options import Options
 from workloads.base.workload import Sizes
 from workloads.speech import conformer, speech_workload
-from workloads.speech.conformer_layers import Masks
+from workloads.speech.conformer_layers import SpecAugMasks
 from workloads.speech.corpora import speech_tokenizer
 
 TEXTS = ["AB BA", "BA", "AB", "BAB A", "A B", "BB AA", "ABBA", "A"]
@@ -152,7 +152,7 @@ def test_word_error_rate_of_known_answers(workload, data_dir, state, monkeypatch
 @pytest.mark.slow
 def test_training_steps_learn_and_move_the_averages(data_dir):
     """Gradient steps on one batch, with SpecAugment, LASER and a traced dropout rate."""
-    workload = _make("laser", Masks(time_masks=1, frequency_masks=1))
+    workload = _make("laser", SpecAugMasks(time_masks=1, frequency_masks=1))
     params, state = workload.init_model_fn(jax.random.key(0))
     batch = next(workload._build_input_queue(0, "train", data_dir, 4))
 

@@ -100,7 +100,7 @@ class AlgoperfWorkload(spec.Workload):
         found: installation.Installation,
     ) -> None:
         self.name, self.theirs, self.variant = name, theirs, variant
-        self.options, self.layout = Options(), sharding.Layout()
+        self.options, self.devices = Options(), sharding.Devices()
         self._modes, self._found = modes, found
         self._sizes_of: str | None = None
         self._takes_bn = "use_running_average_bn" in inspect.signature(theirs.model_fn).parameters
@@ -202,7 +202,7 @@ class AlgoperfWorkload(spec.Workload):
             )
         if split == "train" and "librispeech" in self.name:
             queue = batches.with_own_torch_generator(queue, key)
-        split_over = self.layout.batch()
+        split_over = self.devices.batch()
         # The batches before the first are drawn and thrown away.
         return (
             jax.device_put(batch, split_over) for batch in itertools.islice(queue, start_step, None)

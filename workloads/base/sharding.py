@@ -51,7 +51,7 @@ def mesh(sizes: tuple[int, int, int] = (0, 1, 1)) -> Mesh:
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class Devices:
     """Where batches and parameters lie, for mesh sizes as in `options.Options`."""
 
     sizes: tuple[int, int, int] = (0, 1, 1)

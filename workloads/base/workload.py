@@ -67,7 +67,7 @@ class BaseWorkload(spec.Workload):
         self.name = row.name
         self.variant = variant
         self.options = options
-        self.layout = sharding.Layout(options.mesh)
+        self.devices = sharding.Devices(options.mesh)
         self._row, self._sizes, self._model, self._cache = row, sizes, model, cache
         self._sources: dict[tuple[str, str], sources.Source] = {}
         self._kept_batches: dict[tuple[str, str, int], list[spec.Batch]] = {}
@@ -101,7 +101,7 @@ class BaseWorkload(spec.Workload):
     @property
     def eval_batch_size(self) -> int:
         """Rounded up to what divides over the devices: evaluations fill up with weight 0."""
-        return self.layout.rounded_up(self._sizes.eval_batch_size)
+        return self.devices.rounded_up(self._sizes.eval_batch_size)
 
     def init_model_fn(self, rng: Array) -> tuple[spec.Parameters, spec.ModelState]:
         """Returns parameters, placed by `parameter_rules`, and the replicated model state or None.
@@ -110,10 +110,10 @@ class BaseWorkload(spec.Workload):
         """
         params_rng, _ = jax.random.split(rng)
         if self._init is None:
-            placed: Any = self.layout.replicated()
+            placed: Any = self.devices.replicated()
             if self.parameter_rules:
                 shapes = jax.eval_shape(self._initial_variables, params_rng)
-                placed = sharding.shardings(shapes, self.parameter_rules, self.layout.mesh)
+                placed = sharding.shardings(shapes, self.parameter_rules, self.devices.mesh)
             self._init = jax.jit(self._initial_variables, out_shardings=placed)
         model_state = dict(self._init(params_rng))
         params = model_state.pop("params")
@@ -239,7 +239,7 @@ class BaseWorkload(spec.Workload):
             batch_size=batch_size,
             transform=self.train_transform,
             start_step=start_step,
-            rows=self.layout.rows(batch_size),
+            rows=self.devices.rows(batch_size),
             num_workers=self.loader_workers,
         )
         with stream:
@@ -253,7 +253,7 @@ class BaseWorkload(spec.Workload):
             batch_size=batch_size,
             transform=self.eval_transform,
             num_examples=self._num_evaluated(split, source),
-            rows=self.layout.rows(batch_size),
+            rows=self.devices.rows(batch_size),
         )
         with stream:
             for number, batch in enumerate(stream):
@@ -300,7 +300,7 @@ class BaseWorkload(spec.Workload):
         for batch in self._batches_of(split, data_dir, global_batch_size):
             one, predicted = self._eval_step(params, model_state, batch)
             sums.append(one)
-            predictions.append(self.layout.on_host(predicted))
+            predictions.append(self.devices.on_host(predicted))
         totals = {name: float(sum(float(one[name]) for one in sums)) for name in sums[0]}
         return self._metrics(totals, num_examples, predictions, data_dir)
 

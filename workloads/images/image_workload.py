@@ -97,11 +97,11 @@ class ImageWorkload(BaseWorkload):
         return images.decoded(record)
 
     def _train_batch(self, batch: dict[str, np.ndarray], key: Array, step: int) -> spec.Batch:
-        return self._finish(self.layout.shard(batch), _mixup_key(key, np.int32(step)), train=True)
+        return self._finish(self.devices.shard(batch), _mixup_key(key, np.int32(step)), train=True)
 
     def _eval_batch(self, batch: dict[str, np.ndarray], first: int) -> spec.Batch:
         del first
-        return self._finish(self.layout.shard(batch), jax.random.key(0), train=False)
+        return self._finish(self.devices.shard(batch), jax.random.key(0), train=False)
 
     def _finish_batch(self, batch: spec.Batch, key: Array, train: bool) -> spec.Batch:
         """Normalises on the device (images travel as uint8) and mixes training examples.

@@ -18,13 +18,13 @@ from flax import linen as nn
 from attention.modifiers.per_dim_temp import INVERSE_SOFTPLUS_OF_ZERO
 from workloads.base.dropout import Dropout
 from workloads.speech import spectrogram
-from workloads.speech.conformer_layers import BatchNorm, LayerNorm, Masks, SpecAug, Subsample
+from workloads.speech.conformer_layers import BatchNorm, LayerNorm, SpecAug, SpecAugMasks, Subsample
 
 Array = jax.Array
 Rate = Any  # a float or a traced scalar
 
 ACTIVATIONS = {"swish": nn.swish, "gelu": nn.gelu}
-_ALGOPERF_MASKS = Masks()
+_ALGOPERF_MASKS = SpecAugMasks()
 _Dense = functools.partial(nn.Dense, kernel_init=nn.initializers.xavier_uniform())
 
 
@@ -49,7 +49,7 @@ class Config:
     activation: str = "swish"
     use_post_layer_norm: bool = True
     subsampling_channels: int | None = None
-    masks: Masks | None = _ALGOPERF_MASKS
+    masks: SpecAugMasks | None = _ALGOPERF_MASKS
     dtype: Any = jnp.float32
 
     def __post_init__(self) -> None:

@@ -143,7 +143,7 @@ def sine_positions(length: int, dim: int) -> Array:
 
 
 @dataclasses.dataclass(frozen=True)
-class Masks:
+class SpecAugMasks:
     """How much is masked; the defaults are AlgoPerf's.
 
     `time_masks` spans of up to `time_ratio` of the example's own length each, and
@@ -163,7 +163,7 @@ class SpecAug(nn.Module):
     frequency.
     """
 
-    masks: Masks = Masks()
+    masks: SpecAugMasks = SpecAugMasks()
 
     def __call__(self, features: Array, paddings: Array) -> Array:
         """Returns features [B, T, F] with spans at 0; paddings [B, T] give the lengths."""

@@ -138,8 +138,8 @@ class SpeechWorkload(BaseWorkload):
             "targets": targets.astype(np.int32),
             "targets_length": np.full(batch_size, data.max_targets, np.int32),
         }
-        rows = self.layout.rows(batch_size)
-        return self._ready(self.layout.shard({name: leaf[rows] for name, leaf in whole.items()}))
+        rows = self.devices.rows(batch_size)
+        return self._ready(self.devices.shard({name: leaf[rows] for name, leaf in whole.items()}))
 
     def _open(self, split: str, data_dir: str) -> sources.Source:
         data = self._data
@@ -153,12 +153,12 @@ class SpeechWorkload(BaseWorkload):
 
     def _train_batch(self, batch: dict[str, np.ndarray], key: Array, step: int) -> spec.Batch:
         del key, step
-        on_devices: spec.Batch = self.layout.shard(batch)
+        on_devices: spec.Batch = self.devices.shard(batch)
         return on_devices
 
     def _eval_batch(self, batch: dict[str, np.ndarray], first: int) -> spec.Batch:
         del first
-        on_devices: spec.Batch = self.layout.shard(batch)
+        on_devices: spec.Batch = self.devices.shard(batch)
         return on_devices
 
     def _ready(self, batch: spec.Batch) -> spec.Batch:

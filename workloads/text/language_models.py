@@ -50,7 +50,7 @@ class LMWorkload(TextWorkload):
 
     def _on_devices(self, batch: dict[str, np.ndarray]) -> spec.Batch:
         tokens = batch.pop("tokens")
-        whole: spec.Batch = self.layout.shard(
+        whole: spec.Batch = self.devices.shard(
             {"inputs": shifted(tokens), "targets": tokens, **batch}
         )
         return whole
@@ -107,12 +107,12 @@ class BertWorkload(TextWorkload):
         return masked(tokens, keys, self.size.vocabulary)
 
     def _train_batch(self, batch: dict[str, np.ndarray], key: Array, step: int) -> spec.Batch:
-        tokens = self.layout.shard(batch["tokens"])
+        tokens = self.devices.shard(batch["tokens"])
         masked_batch: spec.Batch = self._mask(tokens, key, np.int32(step), np.int32(0))
         return masked_batch
 
     def _eval_batch(self, batch: dict[str, np.ndarray], first: int) -> spec.Batch:
-        tokens, weights = self.layout.shard((batch["tokens"], batch["weights"]))
+        tokens, weights = self.devices.shard((batch["tokens"], batch["weights"]))
         key = jax.random.key(0)
         masked_batch = self._mask(tokens, key, np.int32(_EVALUATION), np.int32(first))
         return {**masked_batch, "weights": masked_batch["weights"] * weights[:, None]}

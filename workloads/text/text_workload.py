@@ -61,7 +61,7 @@ class TextWorkload(BaseWorkload):
 
     def _called_model(self) -> nn.Module:
         # Pinned to the mesh here and not in __init__: a workload can be built anywhere.
-        return self._model.clone(layout=self.layout if self._is_pinned else None)
+        return self._model.clone(devices=self.devices if self._is_pinned else None)
 
     def _model_settings(self, batch: spec.Batch) -> dict[str, Any]:
         """Logits are [B, L, V], or [B, K, V] at the batch's 'positions' [B, K]."""
@@ -128,7 +128,7 @@ class TextWorkload(BaseWorkload):
         shape = (batch_size, self.size.context)
         first = tokenizer.FIRST_ORDINARY
         tokens = generator.integers(first, self.size.vocabulary, shape, dtype=np.int32)
-        rows = self.layout.rows(batch_size)
+        rows = self.devices.rows(batch_size)
         return self._train_batch({"tokens": tokens[rows]}, jax.random.key(0), 0)
 
 

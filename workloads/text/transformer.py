@@ -82,7 +82,7 @@ class SelfAttention(nn.Module):
     variant: Any
     is_causal: bool
     options: Options
-    layout: Any = None
+    devices: Any = None
 
     @nn.compact
     def __call__(self, inputs: Array, depth: int | Array) -> Array:
@@ -90,7 +90,7 @@ class SelfAttention(nn.Module):
         settings = _dense(self.options)
         shape = (self.size.heads, self.size.head_size)
         query, key, value = (
-            _constrain(self.layout, nn.DenseGeneral(shape, name=name, **settings)(inputs), -2)
+            _constrain(self.devices, nn.DenseGeneral(shape, name=name, **settings)(inputs), -2)
             for name in ("query", "key", "value")
         )
         heads = self.variant(query, key, value, is_causal=self.is_causal, depth=depth)
@@ -102,13 +102,13 @@ class Mlp(nn.Module):
 
     size: TransformerSize
     options: Options
-    layout: Any = None
+    devices: Any = None
 
     @nn.compact
     def __call__(self, inputs: Array) -> Array:
         settings = _dense(self.options)
         hidden = nn.Dense(self.size.mlp_width, name="up", **settings)(inputs)
-        hidden = nn.gelu(_constrain(self.layout, hidden, -1))
+        hidden = nn.gelu(_constrain(self.devices, hidden, -1))
         return nn.Dense(self.size.width, name="down", **settings)(hidden)
 
 
@@ -120,30 +120,30 @@ class Block(nn.Module):
     is_causal: bool
     options: Options
     train: bool = False
-    layout: Any = None
+    devices: Any = None
 
     @nn.compact
     def __call__(self, hidden: Array, depth: int | Array, dropout_rate: Rate) -> Array:
         param_dtype = jnp.dtype(self.options.param_dtype)
         attention = SelfAttention(
-            self.size, self.variant, self.is_causal, self.options, self.layout, name="attention"
+            self.size, self.variant, self.is_causal, self.options, self.devices, name="attention"
         )
-        mlp = Mlp(self.size, self.options, self.layout, name="mlp")
+        mlp = Mlp(self.size, self.options, self.devices, name="mlp")
 
         def drop(branch: Array) -> Array:
             return Dropout()(branch, dropout_rate, not self.train)
 
         branch = attention(RMSNorm(param_dtype, name="attention_norm")(hidden), depth)
-        hidden = _constrain(self.layout, hidden + drop(branch))
+        hidden = _constrain(self.devices, hidden + drop(branch))
         branch = mlp(RMSNorm(param_dtype, name="mlp_norm")(hidden))
-        return _constrain(self.layout, hidden + drop(branch))
+        return _constrain(self.devices, hidden + drop(branch))
 
 
 class Transformer(nn.Module):
     """Embedding, blocks, norm, and logits by the transposed embedding.
 
     options: dtypes, scan_layers (leaves of all layers stacked under 'layers' instead of
-    'layer_0' …), remat. layout: a `devices.Layout` whose mesh activations are pinned to, or None.
+    'layer_0' …), remat. devices: `sharding.Devices` to whose mesh activations are pinned, or None.
     variant: from `attention.registry.get`; None is standard attention.
     """
 
@@ -151,7 +151,7 @@ class Transformer(nn.Module):
     variant: Any = None
     is_causal: bool = True
     options: Options = Options()
-    layout: Any = None
+    devices: Any = None
 
     @nn.compact
     def __call__(
@@ -177,14 +177,14 @@ class Transformer(nn.Module):
         # which bfloat16 would stop adding up after a few hundred.
         hidden = embedding.astype(jnp.float32)[tokens] * width**0.5
         hidden = hidden + positions(tokens.shape[-1], width)
-        hidden = _constrain(self.layout, hidden.astype(options.compute_dtype))
+        hidden = _constrain(self.devices, hidden.astype(options.compute_dtype))
         hidden = Dropout()(hidden, dropout_rate, not train)
         hidden = self._blocks(hidden, dropout_rate, train)
         if at is not None:
             hidden = jnp.take_along_axis(hidden, at[..., None], axis=-2)
         hidden = RMSNorm(jnp.dtype(options.param_dtype), name="final_norm")(hidden)
         logits = _logits(hidden, embedding.astype(options.compute_dtype))
-        return _constrain(self.layout, logits, -1)
+        return _constrain(self.devices, logits, -1)
 
     def _blocks(self, hidden: Array, dropout_rate: Rate, train: bool) -> Array:
         scan, layers = self.options.scan_layers, self.size.layers
@@ -194,7 +194,7 @@ class Transformer(nn.Module):
             # Inside scan's loop XLA cannot merge the second computation with the first.
             make = nn.remat(Block, prevent_cse=not scan)
         block = functools.partial(
-            make, self.size, variant, self.is_causal, self.options, train, self.layout
+            make, self.size, variant, self.is_causal, self.options, train, self.devices
         )
         if not scan:
             for depth in range(layers):
@@ -231,18 +231,20 @@ def _dense(options: Options) -> dict[str, Any]:
     }
 
 
-def _constrain(layout: Any, array: Array, tensor_axis: int | None = None) -> Array:
+def _constrain(devices: Any, array: Array, tensor_axis: int | None = None) -> Array:
     """Returns the array divided over the mesh: its batch axis, and one axis over 'tensor'.
 
     Left to itself the partitioner may divide activations by width, as the parameters are, and
     gather them again and again.
     """
-    if layout is None or layout.mesh.size == 1:
+    if devices is None or devices.mesh.size == 1:
         return array
     axes: list[Any] = [BATCH_AXES] + [None] * (array.ndim - 1)
     if tensor_axis is not None:
         axes[tensor_axis] = "tensor"
-    return jax.lax.with_sharding_constraint(array, NamedSharding(layout.mesh, PartitionSpec(*axes)))
+    return jax.lax.with_sharding_constraint(
+        array, NamedSharding(devices.mesh, PartitionSpec(*axes))
+    )
 
 
 @jax.custom_vjp

@@ -148,7 +148,7 @@ def summary(left_out: Iterable[tuple[str, str]]) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
+class SplitToPrepare:
     """What a process needs to prepare chapters of one split."""
 
     tree: Path
@@ -159,7 +159,7 @@ class Job:
     repair: str
 
 
-def prepare_split(job: Job, num_workers: int = 0, expected: int | None = None) -> Report:
+def prepare_split(job: SplitToPrepare, num_workers: int = 0, expected: int | None = None) -> Report:
     """Write one split with the tokenizer in `data_dir`; returns what was kept and left out.
 
     `num_workers` processes share the chapters; 0 does them here. Raises DataError for a tree that
@@ -177,7 +177,7 @@ def prepare_split(job: Job, num_workers: int = 0, expected: int | None = None) -
     return report
 
 
-def _in_order(job: Job, chapters: list[Path], num_workers: int) -> Iterator[Report]:
+def _in_order(job: SplitToPrepare, chapters: list[Path], num_workers: int) -> Iterator[Report]:
     if not num_workers:
         tokenizer = _tokenizer(job)
         yield from (prepare_chapter(job, tokenizer, chapter) for chapter in chapters)
@@ -194,10 +194,10 @@ def _in_order(job: Job, chapters: list[Path], num_workers: int) -> Iterator[Repo
         ) from problem
 
 
-_WORKER: list[tuple[Job, sentencepiece.SentencePieceProcessor]] = []
+_WORKER: list[tuple[SplitToPrepare, sentencepiece.SentencePieceProcessor]] = []
 
 
-def _start(job: Job) -> None:
+def _start(job: SplitToPrepare) -> None:
     _WORKER[:] = [(job, _tokenizer(job))]
 
 
@@ -206,12 +206,12 @@ def _prepare_in_worker(chapter: Path) -> Report:
     return prepare_chapter(job, tokenizer, chapter)
 
 
-def _tokenizer(job: Job) -> sentencepiece.SentencePieceProcessor:
+def _tokenizer(job: SplitToPrepare) -> sentencepiece.SentencePieceProcessor:
     return speech_tokenizer.load(job.data_dir, job.vocab_size, job.repair)
 
 
 def prepare_chapter(
-    job: Job, tokenizer: sentencepiece.SentencePieceProcessor, chapter: Path
+    job: SplitToPrepare, tokenizer: sentencepiece.SentencePieceProcessor, chapter: Path
 ) -> Report:
     """Write the utterances of one chapter that may be kept."""
     transcripts = read_transcripts(chapter, job.repair)
@@ -227,7 +227,7 @@ def prepare_chapter(
 
 
 def _prepare_utterance(
-    job: Job,
+    job: SplitToPrepare,
     tokenizer: sentencepiece.SentencePieceProcessor,
     transcript: str | None,
     audio: Path | None,
@@ -246,13 +246,13 @@ def _prepare_utterance(
     return reason
 
 
-def _write_audio(job: Job, flac: Path, frames: int) -> None:
+def _write_audio(job: SplitToPrepare, flac: Path, frames: int) -> None:
     place = speech_records.audio_path(job.data_dir, job.split, flac.stem)
     if not _is_whole(place, frames):
         files.write(place, _npy(read_audio(flac, frames, job.repair)))
 
 
-def _write_targets(job: Job, name: str, ids: list[int]) -> None:
+def _write_targets(job: SplitToPrepare, name: str, ids: list[int]) -> None:
     place = speech_records.targets_path(job.data_dir, job.split, name)
     content = _npy(np.array(ids, np.int32))
     if not place.exists() or place.read_bytes() != content:
@@ -286,7 +286,7 @@ def _write_lists(data_dir: Path, report: Report) -> None:
     speech_records.write_ids(data_dir, report.split, report.kept)
 
 
-def _check_report(job: Job, report: Report, expected: int | None) -> None:
+def _check_report(job: SplitToPrepare, report: Report, expected: int | None) -> None:
     total = len(report.kept) + len(report.left_out)
     if expected not in (None, total):
         raise DataError(

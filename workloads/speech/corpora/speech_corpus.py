@@ -191,7 +191,7 @@ class Corpus:
     def _write_role(self, folder: Path, role: str, version: str) -> None:
         """From the tree to AlgoPerf's layout. Raises DataError if not every utterance is kept."""
         limits = librispeech_prepare.Limits(self.max_audio, max_targets=self.max_targets)
-        job = librispeech_prepare.Job(
+        job = librispeech_prepare.SplitToPrepare(
             tree=folder / TREE,
             data_dir=folder,
             split=SPLITS[role][0],

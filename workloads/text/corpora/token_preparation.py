@@ -80,7 +80,7 @@ class Input:
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
+class OutputShard:
     """One output shard of a split, made from one input."""
 
     split: str
@@ -93,9 +93,9 @@ class Job:
         return token_records.file_name(self.split, self.shard, self.shards)
 
 
-def jobs_of(split: str, inputs: Sequence[Input]) -> list[Job]:
+def jobs_of(split: str, inputs: Sequence[Input]) -> list[OutputShard]:
     """The jobs of a split, one for each input, in order."""
-    return [Job(split, number, len(inputs), one) for number, one in enumerate(inputs)]
+    return [OutputShard(split, number, len(inputs), one) for number, one in enumerate(inputs)]
 
 
 def shards_of(split: tfds_directory.TfdsSplit) -> list[Input]:
@@ -215,7 +215,7 @@ def check_vocabulary(path: Path, vocab_size: int) -> None:
 
 def write_records(
     data_dir: Path,
-    jobs: Sequence[Job],
+    jobs: Sequence[OutputShard],
     *,
     length: int,
     source: Mapping[str, Any],
@@ -253,7 +253,9 @@ def write_records(
     shutil.rmtree(data_dir / PROGRESS)
 
 
-def _run(data_dir: Path, jobs: Sequence[Job], identity: dict[str, Any], processes: int) -> None:
+def _run(
+    data_dir: Path, jobs: Sequence[OutputShard], identity: dict[str, Any], processes: int
+) -> None:
     """Works through the jobs; with one process, in this one."""
     start, tokens = time.perf_counter(), 0
     for number, counts in enumerate(_results(data_dir, jobs, identity, processes), 1):
@@ -263,7 +265,7 @@ def _run(data_dir: Path, jobs: Sequence[Job], identity: dict[str, Any], processe
 
 
 def _results(
-    data_dir: Path, jobs: Sequence[Job], identity: dict[str, Any], processes: int
+    data_dir: Path, jobs: Sequence[OutputShard], identity: dict[str, Any], processes: int
 ) -> Iterator[token_records.Counts]:
     if processes == 1 or len(jobs) < 2:
         yield from (_write(data_dir, job, identity) for job in jobs)
@@ -294,7 +296,7 @@ def _watch(sentinel: int) -> None:
     os._exit(1)
 
 
-def _write(data_dir: Path, job: Job, identity: dict[str, Any]) -> token_records.Counts:
+def _write(data_dir: Path, job: OutputShard, identity: dict[str, Any]) -> token_records.Counts:
     path = data_dir / job.file
     processor = tokenizer.load(data_dir / token_records.TOKENIZER_FILE)
     counts = packing.write_shard(path, job.input.texts(), processor, int(identity["length"]))
@@ -308,12 +310,12 @@ def _write(data_dir: Path, job: Job, identity: dict[str, Any]) -> token_records.
     return counts
 
 
-def _note(data_dir: Path, job: Job) -> Path:
+def _note(data_dir: Path, job: OutputShard) -> Path:
     return data_dir / PROGRESS / f"{job.file}.json"
 
 
 def _finished(
-    data_dir: Path, job: Job, identity: dict[str, Any]
+    data_dir: Path, job: OutputShard, identity: dict[str, Any]
 ) -> token_records.WrittenShard | None:
     """The shard as it was noted; None where it must be written (again)."""
     try:
