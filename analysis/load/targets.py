@@ -6,23 +6,21 @@ them (what differs between versions, and where its published logs state other on
 """
 
 import collections
-import csv
 import functools
 import math
-import pathlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.load import metrics
+from analysis.load import metrics, paper
 from analysis.load.metrics import Metric
 from analysis.load.records import Run
 
 TIME = "accumulated_submission_time"
 # The source of a target that the trials themselves state.
 OWN = "stated in the trials' own files"
-FILE = pathlib.Path(__file__).resolve().parents[1] / "reference" / "algoperf_targets.csv"
+FILE = "algoperf_targets.csv"
 
 
 class UnknownTargetError(ValueError):
@@ -68,19 +66,18 @@ class AlgoperfTarget:
 def algoperf() -> tuple[AlgoperfTarget, ...]:
     """Returns AlgoPerf's targets: every workload and published variant, by version, oldest
     first."""
-    with FILE.open(encoding="utf-8", newline="") as lines:
-        return tuple(
-            AlgoperfTarget(
-                workload=row["workload"],
-                version=row["version"],
-                metric=row["metric"],
-                validation=float(row["validation"]),
-                test=float(row["test"] or "nan"),
-                step_hint=int(row["step_hint"]),
-                max_allowed_runtime_sec=int(row["max_allowed_runtime_sec"]),
-            )
-            for row in csv.DictReader(lines)
+    return tuple(
+        AlgoperfTarget(
+            workload=row["workload"],
+            version=row["version"],
+            metric=row["metric"],
+            validation=float(row["validation"]),
+            test=float(row["test"] or "nan"),
+            step_hint=int(row["step_hint"]),
+            max_allowed_runtime_sec=int(row["max_allowed_runtime_sec"]),
         )
+        for row in paper.lines(FILE)
+    )
 
 
 def nearest(
@@ -129,11 +126,11 @@ def _unknown(run: Run, split: str) -> str:
     if any(target.workload == run.workload.rpartition(":")[2] for target in algoperf()):
         return (
             f"no {split} target is known for {run.workload}: AlgoPerf has none there "
-            f"({FILE.name}); give --target=VALUE and --metric=NAME, or another --split"
+            f"({FILE}); give --target=VALUE and --metric=NAME, or another --split"
         )
     return (
         f"no {split} target is known for {run.workload}: {run.name} states none, and AlgoPerf's "
-        f"table ({FILE.name}) has validation and test targets of its own workloads alone; give "
+        f"table ({FILE}) has validation and test targets of its own workloads alone; give "
         "--target=VALUE and --metric=NAME"
     )
 
