@@ -1,6 +1,5 @@
 """The contract every line of the table keeps, checked without data and without allocating."""
 
-import importlib
 
 import jax
 import pytest
@@ -25,7 +24,7 @@ def test_an_entry_tells_the_truth(name):
     assert min(workload.num_train_examples, workload.num_eval_train_examples) > 0
     assert min(workload.num_validation_examples, workload.num_test_examples) > 0
     assert any(workload.is_output_params(key) for key in params)
-    data = importlib.import_module(entry.data)
+    data = catalog.data_module(name)
     assert callable(data.check)
     assert callable(data.prepare)
     if entry.embedded:
