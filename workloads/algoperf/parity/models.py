@@ -216,7 +216,8 @@ def _double_step_rows(label: str, ours: Any, theirs: Any) -> Iterator[Row]:
     ((loss, (logits, state)), gradient) = ours
     ((their_loss, (their_logits, their_state)), their_gradient) = theirs
     _check_precision(ours, theirs)
-    yield Row(label, "logits, training, float64", largest(logits, their_logits), DOUBLE)
+    pairs = (workload_pairs.valid(outputs) for outputs in (logits, their_logits))
+    yield Row(label, "logits, training, float64", largest(*pairs), DOUBLE)
     yield Row(label, "loss, float64", largest(loss, their_loss), DOUBLE)
     yield Row(label, "gradient, float64", norm_ratio(gradient, their_gradient), DOUBLE)
     difference = largest(flat(state), flat(their_state))

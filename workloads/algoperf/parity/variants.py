@@ -61,7 +61,8 @@ def _step_rows(label: str, pair: Pair, params: Any, state: Any, key: Any) -> Ite
     )
     (loss, (logits, _)), gradient = ours
     (their_loss, (their_logits, _)), their_gradient = theirs
-    yield Row(label, "logits, training", largest(logits, their_logits), CLOSE)
+    pairs = (workload_pairs.valid(outputs) for outputs in (logits, their_logits))
+    yield Row(label, "logits, training", largest(*pairs), CLOSE)
     yield Row(label, "loss, training", largest(loss, their_loss), CLOSE)
     allowed = SPEECH_GRADIENT if pair.is_speech else CLOSE
     yield Row(label, "gradient, training", norm_ratio(gradient, their_gradient), allowed)

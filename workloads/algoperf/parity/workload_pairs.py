@@ -94,6 +94,18 @@ class Side:
         return jax.value_and_grad(loss, has_aux=True)(params)
 
 
+def valid(outputs: Any) -> Any:
+    """Returns logits, of speech those of frames that are there, 0 elsewhere.
+
+    With a variant, padded frames see no key and get 0 in our models, in AlgoPerf's what its own
+    softmax gives, the mean of all frames; neither reaches another frame or the loss.
+    """
+    if not isinstance(outputs, tuple):
+        return outputs
+    logits, paddings = outputs
+    return np.where(np.asarray(paddings)[..., None] > 0, 0, logits), paddings
+
+
 @dataclasses.dataclass(frozen=True)
 class Pair:
     """Ours and AlgoPerf's of one name."""
