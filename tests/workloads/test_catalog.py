@@ -1,6 +1,5 @@
 """The contract every line of the table keeps, checked without data and without allocating."""
 
-
 import jax
 import pytest
 
