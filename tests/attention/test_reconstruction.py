@@ -9,7 +9,7 @@ import pytest
 from attention import __main__ as command
 from attention.verification import cached_tensors, oracle, reconstruction
 from attention.verification.cached_tensors import Tensors
-from attention.verification.reconstruction import Key
+from attention.verification.reconstruction import Case
 
 BF16 = ("bfloat16", "rounded inputs")
 # One shape throughout: a measurement compiles a dozen programs.
@@ -42,27 +42,27 @@ def test_errors_by_hand():
     tensors = Tensors("", *(np.full(SHAPE, x, np.float32) for x in (1, 1, value)))
     errors = _one(tensors)
     rounding = (1 + 2**-7) / float(value) - 1
-    assert errors[Key("Standard", "bfloat16", "rounded inputs")].value == 0
-    unrounded = errors[Key("Standard", "bfloat16", "float32 inputs")].value
+    assert errors[Case("Standard", "bfloat16", "rounded inputs")].value == 0
+    unrounded = errors[Case("Standard", "bfloat16", "float32 inputs")].value
     assert unrounded == pytest.approx(rounding)
     for reference in reconstruction.REFERENCES:
-        assert errors[Key("Standard", "bfloat16 products", reference)].value == unrounded
-        assert errors[Key("Standard", "float32", reference)].value == 0
+        assert errors[Case("Standard", "bfloat16 products", reference)].value == unrounded
+        assert errors[Case("Standard", "float32", reference)].value == 0
     # exp(1 + 2⁻⁷) = 2.7396 is stored as 2.734375, whose logarithm as 1.0078125 again.
-    assert errors[Key("LASER vanilla", *BF16)].value == 0
+    assert errors[Case("LASER vanilla", *BF16)].value == 0
     # exp(0) = 1 and log 1 = 0.
-    assert errors[Key("LASER+log-weighted-sum-exp", *BF16)].value == 0
-    assert errors[Key("LASER, ours", *BF16)].value == 0
+    assert errors[Case("LASER+log-weighted-sum-exp", *BF16)].value == 0
+    assert errors[Case("LASER, ours", *BF16)].value == 0
 
 
 def test_the_paper_s_snippet_is_as_far_off_as_was_measured():
     """9.7e-3 at qs 1, vs 1 and the paper's shape; shorter rows of fewer heads: a little less."""
     errors = _one(_draw((512, 1, 256)))
-    assert errors[Key("LASER+log-weighted-sum-exp", *BF16)].value == pytest.approx(9.2e-3, rel=0.1)
-    assert errors[Key("LASER, ours", *BF16)].value < 1.9e-3
-    assert errors[Key("Standard", *BF16)].value == pytest.approx(2.3e-3, rel=0.1)
+    assert errors[Case("LASER+log-weighted-sum-exp", *BF16)].value == pytest.approx(9.2e-3, rel=0.1)
+    assert errors[Case("LASER, ours", *BF16)].value < 1.9e-3
+    assert errors[Case("Standard", *BF16)].value == pytest.approx(2.3e-3, rel=0.1)
     for row in reconstruction.METHODS:
-        assert errors[Key(row.name, "float32", "rounded inputs")].value < 2e-6
+        assert errors[Case(row.name, "float32", "rounded inputs")].value < 2e-6
 
 
 def test_tensors_that_were_bfloat16_have_one_reference():
@@ -73,7 +73,7 @@ def test_tensors_that_were_bfloat16_have_one_reference():
     ]
     errors = _one(Tensors("", *rounded))
     for row in reconstruction.METHODS:
-        both = [errors[Key(row.name, "bfloat16", ref)] for ref in reconstruction.REFERENCES]
+        both = [errors[Case(row.name, "bfloat16", ref)] for ref in reconstruction.REFERENCES]
         assert both[0] == both[1]
 
 
@@ -89,7 +89,7 @@ def test_the_future_does_not_count_where_it_is_hidden():
     np.testing.assert_allclose(outputs[0][:-1], outputs[1][:-1], rtol=1e-12)
     for is_causal in (False, True):
         errors = _one(first, is_causal=is_causal)
-        assert errors[Key("LASER, ours", "float32", "float32 inputs")].value < 1e-6
+        assert errors[Case("LASER, ours", "float32", "float32 inputs")].value < 1e-6
 
 
 def test_rows_that_see_nothing_do_not_count():
@@ -133,7 +133,7 @@ def test_outputs_that_are_not_finite_are_counted_and_left_out_of_the_mean():
 
 
 def test_mean_sd_and_worst_over_tensors_and_layers():
-    key = Key("Standard", *BF16)
+    key = Case("Standard", *BF16)
     errors = [reconstruction.Error(value, 0) for value in (0.001, 0.002, 0.006)]
     row = reconstruction._row(key, "a/b", errors)
     assert (row["mean"], row["worst"], row["n"]) == (pytest.approx(0.003), 0.006, 3)
@@ -255,6 +255,6 @@ def test_values_wider_than_a_head_are_computed_in_parts():
     drawn = _draw()
     wide = Tensors("", drawn.query, drawn.key, np.concatenate([drawn.value, drawn.key], axis=-1))
     halves = [Tensors("", drawn.query, drawn.key, half) for half in (drawn.value, drawn.key)]
-    key = Key("Standard", *BF16)
+    key = Case("Standard", *BF16)
     errors = [_one(half)[key].value for half in halves]
     assert min(errors) <= _one(wide)[key].value <= max(errors)
