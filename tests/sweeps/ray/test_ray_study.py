@@ -3,6 +3,7 @@
 import os
 import pathlib
 import signal
+import threading
 
 import pytest
 
@@ -74,6 +75,7 @@ def test_worker_job_node_and_driver_killed(
     wait_until(lambda: len(api.resources()) == 2, every=0.1)
     first = drivers.run(**changes)
     faults = {"worker": None, "job": None, "node": None}
+    held = []
 
     def strike():
         """Strikes what has begun to train; returns whether every fault has been."""
@@ -90,8 +92,11 @@ def test_worker_job_node_and_driver_killed(
                 os.kill(raylet, signal.SIGKILL)
                 faults["node"] = point
             elif left:
-                pid = found["pid"] if left[0] == "worker" else _parent(found["pid"])
-                os.kill(pid, signal.SIGKILL)
+                job = _parent(found["pid"])
+                if left[0] == "worker":  # its job must be there when the next driver comes
+                    os.kill(job, signal.SIGSTOP)
+                    held.append(job)
+                os.kill(found["pid"] if held[-1:] == [job] else job, signal.SIGKILL)
                 faults[left[0]] = point
             else:
                 os.kill(found["pid"], signal.SIGCONT)
@@ -100,7 +105,9 @@ def test_worker_job_node_and_driver_killed(
     wait_until(strike)
     first.kill()
     first.wait()
-    code, output = drivers.finish(drivers.run(**changes))
+    second = drivers.run(**changes)
+    threading.Timer(20, os.kill, (held[0], signal.SIGCONT)).start()
+    code, output = drivers.finish(second)
     assert code == 0, output
     assert "of an earlier driver are taken up" in output
     _check(drivers, undisturbed)
