@@ -1,15 +1,14 @@
 """Which folder of analysis/ may import which: one way only, as the list states."""
 
-import ast
 import pathlib
 import subprocess
 import sys
-from collections.abc import Iterator
-from graphlib import TopologicalSorter
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2] / "analysis"
+from tests import floor_plan
+
+ROOT = floor_plan.ROOT / "analysis"
 # A folder imports folders above it, of those only the ones named: the order rules out circles.
 IMPORTS: dict[str, tuple[str, ...]] = {
     "render": (),
@@ -31,17 +30,7 @@ TAKEN = (
     *("sweeps.study.selection", "attention.checkout", "attention.table"),
     *("workloads.arguments", "workloads.base.errors.told"),
 )
-FILES = sorted(ROOT.rglob("*.py"))
-
-
-def _imported(path: pathlib.Path) -> Iterator[str]:
-    """Yields the full name of each module that a file imports, inside of functions as well."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: imports are absolute"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+FILES = floor_plan.files("analysis")
 
 
 def _folder(name: str) -> str:
@@ -53,7 +42,7 @@ def _folder(name: str) -> str:
 
 def _folders(paths: list[pathlib.Path]) -> set[str]:
     """Returns the folders of analysis/ that the files import; their top level is ''."""
-    names = [name for path in paths for name in _imported(path)]
+    names = [name for path in paths for name in floor_plan.imported(path)]
     return {_folder(name) for name in names if name.split(".")[0] == "analysis"}
 
 
@@ -72,19 +61,13 @@ def test_a_folder_imports_what_the_list_names(folder):
     assert _folders(paths) - {folder} == set(IMPORTS[folder])
 
 
-def test_no_module_imports_itself_by_way_of_others():
-    names = {path: ".".join(path.relative_to(ROOT.parent).with_suffix("").parts) for path in FILES}
-    known = set(names.values())
-    graph = {
-        # `from analysis.load.metrics import Metric` imports analysis.load.metrics.
-        name: known & {part for each in _imported(path) for part in (each, each.rpartition(".")[0])}
-        for path, name in names.items()
-    }
-    assert len(tuple(TopologicalSorter(graph).static_order())) == len(FILES)
-
-
 def test_nothing_imports_jax_or_more_of_the_other_rooms_than_the_list_names():
-    found = {name for path in FILES for name in _imported(path) if name.split(".")[0] in FOREIGN}
+    found = {
+        name
+        for path in FILES
+        for name in floor_plan.imported(path)
+        if name.split(".")[0] in FOREIGN
+    }
     assert found == set(TAKEN)
 
 

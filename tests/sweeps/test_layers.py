@@ -1,13 +1,13 @@
-"""Which folder of sweeps/ may import which, one way only, as the list states; and their sizes."""
+"""Which folder of sweeps/ may import which, one way only, as the list states."""
 
-import ast
 import pathlib
 import sys
-from collections.abc import Iterator
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2] / "sweeps"
+from tests import floor_plan
+
+ROOT = floor_plan.ROOT / "sweeps"
 # A folder imports folders above it, of those only the ones named: the order rules out circles.
 IMPORTS: dict[str, tuple[str, ...]] = {
     "records": (),
@@ -25,19 +25,7 @@ IMPORTS: dict[str, tuple[str, ...]] = {
 # What a driver never loads; of these folders every module is imported without it.
 HEAVY = {"jax", "jaxlib", "flax", "optax", "orbax"}
 WITHOUT_JAX = ("records", "launchers", "study", "scheduling", "distributed")
-MOST_FILES = 15
-FILES = sorted(ROOT.rglob("*.py"))
-
-
-def _imported(path: pathlib.Path, within: bool = True) -> Iterator[str]:
-    """Yields the full name of each module that a file imports, `within` functions too."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree) if within else tree.body:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: imports are absolute"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+FILES = floor_plan.files("sweeps")
 
 
 def _files(folder: str) -> list[pathlib.Path]:
@@ -56,38 +44,17 @@ def test_the_list_names_every_folder_and_only_folders_above():
 def test_a_folder_imports_what_the_list_names(folder):
     allowed = {*IMPORTS[folder], folder}
     for path in _files(folder):
-        for name in _imported(path):
+        for name in floor_plan.imported(path):
             room, _, rest = name.partition(".")
             assert room != "analysis", path
             if room == "sweeps" and rest.split(".")[0] not in allowed:
                 pytest.fail(f"{path.relative_to(ROOT)} imports {name}")
 
 
-def _needs(path: pathlib.Path) -> set[pathlib.Path]:
-    """Returns the modules of sweeps/ that a file imports."""
-    found = set()
-    for name in _imported(path):
-        parts = name.split(".")[1:]
-        for length in (len(parts), len(parts) - 1):
-            module = ROOT.joinpath(*parts[:length]).with_suffix(".py")
-            if name.startswith("sweeps.") and length and module.is_file():
-                found.add(module)
-                break
-    return found
-
-
-def test_no_modules_import_each_other():
-    needs = {path: _needs(path) for path in FILES}
-    while leaves := [path for path, needed in needs.items() if not needed & needs.keys()]:
-        for path in leaves:
-            del needs[path]
-    assert not needs, "a circle, or what leads to one"
-
-
 @pytest.mark.parametrize("folder", WITHOUT_JAX)
 def test_what_a_driver_imports_is_without_jax(folder):
     for path in _files(folder):
-        heavy = {name.split(".")[0] for name in _imported(path, within=False)} & HEAVY
+        heavy = {name.split(".")[0] for name in floor_plan.imported(path, within=False)} & HEAVY
         assert not heavy, path
 
 
@@ -98,12 +65,5 @@ def test_the_one_selection_rule_needs_the_standard_library_alone():
     while pending:
         path = pending.pop()
         seen.add(path)
-        assert {name.split(".")[0] for name in _imported(path)} <= allowed, path
-        pending += _needs(path) - seen
-
-
-def test_folders_can_be_looked_over():
-    """Studies are a catalogue, one file each."""
-    for folder in {path.parent for path in FILES} - {ROOT / "studies"}:
-        files = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
-        assert len(files) <= MOST_FILES, folder
+        assert {name.split(".")[0] for name in floor_plan.imported(path)} <= allowed, path
+        pending += floor_plan.needs(path) - seen

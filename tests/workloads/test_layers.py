@@ -1,12 +1,10 @@
 """Which part of workloads/ may import which: one way only, as the list states."""
 
-import ast
-import pathlib
-from collections.abc import Iterator
-
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2] / "workloads"
+from tests import floor_plan
+
+ROOT = floor_plan.ROOT / "workloads"
 _DOMAINS = ("images", "speech", "text")
 _BELOW = ("base", "storage", "speech/corpora", "text/corpora", *_DOMAINS)
 # A part imports parts above it, of those only the ones named: the order rules out circles.
@@ -28,7 +26,7 @@ TOP = {
     "catalog": ("catalog", "registry", "algoperf_specs", "arguments"),
     "commands": ("__main__", "bench"),
 }
-FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+FILES = [path for path in floor_plan.files("workloads") if path != ROOT / "__init__.py"]
 
 
 def _part(parts: tuple[str, ...]) -> str:
@@ -37,16 +35,6 @@ def _part(parts: tuple[str, ...]) -> str:
         if "/".join(parts[:depth]) in IMPORTS and (ROOT / "/".join(parts[:depth])).is_dir():
             return "/".join(parts[:depth])
     return next(name for name, modules in TOP.items() if parts[0] in modules)
-
-
-def _imported(path: pathlib.Path) -> Iterator[str]:
-    """Yields the full name of each module that a file imports, inside of functions as well."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: imports are absolute"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def test_the_list_names_every_folder_and_only_parts_above():
@@ -64,13 +52,7 @@ def test_a_part_imports_what_the_list_names(part):
         own = path.relative_to(ROOT).with_suffix("").parts
         if _part(own) != part:
             continue
-        names = [name.split(".") for name in _imported(path)]
+        names = [name.split(".") for name in floor_plan.imported(path)]
         found = {_part(tuple(name[1:])) for name in names if name[0] == "workloads"}
         assert found <= {part, *IMPORTS[part]}, path
         assert not {name[0] for name in names} & {"sweeps", "analysis"}, path
-
-
-def test_no_part_has_more_than_fifteen_files():
-    for part in IMPORTS:
-        if part not in TOP:
-            assert len(list((ROOT / part).glob("[!_]*.py"))) <= 15, part
