@@ -4,16 +4,13 @@ Heads 2i and 2i + 1 are a pair with one value of size 2·Dv; the layout, λ from
 and the norm per pair that follows, are in `attention.mixers.head_pairs`.
 """
 
-import functools
 from typing import Unpack
 
 import jax
 import jax.numpy as jnp
 
-from attention.kernels.core import SOFTMAX
 from attention.kernels.inputs import Settings
 from attention.mixers import head_pairs, standard
-from attention.records import Mixer
 
 Array = jax.Array
 
@@ -40,18 +37,8 @@ def attend(
     Raises ValueError for an odd number of heads, a λ that is not a scalar, and as
     `standard.attend` does. `jax_xla` and `cudnn` want 2·Dv to equal D, and say so.
     """
-    difference = _pairs(query, key, value, lambda_=lambda_, **settings)
+    difference = MIXER.attend(query, key, value, lambda_=lambda_, **settings)
     return head_pairs.heads_of_pairs(difference, jnp.result_type(query, key, value))
 
 
-_pairs = functools.partial(head_pairs.attend, standard.weighted_mean)
-
-MIXER = Mixer(
-    _pairs,
-    functools.partial(head_pairs.formula, standard.formula),
-    weighting=SOFTMAX,
-    host_mean=functools.partial(head_pairs.host_mean, standard.weighted_mean),
-    learned=head_pairs.learned,
-    learned_formula=head_pairs.learned_formula,
-    bfloat16_allowance=head_pairs.BFLOAT16_ALLOWANCE,
-)
+MIXER = head_pairs.record(standard.weighted_mean, standard.formula)

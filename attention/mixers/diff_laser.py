@@ -5,16 +5,13 @@ Pairs are those of `attention.mixers.diff`, each branch's arithmetic that of
 `attention.mixers.laser`.
 """
 
-import functools
 from typing import Unpack
 
 import jax
 import jax.numpy as jnp
 
-from attention.kernels.core import SOFTMAX
 from attention.kernels.inputs import Settings
 from attention.mixers import head_pairs, laser
-from attention.records import Mixer
 
 Array = jax.Array
 
@@ -35,18 +32,8 @@ def attend(
 
     Raises ValueError for float16, and as `attention.mixers.diff.attend` does.
     """
-    difference = _pairs(query, key, value, lambda_=lambda_, **settings)
+    difference = MIXER.attend(query, key, value, lambda_=lambda_, **settings)
     return head_pairs.heads_of_pairs(difference, jnp.result_type(query, key, value))
 
 
-_pairs = functools.partial(head_pairs.attend, laser.log_mean_exp)
-
-MIXER = Mixer(
-    _pairs,
-    functools.partial(head_pairs.formula, laser.formula),
-    weighting=SOFTMAX,
-    host_mean=functools.partial(head_pairs.host_mean, laser.log_mean_exp),
-    learned=head_pairs.learned,
-    learned_formula=head_pairs.learned_formula,
-    bfloat16_allowance=head_pairs.BFLOAT16_ALLOWANCE,
-)
+MIXER = head_pairs.record(laser.log_mean_exp, laser.formula)

@@ -22,6 +22,7 @@ size, so the factor goes with the norm.
 Leaves are called `scale...`, see `attention.modifiers.qk_norm`; decay pulls λ to λ_init.
 """
 
+import functools
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -34,7 +35,7 @@ from flax import linen as nn
 from attention.kernels import core
 from attention.kernels.inputs import through_kernel
 from attention.kernels.masks import Masks
-from attention.records import Exact
+from attention.records import Exact, Mixer
 
 Array = jax.Array
 
@@ -199,6 +200,19 @@ def learned(
     if head_norm:
         pairs = HeadNorm(name="head_norm")(pairs) * (1 - start).astype(pairs.dtype)
     return heads_of_pairs(pairs, dtype)
+
+
+def record(mean: Callable[..., Array], branch: Callable[..., Exact]) -> Mixer:
+    """Returns the record of the mixer whose branches are `mean`, of the formula `branch`."""
+    return Mixer(
+        functools.partial(attend, mean),
+        functools.partial(formula, branch),
+        weighting=core.SOFTMAX,
+        host_mean=functools.partial(host_mean, mean),
+        learned=learned,
+        learned_formula=learned_formula,
+        bfloat16_allowance=BFLOAT16_ALLOWANCE,
+    )
 
 
 def formula(

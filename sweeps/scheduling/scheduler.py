@@ -1,5 +1,6 @@
 """What brings a study's trials to their end, whoever runs them: what all schedulers share."""
 
+import abc
 import contextlib
 from collections.abc import Callable, Iterable
 
@@ -15,7 +16,7 @@ class Interrupted(Exception):  # noqa: N818  (an order to stop, not an error)
     """The driver was told to stop; nothing is lost, and who runs the study again goes on."""
 
 
-class Scheduler:
+class Scheduler(abc.ABC):
     """Trials of a stage that are left, and turns until none is; scheduling stays from stage to
     stage.
 
@@ -63,34 +64,34 @@ class Scheduler:
         """Lets go of the engine."""
         self.launcher.close()
 
+    @abc.abstractmethod
     def _begin(self) -> None:
         """Takes up what is left; the first turn follows."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _is_busy(self) -> bool:
         """Whether another turn is needed."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _turn(self) -> bool:
         """Does what is due; returns False where nothing more can be done from here."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _stop_if_told(self) -> None:
         """Raises Interrupted where told to stop."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _taken_care_of(self) -> set[str]:
         """Returns the paths of trials that are pending, at work or watched."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _watch(self, trials: Iterable[Trial]) -> None:
         """Has trials that are in nobody's hands here looked after by their files."""
-        raise NotImplementedError
 
-    def _after_outage(self) -> None:
+    def _after_outage(self) -> None:  # noqa: B027
         """Does what is due after a turn that a file system cut short."""
 
-    def _pause(self) -> None:
+    def _pause(self) -> None:  # noqa: B027
         """Waits between two turns."""
 
     def _is_told(self) -> bool:
