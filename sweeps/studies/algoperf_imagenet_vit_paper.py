@@ -12,12 +12,10 @@ Needs AlgoPerf's libraries (pip install -e '.[algoperf]'). A trial that is inter
 n reads n batches again before it goes on: AlgoPerf's pipelines start at their first batch alone.
 """
 
-import ml_collections
-
-from sweeps.studies import imagenet_vit_paper
+from sweeps.studies import ConfigDict, imagenet_vit_paper
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> ConfigDict:
     """Returns the study's configuration: that of our own model, with AlgoPerf's workload."""
     config = imagenet_vit_paper.get_config()
     config.name = "algoperf_imagenet_vit_paper"

@@ -17,12 +17,10 @@ interrupted at step n reads n batches again before it goes on. Six rows, because
 its queries per dimension already.
 """
 
-import ml_collections
-
-from sweeps.studies import librispeech_conformer_paper
+from sweeps.studies import ConfigDict, librispeech_conformer_paper
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> ConfigDict:
     """Returns the study's configuration: that of our own model, with AlgoPerf's workload."""
     config = librispeech_conformer_paper.get_config()
     config.name = "algoperf_librispeech_conformer_paper"

@@ -14,14 +14,9 @@ Result:   the paper prints no loss for this size, only that LASER needs 15.65 % 
           for a test loss of 2.347, which cannot be recomputed from what it prints.
 """
 
-import ml_collections
-
-from sweeps import studies
+from sweeps.studies import ConfigDict, paper_lm
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> ConfigDict:
     """Returns the study's configuration."""
-    config = studies.paper_lm("c4_lm_1b")
-    config.name = "c4_lm_1b_paper"
-    config.paper_table = "lm_scaling"
-    return config
+    return paper_lm("c4_lm_1b", "c4_lm_1b_paper", "lm_scaling")

@@ -13,16 +13,12 @@ of 0.1 and 0.01 are in its grid and may diverge: a loss that is not finite ends 
 evaluation. One seed, so no interval and no verdict: --config.seeds=3 gives them.
 """
 
-import ml_collections
-
-from sweeps import studies
+from sweeps.studies import TUNING_STUDY, ConfigDict, paper_lm
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> ConfigDict:
     """Returns the study's configuration."""
-    config = studies.paper_lm("c4_lm_234m")
-    config.name = studies.TUNING_STUDY
-    config.paper_table = "lm_test_loss"
+    config = paper_lm("c4_lm_234m", TUNING_STUDY, "lm_test_loss")
     config.protocol = "tune_then_compare"
     config.space = "paper_adamw"
     config.points = 15

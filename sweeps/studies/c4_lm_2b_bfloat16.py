@@ -10,17 +10,12 @@ Time:     2 trials of 160,000 steps: about 31 h each at 40 % of peak.
 Result:   the paper prints losses of 2.350 (standard) and 2.333 (LASER).
 """
 
-import ml_collections
-
-from sweeps import studies
+from sweeps.studies import ConfigDict, paper_lm
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> ConfigDict:
     """Returns the study's configuration."""
-    config = studies.paper_lm("c4_lm_2b")
-    config.name = "c4_lm_2b_bfloat16"
-    config.paper_table = "lm_precision"
+    config = paper_lm("c4_lm_2b", "c4_lm_2b_bfloat16", "lm_precision", fsdp=16)
     config.compute_dtype = "bfloat16"
     config.param_dtype = "bfloat16"
-    config.mesh.fsdp = 16
     return config

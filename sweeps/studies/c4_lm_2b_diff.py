@@ -10,15 +10,12 @@ Result:   the paper prints downstream accuracies alone for this pair (about 1 po
           it keeps Diff's norm per head: --config.diff_head_norm=False leaves it out.
 """
 
-import ml_collections
-
-from sweeps import studies
+from sweeps.studies import ConfigDict, paper_lm
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> ConfigDict:
     """Returns the study's configuration."""
-    config = studies.paper_lm("c4_lm_2b")
-    config.name = "c4_lm_2b_diff"
+    config = paper_lm("c4_lm_2b", "c4_lm_2b_diff", fsdp=16)
     config.paper_note = (
         "The paper prints downstream accuracies for its Differential Transformer pair, no loss: "
         "nothing of it can stand beside this table."
@@ -27,5 +24,4 @@ def get_config() -> ml_collections.ConfigDict:
     config.baseline = "diff"
     config.steps = 22_888
     config.eval_every = 2_289
-    config.mesh.fsdp = 16
     return config

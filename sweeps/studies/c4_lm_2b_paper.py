@@ -11,15 +11,9 @@ Result:   the paper prints losses of 2.344 (standard) and 2.326 (LASER) in float
           its standard model reach 2.327, and the two cannot be reconciled.
 """
 
-import ml_collections
-
-from sweeps import studies
+from sweeps.studies import ConfigDict, paper_lm
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> ConfigDict:
     """Returns the study's configuration."""
-    config = studies.paper_lm("c4_lm_2b")
-    config.name = "c4_lm_2b_paper"
-    config.paper_table = "lm_precision"
-    config.mesh.fsdp = 16
-    return config
+    return paper_lm("c4_lm_2b", "c4_lm_2b_paper", "lm_precision", fsdp=16)

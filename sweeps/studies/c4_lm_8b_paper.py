@@ -11,15 +11,12 @@ Result:   the paper prints downstream accuracies alone for this size; this study
 Activations are in bfloat16 and parameters in float32, our choice: the paper does not say.
 """
 
-import ml_collections
-
-from sweeps import studies
+from sweeps.studies import ConfigDict, paper_lm
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> ConfigDict:
     """Returns the study's configuration."""
-    config = studies.paper_lm("c4_lm_8b")
-    config.name = "c4_lm_8b_paper"
+    config = paper_lm("c4_lm_8b", "c4_lm_8b_paper", fsdp=16)
     config.paper_note = (
         "The paper prints downstream accuracies for its 7.7 B model, no loss: nothing of it can "
         "stand beside this table."
@@ -27,5 +24,4 @@ def get_config() -> ml_collections.ConfigDict:
     config.steps = 41_962
     config.eval_every = 2_099
     config.compute_dtype = "bfloat16"
-    config.mesh.fsdp = 16
     return config

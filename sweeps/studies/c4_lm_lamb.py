@@ -11,16 +11,12 @@ The paper does not print LAMB's hyperparameters: three learning rates (0.01, 0.0
 weight decay 0.1 are tried on standard attention (spaces/lamb.json).
 """
 
-import ml_collections
-
-from sweeps import studies
+from sweeps.studies import ConfigDict, paper_lm
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> ConfigDict:
     """Returns the study's configuration."""
-    config = studies.paper_lm("c4_lm")
-    config.name = "c4_lm_lamb"
-    config.paper_table = "lm_lamb"
+    config = paper_lm("c4_lm", "c4_lm_lamb", "lm_lamb")
     config.optimizer = "lamb"
     config.protocol = "tune_then_compare"
     config.space = "lamb"

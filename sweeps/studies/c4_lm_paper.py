@@ -8,14 +8,9 @@ Time:     2 trials of 160,000 steps (167.8 B tokens): about 17 h each at 40 % of
 Result:   the paper prints C4 test losses of 2.641 (standard) and 2.595 (LASER).
 """
 
-import ml_collections
-
-from sweeps import studies
+from sweeps.studies import ConfigDict, paper_lm
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> ConfigDict:
     """Returns the study's configuration."""
-    config = studies.paper_lm("c4_lm")
-    config.name = "c4_lm_paper"
-    config.paper_table = "lm_test_loss"
-    return config
+    return paper_lm("c4_lm", "c4_lm_paper", "lm_test_loss")

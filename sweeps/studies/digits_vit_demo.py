@@ -10,15 +10,13 @@ for all rows: the paper's protocol. 400 images each for validation and test (one
 points).
 """
 
-import ml_collections
-
 from attention import table
-from sweeps.study import config as configs
+from sweeps.studies import ConfigDict, base
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> ConfigDict:
     """Returns the study's configuration."""
-    config = configs.base()
+    config = base()
     config.name = "digits_vit_demo"
     config.workload = "digits_vit"
     config.variants = table.PAPER_ROWS

@@ -5,14 +5,12 @@ Time:     under a minute on two CPU cores.
 Result:   a table with n = 1, hence no interval and no verdict; errors near 0.5.
 """
 
-import ml_collections
-
-from sweeps.study import config as configs
+from sweeps.studies import ConfigDict, base
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> ConfigDict:
     """Returns the study's configuration."""
-    config = configs.base()
+    config = base()
     config.name = "digits_vit_quick"
     config.workload = "digits_vit"
     config.variants = ("standard", "laser")

@@ -13,15 +13,13 @@ trial (local.workers is 1), fed by 32 decoding processes: a training image costs
 core, so 8 V100s at 0.415 s a step ask for 6 cores and faster accelerators for more.
 """
 
-import ml_collections
-
 from attention import table
-from sweeps.study import config as configs
+from sweeps.studies import ConfigDict, base
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> ConfigDict:
     """Returns the study's configuration."""
-    config = configs.base()
+    config = base()
     config.name = "imagenet_vit_paper"
     config.paper_table = "vit_error"
     config.workload = "imagenet_vit"

@@ -14,15 +14,13 @@ its queries per dimension already, which is why there are six rows and not eight
 is drawn with every point of the space and does nothing to CTC, as in AlgoPerf.
 """
 
-import ml_collections
-
-from sweeps.study import config as configs
+from sweeps.studies import ConfigDict, base
 from workloads import catalog
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> ConfigDict:
     """Returns the study's configuration."""
-    config = configs.base()
+    config = base()
     config.name = "librispeech_conformer_paper"
     config.paper_table = "conformer_wer"
     config.workload = "librispeech_conformer"

@@ -5,20 +5,14 @@ Time:     about 7 minutes on two CPU cores, data included.
 Result:   a table of errors at masked positions; a stand-in for wikipedia_bert_2b_paper.
 """
 
-import ml_collections
-
-from sweeps.study import config as configs
+from sweeps.studies import ConfigDict, pydoc_lm_demo
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> ConfigDict:
     """Returns the study's configuration."""
-    config = configs.base()
+    config = pydoc_lm_demo.get_config()
     config.name = "pydoc_bert_demo"
     config.workload = "pydoc_bert"
-    config.optimizer = "adamw"
-    config.protocol = "grid"
     config.space = "pydoc_bert_adamw"
-    config.points = 1
-    config.seeds = 3
     config.eval_every = 800
     return config

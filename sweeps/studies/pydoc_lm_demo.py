@@ -9,14 +9,12 @@ One point of AdamW, chosen beforehand on standard attention (spaces/pydoc_adamw.
 pydoc_lm_study tunes.
 """
 
-import ml_collections
-
-from sweeps.study import config as configs
+from sweeps.studies import ConfigDict, base
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> ConfigDict:
     """Returns the study's configuration."""
-    config = configs.base()
+    config = base()
     config.name = "pydoc_lm_demo"
     config.workload = "pydoc_lm"
     config.optimizer = "adamw"

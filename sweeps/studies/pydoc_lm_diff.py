@@ -5,13 +5,11 @@ Time:     about 7 minutes on two CPU cores.
 Result:   a table of test losses; a stand-in for c4_lm_2b_diff.
 """
 
-import ml_collections
-
 from attention import table
-from sweeps.studies import pydoc_lm_demo
+from sweeps.studies import ConfigDict, pydoc_lm_demo
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> ConfigDict:
     """Returns the study's configuration."""
     config = pydoc_lm_demo.get_config()
     config.name = "pydoc_lm_diff"

@@ -5,12 +5,10 @@ Time:     about a minute on two CPU cores, data included.
 Result:   a table of losses with n = 1, hence no interval and no verdict.
 """
 
-import ml_collections
-
-from sweeps.studies import pydoc_lm_demo
+from sweeps.studies import ConfigDict, pydoc_lm_demo
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> ConfigDict:
     """Returns the study's configuration."""
     config = pydoc_lm_demo.get_config()
     config.name = "pydoc_lm_quick"

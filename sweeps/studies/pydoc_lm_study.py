@@ -6,13 +6,11 @@ Result:   a table of test losses in nats per token with intervals: a stand-in, n
           C4.
 """
 
-import ml_collections
-
 from attention import table
-from sweeps.studies import pydoc_lm_demo
+from sweeps.studies import ConfigDict, pydoc_lm_demo
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> ConfigDict:
     """Returns the study's configuration."""
     config = pydoc_lm_demo.get_config()
     config.name = "pydoc_lm_study"

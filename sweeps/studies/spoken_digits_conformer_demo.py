@@ -9,14 +9,12 @@ One point of NAdamW, chosen beforehand on standard attention (spaces/spoken_digi
 spoken_digits_conformer_study tunes.
 """
 
-import ml_collections
-
-from sweeps.study import config as configs
+from sweeps.studies import ConfigDict, base
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> ConfigDict:
     """Returns the study's configuration."""
-    config = configs.base()
+    config = base()
     config.name = "spoken_digits_conformer_demo"
     config.workload = "spoken_digits_conformer"
     config.protocol = "grid"

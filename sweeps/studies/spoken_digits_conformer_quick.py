@@ -5,12 +5,10 @@ Time:     about a minute and a half on two CPU cores, data included.
 Result:   a WER table with n = 1, hence no interval and no verdict; WER 1: 150 steps are few.
 """
 
-import ml_collections
-
-from sweeps.studies import spoken_digits_conformer_demo
+from sweeps.studies import ConfigDict, spoken_digits_conformer_demo
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> ConfigDict:
     """Returns the study's configuration."""
     config = spoken_digits_conformer_demo.get_config()
     config.name = "spoken_digits_conformer_quick"

@@ -6,13 +6,11 @@ Result:   a WER table with intervals on synthesised speech: a stand-in, not evid
           LibriSpeech.
 """
 
-import ml_collections
-
-from sweeps.studies import spoken_digits_conformer_demo
+from sweeps.studies import ConfigDict, spoken_digits_conformer_demo
 from workloads import catalog
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> ConfigDict:
     """Returns the study's configuration."""
     config = spoken_digits_conformer_demo.get_config()
     config.name = "spoken_digits_conformer_study"

@@ -11,18 +11,13 @@ The paper prints neither steps, batch, tokenizer nor hyperparameters of this run
 (AdamW at 1e-3, 3e-4 and 1e-4 on standard attention; spaces/bert_adamw.json).
 """
 
-import ml_collections
-
-from sweeps import studies
+from sweeps.studies import ConfigDict, paper_lm
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> ConfigDict:
     """Returns the study's configuration."""
-    config = studies.paper_lm("wikipedia_bert_2b")
-    config.name = "wikipedia_bert_2b_paper"
-    config.paper_table = "bert_mlm_error"
+    config = paper_lm("wikipedia_bert_2b", "wikipedia_bert_2b_paper", "bert_mlm_error", fsdp=16)
     config.protocol = "tune_then_compare"
     config.space = "bert_adamw"
     config.points = 3
-    config.mesh.fsdp = 16
     return config
