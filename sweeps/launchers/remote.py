@@ -1,5 +1,6 @@
 """What engines on other hosts share: keys, paths on a volume, variables, manifests, programs."""
 
+import abc
 import dataclasses
 import json
 import os
@@ -8,11 +9,11 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sweeps.launchers.config_keys import Key, Range, Text
-from sweeps.launchers.protocol import EngineError
+from sweeps.launchers.protocol import EngineError, State
 from sweeps.records import layout
 from sweeps.records.submissions import JOBS, Batch
 
@@ -127,17 +128,28 @@ def variables(text: str) -> dict[str, str]:
     return found
 
 
-class Engine:
+class Engine(abc.ABC):
     """What launchers of engines on other hosts have alike, for an engine's keys `own`."""
 
     def __init__(self, own: dict[str, Any]) -> None:
         self._own = own
 
+    def status(self, handles: Sequence[str]) -> dict[str, State]:
+        """Returns the state of every handle; UNKNOWN where the engine cannot be reached."""
+        try:
+            return self.states(handles) if handles else {}
+        except EngineError:
+            return dict.fromkeys(handles, State.UNKNOWN)
+
+    @abc.abstractmethod
+    def states(self, handles: Sequence[str]) -> dict[str, State]:
+        """Returns what `status` does. Raises EngineError where the engine cannot be reached."""
+
     def capacity(self) -> int:
         """Returns config.<engine>.max_jobs."""
         return int(self._own["max_jobs"])
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Holds nothing."""
 
 
@@ -172,12 +184,14 @@ def to_yaml(document: Any) -> str:
 
 
 def write_manifests(
-    batch: Batch, manifest: Callable[[Batch, int], dict[str, Any]]
+    batch: Batch,
+    manifest: Callable[[Batch, int, dict[str, Any]], dict[str, Any]],
+    settings: dict[str, Any],
 ) -> list[pathlib.Path]:
     """Writes the manifest of each job of a batch beside its record; returns the files."""
     files = [batch.file.with_name(f"{batch.name}.{index}.yaml") for index in range(batch.size)]
     for index, file in enumerate(files):
-        layout.write_atomically(file, to_yaml(manifest(batch, index)))
+        layout.write_atomically(file, to_yaml(manifest(batch, index, settings)))
     return files
 
 

@@ -120,7 +120,8 @@ class JobScheduler(Scheduler):
 
     def _stop_if_told(self) -> None:
         if submissions.is_cancelled(self.root):
-            self.launcher.cancel(list(self.jobs))
+            if self.jobs:
+                self.launcher.cancel(list(self.jobs))
             raise Interrupted
         if self.stop_requested():
             self.progress.say(

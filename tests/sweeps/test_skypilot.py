@@ -18,7 +18,6 @@ import yaml
 from sweeps.launchers import remote
 from sweeps.launchers.protocol import EngineError, State
 from sweeps.launchers.skypilot import launcher as skypilot
-from sweeps.launchers.skypilot import task as sky_task
 from sweeps.monitoring import progress
 from sweeps.records import layout, lease, measurements
 from sweeps.records.submissions import Batch
@@ -63,7 +62,7 @@ def _golden(case):
 def test_tasks_are_the_golden_ones(case):
     settings = _settings(**CASES[case])
     skypilot.check(settings)
-    task = sky_task.task(BATCH, 1, settings)
+    task = skypilot.task(BATCH, 1, settings)
     schemas.check(task, schemas.TASK, case)
     assert remote.to_yaml(task) == (GOLDEN / f"{case}.yaml").read_text()
 

@@ -57,7 +57,7 @@ class Kubernetes(remote.Engine):
         Raises EngineError where not all could be created, after deleting those that were, and
         where there was no answer: `find` tells.
         """
-        files = remote.write_manifests(batch, self._manifest)
+        files = remote.write_manifests(batch, manifest.jobset, self._settings)
         handles = remote.job_names(batch)
         arguments = [part for file in files for part in ("--filename", str(file))]
         done = self._kubectl("create", *arguments)
@@ -66,18 +66,12 @@ class Kubernetes(remote.Engine):
             return handles
         if there or done.stdout.strip():
             with contextlib.suppress(EngineError):  # `find` tells what is there
-                self._delete(handles)
+                self.cancel(handles)
         raise EngineError(
             f"kubectl create failed: {remote.last_line(done.stderr)}\n"
-            f"manifests: {files[0]} ... Try {self._by_hand(batch)}"
+            f"manifests: {files[0]} ... Try for f in {batch.file.with_suffix('')}.*.yaml; "
+            "do kubectl create --filename $f; done"
         )
-
-    def _manifest(self, batch: Batch, index: int) -> dict[str, Any]:
-        return manifest.jobset(batch, index, self._settings)
-
-    def _by_hand(self, batch: Batch) -> str:
-        files = f"{batch.file.parent}/{batch.file.stem}.*.yaml"
-        return f"for f in {files}; do kubectl create --filename $f; done"
 
     def find(self, batch: Batch) -> list[str] | None:
         """Returns the batch's handles where at least one of its JobSets exists.
@@ -88,13 +82,10 @@ class Kubernetes(remote.Engine):
             return None
         return remote.job_names(batch)
 
-    def status(self, handles: Sequence[str]) -> dict[str, State]:
+    def states(self, handles: Sequence[str]) -> dict[str, State]:
         """Returns a state per handle; GONE for a JobSet that the cluster does not have."""
         label = manifest.study_label(self._settings["name"])
-        try:
-            found = self._jobsets(f"{manifest.STUDY_LABEL}={label}")
-        except EngineError:
-            return dict.fromkeys(handles, State.UNKNOWN)
+        found = self._jobsets(f"{manifest.STUDY_LABEL}={label}")
         by_name = {item["metadata"]["name"]: item for item in found}
         return {
             handle: state(by_name[handle]) if handle in by_name else State.GONE
@@ -112,10 +103,6 @@ class Kubernetes(remote.Engine):
 
     def cancel(self, handles: Sequence[str]) -> None:
         """Deletes JobSets; their pods have save_seconds to save."""
-        if handles:
-            self._delete(handles)
-
-    def _delete(self, handles: Sequence[str]) -> None:
         # In the foreground the JobSet stays until its pods are gone, so that `status` sees them.
         flags = ("--ignore-not-found", "--wait=false", "--cascade=foreground")
         done = self._kubectl("delete", _RESOURCE, *flags, *handles)

@@ -226,15 +226,10 @@ class Ray(remote.Engine):
         # Jobs are submitted in order.
         return None if self._cluster().job(handles[0]) is None else handles
 
-    def status(self, handles: Sequence[str]) -> dict[str, State]:
-        """Returns the state of every handle."""
-        if not handles:
-            return {}
-        try:
-            known = self._cluster().jobs()
-            return {handle: self._state(handle, known.get(handle)) for handle in handles}
-        except EngineError:
-            return dict.fromkeys(handles, State.UNKNOWN)
+    def states(self, handles: Sequence[str]) -> dict[str, State]:
+        """Returns the state of every handle; queues those again that only waited."""
+        known = self._cluster().jobs()
+        return {handle: self._state(handle, known.get(handle)) for handle in handles}
 
     def _state(self, handle: str, job: Any) -> State:
         if job is None:
@@ -255,7 +250,7 @@ class Ray(remote.Engine):
 
     def cancel(self, handles: Sequence[str]) -> None:
         """Asks jobs to save and end; one in Ray's queue ends when its turn comes."""
-        known = self._cluster().jobs() if handles else {}
+        known = self._cluster().jobs()
         for handle in handles:
             if handle in known and known[handle].status in _STATES:
                 self._cluster().stop(handle)

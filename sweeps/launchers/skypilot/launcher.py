@@ -9,13 +9,14 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 from collections.abc import Sequence
 from typing import Any
 
 from sweeps.launchers import remote
-from sweeps.launchers.protocol import EngineError, State
-from sweeps.launchers.skypilot import keys, task
+from sweeps.launchers.protocol import AGAIN, EngineError, State
+from sweeps.launchers.skypilot import keys
 from sweeps.records.submissions import Batch
 
 KEYS, platform, devices = keys.KEYS, keys.platform, keys.devices
@@ -30,12 +31,12 @@ _NEEDED = "skypilot>=0.12, in an environment of its own: pip install 'skypilot[g
 def check(settings: dict[str, Any]) -> None:
     """Raises ValueError for what no cloud could run; no cloud is asked."""
     keys.check(settings)
-    task.task(remote.sample(settings), 0, settings)  # what can be said but not written
+    task(remote.sample(settings), 0, settings)  # what can be said but not written
 
 
 def preview(settings: dict[str, Any], batch: Batch) -> str:
     """Returns what would be submitted for a batch's first job; the engine is not needed."""
-    return remote.to_yaml(task.task(batch, 0, settings))
+    return remote.to_yaml(task(batch, 0, settings))
 
 
 def requeue() -> bool:
@@ -47,6 +48,51 @@ def launcher(settings: dict[str, Any], study_directory: pathlib.Path) -> "SkyPil
     """Returns the launcher of a study."""
     del study_directory
     return SkyPilot(settings)
+
+
+def task(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns the task of job `index`; `settings` is the whole config.
+
+    Source of its keys: SkyPilot's schema of tasks (0.14.1).
+    """
+    own = settings["skypilot"]
+    mounted = remote.volume(settings, own)
+    found = {
+        "name": remote.job_name(batch, index),
+        "resources": _resources(own),
+        "envs": remote.environment(batch, own, mounted),
+        **_storage(own, str(mounted.mount_path)),
+        "setup": own["setup"],
+        # Its exit code is the job's.
+        "run": shlex.join(remote.command(batch, index, own, mounted)),
+    }
+    return {key: value for key, value in found.items() if value != ""}
+
+
+def _resources(own: dict[str, Any]) -> dict[str, Any]:
+    found = {
+        "infra": own["infra"],
+        "accelerators": own["accelerators"],
+        "cpus": own["cpus"],
+        "memory": own["memory"],
+        "use_spot": own["spot"],
+        "disk_size": own["disk_gb"],
+        "image_id": own["image"],
+    }
+    recovery = {
+        "strategy": own["recovery"],
+        "max_restarts_on_errors": own["retries"],
+        "recover_on_exit_codes": [AGAIN],
+    }
+    return {key: value for key, value in found.items() if value != ""} | {"job_recovery": recovery}
+
+
+def _storage(own: dict[str, Any], mount_path: str) -> dict[str, Any]:
+    if own["bucket"]:
+        return {"file_mounts": {mount_path: {"source": own["bucket"], "mode": "MOUNT"}}}
+    if own["volume"]:
+        return {"volumes": {mount_path: own["volume"]}}
+    return {}  # `setup` mounts a share there
 
 
 class SkyPilot(remote.Engine):
@@ -62,10 +108,9 @@ class SkyPilot(remote.Engine):
         Raises EngineError where one is refused, after cancelling those that were launched, and
         where there was no answer: `find` tells.
         """
-        files = remote.write_manifests(batch, self._task)
-        there = {record["job_name"] for record in self._queue()}
+        files = remote.write_manifests(batch, task, self._settings)
         handles = remote.job_names(batch)
-        there &= set(handles)
+        there = {record["job_name"] for record in self._queue()} & set(handles)
         for handle, file in zip(handles, files, strict=True):
             if handle not in there:
                 self._launch(handle, file, sorted(there))
@@ -81,9 +126,6 @@ class SkyPilot(remote.Engine):
             again = f"sky jobs launch --name {handle} {file}"
             raise EngineError(f"sky jobs launch failed: {_last(done)}. Try: {again}")
 
-    def _task(self, batch: Batch, index: int) -> dict[str, Any]:
-        return task.task(batch, index, self._settings)
-
     def find(self, batch: Batch) -> list[str] | None:
         """Returns the batch's handles where at least one of its jobs is known.
 
@@ -92,14 +134,10 @@ class SkyPilot(remote.Engine):
         handles = remote.job_names(batch)
         return handles if {r["job_name"] for r in self._queue()} & set(handles) else None
 
-    def status(self, handles: Sequence[str]) -> dict[str, State]:
+    def states(self, handles: Sequence[str]) -> dict[str, State]:
         """Returns a state per handle; GONE for a job that SkyPilot does not know."""
-        try:
-            queue = self._queue()
-        except EngineError:
-            return dict.fromkeys(handles, State.UNKNOWN)
         found: dict[str, list[State]] = {handle: [] for handle in handles}
-        for record in queue:
+        for record in self._queue():
             if record["job_name"] in found:
                 found[record["job_name"]].append(state(record["status"]))
         return {handle: _liveliest(states) for handle, states in found.items()}

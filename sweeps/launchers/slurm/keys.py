@@ -61,16 +61,9 @@ _LEAST_WORK_S = 120
 
 # Options that the launcher gives itself, and the key that changes them, where one does.
 _OWN = {
-    "partition": "partition",
-    "account": "account",
-    "qos": "qos",
-    "time": "time",
+    **{name: name for name in ("partition", "account", "qos", "time", "nodes")},
     "time-min": "time",
-    "nodes": "nodes",
-    "gres": "gpus and slurm.gpu_type",
-    "gpus": "gpus and slurm.gpu_type",
-    "gpus-per-node": "gpus and slurm.gpu_type",
-    "gpus-per-task": "gpus and slurm.gpu_type",
+    **dict.fromkeys(("gres", "gpus", "gpus-per-node", "gpus-per-task"), "gpus and slurm.gpu_type"),
     "cpus-per-task": "cpus",
     "mem": "memory",
     "array": "at_once",
@@ -86,14 +79,10 @@ _OWN = {
 }
 
 
-def check(slurm: dict[str, Any]) -> None:
+def check(settings: dict[str, Any]) -> None:
     """Raises ValueError for the first of `config.slurm` that could not run, saying what can."""
+    slurm = settings["slurm"]
     config_keys.check(KEYS, slurm, "slurm.")
-    _check_together(slurm)
-    flags(slurm["flags"])
-
-
-def _check_together(slurm: dict[str, Any]) -> None:
     limit, warning = seconds(slurm["time"]), slurm["save_seconds"]
     if slurm["time"] and limit < warning + _LEAST_WORK_S:
         raise ValueError(
@@ -114,6 +103,7 @@ def _check_together(slurm: dict[str, Any]) -> None:
             f"slurm.workers is {slurm['workers']}, but slurm.gpus is {slurm['gpus']}: give at most "
             "one worker per GPU"
         )
+    flags(slurm["flags"])
 
 
 def seconds(time: str) -> int:

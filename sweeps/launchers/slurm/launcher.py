@@ -20,46 +20,23 @@ from sweeps.launchers.protocol import EngineError, State
 from sweeps.launchers.slurm import keys, script
 from sweeps.records.submissions import Batch
 
-KEYS = keys.KEYS
+KEYS, check = keys.KEYS, keys.check
 # Slurm's programs give up by themselves after 10 to 100 s (MessageTimeout).
 _PATIENCE_S = 180.0
 _ARGUMENTS = 500  # of one scancel
-_QUEUED = (
-    "PENDING",
-    "CONFIGURING",
-    "REQUEUED",
-    "REQUEUE_FED",
-    "REQUEUE_HOLD",
-    "RESV_DEL_HOLD",
+_WORDS = {
+    State.QUEUED: "PENDING CONFIGURING REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD "
     "SPECIAL_EXIT",
-)
-_RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING")
-_GONE = (
-    "BOOT_FAIL",
-    "CANCELLED",
-    "COMPLETED",
-    "DEADLINE",
-    "FAILED",
-    "NODE_FAIL",
-    "OUT_OF_MEMORY",
-    "PREEMPTED",
+    State.RUNNING: "RUNNING COMPLETING SUSPENDED STOPPED SIGNALING STAGE_OUT RESIZING",
+    State.GONE: "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED "
     "TIMEOUT",
-)
-_STATES = {
-    **dict.fromkeys(_QUEUED, State.QUEUED),
-    **dict.fromkeys(_RUNNING, State.RUNNING),
-    **dict.fromkeys(_GONE, State.GONE),
 }
+_STATES = {word: state for state, words in _WORDS.items() for word in words.split()}
 # The reason of a job whose node's prolog failed: Slurm drains the node and holds the job until
 # somebody releases it.
 HELD = "launch failed requeued held"
 # Slurm counts a restart up to seconds after it has told the job to stop; KillWait is 30 s.
 _LOOKS = 5
-
-
-def check(settings: dict[str, Any]) -> None:
-    """Raises ValueError for a value of config.slurm that could not run, saying what is allowed."""
-    keys.check(settings["slurm"])
 
 
 def platform(settings: dict[str, Any]) -> str:
@@ -225,40 +202,31 @@ class Slurm(remote.Engine):
         names = {name for host in hosts for name in (host, host.split(".")[0]) if name in known}
         return tuple(sorted(names))
 
-    def status(self, handles: Sequence[str]) -> dict[str, State]:
-        """Returns the state of every handle; UNKNOWN where squeue cannot reach the controller.
+    def states(self, handles: Sequence[str]) -> dict[str, State]:
+        """Returns the state of every handle; releases jobs that Slurm holds because a node failed
+        to launch them.
 
-        Jobs that Slurm holds because a node failed to launch them are released.
+        Raises EngineError where squeue cannot reach the controller.
         """
-        if not handles:
-            return {}
-        try:
-            found = listed(handles)
-        except EngineError:
-            return dict.fromkeys(handles, State.UNKNOWN)
-        self._release([job for job in found.values() if job.reason == HELD])
-        known = {handle: job.known_state for handle, job in found.items()}
-        return {handle: known.get(handle, State.GONE) for handle in handles}
-
-    def _release(self, held: list[ArrayTask]) -> None:
-        for job in held:
+        found = listed(handles)
+        for job in found.values():
             try:
-                run(["scontrol", "release", job.handle])
+                if job.reason == HELD:
+                    run(["scontrol", "release", job.handle])
             except EngineError as error:
                 print(f"{error}; job {job.handle} stays held", flush=True)
+        known = {handle: job.known_state for handle, job in found.items()}
+        return {handle: known.get(handle, State.GONE) for handle in handles}
 
     def cancel(self, handles: Sequence[str]) -> None:
         """Takes queued jobs from the queue; has running ones save and end, however long it takes.
 
         Raises EngineError where Slurm cannot be reached.
         """
-        if not handles:
-            return
         jobs = listed(handles).values()
-        queued = [job.handle for job in jobs if job.known_state is State.QUEUED]
-        running = [job.handle for job in jobs if job.known_state is State.RUNNING]
-        scancel(queued)
+        scancel([job.handle for job in jobs if job.known_state is State.QUEUED])
         # scancel alone would kill after KillWait, 30 s unless the cluster says otherwise.
+        running = [job.handle for job in jobs if job.known_state is State.RUNNING]
         scancel(running, "--signal=TERM")
 
 

@@ -35,7 +35,7 @@ EVERYTHING = {
 
 def _rendered(keys, part, avoid=(), root="/shared/lab's study 100%"):
     keys = {**defaults.of(launcher), **keys}
-    slurm_keys.check(keys)
+    slurm_keys.check({"slurm": keys})
     file = pathlib.Path(root) / "jobs" / "s-digits-0123abcd.json"
     environment = {"PYTHONPATH": f"{root}/code/0123", "PYTHONSAFEPATH": "1"}
     batch = Batch(file, ((),) * part.size, environment, avoid)
