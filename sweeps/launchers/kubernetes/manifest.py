@@ -8,15 +8,8 @@ nothing else. Exit codes decide about restarts (see sweeps/launchers/protocol.py
 import re
 from typing import Any
 
-from sweeps.launchers import remote
+from sweeps.launchers import protocol, remote
 from sweeps.launchers.kubernetes.keys import chips
-from sweeps.launchers.protocol import (
-    AGAIN,
-    COORDINATOR,
-    PROCESS_COUNT,
-    PROCESS_ID,
-    WRONG_NODE,
-)
 from sweeps.records.submissions import Batch
 
 JOB = "w"
@@ -25,10 +18,8 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 CONTAINER, VOLUME, PORT = "trial", "study", 8476
 # Labels of Google's node pools; other clusters give gpu_type as label=value.
 GPU_LABEL = "cloud.google.com/gke-accelerator"
-TPU_LABEL, TOPOLOGY_LABEL = (
-    "cloud.google.com/gke-tpu-accelerator",
-    "cloud.google.com/gke-tpu-topology",
-)
+TPU_LABEL = "cloud.google.com/gke-tpu-accelerator"
+TOPOLOGY_LABEL = "cloud.google.com/gke-tpu-topology"
 SPOT_LABEL = "cloud.google.com/gke-spot"
 # A FUSE mount caches attributes for 60 s by default: claims and heartbeats must be seen at once.
 _FUSE_OPTIONS = "metadata-cache:ttl-secs:0"
@@ -48,12 +39,17 @@ def jobset(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]
         BATCH_LABEL: batch.name,
         INDEX_LABEL: str(index),
     }
+    pod_metadata: dict[str, Any] = {"labels": labels}
+    if own["bucket"]:  # asks for the sidecar that mounts it
+        pod_metadata["annotations"] = {"gke-gcsfuse/volumes": "true"}
+    pod = {"metadata": pod_metadata, "spec": _pod(batch, index, settings)}
+    job = {"metadata": {"labels": labels}, "spec": {**_job(own), "template": pod}}
     spec = {
         "ttlSecondsAfterFinished": own["ttl_seconds"],
         "failurePolicy": _failure_policy(own),
         # A name of its own for each pod, and the service that goes with it, only where needed.
         "network": {"enableDNSHostnames": own["hosts"] > 1},
-        "replicatedJobs": [_replicated_job(batch, index, settings, labels)],
+        "replicatedJobs": [{"name": JOB, "replicas": 1, "template": job}],
     }
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -71,21 +67,6 @@ def _metadata(jobset_name: str, own: dict[str, Any], labels: dict[str, str]) -> 
         topology = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}
         metadata["annotations"] = topology
     return metadata
-
-
-def _replicated_job(
-    batch: Batch, index: int, settings: dict[str, Any], labels: dict[str, str]
-) -> dict[str, Any]:
-    own = settings["kubernetes"]
-    template = {
-        "metadata": _pod_metadata(own, labels),
-        "spec": _pod(batch, index, settings),
-    }
-    return {
-        "name": JOB,
-        "replicas": 1,
-        "template": {"metadata": {"labels": labels}, "spec": {**_job(own), "template": template}},
-    }
 
 
 def _failure_policy(own: dict[str, Any]) -> dict[str, Any]:
@@ -128,26 +109,20 @@ def _pod_failure_rules(hosts: int) -> list[dict[str, Any]]:
 
     return [
         {"action": "Ignore", "onPodConditions": disruption},
-        {"action": "Ignore", "onExitCodes": on(AGAIN)},
-        {"action": "FailJob", "onExitCodes": on(WRONG_NODE)},
+        {"action": "Ignore", "onExitCodes": on(protocol.AGAIN)},
+        {"action": "FailJob", "onExitCodes": on(protocol.WRONG_NODE)},
     ]
-
-
-def _pod_metadata(own: dict[str, Any], labels: dict[str, str]) -> dict[str, Any]:
-    """Returns a pod's metadata; the annotation asks for the sidecar that mounts the bucket."""
-    if not own["bucket"]:
-        return {"labels": labels}
-    return {"labels": labels, "annotations": {"gke-gcsfuse/volumes": "true"}}
 
 
 def _pod(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]:
     """Returns a pod's specification: what it runs, on which nodes, with what."""
     own = settings["kubernetes"]
+    mounted = remote.volume(settings, own)
     found: dict[str, Any] = {
         # Required by podFailurePolicy.
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": own["save_seconds"],
-        "containers": [_container(batch, index, settings)],
+        "containers": [_container(batch, index, own, mounted)],
         "volumes": [_volume(own), {"name": "shm", "emptyDir": {"medium": "Memory"}}],
         "nodeSelector": _node_selector(own),
         "tolerations": _tolerations(own),
@@ -159,9 +134,9 @@ def _pod(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value not in ("", {}, [], None)}
 
 
-def _container(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]:
-    own = settings["kubernetes"]
-    mounted = remote.volume(settings, own)
+def _container(
+    batch: Batch, index: int, own: dict[str, Any], mounted: remote.Volume
+) -> dict[str, Any]:
     command = remote.command(batch, index, own, mounted)
     if own["volume_claim"]:  # a bucket takes a file when it is closed: there, `kubectl logs`
         # `exec`: the job is process 1, so that SIGTERM reaches it.
@@ -171,7 +146,11 @@ def _container(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, 
             script = script.replace("shift; ", "shift; " + other)
         command = ["/bin/sh", "-c", script, "sh", mounted.path(batch.log(index)), *command]
     variables = _hosts(own, remote.job_name(batch, index)) | remote.environment(batch, own, mounted)
-    amounts = _amounts(own)
+    amounts = {"cpu": str(own["cpus"]), "memory": own["memory"]}
+    if own["gpus"]:
+        amounts["nvidia.com/gpu"] = str(own["gpus"])
+    if own["tpu_type"]:
+        amounts["google.com/tpu"] = str(chips(own))
     return {
         "name": CONTAINER,
         "image": own["image"],
@@ -198,8 +177,8 @@ def _hosts(own: dict[str, Any], jobset_name: str) -> dict[str, str]:
         found["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(own["gpus"])))
     if own["hosts"] > 1 and not own["tpu_type"]:  # the hosts of a TPU slice know of each other
         # The first pod's name, the same after every restart.
-        found[COORDINATOR] = f"{jobset_name}-{JOB}-0-0.{jobset_name}:{PORT}"
-        found[PROCESS_COUNT] = str(own["hosts"])
+        found[protocol.COORDINATOR] = f"{jobset_name}-{JOB}-0-0.{jobset_name}:{PORT}"
+        found[protocol.PROCESS_COUNT] = str(own["hosts"])
     return found
 
 
@@ -208,7 +187,7 @@ def _fields(own: dict[str, Any]) -> list[dict[str, Any]]:
     index = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
     paths = {"ATTNPERF_NODE": "spec.nodeName"}
     if own["hosts"] > 1 and not own["tpu_type"]:
-        paths[PROCESS_ID] = index
+        paths[protocol.PROCESS_ID] = index
     return [
         {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
         for name, path in paths.items()
@@ -220,34 +199,29 @@ def _literal(text: str) -> str:
     return text.replace("$(", "$$(")
 
 
-def _amounts(own: dict[str, Any]) -> dict[str, str]:
-    amounts = {"cpu": str(own["cpus"]), "memory": own["memory"]}
-    if own["gpus"]:
-        amounts["nvidia.com/gpu"] = str(own["gpus"])
-    if own["tpu_type"]:
-        amounts["google.com/tpu"] = str(chips(own))
-    return amounts
-
-
 def _volume(own: dict[str, Any]) -> dict[str, Any]:
     if own["volume_claim"]:
         return {"name": VOLUME, "persistentVolumeClaim": {"claimName": own["volume_claim"]}}
     options = _FUSE_OPTIONS
-    if own["run_as"]:
-        uid, _, gid = own["run_as"].partition(":")
-        options += f",uid={uid},gid={gid or uid}"
+    if owner := _owner(own):
+        options += ",uid={},gid={}".format(*owner)
     attributes = {"bucketName": own["bucket"], "mountOptions": options}
     driver = {"driver": "gcsfuse.csi.storage.gke.io", "volumeAttributes": attributes}
     return {"name": VOLUME, "csi": driver}
 
 
-def _identity(own: dict[str, Any]) -> dict[str, Any]:
-    if not own["run_as"]:
-        return {}
+def _owner(own: dict[str, Any]) -> tuple[str, str] | None:
+    """Returns the user and group of config.kubernetes.run_as, None where it is empty."""
     uid, _, gid = own["run_as"].partition(":")
-    group = int(gid or uid)
+    return (uid, gid or uid) if uid else None
+
+
+def _identity(own: dict[str, Any]) -> dict[str, Any]:
+    if not (owner := _owner(own)):
+        return {}
+    user, group = map(int, owner)
     return {
-        "runAsUser": int(uid),
+        "runAsUser": user,
         "runAsGroup": group,
         "fsGroup": group,
         "fsGroupChangePolicy": "OnRootMismatch",  # not file by file at every start
