@@ -101,10 +101,9 @@ def running(found: study_reader.Survey) -> list[str]:
 
 
 def _host(found: study_reader.Survey, seen: study_reader.TrialStatus) -> str:
-    folder = found.directory / seen.path / layout.ATTEMPTS
     try:
-        number = lease.latest(found.directory / seen.path)
-        return f" on {layout.read_json(folder / str(number) / lease.LEASE)['host']}"
+        attempt = lease.last(found.directory / seen.path)
+        return f" on {layout.read_json(attempt / lease.LEASE)['host']}"
     except (OSError, ValueError, KeyError, TypeError):  # gone meanwhile, or damaged
         return ""
 

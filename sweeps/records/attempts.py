@@ -30,8 +30,7 @@ def fruitless(directory: pathlib.Path) -> tuple[int, int]:
 
 def last_error(directory: pathlib.Path) -> dict[str, Any]:
     """Returns the last attempt's {"outcome", "error", "retry"}; 'killed' if it left none."""
-    attempt = directory / layout.ATTEMPTS / str(lease.latest(directory))
-    found = _record(attempt / lease.OUTCOME)
+    found = _record(lease.last(directory) / lease.OUTCOME)
     killed = {"outcome": "killed", "error": "the worker process died", "retry": True}
     return found if isinstance(found.get("outcome"), str) else killed
 
@@ -47,7 +46,7 @@ def _record(path: pathlib.Path) -> dict[str, Any]:
 
 def log_tail(directory: pathlib.Path, lines: int = 8) -> list[str]:
     """Returns the last lines of the last attempt's log."""
-    path = directory / layout.ATTEMPTS / str(lease.latest(directory)) / LOG
+    path = lease.last(directory) / LOG
     if not path.is_file():
         return []
     return path.read_text(errors="replace").splitlines()[-lines:]

@@ -68,6 +68,11 @@ def latest(trial_directory: pathlib.Path) -> int:
     return max((int(name) for name in names if name.isdigit()), default=0)
 
 
+def last(trial_directory: pathlib.Path) -> pathlib.Path:
+    """Returns the folder of the last attempt; of number 0, which is never there, of none."""
+    return trial_directory / layout.ATTEMPTS / str(latest(trial_directory))
+
+
 def claim(trial_directory: pathlib.Path, **record: Any) -> Attempt | None:
     """Returns the next attempt, or None where a live worker has the trial.
 

@@ -51,17 +51,6 @@ class Writer:
         os.close(self._descriptor)
 
 
-def read(attempt: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns an attempt's rows; an incomplete last line is left out.
-
-    Raises ValueError naming the line where another line is damaged.
-    """
-    rows, damage = _until_damage(attempt)
-    if damage is not None:
-        raise ValueError(damage)
-    return rows
-
-
 def damages(trial_directory: pathlib.Path) -> list[str]:
     """Returns a sentence on each attempt's first damaged line, an incomplete last one aside."""
     attempts = range(1, lease.latest(trial_directory) + 1)
@@ -70,7 +59,10 @@ def damages(trial_directory: pathlib.Path) -> list[str]:
 
 
 def _until_damage(attempt: pathlib.Path) -> tuple[list[dict[str, Any]], str | None]:
-    """Returns the rows before the first damaged line, and what is wrong with that line."""
+    """Returns the rows before the first damaged line, and what is wrong with that line.
+
+    An incomplete last line is left out and is no damage.
+    """
     path = attempt / FILE
     try:
         content = path.read_bytes()

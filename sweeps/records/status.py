@@ -37,7 +37,7 @@ def read(directory: pathlib.Path) -> dict[str, Any]:
     begun = "heartbeat" in status  # neither new nor damaged
     if status["state"] in COMPLETE or not begun:
         return status
-    attempt = directory / layout.ATTEMPTS / str(lease.latest(directory))
+    attempt = lease.last(directory)
     # A worker that was stopped between its check and its write may have replaced "done" since.
     outcome = _outcome(attempt)
     if outcome in COMPLETE:

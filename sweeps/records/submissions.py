@@ -54,6 +54,11 @@ class Batch:
         """How many jobs."""
         return len(self.jobs)
 
+    @property
+    def paths(self) -> frozenset[str]:
+        """The trials of all jobs."""
+        return frozenset().union(*self.jobs)
+
     def command(self, index: int | str, python: str = "") -> list[str]:
         """Returns the command of a job; `index` may be a shell variable such as '$TASK'."""
         command = [python or sys.executable, "-m", "sweeps", "job"]
@@ -111,16 +116,11 @@ def new(
     slug = re.sub(r"[^a-z0-9]+", "-", study_directory.name.lower()).strip("-")[:24].strip("-")
     name = f"s-{slug}-{uuid.uuid4().hex[:8]}" if slug else f"s-{uuid.uuid4().hex[:8]}"
     file = folder / f"{name}.json"
-    record = {
-        "launcher": launcher,
-        "created_at": time.time(),
-        "environment": environment,
-        "avoid": list(avoid),
-        "platform": platform,
-        "tasks": jobs,
-    }
-    layout.write_json(file, record)
-    return read(file)
+    now, whole = time.time(), tuple(jobs)
+    batch = Batch(file, whole, environment, avoid, launcher, platform, created_at=now)
+    names = ("launcher", "created_at", "environment", "avoid", "platform")
+    layout.write_json(file, {name: getattr(batch, name) for name in names} | {"tasks": jobs})
+    return batch
 
 
 def read(file: pathlib.Path) -> Batch:

@@ -8,7 +8,6 @@ import time
 from typing import Any
 
 from sweeps.launchers import table as launchers
-from sweeps.launchers.protocol import Launcher
 from sweeps.records import layout, lease, study_reader, submissions
 from sweeps.records.submissions import Batch
 
@@ -34,7 +33,9 @@ def cancel(directory: pathlib.Path) -> str:
         return f"{directory} is complete: every trial has ended, and there is nothing to cancel"
     layout.write_json(directory / submissions.CANCELLED, {"cancelled_at": time.time()})
     # First, for an engine that is out of reach ends this.
-    stopped = len({_stop_worker(path) for path in _held_attempts(trials)} - {None})
+    last = [lease.last(trial) for trial in trials]
+    alive = [attempt for attempt in last if attempt.name != "0" and lease.is_alive(attempt)]
+    stopped = len({_stop_worker(attempt) for attempt in alive} - {None})
     cancelled = _cancel_jobs(directory, record["config"], batches)
     return (
         f"{directory} is cancelled: {cancelled} jobs withdrawn, {stopped} workers of this host "
@@ -48,28 +49,18 @@ def _cancel_jobs(directory: pathlib.Path, settings: dict[str, Any], batches: lis
     for name in sorted({batch.launcher for batch in batches}):
         engine = launchers.module(name).launcher(settings, directory.resolve())
         try:
-            own = (batch for batch in batches if batch.launcher == name)
-            handles = [handle for batch in own for handle in _handles(engine, batch)]
-            states = engine.status(handles)
-            alive = [handle for handle in handles if states[handle] != "gone"]
+            handles: list[str] = []
+            for batch in batches:
+                if batch.launcher == name:  # by its name, where its submission was cut short
+                    known = batch.handles
+                    handles += (engine.find(batch) or []) if known is None else known
+            alive = [handle for handle, state in engine.status(handles).items() if state != "gone"]
             if alive:
                 engine.cancel(alive)
             count += len(alive)
         finally:
             engine.close()
     return count
-
-
-def _handles(engine: Launcher, batch: Batch) -> list[str]:
-    """Returns a batch's handles, by its name where its submission was cut short."""
-    known = batch.handles
-    return known if known is not None else engine.find(batch) or []
-
-
-def _held_attempts(trials: list[pathlib.Path]) -> list[pathlib.Path]:
-    """Returns the last attempts of trials whose worker is alive."""
-    last = [trial / layout.ATTEMPTS / str(lease.latest(trial)) for trial in trials]
-    return [attempt for attempt in last if attempt.name != "0" and lease.is_alive(attempt)]
 
 
 def _stop_worker(attempt: pathlib.Path) -> int | None:

@@ -70,7 +70,7 @@ class Driver:
         study_directory.prepare(self.study)
         (self.study.directory / submissions.CANCELLED).unlink(missing_ok=True)
         counts: dict[str, int] = {}
-        with _handled_signals(self):
+        with _handled_signals(self._request_stop):
             found = scheduler(self.study, self.progress, lambda: self._stop, self._check)
             try:
                 for stage in self.study.stages:
@@ -120,8 +120,9 @@ class Driver:
         trials = self.study.trials(stage, selection)
         return study_directory.materialise(self.study, stage, trials)
 
-    def request_stop(self) -> None:
+    def _request_stop(self, signum: int, frame: Any) -> None:
         """Makes the driver save and stop at the next opportunity."""
+        del signum, frame
         self._stop = True
 
 
@@ -130,13 +131,8 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
-def _handled_signals(driver: Driver) -> Iterator[None]:
-    """Turns signals to stop into `request_stop` while it lasts."""
-
-    def stop(signum: int, frame: Any) -> None:
-        del signum, frame
-        driver.request_stop()
-
+def _handled_signals(stop: Callable[[int, Any], None]) -> Iterator[None]:
+    """Has `stop` handle signals to stop while it lasts."""
     earlier = [(number, signal.signal(number, stop)) for number in _STOPPING]
     try:
         yield

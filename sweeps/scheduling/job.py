@@ -57,7 +57,10 @@ class NodeJob:
                 with Progress() as progress:
                     return self._interrupted(progress)
             return self._refuse(str(error))
-        self._use_platform()
+        # The driver's own JAX_PLATFORMS is not the node's: what the job was given is used.
+        os.environ.pop("JAX_PLATFORMS", None)
+        if self.batch.platform == "cpu":
+            os.environ["JAX_PLATFORMS"] = "cpu"
         found = bootstrap.detect(os.environ)
         if found is not None and not found.is_primary:
             _run_secondary(self.batch.platform)
@@ -67,12 +70,6 @@ class NodeJob:
         print(reason, flush=True)
         self.batch.refuse(self.index, reason)
         return WRONG_NODE
-
-    def _use_platform(self) -> None:
-        """Lets JAX use what the job was given: the driver's own JAX_PLATFORMS is not the node's."""
-        os.environ.pop("JAX_PLATFORMS", None)
-        if self.batch.platform == "cpu":
-            os.environ["JAX_PLATFORMS"] = "cpu"
 
     def _told_to_stop(self, signum: int, frame: Any) -> None:
         del frame
@@ -89,14 +86,8 @@ class NodeJob:
         owner, platform = f"{self.batch.file}#{self.index}", self.batch.platform
         with Progress() as progress:
             engine = local.Local(own, self.root / local.LOG, owner, together, platform)
-            scheduler = LocalScheduler(
-                self.study,
-                progress,
-                lambda: self._stop,
-                engine,
-                code_snapshot.take(self.root),
-                watches=False,
-            )
+            shared = (self.study, progress, lambda: self._stop, engine)
+            scheduler = LocalScheduler(*shared, code_snapshot.take(self.root), watches=False)
             try:
                 scheduler.run(self.trials)
             except Interrupted:
@@ -114,18 +105,14 @@ class NodeJob:
         if submissions.is_cancelled(self.root):
             progress.say("the study was cancelled")
             return FINISHED  # nobody is to start it again
-        if self._requeued():
-            progress.say("saved; the engine runs this job again")
-        else:
-            progress.say("saved; the driver submits what is left again")
-        return AGAIN
-
-    def _requeued(self) -> bool:
+        again = "the driver submits what is left again"
         try:
-            return bool(launchers.module(self.batch.launcher).requeue())
+            if launchers.module(self.batch.launcher).requeue():
+                again = "the engine runs this job again"
         except EngineError as error:  # e.g. a job that a person runs by hand
             print(error, flush=True)
-            return False
+        progress.say(f"saved; {again}")
+        return AGAIN
 
 
 def _run_secondary(platform: str) -> None:

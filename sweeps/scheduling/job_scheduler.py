@@ -50,10 +50,6 @@ class SubmittedJob:
             return True
         return any(lease.latest(root / path) != n for path, n in self.before.items())
 
-    def was_started(self) -> bool:
-        """Whether the job was ever started: what it printed is there."""
-        return self.batch.log(self.index).exists()
-
 
 class JobScheduler(Scheduler):
     """Jobs at an engine, and what is left to submit.
@@ -77,7 +73,7 @@ class JobScheduler(Scheduler):
         self.environment = code_snapshot.environment(snapshot)
         if lease_s := os.environ.get("ATTNPERF_LEASE_S"):
             self.environment["ATTNPERF_LEASE_S"] = lease_s
-        self.settings = study.settings[study.settings["launcher"]]
+        self.name = str(study.settings["launcher"])
         self.pending: collections.deque[Trial] = collections.deque()
         self.jobs: dict[str, SubmittedJob] = {}
         # Batches of which nobody knows whether the engine has them.
@@ -111,7 +107,7 @@ class JobScheduler(Scheduler):
         for trial in trials:
             self.watched[trial.path] = trial, clock.clock.monotonic()
 
-    def _after_outage(self) -> None:
+    def _hold_back(self) -> None:
         self._wait_until = clock.clock.monotonic() + _PAUSE_S
 
     def _pause(self) -> None:
@@ -137,15 +133,13 @@ class JobScheduler(Scheduler):
         """
         found: dict[str, SubmittedJob] = {}
         for batch in submissions.batches(self.root):
-            paths = (path for job in batch.jobs for path in job)
-            if batch.launcher != self.study.settings["launcher"]:
+            if batch.launcher != self.name or self.left.keys().isdisjoint(batch.paths):
                 continue
-            if any(path in self.left for path in paths):
-                handles = batch.handles
-                if handles is None:
-                    self.unsure.append(batch)
-                else:
-                    found |= self._jobs_of(batch, handles)
+            handles = batch.handles
+            if handles is None:
+                self.unsure.append(batch)
+            else:
+                found |= self._jobs_of(batch, handles)
         states = self.launcher.status(list(found)) if found else {}
         self.jobs |= {h: job for h, job in found.items() if states[h] is not State.GONE}
         if self.jobs:
@@ -171,20 +165,18 @@ class JobScheduler(Scheduler):
             batch.record(handles or [])
             self.unsure.remove(batch)
             self.jobs |= self._jobs_of(batch, handles or [])
-            held = self._held()
-            paths = {path for job in batch.jobs for path in job}
-            for path in sorted(paths & set(self.left) - held):
-                self.pending.append(self.left[path])
+            free = batch.paths & self.left.keys() - self._held()
+            self.pending.extend(self.left[path] for path in sorted(free))
 
     def _held(self) -> set[str]:
         """Returns trials that a job has, or may have."""
-        held = {path for job in self.jobs.values() for path in job.trials}
-        return held | {path for batch in self.unsure for job in batch.jobs for path in job}
+        held = [job.trials.keys() for job in self.jobs.values()]
+        return set().union(*held, *(batch.paths for batch in self.unsure))
 
     def _submit(self) -> None:
         doubtful = sum(batch.size for batch in self.unsure)
         free = self.launcher.capacity() - len(self.jobs) - doubtful
-        per_job = self.settings["trials_per_job"]
+        per_job = self.study.settings[self.name]["trials_per_job"]
         wanted = -(-len(self.pending) // per_job)
         # Few large batches: an engine takes an array of a hundred as easily as one job.
         if not wanted or free < min(wanted, max(1, len(self.jobs) // 10)):
@@ -199,19 +191,18 @@ class JobScheduler(Scheduler):
 
     def _submit_jobs(self, groups: list[tuple[Trial, ...]]) -> None:
         paths = [tuple(trial.path for trial in group) for group in groups]
-        name = self.study.settings["launcher"]
         avoid = tuple(self.avoid)[-_HOSTS_AVOIDED:]
-        batch = submissions.new(self.root, name, paths, self.environment, avoid, self.platform)
+        batch = submissions.new(self.root, self.name, paths, self.environment, avoid, self.platform)
         # Whatever happens until its handles are on disk: the engine is asked by the batch's name.
         self.unsure.append(batch)
         try:
             handles = self.launcher.submit(batch)
         except EngineError as error:
             if not self._submitted and not self.jobs:
-                raise ValueError(f"{name} does not take the jobs: {error}") from error
+                raise ValueError(f"{self.name} does not take the jobs: {error}") from error
             self._say_once(f"{error}; tried again in a minute")
             self.avoid.clear()  # there may be no other host
-            self._wait_until = clock.clock.monotonic() + _PAUSE_S
+            self._hold_back()
             return
         self._submitted = True
         batch.record(handles)
@@ -234,16 +225,11 @@ class JobScheduler(Scheduler):
                 del self.jobs[handle]
                 self._gone(job)
             elif state is State.RUNNING and job.state is not State.RUNNING:
-                job.state = state
                 for trial in job.trials.values():
-                    self.progress.started(trial, f"{self.study.settings['launcher']} job {handle}")
+                    self.progress.started(trial, f"{self.name} job {handle}")
                     self._running[trial.path] = trial
-            elif state is State.QUEUED:
+            if state in (State.RUNNING, State.QUEUED):
                 job.state = state
-        self._read_some()
-
-    def _read_some(self) -> None:
-        """Reads how far a few running trials are."""
         for path in list(itertools.islice(self._running, _READ_AT_ONCE)):
             trial = self._running.pop(path)
             # One file operation, not ten: the engine says that it runs.
@@ -266,17 +252,17 @@ class JobScheduler(Scheduler):
 
     def _ended_without_attempt(self, job: SubmittedJob, trial: Trial, reason: str | None) -> None:
         """A job ended, or never began, without a trace in any of its trials."""
-        excused = reason is not None or not job.was_started()
-        if not job.was_started():
-            self._wait_until = clock.clock.monotonic() + _PAUSE_S
-        count = self.policy.count_unrecorded(trial, excused)
+        log = job.batch.log(job.index)
+        started = log.exists()  # what it printed is there
+        if not started:
+            self._hold_back()
+        count = self.policy.count_unrecorded(trial, reason is not None or not started)
         tail = job.batch.log_tail(job.index)
         reason = reason or "its job ended without claiming it"
         if self.policy.may_retry(trial):
             self.progress.ended(trial, "will be submitted again", reason)
             self.pending.appendleft(trial)
             return
-        log = job.batch.log(job.index)
         self._give_up(trial, f"{reason} ({count} jobs; the last one's log: {log})", tail)
 
     def _follow_up(self, trial: Trial) -> None:

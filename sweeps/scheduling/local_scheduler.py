@@ -69,19 +69,15 @@ class LocalScheduler(Scheduler):
         if not (self.watches or self.at_hand or self.alive):
             return False  # others have this node's slots or the trials
         self._hand_out()
-        try:
-            # First, so that a file system that fails keeps no worker waiting.
-            slot, event = self.workers.events.get(timeout=_POLL_S)
-        except queue.Empty:
+        # First, so that a file system that fails keeps no worker waiting.
+        if not self._handle_next():
             self.progress.tick()
-        else:
-            self._handle(slot, event)
         self._look_elsewhere()
         return True
 
     def _taken_care_of(self) -> set[str]:
-        held = [trial for trial in self.at_hand.values() if trial] + self.schedule.pending
-        return {trial.path for trial in held} | set(self.watched)
+        held = [*self.at_hand.values(), *self.schedule.pending]
+        return {trial.path for trial in held if trial} | set(self.watched)
 
     def _watch(self, trials: Iterable[Trial]) -> None:
         self.watched |= {trial.path: trial for trial in trials}
@@ -99,8 +95,7 @@ class LocalScheduler(Scheduler):
 
     def _hand_out(self) -> None:
         for slot in sorted(self.idle):
-            trial = self.schedule.next_for(slot)
-            if trial is not None:
+            if (trial := self.schedule.next_for(slot)) is not None:
                 self.idle.discard(slot)
                 self.at_hand[slot] = trial
                 self.workers.send(
@@ -111,7 +106,12 @@ class LocalScheduler(Scheduler):
                 )
                 self.progress.started(trial, slot)
 
-    def _handle(self, slot: int, event: dict[str, Any] | None) -> None:
+    def _handle_next(self) -> bool:
+        """Waits for a worker's event for a moment; returns whether there was one."""
+        try:
+            slot, event = self.workers.events.get(timeout=_POLL_S)
+        except queue.Empty:
+            return False
         if event is None:
             self._worker_died(slot)
         elif event["event"] == "ready":
@@ -123,6 +123,7 @@ class LocalScheduler(Scheduler):
             self.idle.add(slot)
         elif (trial := self.at_hand.get(slot)) and event["trial"] == str(self.root / trial.path):
             self._handle_trial(slot, trial, event)
+        return True
 
     def _handle_trial(self, slot: int, trial: Trial, event: dict[str, Any]) -> None:
         if event["event"] == "compiled":
@@ -141,29 +142,26 @@ class LocalScheduler(Scheduler):
             self._ended(trial, event["outcome"], event.get("error"))
 
     def _ended(self, trial: Trial, outcome: str, error: str | None) -> None:
-        if outcome in ("claimed elsewhere", "lost"):
-            self._leave(trial, outcome)
-            return
-        if outcome == "preempted":  # by somebody else than this driver: it goes on
-            self.progress.ended(trial, outcome, None)
-            self.schedule.put_back(trial)
-            return
         full = disk.is_reason(error)
-        if outcome == "failed" and not full and self.policy.may_retry(trial):
-            self.progress.ended(trial, "failed, will be tried again", error)
-            self.schedule.put_back(trial)
-            return
-        quiet = full or outcome != "failed"
-        self._over(trial, outcome, error, None if quiet else self._log_tail(trial))
-        if full and self.watches:
-            raise ValueError(error)  # the other trials would fail, too
-
-    def _leave(self, trial: Trial, outcome: str) -> None:
-        if self.watches:
-            self._watch([trial])
+        if outcome in ("claimed elsewhere", "lost"):
+            if self.watches:
+                self._watch([trial])
+            else:
+                del self.left[trial.path]
+            self.progress.ended(trial, outcome, None)
+        elif outcome == "preempted":  # by somebody else than this driver: it goes on
+            self._put_back(trial, outcome, None)
+        elif outcome == "failed" and not full and self.policy.may_retry(trial):
+            self._put_back(trial, "failed, will be tried again", error)
         else:
-            del self.left[trial.path]
-        self.progress.ended(trial, outcome, None)
+            quiet = full or outcome != "failed"
+            self._over(trial, outcome, error, None if quiet else self._log_tail(trial))
+            if full and self.watches:
+                raise ValueError(error)  # the other trials would fail, too
+
+    def _put_back(self, trial: Trial, outcome: str, error: str | None) -> None:
+        self.progress.ended(trial, outcome, error)
+        self.schedule.put_back(trial)
 
     def _worker_died(self, slot: int) -> None:
         self.idle.discard(slot)
@@ -196,8 +194,7 @@ class LocalScheduler(Scheduler):
         if state in status.COMPLETE:
             self._over(trial, state, None)
         elif self.policy.may_retry(trial):
-            self.schedule.put_back(trial)
-            self.progress.ended(trial, "died, will be tried again", reason)
+            self._put_back(trial, "died, will be tried again", reason)
         else:
             times = sum(attempts.fruitless(directory))
             self._give_up(trial, f"{reason} {times} times at the same step")
@@ -232,8 +229,7 @@ class LocalScheduler(Scheduler):
 
     def _hangs(self, trial: Trial, slot: int) -> bool:
         """Whether a worker of ours has let its lease on a trial pass."""
-        number = lease.latest(self.root / trial.path)
-        attempt = self.root / trial.path / layout.ATTEMPTS / str(number)
+        attempt = lease.last(self.root / trial.path)
         with contextlib.suppress(ValueError):
             record = layout.read_json_if_there(attempt / lease.LEASE) or {}
             mine = record.get("pid") == self.workers.pid(slot)
@@ -248,13 +244,7 @@ class LocalScheduler(Scheduler):
         # A compilation or a full evaluation may have to end first.
         deadline = time.monotonic() + _SAVE_S
         while any(self.at_hand.values()) and time.monotonic() < deadline:
-            try:
-                slot, event = self.workers.events.get(timeout=_POLL_S)
-            except queue.Empty:
-                continue
-            self._handle(slot, event)
-        left = [trial.path for trial in self.at_hand.values() if trial]
-        if left:
-            names = ", ".join(left)
+            self._handle_next()
+        if names := ", ".join(trial.path for trial in self.at_hand.values() if trial):
             self.progress.say(f"not saved within {_SAVE_S:.0f} s, back to its checkpoint: {names}")
         raise Interrupted

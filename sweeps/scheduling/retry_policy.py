@@ -5,7 +5,7 @@ import enum
 import pathlib
 from typing import NamedTuple
 
-from sweeps.records import attempts, layout, lease, status
+from sweeps.records import attempts, lease, status
 from sweeps.study.trial import Trial
 
 # Jobs of one trial that never ran or were refused: a cluster has many nodes, but not for ever.
@@ -95,9 +95,7 @@ class RetryPolicy:
             return Decision(Next.NOTHING, state, reason)
         if state == "running":
             return Decision(Next.WATCH, state, reason)
-        if lease.latest(directory) and lease.is_alive(
-            directory / layout.ATTEMPTS / str(lease.latest(directory))
-        ):
+        if lease.latest(directory) and lease.is_alive(lease.last(directory)):
             return Decision(Next.WATCH, "running", "claimed, not yet training")
         if attempts.last_error(directory)["outcome"] == "preempted" or self.may_retry(trial):
             return Decision(Next.AGAIN, state, reason)

@@ -57,7 +57,7 @@ class Scheduler(abc.ABC):
                 self._outage.met(error)
                 # What the error dropped in the middle of a turn is looked after by its files.
                 self._watch([self.left[p] for p in self.left.keys() - self._taken_care_of()])
-                self._after_outage()
+                self._hold_back()
             self._pause()
 
     def close(self) -> None:
@@ -88,8 +88,8 @@ class Scheduler(abc.ABC):
     def _watch(self, trials: Iterable[Trial]) -> None:
         """Has trials that are in nobody's hands here looked after by their files."""
 
-    def _after_outage(self) -> None:  # noqa: B027
-        """Does what is due after a turn that a file system cut short."""
+    def _hold_back(self) -> None:  # noqa: B027
+        """Puts off what may fail again at once, after a turn that a file system cut short."""
 
     def _pause(self) -> None:  # noqa: B027
         """Waits between two turns."""
