@@ -91,6 +91,11 @@ class Key(NamedTuple):
         return str(self.allowed)
 
 
+def text(meaning: str, words: str, pattern: str, most: int = 4000, default: str = "") -> Key:
+    """Returns the key of a text of some form; arguments as those of Key and Text."""
+    return Key(default, meaning, Text(words, pattern, most))
+
+
 def check(keys: Mapping[str, Key], values: Mapping[str, Any], prefix: str = "") -> None:
     """Raises ValueError for the first value of the wrong type or not allowed, saying what is."""
     for name, key in keys.items():
@@ -109,7 +114,7 @@ def check(keys: Mapping[str, Key], values: Mapping[str, Any], prefix: str = "") 
 def shown(value: Any) -> str:
     """Returns a value as messages show it, cut where it is long."""
     try:
-        text = repr(value)
+        said = repr(value)
     except ValueError:  # Python prints no integer of more than 4300 digits
         return "a number of more than 4300 digits"
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text):,} characters)"
+    return said if len(said) <= _SHOWN else f"{said[:_SHOWN]}... ({len(said):,} characters)"

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from sweeps.launchers import config_keys, remote
-from sweeps.launchers.config_keys import Key, Range, Text
+from sweeps.launchers.config_keys import Key, Range, Text, text
 
 _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _NAME = Text(
@@ -12,59 +12,48 @@ _NAME = Text(
     rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*",
 )
 KEYS = {
-    "namespace": Key(
-        "default", "of the pods", Text("lower-case letters, digits and '-', at most 63", _LABEL)
+    "namespace": text(
+        "of the pods", "lower-case letters, digits and '-', at most 63", _LABEL, default="default"
     ),
-    "context": Key(
-        "",
-        "of kubectl's configuration; empty: its current one",
-        Text("a name without spaces", r"\S+"),
+    "context": text(
+        "of kubectl's configuration; empty: its current one", "a name without spaces", r"\S+"
     ),
-    "queue": Key(
-        "",
+    "queue": text(
         "Kueue's; empty: none",
-        Text("the name of a LocalQueue: lower-case letters, digits and '-', at most 63", _LABEL),
+        "the name of a LocalQueue: lower-case letters, digits and '-', at most 63",
+        _LABEL,
     ),
-    "image": Key(
-        "",
+    "image": text(
         "with Python and attnperf's dependencies",
-        Text("an image's reference without spaces", r"[^\s:/][^\s]*"),
+        "an image's reference without spaces",
+        r"[^\s:/][^\s]*",
     ),
     "gpus": Key(0, "per host", Range(0, 1024)),
-    "gpu_type": Key(
-        "",
+    "gpu_type": text(
         "such as nvidia-h100-80gb",
-        Text(
-            "a value of the label cloud.google.com/gke-accelerator, or label=value",
-            r"([a-z0-9.-]+/)?([\w.-]+=)?[A-Za-z0-9][\w.-]*",
-        ),
+        "a value of the label cloud.google.com/gke-accelerator, or label=value",
+        r"([a-z0-9.-]+/)?([\w.-]+=)?[A-Za-z0-9][\w.-]*",
     ),
-    "tpu_type": Key(
-        "",
+    "tpu_type": text(
         "such as tpu-v5-lite-podslice",
-        Text("a value of the label cloud.google.com/gke-tpu-accelerator", r"tpu[a-z0-9-]*"),
+        "a value of the label cloud.google.com/gke-tpu-accelerator",
+        r"tpu[a-z0-9-]*",
     ),
-    "tpu_topology": Key(
-        "", "of the slice", Text("such as 2x4 or 2x2x4", r"[1-9]\d*(x[1-9]\d*){1,2}", 20)
-    ),
+    "tpu_topology": text("of the slice", "such as 2x4 or 2x2x4", r"[1-9]\d*(x[1-9]\d*){1,2}", 20),
     "hosts": Key(1, "that compute one trial together", Range(1, 100_000)),
     "cpus": Key(4, "per host", Range(1, 65_536)),
-    "memory": Key(
-        "16Gi",
-        "per host",
-        Text("a quantity such as 16Gi", r"[1-9]\d*(\.\d+)?([kMGT]i?|Ki)?", 20),
+    "memory": text(
+        "per host", "a quantity such as 16Gi", r"[1-9]\d*(\.\d+)?([kMGT]i?|Ki)?", 20, default="16Gi"
     ),
     "volume_claim": Key("", "the shared volume that holds the study, or bucket", _NAME),
-    "bucket": Key(
-        "",
+    "bucket": text(
         "of Cloud Storage, with hierarchical namespace, that holds the study",
-        Text("a bucket's name without gs://", r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]"),
+        "a bucket's name without gs://",
+        r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]",
     ),
     **remote.volume_keys("volume", "pods"),
-    "run_as": Key(
-        "",
-        "who owns what pods write; empty: the image's user",
-        Text("UID or UID:GID", r"\d+(:\d+)?", 20),
+    "run_as": text(
+        "who owns what pods write; empty: the image's user", "UID or UID:GID", r"\d+(:\d+)?", 20
     ),
     "spot": Key(False, "on Google's spot nodes"),
     "tolerations": Key("", "key=value:NoSchedule,...", Text()),

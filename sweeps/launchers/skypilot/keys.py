@@ -3,37 +3,34 @@
 from typing import Any
 
 from sweeps.launchers import config_keys, remote
-from sweeps.launchers.config_keys import Key, OneOf, Range, Text
+from sweeps.launchers.config_keys import Key, OneOf, Range, Text, text
 
 KEYS = {
-    "infra": Key(
-        "",
+    "infra": text(
         "empty: the cheapest",
-        Text("cloud[/region[/zone]], such as gcp/us-central1, or k8s", r"[A-Za-z0-9*][^\s]*"),
+        "cloud[/region[/zone]], such as gcp/us-central1, or k8s",
+        r"[A-Za-z0-9*][^\s]*",
     ),
-    "accelerators": Key(
-        "",
+    "accelerators": text(
         "of a machine; empty: trials compute on its CPUs",
-        Text("NAME or NAME:COUNT, such as A100:2", r"[A-Za-z][\w-]*(:[1-9]\d{0,3})?"),
+        "NAME or NAME:COUNT, such as A100:2",
+        r"[A-Za-z][\w-]*(:[1-9]\d{0,3})?",
     ),
-    "cpus": Key("", "of a machine", Text("such as 8 or 8+", r"[1-9]\d*\+?", 20)),
-    "memory": Key("", "of a machine", Text("gigabytes, such as 32 or 32+", r"[1-9]\d*\+?", 20)),
+    "cpus": text("of a machine", "such as 8 or 8+", r"[1-9]\d*\+?", 20),
+    "memory": text("of a machine", "gigabytes, such as 32 or 32+", r"[1-9]\d*\+?", 20),
     "disk_gb": Key(256, "of a machine", Range(1, 1_000_000)),
     "spot": Key(True, "machines that may be taken away, at a lower price"),
     "image": Key("", "such as docker:registry/attnperf:1", Text()),
-    "bucket": Key(
-        "",
+    "bucket": text(
         "with hierarchical namespace: holds the study, or volume, or setup",
-        Text(
-            "gs://NAME: mounts of other stores do not rename directories atomically, and a claim "
-            "on a trial is such a rename",
-            r"gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/\S*)?",
-        ),
+        "gs://NAME: mounts of other stores do not rename directories atomically, and a claim "
+        "on a trial is such a rename",
+        r"gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/\S*)?",
     ),
-    "volume": Key(
-        "",
+    "volume": text(
         "of SkyPilot's, that holds the study",
-        Text("a volume's name, as `sky volumes ls` prints it", r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"),
+        "a volume's name, as `sky volumes ls` prints it",
+        r"[a-z0-9]([-a-z0-9]*[a-z0-9])?",
     ),
     **remote.volume_keys("storage", "machines"),
     "setup": Key(

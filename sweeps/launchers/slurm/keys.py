@@ -5,31 +5,30 @@ import shlex
 from typing import Any
 
 from sweeps.launchers import config_keys, remote
-from sweeps.launchers.config_keys import Key, Range, Text
+from sweeps.launchers.config_keys import Key, Range, Text, text
 
 _NAME = r"[\w.@+-]+"
 # sbatch keeps the warning time in 16 bits.
 KEYS = {
-    "partition": Key(
-        "",
+    "partition": text(
         "empty, as any text: what the cluster gives unasked",
-        Text("a partition's name, or several with commas", rf"{_NAME}(,{_NAME})*"),
+        "a partition's name, or several with commas",
+        rf"{_NAME}(,{_NAME})*",
     ),
-    "account": Key("", "who pays", Text("an account's name", _NAME)),
-    "qos": Key("", "quality of service", Text("the name of a quality of service", _NAME)),
-    "time": Key(
-        "",
+    "account": text("who pays", "an account's name", _NAME),
+    "qos": text("quality of service", "the name of a quality of service", _NAME),
+    "time": text(
         "limit of one job",
-        Text("D-HH:MM:SS or HH:MM:SS, such as 1-00:00:00", r"(\d+-)?\d{1,2}:[0-5]\d:[0-5]\d", 20),
+        "D-HH:MM:SS or HH:MM:SS, such as 1-00:00:00",
+        r"(\d+-)?\d{1,2}:[0-5]\d:[0-5]\d",
+        20,
     ),
     "nodes": Key(1, "per trial; more than one trains by jax.distributed", Range(1, 100_000)),
     "gpus": Key(0, "per node; 0: the trials compute on CPUs", Range(0, 1024)),
-    "gpu_type": Key("", "of them", Text("a type of the cluster's Gres, such as a100", _NAME)),
+    "gpu_type": text("of them", "a type of the cluster's Gres, such as a100", _NAME),
     "cpus": Key(0, "per node; 0: what the cluster gives unasked", Range(0, 65_536)),
-    "memory": Key(
-        "",
-        "per node",
-        Text("a whole number with K, M, G or T, such as 16G", r"[1-9]\d*[KMGT]?", 20),
+    "memory": text(
+        "per node", "a whole number with K, M, G or T, such as 16G", r"[1-9]\d*[KMGT]?", 20
     ),
     "at_once": Key(
         0, "jobs of one array that may run at a time (%K); 0: no limit", Range(0, 1_000_000)
@@ -41,17 +40,13 @@ KEYS = {
         120, "before the time limit, to save and be queued again", Range(10, 65_535)
     ),
     "setup": Key("", "shell lines before Python, such as 'module load cuda'", Text()),
-    "python": Key(
-        "", "empty: the driver's own", Text("the path of a Python without spaces", r"[^\s]+")
-    ),
-    "container": Key(
-        "",
+    "python": text("empty: the driver's own", "the path of a Python without spaces", r"[^\s]+"),
+    "container": text(
         "by pyxis' srun --container-image",
-        Text("an image such as docker://ghcr.io#jax/jax or /images/jax.sqsh", r"[^\s]+"),
+        "an image such as docker://ghcr.io#jax/jax or /images/jax.sqsh",
+        r"[^\s]+",
     ),
-    "mounts": Key(
-        "", "into the container", Text("SRC:DST[:FLAGS], several with commas", r"[^\s]+")
-    ),
+    "mounts": text("into the container", "SRC:DST[:FLAGS], several with commas", r"[^\s]+"),
     "flags": Key("", "more options of sbatch, each '--name' or '--name=value'", Text()),
     "poll_seconds": remote.poll_seconds(10, "Slurm"),
 }
