@@ -5,7 +5,8 @@ import contextlib
 import pathlib
 import signal
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from attention import checkout
 from sweeps.launchers.protocol import EngineError
@@ -82,77 +83,60 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    lister = commands.add_parser("studies", help="studies that come with the package")
-    lister.set_defaults(run=_studies)
-    lister = commands.add_parser("keys", help="what --config.KEY=VALUE may change in a study")
-    lister.add_argument("word", nargs="?", default="", help="only keys with it in their name")
-    lister.set_defaults(run=_keys)
-    for name, runner, text in (
-        ("plan", _plan, "trials, steps, device-hours and disk, before anything starts"),
-        ("run", _run, "run a study, or continue it; may be interrupted and repeated"),
-    ):
-        command = commands.add_parser(name, help=text, epilog=_KEYS, allow_abbrev=False)
+
+    def add(
+        name: str, run: Callable[[argparse.Namespace], int], text: str, **more: Any
+    ) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, **more)
+        command.set_defaults(run=run)
+        return command
+
+    add("studies", _studies, "studies that come with the package")
+    keys = add("keys", _keys, "what --config.KEY=VALUE may change in a study")
+    keys.add_argument("word", nargs="?", default="", help="only keys with it in their name")
+    text = "trials, steps, device-hours and disk, before anything starts"
+    plan = add("plan", _plan, text, epilog=_KEYS, allow_abbrev=False)
+    text = "run a study, or continue it; may be interrupted and repeated"
+    run = add("run", _run, text, epilog=_KEYS, allow_abbrev=False)
+    for command in (plan, run):
         command.add_argument("--config", required=True, metavar="STUDY", help="name or .py file")
-        command.set_defaults(run=runner)
-        if name == "run":
-            _add_selection(command)
-        if name == "plan":
-            command.add_argument("--step_seconds", type=positive(), help="measured time per step")
-            command.add_argument(
-                "--devices", type=whole(1, 65_536), default=0, help="that share one trial"
-            )
-            command.add_argument(
-                "--device_gb", type=positive(most=1e6), help="memory of one, to fit into"
-            )
-    for name, runner, text in (
-        ("status", _status, "what is pending, running, done, diverged and failed"),
-        ("resume", _resume, "continue a study from its directory alone"),
-        ("cancel", _cancel, "save and stop every trial of a study, wherever it runs"),
-    ):
-        command = commands.add_parser(name, help=text)
+    plan.add_argument("--step_seconds", type=positive(), help="measured time per step")
+    plan.add_argument("--devices", type=whole(1, 65_536), default=0, help="that share one trial")
+    plan.add_argument("--device_gb", type=positive(most=1e6), help="memory of one, to fit into")
+    status = add("status", _status, "what is pending, running, done, diverged and failed")
+    resume = add("resume", _resume, "continue a study from its directory alone")
+    cancel = add("cancel", _cancel, "save and stop every trial of a study, wherever it runs")
+    for command in (status, resume, cancel):
         command.add_argument("directory", type=pathlib.Path, metavar="STUDY_DIR")
-        command.set_defaults(run=runner)
-        if name == "resume":
-            _add_selection(command)
-        if name == "status":
-            command.add_argument("--watch", action="store_true", help="until the study is done")
-    command = commands.add_parser("job", help="run a job of a study on the node an engine chose")
-    command.description = (
+    status.add_argument("--watch", action="store_true", help="until the study is done")
+    text = "where validation would now choose other points than a comparison began with"
+    for command in (run, resume):
+        command.add_argument("--selection", choices=("keep", "new"), default="", help=text)
+    job = add("job", _job, "run a job of a study on the node an engine chose")
+    job.description = (
         "What engines start on their nodes. Exits with 0 where nothing is left to do, 75 where it "
         "was told to stop and has saved, 76 where this node cannot run it."
     )
-    command.add_argument("file", type=pathlib.Path, metavar="STUDY_DIR/jobs/BATCH.json")
-    command.add_argument("--index", type=int, required=True, help="which job, from 0")
-    command.set_defaults(run=_job)
-    command = commands.add_parser(
-        "tensors", help="write a trained trial's queries, keys and values, layer by layer"
-    )
-    command.description = (
+    job.add_argument("file", type=pathlib.Path, metavar="STUDY_DIR/jobs/BATCH.json")
+    job.add_argument("--index", type=int, required=True, help="which job, from 0")
+    text = "write a trained trial's queries, keys and values, layer by layer"
+    tensors = add("tensors", _tensors, text)
+    tensors.description = (
         "Restores the trial's last checkpoint and writes what its attention layers are given on "
         "the first examples of its first training batch; for python -m attention reconstruct."
     )
-    command.add_argument("directory", type=pathlib.Path, metavar="TRIAL_DIR")
+    tensors.add_argument("directory", type=pathlib.Path, metavar="TRIAL_DIR")
     out = pathlib.Path("qkv.npz")
-    command.add_argument("--out", type=pathlib.Path, default=out, help=f"default: {out}")
-    command.add_argument("--examples", type=whole(1, 1_048_576), default=4, help="default: 4")
-    command.add_argument("--data_dir", help="default: where the data lay when it was trained")
-    command.set_defaults(run=_tensors)
-    _add_export(commands)
-    _add_parity(commands)
+    tensors.add_argument("--out", type=pathlib.Path, default=out, help=f"default: {out}")
+    tensors.add_argument("--examples", type=whole(1, 1_048_576), default=4, help="default: 4")
+    tensors.add_argument("--data_dir", help="default: where the data lay when it was trained")
+    _add_export(add("export", _export, "write a study as AlgoPerf's scoring reads it"))
+    text = "workloads and optimizer against AlgoPerf's own: the table of differences"
+    _add_parity(add("algoperf_parity", _parity, text))
     return parser
 
 
-def _add_selection(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--selection",
-        choices=("keep", "new"),
-        default="",
-        help="where validation would now choose other points than a comparison began with",
-    )
-
-
-def _add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    command = commands.add_parser("export", help="write a study as AlgoPerf's scoring reads it")
+def _add_export(command: argparse.ArgumentParser) -> None:
     command.description = (
         "Writes DIR/<variant>/study_<seed>/<workload>_jax/trial_<point> from a stage of a study; "
         "repeating it brings DIR up to date."
@@ -163,18 +147,13 @@ def _add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     command.add_argument(
         "--out", type=pathlib.Path, metavar="DIR", help="default: STUDY_DIR/export/algoperf_STAGE"
     )
-    command.set_defaults(run=_export)
 
 
-def _add_parity(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_parity(command: argparse.ArgumentParser) -> None:
     from workloads.algoperf.parity import table_of_rows
 
     parts = ("optimizer", *table_of_rows.PARTS)
-    command = commands.add_parser(
-        "algoperf_parity",
-        help="workloads and optimizer against AlgoPerf's own: the table of differences",
-        description="Measures every difference anew. Exit status 1 where one is too large.",
-    )
+    command.description = "Measures every difference anew. Exit status 1 where one is too large."
     command.add_argument("--algoperf_dir", help="AlgoPerf's checkout; default: the installed one")
     command.add_argument(
         "--parts", default=",".join(parts), help=f"of {', '.join(parts)}; default: all"
@@ -182,7 +161,6 @@ def _add_parity(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     command.add_argument(
         "--workloads", default="", help="parts about models: of these workloads alone"
     )
-    command.set_defaults(run=_parity)
 
 
 def _studies(options: argparse.Namespace) -> int:

@@ -112,6 +112,10 @@ class LocalScheduler(Scheduler):
             slot, event = self.workers.events.get(timeout=_POLL_S)
         except queue.Empty:
             return False
+        self._handle(slot, event)
+        return True
+
+    def _handle(self, slot: int, event: dict[str, Any] | None) -> None:
         if event is None:
             self._worker_died(slot)
         elif event["event"] == "ready":
@@ -123,7 +127,6 @@ class LocalScheduler(Scheduler):
             self.idle.add(slot)
         elif (trial := self.at_hand.get(slot)) and event["trial"] == str(self.root / trial.path):
             self._handle_trial(slot, trial, event)
-        return True
 
     def _handle_trial(self, slot: int, trial: Trial, event: dict[str, Any]) -> None:
         if event["event"] == "compiled":

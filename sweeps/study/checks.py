@@ -13,20 +13,9 @@ from workloads.base.options import MESH_AXES, Options
 
 # Keys that may differ when a study on disk is continued: they add trials or change who runs them.
 _MAY_CHANGE = (
-    "points",
-    "seeds",
-    "variants",
-    "tuning_seeds",
-    "experiment_dir",
-    "data_dir",
-    *EXTRA_PATHS,
-    "loader_workers",
-    "launcher",
-    "mesh",
-    "max_attempts",
-    "diagnostics",
-    "paper_table",
-    "paper_note",
+    *("points", "seeds", "variants", "tuning_seeds", "experiment_dir", "data_dir", *EXTRA_PATHS),
+    *("loader_workers", "launcher", "mesh", "max_attempts", "diagnostics"),
+    *("paper_table", "paper_note"),
 )
 
 
@@ -56,9 +45,8 @@ def _check_extra_paths(settings: dict[str, Any]) -> None:
     for key in EXTRA_PATHS:
         if settings[key] and key not in needs:
             raise ValueError(f"{key} is for AlgoPerf's own workloads, and {name} has no use for it")
-    if not algoperf_specs.is_algoperf(name):
-        return
-    if workers := settings["loader_workers"]:
+    workers = settings["loader_workers"]
+    if workers and algoperf_specs.is_algoperf(name):
         raise ValueError(
             f"{name}: loader_workers={workers}, but AlgoPerf's pipelines choose their own threads "
             "and processes; set loader_workers=0"
@@ -67,8 +55,7 @@ def _check_extra_paths(settings: dict[str, Any]) -> None:
 
 def lacking(settings: dict[str, Any]) -> str | None:
     """Returns what a study still needs before it can run, though its cost is known without."""
-    name = settings["workload"]
-    tokenizer = algoperf_specs.TOKENIZER
+    name, tokenizer = settings["workload"], algoperf_specs.TOKENIZER
     if tokenizer in catalog.get(name).extra_paths and not settings[tokenizer]:
         return algoperf_specs.no_tokenizer(name)
     return None

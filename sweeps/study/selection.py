@@ -77,22 +77,20 @@ def trial_value(directory: pathlib.Path, metric: str, mode: str) -> float | None
         return None
     path = directory / layout.EVAL_MEASUREMENTS
     if problem := measurements.lacking(path, found.get("steps", 0)):
-        raise ValueError(f"{path} of a trial that is done: {_unreadable(problem)}")
+        raise ValueError(_unreadable(path, problem))
     try:
         with path.open(newline="", encoding="utf-8") as file:
             values = [float(row[metric] or "nan") for row in csv.DictReader(file)]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} of a trial that is done: {_unreadable(error)}") from error
+        raise ValueError(_unreadable(path, f"{type(error).__name__}: {error}")) from error
     best = best_index(values, mode)
     return None if best is None else values[best]
 
 
-def _unreadable(problem: object) -> str:
-    if isinstance(problem, Exception):
-        problem = f"{type(problem).__name__}: {problem}"
+def _unreadable(path: pathlib.Path, problem: str) -> str:
     return (
-        f"{problem}. Nothing can be selected without it: bring the file back, or remove the "
-        "trial's directory and resume, which trains it anew"
+        f"{path} of a trial that is done: {problem}. Nothing can be selected without it: bring the "
+        "file back, or remove the trial's directory and resume, which trains it anew"
     )
 
 
@@ -111,7 +109,7 @@ def selected_point(space: str, experiment_dir: str, shipped: Sequence[str]) -> d
         raise ValueError(_unknown(space, name, experiment_dir, shipped))
     chosen = layout.read_json_if_there(directory / layout.SELECTION)
     try:
-        return _chosen(space, experiment_dir, study, chosen)
+        return _chosen(space, directory, study, chosen)
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ValueError(
             f"space {space!r}: {layout.STUDY} or {layout.SELECTION} in {directory} is damaged "
@@ -130,9 +128,8 @@ def _unknown(space: str, name: str, experiment_dir: str, shipped: Sequence[str])
     )
 
 
-def _chosen(space: str, experiment_dir: str, study: Any, selection: Any) -> dict[str, float]:
+def _chosen(space: str, directory: pathlib.Path, study: Any, selection: Any) -> dict[str, float]:
     name = space.removeprefix(SELECTED)
-    directory = pathlib.Path(experiment_dir) / name
     if study is not None and study["config"]["protocol"] == "grid":
         raise ValueError(
             f"space {space!r}: study {name} is a grid and selects nothing; name a study with "
@@ -142,7 +139,7 @@ def _chosen(space: str, experiment_dir: str, study: Any, selection: Any) -> dict
         have = "has selected no point yet" if study is not None else "is not there"
         raise NotSelectedError(
             f"space {space!r}: study {directory} {have}. Run it first: python -m sweeps run "
-            f"--config={name} --config.experiment_dir={experiment_dir}; or give the point itself "
+            f"--config={name} --config.experiment_dir={directory.parent}; or give the point itself "
             "in a file: --config.space=FILE.json"
         )
     tuned = study["config"]["tuning_variant"]

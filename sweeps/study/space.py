@@ -10,6 +10,7 @@ import json
 import math
 import os
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 from attention.table import unknown
@@ -60,14 +61,10 @@ def check(search_space: Any) -> None:
         raise ValueError(f"a search space is a dict of ranges or a list of points, not {kind}")
     if not search_space:
         raise ValueError("the search space is empty; give at least one hyperparameter or point")
-    if isinstance(search_space, list):
-        _check_list(search_space)
+    if isinstance(search_space, dict):
+        for name, dimension in search_space.items():
+            _check_dimension(name, dimension)
         return
-    for name, dimension in search_space.items():
-        _check_dimension(name, dimension)
-
-
-def _check_list(search_space: list[Any]) -> None:
     keys = set(search_space[0]) if isinstance(search_space[0], dict) else set()
     for number, point in enumerate(search_space):
         if not isinstance(point, dict) or not point:
@@ -132,7 +129,7 @@ def load(name: str) -> dict[str, Any] | list[Point]:
     return search_space
 
 
-def sha256(point_list: list[Point]) -> str:
+def sha256(point_list: Sequence[Point]) -> str:
     """Returns the hash of a list of points, by which two sweeps are known to be one."""
     text = json.dumps(point_list, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,8 +1,10 @@
 """A study: a checked configuration, its points, its stages, and the trials they consist of."""
 
 import dataclasses
+import itertools
 import os
 import pathlib
+from collections.abc import Iterable
 from typing import Any
 
 import ml_collections
@@ -56,34 +58,32 @@ class Study:
         """Returns a stage's trials; 'compare' needs the selection made after 'tune'."""
         settings, every_point = self.settings, range(len(self.points))
         if stage == "grid":
-            return self._product(stage, settings["variants"], every_point, settings["seeds"])
+            pairs = itertools.product(settings["variants"], every_point)
+            return self._seeds(stage, pairs, settings["seeds"])
         if stage == "tune":
-            tuned = dict.fromkeys(self.tuned.values())
-            return self._product(stage, tuned, every_point, settings["tuning_seeds"])
+            pairs = itertools.product(dict.fromkeys(self.tuned.values()), every_point)
+            return self._seeds(stage, pairs, settings["tuning_seeds"])
         if selection is None:
             raise ValueError("stage 'compare' needs the points that stage 'tune' selects")
-        return [
-            trial
-            for variant in settings["variants"]
-            for trial in self._product(
-                stage, [variant], [selection["points"][variant]], settings["seeds"]
-            )
-        ]
+        chosen = [(variant, selection["points"][variant]) for variant in settings["variants"]]
+        return self._seeds(stage, chosen, settings["seeds"])
 
-    def _product(self, stage: str, variants: Any, points: Any, seeds: int) -> list[Trial]:
+    def _seeds(self, stage: str, pairs: Iterable[tuple[str, int]], seeds: int) -> list[Trial]:
+        """Returns the trials of pairs of variant and point, `seeds` of each."""
         return [
             self._trial(stage, variant, point, seed)
-            for variant in variants
-            for point in points
+            for variant, point in pairs
             for seed in range(seeds)
         ]
 
     def _trial(self, stage: str, variant: str, point: int, seed: int) -> Trial:
         settings, entry = self.settings, catalog.get(self.workload)
+        names = (field.name for field in dataclasses.fields(Trial))
+        given = {name: settings[name] for name in names if name in settings}
+        given["mesh"] = checks.options(settings).mesh
         return Trial(
             study=self.name,
             stage=stage,
-            workload=self.workload,
             variant=variant,
             variant_hyperparameters=checks.variant_hyperparameters(variant, settings),
             hyperparameters=self.points[point],
@@ -94,10 +94,9 @@ class Study:
                 "validation": entry.validation_target,
                 "test": entry.test_target,
             },
-            mesh=checks.options(settings).mesh,
             diagnose_every=settings["diagnostics"],
             diagnose_examples=settings["diagnostics_examples"],
-            **{key: settings[key] for key in (*_TRIAL_SETTINGS, *EXTRA_PATHS)},
+            **given,
         )
 
     @property
@@ -122,22 +121,6 @@ class Study:
             )
             values.setdefault(trial.variant, {}).setdefault(trial.point, {})[trial.path] = value
         return values
-
-
-_TRIAL_SETTINGS = (
-    "steps",
-    "step_hint",
-    "batch_size",
-    "eval_every",
-    "log_every",
-    "checkpoint_every",
-    "optimizer",
-    "kernel",
-    "compute_dtype",
-    "param_dtype",
-    "scan_layers",
-    "remat",
-)
 
 
 def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:

@@ -39,21 +39,18 @@ def prepare(study: Study) -> None:
                 f"{directory}: space {study.settings['space']!r} gives other points than when the "
                 "study began. Choose another --config.name, or restore the space"
             )
-    layout.write_json(
-        directory / layout.STUDY,
-        {
-            "format": layout.FORMAT,
-            "name": study.name,
-            "config": study.settings,
-            "points": list(study.points),
-            "space_sha256": space.sha256(list(study.points)),
-            "stages": list(study.stages),
-            "paper_table": study.settings["paper_table"],
-            "paper_note": study.settings["paper_note"],
-            "versions": provenance.versions(),
-            "git_commit": provenance.git_commit(),
-        },
-    )
+    record = {
+        "format": layout.FORMAT,
+        "name": study.name,
+        "config": study.settings,
+        "points": study.points,
+        "space_sha256": space.sha256(study.points),
+        "stages": study.stages,
+        "paper_table": study.settings["paper_table"],
+        "paper_note": study.settings["paper_note"],
+        **provenance.code(),
+    }
+    layout.write_json(directory / layout.STUDY, record)
 
 
 def select(study: Study, choice: str = "") -> dict[str, Any]:
@@ -85,6 +82,7 @@ def select(study: Study, choice: str = "") -> dict[str, Any]:
         chosen[variant] = best
     _check_begun(study, begun, chosen, choice)
     tuned = study.tuned.items()
+    trials = [found for by_point in values.values() for found in by_point.values()]
     record = {
         "metric": f"validation/{entry.metric}",
         "mode": entry.mode,
@@ -94,16 +92,10 @@ def select(study: Study, choice: str = "") -> dict[str, Any]:
             variant: layout.trial_path("tune", source, study.workload, chosen[source], 0)
             for variant, source in tuned
         },
-        "lost": [
-            path
-            for by_point in values.values()
-            for found in by_point.values()
-            for path, value in found.items()
-            if value is None
-        ],
-        # What validation would choose instead.
-        **({"kept": kept} if kept else {}),
+        "lost": [path for found in trials for path, value in found.items() if value is None],
     }
+    if kept:  # what validation would choose instead
+        record["kept"] = kept
     layout.write_json(path, record)
     return record
 
@@ -184,10 +176,9 @@ def _write_trial(directory: pathlib.Path, trial: Trial) -> Trial:
     record = layout.read_json_if_there(path)
     if record is None:
         directory.mkdir(parents=True, exist_ok=True)
-        versions = {"versions": provenance.versions(), "git_commit": provenance.git_commit()}
         layout.write_json(directory / layout.HPARAMS, trial.hyperparameters)
         layout.write_json(directory / "flags_0.json", trial.to_json())
-        layout.write_json(path, {**trial.to_json(), **versions})
+        layout.write_json(path, {**trial.to_json(), **provenance.code()})
         return trial
     found = from_record(record, path)
     if not found.computes_the_same(trial):

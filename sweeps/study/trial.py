@@ -105,16 +105,9 @@ class Trial:
     @property
     def program(self) -> tuple[Any, ...]:
         """What determines the compiled train step: trials with equal programs share it."""
-        tau = tuple(sorted(self.variant_hyperparameters.items()))
-        return (
-            self.workload,
-            self.variant,
-            tau,
-            self.kernel,
-            tuple(self.options.values()),
-            self.optimizer,
-            self.batch_size,
-        )
+        tau, options = sorted(self.variant_hyperparameters.items()), self.options.values()
+        model = (self.workload, self.variant, tuple(tau), self.kernel, tuple(options))
+        return (*model, self.optimizer, self.batch_size)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the record as written to trial.json."""
@@ -141,19 +134,18 @@ def from_record(record: Any, path: pathlib.Path) -> Trial:
     """
     fields = dataclasses.fields(Trial)
     needed = {field.name for field in fields if field.default is dataclasses.MISSING}
-    if not isinstance(record, dict) or not needed <= set(record):
-        missing = sorted(needed - set(record)) if isinstance(record, dict) else sorted(needed)
-        raise ValueError(f"{path} is not a trial record: it lacks {', '.join(missing)}")
+    missing = needed - set(record if isinstance(record, dict) else ())
+    if missing:
+        raise ValueError(f"{path} is not a trial record: it lacks {', '.join(sorted(missing))}")
     record = {"schema": 1, **record}
     if record["schema"] not in tuple(_LEFT_OUT):
         raise ValueError(
             f"{path}: its id is of schema {record['schema']!r}, and this version knows "
             f"{', '.join(map(str, _LEFT_OUT))}; continue the study with the version that wrote it"
         )
+    names = [field.name for field in fields if field.name in record]
     try:
-        trial = Trial(
-            **{field.name: record[field.name] for field in fields if field.name in record}
-        )
+        trial = Trial(**{name: record[name] for name in names})
     except TypeError as error:
         raise ValueError(f"{path} is not a trial record: {error}") from error
     if record.get("id") != trial.id:
