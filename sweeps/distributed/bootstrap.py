@@ -78,10 +78,8 @@ def _explicit(environment: Mapping[str, str]) -> Processes | None:
     given = [name for name in (PROCESS_COUNT, PROCESS_ID) if environment.get(name)]
     if not given:
         return None
-    missing = [
-        name for name in (COORDINATOR, PROCESS_COUNT, PROCESS_ID) if not environment.get(name)
-    ]
-    if missing:
+    needed = (COORDINATOR, PROCESS_COUNT, PROCESS_ID)
+    if missing := [name for name in needed if not environment.get(name)]:
         raise ValueError(f"{given[0]} is set without {' and '.join(missing)}; set all or none")
     coordinator = environment[COORDINATOR]
     if not re.fullmatch(r".+:\d+", coordinator):
@@ -134,11 +132,8 @@ def initialize(
     _check_port(found)
     given: dict[str, Any] = {}
     if found.coordinator is not None:
-        given = {
-            "coordinator_address": found.coordinator,
-            "num_processes": found.count,
-            "process_id": found.id,
-        }
+        given = {"coordinator_address": found.coordinator}
+        given |= {"num_processes": found.count, "process_id": found.id}
     # An empty list is all devices; without one JAX would choose (see above).
     devices: list[int] | None = None if "JAX_LOCAL_DEVICE_IDS" in os.environ else []
     jax.config.update("jax_cpu_collectives_implementation", "gloo")

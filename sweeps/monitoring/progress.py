@@ -77,8 +77,7 @@ class Progress:
 
     def selected(self, selection: dict[str, Any]) -> None:
         """The next stage's points were chosen."""
-        chosen = {point for point in selection["points"].values()}
-        listing = ", ".join(map(str, sorted(chosen)))
+        listing = ", ".join(map(str, sorted(set(selection["points"].values()))))
         lost = len(selection["lost"])
         worst = f"; {lost} lost trials counted as the worst" if lost else ""
         self.say(f"selected by {selection['metric']}: point {listing}{worst}")

@@ -1,7 +1,6 @@
 """`python -m sweeps status`: how a study stands, read from files alone."""
 
 import csv
-import pathlib
 import statistics
 from collections.abc import Sequence
 
@@ -14,32 +13,27 @@ _SHOWN = 20
 
 def render(found: study_reader.Survey) -> str:
     """Returns a table stage × variant of states, the time left, then what needs a person."""
-    return "\n".join(_lines(found))
+    cells = [("stage", "variant", *study_reader.COLUMNS)]
+    for row in found.rows:
+        counts = (str(row.counts[name]) for name in study_reader.COLUMNS)
+        cells.append((row.stage, row.variant, *counts))
+    lines = [f"study {found.record['name']} in {found.directory}"]
+    for stage, variant, *rest in cells:
+        lines.append(f"{stage:<9}{variant:<24}" + "".join(f"{cell:>10}" for cell in rest))
+    return "\n".join([*lines, *below(found)])
 
 
-def _lines(found: study_reader.Survey) -> list[str]:
-    return [
-        f"study {found.record['name']} in {found.directory}",
-        f"{'stage':<9}{'variant':<24}" + "".join(f"{name:>10}" for name in study_reader.COLUMNS),
-        *(
-            f"{row.stage:<9}{row.variant:<24}"
-            + "".join(f"{row.counts[name]:>10}" for name in study_reader.COLUMNS)
-            for row in found.rows
-        ),
-        *summary(found),
-        *running(found),
-        *troubles(found),
-    ]
+def below(found: study_reader.Survey) -> list[str]:
+    """Returns the lines below the table."""
+    return [*summary(found), *running(found), *troubles(found)]
 
 
 def summary(found: study_reader.Survey) -> list[str]:
     """Returns lines on the study as a whole: preemptions, jobs, the time left."""
     text = []
-    preemptions = sum(row.preemptions for row in found.rows)
-    if preemptions:
+    if preemptions := sum(row.preemptions for row in found.rows):
         text.append(f"preemptions and other new attempts so far: {preemptions}")
-    text += job_lines(found)
-    text += broken(found)
+    text += [*job_lines(found), *broken(found)]
     if found.complete:
         return text if found.broken else [*text, "complete"]
     text.append(time_left(found))
@@ -134,18 +128,14 @@ def troubles(found: study_reader.Survey) -> list[str]:
         those = [seen for seen in found.troubles if seen.state == state]
         for seen in those[:_SHOWN]:
             text.append(f"{seen.path} {state}: {seen.status['reason']}")
-            if state == "failed":
-                text += [f"    {line}" for line in _log(found.directory / seen.path)]
+            try:
+                tail = attempts.log_tail(found.directory / seen.path) if state == "failed" else []
+            except OSError as error:
+                tail = [f"its log cannot be read: {error}"]
+            text += [f"    {line}" for line in tail]
         text += _more(those, state)
     text += [f"damaged: {problem}" for problem in found.damaged[:_SHOWN]]
     return text + _more(found.damaged, "damaged")
-
-
-def _log(directory: pathlib.Path) -> list[str]:
-    try:
-        return attempts.log_tail(directory)
-    except OSError as error:
-        return [f"its log cannot be read: {error}"]
 
 
 def _more(things: Sequence[object], state: str) -> list[str]:

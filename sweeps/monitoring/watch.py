@@ -90,8 +90,7 @@ def table(found: study_reader.Survey) -> Any:
         # A zero says nothing.
         numbers = [str(row.counts[name] or "") for name in study_reader.COLUMNS]
         states.add_row(row.stage, row.variant, *numbers)
-    below = [*status.summary(found), *status.running(found), *status.troubles(found)]
-    return Group(states, *(Text(text) for text in below))
+    return Group(states, *(Text(text) for text in status.below(found)))
 
 
 _STYLES = {"running": "bold", "done": "green", "diverged": "yellow", "failed": "red"}

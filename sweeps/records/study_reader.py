@@ -15,7 +15,6 @@ from sweeps.records import layout, measurements, status
 
 # `preempted` is a pending trial that has begun and was stopped or killed.
 COLUMNS = (*layout.STATES, "preempted")
-ENDED = ("done", "diverged")
 
 
 @dataclasses.dataclass
@@ -133,7 +132,9 @@ class StudyReader:
         except FileNotFoundError:
             return None
         except (ValueError, IndexError, KeyError, TypeError, OSError) as error:  # `[0]` of none
-            survey.damaged.append(_named(path, error))
+            text = str(error)
+            named = text if str(path) in text else f"{path}: {type(error).__name__}: {text}"
+            survey.damaged.append(named)
             return None
         survey.metric = self._metric
         return self._planned[stage][1]
@@ -145,25 +146,24 @@ class StudyReader:
             state = "preempted" if _was_stopped(found) else found["state"]
             variant = trial["variant"]
             rows.setdefault(variant, StageRow(stage, variant)).add(state, found, trial["steps"])
-            if lacking := found.get("lacking"):
-                survey.broken.append(f"{trial['path']} ({lacking})")
             seen = TrialStatus(trial["path"], state, trial["steps"], found)
+            if lacking := found.get("lacking"):
+                survey.broken.append(f"{seen.path} ({lacking})")
             if state not in layout.FINISHED:
-                survey.unfinished.append(trial["path"])
+                survey.unfinished.append(seen.path)
             if state == "running":
                 survey.running.append(seen)
-            elif state in ("failed", "diverged", "preempted"):
+            elif state in (*layout.LOST, "preempted"):
                 survey.troubles.append(seen)
             if "damaged" in found:
                 survey.damaged.append(found["damaged"])
         survey.rows += rows.values()
 
     def _status(self, path: str, steps: int) -> dict[str, Any]:
-        known = self._ended.get(path)
-        if known is not None:
-            return known
+        if path in self._ended:
+            return self._ended[path]
         found = status.seen(self._directory / path)
-        if found["state"] in ENDED:
+        if found["state"] in status.COMPLETE:
             keys = ("state", "global_step", "preemption_count", "reason", "step_seconds")
             found = {key: found.get(key) for key in keys}
             if found["state"] == "done":
@@ -206,8 +206,3 @@ def not_begun(record: dict[str, Any], stage: str) -> list[StageRow]:
 def _was_stopped(found: dict[str, Any]) -> bool:
     reason = str(found.get("reason") or "")
     return found["state"] == "pending" and reason.startswith(("preempted", "interrupted"))
-
-
-def _named(path: pathlib.Path, error: Exception) -> str:
-    text = str(error)
-    return text if str(path) in text else f"{path}: {type(error).__name__}: {text}"

@@ -125,10 +125,6 @@ def _set_up_jax(cache_dir: str) -> None:
     jax.devices()
 
 
-# What brings JAX the driver of a platform.
-_EXTRAS = {"gpu": "gpu", "tpu": "tpu"}
-
-
 def _computes_on(platform: str) -> bool:
     """Whether JAX found what it should; says what it found otherwise, to the workers' log."""
     import jax
@@ -137,9 +133,9 @@ def _computes_on(platform: str) -> bool:
         return True
     found = ", ".join(map(str, jax.devices()))
     remedy = "JAX_PLATFORMS must name it, or be unset"
-    if platform in _EXTRAS:
+    if platform != "cpu":  # an extra of that name brings its driver
         remedy = (
-            f"pip install '.[{_EXTRAS[platform]}]' in {sys.prefix}, see that its driver works and "
+            f"pip install '.[{platform}]' in {sys.prefix}, see that its driver works and "
             "that the job was given the device; or set JAX_PLATFORMS=cpu to insist on the CPU"
         )
     print(

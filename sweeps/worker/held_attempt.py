@@ -15,19 +15,19 @@ def logged(attempt: lease.Attempt) -> Iterator[None]:
     """Sends everything the process prints, from C++ too, to the attempt's log."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     log = os.open(attempt.directory / attempts.LOG, flags, 0o644)
-    saved = [os.dup(1), os.dup(2)]
+    saved = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
     try:
-        for descriptor in (1, 2):
+        for descriptor in saved:
             os.dup2(log, descriptor)
+        os.close(log)
         yield
     finally:
         with contextlib.suppress(OSError):
             sys.stdout.flush()
             sys.stderr.flush()
-        for descriptor, old in zip((1, 2), saved, strict=True):
+        for descriptor, old in saved.items():
             os.dup2(old, descriptor)
-        for descriptor in (log, *saved):
-            os.close(descriptor)
+            os.close(old)
 
 
 @contextlib.contextmanager
@@ -98,7 +98,7 @@ def conclude(attempt: lease.Attempt, end: str | Exception) -> tuple[str, str | N
 def _record_failure(attempt: lease.Attempt, problem: Exception) -> str:
     """Writes down why an attempt failed, as far as the disk allows; returns the reason."""
     error, full = disk.named(problem, attempt.trial_directory), disk.is_full(problem)
-    with contextlib.suppress(OSError, lease.LostError):
+    with contextlib.suppress(OSError):
         if full:
             print(error, file=sys.stderr)
         else:

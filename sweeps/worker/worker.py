@@ -75,8 +75,7 @@ class Worker:
 
     def _is_finished(self, directory: pathlib.Path) -> bool:
         read = functools.partial(status.read, directory)
-        found = outages.patiently(read, lambda: self.stopping)
-        return found["state"] in ("done", "diverged")
+        return outages.patiently(read, lambda: self.stopping)["state"] in status.COMPLETE
 
     def _ended(
         self, directory: pathlib.Path, outcome: str, error: str | None = None, **fields: Any
@@ -113,8 +112,13 @@ class Worker:
 
     def _train(self, attempt: lease.Attempt, data_dir: str, loader_workers: int) -> str:
         """Returns 'done' or 'diverged', or raises what ended the training."""
+        from sweeps.study import trial
+        from sweeps.training import checkpoints
+
         directory = attempt.trial_directory
-        record = _record(attempt)
+        record = trial.read(directory)
+        for line in checkpoints.drop_unverified_checkpoints(record, directory):
+            print(line, flush=True)
         program = self._program(record, loader_workers)
         _note_provenance(record, attempt, program, data_dir)
         before = program.compilations
@@ -123,12 +127,8 @@ class Worker:
             compilations = program.compilations - before
             self.report(event, trial=str(directory), compilations=compilations, **fields)
 
-        self.processes.order(
-            trial=str(directory),
-            attempt=attempt.number,
-            data_dir=data_dir,
-            loader_workers=loader_workers,
-        )
+        where = {"data_dir": data_dir, "loader_workers": loader_workers}
+        self.processes.order(trial=str(directory), attempt=attempt.number, **where)
         return self._training(record, attempt, program, data_dir, report).run()
 
     # On the other processes of a group.
@@ -161,7 +161,8 @@ class Worker:
             except Exception as problem:
                 self.processes.failed(problem)
                 raise
-            self._training(record, attempt, program, order["data_dir"], _say_nothing).run()
+            # Nobody listens to its events: `report` has no channel.
+            self._training(record, attempt, program, order["data_dir"], self.report).run()
         except loop.Preempted:
             print(f"{order['trial']}: saved", file=sys.stderr)
         except process_group.PrimaryError as error:
@@ -205,17 +206,6 @@ def _tidy(attempt: lease.Attempt) -> None:
             layout.remove_left_overs(folder, now)
 
 
-def _record(attempt: lease.Attempt) -> Any:
-    """Returns the trial's record once what an earlier attempt left is in order."""
-    from sweeps.study import trial
-    from sweeps.training import checkpoints
-
-    record = trial.read(attempt.trial_directory)
-    for line in checkpoints.drop_unverified_checkpoints(record, attempt.trial_directory):
-        print(line, flush=True)
-    return record
-
-
 def _note_provenance(record: Any, attempt: lease.Attempt, program: Any, data_dir: str) -> None:
     """Writes what the attempt runs on beside the trial."""
     from sweeps.records import provenance
@@ -224,7 +214,3 @@ def _note_provenance(record: Any, attempt: lease.Attempt, program: Any, data_dir
     meta = provenance.meta_data(program.workload, record.seed, data_dir)
     layout.write_json(directory / f"meta_data_{count}.json", meta)
     provenance.note_hardware(directory / layout.TRIAL)
-
-
-def _say_nothing(event: str, **fields: Any) -> None:
-    del event, fields
