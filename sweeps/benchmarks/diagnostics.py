@@ -15,6 +15,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from sweeps.study import config as configs
+from sweeps.study import study
+from sweeps.study.trial import Trial
 from workloads.arguments import whole
 
 ROUNDS = 7
@@ -36,13 +39,11 @@ def lines(options: argparse.Namespace) -> Iterator[str]:
     """Yields the report's lines. Raises ValueError for what is not known."""
     import jax
 
-    from workloads import catalog
-
-    batch_size = options.batch_size or catalog.get(options.workload).batch_size
-    bench = Bench(options.workload, options.variant, batch_size, options.examples)
+    trial = _trial(options)
+    bench = Bench(trial, options.examples)
     yield (
-        f"{options.workload}, {options.variant}, batch {batch_size}, probe {options.examples}, "
-        f"{bench.layers} layers, {jax.devices()[0].device_kind}, "
+        f"{options.workload}, {options.variant}, batch {trial.batch_size}, probe "
+        f"{options.examples}, {bench.layers} layers, {jax.devices()[0].device_kind}, "
         f"{len(os.sched_getaffinity(0))} CPU core(s)"
     )
     pairs = [(bench.step_s(options.steps), bench.recording_s()) for _ in range(options.rounds)]
@@ -57,17 +58,17 @@ def lines(options: argparse.Namespace) -> Iterator[str]:
 class Bench:
     """A workload's train step and its recorder."""
 
-    def __init__(self, workload: str, variant: str, batch_size: int, examples: int) -> None:
+    def __init__(self, trial: Trial, examples: int) -> None:
         import jax.numpy as jnp
 
         from sweeps.training import diagnostics, train_step
 
-        self._step_function = train_step.TrainStep(_workload(workload, variant), "nadamw")
+        self._step_function = train_step.of_trial(trial)
         made: Any = self._step_function.workload
         self._state = self._step_function.first_state(0)
         key = train_step.seed_key(0, train_step.DROPOUT)
-        batch = made.example_batch(batch_size)
-        self._arguments = (batch, _scalars(), key)
+        batch = made.example_batch(trial.batch_size)
+        self._arguments = (batch, train_step.scalars_of(trial), key)
         began = time.perf_counter()
         self._update = self._step_function.compile(self._state, *self._arguments)
         self.step_compile_s = time.perf_counter() - began
@@ -107,32 +108,16 @@ class Bench:
         return self._probe.layers(measured)
 
 
-def _scalars() -> dict[str, Any]:
-    """Returns a point's traced hyperparameters: what they are does not change the time."""
-    import jax.numpy as jnp
-
-    point = {
-        "learning_rate": 1e-3,
-        "one_minus_beta1": 0.1,
-        "beta2": 0.99,
-        "epsilon": 1e-8,
-        "weight_decay": 0.1,
-        "dropout_rate": 0.1,
-        "label_smoothing": 0.1,
-        "grad_clip": float("inf"),
-        "warmup_steps": 10.0,
-        "step_hint": 1e6,
-    }
-    return {name: jnp.asarray(value, jnp.float32) for name, value in point.items()}
-
-
-def _workload(name: str, variant: str) -> Any:
-    from attention import registry, table
-    from workloads import registry as workloads
-
-    canonical = table.canonical(variant)
-    given = table.hyperparameters(canonical, 0.9, True)
-    return workloads.make(name, registry.get(canonical, **given))
+def _trial(options: argparse.Namespace) -> Trial:
+    """Returns a trial of the paper's space: which point it trains with does not change the time."""
+    config = configs.base()
+    config.name = "benchmark"
+    config.workload = options.workload
+    config.variants = (options.variant,)
+    config.baseline = config.tuning_variant = options.variant
+    config.protocol = "grid"
+    config.batch_size = options.batch_size
+    return study.resolve(config).trials("grid")[0]
 
 
 def _options() -> argparse.Namespace:

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from sweeps.launchers import config_keys
 from sweeps.launchers.config_keys import Key, Range
@@ -29,6 +29,7 @@ KEYS = {
     "workers": Key(0, "processes; 0: one per CPU core or accelerator, at most 8", Range(0, 1024)),
     "pin": Key(True, "each worker to its own CPU cores or accelerators"),
 }
+Thing = TypeVar("Thing")
 # In the study's directory: what workers say beside their trials.
 LOG = "workers.log"
 
@@ -167,20 +168,17 @@ class Local:
         held = hold_name(f"{self._owner} {slot}")
         if held is None:
             return False
-        command = self.command(slot)
-        try:
-            with self.log.open("a") as log:
-                process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    text=True,
-                    env=self._environment(slot, variables),
-                    pass_fds=(held.fileno(),),
-                )
-        finally:
-            held.close()  # the worker holds it from here on, until it ends
+        # The worker holds the name from here on, until it ends.
+        with held, self.log.open("a") as log:
+            process = subprocess.Popen(
+                self.command(slot),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=self._environment(slot, variables),
+                pass_fds=(held.fileno(),),
+            )
         self._processes[slot] = process
         threading.Thread(target=self._listen, args=(slot, process), daemon=True).start()
         return True
@@ -190,14 +188,11 @@ class Local:
         command = [sys.executable, "-m", "sweeps.worker"]
         command += [f"--cache_dir={compilation_cache()}", *self._arguments]
         if self._pin and not self._accelerators:
-            command.append(f"--cpus={','.join(map(str, self._cores_of(slot)))}")
+            # Equal shares: XLA's reductions depend on the number of threads. More workers than
+            # cores share them in turn.
+            own = _share(self._cores, slot, self._size) or [self._cores[slot % len(self._cores)]]
+            command.append(f"--cpus={','.join(map(str, own))}")
         return command
-
-    def _cores_of(self, slot: int) -> list[int]:
-        """Returns the slot's share of the cores; more workers than cores share them in turn."""
-        # Equal shares: XLA's reductions depend on the number of threads.
-        share = max(1, len(self._cores) // self._size)
-        return self._cores[slot :: self._size][:share] or [self._cores[slot % len(self._cores)]]
 
     def _environment(self, slot: int, variables: dict[str, str]) -> dict[str, str]:
         environment = {**MALLOC, **os.environ, **variables}
@@ -205,8 +200,7 @@ class Local:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         if self._pin and self._accelerators:
             # Equal shares: a trial must not depend on who runs it.
-            share = max(1, len(self._accelerators) // self._size)
-            own = self._accelerators[slot :: self._size][:share]
+            own = _share(self._accelerators, slot, self._size)
             environment[self._pin_variable] = ",".join(own)
             if self._pin_variable == "TPU_VISIBLE_CHIPS" and self._size > 1:
                 environment |= _tpu_bounds(len(own))
@@ -255,6 +249,12 @@ class Local:
                 process.kill()
 
 
+def _share(things: list[Thing], slot: int, size: int) -> list[Thing]:
+    """Returns what slot `slot` of `size` gets: as many as every other, at least one while any is
+    left."""
+    return things[slot::size][: max(1, len(things) // size)]
+
+
 def _tpu_bounds(chips: int) -> dict[str, str]:
     """Returns what libtpu needs where processes share a host's chips: the grid of one's own.
 
@@ -301,18 +301,14 @@ def accelerators() -> tuple[str, list[str]]:
         ("TPU_VISIBLE_CHIPS", "dev/accel[0-9]*"),
         ("TPU_VISIBLE_CHIPS", "dev/vfio/[0-9]*"),  # v5 and later
     ):
-        given = os.environ.get(variable)
         paths = sorted(glob.glob(pattern, root_dir=ROOT))
-        if "vfio" in pattern and not _has_google_devices():
-            continue  # a host that passes devices of others to virtual machines
-        names = [path.rpartition("/")[2] for path in paths]
-        # Those of /proc are PCI addresses, in the order of CUDA's numbers.
-        by_order = pattern.startswith("proc")
-        numbers = [str(n) if by_order else re.sub(r"\D", "", x) for n, x in enumerate(names)]
-        if numbers:
-            if given is None:
-                return variable, numbers
+        if not paths or ("vfio" in pattern and not _has_google_devices()):
+            continue  # maybe a host that passes devices of others to virtual machines
+        if (given := os.environ.get(variable)) is not None:
             return variable, [number for number in given.split(",") if number not in _NO_DEVICE]
+        if pattern.startswith("proc"):  # PCI addresses, in the order of CUDA's numbers
+            return variable, [str(number) for number in range(len(paths))]
+        return variable, [re.sub(r"\D", "", os.path.basename(path)) for path in paths]
     return "", []
 
 
@@ -331,8 +327,7 @@ def compilation_cache() -> pathlib.Path:
     $JAX_COMPILATION_CACHE_DIR where set. Otherwise one folder per set of CPU features: XLA's CPU
     programs use the features of the machine that compiled them, and home directories are shared.
     """
-    given = os.environ.get("JAX_COMPILATION_CACHE_DIR")
-    if given:
+    if given := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return pathlib.Path(given)
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
@@ -340,6 +335,5 @@ def compilation_cache() -> pathlib.Path:
     except (OSError, StopIteration):
         features = ""
     name = hashlib.sha256(features.encode()).hexdigest()[:12]
-    root = os.environ.get("ATTNPERF_CACHE")
-    cache = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
-    return (pathlib.Path(root) if root else pathlib.Path(cache) / "attnperf") / "xla" / name
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    return pathlib.Path(os.environ.get("ATTNPERF_CACHE") or cache / "attnperf") / "xla" / name

@@ -41,28 +41,21 @@ class Call:
         Raises ValueError and OSError with the function's own message, and ChildProcessError with
         the last lines that the process wrote where it ended in any other way.
         """
-        try:
-            found = self._future.result()
-        except (ValueError, OSError):
-            sys.stderr.write(self._written())
-            raise
-        except BrokenProcessPool:
+        error, trace = self._future.exception(), ""
+        written = pathlib.Path(self._stderr.name).read_text(errors="replace")
+        if error is None or isinstance(error, ValueError | OSError):
+            sys.stderr.write(written)
+            return self._future.result()
+        if isinstance(error, BrokenProcessPool):
             self.process.join()
-            raise self._crash(f"ended with code {self.process.exitcode}", "") from None
-        except Exception as error:
-            raise self._crash("failed", str(error.__cause__)) from None
-        sys.stderr.write(self._written())
-        return found
-
-    def _crash(self, what: str, trace: str) -> ChildProcessError:
-        tail = "\n".join((self._written() + trace).splitlines()[-_LAST_LINES:])
-        return ChildProcessError(
+            what = f"ended with code {self.process.exitcode}"
+        else:
+            what, trace = "failed", str(error.__cause__)
+        tail = "\n".join((written + trace).splitlines()[-_LAST_LINES:])
+        raise ChildProcessError(
             f"the process that computes {self._name!r} {what} and gave no answer; its last lines:\n"
             f"{tail}"
         )
-
-    def _written(self) -> str:
-        return pathlib.Path(self._stderr.name).read_text(errors="replace")
 
     def __enter__(self) -> "Call":
         return self
@@ -138,11 +131,11 @@ def data(workload: str, data_dir: str, extra_paths: dict[str, str] | None = None
     if entry.embedded:
         module.prepare(data_dir)
     else:
-        given = {
-            name: where for name, where in (extra_paths or {}).items() if name in entry.extra_paths
-        }
+        paths = extra_paths or {}
+        given = {name: where for name, where in paths.items() if name in entry.extra_paths}
         lines = list(module.check(data_dir, **given))
-    if not hasattr(module, "read_reference"):
-        return {"lines": lines, "reference": None}
-    reference = module.read_reference(data_dir)
-    return {"lines": lines, "reference": {name: reference[name] for name in ("note", "rows")}}
+    reference = None
+    if hasattr(module, "read_reference"):
+        found = module.read_reference(data_dir)
+        reference = {name: found[name] for name in ("note", "rows")}
+    return {"lines": lines, "reference": reference}

@@ -13,7 +13,7 @@ _SHOWN = 20
 
 def render(found: study_reader.Survey) -> str:
     """Returns a table stage × variant of states, the time left, then what needs a person."""
-    cells = [("stage", "variant", *study_reader.COLUMNS)]
+    cells: list[tuple[str, ...]] = [("stage", "variant", *study_reader.COLUMNS)]
     for row in found.rows:
         counts = (str(row.counts[name]) for name in study_reader.COLUMNS)
         cells.append((row.stage, row.variant, *counts))

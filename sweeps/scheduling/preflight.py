@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-from typing import Any
 
 from attention import table as variants_table
 from sweeps.launchers import table as launchers
@@ -83,8 +82,7 @@ class DataCheck:
         """
         if self._call is not None:
             call, self._call = self._call, None
-            with call:
-                _keep_reference(self._study, _told(call.result()))
+            _conclude(self._study, call)
 
     def close(self) -> None:
         """Ends a check that nobody waits for any more."""
@@ -99,10 +97,7 @@ def check_data_here(study: Study) -> None:
     The study gets the reference rows where it has none yet. Raises ValueError naming the directory,
     the file and the command that repairs it.
     """
-    with _ask(study) as call:
-        reference = _told(call.result())
-    if not (study.directory / layout.REFERENCE).exists():
-        _keep_reference(study, reference)
+    _conclude(study, _ask(study), again=False)
 
 
 def _check_fabricated(study: Study) -> None:
@@ -119,18 +114,19 @@ def _ask(study: Study) -> jax_calls.Call:
     return jax_calls.Call(jax_calls.data, workload=study.workload, **where)
 
 
-def _told(found: dict[str, Any]) -> Any:
-    """Prints what a check found; returns the reference rows (errors of simple methods), or None."""
+def _conclude(study: Study, call: jax_calls.Call, again: bool = True) -> None:
+    """Waits for a check; prints what it found and writes its reference rows beside the study.
+
+    Those are errors of simple methods. Where some are there already they are written only if they
+    differ, and not `again`.
+    """
+    with call:
+        found = call.result()
     for line in found["lines"]:
         print(f"data: {line}", flush=True)
-    return found["reference"]
-
-
-def _keep_reference(study: Study, reference: Any) -> None:
-    """Writes the data's reference rows beside the study, unless they are there already."""
-    if reference is None:
-        return
-    rows = {study.workload: {"note": reference["note"], "rows": reference["rows"]}}
     path = study.directory / layout.REFERENCE
+    if found["reference"] is None or (path.exists() and not again):
+        return
+    rows = {study.workload: found["reference"]}
     if layout.read_json_if_there(path) != json.loads(json.dumps(rows)):
         layout.write_json(path, rows)
