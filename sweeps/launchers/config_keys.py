@@ -7,7 +7,7 @@ anything starts all come from here; the tables themselves are in `sweeps.study.c
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from attention import table as variants_table
 
@@ -19,13 +19,6 @@ _KINDS = {
     str: "a text",
     tuple: "names, with commas between them",
 }
-
-
-class Allowed(Protocol):
-    """What a key may say; its text stands after 'it must be'."""
-
-    def holds(self, value: Any) -> bool:
-        """Returns whether a value of the default's type is allowed."""
 
 
 class Range(NamedTuple):
@@ -75,6 +68,10 @@ class Text(NamedTuple):
 
 # A part of a path has at most 255 bytes on every file system in use.
 PATH = Text("a path of parts of at most 255 bytes", r"(?s)/*(([^/]{1,255})(/+|$))*")
+
+
+# What a key may say, of values of its default's type; its text stands after 'it must be'.
+Allowed = Range | OneOf | Text
 
 
 class Key(NamedTuple):

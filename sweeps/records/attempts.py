@@ -18,10 +18,11 @@ def fruitless(directory: pathlib.Path) -> tuple[int, int]:
     counts, began = {"failed": 0, "killed": 0}, None
     for number in range(lease.latest(directory), 0, -1):
         attempt = directory / layout.ATTEMPTS / str(number)
-        outcome = _record(attempt / lease.OUTCOME).get("outcome", "killed")
+        # A damaged record counts as none: as after a kill.
+        outcome = layout.read_record(attempt / lease.OUTCOME).get("outcome", "killed")
         if outcome not in counts:
             break
-        step = _record(attempt / measurements.RESUMED).get("global_step")
+        step = layout.read_record(attempt / measurements.RESUMED).get("global_step")
         if any(counts.values()) and step != began:
             break
         counts[outcome], began = counts[outcome] + 1, step
@@ -30,18 +31,9 @@ def fruitless(directory: pathlib.Path) -> tuple[int, int]:
 
 def last_error(directory: pathlib.Path) -> dict[str, Any]:
     """Returns the last attempt's {"outcome", "error", "retry"}; 'killed' if it left none."""
-    found = _record(lease.last(directory) / lease.OUTCOME)
+    found = layout.read_record(lease.last(directory) / lease.OUTCOME)
     killed = {"outcome": "killed", "error": "the worker process died", "retry": True}
     return found if isinstance(found.get("outcome"), str) else killed
-
-
-def _record(path: pathlib.Path) -> dict[str, Any]:
-    """Returns the record in a file, {} where there is none or a damaged one: as after a kill."""
-    try:
-        found = layout.read_json_if_there(path)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def log_tail(directory: pathlib.Path, lines: int = 8) -> list[str]:

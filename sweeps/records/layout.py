@@ -130,6 +130,15 @@ def read_json_if_there(path: str | os.PathLike[str]) -> Any | None:
         return None
 
 
+def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Returns the JSON object in `path`, {} where there is none or it is damaged."""
+    try:
+        found = read_json_if_there(path)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def study_record(directory: str | os.PathLike[str]) -> dict[str, Any]:
     """Returns study.json of a study's directory.
 

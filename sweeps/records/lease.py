@@ -6,6 +6,7 @@ its process is gone (same boot) or its heartbeat is old by the file server's clo
 processes that hang or were stopped: they find a later attempt when they wake, and write no more).
 """
 
+import contextlib
 import dataclasses
 import errno
 import os
@@ -95,8 +96,9 @@ def claim(trial_directory: pathlib.Path, **record: Any) -> Attempt | None:
         os.rename(draft, attempt.directory)
     except OSError as error:
         # A file server's answer may be lost, and its client asks again for what it has done.
-        if _token(attempt.directory) == token:
-            return attempt
+        with contextlib.suppress(OSError):
+            if layout.read_record(attempt.directory / LEASE).get("token") == token:
+                return attempt
         shutil.rmtree(draft, ignore_errors=True)
         if error.errno in _LOST_RACE and attempt.directory.exists():
             return None
@@ -108,12 +110,9 @@ def is_alive(attempt: pathlib.Path) -> bool:
     """Whether the attempt's worker still runs, as far as can be known from here."""
     if (attempt / OUTCOME).exists():
         return False
-    try:
-        lease = layout.read_json_if_there(attempt / LEASE)
-    except ValueError:  # cut short by a crash of the host: claims appear whole otherwise
-        return False
-    here = identity()
-    if not isinstance(lease, dict) or not here.keys() <= lease.keys():  # none, or damaged
+    lease, here = layout.read_record(attempt / LEASE), identity()
+    # None, or cut short by a crash of the host: claims appear whole otherwise.
+    if not here.keys() <= lease.keys():
         return False
     same_host = all(lease[key] == here[key] for key in ("boot_id", "pid_namespace"))
     if same_host and process_start(lease["pid"]) != lease["pid_start"]:
@@ -121,15 +120,6 @@ def is_alive(attempt: pathlib.Path) -> bool:
     age = clock.clock.server_time(attempt) - os.stat(attempt / HEARTBEAT).st_mtime
     length = lease.get("expires_after_s", EXPIRES_AFTER_S)
     return age < (length if isinstance(length, int | float) else EXPIRES_AFTER_S)
-
-
-def _token(attempt: pathlib.Path) -> str | None:
-    """Returns the token of whoever has an attempt, None where nobody can say."""
-    try:
-        found = layout.read_json(attempt / LEASE)
-    except (OSError, ValueError):
-        return None
-    return found.get("token") if isinstance(found, dict) else None
 
 
 def identity() -> dict[str, Any]:

@@ -39,7 +39,7 @@ def read(directory: pathlib.Path) -> dict[str, Any]:
         return status
     attempt = lease.last(directory)
     # A worker that was stopped between its check and its write may have replaced "done" since.
-    outcome = _outcome(attempt)
+    outcome = layout.read_record(attempt / lease.OUTCOME).get("outcome")
     if outcome in COMPLETE:
         return {**status, "state": outcome, "reason": None}
     if status["state"] in ("running", "failed"):
@@ -68,23 +68,13 @@ def seen(directory: pathlib.Path) -> dict[str, Any]:
         return {**found, "damaged": f"{problem} ({error})"}
 
 
-def _outcome(attempt: pathlib.Path) -> str | None:
-    try:
-        found = layout.read_json_if_there(attempt / lease.OUTCOME)
-    except ValueError:
-        return None
-    return found.get("outcome") if isinstance(found, dict) else None
-
-
 def recorded(directory: pathlib.Path) -> dict[str, Any]:
     """Returns what status.json says, whoever is alive; see `read`."""
     path = directory / layout.STATUS
     try:
         found = layout.read_json_if_there(path)
-    except UnicodeDecodeError as error:
-        return _damaged(f"{path}: not text ({error})")
-    except (ValueError, RecursionError) as error:
-        return _damaged(str(error) if str(path) in str(error) else f"{path}: {error}")
+    except ValueError as error:
+        return _damaged(str(error))
     if found is None:
         return dict(NEW)
     if not isinstance(found, dict):

@@ -124,11 +124,7 @@ def _check_begun(study: Study, begun: dict[str, int], chosen: dict[str, int], ch
 
 def _kept(path: pathlib.Path) -> dict[str, int | None]:
     """Returns what a person has decided against, by tuned variant: `kept` of selection.json."""
-    try:
-        found = layout.read_json_if_there(path)
-    except ValueError:
-        return {}
-    kept = found.get("kept") if isinstance(found, dict) else None
+    kept = layout.read_record(path).get("kept")
     return kept if isinstance(kept, dict) else {}
 
 
