@@ -113,8 +113,8 @@ class SingleProcess:
     is_primary, broken = True, False
 
     def __init__(self) -> None:
-        self.on_stop: Callable[[], None] = _nothing
-        self.on_failure: Callable[[Exception], None] = _nothing
+        self.on_stop: Callable[[], None] = lambda: None
+        self.on_failure: Callable[[Exception], None] = lambda problem: None
 
     def order(self, **order: Any) -> None:
         """Does nothing."""
@@ -155,8 +155,8 @@ class ProcessGroup:
         self._found, self.is_primary = found, found.is_primary
         self._disconnect, self._exit = disconnect, exit_process
         self.broken = False
-        self.on_stop: Callable[[], None] = _nothing
-        self.on_failure: Callable[[Exception], None] = _nothing
+        self.on_stop: Callable[[], None] = lambda: None
+        self.on_failure: Callable[[Exception], None] = lambda problem: None
         self._log = SharedLog(store, found.count, found.id)
         self._orders: queue.Queue[dict[str, Any]] = queue.Queue()
         self._of_primary: queue.Queue[str | None] = queue.Queue()
@@ -306,10 +306,6 @@ def join(
 def _of_xla(problem: Exception) -> bool:
     """Whether a collective failed: XLA raises 'UNKNOWN: Gloo all-reduce failed' as a ValueError."""
     return re.match(_STATUSES, str(problem)) is not None
-
-
-def _nothing(*arguments: Any) -> None:
-    del arguments
 
 
 def _named(problem: Exception) -> str:

@@ -170,6 +170,11 @@ def sample(settings: dict[str, Any]) -> Batch:
     return Batch(root / JOBS / "sample.json", ((),), {"PYTHONPATH": str(root / "code")})
 
 
+def filled(document: dict[str, Any]) -> dict[str, Any]:
+    """Returns a document without the keys that say nothing: '', {} or []."""
+    return {key: value for key, value in document.items() if value not in ("", {}, [])}
+
+
 def to_yaml(document: Any) -> str:
     """Returns plain data as YAML, without anchors.
 

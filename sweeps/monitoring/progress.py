@@ -30,7 +30,7 @@ class Progress:
         self._started = time.monotonic()
         self._spoke = time.monotonic()
         self._stage, self._total = "", 0
-        self._running: dict[str, tuple[Trial, str]] = {}
+        self._running: dict[str, str] = {}  # what each trial does, by path
         # Of every unfinished trial, and their sum: an event changes one term of it.
         self._steps_left: dict[str, int] = {}
         self._sum_left = 0
@@ -84,7 +84,7 @@ class Progress:
 
     def started(self, trial: Trial, where: int | str) -> None:
         """A trial began: on the worker of a slot, or where the text says ("slurm job 12_3")."""
-        self._running[trial.path] = trial, "starting"
+        self._running[trial.path] = "starting"
         # At the end of a stage nothing starts any more: what ran side by side until then counts.
         self._at_once = len(self._running)
         if self._live is None:
@@ -95,7 +95,7 @@ class Progress:
     def compiled(self, trial: Trial, event: dict[str, Any]) -> None:
         """A trial begins to train; its train step is compiled."""
         self.compilations += event["compilations"]
-        self._running[trial.path] = trial, f"step {event['step']}/{trial.steps}"
+        self._running[trial.path] = f"step {event['step']}/{trial.steps}"
         self._update()
 
     def evaluated(self, trial: Trial, event: dict[str, Any]) -> None:
@@ -121,7 +121,7 @@ class Progress:
         self._moved(trial, step, f"step {step}/{trial.steps}" if step else "starting")
 
     def _moved(self, trial: Trial, step: int, text: str) -> None:
-        self._running[trial.path] = trial, text
+        self._running[trial.path] = text
         if trial.path in self._steps_left:
             self._sum_left += trial.steps - step - self._steps_left[trial.path]
             self._steps_left[trial.path] = trial.steps - step
@@ -131,7 +131,7 @@ class Progress:
         self, trial: Trial, outcome: str, error: str | None, tail: list[str] | None = None
     ) -> None:
         """A trial ended, or left this driver's hands."""
-        where = self._running.pop(trial.path, (trial, ""))[1]
+        where = self._running.pop(trial.path, "")
         if outcome.split()[0] in (*layout.FINISHED, "already") and "again" not in outcome:
             self._sum_left -= self._steps_left.pop(trial.path, 0)
         detail = f": {error}" if error else f" ({where})" if where else ""
@@ -156,8 +156,7 @@ class Progress:
 
     def _rows(self) -> list[tuple[str, str]]:
         """Returns what the first running trials do, by path, and how many more there are."""
-        first = itertools.islice(self._running.items(), _ROWS)
-        rows = [(path, text) for path, (_, text) in first]
+        rows = list(itertools.islice(self._running.items(), _ROWS))
         if len(self._running) > _ROWS:
             rows.append((f"and {len(self._running) - _ROWS} more", ""))
         return rows

@@ -74,11 +74,10 @@ def last(trial_directory: pathlib.Path) -> pathlib.Path:
     return trial_directory / layout.ATTEMPTS / str(latest(trial_directory))
 
 
-def claim(trial_directory: pathlib.Path, **record: Any) -> Attempt | None:
+def claim(trial_directory: pathlib.Path) -> Attempt | None:
     """Returns the next attempt, or None where a live worker has the trial.
 
-    `record` is kept in the lease beside host, boot, pid and start time. Raises OSError where the
-    attempt cannot be written; another worker that was faster is no error.
+    Raises OSError where the attempt cannot be written; another worker that was faster is no error.
     """
     number = latest(trial_directory)
     if number and is_alive(trial_directory / layout.ATTEMPTS / str(number)):
@@ -87,7 +86,7 @@ def claim(trial_directory: pathlib.Path, **record: Any) -> Attempt | None:
     folder.mkdir(parents=True, exist_ok=True)
     token = uuid.uuid4().hex
     draft, attempt = folder / layout.temporary(token), Attempt(trial_directory, number + 1)
-    own = {**identity(), "expires_after_s": EXPIRES_AFTER_S, "token": token, **record}
+    own = {**identity(), "expires_after_s": EXPIRES_AFTER_S, "token": token}
     try:
         draft.mkdir()
         clock.clock.touch(draft / HEARTBEAT)

@@ -218,7 +218,9 @@ def republish(trial_directory: pathlib.Path, budget: Budget) -> bool:
 
 def _publish_csvs(trial_directory: pathlib.Path, rows: list[dict[str, Any]]) -> None:
     evals = [row for row in rows if row["kind"] == "eval"]
-    columns = sorted({name for row in evals for name in row} - {"kind"}, key=_column_order)
+    # AlgoPerf sorts its columns; the step comes first here, for people.
+    names = {name for row in evals for name in row} - {"kind"}
+    columns = sorted(names, key=lambda name: (name != "global_step", name))
     if evals:
         layout.write_atomically(trial_directory / layout.EVAL_MEASUREMENTS, _to_csv(evals, columns))
     everything = ["global_step", "grad_norm", "loss", *(c for c in columns if c != "global_step")]
@@ -234,11 +236,6 @@ def _publish_diagnostics(trial_directory: pathlib.Path, rows: list[dict[str, Any
         lines += [place | layer for layer in row["layers"]]
     text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
     layout.write_atomically(trial_directory / layout.DIAGNOSTICS, text)
-
-
-def _column_order(name: str) -> tuple[int, str]:
-    """AlgoPerf sorts its columns; the step comes first here, for people."""
-    return (0 if name == "global_step" else 1), name
 
 
 def _to_csv(rows: list[dict[str, Any]], columns: list[str]) -> str:

@@ -39,8 +39,8 @@ class RetryPolicy:
     def __init__(self, root: pathlib.Path, max_attempts: int, max_kills: int = 0) -> None:
         self._root, self._max_attempts = root, max_attempts
         self._max_kills = max(max_kills, max_attempts)
-        self._earlier: dict[str, tuple[int, int]] = {}
-        self._first: dict[str, int] = {}
+        # Of each trial as this run began: its last attempt, fruitless failures and kills.
+        self._began: dict[str, tuple[int, int, int]] = {}
         # Of each trial: its last attempt then, and how many ends followed that it knows nothing of.
         self._unrecorded: dict[str, tuple[int, int]] = {}
         self._excused: dict[str, int] = {}
@@ -50,8 +50,7 @@ class RetryPolicy:
         directory = self._root / trial.path
         state = str(status.read(directory)["state"])
         if state not in ("pending", *status.COMPLETE) or lease.latest(directory):
-            self._earlier[trial.path] = attempts.fruitless(directory)
-            self._first[trial.path] = lease.latest(directory)
+            self._began[trial.path] = lease.latest(directory), *attempts.fruitless(directory)
         return state
 
     def count_unrecorded(self, trial: Trial, excused: bool = False) -> int:
@@ -71,13 +70,12 @@ class RetryPolicy:
         """Whether a trial that failed or was killed gets another attempt in this run."""
         directory = self._root / trial.path
         latest = lease.latest(directory)
-        retry = bool(attempts.last_error(directory).get("retry", True))
+        first, failed_before, killed_before = self._began.get(trial.path, (0, 0, 0))
         # A person who runs the study again has looked at earlier failures.
-        if not retry and latest > self._first.get(trial.path, 0):
+        if latest > first and not attempts.last_error(directory).get("retry", True):
             return False
         failed, killed = attempts.fruitless(directory)
-        before = self._earlier.get(trial.path, (0, 0))
-        failed, killed = failed - before[0], killed - before[1]
+        failed, killed = failed - failed_before, killed - killed_before
         at, unrecorded = self._unrecorded.get(trial.path, (latest, 0))
         failed += unrecorded if at == latest else 0
         return (

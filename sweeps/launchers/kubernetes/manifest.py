@@ -39,9 +39,9 @@ def jobset(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]
         BATCH_LABEL: batch.name,
         INDEX_LABEL: str(index),
     }
-    pod_metadata: dict[str, Any] = {"labels": labels}
-    if own["bucket"]:  # asks for the sidecar that mounts it
-        pod_metadata["annotations"] = {"gke-gcsfuse/volumes": "true"}
+    # Asks for the sidecar that mounts the bucket.
+    annotations = {"gke-gcsfuse/volumes": "true"} if own["bucket"] else {}
+    pod_metadata = remote.filled({"labels": labels, "annotations": annotations})
     pod = {"metadata": pod_metadata, "spec": _pod(batch, index, settings)}
     job = {"metadata": {"labels": labels}, "spec": {**_job(own), "template": pod}}
     spec = {
@@ -60,13 +60,15 @@ def jobset(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]
 
 
 def _metadata(jobset_name: str, own: dict[str, Any], labels: dict[str, str]) -> dict[str, Any]:
-    queue = {QUEUE_LABEL: own["queue"]} if own["queue"] else {}
-    metadata = {"name": jobset_name, "namespace": own["namespace"], "labels": labels | queue}
-    if own["tpu_type"] and own["hosts"] > 1:
-        # All pods of a slice on one node pool, which they have to themselves.
-        topology = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}
-        metadata["annotations"] = topology
-    return metadata
+    # All pods of a slice on one node pool, which they have to themselves.
+    topology = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}
+    metadata = {
+        "name": jobset_name,
+        "namespace": own["namespace"],
+        "labels": remote.filled(labels | {QUEUE_LABEL: own["queue"]}),
+        "annotations": topology if own["tpu_type"] and own["hosts"] > 1 else {},
+    }
+    return remote.filled(metadata)
 
 
 def _failure_policy(own: dict[str, Any]) -> dict[str, Any]:
@@ -118,7 +120,7 @@ def _pod(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]:
     """Returns a pod's specification: what it runs, on which nodes, with what."""
     own = settings["kubernetes"]
     mounted = remote.volume(settings, own)
-    found: dict[str, Any] = {
+    found = {
         # Required by podFailurePolicy.
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": own["save_seconds"],
@@ -131,7 +133,7 @@ def _pod(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]:
         "serviceAccountName": own["service_account"],
         "securityContext": _identity(own),
     }
-    return {key: value for key, value in found.items() if value not in ("", {}, [], None)}
+    return remote.filled(found)
 
 
 def _container(
@@ -229,15 +231,14 @@ def _identity(own: dict[str, Any]) -> dict[str, Any]:
 
 
 def _node_selector(own: dict[str, Any]) -> dict[str, str]:
-    found = {}
-    if own["gpu_type"]:
-        label, separator, value = own["gpu_type"].rpartition("=")
-        found[label if separator else GPU_LABEL] = value
-    if own["tpu_type"]:
-        found |= {TPU_LABEL: own["tpu_type"], TOPOLOGY_LABEL: own["tpu_topology"]}
-    if own["spot"]:
-        found[SPOT_LABEL] = "true"
-    return found
+    label, _, value = own["gpu_type"].rpartition("=")
+    found = {
+        label or GPU_LABEL: value,
+        TPU_LABEL: own["tpu_type"],
+        TOPOLOGY_LABEL: own["tpu_topology"],
+        SPOT_LABEL: "true" if own["spot"] else "",
+    }
+    return remote.filled(found)
 
 
 def _tolerations(own: dict[str, Any]) -> list[dict[str, str]]:

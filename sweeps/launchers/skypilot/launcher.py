@@ -149,16 +149,20 @@ def task(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]:
     """
     own = settings["skypilot"]
     mounted = remote.volume(settings, own)
+    mount_path = str(mounted.mount_path)
+    bucket = {mount_path: {"source": own["bucket"], "mode": "MOUNT"}}
     found = {
         "name": remote.job_name(batch, index),
         "resources": _resources(own),
         "envs": remote.environment(batch, own, mounted),
-        **_storage(own, str(mounted.mount_path)),
+        # With neither, `setup` mounts a share there.
+        "file_mounts": bucket if own["bucket"] else {},
+        "volumes": {mount_path: own["volume"]} if own["volume"] else {},
         "setup": own["setup"],
         # Its exit code is the job's.
         "run": shlex.join(remote.command(batch, index, own, mounted)),
     }
-    return {key: value for key, value in found.items() if value != ""}
+    return remote.filled(found)
 
 
 def _resources(own: dict[str, Any]) -> dict[str, Any]:
@@ -176,15 +180,7 @@ def _resources(own: dict[str, Any]) -> dict[str, Any]:
         "max_restarts_on_errors": own["retries"],
         "recover_on_exit_codes": [AGAIN],
     }
-    return {key: value for key, value in found.items() if value != ""} | {"job_recovery": recovery}
-
-
-def _storage(own: dict[str, Any], mount_path: str) -> dict[str, Any]:
-    if own["bucket"]:
-        return {"file_mounts": {mount_path: {"source": own["bucket"], "mode": "MOUNT"}}}
-    if own["volume"]:
-        return {"volumes": {mount_path: own["volume"]}}
-    return {}  # `setup` mounts a share there
+    return remote.filled(found) | {"job_recovery": recovery}
 
 
 class SkyPilot(remote.Engine):

@@ -51,10 +51,7 @@ def options(
     throttle = f"%{slurm['at_once']}" if slurm["at_once"] else ""
     gpus = ":".join(filter(None, ("gpu", slurm["gpu_type"], str(slurm["gpus"]))))
     given = {
-        "partition": slurm["partition"],
-        "account": slurm["account"],
-        "qos": slurm["qos"],
-        "time": slurm["time"],
+        **{key: slurm[key] for key in ("partition", "account", "qos", "time")},
         "nodes": str(slurm["nodes"]),
         "ntasks-per-node": "1",
         "gres": gpus if slurm["gpus"] else "",
@@ -69,8 +66,11 @@ def options(
         # SIGTERM; SIGUSR1 would kill those that do not expect it before they have saved.
         "signal": f"TERM@{slurm['save_seconds']}",
     }
-    written = [f"--{key}={value}" for key, value in given.items() if value]
-    return [*written, "--requeue", *keys.flags(slurm["flags"])]
+    return [*_written(given), "--requeue", *keys.flags(slurm["flags"])]
+
+
+def _written(given: dict[str, str]) -> list[str]:
+    return [f"--{key}={value}" for key, value in given.items() if value]
 
 
 def _log_pattern(batch: Batch, part: ArrayPart) -> str:
@@ -118,4 +118,4 @@ def _srun(slurm: dict[str, Any]) -> list[str]:
         "container-image": slurm["container"],
         "container-mounts": slurm["mounts"],
     }
-    return ["srun", *(f"--{key}={value}" for key, value in given.items() if value)]
+    return ["srun", *_written(given)]
