@@ -1,8 +1,7 @@
 """What a study's trials would run on: its launcher's jobs, how many at a time, devices."""
 
+import contextlib
 import dataclasses
-import pathlib
-from typing import Any
 
 from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import EngineError
@@ -62,21 +61,15 @@ def of(study: Study) -> Resources:
     name = settings["launcher"]
     module, own = launchers.module(name), settings[name]
     module.check(settings)
-    jobs, problem = _jobs(module, settings, study.directory)
+    jobs, problem = None, ""
+    try:
+        with contextlib.closing(module.launcher(settings, study.directory)) as engine:
+            jobs = int(engine.capacity())
+    except (EngineError, ValueError, OSError) as error:  # planned on a host without the engine
+        if name == "local":
+            raise
+        problem = str(error)
     trials_per_job = int(own.get("trials_per_job", 1))
     side_by_side = min(int(own.get("workers", 0)) or 1, trials_per_job)
     where = (name, module.platform(settings), module.devices(settings))
     return Resources(*where, trials_per_job, jobs, side_by_side, problem)
-
-
-def _jobs(module: Any, settings: dict[str, Any], directory: pathlib.Path) -> tuple[int | None, str]:
-    try:
-        engine = module.launcher(settings, directory)
-        try:
-            return int(engine.capacity()), ""
-        finally:
-            engine.close()
-    except (EngineError, ValueError, OSError) as error:  # planned on a host without the engine
-        if settings["launcher"] == "local":
-            raise
-        return None, str(error)

@@ -88,7 +88,7 @@ def running(found: study_reader.Survey) -> list[str]:
     """Returns a line per running trial: host, step, and the metric at its last evaluation."""
     text = [
         f"{seen.path} running{_host(found, seen)}: step {seen.status['global_step']}/{seen.steps}"
-        f"{_metric(found, seen)}{_note(seen)}"
+        f"{_metric(found, seen)}" + (f"; {note}" if (note := seen.status.get("note")) else "")
         for seen in found.running[:_SHOWN]
     ]
     return text + _more(found.running, "running")
@@ -100,11 +100,6 @@ def _host(found: study_reader.Survey, seen: study_reader.TrialStatus) -> str:
         return f" on {layout.read_json(attempt / lease.LEASE)['host']}"
     except (OSError, ValueError, KeyError, TypeError):  # gone meanwhile, or damaged
         return ""
-
-
-def _note(seen: study_reader.TrialStatus) -> str:
-    note = seen.status.get("note")
-    return f"; {note}" if note else ""
 
 
 def _metric(found: study_reader.Survey, seen: study_reader.TrialStatus) -> str:
@@ -148,9 +143,17 @@ def job_lines(found: study_reader.Survey) -> list[str]:
     A trial counts for the last job that got it; jobs that lost all their trials to later ones are
     over.
     """
-    batches = _batches(found)
+    batches = []
+    for path in submissions.files(found.directory):
+        try:
+            batch = submissions.read(path)
+            if batch.handles != []:  # else it was refused whole
+                batches.append(batch)
+        except (OSError, ValueError, TypeError) as error:
+            found.damaged.append(f"{path}: no record of a batch of jobs ({error})")
     if not batches:
         return []
+    batches.sort(key=lambda batch: batch.created_at)
     last = {
         path: (batch.name, index)
         for batch in batches
@@ -165,19 +168,6 @@ def job_lines(found: study_reader.Survey) -> list[str]:
         f"jobs: {count} given to {engines} in {len(batches)} batches: {len(at_work)} running, "
         f"{len(waiting)} waiting, {count - len(waiting) - len(at_work)} over"
     ]
-
-
-def _batches(found: study_reader.Survey) -> list[submissions.Batch]:
-    """Returns the batches, the oldest first, without those that were refused whole."""
-    batches = []
-    for path in submissions.files(found.directory):
-        try:
-            batch = submissions.read(path)
-            if batch.handles != []:
-                batches.append(batch)
-        except (OSError, ValueError, TypeError) as error:
-            found.damaged.append(f"{path}: no record of a batch of jobs ({error})")
-    return sorted(batches, key=lambda batch: batch.created_at)
 
 
 def seconds_per_step(rows: Sequence[study_reader.StageRow]) -> dict[str, float]:

@@ -23,19 +23,15 @@ def show(directory: pathlib.Path, every_s: float = 2.0) -> None:
     """
     reader = study_reader.StudyReader(directory)
     with contextlib.suppress(KeyboardInterrupt):
-        if sys.stdout.isatty():
-            _live(reader, every_s)
-        else:
+        if not sys.stdout.isatty():
             _lines(reader, every_s)
+            return
+        from rich.live import Live
 
-
-def _live(reader: study_reader.StudyReader, every_s: float) -> None:
-    from rich.live import Live
-
-    # The last table stays on the screen.
-    with Live(auto_refresh=False, vertical_overflow="crop") as live:
-        for found in looks(reader, every_s):
-            live.update(table(found), refresh=True)
+        # The last table stays on the screen.
+        with Live(auto_refresh=False, vertical_overflow="crop") as live:
+            for found in looks(reader, every_s):
+                live.update(table(found), refresh=True)
 
 
 def _lines(reader: study_reader.StudyReader, every_s: float) -> None:

@@ -27,13 +27,9 @@ def take(study_directory: pathlib.Path) -> pathlib.Path:
     if _HERE.parent == folder:
         return _HERE
     name = digest(_HERE)[:12]
-    if not (folder / name).is_dir():
-        folder.mkdir(exist_ok=True)
-        _copy(folder, name)
-    return folder / name
-
-
-def _copy(folder: pathlib.Path, name: str) -> None:
+    if (folder / name).is_dir():
+        return folder / name
+    folder.mkdir(exist_ok=True)
     draft = pathlib.Path(tempfile.mkdtemp(prefix=".draft-", dir=folder))
     try:
         for room in checkout.ROOMS:
@@ -46,6 +42,7 @@ def _copy(folder: pathlib.Path, name: str) -> None:
         shutil.rmtree(draft, ignore_errors=True)
         if not (folder / name).is_dir():  # another driver may have been first
             raise
+    return folder / name
 
 
 def digest(root: pathlib.Path) -> str:

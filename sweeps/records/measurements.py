@@ -195,10 +195,20 @@ def _last_step(path: pathlib.Path) -> int | None:
 
 def publish(trial_directory: pathlib.Path) -> None:
     """Writes the CSVs, and diagnostics.jsonl where there are any, from the attempts, atomically."""
-    rows = curve(trial_directory)
-    if recorded := [row for row in rows if row["kind"] == DIAGNOSTICS]:
+    everything = curve(trial_directory)
+    if recorded := [row for row in everything if row["kind"] == DIAGNOSTICS]:
         _publish_diagnostics(trial_directory, recorded)
-    _publish_csvs(trial_directory, [row for row in rows if row["kind"] != DIAGNOSTICS])
+    rows = [row for row in everything if row["kind"] != DIAGNOSTICS]
+    evals = [row for row in rows if row["kind"] == "eval"]
+    # AlgoPerf sorts its columns; the step comes first here, for people.
+    columns = sorted({name for row in evals for name in row} - {"kind", "global_step"})
+    if evals:
+        text = _to_csv(evals, ["global_step", *columns])
+        layout.write_atomically(trial_directory / layout.EVAL_MEASUREMENTS, text)
+    if "preemption_count" not in columns:
+        columns.append("preemption_count")
+    text = _to_csv(rows, ["global_step", "grad_norm", "loss", *columns])
+    layout.write_atomically(trial_directory / layout.MEASUREMENTS, text)
 
 
 def republish(trial_directory: pathlib.Path, budget: Budget) -> bool:
@@ -214,19 +224,6 @@ def republish(trial_directory: pathlib.Path, budget: Budget) -> bool:
         return False
     publish(trial_directory)
     return True
-
-
-def _publish_csvs(trial_directory: pathlib.Path, rows: list[dict[str, Any]]) -> None:
-    evals = [row for row in rows if row["kind"] == "eval"]
-    # AlgoPerf sorts its columns; the step comes first here, for people.
-    names = {name for row in evals for name in row} - {"kind"}
-    columns = sorted(names, key=lambda name: (name != "global_step", name))
-    if evals:
-        layout.write_atomically(trial_directory / layout.EVAL_MEASUREMENTS, _to_csv(evals, columns))
-    everything = ["global_step", "grad_norm", "loss", *(c for c in columns if c != "global_step")]
-    if "preemption_count" not in everything:
-        everything.append("preemption_count")
-    layout.write_atomically(trial_directory / layout.MEASUREMENTS, _to_csv(rows, everything))
 
 
 def _publish_diagnostics(trial_directory: pathlib.Path, rows: list[dict[str, Any]]) -> None:

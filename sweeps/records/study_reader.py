@@ -110,11 +110,17 @@ class StudyReader:
         survey = Survey(self._directory, layout.study_record(self._directory))
         for stage in survey.record["stages"]:
             trials = self._trials(survey, stage)
-            if trials is None:
-                survey.rows += self._not_begun(survey.record, stage)
-            else:
+            if trials is not None:
                 survey.begun.append(stage)
                 self._add(survey, stage, trials)
+                continue
+            try:
+                survey.rows += not_begun(survey.record, stage)
+            except (KeyError, TypeError) as problem:
+                raise ValueError(
+                    f"{self._directory / layout.STUDY} is damaged: its config cannot be counted "
+                    f"with ({type(problem).__name__}: {problem}); copy it back"
+                ) from problem
         return survey
 
     def _trials(self, survey: Survey, stage: str) -> list[dict[str, Any]] | None:
@@ -143,7 +149,9 @@ class StudyReader:
         rows: dict[str, StageRow] = {}
         for trial in trials:
             found = self._status(trial["path"], trial["steps"])
-            state = "preempted" if _was_stopped(found) else found["state"]
+            state, reason = found["state"], str(found.get("reason") or "")
+            if state == "pending" and reason.startswith(("preempted", "interrupted")):
+                state = "preempted"
             variant = trial["variant"]
             rows.setdefault(variant, StageRow(stage, variant)).add(state, found, trial["steps"])
             seen = TrialStatus(trial["path"], state, trial["steps"], found)
@@ -175,15 +183,6 @@ class StudyReader:
                 self._ended[path] = found
         return found
 
-    def _not_begun(self, record: dict[str, Any], stage: str) -> list[StageRow]:
-        try:
-            return not_begun(record, stage)
-        except (KeyError, TypeError) as problem:
-            raise ValueError(
-                f"{self._directory / layout.STUDY} is damaged: its config cannot be counted with "
-                f"({type(problem).__name__}: {problem}); copy it back"
-            ) from problem
-
 
 def not_begun(record: dict[str, Any], stage: str) -> list[StageRow]:
     """Returns the rows of a stage whose trials are not on disk yet; as sweeps.study.study counts
@@ -201,8 +200,3 @@ def not_begun(record: dict[str, Any], stage: str) -> list[StageRow]:
         StageRow(stage, variant, Counter(pending=each), steps_left=each * steps, longest=steps)
         for variant in variants
     ]
-
-
-def _was_stopped(found: dict[str, Any]) -> bool:
-    reason = str(found.get("reason") or "")
-    return found["state"] == "pending" and reason.startswith(("preempted", "interrupted"))

@@ -48,7 +48,7 @@ def _cancel_jobs(directory: pathlib.Path, settings: dict[str, Any], batches: lis
     count = 0
     for name in sorted({batch.launcher for batch in batches}):
         engine = launchers.module(name).launcher(settings, directory.resolve())
-        try:
+        with contextlib.closing(engine):
             handles: list[str] = []
             for batch in batches:
                 if batch.launcher == name:  # by its name, where its submission was cut short
@@ -58,8 +58,6 @@ def _cancel_jobs(directory: pathlib.Path, settings: dict[str, Any], batches: lis
             if alive:
                 engine.cancel(alive)
             count += len(alive)
-        finally:
-            engine.close()
     return count
 
 

@@ -74,7 +74,12 @@ class Driver:
             found = scheduler(self.study, self.progress, lambda: self._stop, self._check)
             try:
                 for stage in self.study.stages:
-                    trials = self._trials(stage)
+                    selection = None
+                    if stage == "compare":
+                        selection = study_directory.select(self.study, self._selection)
+                        self.progress.selected(selection)
+                    trials = self.study.trials(stage, selection)
+                    trials = study_directory.materialise(self.study, stage, trials)
                     self.progress.stage(stage, trials, self.study.directory)
                     self._mend(trials)
                     found.run(trials)
@@ -111,14 +116,6 @@ class Driver:
                 f"do not hold them either: {named}{' ...' if lost[3:] else ''}. Move each away "
                 f"(mv {lost[0][0]} {lost[0][0]}.damaged) and run this again: it is trained anew"
             )
-
-    def _trials(self, stage: str) -> list[Trial]:
-        selection = None
-        if stage == "compare":
-            selection = study_directory.select(self.study, self._selection)
-            self.progress.selected(selection)
-        trials = self.study.trials(stage, selection)
-        return study_directory.materialise(self.study, stage, trials)
 
     def _request_stop(self, signum: int, frame: Any) -> None:
         """Makes the driver save and stop at the next opportunity."""

@@ -62,8 +62,11 @@ class NodeJob:
         if self.batch.platform == "cpu":
             os.environ["JAX_PLATFORMS"] = "cpu"
         found = bootstrap.detect(os.environ)
-        if found is not None and not found.is_primary:
-            _run_secondary(self.batch.platform)
+        if found is not None and not found.is_primary:  # becomes another process of those
+            cache = f"--cache_dir={local.compilation_cache()}"
+            command = [sys.executable, "-m", "sweeps.worker", "--secondary", cache]
+            command.append(f"--platform={self.batch.platform}")
+            os.execve(sys.executable, command, {**local.MALLOC, **os.environ})
         return self._train(together=found is not None)
 
     def _refuse(self, reason: str) -> int:
@@ -113,14 +116,6 @@ class NodeJob:
             print(error, flush=True)
         progress.say(f"saved; {again}")
         return AGAIN
-
-
-def _run_secondary(platform: str) -> None:
-    """Becomes another process of those that train together; does not return."""
-    cache = f"--cache_dir={local.compilation_cache()}"
-    command = [sys.executable, "-m", "sweeps.worker", "--secondary", cache]
-    command.append(f"--platform={platform}")
-    os.execve(sys.executable, command, {**local.MALLOC, **os.environ})
 
 
 def run(file: pathlib.Path, index: int) -> int:

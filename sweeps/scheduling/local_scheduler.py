@@ -34,15 +34,6 @@ class Schedule:
         self._warming: dict[Hashable, int] = {}
         self._in_memory: dict[int, set[Hashable]] = {}
 
-    def add(self, trials: list[Trial]) -> None:
-        """Puts trials behind those that are pending."""
-        self.pending += trials
-
-    def take_all(self) -> list[Trial]:
-        """Takes everything that is pending."""
-        taken, self.pending = self.pending, []
-        return taken
-
     def next_for(self, slot: int) -> Trial | None:
         """Takes a trial for a worker; None where it should wait or nothing is left."""
         mine = self._in_memory.get(slot, set())
@@ -54,14 +45,11 @@ class Schedule:
         for suits in ranked:
             for trial in self.pending:
                 if suits(trial.program):
-                    return self._take(trial, slot)
+                    self.pending.remove(trial)
+                    if trial.program not in self._warm:
+                        self._warming.setdefault(trial.program, slot)
+                    return trial
         return None
-
-    def _take(self, trial: Trial, slot: int) -> Trial:
-        self.pending.remove(trial)
-        if trial.program not in self._warm:
-            self._warming.setdefault(trial.program, slot)
-        return trial
 
     def compiled(self, program: Hashable, slot: int) -> None:
         """Notes that a worker has compiled or loaded a program."""
@@ -118,7 +106,7 @@ class LocalScheduler(Scheduler):
         self._occupied: set[int] = set()
 
     def _begin(self) -> None:
-        self.schedule.add(list(self.left.values()))
+        self.schedule.pending += self.left.values()
         for slot in range(min(self.workers.capacity(), len(self.schedule.pending))):
             if slot not in self.alive:
                 self._start(slot)
@@ -277,7 +265,8 @@ class LocalScheduler(Scheduler):
                 self.progress.say(f"worker {slot} has been silent for too long and is ended")
                 self.workers.kill(slot)
         if not self.alive:
-            self._watch(self.schedule.take_all())
+            self._watch(self.schedule.pending)
+            self.schedule.pending = []
         free = 0
         for trial in list(self.watched.values()):
             decision = self.policy.decide(trial)

@@ -45,7 +45,14 @@ def complete(point: Mapping[str, float]) -> dict[str, float]:
     Raises ValueError for an unknown, missing or impossible hyperparameter, by name.
     """
     for name, value in point.items():
-        _check(name, value)
+        if name not in LIMITS:
+            raise ValueError(unknown("hyperparameter", name, LIMITS))
+        limit = LIMITS[name]
+        if not limit.low <= value <= limit.high or (limit.above and value == limit.low):
+            sign = "<" if limit.above else "≤"
+            raise ValueError(
+                f"{name} is {value}; allowed: {limit.low} {sign} {name} ≤ {limit.high:g}"
+            )
     both = {"beta1", "one_minus_beta1"} & set(point)
     if len(both) != 1:
         given = "both" if both else "neither"
@@ -77,13 +84,3 @@ def check_epsilon(epsilon: float, dtype: str) -> str | None:
         f"epsilon={epsilon:g}: gradients below {_UNDERFLOW:.0e} square to 0, and their updates "
         f"reach {_UNDERFLOW / epsilon:.0e} times the learning rate (1 is usual)"
     )
-
-
-def _check(name: str, value: float) -> None:
-    if name not in LIMITS:
-        raise ValueError(unknown("hyperparameter", name, LIMITS))
-    limit = LIMITS[name]
-    inside = limit.low <= value <= limit.high and not (limit.above and value == limit.low)
-    if not inside:
-        sign = "<" if limit.above else "≤"
-        raise ValueError(f"{name} is {value}; allowed: {limit.low} {sign} {name} ≤ {limit.high:g}")

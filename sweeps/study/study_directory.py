@@ -64,7 +64,9 @@ def select(study: Study, choice: str = "") -> dict[str, Any]:
     """
     entry, path = catalog.get(study.workload), study.directory / layout.SELECTION
     begun, values = _begun(study), study.tuned_values()
-    remembered = _kept(path) if not choice else {}
+    # What a person has decided against, by tuned variant.
+    remembered = layout.read_record(path).get("kept") if not choice else None
+    remembered = remembered if isinstance(remembered, dict) else {}
     chosen: dict[str, int] = {}
     kept: dict[str, int | None] = {}
     for variant, by_point in values.items():
@@ -120,12 +122,6 @@ def _check_begun(study: Study, begun: dict[str, int], chosen: dict[str, int], ch
             f"{study.directory}: the comparison began with point {beyond[0]} and the study has "
             f"{len(study.points)} points now; set --config.points={beyond[0] + 1} or more"
         )
-
-
-def _kept(path: pathlib.Path) -> dict[str, int | None]:
-    """Returns what a person has decided against, by tuned variant: `kept` of selection.json."""
-    kept = layout.read_record(path).get("kept")
-    return kept if isinstance(kept, dict) else {}
 
 
 def _begun(study: Study) -> dict[str, int]:

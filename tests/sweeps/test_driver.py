@@ -15,7 +15,7 @@ import pytest
 
 from sweeps.monitoring.progress import Progress
 from sweeps.records import layout, lease, measurements, status
-from sweeps.scheduling import driver, schedule
+from sweeps.scheduling import driver, local_scheduler
 from sweeps.study import study, study_directory
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -448,8 +448,8 @@ def test_schedule_warms_before_others_start(make_study):
     """One worker compiles a program while others take other programs, or wait."""
     study = make_study(protocol="grid", points=3)
     trials = study.trials("grid")
-    plan = schedule.Schedule()
-    plan.add(trials)
+    plan = local_scheduler.Schedule()
+    plan.pending += trials
     first, second = plan.next_for(0), plan.next_for(1)
     assert first.variant == "standard"
     assert second.variant == "laser"

@@ -98,7 +98,7 @@ def _check_devices(own: dict[str, Any]) -> None:
         raise ValueError("kubernetes.hosts above 1 needs gpus or tpu_type")
     if own["hosts"] > 1 and own["workers"] > 1:
         raise ValueError("with kubernetes.hosts above 1 a trial takes all hosts: workers must be 1")
-    if own["tpu_type"] and not _is_slice(own):
+    if own["tpu_type"] and (_topology(own) % own["hosts"] or chips(own) not in (1, 4, 8)):
         raise ValueError(
             f"topology {own['tpu_topology']} over {own['hosts']} hosts is no slice: hosts have "
             "1, 4 or 8 chips. kubernetes.hosts is the number of nodes in the slice's node pool"
@@ -108,17 +108,16 @@ def _check_devices(own: dict[str, Any]) -> None:
 
 def chips(own: dict[str, Any]) -> int:
     """Returns how many TPU chips one host has: the topology's over the hosts."""
-    return math.prod(map(int, own["tpu_topology"].split("x"))) // own["hosts"]
+    return _topology(own) // int(own["hosts"])
+
+
+def _topology(own: dict[str, Any]) -> int:
+    return math.prod(map(int, own["tpu_topology"].split("x")))
 
 
 def _per_host(own: dict[str, Any]) -> int:
     """Returns how many devices a host has; each process on CPUs counts one."""
     return int(own["gpus"] or (chips(own) if own["tpu_type"] else own["workers"]))
-
-
-def _is_slice(own: dict[str, Any]) -> bool:
-    whole = math.prod(map(int, own["tpu_topology"].split("x")))
-    return whole % own["hosts"] == 0 and chips(own) in (1, 4, 8)
 
 
 def platform(settings: dict[str, Any]) -> str:

@@ -185,10 +185,9 @@ class Ray(remote.Engine):
         """Submits a batch, or what an interrupted submission left of it."""
         handles, selector = remote.job_names(batch), self._elsewhere(batch.avoid)
         for index, handle in enumerate(handles):
+            job = ray_job.body(batch, index, self._own, selector)
             try:
-                self._submit_one(
-                    handle, ray_job.body(batch, index, self._own, selector), batch.log(index)
-                )
+                self._submit_one(handle, job, batch.log(index))
             except EngineError:
                 if index == 0:
                     raise
@@ -234,12 +233,9 @@ class Ray(remote.Engine):
     def _state(self, handle: str, job: Any) -> State:
         if job is None:
             return State.GONE
-        if job.error_type == _START_TIMEOUT and not submissions.is_cancelled(self._directory):
-            return self._queue_again(handle, job)
-        return _STATES.get(job.status, State.GONE)
-
-    def _queue_again(self, handle: str, job: Any) -> State:
-        """Queues a job that Ray gave up as nothing was free for 900 s: it only waited."""
+        if job.error_type != _START_TIMEOUT or submissions.is_cancelled(self._directory):
+            return _STATES.get(job.status, State.GONE)
+        # Ray gave it up as nothing was free for 900 s: it only waited.
         now = time.monotonic()
         # Queued at once, it would meet what is left of itself, and Ray would not look after it.
         if now - self._given_up.setdefault(handle, now) > _REST_S:
