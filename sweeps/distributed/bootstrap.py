@@ -137,7 +137,7 @@ def initialize(
     # An empty list is all devices; without one JAX would choose (see above).
     devices: list[int] | None = None if "JAX_LOCAL_DEVICE_IDS" in os.environ else []
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    with _ends_after(start_s, found), _keeping_handlers():
+    with _connecting(start_s, found):
         jax.distributed.initialize(
             **given,
             local_device_ids=devices,
@@ -165,7 +165,13 @@ def _check_port(found: Processes) -> None:
 
 
 @contextlib.contextmanager
-def _ends_after(limit_s: float, found: Processes) -> Iterator[None]:
+def _connecting(limit_s: float, found: Processes) -> Iterator[None]:
+    """Ends the process where this lasts too long; keeps what handles SIGTERM.
+
+    JAX's preemption service takes that for itself (see `sweeps.distributed.process_group` for why
+    not).
+    """
+
     def end() -> None:
         reason = f"not all of {found.count} processes were connected after {limit_s:.0f} s"
         print(f"{found}: {reason}", file=sys.stderr, flush=True)
@@ -174,19 +180,10 @@ def _ends_after(limit_s: float, found: Processes) -> Iterator[None]:
     timer = threading.Timer(limit_s, end)
     timer.daemon = True
     timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-@contextlib.contextmanager
-def _keeping_handlers() -> Iterator[None]:
-    """JAX's preemption service takes SIGTERM for itself (see `sweeps.distributed.process_group` for
-    why not)."""
     handler = signal.getsignal(signal.SIGTERM)
     try:
         yield
     finally:
+        timer.cancel()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)

@@ -265,16 +265,13 @@ class ProcessGroup:
         elif kind == "primary" and not self.is_primary:
             self._of_primary.put(entry["error"])
         elif kind == "stop":
-            self._agree()
+            if self._goal == sys.maxsize:
+                with self._lock:
+                    self._goal = max(self._log.compare(self._step)) + 1
+            self.on_stop()
         elif kind == "failed" and entry["rank"] != self._found.id:
             self._end((PeerError if entry["retry"] else ValueError)(entry["error"]))
         return bool(kind != "end")
-
-    def _agree(self) -> None:
-        if self._goal == sys.maxsize:
-            with self._lock:
-                self._goal = max(self._log.compare(self._step)) + 1
-        self.on_stop()
 
     def _end(self, problem: Exception) -> None:
         self._break()

@@ -96,7 +96,12 @@ class JobScheduler(Scheduler):
         self._ask_again()
         self._submit()
         self._look()
-        self._look_at_watched()
+        # Trials whose job is gone while a worker still seems to live.
+        now = clock.clock.monotonic()
+        for path, (trial, due) in list(self.watched.items()):
+            if now >= due:
+                del self.watched[path]
+                self._follow_up(trial)
         self.progress.tick()
         return True
 
@@ -278,14 +283,6 @@ class JobScheduler(Scheduler):
             self._give_up(trial, str(error or decision.reason))
         else:
             self._over(trial, decision.state, None)
-
-    def _look_at_watched(self) -> None:
-        """Looks after trials whose job is gone while a worker still seems to live."""
-        now = clock.clock.monotonic()
-        for path, (trial, due) in list(self.watched.items()):
-            if now >= due:
-                del self.watched[path]
-                self._follow_up(trial)
 
     def _say_once(self, text: str) -> None:
         if text != self._said:

@@ -1,6 +1,5 @@
 """What follows when whoever had a trial is gone: decided by the trial's files alone."""
 
-import contextlib
 import enum
 import pathlib
 from typing import NamedTuple
@@ -98,9 +97,3 @@ class RetryPolicy:
         if attempts.last_error(directory)["outcome"] == "preempted" or self.may_retry(trial):
             return Decision(Next.AGAIN, state, reason)
         return Decision(Next.GIVE_UP, "failed", reason)
-
-    def give_up(self, trial: Trial, reason: str) -> None:
-        """Writes down that a trial failed for good, unless a live worker has it."""
-        if self.decide(trial).next is Next.GIVE_UP:
-            with contextlib.suppress(OSError):
-                status.write(self._root / trial.path, "failed", reason=reason)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from sweeps.launchers.protocol import Launcher
 from sweeps.monitoring.progress import Progress
 from sweeps.records import attempts, outages, status, submissions
-from sweeps.scheduling.retry_policy import RetryPolicy
+from sweeps.scheduling.retry_policy import Next, RetryPolicy
 from sweeps.study.study import Study
 from sweeps.study.trial import Trial
 
@@ -106,7 +106,9 @@ class Scheduler(abc.ABC):
 
     def _give_up(self, trial: Trial, reason: str, tail: list[str] | None = None) -> None:
         """Writes down that a trial failed for good; `tail`: of its job's log, its own otherwise."""
-        self.policy.give_up(trial, reason)
+        if self.policy.decide(trial).next is Next.GIVE_UP:  # no live worker has it
+            with contextlib.suppress(OSError):
+                status.write(self.root / trial.path, "failed", reason=reason)
         self._over(trial, "failed", reason, self._log_tail(trial) if tail is None else tail)
 
     def _log_tail(self, trial: Trial) -> list[str]:

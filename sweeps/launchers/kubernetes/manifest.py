@@ -43,32 +43,38 @@ def jobset(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]
     annotations = {"gke-gcsfuse/volumes": "true"} if own["bucket"] else {}
     pod_metadata = remote.filled({"labels": labels, "annotations": annotations})
     pod = {"metadata": pod_metadata, "spec": _pod(batch, index, settings)}
-    job = {"metadata": {"labels": labels}, "spec": {**_job(own), "template": pod}}
+    job = {
+        "completionMode": "Indexed",
+        "completions": own["hosts"],
+        "parallelism": own["hosts"],
+        "backoffLimit": own["retries"] if own["hosts"] == 1 else 0,
+        # A pod that still saves keeps its successor waiting.
+        "podReplacementPolicy": "Failed",
+        "podFailurePolicy": {"rules": _pod_failure_rules(own["hosts"])},
+        "template": pod,
+    }
+    template = {"metadata": {"labels": labels}, "spec": job}
     spec = {
         "ttlSecondsAfterFinished": own["ttl_seconds"],
         "failurePolicy": _failure_policy(own),
         # A name of its own for each pod, and the service that goes with it, only where needed.
         "network": {"enableDNSHostnames": own["hosts"] > 1},
-        "replicatedJobs": [{"name": JOB, "replicas": 1, "template": job}],
+        "replicatedJobs": [{"name": JOB, "replicas": 1, "template": template}],
     }
-    return {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
-        "metadata": _metadata(remote.job_name(batch, index), own, labels),
-        "spec": spec,
-    }
-
-
-def _metadata(jobset_name: str, own: dict[str, Any], labels: dict[str, str]) -> dict[str, Any]:
     # All pods of a slice on one node pool, which they have to themselves.
     topology = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}
     metadata = {
-        "name": jobset_name,
+        "name": remote.job_name(batch, index),
         "namespace": own["namespace"],
         "labels": remote.filled(labels | {QUEUE_LABEL: own["queue"]}),
         "annotations": topology if own["tpu_type"] and own["hosts"] > 1 else {},
     }
-    return remote.filled(metadata)
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": remote.filled(metadata),
+        "spec": spec,
+    }
 
 
 def _failure_policy(own: dict[str, Any]) -> dict[str, Any]:
@@ -80,23 +86,8 @@ def _failure_policy(own: dict[str, Any]) -> dict[str, Any]:
         "action": "RestartJobSetAndIgnoreMaxRestarts",
         "onJobFailureReasons": ["PodFailurePolicy"],
     }
-    return {
-        "maxRestarts": own["retries"],
-        "restartStrategy": "BlockingRecreate",
-        "rules": [evicted],
-    }
-
-
-def _job(own: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "completionMode": "Indexed",
-        "completions": own["hosts"],
-        "parallelism": own["hosts"],
-        "backoffLimit": own["retries"] if own["hosts"] == 1 else 0,
-        # A pod that still saves keeps its successor waiting.
-        "podReplacementPolicy": "Failed",
-        "podFailurePolicy": {"rules": _pod_failure_rules(own["hosts"])},
-    }
+    restarts = {"maxRestarts": own["retries"], "restartStrategy": "BlockingRecreate"}
+    return restarts | {"rules": [evicted]}
 
 
 def _pod_failure_rules(hosts: int) -> list[dict[str, Any]]:

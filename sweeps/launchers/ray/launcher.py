@@ -5,9 +5,11 @@ and of where they write. A job's id is its batch's name and its index: Ray refus
 knows, so that nothing is submitted twice, and a submission is found by name.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import json
+import math
 import os
 import pathlib
 import re
@@ -155,7 +157,7 @@ class Ray(remote.Engine):
         super().__init__(settings["ray"])
         self._directory = study_directory
         self._connected: Cluster | None = None
-        self._counted: tuple[float, int] | None = None
+        self._counted = -math.inf, 1
         self._given_up: dict[str, float] = {}
 
     def _cluster(self) -> "Cluster":
@@ -169,17 +171,14 @@ class Ray(remote.Engine):
         """Returns max_jobs, or how many jobs the cluster's nodes hold; at least 1."""
         if self._own["max_jobs"]:
             return super().capacity()
-        if self._counted is None or time.monotonic() - self._counted[0] > _COUNTED_S:
-            self._counted = time.monotonic(), self._count()
+        now, (then, count) = time.monotonic(), self._counted
+        if now - then > _COUNTED_S:
+            with contextlib.suppress(EngineError):
+                nodes, asked = self._cluster().resources(), ray_job.request(self._own)
+                count = sum(ray_job.holds(node, asked) for node in nodes)
+            # A job that no node holds waits for one: clusters grow by what waits.
+            self._counted = now, max(1, count)
         return self._counted[1]
-
-    def _count(self) -> int:
-        try:
-            nodes = self._cluster().resources()
-        except EngineError:
-            return self._counted[1] if self._counted else 1
-        # A job that no node holds waits for one: clusters grow by what waits.
-        return max(1, sum(ray_job.holds(node, ray_job.request(self._own)) for node in nodes))
 
     def submit(self, batch: Batch) -> list[str]:
         """Submits a batch, or what an interrupted submission left of it."""

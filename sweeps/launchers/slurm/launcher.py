@@ -11,7 +11,7 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -141,7 +141,11 @@ class Slurm(remote.Engine):
         submitted.
         """
         parts, known = self._known(batch)
-        exclude = self._nodes_of(batch.avoid) if batch.avoid else ()
+        exclude: list[str] = []
+        if batch.avoid:  # by the cluster's names; a host that is no node of it needs no avoiding
+            nodes = set(run(["sinfo", "--noheader", "--Node", "--format=%N"]).split())
+            hosts = {name for host in batch.avoid for name in (host, host.split(".")[0])}
+            exclude = sorted(nodes & hosts)
         for part in parts:
             if part.number not in known:
                 try:
@@ -152,12 +156,11 @@ class Slurm(remote.Engine):
                     break  # its jobs are GONE, to be submitted again
         return _handles(batch, parts, known)
 
-    def _sbatch(self, batch: Batch, part: script.ArrayPart, exclude: tuple[str, ...]) -> str:
+    def _sbatch(self, batch: Batch, part: script.ArrayPart, exclude: Sequence[str]) -> str:
         """Returns the array's id, or its name where it is not known whether it was submitted."""
-        command = ["sbatch", "--parsable"]
-        command += script.options(self._own, batch, part, exclude)
+        options = script.options(self._own, batch, part, exclude)
         try:
-            printed = run(command, script.script(self._own, batch, part))
+            printed = run(["sbatch", "--parsable", *options], script.script(self._own, batch, part))
         except EngineError as error:
             # A controller that was too slow for sbatch has the job all the same.
             if "connect failure" in str(error):
@@ -195,12 +198,6 @@ class Slurm(remote.Engine):
                 raise EngineError("Slurm's MaxArraySize is below 2: it takes no job arrays")
             self._largest = int(found[1])
         return self._largest
-
-    def _nodes_of(self, hosts: Iterable[str]) -> tuple[str, ...]:
-        """Returns the cluster's names of hosts; one that is no node of it needs no avoiding."""
-        known = set(run(["sinfo", "--noheader", "--Node", "--format=%N"]).split())
-        names = {name for host in hosts for name in (host, host.split(".")[0]) if name in known}
-        return tuple(sorted(names))
 
     def states(self, handles: Sequence[str]) -> dict[str, State]:
         """Returns the state of every handle; releases jobs that Slurm holds because a node failed

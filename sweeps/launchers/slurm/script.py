@@ -2,6 +2,7 @@
 
 import dataclasses
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from sweeps.launchers.slurm import keys
@@ -42,7 +43,7 @@ def parts(size: int, largest: int) -> list[ArrayPart]:
 
 
 def options(
-    slurm: dict[str, Any], batch: Batch, part: ArrayPart, exclude: tuple[str, ...] = ()
+    slurm: dict[str, Any], batch: Batch, part: ArrayPart, exclude: Sequence[str] = ()
 ) -> list[str]:
     """Returns sbatch's options for a part of a batch, for `slurm` = config.slurm.
 
