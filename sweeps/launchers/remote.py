@@ -188,10 +188,11 @@ def to_yaml(document: Any) -> str:
     return str(yaml.safe_dump(json.loads(json.dumps(document)), sort_keys=False))
 
 
+Manifest = Callable[[Batch, int, dict[str, Any]], dict[str, Any]]
+
+
 def write_manifests(
-    batch: Batch,
-    manifest: Callable[[Batch, int, dict[str, Any]], dict[str, Any]],
-    settings: dict[str, Any],
+    batch: Batch, manifest: Manifest, settings: dict[str, Any]
 ) -> list[pathlib.Path]:
     """Writes the manifest of each job of a batch beside its record; returns the files."""
     files = [batch.file.with_name(f"{batch.name}.{index}.yaml") for index in range(batch.size)]

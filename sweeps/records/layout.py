@@ -26,12 +26,8 @@ from attention.files import SUFFIX
 from attention.files import replacing as replacing
 from attention.files import temporary as temporary
 
-STUDY, SELECTION, REFERENCE, TRIALS = (
-    "study.json",
-    "selection.json",
-    "reference.json",
-    "trials.json",
-)
+STUDY, TRIALS = "study.json", "trials.json"
+SELECTION, REFERENCE = "selection.json", "reference.json"
 TRIAL, HPARAMS, STATUS = "trial.json", "hparams.json", "status.json"
 EVAL_MEASUREMENTS, MEASUREMENTS = "eval_measurements.csv", "measurements.csv"
 # A first line of what the rows have in common, then one line per recorded step and attention

@@ -15,32 +15,24 @@ from sweeps.monitoring.progress import Progress
 from sweeps.records import code_snapshot, disk, measurements, status, submissions
 from sweeps.scheduling.job_scheduler import JobScheduler
 from sweeps.scheduling.local_scheduler import LocalScheduler
-from sweeps.scheduling.scheduler import Scheduler
+from sweeps.scheduling.scheduler import Run, Scheduler
 from sweeps.study import study_directory
 from sweeps.study.study import Study
 from sweeps.study.trial import Trial
 
 
-def scheduler(
-    study: Study,
-    progress: Progress,
-    stop_requested: Callable[[], bool],
-    check: Callable[[], None],
-) -> Scheduler:
-    """Returns the study's scheduler, by config.launcher.
-
-    `check` ends before a trial is handed out: local workers load JAX meanwhile.
-    """
-    snapshot, name = code_snapshot.take(study.directory), study.settings["launcher"]
+def scheduler(about: Run) -> Scheduler:
+    """Returns the study's scheduler, by config.launcher; local workers load JAX during checks."""
+    study = about.study
+    name = study.settings["launcher"]
     module = launchers.module(name)
     if name != "local":
-        check()
+        about.check()
     engine = module.launcher(study.settings, study.directory.resolve())
     if isinstance(engine, local.Local):
-        return LocalScheduler(study, progress, stop_requested, engine, snapshot, before_first=check)
+        return LocalScheduler(about, engine)
     poll_s = float(study.settings[name]["poll_seconds"])
-    platform = module.platform(study.settings)
-    return JobScheduler(study, progress, stop_requested, engine, snapshot, poll_s, platform)
+    return JobScheduler(about, engine, poll_s, module.platform(study.settings))
 
 
 class Driver:
@@ -71,8 +63,9 @@ class Driver:
         (self.study.directory / submissions.CANCELLED).unlink(missing_ok=True)
         counts: dict[str, int] = {}
         with _handled_signals(self._request_stop):
-            found = scheduler(self.study, self.progress, lambda: self._stop, self._check)
-            try:
+            snapshot = code_snapshot.take(self.study.directory)
+            about = Run(self.study, self.progress, lambda: self._stop, snapshot, self._check)
+            with contextlib.closing(scheduler(about)) as found:
                 for stage in self.study.stages:
                     selection = None
                     if stage == "compare":
@@ -88,8 +81,6 @@ class Driver:
                         counts[ended["state"]] = counts.get(ended["state"], 0) + 1
                         if ended["state"] == "failed" and disk.is_reason(ended["reason"]):
                             raise ValueError(ended["reason"])  # the next stage would, too
-            finally:
-                found.close()
         return counts
 
     def _mend(self, trials: list[Trial]) -> None:

@@ -24,7 +24,7 @@ from sweeps.monitoring.progress import Progress
 from sweeps.records import code_snapshot, layout, status, submissions
 from sweeps.scheduling import preflight
 from sweeps.scheduling.local_scheduler import LocalScheduler
-from sweeps.scheduling.scheduler import Interrupted
+from sweeps.scheduling.scheduler import Interrupted, Run
 from sweeps.study import study, trial
 
 # What the engine counts against its retries, where it has any.
@@ -89,8 +89,9 @@ class NodeJob:
         owner, platform = f"{self.batch.file}#{self.index}", self.batch.platform
         with Progress() as progress:
             engine = local.Local(own, self.root / local.LOG, owner, together, platform)
-            shared = (self.study, progress, lambda: self._stop, engine)
-            scheduler = LocalScheduler(*shared, code_snapshot.take(self.root), watches=False)
+            snapshot = code_snapshot.take(self.root)
+            about = Run(self.study, progress, lambda: self._stop, snapshot)
+            scheduler = LocalScheduler(about, engine, watches=False)
             try:
                 scheduler.run(self.trials)
             except Interrupted:

@@ -9,15 +9,13 @@ import dataclasses
 import itertools
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from sweeps.launchers.protocol import EngineError, Launcher, State
-from sweeps.monitoring.progress import Progress
-from sweeps.records import attempts, clock, code_snapshot, lease, status, submissions
+from sweeps.records import attempts, clock, lease, status, submissions
 from sweeps.records.submissions import Batch
 from sweeps.scheduling.retry_policy import Next
-from sweeps.scheduling.scheduler import Interrupted, Scheduler
-from sweeps.study.study import Study
+from sweeps.scheduling.scheduler import Interrupted, Run, Scheduler
 from sweeps.study.trial import Trial
 
 # Running trials whose progress is read at each look, in turn: a bound on file operations.
@@ -58,22 +56,12 @@ class JobScheduler(Scheduler):
     what jobs must compute on, '' for whatever a node has.
     """
 
-    def __init__(
-        self,
-        study: Study,
-        progress: Progress,
-        stop_requested: Callable[[], bool],
-        launcher: Launcher,
-        snapshot: pathlib.Path,
-        poll_s: float,
-        platform: str = "",
-    ) -> None:
-        super().__init__(study, progress, stop_requested, launcher, _MOST_KILLS)
+    def __init__(self, about: Run, launcher: Launcher, poll_s: float, platform: str = "") -> None:
+        super().__init__(about, launcher, _MOST_KILLS)
         self.poll_s, self.platform = poll_s, platform
-        self.environment = code_snapshot.environment(snapshot)
         if lease_s := os.environ.get("ATTNPERF_LEASE_S"):
             self.environment["ATTNPERF_LEASE_S"] = lease_s
-        self.name = str(study.settings["launcher"])
+        self.name = str(self.study.settings["launcher"])
         self.pending: collections.deque[Trial] = collections.deque()
         self.jobs: dict[str, SubmittedJob] = {}
         # Batches of which nobody knows whether the engine has them.
@@ -124,7 +112,7 @@ class JobScheduler(Scheduler):
             if self.jobs:
                 self.launcher.cancel(list(self.jobs))
             raise Interrupted
-        if self.stop_requested():
+        if self.about.stop_requested():
             self.progress.say(
                 f"leaving; {len(self.jobs)} jobs go on at the engine. `resume` takes them up "
                 "again, `cancel` ends them"

@@ -1,18 +1,15 @@
 """Worker processes at work on trials on this host: which trial an idle one gets next, and what
 happens when one dies."""
 
-import pathlib
 import queue
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 from sweeps.launchers import local
-from sweeps.monitoring.progress import Progress
-from sweeps.records import attempts, code_snapshot, disk, layout, lease, status
+from sweeps.records import attempts, disk, layout, lease, status
 from sweeps.scheduling.retry_policy import Next
-from sweeps.scheduling.scheduler import Interrupted, Scheduler
-from sweeps.study.study import Study
+from sweeps.scheduling.scheduler import Interrupted, Run, Scheduler
 from sweeps.study.trial import Trial
 
 _POLL_S = 0.5
@@ -76,24 +73,13 @@ class LocalScheduler(Scheduler):
     """Workers of a local launcher, what each has at hand, and what is left.
 
     Where `watches`, `run` waits for trials that others hold; a job rather gives its node back.
-    `stop_requested()` is asked twice a second; `before_first()` is called once, while workers load.
-    A worker that is the primary of several processes (`sweeps.distributed.process_group`) is not
-    started again: they all end with it.
+    Whether to stop is asked twice a second. A worker that is the primary of several processes
+    (`sweeps.distributed.process_group`) is not started again: they all end with it.
     """
 
-    def __init__(
-        self,
-        study: Study,
-        progress: Progress,
-        stop_requested: Callable[[], bool],
-        launcher: local.Local,
-        snapshot: pathlib.Path,
-        watches: bool = True,
-        before_first: Callable[[], None] = lambda: None,
-    ) -> None:
-        super().__init__(study, progress, stop_requested, launcher)
-        self.workers, self.watches, self._before_first = launcher, watches, before_first
-        self._variables = code_snapshot.environment(snapshot)
+    def __init__(self, about: Run, launcher: local.Local, watches: bool = True) -> None:
+        super().__init__(about, launcher)
+        self.workers, self.watches = launcher, watches
         self.schedule = Schedule()
         # Of each slot at work; None between a trial's end and the worker's word that it is free.
         self.at_hand: dict[int, Trial | None] = {}
@@ -110,7 +96,7 @@ class LocalScheduler(Scheduler):
         for slot in range(min(self.workers.capacity(), len(self.schedule.pending))):
             if slot not in self.alive:
                 self._start(slot)
-        self._before_first()
+        self.about.check()  # while they load
 
     def _is_busy(self) -> bool:
         return bool(self.schedule.pending or self.at_hand or self.watched)
@@ -133,7 +119,7 @@ class LocalScheduler(Scheduler):
         self.watched |= {trial.path: trial for trial in trials}
 
     def _start(self, slot: int) -> None:
-        if self.workers.start(slot, self._variables):
+        if self.workers.start(slot, self.environment):
             self.alive.add(slot)
             self._occupied.discard(slot)
         elif slot not in self._occupied:

@@ -2,11 +2,13 @@
 
 import abc
 import contextlib
+import dataclasses
+import pathlib
 from collections.abc import Callable, Iterable
 
 from sweeps.launchers.protocol import Launcher
 from sweeps.monitoring.progress import Progress
-from sweeps.records import attempts, outages, status, submissions
+from sweeps.records import attempts, code_snapshot, outages, status, submissions
 from sweeps.scheduling.retry_policy import Next, RetryPolicy
 from sweeps.study.study import Study
 from sweeps.study.trial import Trial
@@ -16,27 +18,36 @@ class Interrupted(Exception):  # noqa: N818  (an order to stop, not an error)
     """The driver was told to stop; nothing is lost, and who runs the study again goes on."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What every scheduler of a run has: the study, who shows it, and the snapshot of its code.
+
+    `stop_requested()` is asked at each turn. `check()` raises ValueError where no trial should
+    begin; it may be called more than once, and ends before the first trial is handed out.
+    """
+
+    study: Study
+    progress: Progress
+    stop_requested: Callable[[], bool]
+    snapshot: pathlib.Path
+    check: Callable[[], None] = lambda: None
+
+
 class Scheduler(abc.ABC):
     """Trials of a stage that are left, and turns until none is; scheduling stays from stage to
     stage.
 
-    `stop_requested()` is asked at each turn; max_kills: see RetryPolicy. A subclass says what a
-    turn does, which trials it takes care of, and what it does when told to stop.
+    max_kills: see RetryPolicy. A subclass says what a turn does, which trials it takes care of, and
+    what it does when told to stop.
     """
 
-    def __init__(
-        self,
-        study: Study,
-        progress: Progress,
-        stop_requested: Callable[[], bool],
-        launcher: Launcher,
-        max_kills: int = 0,
-    ) -> None:
-        self.study, self.progress, self.stop_requested = study, progress, stop_requested
-        self.root, self.launcher = study.directory, launcher
-        self.policy = RetryPolicy(self.root, study.settings["max_attempts"], max_kills)
+    def __init__(self, about: Run, launcher: Launcher, max_kills: int = 0) -> None:
+        self.about, self.study, self.progress = about, about.study, about.progress
+        self.root, self.launcher = self.study.directory, launcher
+        self.environment = code_snapshot.environment(about.snapshot)
+        self.policy = RetryPolicy(self.root, self.study.settings["max_attempts"], max_kills)
         self.left: dict[str, Trial] = {}
-        self._outage = outages.Outage(progress.say)
+        self._outage = outages.Outage(self.progress.say)
 
     def run(self, trials: list[Trial]) -> None:
         """Returns when every trial is finished. Raises Interrupted when told to stop.
@@ -95,7 +106,7 @@ class Scheduler(abc.ABC):
         """Waits between two turns."""
 
     def _is_told(self) -> bool:
-        return self.stop_requested() or submissions.is_cancelled(self.root)
+        return self.about.stop_requested() or submissions.is_cancelled(self.root)
 
     def _over(
         self, trial: Trial, outcome: str, error: str | None, tail: list[str] | None = None

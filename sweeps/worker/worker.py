@@ -7,7 +7,6 @@ import os
 import pathlib
 import sys
 import traceback
-from collections.abc import Callable
 from typing import Any, TextIO
 
 from sweeps.distributed import process_group
@@ -113,7 +112,7 @@ class Worker:
     def _train(self, attempt: lease.Attempt, data_dir: str, loader_workers: int) -> str:
         """Returns 'done' or 'diverged', or raises what ended the training."""
         from sweeps.study import trial
-        from sweeps.training import checkpoints
+        from sweeps.training import checkpoints, loop
 
         directory = attempt.trial_directory
         record = trial.read(directory)
@@ -129,7 +128,8 @@ class Worker:
 
         where = {"data_dir": data_dir, "loader_workers": loader_workers}
         self.processes.order(trial=str(directory), attempt=attempt.number, **where)
-        return self._training(record, attempt, program, data_dir, report).run()
+        shared = (lambda: self.stopping, self.processes)
+        return loop.Training(record, attempt, program, data_dir, report, *shared).run()
 
     # On the other processes of a group.
 
@@ -162,7 +162,8 @@ class Worker:
                 self.processes.failed(problem)
                 raise
             # Nobody listens to its events: `report` has no channel.
-            self._training(record, attempt, program, order["data_dir"], self.report).run()
+            shared = (self.report, lambda: self.stopping, self.processes)
+            loop.Training(record, attempt, program, order["data_dir"], *shared).run()
         except loop.Preempted:
             print(f"{order['trial']}: saved", file=sys.stderr)
         except process_group.PrimaryError as error:
@@ -171,20 +172,6 @@ class Worker:
             traceback.print_exception(problem)
 
     # On all.
-
-    def _training(
-        self,
-        record: Any,
-        attempt: lease.Attempt,
-        program: Any,
-        data_dir: str,
-        report: Callable[..., None],
-    ) -> Any:
-        from sweeps.training import loop
-
-        return loop.Training(
-            record, attempt, program, data_dir, report, lambda: self.stopping, self.processes
-        )
 
     def _program(self, record: Any, loader_workers: int) -> Any:
         """Returns the train step of the trial's program, made once per process."""

@@ -15,7 +15,7 @@ from sweeps.monitoring.progress import Progress
 from sweeps.records import code_snapshot, layout, lease, measurements, status, submissions
 from sweeps.scheduling import cancel
 from sweeps.scheduling.job_scheduler import JobScheduler
-from sweeps.scheduling.scheduler import Interrupted
+from sweeps.scheduling.scheduler import Interrupted, Run
 from sweeps.study import study_directory
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -119,7 +119,8 @@ def make_scheduler(make_study, engine, _processes):
         trials = resolved.trials("tune")
         study_directory.materialise(resolved, "tune", trials)
         snapshot = code_snapshot.take(resolved.directory)
-        return JobScheduler(resolved, Progress(), lambda: False, engine, snapshot, 0.2), trials
+        about = Run(resolved, Progress(), lambda: False, snapshot)
+        return JobScheduler(about, engine, 0.2), trials
 
     return make
 

@@ -18,6 +18,7 @@ from sweeps.launchers.protocol import State
 from sweeps.monitoring.progress import Progress
 from sweeps.records import clock, disk, layout, lease, outages, status, submissions
 from sweeps.scheduling import local_scheduler
+from sweeps.scheduling.scheduler import Run
 from sweeps.worker import held_attempt, worker
 
 
@@ -215,9 +216,8 @@ def make_scheduler(make_study, monkeypatch):
         study_directory.prepare(made)
         trials = made.trials("grid")
         study_directory.materialise(made, "grid", trials)
-        one = local_scheduler.LocalScheduler(
-            made, Progress(), lambda: False, Stub(), made.directory
-        )
+        about = Run(made, Progress(), lambda: False, made.directory)
+        one = local_scheduler.LocalScheduler(about, Stub())
         one.progress.stage("grid", trials, made.directory)
         return one, trials
 
