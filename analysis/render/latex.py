@@ -4,24 +4,14 @@ where it cannot be.
 Letters use only the kernel's commands of a LaTeX of 2020 and later, no further package.
 """
 
+import functools
 import re
 import unicodedata
 
+import jinja2
+
 from analysis.render.pages import Cell, Column, Page, Row, Table
 
-HEAD = (
-    r"% needs \usepackage{booktabs}; with \usepackage{graphicx} wide tables are shrunk",
-    r"\providecommand{\resizebox}[3]"
-    r"{\typeout{LaTeX Warning: no graphicx, wide tables stay wide}#3}",
-    "% A wide table may use the margins, where no second column of text lies, and is shrunk only",
-    "% to the page: half an inch is left on both sides.",
-    r"\providecommand{\widesttable}{\dimexpr\ifdim\columnwidth<\textwidth\linewidth\else"
-    r"\paperwidth-6pc\fi\relax}",
-)
-SHRINK = (
-    r"  \makebox[\linewidth][c]{\resizebox"
-    r"{\ifdim\width>\widesttable\widesttable\else\width\fi}{!}{%"
-)
 # Rows of \footnotesize that a page holds with its caption; a table does not break over pages.
 LONGEST = 50
 
@@ -99,12 +89,22 @@ def render(page: Page) -> str:
     With graphicx, too, a table that is wider than the page is shrunk to it. One that is longer
     than a page continues in the next.
     """
-    parts = [part for table in page.tables for part in _parts(table)]
-    tables = [_table(page, part) for part in parts]
+    tables = [part for table in page.tables for part in _parts(table)]
     notes = [*page.notes, *(f"Problem: {line}" for line in page.problems)]
-    footnotes = [f"  {escape(note)}\\par" for note in notes]
-    foot = "\n".join([r"{\footnotesize\raggedright\sloppy", *footnotes, "}"])
-    return "\n".join([*HEAD, *tables, foot]) + "\n"
+    return _template().render(page=page, tables=tables, notes=notes)
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        *("<%", "%>", "<<", ">>", "<#", "#>"),
+        loader=jinja2.PackageLoader("analysis.render"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"tex": escape, "cell": _cell, "heading": _heading}
+    return environment.get_template("page.tex")
 
 
 def _parts(table: Table) -> list[Table]:
@@ -128,33 +128,6 @@ def _heading(column: Column) -> str:
     lines = [escape(line) for line in column.heading.split("\n")]
     stacked = r"\\".join(lines)
     return stacked if len(lines) == 1 else rf"\shortstack[r]{{{stacked}}}"
-
-
-def _table(page: Page, table: Table) -> str:
-    alignment = "".join("r" if column.numeric else "l" for column in table.columns)
-    heading = " & ".join(map(_heading, table.columns))
-    title, caption = escape(page.title), escape(table.caption)
-    sections = [
-        "\n".join("    " + " & ".join(map(_cell, row)) + r" \\" for row in section)
-        for section in table.sections
-        if section
-    ]
-    return "\n".join(
-        [
-            r"\begin{table}",
-            r"  \centering\footnotesize\setlength{\tabcolsep}{4pt}",
-            rf"  \caption{{{title}. {caption}.}}",
-            SHRINK,
-            rf"  \begin{{tabular}}{{{alignment}}}",
-            r"    \toprule",
-            rf"    {heading} \\",
-            r"    \midrule",
-            "\n    \\midrule\n".join(sections),
-            r"    \bottomrule",
-            r"  \end{tabular}}}",
-            r"\end{table}",
-        ]
-    )
 
 
 def escape(text: str) -> str:
