@@ -35,16 +35,15 @@ def draw(table: ErrorTable) -> Figure | None:
     names = varying(runs)
     if not names or not any(math.isfinite(_value(table, run)) for run in runs):
         return None
-    columns = style.columns(len(names), 3)
-    rows = -(-len(names) // columns)
-    figure = style.figure(max(6.0, 3.5 * columns), 1.1 + 2.9 * rows)
-    grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
+    figure, grid = style.grid(len(names), 3, _size, sharey=True)
     for axes, name in zip(grid.flat, names, strict=False):
         _panel(axes, name, runs, table)
-    for unused in grid.flat[len(names) :]:
-        unused.set_visible(False)
     _finish(figure, grid, table, runs)
     return figure
+
+
+def _size(rows: int, columns: int) -> tuple[float, float]:
+    return max(6.0, 3.5 * columns), 1.1 + 2.9 * rows
 
 
 def _tuning_stage(table: ErrorTable) -> str:
@@ -92,7 +91,9 @@ def _panel(axes: Axes, name: str, runs: list[Run], table: ErrorTable) -> None:
         if math.isfinite(value):
             _dot(axes, run, position, value, _is_chosen(table, run))
         else:
-            _cross(axes, run, position)
+            # On the upper edge, whatever the y axis holds.
+            colour, edge = style.look(run.variant)[0], axes.get_xaxis_transform()
+            axes.plot(position, 0.97, "x", color=colour, markersize=6, mew=1.6, transform=edge)
 
 
 def _dot(axes: Axes, run: Run, position: float, value: float, chosen: bool) -> None:
@@ -100,12 +101,6 @@ def _dot(axes: Axes, run: Run, position: float, value: float, chosen: bool) -> N
     axes.plot(position, value, marker, color=colour, markersize=5.5, alpha=0.8, mew=0)
     if chosen:
         axes.plot(position, value, "o", markersize=12, mfc="none", mec="black", mew=1.5)
-
-
-def _cross(axes: Axes, run: Run, position: float) -> None:
-    colour, _ = style.look(run.variant)
-    upper_edge = axes.get_xaxis_transform()
-    axes.plot(position, 0.97, "x", color=colour, markersize=6, mew=1.6, transform=upper_edge)
 
 
 def _is_chosen(table: ErrorTable, run: Run) -> bool:

@@ -22,14 +22,12 @@ def draw(table: ErrorTable) -> Figure | None:
     if not rows:
         return None
     positions = _positions(rows)
-    lowest = max(positions.values())
-    figure = style.figure(9.0, 1.9 + 0.42 * (lowest + 1))
-    axes = figure.subplots()
-    style.tidy(axes)
-    axes.grid(False, axis="y")
+    height = 1.9 + 0.42 * (max(positions.values()) + 1)
+    labels = [row.label for row in rows]
+    figure, axes = style.variant_rows(9.0, height, labels, [*positions.values()])
     for row in rows:
         _row(axes, table, row, positions[row.variant])
-    _finish(figure, axes, table, rows, positions)
+    _finish(figure, axes, table)
     return figure
 
 
@@ -88,15 +86,7 @@ def _remark(table: ErrorTable, row: VariantResult) -> str:
     return f"n = {row.n}, {comparison.verdict} ({pages.p_in_words(comparison.p_holm)})"
 
 
-def _finish(
-    figure: Figure,
-    axes: Axes,
-    table: ErrorTable,
-    rows: list[VariantResult],
-    positions: dict[str, float],
-) -> None:
-    axes.set_yticks(list(positions.values()), [style.row_label(row.label) for row in rows])
-    axes.set_ylim(max(positions.values()) + 0.6, -0.6)
+def _finish(figure: Figure, axes: Axes, table: ErrorTable) -> None:
     label = f"{table.decisive} {table.metric.axis(table.workload)}"
     if table.has_baseline and not style.is_narrow():
         label = f"{label}   (p: {_test(table)}, corrected after Holm)"

@@ -332,11 +332,11 @@ def figure(times: TargetTimes) -> Figure:
     """Returns the figure of `times`."""
     has_time = any(math.isfinite(each.seconds) for row in times.rows for each in row.crossings)
     panels = 2 if has_time else 1
-    across = style.columns(panels, 2)
-    down = -(-panels // across)
-    height = 1.5 + down * (0.8 + 0.38 * len(times.rows))
-    drawn = style.figure(5.2 * across, height)
-    axes = drawn.subplots(down, across, sharey=True, squeeze=False).ravel()
+    of_rows = 0.8 + 0.38 * len(times.rows)
+    drawn, grid = style.grid(
+        panels, 2, lambda down, across: (5.2 * across, 1.5 + down * of_rows), sharey=True
+    )
+    axes = grid.ravel()
     _panel(axes[0], times, "step", 1.0, "training step")
     if has_time:
         seconds, name = _unit(times)
