@@ -275,7 +275,7 @@ def _time_page(study: "StudyRuns", options: argparse.Namespace, is_only: bool) -
     view, table = catalog.get("time"), build.error_table(study, options.stage)
     asked = (options.target, options.split, options.metric, options.points, options.baseline)
     try:
-        return view.page_of(target_times.build(table, *asked), table)
+        return view.page_of(target_times.build(table, *asked))
     except UnknownTargetError as error:
         if is_only:
             raise

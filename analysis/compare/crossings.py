@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -66,7 +67,7 @@ def of_run(run: Run, target: Target) -> Crossing | None:
     values = target.metric.shown(run.evals[column])
     steps = run.evals[STEP].astype(float)
     seconds = run.evals.get(TIME, np.full(steps.size, math.nan))
-    hit = np.flatnonzero(_reaches(values, target))
+    hit = np.flatnonzero(target.is_reached(values))
     return Crossing(
         seed=run.seed,
         step=float(steps[hit[0]]) if hit.size else math.inf,
@@ -110,11 +111,6 @@ def _or_inf(value: float) -> float:
     return math.inf if math.isnan(value) else value
 
 
-def _reaches(values: np.ndarray, target: Target) -> np.ndarray:
-    better = values <= target.value if target.metric.lower_is_better else values >= target.value
-    return np.isfinite(values) & better
-
-
 def _seconds_at(seconds: np.ndarray, hit: np.ndarray) -> float:
     if hit.size:
         return float(seconds[hit[0]])
@@ -138,12 +134,7 @@ def median(values: Sequence[float], budgets: Sequence[float]) -> Median:
     return Median(float(np.median([min(pair) for pair in known])), True)
 
 
-def steps(crossings: Sequence[Crossing]) -> Median:
-    """Returns the median step of first reaching the target."""
-    return median([each.step for each in crossings], [each.last_step for each in crossings])
-
-
-def seconds(crossings: Sequence[Crossing]) -> Median:
-    """Returns the median seconds of training until the target is first reached."""
-    times = [each.seconds for each in crossings]
-    return median(times, [each.last_seconds for each in crossings])
+def median_of(crossings: Sequence[Crossing], what: Literal["step", "seconds"]) -> Median:
+    """Returns the median step of first reaching the target, or seconds of training until then."""
+    values = [getattr(each, what) for each in crossings]
+    return median(values, [getattr(each, f"last_{what}") for each in crossings])

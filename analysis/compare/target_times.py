@@ -44,21 +44,29 @@ class VariantTimes:
 
 @dataclass(frozen=True)
 class TargetTimes:
-    """What the table and the plot are made of. `left_out` are the runs that may yet reach the
-    target, pending or running ones; `paired` says whether seeds are shared, `rule`, one of RULES,
-    which trials the rows are of, and `unchosen` names variants without a chosen point."""
+    """What the table and the plot are made of, of the study of `table`. `left_out` are the runs
+    that may yet reach the target, pending or running ones; `rule`, one of RULES, says which trials
+    the rows are of, and `unchosen` names variants without a chosen point."""
 
-    name: str
-    workload: str
+    table: ErrorTable
     target: Target
     baseline: str
     rows: tuple[VariantTimes, ...]
     left_out: tuple[Run, ...]
-    paired: bool
     disagreement: str | None
     problems: tuple[str, ...]
-    rule: str = "chosen"
-    unchosen: tuple[str, ...] = ()
+    rule: str
+    unchosen: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Returns the study's name."""
+        return self.table.study.name
+
+    @property
+    def is_paired(self) -> bool:
+        """Returns whether seeds are shared."""
+        return self.table.study.shares_seeds
 
 
 def build(
@@ -78,7 +86,11 @@ def build(
     for a metric other than the target's without a value and for a value that is not finite,
     MissingMetricError for a metric that no evaluation has.
     """
-    due = planned(table, points)
+    due = [
+        run
+        for run in table.study.stage(table.stage)
+        if points != "chosen" or _point(table, run.variant) in (None, run.point)
+    ]
     runs = [run for run in due if run.state in crossings.COUNTED_STATES]
     measured = [run for run in runs if run.evals]
     goal, problems = _target(table, measured, target, split, metric)
@@ -91,15 +103,12 @@ def build(
     rows = _rows(runs, goal, points, unchosen)
     against = baseline or table.baseline
     of_point = None if points == "fastest" else _point(table, against)
-    paired = table.study.shares_seeds
     return TargetTimes(
-        name=table.study.name,
-        workload=table.workload,
+        table=table,
         target=goal,
         baseline=against,
         rows=_compared(rows, against, of_point, table.study),
         left_out=tuple(run for run in due if run not in runs),
-        paired=paired,
         disagreement=None if target is not None else targets.disagreement(measured[0], goal),
         problems=(*problems, *table.problems),
         rule=points,
@@ -110,15 +119,6 @@ def build(
 def _point(table: ErrorTable, variant: str) -> int | None:
     row = table.by_variant.get(variant)
     return row.point if row else None
-
-
-def planned(table: ErrorTable, points: str = RULES[0]) -> list[Run]:
-    """Returns the runs that a rule of RULES chooses from, whatever became of them."""
-    return [
-        run
-        for run in table.study.stage(table.stage)
-        if points != "chosen" or _point(table, run.variant) in (None, run.point)
-    ]
 
 
 def _target(

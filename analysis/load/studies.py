@@ -82,7 +82,7 @@ def _study_record(path: pathlib.Path, problems: list[str]) -> dict[str, Any]:
         raise NotAStudyError(f"{path}: format is {found!r}; this reads {layout.FORMAT!r}")
     if not isinstance(record.get("config"), dict):
         raise NotAStudyError(f"{path}: it has no object 'config'; was it written by hand?")
-    return json_records.usable(record, json_records.STUDY, layout.STUDY, problems)
+    return json_records.usable(record, json_records.STUDY, f"{layout.STUDY}: ", problems)
 
 
 def _stages(root: pathlib.Path, problems: list[str]) -> tuple[str, ...]:
@@ -151,20 +151,16 @@ def _selection(
 
 def _without_trials(variant: str, point: int, runs: Sequence[Run]) -> list[str]:
     """A stage that was planned for a variant must have the point that was chosen for it."""
-    own = [run for run in runs if run.variant == variant]
+    found: dict[str, set[int]] = {}
+    for run in runs:
+        if run.variant == variant:
+            found.setdefault(run.stage, set()).add(run.point)
     return [
         f"missing: {layout.SELECTION}: it chose point {point} for {variant}, of which {stage} has "
         f"no trial; it has points {_listed(points)}"
-        for stage, points in _points_by_stage(own).items()
+        for stage, points in found.items()
         if point not in points
     ]
-
-
-def _points_by_stage(runs: Sequence[Run]) -> dict[str, set[int]]:
-    found: dict[str, set[int]] = {}
-    for run in runs:
-        found.setdefault(run.stage, set()).add(run.point)
-    return found
 
 
 def _listed(points: set[int]) -> str:

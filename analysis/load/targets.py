@@ -43,6 +43,12 @@ class Target:
         sign = "≤" if self.metric.lower_is_better else "≥"
         return f"{self.split} {self.metric.label} {sign} {self.value:g}"
 
+    def is_reached(self, values: np.ndarray | float) -> np.ndarray:
+        """Returns whether `values` [...], as they are shown, reach it; what is not finite does
+        not."""
+        better = np.less_equal if self.metric.lower_is_better else np.greater_equal
+        return np.isfinite(values) & better(values, self.value)
+
 
 @dataclass(frozen=True)
 class AlgoperfTarget:

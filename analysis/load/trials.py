@@ -53,7 +53,8 @@ def _read_trial(planned: Run, entry: dict[str, Any], files: TrialFiles, whole: b
         files.check_losses()
     run = _with_record(planned, record, seen, evals or NOTHING, files)
     if run.state == "done":
-        run = replace(run, ends_early=_lacking(run) is not None)
+        lacking = recorded.ends_early(run.last_step, run.steps or 0)
+        run = replace(run, ends_early=lacking is not None)
     absent = measurements.absent(evals, run.metric) if evals and evals.columns else []
     problems = (
         *files.problems,
@@ -155,19 +156,9 @@ def _state_problems(run: Run, evals: Measurements | None, files: TrialFiles) -> 
         reached = f"last evaluation at step {run.last_step} of {run.steps}"
         problems.append(f"unfinished: {run.name}: {run.state}, {reached}")
     elif published and run.state == "done":
-        is_named = files.names_damage(layout.EVAL_MEASUREMENTS)
-        problems += _short(run, is_named)
+        # As the engine judges it; a file of which nothing could be read is named once.
+        lacking = recorded.ends_early(run.last_step, run.steps or 0)
+        is_named = run.last_step is None and files.names_damage(layout.EVAL_MEASUREMENTS)
+        if lacking is not None and not is_named:
+            problems.append(f"truncated: {run.name}: done, but {lacking}")
     return problems
-
-
-def _lacking(run: Run) -> str | None:
-    """Returns what the end of a done trial's curve lacks, as the engine judges it."""
-    return recorded.ends_early(run.last_step, run.steps or 0)
-
-
-def _short(run: Run, is_named: bool) -> list[str]:
-    """A file of which nothing could be read is named once."""
-    lacking = _lacking(run)
-    if lacking is None or (run.last_step is None and is_named):
-        return []
-    return [f"truncated: {run.name}: done, but {lacking}"]

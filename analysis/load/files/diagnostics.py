@@ -16,6 +16,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from analysis.load.files.json_records import is_number
 from analysis.load.files.measurements import resumed_at
 from sweeps.records import layout
 
@@ -66,11 +67,6 @@ class _Line:
     nonfinite: tuple[str, ...]
 
 
-def read(path: pathlib.Path) -> Diagnostics:
-    """Returns what the file holds. Raises FileNotFoundError where there is none."""
-    return parse(path.read_bytes())
-
-
 def parse(content: bytes) -> Diagnostics:
     """Returns what a file of this `content` holds, whatever bytes it is made of."""
     *lines, rest = content.decode("utf-8", errors="replace").split("\n")
@@ -107,16 +103,12 @@ def _header(text: str) -> tuple[np.ndarray, int | None]:
     if record.get("format") != FORMAT:
         raise ValueError(f"its format is {record.get('format')!r}; {FORMAT!r} is known")
     edges = record.get("histogram_edges_log10")
-    if not isinstance(edges, list) or not edges or not all(map(_is_number, edges)):
+    if not isinstance(edges, list) or not edges or not all(map(is_number, edges)):
         raise ValueError("its first line has no histogram_edges_log10")
     if (np.diff(edges) <= 0).any():
         raise ValueError("its histogram_edges_log10 do not ascend")
     examples = record.get("examples")
     return np.array(edges, float), examples if isinstance(examples, int) else None
-
-
-def _is_number(given: Any) -> bool:
-    return isinstance(given, int | float) and not isinstance(given, bool) and math.isfinite(given)
 
 
 def _is_count(given: Any) -> TypeGuard[int]:
@@ -140,7 +132,7 @@ def _line(text: str, bins: int) -> _Line:
         raise ValueError(f"layer is {record.get('layer')!r}, not a path")
     numbers = {name: record[name] for name in QUANTITIES if record.get(name) is not None}
     for name, given in numbers.items():
-        if not _is_number(given):
+        if not is_number(given):
             raise ValueError(f"{name} is {given!r}, not a finite number")
     counts = record.get("histogram")
     if counts is not None and not (
@@ -201,7 +193,7 @@ def _nonfinite(rows: Iterable[_Line]) -> Iterable[str]:
 @functools.lru_cache(maxsize=128)
 def _read_once(path: pathlib.Path, modified: int, size: int) -> Diagnostics:
     del modified, size  # they tell a file that was written anew
-    return read(path)
+    return parse(path.read_bytes())
 
 
 def of_trial(directory: pathlib.Path) -> Diagnostics | None:
