@@ -37,6 +37,9 @@ def page(tables: Sequence[ErrorTable], directory: pathlib.Path) -> str:
     names = list(dict.fromkeys(table.study.name for table in tables))
     title = names[0] if len(names) == 1 else f"{directory.resolve().name}: {len(names)} studies"
     laws, drawn = scaling_laws(tables)
+    # The paper's tables, those first that a study here stands beside.
+    view, beside = catalog.get("paper"), {table.study.paper_table for table in tables}
+    printed = view.pages(sorted(view.PRINTED, key=lambda key: key not in beside))
     return html.render(
         "report.html",
         title=title,
@@ -45,7 +48,7 @@ def page(tables: Sequence[ErrorTable], directory: pathlib.Path) -> str:
         sections=sections,
         across=len(laws),
         across_pictures=drawn,
-        appendix=[*laws, *_paper(tables)],
+        appendix=[*laws, *printed],
     )
 
 
@@ -105,13 +108,6 @@ def scaling_laws(tables: Sequence[ErrorTable]) -> tuple[list[Page], list[Picture
     view, found = catalog.get("scaling"), families.of(tables)
     drawn = (pictures.embed(plot, family) for family in found for plot in view.PLOTS)
     return [view.of_family(family) for family in found], [each for each in drawn if each]
-
-
-def _paper(tables: Sequence[ErrorTable]) -> list[Page]:
-    """Returns every table of the paper with what is known about it, those first that a study
-    here stands beside."""
-    view, beside = catalog.get("paper"), {table.study.paper_table for table in tables}
-    return list(view.pages(sorted(view.PRINTED, key=lambda key: key not in beside)))
 
 
 def provenance(table: ErrorTable) -> list[tuple[str, str]]:

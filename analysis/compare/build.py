@@ -47,7 +47,10 @@ def error_table(
     shown = metrics.get(metric) if metric else metrics.shown_for(chosen_by.source)
     problems = _stage_problems(study, stage)
     _check_columns(study.stage(stage), shown, problems)
-    names = sorted(_variant_names(study, stage), key=variants.order)
+    # Before the stage is planned every variant of the study's.
+    planned = {run.variant for run in study.stage(stage)}
+    named = planned or {str(name) for name in study.config.get("variants", ())}
+    names = sorted(named, key=variants.order)
     rows = [_row(study, stage, name, shown, chosen_by, last, problems) for name in names]
     baseline = baseline or str(study.config.get("baseline", DEFAULT_BASELINE))
     reference = study.references.get(study.workload) or {}
@@ -61,7 +64,13 @@ def error_table(
         decisive="test" if any(row.splits["test"].values for row in rows) else "validation",
         rows=tuple(_compared(rows, baseline, shown, study.shares_seeds)),
         last=last,
-        references=tuple(_reference(row, shown) for row in reference.get("rows", ())),
+        references=tuple(
+            Reference(
+                str(row.get("name", "unnamed")),
+                {split: shown.reference(row, split) for split in layout.SPLITS},
+            )
+            for row in reference.get("rows", ())
+        ),
         reference_note=reference.get("note"),
         problems=tuple(dict.fromkeys(problems)),
     )
@@ -86,12 +95,6 @@ def _stage(study: StudyRuns, stage: str | None) -> str:
     if stage not in study.stages:
         raise ValueError(f"no stage {stage!r} in {study.name}; it has {', '.join(study.stages)}")
     return stage
-
-
-def _variant_names(study: StudyRuns, stage: str) -> set[str]:
-    """Every variant that the stage plans; before it is planned, every one of the study's."""
-    planned = {run.variant for run in study.stage(stage)}
-    return planned or {str(name) for name in study.config.get("variants", ())}
 
 
 def _stage_problems(study: StudyRuns, stage: str) -> list[str]:
@@ -120,11 +123,6 @@ def _check_columns(runs: tuple[Run, ...], shown: Metric, problems: list[str]) ->
         run = measured[0]
         shown.read(run.evals, selection.VALIDATION, f"{run.name}/{layout.EVAL_MEASUREMENTS}")
     problems += [f"missing: no trial has a column {shown.column(split)}" for split in absent]
-
-
-def _reference(row: dict, shown: Metric) -> Reference:
-    values = {split: shown.reference(row, split) for split in layout.SPLITS}
-    return Reference(str(row.get("name", "unnamed")), values)
 
 
 def _row(

@@ -63,7 +63,9 @@ def of_run(run: Run, target: Target) -> Crossing | None:
     """
     column = target.metric.column(target.split)
     if column not in run.evals or not run.evals[STEP].size:
-        return _never(run) if run.state in layout.LOST else None
+        if run.state not in layout.LOST:
+            return None
+        return Crossing(run.seed, math.inf, math.inf, 0.0, 0.0, math.nan, run.state, run.point)
     values = target.metric.shown(run.evals[column])
     steps = run.evals[STEP].astype(float)
     seconds = run.evals.get(TIME, np.full(steps.size, math.nan))
@@ -79,10 +81,6 @@ def of_run(run: Run, target: Target) -> Crossing | None:
         point=run.point,
         evaluation=int(hit[0]) if hit.size else None,
     )
-
-
-def _never(run: Run) -> Crossing:
-    return Crossing(run.seed, math.inf, math.inf, 0.0, 0.0, math.nan, run.state, run.point)
 
 
 def fastest(runs: Iterable[Run], target: Target) -> Crossing | None:

@@ -56,7 +56,11 @@ def of(values: Mapping[int, float], baseline: Mapping[int, float], paired: bool 
         return NONE
     if not is_known or n < 2:
         return _of_medians(mine, base, n)
-    return _paired(np.log(base / mine)) if paired else _welch(np.log(base), np.log(mine))
+    if not paired:
+        return _welch(np.log(base), np.log(mine))
+    # Student's t on the logs of the ratios: the ratio is their geometric mean.
+    logs = np.log(base / mine)
+    return _with_interval(logs.mean(), t_interval(logs), logs.size, "paired")
 
 
 def _known(values: Mapping[int, float]) -> dict[int, float]:
@@ -69,11 +73,6 @@ def _of_medians(mine: np.ndarray, base: np.ndarray, n: int) -> SpeedUp:
     if not np.isfinite(medians).all():
         return dataclasses.replace(NONE, n=n)
     return SpeedUp(medians[0] / medians[1], math.nan, math.nan, n, "medians")
-
-
-def _paired(logs: np.ndarray) -> SpeedUp:
-    """Student's t on the logs of the ratios [n]: the ratio is their geometric mean."""
-    return _with_interval(logs.mean(), t_interval(logs), logs.size, "paired")
 
 
 def _welch(base: np.ndarray, mine: np.ndarray) -> SpeedUp:

@@ -116,14 +116,8 @@ def _finish(figure: Figure, grid: np.ndarray, table: ErrorTable, curves: dict[st
     most = max(len(values) for _, values in curves.values())
     seeds = style.seeds_in_words("median and range of", most)
     style.title(figure, f"{table.study.name}: {table.workload}, {seeds}")
-    style.legend(figure, _handles(table, curves, grid.flat[0].get_ylim()))
-
-
-def _handles(
-    table: ErrorTable, curves: dict[str, Curve], limits: tuple[float, float]
-) -> list[Line2D]:
-    handles = style.mixer_keys(curves, ms=5, ls="-")
-    return handles + reference_handles(table, VALIDATION, limits)
+    references = reference_handles(table, VALIDATION, grid.flat[0].get_ylim())
+    style.legend(figure, style.mixer_keys(curves, ms=5, ls="-") + references)
 
 
 def reference_handles(table: ErrorTable, split: str, limits: tuple[float, float]) -> list[Line2D]:

@@ -1,5 +1,6 @@
 """hyperparameters.png: the validation metric of every tuned point, by each hyperparameter."""
 
+import contextlib
 import math
 from typing import Any
 
@@ -69,12 +70,10 @@ def varying(runs: list[Run]) -> list[str]:
 
 def _value(table: ErrorTable, run: Run) -> float:
     """Returns the number to show at the step that validation chose, nan where there is none."""
-    if run.state in layout.LOST:
-        return math.nan
-    try:
-        row = selection.best_step(run, table.chosen_by.source)
-    except MissingMetricError:
-        return math.nan
+    row = None
+    if run.state not in layout.LOST:
+        with contextlib.suppress(MissingMetricError):
+            row = selection.best_step(run, table.chosen_by.source)
     if row is None:
         return math.nan
     value = table.metric.shown(row.get(table.metric.column(selection.VALIDATION), math.nan))
@@ -115,7 +114,9 @@ def _positions(axes: Axes, name: str, runs: list[Run]) -> list[float]:
     if len(distinct) <= FEW and len(distinct) < len({run.point for run in runs}):
         axes.set_xlim(-0.5, len(distinct) - 0.5)
         _categories(axes, distinct)
-        return [distinct.index(v) + _spread(run) for v, run in zip(values, runs, strict=True)]
+        # Within 0.15 by the trial alone: multiples of the golden ratio's fraction never bunch up.
+        spread = [((run.point + 50 * run.seed) * 0.618034 % 1 - 0.5) * 0.3 for run in runs]
+        return [distinct.index(v) + offset for v, offset in zip(values, spread, strict=True)]
     if style.spans_decades(np.array(values), LOG_RANGE):
         axes.set_xlim(distinct[0] / 1.3, distinct[-1] * 1.3)
         style.log_axis(axes.xaxis, decades=1.5)
@@ -141,12 +142,6 @@ def short(values: list[float]) -> list[str]:
     by_digits = ([f"{value:.{digits}g}" for value in values] for digits in range(2, 17))
     labels = next((each for each in by_digits if len(set(each)) == len(values)), None)
     return labels or [repr(value) for value in values]
-
-
-def _spread(run: Run) -> float:
-    """Returns an offset within 0.15 that depends on the trial alone: multiples of the golden
-    ratio's fraction never bunch up."""
-    return ((run.point + 50 * run.seed) * 0.618034 % 1 - 0.5) * 0.3
 
 
 def _finish(figure: Figure, grid: np.ndarray, table: ErrorTable, runs: list[Run]) -> None:

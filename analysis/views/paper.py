@@ -37,7 +37,7 @@ def page(key: str) -> Page:
     status = "" if printed.ours else f" ({PAPER_ONLY})"
     return Page(
         title=f"Paper, {printed.place}{status}",
-        tables=tuple(_tables(printed)),
+        tables=tuple(_table(paper.lines(file), printed) for file in printed.files),
         notes=tuple(_notes(printed)),
         problems=(),
     )
@@ -50,12 +50,7 @@ def _notes(printed: PrintedTable) -> Iterable[str]:
     yield from printed.notes
 
 
-def _tables(printed: PrintedTable) -> Iterable[Table]:
-    for file in printed.files:
-        yield _table(file, paper.lines(file), printed)
-
-
-def _table(file: str, rows: Sequence[dict[str, str]], printed: PrintedTable) -> Table:
+def _table(rows: Sequence[dict[str, str]], printed: PrintedTable) -> Table:
     """Models are rows, too, where the file has several; else the caption names the only one."""
     models = list(dict.fromkeys(row[MODEL] for row in rows))
     several = len(models) > 1 and MODEL not in printed.down

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from analysis.compare import crossings, target_times
-from analysis.compare.crossings import Crossing, Median
+from analysis.compare.crossings import Median
 from analysis.compare.error_table import ErrorTable, VariantResult
 from analysis.compare.target_times import TargetTimes, VariantTimes
 from analysis.load import metrics, paper
@@ -153,11 +153,13 @@ def _ratio(ratio: SpeedUp | None) -> Cell:
 
 def _seeds(times: TargetTimes) -> Table:
     seconds, name = _unit(times)
+    point = ["Point"] if times.rule == "fastest" else []
     rows = tuple(
         (
             Cell(_label(times, row)),
             Cell(str(each.seed)),
-            *([_point(each)] if times.rule == "fastest" else ()),
+            # Which of a seed's trials was the fastest; none where none reached the target.
+            *([Cell(str(each.point)) if each.is_reached else NONE] if point else ()),
             _when(each.step, each.last_step, 0),
             _when(each.seconds / seconds, each.last_seconds / seconds, 2 if seconds > 1 else 1),
             Cell(each.state),
@@ -165,14 +167,8 @@ def _seeds(times: TargetTimes) -> Table:
         for row in times.rows
         for each in row.crossings
     )
-    point = ["Point"] if times.rule == "fastest" else []
     headings = ("Variant", "Seed", *point, "Steps", f"Time ({name})", "State")
     return Table("Every seed", pages.columns(*headings, words=("Variant", "State")), (rows,))
-
-
-def _point(crossing: Crossing) -> Cell:
-    """Which of a seed's trials was the fastest; none of them where none reached the target."""
-    return Cell(str(crossing.point)) if crossing.is_reached else NONE
 
 
 def _when(value: float, budget: float, digits: int) -> Cell:

@@ -235,12 +235,9 @@ def _is_usable(entry: Any, where: str, problems: list[str]) -> bool:
     if not known:
         wanted = ", ".join(f"{name} ({kind.words})" for name, kind in NEEDED.items())
         problems.append(f"unreadable: {where}: an entry without {wanted}: {str(entry)[:200]}")
-    elif not _is_inside(entry["path"]):
+        return False
+    path = pathlib.PurePosixPath(entry["path"])
+    if path.is_absolute() or ".." in path.parts:
         problems.append(f"unreadable: {where}: path {entry['path']!r} leads out of the study")
         return False
-    return known
-
-
-def _is_inside(path: str) -> bool:
-    parts = pathlib.PurePosixPath(path)
-    return not parts.is_absolute() and ".." not in parts.parts
+    return True

@@ -140,9 +140,5 @@ def absent(read: Measurements, metric: str) -> list[str]:
         for split in layout.SPLITS
         if split != "validation" and split not in nothing
     ]
-    return [name for name in (*wanted, ATTEMPT) if not _holds(read, name)]
-
-
-def _holds(read: Measurements, name: str) -> bool:
-    empty = read.empty.get(name)
-    return name in read.columns and (empty is None or not empty.all())
+    held = {n for n in read.columns if n not in read.empty or not read.empty[n].all()}
+    return [name for name in (*wanted, ATTEMPT) if name not in held]

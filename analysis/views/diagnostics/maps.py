@@ -17,7 +17,7 @@ from matplotlib.ticker import (
 )
 
 from analysis.compare import diagnostics
-from analysis.compare.diagnostics import Found, families
+from analysis.compare.diagnostics import families
 from analysis.compare.error_table import ErrorTable
 from analysis.load.files.diagnostics import GRADIENTS, Diagnostics
 from analysis.render import style
@@ -129,13 +129,14 @@ def gradients(table: ErrorTable) -> Figure | None:
     under one colour scale, median over seeds. Of several families the first that has two mixers.
     None where no trial has gradients."""
     found = diagnostics.of_table(table)
-    names = _one_family(found)
+    grouped = list(families(found).values())
+    names = next((group for group in grouped if len(group) > 1), [*grouped, []][0])
     maps = {
         (quantity, name): _over_steps(found[name], quantity)
         for quantity in GRADIENTS
         for name in names
     }
-    rows = [q for q in GRADIENTS if any(_any(maps[q, name]) for name in names)]
+    rows = [q for q in GRADIENTS if any((maps[q, name][1] > 0).any() for name in names)]
     if not rows:
         return None
     panels = len(rows) * len(names)
@@ -168,15 +169,6 @@ def _bar_ticks(axes: Axes, norm: LogNorm) -> None:
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0e}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
-
-
-def _one_family(found: Found) -> list[str]:
-    grouped = list(families(found).values())
-    return next((names for names in grouped if len(names) > 1), grouped[0] if grouped else [])
-
-
-def _any(of_map: tuple[np.ndarray, np.ndarray]) -> bool:
-    return bool((of_map[1] > 0).any())
 
 
 def _over_steps(of_seeds: dict[int, Diagnostics], quantity: str) -> tuple[np.ndarray, np.ndarray]:

@@ -188,10 +188,6 @@ def _words(words: str, table: ErrorTable) -> str:
     return f"{words} Variants: {', '.join(row.label for row in table.rows if row.n)}."
 
 
-def _is_recorded(table: ErrorTable) -> bool:
-    return bool(diagnostics.of_table(table))
-
-
 def _plot(file: str, draw: Callable[[ErrorTable], Figure | None], words: str) -> Plot:
     return Plot(
         file=file,
@@ -199,7 +195,7 @@ def _plot(file: str, draw: Callable[[ErrorTable], Figure | None], words: str) ->
         words=partial(_words, words),
         absent="the diagnostics of the trials that are done have no such numbers",
         caption=words,
-        applies=_is_recorded,
+        applies=lambda table: bool(diagnostics.of_table(table)),
     )
 
 

@@ -75,7 +75,7 @@ def _medians(table: ErrorTable) -> Table:
         columns=pages.columns(*_median_headings(table), words=("Variant", "Verdict")),
         sections=(
             *pages.sections(table.groups, lambda row: [tuple(_median_cells(table, row))]),
-            *_references(table),
+            *((tuple(_reference_cells(table)),) if table.references else ()),
         ),
     )
 
@@ -133,11 +133,6 @@ def _perplexity_cell(table: ErrorTable, row: VariantResult) -> Cell:
     if not losses:
         return NONE
     return pages.number(float(np.median(PERPLEXITY.shown(np.array(losses)))), PERPLEXITY.digits)
-
-
-def _references(table: ErrorTable) -> tuple[tuple[Row, ...], ...]:
-    """Returns the section of reference rows, none where there are none."""
-    return (tuple(_reference_cells(table)),) if table.references else ()
 
 
 def _reference_cells(table: ErrorTable) -> Iterable[Row]:
