@@ -94,7 +94,8 @@ def fastest(runs: Iterable[Run], target: Target) -> Crossing | None:
     found = [each for run in runs if (each := of_run(run, target))]
     reached = [each for each in found if each.evaluation is not None]
     if reached:
-        return min(reached, key=lambda each: (each.evaluation, _or_inf(each.seconds), each.point))
+        times = {each: math.inf if math.isnan(each.seconds) else each.seconds for each in reached}
+        return min(reached, key=lambda each: (each.evaluation, times[each], each.point))
     return max(found, key=lambda each: (each.last_step, -(each.point or 0)), default=None)
 
 
@@ -103,10 +104,6 @@ def never(runs: Iterable[Run], target: Target) -> Crossing | None:
     found = [each for run in runs if (each := of_run(run, target))]
     longest = max(found, key=lambda each: each.last_step, default=None)
     return longest and dataclasses.replace(longest, step=math.inf, seconds=math.inf)
-
-
-def _or_inf(value: float) -> float:
-    return math.inf if math.isnan(value) else value
 
 
 def _seconds_at(seconds: np.ndarray, hit: np.ndarray) -> float:

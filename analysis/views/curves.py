@@ -30,16 +30,18 @@ def draw(table: ErrorTable) -> Figure | None:
     if not curves:
         return None
     panels = families(curves)
-    figure, grid = style.grid(len(panels), 2, _size, sharex=True, sharey=True)
+    figure, grid = style.grid(
+        len(panels),
+        2,
+        lambda down, across: (7.2 if across == 1 else 10.0, 0.9 + 3.0 * down + (down == 1)),
+        sharex=True,
+        sharey=True,
+    )
     for axes, (title, names) in zip(grid.flat, panels.items(), strict=False):
         of_panel = {name: curves[name] for name in names}
         _panel(axes, title if len(panels) > 1 else "", of_panel, table)
     _finish(figure, grid, table, curves)
     return figure
-
-
-def _size(rows: int, columns: int) -> tuple[float, float]:
-    return 7.2 if columns == 1 else 10.0, 0.9 + 3.0 * rows + (rows == 1)
 
 
 def _curve(table: ErrorTable, variant: str) -> Curve | None:

@@ -36,15 +36,13 @@ def draw(table: ErrorTable) -> Figure | None:
     names = varying(runs)
     if not names or not any(math.isfinite(_value(table, run)) for run in runs):
         return None
-    figure, grid = style.grid(len(names), 3, _size, sharey=True)
+    figure, grid = style.grid(
+        len(names), 3, lambda down, across: (max(6.0, 3.5 * across), 1.1 + 2.9 * down), sharey=True
+    )
     for axes, name in zip(grid.flat, names, strict=False):
         _panel(axes, name, runs, table)
     _finish(figure, grid, table, runs)
     return figure
-
-
-def _size(rows: int, columns: int) -> tuple[float, float]:
-    return max(6.0, 3.5 * columns), 1.1 + 2.9 * rows
 
 
 def _tuning_stage(table: ErrorTable) -> str:
@@ -87,19 +85,14 @@ def _panel(axes: Axes, name: str, runs: list[Run], table: ErrorTable) -> None:
     positions = _positions(axes, name, shown)
     for run, position in zip(shown, positions, strict=True):
         value = _value(table, run)
+        colour, marker = style.look(run.variant)
         if math.isfinite(value):
-            _dot(axes, run, position, value, _is_chosen(table, run))
+            axes.plot(position, value, marker, color=colour, markersize=5.5, alpha=0.8, mew=0)
+            if _is_chosen(table, run):
+                axes.plot(position, value, "o", markersize=12, mfc="none", mec="black", mew=1.5)
         else:
-            # On the upper edge, whatever the y axis holds.
-            colour, edge = style.look(run.variant)[0], axes.get_xaxis_transform()
+            edge = axes.get_xaxis_transform()  # on the upper one, whatever the y axis holds
             axes.plot(position, 0.97, "x", color=colour, markersize=6, mew=1.6, transform=edge)
-
-
-def _dot(axes: Axes, run: Run, position: float, value: float, chosen: bool) -> None:
-    colour, marker = style.look(run.variant)
-    axes.plot(position, value, marker, color=colour, markersize=5.5, alpha=0.8, mew=0)
-    if chosen:
-        axes.plot(position, value, "o", markersize=12, mfc="none", mec="black", mew=1.5)
 
 
 def _is_chosen(table: ErrorTable, run: Run) -> bool:
@@ -113,7 +106,10 @@ def _positions(axes: Axes, name: str, runs: list[Run]) -> list[float]:
     distinct = sorted(set(values))
     if len(distinct) <= FEW and len(distinct) < len({run.point for run in runs}):
         axes.set_xlim(-0.5, len(distinct) - 0.5)
-        _categories(axes, distinct)
+        labels = short(distinct)
+        axes.set_xticks(range(len(distinct)), labels)
+        if max(map(len, labels)) > LONG_LABEL:  # slanted where they would meet
+            axes.tick_params(axis="x", labelrotation=25)
         # Within 0.15 by the trial alone: multiples of the golden ratio's fraction never bunch up.
         spread = [((run.point + 50 * run.seed) * 0.618034 % 1 - 0.5) * 0.3 for run in runs]
         return [distinct.index(v) + offset for v, offset in zip(values, spread, strict=True)]
@@ -123,14 +119,6 @@ def _positions(axes: Axes, name: str, runs: list[Run]) -> list[float]:
     else:
         axes.locator_params(axis="x", nbins=5)
     return values
-
-
-def _categories(axes: Axes, values: list[float]) -> None:
-    """Labels the positions 0, 1 ... with `values`, slanted where they would meet."""
-    labels = short(values)
-    axes.set_xticks(range(len(values)), labels)
-    if max(map(len, labels)) > LONG_LABEL:
-        axes.tick_params(axis="x", labelrotation=25)
 
 
 def short(values: list[float]) -> list[str]:

@@ -35,7 +35,13 @@ class VariantVerdict:
 
 def of_table(table: ErrorTable) -> list[VariantVerdict]:
     """Returns the verdict of every variant, in the table's order."""
-    return [_verdict(table, row) for row in table.rows]
+    found = [(row, _word(table, row)) for row in table.rows]
+    return [
+        VariantVerdict(
+            word.replace(" ", "-"), row.label, word, MARKS[word], _sentence(table, row, word)
+        )
+        for row, word in found
+    ]
 
 
 def headline(table: ErrorTable) -> str:
@@ -68,13 +74,6 @@ def _unclear(labels: list[str], base: str, others: bool) -> str:
         return f"cannot tell {' or '.join(labels)} from {base}"
     whom = f"the {'other ' if others else ''}{len(labels)} variants"
     return f"cannot tell {whom} from {base}"
-
-
-def _verdict(table: ErrorTable, row: VariantResult) -> VariantVerdict:
-    word = _word(table, row)
-    return VariantVerdict(
-        word.replace(" ", "-"), row.label, word, MARKS[word], _sentence(table, row, word)
-    )
 
 
 def _word(table: ErrorTable, row: VariantResult) -> str:

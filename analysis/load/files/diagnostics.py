@@ -156,7 +156,12 @@ def _assembled(
     every = sorted({step for step, _ in kept})
     steps = [step for step in every if all((step, layer) in kept for layer in layers)]
     partial = [step for step in every if step not in set(steps)]
-    said = (*problems, *_incomplete(partial, kept, layers), *_nonfinite(kept.values()))
+    there = {step: sum((step, layer) in kept for layer in layers) for step in partial}
+    incomplete = (
+        f"incomplete at step {step}, which is left out: {count} of {len(layers)} layers"
+        for step, count in there.items()
+    )
+    said = (*problems, *incomplete, *_nonfinite(kept.values()))
     shape = len(steps), len(layers)
     values = {name: np.full(shape, math.nan) for name in QUANTITIES}
     histogram = np.full((*shape, len(edges)), math.nan)
@@ -169,14 +174,6 @@ def _assembled(
                 histogram[i, j] = row.histogram
     at = np.array(steps, np.int64)
     return Diagnostics(at, layers, values, histogram, edges, examples, said)
-
-
-def _incomplete(
-    partial: list[int], kept: dict[tuple[int, str], _Line], layers: tuple[str, ...]
-) -> Iterable[str]:
-    for step in partial:
-        there = sum((step, layer) in kept for layer in layers)
-        yield f"incomplete at step {step}, which is left out: {there} of {len(layers)} layers"
 
 
 def _nonfinite(rows: Iterable[_Line]) -> Iterable[str]:

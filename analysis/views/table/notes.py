@@ -156,9 +156,12 @@ def _permutation_notes(table: ErrorTable, tested: Sequence[Comparison]) -> Itera
     if not found:
         return
     sizes = sorted({(comparison.n, comparison.n_baseline) for comparison in found})
+    reason = " (a seed's number is all that these runs share)"
+    if table.study.shares_seeds:
+        reason = " (fewer than 2 seeds are in both)"
     reach = "; ".join(_reach(n, m) for n, m in sizes)
     yield (
-        f"n v m seeds, not paired{_reason(table)}: two-sided permutation test of Welch's t, all "
+        f"n v m seeds, not paired{reason}: two-sided permutation test of Welch's t, all "
         f"deals of the seeds up to {permutation.PERMUTATIONS:,}, else as many seeded ones; "
         "p is the larger of its p and Welch's t-test's, which also holds where one variant's seeds "
         f"vary more; interval: Welch's. Smallest p: {reach}."
@@ -172,12 +175,6 @@ def _permutation_notes(table: ErrorTable, tested: Sequence[Comparison]) -> Itera
         )
     if least := _out_of_reach(found, len(tested)):
         yield least
-
-
-def _reason(table: ErrorTable) -> str:
-    if table.study.shares_seeds:
-        return " (fewer than 2 seeds are in both)"
-    return " (a seed's number is all that these runs share)"
 
 
 def _reach(n: int, m: int) -> str:
