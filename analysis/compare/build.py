@@ -106,19 +106,17 @@ def _stage_problems(study: StudyRuns, stage: str) -> list[str]:
     return problems
 
 
-def _has(run: Run, shown: Metric, split: str) -> bool:
-    """Whether a run has the metric on a split, or nothing there that could be measured."""
-    return shown.column(split) in run.evals or split in measurements.splits_of_nothing(run.evals)
-
-
 def _check_columns(runs: tuple[Run, ...], shown: Metric, problems: list[str]) -> None:
     """Says once what no trial has; what some trials lack is said for each of them."""
     measured = [run for run in runs if run.evals]
-    absent = [
+    # On a split without examples there is nothing that could be measured.
+    held = {
         split
+        for run in measured
         for split in layout.SPLITS
-        if measured and not any(_has(run, shown, split) for run in measured)
-    ]
+        if shown.column(split) in run.evals or split in measurements.splits_of_nothing(run.evals)
+    }
+    absent = [split for split in layout.SPLITS if measured and split not in held]
     if len(absent) == len(layout.SPLITS):
         run = measured[0]
         shown.read(run.evals, selection.VALIDATION, f"{run.name}/{layout.EVAL_MEASUREMENTS}")

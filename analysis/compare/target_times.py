@@ -103,11 +103,12 @@ def build(
     rows = _rows(runs, goal, points, unchosen)
     against = baseline or table.baseline
     of_point = None if points == "fastest" else _point(table, against)
+    base = next((row for row in rows if (row.variant, row.point) == (against, of_point)), None)
     return TargetTimes(
         table=table,
         target=goal,
         baseline=against,
-        rows=_compared(rows, against, of_point, table.study),
+        rows=tuple(_against(row, base, table.study) for row in rows),
         left_out=tuple(run for run in due if run not in runs),
         disagreement=None if target is not None else targets.disagreement(measured[0], goal),
         problems=(*problems, *table.problems),
@@ -161,16 +162,10 @@ def _rows(
     return rows
 
 
-def _compared(
-    rows: list[VariantTimes], baseline: str, point: int | None, study: StudyRuns
-) -> tuple[VariantTimes, ...]:
-    base = next((row for row in rows if (row.variant, row.point) == (baseline, point)), None)
-    if base is None:
-        return tuple(rows)
-    return tuple(row if row is base else _against(row, base, study) for row in rows)
-
-
-def _against(row: VariantTimes, base: VariantTimes, study: StudyRuns) -> VariantTimes:
+def _against(row: VariantTimes, base: VariantTimes | None, study: StudyRuns) -> VariantTimes:
+    """Returns a row with its ratios to the baseline's, as it is where there is none."""
+    if base is None or row is base:
+        return row
     ratios = [
         speed_up.of(
             {each.seed: getattr(each, what) for each in row.crossings},
@@ -182,4 +177,4 @@ def _against(row: VariantTimes, base: VariantTimes, study: StudyRuns) -> Variant
     price = row.step_seconds / base.step_seconds if base.step_seconds else math.nan
     if study.published and not 1 / OTHER_UNITS <= price <= OTHER_UNITS and price == price:
         ratios[0] = speed_up.OTHER_UNITS
-    return VariantTimes(row.variant, row.point, row.crossings, ratios[0], ratios[1])
+    return VariantTimes(row.variant, row.point, row.crossings, *ratios)

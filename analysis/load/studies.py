@@ -56,11 +56,7 @@ def _read_ours(root: pathlib.Path, whole: bool) -> StudyRuns:
         runs=runs,
         problems=(*problems, *(problem for run in runs for problem in run.problems)),
         directory=root,
-        notes=(
-            *(note for run in runs for note in run.notes),
-            *_unlisted(root, listed, runs),
-            *_mendable(root, runs),
-        ),
+        notes=(*(note for run in runs for note in run.notes), *_notes(root, listed, runs)),
         stages=stages,
         planned=tuple(stage for stage, listed in entries.items() if listed is not None),
         points=points,
@@ -116,17 +112,16 @@ def _unique(entries: list[dict], problems: list[str]) -> list[dict]:
     return list({entry["path"]: entry for entry in entries}.values())
 
 
-def _mendable(root: pathlib.Path, runs: tuple[Run, ...]) -> list[str]:
-    cut = sum(run.state == "done" and run.ends_early for run in runs)
-    mend = f"python -m sweeps resume {root}"
-    return [f"{cut} done without whole records; to have them written anew: {mend}"] * bool(cut)
-
-
-def _unlisted(root: pathlib.Path, stages: Sequence[str], runs: tuple[Run, ...]) -> list[str]:
-    """Names trial directories that no list plans: leavings of an earlier selection or budget."""
+def _notes(root: pathlib.Path, stages: Sequence[str], runs: tuple[Run, ...]) -> Iterable[str]:
+    """Names trial directories that no list plans, leavings of an earlier selection or budget, and
+    says how cut records are mended."""
     planned = {run.name for run in runs}
-    found = (name for stage in stages for name in json_records.trial_directories(root, stage))
-    return [f"{name}: not planned any more, left out" for name in found if name not in planned]
+    for name in (name for stage in stages for name in json_records.trial_directories(root, stage)):
+        if name not in planned:
+            yield f"{name}: not planned any more, left out"
+    if cut := sum(run.state == "done" and run.ends_early for run in runs):
+        mend = f"python -m sweeps resume {root}"
+        yield f"{cut} done without whole records; to have them written anew: {mend}"
 
 
 def _selection(
@@ -164,9 +159,8 @@ def _without_trials(variant: str, point: int, runs: Sequence[Run]) -> list[str]:
 
 
 def _listed(points: set[int]) -> str:
-    first = sorted(points)[:10]
     more = f" and {len(points) - 10} more" if len(points) > 10 else ""
-    return ", ".join(map(str, first)) + more
+    return ", ".join(map(str, sorted(points)[:10])) + more
 
 
 def read_each(directory: str | pathlib.Path) -> tuple[StudyRuns, ...]:

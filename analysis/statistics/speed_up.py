@@ -64,7 +64,7 @@ def of(values: Mapping[int, float], baseline: Mapping[int, float], paired: bool 
     mean = base.mean() - mine.mean()
     is_constant = not (base.var(ddof=1) or mine.var(ddof=1))
     bounds = (mean, mean) if is_constant else welch_interval(base, mine)
-    return _with_interval(mean, bounds, min(base.size, mine.size), "Welch")
+    return _with_interval(mean, bounds, n, "Welch")
 
 
 def _known(values: Mapping[int, float]) -> dict[int, float]:
