@@ -5,7 +5,9 @@ Letters use only the kernel's commands of a LaTeX of 2020 and later, no further 
 """
 
 import functools
+import pathlib
 import re
+import tomllib
 import unicodedata
 
 import jinja2
@@ -17,70 +19,9 @@ LONGEST = 50
 
 # Keeps letters apart that TeX would join to one: -- and ''.
 _APART = "\N{WORD JOINER}"
-ESCAPES = {
-    _APART: "{}",
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "#": r"\#",
-    "%": r"\%",
-    "_": r"\_",
-    "^": r"\textasciicircum{}",
-    "~": r"\textasciitilde{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "`": r"\textasciigrave{}",
-    # What the letter itself prints, and no command to any package.
-    '"': "''",
-    "–": "--",
-    "—": "---",
-    "†": r"\dag{}",
-    "‡": r"\ddag{}",
-    "§": r"\S{}",
-    "¶": r"\P{}",
-    "©": r"\copyright{}",
-    "…": r"\ldots{}",
-    "•": r"\textbullet{}",
-    "‘": "`",
-    "’": "'",
-    "“": "``",
-    "”": "''",
-    "°": r"\textdegree{}",
-    "ß": r"\ss{}",
-    "ø": r"\o{}",
-    "Ø": r"\O{}",
-    "æ": r"\ae{}",
-    "Æ": r"\AE{}",
-    "œ": r"\oe{}",
-    "ł": r"\l{}",
-    "Ł": r"\L{}",
-    "ı": r"\i{}",
-    "\N{NO-BREAK SPACE}": "~",
-    "\N{NARROW NO-BREAK SPACE}": r"\,",
-    "\N{NON-BREAKING HYPHEN}": "-",
-}
-MATHEMATICS = {
-    "≤": r"\leq", "≥": r"\geq", "±": r"\pm", "×": r"\times", "·": r"\cdot", "√": r"\surd",
-    "−": "-", "≈": r"\approx", "≠": r"\neq", "∞": r"\infty", "∈": r"\in", "∂": r"\partial",
-    "∑": r"\sum", "∏": r"\prod", "∇": r"\nabla", "→": r"\to", "←": r"\leftarrow", "¬": r"\neg",
-    "⇒": r"\Rightarrow", "‖": r"\|", "∝": r"\propto", "⋅": r"\cdot", "÷": r"\div", "²": "^2",
-    "³": "^3", "¹": "^1", "µ": r"\mu",
-}  # fmt: skip
-# Greek letters by LaTeX's names; capitals that look Latin have none.
-_GREEK_NAMES = """
-    alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau
-    upsilon phi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega
-"""
-GREEK = dict(zip("αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΥΦΨΩ", _GREEK_NAMES.split(), strict=True))
-# Combining characters of decomposed letters, to LaTeX's commands.
-ACCENTS = {
-    "\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0304": "=", "\u0306": "u",
-    "\u0307": ".", "\u0308": '"', "\u030a": "r", "\u030b": "H", "\u030c": "v", "\u0323": "d",
-    "\u0327": "c", "\u0331": "b",
-}  # fmt: skip
+# Letters to LaTeX's commands: in `text`, in `mathematics`, and combining ones, `accents`.
+_FILE = pathlib.Path(__file__).with_name("templates") / "letters.toml"
+LETTERS = tomllib.loads(_FILE.read_text("utf-8"))
 
 
 def render(page: Page) -> str:
@@ -145,12 +86,12 @@ def escape(text: str) -> str:
 
 
 def _letter(letter: str) -> str:
-    if letter in ESCAPES:
-        return ESCAPES[letter]
-    if letter in MATHEMATICS:
-        return f"${MATHEMATICS[letter]}$"
-    if letter in GREEK:
-        return rf"$\{GREEK[letter]}$"
+    if letter == _APART:
+        return "{}"
+    if letter in LETTERS["text"]:
+        return str(LETTERS["text"][letter])
+    if letter in LETTERS["mathematics"]:
+        return f"${LETTERS['mathematics'][letter]}$"
     if " " <= letter <= "~":
         return letter
     return _accented(letter) or (" " if letter.isspace() else f"[U+{ord(letter):04X}]")
@@ -160,7 +101,7 @@ def _accented(letter: str) -> str | None:
     """Returns an ASCII letter with one accent, None for anything else."""
     decomposed = unicodedata.normalize("NFD", letter)
     base, marks = decomposed[0], decomposed[1:]
-    if marks not in ACCENTS or not (base.isascii() and base.isalpha()):
+    if marks not in LETTERS["accents"] or not (base.isascii() and base.isalpha()):
         return None
     dotless = {"i": r"\i", "j": r"\j"}.get(base, base) if marks < "\u0323" else base
-    return rf"\{ACCENTS[marks]}{{{dotless}}}"
+    return rf"\{LETTERS['accents'][marks]}{{{dotless}}}"
