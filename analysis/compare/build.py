@@ -37,11 +37,9 @@ def error_table(
     of one seed the first, enter; the others are in `problems`. Of each the `last` evaluations are
     kept, too.
 
-    Raises ValueError where the study has no such stage or `last` is below 1, MissingMetricError
+    Raises ValueError where the study has no such stage, MissingMetricError
     where there are evaluations and none has a column of the metric.
     """
-    if last < 1:
-        raise ValueError(f"--last={last}: give how many of the last evaluations, 1 or more")
     stage = _stage(study, stage)
     chosen_by = selection.study_metric(study)
     shown = metrics.get(metric) if metric else metrics.shown_for(chosen_by.source)

@@ -78,16 +78,11 @@ def of_tables(
 ) -> Scaling:
     """Returns the scaling of tables of losses, one per size.
 
-    `loss` is the loss to reach: the baseline's fit at the largest size unless given. `given` maps a
-    workload to its number of parameters where its trials do not record one. Raises
+    `loss`, above 0, is the loss to reach: the baseline's fit at the largest size unless given.
+    `given` maps a workload to its number of parameters where its trials do not record one. Raises
     MissingParametersError where neither says it, MixedStudiesError where tables are not of one
-    family or hold one size twice, ValueError without a table or for a loss of 0 or less. A study
-    that was given twice is read once.
+    family or hold one size twice. A study that was given twice is read once.
     """
-    if not tables:
-        raise ValueError("scaling needs at least one study")
-    if loss is not None and not 0 < loss < math.inf:
-        raise ValueError(f"--loss={loss:g}: give a number above 0")
     tables, problems = families.once(tables)
     families.check(tables)
     found = [size for table in tables for size in _sizes(table, given or {})]

@@ -126,8 +126,6 @@ def _target(
     table: ErrorTable, runs: Sequence[Run], value: float | None, split: str, metric: str | None
 ) -> tuple[Target, tuple[str, ...]]:
     if value is not None:
-        if not math.isfinite(value):
-            raise ValueError(f"--target={value:g}: give a finite number, in the metric's unit")
         shown = metrics.get(metric or table.chosen_by.source)
         return Target(shown, split, value, "given"), ()
     goal, problems = targets.of_runs(runs, split, table.study.stage(table.stage))

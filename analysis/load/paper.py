@@ -94,13 +94,12 @@ def cell(
     for column in entry.columns:
         if column.split != split or column.dtype not in ("", dtype(config)):
             continue
-        key = (model, column.heading, variants.label(variant).lower())
-        if found := _read(column.file).get(key):
+        if found := printed(column.file, model, column.heading, variant):
             return found
     return None
 
 
-def printed(file: str, model: str, heading: str, variant: str) -> PaperCell | None:
+def printed(file: str, model: str | None, heading: str, variant: str) -> PaperCell | None:
     """Returns the number that `file` has for a canonical variant name under `heading`, None where
     it has none."""
     return _read(file).get((model, heading, variants.label(variant).lower()))

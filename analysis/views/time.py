@@ -320,11 +320,6 @@ def draw(table: ErrorTable) -> Figure | None:
         return None
     if not any(each.is_reached for row in times.rows for each in row.crossings):
         return None
-    return figure(times)
-
-
-def figure(times: TargetTimes) -> Figure:
-    """Returns the figure of `times`."""
     has_time = any(math.isfinite(each.seconds) for row in times.rows for each in row.crossings)
     panels = 2 if has_time else 1
     of_rows = 0.8 + 0.38 * len(times.rows)

@@ -23,10 +23,9 @@ WITHHELD = {
 @dataclass(frozen=True)
 class VariantVerdict:
     """One variant's: `word` is better, worse, cannot tell, baseline, not compared (there is no
-    baseline) or no number; `kind` is the word with hyphens,
-    `mark` is a sign that does without colour, `sentence` gives the numbers."""
+    baseline) or no number; `mark` is a sign that does without colour, `sentence` gives the
+    numbers."""
 
-    kind: str
     label: str
     word: str
     mark: str
@@ -37,9 +36,7 @@ def of_table(table: ErrorTable) -> list[VariantVerdict]:
     """Returns the verdict of every variant, in the table's order."""
     found = [(row, _word(table, row)) for row in table.rows]
     return [
-        VariantVerdict(
-            word.replace(" ", "-"), row.label, word, MARKS[word], _sentence(table, row, word)
-        )
+        VariantVerdict(row.label, word, MARKS[word], _sentence(table, row, word))
         for row, word in found
     ]
 
