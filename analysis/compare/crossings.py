@@ -70,10 +70,11 @@ def of_run(run: Run, target: Target) -> Crossing | None:
     steps = run.evals[STEP].astype(float)
     seconds = run.evals.get(TIME, np.full(steps.size, math.nan))
     hit = np.flatnonzero(target.is_reached(values))
+    reached_at = math.inf if np.isfinite(seconds[-1]) else math.nan
     return Crossing(
         seed=run.seed,
         step=float(steps[hit[0]]) if hit.size else math.inf,
-        seconds=_seconds_at(seconds, hit),
+        seconds=float(seconds[hit[0]]) if hit.size else reached_at,
         last_step=float(steps[-1]),
         last_seconds=float(seconds[-1]),
         apart=float(np.median(np.diff(steps))) if steps.size > 1 else math.nan,
@@ -104,12 +105,6 @@ def never(runs: Iterable[Run], target: Target) -> Crossing | None:
     found = [each for run in runs if (each := of_run(run, target))]
     longest = max(found, key=lambda each: each.last_step, default=None)
     return longest and dataclasses.replace(longest, step=math.inf, seconds=math.inf)
-
-
-def _seconds_at(seconds: np.ndarray, hit: np.ndarray) -> float:
-    if hit.size:
-        return float(seconds[hit[0]])
-    return math.inf if np.isfinite(seconds[-1]) else math.nan
 
 
 def median(values: Sequence[float], budgets: Sequence[float]) -> Median:

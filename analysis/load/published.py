@@ -32,6 +32,12 @@ PATTERN = "study_<seed>/<workload>_<framework>/trial_<n>"
 STAGE = "published"
 STUDY_NAME = re.compile(r"study_(\d+)")
 WORKLOAD_NAME = re.compile(r"(.+)_(jax|pytorch)")
+# AlgoPerf's targets to their keys in meta_data_0.json.
+TARGETS = {
+    "metric": "workload.target_metric_name",
+    "validation": "workload.validation_target_value",
+    "test": "workload.test_target_value",
+}
 TRIAL_NAME = re.compile(r"trial_(\d+)")
 VARIANT_NAME = re.compile(r"\w+(\+\w+)*", re.ASCII)
 
@@ -160,7 +166,7 @@ def _read_trial(planned: Run, files: TrialFiles, whole: bool) -> Run:
         files.check_losses()
     meta, flags = files.json(META_FILE), files.json(FLAGS_FILE)
     columns = evals.columns if evals else {}
-    metric = metrics.target(columns, meta.get("workload.target_metric_name"), planned.workload)
+    metric = metrics.target(columns, meta.get(TARGETS["metric"]), planned.workload)
     hyperparameters = _hyperparameters(files, flags)
     recorded = _recorded_by(files.name, flags, meta)
     state, reason = _state(files, evals, bool(meta or flags))
@@ -174,7 +180,7 @@ def _read_trial(planned: Run, files: TrialFiles, whole: bool) -> Run:
         step_hint=meta.get("workload.step_hint"),
         allowed_s=meta.get("workload.max_allowed_runtime_sec"),
         metric=metric,
-        targets=_targets(meta),
+        targets={name: meta[key] for name, key in TARGETS.items() if meta.get(key) is not None},
         hyperparameters=hyperparameters,
         variant_hyperparameters=recorded.hyperparameters,
         evals=columns,
@@ -188,16 +194,6 @@ def _read_trial(planned: Run, files: TrialFiles, whole: bool) -> Run:
         notes=(*files.notes, *notes),
     )
     return run
-
-
-def _targets(meta: dict[str, Any]) -> dict[str, Any]:
-    """Returns AlgoPerf's targets, empty where the metadata has none."""
-    names = {
-        "metric": "workload.target_metric_name",
-        "validation": "workload.validation_target_value",
-        "test": "workload.test_target_value",
-    }
-    return {name: meta[key] for name, key in names.items() if meta.get(key) is not None}
 
 
 def _hyperparameters(files: TrialFiles, flags: dict[str, Any]) -> dict[str, Any]:

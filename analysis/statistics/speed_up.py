@@ -55,7 +55,10 @@ def of(values: Mapping[int, float], baseline: Mapping[int, float], paired: bool 
     if not mine.size or not base.size:
         return NONE
     if not is_known or n < 2:
-        return _of_medians(mine, base, n)
+        medians = [float(np.median(side)) for side in (base, mine)]
+        if not np.isfinite(medians).all():
+            return dataclasses.replace(NONE, n=n)
+        return SpeedUp(medians[0] / medians[1], math.nan, math.nan, n, "medians")
     if paired:
         # Student's t on the logs of the ratios: the ratio is their geometric mean.
         logs = np.log(base / mine)
@@ -70,13 +73,6 @@ def of(values: Mapping[int, float], baseline: Mapping[int, float], paired: bool 
 def _known(values: Mapping[int, float]) -> dict[int, float]:
     """Returns the seeds with a number above 0: a time of 0 has no ratio."""
     return {seed: value for seed, value in values.items() if value > 0}
-
-
-def _of_medians(mine: np.ndarray, base: np.ndarray, n: int) -> SpeedUp:
-    medians = [float(np.median(side)) for side in (base, mine)]
-    if not np.isfinite(medians).all():
-        return dataclasses.replace(NONE, n=n)
-    return SpeedUp(medians[0] / medians[1], math.nan, math.nan, n, "medians")
 
 
 def _with_interval(

@@ -59,18 +59,13 @@ def headline(table: ErrorTable) -> str:
         if labels and word != "cannot tell"
     ]
     if unclear := words["cannot tell"]:
-        parts.append(_unclear(unclear, base, bool(parts)))
+        whom = f"the {'other ' if parts else ''}{len(unclear)} variants"
+        whom = whom if len(unclear) > 2 else " or ".join(unclear)
+        parts.append(f"cannot tell {whom} from {base}")
     if not parts:
         return f"No verdict on {what}: nothing but the baseline has numbers."
     said = "; ".join(parts)
     return f"{what[0].upper()}{what[1:]}: {said}."
-
-
-def _unclear(labels: list[str], base: str, others: bool) -> str:
-    if len(labels) <= 2:
-        return f"cannot tell {' or '.join(labels)} from {base}"
-    whom = f"the {'other ' if others else ''}{len(labels)} variants"
-    return f"cannot tell {whom} from {base}"
 
 
 def _word(table: ErrorTable, row: VariantResult) -> str:
@@ -97,11 +92,8 @@ def _sentence(table: ErrorTable, row: VariantResult, word: str) -> str:
 def _numbers(table: ErrorTable, comparison: Comparison) -> str:
     """Returns the mean difference and p: `-0.0300, p <0.001`."""
     difference = pages.number(comparison.difference, table.metric.digits, signed=True).text
-    return (
-        difference
-        if math.isnan(comparison.p_holm)
-        else f"{difference}, {pages.p_in_words(comparison.p_holm)}"
-    )
+    p = "" if math.isnan(comparison.p_holm) else f", {pages.p_in_words(comparison.p_holm)}"
+    return f"{difference}{p}"
 
 
 def _difference(table: ErrorTable, comparison: Comparison) -> str:

@@ -99,7 +99,11 @@ def _laid_out(
     """Returns the figure and its axes: of one family two panels in a row, else a row of families
     for each panel."""
     places = [(panel, name) for panel in panels for name in names]
-    figure, grid = style.grid(len(places), 2 if len(names) == 1 else len(names), _size)
+    figure, grid = style.grid(
+        len(places),
+        2 if len(names) == 1 else len(names),
+        lambda rows, columns: (10.0, 1.1 + (2.5 if columns <= 2 else 2.1) * rows),
+    )
     placed = dict(zip(places, grid.flat, strict=False))
     tabular = len(names) > 1 and grid.shape[1] == len(names)
     for (panel, name), axes in placed.items():
@@ -111,10 +115,6 @@ def _laid_out(
             text = panel.title if len(names) == 1 else f"{panel.title} ({name})"
             axes.set_title(text, fontsize=10, loc="left", wrap=True)
     return figure, placed
-
-
-def _size(rows: int, columns: int) -> tuple[float, float]:
-    return 10.0, 1.1 + (2.5 if columns <= 2 else 2.1) * rows
 
 
 def _draw_panel(

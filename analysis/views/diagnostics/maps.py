@@ -144,7 +144,9 @@ def gradients(table: ErrorTable) -> Figure | None:
     flat = iter(grid.flat)
     for quantity in rows:
         side_by_side = [next(flat) for _ in names]
-        norm = _norm([maps[quantity, name] for name in names])
+        numbers = np.concatenate([maps[quantity, name][1].ravel() for name in names])
+        low, high = (float(of(numbers[numbers > 0])) for of in (np.min, np.max))
+        norm = LogNorm(low, max(high, 1.01 * low))
         for name, axes in zip(names, side_by_side, strict=True):
             steps, values = maps[quantity, name]
             mesh = _map_panel(axes, name, steps, values, norm)
@@ -180,13 +182,6 @@ def _over_steps(of_seeds: dict[int, Diagnostics], quantity: str) -> tuple[np.nda
     median = np.full(known.shape, np.nan)
     median[known] = np.nanmedian(values[:, known], axis=0)
     return np.array(steps), median
-
-
-def _norm(maps: list[tuple[np.ndarray, np.ndarray]]) -> LogNorm:
-    numbers = np.concatenate([values.ravel() for _, values in maps])
-    numbers = numbers[numbers > 0]
-    low, high = float(numbers.min()), float(numbers.max())
-    return LogNorm(low, max(high, 1.01 * low))
 
 
 def _map_panel(

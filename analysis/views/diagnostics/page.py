@@ -184,15 +184,11 @@ def _notes(found: Found) -> Iterable[str]:
     )
 
 
-def _words(words: str, table: ErrorTable) -> str:
-    return f"{words} Variants: {', '.join(row.label for row in table.rows if row.n)}."
-
-
 def _plot(file: str, draw: Callable[[ErrorTable], Figure | None], words: str) -> Plot:
     return Plot(
         file=file,
         draw=draw,
-        words=partial(_words, words),
+        words=lambda table: f"{words} Variants: {', '.join(r.label for r in table.rows if r.n)}.",
         absent="the diagnostics of the trials that are done have no such numbers",
         caption=words,
         applies=lambda table: bool(diagnostics.of_table(table)),

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from analysis.compare import verdict_rules
-from analysis.compare.error_table import ErrorTable, SplitResult, VariantResult
+from analysis.compare.error_table import ErrorTable, VariantResult
 from analysis.load import metrics
 from analysis.render import pages
 from analysis.render.pages import NONE, Cell, Page, Row, Table
@@ -98,19 +98,13 @@ def _median_cells(table: ErrorTable, row: VariantResult) -> Iterable[Cell]:
     for split in layout.SPLITS:
         result = row.splits[split]
         if table.is_paper:
-            yield _paper_cell(result)
+            yield Cell(result.paper.text, result.paper.bold) if result.paper else NONE
         yield _median_cell(table, row, split)
     if table.has_perplexity:
         yield _perplexity_cell(table, row)
     if table.has_baseline:
         wanted = ("difference", "p_holm", "verdict")
         yield from comparison_cells(table, row, table.decisive, wanted)
-
-
-def _paper_cell(result: SplitResult) -> Cell:
-    if result.paper is None:
-        return NONE
-    return Cell(result.paper.text, bold=result.paper.bold)
 
 
 def _median_cell(table: ErrorTable, row: VariantResult, split: str) -> Cell:
