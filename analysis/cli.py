@@ -1,6 +1,19 @@
-"""The command line: every command's arguments, and what each runs, imported when it is asked."""
+"""Reads what a sweep left on disk, chooses by validation, and prints tables and plots.
+
+  python -m analysis runs  experiments/mystudy      which trials there are, what is wrong with them
+  python -m analysis table experiments/mystudy      error, WER or loss per variant, with intervals
+  python -m analysis report experiments/mystudy      all of it as one HTML file, verdicts first
+  python -m analysis plots experiments/mystudy      learning curves, hyperparameters, errors (PNG)
+  python -m analysis time  experiments/mystudy      steps and seconds until the target is reached
+  python -m analysis scaling experiments/*_lm*      power laws of the loss in the model's size
+
+A study's directory is the one that holds study.json. The logs that AlgoPerf publishes
+(study_<seed>/<workload>_jax/trial_<n>/eval_measurements.csv) are read, too. All but `runs` and
+`scaling` take one directory further up as well, and go through its studies and workloads.
+"""
 
 import argparse
+import inspect
 import pathlib
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,20 +30,6 @@ if TYPE_CHECKING:
     from analysis.render.pages import Page
 
 FILE = "report.html"
-DESCRIPTION = """\
-Reads what a sweep left on disk, chooses by validation, and prints tables and plots.
-
-  python -m analysis runs  experiments/mystudy      which trials there are, what is wrong with them
-  python -m analysis table experiments/mystudy      error, WER or loss per variant, with intervals
-  python -m analysis report experiments/mystudy      all of it as one HTML file, verdicts first
-  python -m analysis plots experiments/mystudy      learning curves, hyperparameters, errors (PNG)
-  python -m analysis time  experiments/mystudy      steps and seconds until the target is reached
-  python -m analysis scaling experiments/*_lm*      power laws of the loss in the model's size
-
-A study's directory is the one that holds study.json. The logs that AlgoPerf publishes
-(study_<seed>/<workload>_jax/trial_<n>/eval_measurements.csv) are read, too. All but `runs` and
-`scaling` take one directory further up as well, and go through its studies and workloads.
-"""
 EPILOG = """\
 How numbers are chosen: a trial counts at the step where its validation metric is best (first on
 ties); train and test are reported at that step and choose nothing. A search's point is the one
@@ -42,37 +41,6 @@ Exit codes: 0 success; 1 `runs` found a problem (trials or files that are missin
 damaged, unreadable, duplicated, mismatched, failed, diverged, not finite or unfinished); 2 the
 directory holds no study, or the command was misspelt.
 `table` and `plots` exit with 0 on a study with problems: they print what exists and name the rest.
-"""
-REPORT = """\
-Writes one self-contained HTML file: verdicts, tables with intervals, differences from the baseline,
-learning curves, hyperparameters, time to target, what was recorded inside the attention layers,
-the paper's own tables, provenance. It opens from disk without a network and prints.
-
-  python -m analysis report experiments/mystudy
-  python -m analysis report experiments --out=report.html      every study below a directory
-"""
-TIME = """\
-Prints when each variant first reaches the target: steps and training time per seed, their median,
-how many seeds get there, and how many times faster than the baseline that is.
-
-  python -m analysis time experiments/mystudy
-  python -m analysis time experiments/mystudy --metric=error --target=0.25 --split=test
-  python -m analysis time ALGOPERF_LOGS --points=fastest --baseline=SUBMISSION
-"""
-SCALING = """\
-Prints loss by number of parameters over several studies, each one size of the model; a power law
-for each variant; and how many fewer parameters a variant needs to reach a loss. The studies are one
-family: of one data set, optimizer, precision, batch size and number of steps.
-
-  python -m analysis scaling experiments/c4_lm_234m experiments/c4_lm experiments/c4_lm_435m
-  python -m analysis scaling experiments --loss=2.347
-"""
-RECONSTRUCTION = """\
-Prints relative errors of cached q, k, v per method and dtype, mean and sd over tensors, beside the
-paper's.
-
-  python -m attention reconstruct qkv.npz --out=reconstruction.json
-  python -m analysis reconstruction reconstruction.json
 """
 
 
@@ -92,13 +60,13 @@ def parser() -> argparse.ArgumentParser:
     """Returns the parser of the whole command line."""
     raw = argparse.RawDescriptionHelpFormatter
     top = argparse.ArgumentParser(
-        prog="python -m analysis", description=DESCRIPTION, epilog=EPILOG, formatter_class=raw
+        prog="python -m analysis", description=__doc__, epilog=EPILOG, formatter_class=raw
     )
     commands = top.add_subparsers(required=True, metavar=f"{{{','.join(COMMANDS)}}}")
     for name, (add, run, words) in COMMANDS.items():
-        command = commands.add_parser(name, help=words)
+        command = commands.add_parser(name, help=words, description=inspect.getdoc(run))
         add(command)
-        if "\n" in (command.description or ""):
+        if "\n\n" in (command.description or ""):
             command.formatter_class = raw
         command.set_defaults(command=run)
     return top
@@ -162,12 +130,12 @@ def _name_beside(found: "Sequence[StudyRuns]", options: argparse.Namespace) -> N
 
 
 def _add_runs(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Lists every trial. Exits with 1 where anything is wrong, else 0."
     parser.add_argument("directory", type=pathlib.Path, help="a study, or AlgoPerf's logs")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
 
 def _runs(options: argparse.Namespace) -> int:
+    """Lists every trial. Exits with 1 where anything is wrong, else 0."""
     from analysis.load import studies
     from analysis.views import catalog
 
@@ -179,11 +147,6 @@ def _runs(options: argparse.Namespace) -> int:
 
 
 def _add_table(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Prints error, WER or loss per variant: medians and verdicts against the baseline, then "
-        "the spread over seeds. Problems are listed below it (with csv: on stderr), and the exit "
-        "code stays 0."
-    )
     _add_comparison(parser)
     parser.add_argument(
         "--effect",
@@ -201,6 +164,10 @@ def _add_table(parser: argparse.ArgumentParser) -> None:
 
 
 def _table(options: argparse.Namespace) -> int:
+    """Prints error, WER or loss per variant: medians and verdicts against the baseline, then the
+    spread over seeds. Problems are listed below it (with csv: on stderr), and the exit code
+    stays 0.
+    """
     from analysis.views import catalog
     from analysis.views.table import tidy_csv
 
@@ -215,11 +182,6 @@ def _table(options: argparse.Namespace) -> int:
 
 
 def _add_plots(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Writes learning_curves.png, hyperparameters.png, errors.png, effects.png and "
-        "time_to_target.png, and a plot of each quantity that was recorded inside the attention "
-        "layers."
-    )
     _add_comparison(parser)
     parser.add_argument(
         "--out", type=pathlib.Path, metavar="DIR", help="default: plots/ in the study's directory"
@@ -227,6 +189,10 @@ def _add_plots(parser: argparse.ArgumentParser) -> None:
 
 
 def _plots(options: argparse.Namespace) -> int:
+    """Writes learning_curves.png, hyperparameters.png, errors.png, effects.png and
+    time_to_target.png, and a plot of each quantity that was recorded inside the attention
+    layers.
+    """
     from analysis.views import catalog
 
     if options.out and options.out.exists() and not options.out.is_dir():
@@ -237,7 +203,6 @@ def _plots(options: argparse.Namespace) -> int:
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
-    parser.description = REPORT
     _add_comparison(parser)
     parser.add_argument(
         "--out", type=pathlib.Path, metavar="FILE", help=f"default: {FILE} in the directory"
@@ -245,6 +210,14 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
 
 
 def _report(options: argparse.Namespace) -> int:
+    """Writes one self-contained HTML file: verdicts, tables with intervals, differences from the
+    baseline, learning curves, hyperparameters, time to target, what was recorded inside the
+    attention layers, the paper's own tables, provenance. It opens from disk without a network
+    and prints.
+
+      python -m analysis report experiments/mystudy
+      python -m analysis report experiments --out=report.html      every study below a directory
+    """
     out = options.out or options.study / FILE
     printing.check_file(out)
     tables = list(_tables(options))
@@ -256,7 +229,6 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _add_time(parser: argparse.ArgumentParser) -> None:
-    parser.description = TIME
     _add_study(parser)
     parser.add_argument(
         "--target",
@@ -278,6 +250,13 @@ def _add_time(parser: argparse.ArgumentParser) -> None:
 
 
 def _time(options: argparse.Namespace) -> int:
+    """Prints when each variant first reaches the target: steps and training time per seed, their
+    median, how many seeds get there, and how many times faster than the baseline that is.
+
+      python -m analysis time experiments/mystudy
+      python -m analysis time experiments/mystudy --metric=error --target=0.25 --split=test
+      python -m analysis time ALGOPERF_LOGS --points=fastest --baseline=SUBMISSION
+    """
     from analysis.compare import build
     from analysis.load import studies
 
@@ -296,7 +275,7 @@ def _time_page(study: "StudyRuns", options: argparse.Namespace, is_only: bool) -
     view, table = catalog.get("time"), build.error_table(study, options.stage)
     asked = (options.target, options.split, options.metric, options.points, options.baseline)
     try:
-        return view.page_of(target_times.build(table, *asked), table)
+        return view.page_of(target_times.build(table, *asked))
     except UnknownTargetError as error:
         if is_only:
             raise
@@ -304,14 +283,12 @@ def _time_page(study: "StudyRuns", options: argparse.Namespace, is_only: bool) -
 
 
 def _add_spikes(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Counts the spikes of the logged training loss per variant; the rule stands below."
-    )
     _add_study(parser)
     printing.add_arguments(parser)
 
 
 def _spikes(options: argparse.Namespace) -> int:
+    """Counts the spikes of the logged training loss per variant; the rule stands below."""
     from analysis.compare import build
     from analysis.load import studies
     from analysis.views import catalog
@@ -330,7 +307,6 @@ def _spikes(options: argparse.Namespace) -> int:
 
 
 def _add_scaling(parser: argparse.ArgumentParser) -> None:
-    parser.description = SCALING
     parser.add_argument(
         "studies", type=pathlib.Path, nargs="+", metavar="DIR", help="studies, as for `table`"
     )
@@ -363,6 +339,14 @@ def _workload_and_count(text: str) -> tuple[str, int]:
 
 
 def _scaling(options: argparse.Namespace) -> int:
+    """Prints loss by number of parameters over several studies, each one size of the model; a power
+    law for each variant; and how many fewer parameters a variant needs to reach a loss. The
+    studies are one family: of one data set, optimizer, precision, batch size and number of
+    steps.
+
+      python -m analysis scaling experiments/c4_lm_234m experiments/c4_lm experiments/c4_lm_435m
+      python -m analysis scaling experiments --loss=2.347
+    """
     from analysis.compare import scaling
     from analysis.load import studies
     from analysis.views import catalog
@@ -374,13 +358,18 @@ def _scaling(options: argparse.Namespace) -> int:
 
 
 def _add_reconstruction(parser: argparse.ArgumentParser) -> None:
-    parser.description = RECONSTRUCTION
     parser.add_argument("file", type=pathlib.Path, metavar="FILE.json")
     parser.add_argument("--layers", action="store_true", help="a table for each layer, too")
     printing.add_arguments(parser)
 
 
 def _reconstruction(options: argparse.Namespace) -> int:
+    """Prints relative errors of cached q, k, v per method and dtype, mean and sd over tensors,
+    beside the paper's.
+
+      python -m attention reconstruct qkv.npz --out=reconstruction.json
+      python -m analysis reconstruction reconstruction.json
+    """
     from analysis.views import catalog
 
     view = catalog.get("reconstruction")
@@ -410,7 +399,8 @@ def _paper(options: argparse.Namespace) -> int:
 
 
 # A command's name to what adds its arguments, what runs it and returns the exit code, raising
-# ValueError or OSError for what a user can put right, and what it does in words.
+# ValueError or OSError for what a user can put right (its docstring is the command's help), and
+# what it does in words.
 COMMANDS = {
     "runs": (_add_runs, _runs, "list trials and what is wrong with them"),
     "table": (_add_table, _table, "print the table of errors, WER or loss"),

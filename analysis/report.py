@@ -6,7 +6,6 @@ import json
 import pathlib
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from analysis.compare import families
@@ -19,7 +18,6 @@ from analysis.render.pages import Page
 from analysis.render.pictures import Picture
 from analysis.views import catalog, verdicts
 from analysis.views.table import power
-from analysis.views.verdicts import VariantVerdict
 from sweeps.records import layout
 
 # Which views stand where in a study's section: the first before the verdicts, the results below the
@@ -33,33 +31,15 @@ FIRST = ("python", "jax", "jaxlib", "flax", "optax")
 UNKNOWN = "not recorded"
 
 
-@dataclass(frozen=True)
-class Section:
-    """One study and workload: what the template prints of it, in its order."""
-
-    anchor: str
-    title: str
-    headline: str
-    description: str
-    sensitivity: str
-    verdicts: Sequence[VariantVerdict]
-    problems: int
-    first_pictures: Sequence[Picture]
-    main: Page
-    pictures: Sequence[Picture]
-    pages: Sequence[Page]
-    inside: Sequence[Picture]
-    inside_pages: Sequence[Page]
-    provenance: Sequence[tuple[str, str]]
-    config: str
-
-
 def page(tables: Sequence[ErrorTable], directory: pathlib.Path) -> str:
     """Returns the page on `tables`, one section each; figures are inside it as data."""
     sections = [_section(number, table) for number, table in enumerate(tables)]
     names = list(dict.fromkeys(table.study.name for table in tables))
     title = names[0] if len(names) == 1 else f"{directory.resolve().name}: {len(names)} studies"
     laws, drawn = scaling_laws(tables)
+    # The paper's tables, those first that a study here stands beside.
+    view, beside = catalog.get("paper"), {table.study.paper_table for table in tables}
+    printed = view.pages(sorted(view.PRINTED, key=lambda key: key not in beside))
     return html.render(
         "report.html",
         title=title,
@@ -68,14 +48,15 @@ def page(tables: Sequence[ErrorTable], directory: pathlib.Path) -> str:
         sections=sections,
         across=len(laws),
         across_pictures=drawn,
-        appendix=[*laws, *_paper(tables)],
+        appendix=[*laws, *printed],
     )
 
 
-def _section(number: int, table: ErrorTable) -> Section:
+def _section(number: int, table: ErrorTable) -> dict[str, Any]:
+    """Returns one study and workload: what the template prints of it, in its order."""
     style.distinguish(row.variant for row in table.rows)
     name = f"{table.study.name}: {table.metric.title} on {table.workload}"
-    return Section(
+    return dict(
         anchor=f"{number}-{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}",
         title=name,
         headline=verdicts.headline(table),
@@ -129,26 +110,23 @@ def scaling_laws(tables: Sequence[ErrorTable]) -> tuple[list[Page], list[Picture
     return [view.of_family(family) for family in found], [each for each in drawn if each]
 
 
-def _paper(tables: Sequence[ErrorTable]) -> list[Page]:
-    """Returns every table of the paper with what is known about it, those first that a study
-    here stands beside."""
-    view, beside = catalog.get("paper"), {table.study.paper_table for table in tables}
-    return list(view.pages(sorted(view.PRINTED, key=lambda key: key not in beside)))
-
-
 def provenance(table: ErrorTable) -> list[tuple[str, str]]:
     """Returns where a table's numbers come from, as its files say: (name, text) pairs on the trials
     that the table counts, and on their study."""
     study = table.study
     runs = _counted(table)
     records = [(_read(run, layout.TRIAL), _read(run, META_FILE)) for run in runs]
-    own = _read_study(table)
+    own = layout.read_json_if_there(study.directory / layout.STUDY) or {}
     return [
         ("Study", study.name),
         ("Kind", "AlgoPerf's published logs" if study.published else "a study of attnperf"),
         ("Workload", table.workload),
         ("Protocol", str(study.config.get("protocol") or UNKNOWN)),
-        ("Trials", _trials(table, runs)),
+        (
+            "Trials",
+            f"{len(runs)} counted in this table, of {len(study.runs)} in the study, stage "
+            f"{table.stage}",
+        ),
         ("Seeds", ", ".join(map(str, sorted({run.seed for run in runs}))) or "none"),
         ("Steps", _several(str(run.steps or run.last_step or UNKNOWN) for run in runs)),
         ("Commit", _commits(own, records)),
@@ -190,16 +168,6 @@ def _read(run: Run, file: str) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def _read_study(table: ErrorTable) -> dict[str, Any]:
-    record = layout.read_json_if_there(table.study.directory / layout.STUDY)
-    return record or {}
-
-
-def _trials(table: ErrorTable, runs: list[Run]) -> str:
-    whole = len(table.study.runs)
-    return f"{len(runs)} counted in this table, of {whole} in the study, stage {table.stage}"
-
-
 def _several(texts: Iterable[str]) -> str:
     """Returns the text if all agree, else each with how many trials say so."""
     counts = collections.Counter(texts)
@@ -220,12 +188,9 @@ def _versions(own: dict[str, Any], trial: dict[str, Any], meta: dict[str, Any]) 
     versions = hardware.get("versions") or trial.get("versions") or own.get("versions") or {}
     if not versions and meta.get("python_version"):
         versions = {"python": meta["python_version"]}
-    names = sorted(versions, key=lambda name: (name not in FIRST, _rank(name), name))
+    rank = {name: place for place, name in enumerate(FIRST)}
+    names = sorted(versions, key=lambda name: (rank.get(name, len(FIRST)), name))
     return ", ".join(f"{name} {versions[name]}" for name in names) or UNKNOWN
-
-
-def _rank(name: str) -> int:
-    return FIRST.index(name) if name in FIRST else len(FIRST)
 
 
 def _devices(trial: dict[str, Any], meta: dict[str, Any]) -> str:

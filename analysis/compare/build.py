@@ -37,17 +37,18 @@ def error_table(
     of one seed the first, enter; the others are in `problems`. Of each the `last` evaluations are
     kept, too.
 
-    Raises ValueError where the study has no such stage or `last` is below 1, MissingMetricError
+    Raises ValueError where the study has no such stage, MissingMetricError
     where there are evaluations and none has a column of the metric.
     """
-    if last < 1:
-        raise ValueError(f"--last={last}: give how many of the last evaluations, 1 or more")
     stage = _stage(study, stage)
     chosen_by = selection.study_metric(study)
     shown = metrics.get(metric) if metric else metrics.shown_for(chosen_by.source)
     problems = _stage_problems(study, stage)
     _check_columns(study.stage(stage), shown, problems)
-    names = sorted(_variant_names(study, stage), key=variants.order)
+    # Before the stage is planned every variant of the study's.
+    planned = {run.variant for run in study.stage(stage)}
+    named = planned or {str(name) for name in study.config.get("variants", ())}
+    names = sorted(named, key=variants.order)
     rows = [_row(study, stage, name, shown, chosen_by, last, problems) for name in names]
     baseline = baseline or str(study.config.get("baseline", DEFAULT_BASELINE))
     reference = study.references.get(study.workload) or {}
@@ -61,7 +62,13 @@ def error_table(
         decisive="test" if any(row.splits["test"].values for row in rows) else "validation",
         rows=tuple(_compared(rows, baseline, shown, study.shares_seeds)),
         last=last,
-        references=tuple(_reference(row, shown) for row in reference.get("rows", ())),
+        references=tuple(
+            Reference(
+                str(row.get("name", "unnamed")),
+                {split: shown.reference(row, split) for split in layout.SPLITS},
+            )
+            for row in reference.get("rows", ())
+        ),
         reference_note=reference.get("note"),
         problems=tuple(dict.fromkeys(problems)),
     )
@@ -88,12 +95,6 @@ def _stage(study: StudyRuns, stage: str | None) -> str:
     return stage
 
 
-def _variant_names(study: StudyRuns, stage: str) -> set[str]:
-    """Every variant that the stage plans; before it is planned, every one of the study's."""
-    planned = {run.variant for run in study.stage(stage)}
-    return planned or {str(name) for name in study.config.get("variants", ())}
-
-
 def _stage_problems(study: StudyRuns, stage: str) -> list[str]:
     """Problems of no particular trial, and the stage's own absence; trials add theirs later."""
     of_runs = {problem for run in study.runs for problem in run.problems}
@@ -103,28 +104,21 @@ def _stage_problems(study: StudyRuns, stage: str) -> list[str]:
     return problems
 
 
-def _has(run: Run, shown: Metric, split: str) -> bool:
-    """Whether a run has the metric on a split, or nothing there that could be measured."""
-    return shown.column(split) in run.evals or split in measurements.splits_of_nothing(run.evals)
-
-
 def _check_columns(runs: tuple[Run, ...], shown: Metric, problems: list[str]) -> None:
     """Says once what no trial has; what some trials lack is said for each of them."""
     measured = [run for run in runs if run.evals]
-    absent = [
+    # On a split without examples there is nothing that could be measured.
+    held = {
         split
+        for run in measured
         for split in layout.SPLITS
-        if measured and not any(_has(run, shown, split) for run in measured)
-    ]
+        if shown.column(split) in run.evals or split in measurements.splits_of_nothing(run.evals)
+    }
+    absent = [split for split in layout.SPLITS if measured and split not in held]
     if len(absent) == len(layout.SPLITS):
         run = measured[0]
         shown.read(run.evals, selection.VALIDATION, f"{run.name}/{layout.EVAL_MEASUREMENTS}")
     problems += [f"missing: no trial has a column {shown.column(split)}" for split in absent]
-
-
-def _reference(row: dict, shown: Metric) -> Reference:
-    values = {split: shown.reference(row, split) for split in layout.SPLITS}
-    return Reference(str(row.get("name", "unnamed")), values)
 
 
 def _row(

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -62,15 +63,18 @@ def of_run(run: Run, target: Target) -> Crossing | None:
     """
     column = target.metric.column(target.split)
     if column not in run.evals or not run.evals[STEP].size:
-        return _never(run) if run.state in layout.LOST else None
+        if run.state not in layout.LOST:
+            return None
+        return Crossing(run.seed, math.inf, math.inf, 0.0, 0.0, math.nan, run.state, run.point)
     values = target.metric.shown(run.evals[column])
     steps = run.evals[STEP].astype(float)
     seconds = run.evals.get(TIME, np.full(steps.size, math.nan))
-    hit = np.flatnonzero(_reaches(values, target))
+    hit = np.flatnonzero(target.is_reached(values))
+    reached_at = math.inf if np.isfinite(seconds[-1]) else math.nan
     return Crossing(
         seed=run.seed,
         step=float(steps[hit[0]]) if hit.size else math.inf,
-        seconds=_seconds_at(seconds, hit),
+        seconds=float(seconds[hit[0]]) if hit.size else reached_at,
         last_step=float(steps[-1]),
         last_seconds=float(seconds[-1]),
         apart=float(np.median(np.diff(steps))) if steps.size > 1 else math.nan,
@@ -78,10 +82,6 @@ def of_run(run: Run, target: Target) -> Crossing | None:
         point=run.point,
         evaluation=int(hit[0]) if hit.size else None,
     )
-
-
-def _never(run: Run) -> Crossing:
-    return Crossing(run.seed, math.inf, math.inf, 0.0, 0.0, math.nan, run.state, run.point)
 
 
 def fastest(runs: Iterable[Run], target: Target) -> Crossing | None:
@@ -95,7 +95,8 @@ def fastest(runs: Iterable[Run], target: Target) -> Crossing | None:
     found = [each for run in runs if (each := of_run(run, target))]
     reached = [each for each in found if each.evaluation is not None]
     if reached:
-        return min(reached, key=lambda each: (each.evaluation, _or_inf(each.seconds), each.point))
+        times = {each: math.inf if math.isnan(each.seconds) else each.seconds for each in reached}
+        return min(reached, key=lambda each: (each.evaluation, times[each], each.point))
     return max(found, key=lambda each: (each.last_step, -(each.point or 0)), default=None)
 
 
@@ -104,21 +105,6 @@ def never(runs: Iterable[Run], target: Target) -> Crossing | None:
     found = [each for run in runs if (each := of_run(run, target))]
     longest = max(found, key=lambda each: each.last_step, default=None)
     return longest and dataclasses.replace(longest, step=math.inf, seconds=math.inf)
-
-
-def _or_inf(value: float) -> float:
-    return math.inf if math.isnan(value) else value
-
-
-def _reaches(values: np.ndarray, target: Target) -> np.ndarray:
-    better = values <= target.value if target.metric.lower_is_better else values >= target.value
-    return np.isfinite(values) & better
-
-
-def _seconds_at(seconds: np.ndarray, hit: np.ndarray) -> float:
-    if hit.size:
-        return float(seconds[hit[0]])
-    return math.inf if np.isfinite(seconds[-1]) else math.nan
 
 
 def median(values: Sequence[float], budgets: Sequence[float]) -> Median:
@@ -138,12 +124,7 @@ def median(values: Sequence[float], budgets: Sequence[float]) -> Median:
     return Median(float(np.median([min(pair) for pair in known])), True)
 
 
-def steps(crossings: Sequence[Crossing]) -> Median:
-    """Returns the median step of first reaching the target."""
-    return median([each.step for each in crossings], [each.last_step for each in crossings])
-
-
-def seconds(crossings: Sequence[Crossing]) -> Median:
-    """Returns the median seconds of training until the target is first reached."""
-    times = [each.seconds for each in crossings]
-    return median(times, [each.last_seconds for each in crossings])
+def median_of(crossings: Sequence[Crossing], what: Literal["step", "seconds"]) -> Median:
+    """Returns the median step of first reaching the target, or seconds of training until then."""
+    values = [getattr(each, what) for each in crossings]
+    return median(values, [getattr(each, f"last_{what}") for each in crossings])

@@ -1,7 +1,7 @@
 """Families of studies: those that differ in the size of their model alone, so that one law fits."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from analysis.compare.error_table import ErrorTable
 
@@ -29,11 +29,11 @@ def configuration(table: ErrorTable) -> Configuration:
             found[key] = ", ".join(f"{each:,}" for each in sorted(stated))
     sized = SIZED.fullmatch(table.workload)
     found |= {DATA: sized and sized.group(1), SPLIT: table.decisive}
-    return {key: _text(value) for key, value in found.items() if value}
-
-
-def _text(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return {
+        key: f"{value:,}" if isinstance(value, int) else str(value)
+        for key, value in found.items()
+        if value
+    }
 
 
 def check(tables: Sequence[ErrorTable]) -> None:
@@ -46,16 +46,13 @@ def check(tables: Sequence[ErrorTable]) -> None:
             if value := configuration(table).get(key):
                 by_value.setdefault(value, []).append(table.study.name)
         if len(by_value) > 1:
-            differing.append(f"{key} ({_listed(by_value)})")
+            listed = "; ".join(f"{value}: {', '.join(names)}" for value, names in by_value.items())
+            differing.append(f"{key} ({listed})")
     if differing:
         raise MixedStudiesError(
             "a power law needs studies that differ in the size of their model alone; these differ "
             f"in {'; '.join(differing)}: name the studies of one family"
         )
-
-
-def _listed(by_value: Mapping[str, Sequence[str]]) -> str:
-    return "; ".join(f"{value}: {', '.join(names)}" for value, names in by_value.items())
 
 
 def unstated(tables: Sequence[ErrorTable]) -> list[str]:

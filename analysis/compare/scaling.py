@@ -11,7 +11,7 @@ from analysis.compare import build, families
 from analysis.compare.error_table import ErrorTable, VariantResult
 from analysis.compare.families import MixedStudiesError
 from analysis.load.files.json_records import META_FILE
-from analysis.load.records import Run, StudyRuns
+from analysis.load.records import StudyRuns
 from analysis.statistics import power_law, savings
 from analysis.statistics.power_law import PowerLaw
 from analysis.statistics.savings import Saving
@@ -78,16 +78,11 @@ def of_tables(
 ) -> Scaling:
     """Returns the scaling of tables of losses, one per size.
 
-    `loss` is the loss to reach: the baseline's fit at the largest size unless given. `given` maps a
-    workload to its number of parameters where its trials do not record one. Raises
+    `loss`, above 0, is the loss to reach: the baseline's fit at the largest size unless given.
+    `given` maps a workload to its number of parameters where its trials do not record one. Raises
     MissingParametersError where neither says it, MixedStudiesError where tables are not of one
-    family or hold one size twice, ValueError without a table or for a loss of 0 or less. A study
-    that was given twice is read once.
+    family or hold one size twice. A study that was given twice is read once.
     """
-    if not tables:
-        raise ValueError("scaling needs at least one study")
-    if loss is not None and not 0 < loss < math.inf:
-        raise ValueError(f"--loss={loss:g}: give a number above 0")
     tables, problems = families.once(tables)
     families.check(tables)
     found = [size for table in tables for size in _sizes(table, given or {})]
@@ -133,20 +128,14 @@ def _sizes(table: ErrorTable, given: Mapping[str, int]) -> Iterable[Size]:
 
 def _parameters(table: ErrorTable, row: VariantResult) -> int:
     """Returns the number that the first of the row's trials to record it says."""
-    counts = (_recorded(run) for run in table.runs(row))
-    found = next((count for count in counts if count), None)
-    if found is None:
-        raise MissingParametersError(
-            f"{table.study.name}: no trial of {row.variant} records {PARAMETERS!r} in {META_FILE} "
-            f"(trials of an older version do not); give --parameters={table.workload}=N"
-        )
-    return found
-
-
-def _recorded(run: Run) -> int | None:
-    record = layout.read_json_if_there(run.path / META_FILE)
-    count = record.get(PARAMETERS) if isinstance(record, dict) else None
-    return int(count) if count else None
+    for run in table.runs(row):
+        record = layout.read_json_if_there(run.path / META_FILE)
+        if isinstance(record, dict) and record.get(PARAMETERS):
+            return int(record[PARAMETERS])
+    raise MissingParametersError(
+        f"{table.study.name}: no trial of {row.variant} records {PARAMETERS!r} in {META_FILE} "
+        f"(trials of an older version do not); give --parameters={table.workload}=N"
+    )
 
 
 def _check_sizes(sizes: Sequence[Size]) -> None:

@@ -120,14 +120,15 @@ def _relative(table: ErrorTable, split: str) -> ExpectedEffect:
     of_split, pair = split, _pair(name, workload, {}, split)
     if pair is None:
         of_split, pair = PRINTED, _pair(name, workload, {}, PRINTED)
-    median = _baseline_median(table, split)
-    if pair is None or median is None:
+    baseline = table.baseline_row
+    summary = baseline.splits[split].summary if baseline else None
+    if pair is None or summary is None:
         return _none("the baseline has no number")
     laser, standard = pair
     share = laser.value / standard.value - 1
     printed = f"{standard.text} to {laser.text} on {of_split} of {workload}"
     return ExpectedEffect(
-        abs(share * median),
+        abs(share * summary.median),
         f"the paper's relative difference, {share:+.1%} ({printed}), of the baseline's median",
         _printed(table, name, workload, {}, of_split),
     )
@@ -152,8 +153,3 @@ def _pair(
         paper.cell(name, workload, config, variant, split) for variant in ("laser", "standard")
     )
     return None if laser is None or standard is None else (laser, standard)
-
-
-def _baseline_median(table: ErrorTable, split: str) -> float | None:
-    summary = table.baseline_row and table.baseline_row.splits[split].summary
-    return summary.median if summary else None

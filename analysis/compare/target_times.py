@@ -44,21 +44,29 @@ class VariantTimes:
 
 @dataclass(frozen=True)
 class TargetTimes:
-    """What the table and the plot are made of. `left_out` are the runs that may yet reach the
-    target, pending or running ones; `paired` says whether seeds are shared, `rule`, one of RULES,
-    which trials the rows are of, and `unchosen` names variants without a chosen point."""
+    """What the table and the plot are made of, of the study of `table`. `left_out` are the runs
+    that may yet reach the target, pending or running ones; `rule`, one of RULES, says which trials
+    the rows are of, and `unchosen` names variants without a chosen point."""
 
-    name: str
-    workload: str
+    table: ErrorTable
     target: Target
     baseline: str
     rows: tuple[VariantTimes, ...]
     left_out: tuple[Run, ...]
-    paired: bool
     disagreement: str | None
     problems: tuple[str, ...]
-    rule: str = "chosen"
-    unchosen: tuple[str, ...] = ()
+    rule: str
+    unchosen: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Returns the study's name."""
+        return self.table.study.name
+
+    @property
+    def is_paired(self) -> bool:
+        """Returns whether seeds are shared."""
+        return self.table.study.shares_seeds
 
 
 def build(
@@ -78,7 +86,11 @@ def build(
     for a metric other than the target's without a value and for a value that is not finite,
     MissingMetricError for a metric that no evaluation has.
     """
-    due = planned(table, points)
+    due = [
+        run
+        for run in table.study.stage(table.stage)
+        if points != "chosen" or _point(table, run.variant) in (None, run.point)
+    ]
     runs = [run for run in due if run.state in crossings.COUNTED_STATES]
     measured = [run for run in runs if run.evals]
     goal, problems = _target(table, measured, target, split, metric)
@@ -91,15 +103,13 @@ def build(
     rows = _rows(runs, goal, points, unchosen)
     against = baseline or table.baseline
     of_point = None if points == "fastest" else _point(table, against)
-    paired = table.study.shares_seeds
+    base = next((row for row in rows if (row.variant, row.point) == (against, of_point)), None)
     return TargetTimes(
-        name=table.study.name,
-        workload=table.workload,
+        table=table,
         target=goal,
         baseline=against,
-        rows=_compared(rows, against, of_point, table.study),
+        rows=tuple(_against(row, base, table.study) for row in rows),
         left_out=tuple(run for run in due if run not in runs),
-        paired=paired,
         disagreement=None if target is not None else targets.disagreement(measured[0], goal),
         problems=(*problems, *table.problems),
         rule=points,
@@ -112,21 +122,10 @@ def _point(table: ErrorTable, variant: str) -> int | None:
     return row.point if row else None
 
 
-def planned(table: ErrorTable, points: str = RULES[0]) -> list[Run]:
-    """Returns the runs that a rule of RULES chooses from, whatever became of them."""
-    return [
-        run
-        for run in table.study.stage(table.stage)
-        if points != "chosen" or _point(table, run.variant) in (None, run.point)
-    ]
-
-
 def _target(
     table: ErrorTable, runs: Sequence[Run], value: float | None, split: str, metric: str | None
 ) -> tuple[Target, tuple[str, ...]]:
     if value is not None:
-        if not math.isfinite(value):
-            raise ValueError(f"--target={value:g}: give a finite number, in the metric's unit")
         shown = metrics.get(metric or table.chosen_by.source)
         return Target(shown, split, value, "given"), ()
     goal, problems = targets.of_runs(runs, split, table.study.stage(table.stage))
@@ -161,16 +160,10 @@ def _rows(
     return rows
 
 
-def _compared(
-    rows: list[VariantTimes], baseline: str, point: int | None, study: StudyRuns
-) -> tuple[VariantTimes, ...]:
-    base = next((row for row in rows if (row.variant, row.point) == (baseline, point)), None)
-    if base is None:
-        return tuple(rows)
-    return tuple(row if row is base else _against(row, base, study) for row in rows)
-
-
-def _against(row: VariantTimes, base: VariantTimes, study: StudyRuns) -> VariantTimes:
+def _against(row: VariantTimes, base: VariantTimes | None, study: StudyRuns) -> VariantTimes:
+    """Returns a row with its ratios to the baseline's, as it is where there is none."""
+    if base is None or row is base:
+        return row
     ratios = [
         speed_up.of(
             {each.seed: getattr(each, what) for each in row.crossings},
@@ -182,4 +175,4 @@ def _against(row: VariantTimes, base: VariantTimes, study: StudyRuns) -> Variant
     price = row.step_seconds / base.step_seconds if base.step_seconds else math.nan
     if study.published and not 1 / OTHER_UNITS <= price <= OTHER_UNITS and price == price:
         ratios[0] = speed_up.OTHER_UNITS
-    return VariantTimes(row.variant, row.point, row.crossings, ratios[0], ratios[1])
+    return VariantTimes(row.variant, row.point, row.crossings, *ratios)

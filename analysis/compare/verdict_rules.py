@@ -24,17 +24,14 @@ def applied(
 ) -> Comparison:
     """Returns the comparison of `row` with `baseline` on `split`; its verdict is `cannot tell`,
     and `withheld` says why, where one of the rules above forbids the one it had."""
-    reason = _reason(comparison, row, baseline, split)
-    if not reason:
+    lost = {"better": _lost(row, split), "worse": _lost(baseline, split)}
+    if comparison.verdict != "cannot tell" and _lengths_differ(row, baseline):
+        reason = "lengths"
+    elif lost.get(comparison.verdict):
+        reason = "lost seeds"
+    else:
         return comparison
     return dataclasses.replace(comparison, verdict="cannot tell", withheld=reason)
-
-
-def _reason(comparison: Comparison, row: VariantResult, baseline: VariantResult, split: str) -> str:
-    if comparison.verdict != "cannot tell" and _lengths_differ(row, baseline):
-        return "lengths"
-    lost = {"better": _lost(row, split), "worse": _lost(baseline, split)}
-    return "lost seeds" if lost.get(comparison.verdict) else ""
 
 
 def _lost(row: VariantResult, split: str) -> int:

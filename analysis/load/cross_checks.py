@@ -13,7 +13,7 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 
-from analysis.load import metrics, selection, targets
+from analysis.load import selection, targets
 from analysis.load.files.measurements import splits_of_nothing
 from analysis.load.metrics import MissingMetricError
 from analysis.load.records import Run
@@ -152,8 +152,7 @@ def _reason(run: Run, longest: int) -> str | None:
     # The limit that the run itself was given may lie below the step hint.
     if done >= LEAST * min(steps, run.steps or steps) or seconds >= LEAST * allowed:
         return None
-    target = _missed(run, _or_zero(seconds))
-    if target is None:
+    if (target := _missed(run, _or_zero(seconds))) is None:
         return None
     time = "" if math.isnan(seconds + allowed) else f" and {seconds:,.0f} of {allowed:,.0f} s"
     return f"it ended at step {done:,} of {steps:,}{time}, without reaching {target.words}"
@@ -168,9 +167,8 @@ def _missed(run: Run, seconds: float) -> Target | None:
         return None
     if row is None:
         return target
-    value = metrics.get(target.metric.name).shown(row[target.metric.column(target.split)])
-    reached = value <= target.value if target.metric.lower_is_better else value >= target.value
-    return None if reached else target
+    value = target.metric.shown(row[target.metric.column(target.split)])
+    return None if target.is_reached(value) else target
 
 
 def _or_zero(value: float) -> float:

@@ -86,13 +86,10 @@ def _elsewhere(root: pathlib.Path) -> str:
         for file in (layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS):
             if (path / file).is_file():
                 place = path.relative_to(root)
-                return f"; found {(place / file).as_posix()}, of which {_fits(place.parts)}"
+                fits = [part for part in place.parts if any(p.fullmatch(part) for p in PATTERNS)]
+                which = f"{', '.join(fits)} fits" if fits else "no part fits"
+                return f"; found {(place / file).as_posix()}, of which {which}"
     return ""
-
-
-def _fits(parts: tuple[str, ...]) -> str:
-    found = [part for part in parts if any(pattern.fullmatch(part) for pattern in PATTERNS)]
-    return f"{', '.join(found)} fits" if found else "no part fits"
 
 
 def _walk(root: pathlib.Path) -> Iterator[pathlib.Path]:

@@ -1,13 +1,14 @@
 """The paper's own figures, beside which a full reproduction is printed.
 
 A study names its table in study.json (`paper_table`, a key of TABLES). The files, and what to know
-about them: `analysis/reference/README.md`.
+about them: `tables.toml` and `README.md` of `analysis/reference`.
 """
 
 import csv
 import functools
 import pathlib
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,116 +41,46 @@ class PrintedColumn:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """One table: its place in the paper, the metric it prints, the printed model of each
-    workload, its columns, and what a reader has to know."""
+    """A table that stands beside a study's: its place in the paper, the metric it prints, the
+    printed model of each workload, its columns, and what a reader has to know."""
 
     place: str
     metric: str
     models: Mapping[str, str]
-    columns: tuple[PrintedColumn, ...]
+    columns: Sequence[PrintedColumn]
     caution: str
 
 
-_301M = "decoder-LM-32L-mlp2048-d1024-h8x128"
-_DECODERS = {
-    "c4_lm_234m": "decoder-LM-16L-mlp4096-d1024-h8x128",
-    "c4_lm": _301M,
-    "c4_lm_435m": "decoder-LM-32L-mlp4096-d1024-h8x128",
-}
-_2B = {"c4_lm_2b": "decoder-LM-2.2B"}
-_TEST_LOSS = PrintedColumn("tab_testloss.csv", "C4 test loss", "test")
-_2B_CAUTION = (
-    "it does not say of which split, so it stands beside test; Standard's 2.344 does not agree "
-    "with 2.327 and 2.347, which the paper gives for the same model elsewhere"
-)
+@dataclass(frozen=True)
+class PrintedTable:
+    """A table of the paper: its place, what its cells are, its files, its known inconsistencies, a
+    sentence on what of ours gives the same (empty: nothing), and its layout: the columns of the
+    files whose texts name a row, and the one whose texts head the columns, empty for a single
+    column of values."""
 
-TABLES = {
-    "vit_error": PaperTable(
-        place="table tab:vit_error",
-        metric="error",
-        models={"imagenet_vit": "ViT-S/16 ImageNet-1k"},
-        columns=(
-            PrintedColumn("tab_vit_error.csv", "Train Error", "train"),
-            PrintedColumn("tab_vit_error.csv", "Valid Error", "validation"),
-            PrintedColumn("tab_vit_error.csv", "Test Error", "test"),
-        ),
-        caution=(
-            "it states neither the statistic over seeds nor a spread; its Standard (0.2532 on "
-            "validation) is a weakly tuned baseline: AlgoPerf's published logs hold a point at "
-            "0.2168 (median of 5 seeds); 'up to 1.15 %' is its plain pair, the per-dim pair "
-            "differs by 1.32 points and LASER with QK-normalization from the best Standard by 0.83"
-        ),
-    ),
-    "conformer_wer": PaperTable(
-        place="table tab:conformer_wer",
-        metric="wer",
-        models={"librispeech_conformer": "Conformer LibriSpeech"},
-        columns=(
-            PrintedColumn("tab_conformer_wer.csv", "Train WER", "train"),
-            PrintedColumn("tab_conformer_wer.csv", "Valid WER", "validation"),
-            PrintedColumn("tab_conformer_wer.csv", "Test WER", "test"),
-        ),
-        caution=(
-            "medians over 5 seeds, no spread; its plain pair differs by 0.0003 on validation, less "
-            "than seeds do (sd 0.0010 to 0.017 in AlgoPerf's published logs), and the 0.0828 to "
-            "0.0808 of its text are the QK-normalization rows; its Standard with QK-normalization "
-            "is below plain LASER on every split; AlgoPerf's code, by which it is "
-            "measured, seems to count two more words per utterance, always right: about a tenth "
-            "lower than the measured column counts"
-        ),
-    ),
-    "lm_test_loss": PaperTable(
-        place="table tab:testloss",
-        metric="loss",
-        models=_DECODERS,
-        columns=(_TEST_LOSS,),
-        caution=(
-            "it states no spread; 'up to 1.74 %' is the pair of 301 M; the measured column is over "
-            "the first 8,192 sequences (8.4 million tokens) of C4's validation split"
-        ),
-    ),
-    "lm_lamb": PaperTable(
-        place="text on LAMB",
-        metric="loss",
-        models={"c4_lm": "decoder-LM-301M (32L mlp2048)"},
-        columns=(
-            PrintedColumn("text_lamb.csv", "LAMB train loss", "train"),
-            PrintedColumn("text_lamb.csv", "LAMB test loss", "test"),
-        ),
-        caution="it states no spread",
-    ),
-    "lm_precision": PaperTable(
-        place="table tab:bf16",
-        metric="loss",
-        models=_2B,
-        columns=(
-            PrintedColumn("tab_bf16.csv", "loss FP32", "test", "float32"),
-            PrintedColumn("tab_bf16.csv", "loss BF16", "test", "bfloat16"),
-        ),
-        caution=_2B_CAUTION,
-    ),
-    "lm_scaling": PaperTable(
-        place="tables tab:testloss and, for 2.2 B, tab:bf16 (FP32)",
-        metric="loss",
-        models=_DECODERS | _2B,
-        columns=(_TEST_LOSS, PrintedColumn("tab_bf16.csv", "loss FP32", "test")),
-        caution=(
-            f"of 2.2 B {_2B_CAUTION}; the losses at 1.1 B are not printed (as captioned, with "
-            "model dimension 1024, it has 570 M parameters); 15.65 % fewer "
-            "parameters cannot be recomputed: refits of what is printed give 13 to 23 %"
-        ),
-    ),
-    "bert_mlm_error": PaperTable(
-        place="text on BERT",
-        metric="error",
-        models={"wikipedia_bert_2b": "BERT-2.2B d2048 mlp8192 h16x256"},
-        columns=(PrintedColumn("text_bert.csv", "MLM prediction error rate", "test"),),
-        caution=(
-            "it does not say of which split, so it stands beside test; it states no spread; its "
-            "0.93 % is the relative difference of the two rates"
-        ),
-    ),
-}
+    place: str
+    what: str
+    files: Sequence[str]
+    notes: Sequence[str]
+    ours: str = ""
+    down: Sequence[str] = ("method",)
+    across: str = "dataset_or_metric"
+
+
+def _tables() -> tuple[dict[str, PaperTable], dict[str, PrintedTable]]:
+    """Returns what `tables.toml` says of the tables: beside a study's numbers, and as printed."""
+    beside, printed = {}, {}
+    content = tomllib.loads((DIRECTORY / "tables.toml").read_text("utf-8"))
+    for key, entry in content.items():
+        if found := entry.pop("beside", None):
+            columns = [PrintedColumn(**column) for column in found["columns"]]
+            beside[key] = PaperTable(**{"place": entry["place"]} | found | {"columns": columns})
+        printed[key] = PrintedTable(**entry)
+    return beside, printed
+
+
+# By their keys: those that a study can name (`paper_table`), and every one that the paper prints.
+TABLES, PRINTED = _tables()
 
 
 def cell(
@@ -163,13 +94,12 @@ def cell(
     for column in entry.columns:
         if column.split != split or column.dtype not in ("", dtype(config)):
             continue
-        key = (model, column.heading, variants.label(variant).lower())
-        if found := _read(column.file).get(key):
+        if found := printed(column.file, model, column.heading, variant):
             return found
     return None
 
 
-def printed(file: str, model: str, heading: str, variant: str) -> PaperCell | None:
+def printed(file: str, model: str | None, heading: str, variant: str) -> PaperCell | None:
     """Returns the number that `file` has for a canonical variant name under `heading`, None where
     it has none."""
     return _read(file).get((model, heading, variants.label(variant).lower()))

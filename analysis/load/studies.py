@@ -56,11 +56,7 @@ def _read_ours(root: pathlib.Path, whole: bool) -> StudyRuns:
         runs=runs,
         problems=(*problems, *(problem for run in runs for problem in run.problems)),
         directory=root,
-        notes=(
-            *(note for run in runs for note in run.notes),
-            *_unlisted(root, listed, runs),
-            *_mendable(root, runs),
-        ),
+        notes=(*(note for run in runs for note in run.notes), *_notes(root, listed, runs)),
         stages=stages,
         planned=tuple(stage for stage, listed in entries.items() if listed is not None),
         points=points,
@@ -82,7 +78,7 @@ def _study_record(path: pathlib.Path, problems: list[str]) -> dict[str, Any]:
         raise NotAStudyError(f"{path}: format is {found!r}; this reads {layout.FORMAT!r}")
     if not isinstance(record.get("config"), dict):
         raise NotAStudyError(f"{path}: it has no object 'config'; was it written by hand?")
-    return json_records.usable(record, json_records.STUDY, layout.STUDY, problems)
+    return json_records.usable(record, json_records.STUDY, f"{layout.STUDY}: ", problems)
 
 
 def _stages(root: pathlib.Path, problems: list[str]) -> tuple[str, ...]:
@@ -116,17 +112,16 @@ def _unique(entries: list[dict], problems: list[str]) -> list[dict]:
     return list({entry["path"]: entry for entry in entries}.values())
 
 
-def _mendable(root: pathlib.Path, runs: tuple[Run, ...]) -> list[str]:
-    cut = sum(run.state == "done" and run.ends_early for run in runs)
-    mend = f"python -m sweeps resume {root}"
-    return [f"{cut} done without whole records; to have them written anew: {mend}"] * bool(cut)
-
-
-def _unlisted(root: pathlib.Path, stages: Sequence[str], runs: tuple[Run, ...]) -> list[str]:
-    """Names trial directories that no list plans: leavings of an earlier selection or budget."""
+def _notes(root: pathlib.Path, stages: Sequence[str], runs: tuple[Run, ...]) -> Iterable[str]:
+    """Names trial directories that no list plans, leavings of an earlier selection or budget, and
+    says how cut records are mended."""
     planned = {run.name for run in runs}
-    found = (name for stage in stages for name in json_records.trial_directories(root, stage))
-    return [f"{name}: not planned any more, left out" for name in found if name not in planned]
+    for name in (name for stage in stages for name in json_records.trial_directories(root, stage)):
+        if name not in planned:
+            yield f"{name}: not planned any more, left out"
+    if cut := sum(run.state == "done" and run.ends_early for run in runs):
+        mend = f"python -m sweeps resume {root}"
+        yield f"{cut} done without whole records; to have them written anew: {mend}"
 
 
 def _selection(
@@ -151,26 +146,21 @@ def _selection(
 
 def _without_trials(variant: str, point: int, runs: Sequence[Run]) -> list[str]:
     """A stage that was planned for a variant must have the point that was chosen for it."""
-    own = [run for run in runs if run.variant == variant]
+    found: dict[str, set[int]] = {}
+    for run in runs:
+        if run.variant == variant:
+            found.setdefault(run.stage, set()).add(run.point)
     return [
         f"missing: {layout.SELECTION}: it chose point {point} for {variant}, of which {stage} has "
         f"no trial; it has points {_listed(points)}"
-        for stage, points in _points_by_stage(own).items()
+        for stage, points in found.items()
         if point not in points
     ]
 
 
-def _points_by_stage(runs: Sequence[Run]) -> dict[str, set[int]]:
-    found: dict[str, set[int]] = {}
-    for run in runs:
-        found.setdefault(run.stage, set()).add(run.point)
-    return found
-
-
 def _listed(points: set[int]) -> str:
-    first = sorted(points)[:10]
     more = f" and {len(points) - 10} more" if len(points) > 10 else ""
-    return ", ".join(map(str, first)) + more
+    return ", ".join(map(str, sorted(points)[:10])) + more
 
 
 def read_each(directory: str | pathlib.Path) -> tuple[StudyRuns, ...]:

@@ -43,6 +43,12 @@ class Target:
         sign = "≤" if self.metric.lower_is_better else "≥"
         return f"{self.split} {self.metric.label} {sign} {self.value:g}"
 
+    def is_reached(self, values: np.ndarray | float) -> np.ndarray:
+        """Returns whether `values` [...], as they are shown, reach it; what is not finite does
+        not."""
+        better = np.less_equal if self.metric.lower_is_better else np.greater_equal
+        return np.isfinite(values) & better(values, self.value)
+
 
 @dataclass(frozen=True)
 class AlgoperfTarget:
@@ -113,13 +119,10 @@ def of_run(run: Run, split: str, steps: int | None = None, seconds: float | None
     splits = ("validation", "test")
     if found is None or split not in splits or math.isnan(found.value(split)):
         raise UnknownTargetError(_unknown(run, split))
-    return Target(metrics.get(found.metric), split, found.value(split), _source(found, steps))
-
-
-def _source(found: AlgoperfTarget, steps: int | None) -> str:
-    longest = f"nearest to the longest run's {steps:,} steps and time"
+    longest = f"nearest to the longest run's {steps or 0:,} steps and time"
     why = longest if steps else "the newest, as the steps are unknown"
-    return f"AlgoPerf {found.version} (step hint {found.step_hint:,}, {why})"
+    source = f"AlgoPerf {found.version} (step hint {found.step_hint:,}, {why})"
+    return Target(metrics.get(found.metric), split, found.value(split), source)
 
 
 def _unknown(run: Run, split: str) -> str:

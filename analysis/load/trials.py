@@ -1,7 +1,7 @@
 """Reads one trial's directory: identity, state, measurements, and what is wrong with them."""
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -53,46 +53,34 @@ def _read_trial(planned: Run, entry: dict[str, Any], files: TrialFiles, whole: b
         files.check_losses()
     run = _with_record(planned, record, seen, evals or NOTHING, files)
     if run.state == "done":
-        run = replace(run, ends_early=_lacking(run) is not None)
+        lacking = recorded.ends_early(run.last_step, run.steps or 0)
+        run = replace(run, ends_early=lacking is not None)
     absent = measurements.absent(evals, run.metric) if evals and evals.columns else []
-    problems = (
-        *files.problems,
-        *_state_problems(run, evals, files),
-        *_fabricated(run, files),
-        *_lost(run, files),
-        *_beyond(run),
-        *_wrong(run, evals),
-    )
+    problems = (*files.problems, *_problems(run, evals, files))
     notes = [f"{run.name}: no column {ATTEMPT}"] * (ATTEMPT in absent)
     return replace(run, problems=problems, notes=(*files.notes, *notes))
 
 
-def _wrong(run: Run, evals: Measurements | None) -> list[str]:
-    """A trial that says itself that it diverged need not be told so."""
-    if evals is None or run.state == "diverged":
-        return []
-    found = measurements.non_finite(evals, empty_is_nan=False)
-    return [f"non-finite: {run.name}: {where}" for where in found]
-
-
-def _lost(run: Run, files: TrialFiles) -> list[str]:
-    """A trial writes trial.json before its first step, and losses before any evaluation."""
-    began = run.state != "pending" or bool(run.evals)
-    losses = run.state == "done" and bool(run.evals) and not files.has(layout.MEASUREMENTS)
-    no_record = f"missing: {run.name}: no {layout.TRIAL}, though it began: {layout.TRIALS} speaks"
-    no_losses = (
-        f"missing: {run.name}: no {layout.MEASUREMENTS}: its logged losses are absent until "
-        "`python -m sweeps resume` writes it anew"
-    )
-    untold = began and not files.has(layout.TRIAL)
-    return [*[no_record] * untold, *[no_losses] * losses]
-
-
-def _beyond(run: Run) -> list[str]:
-    """No trial evaluates after its last planned step: its record or its curve is another's."""
-    if run.steps is None or run.last_step is None or run.last_step <= run.steps:
-        return []
-    return [f"mismatch: {run.name}: an evaluation at step {run.last_step} of {run.steps} planned"]
+def _problems(run: Run, evals: Measurements | None, files: TrialFiles) -> Iterable[str]:
+    """Yields what is wrong with a trial beside what its files could not say."""
+    yield from _state_problems(run, evals, files)
+    if run.workload.startswith("algoperf:"):  # no other workload has made-up data
+        yield from trial_files.fabricated(files.name, files.json(META_FILE))
+    # A trial writes trial.json before its first step, and losses before any evaluation.
+    if (run.state != "pending" or run.evals) and not files.has(layout.TRIAL):
+        yield f"missing: {run.name}: no {layout.TRIAL}, though it began: {layout.TRIALS} speaks"
+    if run.state == "done" and run.evals and not files.has(layout.MEASUREMENTS):
+        yield (
+            f"missing: {run.name}: no {layout.MEASUREMENTS}: its logged losses are absent until "
+            "`python -m sweeps resume` writes it anew"
+        )
+    # No trial evaluates after its last planned step: its record or its curve is another's.
+    if run.steps is not None and run.last_step is not None and run.last_step > run.steps:
+        yield f"mismatch: {run.name}: an evaluation at step {run.last_step} of {run.steps} planned"
+    # A trial that says itself that it diverged need not be told so.
+    if evals is not None and run.state != "diverged":
+        for where in measurements.non_finite(evals, empty_is_nan=False):
+            yield f"non-finite: {run.name}: {where}"
 
 
 def _planned(study: pathlib.Path, entry: dict[str, Any], points: tuple[dict, ...]) -> Run:
@@ -136,38 +124,21 @@ def _stated(record: dict[str, Any]) -> str | None:
     return targets.get("metric") if isinstance(targets, dict) else None
 
 
-def _fabricated(run: Run, files: TrialFiles) -> tuple[str, ...]:
-    if not run.workload.startswith("algoperf:"):  # no other workload has such data
-        return ()
-    return trial_files.fabricated(files.name, files.json(META_FILE))
-
-
-def _state_problems(run: Run, evals: Measurements | None, files: TrialFiles) -> list[str]:
-    """Returns what the trial's state and the length of its curve say against it."""
-    problems, published = [], evals is not None
+def _state_problems(run: Run, evals: Measurements | None, files: TrialFiles) -> Iterable[str]:
+    """Yields what the trial's state and the length of its curve say against it."""
+    published = evals is not None
     if run.state in ("failed", "diverged"):
         reason = run.reason or "no reason was recorded"
         nothing = "" if published else f" (no {layout.EVAL_MEASUREMENTS})"
-        problems.append(f"{run.state}: {run.name}: {reason}{nothing}")
+        yield f"{run.state}: {run.name}: {reason}{nothing}"
     elif not published and not files.names_damage(layout.EVAL_MEASUREMENTS):
-        problems.append(f"missing: {run.name}: {run.state}, no {layout.EVAL_MEASUREMENTS}")
+        yield f"missing: {run.name}: {run.state}, no {layout.EVAL_MEASUREMENTS}"
     elif published and run.state in ("pending", "running"):
         reached = f"last evaluation at step {run.last_step} of {run.steps}"
-        problems.append(f"unfinished: {run.name}: {run.state}, {reached}")
+        yield f"unfinished: {run.name}: {run.state}, {reached}"
     elif published and run.state == "done":
-        is_named = files.names_damage(layout.EVAL_MEASUREMENTS)
-        problems += _short(run, is_named)
-    return problems
-
-
-def _lacking(run: Run) -> str | None:
-    """Returns what the end of a done trial's curve lacks, as the engine judges it."""
-    return recorded.ends_early(run.last_step, run.steps or 0)
-
-
-def _short(run: Run, is_named: bool) -> list[str]:
-    """A file of which nothing could be read is named once."""
-    lacking = _lacking(run)
-    if lacking is None or (run.last_step is None and is_named):
-        return []
-    return [f"truncated: {run.name}: done, but {lacking}"]
+        # As the engine judges it; a file of which nothing could be read is named once.
+        lacking = recorded.ends_early(run.last_step, run.steps or 0)
+        is_named = run.last_step is None and files.names_damage(layout.EVAL_MEASUREMENTS)
+        if lacking is not None and not is_named:
+            yield f"truncated: {run.name}: done, but {lacking}"

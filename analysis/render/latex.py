@@ -4,93 +4,24 @@ where it cannot be.
 Letters use only the kernel's commands of a LaTeX of 2020 and later, no further package.
 """
 
+import functools
+import pathlib
 import re
+import tomllib
 import unicodedata
+
+import jinja2
 
 from analysis.render.pages import Cell, Column, Page, Row, Table
 
-HEAD = (
-    r"% needs \usepackage{booktabs}; with \usepackage{graphicx} wide tables are shrunk",
-    r"\providecommand{\resizebox}[3]"
-    r"{\typeout{LaTeX Warning: no graphicx, wide tables stay wide}#3}",
-    "% A wide table may use the margins, where no second column of text lies, and is shrunk only",
-    "% to the page: half an inch is left on both sides.",
-    r"\providecommand{\widesttable}{\dimexpr\ifdim\columnwidth<\textwidth\linewidth\else"
-    r"\paperwidth-6pc\fi\relax}",
-)
-SHRINK = (
-    r"  \makebox[\linewidth][c]{\resizebox"
-    r"{\ifdim\width>\widesttable\widesttable\else\width\fi}{!}{%"
-)
 # Rows of \footnotesize that a page holds with its caption; a table does not break over pages.
 LONGEST = 50
 
 # Keeps letters apart that TeX would join to one: -- and ''.
 _APART = "\N{WORD JOINER}"
-ESCAPES = {
-    _APART: "{}",
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "#": r"\#",
-    "%": r"\%",
-    "_": r"\_",
-    "^": r"\textasciicircum{}",
-    "~": r"\textasciitilde{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "`": r"\textasciigrave{}",
-    # What the letter itself prints, and no command to any package.
-    '"': "''",
-    "–": "--",
-    "—": "---",
-    "†": r"\dag{}",
-    "‡": r"\ddag{}",
-    "§": r"\S{}",
-    "¶": r"\P{}",
-    "©": r"\copyright{}",
-    "…": r"\ldots{}",
-    "•": r"\textbullet{}",
-    "‘": "`",
-    "’": "'",
-    "“": "``",
-    "”": "''",
-    "°": r"\textdegree{}",
-    "ß": r"\ss{}",
-    "ø": r"\o{}",
-    "Ø": r"\O{}",
-    "æ": r"\ae{}",
-    "Æ": r"\AE{}",
-    "œ": r"\oe{}",
-    "ł": r"\l{}",
-    "Ł": r"\L{}",
-    "ı": r"\i{}",
-    "\N{NO-BREAK SPACE}": "~",
-    "\N{NARROW NO-BREAK SPACE}": r"\,",
-    "\N{NON-BREAKING HYPHEN}": "-",
-}
-MATHEMATICS = {
-    "≤": r"\leq", "≥": r"\geq", "±": r"\pm", "×": r"\times", "·": r"\cdot", "√": r"\surd",
-    "−": "-", "≈": r"\approx", "≠": r"\neq", "∞": r"\infty", "∈": r"\in", "∂": r"\partial",
-    "∑": r"\sum", "∏": r"\prod", "∇": r"\nabla", "→": r"\to", "←": r"\leftarrow", "¬": r"\neg",
-    "⇒": r"\Rightarrow", "‖": r"\|", "∝": r"\propto", "⋅": r"\cdot", "÷": r"\div", "²": "^2",
-    "³": "^3", "¹": "^1", "µ": r"\mu",
-}  # fmt: skip
-# Greek letters by LaTeX's names; capitals that look Latin have none.
-_GREEK_NAMES = """
-    alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau
-    upsilon phi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega
-"""
-GREEK = dict(zip("αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΥΦΨΩ", _GREEK_NAMES.split(), strict=True))
-# Combining characters of decomposed letters, to LaTeX's commands.
-ACCENTS = {
-    "\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0304": "=", "\u0306": "u",
-    "\u0307": ".", "\u0308": '"', "\u030a": "r", "\u030b": "H", "\u030c": "v", "\u0323": "d",
-    "\u0327": "c", "\u0331": "b",
-}  # fmt: skip
+# Letters to LaTeX's commands: in `text`, in `mathematics`, and combining ones, `accents`.
+_FILE = pathlib.Path(__file__).with_name("templates") / "letters.toml"
+LETTERS = tomllib.loads(_FILE.read_text("utf-8"))
 
 
 def render(page: Page) -> str:
@@ -99,12 +30,22 @@ def render(page: Page) -> str:
     With graphicx, too, a table that is wider than the page is shrunk to it. One that is longer
     than a page continues in the next.
     """
-    parts = [part for table in page.tables for part in _parts(table)]
-    tables = [_table(page, part) for part in parts]
+    tables = [part for table in page.tables for part in _parts(table)]
     notes = [*page.notes, *(f"Problem: {line}" for line in page.problems)]
-    footnotes = [f"  {escape(note)}\\par" for note in notes]
-    foot = "\n".join([r"{\footnotesize\raggedright\sloppy", *footnotes, "}"])
-    return "\n".join([*HEAD, *tables, foot]) + "\n"
+    return _template().render(page=page, tables=tables, notes=notes)
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        *("<%", "%>", "<<", ">>", "<#", "#>"),
+        loader=jinja2.PackageLoader("analysis.render"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"tex": escape, "cell": _cell, "heading": _heading}
+    return environment.get_template("page.tex")
 
 
 def _parts(table: Table) -> list[Table]:
@@ -130,33 +71,6 @@ def _heading(column: Column) -> str:
     return stacked if len(lines) == 1 else rf"\shortstack[r]{{{stacked}}}"
 
 
-def _table(page: Page, table: Table) -> str:
-    alignment = "".join("r" if column.numeric else "l" for column in table.columns)
-    heading = " & ".join(map(_heading, table.columns))
-    title, caption = escape(page.title), escape(table.caption)
-    sections = [
-        "\n".join("    " + " & ".join(map(_cell, row)) + r" \\" for row in section)
-        for section in table.sections
-        if section
-    ]
-    return "\n".join(
-        [
-            r"\begin{table}",
-            r"  \centering\footnotesize\setlength{\tabcolsep}{4pt}",
-            rf"  \caption{{{title}. {caption}.}}",
-            SHRINK,
-            rf"  \begin{{tabular}}{{{alignment}}}",
-            r"    \toprule",
-            rf"    {heading} \\",
-            r"    \midrule",
-            "\n    \\midrule\n".join(sections),
-            r"    \bottomrule",
-            r"  \end{tabular}}}",
-            r"\end{table}",
-        ]
-    )
-
-
 def escape(text: str) -> str:
     """Returns `text` as LaTeX in text mode, on one line.
 
@@ -172,12 +86,12 @@ def escape(text: str) -> str:
 
 
 def _letter(letter: str) -> str:
-    if letter in ESCAPES:
-        return ESCAPES[letter]
-    if letter in MATHEMATICS:
-        return f"${MATHEMATICS[letter]}$"
-    if letter in GREEK:
-        return rf"$\{GREEK[letter]}$"
+    if letter == _APART:
+        return "{}"
+    if letter in LETTERS["text"]:
+        return str(LETTERS["text"][letter])
+    if letter in LETTERS["mathematics"]:
+        return f"${LETTERS['mathematics'][letter]}$"
     if " " <= letter <= "~":
         return letter
     return _accented(letter) or (" " if letter.isspace() else f"[U+{ord(letter):04X}]")
@@ -187,7 +101,7 @@ def _accented(letter: str) -> str | None:
     """Returns an ASCII letter with one accent, None for anything else."""
     decomposed = unicodedata.normalize("NFD", letter)
     base, marks = decomposed[0], decomposed[1:]
-    if marks not in ACCENTS or not (base.isascii() and base.isalpha()):
+    if marks not in LETTERS["accents"] or not (base.isascii() and base.isalpha()):
         return None
     dotless = {"i": r"\i", "j": r"\j"}.get(base, base) if marks < "\u0323" else base
-    return rf"\{ACCENTS[marks]}{{{dotless}}}"
+    return rf"\{LETTERS['accents'][marks]}{{{dotless}}}"

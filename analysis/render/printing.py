@@ -19,6 +19,7 @@ FORMATS = ("text", "markdown", "latex", "csv", "html")
 SUFFIXES = {".txt": "text", ".md": "markdown", ".tex": "latex", ".csv": "csv", ".html": "html"}
 # What a spreadsheet takes for a formula at the start of a cell (OWASP, "CSV Injection").
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+NUMBER = re.compile(r"[-+]?(\d[\d,]*\.?\d*|\.\d+)(e[-+]?\d+)?%?|[-+]?inf")
 # One line per cell: the tables of a page differ in their columns.
 CSV_COLUMNS = ("document", "table", "row", "label", "column", "text", "bold")
 
@@ -76,9 +77,8 @@ def emit(
     """Prints the pages as `options.format` says, to `options.out` where it is given.
 
     `csv` gives the text of that format where the cells as printed (`to_csv`) are not what a
-    program would want. Raises as `check`.
+    program would want. `check` comes first.
     """
-    check(options)
     out: pathlib.Path | None = options.out
     rendered = _rendered(pages, form_of(options), out is None, csv)
     if out is None:
@@ -138,11 +138,7 @@ def cell_text(value: Any) -> Any:
     line = value.replace("\r", " ")  # which csv leaves without quotes, and readers end a row at
     if not value.startswith(FORMULA_STARTS):
         return line
-    return line if line.split() and all(map(_is_number, line.split())) else f"'{line}"
-
-
-def _is_number(word: str) -> bool:
-    return re.fullmatch(r"[-+]?(\d[\d,]*\.?\d*|\.\d+)(e[-+]?\d+)?%?|[-+]?inf", word) is not None
+    return line if line.split() and all(map(NUMBER.fullmatch, line.split())) else f"'{line}"
 
 
 def show(printed: str) -> None:

@@ -9,7 +9,7 @@ import contextvars
 import itertools
 import textwrap
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -103,6 +103,40 @@ def figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained", dpi=DOTS_PER_INCH)
 
 
+def grid(
+    panels: int, most: int, size: Callable[[int, int], tuple[float, float]], **shared: Any
+) -> tuple[Figure, np.ndarray]:
+    """Returns a figure of `panels` panels in at most `most` columns and its axes [rows, columns],
+    those beyond the panels hidden. `size` makes inches, width and height, of rows and columns;
+    `shared` is sharex or sharey."""
+    across = columns(panels, most)
+    down = -(-panels // across)
+    drawn = figure(*size(down, across))
+    axes = drawn.subplots(down, across, squeeze=False, **shared)
+    for unused in axes.flat[panels:]:
+        unused.set_visible(False)
+    return drawn, axes
+
+
+def variant_rows(
+    width: float, height: float, labels: Sequence[str], positions: Sequence[float]
+) -> tuple[Figure, Axes]:
+    """Returns a figure, `width` by `height` inches, and its axes with a row for each of the
+    variants' `labels`, at `positions` from 0 at the top."""
+    drawn = figure(width, height)
+    axes = drawn.subplots()
+    tidy(axes)
+    axes.grid(False, axis="y")
+    axes.set_yticks(positions, [row_label(label) for label in labels])
+    axes.set_ylim(max(positions) + 0.6, -0.6)
+    return drawn, axes
+
+
+def seeds_in_words(how: str, seeds: int) -> str:
+    """Returns what a title says of the seeds: `median and range of 5 seeds`, or `one seed`."""
+    return f"{how} {seeds} seeds" if seeds > 1 else "one seed"
+
+
 def tidy(axes: Axes) -> None:
     """Takes off the frame's idle half and adds a faint grid."""
     axes.spines[["top", "right"]].set_visible(False)
@@ -186,14 +220,14 @@ def row_label(label: str) -> str:
     return plain(label.replace(" + ", "\n+ ", 1) if is_narrow() else label)
 
 
-def legend(figure: Figure, handles: list[Line2D], columns: int | None = None) -> None:
+def legend(figure: Figure, handles: list[Line2D]) -> None:
     """Puts one legend for the whole figure below it, in as many columns as fit its width."""
     longest = max((len(str(handle.get_label())) for handle in handles), default=1)
     fitting = int(figure.get_figwidth() / (_KEY_INCHES + longest / _LEGEND_LETTERS_PER_INCH))
     figure.legend(
         handles=handles,
         loc="outside lower center",
-        ncols=columns or max(1, min(len(handles), fitting)),
+        ncols=max(1, min(len(handles), fitting)),
         frameon=False,
         fontsize=9,
     )

@@ -79,7 +79,10 @@ def _lines(table: Table) -> Iterator[str]:
     """Yields a long table's lines as rich's ASCII2 box has them: the caption, aligned columns."""
     headings = [column.heading.split("\n")[::-1] for column in table.columns]
     heads = list(itertools.zip_longest(*headings, fillvalue=""))[::-1]
-    sections = [[tuple(_marked(cell) for cell in row) for row in part] for part in table.sections]
+    sections = [
+        [tuple(f"*{cell.text}" if cell.bold else cell.text for cell in row) for row in part]
+        for part in table.sections
+    ]
     everything = itertools.chain(heads, *sections)
     widths = [max(map(len, column)) for column in zip(*everything, strict=True)]
     right = [column.numeric for column in table.columns]
@@ -87,10 +90,6 @@ def _lines(table: Table) -> Iterator[str]:
     yield from (table.caption, rule, *_aligned(heads, widths, right), rule)
     for section in sections:
         yield from (*_aligned(section, widths, right), rule)
-
-
-def _marked(cell: Cell) -> str:
-    return f"*{cell.text}" if cell.bold else cell.text
 
 
 def _aligned(

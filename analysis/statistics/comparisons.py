@@ -48,10 +48,12 @@ def paired(values: Seeds, baseline: Seeds) -> Comparison:
     pairs = np.array([(values[seed], baseline[seed]) for seed in seeds]).reshape(-1, 2)
     differences = pairs[:, 0] - pairs[:, 1]
     if len(seeds) < 2:
-        mean = float(differences.mean()) if seeds else math.nan
-        comparison = _untested(mean)
+        comparison = _untested(float(differences.mean()) if seeds else math.nan)
     elif all_equal(differences, within := tolerance(pairs.ravel()).item()):
-        comparison = _sign_test(differences, within)
+        # Of the 2**n sign patterns of equal differences 2 are as extreme as the one there is.
+        mean, smallest = float(differences.mean()), 2.0 ** (1 - len(seeds))
+        p = 1.0 if abs(mean) <= within else smallest
+        comparison = Comparison(0, mean, mean, mean, p, "sign", sd=0.0, smallest_p=smallest)
     else:
         comparison = _t_test(differences)
     return replace(comparison, pairs=len(seeds), n=len(values), n_baseline=len(baseline))
@@ -59,13 +61,6 @@ def paired(values: Seeds, baseline: Seeds) -> Comparison:
 
 def _untested(difference: float) -> Comparison:
     return Comparison(0, difference, math.nan, math.nan, math.nan, "none")
-
-
-def _sign_test(differences: np.ndarray, within: float) -> Comparison:
-    """Of the 2**n sign patterns of equal differences 2 are as extreme as the one there is."""
-    mean, smallest = float(differences.mean()), 2.0 ** (1 - len(differences))
-    p = 1.0 if abs(mean) <= within else smallest
-    return Comparison(0, mean, mean, mean, p, "sign", sd=0.0, smallest_p=smallest)
 
 
 def _t_test(differences: np.ndarray) -> Comparison:

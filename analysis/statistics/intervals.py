@@ -104,7 +104,7 @@ def bootstrap_interval(values: np.ndarray) -> tuple[float, float, BootstrapMetho
     if all_equal(values):
         return float(values[0]), float(values[0]), "equal"
     low, high = map(float, resampled(values, "BCa"))
-    if math.isfinite(low) and math.isfinite(high):
+    if math.isfinite(low + high):
         return low, high, "BCa"
     low, high = map(float, resampled(values, "percentile"))
     return low, high, "percentile"

@@ -55,33 +55,24 @@ def of(values: Mapping[int, float], baseline: Mapping[int, float], paired: bool 
     if not mine.size or not base.size:
         return NONE
     if not is_known or n < 2:
-        return _of_medians(mine, base, n)
-    return _paired(np.log(base / mine)) if paired else _welch(np.log(base), np.log(mine))
+        medians = [float(np.median(side)) for side in (base, mine)]
+        if not np.isfinite(medians).all():
+            return dataclasses.replace(NONE, n=n)
+        return SpeedUp(medians[0] / medians[1], math.nan, math.nan, n, "medians")
+    if paired:
+        # Student's t on the logs of the ratios: the ratio is their geometric mean.
+        logs = np.log(base / mine)
+        return _with_interval(logs.mean(), t_interval(logs), n, "paired")
+    base, mine = np.log(base), np.log(mine)
+    mean = base.mean() - mine.mean()
+    is_constant = not (base.var(ddof=1) or mine.var(ddof=1))
+    bounds = (mean, mean) if is_constant else welch_interval(base, mine)
+    return _with_interval(mean, bounds, n, "Welch")
 
 
 def _known(values: Mapping[int, float]) -> dict[int, float]:
     """Returns the seeds with a number above 0: a time of 0 has no ratio."""
     return {seed: value for seed, value in values.items() if value > 0}
-
-
-def _of_medians(mine: np.ndarray, base: np.ndarray, n: int) -> SpeedUp:
-    medians = [float(np.median(side)) for side in (base, mine)]
-    if not np.isfinite(medians).all():
-        return dataclasses.replace(NONE, n=n)
-    return SpeedUp(medians[0] / medians[1], math.nan, math.nan, n, "medians")
-
-
-def _paired(logs: np.ndarray) -> SpeedUp:
-    """Student's t on the logs of the ratios [n]: the ratio is their geometric mean."""
-    return _with_interval(logs.mean(), t_interval(logs), logs.size, "paired")
-
-
-def _welch(base: np.ndarray, mine: np.ndarray) -> SpeedUp:
-    """Welch's interval of the difference of the mean logs [n], [m]."""
-    mean, n = base.mean() - mine.mean(), min(base.size, mine.size)
-    is_constant = not (base.var(ddof=1) or mine.var(ddof=1))
-    bounds = (mean, mean) if is_constant else welch_interval(base, mine)
-    return _with_interval(mean, bounds, n, "Welch")
 
 
 def _with_interval(

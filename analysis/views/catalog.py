@@ -8,39 +8,34 @@ for, so that `table` does without matplotlib.
 import importlib
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from analysis.compare.error_table import ErrorTable
 
 
-class View(NamedTuple):
-    """A module below this folder; whether `plots` writes its figures."""
-
-    module: str
-    is_plotted: bool = False
-
-
-# In the order in which `plots` writes figures.
+# A view's module below this folder.
 VIEWS = {
-    "runs": View("runs"),
-    "table": View("table.error_table"),
-    "curves": View("curves", is_plotted=True),
-    "hyperparameters": View("hyperparameters", is_plotted=True),
-    "intervals": View("intervals", is_plotted=True),
-    "effects": View("effects", is_plotted=True),
-    "time": View("time", is_plotted=True),
-    "spikes": View("spikes"),
-    "diagnostics": View("diagnostics.page", is_plotted=True),
-    "scaling": View("scaling"),
-    "paper": View("paper"),
-    "reconstruction": View("reconstruction"),
+    "runs": "runs",
+    "table": "table.error_table",
+    "curves": "curves",
+    "hyperparameters": "hyperparameters",
+    "intervals": "intervals",
+    "effects": "effects",
+    "time": "time",
+    "spikes": "spikes",
+    "diagnostics": "diagnostics.page",
+    "scaling": "scaling",
+    "paper": "paper",
+    "reconstruction": "reconstruction",
 }
+# Whose figures `plots` writes, in this order.
+PLOTTED = ("curves", "hyperparameters", "intervals", "effects", "time", "diagnostics")
 
 
 def get(name: str) -> Any:
     """Returns the module of a view of VIEWS."""
-    return importlib.import_module(f"analysis.views.{VIEWS[name].module}")
+    return importlib.import_module(f"analysis.views.{VIEWS[name]}")
 
 
 def write_plots(tables: "Sequence[ErrorTable]", out: pathlib.Path | None) -> Iterator[str]:
@@ -48,12 +43,11 @@ def write_plots(tables: "Sequence[ErrorTable]", out: pathlib.Path | None) -> Ite
     and yields a line for each: the file written, or why there is nothing to draw."""
     from analysis.render import pictures, style
 
-    views = [get(name) for name, view in VIEWS.items() if view.is_plotted]
     for table in tables:
         directory = _directory(table, tables, out)
         directory.mkdir(parents=True, exist_ok=True)
         style.distinguish(row.variant for row in table.rows)
-        for plot in (plot for view in views for plot in view.PLOTS if plot.applies(table)):
+        for plot in (plot for name in PLOTTED for plot in get(name).PLOTS if plot.applies(table)):
             figure = plot.draw(table)
             if figure is None:
                 yield f"not written: {plot.file}: {plot.absent}"

@@ -8,12 +8,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter
 
+from analysis.compare.diagnostics import families
 from analysis.compare.error_table import ErrorTable
 from analysis.load.files.measurements import STEP
 from analysis.load.selection import VALIDATION
 from analysis.render import pages, style
 from analysis.render.pictures import Plot
-from attention import table as variants
 
 Curve = tuple[np.ndarray, np.ndarray]
 # The share of training whose evaluations need not be seen.
@@ -29,19 +29,17 @@ def draw(table: ErrorTable) -> Figure | None:
     curves = {row.variant: curve for row in table.rows if (curve := _curve(table, row.variant))}
     if not curves:
         return None
-    panels: dict[str, list[str]] = {}
-    for name in curves:
-        panels.setdefault(variants.modifier_label(name) or "no modifier", []).append(name)
-    columns = style.columns(len(panels), 2)
-    rows = -(-len(panels) // columns)
-    figure = style.figure(7.2 if columns == 1 else 10.0, 0.9 + 3.0 * rows + (rows == 1))
-    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    panels = families(curves)
+    figure, grid = style.grid(
+        len(panels),
+        2,
+        lambda down, across: (7.2 if across == 1 else 10.0, 0.9 + 3.0 * down + (down == 1)),
+        sharex=True,
+        sharey=True,
+    )
     for axes, (title, names) in zip(grid.flat, panels.items(), strict=False):
-        _panel(
-            axes, title if len(panels) > 1 else "", {name: curves[name] for name in names}, table
-        )
-    for unused in grid.flat[len(panels) :]:
-        unused.set_visible(False)
+        of_panel = {name: curves[name] for name in names}
+        _panel(axes, title if len(panels) > 1 else "", of_panel, table)
     _finish(figure, grid, table, curves)
     return figure
 
@@ -118,16 +116,10 @@ def _finish(figure: Figure, grid: np.ndarray, table: ErrorTable, curves: dict[st
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.set_xlabel("training step", fontsize=10)
     most = max(len(values) for _, values in curves.values())
-    seeds = f"median and range of {most} seeds" if most > 1 else "one seed"
+    seeds = style.seeds_in_words("median and range of", most)
     style.title(figure, f"{table.study.name}: {table.workload}, {seeds}")
-    style.legend(figure, _handles(table, curves, grid.flat[0].get_ylim()))
-
-
-def _handles(
-    table: ErrorTable, curves: dict[str, Curve], limits: tuple[float, float]
-) -> list[Line2D]:
-    handles = style.mixer_keys(curves, ms=5, ls="-")
-    return handles + reference_handles(table, VALIDATION, limits)
+    references = reference_handles(table, VALIDATION, grid.flat[0].get_ylim())
+    style.legend(figure, style.mixer_keys(curves, ms=5, ls="-") + references)
 
 
 def reference_handles(table: ErrorTable, split: str, limits: tuple[float, float]) -> list[Line2D]:

@@ -19,10 +19,8 @@ def draw(table: ErrorTable) -> Figure | None:
     if not found:
         return None
     rows = [table.by_variant[name] for name in found]
-    figure = style.figure(8.4, 1.7 + 0.36 * len(rows))
-    axes = figure.subplots()
-    style.tidy(axes)
-    axes.grid(False, axis="y")
+    labels = [row.label for row in rows]
+    figure, axes = style.variant_rows(8.4, 1.7 + 0.36 * len(rows), labels, range(len(rows)))
     axes.axvline(0.0, color=style.BLACK, linewidth=1.0, zorder=1)
     for height, (row, each) in enumerate(zip(rows, found.values(), strict=True)):
         bounds, mark = (each.low, each.high), MARKS[each.verdict]
@@ -43,8 +41,6 @@ def paper_difference(table: ErrorTable, row: VariantResult) -> float | None:
 
 
 def _finish(figure: Figure, axes: Axes, table: ErrorTable, rows: list[VariantResult]) -> None:
-    axes.set_yticks(range(len(rows)), [style.row_label(row.label) for row in rows])
-    axes.set_ylim(len(rows) - 0.4, -0.6)
     low, high = axes.get_xlim()
     axes.set_xlim(min(low, -0.02 * (high - low)), max(high, 0.02 * (high - low)))
     axes.locator_params(axis="x", nbins=4 if style.is_narrow() else 8)

@@ -1,5 +1,6 @@
 """hyperparameters.png: the validation metric of every tuned point, by each hyperparameter."""
 
+import contextlib
 import math
 from typing import Any
 
@@ -35,14 +36,11 @@ def draw(table: ErrorTable) -> Figure | None:
     names = varying(runs)
     if not names or not any(math.isfinite(_value(table, run)) for run in runs):
         return None
-    columns = style.columns(len(names), 3)
-    rows = -(-len(names) // columns)
-    figure = style.figure(max(6.0, 3.5 * columns), 1.1 + 2.9 * rows)
-    grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
+    figure, grid = style.grid(
+        len(names), 3, lambda down, across: (max(6.0, 3.5 * across), 1.1 + 2.9 * down), sharey=True
+    )
     for axes, name in zip(grid.flat, names, strict=False):
         _panel(axes, name, runs, table)
-    for unused in grid.flat[len(names) :]:
-        unused.set_visible(False)
     _finish(figure, grid, table, runs)
     return figure
 
@@ -70,12 +68,10 @@ def varying(runs: list[Run]) -> list[str]:
 
 def _value(table: ErrorTable, run: Run) -> float:
     """Returns the number to show at the step that validation chose, nan where there is none."""
-    if run.state in layout.LOST:
-        return math.nan
-    try:
-        row = selection.best_step(run, table.chosen_by.source)
-    except MissingMetricError:
-        return math.nan
+    row = None
+    if run.state not in layout.LOST:
+        with contextlib.suppress(MissingMetricError):
+            row = selection.best_step(run, table.chosen_by.source)
     if row is None:
         return math.nan
     value = table.metric.shown(row.get(table.metric.column(selection.VALIDATION), math.nan))
@@ -89,23 +85,14 @@ def _panel(axes: Axes, name: str, runs: list[Run], table: ErrorTable) -> None:
     positions = _positions(axes, name, shown)
     for run, position in zip(shown, positions, strict=True):
         value = _value(table, run)
+        colour, marker = style.look(run.variant)
         if math.isfinite(value):
-            _dot(axes, run, position, value, _is_chosen(table, run))
+            axes.plot(position, value, marker, color=colour, markersize=5.5, alpha=0.8, mew=0)
+            if _is_chosen(table, run):
+                axes.plot(position, value, "o", markersize=12, mfc="none", mec="black", mew=1.5)
         else:
-            _cross(axes, run, position)
-
-
-def _dot(axes: Axes, run: Run, position: float, value: float, chosen: bool) -> None:
-    colour, marker = style.look(run.variant)
-    axes.plot(position, value, marker, color=colour, markersize=5.5, alpha=0.8, mew=0)
-    if chosen:
-        axes.plot(position, value, "o", markersize=12, mfc="none", mec="black", mew=1.5)
-
-
-def _cross(axes: Axes, run: Run, position: float) -> None:
-    colour, _ = style.look(run.variant)
-    upper_edge = axes.get_xaxis_transform()
-    axes.plot(position, 0.97, "x", color=colour, markersize=6, mew=1.6, transform=upper_edge)
+            edge = axes.get_xaxis_transform()  # on the upper one, whatever the y axis holds
+            axes.plot(position, 0.97, "x", color=colour, markersize=6, mew=1.6, transform=edge)
 
 
 def _is_chosen(table: ErrorTable, run: Run) -> bool:
@@ -119,22 +106,19 @@ def _positions(axes: Axes, name: str, runs: list[Run]) -> list[float]:
     distinct = sorted(set(values))
     if len(distinct) <= FEW and len(distinct) < len({run.point for run in runs}):
         axes.set_xlim(-0.5, len(distinct) - 0.5)
-        _categories(axes, distinct)
-        return [distinct.index(v) + _spread(run) for v, run in zip(values, runs, strict=True)]
+        labels = short(distinct)
+        axes.set_xticks(range(len(distinct)), labels)
+        if max(map(len, labels)) > LONG_LABEL:  # slanted where they would meet
+            axes.tick_params(axis="x", labelrotation=25)
+        # Within 0.15 by the trial alone: multiples of the golden ratio's fraction never bunch up.
+        spread = [((run.point + 50 * run.seed) * 0.618034 % 1 - 0.5) * 0.3 for run in runs]
+        return [distinct.index(v) + offset for v, offset in zip(values, spread, strict=True)]
     if style.spans_decades(np.array(values), LOG_RANGE):
         axes.set_xlim(distinct[0] / 1.3, distinct[-1] * 1.3)
         style.log_axis(axes.xaxis, decades=1.5)
     else:
         axes.locator_params(axis="x", nbins=5)
     return values
-
-
-def _categories(axes: Axes, values: list[float]) -> None:
-    """Labels the positions 0, 1 ... with `values`, slanted where they would meet."""
-    labels = short(values)
-    axes.set_xticks(range(len(values)), labels)
-    if max(map(len, labels)) > LONG_LABEL:
-        axes.tick_params(axis="x", labelrotation=25)
 
 
 def short(values: list[float]) -> list[str]:
@@ -146,12 +130,6 @@ def short(values: list[float]) -> list[str]:
     by_digits = ([f"{value:.{digits}g}" for value in values] for digits in range(2, 17))
     labels = next((each for each in by_digits if len(set(each)) == len(values)), None)
     return labels or [repr(value) for value in values]
-
-
-def _spread(run: Run) -> float:
-    """Returns an offset within 0.15 that depends on the trial alone: multiples of the golden
-    ratio's fraction never bunch up."""
-    return ((run.point + 50 * run.seed) * 0.618034 % 1 - 0.5) * 0.3
 
 
 def _finish(figure: Figure, grid: np.ndarray, table: ErrorTable, runs: list[Run]) -> None:

@@ -22,14 +22,12 @@ def draw(table: ErrorTable) -> Figure | None:
     if not rows:
         return None
     positions = _positions(rows)
-    lowest = max(positions.values())
-    figure = style.figure(9.0, 1.9 + 0.42 * (lowest + 1))
-    axes = figure.subplots()
-    style.tidy(axes)
-    axes.grid(False, axis="y")
+    height = 1.9 + 0.42 * (max(positions.values()) + 1)
+    labels = [row.label for row in rows]
+    figure, axes = style.variant_rows(9.0, height, labels, [*positions.values()])
     for row in rows:
         _row(axes, table, row, positions[row.variant])
-    _finish(figure, axes, table, rows, positions)
+    _finish(figure, axes, table)
     return figure
 
 
@@ -70,12 +68,6 @@ def _ends(table: ErrorTable) -> tuple[float, float]:
     return 0.0, 1.0 if table.metric.is_bounded else math.inf
 
 
-def _is_cut(table: ErrorTable) -> bool:
-    low, high = _ends(table)
-    found = (table.of(row).summary for row in table.rows)
-    return any(each.low < low or each.high > high for each in found if each is not None)
-
-
 def _remark(table: ErrorTable, row: VariantResult) -> str:
     """Returns what stands beside a row; a phone has room for its n alone."""
     if style.is_narrow():
@@ -88,21 +80,15 @@ def _remark(table: ErrorTable, row: VariantResult) -> str:
     return f"n = {row.n}, {comparison.verdict} ({pages.p_in_words(comparison.p_holm)})"
 
 
-def _finish(
-    figure: Figure,
-    axes: Axes,
-    table: ErrorTable,
-    rows: list[VariantResult],
-    positions: dict[str, float],
-) -> None:
-    axes.set_yticks(list(positions.values()), [style.row_label(row.label) for row in rows])
-    axes.set_ylim(max(positions.values()) + 0.6, -0.6)
+def _finish(figure: Figure, axes: Axes, table: ErrorTable) -> None:
     label = f"{table.decisive} {table.metric.axis(table.workload)}"
     if table.has_baseline and not style.is_narrow():
         label = f"{label}   (p: {_test(table)}, corrected after Holm)"
     axes.set_xlabel(label, fontsize=10)
     _reference_lines(axes, table)
-    _baseline_line(axes, table)
+    if (row := table.baseline_row) and (summary := table.of(row).summary):
+        colour, _ = style.look(row.variant)
+        axes.axvline(summary.mean, color=colour, linewidth=0.8, alpha=0.5, zorder=1)
     style.title(figure, f"{table.study.name}: {table.workload}")
     style.legend(figure, _handles(table, axes.get_xlim()))
 
@@ -124,17 +110,12 @@ def _reference_lines(axes: Axes, table: ErrorTable) -> None:
             axes.axvline(value, color=style.GREY, linestyle=dashes, linewidth=1.1, zorder=1)
 
 
-def _baseline_line(axes: Axes, table: ErrorTable) -> None:
-    row = table.baseline_row
-    if row is not None and (summary := table.of(row).summary) is not None:
-        colour, _ = style.look(row.variant)
-        axes.axvline(summary.mean, color=colour, linewidth=0.8, alpha=0.5, zorder=1)
-
-
 def _handles(table: ErrorTable, limits: tuple[float, float]) -> list[Line2D]:
     grey = style.GREY
     interval = "mean, 95% interval (t)"
-    if _is_cut(table):
+    low, high = _ends(table)
+    summaries = [each for row in table.rows if (each := table.of(row).summary)]
+    if any(each.low < low or each.high > high for each in summaries):
         interval += f", cut at {'0 or 1' if table.metric.is_bounded else '0'}"
     handles = [
         style.key("one seed", marker="o", markersize=4, alpha=0.5, color=grey),

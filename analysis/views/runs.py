@@ -2,7 +2,7 @@
 
 import json
 import math
-import statistics as stdlib_statistics
+import statistics
 from typing import Any
 
 from analysis.load import metrics, selection
@@ -139,24 +139,34 @@ def medians(study: StudyRuns) -> dict[Key, tuple[str, list[float]]]:
 
 
 def _medians(study: StudyRuns) -> list[Table]:
-    found = medians(study)
-    if not any(len(values) > 1 for _, values in found.values()):
+    records = _median_records(study)
+    if not any(record["n"] > 1 for record in records):
         return []
     names = ("Stage", "Variant", "Workload", "Point", "Metric", "n", "Median", "SD")
-    rows = [_median_cells(key, name, values) for key, (name, values) in sorted(found.items())]
-    columns = pages.columns(*names, words=WORDS)
-    return [Table("Best validation metric over seeds", columns, (tuple(rows),))]
+    rows = tuple(
+        (
+            *(Cell(record["stage"]), Cell(variants.label(record["variant"]))),
+            *(Cell(record["workload"]), Cell(str(record["point"]))),
+            *(Cell(_label(record["metric"])), Cell(str(record["n"]))),
+            *(pages.number(record["median"], 5), pages.number(record["sd"], 5)),
+        )
+        for record in records
+    )
+    return [Table("Best validation metric over seeds", pages.columns(*names, words=WORDS), (rows,))]
 
 
-def _median_cells(key: Key, name: str, values: list[float]) -> Row:
-    stage, variant, workload, point = key
-    texts = (stage, variants.label(variant), workload, str(point), _label(name), str(len(values)))
-    middle = stdlib_statistics.median(values)
-    return (*(Cell(text) for text in texts), pages.number(middle, 5), pages.number(_sd(values), 5))
-
-
-def _sd(values: list[float]) -> float | None:
-    return stdlib_statistics.stdev(values) if len(values) > 1 else None
+def _median_records(study: StudyRuns) -> list[dict[str, Any]]:
+    """Returns what the table and JSON say of the seeds of each stage, variant and point."""
+    return [
+        dict(zip(("stage", "variant", "workload", "point"), key, strict=True))
+        | {
+            "metric": name,
+            "n": len(values),
+            "median": statistics.median(values),
+            "sd": statistics.stdev(values) if len(values) > 1 else None,
+        }
+        for key, (name, values) in sorted(medians(study).items())
+    ]
 
 
 def to_json(study: StudyRuns) -> str:
@@ -169,15 +179,9 @@ def to_json(study: StudyRuns) -> str:
         "problems": list(page(study).problems),
         "notes": list(study.notes),
         "runs": [_run_record(run) for run in study.runs],
-        "medians": [_median_record(key, *found) for key, found in sorted(medians(study).items())],
+        "medians": _median_records(study),
     }
     return json.dumps(record, indent=2, allow_nan=False) + "\n"
-
-
-def _median_record(key: Key, name: str, values: list[float]) -> dict[str, Any]:
-    record = dict(zip(("stage", "variant", "workload", "point"), key, strict=True))
-    middle = stdlib_statistics.median(values)
-    return record | {"metric": name, "n": len(values), "median": middle, "sd": _sd(values)}
 
 
 def _run_record(run: Run) -> dict[str, Any]:

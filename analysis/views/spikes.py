@@ -41,13 +41,12 @@ ROUNDING = 1e-6
 @dataclass(frozen=True)
 class Spikes:
     """One run's spikes: how many, the highest loss in one and its step (nan without a spike), how
-    many of its `judged` logged losses were in one, and how many losses were not finite."""
+    many logged losses were `judged`, and how many of them were not finite."""
 
     seed: int
     count: int
     worst: float
     worst_step: float
-    in_spike: int
     judged: int
     not_finite: int
 
@@ -85,7 +84,8 @@ def of_run(run: Run) -> Spikes | None:
         return None
     logged = ~np.isnan(trains[LOSS]) | ~_evaluated(trains)
     steps, losses = trains[STEP][logged], trains[LOSS][logged]
-    late = steps >= _warmup(run, int(steps[-1]) if steps.size else 0)
+    warmup = float(run.hyperparameters.get("warmup_factor", WARMUP))
+    late = steps >= warmup * (run.step_hint or run.steps or int(steps.max(initial=0)))
     steps, losses = steps[late], losses[late]
     if not losses.size:
         return None
@@ -96,7 +96,6 @@ def of_run(run: Run) -> Spikes | None:
         count=int(np.sum(np.diff(spiking.astype(int), prepend=0) == 1)),
         worst=float(losses[highest]) if spiking.any() else math.nan,
         worst_step=float(steps[highest]) if spiking.any() else math.nan,
-        in_spike=int(spiking.sum()),
         judged=int(losses.size),
         not_finite=int((~np.isfinite(losses)).sum()),
     )
@@ -104,17 +103,8 @@ def of_run(run: Run) -> Spikes | None:
 
 def _evaluated(trains: Columns) -> np.ndarray:
     """Returns which rows are an evaluation's: those may hold no training loss, which is no nan."""
-    others = [values for name, values in trains.items() if "/" in name]
-    return (
-        np.any([np.isfinite(values) for values in others], axis=0)
-        if others
-        else np.zeros(trains[STEP].size, bool)
-    )
-
-
-def _warmup(run: Run, last: int) -> float:
-    share = run.hyperparameters.get("warmup_factor", WARMUP)
-    return float(share) * (run.step_hint or run.steps or last)
+    others = [np.isfinite(values) for name, values in trains.items() if "/" in name]
+    return np.any([np.zeros(trains[STEP].size, bool), *others], axis=0)
 
 
 def of_variants(table: ErrorTable) -> dict[str, tuple[Spikes, ...]]:

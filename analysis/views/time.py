@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Iterable
+from typing import Literal
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from analysis.compare import crossings, target_times
-from analysis.compare.crossings import Crossing, Median
+from analysis.compare.crossings import Median
 from analysis.compare.error_table import ErrorTable, VariantResult
 from analysis.compare.target_times import TargetTimes, VariantTimes
 from analysis.load import metrics, paper
@@ -20,6 +21,7 @@ from analysis.statistics.speed_up import SpeedUp
 from attention import table as variants
 from sweeps.records import layout
 
+Quantity = Literal["step", "seconds"]
 HOUR = 3600.0
 # What is said of the rule by which trials stand for seeds.
 RULES = {
@@ -48,11 +50,8 @@ PAPER_NOTES = (
 def page(table: ErrorTable) -> Page | None:
     """Returns the times at the points that validation chose and the target that the trials or
     AlgoPerf state, None where no run has an evaluation or nothing states a target."""
-    counted = crossings.COUNTED_STATES
-    if not any(run.evals and run.state in counted for run in target_times.planned(table)):
-        return None
     try:
-        return page_of(target_times.build(table), table)
+        return page_of(target_times.build(table))
     except UnknownTargetError:
         return None
 
@@ -63,13 +62,13 @@ def without_target(table: ErrorTable, why: UnknownTargetError) -> Page:
     return Page(title, (), (), (str(why), *table.problems))
 
 
-def page_of(times: TargetTimes, table: ErrorTable) -> Page:
+def page_of(times: TargetTimes) -> Page:
     """Returns two tables, medians with speed-ups and every seed, and a third for the paper's
-    hours where `table` is of the model that it gives them for."""
-    hours = _paper_hours(table)
+    hours where the study is of the model that it gives them for."""
+    hours = _paper_hours(times.table)
     notes = (*_notes(times), *(PAPER_NOTES if hours else ()))
     return Page(
-        title=f"{times.name}: time to {times.target.words} on {times.workload}",
+        title=f"{times.name}: time to {times.target.words} on {times.table.workload}",
         tables=(_medians(times), *((hours,) if hours else ()), _seeds(times)),
         notes=notes,
         problems=times.problems,
@@ -101,7 +100,7 @@ def _medians(times: TargetTimes) -> Table:
     has_ratios = any(row.by_steps for row in times.rows)
     headings = ["Variant", "Seeds\nreached", "Steps", f"Time\n({name})"]
     if has_ratios:
-        headings += [*["Pairs"] * times.paired, "Speed-up\nin steps", "Speed-up\nin time"]
+        headings += [*["Pairs"] * times.is_paired, "Speed-up\nin steps", "Speed-up\nin time"]
     return Table(
         caption="Median over seeds until the target is first reached",
         columns=pages.columns(*headings),
@@ -111,16 +110,16 @@ def _medians(times: TargetTimes) -> Table:
 
 def _row(times: TargetTimes, row: VariantTimes, seconds: float, has_ratios: bool) -> Row:
     reached = sum(each.is_reached for each in row.crossings)
-    time = crossings.seconds(row.crossings)
+    time = crossings.median_of(row.crossings, "seconds")
     cells = (
         Cell(_label(times, row)),
         Cell(f"{reached} of {len(row.crossings)}"),
-        _median(crossings.steps(row.crossings), 0),
+        _median(crossings.median_of(row.crossings, "step"), 0),
         _median(Median(time.value / seconds, time.is_bound), 2 if seconds > 1 else 1),
     )
     if not has_ratios:
         return cells
-    pairs = (Cell(str(row.by_steps.n)) if row.by_steps else NONE,) if times.paired else ()
+    pairs = (Cell(str(row.by_steps.n)) if row.by_steps else NONE,) if times.is_paired else ()
     return (*cells, *pairs, _ratio(row.by_steps), _ratio(row.by_seconds))
 
 
@@ -154,11 +153,13 @@ def _ratio(ratio: SpeedUp | None) -> Cell:
 
 def _seeds(times: TargetTimes) -> Table:
     seconds, name = _unit(times)
+    point = ["Point"] if times.rule == "fastest" else []
     rows = tuple(
         (
             Cell(_label(times, row)),
             Cell(str(each.seed)),
-            *([_point(each)] if times.rule == "fastest" else ()),
+            # Which of a seed's trials was the fastest; none where none reached the target.
+            *([Cell(str(each.point)) if each.is_reached else NONE] if point else ()),
             _when(each.step, each.last_step, 0),
             _when(each.seconds / seconds, each.last_seconds / seconds, 2 if seconds > 1 else 1),
             Cell(each.state),
@@ -166,14 +167,8 @@ def _seeds(times: TargetTimes) -> Table:
         for row in times.rows
         for each in row.crossings
     )
-    point = ["Point"] if times.rule == "fastest" else []
     headings = ("Variant", "Seed", *point, "Steps", f"Time ({name})", "State")
     return Table("Every seed", pages.columns(*headings, words=("Variant", "State")), (rows,))
-
-
-def _point(crossing: Crossing) -> Cell:
-    """Which of a seed's trials was the fastest; none of them where none reached the target."""
-    return Cell(str(crossing.point)) if crossing.is_reached else NONE
 
 
 def _when(value: float, budget: float, digits: int) -> Cell:
@@ -278,9 +273,9 @@ def _ratio_notes(times: TargetTimes) -> Iterable[str]:
     if "medians" in methods:
         yield (
             "no interval: a seed never reached the target, or there are fewer than 2"
-            f"{' pairs' if times.paired else ''}; the ratio is that of the medians over seeds."
+            f"{' pairs' if times.is_paired else ''}; the ratio is that of the medians over seeds."
         )
-    if times.paired:
+    if times.is_paired:
         yield "Pairs: seeds that the baseline has, too; without one a seed is in no paired ratio."
     for row in times.rows:
         if row.by_steps and row.by_steps.method == "units":
@@ -303,7 +298,7 @@ def _hours_cells(table: ErrorTable, row: VariantResult, target: Target) -> Row:
     runs = table.runs(row, crossings.COUNTED_STATES)
     found = [each for run in runs if (each := crossings.of_run(run, target))]
     printed = paper.printed(PAPER_FILE, PAPER_MODEL, PAPER_HEADING, row.variant)
-    hours = crossings.seconds(found)
+    hours = crossings.median_of(found, "seconds")
     return (
         Cell(row.label),
         Cell(f"{sum(each.is_reached for each in found)} of {len(found)}"),
@@ -325,23 +320,18 @@ def draw(table: ErrorTable) -> Figure | None:
         return None
     if not any(each.is_reached for row in times.rows for each in row.crossings):
         return None
-    return figure(times)
-
-
-def figure(times: TargetTimes) -> Figure:
-    """Returns the figure of `times`."""
     has_time = any(math.isfinite(each.seconds) for row in times.rows for each in row.crossings)
     panels = 2 if has_time else 1
-    across = style.columns(panels, 2)
-    down = -(-panels // across)
-    height = 1.5 + down * (0.8 + 0.38 * len(times.rows))
-    drawn = style.figure(5.2 * across, height)
-    axes = drawn.subplots(down, across, sharey=True, squeeze=False).ravel()
+    of_rows = 0.8 + 0.38 * len(times.rows)
+    drawn, grid = style.grid(
+        panels, 2, lambda down, across: (5.2 * across, 1.5 + down * of_rows), sharey=True
+    )
+    axes = grid.ravel()
     _panel(axes[0], times, "step", 1.0, "training step")
     if has_time:
         seconds, name = _unit(times)
         _panel(axes[1], times, "seconds", seconds, f"training time ({name})")
-    style.title(drawn, f"{times.name}: first {times.target.words} on {times.workload}")
+    style.title(drawn, f"{times.name}: first {times.target.words} on {times.table.workload}")
     grey = style.GREY
     style.legend(
         drawn,
@@ -354,7 +344,7 @@ def figure(times: TargetTimes) -> Figure:
     return drawn
 
 
-def _panel(axes: Axes, times: TargetTimes, what: str, scale: float, label: str) -> None:
+def _panel(axes: Axes, times: TargetTimes, what: Quantity, scale: float, label: str) -> None:
     style.tidy(axes)
     axes.grid(False, axis="y")
     for height, row in enumerate(times.rows):
@@ -364,9 +354,11 @@ def _panel(axes: Axes, times: TargetTimes, what: str, scale: float, label: str) 
             if math.isfinite(value):
                 axes.plot(value / scale, height, marker, color=colour, ms=6, alpha=0.6, mew=0)
             elif not math.isnan(value):
-                budget = each.last_step if what == "step" else each.last_seconds
+                budget = getattr(each, f"last_{what}")
                 axes.plot(budget / scale, height, ">", color=colour, mfc="none", ms=7)
-        _median_mark(axes, row, what, scale, height)
+        found = crossings.median_of(row.crossings, what)
+        if not found.is_bound and math.isfinite(found.value):
+            axes.plot(found.value / scale, height, "|", color=colour, ms=20, mew=2.4)
     axes.set_yticks(range(len(times.rows)), [_label(times, r) for r in times.rows])
     axes.set_ylim(len(times.rows) - 0.5, -0.5)
     axes.set_xlim(0, 1.03 * axes.get_xlim()[1])  # a triangle at the last budget is not cut
@@ -375,19 +367,12 @@ def _panel(axes: Axes, times: TargetTimes, what: str, scale: float, label: str) 
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
-def _median_mark(axes: Axes, row: VariantTimes, what: str, scale: float, height: float) -> None:
-    colour, _ = style.look(row.variant)
-    found = (crossings.steps if what == "step" else crossings.seconds)(row.crossings)
-    if not found.is_bound and math.isfinite(found.value):
-        axes.plot(found.value / scale, height, "|", color=colour, ms=20, mew=2.4)
-
-
 def words(table: ErrorTable) -> str:
     """Returns every variant's median steps and training time to the target, and how many of its
     seeds reach it."""
     times = target_times.build(table)
     rows = "; ".join(_in_words(times, row) for row in times.rows)
-    return f"First {times.target.words} on {times.workload}, median over seeds: {rows}."
+    return f"First {times.target.words} on {table.workload}, median over seeds: {rows}."
 
 
 PLOTS = (

@@ -23,10 +23,9 @@ WITHHELD = {
 @dataclass(frozen=True)
 class VariantVerdict:
     """One variant's: `word` is better, worse, cannot tell, baseline, not compared (there is no
-    baseline) or no number; `kind` is the word with hyphens,
-    `mark` is a sign that does without colour, `sentence` gives the numbers."""
+    baseline) or no number; `mark` is a sign that does without colour, `sentence` gives the
+    numbers."""
 
-    kind: str
     label: str
     word: str
     mark: str
@@ -35,7 +34,11 @@ class VariantVerdict:
 
 def of_table(table: ErrorTable) -> list[VariantVerdict]:
     """Returns the verdict of every variant, in the table's order."""
-    return [_verdict(table, row) for row in table.rows]
+    found = [(row, _word(table, row)) for row in table.rows]
+    return [
+        VariantVerdict(row.label, word, MARKS[word], _sentence(table, row, word))
+        for row, word in found
+    ]
 
 
 def headline(table: ErrorTable) -> str:
@@ -56,25 +59,13 @@ def headline(table: ErrorTable) -> str:
         if labels and word != "cannot tell"
     ]
     if unclear := words["cannot tell"]:
-        parts.append(_unclear(unclear, base, bool(parts)))
+        whom = f"the {'other ' if parts else ''}{len(unclear)} variants"
+        whom = whom if len(unclear) > 2 else " or ".join(unclear)
+        parts.append(f"cannot tell {whom} from {base}")
     if not parts:
         return f"No verdict on {what}: nothing but the baseline has numbers."
     said = "; ".join(parts)
     return f"{what[0].upper()}{what[1:]}: {said}."
-
-
-def _unclear(labels: list[str], base: str, others: bool) -> str:
-    if len(labels) <= 2:
-        return f"cannot tell {' or '.join(labels)} from {base}"
-    whom = f"the {'other ' if others else ''}{len(labels)} variants"
-    return f"cannot tell {whom} from {base}"
-
-
-def _verdict(table: ErrorTable, row: VariantResult) -> VariantVerdict:
-    word = _word(table, row)
-    return VariantVerdict(
-        word.replace(" ", "-"), row.label, word, MARKS[word], _sentence(table, row, word)
-    )
 
 
 def _word(table: ErrorTable, row: VariantResult) -> str:
@@ -101,11 +92,8 @@ def _sentence(table: ErrorTable, row: VariantResult, word: str) -> str:
 def _numbers(table: ErrorTable, comparison: Comparison) -> str:
     """Returns the mean difference and p: `-0.0300, p <0.001`."""
     difference = pages.number(comparison.difference, table.metric.digits, signed=True).text
-    return (
-        difference
-        if math.isnan(comparison.p_holm)
-        else f"{difference}, {pages.p_in_words(comparison.p_holm)}"
-    )
+    p = "" if math.isnan(comparison.p_holm) else f", {pages.p_in_words(comparison.p_holm)}"
+    return f"{difference}{p}"
 
 
 def _difference(table: ErrorTable, comparison: Comparison) -> str:

@@ -82,8 +82,3 @@ def test_a_split_that_no_trial_evaluated_has_none(study) -> None:
     table = build.error_table(read_study(root), last=3)
     assert of(table, "train") is None
     assert of(table).n == 2
-
-
-def test_fewer_than_one_evaluation_is_refused(study) -> None:
-    with pytest.raises(ValueError, match="--last=0"):
-        table_of(study, last=0)

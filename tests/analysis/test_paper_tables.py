@@ -10,7 +10,6 @@ from analysis.cli import main
 from analysis.load import paper
 from analysis.render.text import markdown
 from analysis.render.text import render as to_text
-from analysis.views import paper as paper_notes
 from analysis.views import paper as paper_tables
 
 GIVEN = pathlib.Path(__file__).resolve().parents[3] / "shared" / "paper"
@@ -27,7 +26,7 @@ def values(file: str, heading: str | None = None, **where: str) -> dict[str, flo
 
 def noted(key: str, *texts: str) -> None:
     """Asserts that the table's notes say `texts`."""
-    said = " ".join(paper_notes.CAUTIONS[key])
+    said = " ".join(paper.PRINTED[key].notes)
     for text in texts:
         assert text in said
 
@@ -164,7 +163,7 @@ def test_every_printed_number_of_every_file_is_in_some_table() -> None:
                for grid in document.tables for section in grid.sections
                for row in section for cell in row}  # fmt: skip
     files = {path.name for path in paper.DIRECTORY.glob("*.csv")} - {"algoperf_targets.csv"}
-    assert files == {file for table in paper_tables.PRINTED.values() for file in table.files}
+    assert files == {file for table in paper.PRINTED.values() for file in table.files}
     for file in files:
         for row in paper.lines(file):
             assert row["value"].split(" ")[0] in printed, (file, row)
@@ -180,10 +179,10 @@ def test_files_are_the_given_ones_to_the_digit() -> None:
 def test_tables_say_whether_they_are_measured() -> None:
     downstream = {"one_shot", "7b_results", "diff_results", "superglue", "fluctuation",
                   "bf16_reconstruction"}  # fmt: skip
-    for key in paper_tables.PRINTED:
+    for key in paper.PRINTED:
         text = to_text(paper_tables.page(key))
         assert ("paper only, not measured" in text) == (key in downstream), key
-    assert set(paper.TABLES) <= set(paper_tables.PRINTED) == set(paper_notes.CAUTIONS)
+    assert set(paper.TABLES) <= set(paper.PRINTED)
 
 
 def test_bold_and_spread_are_printed() -> None:

@@ -242,7 +242,7 @@ def test_a_seed_that_ended_early_never_reached_the_target(study, state, has_rows
     [laser] = [row for row in times.rows if row.variant == "laser"]
     assert [each.step for each in laser.crossings] == [200, 300, 200, math.inf]
     assert (laser.by_steps.method, laser.by_steps.ratio) == ("medians", 400 / 250)
-    text = to_text(time.page_of(times, table))
+    text = to_text(time.page_of(times))
     assert "| LASER    |  3 of 4 |   250 |" in text
     assert f"never: LASER seed 3 ({state})" in text
     assert ("not in 100" if has_rows else "not in 0") in text
@@ -256,7 +256,7 @@ def test_a_seed_that_may_yet_reach_the_target_is_left_out_and_named(study, state
     [laser] = [row for row in times.rows if row.variant == "laser"]
     assert [each.seed for each in laser.crossings] == [0, 1, 2]
     assert laser.by_steps.n == 3
-    text = to_text(time.page_of(times, table))
+    text = to_text(time.page_of(times))
     assert f"Left out, as they may yet reach the target: LASER seed 3 ({state})." in text
 
 
@@ -267,7 +267,7 @@ def test_the_table_of_times(study) -> None:
     assert [each.step for each in standard.crossings] == [300, 400, math.inf]
     assert laser.by_steps.method == "medians"
     assert laser.by_steps.ratio == 2.0
-    text = to_text(time.page_of(times, table))
+    text = to_text(time.page_of(times))
     assert "| Standard |  2 of 3 |   400 | 4.00 |" in text
     assert "2.000 (no interval)" in text
     assert "not in 400" in text
@@ -303,7 +303,7 @@ def test_different_spacing_of_evaluations_is_said(study) -> None:
     study.select({"standard": 0, "laser": 0, "laser+temp": 0})
     table = build.error_table(read_study(study.finish()))
     times = target_times.build(table, 0.2, metric="error")
-    text = to_text(time.page_of(times, table))
+    text = to_text(time.page_of(times))
     assert "evaluations lie 100 to 350 steps apart" in text
 
 
@@ -314,7 +314,7 @@ def test_hours_to_loss_stand_beside_the_paper_s(hand_made) -> None:
         made.trial("compare", variant, 0, 0, [row])
     made.select({"standard": 0, "laser": 0})
     table = build.error_table(read_study(made.finish()))
-    page = time.page_of(target_times.build(table, 2.31, "validation", "loss"), table)
+    page = time.page_of(target_times.build(table, 2.31, "validation", "loss"))
     rows = [[cell.text for cell in row] for row in page.tables[1].sections[0]]
     assert rows == [
         ["Standard", "1 of 1", "27.22", "30.00"],

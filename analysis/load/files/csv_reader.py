@@ -81,7 +81,7 @@ def _together(names: list[str], texts: "Sequence[_Text]") -> list[Measurements]:
             return []
         starts = [0, *ends[:-1]]
         return [
-            _rows(names, cells.piece(start, end), text.notes)
+            _rows(names, _Cells(cells.values[start:end], cells.filled[start:end]), text.notes)
             for text, start, end in zip(texts, starts, ends, strict=True)
         ]
     except _NotNumbersError:
@@ -166,10 +166,6 @@ class _Cells:
 
     values: np.ndarray
     filled: np.ndarray
-
-    def piece(self, start: int, end: int) -> "_Cells":
-        """Returns some of the lines."""
-        return _Cells(self.values[start:end], self.filled[start:end])
 
 
 def _arrow_cells(names: list[str], body: bytes) -> _Cells:

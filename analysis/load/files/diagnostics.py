@@ -16,6 +16,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from analysis.load.files.json_records import is_number
 from analysis.load.files.measurements import resumed_at
 from sweeps.records import layout
 
@@ -66,11 +67,6 @@ class _Line:
     nonfinite: tuple[str, ...]
 
 
-def read(path: pathlib.Path) -> Diagnostics:
-    """Returns what the file holds. Raises FileNotFoundError where there is none."""
-    return parse(path.read_bytes())
-
-
 def parse(content: bytes) -> Diagnostics:
     """Returns what a file of this `content` holds, whatever bytes it is made of."""
     *lines, rest = content.decode("utf-8", errors="replace").split("\n")
@@ -107,16 +103,12 @@ def _header(text: str) -> tuple[np.ndarray, int | None]:
     if record.get("format") != FORMAT:
         raise ValueError(f"its format is {record.get('format')!r}; {FORMAT!r} is known")
     edges = record.get("histogram_edges_log10")
-    if not isinstance(edges, list) or not edges or not all(map(_is_number, edges)):
+    if not isinstance(edges, list) or not edges or not all(map(is_number, edges)):
         raise ValueError("its first line has no histogram_edges_log10")
     if (np.diff(edges) <= 0).any():
         raise ValueError("its histogram_edges_log10 do not ascend")
     examples = record.get("examples")
     return np.array(edges, float), examples if isinstance(examples, int) else None
-
-
-def _is_number(given: Any) -> bool:
-    return isinstance(given, int | float) and not isinstance(given, bool) and math.isfinite(given)
 
 
 def _is_count(given: Any) -> TypeGuard[int]:
@@ -140,7 +132,7 @@ def _line(text: str, bins: int) -> _Line:
         raise ValueError(f"layer is {record.get('layer')!r}, not a path")
     numbers = {name: record[name] for name in QUANTITIES if record.get(name) is not None}
     for name, given in numbers.items():
-        if not _is_number(given):
+        if not is_number(given):
             raise ValueError(f"{name} is {given!r}, not a finite number")
     counts = record.get("histogram")
     if counts is not None and not (
@@ -164,7 +156,12 @@ def _assembled(
     every = sorted({step for step, _ in kept})
     steps = [step for step in every if all((step, layer) in kept for layer in layers)]
     partial = [step for step in every if step not in set(steps)]
-    said = (*problems, *_incomplete(partial, kept, layers), *_nonfinite(kept.values()))
+    there = {step: sum((step, layer) in kept for layer in layers) for step in partial}
+    incomplete = (
+        f"incomplete at step {step}, which is left out: {count} of {len(layers)} layers"
+        for step, count in there.items()
+    )
+    said = (*problems, *incomplete, *_nonfinite(kept.values()))
     shape = len(steps), len(layers)
     values = {name: np.full(shape, math.nan) for name in QUANTITIES}
     histogram = np.full((*shape, len(edges)), math.nan)
@@ -177,14 +174,6 @@ def _assembled(
                 histogram[i, j] = row.histogram
     at = np.array(steps, np.int64)
     return Diagnostics(at, layers, values, histogram, edges, examples, said)
-
-
-def _incomplete(
-    partial: list[int], kept: dict[tuple[int, str], _Line], layers: tuple[str, ...]
-) -> Iterable[str]:
-    for step in partial:
-        there = sum((step, layer) in kept for layer in layers)
-        yield f"incomplete at step {step}, which is left out: {there} of {len(layers)} layers"
 
 
 def _nonfinite(rows: Iterable[_Line]) -> Iterable[str]:
@@ -201,7 +190,7 @@ def _nonfinite(rows: Iterable[_Line]) -> Iterable[str]:
 @functools.lru_cache(maxsize=128)
 def _read_once(path: pathlib.Path, modified: int, size: int) -> Diagnostics:
     del modified, size  # they tell a file that was written anew
-    return read(path)
+    return parse(path.read_bytes())
 
 
 def of_trial(directory: pathlib.Path) -> Diagnostics | None:

@@ -38,7 +38,8 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Returns whether a value is a finite number."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and abs(value) < math.inf
 
@@ -68,7 +69,7 @@ def _or_null(kind: Kind) -> Kind:
 TEXT = Kind("text", lambda value: isinstance(value, str))
 WHOLE = Kind("a whole number from 0", _is_whole)
 POSITIVE = Kind("a whole number from 1", lambda value: _is_whole(value) and value > 0)
-NUMBER = Kind("a finite number", _is_number)
+NUMBER = Kind("a finite number", is_number)
 FINITE = Kind("a value without nan and inf", _is_finite)
 
 HYPERPARAMETERS = _object(**{"warmup_factor": NUMBER, ANY: FINITE})
@@ -155,16 +156,13 @@ def read(path: pathlib.Path, where: str, problems: list[str]) -> dict[str, Any] 
         problems.append(f"unreadable: {where}: not a JSON object")
         return None
     known = KNOWN.get(path.name)
-    return usable(record, known, where, problems) if record and known else record
+    return usable(record, known, f"{where}: ", problems) if record and known else record
 
 
-def usable(record: dict[str, Any], kind: Kind, where: str, problems: list[str]) -> dict[str, Any]:
+def usable(record: dict[str, Any], kind: Kind, place: str, problems: list[str]) -> dict[str, Any]:
     """Returns `record` without the keys that hold something else than `kind` says; adds a sentence
-    to `problems` for each: the file (`where`), what it holds and what was expected."""
-    return _object_of(record, kind, f"{where}: ", problems)
-
-
-def _object_of(record: dict[str, Any], kind: Kind, place: str, problems: list[str]) -> dict:
+    to `problems` for each: where (`place`, up to the key's name: `study.json: `), what it holds and
+    what was expected."""
     kept = {}
     for name, value in record.items():
         wanted = kind.of(name)
@@ -177,7 +175,7 @@ def _object_of(record: dict[str, Any], kind: Kind, place: str, problems: list[st
 
 def _inside(value: Any, kind: Kind, place: str, problems: list[str]) -> Any:
     if isinstance(value, dict) and kind.inside:
-        return _object_of(value, kind, f"{place}.", problems)
+        return usable(value, kind, f"{place}.", problems)
     if isinstance(value, list) and kind.items:
         numbered = [(item, kind.items, f"{place}[{n}]") for n, item in enumerate(value)]
         return [_inside(*each, problems) for each in numbered if _fits(*each, problems)]
@@ -206,7 +204,7 @@ def planned_trials(
     if entries is None:
         return _lost(root, stage, problems)
     return [
-        usable(entry, TRIAL, f"{where}: trials[{number}]", problems)
+        usable(entry, TRIAL, f"{where}: trials[{number}]: ", problems)
         for number, entry in enumerate(entries)
         if _is_usable(entry, where, problems)
     ]
@@ -237,12 +235,9 @@ def _is_usable(entry: Any, where: str, problems: list[str]) -> bool:
     if not known:
         wanted = ", ".join(f"{name} ({kind.words})" for name, kind in NEEDED.items())
         problems.append(f"unreadable: {where}: an entry without {wanted}: {str(entry)[:200]}")
-    elif not _is_inside(entry["path"]):
+        return False
+    path = pathlib.PurePosixPath(entry["path"])
+    if path.is_absolute() or ".." in path.parts:
         problems.append(f"unreadable: {where}: path {entry['path']!r} leads out of the study")
         return False
-    return known
-
-
-def _is_inside(path: str) -> bool:
-    parts = pathlib.PurePosixPath(path)
-    return not parts.is_absolute() and ".." not in parts.parts
+    return True

@@ -1,6 +1,7 @@
 """What a CSV file of measurements held, and what its evaluations say against a trial: rows that
 evaluate nothing, nan, inf, columns that are not there."""
 
+import collections
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -83,17 +84,13 @@ def _without_splits_of_nothing(read: Measurements) -> Measurements:
     if not nothing:
         return read
 
-    def kept(columns: Columns) -> Columns:
-        return {
-            name: cells
-            for name, cells in columns.items()
-            if name.partition("/")[0] not in nothing or not is_metric(name)
-        }
-
-    notes = (f"{split}: no examples, and its figures are left out" for split in nothing)
-    return dataclasses.replace(
-        read, columns=kept(read.columns), empty=kept(read.empty), notes=(*read.notes, *notes)
+    left_out = {n for n in read.columns if n.partition("/")[0] in nothing and is_metric(n)}
+    columns, empty = (
+        {name: cells for name, cells in each.items() if name not in left_out}
+        for each in (read.columns, read.empty)
     )
+    notes = (f"{split}: no examples, and its figures are left out" for split in nothing)
+    return dataclasses.replace(read, columns=columns, empty=empty, notes=(*read.notes, *notes))
 
 
 def is_metric(name: str) -> bool:
@@ -109,7 +106,7 @@ def non_finite(read: Measurements, empty_is_nan: bool) -> list[str]:
     `empty_is_nan`: AlgoPerf's logs are written by pandas, which writes nan as an empty cell; in
     ours an empty cell is a metric that was not measured. A column without any value is missing.
     """
-    alike: dict[bytes, list[str]] = {}
+    alike: dict[bytes, list[str]] = collections.defaultdict(list)
     for name, values in read.columns.items():
         empty = read.empty.get(name)
         if not is_metric(name) or (empty is not None and empty.all()):
@@ -118,16 +115,13 @@ def non_finite(read: Measurements, empty_is_nan: bool) -> list[str]:
         if empty is not None and not empty_is_nan:
             wrong &= ~empty
         if wrong.any():
-            alike.setdefault(wrong.tobytes(), []).append(name)
-    steps = read.columns.get(STEP, np.empty(0))
-    return [_where(names, np.frombuffer(key, dtype=bool), steps) for key, names in alike.items()]
-
-
-def _where(names: list[str], wrong: np.ndarray, steps: np.ndarray) -> str:
-    count = int(wrong.sum())
-    number = "1 evaluation" if count == 1 else f"{count} evaluations"
-    first = steps[np.argmax(wrong)]
-    return f"{', '.join(sorted(names))} at step {first} ({number})"
+            alike[wrong.tobytes()].append(name)
+    found = []
+    for key, names in alike.items():
+        at = read.columns[STEP][np.frombuffer(key, dtype=bool)]
+        number = "1 evaluation" if len(at) == 1 else f"{len(at)} evaluations"
+        found.append(f"{', '.join(sorted(names))} at step {at[0]} ({number})")
+    return found
 
 
 def absent(read: Measurements, metric: str) -> list[str]:
@@ -140,9 +134,5 @@ def absent(read: Measurements, metric: str) -> list[str]:
         for split in layout.SPLITS
         if split != "validation" and split not in nothing
     ]
-    return [name for name in (*wanted, ATTEMPT) if not _holds(read, name)]
-
-
-def _holds(read: Measurements, name: str) -> bool:
-    empty = read.empty.get(name)
-    return name in read.columns and (empty is None or not empty.all())
+    held = {n for n in read.columns if n not in read.empty or not read.empty[n].all()}
+    return [name for name in (*wanted, ATTEMPT) if name not in held]

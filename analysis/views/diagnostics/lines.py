@@ -65,7 +65,7 @@ def draw(
             axes.sharey(first)
     _scale(placed)
     seeds = max(len(of_variant) for of_variant in found.values())
-    spread = f"median and range of {seeds} seeds" if seeds > 1 else "one seed"
+    spread = style.seeds_in_words("median and range of", seeds)
     style.title(figure, f"{table.study.name}: {title}, {table.workload}, {spread}")
     style.legend(figure, _handles(found, bool(lines)))
     return figure
@@ -99,14 +99,13 @@ def _laid_out(
     """Returns the figure and its axes: of one family two panels in a row, else a row of families
     for each panel."""
     places = [(panel, name) for panel in panels for name in names]
-    columns = style.columns(len(places), 2 if len(names) == 1 else len(names))
-    rows = -(-len(places) // columns)
-    figure = style.figure(10.0, 1.1 + (2.5 if columns <= 2 else 2.1) * rows)
-    grid = figure.subplots(rows, columns, squeeze=False)
-    for unused in grid.flat[len(places) :]:
-        unused.set_visible(False)
+    figure, grid = style.grid(
+        len(places),
+        2 if len(names) == 1 else len(names),
+        lambda rows, columns: (10.0, 1.1 + (2.5 if columns <= 2 else 2.1) * rows),
+    )
     placed = dict(zip(places, grid.flat, strict=False))
-    tabular = len(names) > 1 and columns == len(names)
+    tabular = len(names) > 1 and grid.shape[1] == len(names)
     for (panel, name), axes in placed.items():
         if tabular:
             axes.set_title(name if panel is panels[0] else "", fontsize=10, loc="left")

@@ -17,19 +17,14 @@ from matplotlib.ticker import (
 )
 
 from analysis.compare import diagnostics
-from analysis.compare.diagnostics import Found, families
+from analysis.compare.diagnostics import families
 from analysis.compare.error_table import ErrorTable
 from analysis.load.files.diagnostics import GRADIENTS, Diagnostics
 from analysis.render import style
 from attention import table as variants
 
 COLOURS = "cividis"
-GRADIENT_TITLES = {
-    "logit_grad_norm": "logits",
-    "query_grad_norm": "W_Q",
-    "key_grad_norm": "W_K",
-    "value_grad_norm": "W_V",
-}
+GRADIENT_TITLES = dict(zip(GRADIENTS, ("logits", "W_Q", "W_K", "W_V"), strict=True))
 # What a logarithmic scale has no colour for; where the last layer starts at 0, all of step 0 is.
 ZERO = "0, or not recorded"
 # Labels of steps that fit below one of two panels.
@@ -64,7 +59,7 @@ def histogram(table: ErrorTable) -> Figure | None:
     bar.set_label("share of the layer's probabilities", fontsize=9)
     bar.ax.tick_params(labelsize=9)
     seeds = max(len(found[name]) for name in known)
-    spread = f"mean of {seeds} seeds" if seeds > 1 else "one seed"
+    spread = style.seeds_in_words("mean of", seeds)
     what = f"attention probabilities in the last record, {table.workload}, {spread}"
     style.title(figure, f"{table.study.name}: {what}")
     return figure
@@ -115,13 +110,18 @@ def _histogram_panel(
     ticks = [power for power in (-7, -3, 0) if edges[0] <= power <= edges[-1]]
     names = ["1" if power == 0 else f"1e{power}" for power in ticks]
     axes.set_xticks([left - 0.25, *ticks], [f"<1e{edges[0]:g}", *names])
+    _of_layers(axes, name, depth)
+    return mesh
+
+
+def _of_layers(axes: Axes, name: str, depth: np.ndarray) -> None:
+    """Gives a variant's panel its title, and a y axis of the layers from the input downwards."""
     axes.tick_params(labelsize=9)
     axes.spines[["top", "right"]].set_visible(False)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
     axes.set_ylim(depth[-1], depth[0])
     axes.set_ylabel("layer", fontsize=9)
     axes.set_title(variants.label(name), fontsize=10, loc="left")
-    return mesh
 
 
 def gradients(table: ErrorTable) -> Figure | None:
@@ -129,34 +129,34 @@ def gradients(table: ErrorTable) -> Figure | None:
     under one colour scale, median over seeds. Of several families the first that has two mixers.
     None where no trial has gradients."""
     found = diagnostics.of_table(table)
-    names = _one_family(found)
+    grouped = list(families(found).values())
+    names = next((group for group in grouped if len(group) > 1), [*grouped, []][0])
     maps = {
         (quantity, name): _over_steps(found[name], quantity)
         for quantity in GRADIENTS
         for name in names
     }
-    rows = [q for q in GRADIENTS if any(_any(maps[q, name]) for name in names)]
+    rows = [q for q in GRADIENTS if any((maps[q, name][1] > 0).any() for name in names)]
     if not rows:
         return None
-    columns = style.columns(len(names), len(names))
-    lines = len(rows) * len(names) // columns
-    figure = style.figure(10.0, 1.0 + 1.9 * lines)
-    grid = figure.subplots(lines, columns, squeeze=False)
+    panels = len(rows) * len(names)
+    figure, grid = style.grid(panels, len(names), lambda lines, _: (10.0, 1.0 + 1.9 * lines))
     flat = iter(grid.flat)
     for quantity in rows:
-        panels = [next(flat) for _ in names]
-        norm = _norm([maps[quantity, name] for name in names])
-        for name, axes in zip(names, panels, strict=True):
+        side_by_side = [next(flat) for _ in names]
+        numbers = np.concatenate([maps[quantity, name][1].ravel() for name in names])
+        low, high = (float(of(numbers[numbers > 0])) for of in (np.min, np.max))
+        norm = LogNorm(low, max(high, 1.01 * low))
+        for name, axes in zip(names, side_by_side, strict=True):
             steps, values = maps[quantity, name]
-            mesh = _map_panel(axes, steps, values, norm)
-            axes.set_title(variants.label(name), fontsize=10, loc="left")
-        bar = figure.colorbar(mesh, ax=panels, pad=0.01, aspect=12)
+            mesh = _map_panel(axes, name, steps, values, norm)
+        bar = figure.colorbar(mesh, ax=side_by_side, pad=0.01, aspect=12)
         bar.set_label(f"on {GRADIENT_TITLES[quantity]}", fontsize=10)
         _bar_ticks(bar.ax, norm)
     for axes in grid[-1]:
         axes.set_xlabel("training step", fontsize=9)
     seeds = max(len(found[name]) for name in names)
-    spread = f"median over {seeds} seeds" if seeds > 1 else "one seed"
+    spread = style.seeds_in_words("median over", seeds)
     what = f"gradient norms by layer and step, {table.workload}, {spread}"
     style.title(figure, f"{table.study.name}: {what}")
     if not all((maps[quantity, name][1] > 0).all() for quantity in rows for name in names):
@@ -173,15 +173,6 @@ def _bar_ticks(axes: Axes, norm: LogNorm) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _one_family(found: Found) -> list[str]:
-    grouped = list(families(found).values())
-    return next((names for names in grouped if len(names) > 1), grouped[0] if grouped else [])
-
-
-def _any(of_map: tuple[np.ndarray, np.ndarray]) -> bool:
-    return bool((of_map[1] > 0).any())
-
-
 def _over_steps(of_seeds: dict[int, Diagnostics], quantity: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns the shared steps [N] and the median over seeds [N, layers]; nan where none has it."""
     every = list(of_seeds.values())
@@ -193,26 +184,17 @@ def _over_steps(of_seeds: dict[int, Diagnostics], quantity: str) -> tuple[np.nda
     return np.array(steps), median
 
 
-def _norm(maps: list[tuple[np.ndarray, np.ndarray]]) -> LogNorm:
-    numbers = np.concatenate([values.ravel() for _, values in maps])
-    numbers = numbers[numbers > 0]
-    low, high = float(numbers.min()), float(numbers.max())
-    return LogNorm(low, max(high, 1.01 * low))
-
-
-def _map_panel(axes: Axes, steps: np.ndarray, values: np.ndarray, norm: LogNorm) -> QuadMesh:
+def _map_panel(
+    axes: Axes, name: str, steps: np.ndarray, values: np.ndarray, norm: LogNorm
+) -> QuadMesh:
     depth = np.arange(values.shape[1] + 1) - 0.5
     middle = (steps[1:] + steps[:-1]) / 2
     half = (middle[0] - steps[0], steps[-1] - middle[-1]) if len(steps) > 1 else (0.5, 0.5)
     edges = np.concatenate([[steps[0] - half[0]], middle, [steps[-1] + half[1]]])
     mesh = axes.pcolormesh(edges, depth, values.T, norm=norm, cmap=COLOURS)
     axes.set_facecolor(style.LIGHT)
-    axes.set_ylim(depth[-1], depth[0])
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
     # At recorded steps, each in the middle of its column, which reaches halfway to the next.
     axes.set_xticks(steps[:: -(-len(steps) // STEP_TICKS)])
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.tick_params(labelsize=9)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_ylabel("layer", fontsize=9)
+    _of_layers(axes, name, depth)
     return mesh

@@ -11,7 +11,6 @@ from analysis.compare import diagnostics
 from analysis.compare.diagnostics import Found, last_step
 from analysis.compare.error_table import ErrorTable
 from analysis.load import paper
-from analysis.load.files.diagnostics import GRADIENTS as GRADIENT_NORMS
 from analysis.load.files.diagnostics import SHARES, Diagnostics
 from analysis.render import pages
 from analysis.render.pages import NONE, Cell, Page, Row, Table
@@ -59,14 +58,13 @@ ENTROPY = (
     Panel("entropy / ln(visible keys), mean over layers", "entropy_share", MEAN, "share"),
     Panel("entropy / ln(visible keys), last record", "entropy_share", None, "share"),
 )
-_GRADIENT = dict(zip(GRADIENT_NORMS, ("logits", "W_Q", "W_K", "W_V"), strict=True))
 GRADIENTS = tuple(
     Panel(f"gradient on {name}, norm over all layers", quantity, root_sum_square, "log")
-    for quantity, name in _GRADIENT.items()
+    for quantity, name in maps.GRADIENT_TITLES.items()
 )
 GRADIENTS_BY_LAYER = tuple(
     Panel(f"gradient on {name}, last record", quantity, None, "log")
-    for quantity, name in _GRADIENT.items()
+    for quantity, name in maps.GRADIENT_TITLES.items()
 )
 VALUES = (
     Panel("range of V, largest channel of all layers", "value_range_max", LARGEST, "log"),
@@ -186,22 +184,14 @@ def _notes(found: Found) -> Iterable[str]:
     )
 
 
-def _words(words: str, table: ErrorTable) -> str:
-    return f"{words} Variants: {', '.join(row.label for row in table.rows if row.n)}."
-
-
-def _is_recorded(table: ErrorTable) -> bool:
-    return bool(diagnostics.of_table(table))
-
-
 def _plot(file: str, draw: Callable[[ErrorTable], Figure | None], words: str) -> Plot:
     return Plot(
         file=file,
         draw=draw,
-        words=partial(_words, words),
+        words=lambda table: f"{words} Variants: {', '.join(r.label for r in table.rows if r.n)}.",
         absent="the diagnostics of the trials that are done have no such numbers",
         caption=words,
-        applies=_is_recorded,
+        applies=lambda table: bool(diagnostics.of_table(table)),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from analysis.compare import verdict_rules
-from analysis.compare.error_table import ErrorTable, SplitResult, VariantResult
+from analysis.compare.error_table import ErrorTable, VariantResult
 from analysis.load import metrics
 from analysis.render import pages
 from analysis.render.pages import NONE, Cell, Page, Row, Table
@@ -75,7 +75,7 @@ def _medians(table: ErrorTable) -> Table:
         columns=pages.columns(*_median_headings(table), words=("Variant", "Verdict")),
         sections=(
             *pages.sections(table.groups, lambda row: [tuple(_median_cells(table, row))]),
-            *_references(table),
+            *((tuple(_reference_cells(table)),) if table.references else ()),
         ),
     )
 
@@ -98,19 +98,13 @@ def _median_cells(table: ErrorTable, row: VariantResult) -> Iterable[Cell]:
     for split in layout.SPLITS:
         result = row.splits[split]
         if table.is_paper:
-            yield _paper_cell(result)
+            yield Cell(result.paper.text, result.paper.bold) if result.paper else NONE
         yield _median_cell(table, row, split)
     if table.has_perplexity:
         yield _perplexity_cell(table, row)
     if table.has_baseline:
         wanted = ("difference", "p_holm", "verdict")
         yield from comparison_cells(table, row, table.decisive, wanted)
-
-
-def _paper_cell(result: SplitResult) -> Cell:
-    if result.paper is None:
-        return NONE
-    return Cell(result.paper.text, bold=result.paper.bold)
 
 
 def _median_cell(table: ErrorTable, row: VariantResult, split: str) -> Cell:
@@ -133,11 +127,6 @@ def _perplexity_cell(table: ErrorTable, row: VariantResult) -> Cell:
     if not losses:
         return NONE
     return pages.number(float(np.median(PERPLEXITY.shown(np.array(losses)))), PERPLEXITY.digits)
-
-
-def _references(table: ErrorTable) -> tuple[tuple[Row, ...], ...]:
-    """Returns the section of reference rows, none where there are none."""
-    return (tuple(_reference_cells(table)),) if table.references else ()
 
 
 def _reference_cells(table: ErrorTable) -> Iterable[Row]:

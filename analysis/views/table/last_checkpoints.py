@@ -90,15 +90,13 @@ def _notes(table: ErrorTable, found: Found, shown: bool) -> Iterable[str]:
             "of one run are alike: it says nothing of another run), SD over seeds that of the "
             "seeds' means."
         )
-    counts = {row.label: _left_out(row, found) for row in table.rows}
-    short = [f"{count} of {label}" for label, count in counts.items() if count]
+    short = []
+    for row in table.rows:
+        of_splits = [found[row.variant, split] for split in layout.SPLITS]
+        if count := max((each.left_out for each in of_splits if each), default=0):
+            short.append(f"{count} of {row.label}")
     if short:
         yield (
             f"Left out of the last {table.last} evaluations: trials that have fewer, or one that "
             f"is not finite: {', '.join(short)}; --last=K takes another number."
         )
-
-
-def _left_out(row: VariantResult, found: Found) -> int:
-    of_splits = (found[row.variant, split] for split in layout.SPLITS)
-    return max((each.left_out for each in of_splits if each is not None), default=0)

@@ -8,7 +8,7 @@ from analysis.compare.error_table import ErrorTable, VariantResult
 from analysis.load import metrics, paper
 from analysis.statistics import intervals, permutation
 from analysis.statistics.comparisons import ALPHA
-from analysis.statistics.results import Comparison, Summary
+from analysis.statistics.results import Comparison
 
 PERPLEXITY = metrics.get("perplexity")
 # `simulation.false_positives` of one variant where the few seeds' sd is 4 times the many's, about
@@ -94,12 +94,13 @@ def _interval_notes(table: ErrorTable) -> Iterable[str]:
     summaries = [result.summary for result in results if result.summary]
     methods = {summary.method for summary in summaries}
     if "t" in methods:
+        cases = ", ".join(f"{share:.0%} with {n}" for n, share in intervals.COVERAGE.items())
         yield (
             "95% intervals of the mean: Student's t, which assumes that seeds are about normal; "
             f"beside it the BCa bootstrap ({intervals.RESAMPLES:,} resamples), which is too narrow "
-            f"with few seeds: it held the mean of {_coverage()}."
+            f"with few seeds: it held the mean of simulated normal seeds in {cases}."
         )
-    if table.metric.is_bounded and any(_leaves_bounds(each) for each in summaries):
+    if table.metric.is_bounded and any(each.low < 0 or each.high > 1 for each in summaries):
         yield "An interval beyond 0 or 1 says that so few seeds cannot bound the mean there."
     if "percentile" in {summary.bca_method for summary in summaries}:
         yield "†: BCa is undefined here; percentile bootstrap instead."
@@ -107,15 +108,6 @@ def _interval_notes(table: ErrorTable) -> Iterable[str]:
         yield "=: all seeds have the same value; no interval is defined, it is that value."
     if "none" in methods:
         yield "n = 1: one seed has no spread, so no interval."
-
-
-def _leaves_bounds(summary: Summary) -> bool:
-    return summary.low < 0 or summary.high > 1
-
-
-def _coverage() -> str:
-    cases = ", ".join(f"{share:.0%} with {n}" for n, share in intervals.COVERAGE.items())
-    return f"simulated normal seeds in {cases}"
 
 
 def _comparison_notes(table: ErrorTable) -> Iterable[str]:
@@ -164,9 +156,12 @@ def _permutation_notes(table: ErrorTable, tested: Sequence[Comparison]) -> Itera
     if not found:
         return
     sizes = sorted({(comparison.n, comparison.n_baseline) for comparison in found})
+    reason = " (a seed's number is all that these runs share)"
+    if table.study.shares_seeds:
+        reason = " (fewer than 2 seeds are in both)"
     reach = "; ".join(_reach(n, m) for n, m in sizes)
     yield (
-        f"n v m seeds, not paired{_reason(table)}: two-sided permutation test of Welch's t, all "
+        f"n v m seeds, not paired{reason}: two-sided permutation test of Welch's t, all "
         f"deals of the seeds up to {permutation.PERMUTATIONS:,}, else as many seeded ones; "
         "p is the larger of its p and Welch's t-test's, which also holds where one variant's seeds "
         f"vary more; interval: Welch's. Smallest p: {reach}."
@@ -180,12 +175,6 @@ def _permutation_notes(table: ErrorTable, tested: Sequence[Comparison]) -> Itera
         )
     if least := _out_of_reach(found, len(tested)):
         yield least
-
-
-def _reason(table: ErrorTable) -> str:
-    if table.study.shares_seeds:
-        return " (fewer than 2 seeds are in both)"
-    return " (a seed's number is all that these runs share)"
 
 
 def _reach(n: int, m: int) -> str:
