@@ -28,8 +28,8 @@ def _same(ours: WorkloadSpec) -> WorkloadSpec:
         data_name=ours.data_name or ours.name,
         description=f"AlgoPerf's own {ours.description}",
         serves=(),  # its models have one dtype, one layer loop, and parameters whole everywhere
-        keeps_softmax=ours.name in _SPEECH,  # its query scaler is a function around flax's own
-        extra_paths=(DIRECTORY, TOKENIZER) if ours.name in _SPEECH else (DIRECTORY,),
+        keeps_softmax=ours.name in SPEECH,  # its query scaler is a function around flax's own
+        extra_paths=(DIRECTORY, TOKENIZER) if ours.name in SPEECH else (DIRECTORY,),
     )
 
 
@@ -81,8 +81,8 @@ _LM = WorkloadSpec(
     step_seconds=0.4440,
     step_source="hours of 4 A100s: AlgoPerf's time budget of 0.444 s a step, an upper bound",
 )
-_IMAGES = ("imagenet_vit", "imagenet_vit_glu", "imagenet_vit_map")
-_SPEECH = (
+IMAGES = ("imagenet_vit", "imagenet_vit_glu", "imagenet_vit_map")
+SPEECH = (
     "librispeech_conformer",
     "librispeech_conformer_gelu",
     "librispeech_conformer_layernorm",
@@ -94,7 +94,7 @@ def specs(ours: Iterable[WorkloadSpec]) -> tuple[WorkloadSpec, ...]:
     """Returns the rows of AlgoPerf's workloads; `ours` has those that ours follow."""
     named = {spec.name: spec for spec in ours}
     return (
-        *(_same(named[name]) for name in (*_IMAGES, *_SPEECH)),
+        *(_same(named[name]) for name in (*IMAGES, *SPEECH)),
         _wmt("wmt", "Transformer on WMT", (30.8491, 30.7219), 133_521_408),
         _wmt("wmt_post_ln", "Transformer, post-LN", (30.0779, 29.8982), 133_517_312),
         _wmt("wmt_attention_temp", "Transformer, queries x 4", (29.3379, 29.4143), 133_521_408),

@@ -8,7 +8,7 @@ import collections
 import functools
 import importlib.util
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -20,8 +20,8 @@ from sweeps.algoperf import submission as our_submission
 from sweeps.study import space
 from sweeps.training import optimizers
 from workloads.algoperf.installation import Installation
-from workloads.algoperf.parity import rows, table_of_rows
-from workloads.algoperf.parity.rows import Row, norm_ratio
+from workloads.algoperf.parity import table_of_rows
+from workloads.algoperf.parity.rows import Row, norm_ratio, table, versions
 
 _THEIRS = "algorithms/baselines/external_tuning/jax_nadamw_full_budget.py"
 _SPACE = "paper_nadamw"
@@ -33,6 +33,7 @@ HORIZONS = (100, 7919, 76_000, 167_999)
 _BATCH, _WIDTH, _CLASSES = 8, 12, 5
 # Sums of float32's roundings, 6e-8 each; Halton points are float64.
 _SINGLE, _DOUBLE = 1e-6, 1e-12
+PARTS = {"optimizer": "sweeps.algoperf.parity:rows", **table_of_rows.PARTS}
 
 
 class Regression:
@@ -87,6 +88,14 @@ class Regression:
         targets = (1 - label_smoothing) * jax.nn.one_hot(label_batch, _CLASSES) + smoothed
         losses = -(targets * jax.nn.log_softmax(logits_batch)).sum(-1)
         return {"summed": losses.sum(), "n_valid_examples": len(losses), "per_example": losses}
+
+
+def rows(installation: Installation, names: Sequence[str]) -> Iterator[Row]:
+    """Yields all of it; no part of it is about a workload of one of the names."""
+    del names
+    yield from update_rows(installation)
+    yield from schedule_rows(installation)
+    yield from point_rows(installation)
 
 
 def update_rows(installation: Installation) -> Iterator[Row]:
@@ -181,18 +190,8 @@ def point_rows(installation: Installation) -> Iterator[Row]:
 def _sorted(points: list[dict[str, float]]) -> dict[str, np.ndarray]:
     """Returns the values of each hyperparameter, by name; points in the order of their values."""
     names = sorted(points[0])
-    rows = sorted([point[name] for name in names] for point in points)
-    return dict(zip(names, np.asarray(rows).T, strict=True))
-
-
-def _optimizer(found: Installation, names: Sequence[str]) -> Iterator[Row]:
-    del names
-    yield from update_rows(found)
-    yield from schedule_rows(found)
-    yield from point_rows(found)
-
-
-PARTS: Mapping[str, table_of_rows.Maker] = {"optimizer": _optimizer, **table_of_rows.PARTS}
+    values = sorted([point[name] for name in names] for point in points)
+    return dict(zip(names, np.asarray(values).T, strict=True))
 
 
 def show(found: Installation, parts: Sequence[str], workloads: Sequence[str]) -> int:
@@ -202,12 +201,12 @@ def show(found: Installation, parts: Sequence[str], workloads: Sequence[str]) ->
     part or workload that is not there, and where nothing is compared.
     """
     version = found.commit[:12] if found.commit else found.version or "of unknown version"
-    print(f"AlgoPerf {version}; {rows.versions()}", flush=True)
-    header, rule = rows.table(())
+    print(f"AlgoPerf {version}; {versions()}", flush=True)
+    header, rule = table(())
     print(f"\n{header}\n{rule}", flush=True)
     failed = total = 0
     for row in table_of_rows.rows(found, parts, workloads, PARTS):
-        print(rows.table((row,))[-1], flush=True)
+        print(table((row,))[-1], flush=True)
         total, failed = total + 1, failed + (not row.passed)
     if not total:
         raise ValueError(

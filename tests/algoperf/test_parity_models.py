@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attention import registry
-from workloads.algoperf.parity import models, variants, workload_pairs
+from workloads.algoperf.parity import models, table_of_rows, variants, workload_pairs
 
 # AlgoPerf's and TensorFlow's own.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -20,7 +20,7 @@ def check(rows):
         assert row.passed, row
 
 
-@pytest.mark.parametrize("name", [*workload_pairs.VITS, *workload_pairs.CONFORMERS])
+@pytest.mark.parametrize("name", table_of_rows.WORKLOADS)
 def test_the_full_size_tree_is_algoperfs(reference, name):
     check(models.shape_rows(name, reference))
 
@@ -60,7 +60,9 @@ def test_another_variant_is_not_the_same(reference):
     params = workload_pairs.moved(
         pair.ours.initial(jax.random.key(0), *pair.examples())[0], jax.random.key(1)
     )
-    rows = list(variants._step_rows("mixed", mixed, params, {}, jax.random.key(2)))
+    both = mixed.outputs(params, {}, mixed.batch(size=64), jax.random.key(2), train=True)
+    names = ("logits", "loss", "gradient")
+    rows = list(workload_pairs.step_rows("mixed", names, *both, mixed.tolerances))
     assert not any(row.passed for row in rows)
 
 

@@ -1,5 +1,6 @@
 """C4: from a TFDS directory to records, whatever the number of processes and interruptions."""
 
+import dataclasses
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,17 +16,12 @@ TRAIN = "c4-train.tfrecord-0000{}-of-00004"
 
 
 @pytest.fixture(autouse=True)
-def few_records_will_do(monkeypatch):
-    """Fabricated data sets are smaller than an evaluation."""
-    monkeypatch.setattr(c4, "FEWEST", dict.fromkeys(token_preparation.SPLITS, 1))
-
-
-@pytest.fixture(autouse=True)
 def _small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fabricated data sets are smaller than an evaluation."""
     monkeypatch.setenv("ATTNPERF_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(c4, "VOCAB_SIZE", 330)
-    monkeypatch.setattr(c4, "LENGTH", 16)
-    monkeypatch.setattr(c4, "TRAINING_DOCUMENTS", 100)
+    fewest = dict.fromkeys(token_preparation.SPLITS, 1)
+    small = dataclasses.replace(c4.C4, vocab_size=330, length=16, documents=100, fewest=fewest)
+    monkeypatch.setattr(c4, "C4", small)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +62,7 @@ def _records(directory: Path, split: str) -> np.ndarray:
 def test_records_are_the_documents(
     tree: Path, tmp_path: Path, texts: dict[str, list[list[str]]]
 ) -> None:
-    c4.prepare(tmp_path / "data", tree, processes=1)
+    c4.C4.prepare(tmp_path / "data", tree, processes=1)
     found = token_records.read_info(tmp_path / "data")["splits"]
     files = {split: [shard["file"] for shard in found[split]["shards"]] for split in found}
     assert files == {
@@ -87,40 +83,40 @@ def test_records_are_the_documents(
 def test_the_vocabulary_is_of_the_first_documents_of_train(
     tree: Path, tmp_path: Path, texts: dict[str, list[list[str]]]
 ) -> None:
-    c4.prepare(tmp_path / "data", tree, processes=1)
+    c4.C4.prepare(tmp_path / "data", tree, processes=1)
     first = [text for shard in texts["train"][:3] for text in shard][:100]
     model = tokenizer.train(first, 330, byte_fallback=True, num_threads=16)
     assert (tmp_path / "data" / "spm.model").read_bytes() == model
-    assert "trained on the first 100 documents of train" in c4.check(tmp_path / "data")[0]
+    assert "trained on the first 100 documents of train" in c4.C4.check(tmp_path / "data")[0]
 
 
 def test_a_given_vocabulary_is_used(tree: Path, tmp_path: Path, spm_model: bytes) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "spm.model").write_bytes(spm_model)
-    c4.prepare(tmp_path / "data", tree, processes=1)
+    c4.C4.prepare(tmp_path / "data", tree, processes=1)
     assert (tmp_path / "data" / "spm.model").read_bytes() == spm_model
-    assert c4.check(tmp_path / "data", full=True)[0] == "made from c4/en:3.0.1, vocabulary given"
+    assert c4.C4.check(tmp_path / "data", full=True)[0] == "made from c4/en:3.0.1, vocabulary given"
 
 
 def test_a_vocabulary_of_another_size_is_refused(
     tree: Path, tmp_path: Path, spm_model: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(c4, "VOCAB_SIZE", 32_000)
+    monkeypatch.setattr(c4, "C4", dataclasses.replace(c4.C4, vocab_size=32_000))
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "spm.model").write_bytes(spm_model)
     with pytest.raises(DataError, match=r"spm\.model has 330 pieces; 32000 are needed"):
-        c4.prepare(tmp_path / "data", tree)
+        c4.C4.prepare(tmp_path / "data", tree)
 
 
 def test_processes_and_place_change_nothing(tree: Path, tmp_path: Path, spm_model: bytes) -> None:
     for name, processes in (("one", 1), ("three", 3)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "spm.model").write_bytes(spm_model)
-        c4.prepare(tmp_path / name, tree, processes=processes)
+        c4.C4.prepare(tmp_path / name, tree, processes=processes)
     assert _files(tmp_path / "one") == _files(tmp_path / "three")
     shutil.copytree(tree / "c4", tmp_path / "in_place" / "c4")
     shutil.copy(tmp_path / "one" / "spm.model", tmp_path / "in_place")
-    c4.prepare(tmp_path / "in_place", processes=1)
+    c4.C4.prepare(tmp_path / "in_place", processes=1)
     shutil.rmtree(tmp_path / "in_place" / "c4")
     assert _files(tmp_path / "in_place") == _files(tmp_path / "one")
 
@@ -130,49 +126,49 @@ def test_a_tokens_json_cut_short_is_mended_as_check_says(
 ) -> None:
     """`check` names `prepare`, which writes the same records anew; other damage is not touched."""
     data = tmp_path / "data"
-    c4.prepare(data, tree, processes=1)
+    c4.C4.prepare(data, tree, processes=1)
     whole = _files(data)
     info = data / "tokens.json"
     info.write_bytes(info.read_bytes()[:-9])
     with pytest.raises(DataError, match=r"tokens\.json cannot be used.*\n.*prepare c4_lm"):
-        c4.check(data)
-    c4.prepare(data, tree, processes=1)
+        c4.C4.check(data)
+    c4.C4.prepare(data, tree, processes=1)
     assert "tokens.json is damaged: all records are written anew" in capsys.readouterr().err
     found = {**_files(data), "tokens.json": b""}
     assert found == {**whole, "tokens.json": b""}
-    assert c4.check(data, full=True)
+    assert c4.C4.check(data, full=True)
     info.write_text("{}")
     with pytest.raises(DataError, match=r"tokens\.json cannot be used"):
-        c4.prepare(data, tree, processes=1)
+        c4.C4.prepare(data, tree, processes=1)
 
 
 def test_a_damaged_shard_stops_it_and_it_goes_on_after_repair(
     tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    c4.prepare(tmp_path / "whole", tree, processes=1)
+    c4.C4.prepare(tmp_path / "whole", tree, processes=1)
     shard = tree / "c4" / "en" / "3.0.1" / TRAIN.format(2)
     content = shard.read_bytes()
     shard.write_bytes(content[:500] + bytes([content[500] ^ 1]) + content[501:])
     data = tmp_path / "data"
     with pytest.raises(DataError, match=rf"{TRAIN.format(2)}: record \d+ at byte \d+ is corrupt"):
-        c4.prepare(data, tree, processes=1)
+        c4.C4.prepare(data, tree, processes=1)
     with pytest.raises(DataError, match=r"data has no tokens\.json"):
-        c4.check(data)
+        c4.C4.check(data)
     finished = {path: path.stat().st_mtime_ns for path in data.glob("*.npy")}
     assert len(finished) == 2
     shard.write_bytes(content)
     capsys.readouterr()
-    c4.prepare(data, tree, processes=1)
+    c4.C4.prepare(data, tree, processes=1)
     assert "2 of 6 shards are there already" in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
     assert _files(data) == _files(tmp_path / "whole")
 
 
 def test_what_is_finished_is_left_alone(tree: Path, tmp_path: Path) -> None:
-    c4.prepare(tmp_path / "data", tree, processes=1)
+    c4.C4.prepare(tmp_path / "data", tree, processes=1)
     shutil.rmtree(tree)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "data").iterdir()}
-    c4.prepare(tmp_path / "data", tree)
+    c4.C4.prepare(tmp_path / "data", tree)
     after = {path: path.stat().st_mtime_ns for path in before}
     assert {path for path in before if before[path] != after[path]} <= {
         tmp_path / "data" / ".prepare.lock"
@@ -181,7 +177,7 @@ def test_what_is_finished_is_left_alone(tree: Path, tmp_path: Path) -> None:
 
 def test_missing_data_is_named_with_its_command(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
-        c4.prepare(tmp_path / "data", tmp_path / "tree")
+        c4.C4.prepare(tmp_path / "data", tmp_path / "tree")
     for part in (
         str(tmp_path / "tree" / "c4" / "en"),
         "c4-train.tfrecord-00000-of-01024",
@@ -189,16 +185,16 @@ def test_missing_data_is_named_with_its_command(tmp_path: Path) -> None:
     ):
         assert part in str(caught.value)
     with pytest.raises(DataError, match="python -m workloads prepare c4_lm"):
-        c4.check(tmp_path / "nowhere")
+        c4.C4.check(tmp_path / "nowhere")
 
 
 def test_records_of_another_length_are_refused(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    c4.prepare(tmp_path / "data", tree, processes=1)
-    monkeypatch.setattr(c4, "LENGTH", 1024)
+    c4.C4.prepare(tmp_path / "data", tree, processes=1)
+    monkeypatch.setattr(c4, "C4", dataclasses.replace(c4.C4, length=1024))
     with pytest.raises(DataError, match="records of 16 tokens out of 330 .*; 1024 tokens out of"):
-        c4.check(tmp_path / "data")
+        c4.C4.check(tmp_path / "data")
 
 
 def test_one_shard_cannot_give_a_validation_split(
@@ -206,7 +202,7 @@ def test_one_shard_cannot_give_a_validation_split(
 ) -> None:
     write_text_dataset(tmp_path, "c4/en:3.1.0", {"train": [["a"] * 9], "validation": [["b"]]})
     with pytest.raises(DataError, match="has one shard; two are needed"):
-        c4.prepare(tmp_path / "data", tmp_path)
+        c4.C4.prepare(tmp_path / "data", tmp_path)
 
 
 def test_the_newest_version_is_taken(

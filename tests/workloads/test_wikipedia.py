@@ -1,5 +1,6 @@
 """Wikipedia: TFDS directories and MLPerf's text files; a preparation that is killed goes on."""
 
+import dataclasses
 import errno
 import os
 import subprocess
@@ -17,24 +18,20 @@ from workloads.text.corpora import token_preparation, wikipedia
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PREPARE = """
-import sys
+import dataclasses, sys
 from workloads.text.corpora import wikipedia
-wikipedia.VOCAB_SIZE, wikipedia.LENGTH = 330, 16
+corpus = dataclasses.replace(wikipedia.WIKIPEDIA, vocab_size=330, length=16)
 if __name__ == "__main__":
-    wikipedia.prepare(sys.argv[1], sys.argv[2], processes=2)
+    corpus.prepare(sys.argv[1], sys.argv[2], processes=2)
 """
 
 
 @pytest.fixture(autouse=True)
-def few_records_will_do(monkeypatch):
-    """Fabricated data sets are smaller than an evaluation."""
-    monkeypatch.setattr(wikipedia, "FEWEST", dict.fromkeys(token_preparation.SPLITS, 1))
-
-
-@pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wikipedia, "VOCAB_SIZE", 330)
-    monkeypatch.setattr(wikipedia, "LENGTH", 16)
+    """Fabricated data sets are smaller than an evaluation."""
+    fewest = dict.fromkeys(token_preparation.SPLITS, 1)
+    small = dataclasses.replace(wikipedia.WIKIPEDIA, vocab_size=330, length=16, fewest=fewest)
+    monkeypatch.setattr(wikipedia, "WIKIPEDIA", small)
 
 
 @pytest.fixture
@@ -85,14 +82,14 @@ def _files(directory: Path) -> dict[str, bytes]:
 
 
 def test_mlperf_files_to_records(data: Path, mlperf: Path, articles: list[list[str]]) -> None:
-    wikipedia.prepare(data, mlperf, processes=1)
+    wikipedia.WIKIPEDIA.prepare(data, mlperf, processes=1)
     for split, files in (
         ("train", articles[:3]),
         ("validation", articles[3:4]),
         ("test", articles[4:]),
     ):
         assert np.array_equal(_records(data, split), _expected(data, files))
-    lines = wikipedia.check(data, full=True)
+    lines = wikipedia.WIKIPEDIA.check(data, full=True)
     assert lines[0] == "made from MLPerf's text files, vocabulary given"
     assert "36 documents" in lines[2]
 
@@ -104,14 +101,14 @@ def test_tfds_to_records(
     write_text_dataset(tree, "wikipedia/20220620.en:1.0.0", {"train": [["old"]] * 3})
     write_text_dataset(tree, "wikipedia/20230601.de:1.0.0", {"train": [["alt"]] * 3})
     write_text_dataset(tree, "wikipedia/20230601.en:1.0.0", {"train": articles})
-    wikipedia.prepare(data, tree, processes=1)
+    wikipedia.WIKIPEDIA.prepare(data, tree, processes=1)
     for split, files in (
         ("train", articles[:3]),
         ("validation", articles[3:4]),
         ("test", articles[4:]),
     ):
         assert np.array_equal(_records(data, split), _expected(data, files))
-    assert wikipedia.check(data)[0].startswith("made from wikipedia/20230601.en:1.0.0")
+    assert wikipedia.WIKIPEDIA.check(data)[0].startswith("made from wikipedia/20230601.en:1.0.0")
 
 
 def test_blank_lines_part_documents(tmp_path: Path) -> None:
@@ -145,7 +142,7 @@ def test_killed_in_the_middle_it_leaves_no_process_and_goes_on(
     (tmp_path / "whole").mkdir()
     (tmp_path / "whole" / "spm.model").write_bytes(spm_model)
     content = (mlperf / "part-00001-of-00004").read_bytes()
-    wikipedia.prepare(tmp_path / "whole", mlperf, processes=1)
+    wikipedia.WIKIPEDIA.prepare(tmp_path / "whole", mlperf, processes=1)
     pipe = mlperf / "part-00001-of-00004"
     pipe.unlink()
     os.mkfifo(pipe)
@@ -167,7 +164,7 @@ def test_killed_in_the_middle_it_leaves_no_process_and_goes_on(
     assert len(finished) == 4
     pipe.unlink()
     pipe.write_bytes(content)
-    wikipedia.prepare(data, mlperf, processes=1)
+    wikipedia.WIKIPEDIA.prepare(data, mlperf, processes=1)
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
     assert _files(data) == _files(tmp_path / "whole")
 
@@ -203,7 +200,7 @@ def test_text_files_that_are_not_whole_are_refused(
 ) -> None:
     damage(mlperf)
     with pytest.raises(DataError, match=message) as caught:
-        wikipedia.prepare(data, mlperf)
+        wikipedia.WIKIPEDIA.prepare(data, mlperf)
     assert str(mlperf) in str(caught.value)
     assert "python -m workloads prepare wikipedia_bert" in str(caught.value)
 
@@ -213,7 +210,7 @@ def test_too_few_shards_are_refused(
 ) -> None:
     write_text_dataset(tmp_path, "wikipedia/20230601.en:1.0.0", {"train": [["a"], ["b"]]})
     with pytest.raises(DataError, match="has 2 shards; three are needed"):
-        wikipedia.prepare(data, tmp_path)
+        wikipedia.WIKIPEDIA.prepare(data, tmp_path)
 
 
 def test_two_corpora_in_one_folder_are_refused(
@@ -221,4 +218,4 @@ def test_two_corpora_in_one_folder_are_refused(
 ) -> None:
     write_text_dataset(mlperf, "wikipedia/20230601.en:1.0.0", {"train": [["a"]] * 3})
     with pytest.raises(DataError, match="holds both .*20230601.en/1.0.0 and MLPerf's part-00000"):
-        wikipedia.prepare(data, mlperf)
+        wikipedia.WIKIPEDIA.prepare(data, mlperf)

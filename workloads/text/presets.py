@@ -50,7 +50,7 @@ def _full_size(fewest: Mapping[str, int]) -> Sizes:
     )
 
 
-C4, WIKIPEDIA = _full_size(c4.FEWEST), _full_size(wikipedia.FEWEST)
+C4, WIKIPEDIA = _full_size(c4.C4.fewest), _full_size(wikipedia.WIKIPEDIA.fewest)
 PYDOC = Sizes(
     num_train=pydoc_text.SIZES["train"],
     num_eval_train=400,

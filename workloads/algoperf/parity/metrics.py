@@ -42,6 +42,14 @@ ENDS = (
 )
 
 
+def rows(installation: Installation, names: Sequence[str]) -> Iterator[Row]:
+    """Yields all of it; no part of it is about a model of one of the names."""
+    del names
+    yield from accuracy_rows(installation)
+    yield from decoding_rows(installation)
+    yield from wer_rows(installation)
+
+
 def printed(text: str) -> str:
     """Returns how TensorFlow prints a scalar tensor of a text: what AlgoPerf splits into words."""
     return f"tf.Tensor({text.encode()!r}, shape=(), dtype=string)"

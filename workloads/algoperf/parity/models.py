@@ -11,7 +11,7 @@ that name is given another meaning. Neither's code is changed.
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -20,15 +20,40 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention import registry
+from workloads import algoperf_specs
 from workloads.algoperf.installation import Installation
 from workloads.algoperf.parity import workload_pairs
-from workloads.algoperf.parity.rows import CLOSE, DOUBLE, SPEECH_GRADIENT, Row, largest, norm_ratio
-from workloads.algoperf.parity.workload_pairs import Pair
+from workloads.algoperf.parity.rows import CLOSE, DOUBLE, Row, largest, norm_ratio
+from workloads.algoperf.parity.workload_pairs import FULL_SIZE, Pair, step_rows
 from workloads.base import dropout
 from workloads.speech import spectrogram
 
 _KEY = 11
 _RATE = 0.1
+
+
+def rows(installation: Installation, names: Sequence[str]) -> Iterator[Row]:
+    """Yields the comparison of the loss, of full-size trees, and of small models."""
+    if "imagenet_vit" in names:
+        yield from loss_rows(installation)
+    for name in names:
+        yield from shape_rows(name, installation)
+        yield from model_rows(name, installation, small=True)
+
+
+def rows_of_full_size(installation: Installation, names: Sequence[str]) -> Iterator[Row]:
+    """Yields the comparison of the two models whose variants are compared, at full size."""
+    for name in FULL_SIZE:
+        if name in names:
+            yield from model_rows(name, installation, small=False)
+
+
+def rows_in_double(installation: Installation, names: Sequence[str]) -> Iterator[Row]:
+    """Yields the comparison of the Conformers in float64."""
+    for name in algoperf_specs.SPEECH:
+        variants = _DOUBLE_VARIANTS if name in FULL_SIZE else ("standard",)
+        for variant in variants if name in names else ():
+            yield from double_rows(name, variant, installation)
 
 
 def shape_rows(name: str, installation: Installation) -> Iterator[Row]:
@@ -58,10 +83,17 @@ def model_rows(name: str, installation: Installation, *, small: bool) -> Iterato
     ours, theirs = (_start(side, pair, key, small) for side in (pair.ours, pair.theirs))
     yield Row(label, "initial values and model state, same key", largest(ours, theirs), 0)
     params, state = workload_pairs.moved(theirs[0], jax.random.key(1)), theirs[1]
-    yield from _forward_rows(label, pair, params, state, key)
-    yield from _training_rows(label, pair, params, state, key)
+    given = (params, state, pair.batch(), key)
+    yield from _forward_rows(label, *pair.outputs(*given), is_speech=pair.is_speech)
+    both = pair.outputs(*given, train=True)
+    yield from _step_rows(label, "training, dropout 0", pair, both)
     if small:
-        yield from _dropout_rows(label, pair, params, state, key)
+        # Dropout's places, keys and rates, with `jax.random.bernoulli`'s bits in our mask: our own
+        # are others on purpose (`workloads.base.dropout.keep_mask`); SpecAugment's coincide.
+        with mock.patch.object(dropout, "keep_mask", jax.random.bernoulli):
+            both = pair.outputs(*given, train=True, dropout_rate=_RATE)
+        what = f"training, dropout {_RATE}, jax.random.bernoulli's bits"
+        yield from _step_rows(label, what, pair, both)
 
 
 def _start(side: Any, pair: Pair, key: Any, small: bool) -> tuple[Any, Any]:
@@ -73,56 +105,17 @@ def _start(side: Any, pair: Pair, key: Any, small: bool) -> tuple[Any, Any]:
     return params, state or {}
 
 
-def _forward_rows(label: str, pair: Pair, params: Any, state: Any, key: Any) -> Iterator[Row]:
-    batch = pair.batch()
-    (ours, (logits, _)), (theirs, (expected, _)) = (
-        side.outputs(params, state, batch, key) for side in (pair.ours, pair.theirs)
-    )
-    yield Row(label, "logits, evaluation", largest(logits, expected), CLOSE, _about(pair))
-    yield Row(label, "loss, evaluation", largest(ours, theirs), CLOSE)
+def _forward_rows(label: str, ours: Any, theirs: Any, *, is_speech: bool) -> Iterator[Row]:
+    (loss, (logits, _)), (their_loss, (their_logits, _)) = ours, theirs
+    about = "padded audio, and paddings of the logits" if is_speech else ""
+    yield Row(label, "logits, evaluation", largest(logits, their_logits), CLOSE, about)
+    yield Row(label, "loss, evaluation", largest(loss, their_loss), CLOSE)
 
 
-def _about(pair: Pair) -> str:
-    return "padded audio, and paddings of the logits" if pair.is_speech else ""
-
-
-def _training_rows(label: str, pair: Pair, params: Any, state: Any, key: Any) -> Iterator[Row]:
-    settings: dict[str, Any] = {"train": True, "gradient": True}
-    yield from _step_rows(label, "training, dropout 0", pair, params, state, key, settings)
-
-
-def _dropout_rows(label: str, pair: Pair, params: Any, state: Any, key: Any) -> Iterator[Row]:
-    """Dropout's places, keys and rates: with `jax.random.bernoulli`'s bits in our mask.
-
-    Our own bits are others on purpose (`workloads.base.dropout.keep_mask`); SpecAugment's coincide.
-    """
-    settings: dict[str, Any] = {"train": True, "gradient": True, "dropout_rate": _RATE}
-    with mock.patch.object(dropout, "keep_mask", jax.random.bernoulli):
-        what = f"training, dropout {_RATE}, jax.random.bernoulli's bits"
-        yield from _step_rows(label, what, pair, params, state, key, settings)
-
-
-def _step_rows(
-    label: str, what: str, pair: Pair, params: Any, state: Any, key: Any, settings: Any
-) -> Iterator[Row]:
-    batch = pair.batch()
-    ours, theirs = (
-        side.outputs(params, state, batch, key, **settings) for side in (pair.ours, pair.theirs)
-    )
-    ((loss, (logits, new_state)), gradient) = ours
-    ((their_loss, (their_logits, their_state)), their_gradient) = theirs
-    yield Row(label, f"logits, {what}", largest(logits, their_logits), CLOSE)
-    yield Row(label, f"loss, {what}", largest(loss, their_loss), CLOSE)
-    allowed = SPEECH_GRADIENT if pair.is_speech else CLOSE
-    yield Row(label, f"gradient, {what}", norm_ratio(gradient, their_gradient), allowed)
-    if pair.is_speech:
-        difference = largest(flat(new_state), flat(their_state))
-        yield Row(label, f"batch statistics, {what}", difference, CLOSE)
-
-
-def flat(state: Any) -> Any:
-    """AlgoPerf's averages become [1, 1, C] when they are first moved, ours stay [C]."""
-    return jax.tree.map(np.ravel, state)
+def _step_rows(label: str, what: str, pair: Pair, both: tuple[Any, Any]) -> Iterator[Row]:
+    quantities = ("logits", "loss", "gradient", "batch statistics")[: 4 if pair.is_speech else 3]
+    names = [f"{quantity}, {what}" for quantity in quantities]
+    yield from step_rows(label, names, *both, pair.tolerances)
 
 
 def loss_rows(installation: Installation) -> Iterator[Row]:
@@ -142,7 +135,7 @@ def loss_rows(installation: Installation) -> Iterator[Row]:
 
 
 _FRONT_END = "algoperf.workloads.librispeech_conformer.librispeech_jax.librispeech_preprocessor"
-DOUBLE_VARIANTS = ("standard", "laser", "diff_laser")
+_DOUBLE_VARIANTS = ("standard", "laser", "diff_laser")
 # How much further than AlgoPerf's own our float32 gradient may be from float64's.
 _NO_WORSE = 2.0
 
@@ -181,22 +174,18 @@ def double_rows(name: str, variant: str, installation: Installation) -> Iterator
     key = jax.random.PRNGKey(_KEY)
     params, state = pair.theirs.initial(key, *pair.examples())
     given = workload_pairs.moved(params, jax.random.key(1)), state, pair.batch()
-    single = _steps(pair, given, key)
+    single = jax.device_get(pair.outputs(*given, key, train=True))
     with double(installation):
-        wide = _steps(_doubled(pair), _wide(given), key)
+        wide = jax.device_get(_doubled(pair).outputs(*_wide(given), key, train=True))
     label = f"{name}, small, {variant}"
-    yield from _double_step_rows(label, *wide)
-    yield _error_row(label, single, wide)
-
-
-def _steps(pair: Pair, given: Any, key: Any) -> tuple[Any, Any]:
-    """Returns ours and AlgoPerf's losses, logits, states and gradients, in their precision."""
-    settings: dict[str, Any] = {"train": True, "gradient": True}
-    params, state, batch = given
-    ours, theirs = (
-        side.outputs(params, state, batch, key, **settings) for side in (pair.ours, pair.theirs)
+    _check_precision(wide)
+    names = (
+        *("logits, training, float64", "loss, float64"),
+        *("gradient, float64", "batch statistics, float64"),
     )
-    return jax.device_get(ours), jax.device_get(theirs)
+    ours, theirs = wide
+    yield from step_rows(label, names, ours, theirs, (DOUBLE, DOUBLE), select=workload_pairs.valid)
+    yield _error_row(label, single, wide)
 
 
 def _doubled(pair: Pair) -> Pair:
@@ -210,18 +199,6 @@ def _doubled(pair: Pair) -> Pair:
 
 def _wide(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tree)
-
-
-def _double_step_rows(label: str, ours: Any, theirs: Any) -> Iterator[Row]:
-    ((loss, (logits, state)), gradient) = ours
-    ((their_loss, (their_logits, their_state)), their_gradient) = theirs
-    _check_precision(ours, theirs)
-    pairs = (workload_pairs.valid(outputs) for outputs in (logits, their_logits))
-    yield Row(label, "logits, training, float64", largest(*pairs), DOUBLE)
-    yield Row(label, "loss, float64", largest(loss, their_loss), DOUBLE)
-    yield Row(label, "gradient, float64", norm_ratio(gradient, their_gradient), DOUBLE)
-    difference = largest(flat(state), flat(their_state))
-    yield Row(label, "batch statistics, float64", difference, DOUBLE)
 
 
 def _check_precision(*trees: Any) -> None:

@@ -3,24 +3,29 @@
 The command that prints it is `sweeps.algoperf.parity`, which adds what lies above workloads.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from workloads import algoperf_specs
 from workloads.algoperf import installation
 from workloads.algoperf.installation import Installation
 
 if TYPE_CHECKING:
     from workloads.algoperf.parity.rows import Row
 
-# From AlgoPerf and the names of workloads, for the parts that are about models, to the rows.
-Maker = Callable[[Installation, Sequence[str]], Iterator["Row"]]
-
-FULL_SIZE = ("imagenet_vit", "librispeech_conformer")
-CONFORMERS = (
-    *("librispeech_conformer", "librispeech_conformer_gelu"),
-    *("librispeech_conformer_layernorm", "librispeech_conformer_attention_temperature"),
-)
-WORKLOADS = (*("imagenet_vit", "imagenet_vit_glu", "imagenet_vit_map"), *CONFORMERS)
+WORKLOADS = (*algoperf_specs.IMAGES, *algoperf_specs.SPEECH)
+# 'module:function' of each part, from AlgoPerf and the names of workloads, for the parts that are
+# about models, to the rows. `models`, `variants` and `double` run few layers; `full_size` takes
+# minutes for each model on CPU cores.
+PARTS: Mapping[str, str] = {
+    "metrics": "workloads.algoperf.parity.metrics:rows",
+    "inputs": "workloads.algoperf.parity.inputs:rows",
+    "models": "workloads.algoperf.parity.models:rows",
+    "variants": "workloads.algoperf.parity.variants:rows",
+    "double": "workloads.algoperf.parity.models:rows_in_double",
+    "full_size": "workloads.algoperf.parity.models:rows_of_full_size",
+}
 
 
 def prepared(directory: str | None = None) -> Installation:
@@ -38,14 +43,13 @@ def rows(
     found: Installation,
     parts: Sequence[str],
     workloads: Sequence[str] = (),
-    makers: Mapping[str, Maker] | None = None,
+    makers: Mapping[str, str] = PARTS,
 ) -> Iterator["Row"]:
     """Yields the rows of the named parts as they are measured.
 
     workloads: for the parts that are about models; all where none is named. makers: the parts
-    there are, by name; default: PARTS. Raises ValueError for a part or workload that is not there.
+    there are, as in PARTS. Raises ValueError for a part or workload that is not there.
     """
-    makers = makers or PARTS
     for part in parts:
         if part not in makers:
             raise ValueError(f"--parts={part}: there is no such part; use {', '.join(makers)}")
@@ -53,69 +57,6 @@ def rows(
         if name not in WORKLOADS:
             raise ValueError(f"--workloads={name}: not compared; use {', '.join(WORKLOADS)}")
     for part in parts:
-        yield from makers[part](found, workloads or WORKLOADS)
-
-
-def _models(found: Installation, names: Sequence[str]) -> Iterator["Row"]:
-    from workloads.algoperf.parity import models
-
-    if "imagenet_vit" in names:
-        yield from models.loss_rows(found)
-    for name in names:
-        yield from models.shape_rows(name, found)
-        yield from models.model_rows(name, found, small=True)
-
-
-def _full_size(found: Installation, names: Sequence[str]) -> Iterator["Row"]:
-    from workloads.algoperf.parity import models
-
-    for name in FULL_SIZE:
-        if name in names:
-            yield from models.model_rows(name, found, small=False)
-
-
-def _variants(found: Installation, names: Sequence[str]) -> Iterator["Row"]:
-    from workloads.algoperf.parity import variants as parity_variants
-
-    for name in FULL_SIZE:
-        for variant in parity_variants.variants_of(name) if name in names else ():
-            yield from parity_variants.variant_rows(name, variant, found)
-
-
-def _double(found: Installation, names: Sequence[str]) -> Iterator["Row"]:
-    from workloads.algoperf.parity import models
-
-    for name in CONFORMERS:
-        variants = models.DOUBLE_VARIANTS if name in FULL_SIZE else ("standard",)
-        for variant in variants if name in names else ():
-            yield from models.double_rows(name, variant, found)
-
-
-def _metrics(found: Installation, names: Sequence[str]) -> Iterator["Row"]:
-    del names
-    from workloads.algoperf.parity import metrics
-
-    yield from metrics.accuracy_rows(found)
-    yield from metrics.decoding_rows(found)
-    yield from metrics.wer_rows(found)
-
-
-def _inputs(found: Installation, names: Sequence[str]) -> Iterator["Row"]:
-    del names
-    from workloads.algoperf.parity import inputs
-
-    yield from inputs.speech_rows(found)
-    yield from inputs.image_rows(found)
-    yield from inputs.mixup_rows(found)
-
-
-# `models`, `variants` and `double` run few layers; `full_size` takes minutes for each model on CPU
-# cores.
-PARTS: Mapping[str, Maker] = {
-    "metrics": _metrics,
-    "inputs": _inputs,
-    "models": _models,
-    "variants": _variants,
-    "double": _double,
-    "full_size": _full_size,
-}
+        module, _, function = makers[part].partition(":")
+        make = getattr(importlib.import_module(module), function)
+        yield from make(found, workloads or WORKLOADS)

@@ -4,7 +4,7 @@ Both compute the variant by our code, which says nothing of the variant's formul
 `formula_row` holds against float64.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -17,8 +17,8 @@ from attention.verification import oracle
 from workloads import catalog
 from workloads.algoperf.installation import Installation
 from workloads.algoperf.parity import workload_pairs
-from workloads.algoperf.parity.rows import CLOSE, SPEECH_GRADIENT, Row, largest, norm_ratio
-from workloads.algoperf.parity.workload_pairs import Pair, Side
+from workloads.algoperf.parity.rows import CLOSE, Row, largest
+from workloads.algoperf.parity.workload_pairs import FULL_SIZE, Side, step_rows
 
 _KEY = 13
 _TAU = 0.9
@@ -34,9 +34,12 @@ _VARIANTS = (
 )
 
 
-def variants_of(name: str) -> tuple[str, ...]:
-    """Returns the variants compared on a workload: those that its host model can have."""
-    return tuple(row for row in _VARIANTS if catalog.get(name).can_have(row))
+def rows(installation: Installation, names: Sequence[str]) -> Iterator[Row]:
+    """Yields the rows of every variant that a workload's host model can have."""
+    for name in FULL_SIZE:
+        for variant in _VARIANTS if name in names else ():
+            if catalog.get(name).can_have(variant):
+                yield from variant_rows(name, variant, installation)
 
 
 def variant_rows(name: str, variant: str, installation: Installation) -> Iterator[Row]:
@@ -50,22 +53,9 @@ def variant_rows(name: str, variant: str, installation: Installation) -> Iterato
     yield Row(label, "tree and initial values, same key", largest(*starts), 0)
     params = workload_pairs.moved(starts[1][0], jax.random.key(1))
     yield formula_row(label, chosen, pair.theirs, params, starts[1][1], pair.batch(size=64))
-    yield from _step_rows(label, pair, params, starts[1][1], key)
-
-
-def _step_rows(label: str, pair: Pair, params: Any, state: Any, key: Any) -> Iterator[Row]:
-    batch = pair.batch(size=64)
-    ours, theirs = (
-        side.outputs(params, state, batch, key, train=True, gradient=True)
-        for side in (pair.ours, pair.theirs)
-    )
-    (loss, (logits, _)), gradient = ours
-    (their_loss, (their_logits, _)), their_gradient = theirs
-    pairs = (workload_pairs.valid(outputs) for outputs in (logits, their_logits))
-    yield Row(label, "logits, training", largest(*pairs), CLOSE)
-    yield Row(label, "loss, training", largest(loss, their_loss), CLOSE)
-    allowed = SPEECH_GRADIENT if pair.is_speech else CLOSE
-    yield Row(label, "gradient, training", norm_ratio(gradient, their_gradient), allowed)
+    both = pair.outputs(params, starts[1][1], pair.batch(size=64), key, train=True)
+    names = ("logits, training", "loss, training", "gradient, training")
+    yield from step_rows(label, names, *both, pair.tolerances, select=workload_pairs.valid)
 
 
 def formula_row(

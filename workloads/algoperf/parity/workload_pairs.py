@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -15,17 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention import inject
-from workloads import registry
+from workloads import algoperf_specs, registry
 from workloads.algoperf.installation import Installation
+from workloads.algoperf.parity.rows import CLOSE, SPEECH_GRADIENT, Row, largest, norm_ratio
 from workloads.base import spec
 
-VITS = ("imagenet_vit", "imagenet_vit_glu", "imagenet_vit_map")
-CONFORMERS = (
-    "librispeech_conformer",
-    "librispeech_conformer_gelu",
-    "librispeech_conformer_layernorm",
-    "librispeech_conformer_attention_temperature",
-)
+# Of these, the variants and the full size are compared.
+FULL_SIZE = ("imagenet_vit", "librispeech_conformer")
 _SMALL_VIT = {"width": 48, "depth": 2, "mlp_dim": 96, "num_heads": 4}
 # AlgoPerf's initialisation takes a batch of two utterances of 320,000 samples.
 _SECOND = 16_000
@@ -61,9 +58,9 @@ class Side:
         return state.pop("params"), state
 
     def outputs(self, params: Any, state: Any, batch: Any, key: Any, **settings: Any) -> Any:
-        """Returns loss, gradient, logits and model state of a training step, or of a forward pass.
+        """Returns loss, logits and model state of a forward pass, of a training step gradients too.
 
-        settings: `train`, `dropout_rate`, `update_batch_norm` (default: train), `gradient`.
+        settings: `train`, `dropout_rate`.
         """
         return jax.jit(functools.partial(self._outputs, **settings))(params, state, batch, key)
 
@@ -75,23 +72,45 @@ class Side:
         key: Any,
         train: bool = False,
         dropout_rate: float = 0.0,
-        update_batch_norm: bool | None = None,
-        gradient: bool = False,
     ) -> Any:
         mode = self.modes.TRAIN if train else self.modes.EVAL
-        update = train if update_batch_norm is None else update_batch_norm
 
         def loss(params: Any) -> Any:
             with self.context():
                 logits, new_state = self.workload.model_fn(
-                    params, batch, state, mode, key, update, dropout_rate=dropout_rate
+                    params, batch, state, mode, key, train, dropout_rate=dropout_rate
                 )
             losses = self.workload.loss_fn(batch["targets"], logits)
             return losses["summed"] / losses["n_valid_examples"], (logits, new_state)
 
-        if not gradient:
+        if not train:
             return loss(params)
         return jax.value_and_grad(loss, has_aux=True)(params)
+
+
+def step_rows(
+    label: str,
+    names: Sequence[str],
+    ours: Any,
+    theirs: Any,
+    tolerances: tuple[float, float],
+    select: Callable[[Any], Any] = lambda logits: logits,
+) -> Iterator[Row]:
+    """Yields the comparison of two training steps, from their `Side.outputs`.
+
+    names: of logits, loss, gradient, and, where there are four, batch statistics, which AlgoPerf
+    makes [1, 1, C] when they are first moved, where ours stay [C]. tolerances: as `Pair` has them.
+    select: what of the logits is compared.
+    """
+    (loss, (logits, state)), gradient = ours
+    (their_loss, (their_logits, their_state)), their_gradient = theirs
+    forward, backward = tolerances
+    yield Row(label, names[0], largest(select(logits), select(their_logits)), forward)
+    yield Row(label, names[1], largest(loss, their_loss), forward)
+    yield Row(label, names[2], norm_ratio(gradient, their_gradient), backward)
+    for name in names[3:]:
+        flat = (jax.tree.map(np.ravel, averages) for averages in (state, their_state))
+        yield Row(label, name, largest(*flat), forward)
 
 
 def valid(outputs: Any) -> Any:
@@ -116,7 +135,16 @@ class Pair:
 
     @property
     def is_speech(self) -> bool:
-        return self.name in CONFORMERS
+        return self.name in algoperf_specs.SPEECH
+
+    @property
+    def tolerances(self) -> tuple[float, float]:
+        """Of a forward pass, and of a gradient."""
+        return CLOSE, SPEECH_GRADIENT if self.is_speech else CLOSE
+
+    def outputs(self, *given: Any, **settings: Any) -> tuple[Any, Any]:
+        """Returns both sides' `Side.outputs` of parameters, model state, batch and key."""
+        return self.ours.outputs(*given, **settings), self.theirs.outputs(*given, **settings)
 
     def examples(self) -> tuple[jax.Array, ...]:
         """Returns what models are initialised on; no parameter depends on its size."""
@@ -126,26 +154,27 @@ class Pair:
 
     def batch(self, size: int = 224) -> dict[str, Any]:
         """Returns two examples: images of `size` pixels, or padded speech of 3 and 2 seconds."""
-        return _speech_batch() if self.is_speech else _image_batch(size)
+        if self.is_speech:
+            return _speech_batch()
+        images = jax.random.normal(jax.random.key(5), (2, size, size, 3))
+        return {"inputs": images, "targets": jnp.asarray([3, 997])}
 
 
 def make(
     name: str, installation: Installation, *, variant: Any = None, small: bool = False
 ) -> Pair:
     """Returns the pair; AlgoPerf's model is built by its own `init_model_fn`, traced only."""
-    ours = registry.make(name, variant)
+    ours: Any = registry.make(name, variant)
     theirs = installation.make_workload(name)
     jax.eval_shape(theirs.init_model_fn, jax.random.PRNGKey(0))
     if small:
-        shrink = _shrink_conformer if name in CONFORMERS else _shrink_vit
-        shrink(ours, theirs)
+        if name in algoperf_specs.SPEECH:
+            _shrink_conformer(ours, theirs)
+        else:
+            ours._model = ours._model.clone(**_SMALL_VIT)
+            theirs._model = theirs._model.clone(**_SMALL_VIT)
     modes = importlib.import_module("algoperf.spec").ForwardPassMode
     return Pair(name, Side(ours, spec.ForwardPassMode), Side(theirs, modes, variant))
-
-
-def _shrink_vit(ours: Any, theirs: Any) -> None:
-    ours._model = ours._model.clone(**_SMALL_VIT)
-    theirs._model = theirs._model.clone(**_SMALL_VIT)
 
 
 def _shrink_conformer(ours: Any, theirs: Any) -> None:
@@ -169,11 +198,6 @@ def moved(params: Any, key: jax.Array) -> Any:
     keys = jax.random.split(key, len(leaves))
     noise = [0.05 * jax.random.normal(k, a.shape) for k, a in zip(keys, leaves, strict=True)]
     return jax.tree.unflatten(tree, [a + n for a, n in zip(leaves, noise, strict=True)])
-
-
-def _image_batch(size: int) -> dict[str, Any]:
-    images = jax.random.normal(jax.random.key(5), (2, size, size, 3))
-    return {"inputs": images, "targets": jnp.asarray([3, 997])}
 
 
 def _speech_batch() -> dict[str, Any]:

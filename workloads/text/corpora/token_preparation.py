@@ -81,21 +81,11 @@ class Input:
 
 @dataclasses.dataclass(frozen=True)
 class OutputShard:
-    """One output shard of a split, made from one input."""
+    """One output shard of a split: its file below the directory, made from one input."""
 
     split: str
-    shard: int
-    shards: int
+    file: str
     input: Input
-
-    @property
-    def file(self) -> str:
-        return token_records.file_name(self.split, self.shard, self.shards)
-
-
-def jobs_of(split: str, inputs: Sequence[Input]) -> list[OutputShard]:
-    """The jobs of a split, one for each input, in order."""
-    return [OutputShard(split, number, len(inputs), one) for number, one in enumerate(inputs)]
 
 
 def shards_of(split: tfds_directory.TfdsSplit) -> list[Input]:
@@ -106,38 +96,131 @@ def shards_of(split: tfds_directory.TfdsSplit) -> list[Input]:
     ]
 
 
-def prepare(
-    data_dir: str | os.PathLike[str],
-    check: Callable[[Path], Any],
-    find: Callable[[], tuple[str, Mapping[str, Sequence[Input]]]],
-    *,
-    length: int,
-    vocab_size: int,
-    documents: int,
-    processes: int | None,
-) -> None:
-    """Writes records of `length` tokens below `data_dir`, unless `tokens.json` says they are there.
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """Records of `length` tokens out of `vocab_size`, made from a tree of text files.
 
-    `find` returns the data set's name and the inputs of train, validation and test; the vocabulary
-    is trained on the first `documents` of train. What is there is left as it is where `check`
-    passes. A `tokens.json` that was cut short says nothing: everything but the vocabulary is
-    written anew. Raises DataError as `check` and `find` do.
+    inputs(tree, repair): the data set's name and the inputs of train, validation and test; raises
+    DataError where the tree has none. advice: how errors end, `{data_dir}` in it. documents: of
+    train, the first ones, on which the vocabulary is trained. fewest: records of each split
+    without which an evaluation could not be made.
     """
-    data_dir = Path(data_dir)
-    with preparation.locked(data_dir):
-        if _is_told(data_dir):
-            check(data_dir)
-            return
-        dataset, inputs = find()
-        texts = itertools.chain.from_iterable(one.texts() for one in inputs["train"])
-        origin = vocabulary(data_dir, texts, vocab_size, documents)
-        write_records(
-            data_dir,
-            [job for split in SPLITS for job in jobs_of(split, inputs[split])],
-            length=length,
-            source={"dataset": dataset, "vocabulary": origin},
-            processes=processes,
+
+    inputs: Callable[[Path, str], tuple[str, Mapping[str, Sequence[Input]]]]
+    advice: str
+    length: int
+    vocab_size: int = 32_000
+    documents: int = 100_000
+    fewest: Mapping[str, int] = dataclasses.field(
+        default_factory=lambda: {"train": 2048, "validation": 8192, "test": 8192}
+    )
+
+    def _repair(self, data_dir: str | os.PathLike[str]) -> str:
+        return self.advice.format(data_dir=data_dir)
+
+    def check(self, data_dir: str | os.PathLike[str], full: bool = False) -> list[str]:
+        """One line about the source, one about the tokenizer, one per split; seconds.
+
+        Raises DataError at the first thing amiss. With `full`, reads every record.
+        """
+        repair = self._repair(data_dir)
+        info = token_records.read_info(data_dir, repair)
+        token_records.require(info, data_dir, self.length, self.vocab_size, self.fewest, repair)
+        source = info["source"]
+        return [
+            f"made from {source['dataset']}, vocabulary {source['vocabulary']}",
+            *token_records.check(data_dir, repair, full=full),
+        ]
+
+    def prepare(
+        self,
+        data_dir: str | os.PathLike[str],
+        manual_dir: str | os.PathLike[str] | None = None,
+        processes: int | None = None,
+    ) -> None:
+        """Writes the records below `data_dir` from the files in `manual_dir` (None: `data_dir`).
+
+        Killed, it goes on where it was when it is called again. What is there is left as it is
+        where `check` passes. A `tokens.json` that was cut short says nothing: everything but the
+        vocabulary is written anew. `processes` (None: the CPUs this process may use) read, tokenise
+        and pack, one input file each at a time. Raises DataError where files are missing, not whole
+        or damaged.
+        """
+        data_dir = Path(data_dir)
+        with preparation.locked(data_dir):
+            if _is_told(data_dir):
+                self.check(data_dir)
+                return
+            dataset, inputs = self.inputs(Path(manual_dir or data_dir), self._repair(data_dir))
+            texts = itertools.chain.from_iterable(one.texts() for one in inputs["train"])
+            source = {"dataset": dataset, "vocabulary": self._vocabulary(data_dir, texts)}
+            jobs = [
+                OutputShard(split, token_records.file_name(split, number, len(inputs[split])), one)
+                for split in SPLITS
+                for number, one in enumerate(inputs[split])
+            ]
+            self._write_records(data_dir, jobs, source, processes)
+
+    def _vocabulary(self, data_dir: Path, texts: Iterable[str]) -> str:
+        """Makes `spm.model` unless it was put there; returns how it came about.
+
+        It is trained with byte fallback. Raises DataError where the model that is there has
+        another size or other special ids.
+        """
+        path, note = data_dir / token_records.TOKENIZER_FILE, data_dir / PROGRESS / "tokenizer.json"
+        if not path.exists():
+            first = f"the first {self.documents} documents"
+            _report(f"training a vocabulary of {self.vocab_size} on {first}")
+            model = tokenizer.train(
+                itertools.islice(texts, self.documents),
+                self.vocab_size,
+                byte_fallback=True,
+                num_threads=_TRAINER_THREADS,
+            )
+            made = {"sha256": tokenizer.sha256(model), "origin": f"trained on {first} of train"}
+            note.parent.mkdir(exist_ok=True)
+            files.write(note, json.dumps(made))
+            files.write(path, model)
+        repair = (
+            f"put a model of {self.vocab_size} pieces there, made by spm_train with --pad_id=0 "
+            "--eos_id=1 --unk_id=2 --bos_id=-1 --control_symbols='<mask>', or remove "
+            f"{path} to have one trained"
         )
+        pieces = tokenizer.load(path, repair).vocab_size()
+        if pieces != self.vocab_size:
+            raise DataError(f"{path} has {pieces} pieces; {self.vocab_size} are needed", repair)
+        made = json.loads(note.read_text()) if note.exists() else {}
+        is_ours = made.get("sha256") == tokenizer.sha256(tokenizer.read(path))
+        return made["origin"] if is_ours else "given"
+
+    def _write_records(
+        self,
+        data_dir: Path,
+        jobs: Sequence[OutputShard],
+        source: Mapping[str, str],
+        processes: int | None,
+    ) -> None:
+        """Writes the shards that are missing, then `tokens.json`."""
+        digest = tokenizer.sha256(tokenizer.read(data_dir / token_records.TOKENIZER_FILE))
+        identity = {"length": self.length, "tokenizer": digest, "source": source}
+        (data_dir / PROGRESS).mkdir(exist_ok=True)
+        todo = [job for job in jobs if _finished(data_dir, job, identity) is None]
+        for job in todo:
+            for rest in data_dir.glob(f".{job.file}.*.tmp"):  # of a preparation that was killed
+                rest.unlink()
+        if len(todo) < len(jobs):
+            _report(f"{len(jobs) - len(todo)} of {len(jobs)} shards are there already")
+        _run(data_dir, todo, identity, processes or len(os.sched_getaffinity(0)))
+        splits: dict[str, list[token_records.WrittenShard]] = {}
+        for job in jobs:
+            written = _finished(data_dir, job, identity)
+            if written is None:
+                raise DataError(f"{data_dir / job.file}: the shard vanished", "prepare again")
+            splits.setdefault(job.split, []).append(written)
+        token_records.write_info(
+            data_dir, length=self.length, vocab_size=self.vocab_size, splits=splits, source=source
+        )
+        shutil.rmtree(data_dir / PROGRESS)
 
 
 def _is_told(data_dir: Path) -> bool:
@@ -152,105 +235,6 @@ def _is_told(data_dir: Path) -> bool:
         path.unlink()
         return False
     return True
-
-
-def vocabulary(data_dir: Path, texts: Iterable[str], vocab_size: int, documents: int) -> str:
-    """Makes `spm.model` unless it was put there; returns how it came about.
-
-    It is trained on the first `documents` texts, with byte fallback. Raises DataError where the
-    model that is there has another size or other special ids.
-    """
-    path, note = data_dir / token_records.TOKENIZER_FILE, data_dir / PROGRESS / "tokenizer.json"
-    if not path.exists():
-        _report(f"training a vocabulary of {vocab_size} on the first {documents} documents")
-        model = tokenizer.train(
-            itertools.islice(texts, documents),
-            vocab_size,
-            byte_fallback=True,
-            num_threads=_TRAINER_THREADS,
-        )
-        origin = f"trained on the first {documents} documents of train"
-        note.parent.mkdir(exist_ok=True)
-        files.write(note, json.dumps({"sha256": tokenizer.sha256(model), "origin": origin}))
-        files.write(path, model)
-    check_vocabulary(path, vocab_size)
-    made = json.loads(note.read_text()) if note.exists() else {}
-    is_ours = made.get("sha256") == tokenizer.sha256(tokenizer.read(path))
-    return str(made["origin"]) if is_ours else "given"
-
-
-def check(
-    data_dir: str | os.PathLike[str],
-    length: int,
-    vocab_size: int,
-    fewest: Mapping[str, int],
-    repair: str,
-    *,
-    full: bool,
-) -> list[str]:
-    """Returns a line about the source, one about the tokenizer, one per split.
-
-    fewest: of each split, the records a workload cannot do without. Raises DataError at the first
-    thing amiss. With `full`, reads every record.
-    """
-    info = token_records.read_info(data_dir, repair)
-    token_records.require(info, data_dir, length, vocab_size, fewest, repair)
-    source = info["source"]
-    return [
-        f"made from {source['dataset']}, vocabulary {source['vocabulary']}",
-        *token_records.check(data_dir, repair, full=full),
-    ]
-
-
-def check_vocabulary(path: Path, vocab_size: int) -> None:
-    """DataError unless the tokenizer has `vocab_size` pieces and the special ids."""
-    repair = (
-        f"put a model of {vocab_size} pieces there, made by spm_train with --pad_id=0 --eos_id=1 "
-        f"--unk_id=2 --bos_id=-1 --control_symbols='<mask>', or remove {path} to have one trained"
-    )
-    pieces = tokenizer.load(path, repair).vocab_size()
-    if pieces != vocab_size:
-        raise DataError(f"{path} has {pieces} pieces; {vocab_size} are needed", repair)
-
-
-def write_records(
-    data_dir: Path,
-    jobs: Sequence[OutputShard],
-    *,
-    length: int,
-    source: Mapping[str, Any],
-    processes: int | None = None,
-) -> None:
-    """Writes the shards that are missing, then `tokens.json`.
-
-    `processes` (None: the CPUs this process may use) read, tokenise and pack, one input file each
-    at a time. Raises DataError where a file is damaged; what is finished stays for the next call.
-    """
-    path = data_dir / token_records.TOKENIZER_FILE
-    digest = tokenizer.sha256(tokenizer.read(path))
-    identity = {"length": length, "tokenizer": digest, "source": dict(source)}
-    (data_dir / PROGRESS).mkdir(exist_ok=True)
-    todo = [job for job in jobs if _finished(data_dir, job, identity) is None]
-    for job in todo:
-        for rest in data_dir.glob(f".{job.file}.*.tmp"):  # of a preparation that was killed
-            rest.unlink()
-    if len(todo) < len(jobs):
-        _report(f"{len(jobs) - len(todo)} of {len(jobs)} shards are there already")
-    _run(data_dir, todo, identity, processes or len(os.sched_getaffinity(0)))
-    splits: dict[str, list[token_records.WrittenShard]] = {}
-    for job in jobs:
-        written = _finished(data_dir, job, identity)
-        if written is None:
-            raise DataError(f"{data_dir / job.file}: the shard vanished", "prepare again")
-        splits.setdefault(job.split, []).append(written)
-    token_records.write_info(
-        data_dir,
-        length=length,
-        vocab_size=tokenizer.load(path).vocab_size(),
-        splits=splits,
-        source=source,
-    )
-    shutil.rmtree(data_dir / PROGRESS)
 
 
 def _run(

@@ -13,7 +13,6 @@ of train, unless a model of that size lies in the directory as `spm.model`.
 """
 
 import functools
-import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,45 +20,10 @@ from pathlib import Path
 from workloads.base.errors import DataError
 from workloads.storage import tfds_directory
 from workloads.text.corpora import token_preparation
-from workloads.text.corpora.token_preparation import Input
+from workloads.text.corpora.token_preparation import Corpus, Input
 
-LENGTH, VOCAB_SIZE = 512, 32_000
-TRAINING_DOCUMENTS = 100_000
-# Records of each split without which an evaluation could not be made.
-FEWEST = {"train": 2048, "validation": 8192, "test": 8192}
 EVAL_FILE = "eval.txt"
 _PART = re.compile(r"part-(\d{5})-of-(\d{5})")
-
-
-def check(data_dir: str | os.PathLike[str], full: bool = False) -> list[str]:
-    """One line about the source, one about the tokenizer, one per split; seconds.
-
-    Raises DataError at the first thing amiss. With `full`, reads every record.
-    """
-    return token_preparation.check(
-        data_dir, LENGTH, VOCAB_SIZE, FEWEST, _repair(data_dir), full=full
-    )
-
-
-def prepare(
-    data_dir: str | os.PathLike[str],
-    manual_dir: str | os.PathLike[str] | None = None,
-    processes: int | None = None,
-) -> None:
-    """Write the records below `data_dir` from the files in `manual_dir` (None: `data_dir`).
-
-    Killed, it goes on where it was when it is called again. Raises DataError where the files are
-    missing or not whole.
-    """
-    token_preparation.prepare(
-        data_dir,
-        check,
-        lambda: _inputs(Path(manual_dir or data_dir), _repair(data_dir)),
-        length=LENGTH,
-        vocab_size=VOCAB_SIZE,
-        documents=TRAINING_DOCUMENTS,
-        processes=processes,
-    )
 
 
 def _inputs(tree: Path, repair: str) -> tuple[str, dict[str, Sequence[Input]]]:
@@ -145,9 +109,10 @@ def _mlperf_inputs(
     return {"train": inputs[:-2], "validation": inputs[-2:-1], "test": inputs[-1:]}
 
 
-def _repair(data_dir: str | os.PathLike[str]) -> str:
-    return (
-        f"python -m workloads prepare wikipedia_bert --data_dir {data_dir} --from TREE, where TREE "
-        "holds wikipedia/<date>.en/<version> of TFDS (`tfds build wikipedia/20230601.en`), or the "
-        "text files of MLPerf's BERT benchmark; copy damaged files of it again"
-    )
+WIKIPEDIA = Corpus(
+    _inputs,
+    "python -m workloads prepare wikipedia_bert --data_dir {data_dir} --from TREE, where TREE "
+    "holds wikipedia/<date>.en/<version> of TFDS (`tfds build wikipedia/20230601.en`), or the "
+    "text files of MLPerf's BERT benchmark; copy damaged files of it again",
+    length=512,
+)
