@@ -114,7 +114,9 @@ def provenance(table: ErrorTable) -> list[tuple[str, str]]:
     """Returns where a table's numbers come from, as its files say: (name, text) pairs on the trials
     that the table counts, and on their study."""
     study = table.study
-    runs = _counted(table)
+    points = {row.variant: row.point for row in table.rows}
+    done = [run for run in study.stage(table.stage) if run.state == "done"]
+    runs = [run for run in done if points.get(run.variant) == run.point]
     records = [(_read(run, layout.TRIAL), _read(run, META_FILE)) for run in runs]
     own = layout.read_json_if_there(study.directory / layout.STUDY) or {}
     return [
@@ -148,15 +150,6 @@ def _lines(values: dict[str, Any], prefix: str = "") -> Iterable[str]:
             yield from _lines(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name} = {json.dumps(value)}"
-
-
-def _counted(table: ErrorTable) -> list[Run]:
-    points = {row.variant: row.point for row in table.rows}
-    return [
-        run
-        for run in table.study.stage(table.stage)
-        if run.state == "done" and points.get(run.variant) == run.point
-    ]
 
 
 def _read(run: Run, file: str) -> dict[str, Any]:

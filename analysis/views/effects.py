@@ -2,7 +2,6 @@
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from analysis.compare.error_table import ErrorTable, VariantResult
 from analysis.render import pages, style
@@ -52,15 +51,11 @@ def _finish(figure: Figure, axes: Axes, table: ErrorTable, rows: list[VariantRes
     label = style.wrapped(figure, f"{what} minus {base}'s; better to the {side}", points)
     axes.set_xlabel(label, fontsize=10)
     style.title(figure, f"{table.study.name}: differences from {base}")
-    style.legend(figure, _handles(table, rows))
-
-
-def _handles(table: ErrorTable, rows: list[VariantResult]) -> list[Line2D]:
     grey = style.GREY
     handles = [style.key("mean, 95% interval", marker="o", ms=8, lw=2.4, color=grey, ls="-")]
     if any(paper_difference(table, row) is not None for row in rows):
         handles.append(style.key("paper", marker="D", mfc="none", color=style.BLACK))
-    return handles
+    style.legend(figure, handles)
 
 
 def words(table: ErrorTable) -> str:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from analysis.compare.error_table import ErrorTable
 from analysis.load import selection
@@ -146,17 +145,13 @@ def _finish(figure: Figure, grid: np.ndarray, table: ErrorTable, runs: list[Run]
     points = len({run.point for run in runs})
     stage = _tuning_stage(table)
     style.title(figure, f"{table.study.name}: stage {stage}, {points} hyperparameter points")
-    style.legend(figure, _handles(table, runs, bool(np.isnan(values).any())))
-
-
-def _handles(table: ErrorTable, runs: list[Run], any_lost: bool) -> list[Line2D]:
     handles = style.mixer_keys(run.variant for run in runs)
     if any(_is_chosen(table, run) for run in runs):
         ring = style.key("chosen by validation", marker="o", ms=11, mfc="none", color=style.BLACK)
         handles.append(ring)
-    if any_lost:
+    if np.isnan(values).any():
         handles.append(style.key("diverged or failed", marker="x", ms=7, color=style.GREY))
-    return handles
+    style.legend(figure, handles)
 
 
 def words(table: ErrorTable) -> str:

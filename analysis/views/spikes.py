@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.compare.error_table import ErrorTable
-from analysis.load.files.measurements import STEP, Columns
+from analysis.load.files.measurements import STEP
 from analysis.load.records import Run
 from analysis.render import pages
 from analysis.render.pages import NONE, Cell, Page, Row, Table
@@ -82,7 +82,10 @@ def of_run(run: Run) -> Spikes | None:
     trains = run.losses()
     if LOSS not in trains:
         return None
-    logged = ~np.isnan(trains[LOSS]) | ~_evaluated(trains)
+    # An evaluation's row may hold no training loss, which is no nan.
+    others = [np.isfinite(values) for name, values in trains.items() if "/" in name]
+    evaluated = np.any([np.zeros(trains[STEP].size, bool), *others], axis=0)
+    logged = ~np.isnan(trains[LOSS]) | ~evaluated
     steps, losses = trains[STEP][logged], trains[LOSS][logged]
     warmup = float(run.hyperparameters.get("warmup_factor", WARMUP))
     late = steps >= warmup * (run.step_hint or run.steps or int(steps.max(initial=0)))
@@ -99,12 +102,6 @@ def of_run(run: Run) -> Spikes | None:
         judged=int(losses.size),
         not_finite=int((~np.isfinite(losses)).sum()),
     )
-
-
-def _evaluated(trains: Columns) -> np.ndarray:
-    """Returns which rows are an evaluation's: those may hold no training loss, which is no nan."""
-    others = [np.isfinite(values) for name, values in trains.items() if "/" in name]
-    return np.any([np.zeros(trains[STEP].size, bool), *others], axis=0)
 
 
 def of_variants(table: ErrorTable) -> dict[str, tuple[Spikes, ...]]:

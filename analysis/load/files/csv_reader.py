@@ -39,15 +39,19 @@ def read(path: pathlib.Path) -> Measurements:
 
     Raises FileNotFoundError where there is no such file.
     """
-    with open(path, "rb") as file:
-        return parse(file.read())
+    return parse(path.read_bytes())
 
 
 def read_each(paths: Sequence[pathlib.Path]) -> list[Measurements | OSError]:
     """Returns what `read` returns of each of these files, or what it raises. Files are parsed
     together where they have one header and no damaged line: most of what Arrow takes for a file of
     200 lines is the same for thousands."""
-    contents = [_content(path) for path in paths]
+    contents: list[bytes | OSError] = []
+    for path in paths:
+        try:
+            contents.append(path.read_bytes())
+        except OSError as error:
+            contents.append(error)
     texts = [None if isinstance(each, OSError) else _text(each) for each in contents]
     alike: dict[tuple[str, ...], list[int]] = {}
     for index, text in enumerate(texts):
@@ -61,14 +65,6 @@ def read_each(paths: Sequence[pathlib.Path]) -> list[Measurements | OSError]:
         each if isinstance(each, OSError) else found.get(index) or parse(each)
         for index, each in enumerate(contents)
     ]
-
-
-def _content(path: pathlib.Path) -> bytes | OSError:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        return error
 
 
 def _together(names: list[str], texts: "Sequence[_Text]") -> list[Measurements]:

@@ -202,24 +202,20 @@ def planned_trials(
         problems.append(f"unreadable: {where}: {error}")
         return []
     if entries is None:
-        return _lost(root, stage, problems)
+        # A stage without its list has not begun, unless trials lie there.
+        found = trial_directories(root, stage)
+        if not found:
+            return None
+        problems.append(
+            f"missing: {where}: {len(found)} directories of trials lie in {stage}, beginning with "
+            f"{found[0]}, and nothing says which of them belong to it; none is read"
+        )
+        return []
     return [
         usable(entry, TRIAL, f"{where}: trials[{number}]: ", problems)
         for number, entry in enumerate(entries)
         if _is_usable(entry, where, problems)
     ]
-
-
-def _lost(root: pathlib.Path, stage: str, problems: list[str]) -> list[dict[str, Any]] | None:
-    """A stage without its list has not begun, unless trials lie there."""
-    found = trial_directories(root, stage)
-    if not found:
-        return None
-    problems.append(
-        f"missing: {stage}/{layout.TRIALS}: {len(found)} directories of trials lie in {stage}, "
-        f"beginning with {found[0]}, and nothing says which of them belong to it; none is read"
-    )
-    return []
 
 
 def trial_directories(root: pathlib.Path, stage: str) -> list[str]:

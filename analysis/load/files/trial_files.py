@@ -71,8 +71,11 @@ class TrialFiles:
             return {}
 
     def _read(self, file: str) -> Measurements | None:
+        read = self.ahead if file == layout.EVAL_MEASUREMENTS else None
         try:
-            read = self._measurements(file)
+            if isinstance(read, OSError):
+                raise read
+            read = read or csv_reader.read(self.directory / file)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -83,13 +86,6 @@ class TrialFiles:
             rest = problem.removeprefix(kind).lstrip(": ")
             self.problems.append(f"{kind}: {self.name}/{file}: {rest}")
         return read
-
-    def _measurements(self, file: str) -> Measurements:
-        if file != layout.EVAL_MEASUREMENTS or self.ahead is None:
-            return csv_reader.read(self.directory / file)
-        if isinstance(self.ahead, OSError):
-            raise self.ahead
-        return self.ahead
 
 
 def read_each(

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
 from analysis.compare import diagnostics
-from analysis.compare.diagnostics import Found, families
+from analysis.compare.diagnostics import families
 from analysis.compare.error_table import ErrorTable
 from analysis.load.files.diagnostics import Diagnostics
 from analysis.render import style
@@ -67,7 +66,11 @@ def draw(
     seeds = max(len(of_variant) for of_variant in found.values())
     spread = style.seeds_in_words("median and range of", seeds)
     style.title(figure, f"{table.study.name}: {title}, {table.workload}, {spread}")
-    style.legend(figure, _handles(found, bool(lines)))
+    handles = style.mixer_keys(found, ls="-", ms=5)
+    if lines:
+        dashes = style.REFERENCE_LINES[0]
+        handles.append(style.key("paper, decoder of 2.2B", color=style.GREY, ls=dashes, lw=1.1))
+    style.legend(figure, handles)
     return figure
 
 
@@ -155,11 +158,3 @@ def _scale(placed: dict[tuple[Panel, str], Axes]) -> None:
         for axes in group:
             if scale == "share":
                 axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-
-
-def _handles(found: Found, has_reference: bool) -> list[Line2D]:
-    handles = style.mixer_keys(found, ls="-", ms=5)
-    if has_reference:
-        dashes = style.REFERENCE_LINES[0]
-        handles.append(style.key("paper, decoder of 2.2B", color=style.GREY, ls=dashes, lw=1.1))
-    return handles

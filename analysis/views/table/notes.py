@@ -113,13 +113,22 @@ def _interval_notes(table: ErrorTable) -> Iterable[str]:
 def _comparison_notes(table: ErrorTable) -> Iterable[str]:
     """Yields one sentence or two on each thing to know about the comparisons of the deciding
     split, or on why there are none."""
-    if not table.has_baseline:
-        yield from _no_baseline(table)
+    if not table.has_baseline and len(table.rows) > 1:
+        names = ", ".join(row.variant for row in table.rows)
+        yield (
+            f"No comparison: no variant here is called {table.baseline!r}; --baseline=NAME takes "
+            f"one of {names}."
+        )
     found = list(table.comparisons.values())
     if not found:
         return
     tested = [comparison for comparison in found if comparison.is_tested]
-    yield _verdicts(table, len(tested))
+    corrected = (
+        ", with its 95% interval (not corrected); p (Holm): corrected for the "
+        f"{len(tested)} tested within a split; verdict at p (Holm) < {ALPHA}"
+    )
+    differences = f"Differences: mean of variant - {table.baseline_label}"
+    yield f"{differences}{corrected if tested else ''}."
     if any(comparison.test == "t" for comparison in found):
         yield "n seeds that both have: paired t-test, two-sided, and the interval of that test."
     if any(comparison.test == "sign" for comparison in found):
@@ -129,25 +138,6 @@ def _comparison_notes(table: ErrorTable) -> Iterable[str]:
     yield from _effect_notes(tested)
     if len(tested) < len(found):
         yield "Fewer than 2 shared seeds, or than 2 seeds of one: no test, so cannot tell."
-
-
-def _no_baseline(table: ErrorTable) -> Iterable[str]:
-    names = ", ".join(row.variant for row in table.rows)
-    if len(table.rows) > 1:
-        yield (
-            f"No comparison: no variant here is called {table.baseline!r}; --baseline=NAME takes "
-            f"one of {names}."
-        )
-
-
-def _verdicts(table: ErrorTable, tested: int) -> str:
-    differences = f"Differences: mean of variant - {table.baseline_label}"
-    if not tested:
-        return f"{differences}."
-    return (
-        f"{differences}, with its 95% interval (not corrected); p (Holm): corrected for the "
-        f"{tested} tested within a split; verdict at p (Holm) < {ALPHA}."
-    )
 
 
 def _permutation_notes(table: ErrorTable, tested: Sequence[Comparison]) -> Iterable[str]:
