@@ -112,21 +112,16 @@ def _tables(options: argparse.Namespace) -> "Iterator[ErrorTable]":
     from analysis.load import studies
 
     found = studies.read_each(options.study)
-    _name_beside(found, options)
+    # The table that lists what could not be read beside the studies may be the first of many. CSV
+    # has all its problems on stderr already.
+    if not (hasattr(options, "format") and printing.form_of(options) == "csv"):
+        for problem in found[0].beside:
+            print(problem, file=sys.stderr)
     build.check_baseline(found, options.baseline)
     for study in found:
         yield build.error_table(
             study, options.stage, options.metric, options.baseline, options.last
         )
-
-
-def _name_beside(found: "Sequence[StudyRuns]", options: argparse.Namespace) -> None:
-    """Says on stderr what could not be read beside the studies: the table that lists it may be the
-    first of many. CSV has all its problems there already."""
-    if hasattr(options, "format") and printing.form_of(options) == "csv":
-        return
-    for problem in found[0].beside:
-        print(problem, file=sys.stderr)
 
 
 def _add_runs(parser: argparse.ArgumentParser) -> None:

@@ -86,10 +86,11 @@ def build(
     for a metric other than the target's without a value and for a value that is not finite,
     MissingMetricError for a metric that no evaluation has.
     """
+    chosen = {row.variant: row.point for row in table.rows}
     due = [
         run
         for run in table.study.stage(table.stage)
-        if points != "chosen" or _point(table, run.variant) in (None, run.point)
+        if points != "chosen" or chosen.get(run.variant) in (None, run.point)
     ]
     runs = [run for run in due if run.state in crossings.COUNTED_STATES]
     measured = [run for run in runs if run.evals]
@@ -102,7 +103,7 @@ def build(
     )  # fmt: skip
     rows = _rows(runs, goal, points, unchosen)
     against = baseline or table.baseline
-    of_point = None if points == "fastest" else _point(table, against)
+    of_point = None if points == "fastest" else chosen.get(against)
     base = next((row for row in rows if (row.variant, row.point) == (against, of_point)), None)
     return TargetTimes(
         table=table,
@@ -115,11 +116,6 @@ def build(
         rule=points,
         unchosen=tuple(row.variant for row in rows if row.variant in unchosen),
     )
-
-
-def _point(table: ErrorTable, variant: str) -> int | None:
-    row = table.by_variant.get(variant)
-    return row.point if row else None
 
 
 def _target(

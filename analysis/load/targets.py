@@ -118,24 +118,20 @@ def of_run(run: Run, split: str, steps: int | None = None, seconds: float | None
     found = nearest(run.workload, steps, seconds)
     splits = ("validation", "test")
     if found is None or split not in splits or math.isnan(found.value(split)):
-        raise UnknownTargetError(_unknown(run, split))
+        why = (
+            f"{run.name} states none, and AlgoPerf's table ({FILE}) has validation and test "
+            "targets of its own workloads alone; give --target=VALUE and --metric=NAME"
+        )
+        if found is not None:
+            why = (
+                f"AlgoPerf has none there ({FILE}); give --target=VALUE and --metric=NAME, or "
+                "another --split"
+            )
+        raise UnknownTargetError(f"no {split} target is known for {run.workload}: {why}")
     longest = f"nearest to the longest run's {steps or 0:,} steps and time"
     why = longest if steps else "the newest, as the steps are unknown"
     source = f"AlgoPerf {found.version} (step hint {found.step_hint:,}, {why})"
     return Target(metrics.get(found.metric), split, found.value(split), source)
-
-
-def _unknown(run: Run, split: str) -> str:
-    if any(target.workload == run.workload.rpartition(":")[2] for target in algoperf()):
-        return (
-            f"no {split} target is known for {run.workload}: AlgoPerf has none there "
-            f"({FILE}); give --target=VALUE and --metric=NAME, or another --split"
-        )
-    return (
-        f"no {split} target is known for {run.workload}: {run.name} states none, and AlgoPerf's "
-        f"table ({FILE}) has validation and test targets of its own workloads alone; give "
-        "--target=VALUE and --metric=NAME"
-    )
 
 
 def _steps(run: Run) -> int | None:

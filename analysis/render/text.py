@@ -107,7 +107,11 @@ def markdown(page: Page) -> str:
     """Returns GitHub's Markdown."""
     parts = [f"**{_markdown_text(page.title)}**"]
     for table in page.tables:
-        parts += [f"{_markdown_text(table.caption)}:", _markdown_table(table)]
+        headings = tuple(Cell(column.heading) for column in table.columns)
+        rule = "|".join("---:" if column.numeric else ":---" for column in table.columns)
+        rows = [_markdown_row(row) for section in table.sections for row in section]
+        lines = [_markdown_row(headings), f"|{rule}|", *rows]
+        parts += [f"{_markdown_text(table.caption)}:", "\n".join(lines)]
     if page.notes:
         parts.append("\n".join(f"- {_markdown_text(note)}" for note in page.notes))
     if page.problems:
@@ -119,13 +123,6 @@ def markdown(page: Page) -> str:
 def _markdown_text(text: str) -> str:
     """Escapes what GitHub would take for markup, and no more: the source is read as it is, too."""
     return MARKDOWN_SPECIAL.sub(r"\\\g<0>", text.replace("\n", " "))
-
-
-def _markdown_table(table: Table) -> str:
-    lines = [_markdown_row(tuple(Cell(column.heading) for column in table.columns))]
-    lines.append("|" + "|".join("---:" if c.numeric else ":---" for c in table.columns) + "|")
-    lines += [_markdown_row(row) for section in table.sections for row in section]
-    return "\n".join(lines)
 
 
 def _markdown_row(cells: Row) -> str:

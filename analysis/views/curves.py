@@ -99,18 +99,14 @@ def _worth_showing(table: ErrorTable, curves: dict[str, Curve]) -> np.ndarray:
     return numbers[np.isfinite(numbers)]
 
 
-def _limit(axes: Axes, table: ErrorTable, curves: dict[str, Curve]) -> None:
-    """Sets the y axis, which the panels share: its scale and, for what has no worst, its ends."""
+def _finish(figure: Figure, grid: np.ndarray, table: ErrorTable, curves: dict[str, Curve]) -> None:
+    # The y axis, which the panels share: its scale and, for what has no worst, its ends.
     shown = _worth_showing(table, curves)
     logarithmic = style.spans_decades(shown)
     if shown.size and not table.metric.is_bounded:
-        axes.set_ylim(*style.around(shown, logarithmic))
+        grid.flat[0].set_ylim(*style.around(shown, logarithmic))
     if logarithmic:
-        style.log_axis(axes.yaxis)
-
-
-def _finish(figure: Figure, grid: np.ndarray, table: ErrorTable, curves: dict[str, Curve]) -> None:
-    _limit(grid.flat[0], table, curves)
+        style.log_axis(grid.flat[0].yaxis)
     figure.supylabel(f"validation {table.metric.axis(table.workload)}", fontsize=10)
     for axes in grid[-1]:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))

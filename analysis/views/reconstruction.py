@@ -67,16 +67,13 @@ def _table(layer: str | None, rows: list[dict[str, Any]]) -> Table:
 def _cells(row: dict[str, Any], beside: list[dict[str, Cell]]) -> Row:
     return (
         *(Cell(str(row[name])) for name in ("method", "dtype", "reference")),
-        *(_error(row[name]) for name in ("mean", "sd", "worst")),
+        *(
+            pages.number(error, 5) if error is None or error >= 1e-4 else Cell(f"{error:.1e}")
+            for error in (row[name] for name in ("mean", "sd", "worst"))
+        ),
         Cell(str(row["n"])),
         *(cells.get(row["method"], NONE) for cells in beside),
     )
-
-
-def _error(value: float | None) -> Cell:
-    if value is None:
-        return NONE
-    return Cell(f"{value:.5f}" if value >= 1e-4 else f"{value:.1e}")
 
 
 def _printed() -> dict[str, dict[str, Cell]]:

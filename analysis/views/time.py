@@ -223,15 +223,6 @@ def _lost(times: TargetTimes) -> Iterable[str]:
         yield f"Left out, as they may yet reach the target: {', '.join(waiting)}."
 
 
-def _other_units(times: TargetTimes, row: VariantTimes) -> str:
-    base = next(each for each in times.rows if each.by_steps is None)
-    return (
-        f"No speed-up in steps of {_label(times, row)}: one of its steps took "
-        f"{row.step_seconds:.3g} s, one of {_label(times, base)}'s {base.step_seconds:.3g} s; they "
-        "count different things."
-    )
-
-
 def _spacing(times: TargetTimes) -> str:
     apart = {
         _label(times, row): max((e.apart for e in row.crossings if e.apart == e.apart), default=0.0)
@@ -277,9 +268,14 @@ def _ratio_notes(times: TargetTimes) -> Iterable[str]:
         )
     if times.is_paired:
         yield "Pairs: seeds that the baseline has, too; without one a seed is in no paired ratio."
+    base = next(each for each in times.rows if each.by_steps is None)
     for row in times.rows:
         if row.by_steps and row.by_steps.method == "units":
-            yield _other_units(times, row)
+            yield (
+                f"No speed-up in steps of {_label(times, row)}: one of its steps took "
+                f"{row.step_seconds:.3g} s, one of {_label(times, base)}'s {base.step_seconds:.3g} "
+                "s; they count different things."
+            )
     if "none" in methods:
         yield f"{pages.NOTHING}: a median is not reached, so there is no ratio."
 

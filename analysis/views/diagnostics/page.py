@@ -195,10 +195,6 @@ def _plot(file: str, draw: Callable[[ErrorTable], Figure | None], words: str) ->
     )
 
 
-def _lines(title: str, panels: tuple[Panel, ...]) -> Callable[[ErrorTable], Figure | None]:
-    return partial(lines.draw, title=title, panels=panels)
-
-
 _BAND = "Line: median over seeds. Band: smallest to largest seed."
 PLOTS = (
     _plot(
@@ -220,17 +216,17 @@ PLOTS = (
     ),
     _plot(
         "attention_entropy.png",
-        _lines("entropy of attention", ENTROPY),
+        partial(lines.draw, title="entropy of attention", panels=ENTROPY),
         f"Entropy of attention's rows, and as a share of the greatest possible. {_BAND}",
     ),
     _plot(
         "attention_gradients.png",
-        _lines("gradient norms", GRADIENTS),
+        partial(lines.draw, title="gradient norms", panels=GRADIENTS),
         f"Gradient norms on the logits and the projections, all layers together. {_BAND}",
     ),
     _plot(
         "attention_gradients_by_layer.png",
-        _lines("gradient norms by layer", GRADIENTS_BY_LAYER),
+        partial(lines.draw, title="gradient norms by layer", panels=GRADIENTS_BY_LAYER),
         f"Gradient norms by layer in the last record. {_BAND}",
     ),
     _plot(
@@ -241,13 +237,13 @@ PLOTS = (
     ),
     _plot(
         "attention_values.png",
-        _lines("values", VALUES),
+        partial(lines.draw, title="values", panels=VALUES),
         "Range of V's channels over the visible keys, and the share of channels that need LASER's "
         f"floored form (asked of every variant). {_BAND}",
     ),
     _plot(
         "attention_jacobian.png",
-        _lines("size of the softmax Jacobian (Frobenius)", JACOBIAN),
+        partial(lines.draw, title="size of the softmax Jacobian (Frobenius)", panels=JACOBIAN),
         "Frobenius norm of the softmax Jacobian diag(a) - a aT: what a row lets through to its "
         f"logits. {_BAND}",
     ),
