@@ -38,7 +38,6 @@ def test_verdicts_of_every_variant(table) -> None:
         "LASER + temp": "cannot tell",
         "LASER + QK-normalization": "worse",
     }
-    assert [each.kind for each in found.values()] == ["baseline", "better", "cannot-tell", "worse"]
     # Test errors are 0.01 above validation: the baseline has median 0.315 and mean 0.3125; LASER
     # has 0.259, 0.281, 0.24, 0.27.
     assert found["Standard"].sentence == "test error 0.3150 (median of 4 seeds)."
