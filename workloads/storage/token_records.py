@@ -42,34 +42,19 @@ class ShardWriter:
     def __init__(self, file: BinaryIO, length: int) -> None:
         self._file, self._length = file, length
         self.records = 0
-        self._header_bytes = file.write(self._header())
+        self.write_header()
 
     def write(self, rows: np.ndarray) -> None:
-        """Append rows `[n, length]`; ValueError for another shape or dtype."""
-        if rows.dtype != DTYPE or rows.shape[1:] != (self._length,):
-            raise ValueError(
-                f"rows are {rows.dtype} {list(rows.shape)}; {DTYPE} [n, {self._length}] is needed"
-            )
+        """Append rows `[n, length]` of the dtype DTYPE."""
         self._file.write(np.ascontiguousarray(rows).data)
         self.records += len(rows)
 
-    def finish(self) -> None:
-        """Write the number of rows into the header."""
-        header = self._header()
-        if len(header) != self._header_bytes:
-            raise RuntimeError(f"header grew to {len(header)} bytes from {self._header_bytes}")
+    def write_header(self) -> None:
+        """Write the number of rows into the header, in which NumPy leaves room for any."""
         self._file.seek(0)
-        self._file.write(header)
-
-    def _header(self) -> bytes:
         shape = (self.records, self._length)
-        text = f"{{'descr': '{DTYPE.str}', 'fortran_order': False, 'shape': {shape}, }}"
-        # 128 bytes hold any number of rows; NumPy's own headers are padded to multiples of 64.
-        return np.lib.format.magic(1, 0) + (118).to_bytes(2, "little") + _padded(text, 118)
-
-
-def _padded(text: str, size: int) -> bytes:
-    return text.ljust(size - 1).encode("latin1") + b"\n"
+        header = {"descr": DTYPE.str, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(self._file, header)
 
 
 @contextmanager
@@ -78,7 +63,7 @@ def writing(path: Path, length: int) -> Iterator[ShardWriter]:
     with files.replacing(path) as new, new.open("wb") as file:
         writer = ShardWriter(file, length)
         yield writer
-        writer.finish()
+        writer.write_header()
 
 
 def check_file(path: Path, records: int, length: int, repair: str) -> None:
