@@ -183,13 +183,11 @@ def lambda_init(depth: int | Array) -> Array:
 class DiffLambda(nn.Module):
     """λ of a layer, from four vectors of the head size, each normal with sd 0.1 at start."""
 
-    param_dtype: jnp.dtype = jnp.float32
-
     @nn.compact
     def __call__(self, head_size: int, start: Array) -> Array:
         """Returns λ, a float32 scalar; `start` is λ_init."""
         q1, k1, q2, k2 = (
-            self.param(name, nn.initializers.normal(0.1), (head_size,), self.param_dtype).astype(
+            self.param(name, nn.initializers.normal(0.1), (head_size,), jnp.float32).astype(
                 jnp.float32
             )
             for name in _VECTORS
@@ -203,14 +201,11 @@ class HeadNorm(nn.Module):
     Maps [..., H/2, 2·Dv] to the same shape and dtype; ε = 1e-5 as in the official code.
     """
 
-    param_dtype: jnp.dtype = jnp.float32
-    epsilon: float = _EPSILON
-
     @nn.compact
     def __call__(self, pairs: Array) -> Array:
-        scale = self.param("scale", nn.initializers.zeros, (pairs.shape[-1],), self.param_dtype)
+        scale = self.param("scale", nn.initializers.zeros, (pairs.shape[-1],), jnp.float32)
         mean_square = jnp.mean(jnp.square(pairs), axis=-1, keepdims=True)
-        return pairs * jax.lax.rsqrt(mean_square + self.epsilon) * (1 + scale.astype(pairs.dtype))
+        return pairs * jax.lax.rsqrt(mean_square + _EPSILON) * (1 + scale.astype(pairs.dtype))
 
 
 def learned(
