@@ -90,11 +90,6 @@ def _mapped(path: str, identity: tuple[int, ...]) -> Any:
     return np.load(path, mmap_mode="r", allow_pickle=False)
 
 
-def row(path: str, identity: tuple[int, ...], number: int) -> np.ndarray:
-    """A copy of one row, uint16 `[length]`; the file stays mapped in this process."""
-    return np.array(_mapped(path, identity)[number])
-
-
 def identity(path: str) -> tuple[int, ...]:
     """What tells a file from one that replaced it."""
     status = os.stat(path)
@@ -209,36 +204,6 @@ def _check_info(info: dict[str, Any]) -> None:
             )
 
 
-def require(
-    info: Mapping[str, Any],
-    data_dir: str | os.PathLike[str],
-    length: int,
-    vocab_size: int,
-    least: Mapping[str, int],
-    repair: str,
-) -> None:
-    """DataError unless `tokens.json` tells of these splits, record length and vocabulary.
-
-    least: of each split, the fewest records a workload can use.
-    """
-    splits = list(least)
-    found = (info["length"], info["vocab_size"], sorted(info["splits"]))
-    if found != (length, vocab_size, sorted(splits)):
-        raise DataError(
-            f"{data_dir}: records of {found[0]} tokens out of {found[1]} in the splits "
-            f"{', '.join(found[2])}; {length} tokens out of {vocab_size} in {', '.join(splits)} "
-            "are expected",
-            repair,
-        )
-    for split, fewest in least.items():
-        have = info["splits"][split]["records"]
-        if have < fewest:
-            raise DataError(
-                f"{data_dir}: split {split!r} has {have} records, at least {fewest} are needed",
-                repair,
-            )
-
-
 class TokenSplit:
     """Records of one split: `split[i]` is `{"tokens": uint16 [length]}`.
 
@@ -274,7 +239,8 @@ class TokenSplit:
             raise IndexError(f"{self}: record {number} asked, there are {len(self)}")
         shard = bisect.bisect_right(self._starts, number) - 1
         place = number - self._starts[shard]
-        return {"tokens": row(self._paths[shard], self._identities[shard], place)}
+        shard_file = _mapped(self._paths[shard], self._identities[shard])
+        return {"tokens": np.array(shard_file[place])}
 
     def error(self, problem: str) -> DataError:
         """A DataError that names this split and how to repair it."""
