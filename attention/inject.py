@@ -106,76 +106,62 @@ class _Injected:
     def __call__(self, query: Array, key: Array, value: Array, **settings: Any) -> Array:
         if self.host is nn.dot_product_attention:
             return self.variant(query, key, value, depth=self.depth, **settings)
+        query, key = self.variant.prepare(query, key)
+        factor, host = _split_output_factor(self.host)
+        accepted = inspect.signature(host).parameters
         if self.seen is not None:
-            settings["bias"] = _record(self.variant, self.host, self.seen, value, settings)
-        return _around(self.variant, self.host, query, key, value, self.depth, settings)
+            settings["bias"] = self._recorded(self.seen, value, settings, "bias" in accepted)
+        settings = {name: given for name, given in settings.items() if name in accepted}
+        drops = settings.get("dropout_rate", 0.0) > 0.0 and not settings.get("deterministic", False)
+        output = self.variant.through_host(
+            functools.partial(host, query, key, **settings),
+            value,
+            masks=merged(
+                query.shape[-3],
+                key.shape[-3],
+                mask=settings.get("mask"),
+                bias=settings.get("bias"),
+                is_causal=False,
+            ),
+            head_size=query.shape[-1],
+            depth=self.depth,
+            sums_to_one=not drops,
+        )
+        return output if factor is None else output * factor
+
+    def _recorded(
+        self,
+        seen: host_attention.HostAttention,
+        value: Array,
+        settings: dict[str, Any],
+        takes_bias: bool,
+    ) -> Array | None:
+        """Returns the bias for the host's function, with a probe where there are probes."""
+        bias = settings.get("bias")
+        probed = probe.record(
+            seen.query,
+            seen.key,
+            value,
+            mixer=self.variant.mixer,
+            scale=seen.query.shape[-1] ** -0.5,
+            span=SPAN,
+            bias=bias,
+            mask=settings.get("mask"),
+            is_causal=False,
+            precision=None,
+            logits=(),
+            host_probabilities=seen.probabilities,
+        )
+        if probed is not bias and not takes_bias:
+            raise ValueError(
+                "the host's attention function takes no bias, through which its logits are probed; "
+                "observe it without probes"
+            )
+        return probed
 
 
 # Attention functions that are not a host's own.
 _OURS = (_Injected, host_attention.CallRecorder)
-
-
-def _around(
-    variant: Variant,
-    host: Callable[..., Array],
-    query: Array,
-    key: Array,
-    value: Array,
-    depth: int | Array | None,
-    settings: dict[str, Any],
-) -> Array:
-    """Returns the variant by the host's own attention function; see `Variant.through_host`."""
-    query, key = variant.prepare(query, key)
-    factor, host = _split_output_factor(host)
-    accepted = inspect.signature(host).parameters
-    settings = {name: given for name, given in settings.items() if name in accepted}
-    drops = settings.get("dropout_rate", 0.0) > 0.0 and not settings.get("deterministic", False)
-    output = variant.through_host(
-        functools.partial(host, query, key, **settings),
-        value,
-        masks=merged(
-            query.shape[-3],
-            key.shape[-3],
-            mask=settings.get("mask"),
-            bias=settings.get("bias"),
-            is_causal=False,
-        ),
-        head_size=query.shape[-1],
-        depth=depth,
-        sums_to_one=not drops,
-    )
-    return output if factor is None else output * factor
-
-
-def _record(
-    variant: Variant,
-    host: Callable[..., Array],
-    seen: host_attention.HostAttention,
-    value: Array,
-    settings: dict[str, Any],
-) -> Array | None:
-    """Returns the bias for the host's function, with a probe where there are probes."""
-    bias = settings.get("bias")
-    probed = probe.record(
-        seen.query,
-        seen.key,
-        value,
-        mixer=variant.mixer,
-        scale=seen.query.shape[-1] ** -0.5,
-        span=SPAN,
-        bias=bias,
-        mask=settings.get("mask"),
-        is_causal=False,
-        precision=None,
-        logits=(),
-        host_probabilities=seen.probabilities,
-    )
-    if probed is not bias and "bias" not in inspect.signature(host).parameters:
-        raise ValueError(
-            "the host's attention function takes no bias, through which its logits are probed; "
-            "observe it without probes"
-        )
-    return probed
 
 
 def _split_output_factor(

@@ -179,12 +179,10 @@ def _record(reference: str, kind: type[Record], what: str) -> Record:
     module, name = reference.split(":")
     missing = f"{what} has no code: attention/table.py has its line, and {reference} is no record"
     try:
-        found = getattr(importlib.import_module(module), name)
+        found = getattr(importlib.import_module(module), name, None)
     except ModuleNotFoundError as error:
         if error.name != module:
             raise
-        raise ValueError(missing) from error
-    except AttributeError as error:
         raise ValueError(missing) from error
     if not isinstance(found, kind):
         raise ValueError(missing)

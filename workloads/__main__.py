@@ -36,8 +36,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = _parser()
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
-        hint = _algoperf_hint(options, unknown)
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        given = " ".join(unknown)
+        hint = f". Flags of AlgoPerf's submission_runner.py follow after `--`: ... -- {given}"
+        is_algoperf = options.command == "algoperf"
+        parser.error(f"unrecognized arguments: {given}{hint if is_algoperf else ''}")
     try:
         checkout.check()
         return int(options.run(options))
@@ -176,15 +178,6 @@ def _bench(options: argparse.Namespace) -> int:
     ):
         print(line, flush=True)
     return 0
-
-
-def _algoperf_hint(options: argparse.Namespace, unknown: list[str]) -> str:
-    """Returns what to do about arguments that `algoperf` does not know, '' for other commands."""
-    if options.command != "algoperf":
-        return ""
-    return (
-        f". Flags of AlgoPerf's submission_runner.py follow after `--`: ... -- {' '.join(unknown)}"
-    )
 
 
 def _algoperf(options: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ budgets: algoperf/workloads/*/workload.py. Parameters: of the models as init_mod
 
 import dataclasses
 from collections.abc import Iterable
+from typing import Any
 
 from workloads.base.workload_spec import WorkloadSpec
 
@@ -15,7 +16,11 @@ PREFIX = "algoperf:"
 DIRECTORY, TOKENIZER = "algoperf_dir", "tokenizer_vocab_path"
 # As workloads.algoperf.installation reads it.
 DIRECTORY_VARIABLE = "ATTNPERF_ALGOPERF_DIR"
-_FACTORY, _CHECK = "workloads.algoperf.adapter:make", "workloads.algoperf.data"
+_OWN: dict[str, Any] = {
+    "factory": "workloads.algoperf.adapter:make",
+    "data": "workloads.algoperf.data:Check",
+    "serves": (),  # its models have one dtype, one layer loop, and parameters whole everywhere
+}
 
 
 def _same(ours: WorkloadSpec) -> WorkloadSpec:
@@ -23,11 +28,9 @@ def _same(ours: WorkloadSpec) -> WorkloadSpec:
     return dataclasses.replace(
         ours,
         name=PREFIX + ours.name,
-        factory=_FACTORY,
-        data=_CHECK,
+        **_OWN,
         data_name=ours.data_name or ours.name,
         description=f"AlgoPerf's own {ours.description}",
-        serves=(),  # its models have one dtype, one layer loop, and parameters whole everywhere
         keeps_softmax=ours.name in SPEECH,  # its query scaler is a function around flax's own
         extra_paths=(DIRECTORY, TOKENIZER) if ours.name in SPEECH else (DIRECTORY,),
     )
@@ -38,8 +41,7 @@ def _wmt(
 ) -> WorkloadSpec:
     return WorkloadSpec(
         name=PREFIX + name,
-        factory=_FACTORY,
-        data=_CHECK,
+        **_OWN,
         data_name="wmt",
         description=f"AlgoPerf's own {description}",
         metric="bleu",
@@ -50,7 +52,6 @@ def _wmt(
         test_target=targets[1],
         parameters=parameters,
         head_size=64,
-        serves=(),
         extra_paths=(DIRECTORY,),
         # 43,336 s allowed for 120,000 steps (max_allowed_runtime_sec of the workload).
         step_seconds=0.3611,
@@ -61,8 +62,7 @@ def _wmt(
 # algoperf/workloads/finewebedu_lm/workload.py of AlgoPerf 1.0; it has no test split.
 _LM = WorkloadSpec(
     name=PREFIX + "finewebedu_lm",
-    factory=_FACTORY,
-    data=_CHECK,
+    **_OWN,
     data_name="finewebedu_lm",
     description="AlgoPerf's own decoder on FineWeb-Edu, since its version 1.0",
     metric="ppl",
@@ -76,7 +76,6 @@ _LM = WorkloadSpec(
     host_modifiers=("qk_norm",),
     keeps_softmax=True,  # AlgoPerf 1.0's two einsums; the version before calls jax.nn's function
     observable=False,  # its attention is no module that diagnostics know
-    serves=(),
     extra_paths=(DIRECTORY,),
     step_seconds=0.4440,
     step_source="hours of 4 A100s: AlgoPerf's time budget of 0.444 s a step, an upper bound",

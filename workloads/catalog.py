@@ -5,7 +5,6 @@ library only.
 """
 
 import dataclasses
-import difflib
 import importlib
 import os
 import pathlib
@@ -40,9 +39,7 @@ def get(name: str) -> WorkloadSpec:
             raise ValueError(f"workload {name!r} is called {_ALSO_CALLED[name]!r}")
         if name in algoperf_specs.REFUSED:
             raise ValueError(f"workload {name!r}: {algoperf_specs.REFUSED[name]}")
-        nearest = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
-        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-        raise ValueError(f"unknown workload {name!r}. Known: {', '.join(known)}.{hint}")
+        raise ValueError(variants_table.unknown("workload", name, known))
     return known[name]
 
 
@@ -95,13 +92,12 @@ def paper_rows(name: str) -> tuple[str, ...]:
 def data_module(name: str) -> Any:
     """Returns what checks and prepares a workload's data: `check(data_dir, **paths)`, `prepare`.
 
-    A module that serves workloads of different needs has `of(name)`. Loads no JAX.
+    Where workloads of different needs share one, it is a class, made by the name. Loads no JAX.
     """
     module, _, attribute = get(name).data.partition(":")
     found = importlib.import_module(module)
-    if attribute:
-        return getattr(found, attribute)
-    return found.of(name) if hasattr(found, "of") else found
+    found = getattr(found, attribute) if attribute else found
+    return found(name) if isinstance(found, type) else found
 
 
 def default_data_dir(name: str) -> pathlib.Path:

@@ -22,11 +22,9 @@ class PerDimTemp(nn.Module):
     softplus(p), which is 0.693 at p = 0. Maps [..., T, H, D] to the same shape and dtype.
     """
 
-    param_dtype: jnp.dtype = jnp.float32
-
     @nn.compact
     def __call__(self, query: Array) -> Array:
-        scale = self.param("scale", nn.initializers.zeros, (query.shape[-1],), self.param_dtype)
+        scale = self.param("scale", nn.initializers.zeros, (query.shape[-1],), jnp.float32)
         factor = INVERSE_SOFTPLUS_OF_ZERO * jax.nn.softplus(scale)
         return (query * factor).astype(query.dtype)
 

@@ -26,16 +26,13 @@ class QKNorm(nn.Module):
     Maps [..., length, H, D] to the same shape and dtype; statistics in float32, ε = 1e-6.
     """
 
-    param_dtype: jnp.dtype = jnp.float32
-    epsilon: float = _EPSILON
-
     @nn.compact
     def __call__(self, heads: Array) -> Array:
-        scale = self.param("scale", nn.initializers.zeros, (heads.shape[-1],), self.param_dtype)
+        scale = self.param("scale", nn.initializers.zeros, (heads.shape[-1],), jnp.float32)
         wide = heads.astype(jnp.promote_types(heads.dtype, jnp.float32))
         centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
         variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
-        normal = centred * jax.lax.rsqrt(variance + self.epsilon)
+        normal = centred * jax.lax.rsqrt(variance + _EPSILON)
         return (normal * (1 + scale.astype(wide.dtype))).astype(heads.dtype)
 
 

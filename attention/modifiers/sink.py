@@ -28,11 +28,9 @@ Array = jax.Array
 class Sink(nn.Module):
     """The sinks' logits, [H] float32, zero at start."""
 
-    param_dtype: jnp.dtype = jnp.float32
-
     @nn.compact
     def __call__(self, heads: int) -> Array:
-        scale: Array = self.param("scale", nn.initializers.zeros, (heads,), self.param_dtype)
+        scale: Array = self.param("scale", nn.initializers.zeros, (heads,), jnp.float32)
         return scale.astype(jnp.float32)
 
 

@@ -189,10 +189,9 @@ def summary(measured: Measured, gradients: dict[str, Any]) -> dict[str, Any]:
     record["histogram"] = histogram
     names = ("rows", "distributions", "choices", "channels")
     rows, distributions, choices, channels = (int(numbers[name]) for name in names)
-    record["entropy"] = float(numbers["entropy"]) if distributions else None
-    record["entropy_share"] = float(numbers["entropy_share"]) if choices else None
-    for name in ("jacobian_mean", "jacobian_max"):
-        record[name] = float(numbers[name]) if rows else None
+    counts = {"entropy": distributions, "entropy_share": choices}
+    for name, count in {**counts, "jacobian_mean": rows, "jacobian_max": rows}.items():
+        record[name] = float(numbers[name]) if count else None
     for name in ("logit", *KERNELS):
         record[f"{name}_grad_norm"] = float(gradients[name]) if name in gradients else None
     for name in ("value_range_min", "value_range_median", "value_range_max"):

@@ -38,8 +38,8 @@ from attention.verification.cached_tensors import Tensors
 
 Array = jax.Array
 # Maps query [T, H, D], key and value [S, H, D] and a mask (bool [H or 1, T or 1, S], or None) to
-# the output [T, H, D].
-Method = Callable[[Array, Array, Array, Array | None], Array]
+# the output [T, H, D]; the mask by its name.
+Method = Callable[..., Array]
 
 FORMAT = "attnperf-reconstruction-1"
 ROUNDED, UNROUNDED = REFERENCES = ("rounded inputs", "float32 inputs")
@@ -62,42 +62,30 @@ class ComparedMethod(NamedTuple):
     products: Method
 
 
-def _standard(query: Array, key: Array, value: Array, mask: Array | None) -> Array:
-    return standard.attend(query, key, value, mask=mask)
-
-
-def _vanilla(query: Array, key: Array, value: Array, mask: Array | None) -> Array:
+def _vanilla(query: Array, key: Array, value: Array, *, mask: Array | None) -> Array:
     """LASER as its equation stands, without any maximum."""
     return jnp.log(jax.nn.dot_product_attention(query, key, jnp.exp(value), mask=mask))
 
 
-def _snippet(query: Array, key: Array, value: Array, mask: Array | None) -> Array:
-    return laser.paper_snippet(query, key, value, mask=mask)
-
-
-def _ours(query: Array, key: Array, value: Array, mask: Array | None) -> Array:
-    return laser.attend(query, key, value, mask=mask)
-
-
-def _standard_products(query: Array, key: Array, value: Array, mask: Array | None) -> Array:
+def _standard_products(query: Array, key: Array, value: Array, *, mask: Array | None) -> Array:
     """Our core rounds a float32 value to the queries' dtype and returns its sum in float32."""
     settings = core.CoreSettings(query.shape[-1] ** -0.5)
     narrow = query.astype(jnp.bfloat16), key.astype(jnp.bfloat16)
     return core.weighted_sum(settings, *narrow, value, None, mask, None)
 
 
-def _vanilla_products(query: Array, key: Array, value: Array, mask: Array | None) -> Array:
-    return jnp.log(_standard_products(query, key, jnp.exp(value), mask))
+def _vanilla_products(query: Array, key: Array, value: Array, *, mask: Array | None) -> Array:
+    return jnp.log(_standard_products(query, key, jnp.exp(value), mask=mask))
 
 
-def _snippet_products(query: Array, key: Array, value: Array, mask: Array | None) -> Array:
+def _snippet_products(query: Array, key: Array, value: Array, *, mask: Array | None) -> Array:
     top = jnp.max(value, axis=0, keepdims=True)
-    return _vanilla_products(query, key, value - top, mask) + top
+    return _vanilla_products(query, key, value - top, mask=mask) + top
 
 
-def _ours_products(query: Array, key: Array, value: Array, mask: Array | None) -> Array:
+def _ours_products(query: Array, key: Array, value: Array, *, mask: Array | None) -> Array:
     return laser.log_mean_exp(
-        lambda values: _standard_products(query, key, values, mask),
+        lambda values: _standard_products(query, key, values, mask=mask),
         value,
         merged(len(query), len(key), mask=mask, bias=None, is_causal=False),
         dtype=value.dtype,
@@ -106,10 +94,10 @@ def _ours_products(query: Array, key: Array, value: Array, mask: Array | None) -
 
 
 METHODS = (
-    ComparedMethod("Standard", "standard", _standard, _standard_products),
+    ComparedMethod("Standard", "standard", standard.attend, _standard_products),
     ComparedMethod("LASER vanilla", "laser", _vanilla, _vanilla_products),
-    ComparedMethod("LASER+log-weighted-sum-exp", "laser", _snippet, _snippet_products),
-    ComparedMethod("LASER, ours", "laser", _ours, _ours_products),
+    ComparedMethod("LASER+log-weighted-sum-exp", "laser", laser.paper_snippet, _snippet_products),
+    ComparedMethod("LASER, ours", "laser", laser.attend, _ours_products),
 )
 
 
@@ -185,7 +173,7 @@ def _block(arrays: list[np.ndarray], mask: np.ndarray | None) -> Iterator[tuple[
             rounded = _references([np.asarray(i, np.float64) for i in inputs], mask)
         for row in METHODS:
             method = row.products if dtype == PRODUCTS else row.arrays
-            output = np.asarray(_compiled(method)(*inputs, mask)).astype(np.float64)
+            output = np.asarray(_compiled(method)(*inputs, mask=mask)).astype(np.float64)
             for reference, outputs in ((ROUNDED, rounded), (UNROUNDED, exact)):
                 key = Case(row.name, dtype, reference)
                 yield key, _squares(output, outputs[row.mixer], sees)

@@ -85,14 +85,6 @@ def export(
     return Exported(out, stage, len(done), tuple(left_out))
 
 
-def _read(path: pathlib.Path, *keys: str) -> dict[str, Any] | None:
-    """Returns a record, None where there is none. Raises ValueError where it lacks a key."""
-    found = layout.read_json_if_there(path)
-    if found is not None and not (isinstance(found, dict) and set(keys) <= set(found)):
-        raise ValueError(f"{path} is damaged: it has no {' and '.join(keys)}")
-    return found
-
-
 def _planned(
     study: pathlib.Path, record: dict[str, Any], wanted: str | None
 ) -> tuple[str, list[dict[str, Any]]]:
@@ -141,9 +133,11 @@ def _marked(out: pathlib.Path) -> Iterator[tuple[pathlib.Path, dict[str, Any]]]:
     for _ in range(3):
         level = [inside for folder in level for inside in _inside(out, folder)]
     for folder in level:
-        mark = _read(folder / MARK, "study")
+        mark = layout.read_json_if_there(folder / MARK)
         if mark is None:
             raise ValueError(_not_ours(out, folder))
+        if not isinstance(mark, dict) or "study" not in mark:
+            raise ValueError(f"{folder / MARK} is damaged: it has no study")
         yield folder, mark
 
 

@@ -155,11 +155,13 @@ class TestCheck:
     def test_a_library_that_is_missing(self, monkeypatch, algoperf_dir):
         monkeypatch.setattr(data, "_LIBRARIES", {"librispeech": ("no_such_library",)})
         with pytest.raises(DataError, match="needs no_such_library, not installed here"):
-            data.of("algoperf:librispeech_conformer").check("/data", algoperf_dir=str(algoperf_dir))
+            data.Check("algoperf:librispeech_conformer").check(
+                "/data", algoperf_dir=str(algoperf_dir)
+            )
 
     def test_workload_tokenizer_and_data(self, tmp_path, algoperf_dir):
         with pytest.raises(DataError, match="has no workload 'imagenet_vit'"):
-            data.of("algoperf:imagenet_vit").check("/data", algoperf_dir=str(algoperf_dir))
+            data.Check("algoperf:imagenet_vit").check("/data", algoperf_dir=str(algoperf_dir))
         places = {"algoperf_dir": str(algoperf_dir), "tokenizer_vocab_path": str(tmp_path / "spm")}
         name = "algoperf:librispeech_conformer"
         with pytest.raises(DataError, match="there is no such file on this host"):

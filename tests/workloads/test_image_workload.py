@@ -9,7 +9,7 @@ from workloads import __main__ as command
 from workloads import catalog, registry
 from workloads.base import options
 from workloads.base.workload import Sizes
-from workloads.images import digits, image_workload, images, presets
+from workloads.images import digits, image_workload, images
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def test_targets_and_sizes_are_algoperfs():
     assert full.is_output_params("head")
     with pytest.raises(ValueError, match="init_model_fn"):
         _ = full.param_shapes
-    assert presets.IMAGENET.mixup_alpha == 0.2
+    assert image_workload.IMAGENET.mixup_alpha == 0.2
 
 
 def test_unknown_names():

@@ -137,7 +137,7 @@ def test_eval_crop_rounds_and_stays_in_range() -> None:
 )
 @settings(max_examples=300)
 def test_random_crops_keep_their_bounds(height: int, width: int, seed: int) -> None:
-    box = images.sample_crop(height, width, np.random.default_rng(seed), (0.08, 1.0), (0.75, 4 / 3))
+    box = images.sample_crop(height, width, np.random.default_rng(seed))
     if box is None:
         assert max(height, width) > 5 * min(height, width)
         return
@@ -153,10 +153,7 @@ def test_random_crops_spread_as_tensorflow_draws_them() -> None:
     # 375 × 500: means of top, left, height, width, and their standard errors.
     generator = np.random.default_rng(0)
     boxes = np.array(
-        [
-            images.sample_crop(375, 500, generator, (0.08, 1.0), (0.75, 4 / 3))
-            for _ in range(20_000)
-        ],
+        [images.sample_crop(375, 500, generator) for _ in range(20_000)],
         np.float64,
     )
     means, errors = np.array([59.56, 117.28, 254.98, 264.96]), np.array([0.27, 0.42, 0.35, 0.42])
@@ -168,23 +165,25 @@ def test_a_picture_too_long_to_crop_gets_the_evaluation_view() -> None:
     # At most 10 × 13 pixels of 10 × 1000 keep the aspect ratio: less than a tenth of the area.
     picture = _picture(10, 1000)
     generator = np.random.default_rng(0)
-    assert images.sample_crop(10, 1000, generator, (0.08, 1.0), (0.75, 4 / 3)) is None
+    assert images.sample_crop(10, 1000, generator) is None
     np.testing.assert_array_equal(
         images.train_crop(picture, 8, 10, generator), images.eval_crop(picture, 8, 10)
     )
 
 
-def test_a_crop_of_the_whole_picture_gets_the_evaluation_view() -> None:
+def test_a_crop_of_the_whole_picture_gets_the_evaluation_view(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(images, "_AREAS", (1.0, 1.0))
+    monkeypatch.setattr(images, "_ASPECTS", (1.0, 1.0))
     picture = _picture(40, 40)
-    crop = images.train_crop(picture, 8, 10, np.random.default_rng(0), (1.0, 1.0), (1.0, 1.0))
+    crop = images.train_crop(picture, 8, 10, np.random.default_rng(0))
     np.testing.assert_array_equal(crop, images.eval_crop(picture, 8, 10))
 
 
 def test_train_crop_cuts_grey_levels_off() -> None:
     picture = _picture(60, 80)
-    top, left, rows, columns = images.sample_crop(
-        60, 80, np.random.default_rng(3), (0.08, 1.0), (0.75, 4 / 3)
-    ) or (0, 0, 0, 0)
+    top, left, rows, columns = images.sample_crop(60, 80, np.random.default_rng(3)) or (0, 0, 0, 0)
     exact = images.resize(picture[top : top + rows, left : left + columns], 16)
     np.testing.assert_array_equal(
         images.train_crop(picture, 16, 18, np.random.default_rng(3)),

@@ -63,9 +63,9 @@ def job(tmp_path: Path, model: bytes) -> librispeech_prepare.SplitToPrepare:
     data_dir = tmp_path / "data"
     data_dir.mkdir()
     (data_dir / speech_tokenizer.FILE_NAME).write_bytes(model)
-    limits = librispeech_prepare.Limits(max_audio=200, max_characters=60, max_targets=58)
+    limits = {"max_audio": 200, "max_characters": 60, "max_targets": 58}
     return librispeech_prepare.SplitToPrepare(
-        tree, data_dir, "dev-clean", limits, VOCAB_SIZE, "mend it"
+        tree, data_dir, "dev-clean", VOCAB_SIZE, "mend it", **limits
     )
 
 

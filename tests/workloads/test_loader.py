@@ -200,8 +200,6 @@ def test_a_cache_of_decoded_images_changes_nothing() -> None:
 def test_a_subset_holds_what_was_asked() -> None:
     subset = sources.Subset(Pictures(9), [7, 0, 7])
     assert [subset[number]["label"] for number in range(len(subset))] == [7, 0, 7]
-    with pytest.raises(ValueError, match="asks for example 9, there are 9"):
-        sources.Subset(Pictures(9), [9])
 
 
 def test_the_fixed_subset_is_fixed_and_mixed() -> None:
@@ -240,8 +238,6 @@ def test_a_damaged_image_is_named(how: dict[str, int]) -> None:
         ({"batch_size": 0}, "batch_size is 0"),
         ({"seed": -1}, "seed is -1"),
         ({"start_step": -1}, "start_step is -1"),
-        ({"num_workers": -1}, "num_workers is -1"),
-        ({"num_threads": -2}, "num_threads -2"),
         ({"source": Pictures(0)}, "examples is 0"),
     ],
 )

@@ -22,7 +22,7 @@ def _stream(documents: list[list[int]]) -> list[int]:
 def test_records_and_tail_are_the_documents_with_separators(
     documents: list[list[int]], length: int
 ) -> None:
-    packer = packing.Packer(length, 50)
+    packer = packing.Packer(length)
     rows = packer.add(documents)
     assert rows.dtype == np.uint16
     assert rows.shape[1] == length
@@ -34,7 +34,7 @@ def test_records_and_tail_are_the_documents_with_separators(
 def test_batches_of_documents_change_nothing(
     documents: list[list[int]], length: int, size: int
 ) -> None:
-    whole, parts = packing.Packer(length, 50), packing.Packer(length, 50)
+    whole, parts = packing.Packer(length), packing.Packer(length)
     rows = whole.add(documents)
     pieces = [parts.add(documents[i : i + size]) for i in range(0, len(documents), size)]
     assert np.concatenate([*pieces, rows[:0]]).tolist() == rows.tolist()
@@ -42,22 +42,11 @@ def test_batches_of_documents_change_nothing(
 
 
 def test_a_worked_example() -> None:
-    packer = packing.Packer(3, 10)
+    packer = packing.Packer(3)
     assert packer.add([[5, 6], [], [7, 8, 9]]).tolist() == [[5, 6, 1], [1, 7, 8]]
     assert packer.tail.tolist() == [9, 1]
     assert packer.add([[4]]).tolist() == [[9, 1, 4]]
     assert packer.tail.tolist() == [1]
-
-
-@pytest.mark.parametrize("wrong", [10, -1, 65536])
-def test_ids_outside_the_vocabulary_are_refused(wrong: int) -> None:
-    with pytest.raises(ValueError, match=f"token id {wrong}; 0 to 9 are allowed"):
-        packing.Packer(4, 10).add([[3, wrong]])
-
-
-def test_a_vocabulary_that_does_not_fit_uint16_is_refused() -> None:
-    with pytest.raises(ValueError, match="vocab_size 65537; 1 or more, and 1 to 65536"):
-        packing.Packer(4, 65537)
 
 
 @pytest.fixture(scope="module")

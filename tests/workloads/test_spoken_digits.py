@@ -120,12 +120,6 @@ def test_a_faster_rate_is_shorter() -> None:
     assert 1.6 < len(slow) / len(fast) < 2.4
 
 
-@pytest.mark.parametrize("voice", ["en-us+f2", "en-029+whisper"])
-def test_voices_with_the_clocks_noise_are_refused(voice: str) -> None:
-    with pytest.raises(ValueError, match="noise seeded by the clock"):
-        espeak.Utterance("one", voice)
-
-
 @pytest.mark.parametrize("voice", ["xx+m1", "en-us+nobody"])
 def test_an_unknown_voice_is_refused(voice: str) -> None:
     with pytest.raises(ValueError, match="espeak-ng has no voice"):

@@ -186,13 +186,6 @@ def test_another_tokenizer_is_found(directory: Path) -> None:
         token_records.check(directory, REPAIR)
 
 
-def test_a_writer_takes_rows_of_its_length_and_dtype(tmp_path: Path) -> None:
-    with token_records.writing(tmp_path / "a.npy", 6) as writer:
-        for wrong in (ROWS.astype(np.int64), ROWS[:, :5]):
-            with pytest.raises(ValueError, match=r"uint16 \[n, 6\] is needed"):
-                writer.write(wrong)
-
-
 def test_a_replaced_shard_is_read_anew(directory: Path) -> None:
     assert _open(directory)[8]["tokens"].tolist() == ROWS[8].tolist()
     with token_records.writing(directory / SECOND, 6) as writer:

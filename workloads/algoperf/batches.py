@@ -26,6 +26,8 @@ from unittest import mock
 import jax
 import numpy as np
 
+from workloads.algoperf.causal_attention import Substitute
+
 _MODULE = "algoperf.workloads.imagenet_resnet.imagenet_jax.randaugment"
 # Numbers of draws folded into the key begin here: RandAugment's own fold in 0, 1, ....
 _FIRST = 1_000_000
@@ -45,39 +47,27 @@ def seeded_augmentation() -> Iterator[None]:
     original = module.distort_image_with_randaugment
 
     def distort(image: Any, num_layers: int, magnitude: Any, key: Any) -> Any:
-        with mock.patch.object(module, "tf", _Keyed(module.tf, key)):
+        with mock.patch.object(module, "tf", _keyed(module.tf, key)):
             return original(image, num_layers, magnitude, key)
 
     with mock.patch.object(module, "distort_image_with_randaugment", distort):
         yield
 
 
-class _Keyed:
-    """TensorFlow as a module, whose `random.uniform` draws from a key, each call its own."""
-
-    def __init__(self, tf: Any, key: Any) -> None:
-        self._tf = tf
-        self.random = _KeyedRandom(tf, key)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tf, name)
-
-
-class _KeyedRandom:
-    def __init__(self, tf: Any, key: Any) -> None:
-        self._tf, self._key, self._numbers = tf, key, itertools.count(_FIRST)
+def _keyed(tf: Any, key: Any) -> Any:
+    """Returns TensorFlow, whose `random.uniform` draws from a key, each call its own."""
+    numbers = itertools.count(_FIRST)
 
     def uniform(
-        self, shape: Any, minval: Any = 0, maxval: Any = None, dtype: Any = None, **others: Any
+        shape: Any, minval: Any = 0, maxval: Any = None, dtype: Any = None, **others: Any
     ) -> Any:
-        key = self._tf.random.experimental.stateless_fold_in(self._key, next(self._numbers))
         del others  # an operation's own seed and name
-        return self._tf.random.stateless_uniform(
-            shape, seed=key, minval=minval, maxval=maxval, dtype=dtype or self._tf.float32
+        seed = tf.random.experimental.stateless_fold_in(key, next(numbers))
+        return tf.random.stateless_uniform(
+            shape, seed=seed, minval=minval, maxval=maxval, dtype=dtype or tf.float32
         )
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tf.random, name)
+    return Substitute(tf, random=Substitute(tf.random, uniform=uniform))
 
 
 Array = jax.Array

@@ -12,6 +12,7 @@ import importlib
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -81,9 +82,12 @@ def _attending(module: nn.Module, variant: Variant, depth: int | Array | None) -
     """Has the layer's own file call the variant. Raises RuntimeError where it did not, once."""
     layer = _Layer(module, variant, depth)
     home = importlib.import_module(type(module).__module__)
-    nn_module = _Substitute(jax.nn, dot_product_attention=layer.dot_product_attention)
-    names = {"jax": _Substitute(jax, nn=nn_module), "jnp": _Substitute(jnp, einsum=layer.einsum)}
-    with _named(home, names):
+    nn_module = Substitute(jax.nn, dot_product_attention=layer.dot_product_attention)
+    names: dict[str, Any] = {
+        "jax": Substitute(jax, nn=nn_module),
+        "jnp": Substitute(jnp, einsum=layer.einsum),
+    }
+    with mock.patch.multiple(home, **names):
         yield
     if layer.calls not in _WAYS:
         raise RuntimeError(
@@ -93,18 +97,7 @@ def _attending(module: nn.Module, variant: Variant, depth: int | Array | None) -
         )
 
 
-@contextlib.contextmanager
-def _named(module: types.ModuleType, names: dict[str, Any]) -> Iterator[None]:
-    """Gives names of a module other meanings, for a while."""
-    before = {name: getattr(module, name) for name in names}
-    vars(module).update(names)
-    try:
-        yield
-    finally:
-        vars(module).update(before)
-
-
-class _Substitute(types.ModuleType):
+class Substitute(types.ModuleType):
     """A module with some names replaced."""
 
     def __init__(self, module: types.ModuleType, **names: Any) -> None:
@@ -135,7 +128,7 @@ class _Layer:
             )
         self.calls.append("dot_product_attention")
         settings.pop("implementation", None)
-        attend = _Attend(self.variant, parent=self.scope)
+        attend = _InScope(self.variant, parent=self.scope)
         return attend(query, key, value, depth=self.depth, **settings)
 
     def einsum(self, subscripts: Any, *operands: Any, **settings: Any) -> Array:
@@ -143,7 +136,7 @@ class _Layer:
         if subscripts in (_LOGITS, _MEAN):
             self.calls.append(subscripts)
         if subscripts == _LOGITS:
-            query, key = _Prepare(self.variant, parent=self.scope)(*operands)
+            query, key = _InScope(self.variant.prepare, parent=self.scope)(*operands)
             self.head_size = query.shape[-1]
             return jnp.einsum(subscripts, query, key, **settings)
         if subscripts != _MEAN:
@@ -153,48 +146,27 @@ class _Layer:
         def mean(values: Array) -> Array:
             return jnp.einsum(subscripts, weights, values, **settings)
 
-        mix = _Mix(self.variant, parent=self.scope)
-        return mix(mean, value, weights.shape[-2], self.head_size, self.depth)
-
-
-# Flax makes learned leaves in compact methods alone, and `CausalAttn` has none. These live in its
-# scope, so that their leaves do.
-
-
-class _Attend(nn.Module):
-    variant: Variant
-
-    @nn.compact
-    def __call__(self, query: Array, key: Array, value: Array, **settings: Any) -> Array:
-        return self.variant(query, key, value, **settings)
-
-
-class _Prepare(nn.Module):
-    variant: Variant
-
-    @nn.compact
-    def __call__(self, query: Array, key: Array) -> tuple[Array, Array]:
-        return self.variant.prepare(query, key)
-
-
-class _Mix(nn.Module):
-    variant: Variant
-
-    @nn.compact
-    def __call__(
-        self,
-        mean: Callable[[Array], Array],
-        value: Array,
-        queries: int,
-        head_size: int,
-        depth: int | Array | None,
-    ) -> Array:
-        """The layer is causal, by its name: its mask is in the weights already."""
-        return self.variant.through_host(
+        # The layer is causal, by its name: its mask is in the weights already.
+        masks = merged(weights.shape[-2], value.shape[-3], mask=None, bias=None, is_causal=True)
+        mix = _InScope(self.variant.through_host, parent=self.scope)
+        return mix(
             mean,
             value,
-            masks=merged(queries, value.shape[-3], mask=None, bias=None, is_causal=True),
-            head_size=head_size,
-            depth=depth,
+            masks=masks,
+            head_size=self.head_size,
+            depth=self.depth,
             sums_to_one=True,
         )
+
+
+class _InScope(nn.Module):
+    """Calls something that learns in the layer's scope, so that its leaves lie there.
+
+    Flax makes learned leaves in compact methods alone, and `CausalAttn` has none.
+    """
+
+    called: Callable[..., Any]
+
+    @nn.compact
+    def __call__(self, *arrays: Any, **settings: Any) -> Any:
+        return self.called(*arrays, **settings)

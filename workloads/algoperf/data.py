@@ -34,7 +34,7 @@ IMAGENET_V2 = "imagenet_v2/matched-frequency/3.0.0"
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """The check of one workload. Made by `of`."""
+    """The check of one workload of `workloads.algoperf_specs`, by its name."""
 
     name: str
 
@@ -67,11 +67,6 @@ class Check:
         raise DataError(
             f"{self.name} reads what AlgoPerf prepares", _repair(self.name, Path(data_dir))
         )
-
-
-def of(name: str) -> Check:
-    """Returns the check of a workload of `workloads.algoperf_specs`."""
-    return Check(name)
 
 
 def _algoperf(own_name: str, algoperf_dir: str) -> list[str]:

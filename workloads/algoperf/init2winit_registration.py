@@ -105,15 +105,15 @@ def injected_module(module: Any, variant: Any) -> Any:
     """
     plain = type(module)
 
-    def init(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with inject.injected(variant, depth=_depth):
-            return plain.init(self, *args, **kwargs)
+    def entering(method: Any) -> Any:
+        def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with inject.injected(variant, depth=_depth):
+                return method(self, *args, **kwargs)
 
-    def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with inject.injected(variant, depth=_depth):
-            return plain.apply(self, *args, **kwargs)
+        return run
 
-    made = type(plain.__name__, (plain,), {"init": init, "apply": apply})
+    members = {name: entering(getattr(plain, name)) for name in ("init", "apply")}
+    made = type(plain.__name__, (plain,), members)
     settings = {
         field.name: getattr(module, field.name)
         for field in dataclasses.fields(plain)

@@ -9,7 +9,7 @@ from flax import linen as nn
 
 from attention import inject
 from attention.variant import Variant
-from workloads.algoperf import causal_attention, supported
+from workloads.algoperf import causal_attention, supported, tiny_sizes
 
 _MODEL_METHODS = ("init_model_fn", "model_fn")
 _VARIANT = "_attnperf_variant"
@@ -60,8 +60,6 @@ def _check_unused(workload: Any, variant: Variant) -> None:
 def _subclass(base: Any, entry: supported.Support) -> Any:
     """Returns a subclass of the same name, whose model methods enter the variant."""
     namespace: dict[str, Any] = {
-        "__module__": base.__module__,
-        "__doc__": base.__doc__,
         "attention": property(lambda self: getattr(self, _VARIANT).name),
         "attention_tau": property(
             lambda self: getattr(self, _VARIANT).hyperparameters.get("tau", 1.0)
@@ -72,7 +70,7 @@ def _subclass(base: Any, entry: supported.Support) -> Any:
         namespace[name] = _entering(base, name, entry, inside)
     for name in entry.jitted:
         namespace[name] = _entering(base, name, entry, _injected_while_tracing)
-    return type(base)(base.__name__, (base,), namespace)
+    return tiny_sizes.subclass(base, namespace)
 
 
 def _entering(

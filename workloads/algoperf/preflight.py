@@ -68,9 +68,17 @@ def check(request: Request, installation: Installation) -> Admitted:
     required, a path that is missing, a directory that AlgoPerf would ask about.
     """
     table.check(request.attention, request.hyperparameters)
-    _check_tau(request)
+    # A +temp variant with τ = 1 is the plain one under another name.
+    if "temp" in request.attention.split("+") and request.tau is None:
+        raise ValueError(
+            f"--attention={request.attention} needs its temperature; give --tau=0.9, as studies do"
+        )
     given = _parse(request.arguments)
-    _check_required(given)
+    missing = [f"--{name}" for name in REQUIRED if not given[name]]
+    if missing:
+        raise ValueError(
+            f"submission_runner.py needs {', '.join(missing)}; its flags follow after `--`"
+        )
     if given["framework"] != "jax":
         raise ValueError(
             f"--framework={given['framework']}: variants are JAX code; give --framework=jax"
@@ -94,14 +102,6 @@ def check(request: Request, installation: Installation) -> Admitted:
     return Admitted(name, root, sizes, _notes(given))
 
 
-def _check_tau(request: Request) -> None:
-    """A +temp variant with τ = 1 is the plain one under another name."""
-    if "temp" in request.attention.split("+") and request.tau is None:
-        raise ValueError(
-            f"--attention={request.attention} needs its temperature; give --tau=0.9, as studies do"
-        )
-
-
 def _parse(arguments: Sequence[str]) -> dict[str, Any]:
     """The flags that are checked, read as absl reads them (`--flagfile` and all)."""
     values = flags.FlagValues()
@@ -115,15 +115,6 @@ def _parse(arguments: Sequence[str]) -> dict[str, Any]:
     except flags.Error as error:
         raise ValueError(f"submission_runner.py's flags: {error}") from error
     return {name: values[name].value for name in values}
-
-
-def _check_required(given: dict[str, Any]) -> None:
-    missing = [name for name in REQUIRED if not given[name]]
-    if missing:
-        raise ValueError(
-            f"submission_runner.py needs {', '.join('--' + name for name in missing)}; its flags "
-            "follow after `--`"
-        )
 
 
 def _check_tokenizer(given: dict[str, Any], base: str) -> None:

@@ -6,7 +6,6 @@ imagenet_v2.py, librispeech_conformer/input_pipeline.py, wmt/input_pipeline.py,
 finewebedu_lm/input_pipeline.py}.
 """
 
-import io
 import itertools
 import json
 import os
@@ -15,14 +14,14 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-import sentencepiece
 
 from attention import files
 from workloads.algoperf import tiny_sizes
 from workloads.algoperf.tiny_sizes import MARKER
 from workloads.base.errors import DataError
+from workloads.images import imagenet
 from workloads.speech.corpora import librispeech, speech_records, speech_tokenizer
-from workloads.storage import preparation, tfds_writer
+from workloads.storage import preparation, tfds_writer, tokenizer
 
 DESCRIPTION = "Fabricated by `python -m workloads algoperf_data`: to try the plugin, not to measure"
 # A batch may be larger: AlgoPerf repeats the training split. Its evaluations are slow on CPU cores.
@@ -32,7 +31,6 @@ LM_SIZES = {"train": 16, "validation": 4, "test": 0}
 _LM_TOKENS, _LM_PERIOD = 1024 + 1, 50
 WMT_VOCABULARY = 32_000
 WMT_TOKENIZER = "wmt_sentencepiece_model"
-_NUM_CLASSES = 1000  # ImageNet's, of which the first ten occur
 _SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
 _RATE = 16_000
 
@@ -71,25 +69,12 @@ def _write_marker(path: Path, workload: str) -> None:
 
 
 def _write_imagenet(path: Path) -> None:
-    for place, dataset, splits in (
-        ("imagenet2012/5.1.0", "imagenet2012:5.1.0", ("train", "validation")),
-        (
-            "imagenet_v2/matched-frequency/3.0.0",
-            "imagenet_v2/matched-frequency:3.0.0",
-            ("test",),
-        ),
-    ):
-        tfds_writer.write_image_dataset(
-            path / place,
-            dataset=dataset,
-            splits={split: _images(split) for split in splits},
-            num_classes=_NUM_CLASSES,
-            description=DESCRIPTION,
-        )
+    examples = {split: _images(split) for split in SIZES}
+    imagenet.write(path, examples, num_classes=imagenet.NUM_CLASSES, description=DESCRIPTION)
 
 
 def _images(split: str) -> list[dict[str, object]]:
-    """JPEG images of 256 × 256, a noisy colour per class."""
+    """JPEG images of 256 × 256, a noisy colour for each of the first ten classes."""
     draws = np.random.RandomState(list(SIZES).index(split))
     colours = np.random.RandomState(99).randint(40, 216, (10, 3))
     examples: list[dict[str, object]] = []
@@ -105,7 +90,7 @@ def _images(split: str) -> list[dict[str, object]]:
 def _write_librispeech(path: Path) -> None:
     model = speech_tokenizer.train((word.upper() for word in _words(8000)), librispeech.VOCAB_SIZE)
     (path / speech_tokenizer.FILE_NAME).write_bytes(model)
-    tokenizer = speech_tokenizer.load(path, librispeech.VOCAB_SIZE, "")
+    processor = speech_tokenizer.load(path, librispeech.VOCAB_SIZE, "")
     for seed, (role, splits) in enumerate(librispeech.SPLITS.items()):
         draws = np.random.RandomState(seed)
         parts = np.array_split(np.arange(SIZES[role]), len(splits))
@@ -114,7 +99,7 @@ def _write_librispeech(path: Path) -> None:
             names = [f"0-0-{number:04d}" for number in numbers]
             for name in names:
                 text = " ".join(_some_words(draws, 5)).upper()
-                ids = np.array(speech_tokenizer.encode(tokenizer, text), np.int32)
+                ids = np.array(speech_tokenizer.encode(processor, text), np.int32)
                 np.save(speech_records.audio_path(path, split, name), _tones(text))
                 np.save(speech_records.targets_path(path, split, name), ids)
             speech_records.write_ids(path, split, names)
@@ -152,16 +137,8 @@ def _sentences(split: str) -> list[dict[str, str]]:
 
 def _word_model(vocabulary: int) -> bytes:
     """A SentencePiece model with a piece a word: AlgoPerf's WMT model has 32,000 outputs."""
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        # Three pieces are the library's own: unknown, beginning, end.
-        sentence_iterator=iter(_words(vocabulary - 3)),
-        model_writer=model,
-        model_type="word",
-        vocab_size=vocabulary,
-        minloglevel=2,
-    )
-    return model.getvalue()
+    # Three pieces are the library's own: unknown, beginning, end.
+    return tokenizer.trained(_words(vocabulary - 3), vocabulary, model_type="word")
 
 
 def _words(count: int) -> list[str]:

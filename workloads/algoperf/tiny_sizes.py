@@ -77,8 +77,6 @@ def _subclass(base: Any) -> Any:
         return property(lambda self: getattr(self, _SIZES)[split])
 
     namespace = {
-        "__module__": base.__module__,
-        "__doc__": base.__doc__,
         "attnperf_tiny": True,
         "num_train_examples": size("train"),
         "num_eval_train_examples": property(lambda self: _num_eval_train(getattr(self, _SIZES))),
@@ -86,7 +84,13 @@ def _subclass(base: Any) -> Any:
         "num_test_examples": size("test"),
         "eval_batch_size": property(lambda self: _eval_batch_size()),
     }
-    return type(base)(base.__name__, (base,), namespace)
+    return subclass(base, namespace)
+
+
+def subclass(base: Any, members: Mapping[str, Any]) -> Any:
+    """Returns a subclass of the same name, with these members beside its own."""
+    about = {"__module__": base.__module__, "__doc__": base.__doc__}
+    return type(base)(base.__name__, (base,), {**about, **members})
 
 
 def _eval_batch_size() -> int:

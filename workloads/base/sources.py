@@ -19,19 +19,11 @@ class Source(Protocol):
 
 
 class Subset:
-    """The examples of `source` at `indices`, in that order.
-
-    Raises ValueError where the source does not have them.
-    """
+    """The examples of `source` at `indices`, in that order."""
 
     def __init__(self, source: Source, indices: Sequence[int] | np.ndarray) -> None:
         self.source = source
         self.indices = np.asarray(indices, dtype=np.int64)
-        wrong = self.indices[(self.indices < 0) | (self.indices >= len(source))]
-        if wrong.size:
-            raise ValueError(
-                f"{source}: a subset asks for example {wrong[0]}, there are {len(source)}"
-            )
 
     def __len__(self) -> int:
         return len(self.indices)

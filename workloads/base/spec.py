@@ -6,6 +6,7 @@ AlgoPerf's own workload objects, and theirs ours. What is added here is said so.
 """
 
 import abc
+import dataclasses
 import enum
 from collections.abc import Iterator
 from typing import Any
@@ -32,20 +33,11 @@ class LossType(enum.Enum):
     CTC_LOSS = 3
 
 
+@dataclasses.dataclass(frozen=True)
 class ShapeTuple:
     """A parameter's shape as a leaf of a tree (a bare tuple would be a subtree)."""
 
-    def __init__(self, shape_tuple: tuple[int, ...]) -> None:
-        self.shape_tuple = shape_tuple
-
-    def __repr__(self) -> str:
-        return f"ShapeTuple({self.shape_tuple})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ShapeTuple) and self.shape_tuple == other.shape_tuple
-
-    def __hash__(self) -> int:
-        return hash(self.shape_tuple)
+    shape_tuple: tuple[int, ...]
 
 
 class Workload(abc.ABC):

@@ -259,13 +259,15 @@ class BaseWorkload(spec.Workload):
             for number, batch in enumerate(stream):
                 yield self._eval_batch(batch, number * batch_size)
 
-    @abc.abstractmethod
     def _train_batch(self, batch: dict[str, np.ndarray], key: Array, step: int) -> spec.Batch:
         """Returns a step's batch on the devices; `key` is that of the seed's data."""
+        del key, step
+        on_devices: spec.Batch = self.devices.shard(batch)
+        return on_devices
 
-    @abc.abstractmethod
     def _eval_batch(self, batch: dict[str, np.ndarray], first: int) -> spec.Batch:
         """Returns an evaluation's batch on the devices; `first`: the number of its first record."""
+        return self._train_batch(batch, jax.random.key(0), 0)
 
     def _ready(self, batch: spec.Batch) -> spec.Batch:
         """Returns a batch on the devices as `model_fn` and `loss_fn` take it."""

@@ -7,6 +7,7 @@ reads. One fixed permutation of the scans gives the roles, none of which share a
 training set is a fixed subset of it (`workloads.base.sources.fixed_subset`).
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -21,7 +22,7 @@ from attention import files
 from workloads.base.errors import DataError
 from workloads.base.sources import Source
 from workloads.images import imagenet, images
-from workloads.storage import preparation, tfds_directory, tfds_writer
+from workloads.storage import preparation, tfds_directory
 
 NUM_CLASSES = 10
 IMAGE_SIZE = 32
@@ -33,7 +34,7 @@ NOTE = (
 # Of pixels and labels, split by split, whatever library encoded them.
 CONTENT_SHA256 = "16f4c9f253479c4bb57586999594d78cddc3f7e421e34a18feed17706c067276"
 _PERMUTATION_SEED = 0
-_DATASETS = {imagenet.IMAGENET: ("train", "validation"), imagenet.IMAGENET_V2: ("test",)}
+_repair = functools.partial(preparation.repair, "digits_vit")
 
 
 def prepare(data_dir: str | os.PathLike[str]) -> Path:
@@ -90,18 +91,9 @@ def _open(data_dir: str | os.PathLike[str], role: str) -> Source:
 
 
 def _write(data_dir: Path) -> None:
-    for dataset in _DATASETS:
+    for dataset in (imagenet.IMAGENET, imagenet.IMAGENET_V2):
         _refuse_to_replace_others(data_dir, tfds_directory.directory_of(data_dir, dataset))
-    examples = _examples()
-    for dataset, roles in _DATASETS.items():
-        tfds_writer.write_image_dataset(
-            tfds_directory.directory_of(data_dir, dataset),
-            dataset=dataset,
-            splits={imagenet.PARTS[role].split: examples[role] for role in roles},
-            num_classes=NUM_CLASSES,
-            encoding="png",
-            description=NOTE,
-        )
+    imagenet.write(data_dir, _examples(), num_classes=NUM_CLASSES, encoding="png", description=NOTE)
     sources = {role: imagenet.open_split(data_dir, role, _repair(data_dir)) for role in SIZES}
     reference = {"note": NOTE, "rows": _rows(sources), "sha256": content_sha256(sources)}
     files.write(data_dir / preparation.REFERENCE_FILE, json.dumps(reference, indent=2) + "\n")
@@ -174,10 +166,3 @@ def _arrays(source: Source) -> tuple[np.ndarray, np.ndarray]:
     records = [source[number] for number in range(len(source))]
     pixels = np.stack([images.decode(record["image"]).ravel() for record in records])
     return pixels.astype(np.float32), np.array([record["label"] for record in records])
-
-
-def _repair(data_dir: str | os.PathLike[str]) -> str:
-    return (
-        f"python -m workloads prepare digits_vit --data_dir {data_dir}; then "
-        f"python -m workloads check digits_vit --data_dir {data_dir}"
-    )

@@ -1,4 +1,16 @@
-"""Image classification as a workload: what full and embedded ViT share."""
+"""Image classification as a workload: ViT-S/16 on ImageNet as AlgoPerf has it, and a stand-in.
+
+`imagenet_vit` and its glu, map and post-LN forms: sizes, batch and statistics by
+algoperf/workloads/imagenet_vit/workload.py and imagenet_resnet/workload.py. 22,122,472 parameters;
+batch 1024; 167,999 steps; validation error 0.2269 and test error (ImageNet-v2) 0.3481 are
+AlgoPerf's targets.
+
+`digits_vit`: the same model class, loader, loss and metric on scikit-learn's digits in ImageNet's
+format, which a bare machine trains in half a minute. Digits must not be mirrored or cropped, so
+training views are shifts by up to 1 of 32 pixels, without RandAugment and mixup. Patches of 4 give
+64 tokens; two layers of width 64 reach about 3 % test error in 500 steps of batch 32 (20 s on one
+CPU core), where four layers on patches of 8 needed twice the time for 4 %. 75,018 parameters.
+"""
 
 import dataclasses
 from typing import Any
@@ -11,18 +23,21 @@ from workloads.base import sources, spec
 from workloads.base.options import Options
 from workloads.base.workload import BaseWorkload, Sizes
 from workloads.base.workload_spec import WorkloadSpec
-from workloads.images import imagenet, images, vit
+from workloads.images import digits, imagenet, images, vit
 
 Array = jax.Array
 # Purpose of a random draw, folded into the seed's key before the step; training has 1 and 3.
 _MIXUP = 2
+# AlgoPerf's ImageNet statistics (imagenet_resnet/workload.py), of red, green and blue in [0, 255].
+_MEAN = (0.485 * 255, 0.456 * 255, 0.406 * 255)
+_STDDEV = (0.229 * 255, 0.224 * 255, 0.225 * 255)
 
 
 @dataclasses.dataclass(frozen=True)
 class Images:
     """What a data set fixes.
 
-    mean and stddev are per RGB channel in [0, 255]. mixup_alpha 0 is no mixup. cache keeps decoded
+    mixup_alpha 0 is no mixup. cache keeps decoded
     images in memory.
     """
 
@@ -33,9 +48,6 @@ class Images:
     eval_transform: Any
     mixup_alpha: float = 0.0
     cache: bool = False
-    # AlgoPerf's ImageNet statistics (imagenet_resnet/workload.py).
-    mean: tuple[float, float, float] = (0.485 * 255, 0.456 * 255, 0.406 * 255)
-    stddev: tuple[float, float, float] = (0.229 * 255, 0.224 * 255, 0.225 * 255)
 
 
 class ImageWorkload(BaseWorkload):
@@ -109,7 +121,7 @@ class ImageWorkload(BaseWorkload):
         mixup (arXiv:1710.09412) with one weight per batch and the neighbour as partner, as
         AlgoPerf's input_pipeline does.
         """
-        mean, stddev = (jnp.asarray(s, jnp.float32) for s in (self._data.mean, self._data.stddev))
+        mean, stddev = (jnp.asarray(statistic, jnp.float32) for statistic in (_MEAN, _STDDEV))
         inputs = (batch["inputs"].astype(jnp.float32) - mean) / stddev
         targets = batch["targets"]
         alpha = self._data.mixup_alpha
@@ -140,3 +152,57 @@ class ImageWorkload(BaseWorkload):
 @jax.jit
 def _mixup_key(key: Array, step: Array) -> Array:
     return jax.random.fold_in(jax.random.fold_in(key, _MIXUP), step)
+
+
+_VIT_S_16 = {"patch_size": 16, "width": 384, "depth": 12, "mlp_dim": 1536, "num_heads": 6}
+MODELS: dict[str, dict[str, Any]] = {
+    "imagenet_vit": _VIT_S_16,
+    "imagenet_vit_glu": {**_VIT_S_16, "use_glu": True},
+    "imagenet_vit_map": {**_VIT_S_16, "use_map": True},
+    "imagenet_vit_post_ln": {**_VIT_S_16, "use_post_layer_norm": True},
+    "digits_vit": {"patch_size": 4, "width": 64, "depth": 2, "mlp_dim": 128, "num_heads": 4},
+}
+_EVAL_BATCH = 2048
+
+IMAGENET = Images(
+    image_size=224,
+    num_classes=imagenet.NUM_CLASSES,
+    sizes=Sizes(
+        num_train=imagenet.PARTS["train"].num_examples,
+        # 50,000 rounded up to whole evaluation batches, as AlgoPerf does.
+        num_eval_train=25 * _EVAL_BATCH,
+        num_validation=imagenet.PARTS["validation"].num_examples,
+        num_test=imagenet.PARTS["test"].num_examples,
+        eval_batch_size=_EVAL_BATCH,
+    ),
+    train_transform=images.TrainTransform(),
+    eval_transform=images.EvalTransform(),
+    mixup_alpha=0.2,
+)
+DIGITS = Images(
+    image_size=digits.IMAGE_SIZE,
+    num_classes=digits.NUM_CLASSES,
+    sizes=Sizes(
+        num_train=digits.SIZES["train"],
+        num_eval_train=400,
+        num_validation=digits.SIZES["validation"],
+        num_test=digits.SIZES["test"],
+        # Measured on one CPU core, 1200 images: 0.38 s in batches of 16, 1.11 s in one of 400.
+        eval_batch_size=16,
+    ),
+    train_transform=images.ShiftTransform(max_shift=1),
+    eval_transform=images.ShiftTransform(),
+    cache=True,
+)
+
+
+def make(row: WorkloadSpec, variant: Any, options: Options) -> ImageWorkload:
+    """Returns the workload; use `workloads.registry.make`."""
+    data = DIGITS if row.embedded else IMAGENET
+    model = vit.ViT(
+        num_classes=data.num_classes,
+        variant=variant,
+        dtype=jnp.dtype(options.compute_dtype),
+        **MODELS[row.name],
+    )
+    return ImageWorkload(row, data, model, options)

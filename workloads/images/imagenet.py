@@ -5,15 +5,16 @@
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from workloads.base.errors import DataError
 from workloads.images import images
-from workloads.storage import tfds_directory
+from workloads.storage import tfds_directory, tfds_writer
 
 NUM_CLASSES = 1000
 TRAIN_TAR, VALIDATION_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
@@ -22,19 +23,36 @@ _SAMPLE = 32
 
 @dataclass(frozen=True)
 class Part:
-    """One role of the data: the TFDS data set and split that plays it, and its size."""
+    """One role of the data: the TFDS data set whose split of that name plays it, and its size."""
 
     dataset: str
-    split: str
     num_examples: int
 
 
 IMAGENET, IMAGENET_V2 = "imagenet2012:5.1.0", "imagenet_v2/matched-frequency:3.0.0"
 PARTS: dict[str, Part] = {
-    "train": Part(IMAGENET, "train", 1_281_167),
-    "validation": Part(IMAGENET, "validation", 50_000),
-    "test": Part(IMAGENET_V2, "test", 10_000),
+    "train": Part(IMAGENET, 1_281_167),
+    "validation": Part(IMAGENET, 50_000),
+    "test": Part(IMAGENET_V2, 10_000),
 }
+
+
+def write(
+    data_dir: str | os.PathLike[str],
+    examples: Mapping[str, Sequence[Mapping[str, Any]]],
+    **settings: Any,
+) -> None:
+    """Writes both directories from the examples of each role.
+
+    settings: as of `tfds_writer.write_image_dataset`.
+    """
+    for dataset in (IMAGENET, IMAGENET_V2):
+        tfds_writer.write_image_dataset(
+            tfds_directory.directory_of(data_dir, dataset),
+            dataset=dataset,
+            splits={role: examples[role] for role in PARTS if PARTS[role].dataset == dataset},
+            **settings,
+        )
 
 
 def open_split(
@@ -42,14 +60,12 @@ def open_split(
 ) -> tfds_directory.TfdsSplit:
     """The source that plays `role` (train, validation or test); its size is not judged here.
 
-    Raises DataError as TfdsSplit does, ValueError for an unknown role.
+    Raises DataError as TfdsSplit does.
     """
-    if role not in PARTS:
-        raise ValueError(f"role is {role!r}; it must be one of {', '.join(PARTS)}")
     part = PARTS[role]
     return tfds_directory.TfdsSplit(
         tfds_directory.directory_of(data_dir, part.dataset),
-        part.split,
+        role,
         dataset=part.dataset,
         repair=repair or _repair(data_dir),
     )
@@ -86,7 +102,7 @@ def _check_part(data_dir: str | os.PathLike[str], role: str, full: bool) -> str:
     if full:
         check_examples(source, range(len(source)), NUM_CLASSES, decode=False)
     extent = "every record read" if full else f"{len(sample)} images decoded"
-    return f"{role}: {part.dataset} split {part.split!r}, {len(source)} examples, {extent}"
+    return f"{role}: {part.dataset} split {role!r}, {len(source)} examples, {extent}"
 
 
 def check_examples(

@@ -31,6 +31,9 @@ _MAX_ATTEMPTS = 10
 # AlgoPerf asks that a crop cover a tenth of the "object", which is the whole image: crops between
 # the smallest area (0.08) and a tenth are drawn, and drawn again.
 _MIN_COVERED = 0.1
+# Of crops: their share of the image, and width over height.
+_AREAS, _ASPECTS = (0.08, 1.0), (0.75, 4 / 3)
+_RANDAUGMENT_LAYERS, _RANDAUGMENT_MAGNITUDE = 2, 10.0
 
 
 def decode(image: bytes | np.ndarray) -> np.ndarray:
@@ -80,8 +83,6 @@ def train_crop(
     image_size: int,
     resize_size: int,
     generator: np.random.Generator,
-    area_range: tuple[float, float] = (0.08, 1.0),
-    aspect_range: tuple[float, float] = (0.75, 4 / 3),
 ) -> np.ndarray:
     """AlgoPerf's training view: a random crop, resized to uint8 `[image_size, image_size, 3]`.
 
@@ -89,7 +90,7 @@ def train_crop(
     are cut off, not rounded, as AlgoPerf casts before RandAugment.
     """
     height, width, _ = image.shape
-    box = sample_crop(height, width, generator, area_range, aspect_range)
+    box = sample_crop(height, width, generator)
     if box is None or box[2:] == (height, width):
         return eval_crop(image, image_size, resize_size)
     top, left, rows, columns = box
@@ -98,11 +99,7 @@ def train_crop(
 
 
 def sample_crop(
-    height: int,
-    width: int,
-    generator: np.random.Generator,
-    area_range: tuple[float, float],
-    aspect_range: tuple[float, float],
+    height: int, width: int, generator: np.random.Generator
 ) -> tuple[int, int, int, int] | None:
     """Top, left, height, width of a random crop as TensorFlow draws it; None after ten failures.
 
@@ -110,8 +107,8 @@ def sample_crop(
     smallest area and the tallest that fits. The position excludes the last row and column.
     """
     for _ in range(_MAX_ATTEMPTS):
-        aspect = generator.uniform(*aspect_range)
-        size = _crop_size(height, width, aspect, generator, area_range)
+        aspect = generator.uniform(*_ASPECTS)
+        size = _crop_size(height, width, aspect, generator)
         if size is not None:
             top = int(generator.integers(max(height - size[0], 1)))
             left = int(generator.integers(max(width - size[1], 1)))
@@ -120,13 +117,9 @@ def sample_crop(
 
 
 def _crop_size(
-    height: int,
-    width: int,
-    aspect: float,
-    generator: np.random.Generator,
-    area_range: tuple[float, float],
+    height: int, width: int, aspect: float, generator: np.random.Generator
 ) -> tuple[int, int] | None:
-    smallest, largest = (fraction * height * width for fraction in area_range)
+    smallest, largest = (fraction * height * width for fraction in _AREAS)
     tallest = min(round(math.sqrt(largest / aspect)), _tallest(width, aspect), height)
     shortest = min(round(math.sqrt(smallest / aspect)), tallest)
     rows = int(generator.integers(shortest, tallest, endpoint=True))
@@ -189,23 +182,12 @@ class TrainTransform:
 
     image_size: int = 224
     resize_size: int = 256
-    area_range: tuple[float, float] = (0.08, 1.0)
-    aspect_range: tuple[float, float] = (0.75, 4 / 3)
-    randaugment_layers: int = 2
-    randaugment_magnitude: float = 10.0
 
     def __call__(self, record: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
-        image = train_crop(
-            decode(record["image"]),
-            self.image_size,
-            self.resize_size,
-            generator,
-            self.area_range,
-            self.aspect_range,
-        )
-        image = flip(image, generator)
+        image = decode(record["image"])
+        image = train_crop(image, self.image_size, self.resize_size, generator)
         image = randaugment.randaugment(
-            image, self.randaugment_layers, self.randaugment_magnitude, generator
+            flip(image, generator), _RANDAUGMENT_LAYERS, _RANDAUGMENT_MAGNITUDE, generator
         )
         return {"inputs": image, "targets": record["label"]}
 

@@ -11,7 +11,7 @@ def _imagenet(
 ) -> WorkloadSpec:
     return WorkloadSpec(
         name=name,
-        factory="workloads.images.presets:make",
+        factory="workloads.images.image_workload:make",
         data="workloads.images.imagenet",
         data_name="imagenet_vit",
         description=description,
@@ -36,7 +36,7 @@ SPECS: tuple[WorkloadSpec, ...] = (
     _imagenet("imagenet_vit_post_ln", "ViT-S/16, post-LN", (0.75312, 0.6286), 22_121_704),
     WorkloadSpec(
         name="digits_vit",
-        factory="workloads.images.presets:make",
+        factory="workloads.images.image_workload:make",
         data="workloads.images.digits",
         description="small ViT on scikit-learn's 8x8 digits",
         metric="accuracy",

@@ -35,7 +35,6 @@ class Config:
     attention_temperature multiplies the attention's output. subsampling_channels: of the two
     strided convolutions, None for encoder_dim. masks: SpecAugment's, None for none.
     dtype: of activations; front end, norms' statistics and logits are float32 always.
-    Raises ValueError for an activation that does not exist or heads that do not divide the width.
     """
 
     vocab_size: int = 1024
@@ -51,16 +50,6 @@ class Config:
     subsampling_channels: int | None = None
     masks: SpecAugMasks | None = _ALGOPERF_MASKS
     dtype: Any = jnp.float32
-
-    def __post_init__(self) -> None:
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(
-                f"activation={self.activation!r} is not known; use {' or '.join(ACTIVATIONS)}"
-            )
-        if self.encoder_dim % self.num_heads:
-            raise ValueError(
-                f"encoder_dim={self.encoder_dim} is not a multiple of num_heads={self.num_heads}"
-            )
 
 
 class FeedForwardModule(nn.Module):

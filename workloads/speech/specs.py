@@ -15,7 +15,7 @@ def _librispeech(
 ) -> WorkloadSpec:
     return WorkloadSpec(
         name=name,
-        factory="workloads.speech.presets:make",
+        factory="workloads.speech.speech_workload:make",
         data="workloads.speech.corpora.librispeech",
         data_name="librispeech_conformer",
         description=description,
@@ -37,7 +37,7 @@ def _librispeech(
 def _synthesised(kind: str, **sizes: float) -> WorkloadSpec:
     return WorkloadSpec(
         name=f"spoken_{kind}_conformer",
-        factory="workloads.speech.presets:make",
+        factory="workloads.speech.speech_workload:make",
         data=f"workloads.speech.corpora.spoken:{kind.upper()}",
         description=f"small Conformer on synthesised spoken {kind}",
         metric="wer",

@@ -23,26 +23,14 @@ _BATCH_CHARACTERS = 2**20
 class Packer:
     """Cuts a stream of documents into rows; `tail` is what does not fill one yet."""
 
-    def __init__(self, length: int, vocab_size: int) -> None:
-        if length < 1 or not 0 < vocab_size <= token_records.MAX_VOCAB_SIZE:
-            raise ValueError(
-                f"length is {length}, vocab_size {vocab_size}; 1 or more, and 1 to "
-                f"{token_records.MAX_VOCAB_SIZE} are allowed"
-            )
-        self._length, self._vocab_size = length, vocab_size
+    def __init__(self, length: int) -> None:
+        self._length = length
         self.tail = np.zeros(0, token_records.DTYPE)
 
     def add(self, documents: Iterable[Sequence[int]]) -> np.ndarray:
-        """Rows uint16 `[n, length]` that these documents fill, separator after each.
-
-        Raises ValueError for an id outside the vocabulary.
-        """
+        """Rows uint16 `[n, length]` that these documents fill, separator after each."""
         ids = itertools.chain.from_iterable((*document, tokenizer.EOS) for document in documents)
-        new = np.fromiter(ids, np.int64)
-        wrong = new[(new < 0) | (new >= self._vocab_size)]
-        if wrong.size:
-            raise ValueError(f"token id {wrong[0]}; 0 to {self._vocab_size - 1} are allowed")
-        stream = np.concatenate([self.tail, new.astype(token_records.DTYPE)])
+        stream = np.concatenate([self.tail, np.fromiter(ids, token_records.DTYPE)])
         end = len(stream) - len(stream) % self._length
         self.tail = stream[end:].copy()
         return stream[:end].reshape(-1, self._length)
@@ -56,7 +44,7 @@ def write_shard(
     `max_records` cuts the shard; what is beyond counts as dropped. Memory is bounded by the
     longest document.
     """
-    packer = Packer(length, processor.vocab_size())
+    packer = Packer(length)
     counts = token_records.Counts()
     with token_records.writing(path, length) as writer:
         for batch in _batches(texts):

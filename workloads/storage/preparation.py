@@ -44,6 +44,14 @@ def prepare_once(
     return data_dir
 
 
+def repair(workload: str, data_dir: str | os.PathLike[str]) -> str:
+    """The commands that make embedded data, and say what is wrong with it."""
+    return (
+        f"python -m workloads prepare {workload} --data_dir {data_dir}; then "
+        f"python -m workloads check {workload} --data_dir {data_dir}"
+    )
+
+
 def _is_whole(data_dir: Path, check: Callable[[Path], Any]) -> bool:
     try:
         check(data_dir)

@@ -11,33 +11,12 @@ import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from workloads.base.errors import DataError
 from workloads.storage import tfrecord
 
 _STREAM_BYTES = 2**20
-
-
-class RecordFiles(Protocol):
-    """Serialized examples by number, over all shards of a split."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, number: int) -> bytes: ...
-
-
-def _open_shards(split: "TfdsSplit") -> RecordFiles:
-    """The records of all shards. Raises DataError for a file format other than these two."""
-    if split.file_format == "tfrecord":
-        return _TFRecordShards(split.shards, split.shard_lengths, split.repair)
-    if split.file_format == "array_record":
-        return _ArrayRecordShards(split.shards, split.shard_lengths, split.repair)
-    raise DataError(
-        f"{os.path.dirname(split.shards[0])}: file format {split.file_format!r} cannot be read; "
-        "tfrecord and array_record can",
-        split.repair,
-    )
 
 
 def _stream_tfrecord(path: str, repair: str) -> Iterator[bytes]:
@@ -57,65 +36,23 @@ def _stream_tfrecord(path: str, repair: str) -> Iterator[bytes]:
 
 
 def _stream_array(path: str, repair: str) -> Iterator[bytes]:
-    from array_record.python.array_record_data_source import ArrayRecordDataSource
-
     try:
-        source = ArrayRecordDataSource([path])
+        source = _open_array_records([path])
         for number in range(len(source)):
             yield source[number]
-    except (RuntimeError, ValueError, IndexError) as problem:
+    except _UNREADABLE as problem:
         raise DataError(f"{path} cannot be read: {problem}", repair) from problem
 
 
-class _TFRecordShards:
-    def __init__(self, shards: Sequence[str], lengths: Sequence[int], repair: str) -> None:
-        self._files = [tfrecord.TFRecordFile(path, repair) for path in shards]
-        self._lengths = lengths
-        self._starts = list(itertools.accumulate(lengths, initial=0))
-        self._repair = repair
+def _open_array_records(paths: Sequence[str]) -> Any:
+    from array_record.python.array_record_data_source import ArrayRecordDataSource
 
-    def __len__(self) -> int:
-        return self._starts[-1]
-
-    def __getitem__(self, number: int) -> bytes:
-        shard = bisect.bisect_right(self._starts, number) - 1
-        file = self._files[shard]
-        if len(file) != self._lengths[shard]:
-            raise DataError(
-                f"{file.path} has {len(file)} records, dataset_info.json says "
-                f"{self._lengths[shard]}",
-                self._repair,
-            )
-        return file[number - self._starts[shard]]
+    return ArrayRecordDataSource(list(paths))
 
 
-class _ArrayRecordShards:
-    def __init__(self, shards: Sequence[str], lengths: Sequence[int], repair: str) -> None:
-        self._shards, self._lengths, self._repair = shards, lengths, repair
-
-    def __len__(self) -> int:
-        return sum(self._lengths)
-
-    def __getitem__(self, number: int) -> bytes:
-        try:
-            return self._source[number]
-        except (RuntimeError, ValueError, IndexError) as problem:
-            where = f"{os.path.dirname(self._shards[0])}: record {number} of the split"
-            raise DataError(f"{where} cannot be read: {problem}", self._repair) from problem
-
-    @functools.cached_property
-    def _source(self) -> Any:
-        from array_record.python.array_record_data_source import ArrayRecordDataSource
-
-        source = ArrayRecordDataSource(list(self._shards))
-        if len(source) != len(self):
-            raise ValueError(f"the shards hold {len(source)} records, not {len(self)}")
-        return source
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "_source"}
-
-
+# By file format: the records of one shard as a stream.
+_STREAMS = {"tfrecord": _stream_tfrecord, "array_record": _stream_array}
+_UNREADABLE = (RuntimeError, ValueError, IndexError)  # what array_record raises
 DEFAULT_REPAIR = "prepare the directory again with `python -m workloads prepare NAME`"
 _INCOMPLETE = "incomplete."
 
@@ -154,16 +91,45 @@ class TfdsSplit:
         self.features = dict(features)
         builder = _open_builder(self.directory, dataset, repair)
         self.dataset: str = _full_name(builder)
-        self.num_classes: int | None = _num_classes(builder, self)
-        info = _split_info(builder, self)
+        stored, splits = builder.info.features, builder.info.splits
+        for name in self.features:
+            if name not in stored:
+                raise self.error(f"features.json has no feature {name!r}, only {', '.join(stored)}")
+        self.num_classes: int | None = (
+            getattr(stored["label"], "num_classes", None) if "label" in stored else None
+        )
+        if split not in splits:
+            there = ", ".join(splits) or "none"
+            raise self.error(f"dataset_info.json has no such split; it has: {there}")
+        info = splits[split]
         self.shard_lengths: tuple[int, ...] = tuple(info.shard_lengths)
         self.shards: tuple[str, ...] = tuple(os.fspath(path) for path in info.filepaths)
         self.file_format: str = builder.info.file_format.value
-        self._records = _open_shards(self)
-        _check_shards(self, int(info.num_bytes))
+        if self.file_format not in _STREAMS:
+            raise self.error(
+                f"file format {self.file_format!r} cannot be read; {' and '.join(_STREAMS)} can"
+            )
+        self._starts = list(itertools.accumulate(self.shard_lengths, initial=0))
+        self._files = [tfrecord.TFRecordFile(path, repair) for path in self.shards]
+        self._check_shards(int(info.num_bytes))
+
+    def _check_shards(self, num_bytes: int) -> None:
+        missing = [path for path in self.shards if not os.path.isfile(path)]
+        if missing:
+            names = ", ".join(os.path.basename(path) for path in missing[:3])
+            raise self.error(f"{len(missing)} of {len(self.shards)} shards are missing: {names} …")
+        for path, length in zip(self.shards, self.shard_lengths, strict=True):
+            if os.path.getsize(path) < length * tfrecord.FRAME_BYTES:
+                raise self.error(f"{path} is too small for the {length} records it should hold")
+        on_disk = sum(os.path.getsize(path) for path in self.shards)
+        expected = num_bytes + len(self) * tfrecord.FRAME_BYTES
+        if on_disk < expected and self.file_format == "tfrecord":
+            raise self.error(
+                f"the shards have {on_disk} bytes together, {expected} by dataset_info.json"
+            )
 
     def __len__(self) -> int:
-        return sum(self.shard_lengths)
+        return self._starts[-1]
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         """The features that are read, each a bytes or an int; IndexError beyond the end."""
@@ -175,19 +141,31 @@ class TfdsSplit:
         Raises DataError at the first damaged record, and at the end where there are more or fewer
         than `dataset_info.json` says.
         """
-        start, length = sum(self.shard_lengths[:shard]), self.shard_lengths[shard]
         count = 0
-        stream = _stream_tfrecord if self.file_format == "tfrecord" else _stream_array
-        for serialized in stream(self.shards[shard], self.repair):
-            yield self._parsed(serialized, start + count)
+        for serialized in _STREAMS[self.file_format](self.shards[shard], self.repair):
+            yield self._parsed(serialized, self._starts[shard] + count)
             count += 1
-        if count != length:
+        self._check_count(shard, count)
+
+    def _check_count(self, shard: int, found: int) -> None:
+        wanted = self.shard_lengths[shard]
+        if found != wanted:
             raise self.error(
-                f"{self.shards[shard]} has {count} records, dataset_info.json says {length}"
+                f"{self.shards[shard]} has {found} records, dataset_info.json says {wanted}"
             )
 
     def _parsed(self, serialized: bytes, number: int) -> dict[str, Any]:
-        found = _features(serialized, number, self)
+        """The features of an example, parsed by protobuf alone.
+
+        `features.deserialize_example_np` with SkipDecoding gives the same in 57 µs instead of 10 µs
+        per example of 110 kB.
+        """
+        from tensorflow_datasets.proto import tf_example_pb2
+
+        try:
+            found = tf_example_pb2.Example.FromString(serialized).features.feature
+        except Exception as problem:  # protobuf's DecodeError, whose module differs by version
+            raise self.error(f"example {number} is no tf.train.Example: {problem}") from problem
         # A protobuf map makes the key that is asked for, so a missing feature is an empty list.
         values = {name: getattr(found[name], kind).value for name, kind in self.features.items()}
         if any(len(value) != 1 for value in values.values()):
@@ -199,7 +177,26 @@ class TfdsSplit:
         """The example as it is stored, a serialized `tf.train.Example`."""
         if not 0 <= number < len(self):
             raise IndexError(f"{self}: example {number} asked, there are {len(self)}")
-        return self._records[number]
+        if self.file_format == "array_record":
+            try:
+                return self._array_records[number]
+            except _UNREADABLE as problem:
+                where = f"{self.directory}: record {number} of the split"
+                raise DataError(f"{where} cannot be read: {problem}", self.repair) from problem
+        shard = bisect.bisect_right(self._starts, number) - 1
+        file = self._files[shard]
+        self._check_count(shard, len(file))
+        return file[number - self._starts[shard]]
+
+    @functools.cached_property
+    def _array_records(self) -> Any:
+        source = _open_array_records(self.shards)
+        if len(source) != len(self):
+            raise ValueError(f"the shards hold {len(source)} records, not {len(self)}")
+        return source
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_array_records"}
 
     def error(self, problem: str) -> DataError:
         """A DataError that names this split and how to repair it."""
@@ -255,52 +252,6 @@ def _check_prepared(directory: Path, repair: str) -> None:
 def _full_name(builder: Any) -> str:
     config = f"/{builder.builder_config.name}" if builder.builder_config else ""
     return f"{builder.name}{config}:{builder.version}"
-
-
-def _num_classes(builder: Any, split: TfdsSplit) -> int | None:
-    features = builder.info.features
-    for name in split.features:
-        if name not in features:
-            raise split.error(f"features.json has no feature {name!r}, only {', '.join(features)}")
-    return getattr(features["label"], "num_classes", None) if "label" in features else None
-
-
-def _split_info(builder: Any, split: TfdsSplit) -> Any:
-    splits = builder.info.splits
-    if split.split not in splits:
-        there = ", ".join(splits) or "none"
-        raise split.error(f"dataset_info.json has no such split; it has: {there}")
-    return splits[split.split]
-
-
-def _check_shards(split: TfdsSplit, num_bytes: int) -> None:
-    missing = [path for path in split.shards if not os.path.isfile(path)]
-    if missing:
-        names = ", ".join(os.path.basename(path) for path in missing[:3])
-        raise split.error(f"{len(missing)} of {len(split.shards)} shards are missing: {names} …")
-    for path, length in zip(split.shards, split.shard_lengths, strict=True):
-        if os.path.getsize(path) < length * tfrecord.FRAME_BYTES:
-            raise split.error(f"{path} is too small for the {length} records it should hold")
-    on_disk = sum(os.path.getsize(path) for path in split.shards)
-    expected = num_bytes + sum(split.shard_lengths) * tfrecord.FRAME_BYTES
-    if on_disk < expected and split.file_format == "tfrecord":
-        raise split.error(
-            f"the shards have {on_disk} bytes together, {expected} by dataset_info.json"
-        )
-
-
-def _features(serialized: bytes, number: int, split: TfdsSplit) -> Any:
-    """The example's features by name, parsed by protobuf alone.
-
-    `features.deserialize_example_np` with SkipDecoding gives the same in 57 µs instead of 10 µs
-    per example of 110 kB.
-    """
-    from tensorflow_datasets.proto import tf_example_pb2
-
-    try:
-        return tf_example_pb2.Example.FromString(serialized).features.feature
-    except Exception as problem:  # protobuf's DecodeError, whose module differs by version
-        raise split.error(f"example {number} is no tf.train.Example: {problem}") from problem
 
 
 def versions(directory: Path) -> list[Path]:

@@ -29,7 +29,15 @@ def write_image_dataset(
     "file_name": str}`, the features of TFDS `imagenet2012`. The directory appears whole or not at
     all; one that is there is replaced. The same input gives the same bytes.
     """
-    features = _features(num_classes, encoding)
+    import tensorflow_datasets as tfds
+
+    features = tfds.features.FeaturesDict(
+        {
+            "image": tfds.features.Image(encoding_format=encoding),
+            "label": tfds.features.ClassLabel(num_classes=num_classes),
+            "file_name": tfds.features.Text(),
+        }
+    )
     # The library opens what it is given: an image is encoded bytes, so a file in memory.
     opened = {
         name: [{**example, "image": io.BytesIO(example["image"])} for example in examples]
@@ -66,51 +74,54 @@ def _write(
     description: str,
     shards: int,
 ) -> None:
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.core import dataset_info, file_adapters
+
     directory = Path(directory)
     directory.parent.mkdir(parents=True, exist_ok=True)
     # The library's own prefix, which its readers and ours know as a half prepared directory.
     temporary = directory.with_name(f"incomplete.{uuid.uuid4().hex[:6]}_{directory.name}")
     temporary.mkdir()
+    full_name, _, version = dataset.partition(":")
+    name, _, config = full_name.partition("/")
     try:
-        infos = [
-            _write_split(temporary, dataset, name, examples, features, shards)
-            for name, examples in splits.items()
+        info = tfds.core.DatasetInfo(
+            builder=dataset_info.DatasetIdentity(
+                name=name,
+                version=tfds.core.Version(version),
+                data_dir=os.fspath(temporary),
+                module_name="",
+                config_name=config or None,
+            ),
+            features=features,
+            supervised_keys=supervised_keys,
+            description=description,
+        )
+        info.set_file_format(file_adapters.FileFormat.TFRECORD)
+        written = [
+            _write_split(temporary, name, split, examples, features, shards)
+            for split, examples in splits.items()
         ]
-        _write_info(temporary, dataset, features, infos, supervised_keys, description)
-        replace_directory(temporary, directory)
+        info.set_splits(tfds.core.splits.SplitDict(written))
+        info.write_to_directory(temporary)
+        _replace_directory(temporary, directory)
     finally:
-        _remove_tree(temporary)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
-def replace_directory(new: Path, target: Path) -> None:
+def _replace_directory(new: Path, target: Path) -> None:
     """Rename `new` to `target`; a directory that is there gives way and is removed."""
     old = target.with_name(f".{target.name}.{uuid.uuid4().hex}.old")
     if target.exists():
         os.rename(target, old)
     os.rename(new, target)
-    _remove_tree(old)
-
-
-def _remove_tree(path: Path) -> None:
-    if path.exists():
-        shutil.rmtree(path)
-
-
-def _features(num_classes: int, encoding: str) -> Any:
-    import tensorflow_datasets as tfds
-
-    return tfds.features.FeaturesDict(
-        {
-            "image": tfds.features.Image(encoding_format=encoding),
-            "label": tfds.features.ClassLabel(num_classes=num_classes),
-            "file_name": tfds.features.Text(),
-        }
-    )
+    if old.exists():
+        shutil.rmtree(old)
 
 
 def _write_split(
     directory: Path,
-    dataset: str,
+    name: str,
     split: str,
     examples: Sequence[Mapping[str, Any]],
     features: Any,
@@ -118,14 +129,19 @@ def _write_split(
 ) -> Any:
     """Write the shards of one split; returns the library's SplitInfo."""
     import tensorflow_datasets as tfds
+    from tensorflow_datasets.core.example_serializer import ExampleSerializer
 
     template = tfds.core.ShardedFileTemplate(
-        data_dir=directory,
-        dataset_name=_identity(dataset)[0],
-        split=split,
-        filetype_suffix="tfrecord",
+        data_dir=directory, dataset_name=name, split=split, filetype_suffix="tfrecord"
     )
-    serialized = _serialize(examples, features)
+    serializer = ExampleSerializer(features.get_serialized_info())
+    serialized = [
+        # The order of a protobuf map is arbitrary unless it is asked to be deterministic.
+        serializer.get_tf_example(features.encode_example(example)).SerializeToString(
+            deterministic=True
+        )
+        for example in examples
+    ]
     parts = [list(part) for part in np.array_split(np.arange(len(serialized)), shards)]
     for shard, part in enumerate(parts):
         path = template.sharded_filepath(shard_index=shard, num_shards=shards)
@@ -136,52 +152,3 @@ def _write_split(
         num_bytes=sum(map(len, serialized)),
         filename_template=template,
     )
-
-
-def _serialize(examples: Sequence[Mapping[str, Any]], features: Any) -> list[bytes]:
-    from tensorflow_datasets.core.example_serializer import ExampleSerializer
-
-    serializer = ExampleSerializer(features.get_serialized_info())
-    return [
-        # The order of a protobuf map is arbitrary unless it is asked to be deterministic.
-        serializer.get_tf_example(features.encode_example(example)).SerializeToString(
-            deterministic=True
-        )
-        for example in examples
-    ]
-
-
-def _write_info(
-    directory: Path,
-    dataset: str,
-    features: Any,
-    infos: Sequence[Any],
-    supervised_keys: tuple[str, str],
-    description: str,
-) -> None:
-    import tensorflow_datasets as tfds
-    from tensorflow_datasets.core import dataset_info, file_adapters
-
-    name, config, version = _identity(dataset)
-    info = tfds.core.DatasetInfo(
-        builder=dataset_info.DatasetIdentity(
-            name=name,
-            version=tfds.core.Version(version),
-            data_dir=os.fspath(directory),
-            module_name="",
-            config_name=config,
-        ),
-        features=features,
-        supervised_keys=supervised_keys,
-        description=description,
-    )
-    info.set_file_format(file_adapters.FileFormat.TFRECORD)
-    info.set_splits(tfds.core.splits.SplitDict(infos))
-    info.write_to_directory(directory)
-
-
-def _identity(dataset: str) -> tuple[str, str | None, str]:
-    """Name, config and version of `name[/config]:version`."""
-    full_name, _, version = dataset.partition(":")
-    name, _, config = full_name.partition("/")
-    return name, config or None, version

@@ -18,6 +18,7 @@ import resource
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -37,13 +38,13 @@ DEFAULT_REPAIR = (
 )
 
 
-class Where:
+class Where(NamedTuple):
     """The place of a record, kept cheaply until an error has to name it."""
 
-    __slots__ = ("number", "offset", "path", "repair")
-
-    def __init__(self, path: str, number: int, offset: int, repair: str) -> None:
-        self.path, self.number, self.offset, self.repair = path, number, offset, repair
+    path: str
+    number: int
+    offset: int
+    repair: str
 
     def error(self, problem: str) -> DataError:
         """The DataError that says what is wrong with this record."""
@@ -129,7 +130,12 @@ def cached_offsets(path: str, repair: str = DEFAULT_REPAIR) -> np.ndarray:
     if cached is not None:
         return cached
     scanned = scan_offsets(path, repair)
-    _store(entry, scanned)
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(entry) as new, new.open("wb") as file:
+            np.save(file, scanned)
+    except OSError as problem:
+        _warn_once(cache_directory(), problem)
     return scanned
 
 
@@ -144,23 +150,10 @@ def _load(entry: Path, size: int) -> np.ndarray | None:
         found = np.load(entry, allow_pickle=False)
     except (OSError, ValueError, EOFError):
         return None
-    return found if _fits(found, size) else None
-
-
-def _fits(found: np.ndarray, size: int) -> bool:
     if found.dtype != np.int64 or found.ndim != 1 or found.size == 0:
-        return False
+        return None
     gaps_are_frames = bool(np.all(np.diff(found) >= FRAME_BYTES))
-    return found[0] == 0 and found[-1] == size and gaps_are_frames
-
-
-def _store(entry: Path, scanned: np.ndarray) -> None:
-    try:
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(entry) as new, new.open("wb") as file:
-            np.save(file, scanned)
-    except OSError as problem:
-        _warn_once(cache_directory(), problem)
+    return found if found[0] == 0 and found[-1] == size and gaps_are_frames else None
 
 
 def _warn_once(directory: Path, problem: OSError) -> None:

@@ -42,34 +42,19 @@ class ShardWriter:
     def __init__(self, file: BinaryIO, length: int) -> None:
         self._file, self._length = file, length
         self.records = 0
-        self._header_bytes = file.write(self._header())
+        self.write_header()
 
     def write(self, rows: np.ndarray) -> None:
-        """Append rows `[n, length]`; ValueError for another shape or dtype."""
-        if rows.dtype != DTYPE or rows.shape[1:] != (self._length,):
-            raise ValueError(
-                f"rows are {rows.dtype} {list(rows.shape)}; {DTYPE} [n, {self._length}] is needed"
-            )
+        """Append rows `[n, length]` of the dtype DTYPE."""
         self._file.write(np.ascontiguousarray(rows).data)
         self.records += len(rows)
 
-    def finish(self) -> None:
-        """Write the number of rows into the header."""
-        header = self._header()
-        if len(header) != self._header_bytes:
-            raise RuntimeError(f"header grew to {len(header)} bytes from {self._header_bytes}")
+    def write_header(self) -> None:
+        """Write the number of rows into the header, in which NumPy leaves room for any."""
         self._file.seek(0)
-        self._file.write(header)
-
-    def _header(self) -> bytes:
         shape = (self.records, self._length)
-        text = f"{{'descr': '{DTYPE.str}', 'fortran_order': False, 'shape': {shape}, }}"
-        # 128 bytes hold any number of rows; NumPy's own headers are padded to multiples of 64.
-        return np.lib.format.magic(1, 0) + (118).to_bytes(2, "little") + _padded(text, 118)
-
-
-def _padded(text: str, size: int) -> bytes:
-    return text.ljust(size - 1).encode("latin1") + b"\n"
+        header = {"descr": DTYPE.str, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(self._file, header)
 
 
 @contextmanager
@@ -78,7 +63,7 @@ def writing(path: Path, length: int) -> Iterator[ShardWriter]:
     with files.replacing(path) as new, new.open("wb") as file:
         writer = ShardWriter(file, length)
         yield writer
-        writer.finish()
+        writer.write_header()
 
 
 def check_file(path: Path, records: int, length: int, repair: str) -> None:
@@ -103,11 +88,6 @@ def check_file(path: Path, records: int, length: int, repair: str) -> None:
 def _mapped(path: str, identity: tuple[int, ...]) -> Any:
     del identity  # part of the key: a file that was replaced is mapped anew
     return np.load(path, mmap_mode="r", allow_pickle=False)
-
-
-def row(path: str, identity: tuple[int, ...], number: int) -> np.ndarray:
-    """A copy of one row, uint16 `[length]`; the file stays mapped in this process."""
-    return np.array(_mapped(path, identity)[number])
 
 
 def identity(path: str) -> tuple[int, ...]:
@@ -224,36 +204,6 @@ def _check_info(info: dict[str, Any]) -> None:
             )
 
 
-def require(
-    info: Mapping[str, Any],
-    data_dir: str | os.PathLike[str],
-    length: int,
-    vocab_size: int,
-    least: Mapping[str, int],
-    repair: str,
-) -> None:
-    """DataError unless `tokens.json` tells of these splits, record length and vocabulary.
-
-    least: of each split, the fewest records a workload can use.
-    """
-    splits = list(least)
-    found = (info["length"], info["vocab_size"], sorted(info["splits"]))
-    if found != (length, vocab_size, sorted(splits)):
-        raise DataError(
-            f"{data_dir}: records of {found[0]} tokens out of {found[1]} in the splits "
-            f"{', '.join(found[2])}; {length} tokens out of {vocab_size} in {', '.join(splits)} "
-            "are expected",
-            repair,
-        )
-    for split, fewest in least.items():
-        have = info["splits"][split]["records"]
-        if have < fewest:
-            raise DataError(
-                f"{data_dir}: split {split!r} has {have} records, at least {fewest} are needed",
-                repair,
-            )
-
-
 class TokenSplit:
     """Records of one split: `split[i]` is `{"tokens": uint16 [length]}`.
 
@@ -289,7 +239,8 @@ class TokenSplit:
             raise IndexError(f"{self}: record {number} asked, there are {len(self)}")
         shard = bisect.bisect_right(self._starts, number) - 1
         place = number - self._starts[shard]
-        return {"tokens": row(self._paths[shard], self._identities[shard], place)}
+        shard_file = _mapped(self._paths[shard], self._identities[shard])
+        return {"tokens": np.array(shard_file[place])}
 
     def error(self, problem: str) -> DataError:
         """A DataError that names this split and how to repair it."""

@@ -32,25 +32,36 @@ def train(
     `num_threads` changes the order of the trainer's sums and so the model, however many CPUs there
     are: leave it fixed. Raises DataError where the texts do not yield so many pieces.
     """
+    return trained(
+        _sentences(texts),
+        vocab_size,
+        byte_fallback=byte_fallback,
+        character_coverage=0.9995,
+        pad_id=PAD,
+        eos_id=EOS,
+        unk_id=UNK,
+        bos_id=-1,
+        control_symbols=[MASK_PIECE],
+        num_threads=num_threads,
+        max_sentence_length=8 * _MAX_BYTES,
+    )
+
+
+def trained(sentences: Iterable[str], vocab_size: int, **settings: Any) -> bytes:
+    """A serialized model with SentencePiece's own `settings`, unigram unless they say otherwise.
+
+    Raises DataError where the sentences do not yield so many pieces.
+    """
     import sentencepiece
 
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_sentences(texts),
+            sentence_iterator=iter(sentences),
             model_writer=model,
-            model_type="unigram",
             vocab_size=vocab_size,
-            byte_fallback=byte_fallback,
-            character_coverage=0.9995,
-            pad_id=PAD,
-            eos_id=EOS,
-            unk_id=UNK,
-            bos_id=-1,
-            control_symbols=[MASK_PIECE],
-            num_threads=num_threads,
-            max_sentence_length=8 * _MAX_BYTES,
             minloglevel=2,
+            **{"model_type": "unigram", **settings},
         )
     except (RuntimeError, OSError) as problem:
         raise DataError(f"SentencePiece cannot train {vocab_size} pieces: {problem}") from problem

@@ -24,7 +24,6 @@ from workloads.algoperf.parity.rows import Row, largest
 from workloads.algoperf.parity.workload_pairs import Pair
 from workloads.images import imagenet
 from workloads.speech.corpora import librispeech, speech_records
-from workloads.storage import tfds_directory, tfds_writer
 
 _PIPELINE = "algoperf.workloads.imagenet_resnet.imagenet_jax.input_pipeline"
 _IMAGES, _BATCH, _BATCHES, _DRAWS = 32, 8, 40, 200
@@ -186,16 +185,8 @@ def _metric_rows(installation: Installation, folder: str) -> Iterator[Row]:
 def write_images(folder: Path) -> None:
     """Writes smooth colour images of several sizes as JPEG, in AlgoPerf's two directories."""
     draw = np.random.default_rng(8)
-    for dataset, splits in (
-        (imagenet.IMAGENET, ("train", "validation")),
-        (imagenet.IMAGENET_V2, ("test",)),
-    ):
-        tfds_writer.write_image_dataset(
-            tfds_directory.directory_of(folder, dataset),
-            dataset=dataset,
-            splits={split: [_image(draw, n) for n in range(_IMAGES)] for split in splits},
-            num_classes=imagenet.NUM_CLASSES,
-        )
+    examples = {role: [_image(draw, n) for n in range(_IMAGES)] for role in imagenet.PARTS}
+    imagenet.write(folder, examples, num_classes=imagenet.NUM_CLASSES)
 
 
 def _image(draw: np.random.Generator, number: int) -> dict[str, Any]:

@@ -43,16 +43,6 @@ class Utterance:
     rate: int = 175
     pitch: int = 50
 
-    def __post_init__(self) -> None:
-        variant = self.voice.partition("+")[2]
-        if variant in CLOCK_SEEDED:
-            raise ValueError(
-                f"voice {self.voice!r} has noise seeded by the clock, so it would differ each "
-                f"time; use a variant other than {', '.join(sorted(CLOCK_SEEDED))}"
-            )
-        if not (self.text and 80 <= self.rate <= 450 and 0 <= self.pitch <= 99):
-            raise ValueError(f"{self}: text, a rate of 80 to 450 and a pitch of 0 to 99 are needed")
-
 
 def speak(utterances: Sequence[Utterance]) -> list[np.ndarray]:
     """The utterances as int16 samples at 16 kHz, spoken in this order in a fresh process.

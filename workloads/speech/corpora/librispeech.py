@@ -186,9 +186,8 @@ def prepare(
     data_dir.mkdir(parents=True, exist_ok=True)
     make_tokenizer(tree, data_dir, repair)
     workers = len(os.sched_getaffinity(0)) if num_workers is None else num_workers
-    limits = librispeech_prepare.Limits(MAX_AUDIO, max_targets=MAX_TARGETS)
     for split in splits:
-        job = librispeech_prepare.SplitToPrepare(tree, data_dir, split, limits, VOCAB_SIZE, repair)
+        job = librispeech_prepare.SplitToPrepare(tree, data_dir, split, VOCAB_SIZE, repair)
         report = librispeech_prepare.prepare_split(job, workers, NUM_UTTERANCES[split])
         print(report, flush=True)
 

@@ -10,6 +10,7 @@ last, says that a split is whole. `<split>_left_out.csv` holds what is left out,
 import concurrent.futures
 import csv
 import dataclasses
+import functools
 import io
 import multiprocessing
 import os
@@ -29,42 +30,6 @@ from workloads.speech.corpora import speech_records, speech_tokenizer
 ALPHABET = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ' ")
 _UNKNOWN_LENGTH = 2**62  # soundfile gives 2**63 - 1 where the head names no length
 _ID = re.compile(r"\d+-\d+-\d+")
-
-
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """What an utterance may have at most; AlgoPerf's values (datasets/librispeech_preprocess.py).
-
-    max_audio: samples at 16 kHz; max_characters: of the transcript; max_targets: ids with the end.
-    """
-
-    max_audio: int = 320_000
-    max_characters: int = 256
-    max_targets: int = 256
-
-    def judge_text(self, transcript: str | None, audio: Path | None) -> str:
-        """Why an utterance is left out, before its audio is opened; empty if it is not."""
-        if transcript is None:
-            return "without transcript"
-        if audio is None:
-            return "without audio"
-        if not transcript:
-            return "with an empty transcript"
-        if not ALPHABET.issuperset(transcript):
-            return "with characters other than A-Z, apostrophe and space"
-        if len(transcript) > self.max_characters:
-            return f"of more than {self.max_characters} characters"
-        return ""
-
-    def judge_targets(self, ids: list[int]) -> str:
-        """The same by its target ids; 0, the unknown piece, is CTC's blank and no target."""
-        if speech_tokenizer.BLANK in ids:
-            return "with characters that the tokenizer does not know"
-        return f"of more than {self.max_targets} targets" if len(ids) > self.max_targets else ""
-
-    def judge_audio(self, frames: int) -> str:
-        """The same by its length in samples."""
-        return f"of more than {self.max_audio} samples" if frames > self.max_audio else ""
 
 
 def chapters(tree: Path, split: str, repair: str) -> list[Path]:
@@ -149,14 +114,42 @@ def summary(left_out: Iterable[tuple[str, str]]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class SplitToPrepare:
-    """What a process needs to prepare chapters of one split."""
+    """What a process needs to prepare chapters of one split.
+
+    max_audio: samples at 16 kHz; max_characters: of the transcript; max_targets: ids with the end.
+    The defaults are AlgoPerf's (datasets/librispeech_preprocess.py).
+    """
 
     tree: Path
     data_dir: Path
     split: str
-    limits: Limits
     vocab_size: int
     repair: str
+    max_audio: int = 320_000
+    max_targets: int = 256
+    max_characters: int = 256
+
+    def judge_text(self, transcript: str | None, audio: Path | None) -> str:
+        """Why an utterance is left out, before its audio is opened; empty if it is not."""
+        if transcript is None:
+            return "without transcript"
+        if audio is None:
+            return "without audio"
+        if not transcript:
+            return "with an empty transcript"
+        if not ALPHABET.issuperset(transcript):
+            return "with characters other than A-Z, apostrophe and space"
+        if len(transcript) > self.max_characters:
+            return f"of more than {self.max_characters} characters"
+        return ""
+
+    def judge_sizes(self, ids: list[int], frames: int) -> str:
+        """The same by its target ids (0, the unknown piece, is CTC's blank) and its samples."""
+        if speech_tokenizer.BLANK in ids:
+            return "with characters that the tokenizer does not know"
+        if len(ids) > self.max_targets:
+            return f"of more than {self.max_targets} targets"
+        return f"of more than {self.max_audio} samples" if frames > self.max_audio else ""
 
 
 def prepare_split(job: SplitToPrepare, num_workers: int = 0, expected: int | None = None) -> Report:
@@ -172,42 +165,34 @@ def prepare_split(job: SplitToPrepare, num_workers: int = 0, expected: int | Non
     kept = tuple(name for part in parts for name in part.kept)
     left_out = tuple(entry for part in parts for entry in part.left_out)
     report = Report(job.split, kept, left_out)
-    _check_report(job, report, expected)
-    _write_lists(job.data_dir, report)
+    total, where = len(kept) + len(left_out), job.tree / job.split
+    if expected not in (None, total):
+        raise DataError(f"{where} has {total} utterances; LibriSpeech has {expected}", job.repair)
+    if not kept:
+        raise DataError(f"{where}: no utterance can be kept. {report}", job.repair)
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([["id", "reason"], *left_out])
+    files.write(left_out_path(job.data_dir, job.split), text.getvalue())
+    speech_records.write_ids(job.data_dir, job.split, kept)
     return report
 
 
 def _in_order(job: SplitToPrepare, chapters: list[Path], num_workers: int) -> Iterator[Report]:
+    tokenizer = speech_tokenizer.load(job.data_dir, job.vocab_size, job.repair)
+    prepare = functools.partial(prepare_chapter, job, tokenizer)
     if not num_workers:
-        tokenizer = _tokenizer(job)
-        yield from (prepare_chapter(job, tokenizer, chapter) for chapter in chapters)
+        yield from map(prepare, chapters)
         return
     # Spawned, not forked: the caller may have threads.
     context = multiprocessing.get_context("spawn")
     try:
-        with concurrent.futures.ProcessPoolExecutor(num_workers, context, _start, (job,)) as pool:
-            yield from pool.map(_prepare_in_worker, chapters, chunksize=4)
+        with concurrent.futures.ProcessPoolExecutor(num_workers, context) as pool:
+            yield from pool.map(prepare, chapters, chunksize=4)
     except concurrent.futures.process.BrokenProcessPool as problem:
         raise OSError(
             f"a process that prepared {job.split} was killed, perhaps for lack of memory; run the "
             "same command again, what is whole is kept"
         ) from problem
-
-
-_WORKER: list[tuple[SplitToPrepare, sentencepiece.SentencePieceProcessor]] = []
-
-
-def _start(job: SplitToPrepare) -> None:
-    _WORKER[:] = [(job, _tokenizer(job))]
-
-
-def _prepare_in_worker(chapter: Path) -> Report:
-    ((job, tokenizer),) = _WORKER
-    return prepare_chapter(job, tokenizer, chapter)
-
-
-def _tokenizer(job: SplitToPrepare) -> sentencepiece.SentencePieceProcessor:
-    return speech_tokenizer.load(job.data_dir, job.vocab_size, job.repair)
 
 
 def prepare_chapter(
@@ -233,13 +218,13 @@ def _prepare_utterance(
     audio: Path | None,
 ) -> str:
     """Write an utterance, or say why it is left out."""
-    reason = job.limits.judge_text(transcript, audio)
+    reason = job.judge_text(transcript, audio)
     if reason or transcript is None or audio is None:
         return reason
     ids = speech_tokenizer.encode(tokenizer, transcript)
     # The length stands in the file's head, so audio that is too long is not decoded.
     length = frames(audio, job.repair)
-    reason = job.limits.judge_targets(ids) or job.limits.judge_audio(length)
+    reason = job.judge_sizes(ids, length)
     if not reason:
         _write_audio(job, audio, length)
         _write_targets(job, audio.stem, ids)
@@ -277,20 +262,3 @@ def _npy(array: np.ndarray) -> bytes:
 def left_out_path(data_dir: str | os.PathLike[str], split: str) -> Path:
     """Where the utterances of a split that were left out are listed, with the reason."""
     return Path(data_dir) / f"{split}_left_out.csv"
-
-
-def _write_lists(data_dir: Path, report: Report) -> None:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([["id", "reason"], *report.left_out])
-    files.write(left_out_path(data_dir, report.split), text.getvalue())
-    speech_records.write_ids(data_dir, report.split, report.kept)
-
-
-def _check_report(job: SplitToPrepare, report: Report, expected: int | None) -> None:
-    total = len(report.kept) + len(report.left_out)
-    if expected not in (None, total):
-        raise DataError(
-            f"{job.tree / job.split} has {total} utterances; LibriSpeech has {expected}", job.repair
-        )
-    if not report.kept:
-        raise DataError(f"{job.tree / job.split}: no utterance can be kept. {report}", job.repair)

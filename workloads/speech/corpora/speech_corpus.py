@@ -190,12 +190,12 @@ class Corpus:
 
     def _write_role(self, folder: Path, role: str, version: str) -> None:
         """From the tree to AlgoPerf's layout. Raises DataError if not every utterance is kept."""
-        limits = librispeech_prepare.Limits(self.max_audio, max_targets=self.max_targets)
         job = librispeech_prepare.SplitToPrepare(
             tree=folder / TREE,
             data_dir=folder,
             split=SPLITS[role][0],
-            limits=limits,
+            max_audio=self.max_audio,
+            max_targets=self.max_targets,
             vocab_size=self.vocab_size,
             repair=self.repair(folder.parent),
         )

@@ -78,11 +78,6 @@ class SpeechSplit:
 
         Raises DataError for a missing or malformed list; its text ends with `repair`.
         """
-        if not splits or max_audio < 1 or max_targets < 1:
-            raise ValueError(
-                f"splits is {splits}, max_audio {max_audio}, max_targets {max_targets}; at least "
-                "one split, one sample and one target are needed"
-            )
         self.data_dir, self.splits, self.repair = Path(data_dir), splits, repair
         self.max_audio, self.max_targets = max_audio, max_targets
         self.ids = [(split, name) for split in splits for name in read_ids(data_dir, split, repair)]

@@ -4,7 +4,6 @@ Despite its name the file is a model, not a list of pieces. The ids are Sentence
 0 `<unk>`, which also is CTC's blank, 1 `<s>`, 2 `</s>`.
 """
 
-import io
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import sentencepiece
 
 from workloads.base.errors import DataError
+from workloads.storage import tokenizer
 
 FILE_NAME = "spm_model.vocab"
 BLANK = 0
@@ -29,47 +29,33 @@ def load(
     if not path.is_file():
         raise DataError(f"{data_dir} is not prepared: it has no {FILE_NAME}", repair)
     try:
-        tokenizer = sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes())
+        processor = sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes())
     except (OSError, RuntimeError, ValueError) as problem:
         raise DataError(f"{path} is no SentencePiece model: {problem}", repair) from problem
-    found = tokenizer.vocab_size(), tokenizer.unk_id(), tokenizer.eos_id()
+    found = processor.vocab_size(), processor.unk_id(), processor.eos_id()
     if found[:2] != (vocab_size, BLANK) or found[2] < 0:
         raise DataError(
             f"{path} has {found[0]} pieces, unknown id {found[1]}, end-of-sentence id {found[2]}; "
             f"{vocab_size} pieces, unknown id {BLANK} (the blank) and an end are expected",
             repair,
         )
-    return tokenizer
+    return processor
 
 
 def train(texts: Iterable[str], vocab_size: int) -> bytes:
     """A unigram model of exactly `vocab_size` pieces over these texts, as the file holds it.
 
     Character coverage is 1; every other setting but the silence of its log is the library's own,
-    as in AlgoPerf. Raises ValueError where the texts do not give so many pieces.
+    as in AlgoPerf. Raises DataError where the texts do not give so many pieces.
     """
-    model = io.BytesIO()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(texts),
-            model_writer=model,
-            model_type="unigram",
-            vocab_size=vocab_size,
-            character_coverage=1.0,
-            minloglevel=2,
-        )
-    except RuntimeError as problem:
-        raise ValueError(
-            f"SentencePiece made no model of {vocab_size} pieces: {problem}"
-        ) from problem
-    return model.getvalue()
+    return tokenizer.trained(texts, vocab_size, character_coverage=1.0)
 
 
-def encode(tokenizer: sentencepiece.SentencePieceProcessor, text: str) -> list[int]:
+def encode(processor: sentencepiece.SentencePieceProcessor, text: str) -> list[int]:
     """The ids of a text with the end-of-sentence id, as AlgoPerf stores them."""
-    return [*tokenizer.encode(text), tokenizer.eos_id()]
+    return [*processor.encode(text), processor.eos_id()]
 
 
-def decode(tokenizer: sentencepiece.SentencePieceProcessor, ids: Iterable[int]) -> str:
+def decode(processor: sentencepiece.SentencePieceProcessor, ids: Iterable[int]) -> str:
     """The text of ids; those of control pieces (the end, the beginning) and 0 give nothing."""
-    return tokenizer.decode([int(number) for number in ids if number != BLANK])
+    return processor.decode([int(number) for number in ids if number != BLANK])

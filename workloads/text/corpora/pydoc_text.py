@@ -55,6 +55,9 @@ class Document:
     text: str
 
 
+_repair = functools.partial(preparation.repair, "pydoc_lm")
+
+
 def documents() -> list[Document]:
     """All documents, topics first, each group sorted by name; no paragraph occurs twice.
 
@@ -304,13 +307,6 @@ def _write_split(
             "use Python 3.11, 3.12 or 3.13 with its whole standard library",
         )
     return token_records.WrittenShard(path.name, counts, token_records.sha256(path))
-
-
-def _repair(data_dir: str | os.PathLike[str]) -> str:
-    return (
-        f"python -m workloads prepare pydoc_lm --data_dir {data_dir}; then "
-        f"python -m workloads check pydoc_lm --data_dir {data_dir}"
-    )
 
 
 def reference_rows(records: Mapping[str, np.ndarray], vocab_size: int) -> list[dict[str, Any]]:

@@ -125,7 +125,21 @@ class Corpus:
         """
         repair = self._repair(data_dir)
         info = token_records.read_info(data_dir, repair)
-        token_records.require(info, data_dir, self.length, self.vocab_size, self.fewest, repair)
+        found = (info["length"], info["vocab_size"], sorted(info["splits"]))
+        if found != (self.length, self.vocab_size, sorted(SPLITS)):
+            raise DataError(
+                f"{data_dir}: records of {found[0]} tokens out of {found[1]} in the splits "
+                f"{', '.join(found[2])}; {self.length} tokens out of {self.vocab_size} in "
+                f"{', '.join(SPLITS)} are expected",
+                repair,
+            )
+        for split, fewest in self.fewest.items():
+            have = info["splits"][split]["records"]
+            if have < fewest:
+                raise DataError(
+                    f"{data_dir}: split {split!r} has {have} records, at least {fewest} are needed",
+                    repair,
+                )
         source = info["source"]
         return [
             f"made from {source['dataset']}, vocabulary {source['vocabulary']}",
@@ -210,7 +224,12 @@ class Corpus:
                 rest.unlink()
         if len(todo) < len(jobs):
             _report(f"{len(jobs) - len(todo)} of {len(jobs)} shards are there already")
-        _run(data_dir, todo, identity, processes or len(os.sched_getaffinity(0)))
+        processes = processes or len(os.sched_getaffinity(0))
+        start, tokens = time.perf_counter(), 0
+        for number, counts in enumerate(_results(data_dir, todo, identity, processes), 1):
+            tokens += counts.tokens
+            speed = tokens / (time.perf_counter() - start)
+            _report(f"{number} of {len(todo)} shards, {tokens:,} tokens, {speed:,.0f} tokens/s")
         splits: dict[str, list[token_records.WrittenShard]] = {}
         for job in jobs:
             written = _finished(data_dir, job, identity)
@@ -237,20 +256,10 @@ def _is_told(data_dir: Path) -> bool:
     return True
 
 
-def _run(
-    data_dir: Path, jobs: Sequence[OutputShard], identity: dict[str, Any], processes: int
-) -> None:
-    """Works through the jobs; with one process, in this one."""
-    start, tokens = time.perf_counter(), 0
-    for number, counts in enumerate(_results(data_dir, jobs, identity, processes), 1):
-        tokens += counts.tokens
-        speed = tokens / (time.perf_counter() - start)
-        _report(f"{number} of {len(jobs)} shards, {tokens:,} tokens, {speed:,.0f} tokens/s")
-
-
 def _results(
     data_dir: Path, jobs: Sequence[OutputShard], identity: dict[str, Any], processes: int
 ) -> Iterator[token_records.Counts]:
+    """Works through the jobs; with one process, in this one."""
     if processes == 1 or len(jobs) < 2:
         yield from (_write(data_dir, job, identity) for job in jobs)
         return
