@@ -36,6 +36,16 @@ def shared() -> pathlib.Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def quick_compilation():
+    """LLVM's passes take half of a compilation: off where the program, not its code, is tested."""
+    import jax
+
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> str:
     """A mixer whose line claims nothing: it does not say its weights, nor is it a host's mean."""

@@ -1,4 +1,4 @@
-"""Sigmoid attention, soft-capped logits and learned sinks: figures by hand, laws, limits."""
+"""Sigmoid attention, soft-capped logits and learned sinks: figures by hand and laws."""
 
 import functools
 
@@ -13,6 +13,8 @@ from attention.hosts import probe
 from attention.mixers import sigmoid
 from attention.modifiers import softcap
 from attention.verification import check
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 LOWEST = jnp.finfo(jnp.float32).min
 T, S, H, D = 5, 6, 2, 4
@@ -39,34 +41,6 @@ class Host(nn.Module):
     @nn.compact
     def __call__(self, query, key, value, **settings):
         return self.variant(query, key, value, **settings)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(
-    ("name", "mask"),
-    [
-        *[("sigmoid", mask) for mask in check.MASKS],
-        ("sigmoid+per_dim_temp+qk_norm+softcap+temp", "causal"),
-        ("standard+softcap", "none"),
-        ("laser+softcap", "causal"),
-        ("standard+sink", "padded"),
-        ("laser+sink", "none"),
-        ("laser+sink", "causal"),
-        ("diff+sink", "none"),
-        ("laser+per_dim_temp+qk_norm+sink+softcap+temp", "padded"),
-        ("diff_laser+sink+softcap", "none"),
-    ],
-)
-def test_error_within_limits(name, mask, dtype):
-    """Output, dQ, dK, dV and the sinks' gradient against float64; one compilation, all scales."""
-    for qs, vs in ((1, 0.1), (1, 1), (4, 1), (4, 4)):
-        if dtype == "bfloat16" or vs < 4:
-            case = check.Case(name, "xla", dtype, mask, qs, vs)
-            row = check.measure(case, shape=(96, 4, 40), seed=7)
-            assert row.passed, row
-            assert (row.learned is None) == (
-                name in ("sigmoid", "standard+softcap", "laser+softcap")
-            )
 
 
 def test_sigmoid_by_hand():
@@ -194,8 +168,18 @@ HIDING = {
 }
 
 
-@pytest.mark.parametrize("name", ["sigmoid", "standard+sink", "laser+sink", "laser+sink+softcap"])
-@pytest.mark.parametrize("kind", HIDING)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *[("laser+sink", kind) for kind in HIDING],
+        ("sigmoid", "mask"),
+        ("sigmoid", "-inf"),
+        ("standard+sink", "mask of floats"),
+        ("standard+sink", "lowest"),
+        ("laser+sink+softcap", "lowest in float16"),
+        ("laser+sink+softcap", "-inf"),
+    ],
+)
 def test_what_is_hidden_gets_nothing(name, kind):
     """Rows that see nothing return 0; hidden keys have no gradient; values of 1e6 stay finite."""
     query, key, value = _qkv()
@@ -282,6 +266,6 @@ def test_a_mask_or_bias_that_does_not_fit_is_named_beside_a_sink():
 def test_a_sinks_leaf():
     """One logit per head, 0 at start, beside the host's projections."""
     layer = nn.MultiHeadDotProductAttention(4, attention_fn=registry.get("laser+sink"))
-    params = layer.init(jax.random.key(0), jnp.ones((2, 3, 8)))["params"]
+    params = jax.jit(layer.init)(jax.random.key(0), jnp.ones((2, 3, 8)))["params"]
     assert set(params) == {"query", "key", "value", "out", "sink"}
     np.testing.assert_array_equal(params["sink"]["scale"], np.zeros(4))

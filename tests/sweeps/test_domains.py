@@ -1,4 +1,7 @@
-"""A study of every domain through the real commands: killed once, resumed, equal, tabulated."""
+"""A study of audio and of text through the real commands: killed once, resumed, equal, tabulated.
+
+Of images: test_reattach.py.
+"""
 
 import os
 import signal
@@ -10,12 +13,12 @@ import pytest
 from analysis import cli
 from sweeps.records import layout, lease
 from tests.sweeps.chaos import equality
-from workloads.images import digits
 from workloads.speech.corpora import spoken
 from workloads.text.corpora import pydoc_text
 
+pytestmark = pytest.mark.slow
+
 DATA = {
-    "digits_vit": digits.prepare,
     "spoken_digits_conformer": spoken.DIGITS.prepare,
     "pydoc_lm": pydoc_text.prepare,
 }

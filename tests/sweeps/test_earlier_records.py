@@ -81,6 +81,7 @@ def _rows(directory, stage):
     return layout.read_json(directory / stage / layout.TRIALS)["trials"]
 
 
+@pytest.mark.slow
 def test_it_is_resumed_to_the_end_without_a_repeated_trial(earlier, data_dir):
     trials = _go_on(earlier, data_dir)
     trains = worker.Worker(io.StringIO())

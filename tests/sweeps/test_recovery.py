@@ -56,10 +56,9 @@ def _kill_when(one, moment):
     [
         [("compiled", 1)],
         [("eval", 1), ("eval", 1)],
-        [("eval", 2)],
         [0.05, 0.2, 0.4],
     ],
-    ids=["before the first checkpoint", "twice", "late", "anywhere, three times"],
+    ids=["before the first checkpoint", "twice", "anywhere, three times"],
 )
 def test_killed_and_resumed_equals_never_killed(uninterrupted, worker, data_dir, moments):
     expected, make = uninterrupted

@@ -40,10 +40,10 @@ def test_soak(tmp_path, data_dir, cache_dir, environment):
 
 
 @pytest.fixture
-def pair(tmp_path, undisturbed):
+def pair(tmp_path, stub_undisturbed):
     """A finished study and a copy of it."""
-    shutil.copytree(undisturbed, tmp_path / "copy")
-    return tmp_path / "copy", undisturbed
+    shutil.copytree(stub_undisturbed, tmp_path / "copy")
+    return tmp_path / "copy", stub_undisturbed
 
 
 TRIAL = "grid/standard/digits_vit_jax/trial_1001"
