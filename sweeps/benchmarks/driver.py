@@ -12,13 +12,12 @@ import argparse
 import contextlib
 import os
 import pathlib
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from workloads.arguments import whole
 
@@ -40,28 +39,20 @@ def until_worker(command: list[str]) -> float:
 
     Raises RuntimeError with its output where it ends before.
     """
-    began = time.perf_counter()
-    with _running(command) as process:
-        while _WORKER not in _children(process.pid):
+    began, found, ended = time.perf_counter(), False, False
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as process:
+        while not found and not ended:
+            found = _WORKER in _children(process.pid)
             took = time.perf_counter() - began
-            if process.poll() is not None or took > _DEADLINE_S:
-                process.terminate()
-                assert process.stdout is not None
-                output = process.stdout.read().decode(errors="replace")
-                raise RuntimeError(f"no worker after {took:.1f} s:\n{output}")
+            ended = process.poll() is not None or took > _DEADLINE_S
             time.sleep(0.002)
-        return time.perf_counter() - began
-
-
-@contextlib.contextmanager
-def _running(command: list[str]) -> Iterator["subprocess.Popen[bytes]"]:
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        process.communicate()
+        process.terminate()
+        output = process.communicate()[0]
+    if not found:
+        raise RuntimeError(f"no worker after {took:.1f} s:\n{output}")
+    return took
 
 
 def _children(pid: int) -> bytes:

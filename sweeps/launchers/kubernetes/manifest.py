@@ -111,6 +111,11 @@ def _pod(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]:
     """Returns a pod's specification: what it runs, on which nodes, with what."""
     own = settings["kubernetes"]
     mounted = remote.volume(settings, own)
+    # By the node's name, which a field holds alone: labels may differ from it.
+    other = {"key": "metadata.name", "operator": "NotIn"}
+    fields = [{**other, "values": [host]} for host in sorted(batch.avoid)]
+    terms = {"nodeSelectorTerms": [{"matchFields": fields}]}
+    elsewhere = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
     found = {
         # Required by podFailurePolicy.
         "restartPolicy": "Never",
@@ -118,8 +123,8 @@ def _pod(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]:
         "containers": [_container(batch, index, own, mounted)],
         "volumes": [_volume(own), {"name": "shm", "emptyDir": {"medium": "Memory"}}],
         "nodeSelector": _node_selector(own),
-        "tolerations": _tolerations(own),
-        "affinity": _avoid(batch.avoid),
+        "tolerations": tolerations(own),
+        "affinity": {"nodeAffinity": elsewhere} if batch.avoid else {},
         "priorityClassName": own["priority_class"],
         "serviceAccountName": own["service_account"],
         "securityContext": _identity(own),
@@ -232,20 +237,16 @@ def _node_selector(own: dict[str, Any]) -> dict[str, str]:
     return remote.filled(found)
 
 
-def _tolerations(own: dict[str, Any]) -> list[dict[str, str]]:
-    keys = ["nvidia.com/gpu"] * bool(own["gpus"]) + ["google.com/tpu"] * bool(own["tpu_type"])
-    keys += [SPOT_LABEL] * own["spot"]
-    found = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in keys]
-    return found + tolerations(own["tolerations"])
-
-
-def tolerations(text: str) -> list[dict[str, str]]:
-    """Returns the tolerations of "team=vision:NoSchedule,dedicated:NoExecute".
+def tolerations(own: dict[str, Any]) -> list[dict[str, str]]:
+    """Returns the tolerations of "team=vision:NoSchedule,dedicated:NoExecute", behind those that
+    its nodes need.
 
     Raises ValueError for anything else.
     """
-    found = []
-    for part in filter(None, text.split(",")):
+    keys = ["nvidia.com/gpu"] * bool(own["gpus"]) + ["google.com/tpu"] * bool(own["tpu_type"])
+    keys += [SPOT_LABEL] * own["spot"]
+    found = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in keys]
+    for part in filter(None, own["tolerations"].split(",")):
         taint, _, effect = part.partition(":")
         key, separator, value = taint.partition("=")
         if not key or effect not in ("NoSchedule", "PreferNoSchedule", "NoExecute"):
@@ -253,14 +254,3 @@ def tolerations(text: str) -> list[dict[str, str]]:
         equal = {"operator": "Equal", "value": value} if separator else {"operator": "Exists"}
         found.append({"key": key, **equal, "effect": effect})
     return found
-
-
-def _avoid(hosts: tuple[str, ...]) -> dict[str, Any]:
-    if not hosts:
-        return {}
-    # By the node's name, which a field holds alone: labels may differ from it.
-    fields = [
-        {"key": "metadata.name", "operator": "NotIn", "values": [host]} for host in sorted(hosts)
-    ]
-    terms = {"nodeSelectorTerms": [{"matchFields": fields}]}
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}

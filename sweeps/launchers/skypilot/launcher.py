@@ -149,11 +149,19 @@ def task(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]:
     """
     own = settings["skypilot"]
     mounted = remote.volume(settings, own)
+    resources = {
+        **{key: own[key] for key in ("infra", "accelerators", "cpus", "memory")},
+        "use_spot": own["spot"],
+        "disk_size": own["disk_gb"],
+        "image_id": own["image"],
+    }
+    recovery = {"strategy": own["recovery"], "max_restarts_on_errors": own["retries"]}
+    recovery["recover_on_exit_codes"] = [AGAIN]
     mount_path = str(mounted.mount_path)
     bucket = {mount_path: {"source": own["bucket"], "mode": "MOUNT"}}
     found = {
         "name": remote.job_name(batch, index),
-        "resources": _resources(own),
+        "resources": remote.filled(resources) | {"job_recovery": recovery},
         "envs": remote.environment(batch, own, mounted),
         # With neither, `setup` mounts a share there.
         "file_mounts": bucket if own["bucket"] else {},
@@ -163,24 +171,6 @@ def task(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]:
         "run": shlex.join(remote.command(batch, index, own, mounted)),
     }
     return remote.filled(found)
-
-
-def _resources(own: dict[str, Any]) -> dict[str, Any]:
-    found = {
-        "infra": own["infra"],
-        "accelerators": own["accelerators"],
-        "cpus": own["cpus"],
-        "memory": own["memory"],
-        "use_spot": own["spot"],
-        "disk_size": own["disk_gb"],
-        "image_id": own["image"],
-    }
-    recovery = {
-        "strategy": own["recovery"],
-        "max_restarts_on_errors": own["retries"],
-        "recover_on_exit_codes": [AGAIN],
-    }
-    return remote.filled(found) | {"job_recovery": recovery}
 
 
 class SkyPilot(remote.Engine):
