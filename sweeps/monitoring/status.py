@@ -172,11 +172,8 @@ def seconds_per_step(rows: Sequence[study_reader.StageRow]) -> dict[str, float]:
     for row in rows:
         measured.setdefault(row.variant, []).extend(row.step_seconds)
     everything = [value for values in measured.values() for value in values]
-    if not everything:
-        return {}
-    return {
-        variant: statistics.median(values or everything) for variant, values in measured.items()
-    }
+    items = measured.items() if everything else ()
+    return {variant: statistics.median(values or everything) for variant, values in items}
 
 
 def seconds_left(

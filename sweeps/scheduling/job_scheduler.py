@@ -8,7 +8,6 @@ import collections
 import dataclasses
 import itertools
 import os
-import pathlib
 from collections.abc import Iterable, Sequence
 
 from sweeps.launchers.protocol import EngineError, Launcher, State
@@ -41,12 +40,6 @@ class SubmittedJob:
     trials: dict[str, Trial]
     before: dict[str, int] | None
     state: State = State.QUEUED
-
-    def has_begun(self, root: pathlib.Path) -> bool:
-        """Whether the job has begun an attempt at a trial, as far as is known."""
-        if self.before is None:
-            return True
-        return any(lease.latest(root / path) != n for path, n in self.before.items())
 
 
 class JobScheduler(Scheduler):
@@ -112,7 +105,7 @@ class JobScheduler(Scheduler):
             if self.jobs:
                 self.launcher.cancel(list(self.jobs))
             raise Interrupted
-        if self.about.stop_requested():
+        if self.stop_requested():
             self.progress.say(
                 f"leaving; {len(self.jobs)} jobs go on at the engine. `resume` takes them up "
                 "again, `cancel` ends them"
@@ -235,7 +228,9 @@ class JobScheduler(Scheduler):
         refusal = job.batch.refusal(job.index)
         if refusal is not None:
             self.avoid[refusal["host"]] = None
-        begun = job.has_begun(self.root)
+        # As far as is known the job has begun an attempt at a trial.
+        before = (job.before or {}).items()
+        begun = job.before is None or any(lease.latest(self.root / p) != n for p, n in before)
         for trial in job.trials.values():
             self._running.pop(trial.path, None)
             if self.policy.decide(trial).next is Next.AGAIN and not begun:

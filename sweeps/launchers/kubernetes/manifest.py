@@ -144,6 +144,15 @@ def _container(
             script = script.replace("shift; ", "shift; " + other)
         command = ["/bin/sh", "-c", script, "sh", mounted.path(batch.log(index)), *command]
     variables = _hosts(own, remote.job_name(batch, index)) | remote.environment(batch, own, mounted)
+    fields = {"ATTNPERF_NODE": "spec.nodeName"}  # only the cluster can fill them in
+    if own["hosts"] > 1 and not own["tpu_type"]:
+        index_label = "batch.kubernetes.io/job-completion-index"
+        fields[protocol.PROCESS_ID] = f"metadata.annotations['{index_label}']"
+    env: list[dict[str, Any]] = [
+        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+        for name, path in fields.items()
+    ]
+    env += [{"name": name, "value": _literal(value)} for name, value in variables.items()]
     amounts = {"cpu": str(own["cpus"]), "memory": own["memory"]}
     if own["gpus"]:
         amounts["nvidia.com/gpu"] = str(own["gpus"])
@@ -153,8 +162,7 @@ def _container(
         "name": CONTAINER,
         "image": own["image"],
         "command": [_literal(part) for part in command],
-        "env": _fields(own)
-        + [{"name": key, "value": _literal(value)} for key, value in variables.items()],
+        "env": env,
         # Equal requests and limits: evicted last when a node runs out of memory.
         "resources": {"requests": amounts, "limits": amounts},
         "volumeMounts": [
@@ -178,18 +186,6 @@ def _hosts(own: dict[str, Any], jobset_name: str) -> dict[str, str]:
         found[protocol.COORDINATOR] = f"{jobset_name}-{JOB}-0-0.{jobset_name}:{PORT}"
         found[protocol.PROCESS_COUNT] = str(own["hosts"])
     return found
-
-
-def _fields(own: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns variables that only the cluster can fill in."""
-    index = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
-    paths = {"ATTNPERF_NODE": "spec.nodeName"}
-    if own["hosts"] > 1 and not own["tpu_type"]:
-        paths[protocol.PROCESS_ID] = index
-    return [
-        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-        for name, path in paths.items()
-    ]
 
 
 def _literal(text: str) -> str:
