@@ -68,37 +68,29 @@ def cases(folder: pathlib.Path) -> dict[str, Callable[[], float]]:
     """Returns what is measured, by name; studies live in `folder`."""
     sweeps = [sys.executable, "-m", "sweeps"]
     run = [*sweeps, "run", f"--config={STUDY}", f"--config.experiment_dir={folder}"]
+    plan = [*sweeps, "plan"]
     return {
         "python": lambda: measure([sys.executable, "-c", "pass"]),
         f"run {STUDY}, to its first worker": lambda: until_worker(run),
         "status": lambda: measure([*sweeps, "status", str(folder / STUDY)]),
-        f"plan {STUDY}": lambda: measure([*sweeps, "plan", f"--config={STUDY}"]),
-        f"plan {WITH_MEMORY}, with memory": lambda: measure(
-            [*sweeps, "plan", f"--config={WITH_MEMORY}"]
-        ),
+        f"plan {STUDY}": lambda: measure([*plan, f"--config={STUDY}"]),
+        f"plan {WITH_MEMORY}, with memory": lambda: measure([*plan, f"--config={WITH_MEMORY}"]),
     }
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Prints the medians. Returns 0."""
-    parser = argparse.ArgumentParser(
-        prog="python -m sweeps.benchmarks.driver",
-        description=__doc__.splitlines()[0],
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "--runs", type=whole(1, 10_000), default=7, help="of each command (default 7)"
-    )
+    prog, about = "python -m sweeps.benchmarks.driver", __doc__.splitlines()[0]
+    parser = argparse.ArgumentParser(prog=prog, description=about, allow_abbrev=False)
+    text = "of each command (default 7)"
+    parser.add_argument("--runs", type=whole(1, 10_000), default=7, help=text)
     runs = parser.parse_args(arguments).runs
     with tempfile.TemporaryDirectory() as folder:
         for name, case in cases(pathlib.Path(folder)).items():
             case()  # files cached, data prepared
             seconds = sorted(case() for _ in range(runs))
-            print(
-                f"{name:<44}{statistics.median(seconds):>8.3f} s   "
-                f"({seconds[0]:.3f} to {seconds[-1]:.3f}, {runs} runs)",
-                flush=True,
-            )
+            spread = f"({seconds[0]:.3f} to {seconds[-1]:.3f}, {runs} runs)"
+            print(f"{name:<44}{statistics.median(seconds):>8.3f} s   {spread}", flush=True)
     print(f"on {os.cpu_count()} CPUs, Python {sys.version.split()[0]}")
     return 0
 

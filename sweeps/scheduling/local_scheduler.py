@@ -134,12 +134,9 @@ class LocalScheduler(Scheduler):
             if (trial := self.schedule.next_for(slot)) is not None:
                 self.idle.discard(slot)
                 self.at_hand[slot] = trial
-                self.workers.send(
-                    slot,
-                    trial=str(self.root / trial.path),
-                    data_dir=self.study.data_dir,
-                    loader_workers=self.study.settings["loader_workers"],
-                )
+                order = {"trial": str(self.root / trial.path), "data_dir": self.study.data_dir}
+                loaders = self.study.settings["loader_workers"]
+                self.workers.send(slot, **order, loader_workers=loaders)
                 self.progress.started(trial, slot)
 
     def _handle_next(self) -> bool:

@@ -44,6 +44,7 @@ class Scheduler(abc.ABC):
     def __init__(self, about: Run, launcher: Launcher, max_kills: int = 0) -> None:
         self.about, self.study, self.progress = about, about.study, about.progress
         self.stop_requested = about.stop_requested
+        self.stop_requested = about.stop_requested
         self.root, self.launcher = self.study.directory, launcher
         self.environment = code_snapshot.environment(about.snapshot)
         self.policy = RetryPolicy(self.root, self.study.settings["max_attempts"], max_kills)

@@ -45,13 +45,11 @@ def point_losses(values: Mapping[int, Sequence[float | None]], mode: str) -> dic
     values: of each point its trials' best validation metrics, None for a lost seed. Points without
     any are left out.
     """
-    return {
-        point: statistics.median(
-            math.inf if value is None else _loss(value, mode) for value in found
-        )
+    losses = {
+        point: [math.inf if value is None else _loss(value, mode) for value in found]
         for point, found in values.items()
-        if found
     }
+    return {point: statistics.median(found) for point, found in losses.items() if found}
 
 
 def best_point(values: Mapping[int, Sequence[float | None]], mode: str) -> int | None:

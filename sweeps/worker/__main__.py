@@ -134,11 +134,8 @@ def _computes_on(platform: str) -> bool:
             f"pip install '.[{platform}]' in {sys.prefix}, see that its driver works and "
             "that the job was given the device; or set JAX_PLATFORMS=cpu to insist on the CPU"
         )
-    print(
-        f"{socket.gethostname()}: a {platform} was expected here, but JAX {jax.__version__} finds "
-        f"{found}: {remedy}",
-        file=sys.stderr,
-    )
+    here = f"{socket.gethostname()}: a {platform} was expected here"
+    print(f"{here}, but JAX {jax.__version__} finds {found}: {remedy}", file=sys.stderr)
     return False
 
 
