@@ -169,8 +169,16 @@ class JobScheduler(Scheduler):
             return
         if clock.clock.monotonic() < self._wait_until:
             return
-        chosen = [self.pending.popleft() for _ in range(min(len(self.pending), free * per_job))]
-        wanted_jobs = grouped(chosen, per_job)
+        # Trials of a job share a program, so that it compiles once.
+        by_program: dict[object, list[Trial]] = {}
+        for _ in range(min(len(self.pending), free * per_job)):
+            trial = self.pending.popleft()
+            by_program.setdefault(trial.program, []).append(trial)
+        wanted_jobs = [
+            tuple(same[start : start + per_job])
+            for same in by_program.values()
+            for start in range(0, len(same), per_job)
+        ]
         for extra in wanted_jobs[free:]:
             self.pending.extendleft(reversed(extra))
         self._submit_jobs(wanted_jobs[:free])
@@ -271,15 +279,3 @@ class JobScheduler(Scheduler):
         if text != self._said:
             self._said = text
             self.progress.say(text)
-
-
-def grouped(trials: Sequence[Trial], per_job: int) -> list[tuple[Trial, ...]]:
-    """Returns jobs of up to `per_job` trials that share a program, so that a job compiles once."""
-    by_program: dict[object, list[Trial]] = {}
-    for trial in trials:
-        by_program.setdefault(trial.program, []).append(trial)
-    return [
-        tuple(same[start : start + per_job])
-        for same in by_program.values()
-        for start in range(0, len(same), per_job)
-    ]
