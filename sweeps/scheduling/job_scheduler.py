@@ -165,9 +165,8 @@ class JobScheduler(Scheduler):
         per_job = self.study.settings[self.name]["trials_per_job"]
         wanted = -(-len(self.pending) // per_job)
         # Few large batches: an engine takes an array of a hundred as easily as one job.
-        if not wanted or free < min(wanted, max(1, len(self.jobs) // 10)):
-            return
-        if clock.clock.monotonic() < self._wait_until:
+        waits = clock.clock.monotonic() < self._wait_until
+        if waits or not wanted or free < min(wanted, max(1, len(self.jobs) // 10)):
             return
         # Trials of a job share a program, so that it compiles once.
         by_program: dict[object, list[Trial]] = {}

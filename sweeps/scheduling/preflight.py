@@ -70,9 +70,9 @@ class DataCheck:
             )
             return
         if algoperf_specs.is_algoperf(study.workload):
-            own_name = algoperf_specs.own_name(study.workload)
+            name = algoperf_specs.own_name(study.workload)
             # A batch larger than AlgoPerf's data, where that is fabricated.
-            if sizes := tiny_sizes.read_sizes(study.data_dir, own_name):
+            if sizes := tiny_sizes.read_sizes(study.data_dir, name):
                 remedy = f"set --config.batch_size to {sizes['train']} or fewer"
                 tiny_sizes.check_batch(study.settings["batch_size"], sizes, remedy)
         entry = catalog.get(study.workload)
