@@ -12,13 +12,12 @@ import argparse
 import contextlib
 import os
 import pathlib
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from workloads.arguments import whole
 
@@ -40,28 +39,20 @@ def until_worker(command: list[str]) -> float:
 
     Raises RuntimeError with its output where it ends before.
     """
-    began = time.perf_counter()
-    with _running(command) as process:
-        while _WORKER not in _children(process.pid):
+    began, found, ended = time.perf_counter(), False, False
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as process:
+        while not found and not ended:
+            found = _WORKER in _children(process.pid)
             took = time.perf_counter() - began
-            if process.poll() is not None or took > _DEADLINE_S:
-                process.terminate()
-                assert process.stdout is not None
-                output = process.stdout.read().decode(errors="replace")
-                raise RuntimeError(f"no worker after {took:.1f} s:\n{output}")
+            ended = process.poll() is not None or took > _DEADLINE_S
             time.sleep(0.002)
-        return time.perf_counter() - began
-
-
-@contextlib.contextmanager
-def _running(command: list[str]) -> Iterator["subprocess.Popen[bytes]"]:
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        process.communicate()
+        process.terminate()
+        output = process.communicate()[0]
+    if not found:
+        raise RuntimeError(f"no worker after {took:.1f} s:\n{output}")
+    return took
 
 
 def _children(pid: int) -> bytes:
@@ -77,37 +68,29 @@ def cases(folder: pathlib.Path) -> dict[str, Callable[[], float]]:
     """Returns what is measured, by name; studies live in `folder`."""
     sweeps = [sys.executable, "-m", "sweeps"]
     run = [*sweeps, "run", f"--config={STUDY}", f"--config.experiment_dir={folder}"]
+    plan = [*sweeps, "plan"]
     return {
         "python": lambda: measure([sys.executable, "-c", "pass"]),
         f"run {STUDY}, to its first worker": lambda: until_worker(run),
         "status": lambda: measure([*sweeps, "status", str(folder / STUDY)]),
-        f"plan {STUDY}": lambda: measure([*sweeps, "plan", f"--config={STUDY}"]),
-        f"plan {WITH_MEMORY}, with memory": lambda: measure(
-            [*sweeps, "plan", f"--config={WITH_MEMORY}"]
-        ),
+        f"plan {STUDY}": lambda: measure([*plan, f"--config={STUDY}"]),
+        f"plan {WITH_MEMORY}, with memory": lambda: measure([*plan, f"--config={WITH_MEMORY}"]),
     }
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Prints the medians. Returns 0."""
-    parser = argparse.ArgumentParser(
-        prog="python -m sweeps.benchmarks.driver",
-        description=__doc__.splitlines()[0],
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "--runs", type=whole(1, 10_000), default=7, help="of each command (default 7)"
-    )
+    prog, about = "python -m sweeps.benchmarks.driver", __doc__.splitlines()[0]
+    parser = argparse.ArgumentParser(prog=prog, description=about, allow_abbrev=False)
+    text = "of each command (default 7)"
+    parser.add_argument("--runs", type=whole(1, 10_000), default=7, help=text)
     runs = parser.parse_args(arguments).runs
     with tempfile.TemporaryDirectory() as folder:
         for name, case in cases(pathlib.Path(folder)).items():
             case()  # files cached, data prepared
             seconds = sorted(case() for _ in range(runs))
-            print(
-                f"{name:<44}{statistics.median(seconds):>8.3f} s   "
-                f"({seconds[0]:.3f} to {seconds[-1]:.3f}, {runs} runs)",
-                flush=True,
-            )
+            spread = f"({seconds[0]:.3f} to {seconds[-1]:.3f}, {runs} runs)"
+            print(f"{name:<44}{statistics.median(seconds):>8.3f} s   {spread}", flush=True)
     print(f"on {os.cpu_count()} CPUs, Python {sys.version.split()[0]}")
     return 0
 

@@ -129,7 +129,12 @@ def initialize(
     """
     import jax
 
-    _check_port(found)
+    if found.is_primary and found.coordinator is not None:
+        port = int(found.coordinator.rpartition(":")[2])
+        try:  # JAX dies of a segmentation fault where the port is taken (0.10.2)
+            socket.create_server(("", port), reuse_port=False).close()
+        except OSError as error:
+            raise StartError(f"{found}: port {port} cannot be opened here: {error}") from error
     given: dict[str, Any] = {}
     if found.coordinator is not None:
         given = {"coordinator_address": found.coordinator}
@@ -151,17 +156,6 @@ def initialize(
         raise StartError(
             f"{found}: JAX takes it for {here}; set {COORDINATOR}, {PROCESS_COUNT} and {PROCESS_ID}"
         )
-
-
-def _check_port(found: Processes) -> None:
-    """JAX dies of a segmentation fault where the port is taken (0.10.2)."""
-    if not found.is_primary or found.coordinator is None:
-        return
-    port = int(found.coordinator.rpartition(":")[2])
-    try:
-        socket.create_server(("", port), reuse_port=False).close()
-    except OSError as error:
-        raise StartError(f"{found}: port {port} cannot be opened here: {error}") from error
 
 
 @contextlib.contextmanager

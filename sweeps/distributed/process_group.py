@@ -118,11 +118,9 @@ class SingleProcess:
 
     def order(self, **order: Any) -> None:
         """Does nothing."""
-        del order
 
     def end(self, code: int = 0) -> None:
         """Does nothing."""
-        del code
 
     def on_primary(self, work: Callable[[], Any]) -> None:
         """Does the work."""
@@ -130,7 +128,6 @@ class SingleProcess:
 
     def stops(self, wanted: bool, step: int) -> bool:
         """Returns `wanted`."""
-        del step
         return wanted
 
     def failed(self, problem: Exception) -> None:

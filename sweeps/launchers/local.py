@@ -155,8 +155,7 @@ class Local:
         return slot in self._processes and self._processes[slot].poll() is None
 
     def _is_free(self, slot: int) -> bool:
-        held = hold_name(f"{self._owner} {slot}")
-        if held is not None:
+        if held := hold_name(f"{self._owner} {slot}"):
             held.close()
         return held is not None
 

@@ -29,11 +29,19 @@ def below(found: study_reader.Survey) -> list[str]:
 
 
 def summary(found: study_reader.Survey) -> list[str]:
-    """Returns lines on the study as a whole: preemptions, jobs, the time left."""
+    """Returns lines on the study as a whole: preemptions, jobs, damaged records, time left."""
     text = []
     if preemptions := sum(row.preemptions for row in found.rows):
         text.append(f"preemptions and other new attempts so far: {preemptions}")
-    text += [*job_lines(found), *broken(found)]
+    text += job_lines(found)
+    if found.broken:
+        text += [
+            f"{len(found.broken)} done, with damaged records:",
+            *(f"    {line}" for line in found.broken[:_SHOWN]),
+            *_more(found.broken, "damaged records"),
+            "to have them written anew from the trials' attempts, or learn what to do: "
+            f"python -m sweeps resume {found.directory}",
+        ]
     if found.complete:
         return text if found.broken else [*text, "complete"]
     text.append(time_left(found))
@@ -45,19 +53,6 @@ def summary(found: study_reader.Survey) -> list[str]:
             f"waiting for an engine: {again}"
         )
     return text
-
-
-def broken(found: study_reader.Survey) -> list[str]:
-    """Returns which trials are done without whole records, and what to do."""
-    if not found.broken:
-        return []
-    return [
-        f"{len(found.broken)} done, with damaged records:",
-        *(f"    {line}" for line in found.broken[:_SHOWN]),
-        *_more(found.broken, "damaged records"),
-        "to have them written anew from the trials' attempts, or learn what to do: "
-        f"python -m sweeps resume {found.directory}",
-    ]
 
 
 def time_left(found: study_reader.Survey) -> str:
@@ -154,12 +149,10 @@ def job_lines(found: study_reader.Survey) -> list[str]:
     if not batches:
         return []
     batches.sort(key=lambda batch: batch.created_at)
-    last = {
-        path: (batch.name, index)
-        for batch in batches
-        for index, paths in enumerate(batch.jobs)
-        for path in paths
-    }
+    last: dict[str, tuple[str, int]] = {}
+    for batch in batches:
+        for index, paths in enumerate(batch.jobs):
+            last |= dict.fromkeys(paths, (batch.name, index))
     at_work = {last[seen.path] for seen in found.running if seen.path in last}
     waiting = {last[path] for path in found.unfinished if path in last} - at_work
     count = sum(batch.size for batch in batches)
@@ -179,11 +172,8 @@ def seconds_per_step(rows: Sequence[study_reader.StageRow]) -> dict[str, float]:
     for row in rows:
         measured.setdefault(row.variant, []).extend(row.step_seconds)
     everything = [value for values in measured.values() for value in values]
-    if not everything:
-        return {}
-    return {
-        variant: statistics.median(values or everything) for variant, values in measured.items()
-    }
+    items = measured.items() if everything else ()
+    return {variant: statistics.median(values or everything) for variant, values in items}
 
 
 def seconds_left(

@@ -51,10 +51,8 @@ def digest(root: pathlib.Path) -> str:
     for room in checkout.ROOMS:
         for path in sorted((root / room).rglob("*")):
             if path.is_file() and path.suffix != ".pyc":
-                name = str(path.relative_to(root)).encode()
-                found.update(b"%d:%b" % (len(name), name))
-                content = path.read_bytes()
-                found.update(b"%d:%b" % (len(content), content))
+                for part in (str(path.relative_to(root)).encode(), path.read_bytes()):
+                    found.update(b"%d:%b" % (len(part), part))
     return found.hexdigest()
 
 

@@ -1,5 +1,6 @@
 """Where a run came from: versions, commit, devices. Written beside every trial and study."""
 
+import contextlib
 import functools
 import importlib.metadata
 import math
@@ -30,10 +31,8 @@ def versions() -> dict[str, str]:
     """Returns the versions of Python and the libraries that decide a run's numbers."""
     found = {"python": platform.python_version()}
     for name in _LIBRARIES:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return found
 
 

@@ -23,11 +23,8 @@ def cancel(directory: pathlib.Path) -> str:
     is there by then).
     """
     record = layout.study_record(directory)
-    trials = [
-        directory / row["path"]
-        for stage in record["stages"]
-        for row in layout.planned(directory, stage) or []
-    ]
+    rows = [row for stage in record["stages"] for row in layout.planned(directory, stage) or []]
+    trials = [directory / row["path"] for row in rows]
     batches = list(submissions.batches(directory))
     if study_reader.StudyReader(directory).look().complete:
         return f"{directory} is complete: every trial has ended, and there is nothing to cancel"

@@ -8,7 +8,6 @@ import collections
 import dataclasses
 import itertools
 import os
-import pathlib
 from collections.abc import Iterable, Sequence
 
 from sweeps.launchers.protocol import EngineError, Launcher, State
@@ -41,12 +40,6 @@ class SubmittedJob:
     trials: dict[str, Trial]
     before: dict[str, int] | None
     state: State = State.QUEUED
-
-    def has_begun(self, root: pathlib.Path) -> bool:
-        """Whether the job has begun an attempt at a trial, as far as is known."""
-        if self.before is None:
-            return True
-        return any(lease.latest(root / path) != n for path, n in self.before.items())
 
 
 class JobScheduler(Scheduler):
@@ -112,7 +105,7 @@ class JobScheduler(Scheduler):
             if self.jobs:
                 self.launcher.cancel(list(self.jobs))
             raise Interrupted
-        if self.about.stop_requested():
+        if self.stop_requested():
             self.progress.say(
                 f"leaving; {len(self.jobs)} jobs go on at the engine. `resume` takes them up "
                 "again, `cancel` ends them"
@@ -172,12 +165,19 @@ class JobScheduler(Scheduler):
         per_job = self.study.settings[self.name]["trials_per_job"]
         wanted = -(-len(self.pending) // per_job)
         # Few large batches: an engine takes an array of a hundred as easily as one job.
-        if not wanted or free < min(wanted, max(1, len(self.jobs) // 10)):
+        waits = clock.clock.monotonic() < self._wait_until
+        if waits or not wanted or free < min(wanted, max(1, len(self.jobs) // 10)):
             return
-        if clock.clock.monotonic() < self._wait_until:
-            return
-        chosen = [self.pending.popleft() for _ in range(min(len(self.pending), free * per_job))]
-        wanted_jobs = grouped(chosen, per_job)
+        # Trials of a job share a program, so that it compiles once.
+        by_program: dict[object, list[Trial]] = {}
+        for _ in range(min(len(self.pending), free * per_job)):
+            trial = self.pending.popleft()
+            by_program.setdefault(trial.program, []).append(trial)
+        wanted_jobs = [
+            tuple(same[start : start + per_job])
+            for same in by_program.values()
+            for start in range(0, len(same), per_job)
+        ]
         for extra in wanted_jobs[free:]:
             self.pending.extendleft(reversed(extra))
         self._submit_jobs(wanted_jobs[:free])
@@ -235,7 +235,9 @@ class JobScheduler(Scheduler):
         refusal = job.batch.refusal(job.index)
         if refusal is not None:
             self.avoid[refusal["host"]] = None
-        begun = job.has_begun(self.root)
+        # As far as is known the job has begun an attempt at a trial.
+        before = (job.before or {}).items()
+        begun = job.before is None or any(lease.latest(self.root / p) != n for p, n in before)
         for trial in job.trials.values():
             self._running.pop(trial.path, None)
             if self.policy.decide(trial).next is Next.AGAIN and not begun:
@@ -276,15 +278,3 @@ class JobScheduler(Scheduler):
         if text != self._said:
             self._said = text
             self.progress.say(text)
-
-
-def grouped(trials: Sequence[Trial], per_job: int) -> list[tuple[Trial, ...]]:
-    """Returns jobs of up to `per_job` trials that share a program, so that a job compiles once."""
-    by_program: dict[object, list[Trial]] = {}
-    for trial in trials:
-        by_program.setdefault(trial.program, []).append(trial)
-    return [
-        tuple(same[start : start + per_job])
-        for same in by_program.values()
-        for start in range(0, len(same), per_job)
-    ]

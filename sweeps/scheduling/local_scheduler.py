@@ -134,12 +134,9 @@ class LocalScheduler(Scheduler):
             if (trial := self.schedule.next_for(slot)) is not None:
                 self.idle.discard(slot)
                 self.at_hand[slot] = trial
-                self.workers.send(
-                    slot,
-                    trial=str(self.root / trial.path),
-                    data_dir=self.study.data_dir,
-                    loader_workers=self.study.settings["loader_workers"],
-                )
+                order = {"trial": str(self.root / trial.path), "data_dir": self.study.data_dir}
+                loaders = self.study.settings["loader_workers"]
+                self.workers.send(slot, **order, loader_workers=loaders)
                 self.progress.started(trial, slot)
 
     def _handle_next(self) -> bool:
@@ -209,23 +206,21 @@ class LocalScheduler(Scheduler):
         trial = self.at_hand.pop(slot, None)
         if self._is_told():
             return
-        if slot not in self.ready and not (self.workers.primary or self._may_start_again(slot)):
-            tail = "\n".join(self.workers.log.read_text(errors="replace").splitlines()[-8:])
-            raise ValueError(
-                f"a worker ended before it was ready; {self.workers.log} ends with\n{tail}"
-            )
+        if slot not in self.ready and not self.workers.primary:
+            # One that was killed, and not too often, is started again.
+            self._killed_early += 1
+            often = self._killed_early >= self.study.settings["max_attempts"]
+            if often or not self.workers.was_killed(slot):
+                tail = "\n".join(self.workers.log.read_text(errors="replace").splitlines()[-8:])
+                raise ValueError(
+                    f"a worker ended before it was ready; {self.workers.log} ends with\n{tail}"
+                )
         self.ready.discard(slot)
         if not self.workers.primary:
             self._occupied.add(slot)  # started again later, where it cannot be now
             self._start(slot)
         if trial is not None:
             self._trial_died(trial)
-
-    def _may_start_again(self, slot: int) -> bool:
-        """Whether a worker that ended before it was ready was killed, and not too often."""
-        self._killed_early += 1
-        attempts_left = self._killed_early < self.study.settings["max_attempts"]
-        return attempts_left and self.workers.was_killed(slot)
 
     def _trial_died(self, trial: Trial) -> None:
         directory = self.root / trial.path

@@ -69,7 +69,12 @@ class DataCheck:
                 "checks it on its node"
             )
             return
-        _check_fabricated(study)
+        if algoperf_specs.is_algoperf(study.workload):
+            name = algoperf_specs.own_name(study.workload)
+            # A batch larger than AlgoPerf's data, where that is fabricated.
+            if sizes := tiny_sizes.read_sizes(study.data_dir, name):
+                remedy = f"set --config.batch_size to {sizes['train']} or fewer"
+                tiny_sizes.check_batch(study.settings["batch_size"], sizes, remedy)
         entry = catalog.get(study.workload)
         if entry.embedded:
             print(f"data: {study.data_dir} ({entry.description}; made there if absent)", flush=True)
@@ -98,15 +103,6 @@ def check_data_here(study: Study) -> None:
     the file and the command that repairs it.
     """
     _conclude(study, _ask(study), again=False)
-
-
-def _check_fabricated(study: Study) -> None:
-    """Raises ValueError for a batch larger than AlgoPerf's data, where that is fabricated."""
-    if algoperf_specs.is_algoperf(study.workload):
-        name = algoperf_specs.own_name(study.workload)
-        if sizes := tiny_sizes.read_sizes(study.data_dir, name):
-            remedy = f"set --config.batch_size to {sizes['train']} or fewer"
-            tiny_sizes.check_batch(study.settings["batch_size"], sizes, remedy)
 
 
 def _ask(study: Study) -> jax_calls.Call:

@@ -43,6 +43,8 @@ class Scheduler(abc.ABC):
 
     def __init__(self, about: Run, launcher: Launcher, max_kills: int = 0) -> None:
         self.about, self.study, self.progress = about, about.study, about.progress
+        self.stop_requested = about.stop_requested
+        self.stop_requested = about.stop_requested
         self.root, self.launcher = self.study.directory, launcher
         self.environment = code_snapshot.environment(about.snapshot)
         self.policy = RetryPolicy(self.root, self.study.settings["max_attempts"], max_kills)
@@ -106,7 +108,7 @@ class Scheduler(abc.ABC):
         """Waits between two turns."""
 
     def _is_told(self) -> bool:
-        return self.about.stop_requested() or submissions.is_cancelled(self.root)
+        return self.stop_requested() or submissions.is_cancelled(self.root)
 
     def _over(
         self, trial: Trial, outcome: str, error: str | None, tail: list[str] | None = None

@@ -107,9 +107,8 @@ def _check_names(settings: dict[str, Any]) -> None:
 def _check_size(settings: dict[str, Any]) -> None:
     """Counts the trials without making one."""
     variants, points, seeds = len(settings["variants"]), settings["points"], settings["seeds"]
-    if settings["protocol"] == "grid":
-        trials = variants * points * seeds
-    else:
+    trials = variants * points * seeds
+    if settings["protocol"] != "grid":
         tuned = 1 if settings["protocol"] == "tune_then_compare" else variants
         trials = tuned * points * settings["tuning_seeds"] + variants * seeds
     if trials > configs.MOST_TRIALS:

@@ -24,18 +24,16 @@ def bases(num_dims: int) -> list[int]:
 
     For more dimensions than that holds (166), below 2000, 3000 ...
     """
-    limit = 1000
-    while len(primes := _odd_primes_below(limit)) < num_dims + 1:
+    limit = 0
+    primes: list[int] = []
+    while len(primes) < num_dims + 1:
         limit += 1000
+        sieve = np.ones(limit, bool)
+        sieve[:3] = False  # the odd ones
+        for number in range(2, math.isqrt(limit) + 1):
+            sieve[number * number :: number] = False
+        primes = np.flatnonzero(sieve).tolist()
     return primes[-num_dims - 1 : -1]
-
-
-def _odd_primes_below(limit: int) -> list[int]:
-    sieve = np.ones(limit, bool)
-    sieve[:2] = False
-    for number in range(2, math.isqrt(limit) + 1):
-        sieve[number * number :: number] = False
-    return [int(prime) for prime in np.flatnonzero(sieve) if prime > 2]
 
 
 def _van_der_corput(base: int, num_points: int) -> list[float]:

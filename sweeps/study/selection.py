@@ -45,13 +45,11 @@ def point_losses(values: Mapping[int, Sequence[float | None]], mode: str) -> dic
     values: of each point its trials' best validation metrics, None for a lost seed. Points without
     any are left out.
     """
-    return {
-        point: statistics.median(
-            math.inf if value is None else _loss(value, mode) for value in found
-        )
+    losses = {
+        point: [math.inf if value is None else _loss(value, mode) for value in found]
         for point, found in values.items()
-        if found
     }
+    return {point: statistics.median(found) for point, found in losses.items() if found}
 
 
 def best_point(values: Mapping[int, Sequence[float | None]], mode: str) -> int | None:
@@ -106,7 +104,15 @@ def selected_point(space: str, experiment_dir: str, shipped: Sequence[str]) -> d
     directory = pathlib.Path(experiment_dir) / name
     study = layout.read_json_if_there(directory / layout.STUDY) if name else None
     if study is None and name not in shipped:
-        raise ValueError(_unknown(space, name, experiment_dir, shipped))
+        folders = pathlib.Path(experiment_dir).glob("*/study.json")
+        there = sorted(path.parent.name for path in folders)
+        nearest = difflib.get_close_matches(name, [*there, *shipped], n=1)
+        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        raise ValueError(
+            f"space {space!r}: there is no study {name!r} in {experiment_dir} (it has "
+            f"{', '.join(there) or 'none'}), and none of that name ships ({', '.join(shipped)})."
+            f"{hint}"
+        )
     chosen = layout.read_json_if_there(directory / layout.SELECTION)
     try:
         return _chosen(space, directory, study, chosen)
@@ -116,16 +122,6 @@ def selected_point(space: str, experiment_dir: str, shipped: Sequence[str]) -> d
             f"({type(error).__name__}: {error}); `python -m sweeps resume {directory}` writes "
             f"{layout.SELECTION} anew, or give the point in a file: --config.space=FILE.json"
         ) from error
-
-
-def _unknown(space: str, name: str, experiment_dir: str, shipped: Sequence[str]) -> str:
-    there = sorted(path.parent.name for path in pathlib.Path(experiment_dir).glob("*/study.json"))
-    nearest = difflib.get_close_matches(name, [*there, *shipped], n=1)
-    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-    return (
-        f"space {space!r}: there is no study {name!r} in {experiment_dir} (it has "
-        f"{', '.join(there) or 'none'}), and none of that name ships ({', '.join(shipped)}).{hint}"
-    )
 
 
 def _chosen(space: str, directory: pathlib.Path, study: Any, selection: Any) -> dict[str, float]:

@@ -34,13 +34,10 @@ def points(search_space: dict[str, Any] | list[Point], n: int) -> list[Point]:
         raise ValueError(f"{n} points were asked of a search space; ask for 1 or more")
     if isinstance(search_space, list):
         return [dict(point) for point in search_space[:n]]
-    names = list(search_space)
+    dimensions = search_space.items()
     return [
-        {
-            name: _value(search_space[name], coordinate)
-            for name, coordinate in zip(names, place, strict=True)
-        }
-        for place in halton.sequence(len(names), n)
+        {name: _value(one, at) for (name, one), at in zip(dimensions, place, strict=True)}
+        for place in halton.sequence(len(dimensions), n)
     ]
 
 

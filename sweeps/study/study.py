@@ -114,11 +114,10 @@ class Study:
         Call it when 'tune' is over. Raises ValueError where a trial that is done cannot be read.
         """
         entry = catalog.get(self.workload)
+        metric = f"validation/{entry.metric}"
         values: dict[str, dict[int, dict[str, float | None]]] = {}
         for trial in self.trials("tune"):
-            value = selection.trial_value(
-                self.directory / trial.path, f"validation/{entry.metric}", entry.mode
-            )
+            value = selection.trial_value(self.directory / trial.path, metric, entry.mode)
             values.setdefault(trial.variant, {}).setdefault(trial.point, {})[trial.path] = value
         return values
 
@@ -196,10 +195,8 @@ def _completed(raw: list[space.Point], settings: dict[str, Any]) -> list[dict[st
             completed.append(hyperparameters.complete(point))
         except ValueError as error:
             raise ValueError(f"point {number} of space {settings['space']!r}: {error}") from error
-    warnings = {
-        hyperparameters.check_epsilon(point["epsilon"], settings["param_dtype"])
-        for point in completed
-    }
+    dtype = settings["param_dtype"]
+    warnings = {hyperparameters.check_epsilon(point["epsilon"], dtype) for point in completed}
     for warning in sorted(warnings - {None}, key=str):
         configs.warn(f"space {settings['space']!r}: {warning}")
     return completed

@@ -34,7 +34,7 @@ def main() -> int:
     """
     options = _options()
     if options.cpus:
-        os.sched_setaffinity(0, options.cpus)
+        os.sched_setaffinity(0, map(int, options.cpus.split(",")))
     try:
         return _secondary(options) if options.secondary else _primary(options)
     except bootstrap.StartError as error:
@@ -101,17 +101,13 @@ def _read_line(worker: Worker) -> str:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m sweeps.worker", description=__doc__)
-    parser.add_argument("--cpus", type=_numbers, default=(), help="to stay on: 0,1,2")
+    parser.add_argument("--cpus", default="", help="to stay on: 0,1,2")
     parser.add_argument("--cache_dir", default="", help="JAX's persistent compilation cache")
     parser.add_argument("--platform", default="", help="cpu, gpu or tpu: nothing else will do")
     part = parser.add_mutually_exclusive_group()
     part.add_argument("--primary", action="store_true", help="first process of several")
     part.add_argument("--secondary", action="store_true", help="another process of several")
     return parser.parse_args()
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(",") if part)
 
 
 def _set_up_jax(cache_dir: str) -> None:
@@ -138,11 +134,8 @@ def _computes_on(platform: str) -> bool:
             f"pip install '.[{platform}]' in {sys.prefix}, see that its driver works and "
             "that the job was given the device; or set JAX_PLATFORMS=cpu to insist on the CPU"
         )
-    print(
-        f"{socket.gethostname()}: a {platform} was expected here, but JAX {jax.__version__} finds "
-        f"{found}: {remedy}",
-        file=sys.stderr,
-    )
+    here = f"{socket.gethostname()}: a {platform} was expected here"
+    print(f"{here}, but JAX {jax.__version__} finds {found}: {remedy}", file=sys.stderr)
     return False
 
 

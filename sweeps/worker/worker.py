@@ -64,7 +64,10 @@ class Worker:
             claim = functools.partial(lease.claim, directory)
             if (attempt := outages.patiently(claim, lambda: self.stopping)) is not None:
                 if not self._is_finished(directory):
-                    _tidy(attempt)
+                    with contextlib.suppress(OSError):  # left by writers that were killed
+                        now = os.stat(attempt.directory / lease.HEARTBEAT).st_mtime
+                        layout.remove_left_overs(directory, now)
+                        layout.remove_left_overs(directory / layout.ATTEMPTS, now)
                     return attempt
                 # It was finished meanwhile: this process may have slept since it read the status.
                 attempt.end("lost")
@@ -183,14 +186,6 @@ class Worker:
         program = self._programs[name]
         program.workload.loader_workers = loader_workers
         return program
-
-
-def _tidy(attempt: lease.Attempt) -> None:
-    """Removes what writers that were killed have left beside a trial's files."""
-    with contextlib.suppress(OSError):
-        now = os.stat(attempt.directory / lease.HEARTBEAT).st_mtime
-        for folder in (attempt.trial_directory, attempt.trial_directory / layout.ATTEMPTS):
-            layout.remove_left_overs(folder, now)
 
 
 def _note_provenance(record: Any, attempt: lease.Attempt, program: Any, data_dir: str) -> None:

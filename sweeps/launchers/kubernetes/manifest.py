@@ -111,6 +111,11 @@ def _pod(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]:
     """Returns a pod's specification: what it runs, on which nodes, with what."""
     own = settings["kubernetes"]
     mounted = remote.volume(settings, own)
+    # By the node's name, which a field holds alone: labels may differ from it.
+    other = {"key": "metadata.name", "operator": "NotIn"}
+    fields = [{**other, "values": [host]} for host in sorted(batch.avoid)]
+    terms = {"nodeSelectorTerms": [{"matchFields": fields}]}
+    elsewhere = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
     found = {
         # Required by podFailurePolicy.
         "restartPolicy": "Never",
@@ -118,8 +123,8 @@ def _pod(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]:
         "containers": [_container(batch, index, own, mounted)],
         "volumes": [_volume(own), {"name": "shm", "emptyDir": {"medium": "Memory"}}],
         "nodeSelector": _node_selector(own),
-        "tolerations": _tolerations(own),
-        "affinity": _avoid(batch.avoid),
+        "tolerations": tolerations(own),
+        "affinity": {"nodeAffinity": elsewhere} if batch.avoid else {},
         "priorityClassName": own["priority_class"],
         "serviceAccountName": own["service_account"],
         "securityContext": _identity(own),
@@ -139,6 +144,15 @@ def _container(
             script = script.replace("shift; ", "shift; " + other)
         command = ["/bin/sh", "-c", script, "sh", mounted.path(batch.log(index)), *command]
     variables = _hosts(own, remote.job_name(batch, index)) | remote.environment(batch, own, mounted)
+    fields = {"ATTNPERF_NODE": "spec.nodeName"}  # only the cluster can fill them in
+    if own["hosts"] > 1 and not own["tpu_type"]:
+        index_label = "batch.kubernetes.io/job-completion-index"
+        fields[protocol.PROCESS_ID] = f"metadata.annotations['{index_label}']"
+    env: list[dict[str, Any]] = [
+        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+        for name, path in fields.items()
+    ]
+    env += [{"name": name, "value": _literal(value)} for name, value in variables.items()]
     amounts = {"cpu": str(own["cpus"]), "memory": own["memory"]}
     if own["gpus"]:
         amounts["nvidia.com/gpu"] = str(own["gpus"])
@@ -148,8 +162,7 @@ def _container(
         "name": CONTAINER,
         "image": own["image"],
         "command": [_literal(part) for part in command],
-        "env": _fields(own)
-        + [{"name": key, "value": _literal(value)} for key, value in variables.items()],
+        "env": env,
         # Equal requests and limits: evicted last when a node runs out of memory.
         "resources": {"requests": amounts, "limits": amounts},
         "volumeMounts": [
@@ -173,18 +186,6 @@ def _hosts(own: dict[str, Any], jobset_name: str) -> dict[str, str]:
         found[protocol.COORDINATOR] = f"{jobset_name}-{JOB}-0-0.{jobset_name}:{PORT}"
         found[protocol.PROCESS_COUNT] = str(own["hosts"])
     return found
-
-
-def _fields(own: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns variables that only the cluster can fill in."""
-    index = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
-    paths = {"ATTNPERF_NODE": "spec.nodeName"}
-    if own["hosts"] > 1 and not own["tpu_type"]:
-        paths[protocol.PROCESS_ID] = index
-    return [
-        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-        for name, path in paths.items()
-    ]
 
 
 def _literal(text: str) -> str:
@@ -232,20 +233,16 @@ def _node_selector(own: dict[str, Any]) -> dict[str, str]:
     return remote.filled(found)
 
 
-def _tolerations(own: dict[str, Any]) -> list[dict[str, str]]:
-    keys = ["nvidia.com/gpu"] * bool(own["gpus"]) + ["google.com/tpu"] * bool(own["tpu_type"])
-    keys += [SPOT_LABEL] * own["spot"]
-    found = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in keys]
-    return found + tolerations(own["tolerations"])
-
-
-def tolerations(text: str) -> list[dict[str, str]]:
-    """Returns the tolerations of "team=vision:NoSchedule,dedicated:NoExecute".
+def tolerations(own: dict[str, Any]) -> list[dict[str, str]]:
+    """Returns the tolerations of "team=vision:NoSchedule,dedicated:NoExecute", behind those that
+    its nodes need.
 
     Raises ValueError for anything else.
     """
-    found = []
-    for part in filter(None, text.split(",")):
+    keys = ["nvidia.com/gpu"] * bool(own["gpus"]) + ["google.com/tpu"] * bool(own["tpu_type"])
+    keys += [SPOT_LABEL] * own["spot"]
+    found = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in keys]
+    for part in filter(None, own["tolerations"].split(",")):
         taint, _, effect = part.partition(":")
         key, separator, value = taint.partition("=")
         if not key or effect not in ("NoSchedule", "PreferNoSchedule", "NoExecute"):
@@ -253,14 +250,3 @@ def tolerations(text: str) -> list[dict[str, str]]:
         equal = {"operator": "Equal", "value": value} if separator else {"operator": "Exists"}
         found.append({"key": key, **equal, "effect": effect})
     return found
-
-
-def _avoid(hosts: tuple[str, ...]) -> dict[str, Any]:
-    if not hosts:
-        return {}
-    # By the node's name, which a field holds alone: labels may differ from it.
-    fields = [
-        {"key": "metadata.name", "operator": "NotIn", "values": [host]} for host in sorted(hosts)
-    ]
-    terms = {"nodeSelectorTerms": [{"matchFields": fields}]}
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}

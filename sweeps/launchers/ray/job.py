@@ -123,21 +123,15 @@ def take(count: int, among: str) -> list[int]:
     with choosing:
         own: list[int] = []
         for core in cores:
-            if len(own) < count and _keep(f"{among} {core}"):
+            if len(own) < count and (held := local.hold_name(f"{among} {core}")) is not None:
                 own.append(core)
+                # For the life of this process, also across exec.
+                held.set_inheritable(True)
+                held.detach()
     # Spread over all cores by process, so that not everyone shares the first.
     shared = [core for core in cores if core not in own]
     start = os.getpid() % max(1, len(shared))
     return sorted(own + (shared[start:] + shared[:start])[: count - len(own)])
-
-
-def _keep(name: str) -> bool:
-    """Takes a name for the life of this process, also across exec; whether it was free."""
-    held = local.hold_name(name)
-    if held is not None:
-        held.set_inheritable(True)
-        held.detach()
-    return held is not None
 
 
 def main() -> None:

@@ -77,6 +77,8 @@ _TPUS = {
 _TIMEOUT_S = 1200
 _QUEUED = ("PENDING", "SUBMITTED", "STARTING", "RECOVERING")
 _RUNNING = ("RUNNING", "WINDING_DOWN", "CANCELLING")
+# Of jobs of one name the first of these counts.
+_LIVELIEST = (State.RUNNING, State.QUEUED, State.UNKNOWN, State.GONE)
 _NO_CONTROLLER = "No in-progress managed jobs"
 _NEEDED = "skypilot>=0.12, in an environment of its own: pip install 'skypilot[gcp]'"
 
@@ -149,11 +151,19 @@ def task(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]:
     """
     own = settings["skypilot"]
     mounted = remote.volume(settings, own)
+    resources = {
+        **{key: own[key] for key in ("infra", "accelerators", "cpus", "memory")},
+        "use_spot": own["spot"],
+        "disk_size": own["disk_gb"],
+        "image_id": own["image"],
+    }
+    recovery = {"strategy": own["recovery"], "max_restarts_on_errors": own["retries"]}
+    recovery["recover_on_exit_codes"] = [AGAIN]
     mount_path = str(mounted.mount_path)
     bucket = {mount_path: {"source": own["bucket"], "mode": "MOUNT"}}
     found = {
         "name": remote.job_name(batch, index),
-        "resources": _resources(own),
+        "resources": remote.filled(resources) | {"job_recovery": recovery},
         "envs": remote.environment(batch, own, mounted),
         # With neither, `setup` mounts a share there.
         "file_mounts": bucket if own["bucket"] else {},
@@ -163,24 +173,6 @@ def task(batch: Batch, index: int, settings: dict[str, Any]) -> dict[str, Any]:
         "run": shlex.join(remote.command(batch, index, own, mounted)),
     }
     return remote.filled(found)
-
-
-def _resources(own: dict[str, Any]) -> dict[str, Any]:
-    found = {
-        "infra": own["infra"],
-        "accelerators": own["accelerators"],
-        "cpus": own["cpus"],
-        "memory": own["memory"],
-        "use_spot": own["spot"],
-        "disk_size": own["disk_gb"],
-        "image_id": own["image"],
-    }
-    recovery = {
-        "strategy": own["recovery"],
-        "max_restarts_on_errors": own["retries"],
-        "recover_on_exit_codes": [AGAIN],
-    }
-    return remote.filled(found) | {"job_recovery": recovery}
 
 
 class SkyPilot(remote.Engine):
@@ -228,17 +220,17 @@ class SkyPilot(remote.Engine):
         for record in self._queue():
             if record["job_name"] in found:
                 found[record["job_name"]].append(state(record["status"]))
-        return {handle: _liveliest(states) for handle, states in found.items()}
+        return {
+            handle: min(states, default=State.GONE, key=_LIVELIEST.index)
+            for handle, states in found.items()
+        }
 
     def cancel(self, handles: Sequence[str]) -> None:
         """Cancels jobs by their numbers; what is on their machines is lost since the last save."""
         wanted = set(handles)
-        numbers = [
-            str(record["job_id"])
-            for record in self._queue()
-            if record["job_name"] in wanted and state(record["status"]) is not State.GONE
-        ]
-        if numbers:
+        known = [record for record in self._queue() if record["job_name"] in wanted]
+        alive = [record for record in known if state(record["status"]) is not State.GONE]
+        if numbers := [str(record["job_id"]) for record in alive]:
             done = self._sky("jobs", "cancel", "--yes", *numbers)
             if done.returncode:
                 raise EngineError(f"sky jobs cancel failed: {_last(done)}")
@@ -271,13 +263,6 @@ def state(status: str) -> State:
         return State.RUNNING
     ended = re.fullmatch(r"SUCCEEDED|CANCELLED|FAILED(_[A-Z]+)*", status)
     return State.GONE if ended else State.UNKNOWN
-
-
-def _liveliest(states: list[State]) -> State:
-    for one in (State.RUNNING, State.QUEUED, State.UNKNOWN):
-        if one in states:
-            return one
-    return State.GONE
 
 
 def _last(done: subprocess.CompletedProcess[str]) -> str:

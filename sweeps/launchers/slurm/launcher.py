@@ -183,21 +183,20 @@ class Slurm(remote.Engine):
         return _handles(batch, parts, known) if known else None
 
     def _known(self, batch: Batch) -> tuple[list[script.ArrayPart], dict[int, str]]:
-        """Returns a batch's parts, and the array's id of each part that Slurm knows."""
-        parts = script.parts(batch.size, self._array_limit())
+        """Returns a batch's parts, and the array's id of each part that Slurm knows.
+
+        How many tasks an array may have is Slurm's MaxArraySize, asked for once.
+        """
+        if not self._largest:
+            shown = run(["scontrol", "show", "config"])
+            limit = re.search(r"^MaxArraySize\s*=\s*(\d+)", shown, re.MULTILINE)
+            if limit is None or int(limit[1]) < 2:
+                raise EngineError("Slurm's MaxArraySize is below 2: it takes no job arrays")
+            self._largest = int(limit[1])
+        parts = script.parts(batch.size, self._largest)
         numbers = {part.name(batch): part.number for part in parts}
         found = squeue(f"--name={','.join(numbers)}")
         return parts, {numbers[job.name]: job.array for job in found}
-
-    def _array_limit(self) -> int:
-        """Returns how many tasks an array may have: Slurm's MaxArraySize."""
-        if not self._largest:
-            shown = run(["scontrol", "show", "config"])
-            found = re.search(r"^MaxArraySize\s*=\s*(\d+)", shown, re.MULTILINE)
-            if found is None or int(found[1]) < 2:
-                raise EngineError("Slurm's MaxArraySize is below 2: it takes no job arrays")
-            self._largest = int(found[1])
-        return self._largest
 
     def states(self, handles: Sequence[str]) -> dict[str, State]:
         """Returns the state of every handle; releases jobs that Slurm holds because a node failed
