@@ -20,6 +20,8 @@ def read(path: pathlib.Path) -> dict[str, Any]:
     found = record.get("format") if isinstance(record, dict) else None
     if found != FORMAT:
         raise ValueError(f"{path}: its format is {found!r}; {FORMAT!r} is known")
+    if not isinstance(record.get("versions"), dict):
+        raise ValueError(f"{path}: it does not say the versions it was measured with")
     rows = record.get("rows")
     if not isinstance(rows, list) or not rows:
         raise ValueError(f"{path}: it has no rows")

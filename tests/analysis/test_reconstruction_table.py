@@ -62,6 +62,7 @@ def test_outputs_that_were_not_finite_are_a_problem():
         ({"format": "other"}, "its format is 'other'"),
         ([1], "its format is None"),
         (_record(), "it has no rows"),
+        (_record(_row("Standard"), versions=None), "does not say the versions"),
         (_record({"method": "Standard"}), "row 0 lacks dtype, reference"),
     ],
 )
