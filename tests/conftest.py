@@ -8,8 +8,12 @@ import sys
 import types
 from typing import Any
 
+import hypothesis
 import pytest
 
+# No example has a deadline: on two cores that three processes share, any may wait.
+hypothesis.settings.register_profile("shared cores", deadline=None)
+hypothesis.settings.load_profile("shared cores")
 # Before JAX loads: tests of data-parallel sharding want several devices, and must not see a GPU.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]

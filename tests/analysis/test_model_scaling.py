@@ -51,7 +51,7 @@ def test_the_paper_s_share_is_not_what_its_numbers_give() -> None:
 
 
 @given(st.integers(0, 10_000), st.integers(3, 8))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_fit_is_scipy_s_regression_of_the_logs(seed, count) -> None:
     random = np.random.default_rng(seed)
     sizes = np.exp(random.uniform(10, 24, count))
@@ -71,7 +71,7 @@ def test_weights_are_repetitions_in_the_estimate() -> None:
     assert (twice.freedom, once.freedom) == (1, 2)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.floats(5, 50), st.floats(-0.3, -0.01), st.floats(0.5, 1.5))
 def test_an_exact_law_is_found_and_its_saving_is_exact(a, b, factor) -> None:
     """The variant reaches every loss with `factor` times the parameters."""
@@ -166,7 +166,7 @@ def test_unpaired_intervals_of_shared_seeds_are_too_wide(monkeypatch) -> None:
     assert min(bootstrap, delta) >= 0.98
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 10_000))
 def test_what_both_variants_share_cancels_in_a_paired_saving(seed) -> None:
     """The log ratio is the same at every size: whatever the losses' noise, no doubt is left."""

@@ -23,13 +23,13 @@ def curve(seed: int, count: int = 400, noise: float = 0.02) -> np.ndarray:
 
 
 @given(st.integers(0, 10_000), st.floats(0.0001, 0.2))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_falling_noisy_curve_has_no_spike(seed, noise) -> None:
     assert not spikes.find(curve(seed, noise=noise)).any()
 
 
 @given(st.integers(0, 10_000), st.sets(st.integers(60, 399), min_size=1, max_size=3))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_planted_spikes_are_found_and_nothing_else(seed, places) -> None:
     losses = curve(seed)
     losses[sorted(places)] += 3.0
@@ -37,7 +37,7 @@ def test_planted_spikes_are_found_and_nothing_else(seed, places) -> None:
 
 
 @given(st.integers(0, 10_000), st.integers(-20, 20))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_the_scale_of_the_loss_changes_nothing(seed, power) -> None:
     losses = curve(seed)
     losses[[100, 200, 201]] += 1.0

@@ -133,7 +133,7 @@ _LOGITS = arrays.arrays(np.float64, _SHAPE, elements=st.floats(-30, 30, width=32
 _MASKS = arrays.arrays(np.bool_, _SHAPE)
 
 
-@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.settings(max_examples=60)
 @hypothesis.given(logits=_LOGITS, mask=_MASKS)
 def test_laws(logits, mask):
     found = _summary(_layer(np.exp(logits), mask=mask))

@@ -22,7 +22,7 @@ PAIRED = {
     "diff": jax.jit(diff.attend, static_argnames="is_causal"),
     "diff_laser": jax.jit(diff_laser.attend, static_argnames="is_causal"),
 }
-settings = hypothesis.settings(max_examples=25, deadline=None, derandomize=True)
+settings = hypothesis.settings(max_examples=25, derandomize=True)
 
 T, H, D = 9, 2, 4
 

@@ -48,7 +48,7 @@ def test_a_shorter_sweep_is_the_beginning_of_a_longer_one():
 @hypothesis.given(
     st.floats(1e-6, 1.0), st.floats(1.0, 1e3), st.sampled_from(["log", "linear"]), st.integers(1, 9)
 )
-@hypothesis.settings(max_examples=30, deadline=None)
+@hypothesis.settings(max_examples=30)
 def test_points_stay_in_their_ranges(low, high, scaling, n):
     drawn = space.points(
         {

@@ -32,7 +32,7 @@ def test_decoding_by_hand():
     np.testing.assert_array_equal(lengths, [3, 1, 0])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(0, 3), min_size=9, max_size=9), st.integers(0, 9))
 def test_decoding_is_that_of_plain_python(path, valid):
     paddings = (jnp.arange(9) >= valid).astype(jnp.float32)[None]
@@ -103,7 +103,7 @@ def _distance(source, target):
     return row[-1]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(words, words)
 def test_word_errors_are_the_edit_distance(reference, hypothesis):
     errors, count = ctc.word_errors([" ".join(reference)], [" ".join(hypothesis)])

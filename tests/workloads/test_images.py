@@ -97,7 +97,7 @@ def _plain_resize(picture: np.ndarray, size: int) -> np.ndarray:
 
 
 @given(height=st.integers(1, 12), width=st.integers(1, 12), size=st.integers(1, 9))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_resize_is_the_filter_by_definition(height: int, width: int, size: int) -> None:
     picture = _picture(height, width)
     np.testing.assert_allclose(

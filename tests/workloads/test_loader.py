@@ -73,7 +73,7 @@ def test_batches_have_the_shapes_that_a_workload_expects() -> None:
 
 
 @given(start=st.integers(0, 40), seed=st.integers(0, 2**40))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_starting_at_a_step_is_skipping_to_it(start: int, seed: int) -> None:
     source = Pictures(7)
     whole = _train(start + 3, seed=seed, source=source)
