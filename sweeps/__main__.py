@@ -18,6 +18,7 @@ _EPILOG = """examples:
   python -m sweeps studies
   python -m sweeps keys slurm
   python -m sweeps plan --config=digits_vit_demo
+  python -m sweeps compile --config=c4_lm_paper --topology=v5e:8x8
   python -m sweeps run --config=digits_vit_demo --config.seeds=5 --config.name=five_seeds
   python -m sweeps status experiments/five_seeds
   python -m sweeps status --watch experiments/five_seeds
@@ -61,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
         unknown = [part for part in rest if part not in overrides]
         if unknown:
             raise ValueError(f"unknown argument {unknown[0]!r}; see python -m sweeps --help")
-        if overrides and options.command not in ("plan", "run"):
+        if overrides and options.command not in ("plan", "compile", "run"):
             raise ValueError(f"{options.command} takes no {overrides[0]!r}")
         options.overrides = overrides
         return int(options.run(options))
@@ -103,6 +104,8 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--step_seconds", type=positive(), help="measured time per step")
     plan.add_argument("--devices", type=whole(1, 65_536), default=0, help="that share one trial")
     plan.add_argument("--device_gb", type=positive(most=1e6), help="memory of one, to fit into")
+    text = "memory and time of its train step, by an accelerator's compiler"
+    _add_compile(add("compile", _compile, text, epilog=_KEYS, allow_abbrev=False))
     status = add("status", _status, "what is pending, running, done, diverged and failed")
     resume = add("resume", _resume, "continue a study from its directory alone")
     cancel = add("cancel", _cancel, "save and stop every trial of a study, wherever it runs")
@@ -134,6 +137,21 @@ def _parser() -> argparse.ArgumentParser:
     text = "workloads and optimizer against AlgoPerf's own: the table of differences"
     _add_parity(add("algoperf_parity", _parity, text))
     return parser
+
+
+def _add_compile(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "Compiles the train step of every variant for devices that need not be here. Exit status 1 "
+        "where one does not fit into their memory."
+    )
+    command.add_argument("--config", required=True, metavar="STUDY", help="name or .py file")
+    command.add_argument(
+        "--topology", required=True, help="v5e:8x8, v4:2x2x2, v5p:2x2x4, v6e:4x4, h100:1x1x8 ..."
+    )
+    command.add_argument(
+        "--kernels", default="", help="compare these kernels, such as xla,splash; default: its own"
+    )
+    command.add_argument("--json", action="store_true", help="one object, with every figure")
 
 
 def _add_export(command: argparse.ArgumentParser) -> None:
@@ -186,6 +204,24 @@ def _plan(options: argparse.Namespace) -> int:
     resolved = study.resolve(config.parse(options.config, options.overrides), planning=True)
     print(plan.render(resolved, options.step_seconds, options.devices, options.device_gb))
     return 0
+
+
+def _compile(options: argparse.Namespace) -> int:
+    from sweeps.monitoring import compile as compiler
+    from sweeps.study import config, study
+
+    studies = {"": options.overrides}
+    if options.kernels:
+        kernels = options.kernels.split(",")
+        studies = {k: [*options.overrides, f"--config.kernel={k}"] for k in kernels}
+    found = []
+    for kernel, overrides in studies.items():
+        resolved = study.resolve(config.parse(options.config, overrides), planning=True)
+        rows = compiler.rows(resolved, options.topology)
+        found += [{**row, "kernel": kernel} for row in rows] if kernel else rows
+    write = compiler.as_json if options.json else compiler.render
+    print(write(resolved, options.topology, found))
+    return 0 if all(row["fits"] for row in found) else 1
 
 
 def _run(options: argparse.Namespace) -> int:

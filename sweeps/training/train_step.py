@@ -4,6 +4,7 @@ Traced: learning rate, betas, ε, weight decay, warmup, label smoothing, clip no
 seed. Compiled in: workload, variant with its τ, kernel, compute dtype, optimizer, shapes.
 """
 
+import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -105,12 +106,46 @@ class TrainStep:
         arguments = (state, batch, scalars, key)
         known = signature(arguments)
         if known not in self._compiled:
-            devices = getattr(self.workload, "devices", sharding.Devices())
-            shardings = self._shardings(state), devices.replicated()
-            step = jax.jit(self._step, donate_argnums=0, out_shardings=shardings)
-            self._compiled[known] = step.lower(*arguments).compile()
+            self._compiled[known] = self.traced(*arguments).lower().compile()
             self.compilations += 1
         return self._compiled[known]
+
+    def traced(self, state: TrainState, batch: Any, scalars: dict[str, Array], key: Array) -> Any:
+        """Returns the step as JAX traced it, to be lowered, or its `jaxpr` to be looked at."""
+        devices = getattr(self.workload, "devices", sharding.Devices())
+        shardings = self._shardings(state), devices.replicated()
+        step = jax.jit(self._step, donate_argnums=0, out_shardings=shardings)
+        return step.trace(state, batch, scalars, key)
+
+    def abstract_arguments(self, trial: Trial, devices: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Returns what `compile` takes, as shapes on devices that need not be here.
+
+        The workload is bound to them, and can be compiled alone from then on.
+        """
+        own = self.workload.devices
+        self.workload.devices = sharding.Devices()  # the study's mesh needs more than are here
+        example = self.workload.example_batch(1)
+        self.workload.devices = dataclasses.replace(own, over=devices)
+        whole, rows = self.workload.devices.replicated(), self.workload.devices.batch()
+        params, model_state = jax.eval_shape(self.workload.init_model_fn, seed_key(0, INIT))
+        state = jax.eval_shape(self._first_state, params, model_state)
+
+        def shaped(leaf: Any, placed: Any, shape: Any = None) -> jax.ShapeDtypeStruct:
+            shape = leaf.shape if shape is None else shape
+            return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=placed)
+
+        def batched(leaf: Array) -> jax.ShapeDtypeStruct:
+            return shaped(leaf, rows, (trial.batch_size, *leaf.shape[1:]))
+
+        def everywhere(leaf: Array) -> jax.ShapeDtypeStruct:
+            return shaped(leaf, whole)
+
+        return (
+            jax.tree.map(shaped, state, self._shardings(state)),
+            jax.tree.map(batched, example),
+            jax.tree.map(everywhere, scalars_of(trial)),
+            everywhere(seed_key(0, DROPOUT)),
+        )
 
     def _step(
         self, state: TrainState, batch: spec.Batch, scalars: dict[str, Array], key: Array

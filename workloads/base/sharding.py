@@ -41,25 +41,30 @@ def mesh_shape(sizes: tuple[int, int, int], devices: int) -> tuple[int, int, int
 
 
 @functools.cache
-def mesh(sizes: tuple[int, int, int] = (0, 1, 1)) -> Mesh:
+def mesh(sizes: tuple[int, int, int] = (0, 1, 1), over: tuple[Any, ...] = ()) -> Mesh:
     """Returns the mesh over all devices with axes (data, fsdp, tensor), as `mesh_shape`.
 
-    The devices of a process stand side by side, so that its rows of a batch are one piece.
+    The devices of a process stand side by side, so that its rows of a batch are one piece. `over`:
+    devices that are not here, to compile for.
     """
-    devices = np.asarray(sorted(jax.devices(), key=lambda device: device.process_index))
+    devices = np.asarray(sorted(over or jax.devices(), key=lambda device: device.process_index))
     return Mesh(devices.reshape(mesh_shape(sizes, devices.size)), MESH_AXES)
 
 
 @dataclasses.dataclass(frozen=True)
 class Devices:
-    """Where batches and parameters lie, for mesh sizes as in `options.Options`."""
+    """Where batches and parameters lie, for mesh sizes as in `options.Options`.
+
+    over: devices of a topology to compile for; the empty tuple is those that are here.
+    """
 
     sizes: tuple[int, int, int] = (0, 1, 1)
+    over: tuple[Any, ...] = ()
 
     @property
     def mesh(self) -> Mesh:
         """The mesh; made when first asked for."""
-        return mesh(self.sizes)
+        return mesh(self.sizes, self.over)
 
     def replicated(self) -> NamedSharding:
         """Returns the sharding of what every device holds whole."""

@@ -1,0 +1,180 @@
+"""`python -m sweeps compile`: what an accelerator's own compiler says of a study's train step.
+
+Definitions (per device and step):
+
+- memory_gb: arguments + outputs − aliases + scratch + code; peak_gb: XLA's own peak. 10⁹ bytes.
+- xla_ms: the TPU compiler's estimated cycles by the clock of `hardware`; it knows no waiting for
+  the network or for transfers. kernel_ms: of kernels, which carry no cycles: the larger of what
+  their instructions take (bundles × grid steps / clock) and what their bytes take at the memory's
+  bandwidth. step_ms: both. A GPU's compiler gives no times without a device: null.
+- hbm_gb: bytes read and written in main memory, kernels' included, which are kernel_hbm_gb.
+- flops: matrix products and convolutions of the program, recomputation included; model_flops: the
+  model's (`workloads list`); utilisation: model_flops over what the device can do in step_ms.
+"""
+
+import json
+from typing import Any
+
+from sweeps.monitoring import compiled_step, hardware, jax_calls
+from sweeps.study.study import Study
+from workloads import catalog
+
+
+def rows(study: Study, topology: str) -> list[dict[str, Any]]:
+    """Returns a row per variant of the study, compiled one after the other.
+
+    Raises ValueError where the topology does not exist, its compiler is not installed, or mesh and
+    batch do not fit it.
+    """
+    where = hardware.topology(topology)
+    found: list[dict[str, Any]] = []
+    stage = study.stages[-1]
+    selection = {"points": dict.fromkeys(study.settings["variants"], 0)}
+    first = {trial.variant: trial for trial in reversed(study.trials(stage, selection))}
+    for variant in study.settings["variants"]:
+        said = jax_calls.call(compiled_step.compiled, trial=first[variant], topology=topology)
+        model = getattr(catalog.get(study.workload), "flops", None)
+        model_flops = None if model is None else model * first[variant].batch_size / where.devices
+        found.append(_row(variant, where, said, model_flops))
+    return found
+
+
+def _row(
+    variant: str, where: hardware.Topology, said: dict[str, Any], model_flops: float | None
+) -> dict[str, Any]:
+    row: dict[str, Any] = {"variant": variant}
+    if "out_of_memory" in said:
+        return {**row, **dict.fromkeys(_FIELDS), "fits": False, "warnings": [said["out_of_memory"]]}
+    device = where.hardware
+    memory = sum(said["memory"].values())
+    times = {"step_ms": None, "xla_ms": None, "kernel_ms": None}
+    if device.platform == "tpu":
+        by_part = {part: _ms(cycles, device) for part, cycles in said["parts"].items()}
+        kernels = {call: _ms(cycles, device) for call, cycles in said["kernels"].items()}
+        times = {"xla_ms": sum(by_part.values()), "kernel_ms": sum(kernels.values())}
+        times = {"step_ms": sum(times.values()), **times}
+        row |= {"parts_ms": by_part, "kernels_ms": kernels}
+    return {
+        **row,
+        "memory_gb": memory / 1e9,
+        "peak_gb": None if said["peak"] is None else said["peak"] / 1e9,
+        # A TPU's compiler refuses what does not fit.
+        "fits": device.platform == "tpu" or memory / 1e9 <= hardware.GPU_SHARE * device.memory_gb,
+        **times,
+        "hbm_gb": said["hbm"] / 1e9,
+        "kernel_hbm_gb": said["kernel_hbm"] / 1e9,
+        "collectives_gb": said["collectives"] / 1e9,
+        "flops": said["flops"],
+        "model_flops": model_flops,
+        "custom_calls": {call: int(times) for call, times in said["calls"].items()},
+        "warnings": said["warnings"],
+        "memory_parts_gb": {part: size / 1e9 for part, size in said["memory"].items()},
+        "compile_cpu_seconds": said["cpu_seconds"],
+        "versions": said["versions"],
+    }
+
+
+_FIELDS = (
+    "memory_gb",
+    "peak_gb",
+    "fits",
+    "step_ms",
+    "xla_ms",
+    "kernel_ms",
+    "hbm_gb",
+    "kernel_hbm_gb",
+    "collectives_gb",
+    "flops",
+    "model_flops",
+    "custom_calls",
+    "warnings",
+)
+
+
+def _ms(cycles: float, device: hardware.Hardware) -> float:
+    return cycles / device.clock_ghz / 1e6
+
+
+def as_json(study: Study, topology: str, found: list[dict[str, Any]]) -> str:
+    """Returns one object with the rows, as the design pins it."""
+    return json.dumps({"study": study.name, "topology": topology, "rows": found}, indent=1)
+
+
+def render(study: Study, topology: str, found: list[dict[str, Any]]) -> str:
+    """Returns the rows as text: memory by part, times by part, traffic, warnings, ratios."""
+    where = hardware.topology(topology)
+    text = [
+        f"study {study.name} on {topology}: {where.devices} devices of "
+        f"{where.hardware.memory_gb:.1f} GB, as compiled; nothing was run"
+    ]
+    for row in found:
+        text += ["", *_lines(row, found, study, where)]
+    return "\n".join(text)
+
+
+def _lines(
+    row: dict[str, Any], found: list[dict[str, Any]], study: Study, where: hardware.Topology
+) -> list[str]:
+    if row["memory_gb"] is None:
+        return [
+            f"{row['variant']}: OUT OF MEMORY, {row['warnings'][0]}",
+            f"    {remedy(study.settings, where)}",
+        ]
+    parts = " + ".join(f"{part} {size:.2f}" for part, size in row["memory_parts_gb"].items())
+    peak = "" if row["peak_gb"] is None else f", peak {row['peak_gb']:.2f}"
+    lines = [f"{row['variant']}: {row['memory_gb']:.2f} GB{peak}, fits: {_yes(row['fits'])}"]
+    lines.append(f"    memory = {parts}")
+    if not row["fits"]:
+        lines.append(f"    {remedy(study.settings, where)}")
+    if row["step_ms"] is not None:
+        lines.append(
+            f"    step {row['step_ms']:.1f} ms{_share(row, where)}{_ratio(row, found, study)}"
+        )
+        times = {**row["parts_ms"], **{f"kernel {k}": ms for k, ms in row["kernels_ms"].items()}}
+        ordered = sorted(times.items(), key=lambda item: -item[1])
+        lines.append("    = " + " + ".join(f"{part} {ms:.1f}" for part, ms in ordered))
+    lines.append(
+        f"    main memory {row['hbm_gb']:.1f} GB (kernels {row['kernel_hbm_gb']:.1f}), collectives "
+        f"{row['collectives_gb']:.2f} GB, program {row['flops'] / 1e12:.1f} TFLOP"
+    )
+    calls = ", ".join(f"{call} × {times}" for call, times in row["custom_calls"].items())
+    lines.append(f"    calls: {calls or 'none'}")
+    lines += [f"    warning: {warning}" for warning in row["warnings"]]
+    versions = ", ".join(f"{name} {number}" for name, number in row["versions"].items())
+    lines.append(f"    compiled in {row['compile_cpu_seconds']:.0f} CPU-s by {versions}")
+    return lines
+
+
+def _yes(fits: bool) -> str:
+    return "yes" if fits else "NO"
+
+
+def _share(row: dict[str, Any], where: hardware.Topology) -> str:
+    if row["model_flops"] is None:
+        return ""
+    share = row["model_flops"] / (row["step_ms"] / 1e3 * where.hardware.peak_tflops * 1e12)
+    return (
+        f", {share:.1%} of peak by the model's {row['model_flops'] / 1e12:.1f} TFLOP "
+        f"(program: {row['flops'] / row['model_flops']:.2f} times as many)"
+    )
+
+
+def _ratio(row: dict[str, Any], found: list[dict[str, Any]], study: Study) -> str:
+    baseline = next(one for one in found if one["variant"] == study.settings["baseline"])
+    if row is baseline or baseline["step_ms"] is None:
+        return ""
+    return f", {row['step_ms'] / baseline['step_ms']:.3f} times {baseline['variant']}"
+
+
+def remedy(settings: dict[str, Any], where: hardware.Topology) -> str:
+    """Returns what to change where a step does not fit, the least costly first."""
+    changes = []
+    if not settings["remat"]:
+        changes.append("--config.remat=True")
+    fsdp = settings["mesh"]["fsdp"]
+    if fsdp < where.devices:
+        changes.append(f"--config.mesh.fsdp={min(2 * fsdp, where.devices)}")
+    if settings["compute_dtype"] == "float32":
+        changes.append("--config.compute_dtype=bfloat16")
+    changes.append("more devices")
+    return f"what would make it smaller: {', '.join(changes)}"

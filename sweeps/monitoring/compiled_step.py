@@ -1,0 +1,320 @@
+"""A trial's train step compiled for accelerators that are not here, and what the compiler says.
+
+Runs in a process of its own (`jax_calls`): the compilers are told by environment variables, which
+JAX reads when it is imported, and a compiler that crashes takes no one with it. jax's
+`topologies` give devices without hardware; the step is the one that trains, lowered for shapes.
+"""
+
+import contextlib
+import glob
+import importlib.metadata
+import importlib.util
+import math
+import os
+import pathlib
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from sweeps.monitoring import hardware, hlo
+from sweeps.study.trial import Trial
+
+# What is told to the compiler of one operation's place in the step, first match first: a part and
+# a pattern of where it comes from. The optimizer has no module and no derivative.
+PARTS = (
+    ("loss", r"loss|logits|\.\.\.w,vw|\.\.\.v,vw|\.\.\.v,\.\.\.w|cross_entropy|ctc|jvp\(\)/"),
+    ("projections", r"/(query|key|value|out|qkv)/"),
+    ("attention", r"[Aa]ttention(?!_norm)"),
+    ("MLP", r"/mlp/|Mlp|FeedForward"),
+    ("convolutions", r"Conv|[Ss]ubsampl|embedding/conv"),
+    ("other layers", r"jvp\("),
+    ("optimizer", r"."),
+)
+_COPIES = ("copy", "transpose", "copy-start")
+_WARNING = "Involuntary full rematerialization"
+_BUNDLES = "schedule-analysis_final_bundles"
+
+
+def compiled(trial: Trial, topology: str) -> dict[str, Any]:
+    """Returns what the compiler says of the trial's train step on a topology.
+
+    {"memory": bytes by part, "peak": bytes, "parts": {part: cycles}, "kernels": {call: cycles},
+    "calls": {call: how often}, "hbm", "kernel_hbm", "collectives": bytes, "flops", "warnings",
+    "cpu_seconds", "versions"} of one device and one step, "flops" those of the step's matrix products
+    and convolutions; {"out_of_memory"}, in the compiler's words, where the memory does not suffice. Raises ValueError where the extra
+    is not installed, or mesh and batch do not fit the topology.
+    """
+    where = hardware.topology(topology)
+    with tempfile.TemporaryDirectory() as scratch:
+        _tell(where, scratch)
+        return _compiled(trial, where, scratch)
+
+
+def _tell(where: hardware.Topology, scratch: str) -> None:
+    """Sets what the compilers read from the environment."""
+    extra = "compile-tpu" if where.hardware.platform == "tpu" else "compile-gpu"
+    module = "libtpu" if where.hardware.platform == "tpu" else "jax_cuda12_plugin"
+    if importlib.util.find_spec(module) is None:
+        raise ValueError(
+            f"compiling for {where.text} needs the compiler of that platform: "
+            f"pip install 'attnperf[{extra}]' ({module} is not installed)"
+        )
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    if where.hardware.platform == "tpu":
+        os.environ |= {
+            "TPU_SKIP_MDS_QUERY": "1",
+            "TPU_WORKER_HOSTNAMES": "localhost",
+            "TPU_ACCELERATOR_TYPE": where.hardware.accelerator_type,
+            "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+            "TPU_LOG_DIR": scratch,
+            # How many instructions (bundles) each operation became, which kernels alone need.
+            "LIBTPU_INIT_ARGS": f"--xla_jf_dump_to={scratch} --xla_jf_dump_llo_text=true "
+            f"--xla_jf_dump_llo_pass_label_regex={_BUNDLES}",
+        }
+    else:
+        os.environ |= {
+            "CUDA_VISIBLE_DEVICES": "-1",
+            # Without a device nothing can be timed; Triton's matmuls are chosen by timing.
+            "XLA_FLAGS": "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false",
+        }
+
+
+def _compiled(trial: Trial, where: hardware.Topology, scratch: str) -> dict[str, Any]:
+    import jax
+
+    from sweeps.training import train_step
+
+    started = time.process_time()
+    step = train_step.of_trial(trial)
+    arguments = step.abstract_arguments(trial, _devices(where))
+    with _errors_in(scratch):
+        traced = step.traced(*arguments)
+        try:
+            executable = traced.lower().compile()
+        except jax.errors.JaxRuntimeError as error:
+            return _out_of_memory(str(error))
+    text = executable.as_text()
+    memory = executable.memory_analysis()
+    state, batch = arguments[0], arguments[1]
+    module = hlo.Module(text)
+    counted = list(module.counted())
+    calls = [one for one in counted if one.call]
+    others = [one for one in counted if not one.call]
+    warnings = _warnings(scratch)
+    if module.unknown_loops:
+        warnings.append(f"loops counted once: {', '.join(module.unknown_loops)}")
+    kernels: dict[str, float] = {}
+    if where.hardware.platform == "tpu":
+        kernels, uncounted = _kernel_cycles(calls, _grids(traced.jaxpr), where.hardware, scratch)
+        warnings += [
+            f"kernel {name} is NOT counted: no bundles or grid known" for name in uncounted
+        ]
+    return {
+        "memory": {
+            "parameters": _bytes(state.params),
+            "moments": _bytes(state.optimizer),
+            "batch": _bytes(batch),
+            "other arguments": memory.argument_size_in_bytes
+            - _bytes((state.params, state.optimizer, batch)),
+            "outputs": memory.output_size_in_bytes - memory.alias_size_in_bytes,
+            "scratch": memory.temp_size_in_bytes,
+            "code": memory.generated_code_size_in_bytes,
+        },
+        "peak": getattr(memory, "peak_memory_in_bytes", None),
+        "parts": hlo.totals(others, _part, lambda one: one.instruction.cycles),
+        "kernels": kernels,
+        "calls": hlo.totals(calls, lambda one: one.call, lambda one: 1),
+        "hbm": sum(one.bytes * one.times for one in counted),
+        "kernel_hbm": sum(one.bytes * one.times for one in calls),
+        "collectives": sum(one.collective_bytes * one.times for one in counted),
+        "flops": _products(traced.jaxpr) / where.devices,
+        "warnings": warnings,
+        "cpu_seconds": time.process_time() - started,
+        "versions": versions(where.hardware.platform),
+    }
+
+
+def _devices(where: hardware.Topology) -> tuple[Any, ...]:
+    from jax.experimental import topologies
+
+    if where.hardware.platform == "cuda":
+        shape = "x".join(map(str, where.shape))
+        config = target_config(where.kind)
+        found = topologies.get_topology_desc(platform="cuda", target_config=config, topology=shape)
+        return tuple(found.devices)
+    # libtpu's hosts have 4 or 8 chips; a smaller topology is one host of so many.
+    chips = where.shape + (1,) * (3 - len(where.shape))
+    small = {"chips_per_host_bounds": chips} if where.devices < 4 else {}
+    try:
+        found = topologies.get_topology_desc(where.text, platform="tpu", **small)
+    except (ValueError, jax_errors()) as error:
+        raise ValueError(f"topology {where.text!r}: libtpu has no such slice: {error}") from error
+    return tuple(found.devices)
+
+
+def jax_errors() -> type[Exception]:
+    """Returns what JAX raises of its compilers."""
+    import jax
+
+    return jax.errors.JaxRuntimeError
+
+
+def target_config(kind: str) -> str:
+    """Returns XLA's description of a GPU, with the versions of the libraries that are installed."""
+    text = (pathlib.Path(__file__).parents[1] / "targets" / "h100.txtpb").read_text()
+    if kind == "h200":  # the same chip with another memory
+        text = re.sub(r"(memory_bandwidth): \d+", r"\1: 4800000000000", text)
+        text = re.sub(r"(device_memory_size): \d+", r"\1: 151397597184", text)
+        text = text.replace("NVIDIA H100 80GB HBM3", "NVIDIA H200")
+    cudnn = importlib.metadata.version("nvidia-cudnn-cu12").split(".")[:3]
+    cuda = importlib.metadata.version("nvidia-cuda-runtime-cu12").split(".")[:2]
+    numbers = zip(("major", "minor", "patch"), cudnn, strict=True)
+    runtime = zip(("major", "minor"), cuda, strict=True)
+    return (
+        text.replace("{CUDNN}", ".".join(cudnn))
+        .replace("{CUDA}", ".".join([*cuda, "0"]))
+        .replace("{CUDNN_VERSION}", " ".join(f"{name}: {value}" for name, value in numbers))
+        .replace("{CUDA_VERSION}", " ".join(f"{name}: {value}" for name, value in runtime))
+    )
+
+
+@contextlib.contextmanager
+def _errors_in(scratch: str) -> Iterator[None]:
+    """Has standard error, from C++ too, go to a file: XLA:GPU's warnings are found nowhere else."""
+    kept = os.dup(2)
+    file = os.open(f"{scratch}/stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(file, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(file)
+
+
+def _out_of_memory(message: str) -> dict[str, Any]:
+    if "RESOURCE_EXHAUSTED" not in message:
+        raise ValueError(f"the compiler refuses the train step: {message.splitlines()[0][:500]}")
+    used = re.search(r"Used ([\d.]+[KMGT]) of ([\d.]+[KMGT]) hbm", message)
+    words = f"used {used[1]} of {used[2]}" if used else message.splitlines()[0][:200]
+    return {"out_of_memory": words}
+
+
+def _warnings(scratch: str) -> list[str]:
+    """Returns what the partitioner warned of, each once, as written to logs or standard error."""
+    found: dict[str, None] = {}
+    for path in [*glob.glob(f"{scratch}/*.log.*"), f"{scratch}/stderr"]:
+        for line in pathlib.Path(path).read_text(errors="replace").splitlines():
+            if _WARNING in line:
+                found[line[line.index(_WARNING) :][:300]] = None
+    return list(found)
+
+
+def _kernel_cycles(
+    calls: list[hlo.Counted], grids: dict[str, int], device: hardware.Hardware, scratch: str
+) -> tuple[dict[str, float], list[str]]:
+    """Returns cycles by kernel, and the kernels that nothing is known of.
+
+    A kernel's cycles: its bundles, as often as its grid has steps, or what its operands and results
+    take at the memory's bandwidth, whichever is more. A loop inside a kernel counts once.
+    """
+    bundles: dict[str, int] = {}
+    for path in pathlib.Path(scratch).glob(f"*{_BUNDLES}*"):
+        found = re.search(r"total scheduled bundles:\s+(\d+)", path.read_text(errors="replace"))
+        name = re.sub(r"^\d+-|-\d+-" + _BUNDLES + r".*$", "", path.name)
+        if found:
+            bundles[_kernel_name(name)] = int(found[1])
+    cycles: dict[str, float] = {}
+    uncounted = []
+    for one in calls:
+        name = _kernel_name(one.instruction.name)
+        if name not in bundles or name not in grids:
+            uncounted.append(name)
+            continue
+        moved = one.all_bytes / (device.bandwidth_gb * 1e9) * device.clock_ghz * 1e9
+        each = max(bundles[name] * grids[name], moved)
+        cycles[name] = cycles.get(name, 0.0) + each * one.times
+    return cycles, uncounted
+
+
+def _kernel_name(instruction: str) -> str:
+    """Returns a kernel's name from that of one of its calls, 'splash_mha_fwd.3.clone'."""
+    return re.sub(r"(\.(\d+|clone|remat))+$", "", instruction)
+
+
+def _grids(jaxpr: Any) -> dict[str, int]:
+    """Returns how many steps the grid of each kernel has, by name."""
+    found: dict[str, int] = {}
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "pallas_call":
+            name = equation.params["name_and_src_info"].name
+            found[name] = math.prod(equation.params["grid_mapping"].grid)
+        for value in equation.params.values():
+            several = value if isinstance(value, tuple | list) else (value,)
+            for program in (inner for one in several for inner in _inner(one)):
+                found |= _grids(program)
+    return found
+
+
+def _bytes(tree: Any) -> int:
+    """Returns what a tree of sharded shapes takes on one device."""
+    import jax
+
+    return sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves(tree)
+    )
+
+
+def _part(one: hlo.Counted) -> str:
+    if one.instruction.opcode in _COPIES:
+        return "layout copies"
+    place = one.instruction.op_name
+    return next((part for part, pattern in PARTS if re.search(pattern, place)), "unnamed")
+
+
+def _products(jaxpr: Any) -> float:
+    """Returns the FLOP of a traced program's matrix products and convolutions, all devices'.
+
+    Loops count as often as they run, both sides of a kernel's conditions as the larger, whatever a
+    compiler merges or computes twice is not known here.
+    """
+    total = 0.0
+    for equation in jaxpr.eqns:
+        name, given = equation.primitive.name, equation.params
+        if name == "dot_general":
+            (contracted, _), _ = given["dimension_numbers"]
+            shape = equation.invars[0].aval.shape
+            total += 2.0 * equation.outvars[0].aval.size * math.prod(shape[d] for d in contracted)
+        elif name == "conv_general_dilated":
+            kernel = equation.invars[1].aval
+            outputs = kernel.shape[given["dimension_numbers"].rhs_spec[0]]
+            total += 2.0 * equation.outvars[0].aval.size * kernel.size / outputs
+        elif name == "cond":
+            total += max(_products(branch.jaxpr) for branch in given["branches"])
+        else:
+            times = 1.0
+            if name == "scan":
+                times = given["length"]
+            elif name == "pallas_call":
+                times = math.prod(given["grid_mapping"].grid)
+            elif name == "shard_map":
+                times = given["mesh"].size
+            inner = (_inner(value) for value in given.values())
+            total += times * sum(_products(one) for found in inner for one in found)
+    return total
+
+
+def _inner(value: Any) -> list[Any]:
+    """Returns the programs in a parameter of an equation."""
+    value = getattr(value, "jaxpr", value)
+    return [value] if hasattr(value, "eqns") else []
+
+
+def versions(platform: str) -> dict[str, str]:
+    """Returns the versions that the figures depend on."""
+    names = ["jax", "jaxlib", "flax"]
+    names += ["libtpu"] if platform == "tpu" else ["jax-cuda12-plugin", "nvidia-cudnn-cu12"]
+    return {name: importlib.metadata.version(name) for name in names}
