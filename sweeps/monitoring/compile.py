@@ -17,7 +17,7 @@ from typing import Any
 
 from sweeps.monitoring import compiled_step, hardware, jax_calls
 from sweeps.study.study import Study
-from workloads import catalog
+from workloads import algoperf_specs, catalog
 
 
 def rows(study: Study, topology: str) -> list[dict[str, Any]]:
@@ -27,6 +27,8 @@ def rows(study: Study, topology: str) -> list[dict[str, Any]]:
     batch do not fit it.
     """
     where = hardware.topology(topology)
+    if algoperf_specs.is_algoperf(study.workload):
+        raise ValueError(f"{study.workload}: only workloads of this project can be compiled for")
     found: list[dict[str, Any]] = []
     stage = study.stages[-1]
     selection = {"points": dict.fromkeys(study.settings["variants"], 0)}
@@ -47,12 +49,12 @@ def _row(
         return {**row, **dict.fromkeys(_FIELDS), "fits": False, "warnings": [said["out_of_memory"]]}
     device = where.hardware
     memory = sum(said["memory"].values())
-    times = {"step_ms": None, "xla_ms": None, "kernel_ms": None}
+    times: dict[str, float | None] = dict.fromkeys(("step_ms", "xla_ms", "kernel_ms"))
     if device.platform == "tpu":
         by_part = {part: _ms(cycles, device) for part, cycles in said["parts"].items()}
         kernels = {call: _ms(cycles, device) for call, cycles in said["kernels"].items()}
-        times = {"xla_ms": sum(by_part.values()), "kernel_ms": sum(kernels.values())}
-        times = {"step_ms": sum(times.values()), **times}
+        xla, own = sum(by_part.values()), sum(kernels.values())
+        times = {"step_ms": xla + own, "xla_ms": xla, "kernel_ms": own}
         row |= {"parts_ms": by_part, "kernels_ms": kernels}
     return {
         **row,

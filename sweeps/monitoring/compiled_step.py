@@ -40,11 +40,11 @@ _BUNDLES = "schedule-analysis_final_bundles"
 def compiled(trial: Trial, topology: str) -> dict[str, Any]:
     """Returns what the compiler says of the trial's train step on a topology.
 
-    {"memory": bytes by part, "peak": bytes, "parts": {part: cycles}, "kernels": {call: cycles},
-    "calls": {call: how often}, "hbm", "kernel_hbm", "collectives": bytes, "flops", "warnings",
-    "cpu_seconds", "versions"} of one device and one step, "flops" those of the step's matrix products
-    and convolutions; {"out_of_memory"}, in the compiler's words, where the memory does not suffice. Raises ValueError where the extra
-    is not installed, or mesh and batch do not fit the topology.
+    {"memory": bytes by part, "peak": bytes, "parts": cycles by part, "kernels": cycles by call,
+    "calls": how often each, "hbm", "kernel_hbm", "collectives": bytes, "flops": of its matrix
+    products and convolutions, "warnings", "cpu_seconds", "versions"}, of one device and one step;
+    {"out_of_memory"}, in the compiler's words, where the memory does not suffice. Raises ValueError
+    where the extra is not installed, or mesh and batch do not fit the topology.
     """
     where = hardware.topology(topology)
     with tempfile.TemporaryDirectory() as scratch:

@@ -226,10 +226,9 @@ class Module:
         parameters.sort(key=lambda part: int(re.search(r"parameter\((\d+)\)", _full(part))[1]))  # type: ignore[index]
         users = _users(inner)
         total = 0
-        updated: set[str] = set()
         for parameter, operand in zip(parameters, given, strict=False):
             main = _main(operand.result)
-            total += min(main, _read(parameter, users, updated)) if main else 0
+            total += min(main, _read(parameter, users)) if main else 0
         root = list(inner.values())[-1]
         for part in (
             [inner.get(name) for name in root.operands] if root.opcode == "tuple" else [root]
@@ -261,7 +260,7 @@ def _users(lines: dict[str, Instruction]) -> dict[str, list[Instruction]]:
     return users
 
 
-def _read(part: Instruction, users: dict[str, list[Instruction]], updated: set[str]) -> int:
+def _read(part: Instruction, users: dict[str, list[Instruction]]) -> int:
     """Returns how many bytes of a fusion's parameter are read."""
     total = 0
     for user in users.get(part.name, []):
@@ -271,7 +270,7 @@ def _read(part: Instruction, users: dict[str, list[Instruction]], updated: set[s
         elif user.opcode == "dynamic-update-slice" and first:
             continue  # in place
         elif user.opcode == "bitcast":
-            total += _read(user, users, updated)
+            total += _read(user, users)
         else:
             return _size(part.result)
     return total

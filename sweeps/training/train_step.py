@@ -120,14 +120,15 @@ class TrainStep:
     def abstract_arguments(self, trial: Trial, devices: tuple[Any, ...]) -> tuple[Any, ...]:
         """Returns what `compile` takes, as shapes on devices that need not be here.
 
-        The workload is bound to them, and can be compiled alone from then on.
+        The workload, one of ours, is bound to them, and can be compiled alone from then on.
         """
-        own = self.workload.devices
-        self.workload.devices = sharding.Devices()  # the study's mesh needs more than are here
-        example = self.workload.example_batch(1)
-        self.workload.devices = dataclasses.replace(own, over=devices)
-        whole, rows = self.workload.devices.replicated(), self.workload.devices.batch()
-        params, model_state = jax.eval_shape(self.workload.init_model_fn, seed_key(0, INIT))
+        workload: Any = self.workload
+        own = workload.devices
+        workload.devices = sharding.Devices()  # the study's mesh needs more than are here
+        example = workload.example_batch(1)
+        workload.devices = dataclasses.replace(own, over=devices)
+        whole, rows = workload.devices.replicated(), workload.devices.batch()
+        params, model_state = jax.eval_shape(workload.init_model_fn, seed_key(0, INIT))
         state = jax.eval_shape(self._first_state, params, model_state)
 
         def shaped(leaf: Any, placed: Any, shape: Any = None) -> jax.ShapeDtypeStruct:

@@ -27,7 +27,7 @@ _TEXT = """HloModule jit_step, is_scheduled=true
   %u = f32[8]{0:S(1)} get-tuple-element(%arg), index=2
   %two = s32[] constant(2)
   %next = s32[] add(%i, %two)
-  %new = f32[32]{0} fusion(%x, %u, %i), kind=kLoop, calls=%fused_update, metadata={op_name="jit(step)/jvp(Model)/attention/add"}, backend_config={"window_config":{"estimated_cycles":"100"}}
+  %new = f32[32]{0} fusion(%x, %u, %i), kind=kLoop, calls=%fused_update, METADATA
   ROOT %out = (s32[], f32[32]{0}, f32[8]{0:S(1)}) tuple(%next, %new, %u)
 }
 
@@ -47,12 +47,16 @@ ENTRY %main (a: f32[32], b: bf16[100,4], c: f32[8]) -> f32[32] {
   %loop = (s32[], f32[32]{0}, f32[8]{0:S(1)}) while(%start), condition=%condition, body=%body
   %g.1 = bf16[100,8]{1,0} fusion(%b), kind=kLoop, calls=%fused_gather
   %g.2 = bf16[100,8]{1,0} fusion(%b), kind=kLoop, calls=%fused_gather
-  %kernel.1 = f32[32]{0} custom-call(%a), custom_call_target="tpu_custom_call", frontend_attributes={kernel_metadata={
+  %kernel.1 = f32[32]{0} custom-call(%a), custom_call_target="tpu_custom_call", kernel_metadata={
 "x":"{}"
-}}, metadata={op_name="jit(step)/pallas_call"}
+}, metadata={op_name="jit(step)/pallas_call"}
   ROOT %r = f32[32]{0} get-tuple-element(%loop), index=1
 }
-"""
+""".replace(
+    "METADATA",
+    'metadata={op_name="jit(step)/jvp(Model)/attention/add"}, '
+    'backend_config={"window_config":{"estimated_cycles":"100"}}',
+)
 
 
 def _counted() -> dict[str, hlo.Counted]:
