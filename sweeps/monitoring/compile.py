@@ -122,22 +122,22 @@ def _lines(
             f"{row['variant']}: OUT OF MEMORY, {row['warnings'][0]}",
             f"    {remedy(study.settings, where)}",
         ]
-    parts = " + ".join(f"{part} {size:.2f}" for part, size in row["memory_parts_gb"].items())
-    peak = "" if row["peak_gb"] is None else f", peak {row['peak_gb']:.2f}"
-    lines = [f"{row['variant']}: {row['memory_gb']:.2f} GB{peak}, fits: {_yes(row['fits'])}"]
+    parts = " + ".join(f"{part} {size:.3g}" for part, size in row["memory_parts_gb"].items())
+    peak = "" if row["peak_gb"] is None else f", peak {row['peak_gb']:.4g}"
+    lines = [f"{row['variant']}: {row['memory_gb']:.4g} GB{peak}, fits: {_yes(row['fits'])}"]
     lines.append(f"    memory = {parts}")
     if not row["fits"]:
         lines.append(f"    {remedy(study.settings, where)}")
     if row["step_ms"] is not None:
         lines.append(
-            f"    step {row['step_ms']:.1f} ms{_share(row, where)}{_ratio(row, found, study)}"
+            f"    step {row['step_ms']:.4g} ms{_share(row, where)}{_ratio(row, found, study)}"
         )
         times = {**row["parts_ms"], **{f"kernel {k}": ms for k, ms in row["kernels_ms"].items()}}
         ordered = sorted(times.items(), key=lambda item: -item[1])
-        lines.append("    = " + " + ".join(f"{part} {ms:.1f}" for part, ms in ordered))
+        lines.append("    = " + " + ".join(f"{part} {ms:.3g}" for part, ms in ordered))
     lines.append(
-        f"    main memory {row['hbm_gb']:.1f} GB (kernels {row['kernel_hbm_gb']:.1f}), collectives "
-        f"{row['collectives_gb']:.2f} GB, program {row['flops'] / 1e12:.1f} TFLOP"
+        f"    main memory {row['hbm_gb']:.4g} GB (kernels {row['kernel_hbm_gb']:.4g}), collectives "
+        f"{row['collectives_gb']:.4g} GB, program {row['flops'] / 1e12:.4g} TFLOP"
     )
     calls = ", ".join(f"{call} × {times}" for call, times in row["custom_calls"].items())
     lines.append(f"    calls: {calls or 'none'}")
@@ -156,7 +156,7 @@ def _share(row: dict[str, Any], where: hardware.Topology) -> str:
         return ""
     share = row["model_flops"] / (row["step_ms"] / 1e3 * where.hardware.peak_tflops * 1e12)
     return (
-        f", {share:.1%} of peak by the model's {row['model_flops'] / 1e12:.1f} TFLOP "
+        f", {share:.1%} of peak by the model's {row['model_flops'] / 1e12:.4g} TFLOP "
         f"(program: {row['flops'] / row['model_flops']:.2f} times as many)"
     )
 

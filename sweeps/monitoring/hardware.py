@@ -70,7 +70,8 @@ def topology(text: str) -> Topology:
     kind, _, rest = text.partition(":")
     if kind not in KINDS or not re.fullmatch(r"[1-9]\d{0,3}(x[1-9]\d{0,3})*", rest):
         raise ValueError(
-            f"topology {text!r}: give KIND:NUMBERS such as v5e:8x8, v5p:2x2x4 or h100:1x1x8, of a kind out of {', '.join(KINDS)}"
+            f"topology {text!r}: give KIND:NUMBERS such as v5e:8x8, v5p:2x2x4 or h100:1x1x8, of a "
+            f"kind out of {', '.join(KINDS)}"
         )
     shape = tuple(map(int, rest.split("x")))
     if len(shape) != KINDS[kind].dimensions:

@@ -84,6 +84,11 @@ class Counted:
     collective_bytes: int
 
     @property
+    def is_kernel(self) -> bool:
+        """Whether it is an attention kernel (Mosaic, Triton, cuDNN), not a library matmul."""
+        return bool(re.search(r"tpu_custom_call|fmha|triton|mosaic", self.call))
+
+    @property
     def call(self) -> str:
         """The target of a call of a kernel or library, such as 'tpu_custom_call'; or ''."""
         found = re.search(r'custom_call_target="([^"]*)"', self.instruction.rest)
@@ -212,6 +217,9 @@ class Module:
             shape = [size for size, _ in _shapes(one.result) if size > 64]
             return min(shape, default=0) * min(len(sizes), 2)
         written = _main(one.result)
+        if one.opcode == "custom-call":
+            # cuBLAS and cuDNN are lent a workspace of bytes as a result, which need not be used.
+            written -= sum(int(size) for size in re.findall(r"\bs8\[(\d+)\]", one.result))
         if one.opcode in ("dynamic-slice", "slice", "gather"):
             return 2 * written
         if one.opcode == "dynamic-update-slice":

@@ -1,0 +1,69 @@
+"""`sweeps compile` by the real TPU compiler, which needs libtpu (extra compile-tpu) and no TPU.
+
+One process per compilation, about 15 CPU-s each for the smallest study.
+"""
+
+import importlib.metadata
+import importlib.util
+import json
+
+import pytest
+
+from sweeps import __main__ as sweeps
+
+libtpu = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None,
+    reason="libtpu is not installed: pip install -e '.[compile-tpu]'",
+)
+_ARGUMENTS = ["compile", "--config=digits_vit_quick", "--topology=v5e:2x2"]
+# v5e, laser.
+STEP_MS = 0.2591
+# What design and documents promise of a row.
+_PINNED = (
+    "variant memory_gb peak_gb fits step_ms xla_ms kernel_ms hbm_gb kernel_hbm_gb collectives_gb "
+    "flops model_flops custom_calls warnings"
+).split()
+
+
+@libtpu
+@pytest.mark.slow
+def test_a_small_study(capfd: pytest.CaptureFixture[str]) -> None:
+    assert (
+        sweeps.main([*_ARGUMENTS, "--config.variants=laser", "--config.baseline=laser", "--json"])
+        == 0
+    )
+    found = json.loads(capfd.readouterr().out)
+    assert (found["study"], found["topology"]) == ("digits_vit_quick", "v5e:2x2")
+    [row] = found["rows"]
+    assert set(_PINNED) <= row.keys()
+    assert row["fits"] and row["kernel_ms"] == 0 and row["custom_calls"] == {}
+    assert row["step_ms"] == row["xla_ms"] == pytest.approx(sum(row["parts_ms"].values()))
+    # Parameters, two moments of the same size, and what the compiler adds.
+    parts = row["memory_parts_gb"]
+    assert parts["moments"] == pytest.approx(2 * parts["parameters"], rel=1e-3)
+    assert row["memory_gb"] == pytest.approx(sum(parts.values()))
+    if importlib.metadata.version("libtpu") == "0.0.42.1":
+        # Two compilations agree to the last digit; another version is another compiler.
+        assert row["step_ms"] == pytest.approx(STEP_MS, rel=1e-3)
+
+
+@libtpu
+@pytest.mark.slow
+def test_what_does_not_fit_is_exit_1(capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = ["compile", "--config=c4_lm_paper", "--topology=v5e:2x4"]
+    assert sweeps.main([*arguments, "--config.variants=standard"]) == 1
+    said = capfd.readouterr().out
+    assert "OUT OF MEMORY, 40.68G of 15.75G" in said
+    assert "--config.compute_dtype=bfloat16" in said
+
+
+@pytest.mark.parametrize("topology", ["v5e:3", "v7:2x2", "h100:8"])
+def test_a_topology_that_is_none(topology: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert sweeps.main([*_ARGUMENTS[:2], f"--topology={topology}"]) == 2
+    assert f"topology {topology!r}" in capfd.readouterr().err
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is not None, reason="libtpu is installed")
+def test_without_the_compiler_the_extra_is_named(capfd: pytest.CaptureFixture[str]) -> None:
+    assert sweeps.main(_ARGUMENTS) == 2
+    assert "pip install 'attnperf[compile-tpu]'" in capfd.readouterr().err
