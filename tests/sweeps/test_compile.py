@@ -19,7 +19,10 @@ _ARGUMENTS = ["compile", "--config=digits_vit_quick", "--topology=v5e:2x2"]
 # v5e, laser.
 STEP_MS = 0.2591
 # What design and documents promise of a row.
-_PINNED = ["variant", "memory_gb", "peak_gb", "fits", "step_ms", "xla_ms", "kernel_ms", "hbm_gb", "kernel_hbm_gb", "collectives_gb", "flops", "model_flops", "custom_calls", "warnings"]
+_PINNED = {
+    *("variant", "memory_gb", "peak_gb", "fits", "step_ms", "xla_ms", "kernel_ms", "hbm_gb"),
+    *("kernel_hbm_gb", "collectives_gb", "flops", "model_flops", "custom_calls", "warnings"),
+}
 
 
 @libtpu
@@ -32,8 +35,9 @@ def test_a_small_study(capfd: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capfd.readouterr().out)
     assert (found["study"], found["topology"]) == ("digits_vit_quick", "v5e:2x2")
     [row] = found["rows"]
-    assert set(_PINNED) <= row.keys()
-    assert row["fits"] and row["kernel_ms"] == 0 and row["custom_calls"] == {}
+    assert row.keys() >= _PINNED
+    assert row["fits"]
+    assert (row["kernel_ms"], row["custom_calls"]) == (0, {})
     assert row["step_ms"] == row["xla_ms"] == pytest.approx(sum(row["parts_ms"].values()))
     # Parameters, two moments of the same size, and what the compiler adds.
     parts = row["memory_parts_gb"]
