@@ -13,7 +13,7 @@ SOAK ?= --kills 100 --trials 40
 SIMULATE ?= --trials 1000 --workers 1000
 QUICK := digits_vit_quick spoken_digits_conformer_quick pydoc_lm_quick
 
-.PHONY: demo study quick test test-slow test-all soak simulate check clean
+.PHONY: demo study quick test test-slow test-all soak simulate performance check clean
 
 # Made anew when the dependencies change.
 $(VENV)/.installed: setup.cfg pyproject.toml
@@ -58,6 +58,10 @@ soak: $(VENV)/.installed
 ## simulate: the driver's code on simulated clusters that fail in every way (docs/simulation.md)
 simulate: $(VENV)/.installed
 	$(BIN)/python -m tests.sweeps.simulation.simulate $(SIMULATE)
+
+## performance: docs/performance.md, by the accelerators' compilers that are installed (extras)
+performance: $(VENV)/.installed
+	$(BIN)/python -m sweeps.benchmarks.performance
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check .

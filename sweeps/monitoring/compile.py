@@ -151,10 +151,18 @@ def _yes(fits: bool) -> str:
     return "yes" if fits else "NO"
 
 
+def share_of_peak(row: dict[str, Any], topology: str) -> float | None:
+    """Returns the model's FLOP over what the device can do in a step's time; None without both."""
+    if row["model_flops"] is None or row["step_ms"] is None:
+        return None
+    device = hardware.topology(topology).hardware
+    return float(row["model_flops"] / (row["step_ms"] / 1e3 * device.peak_tflops * 1e12))
+
+
 def _share(row: dict[str, Any], where: hardware.Topology) -> str:
-    if row["model_flops"] is None:
+    share = share_of_peak(row, where.text)
+    if share is None:
         return ""
-    share = row["model_flops"] / (row["step_ms"] / 1e3 * where.hardware.peak_tflops * 1e12)
     return (
         f", {share:.1%} of peak by the model's {row['model_flops'] / 1e12:.4g} TFLOP "
         f"(program: {row['flops'] / row['model_flops']:.2f} times as many)"
