@@ -14,7 +14,7 @@ from workloads.base.options import MESH_AXES, Options
 # Keys that may differ when a study on disk is continued: they add trials or change who runs them.
 _MAY_CHANGE = (
     *("points", "seeds", "variants", "tuning_seeds", "experiment_dir", "data_dir", *EXTRA_PATHS),
-    *("loader_workers", "launcher", "mesh", "max_attempts", "diagnostics"),
+    *("loader_workers", "launcher", "mesh", "max_attempts", "checkpoint_minutes", "diagnostics"),
     *("paper_table", "paper_note"),
 )
 

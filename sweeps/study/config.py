@@ -62,6 +62,7 @@ _NOT_THE_RESULT = (
     "diagnostics",
     "diagnostics_examples",
     "checkpoint_every",
+    "checkpoint_minutes",
     "launcher",
     "max_attempts",
     *launchers.NAMES,
@@ -153,7 +154,18 @@ def _own_keys() -> dict[str, Key]:
         ),
         "eval_every": Key(0, "updates between evaluations; 0: a tenth of steps", steps),
         "checkpoint_every": Key(0, "updates between checkpoints; 0: at every evaluation", steps),
-        "log_every": Key(100, "updates between records of loss and gradient norm", Range(1, 10**9)),
+        "checkpoint_minutes": Key(
+            0,
+            "minutes after which a checkpoint is due before the next one of checkpoint_every, "
+            "looked at every log_every updates; 0: off",
+            Range(0, 100_000),
+        ),
+        "log_every": Key(
+            100,
+            "updates between records of loss, gradient norm and speed, and between looks for a "
+            "loss that is not finite",
+            Range(1, 10**9),
+        ),
         "diagnostics": Key(
             0,
             "updates between records of what attention does in each layer, before the first and "

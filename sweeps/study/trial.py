@@ -10,8 +10,8 @@ from typing import Any
 from sweeps.records import layout
 from workloads.base.options import Options
 
-# What is looked at while a trial trains; its result is the same.
-LOOKED_AT = ("diagnose_every", "diagnose_examples")
+# What is looked at, or kept, while a trial trains; its result is the same.
+LOOKED_AT = ("diagnose_every", "diagnose_examples", "checkpoint_minutes")
 # Where things lie that a worker needs beside the data; the same content may lie elsewhere later.
 EXTRA_PATHS = ("algoperf_dir", "tokenizer_vocab_path")
 # What may change until a trial is finished. Results differ between meshes by rounding alone.
@@ -32,6 +32,7 @@ class Trial:
     horizon; targets are the workload's {"metric", "validation", "test"}; compute_dtype to mesh are
     the options of `workloads.base.options`. Diagnostics (`sweeps.training.diagnostics`) are
     recorded every `diagnose_every` updates, 0 for never, on `diagnose_examples` examples.
+    checkpoint_minutes: between checkpoints beside those of checkpoint_every, 0 for none.
     algoperf_dir and tokenizer_vocab_path are what AlgoPerf's own workloads need, '' for others.
     `schema` is that of the id; `hashed_mesh` is the mesh in an id of schema 1, which stays when the
     mesh changes.
@@ -61,6 +62,7 @@ class Trial:
     targets: dict[str, Any]
     diagnose_every: int = 0
     diagnose_examples: int = 8
+    checkpoint_minutes: int = 0
     algoperf_dir: str = ""
     tokenizer_vocab_path: str = ""
     schema: int = SCHEMA

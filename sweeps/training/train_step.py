@@ -35,13 +35,14 @@ class TrainState(NamedTuple):
 
 
 class StepMetrics(NamedTuple):
-    """A step's mean loss and gradient norm before clipping.
+    """A step's mean loss and gradient norm before clipping, and the state's `nonfinite_at`.
 
     Nats per example; per token for text and CTC.
     """
 
     loss: Array
     grad_norm: Array
+    nonfinite_at: Array
 
 
 def seed_key(seed: int, purpose: int) -> Array:
@@ -145,7 +146,7 @@ class TrainStep:
         first_bad = (state.nonfinite_at < 0) & ~jnp.isfinite(loss)
         nonfinite_at = jnp.where(first_bad, state.step, state.nonfinite_at)
         new = TrainState(state.step + 1, params, model_state, optimizer, nonfinite_at)
-        return new, StepMetrics(loss, norm)
+        return new, StepMetrics(loss, norm, nonfinite_at)
 
 
 def of_trial(trial: Trial) -> TrainStep:
