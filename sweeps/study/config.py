@@ -63,6 +63,8 @@ _NOT_THE_RESULT = (
     "diagnostics_examples",
     "checkpoint_every",
     "checkpoint_minutes",
+    "tensorboard",
+    "profile",
     "launcher",
     "max_attempts",
     *launchers.NAMES,
@@ -165,6 +167,15 @@ def _own_keys() -> dict[str, Key]:
             "updates between records of loss, gradient norm and speed, and between looks for a "
             "loss that is not finite",
             Range(1, 10**9),
+        ),
+        "tensorboard": Key(
+            False, "event files of every figure in each trial's directory; pip's extra tensorboard"
+        ),
+        "profile": Key(
+            "",
+            "updates of every trial that jax.profiler traces, for ui.perfetto.dev: 100:110 are "
+            "those from 100 to before 110; empty: none",
+            Text("two whole numbers first:last", r"[0-9]{1,10}:[0-9]{1,10}", 21),
         ),
         "diagnostics": Key(
             0,

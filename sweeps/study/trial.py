@@ -11,7 +11,10 @@ from sweeps.records import layout
 from workloads.base.options import Options
 
 # What is looked at, or kept, while a trial trains; its result is the same.
-LOOKED_AT = ("diagnose_every", "diagnose_examples", "checkpoint_minutes")
+LOOKED_AT = (
+    *("diagnose_every", "diagnose_examples"),
+    *("checkpoint_minutes", "tensorboard", "profile"),
+)
 # Where things lie that a worker needs beside the data; the same content may lie elsewhere later.
 EXTRA_PATHS = ("algoperf_dir", "tokenizer_vocab_path")
 # What may change until a trial is finished. Results differ between meshes by rounding alone.
@@ -33,6 +36,8 @@ class Trial:
     the options of `workloads.base.options`. Diagnostics (`sweeps.training.diagnostics`) are
     recorded every `diagnose_every` updates, 0 for never, on `diagnose_examples` examples.
     checkpoint_minutes: between checkpoints beside those of checkpoint_every, 0 for none.
+    tensorboard: whether event files are written (`sweeps.training.event_files`); profile: which
+    updates are traced, 'first:last' (`sweeps.training.trace`), '' for none.
     algoperf_dir and tokenizer_vocab_path are what AlgoPerf's own workloads need, '' for others.
     `schema` is that of the id; `hashed_mesh` is the mesh in an id of schema 1, which stays when the
     mesh changes.
@@ -63,6 +68,8 @@ class Trial:
     diagnose_every: int = 0
     diagnose_examples: int = 8
     checkpoint_minutes: int = 0
+    tensorboard: bool = False
+    profile: str = ""
     algoperf_dir: str = ""
     tokenizer_vocab_path: str = ""
     schema: int = SCHEMA

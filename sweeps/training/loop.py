@@ -9,9 +9,9 @@ from typing import Any
 import jax
 
 from sweeps.distributed import process_group
-from sweeps.records import layout, lease, measurements, status
+from sweeps.records import event_files, layout, lease, measurements, status
 from sweeps.study.trial import Trial
-from sweeps.training import checkpoints, live, train_step
+from sweeps.training import checkpoints, live, trace, train_step
 
 # A status is a file of its own, written anew: between evaluations no more often than this.
 _STATUS_EVERY_S = 10.0
@@ -66,6 +66,7 @@ class Training:
         self._saved = -1
         self._said_at = self._saved_at = time.monotonic()
         self._recorder: Any = None
+        self._events: event_files.EventFile | None = None
 
     def run(self) -> str:
         """Trains and returns 'done' or 'diverged'.
@@ -78,6 +79,8 @@ class Training:
             try:
                 store = checkpoints.Checkpoints(self.directory / layout.CHECKPOINTS, self.trial)
                 opened.callback(self._close, store)
+                self._trace = trace.Trace(self.trial.profile, self.directory / layout.PROFILE)
+                opened.callback(self._trace.close)
                 self.processes.on_primary(lambda: self._open(opened))
                 return self._train(self._first_or_restored(store), store)
             except Preempted:
@@ -90,6 +93,11 @@ class Training:
         self._writer = measurements.Writer(self.attempt.directory)
         opened.callback(self._writer.close)
         self._csv = measurements.LiveCsv(self.attempt)
+        opened.callback(self._close_events)
+
+    def _close_events(self) -> None:
+        if self._events is not None:
+            self._events.close()
 
     def _close(self, store: checkpoints.Checkpoints) -> None:
         if not self.processes.broken:  # otherwise nobody is there to finish it with
@@ -106,6 +114,8 @@ class Training:
 
     def _begin(self, start: int, damages: list[str]) -> None:
         layout.write_json(self.attempt.directory / measurements.RESUMED, {"global_step": start})
+        if self.trial.tensorboard:
+            self._events = event_files.EventFile(self.attempt, start)
         note = "; ".join([*damages, f"goes on from step {start}"]) if damages else None
         if note:
             print(note, flush=True)
@@ -141,8 +151,11 @@ class Training:
         mark = time.perf_counter()
         if start == 0:
             mark = self._diagnose(0, state, mark)
+        if self._trace.starts(start, resumed=True):
+            mark = self._profile(self._trace.start, state, mark)
         for step in range(start, trial.steps):
-            state, measured = update(state, batch, scalars, key)
+            with jax.profiler.StepTraceAnnotation("train", step_num=step):
+                state, measured = update(state, batch, scalars, key)
             done = step + 1
             if done < trial.steps:
                 batch = next(queue)
@@ -151,6 +164,8 @@ class Training:
             if self._figures.nonfinite_at >= 0:
                 return self._diverged(self._figures.nonfinite_at)
             self._figures.note(step, measured)
+            if self._trace.ends(done):
+                mark = self._profile(self._trace.close, state, mark)
             mark = self._diagnose(done, state, mark)
             if done % trial.eval_every == 0 or done == trial.steps:
                 mark = self._evaluate(done, state, mark)
@@ -158,6 +173,8 @@ class Training:
                     return self._diverged(int(state.nonfinite_at))
             if is_old or done % trial.checkpoint_every == 0 or done == trial.steps:
                 mark = self._save(done, state, store, mark)
+            if self._trace.starts(done):
+                mark = self._profile(self._trace.start, state, mark)
             if done < trial.steps and self.processes.stops(self.stop_requested(), done):
                 self._save(done, state, store, mark)
                 store.wait()
@@ -193,6 +210,16 @@ class Training:
         started = self._train_time(state, mark)
         row = self._recorder.row(step, state)
         self.processes.on_primary(lambda: self._put_row(row))
+        now = time.perf_counter()
+        self.times.accumulated_logging_time += now - started
+        return now
+
+    def _profile(
+        self, turn: Callable[[], None], state: train_step.TrainState, mark: float
+    ) -> float:
+        """Begins or ends the trace while the devices are idle; its time is logging's."""
+        started = self._train_time(state, mark)
+        self.processes.on_primary(turn)
         now = time.perf_counter()
         self.times.accumulated_logging_time += now - started
         return now
@@ -239,6 +266,8 @@ class Training:
         """Adds train rows to every file."""
         self._writer.append(rows)
         self._csv.append(rows)
+        if self._events is not None:
+            self._events.append(rows)
 
     def _evaluate(self, step: int, state: train_step.TrainState, mark: float) -> float:
         started = self._train_time(state, mark)
@@ -264,6 +293,8 @@ class Training:
         self.attempt.check()
         self._writer.append(rows)
         self._csv.publish()
+        if self._events is not None:
+            self._events.append(rows)
         self._evaluated, self._said_at = True, time.monotonic()
         row = {name: value for name, value in rows[-1].items() if name != "kind"}
         # Seconds a step with its share of evaluations: what `status` reckons with.
