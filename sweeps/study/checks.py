@@ -31,6 +31,7 @@ def check(settings: dict[str, Any]) -> None:
     for variant in {*settings["variants"], settings["tuning_variant"]}:
         given = variant_hyperparameters(variant, settings)
         variants_table.check(variant, given, settings["kernel"])
+        variants_table.check_precision(settings["kernel"], settings["matmul_precision"])
         catalog.check_variant(settings["workload"], variant, settings["kernel"])
     catalog.check_options(settings["workload"], options(settings))
     launchers.module(settings["launcher"]).check(settings)

@@ -17,6 +17,7 @@ import ml_collections
 from absl import flags
 from ml_collections import config_flags
 
+from attention import precision
 from attention import table as variants_table
 from sweeps.launchers import table as launchers
 from sweeps.launchers.config_keys import PATH, Key, OneOf, Range, Text, shown
@@ -104,6 +105,12 @@ def _own_keys() -> dict[str, Key]:
         # How the model is computed; see workloads/base/options.py.
         "compute_dtype": Key("float32", "dtype of activations: float32 or bfloat16", name),
         "param_dtype": Key("float32", "dtype of parameters: float32 or bfloat16", name),
+        "matmul_precision": Key(
+            "default",
+            "what products of float32 arrays are computed in, by jax's names; default: float32 on "
+            "CPUs, TF32 on GPUs, bfloat16 on TPUs (attention/precision.py)",
+            OneOf(precision.NAMES),
+        ),
         "scan_layers": Key(False, "one compiled block, run in a loop over stacked parameters"),
         "remat": Key(False, "activations are computed again in the backward pass, not kept"),
         "mesh.data": Key(

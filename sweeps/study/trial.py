@@ -38,6 +38,8 @@ class Trial:
     checkpoint_minutes: between checkpoints beside those of checkpoint_every, 0 for none.
     tensorboard: whether event files are written (`sweeps.training.event_files`); profile: which
     updates are traced, 'first:last' (`sweeps.training.trace`), '' for none.
+    matmul_precision: of `attention.precision`; in ids where it is not 'default', which ids of
+    before it meant.
     algoperf_dir and tokenizer_vocab_path are what AlgoPerf's own workloads need, '' for others.
     `schema` is that of the id; `hashed_mesh` is the mesh in an id of schema 1, which stays when the
     mesh changes.
@@ -70,6 +72,7 @@ class Trial:
     checkpoint_minutes: int = 0
     tensorboard: bool = False
     profile: str = ""
+    matmul_precision: str = "default"
     algoperf_dir: str = ""
     tokenizer_vocab_path: str = ""
     schema: int = SCHEMA
@@ -96,6 +99,8 @@ class Trial:
         content = {k: v for k, v in self._fields().items() if k not in _LEFT_OUT[self.schema]}
         if self.schema == 1:
             content["mesh"] = self.hashed_mesh
+        if self.matmul_precision == "default":
+            del content["matmul_precision"]
         text = json.dumps(content, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -116,7 +121,7 @@ class Trial:
         """What determines the compiled train step: trials with equal programs share it."""
         tau, options = sorted(self.variant_hyperparameters.items()), self.options.values()
         model = (self.workload, self.variant, tuple(tau), self.kernel, tuple(options))
-        return (*model, self.optimizer, self.batch_size)
+        return (*model, self.optimizer, self.batch_size, self.matmul_precision)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the record as written to trial.json."""

@@ -76,6 +76,8 @@ class Training:
         the primary process raised, PeerError where another one is lost.
         """
         with contextlib.ExitStack() as opened:
+            # Evaluations and diagnostics are traced within it, too; other trials are not.
+            opened.enter_context(train_step.precise(self.trial.matmul_precision))
             try:
                 store = checkpoints.Checkpoints(self.directory / layout.CHECKPOINTS, self.trial)
                 opened.callback(self._close, store)

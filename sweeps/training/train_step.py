@@ -68,12 +68,25 @@ def signature(arguments: Any) -> Any:
     return jax.tree.structure(shapes), tuple(map(str, jax.tree.leaves(shapes)))
 
 
+def precise(matmul_precision: str) -> Any:
+    """Returns the context in which everything of a trial is traced: its products' precision.
+
+    'default' is the platform's, whatever JAX_DEFAULT_MATMUL_PRECISION says: a trial's identity
+    does not know the environment.
+    """
+    named = None if matmul_precision == "default" else matmul_precision
+    return jax.default_matmul_precision(named)
+
+
 class TrainStep:
     """One program's compiled train step. `compilations` counts how often XLA was asked for it."""
 
-    def __init__(self, workload: spec.Workload, optimizer: str) -> None:
+    def __init__(
+        self, workload: spec.Workload, optimizer: str, matmul_precision: str = "default"
+    ) -> None:
         self.workload = workload
         self.optimizer = optimizer
+        self.matmul_precision = matmul_precision
         self.compilations = 0
         self._compiled: dict[Any, Any] = {}
         self._first: Any = None
@@ -109,7 +122,8 @@ class TrainStep:
             devices = getattr(self.workload, "devices", sharding.Devices())
             shardings = self._shardings(state), devices.replicated()
             step = jax.jit(self._step, donate_argnums=0, out_shardings=shardings)
-            self._compiled[known] = step.lower(*arguments).compile()
+            with precise(self.matmul_precision):
+                self._compiled[known] = step.lower(*arguments).compile()
             self.compilations += 1
         return self._compiled[known]
 
@@ -155,4 +169,4 @@ def of_trial(trial: Trial) -> TrainStep:
     workload = workloads.make(
         trial.workload, variant, extra_paths=trial.extra_paths, **trial.options
     )
-    return TrainStep(workload, trial.optimizer)
+    return TrainStep(workload, trial.optimizer, trial.matmul_precision)

@@ -139,6 +139,7 @@ class Device:
 
     def __init__(self, losses, monkeypatch):
         self.workload, self.losses, self.events = self, losses, []
+        self.precisions = []
         self.killed_at = None
         real = jax.device_get
         monkeypatch.setattr(live.jax, "device_get", lambda tree: self._got(real(tree)))
@@ -148,11 +149,16 @@ class Device:
             self.events.append(("read", float(found[1])))  # the gradient norm: the update's number
         return found
 
+    def _note_precision(self):
+        self.precisions.append(jax.config.jax_default_matmul_precision)
+
     def first_state(self, seed):
+        self._note_precision()
         zero = jnp.zeros([], jnp.int32)
         return train_step.TrainState(zero, {"w": jnp.full(3, float(seed))}, None, {}, zero - 1)
 
     def compile(self, state, batch, scalars, key):
+        self._note_precision()
         return self._update
 
     def _update(self, state, batch, scalars, key):
@@ -170,6 +176,7 @@ class Device:
         return itertools.count(start_step)
 
     def eval_model(self, *given):
+        self._note_precision()
         self.events.append(("eval", given[-1]))
         return {"validation/accuracy": 0.5, "validation/loss": float(given[1]["w"][0])}
 
