@@ -33,18 +33,25 @@ PEAK_FLOPS = {
     "TPU v6 lite": 918e12,
     "TPU v6e": 918e12,
     "Tesla V100": 125e12,
+    "Tesla V100-PCIE": 112e12,
     "NVIDIA A100": 312e12,
     "NVIDIA H100 PCIe": 756e12,
     "NVIDIA H100 NVL": 835e12,
     "NVIDIA H100": 989.4e12,
     "NVIDIA H200": 989.4e12,
+    "NVIDIA H200 NVL": 835e12,
+    "NVIDIA GH200": 989.4e12,
     "NVIDIA B200": 2250e12,
 }
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """Returns the most FLOP a second of a device, None where that is not known."""
-    names = [name for name in PEAK_FLOPS if device_kind.startswith(name)]
+    """Returns the most FLOP a second of a device, None where that is not known.
+
+    A part of a GPU (MIG) has not the whole one's.
+    """
+    whole = " MIG " not in device_kind
+    names = [name for name in PEAK_FLOPS if whole and device_kind.startswith(name)]
     return PEAK_FLOPS[max(names, key=len)] if names else None
 
 

@@ -105,6 +105,7 @@ def test_records_of_before_have_the_columns_of_before(tmp_path):
         ("TPU v5", 459e12),
         ("TPU v5p", 459e12),
         ("cpu", None),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
         ("NVIDIA GeForce GTX 1080", None),
     ],
 )
