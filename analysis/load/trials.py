@@ -129,9 +129,7 @@ def _state_problems(run: Run, evals: Measurements | None, files: TrialFiles) -> 
     published = evals is not None
     if run.state in ("failed", "diverged"):
         reason = run.reason or "no reason was recorded"
-        # A trial ends with the first loss that is not finite, which may be before any evaluation.
-        expected = published or run.state == "diverged"
-        nothing = "" if expected else f" (no {layout.EVAL_MEASUREMENTS})"
+        nothing = "" if published else f" (no {layout.EVAL_MEASUREMENTS})"
         yield f"{run.state}: {run.name}: {reason}{nothing}"
     elif not published and not files.names_damage(layout.EVAL_MEASUREMENTS):
         yield f"missing: {run.name}: {run.state}, no {layout.EVAL_MEASUREMENTS}"

@@ -163,13 +163,12 @@ class Training:
                 batch = next(queue)
             # Of an earlier update: the devices are at work on this one meanwhile.
             is_old = self._show(mark)
-            if self._figures.nonfinite_at >= 0:
-                return self._diverged(self._figures.nonfinite_at)
             self._figures.note(step, measured)
             if self._trace.ends(done):
                 mark = self._profile(self._trace.close, state, mark)
             mark = self._diagnose(done, state, mark)
-            if done % trial.eval_every == 0 or done == trial.steps:
+            diverged = self._figures.nonfinite_at >= 0
+            if diverged or done % trial.eval_every == 0 or done == trial.steps:
                 mark = self._evaluate(done, state, mark)
                 if int(state.nonfinite_at) >= 0:
                     return self._diverged(int(state.nonfinite_at))
@@ -328,10 +327,5 @@ class Training:
         self.attempt.check()  # again: a busy disk may take longer than a lease
 
     def _diverged(self, step: int) -> str:
-        def say() -> None:
-            self.attempt.check()
-            self._csv.publish()
-            self._say("diverged", step, f"the loss of update {step} was not finite")
-
-        self.processes.on_primary(say)
+        self._conclude("diverged", step, f"the loss of update {step} was not finite")
         return "diverged"

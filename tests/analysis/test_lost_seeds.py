@@ -129,25 +129,6 @@ def test_a_variant_of_which_no_seed_has_a_number(hand_made, state, seeds) -> Non
     assert table.rows[1].seeds == seeds
 
 
-def test_divergence_reads_the_same_with_an_evaluation_of_it_and_without(hand_made) -> None:
-    """Trials of before trained on to their next evaluation; now the loss itself ends them."""
-    found = []
-    for name, of_lost in (("now", None), ("before", float("nan"))):
-        made = hand_made(name=name)
-        made.stages = ("grid",)
-        for seed in range(3):
-            made.trial("grid", "standard", 0, seed, [made.evaluation(400, 0.2)])
-            error = 0.1 if seed else of_lost
-            rows = None if error is None else [made.evaluation(400, error)]
-            state = "done" if seed else "diverged"
-            made.trial("grid", "laser", 0, seed, rows, state=state, reason="loss" * (not seed))
-        table = build.error_table(read_study(made.finish()))
-        (line,) = [line for line in table.problems if line.startswith("diverged")]
-        assert line.endswith("trial_1: loss")
-        found.append((table.rows[1].seeds, table.rows[1].lost, verdict(table), line))
-    assert found[0] == found[1]
-
-
 def test_a_trial_that_is_done_and_ends_before_its_last_step_is_unfinished(made) -> None:
     """Its file lost the evaluation at step 400: step 200 is no number of a whole run."""
     table_of(made, BAD, GOOD)
