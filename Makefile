@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Optional parts of the package: test, ray, kubernetes, gpu, tpu.
+# Optional parts of the package: test, ray, kubernetes, tensorboard, gpu, tpu.
 EXTRAS ?= test
 DEMO := digits_vit_demo spoken_digits_conformer_demo pydoc_lm_demo
 STUDY := digits_vit_demo spoken_digits_conformer_study pydoc_lm_study

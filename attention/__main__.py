@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Iterable
 
-from attention import checkout, registry, table
+from attention import checkout, precision, registry, table
 
 _MECHANISMS = ("sigmoid", "standard+softcap", "laser+softcap", "standard+sink", "laser+sink")
 _DEFAULT = (*table.PAPER_ROWS, *table.DIFF_ROWS, *_MECHANISMS)
@@ -54,6 +54,12 @@ def _parser() -> argparse.ArgumentParser:
         help=f"variants (default: the paper's rows, {', '.join(_MECHANISMS)})",
     )
     checker.add_argument("--kernels", default="xla,jax_xla", help="comma-separated")
+    checker.add_argument(
+        "--matmul_precision",
+        choices=precision.NAMES,
+        default="default",
+        help="what products of float32 arrays are computed in; limits are for float32",
+    )
     checker.add_argument(
         "--shape", default="256,4,64", help="N,H,D (the paper's: 1024,8,256; takes minutes)"
     )
@@ -164,7 +170,10 @@ def _check(options: argparse.Namespace) -> int:
     kernels = tuple(dict.fromkeys(options.kernels.split(",")))
     for kernel in kernels:
         table.check("standard", {}, kernel)
+        table.check_precision(kernel, options.matmul_precision)
     shape = _shape(options.shape)
+    import jax
+
     from attention.verification import check
 
     if unheard := [line for name in variants for line in check.unheard(name)]:
@@ -176,6 +185,7 @@ def _check(options: argparse.Namespace) -> int:
             f"no case for {', '.join(variants)} with kernels {', '.join(kernels)}: modifiers and "
             "differential mixers are checked with kernel xla; give --kernels=xla"
         )
+    print(precision.describe(options.matmul_precision, jax.default_backend()))
     print(f"N, H, D = {shape}; limits: output, gradients; snippet: the paper's code, output;")
     learned = ", ".join(f"{limit:.0e} in {name}" for name, limit in check.LEARNED_LIMITS.items())
     print(f"learned: gradients of the variant's own leaves (limits: {learned})")
@@ -183,8 +193,10 @@ def _check(options: argparse.Namespace) -> int:
     errors = ("output", "dQ", "dK", "dV", "learned", "snippet", "limits")
     print(_line(header, errors))
     failures = 0
+    named = None if options.matmul_precision == "default" else options.matmul_precision
     for case in cases:
-        row = check.measure(case, shape)
+        with jax.default_matmul_precision(named):
+            row = check.measure(case, shape)
         failures += not row.passed
         optional = ("" if x is None else f"{x:.1e}" for x in (row.learned, row.snippet))
         print(

@@ -97,6 +97,7 @@ class KernelEntry(NamedTuple):
     """The line of a kernel. record: where its code is; empty limits are none.
 
     head_sizes: those it can do; one_head_size: that of V must be that of Q and K.
+    follows_precision: its products are made as jax.default_matmul_precision says.
     """
 
     record: str
@@ -104,6 +105,7 @@ class KernelEntry(NamedTuple):
     dtypes: tuple[str, ...] = ()
     head_sizes: range | None = None
     one_head_size: bool = False
+    follows_precision: bool = False
 
 
 _TAU = functools.partial(_positive, "tau", why="logits are divided by τ·√D")
@@ -203,8 +205,10 @@ MODIFIERS: dict[str, ModifierEntry] = {
 
 # `xla` is our core; the others go through jax.nn.dot_product_attention, whose limits these are.
 KERNELS: dict[str, KernelEntry] = {
-    "xla": KernelEntry("attention.kernels.core:KERNEL"),
-    "jax_xla": KernelEntry("attention.kernels.library:JAX_XLA", one_head_size=True),
+    "xla": KernelEntry("attention.kernels.core:KERNEL", follows_precision=True),
+    "jax_xla": KernelEntry(
+        "attention.kernels.library:JAX_XLA", one_head_size=True, follows_precision=True
+    ),
     "cudnn": KernelEntry(
         "attention.kernels.library:CUDNN",
         platforms=("gpu",),
@@ -421,6 +425,20 @@ def check_kernel(
         raise ValueError(
             f"kernel={kernel!r} cannot do head size {head_size}: it must be a multiple of "
             f"{sizes.step}, at most {sizes[-1]}; use kernel='xla'"
+        )
+
+
+def check_precision(kernel: str, matmul_precision: str) -> None:
+    """Raises ValueError where a kernel has a matmul precision of its own and another is asked for.
+
+    matmul_precision: of `attention.precision`.
+    """
+    if matmul_precision != "default" and not KERNELS[kernel].follows_precision:
+        able = " or ".join(repr(name) for name, one in KERNELS.items() if one.follows_precision)
+        raise ValueError(
+            f"kernel={kernel!r} takes no matmul precision, and matmul_precision="
+            f"{matmul_precision!r} would hold for the rest of the model alone; use kernel={able}, "
+            "or matmul_precision='default'"
         )
 
 

@@ -250,6 +250,7 @@ def _drive(resolved: "Study", selection: str) -> int:
     # What a change of settings repairs comes before the directory that fixes them.
     preflight.check_kernel(resolved)
     preflight.check_devices(resolved)
+    preflight.check_event_files(resolved)
     if not catalog.get(resolved.workload).embedded:
         devices = launchers.module(resolved.settings["launcher"]).devices(resolved.settings)
         print(plan.memory(resolved, devices))

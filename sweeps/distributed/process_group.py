@@ -122,9 +122,9 @@ class SingleProcess:
     def end(self, code: int = 0) -> None:
         """Does nothing."""
 
-    def on_primary(self, work: Callable[[], Any]) -> None:
-        """Does the work."""
-        work()
+    def on_primary(self, work: Callable[[], Any]) -> Any:
+        """Does the work; returns what it does."""
+        return work()
 
     def stops(self, wanted: bool, step: int) -> bool:
         """Returns `wanted`."""
@@ -156,7 +156,7 @@ class ProcessGroup:
         self.on_failure: Callable[[Exception], None] = lambda problem: None
         self._log = SharedLog(store, found.count, found.id)
         self._orders: queue.Queue[dict[str, Any]] = queue.Queue()
-        self._of_primary: queue.Queue[str | None] = queue.Queue()
+        self._of_primary: queue.Queue[dict[str, Any]] = queue.Queue()
         self._lock, self._breaking = threading.Lock(), threading.Lock()
         self._step, self._goal, self._asked = -1, sys.maxsize, False
         self._known: Exception | None = None
@@ -188,22 +188,23 @@ class ProcessGroup:
         self._reader.join()
         self._disconnect()
 
-    def on_primary(self, work: Callable[[], Any]) -> None:
-        """Has the primary process do what it alone may; what that raises there, PrimaryError is
-        elsewhere."""
+    def on_primary(self, work: Callable[[], Any]) -> Any:
+        """Has the primary process do what it alone may; returns everywhere what that returned,
+        plain data. What it raises there, PrimaryError is elsewhere."""
         if not self.is_primary:
-            error = self._of_primary.get()
-            if error is not None:
-                self._known = PrimaryError(error)
+            entry = self._of_primary.get()
+            if entry["error"] is not None:
+                self._known = PrimaryError(entry["error"])
                 raise self._known
-            return
+            return entry["found"]
         try:
-            work()
+            found = work()
         except Exception as problem:
             self._known = problem
             self._log.post(kind="primary", error=_named(problem))
             raise
-        self._log.post(kind="primary", error=None)
+        self._log.post(kind="primary", error=None, found=found)
+        return found
 
     def stops(self, wanted: bool, step: int) -> bool:
         """Whether to stop after this step: the same on all processes, asked after each step.
@@ -260,7 +261,7 @@ class ProcessGroup:
         if kind in ("order", "end"):
             self._orders.put(entry)
         elif kind == "primary" and not self.is_primary:
-            self._of_primary.put(entry["error"])
+            self._of_primary.put(entry)
         elif kind == "stop":
             if self._goal == sys.maxsize:
                 with self._lock:

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+from attention import precision
 from sweeps.launchers import remote
 from sweeps.launchers import table as launchers
 from sweeps.monitoring import jax_calls, progress, resources
@@ -182,6 +183,8 @@ def render(
     )
     text.append("disk: what stays; a trial holds three times as much while it runs")
     text.append("programs: train steps to compile; every trial of a program shares one")
+    platform = launchers.module(settings["launcher"]).platform(settings)
+    text.append(precision.describe(settings["matmul_precision"], platform))
     text += [line for line in [memory(study, devices, device_gb)] if line]
     if settings["launcher"] != "local":
         sample = remote.sample(settings)

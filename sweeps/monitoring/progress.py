@@ -35,6 +35,8 @@ class Progress:
         self._steps_left: dict[str, int] = {}
         self._sum_left = 0
         self._rates: collections.deque[float] = collections.deque(maxlen=_RATES)
+        # Of updates alone: before the first evaluation nothing better is known.
+        self._step_rates: collections.deque[float] = collections.deque(maxlen=_RATES)
         self._at_once = 0
         self.compilations = 0
 
@@ -107,6 +109,12 @@ class Progress:
             self._rates.append(event["total_duration"] / step)
         self._moved(trial, step, text)
 
+    def logged(self, trial: Trial, event: dict[str, Any]) -> None:
+        """A trial's live figures: event holds a train row of `sweeps.training.live`."""
+        step = event["global_step"] + 1
+        self._step_rates.append(event["step_seconds"])
+        self._moved(trial, step, f"step {step}/{trial.steps}, {figures(event)}")
+
     @property
     def _finished(self) -> int:
         return self._total - len(self._steps_left)
@@ -118,7 +126,10 @@ class Progress:
         # Seen again at the same step, it would outweigh trials that move.
         if found.get("step_seconds") and trial.steps - step < before:
             self._rates.append(found["step_seconds"])
-        self._moved(trial, step, f"step {step}/{trial.steps}" if step else "starting")
+        text = f"step {step}/{trial.steps}" if step else "starting"
+        if shown := figures(found.get("figures")):
+            text += f", {shown}"
+        self._moved(trial, step, text)
 
     def _moved(self, trial: Trial, step: int, text: str) -> None:
         self._running[trial.path] = text
@@ -148,10 +159,11 @@ class Progress:
 
     def _eta(self) -> str:
         """Returns the time left by the measured time per step, '' before it is known."""
-        if not self._rates or not self._steps_left:
+        rates = self._rates or self._step_rates
+        if not rates or not self._steps_left:
             return ""
         at_once = max(1, min(self._at_once, len(self._steps_left)))
-        seconds = statistics.median(self._rates) * self._sum_left / at_once
+        seconds = statistics.median(rates) * self._sum_left / at_once
         return f", about {duration(seconds)} left in this stage"
 
     def _rows(self) -> list[tuple[str, str]]:
@@ -173,6 +185,28 @@ class Progress:
         for path, text in self._rows():
             table.add_row(path, text)
         return table
+
+
+def figures(found: Any) -> str:
+    """Returns the live figures of a trial in words, '' where there are none.
+
+    found: of an event or of status.json, which may be damaged or of a later version.
+    """
+    if not isinstance(found, dict):
+        return ""
+    numbers = {name: value for name, value in found.items() if isinstance(value, int | float)}
+    parts = [f"loss {numbers['loss']:.4f}"] if "loss" in numbers else []
+    if (seconds := numbers.get("step_seconds")) is not None:
+        shown = f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.1f} ms"
+        parts.append(f"{shown} a step")
+    parts += [
+        f"{value:,.0f} {name.removesuffix('_per_second')}/s"
+        for name, value in numbers.items()
+        if name.endswith("_per_second")
+    ]
+    if (share := numbers.get("model_flop_utilisation")) is not None:
+        parts.append(f"{100 * share:.1f} % of the peak FLOP/s")
+    return ", ".join(parts)
 
 
 def duration(seconds: float) -> str:

@@ -4,7 +4,7 @@ import csv
 import statistics
 from collections.abc import Sequence
 
-from sweeps.monitoring.progress import duration
+from sweeps.monitoring.progress import duration, figures
 from sweeps.records import attempts, layout, lease, study_reader, submissions
 
 # Of each kind; a study may have 100,000 trials.
@@ -80,10 +80,11 @@ def _about(seconds: float | None) -> str:
 
 
 def running(found: study_reader.Survey) -> list[str]:
-    """Returns a line per running trial: host, step, and the metric at its last evaluation."""
+    """Returns a line per running trial: host, step, live figures, metric at its last evaluation."""
     text = [
         f"{seen.path} running{_host(found, seen)}: step {seen.status['global_step']}/{seen.steps}"
-        f"{_metric(found, seen)}" + (f"; {note}" if (note := seen.status.get("note")) else "")
+        f"{_figures(seen)}{_metric(found, seen)}"
+        + (f"; {note}" if (note := seen.status.get("note")) else "")
         for seen in found.running[:_SHOWN]
     ]
     return text + _more(found.running, "running")
@@ -95,6 +96,11 @@ def _host(found: study_reader.Survey, seen: study_reader.TrialStatus) -> str:
         return f" on {layout.read_json(attempt / lease.LEASE)['host']}"
     except (OSError, ValueError, KeyError, TypeError):  # gone meanwhile, or damaged
         return ""
+
+
+def _figures(seen: study_reader.TrialStatus) -> str:
+    shown = figures(seen.status.get("figures"))
+    return f", {shown}" if shown else ""
 
 
 def _metric(found: study_reader.Survey, seen: study_reader.TrialStatus) -> str:

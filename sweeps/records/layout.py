@@ -13,6 +13,7 @@ its own tools read our trials::
         eval_measurements.csv measurements.csv diagnostics.jsonl status.json
         attempts/<k>/  lease.json heartbeat measurements.jsonl log.txt
         checkpoints/
+        tensorboard/ profile/     where a study asks for them
 """
 
 import contextlib
@@ -35,6 +36,7 @@ EVAL_MEASUREMENTS, MEASUREMENTS = "eval_measurements.csv", "measurements.csv"
 DIAGNOSTICS = "diagnostics.jsonl"
 DIAGNOSTICS_FORMAT = "attnperf-diagnostics-1"
 ATTEMPTS, CHECKPOINTS = "attempts", "checkpoints"
+TENSORBOARD, PROFILE = "tensorboard", "profile"
 FORMAT = "attnperf-study-1"
 
 # Longer than any file takes to be written.

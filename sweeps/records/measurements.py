@@ -2,10 +2,15 @@
 
 One JSON object a line, written by a single append: a process killed while writing leaves at most
 one incomplete last line, which is not a measurement. Rows: {"kind": "train", "global_step", "loss",
-"grad_norm"} for the update that was number global_step (from 0, as AlgoPerf logs it), and
+"grad_norm", ...} for the update that was number global_step (from 0, as AlgoPerf logs it), with the
+speed of `sweeps.training.live` where it was measured, and
 {"kind": "eval", "global_step", <split>/<metric> ..., times} after that many updates; so are those
 of {"kind": "diagnostics", "global_step", "histogram_edges_log10", "examples", "layers": [{"layer",
 "index", ...}, ...]}, a recording each, so that it is whole or not there.
+
+The CSVs are written anew at evaluations, at once or not at all. Between two of them an attempt
+appends its train rows to measurements.csv as complete lines (`LiveCsv`), which is what writing it
+anew would give; what a killed process left there is written anew with the next attempt's first row.
 
 Recordings go into a file of their own, diagnostics.jsonl. Its first line: {"format":
 "attnperf-diagnostics-1", "histogram_edges_log10": [...], "examples": n}; then a line for each
@@ -26,6 +31,8 @@ FILE = "measurements.jsonl"
 RESUMED = "resumed.json"
 DIAGNOSTICS = "diagnostics"  # a kind of row
 _SHARED = ("histogram_edges_log10", "examples")
+_FIRST = ("global_step", "grad_norm", "loss")
+_OF_TRAIN_ROWS = ("kind", "preemption_count", *_FIRST)
 # A CSV's end that is read to judge it; a line takes some 500 bytes.
 _TAIL = 1 << 14
 
@@ -38,9 +45,7 @@ class Writer:
 
     def append(self, rows: list[dict[str, Any]]) -> None:
         """Writes rows, a line each. Raises OSError on a full disk, here and not at close."""
-        data = "".join(json.dumps(row) + "\n" for row in rows).encode()
-        while data:
-            data = data[os.write(self._descriptor, data) :]
+        _append(self._descriptor, "".join(json.dumps(row) + "\n" for row in rows))
 
     def sync(self) -> None:
         """Blocks until all rows are on disk: call it before a checkpoint that counts on them."""
@@ -49,6 +54,46 @@ class Writer:
     def close(self) -> None:
         """Closes the file."""
         os.close(self._descriptor)
+
+
+def _append(descriptor: int, text: str) -> None:
+    data = text.encode()
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+class LiveCsv:
+    """A trial's CSVs while an attempt writes them."""
+
+    def __init__(self, attempt: lease.Attempt) -> None:
+        self._attempt = attempt
+        self._columns: list[str] = []
+
+    def publish(self) -> None:
+        """Writes the CSVs anew from the attempts' own files."""
+        self._columns = publish(self._attempt.trial_directory)
+
+    def append(self, rows: list[dict[str, Any]]) -> None:
+        """Adds train rows that are in the attempt's own file already to measurements.csv.
+
+        Writes it anew where this attempt has not yet, a column is new, or the file is gone. Raises
+        OSError on a full disk.
+        """
+        rows = [{**row, "preemption_count": self._attempt.number - 1} for row in rows]
+        known = {"kind", *self._columns}
+        if all(row.keys() <= known for row in rows):
+            path = self._attempt.trial_directory / layout.MEASUREMENTS
+            try:
+                descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+            except FileNotFoundError:
+                pass
+            else:
+                try:
+                    _append(descriptor, _to_csv(rows, self._columns, header=False))
+                finally:
+                    os.close(descriptor)
+                return
+        self.publish()
 
 
 def damages(trial_directory: pathlib.Path) -> list[str]:
@@ -193,8 +238,11 @@ def _last_step(path: pathlib.Path) -> int | None:
         raise ValueError("its last line has no global_step") from None
 
 
-def publish(trial_directory: pathlib.Path) -> None:
-    """Writes the CSVs, and diagnostics.jsonl where there are any, from the attempts, atomically."""
+def publish(trial_directory: pathlib.Path) -> list[str]:
+    """Writes the CSVs, and diagnostics.jsonl where there are any, from the attempts, atomically.
+
+    Returns the columns of measurements.csv.
+    """
     everything = curve(trial_directory)
     if recorded := [row for row in everything if row["kind"] == DIAGNOSTICS]:
         _publish_diagnostics(trial_directory, recorded)
@@ -205,10 +253,14 @@ def publish(trial_directory: pathlib.Path) -> None:
     if evals:
         text = _to_csv(evals, ["global_step", *columns])
         layout.write_atomically(trial_directory / layout.EVAL_MEASUREMENTS, text)
+    # Of train rows in their own order: attempts of before there were live figures have none.
+    logged = dict.fromkeys(name for row in rows if row["kind"] == "train" for name in row)
+    live = [name for name in logged if name not in (*_OF_TRAIN_ROWS, *columns)]
     if "preemption_count" not in columns:
         columns.append("preemption_count")
-    text = _to_csv(rows, ["global_step", "grad_norm", "loss", *columns])
-    layout.write_atomically(trial_directory / layout.MEASUREMENTS, text)
+    columns = [*_FIRST, *live, *columns]
+    layout.write_atomically(trial_directory / layout.MEASUREMENTS, _to_csv(rows, columns))
+    return columns
 
 
 def republish(trial_directory: pathlib.Path, budget: Budget) -> bool:
@@ -235,9 +287,10 @@ def _publish_diagnostics(trial_directory: pathlib.Path, rows: list[dict[str, Any
     layout.write_atomically(trial_directory / layout.DIAGNOSTICS, text)
 
 
-def _to_csv(rows: list[dict[str, Any]], columns: list[str]) -> str:
+def _to_csv(rows: list[dict[str, Any]], columns: list[str], header: bool = True) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
+    if header:
+        writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()

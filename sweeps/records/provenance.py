@@ -11,6 +11,7 @@ import subprocess
 import sys
 from typing import Any
 
+from attention import precision
 from sweeps.records import layout
 
 _LIBRARIES = (
@@ -122,7 +123,17 @@ def parameters(workload: Any) -> int:
     )
 
 
-def meta_data(workload: Any, seed: int, data_dir: str) -> dict[str, Any]:
+def _float32_products(matmul_precision: str) -> str:
+    """Returns what this process's devices make of products of float32 arrays."""
+    import jax
+
+    capability = getattr(jax.devices()[0], "compute_capability", "")
+    return precision.made_of(matmul_precision, jax.default_backend(), str(capability))
+
+
+def meta_data(
+    workload: Any, seed: int, data_dir: str, matmul_precision: str = "default"
+) -> dict[str, Any]:
     """Returns the content of meta_data_<k>.json: AlgoPerf's keys where it has them."""
     workload.use_data(data_dir)
     own = type(workload)
@@ -135,6 +146,8 @@ def meta_data(workload: Any, seed: int, data_dir: str) -> dict[str, Any]:
     return {
         **properties,
         "parameters": parameters(workload),
+        "matmul_precision": matmul_precision,
+        "float32_products": _float32_products(matmul_precision),
         **hardware(),
         "python_version": platform.python_version(),
         "python_compiler": platform.python_compiler(),

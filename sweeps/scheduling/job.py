@@ -51,6 +51,7 @@ class NodeJob:
         if all(self._state(one) in status.COMPLETE for one in self.trials):
             return FINISHED  # e.g. a requeued job of which only the end was lost
         try:
+            preflight.check_event_files(self.study, here=True)
             preflight.check_data_here(self.study)
         except (ValueError, OSError) as error:
             if self._stop:  # the engine tells a job's every process: the check was cut short

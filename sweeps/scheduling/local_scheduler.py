@@ -167,6 +167,8 @@ class LocalScheduler(Scheduler):
             self.progress.compiled(trial, event)
         elif event["event"] == "eval":
             self.progress.evaluated(trial, event)
+        elif event["event"] == "figures":
+            self.progress.logged(trial, event)
         elif event["event"] == "note":
             self.progress.say(f"{trial.path}: {event['text']}")
         elif event["event"] == "end":

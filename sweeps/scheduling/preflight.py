@@ -1,4 +1,4 @@
-"""Checks made before the first process starts, in seconds: kernel, devices, data."""
+"""Checks made before the first process starts, in seconds: kernel, devices, libraries, data."""
 
 import json
 import pathlib
@@ -6,7 +6,7 @@ import pathlib
 from attention import table as variants_table
 from sweeps.launchers import table as launchers
 from sweeps.monitoring import jax_calls
-from sweeps.records import layout
+from sweeps.records import event_files, layout
 from sweeps.study import checks, config
 from sweeps.study.study import Study
 from workloads import algoperf_specs, catalog
@@ -49,6 +49,16 @@ def check_devices(study: Study) -> None:
             f"batch_size {settings['batch_size']} cannot be divided over {groups} devices "
             f"{who}; choose a multiple, or fewer devices"
         )
+
+
+def check_event_files(study: Study, here: bool = False) -> None:
+    """Raises ValueError where this host runs trials whose event files it has no library for.
+
+    here: whether it is a job's node; the driver's host runs those of launcher local.
+    """
+    settings = study.settings
+    if settings["tensorboard"] and (here or settings["launcher"] == "local"):
+        event_files.check()
 
 
 class DataCheck:

@@ -18,4 +18,5 @@ def get_config() -> ConfigDict:
     config = paper_lm("c4_lm_2b", "c4_lm_2b_bfloat16", "lm_precision", fsdp=16)
     config.compute_dtype = "bfloat16"
     config.param_dtype = "bfloat16"
+    config.matmul_precision = "bfloat16"
     return config

@@ -1,6 +1,8 @@
 """The paper's 2.2 B model in float32: end of the scaling set, first half of the precision pair.
 
-The second half is c4_lm_2b_bfloat16.
+The second half is c4_lm_2b_bfloat16. Products of float32 arrays are float32 here
+(matmul_precision), six products of bfloat16 numbers each on a TPU; the paper does not say whether
+its own were.
 
 Command:  python -m sweeps run --config=c4_lm_2b_paper --config.data_dir=$DATA/c4
           (after c4_lm_234m_paper, whose selected point it takes)
@@ -16,4 +18,6 @@ from sweeps.studies import ConfigDict, paper_lm
 
 def get_config() -> ConfigDict:
     """Returns the study's configuration."""
-    return paper_lm("c4_lm_2b", "c4_lm_2b_paper", "lm_precision", fsdp=16)
+    config = paper_lm("c4_lm_2b", "c4_lm_2b_paper", "lm_precision", fsdp=16)
+    config.matmul_precision = "float32"  # a TPU's own is bfloat16, the other half of the pair
+    return config

@@ -14,8 +14,8 @@ from workloads.base.options import MESH_AXES, Options
 # Keys that may differ when a study on disk is continued: they add trials or change who runs them.
 _MAY_CHANGE = (
     *("points", "seeds", "variants", "tuning_seeds", "experiment_dir", "data_dir", *EXTRA_PATHS),
-    *("loader_workers", "launcher", "mesh", "max_attempts", "diagnostics"),
-    *("paper_table", "paper_note"),
+    *("loader_workers", "launcher", "mesh", "max_attempts", "checkpoint_minutes", "diagnostics"),
+    *("tensorboard", "profile", "paper_table", "paper_note"),
 )
 
 
@@ -31,11 +31,13 @@ def check(settings: dict[str, Any]) -> None:
     for variant in {*settings["variants"], settings["tuning_variant"]}:
         given = variant_hyperparameters(variant, settings)
         variants_table.check(variant, given, settings["kernel"])
+        variants_table.check_precision(settings["kernel"], settings["matmul_precision"])
         catalog.check_variant(settings["workload"], variant, settings["kernel"])
     catalog.check_options(settings["workload"], options(settings))
     launchers.module(settings["launcher"]).check(settings)
     _check_extra_paths(settings)
     _check_diagnostics(settings)
+    _check_profile(settings)
 
 
 def _check_extra_paths(settings: dict[str, Any]) -> None:
@@ -76,6 +78,18 @@ def _check_diagnostics(settings: dict[str, Any]) -> None:
         )
     for variant in settings["variants"] if every else ():
         variants_table.check_weights(variant)
+
+
+def _check_profile(settings: dict[str, Any]) -> None:
+    if not settings["profile"]:
+        return
+    first, last = map(int, settings["profile"].split(":"))
+    if not first < last <= settings["steps"]:
+        raise ValueError(
+            f"profile={shown(settings['profile'])}: it traces the updates from the first number to "
+            f"before the second, so the first must be smaller, and a trial has "
+            f"{settings['steps']} updates; give --config.profile=100:110, for instance"
+        )
 
 
 def options(settings: dict[str, Any]) -> Options:

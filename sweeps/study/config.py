@@ -17,6 +17,7 @@ import ml_collections
 from absl import flags
 from ml_collections import config_flags
 
+from attention import precision
 from attention import table as variants_table
 from sweeps.launchers import table as launchers
 from sweeps.launchers.config_keys import PATH, Key, OneOf, Range, Text, shown
@@ -62,6 +63,9 @@ _NOT_THE_RESULT = (
     "diagnostics",
     "diagnostics_examples",
     "checkpoint_every",
+    "checkpoint_minutes",
+    "tensorboard",
+    "profile",
     "launcher",
     "max_attempts",
     *launchers.NAMES,
@@ -101,6 +105,12 @@ def _own_keys() -> dict[str, Key]:
         # How the model is computed; see workloads/base/options.py.
         "compute_dtype": Key("float32", "dtype of activations: float32 or bfloat16", name),
         "param_dtype": Key("float32", "dtype of parameters: float32 or bfloat16", name),
+        "matmul_precision": Key(
+            "default",
+            "what products of float32 arrays are computed in, by jax's names; default: float32 on "
+            "CPUs, TF32 on GPUs, bfloat16 on TPUs (attention/precision.py)",
+            OneOf(precision.NAMES),
+        ),
         "scan_layers": Key(False, "one compiled block, run in a loop over stacked parameters"),
         "remat": Key(False, "activations are computed again in the backward pass, not kept"),
         "mesh.data": Key(
@@ -153,7 +163,27 @@ def _own_keys() -> dict[str, Key]:
         ),
         "eval_every": Key(0, "updates between evaluations; 0: a tenth of steps", steps),
         "checkpoint_every": Key(0, "updates between checkpoints; 0: at every evaluation", steps),
-        "log_every": Key(100, "updates between records of loss and gradient norm", Range(1, 10**9)),
+        "checkpoint_minutes": Key(
+            0,
+            "minutes after which a checkpoint is due before the next one of checkpoint_every, "
+            "looked at every log_every updates; 0: off",
+            Range(0, 100_000),
+        ),
+        "log_every": Key(
+            100,
+            "updates between records of loss, gradient norm and speed, and between looks for a "
+            "loss that is not finite",
+            Range(1, 10**9),
+        ),
+        "tensorboard": Key(
+            False, "event files of every figure in each trial's directory; pip's extra tensorboard"
+        ),
+        "profile": Key(
+            "",
+            "updates of every trial that jax.profiler traces, for ui.perfetto.dev: 100:110 are "
+            "those from 100 to before 110; empty: none",
+            Text("two whole numbers first:last", r"[0-9]{1,10}:[0-9]{1,10}", 21),
+        ),
         "diagnostics": Key(
             0,
             "updates between records of what attention does in each layer, before the first and "

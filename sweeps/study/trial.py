@@ -10,8 +10,11 @@ from typing import Any
 from sweeps.records import layout
 from workloads.base.options import Options
 
-# What is looked at while a trial trains; its result is the same.
-LOOKED_AT = ("diagnose_every", "diagnose_examples")
+# What is looked at, or kept, while a trial trains; its result is the same.
+LOOKED_AT = (
+    *("diagnose_every", "diagnose_examples"),
+    *("checkpoint_minutes", "tensorboard", "profile"),
+)
 # Where things lie that a worker needs beside the data; the same content may lie elsewhere later.
 EXTRA_PATHS = ("algoperf_dir", "tokenizer_vocab_path")
 # What may change until a trial is finished. Results differ between meshes by rounding alone.
@@ -32,6 +35,11 @@ class Trial:
     horizon; targets are the workload's {"metric", "validation", "test"}; compute_dtype to mesh are
     the options of `workloads.base.options`. Diagnostics (`sweeps.training.diagnostics`) are
     recorded every `diagnose_every` updates, 0 for never, on `diagnose_examples` examples.
+    checkpoint_minutes: between checkpoints beside those of checkpoint_every, 0 for none.
+    tensorboard: whether event files are written (`sweeps.training.event_files`); profile: which
+    updates are traced, 'first:last' (`sweeps.training.trace`), '' for none.
+    matmul_precision: of `attention.precision`; in ids where it is not 'default', which ids of
+    before it meant.
     algoperf_dir and tokenizer_vocab_path are what AlgoPerf's own workloads need, '' for others.
     `schema` is that of the id; `hashed_mesh` is the mesh in an id of schema 1, which stays when the
     mesh changes.
@@ -61,6 +69,10 @@ class Trial:
     targets: dict[str, Any]
     diagnose_every: int = 0
     diagnose_examples: int = 8
+    checkpoint_minutes: int = 0
+    tensorboard: bool = False
+    profile: str = ""
+    matmul_precision: str = "default"
     algoperf_dir: str = ""
     tokenizer_vocab_path: str = ""
     schema: int = SCHEMA
@@ -87,6 +99,8 @@ class Trial:
         content = {k: v for k, v in self._fields().items() if k not in _LEFT_OUT[self.schema]}
         if self.schema == 1:
             content["mesh"] = self.hashed_mesh
+        if self.matmul_precision == "default":
+            del content["matmul_precision"]
         text = json.dumps(content, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -107,7 +121,7 @@ class Trial:
         """What determines the compiled train step: trials with equal programs share it."""
         tau, options = sorted(self.variant_hyperparameters.items()), self.options.values()
         model = (self.workload, self.variant, tuple(tau), self.kernel, tuple(options))
-        return (*model, self.optimizer, self.batch_size)
+        return (*model, self.optimizer, self.batch_size, self.matmul_precision)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the record as written to trial.json."""

@@ -9,9 +9,12 @@ from typing import Any
 import jax
 
 from sweeps.distributed import process_group
-from sweeps.records import layout, lease, measurements, status
+from sweeps.records import event_files, layout, lease, measurements, status
 from sweeps.study.trial import Trial
-from sweeps.training import checkpoints, train_step
+from sweeps.training import checkpoints, live, trace, train_step
+
+# A status is a file of its own, written anew: between evaluations no more often than this.
+_STATUS_EVERY_S = 10.0
 
 
 class Preempted(Exception):  # noqa: N818  (an order to stop, not an error)
@@ -60,9 +63,10 @@ class Training:
         self.processes = processes or process_group.SingleProcess()
         self.directory = attempt.trial_directory
         self.times = TrainingTimes()
-        self._pending: list[tuple[int, train_step.StepMetrics]] = []
         self._saved = -1
+        self._said_at = self._saved_at = time.monotonic()
         self._recorder: Any = None
+        self._events: event_files.EventFile | None = None
 
     def run(self) -> str:
         """Trains and returns 'done' or 'diverged'.
@@ -72,9 +76,13 @@ class Training:
         the primary process raised, PeerError where another one is lost.
         """
         with contextlib.ExitStack() as opened:
+            # Evaluations and diagnostics are traced within it, too; other trials are not.
+            opened.enter_context(train_step.precise(self.trial.matmul_precision))
             try:
                 store = checkpoints.Checkpoints(self.directory / layout.CHECKPOINTS, self.trial)
                 opened.callback(self._close, store)
+                self._trace = trace.Trace(self.trial.profile, self.directory / layout.PROFILE)
+                opened.callback(self._trace.close)
                 self.processes.on_primary(lambda: self._open(opened))
                 return self._train(self._first_or_restored(store), store)
             except Preempted:
@@ -86,6 +94,12 @@ class Training:
     def _open(self, opened: contextlib.ExitStack) -> None:
         self._writer = measurements.Writer(self.attempt.directory)
         opened.callback(self._writer.close)
+        self._csv = measurements.LiveCsv(self.attempt)
+        opened.callback(self._close_events)
+
+    def _close_events(self) -> None:
+        if self._events is not None:
+            self._events.close()
 
     def _close(self, store: checkpoints.Checkpoints) -> None:
         if not self.processes.broken:  # otherwise nobody is there to finish it with
@@ -102,6 +116,8 @@ class Training:
 
     def _begin(self, start: int, damages: list[str]) -> None:
         layout.write_json(self.attempt.directory / measurements.RESUMED, {"global_step": start})
+        if self.trial.tensorboard:
+            self._events = event_files.EventFile(self.attempt, start)
         note = "; ".join([*damages, f"goes on from step {start}"]) if damages else None
         if note:
             print(note, flush=True)
@@ -119,7 +135,7 @@ class Training:
             reason=reason,
             attempt=self.attempt.number,
             preemption_count=self.attempt.number - 1,
-            **fields,
+            **{"figures": None, **fields},
         )
 
     def _train(self, state: train_step.TrainState, store: checkpoints.Checkpoints) -> str:
@@ -132,23 +148,34 @@ class Training:
             update = self.step_function.compile(state, batch, scalars, key)
             self._open_recorder(state)
         self.report("compiled", step=start)
+        self._figures = live.Figures(trial, start, self.times.accumulated_submission_time)
+        self._evaluated = start >= trial.eval_every
         mark = time.perf_counter()
         if start == 0:
             mark = self._diagnose(0, state, mark)
+        if self._trace.starts(start, resumed=True):
+            mark = self._profile(self._trace.start, state, mark)
         for step in range(start, trial.steps):
-            state, measured = update(state, batch, scalars, key)
-            if step % trial.log_every == 0:
-                self._pending.append((step, measured))
+            with jax.profiler.StepTraceAnnotation("train", step_num=step):
+                state, measured = update(state, batch, scalars, key)
             done = step + 1
             if done < trial.steps:
                 batch = next(queue)
+            # Of an earlier update: the devices are at work on this one meanwhile.
+            is_old = self._show(mark)
+            self._figures.note(step, measured)
+            if self._trace.ends(done):
+                mark = self._profile(self._trace.close, state, mark)
             mark = self._diagnose(done, state, mark)
-            if done % trial.eval_every == 0 or done == trial.steps:
+            diverged = self._figures.nonfinite_at >= 0
+            if diverged or done % trial.eval_every == 0 or done == trial.steps:
                 mark = self._evaluate(done, state, mark)
                 if int(state.nonfinite_at) >= 0:
                     return self._diverged(int(state.nonfinite_at))
-            if done % trial.checkpoint_every == 0 or done == trial.steps:
+            if is_old or done % trial.checkpoint_every == 0 or done == trial.steps:
                 mark = self._save(done, state, store, mark)
+            if self._trace.starts(done):
+                mark = self._profile(self._trace.start, state, mark)
             if done < trial.steps and self.processes.stops(self.stop_requested(), done):
                 self._save(done, state, store, mark)
                 store.wait()
@@ -188,6 +215,16 @@ class Training:
         self.times.accumulated_logging_time += now - started
         return now
 
+    def _profile(
+        self, turn: Callable[[], None], state: train_step.TrainState, mark: float
+    ) -> float:
+        """Begins or ends the trace while the devices are idle; its time is logging's."""
+        started = self._train_time(state, mark)
+        self.processes.on_primary(turn)
+        now = time.perf_counter()
+        self.times.accumulated_logging_time += now - started
+        return now
+
     def _put_row(self, row: dict[str, Any]) -> None:
         self.attempt.check()
         self._writer.append([row])
@@ -199,8 +236,43 @@ class Training:
         self.times.accumulated_submission_time += now - mark
         return now
 
+    def _show(self, mark: float) -> bool:
+        """Writes down the logged figures that are on their way; `mark` as for `_train_time`.
+
+        Returns whether the last checkpoint is `checkpoint_minutes` old: the same on all processes.
+        """
+        rows = self._take(mark)
+        return bool(rows and self.processes.on_primary(lambda: self._put_figures(rows)))
+
+    def _take(self, mark: float) -> list[dict[str, Any]]:
+        so_far = self.times.accumulated_submission_time
+        return self._figures.take(lambda: so_far + time.perf_counter() - mark)
+
+    def _put_figures(self, rows: list[dict[str, Any]]) -> bool:
+        self.attempt.check()
+        self._put_rows(rows)
+        figures = {name: value for name, value in rows[-1].items() if name != "kind"}
+        self.report("figures", **figures)
+        now = time.monotonic()
+        if now - self._said_at >= _STATUS_EVERY_S:
+            self._said_at = now
+            done = figures.pop("global_step") + 1
+            # Until an evaluation has been timed, too.
+            known = {} if self._evaluated else {"step_seconds": figures["step_seconds"]}
+            self._say("running", done, figures=figures, **known)
+        minutes = self.trial.checkpoint_minutes
+        return bool(minutes) and now - self._saved_at >= 60 * minutes
+
+    def _put_rows(self, rows: list[dict[str, Any]]) -> None:
+        """Adds train rows to every file."""
+        self._writer.append(rows)
+        self._csv.append(rows)
+        if self._events is not None:
+            self._events.append(rows)
+
     def _evaluate(self, step: int, state: train_step.TrainState, mark: float) -> float:
         started = self._train_time(state, mark)
+        rows = self._take(started)
         metrics = self.workload.eval_model(
             self.workload.eval_batch_size,
             state.params,
@@ -212,34 +284,24 @@ class Training:
         )
         ended = time.perf_counter()
         self.times.accumulated_eval_time += ended - started
-        row = {"kind": "eval", "global_step": step, **metrics, **self.times.columns()}
-        self.processes.on_primary(lambda: self._log(row))
-        self._pending.clear()
+        rows += [{"kind": "eval", "global_step": step, **metrics, **self.times.columns()}]
+        self.processes.on_primary(lambda: self._log(rows))
         now = time.perf_counter()
         self.times.accumulated_logging_time += now - ended
         return now
 
-    def _log(self, row: dict[str, Any]) -> None:
+    def _log(self, rows: list[dict[str, Any]]) -> None:
         self.attempt.check()
-        self._writer.append([*self._flushed(), row])
-        measurements.publish(self.directory)
+        self._writer.append(rows)
+        self._csv.publish()
+        if self._events is not None:
+            self._events.append(rows)
+        self._evaluated, self._said_at = True, time.monotonic()
+        row = {name: value for name, value in rows[-1].items() if name != "kind"}
         # Seconds a step with its share of evaluations: what `status` reckons with.
         seconds = row["total_duration"] / row["global_step"]
         self._say("running", row["global_step"], step_seconds=seconds)
-        self.report("eval", **{name: value for name, value in row.items() if name != "kind"})
-
-    def _flushed(self) -> list[dict[str, Any]]:
-        rows = [
-            {
-                "kind": "train",
-                "global_step": step,
-                "loss": float(measured.loss),
-                "grad_norm": float(measured.grad_norm),
-            }
-            for step, measured in self._pending
-        ]
-        self._pending.clear()
-        return rows
+        self.report("eval", **row)
 
     def _save(
         self, step: int, state: train_step.TrainState, store: checkpoints.Checkpoints, mark: float
@@ -249,16 +311,18 @@ class Training:
         self._saved = step
         started = self._train_time(state, mark)
         # Rows first: a checkpoint promises that everything before it is on disk.
-        self.processes.on_primary(self._put_down)
-        self._pending.clear()
+        rows = self._take(started)
+        self.processes.on_primary(lambda: self._put_down(rows))
         store.save(step, state, {"clock": dataclasses.asdict(self.times)})  # type: ignore[dict-item]
+        self._saved_at = time.monotonic()
         now = time.perf_counter()
         self.times.accumulated_logging_time += now - started
         return now
 
-    def _put_down(self) -> None:
+    def _put_down(self, rows: list[dict[str, Any]]) -> None:
         self.attempt.check()
-        self._writer.append(self._flushed())
+        if rows:
+            self._put_rows(rows)
         self._writer.sync()
         self.attempt.check()  # again: a busy disk may take longer than a lease
 

@@ -34,8 +34,9 @@ def dump(
         raise ValueError(f"--out={out}: {out.parent} is no directory; make it first")
     data_dir = data_dir or _data_dir(directory)
     step_function = train_step.of_trial(record)
-    state = _restored(directory, record, step_function)
-    seen = _observed(record, step_function, state, examples, data_dir)
+    with train_step.precise(record.matmul_precision):
+        state = _restored(directory, record, step_function)
+        seen = _observed(record, step_function, state, examples, data_dir)
     about = {
         "trial": record.id,
         "workload": record.workload,

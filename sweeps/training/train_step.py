@@ -36,13 +36,14 @@ class TrainState(NamedTuple):
 
 
 class StepMetrics(NamedTuple):
-    """A step's mean loss and gradient norm before clipping.
+    """A step's mean loss and gradient norm before clipping, and the state's `nonfinite_at`.
 
     Nats per example; per token for text and CTC.
     """
 
     loss: Array
     grad_norm: Array
+    nonfinite_at: Array
 
 
 def seed_key(seed: int, purpose: int) -> Array:
@@ -68,12 +69,25 @@ def signature(arguments: Any) -> Any:
     return jax.tree.structure(shapes), tuple(map(str, jax.tree.leaves(shapes)))
 
 
+def precise(matmul_precision: str) -> Any:
+    """Returns the context in which everything of a trial is traced: its products' precision.
+
+    'default' is the platform's, whatever JAX_DEFAULT_MATMUL_PRECISION says: a trial's identity
+    does not know the environment.
+    """
+    named = None if matmul_precision == "default" else matmul_precision
+    return jax.default_matmul_precision(named)
+
+
 class TrainStep:
     """One program's compiled train step. `compilations` counts how often XLA was asked for it."""
 
-    def __init__(self, workload: spec.Workload, optimizer: str) -> None:
+    def __init__(
+        self, workload: spec.Workload, optimizer: str, matmul_precision: str = "default"
+    ) -> None:
         self.workload = workload
         self.optimizer = optimizer
+        self.matmul_precision = matmul_precision
         self.compilations = 0
         self._compiled: dict[Any, Any] = {}
         self._first: Any = None
@@ -106,7 +120,8 @@ class TrainStep:
         arguments = (state, batch, scalars, key)
         known = signature(arguments)
         if known not in self._compiled:
-            self._compiled[known] = self.traced(*arguments).lower().compile()
+            with precise(self.matmul_precision):
+                self._compiled[known] = self.traced(*arguments).lower().compile()
             self.compilations += 1
         return self._compiled[known]
 
@@ -181,7 +196,7 @@ class TrainStep:
         first_bad = (state.nonfinite_at < 0) & ~jnp.isfinite(loss)
         nonfinite_at = jnp.where(first_bad, state.step, state.nonfinite_at)
         new = TrainState(state.step + 1, params, model_state, optimizer, nonfinite_at)
-        return new, StepMetrics(loss, norm)
+        return new, StepMetrics(loss, norm, nonfinite_at)
 
 
 def of_trial(trial: Trial) -> TrainStep:
@@ -190,4 +205,4 @@ def of_trial(trial: Trial) -> TrainStep:
     workload = workloads.make(
         trial.workload, variant, extra_paths=trial.extra_paths, **trial.options
     )
-    return TrainStep(workload, trial.optimizer)
+    return TrainStep(workload, trial.optimizer, trial.matmul_precision)

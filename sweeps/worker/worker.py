@@ -193,6 +193,7 @@ def _note_provenance(record: Any, attempt: lease.Attempt, program: Any, data_dir
     from sweeps.records import provenance
 
     directory, count = attempt.trial_directory, attempt.number - 1
-    meta = provenance.meta_data(program.workload, record.seed, data_dir)
+    precision = record.matmul_precision
+    meta = provenance.meta_data(program.workload, record.seed, data_dir, precision)
     layout.write_json(directory / f"meta_data_{count}.json", meta)
     provenance.note_hardware(directory / layout.TRIAL)

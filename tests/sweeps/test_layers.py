@@ -18,7 +18,7 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     "training": ("records", "study", "distributed"),
     "worker": ("records", "launchers", "study", "distributed", "training"),
     "algoperf": ("records", "study", "training"),
-    "benchmarks": ("study", "training"),
+    "benchmarks": ("study", "training", "monitoring"),
     "monitoring": ("records", "launchers", "study", "training"),
     "scheduling": ("records", "launchers", "study", "distributed", "monitoring"),
 }

@@ -130,6 +130,7 @@ def test_what_the_primary_alone_does_succeeds_or_fails_for_all(group):
 
     def work(member):
         member.on_primary(lambda: done.append(member._found.id))
+        assert member.on_primary(lambda: ["told", 1]) == ["told", 1]
         member.on_primary(lambda: 1 / 0)
 
     mine, *theirs = _order(group, work)
@@ -180,7 +181,7 @@ def test_without_the_primary_process_all_end(group, capfd, wait_until):
 def test_a_single_process_asks_nobody():
     one, done = process_group.SingleProcess(), []
     one.order(trial="a")
-    one.on_primary(lambda: done.append(1))
+    assert one.on_primary(lambda: done.append(1) or True) is True
     assert done == [1]
     assert [one.stops(wanted, 3) for wanted in (True, False)] == [True, False]
     one.failed(ValueError("mine"))

@@ -58,6 +58,31 @@ def test_what_is_said(trials, capsys):
     ]
 
 
+def test_live_figures_are_shown_and_give_a_first_estimate(trials, capsys, monkeypatch):
+    directory, (_, second, third, fourth) = trials
+    shown = progress.Progress()
+    shown.stage("grid", [*trials[1]], directory)
+    monkeypatch.setattr(progress, "_QUIET_S", -1.0)
+    shown.started(second, 1)
+    logged = {"global_step": 3, "loss": 2.5, "grad_norm": 1.0, "step_seconds": 3.0}
+    shown.logged(second, {**logged, "tokens_per_second": 12345.6, "model_flop_utilisation": 0.431})
+    capsys.readouterr()
+    shown.tick()  # 8 + 12 + 8 steps left at 3 s
+    said = "step 4/12, loss 2.5000, 3.00 s a step, 12,346 tokens/s, 43.1 % of the peak FLOP/s"
+    assert capsys.readouterr().out.endswith(
+        f"about 84 s left in this stage. {second.path}: {said}\n"
+    )
+    shown.evaluated(second, _evaluation(8, 8.0))  # 1 s a step, evaluations in it: it counts alone
+    figures = {"loss": 0.125, "step_seconds": 0.0125, "model_flop_utilisation": None}
+    shown.looked(third, {"global_step": 4, "figures": figures})
+    shown.looked(fourth, {"global_step": 5, "figures": "damaged"})
+    shown.tick()
+    text = capsys.readouterr().out
+    assert "about 19 s left" in text  # 4 + 8 + 7 steps
+    assert f"{third.path}: step 4/12, loss 0.1250, 12.5 ms a step;" in text
+    assert f"{fourth.path}: step 5/12\n" in text
+
+
 def test_a_thousand_running_trials_are_not_listed(trials, capsys, monkeypatch):
     directory, found = trials
     shown = progress.Progress()

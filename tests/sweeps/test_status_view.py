@@ -140,6 +140,9 @@ def test_running_trials_and_failures_are_shown(begun):
     attempt = lease.claim(trials[0])
     _write(trials[0], "running", 4)
     assert f"running on {os.uname().nodename}: step 4/12" in _render(resolved.directory)
+    _write(trials[0], "running", 4, figures={"loss": 0.5, "images_per_second": 1234.5})
+    assert "step 4/12, loss 0.5000, 1,234 images/s" in _render(resolved.directory)
+    _write(trials[0], "running", 4, figures=None)
     (trials[0] / layout.EVAL_MEASUREMENTS).write_text(
         "global_step,validation/accuracy\n4,0.25\n8,0.5\n"
     )

@@ -19,6 +19,9 @@ class WorkloadSpec:
     only wrap (`Variant.through_host`): no other kernel runs there, and not every mixer.
     extra_paths: keys of a study that say where else something lies which the workload needs.
     observable: whether diagnostics can look into its attention.
+    unit: what throughput counts, units of it an example: 1024 tokens, 1 image. flops: a training
+    step's model FLOP per example, forward and backward, of standard attention and without what
+    rematerialisation repeats; None where no formula is kept.
     serves: the fields of `workloads.base.options.Options` that may differ from their defaults;
     without `mesh` in it, every device holds all parameters.
     """
@@ -43,6 +46,9 @@ class WorkloadSpec:
     keeps_softmax: bool = False
     extra_paths: tuple[str, ...] = ()
     observable: bool = True
+    unit: str = "examples"
+    units: int = 1
+    flops: float | None = None
     serves: tuple[str, ...] = ("compute_dtype",)
     # Wall time of one update, and where the figure is from: what `sweeps plan` reckons with.
     step_seconds: float | None = None

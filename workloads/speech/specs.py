@@ -10,6 +10,18 @@ from workloads.base.workload_spec import WorkloadSpec
 _HOST = ("per_dim_temp",)
 
 
+def _conformer_flops(parameters: int, frames: int, layers: int, width: int) -> float:
+    """Returns a training step's model FLOP per utterance, forward and backward, padding included.
+
+    6 per parameter and encoded frame, and 12·layers·width·frames per frame for QKᵀ and A·V, as for
+    Transformers on text (arXiv:2204.02311, appendix B); the two strided convolutions are used at 2
+    x 40 and at 20 places per frame (80 channels of the spectrogram), not at one.
+    """
+    first, second = 9 * width, 9 * width * width
+    per_frame = 6 * (parameters + (2 * 40 - 1) * first + (20 - 1) * second)
+    return (per_frame + 12 * layers * width * frames) * frames
+
+
 def _librispeech(
     name: str, description: str, targets: tuple[float, float], parameters: int = 32_321_792
 ) -> WorkloadSpec:
@@ -27,6 +39,8 @@ def _librispeech(
         test_target=targets[1],
         parameters=parameters,
         head_size=64,
+        # 320,000 samples; a frame of the encoder is 40 ms of 16,000 a second.
+        flops=_conformer_flops(parameters, frames=500, layers=4, width=512),
         host_modifiers=_HOST,
         # 58,015 s allowed for 76,000 steps (max_allowed_runtime_sec of the workload).
         step_seconds=0.7634,

@@ -36,6 +36,18 @@ class TransformerSize:
         norms = (2 * self.layers + 1) * self.width
         return self.vocabulary * self.width + self.layers * layer + norms
 
+    def flops(self, predicted: float = 1.0) -> float:
+        """Returns a training step's model FLOP per sequence, forward and backward.
+
+        6 per parameter and token, those of the embedding per token that is `predicted` (a share of
+        all), and 12·layers·heads·head_size·context per token for QKᵀ and A·V, without taking off
+        what a causal mask hides (PaLM, arXiv:2204.02311, appendix B).
+        """
+        output = self.vocabulary * self.width
+        per_token = 6 * (self.parameters - output + predicted * output)
+        per_token += 12 * self.layers * self.heads * self.head_size * self.context
+        return per_token * self.context
+
     def check_mesh(self, mesh: tuple[int, int, int]) -> None:
         """Raises ValueError where (data, fsdp, tensor) devices cannot share the parameters."""
         _, fsdp, tensor = mesh
@@ -70,6 +82,8 @@ SIZES: dict[str, TransformerSize] = {
 # 6 FLOP per parameter and token, at 40 % of a TPU v5e's 197 TFLOP/s in bfloat16. The paper's
 # 2.2 B model is 27 h on 256 chips to nearly its end; this reckoning gives 31 h for the whole.
 _FLOPS_PER_CHIP = 0.4 * 197e12
+# Of BERT's tokens, those to predict: CHOSEN in workloads/text/language_models.py.
+_PREDICTED = 0.15
 _SERVES = ("compute_dtype", "param_dtype", "scan_layers", "remat", "mesh")
 
 
@@ -79,6 +93,13 @@ def _estimate(parameters: int, tokens: int, chips: int) -> tuple[float, str]:
         f"hours of {chips} TPU v5e chips: {seconds:.2f} s a step, estimated as 6 FLOP per "
         "parameter and token at 40 % of bfloat16's peak; not measured, float32 takes longer"
     )
+
+
+def _throughput(name: str) -> dict[str, Any]:
+    """Returns what the entry of a Transformer says of tokens and FLOP."""
+    size = SIZES[name]
+    flops = size.flops(_PREDICTED if "bert" in name else 1.0)
+    return {"unit": "tokens", "units": size.context, "flops": flops}
 
 
 def _full_size(name: str, target: float | None, chips: int, **particulars: Any) -> WorkloadSpec:
@@ -98,6 +119,7 @@ def _full_size(name: str, target: float | None, chips: int, **particulars: Any) 
         step_source=source,
         devices=chips,
         device_gb=16.0,
+        **_throughput(name),
         **particulars,
     )
 
@@ -148,6 +170,7 @@ def _pydoc(name: str, says: str, target: float, seconds: float, **particulars: A
         step_seconds=seconds,
         step_source=f"hours of one CPU core: {seconds:.3f} s a step, measured on a 2-core cloud "
         "machine",
+        **_throughput(name),
         **particulars,
     )
 

@@ -1,0 +1,94 @@
+"""What platforms make of float32 products: names, the kernels that follow, and the check."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from attention import __main__ as command
+from attention import precision, registry, table
+
+
+def test_the_names_are_jaxs_and_mean_what_is_said():
+    levels = {name: jax.lax.Precision(name).name for name in precision.NAMES}
+    assert levels == {
+        **{"default": "DEFAULT", "bfloat16": "DEFAULT"},
+        **{"tensorfloat32": "HIGH", "float32": "HIGHEST"},
+    }
+    for name in precision.NAMES[1:]:
+        with jax.default_matmul_precision(name):
+            assert jax.config.jax_default_matmul_precision == name
+
+
+@pytest.mark.parametrize(
+    ("name", "platform", "capability", "made"),
+    [
+        ("default", "cpu", "", "float32"),
+        ("bfloat16", "cpu", "", "float32"),
+        ("default", "gpu", "9.0", "TF32"),
+        ("bfloat16", "gpu", "8.0", "TF32"),
+        ("default", "gpu", "7.0", "float32"),
+        ("float32", "gpu", "9.0", "float32"),
+        ("default", "tpu", "", "bfloat16"),
+        ("tensorfloat32", "tpu", "", "3 bfloat16 products"),
+        ("float32", "tpu", "", "6 bfloat16 products"),
+        ("default", "metal", "", "not known"),
+    ],
+)
+def test_what_platforms_make_of_float32(name, platform, capability, made):
+    assert precision.made_of(name, platform, capability) == made
+
+
+def test_one_line_says_it():
+    assert precision.describe("default", "tpu") == (
+        "matmul_precision default: products of float32 arrays are float32 on cpu, TF32 on gpu "
+        "(float32 before Ampere), bfloat16 on tpu (here)"
+    )
+
+
+def _precisions(jaxpr):
+    """Yields the precision of every matrix product in a program."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            yield equation.params["precision"]
+        for leaf in jax.tree.leaves(equation.params, is_leaf=lambda one: hasattr(one, "jaxpr")):
+            if hasattr(leaf, "eqns") or hasattr(leaf, "jaxpr"):
+                yield from _precisions(getattr(leaf, "jaxpr", leaf))
+
+
+@pytest.mark.parametrize("kernel", [k for k, one in table.KERNELS.items() if one.follows_precision])
+@pytest.mark.parametrize("name", ["standard", "laser+temp", "diff", "sigmoid", "laser+qk_norm"])
+def test_kernels_that_say_so_follow_forward_and_backward(kernel, name):
+    if kernel not in table.kernels_of(name):
+        pytest.skip(f"no {kernel} for {name}")
+    from attention.verification.check import Host
+
+    query = jnp.ones((5, 2, 4))
+    host = Host(registry.get(name, kernel=kernel), 1)
+    params = jax.eval_shape(host.init, jax.random.key(0), query, query, query, None)
+
+    def loss(params, *qkv):
+        return host.apply(params, *qkv, None).sum()
+
+    backward = jax.grad(loss, argnums=(1, 2, 3))
+    with jax.default_matmul_precision("float32"):
+        found = set(_precisions(jax.make_jaxpr(backward)(params, query, query, query).jaxpr))
+    assert found == {(jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGHEST)}
+    without = set(_precisions(jax.make_jaxpr(backward)(params, query, query, query).jaxpr))
+    assert without == {None}
+
+
+def test_a_kernel_that_takes_none_refuses_by_name():
+    table.check_precision("cudnn", "default")
+    table.check_precision("xla", "float32")
+    with pytest.raises(ValueError, match=r"'cudnn' takes no matmul precision.*'xla' or 'jax_xla'"):
+        table.check_precision("cudnn", "float32")
+
+
+def test_the_check_takes_one_and_says_what_it_is(capsys):
+    given = ["check", "standard", "--kernels=xla", "--shape=8,2,4"]
+    assert command.main([*given, "--matmul_precision=float32"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("matmul_precision float32: products of float32 arrays are float32 on ")
+    assert jax.config.jax_default_matmul_precision is None
+    assert command.main([*given[:2], "--kernels=cudnn", "--matmul_precision=float32"]) == 2
+    assert "takes no matmul precision" in capsys.readouterr().err

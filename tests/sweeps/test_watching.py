@@ -1,0 +1,152 @@
+"""What a study may ask to look at a trial: event files and a trace. Neither changes it."""
+
+import gzip
+import json
+
+import pytest
+
+from sweeps.records import event_files, layout, lease, measurements
+from sweeps.scheduling import preflight
+from sweeps.study import trial as trials
+from sweeps.training import trace
+from workloads.storage import tfrecord
+
+
+def _attempt(directory, resumed):
+    attempt = lease.claim(directory)
+    layout.write_json(attempt.directory / measurements.RESUMED, {"global_step": resumed})
+    return attempt
+
+
+def _events(directory):
+    """Returns what TensorBoard shows: {tag: [(step, value)]}, by its rule of purging."""
+    event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2")
+    points = []
+    for path in sorted((directory / layout.TENSORBOARD).iterdir(), key=lambda path: path.name[-6:]):
+        whole = path.read_bytes()
+        for offset in tfrecord.scan_offsets(str(path))[:-1]:
+            size = int.from_bytes(whole[offset : offset + 8], "little")
+            event = event_pb2.Event.FromString(whole[offset + 12 : offset + 12 + size])
+            if event.session_log.status == event_pb2.SessionLog.START:
+                # tensorboard/backend/event_processing/plugin_event_accumulator.py: _Purge
+                points = [point for point in points if point[1] < event.step]
+            points += [(one.tag, event.step, one.simple_value) for one in event.summary.value]
+    return {tag: [p[1:] for p in points if p[0] == tag] for tag, *_ in points}
+
+
+def _train(step, **figures):
+    return {"kind": "train", "global_step": step, "loss": step / 4, **figures}
+
+
+def test_a_resumed_trial_shows_every_point_once(tmp_path):
+    """Attempt 1 got to update 5 and its checkpoint is that after 4, with an evaluation."""
+    pytest.importorskip("tensorboardX")
+    for resumed, rows in (
+        (0, [*map(_train, range(4)), {"kind": "eval", "global_step": 4, "test/loss": 0.5},
+             *map(_train, (4, 5))]),
+        (4, [_train(4, step_seconds=0.25, model_flop_utilisation=None), _train(5)]),
+    ):  # fmt: skip
+        attempt = _attempt(tmp_path, resumed)
+        writer, events = (
+            measurements.Writer(attempt.directory),
+            event_files.EventFile(attempt, resumed),
+        )
+        for row in rows:
+            writer.append([row])
+            events.append([row])
+            events.append([{"kind": "diagnostics", "global_step": 4, "layers": []}])
+        writer.close()
+        events.close()
+        attempt.end("killed")
+    assert _events(tmp_path) == {
+        "loss": [(step, step / 4) for step in range(6)],
+        "test/loss": [(4, 0.5)],
+        "step_seconds": [(4, 0.25)],
+        "preemption_count": [(4, 0)],
+    }
+
+
+def test_a_row_is_on_disk_when_it_was_added(tmp_path):
+    pytest.importorskip("tensorboardX")
+    events = event_files.EventFile(_attempt(tmp_path, 0), 0)
+    events.append([_train(0)])
+    assert _events(tmp_path)["loss"] == [(0, 0.0)]
+    events.close()
+
+
+def test_a_missing_library_is_refused_in_words(make_study, monkeypatch):
+    monkeypatch.setattr(event_files, "LIBRARY", "no_such_library")
+    remedy = r"tensorboard=True needs no_such_library.*pip install '\.\[tensorboard\]'"
+    asks = make_study(tensorboard=True)
+    with pytest.raises(ValueError, match=remedy):
+        preflight.check_event_files(asks)
+    preflight.check_event_files(make_study())
+    elsewhere = make_study(tensorboard=True, launcher="slurm", **{"slurm.time": "01:00:00"})
+    preflight.check_event_files(elsewhere)
+    with pytest.raises(ValueError, match=remedy):
+        preflight.check_event_files(elsewhere, here=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("100", "first:last"),
+        ("a:b", "first:last"),
+        ("-1:4", "first:last"),
+        ("4:4", "must be smaller, and a trial has 12 updates"),
+        ("5:4", "must be smaller"),
+        ("4:13", "12 updates; give --config.profile=100:110"),
+    ],
+)
+def test_updates_that_cannot_be_traced_are_refused(make_study, given, said):
+    with pytest.raises(ValueError, match=f"profile.*{said}"):
+        make_study(profile=given)
+    assert make_study(profile="4:12").settings["profile"] == "4:12"
+
+
+def test_neither_is_part_of_a_trials_identity(make_trial):
+    plain = trials.read(make_trial())
+    watched = trials.read(make_trial(name="watched", tensorboard=True, profile="2:4"))
+    assert (watched.tensorboard, watched.profile) == (True, "2:4")
+    assert watched.id == plain.id
+
+
+def test_a_running_study_may_ask_for_them_later(make_trial):
+    directory = make_trial()
+    assert make_trial(tensorboard=True, checkpoint_minutes=5) == directory
+    found = trials.read(directory)
+    assert (found.tensorboard, found.checkpoint_minutes) == (True, 5)
+
+
+def test_a_trace_is_of_the_updates_asked_for_and_opens_in_perfetto(tmp_path):
+    import jax
+
+    add = jax.jit(lambda x: x + 1)
+    updates = trace.Trace("2:4", tmp_path)
+    assert [updates.starts(done) for done in range(6)] == [done == 2 for done in range(6)]
+    assert [updates.ends(done) for done in range(6)] == [done == 4 for done in range(6)]
+    # An attempt that resumes amid them traces the rest.
+    assert [done for done in range(6) if updates.starts(done, resumed=True)] == [2, 3]
+    for done in range(6):
+        if updates.ends(done):
+            updates.close()
+        if updates.starts(done):
+            updates.start()
+        with jax.profiler.TraceAnnotation(f"update {done}"):
+            add(done).block_until_ready()
+    (path,) = tmp_path.rglob("perfetto_trace.json.gz")
+    with gzip.open(path) as file:
+        events = json.load(file)["traceEvents"]
+    named = {event.get("name", "") for event in events}
+    assert {f"update {done}" for done in range(6)} & named == {"update 2", "update 3"}
+    updates.close()  # nothing is under way
+    again = trace.Trace("0:9", tmp_path / "again")
+    again.start()
+    again.close()  # what an attempt that is stopped leaves
+    assert len(list(tmp_path.rglob("perfetto_trace.json.gz"))) == 2
+
+
+def test_without_a_profile_nothing_is_due(tmp_path):
+    nothing = trace.Trace("", tmp_path)
+    assert not nothing.starts(0, resumed=True)
+    assert not nothing.ends(0)
