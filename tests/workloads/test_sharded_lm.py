@@ -16,7 +16,7 @@ from workloads import catalog
 from workloads.base.options import Options
 from workloads.base.workload import Sizes
 from workloads.text import memory
-from workloads.text.language_models import LMWorkload
+from workloads.text.language_models import BertWorkload, LMWorkload
 from workloads.text.specs import SIZES, TransformerSize
 
 TINY = TransformerSize(2, 16, 32, 4, 8, vocabulary=64, context=16)
@@ -27,10 +27,10 @@ POINT = {
 }  # fmt: skip
 
 
-def _train(mesh):
-    """Five steps: losses with gradient norms, and the shapes of the first device's parts."""
+def _train(mesh, make=LMWorkload, steps=5):
+    """Some steps: losses with gradient norms, and the shapes of the first device's parts."""
     options = Options(scan_layers=True, remat=True, mesh=mesh)
-    workload = LMWorkload(
+    workload = make(
         catalog.get("pydoc_lm"), variants.get("laser+qk_norm"), options, TINY, Sizes(8, 8, 8, 8, 8)
     )
     step_function = train_step.TrainStep(workload, "adamw")
@@ -38,7 +38,7 @@ def _train(mesh):
     scalars = {name: jax.numpy.float32(value) for name, value in POINT.items()}
     key, batch = train_step.seed_key(0, train_step.DROPOUT), workload.example_batch(8)
     losses = []
-    for _ in range(5):
+    for _ in range(steps):
         update = step_function.compile(state, batch, scalars, key)
         state, measured = update(state, batch, scalars, key)
         losses.append((float(measured.loss), float(measured.grad_norm)))
@@ -60,11 +60,15 @@ def one_device():
 
 @pytest.fixture(scope="module")
 def eight_devices():
-    """Returns what `_train` gives for each mesh, in one process with 8 forced CPU devices."""
+    """Returns what `_train` gives for each mesh, in one process with 8 forced CPU devices.
+
+    What the compiler warned of is under 'warnings'; a BERT is compiled for that, too.
+    """
     here = pathlib.Path(__file__).resolve()
     code = (
         f"import sys, json; sys.path.insert(0, {str(here.parent)!r}); import test_sharded_lm as t;"
-        "print('RESULT', json.dumps([t._train(mesh) for mesh in ((2, 2, 2), (1, 4, 2))]))"
+        "print('RESULT', json.dumps([t._train(mesh) for mesh in ((2, 2, 2), (1, 4, 2))]));"
+        "t._train((2, 2, 2), t.BertWorkload, 1)"
     )
     # LLVM's passes take most of the compilation, and are not what is tested.
     flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
@@ -76,7 +80,12 @@ def eight_devices():
     )
     line = next((x for x in done.stdout.splitlines() if x.startswith("RESULT")), None)
     assert line, done.stderr[-2000:]
-    return dict(zip(((2, 2, 2), (1, 4, 2)), json.loads(line.removeprefix("RESULT ")), strict=True))
+    done.check_returncode()
+    results = json.loads(line.removeprefix("RESULT "))
+    return {
+        **dict(zip(((2, 2, 2), (1, 4, 2)), results, strict=True)),
+        "warnings": [line for line in done.stderr.splitlines() if "rematerialization" in line],
+    }
 
 
 @pytest.mark.slow
@@ -85,6 +94,15 @@ def test_losses_are_those_of_one_device(one_device, eight_devices, mesh):
     np.testing.assert_allclose(eight_devices[mesh][0], one_device[0], rtol=2e-4)
     assert one_device[0][4][0] < one_device[0][0][0]
     assert eight_devices[mesh][3] == 1
+
+
+@pytest.mark.slow
+def test_no_array_is_gathered_for_want_of_a_way(eight_devices):
+    """The partitioner says so where it gathers a whole array, as it did the embedding's gradient's.
+
+    Language model and BERT, on the CPU's partitioner, which is that of accelerators.
+    """
+    assert eight_devices["warnings"] == []
 
 
 @pytest.mark.slow
