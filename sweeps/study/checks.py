@@ -1,5 +1,6 @@
 """What a study's settings must be, and when two of them are the same study."""
 
+import dataclasses
 import pathlib
 from typing import Any
 
@@ -14,7 +15,7 @@ from workloads.base.options import MESH_AXES, Options
 # Keys that may differ when a study on disk is continued: they add trials or change who runs them.
 _MAY_CHANGE = (
     *("points", "seeds", "variants", "tuning_seeds", "experiment_dir", "data_dir", *EXTRA_PATHS),
-    *("loader_workers", "launcher", "mesh", "max_attempts", "diagnostics"),
+    *("loader_workers", "launcher", "mesh", "loss_chunk_tokens", "max_attempts", "diagnostics"),
     *("paper_table", "paper_note"),
 )
 
@@ -80,7 +81,8 @@ def _check_diagnostics(settings: dict[str, Any]) -> None:
 
 def options(settings: dict[str, Any]) -> Options:
     """Returns how the study's models are computed. Raises ValueError for what does not exist."""
-    given = {key: settings[key] for key in ("compute_dtype", "param_dtype", "scan_layers", "remat")}
+    names = {field.name for field in dataclasses.fields(Options)} - {"mesh"}
+    given = {key: settings[key] for key in names}
     return Options(**given, mesh=tuple(settings["mesh"][axis] for axis in MESH_AXES))
 
 

@@ -57,6 +57,7 @@ _NOT_THE_RESULT = (
     "loader_workers",
     "scan_layers",
     "remat",
+    "loss_chunk_tokens",
     "mesh",
     "log_every",
     "diagnostics",
@@ -103,6 +104,12 @@ def _own_keys() -> dict[str, Key]:
         "param_dtype": Key("float32", "dtype of parameters: float32 or bfloat16", name),
         "scan_layers": Key(False, "one compiled block, run in a loop over stacked parameters"),
         "remat": Key(False, "activations are computed again in the backward pass, not kept"),
+        "loss_chunk_tokens": Key(
+            0,
+            "tokens of a device whose logits the loss of a language model has at a time; 0: all. "
+            "Results differ by rounding alone",
+            Range(0, 10**9),
+        ),
         "mesh.data": Key(
             0, "devices that share a batch; 0: all that fsdp and tensor leave", Range(0, 65_536)
         ),

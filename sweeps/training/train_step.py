@@ -118,17 +118,13 @@ class TrainStep:
         rng = jax.random.fold_in(key, state.step)
 
         def summed_loss(params: Any) -> tuple[Array, tuple[Array, Any]]:
-            logits, model_state = self.workload.model_fn(
+            losses, model_state = self.workload.train_loss(
                 params,
                 batch,
                 state.model_state,
-                spec.ForwardPassMode.TRAIN,
                 rng,
-                update_batch_norm=True,
-                dropout_rate=scalars["dropout_rate"],
-            )
-            losses = self.workload.loss_fn(
-                batch["targets"], logits, batch.get("weights"), scalars["label_smoothing"]
+                scalars["dropout_rate"],
+                scalars["label_smoothing"],
             )
             return losses["summed"], (losses["n_valid_examples"], model_state)
 

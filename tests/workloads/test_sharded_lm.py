@@ -1,5 +1,6 @@
 """Parameters and optimizer state divided over (data, fsdp, tensor): same losses, less memory."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -15,8 +16,7 @@ from sweeps.training import train_step
 from workloads import catalog
 from workloads.base.options import Options
 from workloads.base.workload import Sizes
-from workloads.text import memory
-from workloads.text.language_models import BertWorkload, LMWorkload
+from workloads.text import language_models, memory
 from workloads.text.specs import SIZES, TransformerSize
 
 TINY = TransformerSize(2, 16, 32, 4, 8, vocabulary=64, context=16)
@@ -27,9 +27,9 @@ POINT = {
 }  # fmt: skip
 
 
-def _train(mesh, make=LMWorkload, steps=5):
+def _train(mesh, make=language_models.LMWorkload, steps=5, **options):
     """Some steps: losses with gradient norms, and the shapes of the first device's parts."""
-    options = Options(scan_layers=True, remat=True, mesh=mesh)
+    options = Options(scan_layers=True, remat=True, mesh=mesh, **options)
     workload = make(
         catalog.get("pydoc_lm"), variants.get("laser+qk_norm"), options, TINY, Sizes(8, 8, 8, 8, 8)
     )
@@ -62,13 +62,15 @@ def one_device():
 def eight_devices():
     """Returns what `_train` gives for each mesh, in one process with 8 forced CPU devices.
 
-    What the compiler warned of is under 'warnings'; a BERT is compiled for that, too.
+    Under 'chunked' with the loss in chunks, of the first mesh. What the compiler warned of is
+    under 'warnings'; a BERT is compiled for that, too.
     """
     here = pathlib.Path(__file__).resolve()
     code = (
         f"import sys, json; sys.path.insert(0, {str(here.parent)!r}); import test_sharded_lm as t;"
         "print('RESULT', json.dumps([t._train(mesh) for mesh in ((2, 2, 2), (1, 4, 2))]));"
-        "t._train((2, 2, 2), t.BertWorkload, 1)"
+        "print('CHUNKED', json.dumps(t._train((2, 2, 2), loss_chunk_tokens=12)));"
+        "t._train((2, 2, 2), t.language_models.BertWorkload, 1)"
     )
     # LLVM's passes take most of the compilation, and are not what is tested.
     flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
@@ -78,12 +80,11 @@ def eight_devices():
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment
     )
-    line = next((x for x in done.stdout.splitlines() if x.startswith("RESULT")), None)
-    assert line, done.stderr[-2000:]
-    done.check_returncode()
-    results = json.loads(line.removeprefix("RESULT "))
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = dict(line.split(" ", 1) for line in done.stdout.splitlines())
     return {
-        **dict(zip(((2, 2, 2), (1, 4, 2)), results, strict=True)),
+        **dict(zip(((2, 2, 2), (1, 4, 2)), json.loads(lines["RESULT"]), strict=True)),
+        "chunked": json.loads(lines["CHUNKED"]),
         "warnings": [line for line in done.stderr.splitlines() if "rematerialization" in line],
     }
 
@@ -94,6 +95,12 @@ def test_losses_are_those_of_one_device(one_device, eight_devices, mesh):
     np.testing.assert_allclose(eight_devices[mesh][0], one_device[0], rtol=2e-4)
     assert one_device[0][4][0] < one_device[0][0][0]
     assert eight_devices[mesh][3] == 1
+
+
+@pytest.mark.slow
+def test_chunks_of_the_loss_change_nothing(one_device, eight_devices):
+    """Every device has 32 tokens, the words are divided over 'tensor'."""
+    np.testing.assert_allclose(eight_devices["chunked"][0], one_device[0], rtol=2e-4)
 
 
 @pytest.mark.slow
@@ -150,6 +157,9 @@ def test_memory_of_the_large_models():
     block = 4096 * (2 * (8 * 2048 + 8 * 4096 + 4 * 8192) + 12 * 8 * 1024)
     assert parts["activations"] == 32 * 4096 * 2048 * 2 + block
     assert parts["logits"] == 8 * 4096 * 32_000
+    chunked = dataclasses.replace(options, loss_chunk_tokens=2048)
+    parts = memory.per_device("c4_lm_2b", chunked, batch_size=1024, devices=256)
+    assert parts["logits"] == 8 * 2048 * 32_000 + 4 * 32_000 * 2048
     kept = memory.per_device(
         "c4_lm_2b", Options("bfloat16", mesh=(1, 256, 1)), batch_size=1024, devices=256
     )

@@ -70,7 +70,7 @@ SIZES: dict[str, TransformerSize] = {
 # 6 FLOP per parameter and token, at 40 % of a TPU v5e's 197 TFLOP/s in bfloat16. The paper's
 # 2.2 B model is 27 h on 256 chips to nearly its end; this reckoning gives 31 h for the whole.
 _FLOPS_PER_CHIP = 0.4 * 197e12
-_SERVES = ("compute_dtype", "param_dtype", "scan_layers", "remat", "mesh")
+_SERVES = ("compute_dtype", "param_dtype", "scan_layers", "remat", "mesh", "loss_chunk_tokens")
 
 
 def _estimate(parameters: int, tokens: int, chips: int) -> tuple[float, str]:

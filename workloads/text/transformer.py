@@ -161,10 +161,13 @@ class Transformer(nn.Module):
         at: Array | None = None,
         train: bool = False,
         dropout_rate: Rate = 0.0,
+        to_logits: bool = True,
     ) -> Array:
         """Returns logits float32 [B, L, V] for tokens [B, L] int.
 
         `at`, int [B, K], asks for those positions alone: [B, K, V]. `dropout_rate` may be traced.
+        Without `to_logits` it returns what the transposed embedding makes logits of, [B, L, W] in
+        the compute dtype.
         """
         options, width = self.options, self.size.width
         embedding = self.param(
@@ -180,6 +183,8 @@ class Transformer(nn.Module):
         if at is not None:
             hidden = jnp.take_along_axis(hidden, at[..., None], axis=-2)
         hidden = RMSNorm(jnp.dtype(options.param_dtype), name="final_norm")(hidden)
+        if not to_logits:
+            return _constrain(self.devices, hidden)
         logits = _logits(hidden, embedding.astype(options.compute_dtype))
         return _constrain(self.devices, logits, -1)
 
