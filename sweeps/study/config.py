@@ -58,6 +58,7 @@ _NOT_THE_RESULT = (
     "scan_layers",
     "remat",
     "loss_chunk_tokens",
+    "microbatches",
     "mesh",
     "log_every",
     "diagnostics",
@@ -157,6 +158,12 @@ def _own_keys() -> dict[str, Key]:
         "step_hint": Key(0, "horizon of the schedule; 0: as many as steps", steps),
         "batch_size": Key(
             0, "examples of an update; 0: the workload's own number", Range(0, 1_048_576)
+        ),
+        "microbatches": Key(
+            1,
+            "parts of a batch that are computed one after the other, their gradients summed: less "
+            "memory. Results differ by rounding alone, so models with BatchNorm are refused",
+            Range(1, 65_536),
         ),
         "eval_every": Key(0, "updates between evaluations; 0: a tenth of steps", steps),
         "checkpoint_every": Key(0, "updates between checkpoints; 0: at every evaluation", steps),

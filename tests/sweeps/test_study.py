@@ -81,6 +81,7 @@ def test_ids_follow_what_is_computed():
         {"mesh": (4, 2, 1)},
         {"remat": True},
         {"loss_chunk_tokens": 4096},
+        {"microbatches": 4},
         {"checkpoint_every": 100},
         {"diagnose_every": 5},
         {"algoperf_dir": "/elsewhere"},

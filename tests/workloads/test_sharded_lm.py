@@ -27,13 +27,13 @@ POINT = {
 }  # fmt: skip
 
 
-def _train(mesh, make=language_models.LMWorkload, steps=5, **options):
+def _train(mesh, make=language_models.LMWorkload, steps=5, microbatches=1, **options):
     """Some steps: losses with gradient norms, and the shapes of the first device's parts."""
     options = Options(scan_layers=True, remat=True, mesh=mesh, **options)
     workload = make(
         catalog.get("pydoc_lm"), variants.get("laser+qk_norm"), options, TINY, Sizes(8, 8, 8, 8, 8)
     )
-    step_function = train_step.TrainStep(workload, "adamw")
+    step_function = train_step.TrainStep(workload, "adamw", microbatches)
     state = step_function.first_state(0)
     scalars = {name: jax.numpy.float32(value) for name, value in POINT.items()}
     key, batch = train_step.seed_key(0, train_step.DROPOUT), workload.example_batch(8)
@@ -62,14 +62,15 @@ def one_device():
 def eight_devices():
     """Returns what `_train` gives for each mesh, in one process with 8 forced CPU devices.
 
-    Under 'chunked' with the loss in chunks, of the first mesh. What the compiler warned of is
-    under 'warnings'; a BERT is compiled for that, too.
+    Under 'in parts' from microbatches, with the loss in chunks, of the first mesh. What the
+    compiler warned of is under 'warnings'; a BERT is compiled for that, too.
     """
     here = pathlib.Path(__file__).resolve()
     code = (
         f"import sys, json; sys.path.insert(0, {str(here.parent)!r}); import test_sharded_lm as t;"
         "print('RESULT', json.dumps([t._train(mesh) for mesh in ((2, 2, 2), (1, 4, 2))]));"
-        "print('CHUNKED', json.dumps(t._train((2, 2, 2), loss_chunk_tokens=12)));"
+        "in_parts = t._train((2, 2, 2), microbatches=2, loss_chunk_tokens=12);"
+        "print('PARTS', json.dumps(in_parts));"
         "t._train((2, 2, 2), t.language_models.BertWorkload, 1)"
     )
     # LLVM's passes take most of the compilation, and are not what is tested.
@@ -84,7 +85,7 @@ def eight_devices():
     lines = dict(line.split(" ", 1) for line in done.stdout.splitlines())
     return {
         **dict(zip(((2, 2, 2), (1, 4, 2)), json.loads(lines["RESULT"]), strict=True)),
-        "chunked": json.loads(lines["CHUNKED"]),
+        "in parts": json.loads(lines["PARTS"]),
         "warnings": [line for line in done.stderr.splitlines() if "rematerialization" in line],
     }
 
@@ -98,9 +99,9 @@ def test_losses_are_those_of_one_device(one_device, eight_devices, mesh):
 
 
 @pytest.mark.slow
-def test_chunks_of_the_loss_change_nothing(one_device, eight_devices):
-    """Every device has 32 tokens, the words are divided over 'tensor'."""
-    np.testing.assert_allclose(eight_devices["chunked"][0], one_device[0], rtol=2e-4)
+def test_microbatches_and_chunks_change_nothing(one_device, eight_devices):
+    """One sequence of 16 tokens a device at a time, and 12 of those in the loss."""
+    np.testing.assert_allclose(eight_devices["in parts"][0], one_device[0], rtol=2e-4)
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ class WorkloadSpec:
     keeps_softmax: whether the model weighs the values by a function of its own, which variants can
     only wrap (`Variant.through_host`): no other kernel runs there, and not every mixer.
     extra_paths: keys of a study that say where else something lies which the workload needs.
+    batch_norm: whether the model takes statistics over a batch, which cannot be had from its parts.
     observable: whether diagnostics can look into its attention.
     serves: the fields of `workloads.base.options.Options` that may differ from their defaults;
     without `mesh` in it, every device holds all parameters.
@@ -42,6 +43,7 @@ class WorkloadSpec:
     host_modifiers: tuple[str, ...] = ()
     keeps_softmax: bool = False
     extra_paths: tuple[str, ...] = ()
+    batch_norm: bool = False
     observable: bool = True
     serves: tuple[str, ...] = ("compute_dtype",)
     # Wall time of one update, and where the figure is from: what `sweeps plan` reckons with.
