@@ -1,6 +1,7 @@
 """How a workload's model is computed: precision, layer loop, and its place on the devices.
 
-All of it is compiled in, and part of a trial's identity. Standard library only.
+All of it is compiled in, and but for remat, mesh and loss_chunk_tokens, by which results differ in
+rounding alone, part of a trial's identity. Standard library only.
 """
 
 import dataclasses
