@@ -102,7 +102,7 @@ def _own_sums(
 ) -> dict[str, Array]:
     table = _gathered(embedding, hidden.dtype)
 
-    def add(sums: dict[str, Array], chunk: tuple[Array, Array, Array]) -> tuple[Any, None]:
+    def add(sums: dict[str, Array], chunk: tuple[Array, ...]) -> tuple[Any, None]:
         hidden, labels, weights = chunk
         logits, _, _, losses = _chunk(table, hidden, labels, label_smoothing)
         found = {"loss": jnp.sum(losses * weights)}
@@ -127,7 +127,7 @@ def _own_gradients(
     table = _gathered(embedding, hidden.dtype)
     words = len(table) * jax.lax.axis_size("tensor")
 
-    def add(sums: tuple[Array, Array], chunk: tuple[Array, Array, Array]) -> tuple[Any, Array]:
+    def add(sums: tuple[Array, Array], chunk: tuple[Array, ...]) -> tuple[Any, Array]:
         total, by_table = sums
         hidden, labels, weights = chunk
         logits, is_label, normaliser, losses = _chunk(table, hidden, labels, label_smoothing)
