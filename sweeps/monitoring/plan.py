@@ -112,7 +112,7 @@ def memory(study: Study, devices: int = 0, device_gb: float | None = None) -> st
         variant=variant,
         variant_hyperparameters=checks.variant_hyperparameters(variant, settings),
         options=dataclasses.asdict(options),
-        batch_size=settings["batch_size"],
+        batch_size=settings["batch_size"] // settings["microbatches"],
         devices=devices,
     )
     total = parts.pop("total") / 1e9

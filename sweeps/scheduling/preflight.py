@@ -44,10 +44,12 @@ def check_devices(study: Study) -> None:
             "(data 0: all that the others leave). Change --config.mesh.fsdp, .tensor or .data, or "
             f"{lever}; `python -m sweeps plan --devices N` says what fits"
         )
-    if settings["batch_size"] % groups:
+    parts = settings["microbatches"]
+    if settings["batch_size"] // parts % groups:
+        each = f" in {parts} microbatches" if parts > 1 else ""
         raise ValueError(
-            f"batch_size {settings['batch_size']} cannot be divided over {groups} devices "
-            f"{who}; choose a multiple, or fewer devices"
+            f"batch_size {settings['batch_size']}{each} cannot be divided over {groups} devices "
+            f"{who}; choose a multiple, or fewer devices{' or microbatches' if each else ''}"
         )
 
 

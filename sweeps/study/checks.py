@@ -1,5 +1,6 @@
 """What a study's settings must be, and when two of them are the same study."""
 
+import dataclasses
 import pathlib
 from typing import Any
 
@@ -7,15 +8,15 @@ from attention import table as variants_table
 from sweeps.launchers import table as launchers
 from sweeps.launchers.config_keys import shown
 from sweeps.study import config as configs
-from sweeps.study.trial import EXTRA_PATHS
+from sweeps.study.trial import EXTRA_PATHS, IN_PARTS
 from workloads import algoperf_specs, catalog
 from workloads.base.options import MESH_AXES, Options
 
 # Keys that may differ when a study on disk is continued: they add trials or change who runs them.
 _MAY_CHANGE = (
     *("points", "seeds", "variants", "tuning_seeds", "experiment_dir", "data_dir", *EXTRA_PATHS),
-    *("loader_workers", "launcher", "mesh", "max_attempts", "checkpoint_minutes", "diagnostics"),
-    *("tensorboard", "profile", "paper_table", "paper_note"),
+    *("loader_workers", "launcher", "mesh", *IN_PARTS, "max_attempts", "checkpoint_minutes"),
+    *("diagnostics", "tensorboard", "profile", "paper_table", "paper_note"),
 )
 
 
@@ -38,6 +39,7 @@ def check(settings: dict[str, Any]) -> None:
     _check_extra_paths(settings)
     _check_diagnostics(settings)
     _check_profile(settings)
+    _check_microbatches(settings)
 
 
 def _check_extra_paths(settings: dict[str, Any]) -> None:
@@ -92,9 +94,31 @@ def _check_profile(settings: dict[str, Any]) -> None:
         )
 
 
+def _check_microbatches(settings: dict[str, Any]) -> None:
+    name, parts, size = settings["workload"], settings["microbatches"], settings["batch_size"]
+    if parts == 1:
+        return
+    problem = ""
+    if algoperf_specs.is_algoperf(name):
+        problem = "AlgoPerf's own models draw dropout for a batch as a whole"
+    elif catalog.get(name).batch_norm:
+        problem = "its BatchNorm takes its statistics over a batch, and would over a part of it"
+    if problem:
+        raise ValueError(
+            f"{name}: microbatches={parts} would change what is computed: {problem}; set "
+            "--config.microbatches=1"
+        )
+    if size % parts:
+        raise ValueError(
+            f"batch_size {size} cannot be divided into {parts} microbatches; choose a "
+            "--config.microbatches that divides it"
+        )
+
+
 def options(settings: dict[str, Any]) -> Options:
     """Returns how the study's models are computed. Raises ValueError for what does not exist."""
-    given = {key: settings[key] for key in ("compute_dtype", "param_dtype", "scan_layers", "remat")}
+    names = {field.name for field in dataclasses.fields(Options)} - {"mesh"}
+    given = {key: settings[key] for key in names}
     return Options(**given, mesh=tuple(settings["mesh"][axis] for axis in MESH_AXES))
 
 

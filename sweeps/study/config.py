@@ -58,6 +58,8 @@ _NOT_THE_RESULT = (
     "loader_workers",
     "scan_layers",
     "remat",
+    "loss_chunk_tokens",
+    "microbatches",
     "mesh",
     "log_every",
     "diagnostics",
@@ -113,6 +115,12 @@ def _own_keys() -> dict[str, Key]:
         ),
         "scan_layers": Key(False, "one compiled block, run in a loop over stacked parameters"),
         "remat": Key(False, "activations are computed again in the backward pass, not kept"),
+        "loss_chunk_tokens": Key(
+            0,
+            "tokens of a device whose logits the loss of a language model has at a time; 0: all. "
+            "Results differ by rounding alone",
+            Range(0, 10**9),
+        ),
         "mesh.data": Key(
             0, "devices that share a batch; 0: all that fsdp and tensor leave", Range(0, 65_536)
         ),
@@ -160,6 +168,12 @@ def _own_keys() -> dict[str, Key]:
         "step_hint": Key(0, "horizon of the schedule; 0: as many as steps", steps),
         "batch_size": Key(
             0, "examples of an update; 0: the workload's own number", Range(0, 1_048_576)
+        ),
+        "microbatches": Key(
+            1,
+            "parts of a batch that are computed one after the other, their gradients summed: less "
+            "memory. Results differ by rounding alone, so models with BatchNorm are refused",
+            Range(1, 65_536),
         ),
         "eval_every": Key(0, "updates between evaluations; 0: a tenth of steps", steps),
         "checkpoint_every": Key(0, "updates between checkpoints; 0: at every evaluation", steps),

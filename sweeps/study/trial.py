@@ -17,13 +17,17 @@ LOOKED_AT = (
 )
 # Where things lie that a worker needs beside the data; the same content may lie elsewhere later.
 EXTRA_PATHS = ("algoperf_dir", "tokenizer_vocab_path")
-# What may change until a trial is finished. Results differ between meshes by rounding alone.
-CHANGEABLE = (*LOOKED_AT, *EXTRA_PATHS, "mesh")
+# What is computed a part at a time, in how many parts.
+IN_PARTS = ("loss_chunk_tokens", "microbatches")
+# What may change until a trial is finished. Results differ between meshes, and by the number of
+# parts, by rounding alone.
+CHANGEABLE = (*LOOKED_AT, *EXTRA_PATHS, "mesh", *IN_PARTS)
 # Which rule an id was made by. Schema 1, of records that name none, had mesh, remat and
 # checkpoint_every in it.
 SCHEMA = 2
 # Where the trial stands in a study and how it is recorded, not what it computes.
-_NOT_COMPUTED = ("study", "stage", "point", "schema", "hashed_mesh", *LOOKED_AT, *EXTRA_PATHS)
+_PLACE = ("study", "stage", "point", "schema", "hashed_mesh")
+_NOT_COMPUTED = (*_PLACE, *LOOKED_AT, *EXTRA_PATHS, *IN_PARTS)
 _LEFT_OUT = {1: _NOT_COMPUTED, 2: (*_NOT_COMPUTED, "mesh", "remat", "checkpoint_every")}
 
 
@@ -32,9 +36,10 @@ class Trial:
     """One run: workload × variant × hyperparameters × seed × budget.
 
     steps, eval_every, log_every, checkpoint_every count updates; step_hint is the schedule's
-    horizon; targets are the workload's {"metric", "validation", "test"}; compute_dtype to mesh are
-    the options of `workloads.base.options`. Diagnostics (`sweeps.training.diagnostics`) are
-    recorded every `diagnose_every` updates, 0 for never, on `diagnose_examples` examples.
+    horizon; targets are the workload's {"metric", "validation", "test"}; compute_dtype to mesh and
+    loss_chunk_tokens are the options of `workloads.base.options`; a batch is computed in so many
+    microbatches. Diagnostics (`sweeps.training.diagnostics`) are recorded every `diagnose_every`
+    updates, 0 for never, on `diagnose_examples` examples.
     checkpoint_minutes: between checkpoints beside those of checkpoint_every, 0 for none.
     tensorboard: whether event files are written (`sweeps.training.event_files`); profile: which
     updates are traced, 'first:last' (`sweeps.training.trace`), '' for none.
@@ -67,6 +72,8 @@ class Trial:
     remat: bool
     mesh: tuple[int, int, int]
     targets: dict[str, Any]
+    loss_chunk_tokens: int = 0
+    microbatches: int = 1
     diagnose_every: int = 0
     diagnose_examples: int = 8
     checkpoint_minutes: int = 0
@@ -121,7 +128,8 @@ class Trial:
         """What determines the compiled train step: trials with equal programs share it."""
         tau, options = sorted(self.variant_hyperparameters.items()), self.options.values()
         model = (self.workload, self.variant, tuple(tau), self.kernel, tuple(options))
-        return (*model, self.optimizer, self.batch_size, self.matmul_precision)
+        rest = (self.optimizer, self.batch_size, self.microbatches, self.matmul_precision)
+        return (*model, *rest)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the record as written to trial.json."""

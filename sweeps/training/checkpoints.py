@@ -24,8 +24,8 @@ import os
 import pathlib
 import re
 import shutil
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +49,13 @@ logging.getLogger("absl").addFilter(_Brief())
 DAMAGED = "damaged-"
 # Where orbax keeps the item `progress`: plain JSON.
 RECORD = "progress/metadata"
+
+
+class _Parameters(NamedTuple):
+    """What of a state an evaluation needs, by the names that it has there."""
+
+    params: Any
+    model_state: Any
 
 
 class DamagedError(Exception):
@@ -103,10 +110,27 @@ class Checkpoints:
         to another trial or model; DamagedError where several processes must begin again, or for
         the last checkpoint where that alone will do (not `falls_back`).
         """
+        return self._last_whole(lambda step: self._read(step, like), falls_back)
+
+    def restore_parameters(
+        self, params: Any, model_state: Any = None, *, falls_back: bool = True
+    ) -> tuple[int, Any, Any] | None:
+        """Returns (step, parameters, model state) as `restore` does; nothing else is read.
+
+        So no moments of the optimizer need a place in memory. Arrays take the shapes, dtypes and
+        shardings of what is given. A damage of what is not read is not noticed.
+        """
+        like = _Parameters(params, model_state)
+        found = self._last_whole(lambda step: self._read(step, like), falls_back)
+        return None if found is None else (found[0], *found[1])
+
+    def _last_whole(
+        self, read: Callable[[int], tuple[Any, dict[str, Any]]], falls_back: bool
+    ) -> tuple[int, Any, dict[str, Any]] | None:
         # NumPy's integers where another process was asked.
         for step in sorted(map(int, self._manager.all_steps()), reverse=True):
             try:
-                return step, *self._read(step, like)
+                return step, *read(step)
             except DamagedError as damage:
                 if not falls_back:
                     raise
@@ -132,9 +156,12 @@ class Checkpoints:
         self._check(step, record, like)
         target = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
         with _damage_of(folder):
-            state = self._manager.restore(
-                step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target))
-            )["state"]
+            if isinstance(like, _Parameters):
+                state = _read_parameters(folder / "state", target)
+            else:
+                state = self._manager.restore(
+                    step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target))
+                )["state"]
         sums = _sums(state) if "sums" in record else {}
         wrong = [name for name, found in sums.items() if found != record["sums"].get(name)]
         if wrong:
@@ -151,16 +178,19 @@ class Checkpoints:
 
     def _check(self, step: int, record: dict[str, Any], like: Any) -> None:
         where = f"checkpoint {self._directory / str(step)}"
-        expected = _shapes(like)
+        expected, told = _shapes(like), record["shapes"]
+        if isinstance(like, _Parameters):
+            parts = tuple(f".{name}" for name in like._fields)
+            told = {path: shape for path, shape in told.items() if path.startswith(parts)}
         for path, shape in expected.items():
-            found = record["shapes"].get(path)
+            found = told.get(path)
             if found != shape:
                 raise ValueError(
                     f"{where} is of another model: {path} is {found or 'absent'} there and {shape} "
                     "here. Remove the trial's directory to train it anew"
                 )
-        if len(record["shapes"]) != len(expected):
-            extra = sorted(set(record["shapes"]) - set(expected))
+        if len(told) != len(expected):
+            extra = sorted(set(told) - set(expected))
             raise ValueError(f"{where} is of another model: it also has {extra[0]}")
         if record["trial"] != self._trial.id:
             raise ValueError(
@@ -190,6 +220,16 @@ class Checkpoints:
             # The one before is removed only when the new one is whole.
             needs = f"a checkpoint takes {disk.size(self._bytes)}, beside the one before"
             raise disk.FullError(self._directory.parent, needs) from problem
+
+
+def _read_parameters(folder: pathlib.Path, target: _Parameters) -> _Parameters:
+    """Returns the parts of a checkpoint's state that `target` has. The manager reads whole ones."""
+    item = {name: part for name, part in target._asdict().items() if part is not None}
+    args = ocp.args.PyTreeRestore(
+        item, ocp.checkpoint_utils.construct_restore_args(item), partial_restore=True
+    )
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+        return target._replace(**reader.restore(folder, args=args))
 
 
 @contextlib.contextmanager

@@ -35,14 +35,14 @@ def dump(
     data_dir = data_dir or _data_dir(directory)
     step_function = train_step.of_trial(record)
     with train_step.precise(record.matmul_precision):
-        state = _restored(directory, record, step_function)
-        seen = _observed(record, step_function, state, examples, data_dir)
+        step, params, model_state = _restored(directory, record, step_function)
+        seen = _observed(record, step_function, params, model_state, examples, data_dir)
     about = {
         "trial": record.id,
         "workload": record.workload,
         "variant": record.variant,
         "seed": record.seed,
-        "global_step": int(state.step),
+        "global_step": step,
         "examples": examples,
         "dtype": str(seen[0].query.dtype),
         "stored": "float32; a query is multiplied by its scale times the root of its head size, "
@@ -80,24 +80,27 @@ def _data_dir(directory: pathlib.Path) -> str:
 
 def _restored(
     directory: pathlib.Path, record: Trial, step_function: train_step.TrainStep
-) -> train_step.TrainState:
+) -> tuple[int, Any, Any]:
+    """Returns step, parameters and model state."""
+    key = train_step.seed_key(record.seed, train_step.INIT)
+    like = step_function.workload.init_model_fn(key)
     store = checkpoints.Checkpoints(directory / layout.CHECKPOINTS, record)
     try:
-        found = store.restore(step_function.first_state(record.seed), falls_back=False)
+        found = store.restore_parameters(*like, falls_back=False)
     except checkpoints.DamagedError as damage:
         raise ValueError(f"{damage}: its last checkpoint is damaged; train it anew") from damage
     finally:
         store.close()
     if found is None:
         raise ValueError(f"{directory} has no whole checkpoint; train it first")
-    state: train_step.TrainState = found[1]
-    return state
+    return found
 
 
 def _observed(
     record: Trial,
     step_function: train_step.TrainStep,
-    state: train_step.TrainState,
+    params: Any,
+    model_state: Any,
     examples: int,
     data_dir: str,
 ) -> list[Layer]:
@@ -106,7 +109,7 @@ def _observed(
     queue = workload._build_input_queue(record.seed, "train", data_dir, record.batch_size)
     probe = diagnostics.of(step_function)
     batch = probe.first(next(queue), examples)
-    seen: list[Layer] = jax.device_get(probe.seen(state.params, state.model_state, batch))
+    seen: list[Layer] = jax.device_get(probe.seen(params, model_state, batch))
     return seen
 
 

@@ -15,7 +15,7 @@ from attention import registry as variants
 from sweeps.study.trial import Trial
 from sweeps.training import optimizers
 from workloads import registry as workloads
-from workloads.base import sharding, spec
+from workloads.base import dropout, sharding, spec
 
 Array = jax.Array
 
@@ -80,13 +80,22 @@ def precise(matmul_precision: str) -> Any:
 
 
 class TrainStep:
-    """One program's compiled train step. `compilations` counts how often XLA was asked for it."""
+    """One program's compiled train step. `compilations` counts how often XLA was asked for it.
+
+    microbatches: parts of a batch that are computed one after the other, their gradients summed in
+    float32; loss and gradients are the whole batch's within rounding, dropout included.
+    """
 
     def __init__(
-        self, workload: spec.Workload, optimizer: str, matmul_precision: str = "default"
+        self,
+        workload: spec.Workload,
+        optimizer: str,
+        microbatches: int = 1,
+        matmul_precision: str = "default",
     ) -> None:
         self.workload = workload
         self.optimizer = optimizer
+        self.microbatches = microbatches
         self.matmul_precision = matmul_precision
         self.compilations = 0
         self._compiled: dict[Any, Any] = {}
@@ -167,25 +176,8 @@ class TrainStep:
         self, state: TrainState, batch: spec.Batch, scalars: dict[str, Array], key: Array
     ) -> tuple[TrainState, StepMetrics]:
         rng = jax.random.fold_in(key, state.step)
-
-        def summed_loss(params: Any) -> tuple[Array, tuple[Array, Any]]:
-            logits, model_state = self.workload.model_fn(
-                params,
-                batch,
-                state.model_state,
-                spec.ForwardPassMode.TRAIN,
-                rng,
-                update_batch_norm=True,
-                dropout_rate=scalars["dropout_rate"],
-            )
-            losses = self.workload.loss_fn(
-                batch["targets"], logits, batch.get("weights"), scalars["label_smoothing"]
-            )
-            return losses["summed"], (losses["n_valid_examples"], model_state)
-
-        (summed, (count, model_state)), gradients = jax.value_and_grad(summed_loss, has_aux=True)(
-            state.params
-        )
+        summed_loss = self._summed_loss if self.microbatches == 1 else self._accumulated
+        (summed, (count, model_state)), gradients = summed_loss(state, batch, scalars, rng)
         loss = summed / count
         gradients = jax.tree.map(lambda leaf: leaf.astype(jnp.float32) / count, gradients)
         norm = jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(gradients)))
@@ -198,6 +190,54 @@ class TrainStep:
         new = TrainState(state.step + 1, params, model_state, optimizer, nonfinite_at)
         return new, StepMetrics(loss, norm, nonfinite_at)
 
+    def _summed_loss(
+        self, state: TrainState, batch: spec.Batch, scalars: dict[str, Array], rng: Array
+    ) -> tuple[tuple[Array, tuple[Array, Any]], Any]:
+        """Returns ((summed loss, (examples, new model state)), gradients of the summed loss)."""
+
+        def summed_loss(params: Any) -> tuple[Array, tuple[Array, Any]]:
+            losses, model_state = self.workload.train_loss(
+                params,
+                batch,
+                state.model_state,
+                rng,
+                scalars["dropout_rate"],
+                scalars["label_smoothing"],
+            )
+            return losses["summed"], (losses["n_valid_examples"], model_state)
+
+        return jax.value_and_grad(summed_loss, has_aux=True)(state.params)
+
+    def _accumulated(
+        self, state: TrainState, batch: spec.Batch, scalars: dict[str, Array], rng: Array
+    ) -> tuple[tuple[Array, tuple[Array, Any]], Any]:
+        """Returns what `_summed_loss` does, from microbatches; gradients in float32.
+
+        Raises ValueError for a model with a state: BatchNorm would take a microbatch's statistics.
+        """
+        if state.model_state is not None:
+            raise ValueError(
+                f"{self.workload}: {self.microbatches} microbatches would change what a model with "
+                "batch statistics computes; use 1"
+            )
+
+        def add(sums: Any, part: tuple[spec.Batch, Array]) -> tuple[Any, None]:
+            batch, rows = part
+            with dropout.rows_of_a_batch(rows):
+                (summed, (count, _)), gradients = self._summed_loss(state, batch, scalars, rng)
+            new = jax.tree.map(lambda a, b: a + b, sums, (summed, count, gradients))
+            return (*new[:2], placed(new[2])), None
+
+        def placed(gradients: Any) -> Any:
+            return jax.lax.with_sharding_constraint(gradients, self._shardings(gradients))
+
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), state.params)
+        nothing = jnp.float32(0), jnp.float32(0), placed(zeros)
+        devices = getattr(self.workload, "devices", sharding.Devices())
+        parts = devices.parts(batch, self.microbatches)
+        (summed, count, gradients), _ = jax.lax.scan(add, nothing, parts)
+        return (summed, (count, None)), gradients
+
 
 def of_trial(trial: Trial) -> TrainStep:
     """Returns a trial's train step, not compiled yet: the same for all trials of a program."""
@@ -205,4 +245,4 @@ def of_trial(trial: Trial) -> TrainStep:
     workload = workloads.make(
         trial.workload, variant, extra_paths=trial.extra_paths, **trial.options
     )
-    return TrainStep(workload, trial.optimizer, trial.matmul_precision)
+    return TrainStep(workload, trial.optimizer, trial.microbatches, trial.matmul_precision)

@@ -70,7 +70,7 @@ class Workload:
 @pytest.mark.parametrize(("given", "named"), [("float32", "float32"), ("default", None)])
 def test_a_step_is_compiled_in_it_wherever_that_is_done(given, named):
     """Of a command that compiles and trains nothing, too."""
-    step = train_step.TrainStep(Workload(), "nadamw", given)
+    step = train_step.TrainStep(Workload(), "nadamw", matmul_precision=given)
     names = ("learning_rate", "one_minus_beta1", "beta2", "epsilon", "weight_decay", "grad_clip")
     others = ("label_smoothing", "dropout_rate", "warmup_steps", "step_hint")
     scalars = {name: jnp.float32(0.5) for name in (*names, *others)}

@@ -80,6 +80,8 @@ def test_ids_follow_what_is_computed():
     for change in (
         {"mesh": (4, 2, 1)},
         {"remat": True},
+        {"loss_chunk_tokens": 4096},
+        {"microbatches": 4},
         {"checkpoint_every": 100},
         {"diagnose_every": 5},
         {"algoperf_dir": "/elsewhere"},

@@ -1,5 +1,6 @@
 """Parameters and optimizer state divided over (data, fsdp, tensor): same losses, less memory."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -15,8 +16,7 @@ from sweeps.training import train_step
 from workloads import catalog
 from workloads.base.options import Options
 from workloads.base.workload import Sizes
-from workloads.text import memory
-from workloads.text.language_models import LMWorkload
+from workloads.text import language_models, memory
 from workloads.text.specs import SIZES, TransformerSize
 
 TINY = TransformerSize(2, 16, 32, 4, 8, vocabulary=64, context=16)
@@ -27,18 +27,18 @@ POINT = {
 }  # fmt: skip
 
 
-def _train(mesh):
-    """Five steps: losses with gradient norms, and the shapes of the first device's parts."""
-    options = Options(scan_layers=True, remat=True, mesh=mesh)
-    workload = LMWorkload(
+def _train(mesh, make=language_models.LMWorkload, steps=5, microbatches=1, **options):
+    """Some steps: losses with gradient norms, and the shapes of the first device's parts."""
+    options = Options(scan_layers=True, remat=True, mesh=mesh, **options)
+    workload = make(
         catalog.get("pydoc_lm"), variants.get("laser+qk_norm"), options, TINY, Sizes(8, 8, 8, 8, 8)
     )
-    step_function = train_step.TrainStep(workload, "adamw")
+    step_function = train_step.TrainStep(workload, "adamw", microbatches)
     state = step_function.first_state(0)
     scalars = {name: jax.numpy.float32(value) for name, value in POINT.items()}
     key, batch = train_step.seed_key(0, train_step.DROPOUT), workload.example_batch(8)
     losses = []
-    for _ in range(5):
+    for _ in range(steps):
         update = step_function.compile(state, batch, scalars, key)
         state, measured = update(state, batch, scalars, key)
         losses.append((float(measured.loss), float(measured.grad_norm)))
@@ -60,11 +60,18 @@ def one_device():
 
 @pytest.fixture(scope="module")
 def eight_devices():
-    """Returns what `_train` gives for each mesh, in one process with 8 forced CPU devices."""
+    """Returns what `_train` gives for each mesh, in one process with 8 forced CPU devices.
+
+    Under 'in parts' from microbatches, with the loss in chunks, of the first mesh. What the
+    compiler warned of is under 'warnings'; a BERT is compiled for that, too.
+    """
     here = pathlib.Path(__file__).resolve()
     code = (
         f"import sys, json; sys.path.insert(0, {str(here.parent)!r}); import test_sharded_lm as t;"
-        "print('RESULT', json.dumps([t._train(mesh) for mesh in ((2, 2, 2), (1, 4, 2))]))"
+        "print('RESULT', json.dumps([t._train(mesh) for mesh in ((2, 2, 2), (1, 4, 2))]));"
+        "in_parts = t._train((2, 2, 2), microbatches=2, loss_chunk_tokens=12);"
+        "print('PARTS', json.dumps(in_parts));"
+        "t._train((2, 2, 2), t.language_models.BertWorkload, 1)"
     )
     # LLVM's passes take most of the compilation, and are not what is tested.
     flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
@@ -74,9 +81,13 @@ def eight_devices():
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment
     )
-    line = next((x for x in done.stdout.splitlines() if x.startswith("RESULT")), None)
-    assert line, done.stderr[-2000:]
-    return dict(zip(((2, 2, 2), (1, 4, 2)), json.loads(line.removeprefix("RESULT ")), strict=True))
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    return {
+        **dict(zip(((2, 2, 2), (1, 4, 2)), json.loads(lines["RESULT"]), strict=True)),
+        "in parts": json.loads(lines["PARTS"]),
+        "warnings": [line for line in done.stderr.splitlines() if "rematerialization" in line],
+    }
 
 
 @pytest.mark.slow
@@ -85,6 +96,21 @@ def test_losses_are_those_of_one_device(one_device, eight_devices, mesh):
     np.testing.assert_allclose(eight_devices[mesh][0], one_device[0], rtol=2e-4)
     assert one_device[0][4][0] < one_device[0][0][0]
     assert eight_devices[mesh][3] == 1
+
+
+@pytest.mark.slow
+def test_microbatches_and_chunks_change_nothing(one_device, eight_devices):
+    """One sequence of 16 tokens a device at a time, and 12 of those in the loss."""
+    np.testing.assert_allclose(eight_devices["in parts"][0], one_device[0], rtol=2e-4)
+
+
+@pytest.mark.slow
+def test_no_array_is_gathered_for_want_of_a_way(eight_devices):
+    """The partitioner says so where it gathers a whole array, as it did the embedding's gradient's.
+
+    Language model and BERT, on the CPU's partitioner, which is that of accelerators.
+    """
+    assert eight_devices["warnings"] == []
 
 
 @pytest.mark.slow
@@ -132,6 +158,9 @@ def test_memory_of_the_large_models():
     block = 4096 * (2 * (8 * 2048 + 8 * 4096 + 4 * 8192) + 12 * 8 * 1024)
     assert parts["activations"] == 32 * 4096 * 2048 * 2 + block
     assert parts["logits"] == 8 * 4096 * 32_000
+    chunked = dataclasses.replace(options, loss_chunk_tokens=2048)
+    parts = memory.per_device("c4_lm_2b", chunked, batch_size=1024, devices=256)
+    assert parts["logits"] == 8 * 2048 * 32_000 + 4 * 32_000 * 2048
     kept = memory.per_device(
         "c4_lm_2b", Options("bfloat16", mesh=(1, 256, 1)), batch_size=1024, devices=256
     )

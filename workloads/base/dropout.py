@@ -1,12 +1,16 @@
 """Dropout whose rate is an argument, so that a sweep over rates compiles once."""
 
+import contextlib
+import contextvars
 import math
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 Array = jax.Array
+_rows: contextvars.ContextVar[Array | None] = contextvars.ContextVar("rows", default=None)
 
 
 class Dropout(nn.Module):
@@ -26,6 +30,19 @@ class Dropout(nn.Module):
         return jnp.where(kept, inputs / keep.astype(inputs.dtype), 0)
 
 
+@contextlib.contextmanager
+def rows_of_a_batch(rows: Array) -> Iterator[None]:
+    """Has masks drawn within, of arrays [b, …], be those that `rows`, int [b], have of a batch.
+
+    So a batch that is computed in parts draws what it would as a whole.
+    """
+    token = _rows.set(rows)
+    try:
+        yield
+    finally:
+        _rows.reset(token)
+
+
 def keep_mask(key: Array, keep: Array, shape: tuple[int, ...]) -> Array:
     """Returns a bool array, each entry True with probability `keep` (to 2^-24).
 
@@ -34,7 +51,13 @@ def keep_mask(key: Array, keep: Array, shape: tuple[int, ...]) -> Array:
     of CPU time for digits_vit); a dropout mask needs decorrelated bits, not a cipher.
     """
     words = jax.random.bits(key, (2,), jnp.uint32)
-    position = jax.lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
+    rows = _rows.get()
+    if rows is None:
+        position = jax.lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
+    else:
+        inner = math.prod(shape[1:])
+        first = (rows.astype(jnp.uint32) * jnp.uint32(inner)).reshape(-1, *[1] * (len(shape) - 1))
+        position = first + jax.lax.iota(jnp.uint32, inner).reshape(shape[1:])
     bits = _finalise(_finalise(position ^ words[0]) ^ words[1])
     return (bits >> 8) < jnp.ceil(keep * 2**24).astype(jnp.uint32)
 

@@ -1,6 +1,7 @@
 """How a workload's model is computed: precision, layer loop, and its place on the devices.
 
-All of it is compiled in, and part of a trial's identity. Standard library only.
+All of it is compiled in, and but for remat, mesh and loss_chunk_tokens, by which results differ in
+rounding alone, part of a trial's identity. Standard library only.
 """
 
 import dataclasses
@@ -20,9 +21,10 @@ class Options:
     the variants' own factors stay float32). scan_layers: one compiled block run in a loop over
     stacked parameters. remat: activations of a block are
     computed again in the backward pass instead of kept. mesh: devices along the axes
-    (data, fsdp, tensor); data 0 is all that the other two leave.
+    (data, fsdp, tensor); data 0 is all that the other two leave. loss_chunk_tokens: so many of a
+    device's tokens at a time have logits; 0: all.
 
-    Raises ValueError for a dtype or mesh that does not exist.
+    Raises ValueError for a dtype or mesh that does not exist, and for a negative chunk.
     """
 
     compute_dtype: str = "float32"
@@ -30,11 +32,16 @@ class Options:
     scan_layers: bool = False
     remat: bool = False
     mesh: tuple[int, int, int] = (0, 1, 1)
+    loss_chunk_tokens: int = 0
 
     def __post_init__(self) -> None:
         for name in ("compute_dtype", "param_dtype"):
             _check_dtype(name, getattr(self, name))
         object.__setattr__(self, "mesh", _checked_mesh(self.mesh))
+        if self.loss_chunk_tokens < 0:
+            raise ValueError(
+                f"loss_chunk_tokens={self.loss_chunk_tokens}: give a number of tokens, or 0 for all"
+            )
 
 
 def _check_dtype(option: str, given: str) -> None:

@@ -114,6 +114,28 @@ class Devices:
             batch,
         )
 
+    def parts(self, batch: Any, number: int) -> tuple[Any, Array]:
+        """Returns a batch [B, …] in parts [number, B/number, …], and the rows of each, int32.
+
+        Every part has rows of every device, which stay where they are. For use inside jit. Raises
+        ValueError where the parts do not divide over the devices that share a batch.
+        """
+        size = len(jax.tree.leaves(batch)[0])
+        if size % (number * self._parts):
+            raise ValueError(
+                f"batch size {size} in {number} microbatches: each must be a multiple of the "
+                f"{self._parts} devices; choose fewer microbatches, or a larger batch"
+            )
+        place = NamedSharding(self.mesh, PartitionSpec(None, BATCH_AXES))
+
+        def cut(leaf: Array) -> Array:
+            inner = leaf.shape[1:]
+            of_devices = leaf.reshape(self._parts, number, -1, *inner)
+            leaf = jnp.swapaxes(of_devices, 0, 1).reshape(number, size // number, *inner)
+            return jax.lax.with_sharding_constraint(leaf, place)
+
+        return jax.tree.map(cut, batch), cut(jnp.arange(size, dtype=jnp.int32))
+
     def _check(self, batch_size: int) -> None:
         if batch_size % self._parts:
             raise ValueError(

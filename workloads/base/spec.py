@@ -121,6 +121,32 @@ class Workload(abc.ABC):
     ) -> dict[str, Array]:
         """Returns 'summed' loss, 'n_valid_examples', and 'per_example' losses [B]."""
 
+    def train_loss(
+        self,
+        params: Parameters,
+        batch: Batch,
+        model_state: ModelState,
+        rng: Array,
+        dropout_rate: Any,
+        label_smoothing: Any,
+    ) -> tuple[dict[str, Array], ModelState]:
+        """Returns `loss_fn` of `model_fn`'s logits for a training batch, and the new model state.
+
+        Ours: what our train step calls. A workload may compute 'summed' and 'n_valid_examples',
+        which are all that is asked, without ever holding the logits.
+        """
+        logits, model_state = self.model_fn(
+            params,
+            batch,
+            model_state,
+            ForwardPassMode.TRAIN,
+            rng,
+            update_batch_norm=True,
+            dropout_rate=dropout_rate,
+        )
+        losses = self.loss_fn(batch["targets"], logits, batch.get("weights"), label_smoothing)
+        return losses, model_state
+
     @abc.abstractmethod
     def _build_input_queue(
         self,

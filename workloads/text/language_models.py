@@ -18,7 +18,6 @@ from workloads.base.options import Options
 from workloads.base.workload import Sizes
 from workloads.base.workload_spec import WorkloadSpec
 from workloads.storage import tokenizer
-from workloads.text import text_workload
 from workloads.text.specs import TransformerSize
 from workloads.text.text_workload import TextWorkload
 
@@ -88,6 +87,7 @@ class BertWorkload(TextWorkload):
     """
 
     is_causal = False
+    _counts_correct = True
 
     def __init__(
         self,
@@ -116,10 +116,6 @@ class BertWorkload(TextWorkload):
         key = jax.random.key(0)
         masked_batch = self._mask(tokens, key, np.int32(_EVALUATION), np.int32(first))
         return {**masked_batch, "weights": masked_batch["weights"] * weights[:, None]}
-
-    def _sums(self, targets: Array, logits: Array, weights: Array) -> dict[str, Array]:
-        right = text_workload.correct(targets, logits, weights)
-        return {**super()._sums(targets, logits, weights), "correct": right}
 
     def _metrics(
         self, sums: dict[str, float], num_examples: int, predictions: list[Any], data_dir: str

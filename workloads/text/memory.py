@@ -10,7 +10,8 @@ mlp_width, H heads, D head size, V vocabulary, N layers:
   in float32 (logits, weights, cotangent), as `attention/kernels/core.py` computes it.
   Differential attention adds 4·6·H·D/t per token: values, outputs and cotangents of 2·D per head.
 - kept = N·b·L·W·a + block(b) with remat, N·block(b) without.
-- logits = 2·4·b·(predicted positions)·V/t: logits and their cotangent, float32.
+- logits = 2·4·b·(predicted positions)·V/t: logits and their cotangent, float32. With
+  loss_chunk_tokens of so many tokens at most, and 4·V·W/t for the embedding's gradient, whole.
 - gathered = the parameters of one layer and the embedding, whole but for 'tensor', in
   compute_dtype: what fsdp collects for use. 0 where fsdp is 1.
 
@@ -110,10 +111,12 @@ def _activations(
     predicted = (
         sequences * language_models.num_positions(size.context) if "bert" in name else tokens
     )
+    chunk = options.loss_chunk_tokens
+    logits = 8 * min(predicted, chunk or predicted) + (4 * size.width if chunk else 0)
     layer = 4 * size.width * heads + 2 * size.width * size.mlp_width
     whole = narrow * (layer + size.vocabulary * size.width) // tensor
     return {
         "activations": kept,
-        "logits": 8 * predicted * size.vocabulary // tensor,
+        "logits": logits * size.vocabulary // tensor,
         "gathered": whole if mesh.shape["fsdp"] > 1 else 0,
     }

@@ -84,7 +84,7 @@ SIZES: dict[str, TransformerSize] = {
 _FLOPS_PER_CHIP = 0.4 * 197e12
 # Of BERT's tokens, those to predict: CHOSEN in workloads/text/language_models.py.
 _PREDICTED = 0.15
-_SERVES = ("compute_dtype", "param_dtype", "scan_layers", "remat", "mesh")
+_SERVES = ("compute_dtype", "param_dtype", "scan_layers", "remat", "mesh", "loss_chunk_tokens")
 
 
 def _estimate(parameters: int, tokens: int, chips: int) -> tuple[float, str]:

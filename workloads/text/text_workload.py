@@ -17,7 +17,7 @@ from workloads.base.workload import BaseWorkload, Sizes
 from workloads.base.workload_spec import WorkloadSpec
 from workloads.storage import tokenizer
 from workloads.storage.token_records import TokenSplit
-from workloads.text import transformer
+from workloads.text import chunked_loss, transformer
 from workloads.text.specs import TransformerSize
 
 Array = jax.Array
@@ -34,6 +34,8 @@ class TextWorkload(BaseWorkload):
     parameter_rules = transformer.PARAMETER_RULES
     is_causal: bool
     _is_pinned = True
+    # Whether evaluations count the tokens that are predicted right.
+    _counts_correct = False
 
     def __init__(
         self,
@@ -66,6 +68,49 @@ class TextWorkload(BaseWorkload):
     def _model_settings(self, batch: spec.Batch) -> dict[str, Any]:
         """Logits are [B, L, V], or [B, K, V] at the batch's 'positions' [B, K]."""
         return {"at": batch.get("positions")}
+
+    def _hidden(
+        self, params: spec.Parameters, batch: spec.Batch, rng: Array | None, dropout_rate: Any
+    ) -> Array:
+        """Returns [B, N, W] of which the embedding makes logits; trains where there is a key."""
+        hidden: Array = self._called_model().apply(
+            {"params": params},
+            batch["inputs"],
+            **self._model_settings(batch),
+            train=rng is not None,
+            dropout_rate=dropout_rate,
+            to_logits=False,
+            rngs=None if rng is None else {"dropout": rng},
+        )
+        return hidden
+
+    def train_loss(
+        self,
+        params: spec.Parameters,
+        batch: spec.Batch,
+        model_state: spec.ModelState,
+        rng: Array,
+        dropout_rate: Any,
+        label_smoothing: Any,
+    ) -> tuple[dict[str, Array], spec.ModelState]:
+        """With options.loss_chunk_tokens the logits of one chunk exist at a time."""
+        most, labels = self.options.loss_chunk_tokens, batch["targets"]
+        if not most:
+            return super().train_loss(
+                params, batch, model_state, rng, dropout_rate, label_smoothing
+            )
+        hidden = self._hidden(params, batch, rng, dropout_rate)
+        weights = token_weights(labels.shape, batch.get("weights"))
+        summed = chunked_loss.summed(
+            self.devices.mesh,
+            most,
+            hidden,
+            params["embedding"],
+            labels,
+            weights,
+            label_smoothing,
+        )
+        return {"summed": summed, "n_valid_examples": weights.sum()}, model_state
 
     def observable(self) -> Self:
         """Its layers are neither in a loop nor computed twice, its activations pinned nowhere.
@@ -114,13 +159,24 @@ class TextWorkload(BaseWorkload):
     def _evaluated(
         self, params: spec.Parameters, model_state: spec.ModelState, batch: spec.Batch
     ) -> tuple[dict[str, Array], None]:
-        logits = self._eval_logits(params, model_state, batch)
-        return self._sums(batch["targets"], logits, batch["weights"]), None
-
-    def _sums(self, targets: Array, logits: Array, weights: Array) -> dict[str, Array]:
-        """Returns the sums that `_metrics` divides: of losses and of tokens."""
-        losses = self.loss_fn(targets, logits, weights)
-        return {"loss": losses["summed"], "tokens": losses["n_valid_examples"]}
+        """The sums are of losses, of tokens, and of correct ones where those are counted."""
+        most, labels = self.options.loss_chunk_tokens, batch["targets"]
+        weights = token_weights(labels.shape, batch["weights"])
+        if not most:
+            logits = self._eval_logits(params, model_state, batch)
+            summed = self.loss_fn(labels, logits, weights)["summed"]
+            right = {"correct": correct(labels, logits, weights)} if self._counts_correct else {}
+            return {"loss": summed, "tokens": weights.sum(), **right}, None
+        sums = chunked_loss.sums(
+            self.devices.mesh,
+            most,
+            self._counts_correct,
+            self._hidden(params, batch, None, 0.0),
+            params["embedding"],
+            labels,
+            weights,
+        )
+        return {**sums, "tokens": weights.sum()}, None
 
     def example_batch(self, batch_size: int) -> spec.Batch:
         """Returns a training batch of random ordinary tokens."""

@@ -161,10 +161,13 @@ class Transformer(nn.Module):
         at: Array | None = None,
         train: bool = False,
         dropout_rate: Rate = 0.0,
+        to_logits: bool = True,
     ) -> Array:
         """Returns logits float32 [B, L, V] for tokens [B, L] int.
 
         `at`, int [B, K], asks for those positions alone: [B, K, V]. `dropout_rate` may be traced.
+        Without `to_logits` it returns what the transposed embedding makes logits of, [B, L, W] in
+        the compute dtype.
         """
         options, width = self.options, self.size.width
         embedding = self.param(
@@ -173,16 +176,15 @@ class Transformer(nn.Module):
             (self.size.vocabulary, width),
             jnp.dtype(options.param_dtype),
         )
-        # Looked up in float32: the gradient of a frequent token is a sum of many thousand rows,
-        # which bfloat16 would stop adding up after a few hundred.
-        hidden = embedding.astype(jnp.float32)[tokens] * width**0.5
-        hidden = hidden + positions(tokens.shape[-1], width)
-        hidden = _constrain(self.devices, hidden.astype(options.compute_dtype))
+        hidden = _embedded(self.devices, embedding, tokens, jnp.dtype(options.compute_dtype))
+        hidden = _constrain(self.devices, hidden)
         hidden = Dropout()(hidden, dropout_rate, not train)
         hidden = self._blocks(hidden, dropout_rate, train)
         if at is not None:
             hidden = jnp.take_along_axis(hidden, at[..., None], axis=-2)
         hidden = RMSNorm(jnp.dtype(options.param_dtype), name="final_norm")(hidden)
+        if not to_logits:
+            return _constrain(self.devices, hidden)
         logits = _logits(hidden, embedding.astype(options.compute_dtype))
         return _constrain(self.devices, logits, -1)
 
@@ -220,6 +222,40 @@ def unstacked(params: Any) -> Any:
         for index in range(layers)
     }
     return params | split
+
+
+def _embedded(devices: Any, embedding: Array, tokens: Array, dtype: Any) -> Array:
+    """Returns tokens' rows times √W, plus positions, [B, L, W] in `dtype`.
+
+    Rows are looked up in float32: the gradient of a frequent token is a sum of many thousand rows,
+    which bfloat16 would stop adding up after a few hundred. Where 'fsdp' or 'tensor' divide the
+    table each device looks up its own part of it, for all sequences of its group, and the devices
+    exchange results; so gradients are summed where they stay. Left to the partitioner the whole
+    float32 table is gathered and its gradient reduced over all devices ("involuntary full
+    rematerialization").
+    """
+    width = embedding.shape[-1]
+    places = positions(tokens.shape[-1], width)
+    if devices is None or devices.mesh.shape["fsdp"] * devices.mesh.shape["tensor"] == 1:
+        return (embedding.astype(jnp.float32)[tokens] * width**0.5 + places).astype(dtype)
+
+    def own_part(table: Array, tokens: Array, places: Array) -> Array:
+        tokens = jax.lax.all_gather(tokens, "fsdp", axis=0, tiled=True)
+        entries = tokens - jax.lax.axis_index("tensor") * len(table)
+        is_here = (entries >= 0) & (entries < len(table))
+        rows = table.astype(jnp.float32)[jnp.clip(entries, 0, len(table) - 1)]
+        rows = jax.lax.psum(jnp.where(is_here[..., None], rows, 0.0), "tensor")
+        hidden = (rows * width**0.5 + places).astype(dtype)
+        return jax.lax.all_to_all(hidden, "fsdp", split_axis=0, concat_axis=2, tiled=True)
+
+    batch = PartitionSpec(BATCH_AXES)
+    divided: Array = jax.shard_map(
+        own_part,
+        mesh=devices.mesh,
+        in_specs=(PartitionSpec("tensor", "fsdp"), batch, PartitionSpec(None, "fsdp")),
+        out_specs=batch,
+    )(embedding, tokens, places)
+    return divided
 
 
 def _dense(options: Options) -> dict[str, Any]:

@@ -1,0 +1,126 @@
+"""The loss in chunks of tokens: values and gradients of the whole logits, which never exist."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from workloads import catalog, registry
+from workloads.base.options import Options
+from workloads.base.workload import Sizes
+from workloads.text import chunked_loss, text_workload
+from workloads.text.language_models import BertWorkload, LMWorkload
+from workloads.text.specs import TransformerSize
+
+# 48 tokens of a batch, 61 words: neither is any other size here.
+SIZE = TransformerSize(1, 16, 24, 2, 4, vocabulary=61, context=12)
+WEIGHTS = np.asarray([1.0, 0.0, 0.5, 1.0], np.float32)
+
+
+def _workload(kind, dtype="float32", most=0):
+    options = Options(dtype, loss_chunk_tokens=most)
+    return kind(catalog.get("pydoc_lm"), None, options, SIZE, Sizes(8, 8, 8, 8, 4))
+
+
+def _batch(workload, kind):
+    batch = workload.example_batch(4)
+    weights = batch.get("weights", np.ones((4, 1), np.float32))
+    return {**batch, "weights": weights * WEIGHTS[:, None] if kind is BertWorkload else WEIGHTS}
+
+
+def _loss(workload, params, batch):
+    losses, _ = workload.train_loss(
+        params, batch, None, jax.random.key(1), jnp.float32(0.2), jnp.float32(0.1)
+    )
+    return losses["summed"], losses["n_valid_examples"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "most"),
+    # 5 and 7 fill up the last chunk; 100 are more than there are.
+    [
+        (LMWorkload, "float32", 5),
+        (LMWorkload, "bfloat16", 100),
+        (BertWorkload, "float32", 3),
+    ],
+)
+def test_value_and_gradients_are_those_of_the_whole(kind, dtype, most):
+    """With dropout, label smoothing and weights; the embedding is shared by input and output."""
+    found = {}
+    for size in (0, most):
+        workload = _workload(kind, dtype, size)
+        params, _ = workload.init_model_fn(jax.random.key(0))
+        batch = _batch(workload, kind)
+        step = jax.value_and_grad(lambda p, w=workload, b=batch: _loss(w, p, b), has_aux=True)
+        found[size] = jax.jit(step)(params)
+        sums, _ = workload._eval_step(params, None, batch)
+        found[size] = (*found[size], sums)
+    (whole, count), gradients, sums = found[0]
+    (chunked, same), by_chunks, summed = found[most]
+    narrow = dtype == "bfloat16"
+    assert float(count) == float(same)
+    np.testing.assert_allclose(chunked, whole, rtol=1e-3 if narrow else 1e-6)
+    for one, other in zip(jax.tree.leaves(gradients), jax.tree.leaves(by_chunks), strict=True):
+        assert one.dtype == other.dtype
+        error = np.linalg.norm(other - one) / np.linalg.norm(one)
+        assert error < (1e-2 if narrow else 2e-6)
+    assert (
+        set(sums)
+        == set(summed)
+        == {"loss", "tokens"} | ({"correct"} if kind is BertWorkload else set())
+    )
+    for name, value in sums.items():
+        np.testing.assert_allclose(summed[name], value, rtol=1e-6, err_msg=name)
+
+
+def test_the_embeddings_gradient_is_summed_in_float32():
+    """4096 tokens of one word add 2^-12 each: in bfloat16 the sum would stop growing."""
+    hidden = jnp.ones((4, 1024, 1), jnp.bfloat16)
+    labels = jnp.zeros((4, 1024), int)
+    weights = jnp.full((4, 1024), 2**-12, jnp.float32)
+    mesh = registry.make("pydoc_lm").devices.mesh
+    slope = jax.grad(lambda e: chunked_loss.summed(mesh, 256, hidden, e, labels, weights, 0.0))
+    # Softmax of two equal words is a half, and all weights are together 1.
+    np.testing.assert_allclose(slope(jnp.zeros((2, 1))), [[-0.5], [0.5]], rtol=1e-6)
+
+
+def test_correct_is_argmaxs():
+    """Also of equal logits, of which the first counts."""
+    generator = np.random.default_rng(0)
+    hidden = jnp.asarray(generator.integers(-1, 2, (2, 9, 3)), jnp.float32)
+    embedding = jnp.asarray(generator.integers(-1, 2, (7, 3)), jnp.float32)
+    labels = jnp.asarray(generator.integers(0, 7, (2, 9)))
+    weights = jnp.asarray(generator.random((2, 9)), jnp.float32)
+    mesh = registry.make("pydoc_lm").devices.mesh
+    found = chunked_loss.sums(mesh, 4, True, hidden, embedding, labels, weights)
+    logits = hidden @ embedding.T
+    assert 0 < float(found["correct"]) < float(weights.sum())
+    expected = text_workload.correct(labels, logits, weights)
+    np.testing.assert_allclose(found["correct"], expected, rtol=1e-6)
+
+
+def _largest_logits(function, *arguments):
+    """Returns the most tokens that an array over all words has in a program."""
+    text = str(jax.make_jaxpr(function)(*arguments))
+    shapes = re.findall(r"\w\d+\[([\d,]*),61\]", text)
+    return max(int(np.prod([int(size) for size in shape.split(",")])) for shape in shapes)
+
+
+def test_logits_of_all_tokens_never_exist():
+    for most, expected in ((0, 48), (12, 12)):
+        workload = _workload(LMWorkload, most=most)
+        params, _ = workload.init_model_fn(jax.random.key(0))
+        batch = _batch(workload, LMWorkload)
+        train = jax.grad(lambda p, w=workload, b=batch: _loss(w, p, b)[0])
+        assert _largest_logits(train, params) == expected
+        evaluate = workload._evaluated
+        assert _largest_logits(evaluate, params, None, batch) == expected
+
+
+def test_options_that_cannot_be():
+    with pytest.raises(ValueError, match="loss_chunk_tokens=-1: give a number of tokens"):
+        Options(loss_chunk_tokens=-1)
+    with pytest.raises(ValueError, match="digits_vit has no loss_chunk_tokens 4, only 0"):
+        registry.make("digits_vit", loss_chunk_tokens=4)

@@ -1,0 +1,204 @@
+"""Cross-entropy of a large vocabulary in chunks of tokens: the logits of one chunk exist at a time.
+
+Whole, the float32 logits of 16,384 tokens and 32,000 words are 2.1 GB, and their cotangent is as
+large. Here a loop takes some tokens after the other, and where a gradient is asked it is made in
+the same pass, while the chunk's logits are there: nothing is computed twice. What is kept for the
+backward pass is the gradient by the hidden states, in their dtype, and by the embedding, in
+float32.
+
+Every device works on its own tokens with the embedding of its group ('fsdp') in the hidden states'
+dtype; the embedding's gradient is summed on the device and divided over the group once, after the
+last chunk. Left to the partitioner that would happen after every chunk.
+
+Axes: B batch, N tokens to predict of each, W width, V vocabulary.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+
+from workloads.base.sharding import BATCH_AXES
+
+Array = jax.Array
+
+_BATCH = PartitionSpec(BATCH_AXES)
+_TABLE = PartitionSpec("tensor", "fsdp")
+_ONE = PartitionSpec()
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def summed(
+    mesh: Mesh,
+    most: int,
+    hidden: Array,
+    embedding: Array,
+    labels: Array,
+    weights: Array,
+    label_smoothing: Array | float,
+) -> Array:
+    """Returns the weighted sum of all tokens' cross-entropy, nats, float32; as the whole logits'.
+
+    A chunk has at most `most` tokens of a device.
+    hidden [B, N, W] in the compute dtype; embedding [V, W]; labels int [B, N]; weights float32
+    [B, N]. The target distribution is (1 − s)·onehot + s/V. B divides over the mesh's axes data
+    and fsdp. Gradients are those by hidden and embedding; weights and smoothing have none.
+    """
+    run = functools.partial(_own_sums, most, False)
+    found: dict[str, Array] = _on_devices(run, mesh, _ONE)(
+        hidden, embedding, labels, weights, label_smoothing
+    )
+    return found["loss"]
+
+
+def sums(
+    mesh: Mesh,
+    most: int,
+    with_correct: bool,
+    hidden: Array,
+    embedding: Array,
+    labels: Array,
+    weights: Array,
+) -> dict[str, Array]:
+    """Returns 'loss', `summed` without smoothing, and if asked 'correct', how many labels have the
+    highest logit: both weighted, float32. Not differentiable."""
+    run = functools.partial(_own_sums, most, with_correct)
+    found: dict[str, Array] = _on_devices(run, mesh, _ONE)(hidden, embedding, labels, weights, 0.0)
+    return found
+
+
+def _forward(mesh: Mesh, most: int, *arguments: Any) -> tuple[Array, tuple[Array, Array]]:
+    run = functools.partial(_own_gradients, most)
+    total, by_hidden, by_embedding = _on_devices(run, mesh, (_ONE, _BATCH, _TABLE))(*arguments)
+    return total, (by_hidden, by_embedding)
+
+
+def _backward(mesh: Mesh, most: int, saved: tuple[Array, Array], cotangent: Array) -> Any:
+    del mesh, most
+    scaled = [(leaf * cotangent).astype(leaf.dtype) for leaf in saved]
+    return *scaled, None, None, None
+
+
+summed.defvjp(_forward, _backward)
+
+
+def _on_devices(run: Any, mesh: Mesh, result: Any) -> Any:
+    """Returns `run` as every device's own part of the work."""
+    given = (_BATCH, _TABLE, _BATCH, _BATCH, _ONE)
+    # Gradients are not taken through it, for which the check would be.
+    return jax.shard_map(run, mesh=mesh, in_specs=given, out_specs=result, check_vma=False)
+
+
+def _own_sums(
+    most: int,
+    with_correct: bool,
+    hidden: Array,
+    embedding: Array,
+    labels: Array,
+    weights: Array,
+    label_smoothing: Array,
+) -> dict[str, Array]:
+    table = _gathered(embedding, hidden.dtype)
+
+    def add(sums: dict[str, Array], chunk: tuple[Array, ...]) -> tuple[Any, None]:
+        hidden, labels, weights = chunk
+        logits, _, _, losses = _chunk(table, hidden, labels, label_smoothing)
+        found = {"loss": jnp.sum(losses * weights)}
+        if with_correct:
+            found["correct"] = jnp.sum(_is_highest(logits, labels) * weights)
+        return jax.tree.map(jnp.add, sums, found), None
+
+    zeros = {name: jnp.float32(0) for name in ("loss", "correct")[: 1 + with_correct]}
+    sums, _ = jax.lax.scan(add, zeros, _cut(most, hidden, labels, weights))
+    return jax.lax.psum(sums, BATCH_AXES)
+
+
+def _own_gradients(
+    most: int,
+    hidden: Array,
+    embedding: Array,
+    labels: Array,
+    weights: Array,
+    label_smoothing: Array,
+) -> tuple[Array, Array, Array]:
+    """Returns the sum, and its gradients by hidden (in its dtype) and by the embedding."""
+    table = _gathered(embedding, hidden.dtype)
+    words = len(table) * jax.lax.axis_size("tensor")
+
+    def add(sums: tuple[Array, Array], chunk: tuple[Array, ...]) -> tuple[Any, Array]:
+        total, by_table = sums
+        hidden, labels, weights = chunk
+        logits, is_label, normaliser, losses = _chunk(table, hidden, labels, label_smoothing)
+        targets = (1.0 - label_smoothing) * is_label + label_smoothing / words
+        by_logits = (jnp.exp(logits - normaliser[:, None]) - targets) * weights[:, None]
+        by_logits = by_logits.astype(hidden.dtype)
+        by_hidden = jax.lax.psum(jnp.einsum("nv,vw->nw", by_logits, table), "tensor")
+        by_table = by_table + jnp.einsum(
+            "nv,nw->vw", by_logits, hidden, preferred_element_type=jnp.float32
+        )
+        return (total + jnp.sum(losses * weights), by_table), by_hidden
+
+    zeros = jnp.float32(0), jnp.zeros(table.shape, jnp.float32)
+    cut = _cut(most, hidden, labels, weights)
+    (total, by_table), by_hidden = jax.lax.scan(add, zeros, cut)
+    by_hidden = by_hidden.reshape(-1, hidden.shape[-1])[: labels.size].reshape(hidden.shape)
+    by_table = jax.lax.psum_scatter(by_table, "fsdp", scatter_dimension=1, tiled=True)
+    by_embedding = jax.lax.psum(by_table, "data").astype(embedding.dtype)
+    return jax.lax.psum(total, BATCH_AXES), by_hidden, by_embedding
+
+
+def _gathered(embedding: Array, dtype: Any) -> Array:
+    """Returns the device's words of the embedding, of whole width, in `dtype`."""
+    return jax.lax.all_gather(embedding.astype(dtype), "fsdp", axis=1, tiled=True)
+
+
+def _cut(most: int, *arrays: Array) -> tuple[Array, ...]:
+    """Returns arrays [B, N, …] as [chunks, tokens, …], filled up with zeros (weight 0)."""
+    tokens = arrays[1].size
+    chunks = -(-tokens // most)
+    size = -(-tokens // chunks)
+    missing = chunks * size - tokens
+
+    def one(array: Array) -> Array:
+        flat = array.reshape(tokens, *array.shape[2:])
+        if missing:
+            flat = jnp.pad(flat, [(0, missing)] + [(0, 0)] * (flat.ndim - 1))
+        return flat.reshape(chunks, size, *array.shape[2:])
+
+    return tuple(map(one, arrays))
+
+
+def _chunk(
+    table: Array, hidden: Array, labels: Array, label_smoothing: Array
+) -> tuple[Array, Array, Array, Array]:
+    """Returns a chunk's logits float32 and where its labels stand, over the words of this device;
+    its tokens' log of the sum of exponentials, and their losses."""
+    logits = jnp.einsum("nw,vw->nv", hidden, table, preferred_element_type=jnp.float32)
+    is_label = _words(logits) == labels[:, None]
+    highest = jax.lax.pmax(jnp.max(logits, axis=-1), "tensor")
+    sums = (
+        jnp.sum(jnp.exp(logits - highest[:, None]), axis=-1),
+        jnp.sum(jnp.where(is_label, logits, 0.0), axis=-1),
+        jnp.sum(logits, axis=-1),
+    )
+    powers, at_label, total = jax.lax.psum(sums, "tensor")
+    normaliser = highest + jnp.log(powers)
+    words = len(table) * jax.lax.axis_size("tensor")
+    expected = (1.0 - label_smoothing) * at_label + label_smoothing * total / words
+    return logits, is_label, normaliser, normaliser - expected
+
+
+def _is_highest(logits: Array, labels: Array) -> Array:
+    """Whether the label is the first of the words with the highest logit."""
+    highest = jax.lax.pmax(jnp.max(logits, axis=-1), "tensor")
+    words = jax.lax.axis_size("tensor") * logits.shape[-1]
+    first = jnp.min(jnp.where(logits == highest[:, None], _words(logits), words), axis=-1)
+    return jax.lax.pmin(first, "tensor") == labels
+
+
+def _words(logits: Array) -> Array:
+    """Returns the numbers of the words that a device's logits [n, V/tensor] are of."""
+    first = jax.lax.axis_index("tensor") * logits.shape[-1]
+    return first + jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)
