@@ -139,7 +139,8 @@ class TrainStep:
         devices = getattr(self.workload, "devices", sharding.Devices())
         shardings = self._shardings(state), devices.replicated()
         step = jax.jit(self._step, donate_argnums=0, out_shardings=shardings)
-        return step.trace(state, batch, scalars, key)
+        with precise(self.matmul_precision):
+            return step.trace(state, batch, scalars, key)
 
     def abstract_arguments(self, trial: Trial, devices: tuple[Any, ...]) -> tuple[Any, ...]:
         """Returns what `compile` takes, as shapes on devices that need not be here.
