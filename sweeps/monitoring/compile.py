@@ -35,7 +35,7 @@ def rows(study: Study, topology: str) -> list[dict[str, Any]]:
     first = {trial.variant: trial for trial in reversed(study.trials(stage, selection))}
     for variant in study.settings["variants"]:
         said = jax_calls.call(compiled_step.compiled, trial=first[variant], topology=topology)
-        model = getattr(catalog.get(study.workload), "flops", None)
+        model = catalog.get(study.workload).flops
         model_flops = None if model is None else model * first[variant].batch_size / where.devices
         found.append(_row(variant, where, said, model_flops))
     return found

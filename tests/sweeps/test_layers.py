@@ -18,8 +18,8 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     "training": ("records", "study", "distributed"),
     "worker": ("records", "launchers", "study", "distributed", "training"),
     "algoperf": ("records", "study", "training"),
-    "benchmarks": ("study", "training", "monitoring"),
     "monitoring": ("records", "launchers", "study", "training"),
+    "benchmarks": ("study", "training", "monitoring"),
     "scheduling": ("records", "launchers", "study", "distributed", "monitoring"),
 }
 # What a driver never loads; of these folders every module is imported without it.

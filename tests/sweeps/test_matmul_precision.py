@@ -12,6 +12,7 @@ from sweeps.study import config, study
 from sweeps.study import trial as trials
 from sweeps.training import train_step
 from tests.sweeps import test_live
+from workloads.base import spec
 
 
 def test_it_is_part_of_the_identity_and_ids_of_before_stay(make_trial):
@@ -52,6 +53,8 @@ def test_every_part_of_a_trial_is_traced_in_it_and_no_other_trial(make_trial, mo
 
 class Workload:
     """One product and its loss, which notes the precision it is traced in."""
+
+    train_loss = spec.Workload.train_loss
 
     def __init__(self):
         self.seen = []

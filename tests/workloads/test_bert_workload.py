@@ -114,11 +114,13 @@ def test_evaluation_batches_count_on(workload, tokens):
     np.testing.assert_array_equal(second["inputs"], expected["inputs"])
 
 
-def test_metrics_by_hand(workload):
+def test_metrics_by_hand(workload, monkeypatch):
     """Three places count; two of them are right, and one beyond the weights would be."""
     logits = jnp.log(jnp.asarray([[[3.0, 1.0], [1.0, 3.0]], [[1.0, 1.0 / 3], [3.0, 1.0]]]))
     targets = jnp.asarray([[0, 1], [1, 0]])
-    sums = workload._sums(targets, logits, jnp.asarray([[1.0, 1.0], [1.0, 0.0]]))
+    monkeypatch.setattr(workload, "_eval_logits", lambda *_: logits)
+    batch = {"targets": targets, "weights": jnp.asarray([[1.0, 1.0], [1.0, 0.0]])}
+    sums, _ = workload._evaluated(None, None, batch)
     totals = {name: float(value) for name, value in sums.items()}
     metrics = workload._metrics(totals, 2, [], "")
     assert metrics["accuracy"] == pytest.approx(2 / 3)
