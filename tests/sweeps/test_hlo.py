@@ -3,6 +3,7 @@
 import pytest
 
 from sweeps.monitoring import hardware, hlo
+from sweeps.training import live
 
 # Two trips through a loop (bound 4, step 2) around a fusion that updates 8 of 32 floats in place;
 # a kernel; one collective that stands twice, as asynchronous ones do.
@@ -117,3 +118,10 @@ def test_the_clock_gives_the_published_peak(kind: str) -> None:
     units = {"v4": 8 * 128**2, "v5e": 4 * 128**2, "v5p": 8 * 128**2, "v6e": 4 * 256**2}[kind]
     device = hardware.KINDS[kind]
     assert 2 * units * device.clock_ghz / 1e3 == pytest.approx(device.peak_tflops, rel=0.01)
+
+
+def test_peaks_are_those_of_the_live_figures() -> None:
+    names = {"v4": "TPU v4", "v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite"}
+    names |= {"h100": "NVIDIA H100 80GB HBM3", "h200": "NVIDIA H200"}
+    for kind, device in hardware.KINDS.items():
+        assert live.peak_flops(names[kind]) == pytest.approx(device.peak_tflops * 1e12, rel=1e-3)
