@@ -151,7 +151,10 @@ def _list(options: argparse.Namespace) -> int:
             if entry.kernels is not None:
                 print(f"  {'':<13} kernels: {', '.join(entry.kernels)}")
             print(f"  {'':<13} source: {entry.source}")
-    print(f"Kernels\n  {', '.join(table.KERNELS)}")
+    print("Kernels")
+    for name, limits in table.KERNELS.items():
+        where = " or ".join(limits.platforms) or "anywhere"
+        print(f"  {name:<13} {where}; {', '.join(limits.dtypes) or 'any dtype'}")
     print("A query that sees no key\n  returns 0, and no gradient (flax: the mean of all values)")
     names = registry.names()
     print(f"Variants ({len(names)}; mixer[+modifier...], any order of modifiers)")

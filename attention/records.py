@@ -140,12 +140,13 @@ class Kernel:
     call(problem, value) returns that of value [..., S, H, Dv] for an `inputs.Problem`, [..., T, H,
     Dv], or raises ValueError naming a kernel that can. span: the widest channel, in nats, whose
     centred exponentials survive its backward pass (`attention.mixers.shift`). float32_sums: the
-    sum is returned in float32, whatever the inputs.
+    sum is returned in float32, whatever the inputs. bfloat16_allowance: as of a `Mixer`.
     """
 
     call: Callable[[Any, Array], Array]
     span: float
     float32_sums: bool
+    bfloat16_allowance: float = 1.0
 
 
 class Applied(NamedTuple):

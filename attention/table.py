@@ -191,7 +191,7 @@ MODIFIERS: dict[str, ModifierEntry] = {
         "logits ← cap·tanh(logits/cap), before bias and mask",
         "Gemma 2, arXiv:2408.00118, section 2",
         hyperparameters={"cap": Hyperparameter(_CAP, default=50.0, other=5.0)},
-        kernels=("xla",),
+        kernels=("xla", "splash"),
     ),
     "sink": ModifierEntry(
         "sink",
@@ -203,7 +203,8 @@ MODIFIERS: dict[str, ModifierEntry] = {
     ),
 }
 
-# `xla` is our core; the others go through jax.nn.dot_product_attention, whose limits these are.
+# `xla` is our core; jax_xla and cudnn go through jax.nn.dot_product_attention, splash through
+# jax.experimental's Pallas kernel for TPUs: the limits are theirs.
 KERNELS: dict[str, KernelEntry] = {
     "xla": KernelEntry("attention.kernels.core:KERNEL", follows_precision=True),
     "jax_xla": KernelEntry(
@@ -215,6 +216,9 @@ KERNELS: dict[str, KernelEntry] = {
         dtypes=("bfloat16", "float16"),
         head_sizes=range(8, 257, 8),
         one_head_size=True,
+    ),
+    "splash": KernelEntry(
+        "attention.kernels.splash:KERNEL", platforms=("tpu",), dtypes=("bfloat16", "float32")
     ),
 }
 

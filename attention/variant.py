@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import errors as flax_errors
+from jax.sharding import NamedSharding
 
 from attention import records, table
 from attention.hosts import probe
@@ -25,13 +26,15 @@ class Variant:
     """An attention variant: immutable, hashable, callable. Made by `attention.registry.get`.
 
     Equal variants compile to the same program; hyperparameters and the kernel are part of the
-    identity. A hyperparameter is an attribute, too: `variant.tau`.
+    identity. A hyperparameter is an attribute, too: `variant.tau`. sharding: how the host's heads
+    [B, T, H, D] lie on its devices; kernel `splash` runs there as it says, the others need none.
     """
 
     mixer: str
     modifiers: tuple[str, ...] = ()
     kernel: str = "xla"
     settings: tuple[tuple[str, Any], ...] = ()
+    sharding: NamedSharding | None = None
 
     @property
     def name(self) -> str:
@@ -140,6 +143,7 @@ class Variant:
             dropout_rate=0.0 if deterministic else dropout_rate,
             broadcast_dropout=broadcast_dropout,
             kernel=self.kernel,
+            sharding=self.sharding,
             **settings,
         )
         return self._finished(attend, head_size, depth, result_dtype)

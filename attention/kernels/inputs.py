@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypedDict
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
 
 from attention import records
 from attention.kernels import masks
@@ -23,7 +24,8 @@ class Settings(TypedDict, total=False):
     look): broadcast to [..., H, T, S]. is_causal: query t sees keys 0..t. dropout_rate: of the
     weights; needs dropout_rng; broadcast_dropout (the default) draws one mask for all batch entries
     and heads, as flax does. precision: of matrix products. kernel: `table.KERNELS`, 'xla' unless
-    given. logits: functions applied to the scaled logits, before bias and mask.
+    given. logits: functions applied to the scaled logits, before bias and mask. sharding: how
+    [..., T, H, D] lies on the devices, for kernels that XLA cannot divide over them.
     """
 
     scale: float | Array | None
@@ -36,6 +38,7 @@ class Settings(TypedDict, total=False):
     precision: jax.lax.PrecisionLike
     kernel: str
     logits: tuple[Applied, ...]
+    sharding: NamedSharding | None
 
 
 class Problem(NamedTuple):
@@ -53,6 +56,16 @@ class Problem(NamedTuple):
     precision: jax.lax.PrecisionLike
     weighting: Weighting
     logits: tuple[Applied, ...]
+    sharding: NamedSharding | None
+
+    @property
+    def platform(self) -> str:
+        """What will compute, 'cpu', 'gpu' or 'tpu': the sharding's devices, which need not be here,
+        or JAX's own."""
+        if self.sharding is None:
+            return jax.default_backend()
+        platform: str = self.sharding.mesh.devices.flat[0].platform
+        return "gpu" if platform in ("cuda", "rocm") else platform
 
 
 def through_kernel(
@@ -99,6 +112,7 @@ def canonicalize_inputs(
     broadcast_dropout: bool = True,
     precision: jax.lax.PrecisionLike = None,
     logits: tuple[Applied, ...] = (),
+    sharding: NamedSharding | None = None,
 ) -> tuple[Problem, Array]:
     """Returns the checked problem and the value, all in one dtype.
 
@@ -140,6 +154,7 @@ def canonicalize_inputs(
         precision,
         weighting,
         logits,
+        sharding,
     )
     return problem, value
 

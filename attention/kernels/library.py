@@ -26,7 +26,7 @@ def _call(name: str, problem: Problem, value: Array) -> Array:
     _refuse_what_jax_nn_lacks(name, problem)
     table.check_kernel(
         name,
-        platform=jax.default_backend(),
+        platform=problem.platform,
         dtype=problem.query.dtype.name,
         head_size=problem.query.shape[-1],
         value_size=value.shape[-1],

@@ -111,7 +111,11 @@ def measure(
     hyperparameters = {key: chosen.get(key, one.other) for key, one in known}
     variant = registry.get(case.variant, kernel=case.kernel, **hyperparameters)
     params = leaves(variant, arrays[:3], 0.3, depth)
-    output, gradients, learned = _forward_and_backward(variant, depth, params, mask, *arrays)
+    # Causality is said as such, which every kernel knows.
+    is_causal = case.mask == "causal"
+    output, gradients, learned = _forward_and_backward(
+        variant, depth, is_causal, params, None if is_causal else mask, *arrays
+    )
     exact = oracle.compute(variant, params, arrays, mask, depth)
     errors = tuple(
         oracle.relative_error(ours, theirs)
@@ -137,13 +141,14 @@ def _compiled(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
 
 def limits_of(variant: Variant, dtype: str) -> Limits:
     """Returns the allowed (output, gradient) errors."""
-    output, gradient = LIMITS[dtype, records.kernel(variant.kernel).float32_sums]
+    kernel = records.kernel(variant.kernel)
+    output, gradient = LIMITS[dtype, kernel.float32_sums]
     if dtype != "bfloat16":
         return output, gradient
     allowance = records.mixer(variant.mixer).bfloat16_allowance
-    # Modifiers round the same arrays, one after the other: the most that one of them needs.
+    # Modifiers and kernel round the same arrays, one after the other: the most that one needs.
     rounding = [records.modifier(name).bfloat16_allowance for name in variant.modifiers]
-    allowance *= max(rounding, default=1.0)
+    allowance *= max(kernel.bfloat16_allowance, *rounding, 1.0)
     return output * allowance, gradient * allowance
 
 
@@ -231,19 +236,29 @@ class Host(nn.Module):
 
     variant: Variant
     depth: int
+    is_causal: bool = False
 
     @nn.compact
     def __call__(
         self, query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None
     ) -> jax.Array:
-        return self.variant(query, key, value, mask=mask, deterministic=True, depth=self.depth)
+        return self.variant(
+            query,
+            key,
+            value,
+            mask=mask,
+            is_causal=self.is_causal,
+            deterministic=True,
+            depth=self.depth,
+        )
 
 
 # One compilation per variant, dtype and presence of a mask serves all scales.
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _forward_and_backward(
     variant: Variant,
     depth: int,
+    is_causal: bool,
     params: Tree,
     mask: jax.Array | None,
     query: jax.Array,
@@ -253,7 +268,7 @@ def _forward_and_backward(
 ) -> tuple[jax.Array, tuple[jax.Array, ...], Tree]:
     """Returns the output, the gradients of query, key and value, and those of the parameters."""
     output, pullback = jax.vjp(
-        lambda params, *qkv: Host(variant, depth).apply({"params": params}, *qkv, mask),
+        lambda params, *qkv: Host(variant, depth, is_causal).apply({"params": params}, *qkv, mask),
         params,
         query,
         key,

@@ -99,7 +99,9 @@ def _own_keys() -> dict[str, Key]:
         "tau": Key(
             0.9, "τ of every `+temp` row; the paper does not print its own", Range(1e-6, 1e6)
         ),
-        "kernel": Key("xla", "what computes attention: see `python -m attention list`", name),
+        "kernel": Key(
+            "xla", "what computes attention: xla, jax_xla, cudnn (GPU) or splash (TPU)", name
+        ),
         "diff_head_norm": Key(
             True, "Diff attention's norm per head; the paper does not say whether"
         ),

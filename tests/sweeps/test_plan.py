@@ -65,6 +65,10 @@ def test_kernel_and_devices_are_the_engine_s(make_study, monkeypatch):
     with pytest.raises(ValueError, match="needs an NVIDIA GPU and JAX runs on 'cpu'"):
         preflight.check_kernel(make_study(launcher="slurm", **changes))
     preflight.check_kernel(make_study(launcher="slurm", **{"slurm.gpus": 1}, **changes))
+    splash = {"kernel": "splash", "launcher": "skypilot", "skypilot.bucket": "gs://ours"}
+    with pytest.raises(ValueError, match="needs a TPU and JAX runs on 'gpu' here; use kernel="):
+        preflight.check_kernel(make_study(**{"skypilot.accelerators": "L4:1"}, **splash))
+    preflight.check_kernel(make_study(**{"skypilot.accelerators": "tpu-v5e-8"}, **splash))
     preflight.check_devices(_slurm(make_study, gpus=8))
     with pytest.raises(
         ValueError, match="batch_size 16 cannot be divided over 3 devices by launch"

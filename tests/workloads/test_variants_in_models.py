@@ -9,6 +9,7 @@ import pytest
 from flax import linen as nn
 
 from attention import inject, registry
+from workloads import registry as workloads
 from workloads.images import vit
 from workloads.speech import conformer
 
@@ -116,3 +117,15 @@ def test_every_kernel_is_open_to_the_conformer():
     np.testing.assert_allclose(
         outputs[0][0][valid], outputs[1][0][valid], rtol=2e-5, atol=2e-5
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["digits_vit", "pydoc_lm"])
+def test_a_kernel_of_one_platform_is_told_the_devices(name):
+    """From its first trace on, initialisation included; who observes has a kernel that can."""
+    workload = workloads.make(name, registry.get("laser", kernel="splash"))
+    assert workload._called_model().variant.sharding == workload.devices.heads()
+    with pytest.raises(ValueError, match="needs a TPU and JAX runs on 'cpu' here; use kernel="):
+        workload.init_model_fn(jax.random.key(0))
+    for other in (workload.observable(), workloads.make(name, registry.get("laser"))):
+        variant = other._called_model().variant
+        assert (variant.kernel, variant.sharding) == ("xla", None)

@@ -74,6 +74,10 @@ class Devices:
         """Returns the sharding of a batch: split along its first axis."""
         return NamedSharding(self.mesh, PartitionSpec(BATCH_AXES))
 
+    def heads(self) -> NamedSharding:
+        """Returns the sharding of attention's heads, [B, L, H, D]: as a batch, and by 'tensor'."""
+        return NamedSharding(self.mesh, PartitionSpec(BATCH_AXES, None, "tensor", None))
+
     def rounded_up(self, batch_size: int) -> int:
         """Returns the next multiple of the devices that share a batch."""
         return -(-batch_size // self._parts) * self._parts

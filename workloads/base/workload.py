@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from flax import linen as nn
 
+from attention import table as variants_table
 from workloads.base import loader, sharding, sources, spec
 from workloads.base.options import Options
 from workloads.base.workload_spec import WorkloadSpec
@@ -110,11 +111,13 @@ class BaseWorkload(spec.Workload):
         """
         params_rng, _ = jax.random.split(rng)
         if self._init is None:
+            one = copy.copy(self)
+            one._model = self._placed_model()
             placed: Any = self.devices.replicated()
             if self.parameter_rules:
-                shapes = jax.eval_shape(self._initial_variables, params_rng)
+                shapes = jax.eval_shape(one._initial_variables, params_rng)
                 placed = sharding.shardings(shapes, self.parameter_rules, self.devices.mesh)
-            self._init = jax.jit(self._initial_variables, out_shardings=placed)
+            self._init = jax.jit(one._initial_variables, out_shardings=placed)
         model_state = dict(self._init(params_rng))
         params = model_state.pop("params")
         self._param_shapes = jax.tree.map(lambda leaf: spec.ShapeTuple(leaf.shape), params)
@@ -149,7 +152,14 @@ class BaseWorkload(spec.Workload):
 
     def _called_model(self) -> nn.Module:
         """Returns the model as `model_fn` applies it."""
-        return self._model
+        return self._placed_model()
+
+    def _placed_model(self) -> nn.Module:
+        """Returns the model; a kernel of one platform is told the devices, perhaps not here."""
+        if self.variant is None or not variants_table.KERNELS[self.variant.kernel].platforms:
+            return self._model
+        variant = dataclasses.replace(self.variant, sharding=self.devices.heads())
+        return self._model.clone(variant=variant)
 
     def _model_settings(self, batch: spec.Batch) -> dict[str, Any]:
         """Returns what the model takes of a batch beside its inputs."""
@@ -171,11 +181,13 @@ class BaseWorkload(spec.Workload):
         """Returns this workload with a model whose attention can be observed, for `model_fn` alone.
 
         It computes the same from `observable_parameters`. cuDNN's kernel, whose bias has shapes
-        and a gradient of its own, gives way to XLA's form of the same call.
+        and a gradient of its own, gives way to XLA's form of the same call; splash, which takes no
+        bias, to our core.
         """
         one = copy.copy(self)
-        if self.variant is not None and self.variant.kernel == "cudnn":
-            one.variant = dataclasses.replace(self.variant, kernel="jax_xla")
+        others = {"cudnn": "jax_xla", "splash": "xla"}
+        if self.variant is not None and self.variant.kernel in others:
+            one.variant = dataclasses.replace(self.variant, kernel=others[self.variant.kernel])
             one._model = self._model.clone(variant=one.variant)
         return one
 

@@ -112,7 +112,7 @@ class SpeechWorkload(BaseWorkload):
         train = mode == spec.ForwardPassMode.TRAIN
         if use_running_average_bn is None:
             use_running_average_bn = not (train or update_batch_norm)
-        outputs, new_state = self._model.apply(
+        outputs, new_state = self._called_model().apply(
             {"params": params, **model_state},
             *augmented_and_preprocessed_input_batch["inputs"],
             rngs={"dropout": rng},

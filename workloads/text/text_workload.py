@@ -63,7 +63,7 @@ class TextWorkload(BaseWorkload):
 
     def _called_model(self) -> nn.Module:
         # Pinned to the mesh here and not in __init__: a workload can be built anywhere.
-        return self._model.clone(devices=self.devices if self._is_pinned else None)
+        return self._placed_model().clone(devices=self.devices if self._is_pinned else None)
 
     def _model_settings(self, batch: spec.Batch) -> dict[str, Any]:
         """Logits are [B, L, V], or [B, K, V] at the batch's 'positions' [B, K]."""

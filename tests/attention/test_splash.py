@@ -1,0 +1,239 @@
+"""Kernel `splash` in interpret mode: its numbers, what it refuses, and its way onto a mesh.
+
+The compiler for TPUs is asked in test_splash_compiled.py.
+"""
+
+import dataclasses
+import functools
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention import registry
+from attention.kernels import splash
+from attention.mixers import laser, sigmoid, standard
+from attention.records import Applied
+from attention.verification import check, oracle
+
+STATIC = ("attend", "is_causal", "kernel")
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+    """The kernel run by XLA, in blocks of 128 rows so that small problems have several."""
+    call = functools.partial(splash.weighted_sum, interpret=True)
+    monkeypatch.setattr(splash, "KERNEL", dataclasses.replace(splash.KERNEL, call=call))
+    monkeypatch.setattr(splash, "_largest_block", lambda *_: 128)
+    yield
+    _run.clear_cache()
+
+
+def _qkv(length=9, keys=None, size=8, value_size=None, dtype="float32", batch=(2,)):
+    rng = np.random.default_rng(0)
+    keys = keys or length
+    shapes = (
+        (length, size),
+        (keys, size),
+        (keys, value_size or size),
+        (length, value_size or size),
+    )
+    return [jnp.asarray(rng.standard_normal((*batch, n, 2, d)), dtype) for n, d in shapes]
+
+
+@functools.partial(jax.jit, static_argnames=STATIC)
+def _run(attend, arrays, **settings):
+    *qkv, cotangent = arrays
+    output, pullback = jax.vjp(lambda *qkv: attend(*qkv, **settings), *qkv)
+    return output, pullback(cotangent.astype(output.dtype))
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize(
+    ("mixer", "dtype", "mask"),
+    [
+        ("standard", "bfloat16", "causal"),
+        ("laser", "float32", "causal"),
+        ("laser", "bfloat16", "padded"),
+        pytest.param("diff", "bfloat16", "causal", marks=pytest.mark.slow),
+        pytest.param("diff_laser", "bfloat16", "none", marks=pytest.mark.slow),
+    ],
+)
+def test_error_within_limits(mixer, dtype, mask, monkeypatch):
+    """A scale of 1/8 rounds nothing, so that the library kernels' limits hold; 160 is padded."""
+    exact = dataclasses.replace(splash.KERNEL, bfloat16_allowance=1.0)
+    monkeypatch.setattr(splash, "KERNEL", exact)
+    for qs, vs in ((1, 0.1), (1, 1), (4, 0.1), (4, 1), (4, 4)):
+        if dtype == "float32" and vs > 1:
+            continue
+        case = check.Case(mixer, "splash", dtype, mask, qs, vs)
+        row = check.measure(case, shape=(160, 2, 64), seed=7)
+        assert row.passed, row
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_a_scale_that_is_no_power_of_two_rounds_the_queries_once_more():
+    for qs, factor in ((1, 1.0), (4, 1.5)):
+        row = check.measure(check.Case("laser", "splash", "bfloat16", "none", qs, 1), (96, 2, 40))
+        assert row.passed, row
+        limits = check.LIMITS["bfloat16", False]
+        assert row.limits == (1.5 * limits[0], 1.5 * limits[1])
+        assert row.output <= factor * limits[0]
+        assert max(row.gradients) <= factor * limits[1]
+
+
+def _agrees(attend, arrays, **settings):
+    ours = _run(attend, arrays, kernel="splash", **settings)
+    theirs = _run(attend, arrays, **settings)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=5e-6), ours, theirs)
+    return ours
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_values_of_another_size_and_padded_keys_of_each_batch_entry():
+    """One entry sees no key at all; hidden keys and values may be anything."""
+    arrays = _qkv(length=9, keys=150, value_size=5, batch=(2, 2))
+    there = np.arange(150) < np.array([[131, 100], [7, 0]])[..., None, None, None]
+    arrays[1] = arrays[1].at[:, :, -19:].multiply(100.0)
+    arrays[2] = arrays[2].at[:, :, -19:].add(1e3)
+    output, (query_bar, key_bar, value_bar) = _agrees(laser.attend, arrays, mask=jnp.asarray(there))
+    assert not output[1, 1].any()
+    for gradient in (query_bar[1, 1], key_bar[1, 1], value_bar[1, 1], value_bar[1, 0, 7:]):
+        assert not gradient.any()
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize(("length", "keys"), [(131, 131), (140, 9), (9, 140)])
+def test_causality_where_nothing_divides_into_blocks(length, keys):
+    arrays = _qkv(length, keys, batch=())
+    mask = np.tril(np.ones((length, keys), bool))
+    output, gradients = _run(laser.attend, arrays, is_causal=True, kernel="splash")
+    exact = oracle.attend("laser", *arrays, mask=mask)
+    assert oracle.relative_error(output, exact.output) <= 2e-6
+    for ours, theirs in zip(gradients, exact.gradients, strict=True):
+        assert oracle.relative_error(ours, theirs) <= 3e-6
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_soft_cap_is_the_modifier_s():
+    """In the same place, by the same formula, with its gradient; another function is refused."""
+    query, key, value, cotangent = _qkv()
+    arrays = [8 * query, key, value, cotangent]
+    capped = registry.get("laser+softcap", cap=1.5, kernel="splash")
+    ours = _run(capped, arrays, is_causal=True)
+    theirs = _run(dataclasses.replace(capped, kernel="xla"), arrays, is_causal=True)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=5e-6), ours, theirs)
+    with pytest.raises(ValueError, match="one function of logits, that of .softcap; use"):
+        standard.attend(query, key, value, kernel="splash", logits=(Applied(jnp.sin, ()),))
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_laws():
+    """Shift, bounds, Jensen, one visible key; the future, however far above, changes nothing."""
+    query, key, value, cotangent = _qkv(batch=())
+    ours = functools.partial(_run, laser.attend, is_causal=True, kernel="splash")
+    output, _ = ours([query, key, value, cotangent])
+    moved, _ = ours([query, key, value + 30, cotangent])
+    np.testing.assert_allclose(moved, output + 30, atol=1e-5)
+    np.testing.assert_allclose(output[0], value[0], atol=1e-6)
+    plain, _ = _run(standard.attend, [query, key, value, cotangent], is_causal=True)
+    assert (output >= plain - 1e-6).all()
+    assert (output <= value.max(0) + 1e-6).all()
+    for gap, slack in ((40.0, 5e-6), (1e6, np.inf)):
+        later = [query, key.at[-1].multiply(3.0), value.at[-1].add(gap), cotangent]
+        changed, gradients = ours(later)
+        assert np.abs(changed[:-1] - output[:-1]).max() <= slack
+        assert all(np.isfinite(array).all() for array in (changed, *gradients))
+
+
+@pytest.mark.parametrize(
+    ("settings", "arrays", "message"),
+    [
+        ({}, {}, "needs a TPU and JAX runs on 'cpu' here; use kernel='xla' or 'jax_xla'"),
+        ({"bias": jnp.ones((9, 9))}, {}, "takes no bias; use kernel='xla' or kernel='jax_xla'"),
+        ({"mask": jnp.ones((9, 9), bool)}, {}, "not of a query or head.*is_causal=True, or use"),
+        ({"mask": jnp.ones((2, 2, 1, 9), bool)}, {}, r"\[..., 1, 1, S\], and the one given has"),
+        ({"dropout_rate": 0.1, "dropout_rng": jax.random.key(0)}, {}, "no attention dropout; use"),
+        ({"precision": "highest"}, {}, "takes no matmul precision.*use kernel='xla'"),
+        ({}, {"dtype": "float16"}, "bfloat16 or float32, not float16"),
+    ],
+)
+def test_refusals_name_a_kernel_that_can(settings, arrays, message, monkeypatch):
+    if "not float16" in message or "mask" in settings:
+        monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    with pytest.raises(ValueError, match=message):
+        standard.attend(*_qkv(**arrays)[:3], kernel="splash", **settings)
+
+
+def test_other_mechanisms_are_refused_by_name(monkeypatch):
+    with pytest.raises(ValueError, match="knows the softmax alone; use kernel='xla'"):
+        sigmoid.attend(*_qkv()[:3], kernel="splash")
+    for name in ("sigmoid", "laser+sink"):
+        with pytest.raises(ValueError, match=r"kernel='splash' cannot compute .*use kernel='xla'"):
+            registry.get(name, kernel="splash")
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_precisions_that_its_compiler_does_not_know_are_refused():
+    shape = jax.eval_shape(functools.partial(standard.attend, kernel="splash"), *_qkv()[:3])
+    assert shape.shape == (2, 9, 2, 8)
+    for dtype, given in (("bfloat16", "highest"), ("float32", "tensorfloat32")):
+        arrays = _qkv(dtype=dtype)[:3]
+        with (
+            jax.default_matmul_precision(given),
+            pytest.raises(ValueError, match=f"jax_default_matmul_precision='{given}'.*or use"),
+        ):
+            standard.attend(*arrays, kernel="splash")
+
+
+SHARDED = """
+import dataclasses, functools
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from attention import registry
+from attention.kernels import splash
+call = functools.partial(splash.weighted_sum, interpret=True)
+splash.KERNEL = dataclasses.replace(splash.KERNEL, call=call)
+mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
+heads = NamedSharding(mesh, P(("data", "fsdp"), None, "tensor", None))
+plain = registry.get("laser")
+placed = dataclasses.replace(plain, kernel="splash", sharding=heads)
+rng = np.random.default_rng(0)
+def gradients(variant, mask, *qkv):
+    return jax.grad(lambda *qkv: jnp.sum(jnp.sin(variant(*qkv, mask=mask))), (0, 1, 2))(*qkv)
+for batch in (4, 1):
+    qkv = [jnp.asarray(rng.standard_normal((batch, 6, 2, 4)), jnp.float32) for _ in "qkv"]
+    mask = (np.arange(6) < 3 + np.arange(batch)[:, None])[:, None, None]
+    put = heads if batch == 4 else NamedSharding(mesh, P())
+    got = jax.jit(functools.partial(gradients, placed))(mask, *jax.device_put(qkv, put))
+    for ours, theirs in zip(got, gradients(plain, mask, *qkv)):
+        np.testing.assert_allclose(ours, theirs, atol=3e-6)
+        assert batch == 1 or ours.sharding.is_equivalent_to(heads, 4), ours.sharding
+try:
+    dataclasses.replace(placed, sharding=NamedSharding(mesh, P("data", "fsdp")))(*qkv)
+except ValueError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+def test_on_a_mesh_of_eight_devices():
+    """Batch and heads divided, a batch of one example computed everywhere: the gradients agree."""
+    root = pathlib.Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", SHARDED],
+        capture_output=True,
+        text=True,
+        env={
+            **os.environ,
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+            "JAX_PLATFORMS": "cpu",
+            "PYTHONPATH": str(root),
+        },
+    )
+    assert "is divided by batch and heads" in done.stdout, done.stderr[-1500:]
