@@ -75,7 +75,7 @@ def _tell(where: hardware.Topology, scratch: str, has_kernels: bool) -> None:
             # makes the compilation three times as long.
             os.environ["LIBTPU_INIT_ARGS"] = (
                 f"--xla_jf_dump_to={scratch} --xla_jf_dump_llo_text=true "
-                f"--xla_jf_dump_llo_pass_label_regex={_BUNDLES}"
+                "--xla_jf_dump_llo_pass_label_regex=final_bundles"
             )
     else:
         os.environ |= {
@@ -253,7 +253,7 @@ def _grids(jaxpr: Any) -> dict[str, int]:
     found: dict[str, int] = {}
     for equation in jaxpr.eqns:
         if equation.primitive.name == "pallas_call":
-            name = equation.params["name_and_src_info"].name
+            name = equation.params["name"]
             found[name] = math.prod(equation.params["grid_mapping"].grid)
         for value in equation.params.values():
             several = value if isinstance(value, tuple | list) else (value,)
