@@ -159,14 +159,11 @@ class TextWorkload(BaseWorkload):
     def _evaluated(
         self, params: spec.Parameters, model_state: spec.ModelState, batch: spec.Batch
     ) -> tuple[dict[str, Array], None]:
-        """The sums are of losses, of tokens, and of correct ones where those are counted."""
         most, labels = self.options.loss_chunk_tokens, batch["targets"]
-        weights = token_weights(labels.shape, batch["weights"])
         if not most:
             logits = self._eval_logits(params, model_state, batch)
-            summed = self.loss_fn(labels, logits, weights)["summed"]
-            right = {"correct": correct(labels, logits, weights)} if self._counts_correct else {}
-            return {"loss": summed, "tokens": weights.sum(), **right}, None
+            return self._sums(labels, logits, batch["weights"]), None
+        weights = token_weights(labels.shape, batch["weights"])
         sums = chunked_loss.sums(
             self.devices.mesh,
             most,
@@ -177,6 +174,13 @@ class TextWorkload(BaseWorkload):
             weights,
         )
         return {**sums, "tokens": weights.sum()}, None
+
+    def _sums(self, targets: Array, logits: Array, weights: Array) -> dict[str, Array]:
+        """Returns the sums that `_metrics` divides: of losses, tokens, and where those are counted
+        correct ones."""
+        losses = self.loss_fn(targets, logits, weights)
+        right = {"correct": correct(targets, logits, weights)} if self._counts_correct else {}
+        return {"loss": losses["summed"], "tokens": losses["n_valid_examples"], **right}
 
     def example_batch(self, batch_size: int) -> spec.Batch:
         """Returns a training batch of random ordinary tokens."""
