@@ -58,7 +58,7 @@ ENVIRONMENT = {
     ],
 )
 def test_forward_and_backward_compile_for_a_mesh_of_tpus(name, dtype, size, length):
-    """Two kernels, and never a [B, H, T, S] of float32 in memory."""
+    """Two kernels, and no logits in memory: those of 1,024 tokens take 2^23 bytes a device."""
     done = subprocess.run(
         [sys.executable, "-c", COMPILED, name, dtype, str(size), str(length)],
         capture_output=True,
@@ -68,4 +68,4 @@ def test_forward_and_backward_compile_for_a_mesh_of_tpus(name, dtype, size, leng
     assert done.returncode == 0, done.stderr[-3000:]
     kernels, scratch = map(int, done.stdout.split())
     assert kernels == 2
-    assert scratch < 4 * 2 * 1024 * 1024 if length == 1024 and size < 256 else True
+    assert scratch < 2**23
