@@ -8,12 +8,13 @@ DEMO := digits_vit_demo spoken_digits_conformer_demo pydoc_lm_demo
 STUDY := digits_vit_demo spoken_digits_conformer_study pydoc_lm_study
 # Two cores are served by three: some wait.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup
-# What `make soak` and `make simulate` are given.
+# What `make soak`, `make simulate` and `make test-compilers` are given.
 SOAK ?= --kills 100 --trials 40
 SIMULATE ?= --trials 1000 --workers 1000
+COMPILED ?= tests/sweeps/test_compile.py tests/attention/test_splash_compiled.py
 QUICK := digits_vit_quick spoken_digits_conformer_quick pydoc_lm_quick
 
-.PHONY: demo study quick test test-slow test-all soak simulate performance check clean
+.PHONY: demo study quick test test-slow test-all test-compilers soak simulate performance check clean
 
 # Made anew when the dependencies change.
 $(VENV)/.installed: setup.cfg pyproject.toml
@@ -51,6 +52,16 @@ test-all: test test-slow
 test-slow: $(VENV)/.installed
 	$(PYTEST) -m slow
 
+# The compilers come in an environment of their own: beside libtpu JAX looks for TPUs.
+.venv-compilers/.installed: setup.cfg pyproject.toml
+	$(PYTHON) -m venv .venv-compilers
+	.venv-compilers/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test,compile-tpu]'
+	touch $@
+
+## test-compilers: steps and kernels by the real TPU compiler, without a TPU; at most 15 minutes
+test-compilers: .venv-compilers/.installed
+	.venv-compilers/bin/python -m pytest -n 2 $(COMPILED)
+
 ## soak: a study whose workers and drivers are killed a hundred times loses nothing (docs/faults.md)
 soak: $(VENV)/.installed
 	$(BIN)/python -m tests.sweeps.chaos.soak $(SOAK)
@@ -59,9 +70,9 @@ soak: $(VENV)/.installed
 simulate: $(VENV)/.installed
 	$(BIN)/python -m tests.sweeps.simulation.simulate $(SIMULATE)
 
-## performance: docs/performance.md, by the accelerators' compilers that are installed (extras)
-performance: $(VENV)/.installed
-	$(BIN)/python -m sweeps.benchmarks.performance
+## performance: docs/performance.md, by the real TPU compiler; about an hour
+performance: .venv-compilers/.installed
+	.venv-compilers/bin/python -m sweeps.benchmarks.performance
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -69,4 +80,4 @@ check: $(VENV)/.installed
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) .pytest_cache experiments
+	rm -rf $(VENV) .venv-compilers .pytest_cache experiments
