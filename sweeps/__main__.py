@@ -95,10 +95,20 @@ def _parser() -> argparse.ArgumentParser:
     add("studies", _studies, "studies that come with the package")
     keys = add("keys", _keys, "what --config.KEY=VALUE may change in a study")
     keys.add_argument("word", nargs="?", default="", help="only keys with it in their name")
-    text = "trials, steps, device-hours and disk, before anything starts"
-    plan = add("plan", _plan, text, epilog=_KEYS, allow_abbrev=False)
-    text = "run a study, or continue it; may be interrupted and repeated"
-    run = add("run", _run, text, epilog=_KEYS, allow_abbrev=False)
+    plan = add(
+        "plan",
+        _plan,
+        "trials, steps, device-hours and disk, before anything starts",
+        epilog=_KEYS,
+        allow_abbrev=False,
+    )
+    run = add(
+        "run",
+        _run,
+        "run a study, or continue it; may be interrupted and repeated",
+        epilog=_KEYS,
+        allow_abbrev=False,
+    )
     for command in (plan, run):
         command.add_argument("--config", required=True, metavar="STUDY", help="name or .py file")
     plan.add_argument("--step_seconds", type=positive(), help="measured time per step")
@@ -112,9 +122,13 @@ def _parser() -> argparse.ArgumentParser:
     for command in (status, resume, cancel):
         command.add_argument("directory", type=pathlib.Path, metavar="STUDY_DIR")
     status.add_argument("--watch", action="store_true", help="until the study is done")
-    text = "where validation would now choose other points than a comparison began with"
     for command in (run, resume):
-        command.add_argument("--selection", choices=("keep", "new"), default="", help=text)
+        command.add_argument(
+            "--selection",
+            choices=("keep", "new"),
+            default="",
+            help="where validation would now choose other points than a comparison began with",
+        )
     job = add("job", _job, "run a job of a study on the node an engine chose")
     job.description = (
         "What engines start on their nodes. Exits with 0 where nothing is left to do, 75 where it "
@@ -122,8 +136,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     job.add_argument("file", type=pathlib.Path, metavar="STUDY_DIR/jobs/BATCH.json")
     job.add_argument("--index", type=int, required=True, help="which job, from 0")
-    text = "write a trained trial's queries, keys and values, layer by layer"
-    tensors = add("tensors", _tensors, text)
+    tensors = add(
+        "tensors", _tensors, "write a trained trial's queries, keys and values, layer by layer"
+    )
     tensors.description = (
         "Restores the trial's last checkpoint and writes what its attention layers are given on "
         "the first examples of its first training batch; for python -m attention reconstruct."
@@ -134,8 +149,12 @@ def _parser() -> argparse.ArgumentParser:
     tensors.add_argument("--examples", type=whole(1, 1_048_576), default=4, help="default: 4")
     tensors.add_argument("--data_dir", help="default: where the data lay when it was trained")
     _add_export(add("export", _export, "write a study as AlgoPerf's scoring reads it"))
-    text = "workloads and optimizer against AlgoPerf's own: the table of differences"
-    _add_parity(add("algoperf_parity", _parity, text))
+    parity = add(
+        "algoperf_parity",
+        _parity,
+        "workloads and optimizer against AlgoPerf's own: the table of differences",
+    )
+    _add_parity(parity)
     return parser
 
 

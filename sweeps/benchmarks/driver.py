@@ -43,12 +43,14 @@ def until_worker(command: list[str]) -> float:
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     ) as process:
-        while not found and not ended:
-            found = _WORKER in _children(process.pid)
-            took = time.perf_counter() - began
-            ended = process.poll() is not None or took > _DEADLINE_S
-            time.sleep(0.002)
-        process.terminate()
+        try:
+            while not found and not ended:
+                found = _WORKER in _children(process.pid)
+                took = time.perf_counter() - began
+                ended = process.poll() is not None or took > _DEADLINE_S
+                time.sleep(0.002)
+        finally:
+            process.terminate()
         output = process.communicate()[0]
     if not found:
         raise RuntimeError(f"no worker after {took:.1f} s:\n{output}")

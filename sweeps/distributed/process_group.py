@@ -58,10 +58,12 @@ class Store(Protocol):
 class SharedLog:
     """A log that all processes of a trial append to and read in one order.
 
-    Entries by number, of `count` processes, of which this is number `rank`. It lies in the
-    key-value store of JAX's coordination service, which runs in process 0. An entry takes 0.5 ms
-    on one host, and nothing of it touches the devices: a broadcast over them takes 4 ms there,
-    waits for the steps in flight, and needs all processes at the same place.
+    Its entries lie by number in the key-value store of JAX's coordination service, which runs in
+    process 0. An entry takes 0.5 ms on one host, and nothing of it touches the devices: a broadcast
+    over them takes 4 ms there, waits for the steps in flight, and needs all processes at the same
+    place.
+
+    store: that key-value store. count: how many processes there are. rank: this one's number.
     """
 
     def __init__(self, store: Store, count: int, rank: int) -> None:

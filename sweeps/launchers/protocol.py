@@ -71,7 +71,7 @@ class Launcher(Protocol):
         """Returns the state of every handle; UNKNOWN where the engine cannot be reached."""
 
     def cancel(self, handles: Sequence[str]) -> None:
-        """Asks jobs, at least one, to save and end; those that are gone are passed over.
+        """Asks jobs to save and end; those that are gone are passed over.
 
         Raises EngineError where the engine cannot be reached.
         """

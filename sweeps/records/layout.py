@@ -50,8 +50,11 @@ FINISHED = ("done", *LOST)
 
 SPLITS = ("train", "validation", "test")
 TIME_COLUMNS = (
-    *("score", "total_duration", "accumulated_submission_time"),
-    *("accumulated_eval_time", "accumulated_logging_time"),
+    "score",
+    "total_duration",
+    "accumulated_submission_time",
+    "accumulated_eval_time",
+    "accumulated_logging_time",
 )
 
 # Seeds share a point's thousand: trial_3002 is point 3, seed 1. Neither more points nor more

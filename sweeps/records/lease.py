@@ -14,7 +14,6 @@ import pathlib
 import shutil
 import socket
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 from sweeps.records import clock, layout
@@ -129,7 +128,7 @@ def identity() -> dict[str, Any]:
         "host": socket.gethostname(),
         "boot_id": _read("/proc/sys/kernel/random/boot_id"),
         # Containers share a boot but not their process numbers.
-        "pid_namespace": _read("/proc/self/ns/pid", os.readlink),
+        "pid_namespace": _link("/proc/self/ns/pid"),
         "pid": pid,
         "pid_start": process_start(pid),
         "claimed_at": clock.clock.time(),
@@ -148,9 +147,17 @@ def process_start(pid: int) -> str | None:
     return None if fields[0] in "ZX" else fields[19]
 
 
-def _read(path: str, read: Callable[[str], str] | None = None) -> str | None:
-    """Returns what a file says, or what `read` returns of its path; None where it cannot."""
+def _read(path: str) -> str | None:
+    """Returns what a file says, None where it cannot be read."""
     try:
-        return read(path) if read else pathlib.Path(path).read_text().strip()
+        return pathlib.Path(path).read_text().strip()
+    except OSError:
+        return None
+
+
+def _link(path: str) -> str | None:
+    """Returns what a link points to, None where it cannot be read."""
+    try:
+        return os.readlink(path)
     except OSError:
         return None

@@ -27,9 +27,13 @@ _OF_WORKLOADS = (
 )
 
 
-@functools.cache  # 15 ms: a study of 100,000 trials asks as often
 def versions() -> dict[str, str]:
     """Returns the versions of Python and the libraries that decide a run's numbers."""
+    return dict(_versions())
+
+
+@functools.cache  # 15 ms: a study of 100,000 trials asks as often
+def _versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for name in _LIBRARIES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

@@ -116,11 +116,16 @@ def new(
     slug = re.sub(r"[^a-z0-9]+", "-", study_directory.name.lower()).strip("-")[:24].strip("-")
     name = f"s-{slug}-{uuid.uuid4().hex[:8]}" if slug else f"s-{uuid.uuid4().hex[:8]}"
     file = folder / f"{name}.json"
-    now, whole = time.time(), tuple(jobs)
-    batch = Batch(file, whole, environment, avoid, launcher, platform, created_at=now)
-    names = ("launcher", "created_at", "environment", "avoid", "platform")
-    layout.write_json(file, {name: getattr(batch, name) for name in names} | {"tasks": jobs})
-    return batch
+    record = {
+        "launcher": launcher,
+        "created_at": time.time(),
+        "environment": environment,
+        "avoid": list(avoid),
+        "platform": platform,
+        "tasks": jobs,
+    }
+    layout.write_json(file, record)
+    return read(file)
 
 
 def read(file: pathlib.Path) -> Batch:

@@ -114,7 +114,7 @@ def check_data_here(study: Study) -> None:
     The study gets the reference rows where it has none yet. Raises ValueError naming the directory,
     the file and the command that repairs it.
     """
-    _conclude(study, _ask(study), again=False)
+    _conclude(study, _ask(study), replace=False)
 
 
 def _ask(study: Study) -> jax_calls.Call:
@@ -122,18 +122,18 @@ def _ask(study: Study) -> jax_calls.Call:
     return jax_calls.Call(jax_calls.data, workload=study.workload, **where)
 
 
-def _conclude(study: Study, call: jax_calls.Call, again: bool = True) -> None:
+def _conclude(study: Study, call: jax_calls.Call, replace: bool = True) -> None:
     """Waits for a check; prints what it found and writes its reference rows beside the study.
 
-    Those are errors of simple methods. Where some are there already they are written only if they
-    differ, and not `again`.
+    Those are errors of simple methods. Where some are there already they are left or, with
+    `replace`, replaced if they differ.
     """
     with call:
         found = call.result()
     for line in found["lines"]:
         print(f"data: {line}", flush=True)
     path = study.directory / layout.REFERENCE
-    if found["reference"] is None or (path.exists() and not again):
+    if found["reference"] is None or (path.exists() and not replace):
         return
     rows = {study.workload: found["reference"]}
     if layout.read_json_if_there(path) != json.loads(json.dumps(rows)):

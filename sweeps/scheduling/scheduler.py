@@ -44,7 +44,6 @@ class Scheduler(abc.ABC):
     def __init__(self, about: Run, launcher: Launcher, max_kills: int = 0) -> None:
         self.about, self.study, self.progress = about, about.study, about.progress
         self.stop_requested = about.stop_requested
-        self.stop_requested = about.stop_requested
         self.root, self.launcher = self.study.directory, launcher
         self.environment = code_snapshot.environment(about.snapshot)
         self.policy = RetryPolicy(self.root, self.study.settings["max_attempts"], max_kills)
@@ -102,7 +101,8 @@ class Scheduler(abc.ABC):
         """Has trials that are in nobody's hands here looked after by their files."""
 
     def _hold_back(self) -> None:  # noqa: B027
-        """Puts off what may fail again at once, after a turn that a file system cut short."""
+        """Puts off what may fail again at once: after a turn that a file system cut short, and
+        where an engine refuses jobs or one of them never started."""
 
     def _pause(self) -> None:  # noqa: B027
         """Waits between two turns."""

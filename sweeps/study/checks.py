@@ -14,10 +14,10 @@ from workloads.base.options import MESH_AXES, Options
 
 # Keys that may differ when a study on disk is continued: they add trials or change who runs them.
 _MAY_CHANGE = (
-    *("points", "seeds", "variants", "tuning_seeds", "experiment_dir", "data_dir", *EXTRA_PATHS),
-    *("loader_workers", "launcher", "mesh", *IN_PARTS, "max_attempts", "checkpoint_minutes"),
-    *("diagnostics", "tensorboard", "profile", "paper_table", "paper_note"),
-)
+    "points", "seeds", "variants", "tuning_seeds", "experiment_dir", "data_dir", *EXTRA_PATHS,
+    "loader_workers", "launcher", "mesh", *IN_PARTS, "max_attempts", "checkpoint_minutes",
+    "diagnostics", "tensorboard", "profile", "paper_table", "paper_note",
+)  # fmt: skip
 
 
 def check(settings: dict[str, Any]) -> None:

@@ -115,7 +115,7 @@ def selected_point(space: str, experiment_dir: str, shipped: Sequence[str]) -> d
         )
     chosen = layout.read_json_if_there(directory / layout.SELECTION)
     try:
-        return _chosen(space, directory, study, chosen)
+        return _chosen(space, experiment_dir, study, chosen)
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ValueError(
             f"space {space!r}: {layout.STUDY} or {layout.SELECTION} in {directory} is damaged "
@@ -124,8 +124,9 @@ def selected_point(space: str, experiment_dir: str, shipped: Sequence[str]) -> d
         ) from error
 
 
-def _chosen(space: str, directory: pathlib.Path, study: Any, selection: Any) -> dict[str, float]:
+def _chosen(space: str, experiment_dir: str, study: Any, selection: Any) -> dict[str, float]:
     name = space.removeprefix(SELECTED)
+    directory = pathlib.Path(experiment_dir) / name
     if study is not None and study["config"]["protocol"] == "grid":
         raise ValueError(
             f"space {space!r}: study {name} is a grid and selects nothing; name a study with "
@@ -135,7 +136,7 @@ def _chosen(space: str, directory: pathlib.Path, study: Any, selection: Any) -> 
         have = "has selected no point yet" if study is not None else "is not there"
         raise NotSelectedError(
             f"space {space!r}: study {directory} {have}. Run it first: python -m sweeps run "
-            f"--config={name} --config.experiment_dir={directory.parent}; or give the point itself "
+            f"--config={name} --config.experiment_dir={experiment_dir}; or give the point itself "
             "in a file: --config.space=FILE.json"
         )
     tuned = study["config"]["tuning_variant"]

@@ -16,6 +16,13 @@ from sweeps.study import config as configs
 from sweeps.study.trial import EXTRA_PATHS, Trial
 from workloads import algoperf_specs, catalog
 
+# Settings that a trial takes over as they are, listed because its id is the hash of what it has: a
+# new key of the config must not enter ids because a field of a trial has its name.
+_TRIAL_SETTINGS = (
+    "steps", "step_hint", "batch_size", "eval_every", "log_every", "checkpoint_every",
+    "optimizer", "kernel", "compute_dtype", "param_dtype", "scan_layers", "remat",
+)  # fmt: skip
+
 
 @dataclasses.dataclass(frozen=True)
 class Study:
@@ -78,12 +85,10 @@ class Study:
 
     def _trial(self, stage: str, variant: str, point: int, seed: int) -> Trial:
         settings, entry = self.settings, catalog.get(self.workload)
-        names = (field.name for field in dataclasses.fields(Trial))
-        given = {name: settings[name] for name in names if name in settings}
-        given["mesh"] = checks.options(settings).mesh
         return Trial(
             study=self.name,
             stage=stage,
+            workload=self.workload,
             variant=variant,
             variant_hyperparameters=checks.variant_hyperparameters(variant, settings),
             hyperparameters=self.points[point],
@@ -94,9 +99,10 @@ class Study:
                 "validation": entry.validation_target,
                 "test": entry.test_target,
             },
+            mesh=checks.options(settings).mesh,
             diagnose_every=settings["diagnostics"],
             diagnose_examples=settings["diagnostics_examples"],
-            **given,
+            **{name: settings[name] for name in (*_TRIAL_SETTINGS, *EXTRA_PATHS)},
         )
 
     @property

@@ -34,7 +34,7 @@ def main() -> int:
     """
     options = _options()
     if options.cpus:
-        os.sched_setaffinity(0, map(int, options.cpus.split(",")))
+        os.sched_setaffinity(0, options.cpus)
     try:
         return _secondary(options) if options.secondary else _primary(options)
     except bootstrap.StartError as error:
@@ -101,13 +101,17 @@ def _read_line(worker: Worker) -> str:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m sweeps.worker", description=__doc__)
-    parser.add_argument("--cpus", default="", help="to stay on: 0,1,2")
+    parser.add_argument("--cpus", type=_numbers, default=(), help="to stay on: 0,1,2")
     parser.add_argument("--cache_dir", default="", help="JAX's persistent compilation cache")
     parser.add_argument("--platform", default="", help="cpu, gpu or tpu: nothing else will do")
     part = parser.add_mutually_exclusive_group()
     part.add_argument("--primary", action="store_true", help="first process of several")
     part.add_argument("--secondary", action="store_true", help="another process of several")
     return parser.parse_args()
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(",") if part)
 
 
 def _set_up_jax(cache_dir: str) -> None:

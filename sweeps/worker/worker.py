@@ -131,8 +131,15 @@ class Worker:
 
         where = {"data_dir": data_dir, "loader_workers": loader_workers}
         self.processes.order(trial=str(directory), attempt=attempt.number, **where)
-        shared = (lambda: self.stopping, self.processes)
-        return loop.Training(record, attempt, program, data_dir, report, *shared).run()
+        return loop.Training(
+            trial=record,
+            attempt=attempt,
+            step_function=program,
+            data_dir=data_dir,
+            report=report,
+            stop_requested=lambda: self.stopping,
+            processes=self.processes,
+        ).run()
 
     # On the other processes of a group.
 
@@ -164,9 +171,15 @@ class Worker:
             except Exception as problem:
                 self.processes.failed(problem)
                 raise
-            # Nobody listens to its events: `report` has no channel.
-            shared = (self.report, lambda: self.stopping, self.processes)
-            loop.Training(record, attempt, program, order["data_dir"], *shared).run()
+            loop.Training(
+                trial=record,
+                attempt=attempt,
+                step_function=program,
+                data_dir=order["data_dir"],
+                report=self.report,  # which has no channel: nobody listens to its events
+                stop_requested=lambda: self.stopping,
+                processes=self.processes,
+            ).run()
         except loop.Preempted:
             print(f"{order['trial']}: saved", file=sys.stderr)
         except process_group.PrimaryError as error:

@@ -1,7 +1,4 @@
-"""A study of audio and of text through the real commands: killed once, resumed, equal, tabulated.
-
-Of images: test_reattach.py.
-"""
+"""A study of every domain through the real commands: killed once, resumed, equal, tabulated."""
 
 import os
 import signal
@@ -13,12 +10,12 @@ import pytest
 from analysis import cli
 from sweeps.records import layout, lease
 from tests.sweeps.chaos import equality
+from workloads.images import digits
 from workloads.speech.corpora import spoken
 from workloads.text.corpora import pydoc_text
 
-pytestmark = pytest.mark.slow
-
 DATA = {
+    "digits_vit": digits.prepare,
     "spoken_digits_conformer": spoken.DIGITS.prepare,
     "pydoc_lm": pydoc_text.prepare,
 }
@@ -35,7 +32,14 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("workload", DATA)
+@pytest.mark.parametrize(
+    "workload",
+    [
+        "digits_vit",  # the default suite's kill and resume with real training
+        pytest.param("spoken_digits_conformer", marks=pytest.mark.slow),
+        pytest.param("pydoc_lm", marks=pytest.mark.slow),
+    ],
+)
 def test_killed_once_and_resumed(
     workload, made_once, tmp_path, environment, cache_dir, wait_until, capsys
 ):

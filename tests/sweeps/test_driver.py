@@ -179,7 +179,6 @@ def test_a_poison_trial_is_given_up_and_the_study_completes(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "--config=digits_vit_quick", "--config.workload=mnist"], "unknown workload"),
         (["run", "--config=digits_vit_quick", "--config.launcher=pbs"], "unknown launcher"),
         (["run", "--config=digits_vit_quick", "--config.kernel=cudnn"], "needs an NVIDIA GPU"),
         (["plan", "--config=nothing"], "no study 'nothing'"),
@@ -191,20 +190,29 @@ def test_a_poison_trial_is_given_up_and_the_study_completes(
 def test_bad_input_is_answered(tmp_path, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
     assert command.main(arguments) == 2
-    assert re.search(message, capsys.readouterr().err)
+    printed = capsys.readouterr().err
+    assert re.search(message, printed)
+    assert "Traceback" not in printed
 
 
-def test_missing_data_is_answered_in_one_breath(tmp_path):
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--config=digits_vit_quick", "--config.workload=mnist"], "unknown workload"),
+        (["--config=imagenet_vit_paper", "--config.data_dir=/nowhere"], "/nowhere.*imagenet2012"),
+    ],
+)
+def test_the_command_itself_answers_in_one_breath(tmp_path, arguments, message):
     started = time.monotonic()
     done = subprocess.run(
-        [*COMMAND, "run", "--config=imagenet_vit_paper", "--config.data_dir=/nowhere"],
+        [*COMMAND, "run", *arguments],
         capture_output=True,
         text=True,
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"},
     )
     assert done.returncode == 2
-    assert re.search("/nowhere.*imagenet2012", done.stderr, re.DOTALL), done.stderr
+    assert re.search(message, done.stderr, re.DOTALL), done.stderr
     assert "Traceback" not in done.stderr
     assert time.monotonic() - started < 20
 

@@ -77,6 +77,23 @@ def test_manifests_are_the_golden_ones(case):
     assert remote.to_yaml(made) == (GOLDEN / f"{case}.yaml").read_text()
 
 
+@pytest.mark.parametrize(
+    ("gpu_type", "spot", "selector"),
+    [
+        ("", False, {}),
+        ("nvidia-l4", True, {manifest.GPU_LABEL: "nvidia-l4", manifest.SPOT_LABEL: "true"}),
+        # A label that attnperf sets too stays as the user gave it.
+        (f"{manifest.SPOT_LABEL}=true", False, {manifest.SPOT_LABEL: "true"}),
+    ],
+)
+def test_nodes_are_selected_by_the_labels_given(gpu_type, spot, selector):
+    settings = _settings(gpus=4, gpu_type=gpu_type, spot=spot, volume_claim="studies")
+    launcher.check(settings)
+    made = manifest.jobset(BATCH, 1, settings)
+    pod = made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    assert pod.get("nodeSelector", {}) == selector
+
+
 def _places(document, path=()):
     """Yields the path of every key and item; those of free objects only as a whole."""
     if isinstance(document, dict):

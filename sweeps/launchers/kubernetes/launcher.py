@@ -103,6 +103,8 @@ class Kubernetes(remote.Engine):
 
     def cancel(self, handles: Sequence[str]) -> None:
         """Deletes JobSets; their pods have save_seconds to save."""
+        if not handles:
+            return
         # In the foreground the JobSet stays until its pods are gone, so that `status` sees them.
         flags = ("--ignore-not-found", "--wait=false", "--cascade=foreground")
         done = self._kubectl("delete", _RESOURCE, *flags, *handles)

@@ -225,12 +225,12 @@ def _identity(own: dict[str, Any]) -> dict[str, Any]:
 def _node_selector(own: dict[str, Any]) -> dict[str, str]:
     label, _, value = own["gpu_type"].rpartition("=")
     found = {
-        label or GPU_LABEL: value,
         TPU_LABEL: own["tpu_type"],
         TOPOLOGY_LABEL: own["tpu_topology"],
         SPOT_LABEL: "true" if own["spot"] else "",
     }
-    return remote.filled(found)
+    # Merged after those that are not set are gone: gpu_type may name one of these labels itself.
+    return remote.filled({label or GPU_LABEL: value}) | remote.filled(found)
 
 
 def tolerations(own: dict[str, Any]) -> list[dict[str, str]]:

@@ -245,7 +245,7 @@ class Ray(remote.Engine):
 
     def cancel(self, handles: Sequence[str]) -> None:
         """Asks jobs to save and end; one in Ray's queue ends when its turn comes."""
-        known = self._cluster().jobs()
+        known = self._cluster().jobs() if handles else {}
         for handle in handles:
             if handle in known and known[handle].status in _STATES:
                 self._cluster().stop(handle)

@@ -227,7 +227,8 @@ class SkyPilot(remote.Engine):
 
     def cancel(self, handles: Sequence[str]) -> None:
         """Cancels jobs by their numbers; what is on their machines is lost since the last save."""
-        wanted = set(handles)
+        if not (wanted := set(handles)):
+            return
         known = [record for record in self._queue() if record["job_name"] in wanted]
         alive = [record for record in known if state(record["status"]) is not State.GONE]
         if numbers := [str(record["job_id"]) for record in alive]:

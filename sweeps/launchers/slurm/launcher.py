@@ -219,6 +219,8 @@ class Slurm(remote.Engine):
 
         Raises EngineError where Slurm cannot be reached.
         """
+        if not handles:
+            return
         jobs = listed(handles).values()
         scancel([job.handle for job in jobs if job.known_state is State.QUEUED])
         # scancel alone would kill after KillWait, 30 s unless the cluster says otherwise.
