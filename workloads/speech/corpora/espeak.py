@@ -43,6 +43,10 @@ class Utterance:
     rate: int = 175
     pitch: int = 50
 
+    def __post_init__(self) -> None:
+        if not (self.text and 80 <= self.rate <= 450 and 0 <= self.pitch <= 99):
+            raise ValueError(f"{self}: text, a rate of 80 to 450 and a pitch of 0 to 99 are needed")
+
 
 def speak(utterances: Sequence[Utterance]) -> list[np.ndarray]:
     """The utterances as int16 samples at 16 kHz, spoken in this order in a fresh process.
