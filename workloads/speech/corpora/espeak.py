@@ -23,11 +23,6 @@ import numpy as np
 
 from workloads.speech.corpora.speech_records import SAMPLE_RATE
 
-# Variants with `breath` in their definition: its noise is seeded by the clock.
-CLOCK_SEEDED = frozenset(
-    {"Alicia", "Demonic", "Reed", "caleb", "f2", "f3", "f5"}
-    | {"sandro", "victor", "whisper", "whisperf"}
-)
 _UP, _DOWN = 320, 441  # 16000 / 22050
 _TAP_BITS = 24
 _REACH = 14  # inputs on either side: 10 · 441 / 320, rounded up
