@@ -48,6 +48,8 @@ def quick_compilation():
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
+    # JAX's caches in memory do not know of the flag: what they hold would serve later tests.
+    jax.clear_caches()
 
 
 @pytest.fixture

@@ -94,9 +94,13 @@ def fastest(runs: Iterable[Run], target: Target) -> Crossing | None:
     """
     found = [each for run in runs if (each := of_run(run, target))]
     reached = [each for each in found if each.evaluation is not None]
+
+    def order(each: Crossing) -> tuple[int | None, float, int | None]:
+        seconds = math.inf if math.isnan(each.seconds) else each.seconds
+        return each.evaluation, seconds, each.point
+
     if reached:
-        times = {each: math.inf if math.isnan(each.seconds) else each.seconds for each in reached}
-        return min(reached, key=lambda each: (each.evaluation, times[each], each.point))
+        return min(reached, key=order)
     return max(found, key=lambda each: (each.last_step, -(each.point or 0)), default=None)
 
 

@@ -12,9 +12,8 @@ from analysis.compare.error_table import ErrorTable, VariantResult
 from analysis.compare.families import MixedStudiesError
 from analysis.load.files.json_records import META_FILE
 from analysis.load.records import StudyRuns
-from analysis.statistics import power_law, savings
-from analysis.statistics.power_law import PowerLaw
-from analysis.statistics.savings import Saving
+from analysis.statistics import power_law
+from analysis.statistics.power_law import PowerLaw, Saving
 from attention import table as variants
 from sweeps.records import layout
 
@@ -177,11 +176,11 @@ def _without(fits: Mapping[str, PowerLaw], baseline: str) -> dict[str, str]:
     """Returns why nothing can be said of what a variant saves: its own law or the baseline's."""
     if baseline not in fits:
         return {}
-    of_baseline = savings.obstacle(fits[baseline])
+    of_baseline = power_law.obstacle(fits[baseline])
     others = {name: fit for name, fit in fits.items() if name != baseline}
     if of_baseline:
         return dict.fromkeys(others, f"of {variants.label(baseline)}, {of_baseline}")
-    found = {name: savings.obstacle(fit) for name, fit in others.items()}
+    found = {name: power_law.obstacle(fit) for name, fit in others.items()}
     return {name: why for name, why in found.items() if why}
 
 
@@ -195,7 +194,7 @@ def _savings(
     if loss is None or baseline not in fits:
         return {}
     return {
-        name: savings.between(fits[baseline], fit, loss, _are_paired(sizes, baseline, name))
+        name: power_law.between(fits[baseline], fit, loss, _are_paired(sizes, baseline, name))
         for name, fit in fits.items()
         if name not in (baseline, *without)
     }

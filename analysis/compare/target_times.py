@@ -83,8 +83,8 @@ def build(
 
     `target` is in the unit of `metric` (error, wer ...; the target's own metric unless given);
     without it, the runs' or AlgoPerf's. Raises UnknownTargetError where there is none, ValueError
-    for a metric other than the target's without a value and for a value that is not finite,
-    MissingMetricError for a metric that no evaluation has.
+    for a metric other than the target's without a value, MissingMetricError for a metric that no
+    evaluation has.
     """
     chosen = {row.variant: row.point for row in table.rows}
     due = [

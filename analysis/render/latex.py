@@ -38,7 +38,12 @@ def render(page: Page) -> str:
 @functools.cache
 def _template() -> jinja2.Template:
     environment = jinja2.Environment(
-        *("<%", "%>", "<<", ">>", "<#", "#>"),
+        block_start_string="<%",
+        block_end_string="%>",
+        variable_start_string="<<",
+        variable_end_string=">>",
+        comment_start_string="<#",
+        comment_end_string="#>",
         loader=jinja2.PackageLoader("analysis.render"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

@@ -145,10 +145,14 @@ def _medians(study: StudyRuns) -> list[Table]:
     names = ("Stage", "Variant", "Workload", "Point", "Metric", "n", "Median", "SD")
     rows = tuple(
         (
-            *(Cell(record["stage"]), Cell(variants.label(record["variant"]))),
-            *(Cell(record["workload"]), Cell(str(record["point"]))),
-            *(Cell(_label(record["metric"])), Cell(str(record["n"]))),
-            *(pages.number(record["median"], 5), pages.number(record["sd"], 5)),
+            Cell(record["stage"]),
+            Cell(variants.label(record["variant"])),
+            Cell(record["workload"]),
+            Cell(str(record["point"])),
+            Cell(_label(record["metric"])),
+            Cell(str(record["n"])),
+            pages.number(record["median"], 5),
+            pages.number(record["sd"], 5),
         )
         for record in records
     )

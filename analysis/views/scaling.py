@@ -17,9 +17,8 @@ from analysis.load import paper
 from analysis.render import pages, style
 from analysis.render.pages import NONE, Cell, Page, Row, Table
 from analysis.render.pictures import Plot
-from analysis.statistics import power_law, savings
-from analysis.statistics.power_law import PowerLaw
-from analysis.statistics.savings import Saving
+from analysis.statistics import power_law
+from analysis.statistics.power_law import PowerLaw, Saving
 from attention import table as variants
 
 PAPER_SHARE = paper.printed(
@@ -28,7 +27,7 @@ PAPER_SHARE = paper.printed(
     "fewer parameters to reach test loss 2.347",
     "LASER vs Standard",
 )
-# Whether fits are paired to what their intervals are worth; measured in `savings.between`.
+# Whether fits are paired to what their intervals are worth; measured in `power_law.between`.
 PAIRING = {
     True: (
         "Paired: both variants have the same seeds at every size, so the intervals take the "
@@ -152,7 +151,7 @@ def _saving_notes(found: Scaling) -> Iterable[str]:
     yield (
         f"Fewer: 1 - n of the variant / n of {variants.label(found.baseline)}, each with "
         f"f(n) = {found.loss:.4g} ({found.source}). Bootstrap: parametric, "
-        f"{savings.RESAMPLES:,} draws of (log a, b); delta: on the log ratio. Below 0 the "
+        f"{power_law.RESAMPLES:,} draws of (log a, b); delta: on the log ratio. Below 0 the "
         "variant needs more parameters."
     )
     kinds = {saving.is_paired for saving in found.savings.values()}

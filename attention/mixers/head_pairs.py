@@ -25,7 +25,7 @@ Leaves are called `scale...`, see `attention.modifiers.qk_norm`; decay pulls λ 
 import functools
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, Unpack
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ import numpy as np
 from flax import linen as nn
 
 from attention.kernels import core
-from attention.kernels.inputs import Settings, through_kernel
+from attention.kernels.inputs import through_kernel
 from attention.kernels.masks import Masks
 from attention.records import Exact, Mixer
 
@@ -126,37 +126,6 @@ def heads_of_pairs(pairs: Array, dtype: jnp.dtype) -> Array:
     """Returns [..., T, H, Dv] in `dtype` from [..., T, H/2, 2·Dv]: each pair is cut in halves."""
     *batch, count, size = pairs.shape
     return pairs.reshape((*batch, 2 * count, size // 2)).astype(dtype)
-
-
-def in_heads(mean: Callable[..., Array]) -> Callable[..., Array]:
-    """Returns the arithmetic alone of the mixer whose branches are `mean`: `attend` in heads.
-
-    It maps query [..., T, H, D], key [..., S, H, D], value [..., S, H, Dv], H even, and `lambda_`
-    (λ, one number, possibly traced) to [..., T, H, Dv] in the inputs' dtype. `mask` and `bias`
-    broadcast to [..., H, T, S], so that they may differ between the two maps of a pair; the other
-    arguments are `attention.mixers.standard.attend`'s. A map whose query sees no key, or lost all
-    of them to dropout, counts as 0.
-
-    Attention dropout falls on the weights of all H maps as elsewhere: with `broadcast_dropout`
-    (flax's default) both maps of a pair lose the same keys, which is dropout on A1 − λ·A2; without
-    it every map draws its own.
-
-    It raises ValueError for an odd number of heads, a λ that is not a scalar, and as
-    `standard.attend` does. `jax_xla` and `cudnn` want 2·Dv to equal D, and say so.
-    """
-
-    def whole(
-        query: Array,
-        key: Array,
-        value: Array,
-        *,
-        lambda_: float | Array,
-        **settings: Unpack[Settings],
-    ) -> Array:
-        pairs = attend(mean, query, key, value, lambda_=lambda_, **settings)
-        return heads_of_pairs(pairs, jnp.result_type(query, key, value))
-
-    return whole
 
 
 def lambda_init(depth: int | Array) -> Array:

@@ -1,12 +1,14 @@
 """`python -m sweeps plan`: what a study will cost, before anything starts."""
 
+import contextlib
 import dataclasses
 import math
 
 from attention import precision
 from sweeps.launchers import remote
 from sweeps.launchers import table as launchers
-from sweeps.monitoring import jax_calls, progress, resources
+from sweeps.launchers.protocol import EngineError
+from sweeps.monitoring import jax_calls, progress
 from sweeps.study import checks
 from sweeps.study.study import Study
 from workloads import catalog
@@ -16,6 +18,73 @@ from workloads.base.options import MESH_AXES
 _BYTES_OF_MOMENTS = 2 * 4
 _BYTES = {"float32": 4, "bfloat16": 2}
 _LOG_BYTES = 300_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Resources:
+    """What trials would run on.
+
+    devices: per trial, of `platform`. trials_per_job: 1 for local, whose worker processes are its
+    jobs. jobs: that may be under way at a time, None where that is unknown and `problem` says why.
+    side_by_side: trials that one job runs at a time.
+    """
+
+    launcher: str
+    platform: str
+    devices: int
+    trials_per_job: int
+    jobs: int | None
+    side_by_side: int
+    problem: str = ""
+
+    @property
+    def at_once(self) -> int | None:
+        """How many trials run at a time, None where that is unknown."""
+        return None if self.jobs is None else self.jobs * self.side_by_side
+
+    def jobs_for(self, trials: int) -> int:
+        """Returns how many jobs that many trials are."""
+        return -(-trials // self.trials_per_job)
+
+    def wall_steps(self, trials: int, steps: int) -> int | None:
+        """Returns how many steps, one after the other, `trials` of `steps` each take at least."""
+        return None if self.at_once is None else -(-trials // self.at_once) * steps
+
+    def describe(self) -> str:
+        """Returns the resources in words."""
+        device = f"{self.devices} {self.platform} device{'s' * (self.devices != 1)} per trial"
+        if self.jobs is None:
+            return f"launcher {self.launcher}: {device}; jobs at a time unknown: {self.problem}"
+        if self.launcher == "local":
+            workers = f"{self.jobs} worker{'s' * (self.jobs != 1)}"
+            return f"launcher local: {workers}, a trial each at a time, {device}"
+        return (
+            f"launcher {self.launcher}: at most {self.jobs:,} jobs at a time, each of up to "
+            f"{self.trials_per_job} trials, {self.side_by_side} at a time, {device}"
+        )
+
+
+def resources_of(study: Study) -> Resources:
+    """Returns the resources that a study's settings describe; an engine may be asked.
+
+    Raises ValueError for settings that the launcher refuses.
+    """
+    settings = study.settings
+    name = settings["launcher"]
+    module, own = launchers.module(name), settings[name]
+    module.check(settings)
+    jobs, problem = None, ""
+    try:
+        with contextlib.closing(module.launcher(settings, study.directory)) as engine:
+            jobs = int(engine.capacity())
+    except (EngineError, ValueError, OSError) as error:  # planned on a host without the engine
+        if name == "local":
+            raise
+        problem = str(error)
+    trials_per_job = int(own.get("trials_per_job", 1))
+    side_by_side = min(int(own.get("workers", 0)) or 1, trials_per_job)
+    where = (name, module.platform(settings), module.devices(settings))
+    return Resources(*where, trials_per_job, jobs, side_by_side, problem)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +105,7 @@ class StageCost:
     disk_gb: float
 
 
-def lines(
-    study: Study, where: resources.Resources, step_seconds: float | None = None
-) -> list[StageCost]:
+def lines(study: Study, where: Resources, step_seconds: float | None = None) -> list[StageCost]:
     """Returns the cost per stage; `step_seconds` replaces the table's time per step."""
     entry = catalog.get(study.workload)
     seconds = step_seconds if step_seconds is not None else entry.step_seconds
@@ -69,7 +136,7 @@ def lines(
 
 def summary(study: Study) -> str:
     """Returns the whole study's trials, steps and wall time in one line, for `run`."""
-    entry, where = catalog.get(study.workload), resources.of(study)
+    entry, where = catalog.get(study.workload), resources_of(study)
     total = _total(lines(study, where))
     known = total.wall_hours is not None and where.devices == entry.devices
     wall = f"about {progress.duration(3600 * (total.wall_hours or 0))}" if known else "unknown time"
@@ -153,7 +220,7 @@ def render(
 ) -> str:
     """Returns the plan as text; `devices` and `device_gb` as in `memory`."""
     entry, settings = catalog.get(study.workload), study.settings
-    where = resources.of(study)
+    where = resources_of(study)
     if devices:
         where = dataclasses.replace(where, devices=devices)
     stages = lines(study, where, step_seconds)

@@ -15,7 +15,7 @@ from analysis.compare import build, families, scaling
 from analysis.load import paper
 from analysis.load.studies import read_study
 from analysis.render.text import render as to_text
-from analysis.statistics import power_law, savings
+from analysis.statistics import power_law
 from analysis.views import scaling as scaling_view
 from sweeps.records import layout
 
@@ -42,7 +42,7 @@ def test_the_paper_s_share_is_not_what_its_numbers_give() -> None:
     """23.2 % from three sizes, about 13 % with the 2.2 B row, beside 15.65 %."""
     for with_largest, expected in ((False, 0.232), (True, 0.1306)):
         laws = [power_law.fit(*printed(name, with_largest)) for name in ("standard", "laser")]
-        found = savings.between(*laws, 2.347)
+        found = power_law.between(*laws, 2.347)
         assert found.share == pytest.approx(expected, abs=5e-4)
         assert found.low < 0 < found.high
         assert found.delta_low < 0 < found.delta_high
@@ -79,7 +79,7 @@ def test_an_exact_law_is_found_and_its_saving_is_exact(a, b, factor) -> None:
     baseline = power_law.fit(sizes, a * sizes**b)
     variant = power_law.fit(sizes, a * (sizes / factor) ** b)
     assert baseline.b == pytest.approx(b)
-    found = savings.between(baseline, variant, baseline.loss(5e8))
+    found = power_law.between(baseline, variant, baseline.loss(5e8))
     assert found.baseline == pytest.approx(5e8)
     assert found.share == pytest.approx(1 - factor, abs=1e-6)
     assert found.low == pytest.approx(found.delta_low, abs=1e-4)
@@ -91,12 +91,12 @@ def test_bootstrap_and_delta_method_agree_where_both_are_good() -> None:
     noise = 0.001 * random.normal(size=(2, 12))
     baseline = power_law.fit(sizes, 20 * sizes**-0.08 * np.exp(noise[0]))
     variant = power_law.fit(sizes, 20 * (sizes / 0.85) ** -0.08 * np.exp(noise[1]))
-    found = savings.between(baseline, variant, 20 * 1e9**-0.08)
+    found = power_law.between(baseline, variant, 20 * 1e9**-0.08)
     assert (found.low, found.high) == pytest.approx(
         (found.delta_low, found.delta_high), abs=0.1 * (found.high - found.low)
     )
     assert found.low < 0.15 < found.high
-    assert savings.between(baseline, variant, found.loss) == found  # seeded
+    assert power_law.between(baseline, variant, found.loss) == found  # seeded
 
 
 def test_the_interval_holds_the_true_share_as_often_as_it_says() -> None:
@@ -108,7 +108,7 @@ def test_the_interval_holds_the_true_share_as_often_as_it_says() -> None:
         noise = np.exp(0.002 * random.normal(size=(2, 5)))
         laws = [power_law.fit(sizes, 20 * (sizes / factor) ** -0.08 * each)
                 for factor, each in zip((1.0, 0.85), noise, strict=True)]  # fmt: skip
-        low, high = savings._delta(*laws, loss, False)
+        low, high = power_law._delta(*laws, loss, False)
         held += low <= 0.15 <= high
     assert 0.93 <= held / 500 <= 0.985
 
@@ -117,7 +117,7 @@ def test_two_sizes_have_no_interval_and_one_no_law() -> None:
     law = power_law.fit([1e8, 1e9], [3.0, 2.5])
     assert law.loss(1e9) == pytest.approx(2.5)
     assert math.isnan(law.low)
-    assert math.isnan(savings.between(law, law, 2.7).low)
+    assert math.isnan(power_law.between(law, law, 2.7).low)
     with pytest.raises(ValueError, match="two sizes"):
         power_law.fit([1e8, 1e8], [3.0, 2.5])
     with pytest.raises(ValueError, match="above 0"):
@@ -125,7 +125,7 @@ def test_two_sizes_have_no_interval_and_one_no_law() -> None:
     flat = power_law.fit([1e8, 1e9], [3.0, 3.0])
     if flat.b == 0.0:
         with pytest.raises(ValueError, match="b = 0"):
-            savings.between(flat, flat, 2.7)
+            power_law.between(flat, flat, 2.7)
 
 
 def simulated_coverage(
@@ -140,10 +140,10 @@ def simulated_coverage(
         common = math.sqrt(shared) * random.normal(size=len(sizes))
         own = math.sqrt(1 - shared) * random.normal(size=(2, len(sizes)))
         laws = [power_law.fit(sizes, losses) for losses in truth * np.exp(noise * (common + own))]
-        if any(savings.obstacle(law) for law in laws):
+        if any(power_law.obstacle(law) for law in laws):
             continue
         told += 1
-        found = savings.between(*laws, laws[0].loss(laws[0].largest), is_paired)
+        found = power_law.between(*laws, laws[0].loss(laws[0].largest), is_paired)
         held += found.low <= 0.15 <= found.high, found.delta_low <= 0.15 <= found.delta_high
     return held[0] / told, held[1] / told, told
 
@@ -153,7 +153,7 @@ FIVE = np.array([2.34e8, 3.01e8, 4.35e8, 1.1e9, 2.2e9])
 
 @pytest.mark.parametrize("shared", [0.0, 0.8])
 def test_paired_intervals_hold_the_true_share_as_often_as_they_say(monkeypatch, shared) -> None:
-    monkeypatch.setattr(savings, "RESAMPLES", 999)
+    monkeypatch.setattr(power_law, "RESAMPLES", 999)
     bootstrap, delta, told = simulated_coverage(FIVE, 0.003, shared, True, 400)
     assert told == 400
     assert 0.93 <= bootstrap <= 0.98
@@ -161,7 +161,7 @@ def test_paired_intervals_hold_the_true_share_as_often_as_they_say(monkeypatch, 
 
 
 def test_unpaired_intervals_of_shared_seeds_are_too_wide(monkeypatch) -> None:
-    monkeypatch.setattr(savings, "RESAMPLES", 999)
+    monkeypatch.setattr(power_law, "RESAMPLES", 999)
     bootstrap, delta, _ = simulated_coverage(FIVE, 0.003, 0.8, False, 200)
     assert min(bootstrap, delta) >= 0.98
 
@@ -173,10 +173,10 @@ def test_what_both_variants_share_cancels_in_a_paired_saving(seed) -> None:
     noise = np.exp(0.001 * np.random.default_rng(seed).normal(size=5))
     laws = [power_law.fit(FIVE, 20 * (FIVE / f) ** -0.08 * noise) for f in (1.0, 0.85)]
     baseline = laws[0]
-    paired = savings.between(*laws, baseline.loss(baseline.largest), True)
+    paired = power_law.between(*laws, baseline.loss(baseline.largest), True)
     assert paired.share == pytest.approx(1 - 0.85 ** (-0.08 / baseline.b))
     assert paired.delta_high - paired.delta_low < 0.02
-    alone = savings.between(*laws, paired.loss)
+    alone = power_law.between(*laws, paired.loss)
     assert alone.delta_high - alone.delta_low > 4 * (paired.delta_high - paired.delta_low)
 
 
@@ -202,9 +202,9 @@ def test_joint_covariance_is_that_of_seemingly_unrelated_regressions() -> None:
     ],
 )
 def test_a_law_that_does_not_fall_says_nothing_of_parameters(losses, words) -> None:
-    assert words in str(savings.obstacle(power_law.fit(SIZES, losses)))
-    assert savings.obstacle(power_law.fit(SIZES, [2.68, 2.63, 2.55])) is None
-    assert savings.obstacle(power_law.fit(SIZES[:2], [2.68, 2.63])) is None
+    assert words in str(power_law.obstacle(power_law.fit(SIZES, losses)))
+    assert power_law.obstacle(power_law.fit(SIZES, [2.68, 2.63, 2.55])) is None
+    assert power_law.obstacle(power_law.fit(SIZES[:2], [2.68, 2.63])) is None
 
 
 def test_the_number_of_sizes_is_that_of_distinct_ones() -> None:

@@ -11,8 +11,6 @@ from flax import linen as nn
 from attention import registry, table
 from attention.mixers import diff, diff_laser, head_pairs, laser, standard
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 STATIC = ("is_causal", "dropout_rate", "broadcast_dropout", "kernel")
 # Compiled as a whole: operation by operation takes several times as long.
 ATTEND = {

@@ -12,8 +12,6 @@ import pytest
 
 from attention.mixers import laser, standard
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def _qkv(size=8, dtype="float32", batch=(2,), value_size=None):
     rng = np.random.default_rng(0)

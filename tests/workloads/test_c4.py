@@ -184,6 +184,7 @@ def test_missing_data_is_named_with_its_command(tmp_path: Path) -> None:
         f"python -m workloads prepare c4_lm --data_dir {tmp_path / 'data'} --from TREE",
     ):
         assert part in str(caught.value)
+    assert str(caught.value).endswith("--from TREE")
     with pytest.raises(DataError, match="python -m workloads prepare c4_lm"):
         c4.C4.check(tmp_path / "nowhere")
 

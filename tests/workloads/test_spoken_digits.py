@@ -33,6 +33,11 @@ SMALL = dataclasses.replace(
     vocab_size=24,
     max_targets=30,
 )
+# Variants with `breath` in their definition: its noise is seeded by the clock.
+CLOCK_SEEDED = frozenset(
+    {"Alicia", "Demonic", "Reed", "caleb", "f2", "f3", "f5"}
+    | {"sandro", "victor", "whisper", "whisperf"}
+)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +94,7 @@ def test_no_timbre_has_two_roles() -> None:
     variants = [set(spoken_tree.VARIANTS[role]) for role in ROLES]
     assert [len(each) for each in variants] == [41, 10, 10]
     assert len(set.union(*variants)) == 61
-    assert not espeak.CLOCK_SEEDED & set.union(*variants)
+    assert not CLOCK_SEEDED & set.union(*variants)
     assert len(set(spoken_tree.speaker_ids().values())) == 61 * 7
 
 

@@ -121,7 +121,7 @@ def train_batches(
     `num_threads` (None: the CPUs this process may use, at most 16; in worker processes 1) batches
     are made at a time, so as many lie in memory; 0 makes each when it is asked for. Close the
     stream, or use it in a `with` statement, to end its threads and worker processes.
-    Raises ValueError for a source or an argument that cannot be used.
+    Raises ValueError for an empty source, a batch_size below 1, a seed or start_step below 0.
     """
     _check_positive(batch_size=batch_size, examples=len(source))
     for name, number in (("seed", seed), ("start_step", start_step)):

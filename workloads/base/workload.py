@@ -279,7 +279,9 @@ class BaseWorkload(spec.Workload):
 
     def _eval_batch(self, batch: dict[str, np.ndarray], first: int) -> spec.Batch:
         """Returns an evaluation's batch on the devices; `first`: the number of its first record."""
-        return self._train_batch(batch, jax.random.key(0), 0)
+        del first
+        on_devices: spec.Batch = self.devices.shard(batch)
+        return on_devices
 
     def _ready(self, batch: spec.Batch) -> spec.Batch:
         """Returns a batch on the devices as `model_fn` and `loss_fn` take it."""

@@ -35,11 +35,7 @@ _STDDEV = (0.229 * 255, 0.224 * 255, 0.225 * 255)
 
 @dataclasses.dataclass(frozen=True)
 class Images:
-    """What a data set fixes.
-
-    mixup_alpha 0 is no mixup. cache keeps decoded
-    images in memory.
-    """
+    """What a data set fixes. mixup_alpha 0 is no mixup; cache keeps decoded images in memory."""
 
     image_size: int
     num_classes: int

@@ -42,8 +42,13 @@ def write_shard(
     """Tokenise and pack `texts` into one shard file, which appears when it is whole.
 
     `max_records` cuts the shard; what is beyond counts as dropped. Memory is bounded by the
-    longest document.
+    longest document. Raises ValueError where the processor's ids do not fit a record's 16 bits.
     """
+    if processor.vocab_size() > token_records.MAX_VOCAB_SIZE:
+        raise ValueError(
+            f"vocab_size is {processor.vocab_size()}; 1 to {token_records.MAX_VOCAB_SIZE} are "
+            "allowed: records are uint16"
+        )
     packer = Packer(length)
     counts = token_records.Counts()
     with token_records.writing(path, length) as writer:

@@ -106,7 +106,8 @@ def _write(
         info.write_to_directory(temporary)
         _replace_directory(temporary, directory)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        if temporary.exists():
+            shutil.rmtree(temporary)
 
 
 def _replace_directory(new: Path, target: Path) -> None:

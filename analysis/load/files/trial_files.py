@@ -72,14 +72,15 @@ class TrialFiles:
 
     def _read(self, file: str) -> Measurements | None:
         read = self.ahead if file == layout.EVAL_MEASUREMENTS else None
-        try:
-            if isinstance(read, OSError):
-                raise read
-            read = read or csv_reader.read(self.directory / file)
-        except FileNotFoundError:
+        if read is None:
+            try:
+                read = csv_reader.read(self.directory / file)
+            except OSError as error:
+                read = error
+        if isinstance(read, FileNotFoundError):
             return None
-        except OSError as error:
-            self.problems.append(f"unreadable: {self.name}/{file}: {error}")
+        if isinstance(read, OSError):
+            self.problems.append(f"unreadable: {self.name}/{file}: {read}")
             return None
         for problem in read.problems:
             kind = next(kind for kind in csv_reader.KINDS if problem.startswith(kind))

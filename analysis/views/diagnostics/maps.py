@@ -130,7 +130,8 @@ def gradients(table: ErrorTable) -> Figure | None:
     None where no trial has gradients."""
     found = diagnostics.of_table(table)
     grouped = list(families(found).values())
-    names = next((group for group in grouped if len(group) > 1), [*grouped, []][0])
+    first = grouped[0] if grouped else []
+    names = next((group for group in grouped if len(group) > 1), first)
     maps = {
         (quantity, name): _over_steps(found[name], quantity)
         for quantity in GRADIENTS

@@ -180,8 +180,10 @@ def double_rows(name: str, variant: str, installation: Installation) -> Iterator
     label = f"{name}, small, {variant}"
     _check_precision(wide)
     names = (
-        *("logits, training, float64", "loss, float64"),
-        *("gradient, float64", "batch statistics, float64"),
+        "logits, training, float64",
+        "loss, float64",
+        "gradient, float64",
+        "batch statistics, float64",
     )
     ours, theirs = wide
     yield from step_rows(label, names, ours, theirs, (DOUBLE, DOUBLE), select=workload_pairs.valid)

@@ -23,11 +23,6 @@ import numpy as np
 
 from workloads.speech.corpora.speech_records import SAMPLE_RATE
 
-# Variants with `breath` in their definition: its noise is seeded by the clock.
-CLOCK_SEEDED = frozenset(
-    {"Alicia", "Demonic", "Reed", "caleb", "f2", "f3", "f5"}
-    | {"sandro", "victor", "whisper", "whisperf"}
-)
 _UP, _DOWN = 320, 441  # 16000 / 22050
 _TAP_BITS = 24
 _REACH = 14  # inputs on either side: 10 · 441 / 320, rounded up
@@ -42,6 +37,10 @@ class Utterance:
     voice: str
     rate: int = 175
     pitch: int = 50
+
+    def __post_init__(self) -> None:
+        if not (self.text and 80 <= self.rate <= 450 and 0 <= self.pitch <= 99):
+            raise ValueError(f"{self}: text, a rate of 80 to 450 and a pitch of 0 to 99 are needed")
 
 
 def speak(utterances: Sequence[Utterance]) -> list[np.ndarray]:

@@ -187,7 +187,15 @@ def prepare(
     make_tokenizer(tree, data_dir, repair)
     workers = len(os.sched_getaffinity(0)) if num_workers is None else num_workers
     for split in splits:
-        job = librispeech_prepare.SplitToPrepare(tree, data_dir, split, VOCAB_SIZE, repair)
+        job = librispeech_prepare.SplitToPrepare(
+            tree,
+            data_dir,
+            split,
+            VOCAB_SIZE,
+            repair,
+            max_audio=MAX_AUDIO,
+            max_targets=MAX_TARGETS,
+        )
         report = librispeech_prepare.prepare_split(job, workers, NUM_UTTERANCES[split])
         print(report, flush=True)
 

@@ -117,7 +117,7 @@ class SplitToPrepare:
     """What a process needs to prepare chapters of one split.
 
     max_audio: samples at 16 kHz; max_characters: of the transcript; max_targets: ids with the end.
-    The defaults are AlgoPerf's (datasets/librispeech_preprocess.py).
+    The default is AlgoPerf's (datasets/librispeech_preprocess.py).
     """
 
     tree: Path
@@ -125,8 +125,8 @@ class SplitToPrepare:
     split: str
     vocab_size: int
     repair: str
-    max_audio: int = 320_000
-    max_targets: int = 256
+    max_audio: int
+    max_targets: int
     max_characters: int = 256
 
     def judge_text(self, transcript: str | None, audio: Path | None) -> str:

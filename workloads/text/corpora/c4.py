@@ -33,7 +33,7 @@ def _inputs(tree: Path, repair: str) -> tuple[str, dict[str, Sequence[Input]]]:
             "with dataset_info.json, features.json, c4-train.tfrecord-00000-of-01024 to 01023 and "
             "c4-validation.tfrecord-00000-of-00008 to 00007 (800 GB)",
             "prepare it with `tfds build c4/en` (needs Apache Beam), or copy a prepared one, then "
-            f"say where it is: {repair}",
+            f"say where it is: {repair.partition(', where TREE')[0]}",
         )
     dataset = f"c4/en:{found[0].name}"
     open_split = functools.partial(
