@@ -6,7 +6,8 @@
 A speaker is an accent with a variant (the timbre). The accents are shared; the variants of the
 three roles differ, so validation and test are spoken by timbres that training never had. Variants
 whose long-term spectra differ little (`aunty` and `f4`, `max` and `Alex`) play the same role. Left
-out are those with noise seeded by the clock (CLOCK_SEEDED in their tests), the robots, and a few others.
+out are those with noise seeded by the clock (CLOCK_SEEDED in their tests), the robots, and a few
+others.
 """
 
 import math
