@@ -21,6 +21,8 @@ from workloads import algoperf_specs, catalog
 _TRIAL_SETTINGS = (
     "steps", "step_hint", "batch_size", "eval_every", "log_every", "checkpoint_every",
     "optimizer", "kernel", "compute_dtype", "param_dtype", "scan_layers", "remat",
+    "loss_chunk_tokens", "microbatches", "matmul_precision",
+    "checkpoint_minutes", "tensorboard", "profile",
 )  # fmt: skip
 
 

@@ -89,6 +89,12 @@ def test_ids_follow_what_is_computed():
         assert dataclasses.replace(first, **change).id == first.id
 
 
+def test_every_setting_that_a_trial_has_a_field_for_reaches_it():
+    fields = {field.name for field in dataclasses.fields(trial.Trial)}
+    named = fields & config.keys().keys() - {"workload"}
+    assert named == {*study._TRIAL_SETTINGS, *trial.EXTRA_PATHS}
+
+
 def test_the_mesh_of_what_is_not_done_may_change(make_study):
     """Of a trial that failed, too: it is tried again, perhaps for that."""
     made = make_study(points=4)
