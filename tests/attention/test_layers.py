@@ -11,6 +11,7 @@ ROOM = floor_plan.ROOT / "attention"
 ORDER = (
     "table",
     "files",
+    "precision",
     "checkout",
     "records",
     "kernels",
@@ -24,7 +25,7 @@ ORDER = (
     "__main__",
 )
 # Drivers check names without JAX.
-STANDARD_LIBRARY = ("table", "files", "checkout")
+STANDARD_LIBRARY = ("table", "files", "precision", "checkout")
 FILES = [path for path in floor_plan.files("attention") if path != ROOM / "__init__.py"]
 
 
