@@ -3,7 +3,7 @@
 import pytest
 
 from sweeps.launchers.ray import launcher as ray
-from sweeps.monitoring import plan, resources
+from sweeps.monitoring import plan
 from sweeps.records import layout
 from sweeps.scheduling import preflight
 from sweeps.study import config, study, study_directory
@@ -15,7 +15,7 @@ def _slurm(make_study, **changes):
 
 
 def test_jobs_and_wall_time_by_hand():
-    where = resources.Resources("slurm", "gpu", 2, trials_per_job=4, jobs=3, side_by_side=2)
+    where = plan.Resources("slurm", "gpu", 2, trials_per_job=4, jobs=3, side_by_side=2)
     assert where.at_once == 6
     assert [where.jobs_for(count) for count in (1, 4, 5, 13)] == [1, 1, 2, 4]
     # 13 trials, six at a time, are three rounds of 100 steps.
@@ -23,7 +23,7 @@ def test_jobs_and_wall_time_by_hand():
     assert (
         "at most 3 jobs at a time, each of up to 4 trials, 2 at a time, 2 gpu" in where.describe()
     )
-    unknown = resources.Resources("slurm", "gpu", 2, 4, None, 2, "no sbatch on this host")
+    unknown = plan.Resources("slurm", "gpu", 2, 4, None, 2, "no sbatch on this host")
     assert unknown.wall_steps(1, 100) is None
     assert unknown.describe().endswith("jobs at a time unknown: no sbatch on this host")
 
@@ -31,8 +31,8 @@ def test_jobs_and_wall_time_by_hand():
 def test_the_plan_of_this_host(make_study, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     resolved = make_study(points=5, variants="standard,laser", seeds=2, **{"local.workers": 2})
-    found = resources.of(resolved)
-    assert found == resources.Resources("local", "cpu", 1, 1, 2, 1)
+    found = plan.resources_of(resolved)
+    assert found == plan.Resources("local", "cpu", 1, 1, 2, 1)
     tune, compare = plan.lines(resolved, found, step_seconds=300.0)
     # 5 trials of 12 steps of 5 minutes are an hour each; two at a time.
     assert (tune.jobs, tune.hours, tune.wall_hours) == (5, 5.0, 3.0)
@@ -50,10 +50,10 @@ def test_an_engine_that_is_not_here_can_be_planned_for(make_study, monkeypatch, 
         "launcher slurm: 2 gpu devices per trial; jobs at a time unknown: launcher slurm: no"
         in text
     )
-    (tune, *_) = plan.lines(resolved, resources.of(resolved), 300.0)
+    (tune, *_) = plan.lines(resolved, plan.resources_of(resolved), 300.0)
     assert (tune.jobs, tune.hours, tune.wall_hours) == (1, 2.0, None)
     for workers, side_by_side in ((0, 1), (2, 2), (8, 4)):
-        found = resources.of(_slurm(make_study, trials_per_job=4, workers=workers))
+        found = plan.resources_of(_slurm(make_study, trials_per_job=4, workers=workers))
         assert found.side_by_side == side_by_side
 
 

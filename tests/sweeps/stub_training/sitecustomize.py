@@ -23,8 +23,8 @@ class Preempted(Exception):  # noqa: N818  (as in sweeps.training.loop)
 class Training:
     """What `sweeps.training.loop.Training` is to a worker."""
 
-    def __init__(self, trial, attempt, program, data_dir, report, stop_requested, processes):
-        del program, data_dir
+    def __init__(self, trial, attempt, step_function, data_dir, report, stop_requested, processes):
+        del step_function, data_dir
         assert type(processes).__name__ == "SingleProcess", "a group trains for real"
         self.trial, self.attempt = trial, attempt
         self.report, self.stop_requested = report, stop_requested
