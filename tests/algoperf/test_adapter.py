@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 
 import jax
 import numpy as np
@@ -153,8 +154,8 @@ def curve(stand_in, tmp_path):
         for stop in (*stops, None):
             _attempt(made, trials[0], directory, stop)
         return [
-            {key: value for key, value in row.items() if "time" not in key and key not in
-             ("score", "total_duration", "preemption_count")}
+            {key: value for key, value in row.items() if not re.search("time|second", key) and
+             key not in ("score", "total_duration", "preemption_count")}
             for row in measurements.curve(directory) if row["kind"] != "diagnostics"
         ]  # fmt: skip
 
