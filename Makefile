@@ -6,8 +6,9 @@ BIN := $(VENV)/bin
 EXTRAS ?= test
 DEMO := digits_vit_demo spoken_digits_conformer_demo pydoc_lm_demo
 STUDY := digits_vit_demo spoken_digits_conformer_study pydoc_lm_study
-# Two cores are served by three: some wait.
-PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup
+# Two cores are served by three: some wait. A process that dies ends the run, with its test's name:
+# what it leaves behind (a cluster's daemons) would keep the next one's tests waiting.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup --max-worker-restart=0
 # What `make soak`, `make simulate` and `make test-compilers` are given.
 SOAK ?= --kills 100 --trials 40
 SIMULATE ?= --trials 1000 --workers 1000

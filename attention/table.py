@@ -98,6 +98,7 @@ class KernelEntry(NamedTuple):
 
     head_sizes: those it can do; one_head_size: that of V must be that of Q and K.
     follows_precision: its products are made as jax.default_matmul_precision says.
+    key_masks_only: a mask hides a key from all queries or none, causality aside.
     """
 
     record: str
@@ -106,6 +107,7 @@ class KernelEntry(NamedTuple):
     head_sizes: range | None = None
     one_head_size: bool = False
     follows_precision: bool = False
+    key_masks_only: bool = False
 
 
 _TAU = functools.partial(_positive, "tau", why="logits are divided by τ·√D")
@@ -218,7 +220,10 @@ KERNELS: dict[str, KernelEntry] = {
         one_head_size=True,
     ),
     "splash": KernelEntry(
-        "attention.kernels.splash:KERNEL", platforms=("tpu",), dtypes=("bfloat16", "float32")
+        "attention.kernels.splash:KERNEL",
+        platforms=("tpu",),
+        dtypes=("bfloat16", "float32"),
+        key_masks_only=True,
     ),
 }
 

@@ -112,8 +112,8 @@ def _parser() -> argparse.ArgumentParser:
     for command in (plan, run):
         command.add_argument("--config", required=True, metavar="STUDY", help="name or .py file")
     plan.add_argument("--step_seconds", type=positive(), help="measured time per step")
-    plan.add_argument("--devices", type=whole(1, 65_536), default=0, help="that share one trial")
-    plan.add_argument("--device_gb", type=positive(most=1e6), help="memory of one, to fit into")
+    plan.add_argument("--topology", default="", help="for which, such as v5e:8x8 or h100:1x1x8")
+    plan.add_argument("--device_gb", type=positive(most=1e6), help="of a device with other memory")
     text = "memory and time of its train step, by an accelerator's compiler"
     _add_compile(add("compile", _compile, text, epilog=_KEYS, allow_abbrev=False))
     status = add("status", _status, "what is pending, running, done, diverged and failed")
@@ -221,7 +221,7 @@ def _plan(options: argparse.Namespace) -> int:
     from sweeps.study import config, study
 
     resolved = study.resolve(config.parse(options.config, options.overrides), planning=True)
-    print(plan.render(resolved, options.step_seconds, options.devices, options.device_gb))
+    print(plan.render(resolved, options.step_seconds, options.topology, options.device_gb))
     return 0
 
 
@@ -229,15 +229,12 @@ def _compile(options: argparse.Namespace) -> int:
     from sweeps.monitoring import compile as compiler
     from sweeps.study import config, study
 
-    studies = {"": options.overrides}
-    if options.kernels:
-        kernels = options.kernels.split(",")
-        studies = {k: [*options.overrides, f"--config.kernel={k}"] for k in kernels}
+    chosen = [[f"--config.kernel={name}"] for name in options.kernels.split(",")]
     found = []
-    for kernel, overrides in studies.items():
-        resolved = study.resolve(config.parse(options.config, overrides), planning=True)
-        rows = compiler.rows(resolved, options.topology)
-        found += [{**row, "kernel": kernel} for row in rows] if kernel else rows
+    for kernel in chosen if options.kernels else [[]]:
+        parsed = config.parse(options.config, [*options.overrides, *kernel])
+        resolved = study.resolve(parsed, planning=True)
+        found += compiler.rows(resolved, options.topology)
     write = compiler.as_json if options.json else compiler.render
     print(write(resolved, options.topology, found))
     return 0 if all(row["fits"] for row in found) else 1
@@ -259,20 +256,15 @@ def _resume(options: argparse.Namespace) -> int:
 
 
 def _drive(resolved: "Study", selection: str) -> int:
-    from sweeps.launchers import table as launchers
     from sweeps.monitoring import plan, progress
     from sweeps.scheduling import driver, preflight
     from sweeps.scheduling.scheduler import Interrupted
     from sweeps.study import study_directory
-    from workloads import catalog
 
     # What a change of settings repairs comes before the directory that fixes them.
     preflight.check_kernel(resolved)
     preflight.check_devices(resolved)
     preflight.check_event_files(resolved)
-    if not catalog.get(resolved.workload).embedded:
-        devices = launchers.module(resolved.settings["launcher"]).devices(resolved.settings)
-        print(plan.memory(resolved, devices))
     print(plan.summary(resolved), flush=True)
     study_directory.prepare(resolved)
     check = preflight.DataCheck(resolved)

@@ -3,33 +3,83 @@
     python -m sweeps.benchmarks.performance [--only=c4_lm] [--out=docs/performance.md]
 
 Rows are compiled one after the other, each in a process of its own; what was compiled is kept in
-the `--cache` directory, so that a run that was stopped goes on. A row whose compiler is not
-installed says so. Two minutes of CPU time a row, or less.
+the `--cache` directory, so that a run that was stopped goes on: remove it where the code or a
+compiler has changed. A row whose compiler is not installed says so. When all rows are there, those
+that calibrate give the factors of `plan` anew (sweeps/monitoring/calibration.json).
 """
 
 import argparse
 import hashlib
 import json
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import optimize
 
 from attention import files
+from sweeps.monitoring import calibration, hardware
 from sweeps.monitoring import compile as compiler
 from sweeps.study import config, study
+from workloads import catalog
 
-_BFLOAT16 = ("--config.compute_dtype=bfloat16",)
-# (study, what is changed, topology): the studies as shipped, and what the issue of speed is about.
-ROWS: tuple[tuple[str, tuple[str, ...], str], ...] = (
-    ("c4_lm_paper", (), "v5e:8x8"),
-    ("c4_lm_paper", _BFLOAT16, "v5e:8x8"),
-    ("c4_lm_1b_paper", (), "v5e:8x16"),
-    ("c4_lm_2b_paper", (), "v5e:16x16"),
-    ("c4_lm_8b_paper", (), "v5e:16x16"),
-    ("wikipedia_bert_2b_paper", (), "v5e:16x16"),
-    ("c4_lm_paper", (*_BFLOAT16, "--config.kernel=cudnn"), "h100:1x1x8"),
-    ("c4_lm_2b_paper", ("--config.mesh.fsdp=8",), "h100:1x1x8"),
-    ("imagenet_vit_paper", ("--config.variants=standard,laser",), "v5e:2x4"),
-    ("librispeech_conformer_paper", ("--config.variants=standard,laser",), "v5e:2x4"),
+
+class Row(NamedTuple):
+    """A study with changed settings on a topology; whether `plan` is fitted to its figures."""
+
+    study: str
+    changed: str
+    topology: str
+    calibrates: bool
+
+
+# Studies as shipped, in bfloat16, by library kernels, on other chips.
+ROWS = (
+    Row("c4_lm_paper", "", "v5e:8x8", True),
+    Row("c4_lm_paper", "compute_dtype=bfloat16", "v5e:8x8", True),
+    Row("c4_lm_paper", "compute_dtype=bfloat16 kernel=splash", "v5e:8x8", True),
+    Row("c4_lm_paper", "compute_dtype=bfloat16 kernel=splash microbatches=2", "v5e:8x8", True),
+    Row("c4_lm_1b_paper", "", "v5e:8x16", True),
+    Row("c4_lm_2b_paper", "", "v5e:16x16", True),
+    Row("c4_lm_8b_paper", "", "v5e:16x16", True),
+    Row("c4_lm_8b_paper", "kernel=splash variants=standard", "v5e:16x16", True),
+    Row("wikipedia_bert_2b_paper", "", "v5e:16x16", True),
+    Row("c4_lm_paper", "compute_dtype=bfloat16 kernel=splash variants=standard", "v4:4x4x4", True),
+    Row("c4_lm_paper", "compute_dtype=bfloat16 kernel=splash variants=standard", "v5p:4x4x4", True),
+    Row("c4_lm_paper", "compute_dtype=bfloat16 kernel=splash variants=standard", "v6e:8x8", True),
+    Row("c4_lm_234m_paper", "variants=standard", "v5e:8x8", False),
+    Row("c4_lm_435m_paper", "compute_dtype=bfloat16 variants=standard", "v5e:8x8", False),
+    Row("c4_lm_2b_bfloat16", "variants=standard", "v5e:16x16", False),
+    Row(
+        "c4_lm_2b_paper",
+        "compute_dtype=bfloat16 kernel=splash matmul_precision=default",
+        "v5e:16x16",
+        False,
+    ),
+    Row(
+        "c4_lm_1b_paper",
+        "compute_dtype=bfloat16 kernel=splash variants=standard",
+        "v5e:8x16",
+        False,
+    ),
+    Row(
+        "c4_lm_1b_paper",
+        "compute_dtype=bfloat16 kernel=splash variants=standard",
+        "v5p:4x4x4",
+        False,
+    ),
+    Row("c4_lm_paper", "compute_dtype=bfloat16 kernel=cudnn", "h100:1x1x8", True),
+    Row("c4_lm_paper", "compute_dtype=bfloat16", "h100:1x1x8", True),
+    Row("c4_lm_2b_paper", "", "h100:1x1x8", True),
+    Row("c4_lm_2b_paper", "microbatches=8", "h100:1x1x8", True),
+    Row("c4_lm_2b_paper", "compute_dtype=bfloat16 microbatches=8", "h100:1x1x8", True),
+    Row("c4_lm_1b_paper", "compute_dtype=bfloat16 microbatches=4", "h100:1x1x8", False),
+    Row("c4_lm_435m_paper", "", "h200:1x1x8", False),
+    Row("imagenet_vit_paper", "", "v5e:2x4", True),
+    Row("imagenet_vit_paper", "batch_size=2048 variants=standard", "v5e:2x4", True),
+    Row("imagenet_vit_paper", "variants=standard", "v5e:4x4", False),
+    Row("librispeech_conformer_paper", "", "v5e:2x4", True),
+    Row("librispeech_conformer_paper", "variants=standard", "v5e:4x4", True),
 )
 _HEAD = """# What the compilers say
 
@@ -41,13 +91,13 @@ estimates no time without a device.
 
 Peers (MaxText, AlgoPerf) are not compiled by this command yet.
 
-| study | changed | topology | variant | GB | fits | ms | of them kernels | HBM GB | collectives GB | of peak | × baseline | warnings |
-|---|---|---|---|--:|:--|--:|--:|--:|--:|--:|--:|--:|
+| study | changed | topology | variant | GB | plan GB | fits | ms | plan ms | of them kernels | HBM GB | collectives GB | of peak | × baseline | warnings |
+|---|---|---|---|--:|--:|:--|--:|--:|--:|--:|--:|--:|--:|--:|
 """  # noqa: E501
 
 
 def main() -> None:
-    """Compiles what is not in the cache, and writes the page after every row."""
+    """Compiles what is not in the cache, fits `plan` to it, and writes the page."""
     parser = argparse.ArgumentParser(prog="python -m sweeps.benchmarks.performance")
     parser.add_argument("--only", default="", help="rows with this in their study's name")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("docs/performance.md"))
@@ -55,69 +105,160 @@ def main() -> None:
     parser.add_argument("--cache", type=pathlib.Path, default=cache)
     options = parser.parse_args()
     options.cache.mkdir(parents=True, exist_ok=True)
-    lines: list[str] = []
-    versions: dict[str, str] = {}
-    for name, changed, topology in ROWS:
-        if options.only in name:
-            rows, resolved = _compiled(options.cache, name, changed, topology)
-            lines += [_line(row, rows, resolved, changed, topology) for row in rows]
-            versions |= rows[0].get("versions", {})
-            files.write(options.out, _page(lines, versions))
-            print(*lines[-len(rows) :], sep="\n", flush=True)
+    found = []
+    for row in ROWS:
+        if options.only in row.study:
+            found.append((row, resolved(row), _compiled(options.cache, row)))
+            print(*row[:3], *(_told(one) for one in found[-1][2]), sep="  ", flush=True)
+    if not options.only and not any("missing" in one for *_, said in found for one in said):
+        factors = fit(found)
+        files.write(calibration.FILE, json.dumps(factors, indent=1) + "\n")
+        calibration.fitted.cache_clear()
+    files.write(options.out, _page(found))
 
 
-def _compiled(
-    cache: pathlib.Path, name: str, changed: tuple[str, ...], topology: str
-) -> tuple[list[dict[str, Any]], study.Study]:
-    resolved = study.resolve(config.parse(name, list(changed)), planning=True)
-    key = hashlib.sha256(json.dumps([name, changed, topology]).encode()).hexdigest()[:16]
+def resolved(row: Row) -> study.Study:
+    """Returns the row's study: of standard attention and LASER unless it names its variants."""
+    overrides = [f"--config.{change}" for change in row.changed.split()]
+    if row.topology.startswith("h"):  # of one host
+        overrides.append("--config.mesh.fsdp=8")
+    if "variants=" not in row.changed:
+        overrides.append("--config.variants=standard,laser")
+    return study.resolve(config.parse(row.study, overrides), planning=True)
+
+
+def _compiled(cache: pathlib.Path, row: Row) -> list[dict[str, Any]]:
+    key = hashlib.sha256(json.dumps(row[:3]).encode()).hexdigest()[:16]
     kept = cache / f"{key}.json"
     if not kept.is_file():
         try:
-            found = compiler.rows(resolved, topology)
+            found = compiler.rows(resolved(row), row.topology)
         except ValueError as error:
             if "is not installed" not in str(error):
                 raise
-            return [{"variant": "", "missing": str(error)}], resolved
+            return [{"variant": "", "missing": str(error)}]
         files.write(kept, json.dumps(found))
     rows: list[dict[str, Any]] = json.loads(kept.read_text())
-    return rows, resolved
+    return rows
 
 
-def _line(
-    row: dict[str, Any],
-    rows: list[dict[str, Any]],
-    resolved: study.Study,
-    changed: tuple[str, ...],
-    topology: str,
-) -> str:
-    told = " ".join(change.removeprefix("--config.") for change in changed)
-    where = [resolved.name, told, topology, row["variant"]]
+def fit(found: list[tuple[Row, study.Study, list[dict[str, Any]]]]) -> dict[str, Any]:
+    """Returns the factors of `calibration`, fitted to the rows that calibrate."""
+    amounts: dict[str, list[Any]] = {}
+    lines: dict[str, dict[str, list[Any]]] = {}
+    for row, its_study, said in found:
+        where = hardware.topology(row.topology)
+        for one in said if row.calibrates else ():
+            if one["memory_gb"] is None:
+                continue
+            if catalog.get(its_study.workload).topology:
+                costs = calibration.costs(its_study, one["variant"], where.devices)
+                amounts.setdefault(where.hardware.platform, []).append((where.kind, costs, one))
+            else:
+                examples = its_study.settings["batch_size"] / where.devices
+                points = lines.setdefault(its_study.workload, {}).setdefault(where.kind, [])
+                points.append((examples, one, its_study.settings["compute_dtype"]))
+    platforms = {name: _factors(rows) for name, rows in amounts.items()}
+    per_example = {
+        workload: {kind: _line_through(points) for kind, points in kinds.items()}
+        for workload, kinds in lines.items()
+    }
+    return {"platforms": platforms, "per_example": per_example}
+
+
+def _factors(rows: list[tuple[str, Any, dict[str, Any]]]) -> dict[str, Any]:
+    exact = ("parameters", "moments")
+    own = [sum(costs["memory"][part] for part in exact) / 1e9 for _, costs, _ in rows]
+    parts = [part for part in rows[0][1]["memory"] if part not in exact]
+    amounts = [[costs["memory"][part] / 1e9 for part in parts] for _, costs, _ in rows]
+    wanted = [one["memory_gb"] for *_, one in rows]
+    memory = dict.fromkeys(exact, 1.0) | _non_negative(parts, amounts, wanted, own)
+    first = rows[0][0]
+    times = [(kind, costs, one) for kind, costs, one in rows if one["step_ms"] is not None]
+    if not times:
+        return {"memory": memory, "time": {}, "kinds": {}}
+    ideal = [calibration.ideal_ms(costs["work"], hardware.KINDS[kind]) for kind, costs, _ in times]
+    of_first = [index for index, (kind, *_) in enumerate(times) if kind == first]
+    names = list(ideal[0])
+    time = _non_negative(
+        names,
+        [list(ideal[index].values()) for index in of_first],
+        [times[index][2]["step_ms"] for index in of_first],
+    )
+    ratios: dict[str, list[float]] = {}
+    for (kind, _, one), amount in zip(times, ideal, strict=True):
+        predicted = sum(time[part] * ms for part, ms in amount.items())
+        ratios.setdefault(kind, []).append(one["step_ms"] / predicted)
+    kinds = {kind: float(np.mean(found)) for kind, found in ratios.items()} | {first: 1.0}
+    return {"memory": memory, "time": time, "kinds": kinds}
+
+
+def _non_negative(
+    names: list[str], amounts: list[list[float]], wanted: list[float], known: Any = 0.0
+) -> dict[str, float]:
+    """Returns factors ≥ 0 at which the relative errors' squares are least."""
+    target = np.asarray(wanted)
+    factors, _ = optimize.nnls(np.asarray(amounts) / target[:, None], 1 - known / target)
+    return {name: round(float(one), 4) for name, one in zip(names, factors, strict=True)}
+
+
+def _line_through(points: list[tuple[float, dict[str, Any], str]]) -> dict[str, Any]:
+    amounts = [[1.0, examples] for examples, *_ in points]
+    found: dict[str, Any] = {"compute_dtype": points[0][2]}
+    for name, key in (("ms", "step_ms"), ("gb", "memory_gb")):
+        factors = _non_negative(["0", "1"], amounts, [one[key] for _, one, _ in points])
+        found[name] = list(factors.values())
+    return found
+
+
+def _told(row: dict[str, Any]) -> str:
     if "missing" in row:
-        return _cells([*where, "not installed"])
+        return "not installed"
     if row["memory_gb"] is None:
-        return _cells([*where, row["warnings"][0], "NO"])
-    baseline = next(one for one in rows if one["variant"] == resolved.settings["baseline"])
-    timed = row["step_ms"] is not None and baseline["step_ms"] is not None
+        return str(row["warnings"][0])
+    time = "" if row["step_ms"] is None else f" {row['step_ms']:.1f} ms"
+    return f"{row['variant']} {row['memory_gb']:.2f} GB{time}"
+
+
+def _line(row: Row, its_study: study.Study, one: dict[str, Any], baseline: dict[str, Any]) -> str:
+    where = hardware.topology(row.topology)
+    mark = "" if row.calibrates else "†"
+    cells = [row.study + mark, row.changed, row.topology, one["variant"]]
+    if "missing" in one:
+        return _cells([*cells, "not installed"])
+    planned = calibration.predict(its_study, one["variant"], where)
+    plan_gb = f"{planned.total_gb:.2f}" if planned else "–"
+    plan_ms = f"{planned.step_ms:.1f}" if planned and planned.step_ms else "–"
+    if one["memory_gb"] is None:
+        return _cells([*cells, one["warnings"][0], plan_gb, "NO"])
+    timed = one["step_ms"] is not None
+    share = compiler.share_of_peak(one, row.topology)
     figures = [
-        f"{row['memory_gb']:.2f}",
-        "yes" if row["fits"] else "NO",
-        f"{row['step_ms']:.1f}" if timed else "–",
-        f"{row['kernel_ms']:.1f}" if timed else "–",
-        f"{row['hbm_gb']:.1f}",
-        f"{row['collectives_gb']:.2f}",
-        f"{share:.1%}" if (share := compiler.share_of_peak(row, topology)) else "–",
-        f"{row['step_ms'] / baseline['step_ms']:.3f}" if timed else "–",
-        str(len(row["warnings"])),
+        f"{one['memory_gb']:.2f}",
+        plan_gb,
+        "yes" if one["fits"] else "NO",
+        f"{one['step_ms']:.1f}" if timed else "–",
+        plan_ms,
+        f"{one['kernel_ms']:.1f}" if timed else "–",
+        f"{one['hbm_gb']:.1f}",
+        f"{one['collectives_gb']:.2f}",
+        f"{share:.1%}" if share else "–",
+        f"{one['step_ms'] / baseline['step_ms']:.3f}" if timed else "–",
+        str(len(one["warnings"])),
     ]
-    return _cells([*where, *figures])
+    return _cells([*cells, *figures])
 
 
 def _cells(texts: list[str]) -> str:
     return f"| {' | '.join(texts)} |"
 
 
-def _page(lines: list[str], versions: dict[str, str]) -> str:
+def _page(found: list[tuple[Row, study.Study, list[dict[str, Any]]]]) -> str:
+    lines: list[str] = []
+    versions: dict[str, str] = {}
+    for row, its_study, said in found:
+        lines += [_line(row, its_study, one, said[0]) for one in said]
+        versions |= said[0].get("versions", {})
     definitions = (compiler.__doc__ or "").partition("Definitions ")[2]
     head = _HEAD.format(definitions=f"Definitions {definitions}")
     told = ", ".join(f"{name} {number}" for name, number in versions.items())

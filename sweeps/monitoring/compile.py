@@ -8,6 +8,7 @@ Definitions (per device and step):
   their instructions take (bundles × grid steps / clock) and what their bytes take at the memory's
   bandwidth. step_ms: both. A GPU's compiler gives no times without a device: null.
 - hbm_gb: bytes read and written in main memory, kernels' included, which are kernel_hbm_gb.
+- plan_gb, plan_ms: what `plan` says of memory_gb and step_ms, null where it says nothing.
 - flops: matrix products and convolutions of the program, recomputation included; model_flops: the
   model's (`workloads list`); utilisation: model_flops over what the device can do in step_ms.
 """
@@ -15,13 +16,13 @@ Definitions (per device and step):
 import json
 from typing import Any
 
-from sweeps.monitoring import compiled_step, hardware, jax_calls
+from sweeps.monitoring import calibration, compiled_step, hardware, jax_calls
 from sweeps.study.study import Study
 from workloads import algoperf_specs, catalog
 
 
 def rows(study: Study, topology: str) -> list[dict[str, Any]]:
-    """Returns a row per variant of the study, compiled one after the other.
+    """Returns a row per variant of the study, with its kernel, compiled one after the other.
 
     Raises ValueError where the topology does not exist, its compiler is not installed, or mesh and
     batch do not fit it.
@@ -29,24 +30,27 @@ def rows(study: Study, topology: str) -> list[dict[str, Any]]:
     where = hardware.topology(topology)
     if algoperf_specs.is_algoperf(study.workload):
         raise ValueError(f"{study.workload}: only workloads of this project can be compiled for")
+    settings, model = study.settings, catalog.get(study.workload).flops
+    model_flops = None if model is None else model * settings["batch_size"] / where.devices
+    selection = {"points": dict.fromkeys(settings["variants"], 0)}
+    first = {trial.variant: trial for trial in reversed(study.trials(study.stages[-1], selection))}
     found: list[dict[str, Any]] = []
-    stage = study.stages[-1]
-    selection = {"points": dict.fromkeys(study.settings["variants"], 0)}
-    first = {trial.variant: trial for trial in reversed(study.trials(stage, selection))}
-    for variant in study.settings["variants"]:
+    for variant in settings["variants"]:
         said = jax_calls.call(compiled_step.compiled, trial=first[variant], topology=topology)
-        model = catalog.get(study.workload).flops
-        model_flops = None if model is None else model * first[variant].batch_size / where.devices
-        found.append(_row(variant, where, said, model_flops))
+        planned = calibration.predict(study, variant, where)
+        row = {"variant": variant, "kernel": settings["kernel"], **_row(where, said, model_flops)}
+        row["plan_gb"] = planned and planned.total_gb
+        row["plan_ms"] = planned and planned.step_ms
+        found.append(row)
     return found
 
 
 def _row(
-    variant: str, where: hardware.Topology, said: dict[str, Any], model_flops: float | None
+    where: hardware.Topology, said: dict[str, Any], model_flops: float | None
 ) -> dict[str, Any]:
-    row: dict[str, Any] = {"variant": variant}
     if "out_of_memory" in said:
-        return {**row, **dict.fromkeys(_FIELDS), "fits": False, "warnings": [said["out_of_memory"]]}
+        return {**dict.fromkeys(_FIELDS), "fits": False, "warnings": [said["out_of_memory"]]}
+    row: dict[str, Any] = {}
     device = where.hardware
     memory = sum(said["memory"].values())
     times: dict[str, float | None] = dict.fromkeys(("step_ms", "xla_ms", "kernel_ms"))
@@ -61,7 +65,7 @@ def _row(
         "memory_gb": memory / 1e9,
         "peak_gb": None if said["peak"] is None else said["peak"] / 1e9,
         # A TPU's compiler refuses what does not fit.
-        "fits": device.platform == "tpu" or memory / 1e9 <= hardware.GPU_SHARE * device.memory_gb,
+        "fits": device.platform == "tpu" or memory / 1e9 <= device.usable_gb(),
         **times,
         "hbm_gb": said["hbm"] / 1e9,
         "kernel_hbm_gb": said["kernel_hbm"] / 1e9,
@@ -119,18 +123,21 @@ def _lines(
 ) -> list[str]:
     if row["memory_gb"] is None:
         return [
-            f"{row['variant']}: OUT OF MEMORY, {row['warnings'][0]}",
-            f"    {remedy(study.settings, where)}",
+            f"{_name(row)}: OUT OF MEMORY, {row['warnings'][0]}{_planned(row, 'plan_gb', 'GB')}",
+            f"    {_remedy(study.settings, where)}",
         ]
     parts = " + ".join(f"{part} {size:.3g}" for part, size in row["memory_parts_gb"].items())
     peak = "" if row["peak_gb"] is None else f", peak {row['peak_gb']:.4g}"
-    lines = [f"{row['variant']}: {row['memory_gb']:.4g} GB{peak}, fits: {_yes(row['fits'])}"]
+    fits = "yes" if row["fits"] else "NO"
+    planned = _planned(row, "plan_gb", "GB")
+    lines = [f"{_name(row)}: {row['memory_gb']:.4g} GB{planned}{peak}, fits: {fits}"]
     lines.append(f"    memory = {parts}")
     if not row["fits"]:
-        lines.append(f"    {remedy(study.settings, where)}")
+        lines.append(f"    {_remedy(study.settings, where)}")
     if row["step_ms"] is not None:
         lines.append(
-            f"    step {row['step_ms']:.4g} ms{_share(row, where)}{_ratio(row, found, study)}"
+            f"    step {row['step_ms']:.4g} ms{_planned(row, 'plan_ms', 'ms')}"
+            f"{_share(row, where)}{_ratio(row, found, study)}"
         )
         times = {**row["parts_ms"], **{f"kernel {k}": ms for k, ms in row["kernels_ms"].items()}}
         ordered = sorted(times.items(), key=lambda item: -item[1])
@@ -147,8 +154,12 @@ def _lines(
     return lines
 
 
-def _yes(fits: bool) -> str:
-    return "yes" if fits else "NO"
+def _name(row: dict[str, Any]) -> str:
+    return f"{row['variant']} by {row['kernel']}"
+
+
+def _planned(row: dict[str, Any], key: str, unit: str) -> str:
+    return "" if row[key] is None else f" (plan: {row[key]:.4g} {unit})"
 
 
 def share_of_peak(row: dict[str, Any], topology: str) -> float | None:
@@ -170,13 +181,14 @@ def _share(row: dict[str, Any], where: hardware.Topology) -> str:
 
 
 def _ratio(row: dict[str, Any], found: list[dict[str, Any]], study: Study) -> str:
-    baseline = next(one for one in found if one["variant"] == study.settings["baseline"])
+    wanted = study.settings["baseline"], row["kernel"]
+    baseline = next(one for one in found if (one["variant"], one["kernel"]) == wanted)
     if row is baseline or baseline["step_ms"] is None:
         return ""
     return f", {row['step_ms'] / baseline['step_ms']:.3f} times {baseline['variant']}"
 
 
-def remedy(settings: dict[str, Any], where: hardware.Topology) -> str:
+def _remedy(settings: dict[str, Any], where: hardware.Topology) -> str:
     """Returns what to change where a step does not fit, the least costly first."""
     changes = []
     if not settings["remat"]:

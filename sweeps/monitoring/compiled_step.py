@@ -18,12 +18,13 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from attention import table as variants_table
 from sweeps.monitoring import hardware, hlo
 from sweeps.study.trial import Trial
 
-# What is told to the compiler of one operation's place in the step, first match first: a part and
-# a pattern of where it comes from. The optimizer has no module and no derivative.
-PARTS = (
+# A part of the step, and a pattern of where in the traced program its operations come from; the
+# first that matches. The optimizer has no module and no derivative.
+_PARTS = (
     ("loss", r"loss|logits|\.\.\.w,vw|\.\.\.v,vw|\.\.\.v,\.\.\.w|cross_entropy|ctc|jvp\(\)/"),
     ("projections", r"/(query|key|value|out|qkv)/"),
     ("attention", r"[Aa]ttention(?!_norm)"),
@@ -48,7 +49,8 @@ def compiled(trial: Trial, topology: str) -> dict[str, Any]:
     """
     where = hardware.topology(topology)
     with tempfile.TemporaryDirectory() as scratch:
-        _tell(where, scratch, has_kernels=trial.kernel not in ("xla", "jax_xla"))
+        # Kernels of no one platform are XLA's own operations.
+        _tell(where, scratch, has_kernels=bool(variants_table.KERNELS[trial.kernel].platforms))
         return _compiled(trial, where, scratch)
 
 
@@ -71,8 +73,7 @@ def _tell(where: hardware.Topology, scratch: str, has_kernels: bool) -> None:
             "TPU_LOG_DIR": scratch,
         }
         if has_kernels:
-            # How many instructions (bundles) each operation became, which kernels alone need: it
-            # makes the compilation three times as long.
+            # How many instructions (bundles) each operation became: nothing else times a kernel.
             os.environ["LIBTPU_INIT_ARGS"] = (
                 f"--xla_jf_dump_to={scratch} --xla_jf_dump_llo_text=true "
                 "--xla_jf_dump_llo_pass_label_regex=final_bundles"
@@ -136,16 +137,17 @@ def _compiled(trial: Trial, where: hardware.Topology, scratch: str) -> dict[str,
         "flops": _products(traced.jaxpr) / where.devices,
         "warnings": warnings,
         "cpu_seconds": time.process_time() - started,
-        "versions": versions(where.hardware.platform),
+        "versions": _versions(where.hardware.platform),
     }
 
 
 def _devices(where: hardware.Topology) -> tuple[Any, ...]:
+    import jax
     from jax.experimental import topologies
 
     if where.hardware.platform == "cuda":
         shape = "x".join(map(str, where.shape))
-        config = target_config(where.kind)
+        config = _target_config(where.kind)
         found = topologies.get_topology_desc(platform="cuda", target_config=config, topology=shape)
         return tuple(found.devices)
     # libtpu's hosts have 4 or 8 chips; a smaller topology is one host of so many.
@@ -153,19 +155,12 @@ def _devices(where: hardware.Topology) -> tuple[Any, ...]:
     small = {"chips_per_host_bounds": chips} if where.devices < 4 else {}
     try:
         found = topologies.get_topology_desc(where.text, platform="tpu", **small)
-    except (ValueError, jax_errors()) as error:
+    except (ValueError, jax.errors.JaxRuntimeError) as error:
         raise ValueError(f"topology {where.text!r}: libtpu has no such slice: {error}") from error
     return tuple(found.devices)
 
 
-def jax_errors() -> type[Exception]:
-    """Returns what JAX raises of its compilers."""
-    import jax
-
-    return jax.errors.JaxRuntimeError
-
-
-def target_config(kind: str) -> str:
+def _target_config(kind: str) -> str:
     """Returns XLA's description of a GPU, with the versions of the libraries that are installed."""
     text = (pathlib.Path(__file__).parents[1] / "targets" / "h100.txtpb").read_text()
     if kind == "h200":  # the same chip with another memory
@@ -291,7 +286,7 @@ def _part(one: hlo.Counted) -> str:
     if one.instruction.opcode in _COPIES:
         return "layout copies"
     place = one.instruction.op_name
-    return next((part for part, pattern in PARTS if re.search(pattern, place)), "unnamed")
+    return next((part for part, pattern in _PARTS if re.search(pattern, place)), "unnamed")
 
 
 def _products(jaxpr: Any) -> float:
@@ -332,7 +327,7 @@ def _inner(value: Any) -> list[Any]:
     return [value] if hasattr(value, "eqns") else []
 
 
-def versions(platform: str) -> dict[str, str]:
+def _versions(platform: str) -> dict[str, str]:
     """Returns the versions that the figures depend on."""
     names = ["jax", "jaxlib", "flax"]
     names += ["libtpu"] if platform == "tpu" else ["jax-cuda12-plugin", "nvidia-cudnn-cu12"]

@@ -28,6 +28,11 @@ class Hardware:
     accelerator_type: str = ""
     dimensions: int = 3
 
+    def usable_gb(self, memory_gb: float | None = None) -> float:
+        """What a program may take of its memory, or of `memory_gb` where that is given."""
+        share = GPU_SHARE if self.platform == "cuda" else 1.0
+        return share * (memory_gb or self.memory_gb)
+
 
 # A TPU's memory is that at which its compiler refuses a program ("… of 15.75G hbm").
 KINDS = {

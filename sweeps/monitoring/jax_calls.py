@@ -90,29 +90,34 @@ def _in_words(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         raise OSError(errors.told(error)) from None
 
 
-def memory(
+def costs(
     workload: str,
     variant: str,
     variant_hyperparameters: dict[str, Any],
     options: dict[str, Any],
     batch_size: int,
+    microbatches: int,
     devices: int,
-) -> dict[str, int]:
-    """Returns `workloads.text.memory.per_device`: bytes by part, and their total.
+    kernel: str,
+) -> dict[str, dict[str, float]]:
+    """Returns `workloads.text.costs.per_device`: bytes and FLOP by part.
 
     options: the fields of workloads.base.options.Options. Raises ValueError where mesh or batch do
     not fit.
     """
-    from attention import registry
+    from attention import registry, table
     from workloads.base.options import Options
-    from workloads.text import memory
+    from workloads.text import costs
 
-    return memory.per_device(
+    return costs.per_device(
         workload,
         Options(**options),
         batch_size=batch_size,
+        microbatches=microbatches,
         devices=devices,
         variant=registry.get(variant, **variant_hyperparameters),
+        # Kernels of any platform are XLA's own operations.
+        keeps_scores=not table.KERNELS[kernel].platforms,
     )
 
 

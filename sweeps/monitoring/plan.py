@@ -5,10 +5,11 @@ import dataclasses
 import math
 
 from attention import precision
+from attention import table as variants_table
 from sweeps.launchers import remote
 from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import EngineError
-from sweeps.monitoring import jax_calls, progress
+from sweeps.monitoring import calibration, hardware, progress
 from sweeps.study import checks
 from sweeps.study.study import Study
 from workloads import catalog
@@ -18,6 +19,8 @@ from workloads.base.options import MESH_AXES
 _BYTES_OF_MOMENTS = 2 * 4
 _BYTES = {"float32": 4, "bfloat16": 2}
 _LOG_BYTES = 300_000
+# Whose compiler speaks for a launcher's devices, of which no more than the platform is known.
+_KINDS = {"gpu": "h100", "tpu": "v5e"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,10 +108,9 @@ class StageCost:
     disk_gb: float
 
 
-def lines(study: Study, where: Resources, step_seconds: float | None = None) -> list[StageCost]:
-    """Returns the cost per stage; `step_seconds` replaces the table's time per step."""
+def lines(study: Study, where: Resources, step_seconds: float | None) -> list[StageCost]:
+    """Returns the cost per stage; without `step_seconds` hours are not known."""
     entry = catalog.get(study.workload)
-    seconds = step_seconds if step_seconds is not None else entry.step_seconds
     result = []
     for stage in study.stages:
         # Which point is selected does not change the cost.
@@ -126,8 +128,8 @@ def lines(study: Study, where: Resources, step_seconds: float | None = None) -> 
                 jobs=where.jobs_for(len(trials)),
                 programs=programs,
                 steps=steps,
-                hours=_in_hours(steps, seconds),
-                wall_hours=_in_hours(wall, seconds),
+                hours=_in_hours(steps, step_seconds),
+                wall_hours=_in_hours(wall, step_seconds),
                 disk_gb=len(trials) * size / 1e9,
             )
         )
@@ -135,64 +137,80 @@ def lines(study: Study, where: Resources, step_seconds: float | None = None) -> 
 
 
 def summary(study: Study) -> str:
-    """Returns the whole study's trials, steps and wall time in one line, for `run`."""
+    """Returns the study's trials, steps and wall time in a line, for `run`.
+
+    Before it, for models at full size on accelerators, what a device needs.
+    """
     entry, where = catalog.get(study.workload), resources_of(study)
-    total = _total(lines(study, where))
+    total = _total(lines(study, where, entry.step_seconds))
     known = total.wall_hours is not None and where.devices == entry.devices
     wall = f"about {progress.duration(3600 * (total.wall_hours or 0))}" if known else "unknown time"
-    why = entry.step_source if known else "python -m sweeps plan --step_seconds=... reckons it"
-    return f"whole study: {total.trials:,} trials, {total.steps:,} steps, {wall} ({why})"
+    why = entry.step_source if known else "python -m sweeps plan --topology=... reckons it"
+    text = f"whole study: {total.trials:,} trials, {total.steps:,} steps, {wall} ({why})"
+    if not entry.embedded and where.platform in _KINDS:
+        kind = _KINDS[where.platform]
+        here = hardware.Topology(f"devices such as {kind}", kind, (where.devices,))
+        needs, _ = on_hardware(study, here, judged=False)
+        text = "\n".join(one for one in (needs, text) if one)
+    return text
 
 
 def _in_hours(steps: int | None, seconds: float | None) -> float | None:
     return None if steps is None or seconds is None else steps * seconds / 3600
 
 
-def memory(study: Study, devices: int = 0, device_gb: float | None = None) -> str:
-    """Returns the memory per device that a train step of a Transformer study needs, as text.
+def on_hardware(
+    study: Study, where: hardware.Topology, device_gb: float | None = None, judged: bool = True
+) -> tuple[str, float | None]:
+    """Returns what a train step needs on accelerators, as text, and its seconds if they are known.
 
-    devices: how many share one trial; 0: those that the workload's step time is for, with their
-    memory as device_gb unless it is given. Without device_gb nothing is said about fitting. A mesh
-    that does not fit the `devices` asked about gives way to the nearest one that does, which is
-    said. Empty for other workloads. Nothing is allocated. Raises ValueError where mesh or batch do
-    not fit.
+    From a model of what their compiler says (`calibration`), for the variant that needs most.
+    device_gb: instead of what the kind of device has. judged: say whether it fits. A mesh that is
+    not for so many devices gives way to the nearest one that is, which is said. Empty where the
+    model knows nothing of the workload. Raises ValueError where mesh, batch or kernel do not fit.
     """
-    entry, settings = catalog.get(study.workload), study.settings
-    if "mesh" not in entry.serves:
-        return ""
-    options, remark = checks.options(settings), []
-    if not devices:  # what the workload is planned for
-        devices, device_gb = entry.devices, device_gb or entry.device_gb
-    elif (mesh := _mesh_for(options.mesh, devices)) != options.mesh:
-        options = dataclasses.replace(options, mesh=mesh)
-        fitting = " ".join(
-            f"--config.mesh.{axis}={size}" for axis, size in zip(MESH_AXES, mesh, strict=True)
+    settings = study.settings
+    platform = "gpu" if where.hardware.platform == "cuda" else where.hardware.platform
+    able = variants_table.KERNELS[settings["kernel"]].platforms
+    if able and platform not in able:
+        raise ValueError(
+            f"kernel {settings['kernel']!r} runs on {' and '.join(able)}, not on {where.text}: "
+            "choose another by --config.kernel"
+        )
+    remark = []
+    mesh = checks.options(settings).mesh
+    if (fitting := _mesh_for(mesh, where.devices)) != mesh:
+        study = dataclasses.replace(
+            study, settings={**settings, "mesh": dict(zip(MESH_AXES, fitting, strict=True))}
+        )
+        given = " ".join(
+            f"--config.mesh.{axis}={size}" for axis, size in zip(MESH_AXES, fitting, strict=True)
         )
         remark = [
-            f"the study's mesh {settings['mesh']} is not for {devices} devices; to run it on them "
-            f"as reckoned here, give {fitting}"
+            f"    the study's mesh {settings['mesh']} is not for {where.devices} devices; to run "
+            f"it on them as reckoned here, give {given}"
         ]
-    variant = settings["variants"][-1]
-    parts = jax_calls.call(
-        jax_calls.memory,
-        workload=study.workload,
-        variant=variant,
-        variant_hyperparameters=checks.variant_hyperparameters(variant, settings),
-        options=dataclasses.asdict(options),
-        batch_size=settings["batch_size"] // settings["microbatches"],
-        devices=devices,
-    )
-    total = parts.pop("total") / 1e9
-    listing = " + ".join(f"{name} {size / 1e9:.2f}" for name, size in parts.items())
-    data = options.mesh[0] or devices // (options.mesh[1] * options.mesh[2])
-    return "\n".join(
-        [
-            f"memory per device, {devices} of them as data {data} x fsdp {options.mesh[1]} x "
-            f"tensor {options.mesh[2]}: {total:.2f} GB{_fits(total, device_gb)}",
-            f"    = {listing} ({variant}; activations estimated, workloads/text/memory.py)",
-            *remark,
-        ]
-    )
+    every = {one: calibration.predict(study, one, where) for one in settings["variants"]}
+    known = {one: found for one, found in every.items() if found}
+    if not known:
+        return "", None
+    variant, found = max(known.items(), key=lambda item: item[1].total_gb)
+    answer = ""
+    if judged:
+        gb = where.hardware.usable_gb(device_gb)
+        answer = f", {calibration.verdict(found.total_gb, gb)}: {gb:.4g} GB can be had"
+    listing = " + ".join(f"{part} {size:.2f}" for part, size in found.memory_gb.items() if size)
+    seconds = None if found.step_ms is None else found.step_ms / 1e3
+    time = "" if seconds is None else f", {seconds:.3g} s a step"
+    data = fitting[0] or where.devices // (fitting[1] * fitting[2])
+    text = [
+        f"on {where.text}, {where.devices} devices as data {data} x fsdp {fitting[1]} x tensor "
+        f"{fitting[2]}, per device: {found.total_gb:.2f} GB{answer}{time}",
+        f"    = {listing} ({variant}; within {calibration.TOLERANCE:.0%} of the compiler on what "
+        "it was asked, docs/performance.md)",
+        *remark,
+    ]
+    return "\n".join(text), seconds
 
 
 def _mesh_for(mesh: tuple[int, int, int], devices: int) -> tuple[int, int, int]:
@@ -204,27 +222,32 @@ def _mesh_for(mesh: tuple[int, int, int], devices: int) -> tuple[int, int, int]:
     return 0, math.gcd(fsdp, devices // tensor), tensor
 
 
-def _fits(needed: float, available: float | None) -> str:
-    if available is None:
-        return ""
-    # A tenth stays free for fragmentation and buffers of the network.
-    answer = "fits" if needed <= 0.9 * available else "DOES NOT FIT"
-    return f", {answer} into 90 % of {available:g} GB"
-
-
 def render(
     study: Study,
     step_seconds: float | None = None,
-    devices: int = 0,
+    topology: str = "",
     device_gb: float | None = None,
 ) -> str:
-    """Returns the plan as text; `devices` and `device_gb` as in `memory`."""
+    """Returns the plan as text, for the workload's own topology unless one is given.
+
+    Raises ValueError for a topology that does not exist or that mesh, batch or kernel do not fit.
+    """
     entry, settings = catalog.get(study.workload), study.settings
     where = resources_of(study)
-    if devices:
-        where = dataclasses.replace(where, devices=devices)
-    stages = lines(study, where, step_seconds)
-    source = "given by --step_seconds" if step_seconds is not None else entry.step_source
+    needs, devices = "", entry.devices
+    seconds, source = entry.step_seconds, entry.step_source
+    if topology or entry.topology:
+        found = hardware.topology(topology or entry.topology)
+        needs, predicted = on_hardware(study, found, device_gb)
+        needs = needs or f"on {found.text}: no figures of a compiler are known for {entry.name}"
+        if predicted is not None:
+            seconds, devices = predicted, found.devices
+            source = f"hours of {found.text}: {predicted:.3g} s a step, as said below"
+        if topology:
+            where = dataclasses.replace(where, devices=found.devices)
+    if step_seconds is not None:
+        seconds, devices, source = step_seconds, where.devices, "given by --step_seconds"
+    stages = lines(study, where, seconds)
     text = [
         f"study {study.name}: {settings['workload']} ({entry.description}, "
         f"{entry.parameters:,} parameters)",
@@ -240,9 +263,10 @@ def render(
     ]
     text += [_row(line) for line in [*stages, _total(stages)]]
     text.append(f"hours: {source or 'no step time known; give --step_seconds'}")
-    if step_seconds is None and entry.step_seconds is not None and where.devices != entry.devices:
+    if seconds is not None and where.devices != devices:
         text.append(
-            f"    but a trial has {where.devices} here, not {entry.devices}: give --step_seconds"
+            f"    but a trial has {where.devices} here, not {devices}: give --topology or "
+            "--step_seconds"
         )
     text.append(
         "wall: hours with as many trials at a time as above, stages one after the other, without "
@@ -250,9 +274,8 @@ def render(
     )
     text.append("disk: what stays; a trial holds three times as much while it runs")
     text.append("programs: train steps to compile; every trial of a program shares one")
-    platform = launchers.module(settings["launcher"]).platform(settings)
-    text.append(precision.describe(settings["matmul_precision"], platform))
-    text += [line for line in [memory(study, devices, device_gb)] if line]
+    text.append(precision.describe(settings["matmul_precision"], where.platform))
+    text += [line for line in [needs] if line]
     if settings["launcher"] != "local":
         sample = remote.sample(settings)
         text += ["", "a job, as it would be submitted:"]

@@ -24,7 +24,7 @@ import os
 import pathlib
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -110,27 +110,10 @@ class Checkpoints:
         to another trial or model; DamagedError where several processes must begin again, or for
         the last checkpoint where that alone will do (not `falls_back`).
         """
-        return self._last_whole(lambda step: self._read(step, like), falls_back)
-
-    def restore_parameters(
-        self, params: Any, model_state: Any = None, *, falls_back: bool = True
-    ) -> tuple[int, Any, Any] | None:
-        """Returns (step, parameters, model state) as `restore` does; nothing else is read.
-
-        So no moments of the optimizer need a place in memory. Arrays take the shapes, dtypes and
-        shardings of what is given. A damage of what is not read is not noticed.
-        """
-        like = _Parameters(params, model_state)
-        found = self._last_whole(lambda step: self._read(step, like), falls_back)
-        return None if found is None else (found[0], *found[1])
-
-    def _last_whole(
-        self, read: Callable[[int], tuple[Any, dict[str, Any]]], falls_back: bool
-    ) -> tuple[int, Any, dict[str, Any]] | None:
         # NumPy's integers where another process was asked.
         for step in sorted(map(int, self._manager.all_steps()), reverse=True):
             try:
-                return step, *read(step)
+                return step, *self._read(step, like)
             except DamagedError as damage:
                 if not falls_back:
                     raise
@@ -140,6 +123,17 @@ class Checkpoints:
                 if jax.process_count() > 1:
                     raise
         return None
+
+    def restore_parameters(
+        self, params: Any, model_state: Any = None, *, falls_back: bool = True
+    ) -> tuple[int, Any, Any] | None:
+        """Returns (step, parameters, model state) as `restore` does; nothing else is read.
+
+        So no moments of the optimizer need a place in memory. Arrays take the shapes, dtypes and
+        shardings of what is given. A damage of what is not read is not noticed.
+        """
+        found = self.restore(_Parameters(params, model_state), falls_back=falls_back)
+        return None if found is None else (found[0], *found[1])
 
     def _read(self, step: int, like: Any) -> tuple[Any, dict[str, Any]]:
         folder = self._directory / str(step)

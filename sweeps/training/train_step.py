@@ -129,8 +129,7 @@ class TrainStep:
         arguments = (state, batch, scalars, key)
         known = signature(arguments)
         if known not in self._compiled:
-            with precise(self.matmul_precision):
-                self._compiled[known] = self.traced(*arguments).lower().compile()
+            self._compiled[known] = self.traced(*arguments).lower().compile()
             self.compilations += 1
         return self._compiled[known]
 

@@ -10,6 +10,8 @@ import json
 import pytest
 
 from sweeps import __main__ as sweeps
+from sweeps.monitoring import compile as compiler
+from sweeps.study import config, study
 
 libtpu = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None,
@@ -20,7 +22,17 @@ _ARGUMENTS = ["compile", "--config=digits_vit_quick", "--topology=v5e:2x2"]
 STEP_MS = 0.2591
 # What design and documents promise of a row.
 _PINNED = {
-    *("variant", "memory_gb", "peak_gb", "fits", "step_ms", "xla_ms", "kernel_ms", "hbm_gb"),
+    *(
+        "variant",
+        "kernel",
+        "memory_gb",
+        "peak_gb",
+        "fits",
+        "step_ms",
+        "xla_ms",
+        "kernel_ms",
+        "hbm_gb",
+    ),
     *("kernel_hbm_gb", "collectives_gb", "flops", "model_flops", "custom_calls", "warnings"),
 }
 
@@ -72,6 +84,28 @@ def test_what_does_not_fit_is_exit_1(capfd: pytest.CaptureFixture[str]) -> None:
     said = capfd.readouterr().out
     assert "OUT OF MEMORY, 40.68G of 15.75G" in said
     assert "--config.compute_dtype=bfloat16" in said
+
+
+def test_rows_of_several_kernels_are_told_apart() -> None:
+    """Each has its own baseline beside it."""
+    resolved = study.resolve(config.parse("digits_vit_quick", []), planning=True)
+    nothing = dict.fromkeys(("peak_gb", "model_flops", "plan_gb", "plan_ms"))
+    counts = dict.fromkeys(
+        ("hbm_gb", "kernel_hbm_gb", "collectives_gb", "flops", "compile_cpu_seconds"), 1.0
+    )
+    lists = {"memory_parts_gb": {}, "parts_ms": {}, "kernels_ms": {}, "custom_calls": {}}
+    rest = {**nothing, **counts, **lists, "warnings": [], "versions": {}, "fits": True}
+    times = {("standard", "xla"): 4.0, ("laser", "xla"): 6.0}
+    times |= {("standard", "splash"): 2.0, ("laser", "splash"): 2.2}
+    found = [
+        {"variant": variant, "kernel": kernel, "memory_gb": 1.0, "step_ms": ms, **rest}
+        for (variant, kernel), ms in times.items()
+    ]
+    said = compiler.render(resolved, "v5e:2x2", found)
+    for name in ("standard by xla", "laser by xla", "standard by splash", "laser by splash"):
+        assert f"{name}: 1 GB" in said
+    assert "step 6 ms, 1.500 times standard" in said
+    assert "step 2.2 ms, 1.100 times standard" in said
 
 
 @pytest.mark.parametrize("topology", ["v5e:3", "v7:2x2", "h100:8"])

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from attention import table as variants
-from sweeps.monitoring import jax_calls, plan
+from sweeps.monitoring import hardware, jax_calls, plan
 from sweeps.scheduling import preflight
 from sweeps.study import config, selection, study
 from workloads import catalog
@@ -149,21 +149,52 @@ def test_what_a_model_cannot_do_is_refused_before_anything_starts():
 )
 def test_full_size_models_fit_the_devices_they_are_planned_for(name, in_process):
     resolved = study.resolve(config.parse(name, []), planning=True)
-    text = plan.memory(resolved)
-    assert ", fits into 90 % of 16 GB" in text
-    # Two float32 moments of every parameter, divided over the fsdp axis.
     entry = catalog.get(resolved.workload)
+    text, seconds = plan.on_hardware(resolved, hardware.topology(entry.topology))
+    assert ", fits: 16.91 GB can be had, " in text
+    # Its own FLOP at 15 to 60 % of bfloat16's peak, or of a sixth of it for float32's products.
+    ideal = entry.flops * resolved.settings["batch_size"]
+    ideal /= hardware.topology(entry.topology).devices * 197e12
+    if resolved.settings["matmul_precision"] == "float32":
+        ideal *= 6
+    assert ideal / 0.6 < seconds < ideal / 0.15
+    # Two float32 moments of every parameter, divided over the fsdp axis.
     fsdp = resolved.settings["mesh"]["fsdp"]
     assert f"moments {8 * entry.parameters / fsdp / 1e9:.1f}"[:-1] in text
 
 
-def test_memory_that_does_not_fit_is_said():
+def test_what_does_not_fit_is_said(in_process):
+    """The 2.2 B pair in float32 on a host of GPUs, of 80 GB or half of it."""
     resolved = study.resolve(config.parse("c4_lm_8b_paper", ["--config.mesh.fsdp=2"]), True)
-    assert "DOES NOT FIT" in plan.memory(resolved, devices=8, device_gb=80)
-    assert "FIT" not in plan.memory(resolved, devices=8).upper().replace("ESTIMATED", "")
+    where = hardware.topology("h100:1x1x8")
+    text, seconds = plan.on_hardware(resolved, where, device_gb=40)
+    assert "DOES NOT FIT: 36 GB can be had" in text
+    assert seconds is None
+    assert "FIT" not in plan.on_hardware(resolved, where, judged=False)[0]
     with pytest.raises(ValueError, match="cannot be divided over the 3 groups of devices"):
-        plan.memory(resolved, devices=3)
-    assert plan.memory(study.resolve(config.parse("digits_vit_quick", []))) == ""
+        plan.on_hardware(resolved, hardware.topology("h100:1x1x3"))
+    by_cudnn = study.resolve(
+        config.parse("c4_lm_paper", ["--config.kernel=cudnn", "--config.compute_dtype=bfloat16"]),
+        planning=True,
+    )
+    with pytest.raises(ValueError, match="kernel 'cudnn' runs on gpu, not on v5e:8x8: choose"):
+        plan.on_hardware(by_cudnn, hardware.topology("v5e:8x8"))
+    small = study.resolve(config.parse("digits_vit_quick", []))
+    assert plan.on_hardware(small, where) == ("", None)
+
+
+def test_hours_are_those_of_the_topology(in_process):
+    resolved = study.resolve(config.parse("c4_lm_paper", []), planning=True)
+    own, larger = (plan.render(resolved, None, where) for where in ("", "v5e:8x16"))
+    assert "hours of v5e:8x8: " in own
+    assert "a trial has 1 here, not 64: give --topology or --step_seconds" in own
+    assert "hours of v5e:8x16: " in larger
+    assert "give --topology" not in larger
+    assert plan.render(resolved, 1.0, "v5e:8x16").count("given by --step_seconds") == 1
+    unknown = plan.render(resolved, None, "h200:1x1x8")
+    assert "no step time known; give --step_seconds" in unknown
+    with pytest.raises(ValueError, match="topology 'v5e': give KIND:NUMBERS such as v5e:8x8"):
+        plan.render(resolved, None, "v5e")
 
 
 def test_mesh_and_batch_must_fit_the_host(monkeypatch):

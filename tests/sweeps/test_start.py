@@ -29,7 +29,9 @@ MEMORY = {
     "variant_hyperparameters": {},
     "options": {"mesh": (1, 1, 1)},
     "batch_size": 8,
+    "microbatches": 1,
     "devices": 1,
+    "kernel": "xla",
 }
 # Runs commands in one process as `python -m sweeps` does; what they have loaded is then looked at.
 COMMANDS = """
@@ -103,12 +105,11 @@ def test_the_bench_measures_until_the_first_worker(tmp_path, data_dir):
 
 
 def test_an_answer_and_a_bad_question():
-    parts = jax_calls.call(jax_calls.memory, **MEMORY)
+    parts = jax_calls.call(jax_calls.costs, **MEMORY)
     # 234M parameters of 4 bytes, two moments each.
-    assert parts["moments"] == 2 * parts["parameters"]
-    assert parts["total"] == sum(size for name, size in parts.items() if name != "total")
+    assert parts["memory"]["moments"] == 2 * parts["memory"]["parameters"]
     with pytest.raises(ValueError, match=r"^'digits_vit' is no Transformer workload; those are"):
-        jax_calls.call(jax_calls.memory, **{**MEMORY, "workload": "digits_vit"})
+        jax_calls.call(jax_calls.costs, **{**MEMORY, "workload": "digits_vit"})
 
 
 def test_an_error_of_the_disk_comes_back_as_one(tmp_path):
@@ -122,16 +123,16 @@ def test_a_crash_shows_its_last_lines(tmp_path, monkeypatch):
     broken = tmp_path / "jax.py"
     broken.write_text("raise RuntimeError('this JAX is broken')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ChildProcessError, match=r"(?s)'memory' failed .*this JAX is broken"):
-        jax_calls.call(jax_calls.memory, **MEMORY)
+    with pytest.raises(ChildProcessError, match=r"(?s)'costs' failed .*this JAX is broken"):
+        jax_calls.call(jax_calls.costs, **MEMORY)
     monkeypatch.undo()
-    with jax_calls.Call(jax_calls.memory, **MEMORY) as call:
+    with jax_calls.Call(jax_calls.costs, **MEMORY) as call:
         os.kill(call.process.pid, signal.SIGKILL)
         with pytest.raises(ChildProcessError, match="ended with code -9 and gave no answer"):
             call.result()
 
 
 def test_a_call_that_is_left_early_ends_its_process():
-    with jax_calls.Call(jax_calls.memory, **MEMORY) as call:
+    with jax_calls.Call(jax_calls.costs, **MEMORY) as call:
         assert call.process.is_alive()
     assert call.process.exitcode == -signal.SIGTERM

@@ -19,6 +19,7 @@ class WorkloadSpec:
     keeps_softmax: whether the model weighs the values by a function of its own, which variants can
     only wrap (`Variant.through_host`): no other kernel runs there, and not every mixer.
     extra_paths: keys of a study that say where else something lies which the workload needs.
+    masks_pairs: whether its attention hides pairs of query and key, not keys.
     batch_norm: whether the model takes statistics over a batch, which cannot be had from its parts.
     observable: whether diagnostics can look into its attention.
     unit: what throughput counts, units of it an example: 1024 tokens, 1 image. flops: a training
@@ -47,6 +48,7 @@ class WorkloadSpec:
     host_modifiers: tuple[str, ...] = ()
     keeps_softmax: bool = False
     extra_paths: tuple[str, ...] = ()
+    masks_pairs: bool = False
     batch_norm: bool = False
     observable: bool = True
     unit: str = "examples"
@@ -56,9 +58,10 @@ class WorkloadSpec:
     # Wall time of one update, and where the figure is from: what `sweeps plan` reckons with.
     step_seconds: float | None = None
     step_source: str = ""
-    # The devices that the step time is for, and the memory of each: what a plan must fit into.
+    # The devices that the step time is for.
     devices: int = 1
-    device_gb: float | None = None
+    # The accelerators that the workload is planned for (sweeps/monitoring/hardware.py).
+    topology: str = ""
 
     def repair(self, data_dir: str) -> str:
         """Returns the commands that make the workload's data, and say what is wrong with it."""

@@ -79,20 +79,9 @@ SIZES: dict[str, TransformerSize] = {
 }
 
 
-# 6 FLOP per parameter and token, at 40 % of a TPU v5e's 197 TFLOP/s in bfloat16. The paper's
-# 2.2 B model is 27 h on 256 chips to nearly its end; this reckoning gives 31 h for the whole.
-_FLOPS_PER_CHIP = 0.4 * 197e12
 # Of BERT's tokens, those to predict: CHOSEN in workloads/text/language_models.py.
 _PREDICTED = 0.15
 _SERVES = ("compute_dtype", "param_dtype", "scan_layers", "remat", "mesh", "loss_chunk_tokens")
-
-
-def _estimate(parameters: int, tokens: int, chips: int) -> tuple[float, str]:
-    seconds = 6 * parameters * tokens / (chips * _FLOPS_PER_CHIP)
-    return seconds, (
-        f"hours of {chips} TPU v5e chips: {seconds:.2f} s a step, estimated as 6 FLOP per "
-        "parameter and token at 40 % of bfloat16's peak; not measured, float32 takes longer"
-    )
 
 
 def _throughput(name: str) -> dict[str, Any]:
@@ -102,10 +91,9 @@ def _throughput(name: str) -> dict[str, Any]:
     return {"unit": "tokens", "units": size.context, "flops": flops}
 
 
-def _full_size(name: str, target: float | None, chips: int, **particulars: Any) -> WorkloadSpec:
+def _full_size(name: str, target: float | None, topology: str, **particulars: Any) -> WorkloadSpec:
     """Returns the entry of a model of the paper: 1024 sequences a batch, 160,000 steps."""
     size = SIZES[name]
-    seconds, source = _estimate(size.parameters, 1024 * size.context, chips)
     return WorkloadSpec(
         name=name,
         batch_size=1024,
@@ -115,20 +103,17 @@ def _full_size(name: str, target: float | None, chips: int, **particulars: Any) 
         serves=_SERVES,
         parameters=size.parameters,
         head_size=size.head_size,
-        step_seconds=seconds,
-        step_source=source,
-        devices=chips,
-        device_gb=16.0,
+        topology=topology,
         **_throughput(name),
         **particulars,
     )
 
 
-def _c4(name: str, says: str, loss: float | None, chips: int) -> WorkloadSpec:
+def _c4(name: str, says: str, loss: float | None, topology: str) -> WorkloadSpec:
     return _full_size(
         name,
         loss,
-        chips,
+        topology,
         factory="workloads.text.language_models:make_lm",
         data="workloads.text.corpora.c4:C4",
         data_name="c4_lm",
@@ -139,11 +124,11 @@ def _c4(name: str, says: str, loss: float | None, chips: int) -> WorkloadSpec:
     )
 
 
-def _bert(name: str, says: str, accuracy: float | None, chips: int) -> WorkloadSpec:
+def _bert(name: str, says: str, accuracy: float | None, topology: str) -> WorkloadSpec:
     return _full_size(
         name,
         accuracy,
-        chips,
+        topology,
         factory="workloads.text.language_models:make_bert",
         data="workloads.text.corpora.wikipedia:WIKIPEDIA",
         data_name="wikipedia_bert",
@@ -175,19 +160,19 @@ def _pydoc(name: str, says: str, target: float, seconds: float, **particulars: A
     )
 
 
-_C4: dict[str, tuple[str, float | None, int]] = {
-    "c4_lm": ("301 M parameters", 2.641, 64),
-    "c4_lm_234m": ("234 M parameters", 2.681, 64),
-    "c4_lm_435m": ("435 M parameters", 2.575, 64),
-    "c4_lm_1b": ("1.1 B parameters", None, 128),
-    "c4_lm_2b": ("2.2 B parameters", 2.344, 256),
-    "c4_lm_8b": ("7.7 B parameters", None, 256),
+_C4: dict[str, tuple[str, float | None, str]] = {
+    "c4_lm": ("301 M parameters", 2.641, "v5e:8x8"),
+    "c4_lm_234m": ("234 M parameters", 2.681, "v5e:8x8"),
+    "c4_lm_435m": ("435 M parameters", 2.575, "v5e:8x8"),
+    "c4_lm_1b": ("1.1 B parameters", None, "v5e:8x16"),
+    "c4_lm_2b": ("2.2 B parameters", 2.344, "v5e:16x16"),
+    "c4_lm_8b": ("7.7 B parameters", None, "v5e:16x16"),
 }
 
 SPECS: tuple[WorkloadSpec, ...] = (
     *(_c4(name, *line) for name, line in _C4.items()),
-    _bert("wikipedia_bert", "base size", None, 64),
-    _bert("wikipedia_bert_2b", "2.2 B parameters", 1 - 0.2145, 256),
+    _bert("wikipedia_bert", "base size", None, "v5e:8x8"),
+    _bert("wikipedia_bert_2b", "2.2 B parameters", 1 - 0.2145, "v5e:16x16"),
     _pydoc(
         "pydoc_lm",
         "decoder-only Transformer",
