@@ -1,7 +1,6 @@
 """Whole studies through a real Ray, with faults: nothing lost, nothing counted twice, bit-equal."""
 
 import os
-import pathlib
 import signal
 import threading
 
@@ -58,13 +57,8 @@ def _training(drivers, point):
     return record if lease.process_start(record["pid"]) == record["pid_start"] else None
 
 
-def _parent(pid):
-    stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
-    return int(stat.rpartition(")")[2].split()[1])
-
-
 def test_worker_job_node_and_driver_killed(
-    drivers, undisturbed, cluster, second_node, share, wait_until
+    drivers, undisturbed, cluster, second_node, share, wait_until, job_of
 ):
     """One fault per trial while it trains, and the driver's end in between."""
     environment = {**drivers.environment, "RAY_AUTH_TOKEN_PATH": str(cluster.token_path)}
@@ -92,7 +86,7 @@ def test_worker_job_node_and_driver_killed(
                 os.kill(raylet, signal.SIGKILL)
                 faults["node"] = point
             elif left:
-                job = _parent(found["pid"])
+                job = job_of(found["pid"])
                 if left[0] == "worker":  # its job must be there when the next driver comes
                     os.kill(job, signal.SIGSTOP)
                     held.append(job)

@@ -144,7 +144,7 @@ def _check(one, undisturbed):
         assert steps == ["12", "24", "36", "48", "60"]
 
 
-def test_jobs_killed_requeued_and_told_to_stop(driver, undisturbed, cluster, wait_for):
+def test_jobs_killed_requeued_and_told_to_stop(driver, undisturbed, cluster, wait_for, job_of):
     """One fault per trial, in the middle of its training."""
     one = driver()
 
@@ -154,7 +154,7 @@ def test_jobs_killed_requeued_and_told_to_stop(driver, undisturbed, cluster, wai
     def kill_job(trial):
         """Kills all of a job, as a lack of memory does: FAILED, and the driver's to submit."""
         worker = one.pid(trial)
-        for process in (_parent(worker), worker):
+        for process in (job_of(worker), worker):
             os.kill(process, signal.SIGKILL)
 
     def requeue(trial):
@@ -256,8 +256,3 @@ def test_a_half_done_local_study_moves_to_slurm(driver, undisturbed, wait_for):
 
 def _ended(one, trials):
     return [_outcomes(one.directory / trial)[0] for trial in trials]
-
-
-def _parent(pid):
-    with open(f"/proc/{pid}/stat") as file:
-        return int(file.read().rpartition(")")[2].split()[1])
