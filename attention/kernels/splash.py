@@ -72,7 +72,7 @@ def weighted_sum(problem: Problem, value: Array, *, interpret: bool = False) -> 
     )
     wide = problem.query.astype(jnp.float32) * problem.scale
     query = wide.astype(problem.query.dtype).astype(value.dtype)
-    arrays = [query, problem.key, value]
+    arrays = [query, problem.key, value.astype(problem.key.dtype)]
     keys = _visible_keys(problem)
     if keys is not None:
         arrays.append(keys)

@@ -75,6 +75,7 @@ ROWS = (
     Row("c4_lm_2b_paper", "compute_dtype=bfloat16 microbatches=8", "h100:1x1x8", True),
     Row("c4_lm_1b_paper", "compute_dtype=bfloat16 microbatches=4", "h100:1x1x8", False),
     Row("c4_lm_435m_paper", "", "h200:1x1x8", False),
+    Row("c4_lm_8b_paper", "microbatches=8", "h100:1x1x8", False),
     Row("imagenet_vit_paper", "", "v5e:2x4", True),
     Row("imagenet_vit_paper", "batch_size=2048 variants=standard", "v5e:2x4", True),
     Row("imagenet_vit_paper", "variants=standard", "v5e:4x4", False),
@@ -198,7 +199,9 @@ def _non_negative(
 ) -> dict[str, float]:
     """Returns factors ≥ 0 at which the relative errors' squares are least."""
     target = np.asarray(wanted)
-    factors, _ = optimize.nnls(np.asarray(amounts) / target[:, None], 1 - known / target)
+    factors, _ = optimize.nnls(
+        np.asarray(amounts) / target[:, None], 1 - np.asarray(known) / target
+    )
     return {name: round(float(one), 4) for name, one in zip(names, factors, strict=True)}
 
 

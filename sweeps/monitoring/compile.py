@@ -18,7 +18,7 @@ from typing import Any
 
 from sweeps.monitoring import calibration, compiled_step, hardware, jax_calls
 from sweeps.study.study import Study
-from workloads import algoperf_specs, catalog
+from workloads import catalog
 
 
 def rows(study: Study, topology: str) -> list[dict[str, Any]]:
@@ -28,8 +28,6 @@ def rows(study: Study, topology: str) -> list[dict[str, Any]]:
     batch do not fit it.
     """
     where = hardware.topology(topology)
-    if algoperf_specs.is_algoperf(study.workload):
-        raise ValueError(f"{study.workload}: only workloads of this project can be compiled for")
     settings, model = study.settings, catalog.get(study.workload).flops
     model_flops = None if model is None else model * settings["batch_size"] / where.devices
     selection = {"points": dict.fromkeys(settings["variants"], 0)}

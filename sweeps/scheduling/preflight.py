@@ -42,7 +42,7 @@ def check_devices(study: Study) -> None:
             f"mesh.data={data}, mesh.fsdp={fsdp}, mesh.tensor={tensor} does not fit the "
             f"{devices} device(s) that a trial has {who}: the sizes must multiply to that "
             "(data 0: all that the others leave). Change --config.mesh.fsdp, .tensor or .data, or "
-            f"{lever}; `python -m sweeps plan --devices N` says what fits"
+            f"{lever}; `python -m sweeps plan --topology=...` says what fits"
         )
     parts = settings["microbatches"]
     if settings["batch_size"] // parts % groups:

@@ -208,6 +208,17 @@ class AlgoperfWorkload(spec.Workload):
             jax.device_put(batch, split_over) for batch in itertools.islice(queue, start_step, None)
         )
 
+    def example_batch(self, batch_size: int) -> spec.Batch:
+        """Returns a random batch of the shapes and dtypes of AlgoPerf's: that of our own twin.
+
+        Raises ValueError for a workload that has none.
+        """
+        from workloads import registry
+
+        twin: Any = registry.make(algoperf_specs.own_name(self.name))
+        batch: spec.Batch = twin.example_batch(batch_size)
+        return batch
+
     def use_data(self, data_dir: str) -> None:
         """Has fabricated data evaluated by its own sizes; every other method calls it first."""
         if self._sizes_of == data_dir:

@@ -1,0 +1,78 @@
+"""`plan`'s model of a step against what compilers said of it, as docs/performance.md holds it."""
+
+import pathlib
+
+import pytest
+
+from sweeps.benchmarks import performance
+from sweeps.monitoring import calibration, hardware, jax_calls
+
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "performance.md"
+
+
+def _rows():
+    """Returns the page's rows by (study, changed, topology, variant): cells by heading."""
+    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    named = [dict(zip(cells[0], row, strict=False)) for row in cells[2:]]
+    return {tuple(row[key] for key in ("study", "changed", "topology", "variant")): row
+            for row in named if row.get("study")}  # fmt: skip
+
+
+def _number(text):
+    return None if text == "–" else float(text)
+
+
+@pytest.mark.parametrize("row", performance.ROWS, ids=lambda row: " ".join(row[:3]))
+def test_plan_is_near_the_compiler_on_every_row(row, monkeypatch):
+    """What the page says of plan is what plan says now, and both are near the compiler."""
+    monkeypatch.setattr(jax_calls, "call", lambda function, **arguments: function(**arguments))
+    its_study, where = performance.resolved(row), hardware.topology(row.topology)
+    rows, found = _rows(), 0
+    for variant in its_study.settings["variants"]:
+        told = rows[row.study + "†" * (not row.calibrates), row.changed, row.topology, variant]
+        planned = calibration.predict(its_study, variant, where)
+        assert planned.total_gb == pytest.approx(float(told["plan GB"]), abs=0.006)
+        compiled = float(told["GB"])
+        assert abs(planned.total_gb / compiled - 1) <= calibration.TOLERANCE
+        said = calibration.verdict(planned.total_gb, where.hardware.usable_gb())
+        assert {"fits": "yes", "DOES NOT FIT": "NO"}.get(said, told["fits"]) == told["fits"]
+        if (step_ms := _number(told["ms"])) is not None:
+            assert planned.step_ms == pytest.approx(float(told["plan ms"]), abs=0.06)
+            assert abs(planned.step_ms / step_ms - 1) <= calibration.TOLERANCE
+        else:
+            assert planned.step_ms is None
+        found += 1
+    assert found
+
+
+def test_rows_that_did_not_calibrate_are_among_them():
+    held_out = [row for row in performance.ROWS if not row.calibrates]
+    assert len({row.study for row in held_out}) >= 5
+    assert {hardware.topology(row.topology).hardware.platform for row in held_out} == {
+        "tpu",
+        "cuda",
+    }
+
+
+def test_a_verdict_leaves_to_the_compiler_what_it_cannot_tell():
+    assert calibration.verdict(8.6, 10) == "fits"
+    assert calibration.verdict(11.6, 10) == "DOES NOT FIT"
+    for gb in (8.8, 10, 11.4):
+        assert calibration.verdict(gb, 10) == "CLOSE, `python -m sweeps compile` decides"
+
+
+def test_times_by_hand():
+    """On v5e 197 TFLOP/s and 819 GB/s: 1.97 TFLOP are 10 ms, 8.19 GB too."""
+    work = {"products": 1.97e12, "score_products": 3.94e12, "score_bytes": 8.19e9}
+    ideal = calibration.ideal_ms(work, hardware.KINDS["v5e"])
+    assert ideal == pytest.approx({"products": 10, "score_products": 20, "score_bytes": 10})
+
+
+def test_factors_come_back_from_what_they_made():
+    """The fit on made figures; relative errors, so that a small step counts as much."""
+    parts = ("gradients", "kept")
+    true, amounts = [1.5, 0.25], [[1.0, 8.0], [4.0, 2.0], [0.1, 0.3]]
+    wanted = [2.0 + sum(a * b for a, b in zip(true, row, strict=True)) for row in amounts]
+    found = performance._non_negative(list(parts), amounts, wanted, [2.0, 2.0, 2.0])
+    assert found == pytest.approx(dict(zip(parts, true, strict=True)), abs=1e-4)
