@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup --max-worker-restart=0
 # What `make soak`, `make simulate` and `make test-compilers` are given.
 SOAK ?= --kills 100 --trials 40
 SIMULATE ?= --trials 1000 --workers 1000
-COMPILED ?= tests/sweeps/test_compile.py tests/attention/test_splash_compiled.py
+COMPILED ?= tests/sweeps/test_compile.py tests/attention/test_accelerated_compiled.py
 QUICK := digits_vit_quick spoken_digits_conformer_quick pydoc_lm_quick
 
 .PHONY: demo study quick test test-slow test-all test-compilers soak simulate performance check clean

@@ -139,13 +139,16 @@ class Kernel:
 
     call(problem, value) returns that of value [..., S, H, Dv] for an `inputs.Problem`, [..., T, H,
     Dv], or raises ValueError naming a kernel that can. span: the widest channel, in nats, whose
-    centred exponentials survive its backward pass (`attention.mixers.shift`). float32_sums: the
-    sum is returned in float32, whatever the inputs. bfloat16_allowance: as of a `Mixer`.
+    centred exponentials survive its backward pass (`attention.kernels.shift`). float32_sums: the
+    sum is float32 until the mixer is done with it, whatever the inputs. log_mean_exp(problem, value): LASER's whole
+    arithmetic, [..., T, H, Dv] in the value's dtype, where the kernel has it inside.
+    bfloat16_allowance: as of a `Mixer`.
     """
 
     call: Callable[[Any, Array], Array]
     span: float
     float32_sums: bool
+    log_mean_exp: Callable[[Any, Array], Array] | None = None
     bfloat16_allowance: float = 1.0
 
 

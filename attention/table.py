@@ -193,7 +193,7 @@ MODIFIERS: dict[str, ModifierEntry] = {
         "logits ← cap·tanh(logits/cap), before bias and mask",
         "Gemma 2, arXiv:2408.00118, section 2",
         hyperparameters={"cap": Hyperparameter(_CAP, default=50.0, other=5.0)},
-        kernels=("xla", "splash"),
+        kernels=("xla", "splash", "fused"),
     ),
     "sink": ModifierEntry(
         "sink",
@@ -221,6 +221,12 @@ KERNELS: dict[str, KernelEntry] = {
     ),
     "splash": KernelEntry(
         "attention.kernels.splash:KERNEL",
+        platforms=("tpu",),
+        dtypes=("bfloat16", "float32"),
+        key_masks_only=True,
+    ),
+    "fused": KernelEntry(
+        "attention.kernels.fused:KERNEL",
         platforms=("tpu",),
         dtypes=("bfloat16", "float32"),
         key_masks_only=True,

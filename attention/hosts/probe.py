@@ -49,7 +49,7 @@ class Layer:
     [..., H, T, S]. host_probabilities [..., H, T, S]: those that a host's own function computed,
     None where the variant computes its own. path: of the Flax module that called, '' outside one;
     its parameters lie there. span: the widest channel of V, in nats, that LASER's centred form
-    would hold here (`attention.mixers.shift`). mixer: its name in the table.
+    would hold here (`attention.kernels.shift`). mixer: its name in the table.
     """
 
     query: Array

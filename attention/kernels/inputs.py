@@ -77,16 +77,21 @@ def through_kernel(
     *,
     kernel: str = "xla",
     wide: bool = False,
+    inside: str = "",
     **settings: Any,
 ) -> Array:
     """Returns `mean` of the kernel's weighted sums, in its dtype, [..., T, H, Dv].
 
     mean: `standard.weighted_mean` or one with its signature; `settings` as in `Settings`. wide: it
     is given the value in float32, so that the gradients of two uses are added before they are
-    rounded. Raises ValueError for what does not fit, and for what the kernel cannot do.
+    rounded. inside: the field of `records.Kernel` that holds `mean` for kernels that have it in
+    them. Raises ValueError for what does not fit, and for what the kernel cannot do.
     """
     chosen = records.kernel(kernel)
     problem, value = canonicalize_inputs(weighting, query, key, value, **settings)
+    if inside and (whole := getattr(chosen, inside)) is not None:
+        found: Array = whole(problem, value)
+        return found
     return mean(
         lambda values: chosen.call(problem, values),
         value.astype(jnp.promote_types(value.dtype, jnp.float32)) if wide else value,

@@ -46,6 +46,9 @@ def merged(
     pairs = parts[0]
     for part in parts[1:]:
         pairs = pairs & part
+    if mask is None and bias is None:  # every query sees key 0, and a key is seen by its own query
+        seen = None if keys <= queries else (jnp.arange(keys) < queries)[:, None, None]
+        return Masks(pairs, keys=seen)
     return Masks(
         pairs,
         keys=jnp.swapaxes(jnp.any(pairs, axis=-2), -2, -1)[..., None],

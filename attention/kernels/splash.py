@@ -13,8 +13,6 @@ scale; QKᵀ's goes onto the query, rounded to the inputs' dtype: a TPU's matrix
 float32 query, too. That unit also rounds weights and value to bfloat16, as our own core does;
 interpret mode, where tests hold the numerics, does not.
 
-Devices: XLA cannot divide a kernel, so `jax.shard_map` does, as `Problem.sharding` says.
-
 Cost by the compiler for TPU v5e, (8, 1024, 8, 128) bfloat16, causal, as bundles × grid steps at
 1.5 GHz, forward + backward, by (queries, keys, keys at a time) of a block:
 
@@ -35,10 +33,8 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
     splash_attention_kernel as library,
 )
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as library_masks
-from jax.sharding import NamedSharding, PartitionSpec
 
-from attention import records, table
-from attention.kernels.core import SOFTMAX
+from attention.kernels import accelerated
 from attention.kernels.inputs import Problem
 from attention.records import Kernel
 
@@ -55,67 +51,28 @@ def weighted_sum(problem: Problem, value: Array, *, interpret: bool = False) -> 
     interpret: run the kernel by XLA, on any platform, for tests. Raises ValueError for what the
     kernel lacks, and where it is not to run on a TPU.
     """
-    _refuse_what_splash_lacks(problem)
-    table.check_kernel(
-        "splash",
-        platform="tpu" if interpret else problem.platform,
-        dtype=problem.query.dtype.name,
-        head_size=problem.query.shape[-1],
-        value_size=value.shape[-1],
-    )
-    _check_matmul_precision(problem.query.dtype)
+    accelerated.refuse("splash", problem, value, interpret)
     local = functools.partial(
         _on_one_device,
         is_causal=problem.is_causal,
-        soft_cap=_soft_cap(problem),
+        soft_cap=accelerated.soft_cap("splash", problem),
         interpret=interpret,
     )
     wide = problem.query.astype(jnp.float32) * problem.scale
     query = wide.astype(problem.query.dtype).astype(value.dtype)
-    arrays = [query, problem.key, value.astype(problem.key.dtype)]
-    keys = _visible_keys(problem)
+    arrays = {"query": query, "key": problem.key, "value": value}
+    keys = accelerated.visible_keys("splash", problem)
     if keys is not None:
-        arrays.append(keys)
-    if problem.sharding is None or problem.sharding.mesh.size == 1:
-        return local(*arrays)
-    spec = _spec(problem.sharding, query.shape)
-    specs = (spec, spec, spec, PartitionSpec(*spec[:-3], None))[: len(arrays)]
-    mesh = problem.sharding.mesh
-    # pallas_call does not say over which axes of the mesh its results vary.
-    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=spec, check_vma=False)(*arrays)
-
-
-def _spec(sharding: NamedSharding, shape: tuple[int, ...]) -> PartitionSpec:
-    """Returns how an array [..., T, H, D] is divided, without the axes that do not divide it.
-
-    Those compute the same, as where a model is initialised with one example. Raises ValueError
-    for a sharding of another rank, or one that divides T or D.
-    """
-    spec = (*sharding.spec, *(None,) * (len(shape) - len(sharding.spec)))
-    if len(spec) != len(shape) or spec[-3] is not None or spec[-1] is not None:
-        raise ValueError(
-            f"kernel='splash' is divided by batch and heads, [..., T, H, D] of shape {shape} by "
-            f"PartitionSpec(..., None, heads, None), not by {sharding.spec}"
-        )
-    kept = []
-    for size, axes in zip(shape, spec, strict=True):
-        names = (axes,) if isinstance(axes, str) else axes or ()
-        parts = math.prod(sharding.mesh.shape[name] for name in names)
-        kept.append(None if size % parts else axes)
-    return PartitionSpec(*kept)
+        arrays["keys"] = keys
+    return accelerated.on_devices("splash", local, problem, arrays)
 
 
 def _on_one_device(
-    query: Array,
-    key: Array,
-    value: Array,
-    keys: Array | None = None,
-    *,
-    is_causal: bool,
-    soft_cap: float | None,
-    interpret: bool,
+    arrays: dict[str, Array], *, is_causal: bool, soft_cap: float | None, interpret: bool
 ) -> Array:
-    """Returns the sums [..., T, H, Dv]; the query is scaled, `keys` [..., S] True where visible."""
+    """Returns the sums [..., T, H, Dv]; the query is scaled, "keys" [..., S] True where visible."""
+    query, key, value = (arrays[name] for name in ("query", "key", "value"))
+    keys = arrays.get("keys")
     *batch, queries, heads, size = query.shape
     length = key.shape[-3]
     blocks, queries_there, keys_there = _blocks(queries, length, size, value)
@@ -191,77 +148,13 @@ def _divided(length: int, most: int) -> tuple[int, int]:
 def _largest_block(size: int, value: Array) -> int:
     """Returns the most rows of a block that fit on the chip (v5e's 16 MB of scoped memory).
 
-    Compiled, forward and backward: 1024 at sizes (128, 256) float32 and (256, 256) bfloat16, 512
-    at (720, 720) float32, 256 at (720, 1440) float32; 1024 does not fit at (256, 256) float32.
+    A row of a block takes its values and the float32 sums of two gradients. Compiled within
+    language models: 1024 rows at (128, 128) bfloat16 and float32; 1024 do not fit at (256, 256)
+    bfloat16, nor 512 at (720, 720) bfloat16.
     """
     lanes = sum(-(-one // _LANES) * _LANES for one in (size, value.shape[-1]))
-    row = lanes * value.dtype.itemsize
-    return 1024 if row <= 1536 else 512 if row <= 6144 else 256
-
-
-def _visible_keys(problem: Problem) -> Array | None:
-    """Returns the mask's keys, bool [..., S], None where there is no mask.
-
-    Raises ValueError for a mask that differs by query or head: those are no segments.
-    """
-    if problem.mask is None:
-        return None
-    rank = problem.query.ndim
-    mask = problem.mask.reshape((1,) * (rank - problem.mask.ndim) + problem.mask.shape)
-    if mask.shape[-3:-1] != (1, 1):
-        raise ValueError(
-            f"kernel='splash' hides keys of a batch entry, not of a query or head: its mask has "
-            f"shape [..., 1, 1, S], and the one given has {problem.mask.shape}. Give causality as "
-            "is_causal=True, or use kernel='xla' or kernel='jax_xla'"
-        )
-    shape = (*problem.query.shape[:-3], problem.key.shape[-3])
-    return jnp.broadcast_to(mask[..., 0, 0, :].astype(bool), shape)
-
-
-def _soft_cap(problem: Problem) -> float | None:
-    """Returns the cap of `+softcap`, which splash computes by the same formula in the same place.
-
-    Raises ValueError for any other function of the logits.
-    """
-    if not problem.logits:
-        return None
-    known = records.modifier("softcap").apply
-    if [one.function for one in problem.logits] != [known]:
-        raise ValueError(
-            "kernel='splash' knows one function of logits, that of +softcap; use kernel='xla'"
-        )
-    cap: float = dict(problem.logits[0].hyperparameters)["cap"]
-    return cap
-
-
-def _refuse_what_splash_lacks(problem: Problem) -> None:
-    """Raises ValueError for what the library's kernel has no argument for."""
-    if problem.weighting is not SOFTMAX:
-        raise ValueError("kernel='splash' knows the softmax alone; use kernel='xla'")
-    if problem.bias is not None:
-        raise ValueError(
-            "kernel='splash' takes no bias; use kernel='xla' or kernel='jax_xla', or hide keys by "
-            "a mask of shape [..., 1, 1, S]"
-        )
-    if problem.dropout is not None:
-        raise ValueError("kernel='splash' has no attention dropout; use kernel='xla'")
-    if problem.precision is not None:
-        raise ValueError(
-            f"kernel='splash' takes no matmul precision (got {problem.precision!r}); use "
-            "kernel='xla', or set jax_default_matmul_precision"
-        )
-
-
-def _check_matmul_precision(dtype: jnp.dtype) -> None:
-    """Raises ValueError for a default precision that the TPU's kernel compiler does not know."""
-    given = getattr(jax.config, "jax_default_matmul_precision")  # noqa: B009  (mypy)
-    wide = ("highest", "float32")
-    known = (None, "default", "bfloat16", *(wide if dtype == jnp.float32 else ()))
-    if given not in known:
-        raise ValueError(
-            f"kernel='splash' cannot multiply {dtype} at jax_default_matmul_precision={given!r}; "
-            f"set {', '.join(map(repr, known[1:]))} or none, or use kernel='xla'"
-        )
+    row = lanes * (value.dtype.itemsize + 4)
+    return 1024 if row <= 2048 else 512 if row <= 8192 else 256
 
 
 # A scale that is no power of two rounds the queries once more, which rows with a peak notice (worst

@@ -1,6 +1,6 @@
 """LASER attention: log(softmax(QKᵀ/√D)·exp(V)), element-wise (LASER, ICML 2025, eq. 6).
 
-The arithmetic is that of `attention.mixers.shift`; see there for why the paper's own max trick is
+The arithmetic is that of `attention.kernels.shift`; see there for why the paper's own max trick is
 not enough, and what it loses.
 """
 
@@ -11,10 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.kernels import core
+from attention.kernels import core, shift
 from attention.kernels.inputs import Settings, through_kernel
 from attention.kernels.masks import Masks
-from attention.mixers import shift
 from attention.mixers.standard import exact_softmax
 from attention.records import Exact, Mixer
 
@@ -32,7 +31,9 @@ def attend(query: Array, key: Array, value: Array, **settings: Unpack[Settings])
     Raises ValueError for float16 (its window of 16 nats gives NaN at values of size 4), for
     shapes that do not fit, and for what `kernel` cannot do.
     """
-    output = through_kernel(log_mean_exp, core.SOFTMAX, query, key, value, **settings)
+    output = through_kernel(
+        log_mean_exp, core.SOFTMAX, query, key, value, inside="log_mean_exp", **settings
+    )
     return output.astype(jnp.result_type(query, key, value))
 
 
@@ -158,7 +159,7 @@ def paper_snippet(
     """Returns the paper's max-trick LASER, literally, in the dtype of its inputs.
 
     m = max over all keys; log(attention(Q, K, exp(V − m))) + m (LASER, ICML 2025, section 4).
-    Kept as the reference that shows why `attention.mixers.shift` exists: 9.0e-3 to 0.23 in
+    Kept as the reference that shows why `attention.kernels.shift` exists: 9.0e-3 to 0.23 in
     bfloat16. Shapes [T, H, D] and [S, H, D]; mask [H or 1, T or 1, S].
     """
     top = jnp.max(value, axis=0, keepdims=True)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.hosts.probe import Layer
-from attention.mixers import shift
+from attention.kernels import shift
 
 Array = jax.Array
 
@@ -115,7 +115,7 @@ def _value_ranges(layer: Layer) -> dict[str, Array]:
     """Returns max − min of V over valid keys: its least, median and greatest, in nats for LASER.
 
     A channel is one of a batch entry and head, as for LASER's shift: B·H·Dv of them, those without
-    a valid key left out. The floored branch is `attention.mixers.shift`'s max form, asked of every
+    a valid key left out. The floored branch is `attention.kernels.shift`'s max form, asked of every
     mixer.
     """
     value = layer.value.astype(jnp.promote_types(layer.value.dtype, jnp.float32))

@@ -194,7 +194,8 @@ def _errors_in(scratch: str) -> Iterator[None]:
 
 
 def _out_of_memory(message: str) -> dict[str, Any]:
-    if "RESOURCE_EXHAUSTED" not in message:
+    # "Scoped" memory is the chip's own, which a kernel's blocks do not fit: not the step's.
+    if "RESOURCE_EXHAUSTED" not in message or "ScopedVmem" in message:
         raise ValueError(f"the compiler refuses the train step: {message.splitlines()[0][:500]}")
     used = re.search(r"([\d.]+[KMGT])\)? (?:of|exceeds available HBM) \(?([\d.]+[KMGT])", message)
     words = f"{used[1]} of {used[2]}" if used else message.splitlines()[0][:200]

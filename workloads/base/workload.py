@@ -185,7 +185,7 @@ class BaseWorkload(spec.Workload):
         bias, to our core.
         """
         one = copy.copy(self)
-        others = {"cudnn": "jax_xla", "splash": "xla"}
+        others = {"cudnn": "jax_xla", "splash": "xla", "fused": "xla"}
         if self.variant is not None and self.variant.kernel in others:
             one.variant = dataclasses.replace(self.variant, kernel=others[self.variant.kernel])
             one._model = self._model.clone(variant=one.variant)

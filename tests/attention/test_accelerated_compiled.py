@@ -1,4 +1,4 @@
-"""Kernel `splash` by the real compiler for TPUs, which needs none: `pip install -e '.[tpu]'`."""
+"""Kernels for TPUs by the real compiler for TPUs, which needs none: `pip install -e '.[tpu]'`."""
 
 import importlib.util
 import os
@@ -24,10 +24,11 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from attention import registry
 devices = np.array(topologies.get_topology_desc("v5e:2x2", platform="tpu").devices)
-name, dtype, size, length = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+kernel, name, dtype = sys.argv[1:4]
+size, length = map(int, sys.argv[4:])
 mesh = Mesh(devices.reshape(2, 1, 2), ("data", "fsdp", "tensor"))
 heads = NamedSharding(mesh, P(("data", "fsdp"), None, "tensor", None))
-attend = dataclasses.replace(registry.get(name, kernel="splash"), sharding=heads)
+attend = dataclasses.replace(registry.get(name, kernel=kernel), sharding=heads)
 def loss(query, key, value):
     return jnp.sum(attend(query, key, value, is_causal=True).astype(jnp.float32))
 array = jax.ShapeDtypeStruct((2, length, 4, size), dtype, sharding=heads)
@@ -54,13 +55,15 @@ ENVIRONMENT = {
         ("standard", "bfloat16", 128, 1024),
         ("laser", "bfloat16", 128, 1024),
         ("laser+softcap", "bfloat16", 256, 1024),
+        ("laser", "bfloat16", 512, 2048),
         ("laser", "float32", 720, 1024),
     ],
 )
-def test_forward_and_backward_compile_for_a_mesh_of_tpus(name, dtype, size, length):
+@pytest.mark.parametrize("kernel", ["splash", "fused"])
+def test_forward_and_backward_compile_for_a_mesh_of_tpus(kernel, name, dtype, size, length):
     """Two kernels, and no logits in memory: those of 1,024 tokens take 2^23 bytes a device."""
     done = subprocess.run(
-        [sys.executable, "-c", COMPILED, name, dtype, str(size), str(length)],
+        [sys.executable, "-c", COMPILED, kernel, name, dtype, str(size), str(length)],
         capture_output=True,
         text=True,
         env={**os.environ, **ENVIRONMENT},

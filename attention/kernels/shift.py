@@ -18,6 +18,7 @@ V − c and of the logarithm are both recovered, by TwoSum and by one Newton ste
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -29,7 +30,7 @@ Array = jax.Array
 # 1/S reach e^75, and with attention dropout or cotangents of 1e4 the gradient overflows.
 CEILING, FLOOR = 35.0, -40.0
 # A sum below this comes from weights that dropout removed; still a normal float32.
-_SMALLEST = 1e-36
+SMALLEST = 1e-36
 _LOG_K = math.log(16.0)
 # Below |y| = 4 a float32 logarithm is exact to 1.2e-7, as good as the Newton step's own noise.
 _NEWTON_FROM = 4.0
@@ -64,15 +65,23 @@ def choose(value: Array, keys: Array | None, span: float) -> Shift:
     return Shift(jnp.where(is_max, high - CEILING, centre), is_max)
 
 
-def exponentiate(value: Array, keys: Array | None, shift: Shift, *, precise: bool) -> Array:
+def exponentiate(
+    value: Array,
+    keys: Array | None,
+    shift: Shift,
+    *,
+    precise: bool,
+    expm1: Callable[[Array], Array] = jnp.expm1,
+) -> Array:
     """Returns expm1(V − c), or exp(V − c) in channels of the max form; 0 for invalid keys.
 
-    `precise` recovers the rounding of V − c, for float32 results.
+    `precise` recovers the rounding of V − c, for float32 results. expm1: where JAX's own cannot be
+    had.
     """
     distance, rest = _two_sum(value, -shift.constant)
     if keys is not None:
         distance = jnp.where(keys, distance, 0)
-    centred = jnp.expm1(jnp.where(shift.is_max, 0, distance))
+    centred = expm1(jnp.where(shift.is_max, 0, distance))
     # `where`, not `maximum`: the latter's derivative multiplies by 0, and ∞·0 is NaN.
     floored = jnp.where(shift.is_max & (distance > FLOOR), distance, FLOOR)
     result = jnp.where(shift.is_max, jnp.exp(floored), centred)
@@ -91,18 +100,18 @@ def logarithm(total: Array, mass: Array | None, shift: Shift, *, precise: bool) 
         argument = jnp.where(shift.is_max, total, 1 + total)
         log = jnp.where(
             shift.is_max,
-            jnp.log(jnp.maximum(jnp.where(shift.is_max, total, 1), _SMALLEST)),
+            jnp.log(jnp.maximum(jnp.where(shift.is_max, total, 1), SMALLEST)),
             jnp.log1p(jnp.where(shift.is_max, 0, total)),
         )
     else:
         # total ≥ −15/16·mass, so this sum cancels nothing where total + (mass − 1) would.
         argument = jnp.where(shift.is_max, total, mass + total)
-        log = jnp.log(jnp.maximum(argument, _SMALLEST))
+        log = jnp.log(jnp.maximum(argument, SMALLEST))
     if not precise:
         return shift.constant + log
     argument, fixed = jax.lax.stop_gradient((argument, log))
     newton = jnp.where(jnp.abs(fixed) > _NEWTON_FROM, argument * jnp.exp(-fixed) - 1, 0)
-    # A sum that was raised to _SMALLEST has no residual to recover.
+    # A sum that was raised to SMALLEST has no residual to recover.
     newton = jnp.clip(newton, -1e-5, 1e-5)
     result, rest = _two_sum(shift.constant, log)
     return result + jax.lax.stop_gradient(rest + newton)

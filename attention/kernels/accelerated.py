@@ -1,0 +1,137 @@
+"""What our ways to TPU kernels share: what they refuse, keys and caps they know, devices.
+
+A kernel in Pallas knows a softmax of logits that sees all keys, earlier ones, or those that a mask
+of keys leaves; XLA cannot divide it over devices, so `jax.shard_map` does, as `Problem.sharding`
+says.
+"""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from attention import records, table
+from attention.kernels.core import SOFTMAX
+from attention.kernels.inputs import Problem
+
+Array = jax.Array
+
+
+def refuse(kernel: str, problem: Problem, value: Array, interpret: bool) -> None:
+    """Raises ValueError for what `kernel` has no argument for, and where no TPU is to run it."""
+    if problem.weighting is not SOFTMAX:
+        raise ValueError(f"kernel={kernel!r} knows the softmax alone; use kernel='xla'")
+    if problem.bias is not None:
+        raise ValueError(
+            f"kernel={kernel!r} takes no bias; use kernel='xla' or kernel='jax_xla', or hide keys "
+            "by a mask of shape [..., 1, 1, S]"
+        )
+    if problem.dropout is not None:
+        raise ValueError(f"kernel={kernel!r} has no attention dropout; use kernel='xla'")
+    if problem.precision is not None:
+        raise ValueError(
+            f"kernel={kernel!r} takes no matmul precision (got {problem.precision!r}); use "
+            "kernel='xla', or set jax_default_matmul_precision"
+        )
+    table.check_kernel(
+        kernel,
+        platform="tpu" if interpret else problem.platform,
+        dtype=problem.query.dtype.name,
+        head_size=problem.query.shape[-1],
+        value_size=value.shape[-1],
+    )
+    _check_matmul_precision(kernel, problem.query.dtype)
+
+
+def _check_matmul_precision(kernel: str, dtype: jnp.dtype) -> None:
+    """Raises ValueError for a default precision that the TPU's kernel compiler does not know."""
+    given = getattr(jax.config, "jax_default_matmul_precision")  # noqa: B009  (mypy)
+    wide = ("highest", "float32")
+    known = (None, "default", "bfloat16", *(wide if dtype == jnp.float32 else ()))
+    if given not in known:
+        raise ValueError(
+            f"kernel={kernel!r} cannot multiply {dtype} at jax_default_matmul_precision={given!r}; "
+            f"set {', '.join(map(repr, known[1:]))} or none, or use kernel='xla'"
+        )
+
+
+def visible_keys(kernel: str, problem: Problem) -> Array | None:
+    """Returns the mask's keys, bool [..., S], None where there is no mask.
+
+    Raises ValueError for a mask that differs by query or head.
+    """
+    if problem.mask is None:
+        return None
+    rank = problem.query.ndim
+    mask = problem.mask.reshape((1,) * (rank - problem.mask.ndim) + problem.mask.shape)
+    if mask.shape[-3:-1] != (1, 1):
+        raise ValueError(
+            f"kernel={kernel!r} hides keys of a batch entry, not of a query or head: its mask has "
+            f"shape [..., 1, 1, S], and the one given has {problem.mask.shape}. Give causality as "
+            "is_causal=True, or use kernel='xla' or kernel='jax_xla'"
+        )
+    shape = (*problem.query.shape[:-3], problem.key.shape[-3])
+    return jnp.broadcast_to(mask[..., 0, 0, :].astype(bool), shape)
+
+
+def soft_cap(kernel: str, problem: Problem) -> float | None:
+    """Returns the cap of `+softcap`, which kernels compute by the same formula in the same place.
+
+    Raises ValueError for any other function of the logits.
+    """
+    if not problem.logits:
+        return None
+    known = records.modifier("softcap").apply
+    if [one.function for one in problem.logits] != [known]:
+        raise ValueError(
+            f"kernel={kernel!r} knows one function of logits, that of +softcap; use kernel='xla'"
+        )
+    cap: float = dict(problem.logits[0].hyperparameters)["cap"]
+    return cap
+
+
+def on_devices(
+    kernel: str,
+    local: Callable[[dict[str, Array]], Array],
+    problem: Problem,
+    arrays: dict[str, Array],
+) -> Array:
+    """Returns local(arrays), every device on its own batch entries and heads.
+
+    arrays: [..., length, H, D] by name, and "keys" [..., S]. Raises ValueError for a sharding that
+    divides anything else.
+    """
+    sharding = problem.sharding
+    if sharding is None or sharding.mesh.size == 1:
+        return local(arrays)
+    spec = _spec(kernel, sharding, arrays["query"].shape)
+    specs = {name: spec for name in arrays}
+    if "keys" in arrays:
+        specs["keys"] = PartitionSpec(*spec[:-3], None)
+    # pallas_call does not say over which axes of the mesh its results vary.
+    divided = jax.shard_map(
+        local, mesh=sharding.mesh, in_specs=(specs,), out_specs=spec, check_vma=False
+    )
+    return divided(arrays)
+
+
+def _spec(kernel: str, sharding: NamedSharding, shape: tuple[int, ...]) -> PartitionSpec:
+    """Returns how an array [..., T, H, D] is divided, without the axes that do not divide it.
+
+    Those compute the same, as where a model is initialised with one example. Raises ValueError
+    for a sharding of another rank, or one that divides T or D.
+    """
+    spec = (*sharding.spec, *(None,) * (len(shape) - len(sharding.spec)))
+    if len(spec) != len(shape) or spec[-3] is not None or spec[-1] is not None:
+        raise ValueError(
+            f"kernel={kernel!r} is divided by batch and heads, [..., T, H, D] of shape {shape} by "
+            f"PartitionSpec(..., None, heads, None), not by {sharding.spec}"
+        )
+    kept = []
+    for size, axes in zip(shape, spec, strict=True):
+        names = (axes,) if isinstance(axes, str) else axes or ()
+        parts = math.prod(sharding.mesh.shape[name] for name in names)
+        kept.append(None if size % parts else axes)
+    return PartitionSpec(*kept)

@@ -1,0 +1,549 @@
+"""Our own flash attention for TPUs, with LASER's exponential and logarithm inside (`fused`).
+
+Written in Pallas, compiled by Mosaic; NOT yet run on a TPU: interpret mode holds its numbers to
+those of our core, the real compiler its shapes, and no study takes it by default.
+
+A library's kernel gives softmax(QKᵀ)·E for a matrix E that was written before it, and its result is
+read again by the logarithm: in float32, since rounding in exp space is an absolute error of the
+output (`attention.kernels.shift`). Here V is read once, in the inputs' dtype, and what comes out is
+
+    standard    o = A·V
+    LASER       o = c + log(1 + A·F),  F = expm1(V − c)     (max form: o = c + log(A·F), F = exp)
+
+with c per channel from `shift.choose`, the only pass over V outside. Blocks of logits live on the
+chip. Kept for the backward pass: log Σ exp of each row, and R = A·F in float32 (standard: o). With
+G = dO·∂o/∂R, in float32 up to the matrix unit:
+
+    dV = F'∘(AᵀG),  F' = ∂F/∂V;   dL = A∘(G·Fᵀ − δ),  δ = Σ_d R∘G;   dQ = s·dL·K,  dK = s·dLᵀ·Q
+
+and, with +softcap, dL times its derivative. Weights are rounded to the inputs' dtype before a
+product, as our core does; the scale is applied to float32 logits, so queries are rounded once less
+than under `splash`.
+
+Blocks: rows of `_block` queries by as many keys, computed in squares of _TILE. Above the diagonal
+of a causal problem nothing is computed. Lengths are padded with hidden keys.
+"""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from attention.kernels import accelerated, shift
+from attention.kernels.inputs import Problem
+from attention.records import Kernel
+
+Array = jax.Array
+
+# Its backward pass divides by 1 + R, not by exp(max − c): as far as float32 reaches.
+SPAN = 75.0
+_LANES = 128
+_TILE = 512
+_HIDDEN = -1e30
+_SMALL = 0.35
+_GRID = pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary", "arbitrary"))
+# Of v5e's 16 MB of scoped memory, what blocks may take; the rest is the compiler's.
+_SCOPED_BYTES = 10 << 20
+
+
+class _Form(NamedTuple):
+    """What is compiled in: see `_forward` for the arguments."""
+
+    laser: bool
+    is_causal: bool
+    scale: float
+    cap: float | None
+    masked: bool
+    heads: int
+    dtype: jnp.dtype
+    interpret: bool
+
+
+def weighted_sum(problem: Problem, value: Array, *, interpret: bool = False) -> Array:
+    """Returns A·V for value [..., S, H, Dv], [..., T, H, Dv] in its dtype.
+
+    interpret: run the kernel by XLA, on any platform, for tests. Raises ValueError for what the
+    kernel lacks, and where it is not to run on a TPU.
+    """
+    return _run(problem, value, None, interpret)
+
+
+def log_mean_exp(problem: Problem, value: Array, *, interpret: bool = False) -> Array:
+    """Returns log(A·exp(V)) for value [..., S, H, Dv], [..., T, H, Dv] in its dtype.
+
+    Rows that see nothing return 0. Raises as `weighted_sum`.
+    """
+    keys = problem.masks.keys
+    chosen = shift.choose(value.astype(jnp.float32), keys, SPAN)
+    if keys is not None:
+        # What no query sees must not overflow: 0 times ∞ is NaN.
+        value = jnp.where(keys, value, chosen.constant.astype(value.dtype))
+    output = _run(problem, value, chosen, interpret)
+    return output if problem.masks.rows is None else jnp.where(problem.masks.rows, output, 0)
+
+
+def _run(problem: Problem, value: Array, chosen: shift.Shift | None, interpret: bool) -> Array:
+    accelerated.refuse("fused", problem, value, interpret)
+    form = _Form(
+        laser=chosen is not None,
+        is_causal=problem.is_causal,
+        scale=problem.scale,
+        cap=accelerated.soft_cap("fused", problem),
+        masked=False,
+        heads=0,
+        dtype=value.dtype,
+        interpret=interpret,
+    )
+    narrow = value.astype(problem.query.dtype)
+    arrays = {"query": problem.query, "key": problem.key, "value": narrow}
+    if chosen is not None:
+        arrays["shift"] = jnp.concatenate(
+            [chosen.constant, chosen.is_max.astype(jnp.float32)], axis=-3
+        )
+    keys = accelerated.visible_keys("fused", problem)
+    if keys is not None:
+        arrays["keys"] = keys
+    return accelerated.on_devices("fused", functools.partial(_on_one_device, form), problem, arrays)
+
+
+def _on_one_device(form: _Form, arrays: dict[str, Array]) -> Array:
+    """Returns the output [..., T, H, Dv]; see `_run` for the arrays."""
+    query, key, value = (arrays[name] for name in ("query", "key", "value"))
+    *batch, queries, heads, size = query.shape
+    length, entries = key.shape[-3], math.prod(batch)
+    most = _most_rows(size, value)
+    (rows, block_q), (columns, block_k) = (_padded(n, most) for n in (queries, length))
+    if form.is_causal:  # blocks of both begin together, and the diagonal runs through their corners
+        block_q = block_k = _padded(max(queries, length), most)[1]
+        rows, columns = (-(-n // block_q) * block_q for n in (queries, length))
+
+    def by_head(array: Array, padded: int) -> Array:
+        array = array.reshape((entries, *array.shape[-3:]))
+        if padded > array.shape[1]:  # by its last row: a hidden value far from V would overflow
+            array = jnp.pad(
+                array, ((0, 0), (0, padded - array.shape[1]), (0, 0), (0, 0)), mode="edge"
+            )
+        return jnp.swapaxes(array, 1, 2).reshape((entries * heads, padded, -1))
+
+    keys = arrays.get("keys")
+    if keys is None and columns > length and not (form.is_causal and queries <= length):
+        keys = jnp.ones((*batch, length), bool)
+    if keys is not None:
+        keys = keys.reshape((entries, 1, length)).astype(jnp.float32)
+        keys = jnp.pad(keys, ((0, 0), (0, 0), (0, columns - length)))
+    shifts = arrays.get("shift")
+    if shifts is not None:
+        shifts = jnp.swapaxes(shifts.reshape((entries, *shifts.shape[-3:])), 1, 2)
+        shifts = shifts.reshape((entries * heads, 2, -1))
+    form = form._replace(masked=keys is not None, heads=heads)
+    output = _attend(
+        form,
+        (block_q, block_k),
+        by_head(query, rows),
+        by_head(key, columns),
+        by_head(value, columns),
+        shifts,
+        keys,
+    )
+    output = output.reshape((entries, heads, rows, -1))[:, :, :queries]
+    return jnp.swapaxes(output, 1, 2).reshape((*batch, queries, heads, -1))
+
+
+def _padded(length: int, most: int) -> tuple[int, int]:
+    """Returns the padded length and the rows of a block, as few and as equal as can be."""
+    count = -(-length // most)
+    block = -(-length // (count * _LANES)) * _LANES
+    return count * block, block
+
+
+def _most_rows(size: int, value: Array) -> int:
+    """Returns the most rows of a block whose arrays fit on the chip, twice each: 1024, 512 or 256.
+
+    Backward: Q, K, V, dO in their dtype, R and the sums of dK and dV in float32, dQ.
+    """
+    wide, narrow = (-(-one // _LANES) * _LANES for one in (value.shape[-1], size))
+    item = value.dtype.itemsize
+    row = (
+        2 * item * 2 * (narrow + wide)
+        + 2 * 4 * wide
+        + (4 + 2 * item) * (narrow + wide)
+        + 8 * narrow
+    )
+    fitting = [rows for rows in (1024, 512) if rows * row <= _SCOPED_BYTES]
+    return fitting[0] if fitting else 256
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _attend(
+    form: _Form,
+    blocks: tuple[int, int],
+    query: Array,
+    key: Array,
+    value: Array,
+    shifts: Array | None,
+    keys: Array | None,
+) -> Array:
+    return _forward(form, blocks, query, key, value, shifts, keys, keep=False)[0]
+
+
+def _attend_forward(form: _Form, blocks: Any, *arrays: Any) -> tuple[Array, Any]:
+    output, sums, log_sums = _forward(form, blocks, *arrays, keep=True)
+    return output, (arrays, sums if form.laser else output, log_sums)
+
+
+def _attend_backward(form: _Form, blocks: Any, kept: Any, cotangent: Array) -> tuple[Any, ...]:
+    arrays, sums, log_sums = kept
+    query_bar, key_bar, value_bar = _backward(form, blocks, arrays, sums, log_sums, cotangent)
+    return query_bar, key_bar, value_bar, None, None
+
+
+_attend.defvjp(_attend_forward, _attend_backward)
+
+
+def _forward(
+    form: _Form,
+    blocks: tuple[int, int],
+    query: Array,
+    key: Array,
+    value: Array,
+    shifts: Array | None,
+    keys: Array | None,
+    *,
+    keep: bool,
+) -> tuple[Array, Array | None, Array | None]:
+    """Returns the output [N, T, Dv], and where `keep` R [N, T, Dv] (LASER) and log-sums [N, 1, T].
+
+    N batch entries times heads; query [N, T, D], key [N, S, D], value [N, S, Dv], shifts [N, 2, Dv]
+    (the constant, and 1 where it serves the max form), keys [B, 1, S], 1 where visible.
+    """
+    count, rows, _ = query.shape
+    columns, wide = value.shape[-2:]
+    block_q, block_k = blocks
+    grid = (count, rows // block_q, columns // block_k)
+    specs, arrays = _inputs(form, blocks, query, key, value, shifts, keys, lambda n, i, j: (i, j))
+    out = [jax.ShapeDtypeStruct((count, rows, wide), form.dtype)]
+    out_specs = [pl.BlockSpec((None, block_q, wide), lambda n, i, j: (n, i, 0))]
+    if keep and form.laser:
+        out.append(jax.ShapeDtypeStruct((count, rows, wide), jnp.float32))
+        out_specs.append(out_specs[0])
+    if keep:
+        out.append(jax.ShapeDtypeStruct((count, 1, rows), jnp.float32))
+        out_specs.append(pl.BlockSpec((None, 1, block_q), lambda n, i, j: (n, 0, i)))
+    found = pl.pallas_call(
+        functools.partial(_forward_kernel, form, grid[1:], keep),
+        grid=grid,
+        in_specs=specs,
+        out_specs=out_specs,
+        out_shape=out,
+        scratch_shapes=[
+            pltpu.VMEM((block_q, _LANES), jnp.float32),
+            pltpu.VMEM((block_q, _LANES), jnp.float32),
+            pltpu.VMEM((block_q, wide), jnp.float32),
+            pltpu.VMEM((block_k, wide), value.dtype),
+        ],
+        name="fused_forward",
+        interpret=form.interpret,
+        compiler_params=_GRID,
+    )(*arrays)
+    if not keep:
+        return found[0], None, None
+    return (found[0], found[1] if form.laser else None, found[-1])
+
+
+def _inputs(
+    form: _Form,
+    blocks: tuple[int, int],
+    query: Array,
+    key: Array,
+    value: Array,
+    shifts: Array | None,
+    keys: Array | None,
+    order: Any,
+) -> tuple[list[Any], list[Array]]:
+    """Returns the block specifications and arrays; `order` gives (i, j) from the grid's place."""
+
+    def of_rows(n: Any, a: Any, b: Any) -> Any:
+        return n, order(n, a, b)[0], 0
+
+    def of_columns(n: Any, a: Any, b: Any) -> Any:
+        return n, order(n, a, b)[1], 0
+
+    block_q, block_k = blocks
+    specs = [
+        pl.BlockSpec((None, block_q, query.shape[-1]), of_rows),
+        pl.BlockSpec((None, block_k, key.shape[-1]), of_columns),
+        pl.BlockSpec((None, block_k, value.shape[-1]), of_columns),
+    ]
+    arrays = [query, key, value]
+    if shifts is not None:
+        specs.append(pl.BlockSpec((None, 2, shifts.shape[-1]), lambda n, a, b: (n, 0, 0)))
+        arrays.append(shifts)
+    if keys is not None:
+        heads = form.heads
+        specs.append(
+            pl.BlockSpec((None, 1, block_k), lambda n, a, b: (n // heads, 0, order(n, a, b)[1]))
+        )
+        arrays.append(keys)
+    return specs, arrays
+
+
+def _split(form: _Form, references: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+    """Returns the references of shift and keys, None where there are none, and the rest."""
+    rest = list(references)
+    shifts = rest.pop(0) if form.laser else None
+    keys = rest.pop(0) if form.masked else None
+    return shifts, keys, rest
+
+
+def _forward_kernel(
+    form: _Form, grid: tuple[int, int], keep: bool, q: Any, k: Any, v: Any, *references: Any
+) -> None:
+    shifts, keys, rest = _split(form, references)
+    *outputs, top, total, sums, exponential = rest
+    i, j = pl.program_id(1), pl.program_id(2)
+    values = v
+    if form.laser:  # of one block of keys, once for all blocks of queries
+        values = exponential
+
+        @pl.when((i == 0) | (grid[1] > 1))
+        def _() -> None:
+            exponential[...] = _exponential(v[...], shifts).astype(v.dtype)
+
+    @pl.when(j == 0)
+    def _() -> None:
+        top[...] = jnp.full_like(top, _HIDDEN)
+        total[...] = jnp.zeros_like(total)
+        sums[...] = jnp.zeros_like(sums)
+
+    def tile(a: Any, b: Any, on_diagonal: bool) -> None:
+        logits, seen, _ = _logits(form, q, k, keys, (a, b), on_diagonal, across=False)
+        before = top[a, :1]
+        highest = jnp.maximum(before, jnp.max(logits, axis=1, keepdims=True))
+        weights = _only(seen, jnp.exp(logits - highest))
+        shrunk = jnp.exp(before - highest)
+        top[a, :] = jnp.broadcast_to(highest, (highest.shape[0], _LANES))
+        grown = shrunk * total[a, :1] + jnp.sum(weights, axis=1, keepdims=True)
+        total[a, :] = jnp.broadcast_to(grown, (grown.shape[0], _LANES))
+        sums[a, :] = shrunk * sums[a, :] + _product(weights.astype(v.dtype), values[b, :])
+
+    _tiles(form, grid, (i, j), (q.shape[0], k.shape[0]), tile)
+
+    @pl.when(j == grid[1] - 1)
+    def _() -> None:
+        whole = total[:, :1]
+        whole = jnp.where(whole == 0, 1, whole)  # a row that sees nothing
+        means = sums[...] / whole
+        result = means
+        if form.laser:
+            chosen = _shift(shifts)
+            precise = outputs[0].dtype == jnp.float32
+            result = shift.logarithm(means, None, chosen, precise=precise)
+        outputs[0][...] = result.astype(outputs[0].dtype)
+        if keep:
+            if form.laser:
+                outputs[1][...] = means
+            outputs[-1][...] = _as_row(top[:, :1] + jnp.log(whole))
+
+
+def _backward(
+    form: _Form,
+    blocks: tuple[int, int],
+    given: tuple[Array, Array, Array, Array | None, Array | None],
+    sums: Array,
+    log_sums: Array,
+    cotangent: Array,
+) -> tuple[Array, Array, Array]:
+    """Returns the gradients by query, key and value, in their dtypes; `given` as in `_forward`."""
+    query, key, value, shifts, keys = given
+    count, rows, size = query.shape
+    columns, wide = value.shape[-2:]
+    block_q, block_k = blocks
+    grid = (count, columns // block_k, rows // block_q)
+    specs, arrays = _inputs(form, blocks, query, key, value, shifts, keys, lambda n, j, i: (i, j))
+    by_query = pl.BlockSpec((None, block_q, wide), lambda n, j, i: (n, i, 0))
+    specs += [by_query, pl.BlockSpec((None, 1, block_q), lambda n, j, i: (n, 0, i)), by_query]
+    # Keys of several blocks each give a part of dQ, summed afterwards.
+    parts = query.dtype if grid[1] == 1 else jnp.float32
+    query_bar, key_bar, value_bar = pl.pallas_call(
+        functools.partial(_backward_kernel, form, (grid[2], grid[1])),
+        grid=grid,
+        in_specs=specs,
+        out_specs=[
+            pl.BlockSpec((None, None, block_q, size), lambda n, j, i: (j, n, i, 0)),
+            pl.BlockSpec((None, block_k, size), lambda n, j, i: (n, j, 0)),
+            pl.BlockSpec((None, block_k, wide), lambda n, j, i: (n, j, 0)),
+        ],
+        out_shape=[
+            jax.ShapeDtypeStruct((grid[1], count, rows, size), parts),
+            jax.ShapeDtypeStruct(key.shape, key.dtype),
+            jax.ShapeDtypeStruct(value.shape, value.dtype),
+        ],
+        scratch_shapes=[
+            pltpu.VMEM((block_q, size), jnp.float32),
+            pltpu.VMEM((block_k, size), jnp.float32),
+            pltpu.VMEM((block_k, wide), jnp.float32),
+            pltpu.VMEM((block_k, wide), jnp.float32),
+        ],
+        name="fused_backward",
+        interpret=form.interpret,
+        compiler_params=_GRID,
+    )(*arrays, sums, log_sums, cotangent)
+    summed = query_bar[0] if grid[1] == 1 else jnp.sum(query_bar, axis=0).astype(query.dtype)
+    return summed, key_bar, value_bar
+
+
+def _backward_kernel(
+    form: _Form, grid: tuple[int, int], q: Any, k: Any, v: Any, *references: Any
+) -> None:
+    shifts, keys, rest = _split(form, references)
+    sums, log_sums, cotangent, query_bar, key_bar, value_bar, *scratch = rest
+    by_query, by_key, by_value, exponential = scratch
+    j, i = pl.program_id(1), pl.program_id(2)
+
+    @pl.when(i == 0)
+    def _() -> None:
+        by_key[...] = jnp.zeros_like(by_key)
+        by_value[...] = jnp.zeros_like(by_value)
+        if form.laser:
+            exponential[...] = _exponential(v[...], shifts)
+
+    by_query[...] = jnp.zeros_like(by_query)
+
+    def tile(a: Any, b: Any, on_diagonal: bool) -> None:
+        queries = q[a, :]
+        values = exponential[b, :].astype(v.dtype) if form.laser else v[b, :]
+        logits, seen, slope = _logits(form, q, k, keys, (a, b), on_diagonal, across=True)
+        weights = _only(seen, jnp.exp(logits - log_sums[:, a]))
+        means = sums[a, :].astype(jnp.float32)
+        inner = cotangent[a, :].astype(jnp.float32)
+        if form.laser:
+            inner = inner * _logarithm_slope(means, shifts)
+        narrow = inner.astype(queries.dtype)
+        # Of G as it is multiplied, so that the terms of a row cancel.
+        delta = jnp.sum(means * narrow.astype(jnp.float32), axis=1, keepdims=True)
+        by_value[b, :] += _product(weights.astype(queries.dtype), narrow)
+        logit_bar = weights * (_product(values, narrow, transposed=True) - _as_row(delta))
+        if slope is not None:
+            logit_bar = logit_bar * slope
+        logit_bar = (logit_bar * form.scale).astype(queries.dtype)
+        by_key[b, :] += _product(logit_bar, queries)
+        by_query[a, :] += _product(jnp.transpose(logit_bar), k[b, :])
+
+    _tiles(form, grid, (i, j), (q.shape[0], k.shape[0]), tile)
+    query_bar[...] = by_query[...].astype(query_bar.dtype)
+
+    @pl.when(i == grid[0] - 1)
+    def _() -> None:
+        key_bar[...] = by_key[...].astype(key_bar.dtype)
+        found = by_value[...]
+        if form.laser:
+            found = found * (exponential[...] + jnp.where(_shift(shifts).is_max, 0.0, 1.0))
+        value_bar[...] = found.astype(value_bar.dtype)
+
+
+def _logits(
+    form: _Form, q: Any, k: Any, keys: Any, place: tuple[Any, Any], on_diagonal: bool, across: bool
+) -> tuple[Array, Array | None, Array | None]:
+    """Returns a tile's logits, hidden ones at _HIDDEN; which keys a mask leaves; the cap's slope.
+
+    place: slices of queries and keys in the block. across: keys along the first axis.
+    """
+    a, b = place
+    first, second = (k[b, :], q[a, :]) if across else (q[a, :], k[b, :])
+    logits = _product(first, second, transposed=True) * form.scale
+    slope = None
+    if form.cap is not None:
+        bent = jnp.tanh(logits / form.cap)
+        logits, slope = form.cap * bent, 1 - bent * bent
+    seen = None
+    if form.masked:
+        row = keys[:, b]
+        seen = jnp.broadcast_to(_as_column(row) if across else row, logits.shape) > 0
+        logits = jnp.where(seen, logits, _HIDDEN)
+    if on_diagonal:
+        of_query = jax.lax.broadcasted_iota(jnp.int32, logits.shape, int(across)) + a.start
+        of_key = jax.lax.broadcasted_iota(jnp.int32, logits.shape, int(not across)) + b.start
+        logits = jnp.where(of_query >= of_key, logits, _HIDDEN)
+    return logits, seen, slope
+
+
+def _only(seen: Array | None, weights: Array) -> Array:
+    """Returns the weights, 0 where a mask hides: rows that see nothing have exp(0) there."""
+    return weights if seen is None else jnp.where(seen, weights, 0)
+
+
+def _product(left: Array, right: Array, transposed: bool = False) -> Array:
+    """Returns left·right, or left·rightᵀ, float32."""
+    numbers = (((1,), (int(transposed),)), ((), ()))
+    found: Array = jax.lax.dot_general(left, right, numbers, preferred_element_type=jnp.float32)
+    return found
+
+
+def _as_row(column: Array) -> Array:
+    """Returns [1, n] for [n, 1]."""
+    return jnp.transpose(jnp.broadcast_to(column, (column.shape[0], _LANES)))[:1]
+
+
+def _as_column(row: Array) -> Array:
+    """Returns [n, 1] for [1, n]."""
+    return jnp.transpose(jnp.broadcast_to(row, (_LANES, row.shape[1])))[:, :1]
+
+
+def _shift(shifts: Any) -> shift.Shift:
+    return shift.Shift(shifts[:1, :], shifts[1:2, :] > 0.5)
+
+
+def _exponential(value: Array, shifts: Any) -> Array:
+    """Returns F, float32, of values [n, Dv]; F' is F where the max form serves, else F + 1."""
+    precise, wide = value.dtype == jnp.float32, value.astype(jnp.float32)
+    return shift.exponentiate(wide, None, _shift(shifts), precise=precise, expm1=_expm1)
+
+
+def _expm1(x: Array) -> Array:
+    """Returns exp(x) − 1, which Mosaic has not: within 3e-7, by Taylor's series below 0.35."""
+    small = jnp.clip(x, -_SMALL, _SMALL)
+    series = jnp.full_like(x, 1 / math.factorial(7))
+    for power in range(6, 0, -1):
+        series = series * small + 1 / math.factorial(power)
+    return jnp.where(jnp.abs(x) < _SMALL, series * small, jnp.exp(x) - 1)
+
+
+def _logarithm_slope(means: Array, shifts: Any) -> Array:
+    """Returns ∂o/∂R, [n, Dv]."""
+    is_max = shifts[1:2, :] > 0.5
+    return 1 / jnp.where(is_max, jnp.maximum(means, shift.SMALLEST), 1 + means)
+
+
+def _tiles(
+    form: _Form, grid: tuple[int, int], place: tuple[Any, Any], sizes: tuple[int, int], tile: Any
+) -> None:
+    """Calls tile(rows, columns, on_diagonal) for all tiles of a block that a query sees part of.
+
+    place: the block's, among grid[0] of queries and grid[1] of keys; of one size where causal.
+    """
+    rows, columns = (_tile(size) for size in sizes)
+
+    def some(diagonal: bool) -> None:
+        for a in range(0, sizes[0], rows):
+            for b in range(0, sizes[1], columns):
+                if not diagonal or b <= a:
+                    tile(pl.ds(a, rows), pl.ds(b, columns), diagonal and a == b)
+
+    i, j = place
+    if not form.is_causal or grid == (1, 1):
+        some(form.is_causal)
+        return
+    pl.when(i > j)(functools.partial(some, False))
+    pl.when(i == j)(functools.partial(some, True))
+
+
+def _tile(size: int) -> int:
+    """Returns the rows of a tile: at most _TILE, dividing the block."""
+    return next(rows for rows in (_TILE, 384, 256, 128) if size % rows == 0)
+
+
+KERNEL = Kernel(weighted_sum, span=SPAN, float32_sums=True, log_mean_exp=log_mean_exp)
