@@ -140,8 +140,8 @@ class Kernel:
     call(problem, value) returns that of value [..., S, H, Dv] for an `inputs.Problem`, [..., T, H,
     Dv], or raises ValueError naming a kernel that can. span: the widest channel, in nats, whose
     centred exponentials survive its backward pass (`attention.kernels.shift`). float32_sums: the
-    sum is float32 until the mixer is done with it, whatever the inputs. log_mean_exp(problem, value): LASER's whole
-    arithmetic, [..., T, H, Dv] in the value's dtype, where the kernel has it inside.
+    sum is float32 until the mixer is done with it, whatever the inputs. log_mean_exp(problem,
+    value): LASER's whole arithmetic, [..., T, H, Dv] in the value's dtype, of a kernel that has it.
     bfloat16_allowance: as of a `Mixer`.
     """
 

@@ -20,8 +20,9 @@ and, with +softcap, dL times its derivative. Weights are rounded to the inputs' 
 product, as our core does; the scale is applied to float32 logits, so queries are rounded once less
 than under `splash`.
 
-Blocks: rows of `_block` queries by as many keys, computed in squares of _TILE. Above the diagonal
-of a causal problem nothing is computed. Lengths are padded with hidden keys.
+Blocks of queries by blocks of keys, _TILE queries at a time; of blocks above the diagonal of a
+causal problem, and of tiles on it what lies right of it, nothing is computed. Lengths are padded
+with hidden keys.
 """
 
 import functools
@@ -45,9 +46,9 @@ _LANES = 128
 _TILE = 512
 _HIDDEN = -1e30
 _SMALL = 0.35
-_GRID = pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary", "arbitrary"))
-# Of v5e's 16 MB of scoped memory, what blocks may take; the rest is the compiler's.
-_SCOPED_BYTES = 10 << 20
+_GRID = pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary", "arbitrary"))
+# Of v5e's 16 MB of scoped memory, what blocks may take; the rest is a tile's and the compiler's.
+_SCOPED_BYTES = 6 << 20
 
 
 class _Form(NamedTuple):
@@ -58,7 +59,6 @@ class _Form(NamedTuple):
     scale: float
     cap: float | None
     masked: bool
-    heads: int
     dtype: jnp.dtype
     interpret: bool
 
@@ -69,7 +69,7 @@ def weighted_sum(problem: Problem, value: Array, *, interpret: bool = False) -> 
     interpret: run the kernel by XLA, on any platform, for tests. Raises ValueError for what the
     kernel lacks, and where it is not to run on a TPU.
     """
-    return _run(problem, value, None, interpret)
+    return _run(problem, value, False, interpret)
 
 
 def log_mean_exp(problem: Problem, value: Array, *, interpret: bool = False) -> Array:
@@ -77,34 +77,28 @@ def log_mean_exp(problem: Problem, value: Array, *, interpret: bool = False) -> 
 
     Rows that see nothing return 0. Raises as `weighted_sum`.
     """
-    keys = problem.masks.keys
-    chosen = shift.choose(value.astype(jnp.float32), keys, SPAN)
-    if keys is not None:
-        # What no query sees must not overflow: 0 times ∞ is NaN.
-        value = jnp.where(keys, value, chosen.constant.astype(value.dtype))
-    output = _run(problem, value, chosen, interpret)
+    output = _run(problem, value, True, interpret)
     return output if problem.masks.rows is None else jnp.where(problem.masks.rows, output, 0)
 
 
-def _run(problem: Problem, value: Array, chosen: shift.Shift | None, interpret: bool) -> Array:
+def _run(problem: Problem, value: Array, laser: bool, interpret: bool) -> Array:
     accelerated.refuse("fused", problem, value, interpret)
     form = _Form(
-        laser=chosen is not None,
+        laser=laser,
         is_causal=problem.is_causal,
         scale=problem.scale,
         cap=accelerated.soft_cap("fused", problem),
         masked=False,
-        heads=0,
         dtype=value.dtype,
         interpret=interpret,
     )
     narrow = value.astype(problem.query.dtype)
     arrays = {"query": problem.query, "key": problem.key, "value": narrow}
-    if chosen is not None:
-        arrays["shift"] = jnp.concatenate(
-            [chosen.constant, chosen.is_max.astype(jnp.float32)], axis=-3
-        )
     keys = accelerated.visible_keys("fused", problem)
+    queries, length = problem.query.shape[-3], value.shape[-3]
+    if problem.is_causal and queries < length:  # the last keys are every query's future
+        seen = jnp.broadcast_to(jnp.arange(length) < queries, (*value.shape[:-3], length))
+        keys = seen if keys is None else keys & seen
     if keys is not None:
         arrays["keys"] = keys
     return accelerated.on_devices("fused", functools.partial(_on_one_device, form), problem, arrays)
@@ -112,45 +106,47 @@ def _run(problem: Problem, value: Array, chosen: shift.Shift | None, interpret: 
 
 def _on_one_device(form: _Form, arrays: dict[str, Array]) -> Array:
     """Returns the output [..., T, H, Dv]; see `_run` for the arrays."""
-    query, key, value = (arrays[name] for name in ("query", "key", "value"))
-    *batch, queries, heads, size = query.shape
-    length, entries = key.shape[-3], math.prod(batch)
-    most = _most_rows(size, value)
+    *batch, queries, heads, size = arrays["query"].shape
+    length, entries = arrays["key"].shape[-3], math.prod(batch)
+    most = _most_rows(size, arrays["value"])
     (rows, block_q), (columns, block_k) = (_padded(n, most) for n in (queries, length))
     if form.is_causal:  # blocks of both begin together, and the diagonal runs through their corners
         block_q = block_k = _padded(max(queries, length), most)[1]
         rows, columns = (-(-n // block_q) * block_q for n in (queries, length))
-
-    def by_head(array: Array, padded: int) -> Array:
-        array = array.reshape((entries, *array.shape[-3:]))
-        if padded > array.shape[1]:  # by its last row: a hidden value far from V would overflow
-            array = jnp.pad(
-                array, ((0, 0), (0, padded - array.shape[1]), (0, 0), (0, 0)), mode="edge"
-            )
-        return jnp.swapaxes(array, 1, 2).reshape((entries * heads, padded, -1))
-
-    keys = arrays.get("keys")
-    if keys is None and columns > length and not (form.is_causal and queries <= length):
-        keys = jnp.ones((*batch, length), bool)
-    if keys is not None:
-        keys = keys.reshape((entries, 1, length)).astype(jnp.float32)
-        keys = jnp.pad(keys, ((0, 0), (0, 0), (0, columns - length)))
-    shifts = arrays.get("shift")
-    if shifts is not None:
-        shifts = jnp.swapaxes(shifts.reshape((entries, *shifts.shape[-3:])), 1, 2)
-        shifts = shifts.reshape((entries * heads, 2, -1))
-    form = form._replace(masked=keys is not None, heads=heads)
-    output = _attend(
-        form,
-        (block_q, block_k),
-        by_head(query, rows),
-        by_head(key, columns),
-        by_head(value, columns),
-        shifts,
-        keys,
+    query, key, value = (
+        jnp.swapaxes(arrays[name].reshape((entries, *arrays[name].shape[-3:])), 1, 2)
+        for name in ("query", "key", "value")
     )
-    output = output.reshape((entries, heads, rows, -1))[:, :, :queries]
+    seen = arrays["keys"].reshape((entries, 1, length, 1)) if "keys" in arrays else None
+    shifts = None
+    if form.laser:
+        chosen = shift.choose(
+            value[..., None, :].astype(jnp.float32),
+            None if seen is None else seen[..., None],
+            SPAN,
+        )
+        constant = chosen.constant[..., 0, :]
+        shifts = jnp.concatenate([constant, chosen.is_max[..., 0, :].astype(jnp.float32)], axis=-2)
+        if seen is not None:  # 0 times ∞ would be NaN
+            value = jnp.where(seen, value, constant.astype(value.dtype))
+    if seen is None and columns > length and not (form.is_causal and queries <= length):
+        seen = jnp.ones((entries, 1, length, 1), bool)
+    keys = None
+    if seen is not None:
+        keys = seen[..., 0].astype(jnp.float32)
+        keys = jnp.pad(keys, ((0, 0), (0, 0), (0, columns - length)))
+    form = form._replace(masked=keys is not None)
+    given = (_lengthened(query, rows), _lengthened(key, columns), _lengthened(value, columns))
+    output = _attend(form, (block_q, block_k), *given, shifts, keys)[:, :, :queries]
     return jnp.swapaxes(output, 1, 2).reshape((*batch, queries, heads, -1))
+
+
+def _lengthened(array: Array, length: int) -> Array:
+    """Returns [B, H, length, D], padded by the last row: a hidden value far off would overflow."""
+    more = length - array.shape[2]
+    if not more:
+        return array
+    return jnp.pad(array, ((0, 0), (0, 0), (0, more), (0, 0)), mode="edge")
 
 
 def _padded(length: int, most: int) -> tuple[int, int]:
@@ -215,26 +211,27 @@ def _forward(
     *,
     keep: bool,
 ) -> tuple[Array, Array | None, Array | None]:
-    """Returns the output [N, T, Dv], and where `keep` R [N, T, Dv] (LASER) and log-sums [N, 1, T].
+    """Returns the output [B, H, T, Dv], and where `keep` R, as that (LASER), and log-sums
+    [B, H, 1, T].
 
-    N batch entries times heads; query [N, T, D], key [N, S, D], value [N, S, Dv], shifts [N, 2, Dv]
-    (the constant, and 1 where it serves the max form), keys [B, 1, S], 1 where visible.
+    query [B, H, T, D], key [B, H, S, D], value [B, H, S, Dv], shifts [B, H, 2, Dv] (the constant,
+    and 1 where it serves the max form), keys [B, 1, S], 1 where visible.
     """
-    count, rows, _ = query.shape
+    batch, heads, rows, _ = query.shape
     columns, wide = value.shape[-2:]
     block_q, block_k = blocks
-    grid = (count, rows // block_q, columns // block_k)
-    specs, arrays = _inputs(form, blocks, query, key, value, shifts, keys, lambda n, i, j: (i, j))
-    out = [jax.ShapeDtypeStruct((count, rows, wide), form.dtype)]
-    out_specs = [pl.BlockSpec((None, block_q, wide), lambda n, i, j: (n, i, 0))]
+    grid = (batch, heads, rows // block_q, columns // block_k)
+    specs, arrays = _inputs(blocks, (query, key, value, shifts, keys), lambda i, j: (i, j))
+    out = [jax.ShapeDtypeStruct((batch, heads, rows, wide), form.dtype)]
+    out_specs = [pl.BlockSpec((None, None, block_q, wide), lambda n, h, i, j: (n, h, i, 0))]
     if keep and form.laser:
-        out.append(jax.ShapeDtypeStruct((count, rows, wide), jnp.float32))
+        out.append(jax.ShapeDtypeStruct((batch, heads, rows, wide), jnp.float32))
         out_specs.append(out_specs[0])
     if keep:
-        out.append(jax.ShapeDtypeStruct((count, 1, rows), jnp.float32))
-        out_specs.append(pl.BlockSpec((None, 1, block_q), lambda n, i, j: (n, 0, i)))
+        out.append(jax.ShapeDtypeStruct((batch, heads, 1, rows), jnp.float32))
+        out_specs.append(pl.BlockSpec((None, None, 1, block_q), lambda n, h, i, j: (n, h, 0, i)))
     found = pl.pallas_call(
-        functools.partial(_forward_kernel, form, grid[1:], keep),
+        functools.partial(_forward_kernel, form, grid[2:], keep),
         grid=grid,
         in_specs=specs,
         out_specs=out_specs,
@@ -255,38 +252,33 @@ def _forward(
 
 
 def _inputs(
-    form: _Form,
     blocks: tuple[int, int],
-    query: Array,
-    key: Array,
-    value: Array,
-    shifts: Array | None,
-    keys: Array | None,
+    given: tuple[Array, Array, Array, Array | None, Array | None],
     order: Any,
 ) -> tuple[list[Any], list[Array]]:
-    """Returns the block specifications and arrays; `order` gives (i, j) from the grid's place."""
-
-    def of_rows(n: Any, a: Any, b: Any) -> Any:
-        return n, order(n, a, b)[0], 0
-
-    def of_columns(n: Any, a: Any, b: Any) -> Any:
-        return n, order(n, a, b)[1], 0
-
+    """Returns block specifications and arrays; `order` gives (i, j) from the grid's last places."""
+    query, key, value, shifts, keys = given
     block_q, block_k = blocks
+
+    def rows(n: Any, h: Any, *place: Any) -> Any:
+        return n, h, order(*place)[0], 0
+
+    def columns(n: Any, h: Any, *place: Any) -> Any:
+        return n, h, order(*place)[1], 0
+
     specs = [
-        pl.BlockSpec((None, block_q, query.shape[-1]), of_rows),
-        pl.BlockSpec((None, block_k, key.shape[-1]), of_columns),
-        pl.BlockSpec((None, block_k, value.shape[-1]), of_columns),
+        pl.BlockSpec((None, None, block_q, query.shape[-1]), rows),
+        pl.BlockSpec((None, None, block_k, key.shape[-1]), columns),
+        pl.BlockSpec((None, None, block_k, value.shape[-1]), columns),
     ]
     arrays = [query, key, value]
     if shifts is not None:
-        specs.append(pl.BlockSpec((None, 2, shifts.shape[-1]), lambda n, a, b: (n, 0, 0)))
+        whole = (None, None, 2, shifts.shape[-1])
+        specs.append(pl.BlockSpec(whole, lambda n, h, *place: (n, h, 0, 0)))
         arrays.append(shifts)
     if keys is not None:
-        heads = form.heads
-        specs.append(
-            pl.BlockSpec((None, 1, block_k), lambda n, a, b: (n // heads, 0, order(n, a, b)[1]))
-        )
+        shape = (None, 1, block_k)
+        specs.append(pl.BlockSpec(shape, lambda n, h, *place: (n, 0, order(*place)[1])))
         arrays.append(keys)
     return specs, arrays
 
@@ -304,7 +296,7 @@ def _forward_kernel(
 ) -> None:
     shifts, keys, rest = _split(form, references)
     *outputs, top, total, sums, exponential = rest
-    i, j = pl.program_id(1), pl.program_id(2)
+    i, j = pl.program_id(2), pl.program_id(3)
     values = v
     if form.laser:  # of one block of keys, once for all blocks of queries
         values = exponential
@@ -358,27 +350,28 @@ def _backward(
     cotangent: Array,
 ) -> tuple[Array, Array, Array]:
     """Returns the gradients by query, key and value, in their dtypes; `given` as in `_forward`."""
-    query, key, value, shifts, keys = given
-    count, rows, size = query.shape
+    query, key, value, *_ = given
+    batch, heads, rows, size = query.shape
     columns, wide = value.shape[-2:]
     block_q, block_k = blocks
-    grid = (count, columns // block_k, rows // block_q)
-    specs, arrays = _inputs(form, blocks, query, key, value, shifts, keys, lambda n, j, i: (i, j))
-    by_query = pl.BlockSpec((None, block_q, wide), lambda n, j, i: (n, i, 0))
-    specs += [by_query, pl.BlockSpec((None, 1, block_q), lambda n, j, i: (n, 0, i)), by_query]
+    grid = (batch, heads, columns // block_k, rows // block_q)
+    specs, arrays = _inputs(blocks, given, lambda j, i: (i, j))
+    by_query = pl.BlockSpec((None, None, block_q, wide), lambda n, h, j, i: (n, h, i, 0))
+    of_rows = pl.BlockSpec((None, None, 1, block_q), lambda n, h, j, i: (n, h, 0, i))
+    specs += [by_query, of_rows, by_query]
     # Keys of several blocks each give a part of dQ, summed afterwards.
-    parts = query.dtype if grid[1] == 1 else jnp.float32
+    parts = query.dtype if grid[2] == 1 else jnp.float32
     query_bar, key_bar, value_bar = pl.pallas_call(
-        functools.partial(_backward_kernel, form, (grid[2], grid[1])),
+        functools.partial(_backward_kernel, form, (grid[3], grid[2])),
         grid=grid,
         in_specs=specs,
         out_specs=[
-            pl.BlockSpec((None, None, block_q, size), lambda n, j, i: (j, n, i, 0)),
-            pl.BlockSpec((None, block_k, size), lambda n, j, i: (n, j, 0)),
-            pl.BlockSpec((None, block_k, wide), lambda n, j, i: (n, j, 0)),
+            pl.BlockSpec((None, None, None, block_q, size), lambda n, h, j, i: (j, n, h, i, 0)),
+            pl.BlockSpec((None, None, block_k, size), lambda n, h, j, i: (n, h, j, 0)),
+            pl.BlockSpec((None, None, block_k, wide), lambda n, h, j, i: (n, h, j, 0)),
         ],
         out_shape=[
-            jax.ShapeDtypeStruct((grid[1], count, rows, size), parts),
+            jax.ShapeDtypeStruct((grid[2], *query.shape), parts),
             jax.ShapeDtypeStruct(key.shape, key.dtype),
             jax.ShapeDtypeStruct(value.shape, value.dtype),
         ],
@@ -392,7 +385,7 @@ def _backward(
         interpret=form.interpret,
         compiler_params=_GRID,
     )(*arrays, sums, log_sums, cotangent)
-    summed = query_bar[0] if grid[1] == 1 else jnp.sum(query_bar, axis=0).astype(query.dtype)
+    summed = query_bar[0] if grid[2] == 1 else jnp.sum(query_bar, axis=0).astype(query.dtype)
     return summed, key_bar, value_bar
 
 
@@ -402,7 +395,7 @@ def _backward_kernel(
     shifts, keys, rest = _split(form, references)
     sums, log_sums, cotangent, query_bar, key_bar, value_bar, *scratch = rest
     by_query, by_key, by_value, exponential = scratch
-    j, i = pl.program_id(1), pl.program_id(2)
+    j, i = pl.program_id(2), pl.program_id(3)
 
     @pl.when(i == 0)
     def _() -> None:
@@ -521,17 +514,16 @@ def _logarithm_slope(means: Array, shifts: Any) -> Array:
 def _tiles(
     form: _Form, grid: tuple[int, int], place: tuple[Any, Any], sizes: tuple[int, int], tile: Any
 ) -> None:
-    """Calls tile(rows, columns, on_diagonal) for all tiles of a block that a query sees part of.
+    """Calls tile(rows, columns, on_diagonal) for all rows of a block, with the columns they see.
 
     place: the block's, among grid[0] of queries and grid[1] of keys; of one size where causal.
     """
-    rows, columns = (_tile(size) for size in sizes)
+    count = _tile(sizes[0])
 
     def some(diagonal: bool) -> None:
-        for a in range(0, sizes[0], rows):
-            for b in range(0, sizes[1], columns):
-                if not diagonal or b <= a:
-                    tile(pl.ds(a, rows), pl.ds(b, columns), diagonal and a == b)
+        for first in range(0, sizes[0], count):
+            columns = first + count if diagonal else sizes[1]
+            tile(pl.ds(first, count), pl.ds(0, columns), diagonal)
 
     i, j = place
     if not form.is_causal or grid == (1, 1):

@@ -34,53 +34,42 @@ class Row(NamedTuple):
 
 
 # Studies as shipped, in bfloat16, by library kernels, on other chips.
+_BF16 = "compute_dtype=bfloat16"
+_ONE = "variants=standard"
 ROWS = (
     Row("c4_lm_paper", "", "v5e:8x8", True),
-    Row("c4_lm_paper", "compute_dtype=bfloat16", "v5e:8x8", True),
-    Row("c4_lm_paper", "compute_dtype=bfloat16 kernel=splash", "v5e:8x8", True),
-    Row("c4_lm_paper", "compute_dtype=bfloat16 kernel=splash microbatches=2", "v5e:8x8", True),
+    Row("c4_lm_paper", _BF16, "v5e:8x8", True),
+    Row("c4_lm_paper", f"{_BF16} kernel=splash", "v5e:8x8", True),
+    Row("c4_lm_paper", f"{_BF16} kernel=fused", "v5e:8x8", True),
+    Row("c4_lm_paper", f"{_BF16} kernel=fused microbatches=2", "v5e:8x8", True),
+    Row("c4_lm_234m_paper", _ONE, "v5e:8x8", False),
+    Row("c4_lm_435m_paper", f"{_BF16} {_ONE}", "v5e:8x8", False),
     Row("c4_lm_1b_paper", "", "v5e:8x16", True),
+    Row("c4_lm_1b_paper", f"{_BF16} kernel=fused {_ONE}", "v5e:8x16", False),
     Row("c4_lm_2b_paper", "", "v5e:16x16", True),
+    Row("c4_lm_2b_bfloat16", _ONE, "v5e:16x16", False),
+    Row("c4_lm_2b_paper", f"{_BF16} kernel=fused matmul_precision=default", "v5e:16x16", False),
     Row("c4_lm_8b_paper", "", "v5e:16x16", True),
-    Row("c4_lm_8b_paper", "kernel=splash variants=standard", "v5e:16x16", True),
+    Row("c4_lm_8b_paper", "kernel=fused", "v5e:16x16", True),
     Row("wikipedia_bert_2b_paper", "", "v5e:16x16", True),
-    Row("c4_lm_paper", "compute_dtype=bfloat16 kernel=splash variants=standard", "v4:4x4x4", True),
-    Row("c4_lm_paper", "compute_dtype=bfloat16 kernel=splash variants=standard", "v5p:4x4x4", True),
-    Row("c4_lm_paper", "compute_dtype=bfloat16 kernel=splash variants=standard", "v6e:8x8", True),
-    Row("c4_lm_234m_paper", "variants=standard", "v5e:8x8", False),
-    Row("c4_lm_435m_paper", "compute_dtype=bfloat16 variants=standard", "v5e:8x8", False),
-    Row("c4_lm_2b_bfloat16", "variants=standard", "v5e:16x16", False),
-    Row(
-        "c4_lm_2b_paper",
-        "compute_dtype=bfloat16 kernel=splash matmul_precision=default",
-        "v5e:16x16",
-        False,
-    ),
-    Row(
-        "c4_lm_1b_paper",
-        "compute_dtype=bfloat16 kernel=splash variants=standard",
-        "v5e:8x16",
-        False,
-    ),
-    Row(
-        "c4_lm_1b_paper",
-        "compute_dtype=bfloat16 kernel=splash variants=standard",
-        "v5p:4x4x4",
-        False,
-    ),
-    Row("c4_lm_paper", "compute_dtype=bfloat16 kernel=cudnn", "h100:1x1x8", True),
-    Row("c4_lm_paper", "compute_dtype=bfloat16", "h100:1x1x8", True),
+    Row("c4_lm_paper", f"{_BF16} kernel=fused {_ONE}", "v4:4x4x4", True),
+    Row("c4_lm_paper", f"{_BF16} kernel=fused {_ONE}", "v5p:4x4x4", True),
+    Row("c4_lm_paper", f"{_BF16} kernel=fused {_ONE}", "v6e:8x8", True),
+    Row("c4_lm_1b_paper", f"{_BF16} kernel=fused {_ONE}", "v5p:4x4x4", False),
+    Row("c4_lm_paper", f"{_BF16} kernel=cudnn", "h100:1x1x8", True),
+    Row("c4_lm_paper", _BF16, "h100:1x1x8", True),
     Row("c4_lm_2b_paper", "", "h100:1x1x8", True),
     Row("c4_lm_2b_paper", "microbatches=8", "h100:1x1x8", True),
-    Row("c4_lm_2b_paper", "compute_dtype=bfloat16 microbatches=8", "h100:1x1x8", True),
-    Row("c4_lm_1b_paper", "compute_dtype=bfloat16 microbatches=4", "h100:1x1x8", False),
+    Row("c4_lm_2b_paper", f"{_BF16} microbatches=8", "h100:1x1x8", True),
+    Row("c4_lm_1b_paper", f"{_BF16} microbatches=4", "h100:1x1x8", False),
     Row("c4_lm_435m_paper", "", "h200:1x1x8", False),
     Row("c4_lm_8b_paper", "microbatches=8", "h100:1x1x8", False),
     Row("imagenet_vit_paper", "", "v5e:2x4", True),
-    Row("imagenet_vit_paper", "batch_size=2048 variants=standard", "v5e:2x4", True),
-    Row("imagenet_vit_paper", "variants=standard", "v5e:4x4", False),
+    Row("imagenet_vit_paper", f"batch_size=2048 {_ONE}", "v5e:2x4", True),
+    Row("imagenet_vit_paper", _ONE, "v5e:4x4", True),
+    Row("imagenet_vit_paper", f"batch_size=1536 {_ONE}", "v5e:2x4", False),
     Row("librispeech_conformer_paper", "", "v5e:2x4", True),
-    Row("librispeech_conformer_paper", "variants=standard", "v5e:4x4", True),
+    Row("librispeech_conformer_paper", _ONE, "v5e:4x4", True),
 )
 _HEAD = """# What the compilers say
 
@@ -158,13 +147,13 @@ def fit(found: list[tuple[Row, study.Study, list[dict[str, Any]]]]) -> dict[str,
             else:
                 examples = its_study.settings["batch_size"] / where.devices
                 points = lines.setdefault(its_study.workload, {}).setdefault(where.kind, [])
-                points.append((examples, one, its_study.settings["compute_dtype"]))
+                points.append((examples, one))
     platforms = {name: _factors(rows) for name, rows in amounts.items()}
-    per_example = {
-        workload: {kind: _line_through(points) for kind, points in kinds.items()}
+    by_examples = {
+        workload: {kind: _points(rows) for kind, rows in kinds.items()}
         for workload, kinds in lines.items()
     }
-    return {"platforms": platforms, "per_example": per_example}
+    return {"platforms": platforms, "points": by_examples}
 
 
 def _factors(rows: list[tuple[str, Any, dict[str, Any]]]) -> dict[str, Any]:
@@ -205,13 +194,16 @@ def _non_negative(
     return {name: round(float(one), 4) for name, one in zip(names, factors, strict=True)}
 
 
-def _line_through(points: list[tuple[float, dict[str, Any], str]]) -> dict[str, Any]:
-    amounts = [[1.0, examples] for examples, *_ in points]
-    found: dict[str, Any] = {"compute_dtype": points[0][2]}
-    for name, key in (("ms", "step_ms"), ("gb", "memory_gb")):
-        factors = _non_negative(["0", "1"], amounts, [one[key] for _, one, _ in points])
-        found[name] = list(factors.values())
-    return found
+def _points(rows: list[tuple[float, dict[str, Any]]]) -> list[dict[str, float]]:
+    """Returns the mean figures of each number of examples, in order."""
+    return [
+        {
+            "examples": examples,
+            "gb": round(float(np.mean([one["memory_gb"] for n, one in rows if n == examples])), 3),
+            "ms": round(float(np.mean([one["step_ms"] for n, one in rows if n == examples])), 2),
+        }
+        for examples in sorted({examples for examples, _ in rows})
+    ]
 
 
 def _told(row: dict[str, Any]) -> str:

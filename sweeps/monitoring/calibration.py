@@ -6,7 +6,9 @@ A part's amount (bytes or FLOP, `workloads/text/costs.py`) times a factor, summe
 - step_ms: FLOP at the peak and bytes at the bandwidth of the device, by the factors "time" of the
   platform, times that of its kind. None for GPUs, whose compiler gives no times.
 
-Models of other workloads: a constant and so much per example of a device, "per_example".
+Of other workloads, whose step is not a sum of such parts (ViT's time grows as the examples of a
+device to the power 1.4), the figures themselves, by examples of a device, and between two of them a
+power law: "points".
 
 `calibration.json` holds the factors, written by `make performance` from those rows of
 docs/performance.md that are marked; a test holds the model to within TOLERANCE of every row.
@@ -15,8 +17,11 @@ docs/performance.md that are marked; a test holds the model to within TOLERANCE 
 import dataclasses
 import functools
 import json
+import math
 import pathlib
 from typing import Any
+
+import numpy as np
 
 from attention import precision
 from sweeps.monitoring import hardware, jax_calls
@@ -61,13 +66,21 @@ def predict(study: Study, variant: str, where: hardware.Topology) -> Prediction 
     """
     if catalog.get(study.workload).topology:
         return by_factors(costs(study, variant, where.devices), where.kind)
-    line = fitted()["per_example"].get(study.workload, {}).get(where.kind)
     settings = study.settings
-    if line is None or settings["compute_dtype"] != line["compute_dtype"]:
+    points = fitted()["points"].get(study.workload, {}).get(where.kind)
+    if not points or settings["compute_dtype"] != "float32" or settings["microbatches"] > 1:
         return None
-    examples = settings["batch_size"] / where.devices
-    memory = {"constant": line["gb"][0], "examples": line["gb"][1] * examples}
-    return Prediction(memory, line["ms"][0] + line["ms"][1] * examples)
+    examples = [point["examples"] for point in points]
+    wanted = settings["batch_size"] / where.devices
+    if not examples[0] <= wanted <= examples[-1]:
+        return None
+    between = {
+        name: math.exp(
+            np.interp(math.log(wanted), np.log(examples), np.log([one[name] for one in points]))
+        )
+        for name in ("gb", "ms")
+    }
+    return Prediction({"all": between["gb"]}, between["ms"])
 
 
 def costs(study: Study, variant: str, devices: int) -> dict[str, dict[str, float]]:
@@ -115,6 +128,6 @@ def ideal_ms(work: dict[str, float], device: hardware.Hardware) -> dict[str, flo
 
 @functools.cache
 def fitted() -> dict[str, Any]:
-    """Returns the factors on file: {"platforms": ..., "per_example": ...}."""
+    """Returns the factors on file: {"platforms": ..., "points": ...}."""
     factors: dict[str, Any] = json.loads(FILE.read_text())
     return factors

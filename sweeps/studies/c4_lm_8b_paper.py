@@ -24,4 +24,5 @@ def get_config() -> ConfigDict:
     config.steps = 41_962
     config.eval_every = 2_099
     config.compute_dtype = "bfloat16"
+    config.microbatches = 2  # whole batches take 15.5 of v5e's 16.9 GB
     return config

@@ -197,13 +197,15 @@ def test_precisions_that_its_compiler_does_not_know_are_refused(kernel):
 
 
 SHARDED = """
-import dataclasses, functools
+import dataclasses, functools, sys
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from attention import registry
 from attention.kernels import fused, splash
-call = functools.partial(splash.weighted_sum, interpret=True)
-splash.KERNEL = dataclasses.replace(splash.KERNEL, call=call)
+module = {"splash": splash, "fused": fused}[sys.argv[1]]
+call = functools.partial(module.weighted_sum, interpret=True)
+inside = functools.partial(fused.log_mean_exp, interpret=True) if module is fused else None
+module.KERNEL = dataclasses.replace(module.KERNEL, call=call, log_mean_exp=inside)
 mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
 heads = NamedSharding(mesh, P(("data", "fsdp"), None, "tensor", None))
 plain = registry.get("laser")
