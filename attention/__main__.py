@@ -154,7 +154,8 @@ def _list(options: argparse.Namespace) -> int:
     print("Kernels")
     for name, limits in table.KERNELS.items():
         where = " or ".join(limits.platforms) or "anywhere"
-        print(f"  {name:<13} {where}; {', '.join(limits.dtypes) or 'any dtype'}")
+        remark = f"; {limits.remark}" if limits.remark else ""
+        print(f"  {name:<13} {where}; {', '.join(limits.dtypes) or 'any dtype'}{remark}")
     print("A query that sees no key\n  returns 0, and no gradient (flax: the mean of all values)")
     names = registry.names()
     print(f"Variants ({len(names)}; mixer[+modifier...], any order of modifiers)")

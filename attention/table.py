@@ -98,7 +98,8 @@ class KernelEntry(NamedTuple):
 
     head_sizes: those it can do; one_head_size: that of V must be that of Q and K.
     follows_precision: its products are made as jax.default_matmul_precision says.
-    key_masks_only: a mask hides a key from all queries or none, causality aside.
+    key_masks_only: a mask hides a key from all queries or none, causality aside. remark: what its
+    user must know.
     """
 
     record: str
@@ -108,6 +109,7 @@ class KernelEntry(NamedTuple):
     one_head_size: bool = False
     follows_precision: bool = False
     key_masks_only: bool = False
+    remark: str = ""
 
 
 _TAU = functools.partial(_positive, "tau", why="logits are divided by τ·√D")
@@ -230,6 +232,7 @@ KERNELS: dict[str, KernelEntry] = {
         platforms=("tpu",),
         dtypes=("bfloat16", "float32"),
         key_masks_only=True,
+        remark="compiled, never yet run on a TPU",
     ),
 }
 
