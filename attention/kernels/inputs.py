@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
-from attention import records
+from attention import records, table
 from attention.kernels import masks
 from attention.records import Applied, Weighting
 
@@ -89,6 +89,11 @@ def through_kernel(
     """
     chosen = records.kernel(kernel)
     problem, value = canonicalize_inputs(weighting, query, key, value, **settings)
+    if problem.is_causal and problem.mask is None and table.KERNELS[kernel].key_masks_only:
+        # Beside a kernel XLA takes a minute to fold the arrays of causality. Around our core it
+        # is quick, and makes 3 % less of LASER's step without them (599 against 583 ms, c4_lm).
+        of_causality = masks.of_causality(query.shape[-3], key.shape[-3])
+        problem = problem._replace(masks=of_causality)
     if inside and (whole := getattr(chosen, inside)) is not None:
         found: Array = whole(problem, value)
         return found

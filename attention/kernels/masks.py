@@ -46,14 +46,17 @@ def merged(
     pairs = parts[0]
     for part in parts[1:]:
         pairs = pairs & part
-    if mask is None and bias is None:  # every query sees key 0, and a key is seen by its own query
-        seen = None if keys <= queries else (jnp.arange(keys) < queries)[:, None, None]
-        return Masks(pairs, keys=seen)
     return Masks(
         pairs,
         keys=jnp.swapaxes(jnp.any(pairs, axis=-2), -2, -1)[..., None],
         rows=jnp.swapaxes(jnp.any(pairs, axis=-1), -2, -1)[..., None],
     )
+
+
+def of_causality(queries: int, keys: int) -> Masks:
+    """Returns the same for causality alone, known without an array: every query sees key 0, and a
+    key is seen by its own query."""
+    return Masks(keys=None if keys <= queries else (jnp.arange(keys) < queries)[:, None, None])
 
 
 def allowed(bias: Array) -> Array:

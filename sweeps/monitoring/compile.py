@@ -21,8 +21,10 @@ from sweeps.study.study import Study
 from workloads import catalog
 
 
-def rows(study: Study, topology: str) -> list[dict[str, Any]]:
+def rows(study: Study, topology: str, plain: bool = False) -> list[dict[str, Any]]:
     """Returns a row per variant of the study, with its kernel, compiled one after the other.
+
+    plain: with the attention that the host model has of itself, whatever the variant: a peer's.
 
     Raises ValueError where the topology does not exist, its compiler is not installed, or mesh and
     batch do not fit it.
@@ -34,7 +36,9 @@ def rows(study: Study, topology: str) -> list[dict[str, Any]]:
     first = {trial.variant: trial for trial in reversed(study.trials(study.stages[-1], selection))}
     found: list[dict[str, Any]] = []
     for variant in settings["variants"]:
-        said = jax_calls.call(compiled_step.compiled, trial=first[variant], topology=topology)
+        said = jax_calls.call(
+            compiled_step.compiled, trial=first[variant], topology=topology, plain=plain
+        )
         planned = calibration.predict(study, variant, where)
         row = {"variant": variant, "kernel": settings["kernel"], **_row(where, said, model_flops)}
         row["plan_gb"] = planned and planned.total_gb

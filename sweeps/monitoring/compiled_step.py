@@ -38,8 +38,10 @@ _WARNING = "Involuntary full rematerialization"
 _BUNDLES = "schedule-analysis_final_bundles"
 
 
-def compiled(trial: Trial, topology: str) -> dict[str, Any]:
+def compiled(trial: Trial, topology: str, plain: bool = False) -> dict[str, Any]:
     """Returns what the compiler says of the trial's train step on a topology.
+
+    plain: with the host model's own attention.
 
     {"memory": bytes by part, "peak": bytes, "parts": cycles by part, "kernels": cycles by call,
     "calls": how often each, "hbm", "kernel_hbm", "collectives": bytes, "flops": of its matrix
@@ -51,7 +53,7 @@ def compiled(trial: Trial, topology: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         # Kernels of no one platform are XLA's own operations.
         _tell(where, scratch, has_kernels=bool(variants_table.KERNELS[trial.kernel].platforms))
-        return _compiled(trial, where, scratch)
+        return _compiled(trial, where, scratch, plain)
 
 
 def _tell(where: hardware.Topology, scratch: str, has_kernels: bool) -> None:
@@ -86,13 +88,13 @@ def _tell(where: hardware.Topology, scratch: str, has_kernels: bool) -> None:
         }
 
 
-def _compiled(trial: Trial, where: hardware.Topology, scratch: str) -> dict[str, Any]:
+def _compiled(trial: Trial, where: hardware.Topology, scratch: str, plain: bool) -> dict[str, Any]:
     import jax
 
     from sweeps.training import train_step
 
     started = time.process_time()
-    step = train_step.of_trial(trial)
+    step = train_step.of_trial(trial, plain)
     arguments = step.abstract_arguments(trial, _devices(where))
     with _errors_in(scratch):
         traced = step.traced(*arguments)

@@ -239,9 +239,14 @@ class TrainStep:
         return (summed, (count, None)), gradients
 
 
-def of_trial(trial: Trial) -> TrainStep:
-    """Returns a trial's train step, not compiled yet: the same for all trials of a program."""
-    variant = variants.get(trial.variant, kernel=trial.kernel, **trial.variant_hyperparameters)
+def of_trial(trial: Trial, plain: bool = False) -> TrainStep:
+    """Returns a trial's train step, not compiled yet: the same for all trials of a program.
+
+    plain: with the attention that the host model has of itself instead of the trial's variant.
+    """
+    variant = None
+    if not plain:
+        variant = variants.get(trial.variant, kernel=trial.kernel, **trial.variant_hyperparameters)
     workload = workloads.make(
         trial.workload, variant, extra_paths=trial.extra_paths, **trial.options
     )
