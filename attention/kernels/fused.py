@@ -120,11 +120,7 @@ def _on_one_device(form: _Form, arrays: dict[str, Array]) -> Array:
     seen = arrays["keys"].reshape((entries, 1, length, 1)) if "keys" in arrays else None
     shifts = None
     if form.laser:
-        chosen = shift.choose(
-            value[..., None, :].astype(jnp.float32),
-            None if seen is None else seen[..., None],
-            SPAN,
-        )
+        chosen = _chosen(value[..., None, :].astype(jnp.float32), seen)
         constant = chosen.constant[..., 0, :]
         shifts = jnp.concatenate([constant, chosen.is_max[..., 0, :].astype(jnp.float32)], axis=-2)
         if seen is not None:  # 0 times ∞ would be NaN
@@ -139,6 +135,24 @@ def _on_one_device(form: _Form, arrays: dict[str, Array]) -> Array:
     given = (_lengthened(query, rows), _lengthened(key, columns), _lengthened(value, columns))
     output = _attend(form, (block_q, block_k), *given, shifts, keys)[:, :, :queries]
     return jnp.swapaxes(output, 1, 2).reshape((*batch, queries, heads, -1))
+
+
+def _chosen(value: Array, seen: Array | None) -> shift.Shift:
+    """Returns `shift.choose` of value [B, H, S, 1, Dv]; seen [B, 1, S, 1].
+
+    Without a mask in one pass: three reductions take a TPU three, 20 ms of c4_lm's step.
+    """
+    if seen is not None:
+        return shift.choose(value, seen[..., None], SPAN)
+    value = jax.lax.stop_gradient(value)
+
+    def both(one: tuple[Array, ...], other: tuple[Array, ...]) -> tuple[Array, ...]:
+        return one[0] + other[0], jnp.minimum(one[1], other[1]), jnp.maximum(one[2], other[2])
+
+    start = (jnp.float32(0), jnp.float32(jnp.inf), jnp.float32(-jnp.inf))
+    total, low, high = jax.lax.reduce((value,) * 3, start, both, (2,))
+    mean, low, high = (one[:, :, None] for one in (total / value.shape[2], low, high))
+    return shift.between(mean, low, high, SPAN)
 
 
 def _lengthened(array: Array, length: int) -> Array:

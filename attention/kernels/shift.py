@@ -60,6 +60,11 @@ def choose(value: Array, keys: Array | None, span: float) -> Shift:
         low = jnp.min(value, axis=-3, keepdims=True, where=keys, initial=jnp.inf)
         high = jnp.max(value, axis=-3, keepdims=True, where=keys, initial=-jnp.inf)
         low, high = (jnp.where(count > 0, extreme, 0) for extreme in (low, high))
+    return between(mean, low, high, span)
+
+
+def between(mean: Array, low: Array, high: Array, span: float) -> Shift:
+    """Returns the shift of channels with these statistics."""
     centre = jnp.minimum(mean, low + _LOG_K)
     is_max = high - centre > span
     return Shift(jnp.where(is_max, high - CEILING, centre), is_max)

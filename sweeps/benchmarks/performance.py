@@ -4,8 +4,9 @@
 
 Rows are compiled one after the other, each in a process of its own; what was compiled is kept in
 the `--cache` directory, so that a run that was stopped goes on: remove it where the code or a
-compiler has changed. A row whose compiler is not installed says so. When all rows are there, those
-that calibrate give the factors of `plan` anew (sweeps/monitoring/calibration.json).
+compiler has changed. A row whose compiler is not installed says so; the GPUs' (extra compile-gpu)
+does not bear the TPUs' beside it: run this in an environment of each, with one cache. When all
+rows are there, those that calibrate give `plan` its factors (sweeps/monitoring/calibration.json).
 """
 
 import argparse
@@ -46,20 +47,24 @@ ROWS = (
     Row("c4_lm_paper", f"{_BF16} kernel=splash", "v5e:8x8", True),
     Row("c4_lm_paper", f"{_BF16} kernel=fused", "v5e:8x8", True),
     Row("c4_lm_paper", f"{_BF16} kernel=fused microbatches=2", "v5e:8x8", True),
-    Row("c4_lm_234m_paper", _ONE, "v5e:8x8", False),
+    Row("c4_lm_234m_paper", _ONE, "v5e:8x8", True),
     Row("c4_lm_435m_paper", f"{_BF16} {_ONE}", "v5e:8x8", False),
     Row("c4_lm_1b_paper", "", "v5e:8x16", True),
     Row("c4_lm_1b_paper", f"{_BF16} kernel=fused {_ONE}", "v5e:8x16", False),
     Row("c4_lm_2b_paper", "", "v5e:16x16", True),
-    Row("c4_lm_2b_bfloat16", _ONE, "v5e:16x16", False),
-    Row("c4_lm_2b_paper", f"{_BF16} kernel=fused matmul_precision=default", "v5e:16x16", False),
+    Row("c4_lm_2b_bfloat16", _ONE, "v5e:16x16", True),
+    Row(
+        "c4_lm_2b_paper",
+        f"{_BF16} kernel=fused matmul_precision=default {_ONE}",
+        "v5e:16x16",
+        False,
+    ),
     Row("c4_lm_8b_paper", "", "v5e:16x16", True),
-    Row("c4_lm_8b_paper", "kernel=fused", "v5e:16x16", True),
+    Row("c4_lm_8b_paper", f"kernel=fused {_ONE}", "v5e:16x16", True),
     Row("wikipedia_bert_2b_paper", "", "v5e:16x16", True),
     Row("c4_lm_paper", f"{_BF16} kernel=fused {_ONE}", "v4:4x4x4", True),
     Row("c4_lm_paper", f"{_BF16} kernel=fused {_ONE}", "v5p:4x4x4", True),
     Row("c4_lm_paper", f"{_BF16} kernel=fused {_ONE}", "v6e:8x8", True),
-    Row("c4_lm_1b_paper", f"{_BF16} kernel=fused {_ONE}", "v5p:4x4x4", False),
     Row("c4_lm_paper", f"{_BF16} kernel=cudnn", "h100:1x1x8", True),
     Row("c4_lm_paper", _BF16, "h100:1x1x8", True),
     Row("c4_lm_2b_paper", "", "h100:1x1x8", True),
@@ -84,7 +89,11 @@ What these figures leave out: waiting for the network and for transfers between 
 input, evaluations and checkpoints. A TPU's cycles are its compiler's estimate. A GPU's compiler
 estimates no time without a device.
 
-Peers (MaxText, AlgoPerf) are not compiled by this command yet.
+† These rows did not calibrate the model of `plan`, whose figures stand in "plan GB" and "plan ms"; it is
+within 15 % of the compiler on all of them.
+
+AlgoPerf's rows are its own models with their own attention, trained by our step. MaxText is not compiled by
+this command.
 
 | study | changed | topology | variant | GB | plan GB | fits | ms | plan ms | of them kernels | HBM GB | collectives GB | of peak | × baseline | warnings |
 |---|---|---|---|--:|--:|:--|--:|--:|--:|--:|--:|--:|--:|--:|
@@ -105,7 +114,8 @@ def main() -> None:
         if options.only in row.study:
             found.append((row, resolved(row), _compiled(options.cache, row)))
             print(*row[:3], *(_told(one) for one in found[-1][2]), sep="  ", flush=True)
-    if not options.only and not any("missing" in one for *_, said in found for one in said):
+    calibrating = [said for row, _, said in found if row.calibrates]
+    if not options.only and not any("missing" in one for said in calibrating for one in said):
         factors = fit(found)
         files.write(calibration.FILE, json.dumps(factors, indent=1) + "\n")
         calibration.fitted.cache_clear()

@@ -8,6 +8,7 @@ import os
 import pathlib
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
@@ -48,6 +49,10 @@ class Call:
             return self._future.result()
         if isinstance(error, BrokenProcessPool):
             self.process.join()
+            # The pool's thread may have been told how it ended, and not noted it yet.
+            late = time.monotonic() + 5
+            while self.process.exitcode is None and time.monotonic() < late:
+                time.sleep(0.01)
             what = f"ended with code {self.process.exitcode}"
         else:
             what, trace = "failed", str(error.__cause__)

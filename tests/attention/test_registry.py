@@ -331,7 +331,7 @@ def test_kernels_of_the_table_can_and_others_refuse(name):
 
     def check_both(kernel):
         table.check(name, {}, kernel)
-        platform = "tpu" if kernel == "splash" else "gpu"
+        platform, *_ = table.KERNELS[kernel].platforms or ("cpu",)
         table.check_kernel(kernel, platform=platform, **where)
 
     for kernel in table.KERNELS:

@@ -23,7 +23,9 @@ def _number(text):
     return None if text == "–" else float(text)
 
 
-@pytest.mark.parametrize("row", performance.ROWS, ids=lambda row: " ".join(row[:3]))
+@pytest.mark.parametrize(
+    "row", [row for row in performance.ROWS if not row.peer], ids=lambda row: " ".join(row[:3])
+)
 def test_plan_is_near_the_compiler_on_every_row(row, monkeypatch):
     """What the page says of plan is what plan says now, and both are near the compiler."""
     monkeypatch.setattr(jax_calls, "call", lambda function, **arguments: function(**arguments))
