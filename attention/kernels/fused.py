@@ -10,9 +10,10 @@ output (`attention.kernels.shift`). Here V is read once, in the inputs' dtype, a
     standard    o = A·V
     LASER       o = c + log(1 + A·F),  F = expm1(V − c)     (max form: o = c + log(A·F), F = exp)
 
-with c per channel from `shift.choose`, the only pass over V outside. Blocks of logits live on the
-chip. Kept for the backward pass: log Σ exp of each row, and R = A·F in float32 (standard: o). With
-G = dO·∂o/∂R, in float32 up to the matrix unit:
+with c per channel as `shift.choose` has it: by a pass over V outside, or inside, where a block
+holds all keys (of c4_lm's step that pass is 3 %). Blocks of logits live on the chip. Kept for the
+backward pass: log Σ exp of each row, and R = A·F in float32 (standard: o). With G = dO·∂o/∂R, in
+float32 up to the matrix unit:
 
     dV = F'∘(AᵀG),  F' = ∂F/∂V;   dL = A∘(G·Fᵀ − δ),  δ = Σ_d R∘G;   dQ = s·dL·K,  dK = s·dLᵀ·Q
 
@@ -59,6 +60,7 @@ class _Form(NamedTuple):
     scale: float
     cap: float | None
     masked: bool
+    chooses: bool
     dtype: jnp.dtype
     interpret: bool
 
@@ -89,6 +91,7 @@ def _run(problem: Problem, value: Array, laser: bool, interpret: bool) -> Array:
         scale=problem.scale,
         cap=accelerated.soft_cap("fused", problem),
         masked=False,
+        chooses=False,
         dtype=value.dtype,
         interpret=interpret,
     )
@@ -118,9 +121,15 @@ def _on_one_device(form: _Form, arrays: dict[str, Array]) -> Array:
         for name in ("query", "key", "value")
     )
     seen = arrays["keys"].reshape((entries, 1, length, 1)) if "keys" in arrays else None
+    # Where a block holds all keys, and no others, the kernel sees what the shift is chosen from.
+    chooses = form.laser and seen is None and block_k == columns == length
     shifts = None
-    if form.laser:
-        chosen = _chosen(value[..., None, :].astype(jnp.float32), seen)
+    if form.laser and not chooses:
+        chosen = shift.choose(
+            value[..., None, :].astype(jnp.float32),
+            None if seen is None else seen[..., None],
+            SPAN,
+        )
         constant = chosen.constant[..., 0, :]
         shifts = jnp.concatenate([constant, chosen.is_max[..., 0, :].astype(jnp.float32)], axis=-2)
         if seen is not None:  # 0 times ∞ would be NaN
@@ -131,28 +140,10 @@ def _on_one_device(form: _Form, arrays: dict[str, Array]) -> Array:
     if seen is not None:
         keys = seen[..., 0].astype(jnp.float32)
         keys = jnp.pad(keys, ((0, 0), (0, 0), (0, columns - length)))
-    form = form._replace(masked=keys is not None)
+    form = form._replace(masked=keys is not None, chooses=chooses)
     given = (_lengthened(query, rows), _lengthened(key, columns), _lengthened(value, columns))
     output = _attend(form, (block_q, block_k), *given, shifts, keys)[:, :, :queries]
     return jnp.swapaxes(output, 1, 2).reshape((*batch, queries, heads, -1))
-
-
-def _chosen(value: Array, seen: Array | None) -> shift.Shift:
-    """Returns `shift.choose` of value [B, H, S, 1, Dv]; seen [B, 1, S, 1].
-
-    Without a mask in one pass: three reductions take a TPU three, 20 ms of c4_lm's step.
-    """
-    if seen is not None:
-        return shift.choose(value, seen[..., None], SPAN)
-    value = jax.lax.stop_gradient(value)
-
-    def both(one: tuple[Array, ...], other: tuple[Array, ...]) -> tuple[Array, ...]:
-        return one[0] + other[0], jnp.minimum(one[1], other[1]), jnp.maximum(one[2], other[2])
-
-    start = (jnp.float32(0), jnp.float32(jnp.inf), jnp.float32(-jnp.inf))
-    total, low, high = jax.lax.reduce((value,) * 3, start, both, (2,))
-    mean, low, high = (one[:, :, None] for one in (total / value.shape[2], low, high))
-    return shift.between(mean, low, high, SPAN)
 
 
 def _lengthened(array: Array, length: int) -> Array:
@@ -201,8 +192,9 @@ def _attend(
 
 
 def _attend_forward(form: _Form, blocks: Any, *arrays: Any) -> tuple[Array, Any]:
-    output, sums, log_sums = _forward(form, blocks, *arrays, keep=True)
-    return output, (arrays, sums if form.laser else output, log_sums)
+    output, sums, log_sums, shifts = _forward(form, blocks, *arrays, keep=True)
+    *given, _, keys = arrays
+    return output, ((*given, shifts, keys), sums if form.laser else output, log_sums)
 
 
 def _attend_backward(form: _Form, blocks: Any, kept: Any, cotangent: Array) -> tuple[Any, ...]:
@@ -224,9 +216,9 @@ def _forward(
     keys: Array | None,
     *,
     keep: bool,
-) -> tuple[Array, Array | None, Array | None]:
-    """Returns the output [B, H, T, Dv], and where `keep` R, as that (LASER), and log-sums
-    [B, H, 1, T].
+) -> tuple[Array, Array | None, Array | None, Array | None]:
+    """Returns the output [B, H, T, Dv], where `keep` R, as that (LASER), and log-sums [B, H, 1, T],
+    and the shifts.
 
     query [B, H, T, D], key [B, H, S, D], value [B, H, S, Dv], shifts [B, H, 2, Dv] (the constant,
     and 1 where it serves the max form), keys [B, 1, S], 1 where visible.
@@ -236,6 +228,7 @@ def _forward(
     block_q, block_k = blocks
     grid = (batch, heads, rows // block_q, columns // block_k)
     specs, arrays = _inputs(blocks, (query, key, value, shifts, keys), lambda i, j: (i, j))
+    of_channels = pl.BlockSpec((None, None, 2, wide), lambda n, h, i, j: (n, h, 0, 0))
     out = [jax.ShapeDtypeStruct((batch, heads, rows, wide), form.dtype)]
     out_specs = [pl.BlockSpec((None, None, block_q, wide), lambda n, h, i, j: (n, h, i, 0))]
     if keep and form.laser:
@@ -244,6 +237,9 @@ def _forward(
     if keep:
         out.append(jax.ShapeDtypeStruct((batch, heads, 1, rows), jnp.float32))
         out_specs.append(pl.BlockSpec((None, None, 1, block_q), lambda n, h, i, j: (n, h, 0, i)))
+    if form.chooses:
+        out.append(jax.ShapeDtypeStruct((batch, heads, 2, wide), jnp.float32))
+        out_specs.append(of_channels)
     found = pl.pallas_call(
         functools.partial(_forward_kernel, form, grid[2:], keep),
         grid=grid,
@@ -260,9 +256,10 @@ def _forward(
         interpret=form.interpret,
         compiler_params=_GRID,
     )(*arrays)
-    if not keep:
-        return found[0], None, None
-    return (found[0], found[1] if form.laser else None, found[-1])
+    output, *rest = found
+    shifts = rest.pop() if form.chooses else shifts
+    log_sums = rest.pop() if keep else None
+    return output, rest.pop() if rest else None, log_sums, shifts
 
 
 def _inputs(
@@ -297,10 +294,10 @@ def _inputs(
     return specs, arrays
 
 
-def _split(form: _Form, references: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+def _split(form: _Form, given: bool, references: tuple[Any, ...]) -> tuple[Any, Any, Any]:
     """Returns the references of shift and keys, None where there are none, and the rest."""
     rest = list(references)
-    shifts = rest.pop(0) if form.laser else None
+    shifts = rest.pop(0) if given else None
     keys = rest.pop(0) if form.masked else None
     return shifts, keys, rest
 
@@ -308,8 +305,10 @@ def _split(form: _Form, references: tuple[Any, ...]) -> tuple[Any, Any, Any]:
 def _forward_kernel(
     form: _Form, grid: tuple[int, int], keep: bool, q: Any, k: Any, v: Any, *references: Any
 ) -> None:
-    shifts, keys, rest = _split(form, references)
+    shifts, keys, rest = _split(form, form.laser and not form.chooses, references)
     *outputs, top, total, sums, exponential = rest
+    if form.chooses:
+        shifts = outputs.pop()
     i, j = pl.program_id(2), pl.program_id(3)
     values = v
     if form.laser:  # of one block of keys, once for all blocks of queries
@@ -317,6 +316,13 @@ def _forward_kernel(
 
         @pl.when((i == 0) | (grid[1] > 1))
         def _() -> None:
+            if form.chooses:
+                wide = v[...].astype(jnp.float32)
+                low, high = (end(wide, axis=0, keepdims=True) for end in (jnp.min, jnp.max))
+                mean = jnp.sum(wide, axis=0, keepdims=True) / wide.shape[0]
+                chosen = shift.between(mean, low, high, SPAN)
+                shifts[:1, :] = chosen.constant
+                shifts[1:, :] = chosen.is_max.astype(jnp.float32)
             exponential[...] = _exponential(v[...], shifts).astype(v.dtype)
 
     @pl.when(j == 0)
@@ -406,7 +412,7 @@ def _backward(
 def _backward_kernel(
     form: _Form, grid: tuple[int, int], q: Any, k: Any, v: Any, *references: Any
 ) -> None:
-    shifts, keys, rest = _split(form, references)
+    shifts, keys, rest = _split(form, form.laser, references)
     sums, log_sums, cotangent, query_bar, key_bar, value_bar, *scratch = rest
     by_query, by_key, by_value, exponential = scratch
     j, i = pl.program_id(2), pl.program_id(3)

@@ -276,6 +276,20 @@ def test_channels_wider_than_the_centred_form_holds(span, kernel):
         assert oracle.relative_error(one, np.float64(other)) <= 1e-5
 
 
+@pytest.mark.parametrize("queries", [128, 200])
+def test_a_block_that_holds_all_keys(queries, kernel):
+    """There the fused kernel chooses LASER's shift itself, once for all blocks of queries."""
+    arrays = _qkv(length=queries, keys=128, batch=())
+    arrays[2] = arrays[2].at[5, 0, 1].add(-300.0)  # one channel in the max form
+    settings = {"is_causal": True} if queries == 128 else {}
+    mask = np.tril(np.ones((queries, 128), bool)) if settings else None
+    output, gradients = _run(laser.attend, arrays, kernel=kernel, **settings)
+    exact = oracle.attend("laser", *arrays, mask=mask)
+    assert oracle.relative_error(output, exact.output) <= 2e-6
+    for ours, theirs in zip(gradients, exact.gradients, strict=True):
+        assert oracle.relative_error(ours, theirs) <= 3e-6
+
+
 def test_one_query_one_key(kernel):
     arrays = _qkv(length=1)
     output, (query_bar, key_bar, value_bar) = _run(
