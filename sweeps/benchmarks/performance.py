@@ -50,17 +50,16 @@ ROWS = (
     Row("c4_lm_234m_paper", _ONE, "v5e:8x8", True),
     Row("c4_lm_435m_paper", f"{_BF16} {_ONE}", "v5e:8x8", False),
     Row("c4_lm_1b_paper", "", "v5e:8x16", True),
-    Row("c4_lm_1b_paper", f"{_BF16} kernel=fused {_ONE}", "v5e:8x16", False),
+    Row("c4_lm_1b_paper", f"{_BF16} kernel=fused {_ONE}", "v5e:8x16", True),
     Row("c4_lm_2b_paper", "", "v5e:16x16", True),
     Row("c4_lm_2b_bfloat16", _ONE, "v5e:16x16", True),
     Row(
         "c4_lm_2b_paper",
-        f"{_BF16} kernel=fused matmul_precision=default {_ONE}",
+        f"{_BF16} kernel=splash matmul_precision=default",
         "v5e:16x16",
         False,
     ),
     Row("c4_lm_8b_paper", "", "v5e:16x16", True),
-    Row("c4_lm_8b_paper", f"kernel=fused {_ONE}", "v5e:16x16", True),
     Row("wikipedia_bert_2b_paper", "", "v5e:16x16", True),
     Row("c4_lm_paper", f"{_BF16} kernel=fused {_ONE}", "v4:4x4x4", True),
     Row("c4_lm_paper", f"{_BF16} kernel=fused {_ONE}", "v5p:4x4x4", True),
@@ -76,7 +75,7 @@ ROWS = (
     Row("imagenet_vit_paper", "", "v5e:2x4", True),
     Row("imagenet_vit_paper", f"batch_size=2048 {_ONE}", "v5e:2x4", True),
     Row("imagenet_vit_paper", _ONE, "v5e:4x4", True),
-    Row("imagenet_vit_paper", f"batch_size=1536 {_ONE}", "v5e:2x4", False),
+    Row("imagenet_vit_paper", f"batch_size=1536 {_ONE}", "v5e:2x4", True),
     Row("librispeech_conformer_paper", "", "v5e:2x4", True),
     Row("librispeech_conformer_paper", _ONE, "v5e:4x4", True),
     Row("algoperf_imagenet_vit_paper", _ONE, "v5e:2x4", False, peer=True),
@@ -126,7 +125,7 @@ def resolved(row: Row) -> study.Study:
     """Returns the row's study: of standard attention and LASER unless it names its variants."""
     overrides = [f"--config.{change}" for change in row.changed.split()]
     if row.topology.startswith("h"):  # of one host
-        overrides.append("--config.mesh.fsdp=8")
+        overrides += ["--config.mesh.fsdp=8", "--config.mesh.tensor=1"]
     if "variants=" not in row.changed:
         overrides.append("--config.variants=standard,laser")
     return study.resolve(config.parse(row.study, overrides), planning=True)
@@ -172,41 +171,56 @@ def fit(found: list[tuple[Row, study.Study, list[dict[str, Any]]]]) -> dict[str,
 
 
 def _factors(rows: list[tuple[str, Any, dict[str, Any]]]) -> dict[str, Any]:
-    exact = ("parameters", "moments")
-    own = [sum(costs["memory"][part] for part in exact) / 1e9 for _, costs, _ in rows]
-    parts = [part for part in rows[0][1]["memory"] if part not in exact]
-    amounts = [[costs["memory"][part] / 1e9 for part in parts] for _, costs, _ in rows]
-    wanted = [one["memory_gb"] for *_, one in rows]
-    memory = dict.fromkeys(exact, 1.0) | _non_negative(parts, amounts, wanted, own)
+    """Fits the factors to the first kind's rows; the other kinds of its platform get one each."""
     first = rows[0][0]
-    times = [(kind, costs, one) for kind, costs, one in rows if one["step_ms"] is not None]
-    if not times:
-        return {"memory": memory, "time": {}, "kinds": {}}
-    ideal = [calibration.ideal_ms(costs["work"], hardware.KINDS[kind]) for kind, costs, _ in times]
-    of_first = [index for index, (kind, *_) in enumerate(times) if kind == first]
-    names = list(ideal[0])
-    time = _non_negative(
-        names,
-        [list(ideal[index].values()) for index in of_first],
-        [times[index][2]["step_ms"] for index in of_first],
-    )
-    ratios: dict[str, list[float]] = {}
-    for (kind, _, one), amount in zip(times, ideal, strict=True):
-        predicted = sum(time[part] * ms for part, ms in amount.items())
-        ratios.setdefault(kind, []).append(one["step_ms"] / predicted)
-    kinds = {kind: float(np.mean(found)) for kind, found in ratios.items()} | {first: 1.0}
-    return {"memory": memory, "time": time, "kinds": kinds}
+    own = [row for row in rows if row[0] == first]
+    exact = [sum(costs["memory"][part] for part in calibration.EXACT) / 1e9 for _, costs, _ in own]
+    parts = [part for part in own[0][1]["memory"] if part not in calibration.EXACT]
+    amounts = [[costs["memory"][part] / 1e9 for part in parts] for _, costs, _ in own]
+    memory = _non_negative(parts, amounts, [one["memory_gb"] for *_, one in own], exact)
+    memory |= dict.fromkeys(calibration.EXACT, 1.0)
+    time: dict[str, float] = {}
+    if own[0][2]["step_ms"] is not None:
+        ideal = [calibration.ideal_ms(c["work"], hardware.KINDS[first]) for _, c, _ in own]
+        wanted = [one["step_ms"] for *_, one in own]
+        time = _non_negative(list(ideal[0]), [list(one.values()) for one in ideal], wanted)
+    kinds: dict[str, dict[str, list[float]]] = {}
+    for kind, costs, one in rows:
+        found = kinds.setdefault(kind, {})
+        sizes = {part: size * memory[part] / 1e9 for part, size in costs["memory"].items()}
+        known = sum(sizes[part] for part in calibration.EXACT)
+        rest = sum(sizes.values()) - known
+        found.setdefault("memory", []).append((one["memory_gb"] - known) / rest)
+        if time:
+            ideals = calibration.ideal_ms(costs["work"], hardware.KINDS[kind])
+            predicted = sum(time[part] * ms for part, ms in ideals.items())
+            found.setdefault("time", []).append(one["step_ms"] / predicted)
+    means = {
+        kind: {
+            name: 1.0 if kind == first else float(np.mean(ratios)) for name, ratios in of.items()
+        }
+        for kind, of in kinds.items()
+    }
+    return {"memory": memory, "time": time, "kinds": means}
 
 
 def _non_negative(
     names: list[str], amounts: list[list[float]], wanted: list[float], known: Any = 0.0
 ) -> dict[str, float]:
-    """Returns factors ≥ 0 at which the relative errors' squares are least."""
+    """Returns factors ≥ 0 at which the largest relative error is least: a linear program.
+
+    Of those the smallest, so that parts that are nearly the same do not share one out at random.
+    """
     target = np.asarray(wanted)
-    factors, _ = optimize.nnls(
-        np.asarray(amounts) / target[:, None], 1 - np.asarray(known) / target
+    shares, goal = np.asarray(amounts) / target[:, None], 1 - np.asarray(known) / target
+    error = -np.ones((len(target), 1))
+    found = optimize.linprog(
+        [*np.full(len(names), 1e-6), 1.0],
+        A_ub=np.block([[shares, error], [-shares, error]]),
+        b_ub=np.concatenate([goal * np.ones(len(target)), -goal * np.ones(len(target))]),
     )
-    return {name: round(float(one), 4) for name, one in zip(names, factors, strict=True)}
+    factors = [round(float(one), 4) for one in found.x[:-1]]
+    return dict(zip(names, factors, strict=True))
 
 
 def _points(rows: list[tuple[float, dict[str, Any]]]) -> list[dict[str, float]]:

@@ -2,7 +2,8 @@
 
 A part's amount (bytes or FLOP, `workloads/text/costs.py`) times a factor, summed:
 
-- memory_gb: parameters and moments as they are, the others by the factors "memory" of the platform.
+- memory_gb: parameters and moments as they are, the others by the factors "memory" of the platform,
+  times that of the kind of device.
 - step_ms: FLOP at the peak and bytes at the bandwidth of the device, by the factors "time" of the
   platform, times that of its kind. None for GPUs, whose compiler gives no times.
 
@@ -32,7 +33,8 @@ from workloads import catalog
 FILE = pathlib.Path(__file__).with_name("calibration.json")
 # The model's error at most, on every row of docs/performance.md.
 TOLERANCE = 0.15
-FLOPS = ("products", "score_products")
+EXACT = ("parameters", "moments")
+FLOPS = ("products", "score_products", "kernel_products")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,12 +114,16 @@ def by_factors(found: dict[str, dict[str, float]], kind: str) -> Prediction | No
     factors = fitted()["platforms"].get(device.platform)
     if factors is None:
         return None
-    memory = {part: size * factors["memory"][part] / 1e9 for part, size in found["memory"].items()}
-    if kind not in factors["kinds"]:
+    kinds = factors["kinds"].get(kind, {"memory": 1.0})
+    memory = {
+        part: size * factors["memory"][part] / 1e9 * (1 if part in EXACT else kinds["memory"])
+        for part, size in found["memory"].items()
+    }
+    if "time" not in kinds:
         return Prediction(memory, None)
     ideal = ideal_ms(found["work"], device)
     time = sum(ms * factors["time"][part] for part, ms in ideal.items())
-    return Prediction(memory, time * factors["kinds"][kind])
+    return Prediction(memory, time * kinds["time"])
 
 
 def ideal_ms(work: dict[str, float], device: hardware.Hardware) -> dict[str, float]:

@@ -22,9 +22,11 @@ Memory:
 Work:
 
 - products: FLOP of projections, MLP and logits: 6 per parameter and token, 8 with remat.
-- score_products: FLOP of QKᵀ and A·V, 12·N·H·D·L per token, 16 with remat, halved by a kernel that
-  skips what a causal mask hides.
+- score_products: FLOP of QKᵀ and A·V, 12·N·H·D·L per token, 16 with remat; of a kernel that keeps
+  scores on the chip kernel_products instead, halved where it skips what a causal mask hides.
 - score_bytes: N·b·L·(H/t)·L float32 numbers, 0 as above.
+- layout_bytes: 8·H·D/t per token and layer, where heads are no multiple of a TPU's 128 lanes and
+  query, key, value, output and their cotangents are copied into another layout.
 - layer_bytes: N·block. logit_bytes: as in memory, of all tokens. update_bytes: of parameters.
 - gathered_bytes: N layers' parameters in compute_dtype, as fsdp collects them.
 """
@@ -92,7 +94,7 @@ def per_device(
     embedding = size.vocabulary * size.width / tensor
     fsdp = mesh.shape["fsdp"] > 1
     passes = 8 if options.remat else 6
-    hidden = 0.5 if not (keeps_scores or is_bert) else 1
+    of_scores = 2 * passes * tokens * size.layers * differential * heads * size.context / tensor
     memory = {
         "parameters": parameters,
         "moments": moments,
@@ -103,19 +105,14 @@ def per_device(
         "logits": logits * min(at_once * share, chunk or at_once) + (4 * embedding if chunk else 0),
         "gathered": narrow * (layer + embedding) if fsdp else 0,
     }
+    layers_tokens = narrow * size.layers * tokens * differential
     work = {
         "products": tokens * (passes * size.layers * layer + 6 * share * embedding),
-        "score_products": 2
-        * passes
-        * hidden
-        * tokens
-        * size.layers
-        * differential
-        * heads
-        * size.context
-        / tensor,
+        "score_products": of_scores if keeps_scores else 0,
+        "kernel_products": 0 if keeps_scores else of_scores * (1 if is_bert else 0.5),
         "score_bytes": size.layers * tokens * scores,
         "layer_bytes": size.layers * tokens * per_token,
+        "layout_bytes": 8 * layers_tokens * heads / tensor if size.head_size % 128 else 0,
         "logit_bytes": logits * tokens * share,
         "update_bytes": parameters + moments,
         "gathered_bytes": narrow * microbatches * (size.layers * layer + embedding) if fsdp else 0,
