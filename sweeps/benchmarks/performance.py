@@ -45,6 +45,7 @@ ROWS = (
     Row("c4_lm_paper", "", "v5e:8x8", True),
     Row("c4_lm_paper", _BF16, "v5e:8x8", True),
     Row("c4_lm_paper", f"{_BF16} kernel=splash", "v5e:8x8", True),
+    Row("c4_lm_paper", f"{_BF16} kernel=splash microbatches=2", "v5e:8x8", False),
     Row("c4_lm_paper", f"{_BF16} kernel=fused", "v5e:8x8", True),
     Row("c4_lm_paper", f"{_BF16} kernel=fused microbatches=2", "v5e:8x8", True),
     Row("c4_lm_234m_paper", _ONE, "v5e:8x8", True),

@@ -152,15 +152,15 @@ def test_full_size_models_fit_the_devices_they_are_planned_for(name, in_process)
     entry = catalog.get(resolved.workload)
     text, seconds = plan.on_hardware(resolved, hardware.topology(entry.topology))
     assert ", fits: 16.91 GB can be had, " in text
-    # Its own FLOP at 15 to 60 % of bfloat16's peak, or of a sixth of it for float32's products.
+    # Its own FLOP at 15 to 80 % of bfloat16's peak, or of a sixth of it for float32's products.
     ideal = entry.flops * resolved.settings["batch_size"]
     ideal /= hardware.topology(entry.topology).devices * 197e12
     if resolved.settings["matmul_precision"] == "float32":
         ideal *= 6
-    assert ideal / 0.6 < seconds < ideal / 0.15
-    # Two float32 moments of every parameter, divided over the fsdp axis.
-    fsdp = resolved.settings["mesh"]["fsdp"]
-    assert f"moments {8 * entry.parameters / fsdp / 1e9:.1f}"[:-1] in text
+    assert ideal / 0.8 < seconds < ideal / 0.15
+    # Two float32 moments of every parameter, divided over the fsdp and tensor axes.
+    mesh = resolved.settings["mesh"]
+    assert f"moments {8 * entry.parameters / mesh['fsdp'] / mesh['tensor'] / 1e9:.1f}"[:-1] in text
 
 
 def test_what_does_not_fit_is_said(in_process):
