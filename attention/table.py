@@ -98,8 +98,8 @@ class KernelEntry(NamedTuple):
 
     head_sizes: those it can do; one_head_size: that of V must be that of Q and K.
     follows_precision: its products are made as jax.default_matmul_precision says.
-    key_masks_only: a mask hides a key from all queries or none, causality aside. remark: what its
-    user must know.
+    key_masks_only: a mask hides a key from all queries or none, causality aside. observed_by: the
+    kernel that takes its place where diagnostics look. remark: what its user must know.
     """
 
     record: str
@@ -109,6 +109,7 @@ class KernelEntry(NamedTuple):
     one_head_size: bool = False
     follows_precision: bool = False
     key_masks_only: bool = False
+    observed_by: str = ""
     remark: str = ""
 
 
@@ -220,18 +221,21 @@ KERNELS: dict[str, KernelEntry] = {
         dtypes=("bfloat16", "float16"),
         head_sizes=range(8, 257, 8),
         one_head_size=True,
+        observed_by="jax_xla",
     ),
     "splash": KernelEntry(
         "attention.kernels.splash:KERNEL",
         platforms=("tpu",),
         dtypes=("bfloat16", "float32"),
         key_masks_only=True,
+        observed_by="xla",
     ),
     "fused": KernelEntry(
         "attention.kernels.fused:KERNEL",
         platforms=("tpu",),
         dtypes=("bfloat16", "float32"),
         key_masks_only=True,
+        observed_by="xla",
         remark="compiled, never yet run on a TPU",
     ),
 }

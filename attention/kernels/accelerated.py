@@ -13,10 +13,13 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from attention import records, table
+from attention.kernels import inputs
 from attention.kernels.core import SOFTMAX
 from attention.kernels.inputs import Problem
 
 Array = jax.Array
+
+LANES = 128
 
 
 def refuse(kernel: str, problem: Problem, value: Array, interpret: bool) -> None:
@@ -28,13 +31,7 @@ def refuse(kernel: str, problem: Problem, value: Array, interpret: bool) -> None
             f"kernel={kernel!r} takes no bias; use kernel='xla' or kernel='jax_xla', or hide keys "
             "by a mask of shape [..., 1, 1, S]"
         )
-    if problem.dropout is not None:
-        raise ValueError(f"kernel={kernel!r} has no attention dropout; use kernel='xla'")
-    if problem.precision is not None:
-        raise ValueError(
-            f"kernel={kernel!r} takes no matmul precision (got {problem.precision!r}); use "
-            "kernel='xla', or set jax_default_matmul_precision"
-        )
+    inputs.refuse_dropout_and_precision(kernel, problem)
     table.check_kernel(
         kernel,
         platform="tpu" if interpret else problem.platform,
@@ -90,6 +87,13 @@ def soft_cap(kernel: str, problem: Problem) -> float | None:
         )
     cap: float = dict(problem.logits[0].hyperparameters)["cap"]
     return cap
+
+
+def divided(length: int, most: int) -> tuple[int, int]:
+    """Returns the size of as few equal blocks as hold `length`, and what they hold together."""
+    count = -(-length // most)
+    block = -(-length // (count * LANES)) * LANES
+    return block, count * block
 
 
 def on_devices(

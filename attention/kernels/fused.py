@@ -35,15 +35,17 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from attention.kernels import accelerated, shift
+from attention.kernels import accelerated, masks, shift
+from attention.kernels.accelerated import LANES
 from attention.kernels.inputs import Problem
 from attention.records import Kernel
 
 Array = jax.Array
+# Query, key, value, shifts and keys, as `_forward` says.
+_Given = tuple[Array, Array, Array, Array | None, Array | None]
 
 # Its backward pass divides by 1 + R, not by exp(max − c): as far as float32 reaches.
 SPAN = 75.0
-_LANES = 128
 _TILE = 512
 _HIDDEN = -1e30
 _SMALL = 0.35
@@ -59,8 +61,6 @@ class _Form(NamedTuple):
     is_causal: bool
     scale: float
     cap: float | None
-    masked: bool
-    chooses: bool
     dtype: jnp.dtype
     interpret: bool
 
@@ -90,8 +90,6 @@ def _run(problem: Problem, value: Array, laser: bool, interpret: bool) -> Array:
         is_causal=problem.is_causal,
         scale=problem.scale,
         cap=accelerated.soft_cap("fused", problem),
-        masked=False,
-        chooses=False,
         dtype=value.dtype,
         interpret=interpret,
     )
@@ -99,9 +97,10 @@ def _run(problem: Problem, value: Array, laser: bool, interpret: bool) -> Array:
     arrays = {"query": problem.query, "key": problem.key, "value": narrow}
     keys = accelerated.visible_keys("fused", problem)
     queries, length = problem.query.shape[-3], value.shape[-3]
-    if problem.is_causal and queries < length:  # the last keys are every query's future
-        seen = jnp.broadcast_to(jnp.arange(length) < queries, (*value.shape[:-3], length))
-        keys = seen if keys is None else keys & seen
+    earlier = masks.of_causality(queries, length).keys if problem.is_causal else None
+    if earlier is not None:
+        earlier = jnp.broadcast_to(earlier[:, 0, 0], (*value.shape[:-3], length))
+        keys = earlier if keys is None else keys & earlier
     if keys is not None:
         arrays["keys"] = keys
     return accelerated.on_devices("fused", functools.partial(_on_one_device, form), problem, arrays)
@@ -112,19 +111,18 @@ def _on_one_device(form: _Form, arrays: dict[str, Array]) -> Array:
     *batch, queries, heads, size = arrays["query"].shape
     length, entries = arrays["key"].shape[-3], math.prod(batch)
     most = _most_rows(size, arrays["value"])
-    (rows, block_q), (columns, block_k) = (_padded(n, most) for n in (queries, length))
-    if form.is_causal:  # blocks of both begin together, and the diagonal runs through their corners
-        block_q = block_k = _padded(max(queries, length), most)[1]
-        rows, columns = (-(-n // block_q) * block_q for n in (queries, length))
+    # Where causal, blocks of both begin together, and the diagonal runs through their corners.
+    longest = max(queries, length) if form.is_causal else 0
+    block_q, block_k = (accelerated.divided(longest or n, most)[0] for n in (queries, length))
+    rows, columns = -(-queries // block_q) * block_q, -(-length // block_k) * block_k
     query, key, value = (
         jnp.swapaxes(arrays[name].reshape((entries, *arrays[name].shape[-3:])), 1, 2)
         for name in ("query", "key", "value")
     )
     seen = arrays["keys"].reshape((entries, 1, length, 1)) if "keys" in arrays else None
-    # Where a block holds all keys, and no others, the kernel sees what the shift is chosen from.
-    chooses = form.laser and seen is None and block_k == columns == length
     shifts = None
-    if form.laser and not chooses:
+    # Where a block holds all keys, and no others, the kernel sees what the shift is chosen from.
+    if form.laser and not (seen is None and block_k == columns == length):
         chosen = shift.choose(
             value[..., None, :].astype(jnp.float32),
             None if seen is None else seen[..., None],
@@ -140,9 +138,8 @@ def _on_one_device(form: _Form, arrays: dict[str, Array]) -> Array:
     if seen is not None:
         keys = seen[..., 0].astype(jnp.float32)
         keys = jnp.pad(keys, ((0, 0), (0, 0), (0, columns - length)))
-    form = form._replace(masked=keys is not None, chooses=chooses)
-    given = (_lengthened(query, rows), _lengthened(key, columns), _lengthened(value, columns))
-    output = _attend(form, (block_q, block_k), *given, shifts, keys)[:, :, :queries]
+    lengthened = _lengthened(query, rows), _lengthened(key, columns), _lengthened(value, columns)
+    output = _attend(form, (block_q, block_k), (*lengthened, shifts, keys))[:, :, :queries]
     return jnp.swapaxes(output, 1, 2).reshape((*batch, queries, heads, -1))
 
 
@@ -154,19 +151,12 @@ def _lengthened(array: Array, length: int) -> Array:
     return jnp.pad(array, ((0, 0), (0, 0), (0, more), (0, 0)), mode="edge")
 
 
-def _padded(length: int, most: int) -> tuple[int, int]:
-    """Returns the padded length and the rows of a block, as few and as equal as can be."""
-    count = -(-length // most)
-    block = -(-length // (count * _LANES)) * _LANES
-    return count * block, block
-
-
 def _most_rows(size: int, value: Array) -> int:
     """Returns the most rows of a block whose arrays fit on the chip, twice each: 1024, 512 or 256.
 
     Backward: Q, K, V, dO in their dtype, R and the sums of dK and dV in float32, dQ.
     """
-    wide, narrow = (-(-one // _LANES) * _LANES for one in (value.shape[-1], size))
+    wide, narrow = (-(-one // LANES) * LANES for one in (value.shape[-1], size))
     item = value.dtype.itemsize
     row = (
         2 * item * 2 * (narrow + wide)
@@ -179,55 +169,43 @@ def _most_rows(size: int, value: Array) -> int:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _attend(
-    form: _Form,
-    blocks: tuple[int, int],
-    query: Array,
-    key: Array,
-    value: Array,
-    shifts: Array | None,
-    keys: Array | None,
-) -> Array:
-    return _forward(form, blocks, query, key, value, shifts, keys, keep=False)[0]
+def _attend(form: _Form, blocks: tuple[int, int], given: _Given) -> Array:
+    return _forward(form, blocks, given, keep=False)[0]
 
 
-def _attend_forward(form: _Form, blocks: Any, *arrays: Any) -> tuple[Array, Any]:
-    output, sums, log_sums, shifts = _forward(form, blocks, *arrays, keep=True)
-    *given, _, keys = arrays
-    return output, ((*given, shifts, keys), sums if form.laser else output, log_sums)
+def _attend_forward(form: _Form, blocks: tuple[int, int], given: _Given) -> tuple[Array, Any]:
+    output, sums, log_sums, shifts = _forward(form, blocks, given, keep=True)
+    query, key, value, _, keys = given
+    return output, ((query, key, value, shifts, keys), sums if form.laser else output, log_sums)
 
 
-def _attend_backward(form: _Form, blocks: Any, kept: Any, cotangent: Array) -> tuple[Any, ...]:
-    arrays, sums, log_sums = kept
-    query_bar, key_bar, value_bar = _backward(form, blocks, arrays, sums, log_sums, cotangent)
-    return query_bar, key_bar, value_bar, None, None
+def _attend_backward(
+    form: _Form, blocks: tuple[int, int], kept: Any, cotangent: Array
+) -> tuple[Any]:
+    given, sums, log_sums = kept
+    return ((*_backward(form, blocks, given, sums, log_sums, cotangent), None, None),)
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
 
 
 def _forward(
-    form: _Form,
-    blocks: tuple[int, int],
-    query: Array,
-    key: Array,
-    value: Array,
-    shifts: Array | None,
-    keys: Array | None,
-    *,
-    keep: bool,
+    form: _Form, blocks: tuple[int, int], given: _Given, *, keep: bool
 ) -> tuple[Array, Array | None, Array | None, Array | None]:
     """Returns the output [B, H, T, Dv], where `keep` R, as that (LASER), and log-sums [B, H, 1, T],
     and the shifts.
 
-    query [B, H, T, D], key [B, H, S, D], value [B, H, S, Dv], shifts [B, H, 2, Dv] (the constant,
-    and 1 where it serves the max form), keys [B, 1, S], 1 where visible.
+    given: query [B, H, T, D], key [B, H, S, D], value [B, H, S, Dv], shifts [B, H, 2, Dv] (the
+    constant, and 1 where it serves the max form; LASER without them chooses them itself), keys
+    [B, 1, S], 1 where visible.
     """
+    query, _, value, shifts, _ = given
+    chooses = form.laser and shifts is None
     batch, heads, rows, _ = query.shape
     columns, wide = value.shape[-2:]
     block_q, block_k = blocks
     grid = (batch, heads, rows // block_q, columns // block_k)
-    specs, arrays = _inputs(blocks, (query, key, value, shifts, keys), lambda i, j: (i, j))
+    specs, arrays = _inputs(blocks, given, lambda i, j: (i, j))
     of_channels = pl.BlockSpec((None, None, 2, wide), lambda n, h, i, j: (n, h, 0, 0))
     out = [jax.ShapeDtypeStruct((batch, heads, rows, wide), form.dtype)]
     out_specs = [pl.BlockSpec((None, None, block_q, wide), lambda n, h, i, j: (n, h, i, 0))]
@@ -237,18 +215,18 @@ def _forward(
     if keep:
         out.append(jax.ShapeDtypeStruct((batch, heads, 1, rows), jnp.float32))
         out_specs.append(pl.BlockSpec((None, None, 1, block_q), lambda n, h, i, j: (n, h, 0, i)))
-    if form.chooses:
+    if chooses:
         out.append(jax.ShapeDtypeStruct((batch, heads, 2, wide), jnp.float32))
         out_specs.append(of_channels)
     found = pl.pallas_call(
-        functools.partial(_forward_kernel, form, grid[2:], keep),
+        functools.partial(_forward_kernel, form, grid[2:], keep, *_there(given)),
         grid=grid,
         in_specs=specs,
         out_specs=out_specs,
         out_shape=out,
         scratch_shapes=[
-            pltpu.VMEM((block_q, _LANES), jnp.float32),
-            pltpu.VMEM((block_q, _LANES), jnp.float32),
+            pltpu.VMEM((block_q, LANES), jnp.float32),
+            pltpu.VMEM((block_q, LANES), jnp.float32),
             pltpu.VMEM((block_q, wide), jnp.float32),
             pltpu.VMEM((block_k, wide), value.dtype),
         ],
@@ -257,16 +235,12 @@ def _forward(
         compiler_params=_GRID,
     )(*arrays)
     output, *rest = found
-    shifts = rest.pop() if form.chooses else shifts
+    shifts = rest.pop() if chooses else shifts
     log_sums = rest.pop() if keep else None
     return output, rest.pop() if rest else None, log_sums, shifts
 
 
-def _inputs(
-    blocks: tuple[int, int],
-    given: tuple[Array, Array, Array, Array | None, Array | None],
-    order: Any,
-) -> tuple[list[Any], list[Array]]:
+def _inputs(blocks: tuple[int, int], given: _Given, order: Any) -> tuple[list[Any], list[Array]]:
     """Returns block specifications and arrays; `order` gives (i, j) from the grid's last places."""
     query, key, value, shifts, keys = given
     block_q, block_k = blocks
@@ -294,20 +268,36 @@ def _inputs(
     return specs, arrays
 
 
-def _split(form: _Form, given: bool, references: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+def _there(given: _Given) -> tuple[bool, bool]:
+    """Returns whether there are shifts, and keys."""
+    return given[3] is not None, given[4] is not None
+
+
+def _split(
+    has_shifts: bool, has_keys: bool, references: tuple[Any, ...]
+) -> tuple[Any, Any, list[Any]]:
     """Returns the references of shift and keys, None where there are none, and the rest."""
     rest = list(references)
-    shifts = rest.pop(0) if given else None
-    keys = rest.pop(0) if form.masked else None
+    shifts = rest.pop(0) if has_shifts else None
+    keys = rest.pop(0) if has_keys else None
     return shifts, keys, rest
 
 
 def _forward_kernel(
-    form: _Form, grid: tuple[int, int], keep: bool, q: Any, k: Any, v: Any, *references: Any
+    form: _Form,
+    grid: tuple[int, int],
+    keep: bool,
+    has_shifts: bool,
+    has_keys: bool,
+    q: Any,
+    k: Any,
+    v: Any,
+    *references: Any,
 ) -> None:
-    shifts, keys, rest = _split(form, form.laser and not form.chooses, references)
+    shifts, keys, rest = _split(has_shifts, has_keys, references)
     *outputs, top, total, sums, exponential = rest
-    if form.chooses:
+    chooses = form.laser and not has_shifts
+    if chooses:
         shifts = outputs.pop()
     i, j = pl.program_id(2), pl.program_id(3)
     values = v
@@ -316,7 +306,7 @@ def _forward_kernel(
 
         @pl.when((i == 0) | (grid[1] > 1))
         def _() -> None:
-            if form.chooses:
+            if chooses:
                 wide = v[...].astype(jnp.float32)
                 low, high = (end(wide, axis=0, keepdims=True) for end in (jnp.min, jnp.max))
                 mean = jnp.sum(wide, axis=0, keepdims=True) / wide.shape[0]
@@ -337,9 +327,9 @@ def _forward_kernel(
         highest = jnp.maximum(before, jnp.max(logits, axis=1, keepdims=True))
         weights = _only(seen, jnp.exp(logits - highest))
         shrunk = jnp.exp(before - highest)
-        top[a, :] = jnp.broadcast_to(highest, (highest.shape[0], _LANES))
+        top[a, :] = jnp.broadcast_to(highest, (highest.shape[0], LANES))
         grown = shrunk * total[a, :1] + jnp.sum(weights, axis=1, keepdims=True)
-        total[a, :] = jnp.broadcast_to(grown, (grown.shape[0], _LANES))
+        total[a, :] = jnp.broadcast_to(grown, (grown.shape[0], LANES))
         sums[a, :] = shrunk * sums[a, :] + _product(weights.astype(v.dtype), values[b, :])
 
     _tiles(form, grid, (i, j), (q.shape[0], k.shape[0]), tile)
@@ -364,7 +354,7 @@ def _forward_kernel(
 def _backward(
     form: _Form,
     blocks: tuple[int, int],
-    given: tuple[Array, Array, Array, Array | None, Array | None],
+    given: _Given,
     sums: Array,
     log_sums: Array,
     cotangent: Array,
@@ -382,7 +372,7 @@ def _backward(
     # Keys of several blocks each give a part of dQ, summed afterwards.
     parts = query.dtype if grid[2] == 1 else jnp.float32
     query_bar, key_bar, value_bar = pl.pallas_call(
-        functools.partial(_backward_kernel, form, (grid[3], grid[2])),
+        functools.partial(_backward_kernel, form, (grid[3], grid[2]), *_there(given)),
         grid=grid,
         in_specs=specs,
         out_specs=[
@@ -410,9 +400,16 @@ def _backward(
 
 
 def _backward_kernel(
-    form: _Form, grid: tuple[int, int], q: Any, k: Any, v: Any, *references: Any
+    form: _Form,
+    grid: tuple[int, int],
+    has_shifts: bool,
+    has_keys: bool,
+    q: Any,
+    k: Any,
+    v: Any,
+    *references: Any,
 ) -> None:
-    shifts, keys, rest = _split(form, form.laser, references)
+    shifts, keys, rest = _split(has_shifts, has_keys, references)
     sums, log_sums, cotangent, query_bar, key_bar, value_bar, *scratch = rest
     by_query, by_key, by_value, exponential = scratch
     j, i = pl.program_id(2), pl.program_id(3)
@@ -473,7 +470,7 @@ def _logits(
         bent = jnp.tanh(logits / form.cap)
         logits, slope = form.cap * bent, 1 - bent * bent
     seen = None
-    if form.masked:
+    if keys is not None:
         row = keys[:, b]
         seen = jnp.broadcast_to(_as_column(row) if across else row, logits.shape) > 0
         logits = jnp.where(seen, logits, _HIDDEN)
@@ -498,12 +495,12 @@ def _product(left: Array, right: Array, transposed: bool = False) -> Array:
 
 def _as_row(column: Array) -> Array:
     """Returns [1, n] for [n, 1]."""
-    return jnp.transpose(jnp.broadcast_to(column, (column.shape[0], _LANES)))[:1]
+    return jnp.transpose(jnp.broadcast_to(column, (column.shape[0], LANES)))[:1]
 
 
 def _as_column(row: Array) -> Array:
     """Returns [n, 1] for [1, n]."""
-    return jnp.transpose(jnp.broadcast_to(row, (_LANES, row.shape[1])))[:, :1]
+    return jnp.transpose(jnp.broadcast_to(row, (LANES, row.shape[1])))[:, :1]
 
 
 def _shift(shifts: Any) -> shift.Shift:
@@ -527,8 +524,7 @@ def _expm1(x: Array) -> Array:
 
 def _logarithm_slope(means: Array, shifts: Any) -> Array:
     """Returns ∂o/∂R, [n, Dv]."""
-    is_max = shifts[1:2, :] > 0.5
-    return 1 / jnp.where(is_max, jnp.maximum(means, shift.SMALLEST), 1 + means)
+    return 1 / jnp.where(_shift(shifts).is_max, jnp.maximum(means, shift.SMALLEST), 1 + means)
 
 
 def _tiles(

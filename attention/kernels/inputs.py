@@ -93,8 +93,8 @@ def through_kernel(
         # Beside that kernel XLA takes a minute to fold the arrays of causality. Around others it is
         # quick, and makes 3 to 6 % less of LASER's step with them (c4_lm: 583 against 599 ms by
         # our core, 350 against 371 by splash).
-        of_causality = masks.of_causality(query.shape[-3], key.shape[-3])
-        problem = problem._replace(masks=of_causality)
+        lengths = problem.query.shape[-3], problem.key.shape[-3]
+        problem = problem._replace(masks=masks.of_causality(*lengths))
     if inside and (whole := getattr(chosen, inside)) is not None:
         found: Array = whole(problem, value)
         return found
@@ -106,6 +106,17 @@ def through_kernel(
         span=chosen.span,
         sums_to_one=problem.dropout is None,
     )
+
+
+def refuse_dropout_and_precision(kernel: str, problem: Problem) -> None:
+    """Raises ValueError for a problem with either, which library and TPU kernels have not."""
+    if problem.dropout is not None:
+        raise ValueError(f"kernel={kernel!r} has no attention dropout; use kernel='xla'")
+    if problem.precision is not None:
+        raise ValueError(
+            f"kernel={kernel!r} takes no matmul precision (got {problem.precision!r}); use "
+            "kernel='xla', or set jax_default_matmul_precision"
+        )
 
 
 def canonicalize_inputs(

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from attention import table
+from attention.kernels import inputs
 from attention.kernels.core import SOFTMAX
 from attention.kernels.inputs import Problem
 from attention.records import Kernel
@@ -70,13 +71,7 @@ def _refuse_what_jax_nn_lacks(name: str, problem: Problem) -> None:
     """Raises ValueError for what jax.nn.dot_product_attention has no argument for."""
     if problem.weighting is not SOFTMAX or problem.logits:
         raise ValueError(f"kernel={name!r} knows the plain softmax alone; use kernel='xla'")
-    if problem.dropout is not None:
-        raise ValueError(f"kernel={name!r} has no attention dropout; use kernel='xla'")
-    if problem.precision is not None:
-        raise ValueError(
-            f"kernel={name!r} takes no matmul precision (got {problem.precision!r}); use "
-            "kernel='xla', or set jax_default_matmul_precision"
-        )
+    inputs.refuse_dropout_and_precision(name, problem)
 
 
 JAX_XLA = Kernel(functools.partial(_call, "jax_xla"), span=SPAN, float32_sums=False)

@@ -42,7 +42,6 @@ Array = jax.Array
 
 # Its backward pass multiplies exp(max − c) by the raw cotangent, as the library kernels do.
 SPAN = 60.0
-_LANES = 128
 
 
 def weighted_sum(problem: Problem, value: Array, *, interpret: bool = False) -> Array:
@@ -124,8 +123,10 @@ def _blocks(
 ) -> tuple[library.BlockSizes, int, int]:
     """Returns block sizes, and the padded numbers of queries and keys."""
     most = _largest_block(size, value)
-    (rows, all_rows), (columns, all_columns) = _divided(queries, most), _divided(keys, most)
-    at_once = columns // 2 if columns > 512 and columns % (2 * _LANES) == 0 else columns
+    (rows, all_rows), (columns, all_columns) = (
+        accelerated.divided(length, most) for length in (queries, keys)
+    )
+    at_once = columns // 2 if columns > 512 and columns % (2 * accelerated.LANES) == 0 else columns
     blocks = library.BlockSizes(
         block_q=rows,
         block_kv=columns,
@@ -138,13 +139,6 @@ def _blocks(
     return blocks, all_rows, all_columns
 
 
-def _divided(length: int, most: int) -> tuple[int, int]:
-    """Returns the size of as few equal blocks as hold `length`, and what they hold together."""
-    count = -(-length // most)
-    block = -(-length // (count * _LANES)) * _LANES
-    return block, count * block
-
-
 def _largest_block(size: int, value: Array) -> int:
     """Returns the most rows of a block that fit on the chip (v5e's 16 MB of scoped memory).
 
@@ -152,7 +146,7 @@ def _largest_block(size: int, value: Array) -> int:
     language models: 1024 rows at (128, 128) bfloat16 and float32; 1024 do not fit at (256, 256)
     bfloat16, nor 512 at (720, 720) bfloat16.
     """
-    lanes = sum(-(-one // _LANES) * _LANES for one in (size, value.shape[-1]))
+    lanes = sum(-(-one // accelerated.LANES) * accelerated.LANES for one in (size, value.shape[-1]))
     row = lanes * (value.dtype.itemsize + 4)
     return 1024 if row <= 2048 else 512 if row <= 8192 else 256
 

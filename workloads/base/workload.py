@@ -181,13 +181,13 @@ class BaseWorkload(spec.Workload):
         """Returns this workload with a model whose attention can be observed, for `model_fn` alone.
 
         It computes the same from `observable_parameters`. cuDNN's kernel, whose bias has shapes
-        and a gradient of its own, gives way to XLA's form of the same call; splash, which takes no
-        bias, to our core.
+        and a gradient of its own, gives way to XLA's form of the same call; those for TPUs, which
+        take no bias, to our core.
         """
         one = copy.copy(self)
-        others = {"cudnn": "jax_xla", "splash": "xla", "fused": "xla"}
-        if self.variant is not None and self.variant.kernel in others:
-            one.variant = dataclasses.replace(self.variant, kernel=others[self.variant.kernel])
+        other = self.variant and variants_table.KERNELS[self.variant.kernel].observed_by
+        if other:
+            one.variant = dataclasses.replace(self.variant, kernel=other)
             one._model = self._model.clone(variant=one.variant)
         return one
 
