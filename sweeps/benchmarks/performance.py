@@ -112,7 +112,8 @@ def main() -> None:
     found = []
     for row in ROWS:
         if options.only in row.study:
-            found.append((row, resolved(row), _compiled(options.cache, row)))
+            its_study = resolved(row)
+            found.append((row, its_study, _compiled(options.cache, row, its_study)))
             print(*row[:3], *(_told(one) for one in found[-1][2]), sep="  ", flush=True)
     calibrating = [said for row, _, said in found if row.calibrates]
     if not options.only and not any("missing" in one for said in calibrating for one in said):
@@ -132,12 +133,12 @@ def resolved(row: Row) -> study.Study:
     return study.resolve(config.parse(row.study, overrides), planning=True)
 
 
-def _compiled(cache: pathlib.Path, row: Row) -> list[dict[str, Any]]:
+def _compiled(cache: pathlib.Path, row: Row, its_study: study.Study) -> list[dict[str, Any]]:
     key = hashlib.sha256(json.dumps(row[:3]).encode()).hexdigest()[:16]
     kept = cache / f"{key}.json"
     if not kept.is_file():
         try:
-            found = compiler.rows(resolved(row), row.topology, plain=row.peer)
+            found = compiler.rows(its_study, row.topology, plain=row.peer)
         except ValueError as error:
             if "not installed" not in str(error):
                 raise
@@ -153,16 +154,17 @@ def fit(found: list[tuple[Row, study.Study, list[dict[str, Any]]]]) -> dict[str,
     lines: dict[str, dict[str, list[Any]]] = {}
     for row, its_study, said in found:
         where = hardware.topology(row.topology)
-        for one in said if row.calibrates else ():
-            if one["memory_gb"] is None:
-                continue
-            if catalog.get(its_study.workload).topology:
-                costs = calibration.costs(its_study, one["variant"], where.devices)
-                amounts.setdefault(where.hardware.platform, []).append((where.kind, costs, one))
-            else:
-                examples = its_study.settings["batch_size"] / where.devices
-                points = lines.setdefault(its_study.workload, {}).setdefault(where.kind, [])
-                points.append((examples, one))
+        fitting = [one for one in said if row.calibrates and one["memory_gb"] is not None]
+        if not fitting:
+            continue
+        if catalog.get(its_study.workload).topology:
+            costs = calibration.costs(its_study, where.devices)
+            rows = amounts.setdefault(where.hardware.platform, [])
+            rows += [(where.kind, costs[one["variant"]], one) for one in fitting]
+        else:
+            examples = its_study.settings["batch_size"] / where.devices
+            points = lines.setdefault(its_study.workload, {}).setdefault(where.kind, [])
+            points += [(examples, one) for one in fitting]
     platforms = {name: _factors(rows) for name, rows in amounts.items()}
     by_examples = {
         workload: {kind: _points(rows) for kind, rows in kinds.items()}
@@ -185,24 +187,20 @@ def _factors(rows: list[tuple[str, Any, dict[str, Any]]]) -> dict[str, Any]:
         ideal = [calibration.ideal_ms(c["work"], hardware.KINDS[first]) for _, c, _ in own]
         wanted = [one["step_ms"] for *_, one in own]
         time = _non_negative(list(ideal[0]), [list(one.values()) for one in ideal], wanted)
-    kinds: dict[str, dict[str, list[float]]] = {}
+    factors: dict[str, Any] = {"memory": memory, "time": time, "kinds": {}}
+    alike = {"memory": 1.0, **({"time": 1.0} if time else {})}
+    ratios: dict[str, dict[str, list[float]]] = {}
     for kind, costs, one in rows:
-        found = kinds.setdefault(kind, {})
-        sizes = {part: size * memory[part] / 1e9 for part, size in costs["memory"].items()}
-        known = sum(sizes[part] for part in calibration.EXACT)
-        rest = sum(sizes.values()) - known
-        found.setdefault("memory", []).append((one["memory_gb"] - known) / rest)
-        if time:
-            ideals = calibration.ideal_ms(costs["work"], hardware.KINDS[kind])
-            predicted = sum(time[part] * ms for part, ms in ideals.items())
-            found.setdefault("time", []).append(one["step_ms"] / predicted)
-    means = {
-        kind: {
-            name: 1.0 if kind == first else float(np.mean(ratios)) for name, ratios in of.items()
-        }
-        for kind, of in kinds.items()
-    }
-    return {"memory": memory, "time": time, "kinds": means}
+        of_kind = ratios.setdefault(kind, {name: [] for name in alike})
+        found = calibration.by_factors(costs, kind, {**factors, "kinds": {kind: alike}})
+        known = sum(found.memory_gb[part] for part in calibration.EXACT)
+        of_kind["memory"].append((one["memory_gb"] - known) / (found.total_gb - known))
+        if found.step_ms:
+            of_kind["time"].append(one["step_ms"] / found.step_ms)
+    for kind, of_kind in ratios.items():
+        means = {name: float(np.mean(several)) for name, several in of_kind.items()}
+        factors["kinds"][kind] = alike if kind == first else means
+    return factors
 
 
 def _non_negative(
@@ -218,7 +216,7 @@ def _non_negative(
     found = optimize.linprog(
         [*np.full(len(names), 1e-6), 1.0],
         A_ub=np.block([[shares, error], [-shares, error]]),
-        b_ub=np.concatenate([goal * np.ones(len(target)), -goal * np.ones(len(target))]),
+        b_ub=np.concatenate([goal, -goal]),
     )
     factors = [round(float(one), 4) for one in found.x[:-1]]
     return dict(zip(names, factors, strict=True))
@@ -245,13 +243,16 @@ def _told(row: dict[str, Any]) -> str:
     return f"{row['variant']} {row['memory_gb']:.2f} GB{time}"
 
 
-def _line(row: Row, its_study: study.Study, one: dict[str, Any], baseline: dict[str, Any]) -> str:
-    where = hardware.topology(row.topology)
+def _line(
+    row: Row,
+    planned: calibration.Prediction | None,
+    one: dict[str, Any],
+    baseline: dict[str, Any],
+) -> str:
     mark = "†" if not (row.calibrates or row.peer) else ""
     cells = [row.study + mark, row.changed, row.topology, "its own" if row.peer else one["variant"]]
     if "missing" in one:
         return _cells([*cells, "not installed"])
-    planned = calibration.predict(its_study, one["variant"], where)
     plan_gb = f"{planned.total_gb:.2f}" if planned else "–"
     plan_ms = f"{planned.step_ms:.1f}" if planned and planned.step_ms else "–"
     if one["memory_gb"] is None:
@@ -282,7 +283,8 @@ def _page(found: list[tuple[Row, study.Study, list[dict[str, Any]]]]) -> str:
     lines: list[str] = []
     versions: dict[str, str] = {}
     for row, its_study, said in found:
-        lines += [_line(row, its_study, one, said[0]) for one in said]
+        planned = calibration.predict(its_study, hardware.topology(row.topology))
+        lines += [_line(row, planned.get(one["variant"]), one, said[0]) for one in said]
         versions |= said[0].get("versions", {})
     definitions = (compiler.__doc__ or "").partition("Definitions ")[2]
     head = _HEAD.format(definitions=f"Definitions {definitions}")

@@ -11,8 +11,8 @@ Of other workloads, whose step is not a sum of such parts (ViT's time grows as t
 device to the power 1.4), the figures themselves, by examples of a device, and between two of them a
 power law: "points".
 
-`calibration.json` holds the factors, written by `make performance` from those rows of
-docs/performance.md that are marked; a test holds the model to within TOLERANCE of every row.
+`calibration.json` holds the factors, written by `make performance` from the rows of
+docs/performance.md without a †; a test holds the model to within TOLERANCE of every row.
 """
 
 import dataclasses
@@ -34,6 +34,13 @@ FILE = pathlib.Path(__file__).with_name("calibration.json")
 # The model's error at most, on every row of docs/performance.md.
 TOLERANCE = 0.15
 EXACT = ("parameters", "moments")
+# Settings that the figures of "points" are of.
+_OF_POINTS = {
+    "compute_dtype": "float32",
+    "matmul_precision": "default",
+    "kernel": "xla",
+    "microbatches": 1,
+}
 FLOPS = ("products", "score_products", "kernel_products")
 
 
@@ -59,43 +66,44 @@ def verdict(needed_gb: float, available_gb: float) -> str:
     return "CLOSE, `python -m sweeps compile` decides"
 
 
-def predict(study: Study, variant: str, where: hardware.Topology) -> Prediction | None:
-    """Returns the prediction for a variant's train step; None where no figures were fitted.
+def predict(study: Study, where: hardware.Topology) -> dict[str, Prediction]:
+    """Returns the prediction for every variant's train step; none where no figures were fitted.
 
-    Only of workloads at full size: what matters in a small step is not in the model.
-
-    Raises ValueError where mesh or batch do not fit the topology.
+    Only of workloads at full size: what matters in a small step is not in the model. Raises
+    ValueError where mesh or batch do not fit the topology.
     """
-    if catalog.get(study.workload).topology:
-        return by_factors(costs(study, variant, where.devices), where.kind)
     settings = study.settings
+    if catalog.get(study.workload).topology:
+        factors = fitted()["platforms"][where.hardware.platform]
+        found = costs(study, where.devices)
+        return {name: by_factors(one, where.kind, factors) for name, one in found.items()}
     points = fitted()["points"].get(study.workload, {}).get(where.kind)
-    if not points or settings["compute_dtype"] != "float32" or settings["microbatches"] > 1:
-        return None
+    if not points or any(settings[key] != value for key, value in _OF_POINTS.items()):
+        return {}
     examples = [point["examples"] for point in points]
     wanted = settings["batch_size"] / where.devices
     if not examples[0] <= wanted <= examples[-1]:
-        return None
+        return {}
     between = {
         name: math.exp(
             np.interp(math.log(wanted), np.log(examples), np.log([one[name] for one in points]))
         )
         for name in ("gb", "ms")
     }
-    return Prediction({"all": between["gb"]}, between["ms"])
+    return dict.fromkeys(settings["variants"], Prediction({"all": between["gb"]}, between["ms"]))
 
 
-def costs(study: Study, variant: str, devices: int) -> dict[str, dict[str, float]]:
-    """Returns `workloads.text.costs.per_device` of a study's step, from a process of its own.
+def costs(study: Study, devices: int) -> dict[str, dict[str, dict[str, float]]]:
+    """Returns `workloads.text.costs.per_device` of every variant, from one process of its own.
 
     FLOP are those that a TPU makes of float32 under the study's matmul_precision.
     """
     settings = study.settings
-    found: dict[str, dict[str, float]] = jax_calls.call(
+    variants = settings["variants"]
+    found: dict[str, dict[str, dict[str, float]]] = jax_calls.call(
         jax_calls.costs,
         workload=study.workload,
-        variant=variant,
-        variant_hyperparameters=checks.variant_hyperparameters(variant, settings),
+        variants={one: checks.variant_hyperparameters(one, settings) for one in variants},
         options=dataclasses.asdict(checks.options(settings)),
         batch_size=settings["batch_size"],
         microbatches=settings["microbatches"],
@@ -103,17 +111,16 @@ def costs(study: Study, variant: str, devices: int) -> dict[str, dict[str, float
         kernel=settings["kernel"],
     )
     if settings["compute_dtype"] == "float32":
-        for part in FLOPS:
-            found["work"][part] *= precision.tpu_passes(settings["matmul_precision"])
+        passes = precision.tpu_passes(settings["matmul_precision"])
+        for one in found.values():
+            one["work"] |= {part: one["work"][part] * passes for part in FLOPS}
     return found
 
 
-def by_factors(found: dict[str, dict[str, float]], kind: str) -> Prediction | None:
-    """Returns the prediction from a step's costs; None for a kind of device without factors."""
-    device = hardware.KINDS[kind]
-    factors = fitted()["platforms"].get(device.platform)
-    if factors is None:
-        return None
+def by_factors(
+    found: dict[str, dict[str, float]], kind: str, factors: dict[str, Any]
+) -> Prediction:
+    """Returns the prediction from a step's costs and its platform's factors."""
     kinds = factors["kinds"].get(kind, {"memory": 1.0})
     memory = {
         part: size * factors["memory"][part] / 1e9 * (1 if part in EXACT else kinds["memory"])
@@ -121,7 +128,7 @@ def by_factors(found: dict[str, dict[str, float]], kind: str) -> Prediction | No
     }
     if "time" not in kinds:
         return Prediction(memory, None)
-    ideal = ideal_ms(found["work"], device)
+    ideal = ideal_ms(found["work"], hardware.KINDS[kind])
     time = sum(ms * factors["time"][part] for part, ms in ideal.items())
     return Prediction(memory, time * kinds["time"])
 

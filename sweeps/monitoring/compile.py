@@ -34,15 +34,16 @@ def rows(study: Study, topology: str, plain: bool = False) -> list[dict[str, Any
     model_flops = None if model is None else model * settings["batch_size"] / where.devices
     selection = {"points": dict.fromkeys(settings["variants"], 0)}
     first = {trial.variant: trial for trial in reversed(study.trials(study.stages[-1], selection))}
+    planned = calibration.predict(study, where)
     found: list[dict[str, Any]] = []
     for variant in settings["variants"]:
         said = jax_calls.call(
             compiled_step.compiled, trial=first[variant], topology=topology, plain=plain
         )
-        planned = calibration.predict(study, variant, where)
         row = {"variant": variant, "kernel": settings["kernel"], **_row(where, said, model_flops)}
-        row["plan_gb"] = planned and planned.total_gb
-        row["plan_ms"] = planned and planned.step_ms
+        said_by_plan = planned.get(variant)
+        row["plan_gb"] = said_by_plan and said_by_plan.total_gb
+        row["plan_ms"] = said_by_plan and said_by_plan.step_ms
         found.append(row)
     return found
 

@@ -190,8 +190,7 @@ def on_hardware(
             f"    the study's mesh {settings['mesh']} is not for {where.devices} devices; to run "
             f"it on them as reckoned here, give {given}"
         ]
-    every = {one: calibration.predict(study, one, where) for one in settings["variants"]}
-    known = {one: found for one, found in every.items() if found}
+    known = calibration.predict(study, where)
     if not known:
         return "", None
     variant, found = max(known.items(), key=lambda item: item[1].total_gb)
@@ -275,7 +274,7 @@ def render(
     text.append("disk: what stays; a trial holds three times as much while it runs")
     text.append("programs: train steps to compile; every trial of a program shares one")
     text.append(precision.describe(settings["matmul_precision"], where.platform))
-    text += [line for line in [needs] if line]
+    text += [needs] if needs else []
     if settings["launcher"] != "local":
         sample = remote.sample(settings)
         text += ["", "a job, as it would be submitted:"]

@@ -31,9 +31,10 @@ def test_plan_is_near_the_compiler_on_every_row(row, monkeypatch):
     monkeypatch.setattr(jax_calls, "call", lambda function, **arguments: function(**arguments))
     its_study, where = performance.resolved(row), hardware.topology(row.topology)
     rows, found = _rows(), 0
+    every = calibration.predict(its_study, where)
     for variant in its_study.settings["variants"]:
         told = rows[row.study + "†" * (not row.calibrates), row.changed, row.topology, variant]
-        planned = calibration.predict(its_study, variant, where)
+        planned = every[variant]
         assert planned.total_gb == pytest.approx(float(told["plan GB"]), abs=0.006)
         compiled = float(told["GB"])
         assert abs(planned.total_gb / compiled - 1) <= calibration.TOLERANCE
@@ -46,6 +47,16 @@ def test_plan_is_near_the_compiler_on_every_row(row, monkeypatch):
             assert planned.step_ms is None
         found += 1
     assert found
+
+
+def test_figures_of_other_settings_are_not_given():
+    """ViT's own figures are of float32 and our core: a kernel or a precision has others."""
+    row = next(row for row in performance.ROWS if row.study == "imagenet_vit_paper")
+    where = hardware.topology(row.topology)
+    assert set(calibration.predict(performance.resolved(row), where)) == {"standard", "laser"}
+    for change in ("compute_dtype=bfloat16", "kernel=splash", "matmul_precision=float32"):
+        changed = performance.resolved(row._replace(changed=change))
+        assert calibration.predict(changed, where) == {}
 
 
 def test_rows_that_did_not_calibrate_are_among_them():

@@ -25,8 +25,7 @@ LIBRARIES = (
 )
 MEMORY = {
     "workload": "c4_lm_234m",
-    "variant": "laser",
-    "variant_hyperparameters": {},
+    "variants": {"laser": {}},
     "options": {"mesh": (1, 1, 1)},
     "batch_size": 8,
     "microbatches": 1,
@@ -105,7 +104,7 @@ def test_the_bench_measures_until_the_first_worker(tmp_path, data_dir):
 
 
 def test_an_answer_and_a_bad_question():
-    parts = jax_calls.call(jax_calls.costs, **MEMORY)
+    parts = jax_calls.call(jax_calls.costs, **MEMORY)["laser"]
     # 234M parameters of 4 bytes, two moments each.
     assert parts["memory"]["moments"] == 2 * parts["memory"]["parameters"]
     with pytest.raises(ValueError, match=r"^'digits_vit' is no Transformer workload; those are"):

@@ -95,6 +95,7 @@ def per_device(
     fsdp = mesh.shape["fsdp"] > 1
     passes = 8 if options.remat else 6
     of_scores = 2 * passes * tokens * size.layers * differential * heads * size.context / tensor
+    copied = 8 * narrow * size.layers * tokens * differential * heads / tensor
     memory = {
         "parameters": parameters,
         "moments": moments,
@@ -105,14 +106,13 @@ def per_device(
         "logits": logits * min(at_once * share, chunk or at_once) + (4 * embedding if chunk else 0),
         "gathered": narrow * (layer + embedding) if fsdp else 0,
     }
-    layers_tokens = narrow * size.layers * tokens * differential
     work = {
         "products": tokens * (passes * size.layers * layer + 6 * share * embedding),
         "score_products": of_scores if keeps_scores else 0,
         "kernel_products": 0 if keeps_scores else of_scores * (1 if is_bert else 0.5),
         "score_bytes": size.layers * tokens * scores,
         "layer_bytes": size.layers * tokens * per_token,
-        "layout_bytes": 8 * layers_tokens * heads / tensor if size.head_size % 128 else 0,
+        "layout_bytes": copied if size.head_size % 128 else 0,
         "logit_bytes": logits * tokens * share,
         "update_bytes": parameters + moments,
         "gathered_bytes": narrow * microbatches * (size.layers * layer + embedding) if fsdp else 0,
