@@ -47,6 +47,8 @@ logging.getLogger("absl").setLevel(logging.WARNING)
 logging.getLogger("absl").addFilter(_Brief())
 
 DAMAGED = "damaged-"
+# How orbax ends the name of a folder that it is writing.
+_UNFINISHED = ".orbax-checkpoint-tmp"
 # Where orbax keeps the item `progress`: plain JSON.
 RECORD = "progress/metadata"
 
@@ -211,7 +213,10 @@ class Checkpoints:
         except Exception as problem:
             if not disk.is_full(problem):
                 raise
-            # The one before is removed only when the new one is whole.
+            # Room for the small files that say so. The one before is removed only when the new one
+            # is whole, and stays.
+            for path in self._directory.glob(f"*{_UNFINISHED}"):
+                shutil.rmtree(path, ignore_errors=True)
             needs = f"a checkpoint takes {disk.size(self._bytes)}, beside the one before"
             raise disk.FullError(self._directory.parent, needs) from problem
 
