@@ -81,7 +81,7 @@ def test_a_whole_run_loads_no_large_library_into_the_driver(
         JAX_COMPILATION_CACHE_DIR=str(cache_dir),
     )
     assert "1 done" in output
-    assert "fits into 90 %" in output
+    assert "GB, fits: " in output
 
 
 def test_status_and_plan_take_less_than_a_second(tmp_path, make_trial, environment):
