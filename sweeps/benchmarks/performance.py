@@ -19,7 +19,8 @@ import numpy as np
 from scipy import optimize
 
 from attention import files
-from sweeps.monitoring import calibration, hardware
+from sweeps.benchmarks import peers
+from sweeps.monitoring import calibration, hardware, jax_calls
 from sweeps.monitoring import compile as compiler
 from sweeps.study import config, study
 from workloads import catalog
@@ -28,14 +29,15 @@ from workloads import catalog
 class Row(NamedTuple):
     """A study with changed settings on a topology; whether `plan` is fitted to its figures.
 
-    peer: it is AlgoPerf's own model with its own attention, by our optimizer.
+    peer: 'AlgoPerf' for its own model with its own attention, by our optimizer; 'MaxText' for its
+    own train step of the study's work, with `changed` its own settings.
     """
 
     study: str
     changed: str
     topology: str
     calibrates: bool
-    peer: bool = False
+    peer: str = ""
 
 
 # Studies as shipped, in bfloat16, by library kernels, on other chips.
@@ -79,7 +81,9 @@ ROWS = (
     Row("imagenet_vit_paper", f"batch_size=1536 {_ONE}", "v5e:2x4", True),
     Row("librispeech_conformer_paper", "", "v5e:2x4", True),
     Row("librispeech_conformer_paper", _ONE, "v5e:4x4", True),
-    Row("algoperf_imagenet_vit_paper", _ONE, "v5e:2x4", False, peer=True),
+    Row("algoperf_imagenet_vit_paper", _ONE, "v5e:2x4", False, "AlgoPerf"),
+    Row("c4_lm_paper", "attention=dot_product", "v5e:8x8", False, "MaxText"),
+    Row("c4_lm_paper", "attention=flash", "v5e:8x8", False, "MaxText"),
 )
 _HEAD = """# What the compilers say
 
@@ -92,8 +96,9 @@ estimates no time without a device.
 † These rows did not calibrate the model of `plan`, whose figures stand in "plan GB" and "plan ms"; it is
 within 15 % of the compiler on all of them.
 
-AlgoPerf's rows are its own models with their own attention, trained by our step. MaxText is not compiled by
-this command.
+AlgoPerf's rows are its own models with their own attention, trained by our step. MaxText's are its own
+`train_compile` of c4_lm's work: its decoder with an MLP without a gate, one table of embeddings, without
+rotary embedding, bfloat16, full rematerialisation, layers scanned, AdamW (sweeps/benchmarks/peers.py).
 
 | study | changed | topology | variant | GB | plan GB | fits | ms | plan ms | of them kernels | HBM GB | collectives GB | of peak | × baseline | warnings |
 |---|---|---|---|--:|--:|:--|--:|--:|--:|--:|--:|--:|--:|--:|
@@ -125,10 +130,11 @@ def main() -> None:
 
 def resolved(row: Row) -> study.Study:
     """Returns the row's study: of standard attention and LASER unless it names its variants."""
-    overrides = [f"--config.{change}" for change in row.changed.split()]
+    changed = "variants=standard" if row.peer == "MaxText" else row.changed
+    overrides = [f"--config.{change}" for change in changed.split()]
     if row.topology.startswith("h"):  # of one host
         overrides += ["--config.mesh.fsdp=8", "--config.mesh.tensor=1"]
-    if "variants=" not in row.changed:
+    if "variants=" not in changed:
         overrides.append("--config.variants=standard,laser")
     return study.resolve(config.parse(row.study, overrides), planning=True)
 
@@ -138,7 +144,7 @@ def _compiled(cache: pathlib.Path, row: Row, its_study: study.Study) -> list[dic
     kept = cache / f"{key}.json"
     if not kept.is_file():
         try:
-            found = compiler.rows(its_study, row.topology, plain=row.peer)
+            found = _rows(row, its_study)
         except ValueError as error:
             if "not installed" not in str(error):
                 raise
@@ -146,6 +152,18 @@ def _compiled(cache: pathlib.Path, row: Row, its_study: study.Study) -> list[dic
         files.write(kept, json.dumps(found))
     rows: list[dict[str, Any]] = json.loads(kept.read_text())
     return rows
+
+
+def _rows(row: Row, its_study: study.Study) -> list[dict[str, Any]]:
+    if row.peer != "MaxText":
+        return compiler.rows(its_study, row.topology, plain=bool(row.peer))
+    attention, size = row.changed.partition("=")[2], its_study.settings["batch_size"]
+    arguments = {"topology": row.topology, "batch_size": size, "attention": attention}
+    said = jax_calls.call(peers.maxtext, **arguments)
+    flops = catalog.get(its_study.workload).flops
+    where = hardware.topology(row.topology)
+    model_flops = None if flops is None else flops * size / where.devices
+    return [{"variant": "", **compiler.figures(where, said, model_flops)}]
 
 
 def fit(found: list[tuple[Row, study.Study, list[dict[str, Any]]]]) -> dict[str, Any]:
@@ -250,7 +268,12 @@ def _line(
     baseline: dict[str, Any],
 ) -> str:
     mark = "†" if not (row.calibrates or row.peer) else ""
-    cells = [row.study + mark, row.changed, row.topology, "its own" if row.peer else one["variant"]]
+    cells = [
+        row.study + mark,
+        row.changed,
+        row.topology,
+        f"{row.peer}'s own" if row.peer else one["variant"],
+    ]
     if "missing" in one:
         return _cells([*cells, "not installed"])
     plan_gb = f"{planned.total_gb:.2f}" if planned else "–"

@@ -40,7 +40,11 @@ def rows(study: Study, topology: str, plain: bool = False) -> list[dict[str, Any
         said = jax_calls.call(
             compiled_step.compiled, trial=first[variant], topology=topology, plain=plain
         )
-        row = {"variant": variant, "kernel": settings["kernel"], **_row(where, said, model_flops)}
+        row = {
+            "variant": variant,
+            "kernel": settings["kernel"],
+            **figures(where, said, model_flops),
+        }
         said_by_plan = planned.get(variant)
         row["plan_gb"] = said_by_plan and said_by_plan.total_gb
         row["plan_ms"] = said_by_plan and said_by_plan.step_ms
@@ -48,9 +52,10 @@ def rows(study: Study, topology: str, plain: bool = False) -> list[dict[str, Any
     return found
 
 
-def _row(
+def figures(
     where: hardware.Topology, said: dict[str, Any], model_flops: float | None
 ) -> dict[str, Any]:
+    """Returns the figures of a row from what `compiled_step` was told by the compiler."""
     if "out_of_memory" in said:
         return {**dict.fromkeys(_FIELDS), "fits": False, "warnings": [said["out_of_memory"]]}
     row: dict[str, Any] = {}

@@ -15,7 +15,7 @@ import pathlib
 import re
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from attention import table as variants_table
@@ -50,10 +50,25 @@ def compiled(trial: Trial, topology: str, plain: bool = False) -> dict[str, Any]
     where the extra is not installed, or mesh and batch do not fit the topology.
     """
     where = hardware.topology(topology)
+    # Kernels of no one platform are XLA's own operations.
+    with told(where, has_kernels=bool(variants_table.KERNELS[trial.kernel].platforms)) as scratch:
+        from sweeps.training import train_step
+
+        step = train_step.of_trial(trial, plain)
+        state, *others = step.abstract_arguments(trial, _devices(where))
+        named = {"parameters": state.params, "moments": state.optimizer, "batch": others[0]}
+        return said(lambda: step.traced(state, *others), named, where, scratch)
+
+
+@contextlib.contextmanager
+def told(where: hardware.Topology, has_kernels: bool) -> Iterator[str]:
+    """Has the compilers that JAX will load work for a topology; gives a folder for their words.
+
+    Before JAX is imported. Raises ValueError where the topology's compiler is not installed.
+    """
     with tempfile.TemporaryDirectory() as scratch:
-        # Kernels of no one platform are XLA's own operations.
-        _tell(where, scratch, has_kernels=bool(variants_table.KERNELS[trial.kernel].platforms))
-        return _compiled(trial, where, scratch, plain)
+        _tell(where, scratch, has_kernels)
+        yield scratch
 
 
 def _tell(where: hardware.Topology, scratch: str, has_kernels: bool) -> None:
@@ -88,23 +103,29 @@ def _tell(where: hardware.Topology, scratch: str, has_kernels: bool) -> None:
         }
 
 
-def _compiled(trial: Trial, where: hardware.Topology, scratch: str, plain: bool) -> dict[str, Any]:
+def said(
+    trace: Callable[[], Any],
+    named: dict[str, Any],
+    where: hardware.Topology,
+    scratch: str,
+    options: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Returns what the compiler says of the traced program that `trace` returns; see `compiled`.
+
+    named: trees of sharded shapes among its arguments, for "memory". scratch: of `told`. options:
+    the compiler's.
+    """
     import jax
 
-    from sweeps.training import train_step
-
-    started = time.process_time()
-    step = train_step.of_trial(trial, plain)
-    arguments = step.abstract_arguments(trial, _devices(where))
     with _errors_in(scratch):
-        traced = step.traced(*arguments)
+        traced = trace()
         try:
-            executable = traced.lower().compile()
+            executable = traced.lower().compile(options)
         except jax.errors.JaxRuntimeError as error:
             return _out_of_memory(str(error))
     text = executable.as_text()
     memory = executable.memory_analysis()
-    state, batch = arguments[0], arguments[1]
+    sizes = {name: _bytes(tree) for name, tree in named.items()}
     module = hlo.Module(text)
     counted = list(module.counted())
     calls = [one for one in counted if one.call]
@@ -120,11 +141,8 @@ def _compiled(trial: Trial, where: hardware.Topology, scratch: str, plain: bool)
         ]
     return {
         "memory": {
-            "parameters": _bytes(state.params),
-            "moments": _bytes(state.optimizer),
-            "batch": _bytes(batch),
-            "other arguments": memory.argument_size_in_bytes
-            - _bytes((state.params, state.optimizer, batch)),
+            **sizes,
+            "other arguments": memory.argument_size_in_bytes - sum(sizes.values()),
             "outputs": memory.output_size_in_bytes - memory.alias_size_in_bytes,
             "scratch": memory.temp_size_in_bytes,
             "code": memory.generated_code_size_in_bytes,
@@ -138,7 +156,7 @@ def _compiled(trial: Trial, where: hardware.Topology, scratch: str, plain: bool)
         "collectives": sum(one.collective_bytes * one.times for one in counted),
         "flops": _products(traced.jaxpr) / where.devices,
         "warnings": warnings,
-        "cpu_seconds": time.process_time() - started,
+        "cpu_seconds": time.process_time(),
         "versions": _versions(where.hardware.platform),
     }
 

@@ -1,10 +1,11 @@
 """`plan`'s model of a step against what compilers said of it, as docs/performance.md holds it."""
 
+import importlib.util
 import pathlib
 
 import pytest
 
-from sweeps.benchmarks import performance
+from sweeps.benchmarks import peers, performance
 from sweeps.monitoring import calibration, hardware, jax_calls
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "performance.md"
@@ -60,12 +61,26 @@ def test_figures_of_other_settings_are_not_given():
 
 
 def test_rows_that_did_not_calibrate_are_among_them():
-    held_out = [row for row in performance.ROWS if not row.calibrates]
+    held_out = [row for row in performance.ROWS if not (row.calibrates or row.peer)]
     assert len({row.study for row in held_out}) >= 5
     assert {hardware.topology(row.topology).hardware.platform for row in held_out} == {
         "tpu",
         "cuda",
     }
+
+
+@pytest.mark.parametrize("row", [row for row in performance.ROWS if row.peer], ids=str)
+def test_peers_stand_beside(row):
+    """As compiled where they were installed, else with the words."""
+    told = [one for key, one in _rows().items() if key[:3] == row[:3]]
+    assert [one["variant"] for one in told] == [f"{row.peer}'s own"]
+    assert told[0]["GB"] == "not installed" or float(told[0]["GB"]) > 1
+
+
+@pytest.mark.skipif(importlib.util.find_spec("maxtext") is not None, reason="MaxText is installed")
+def test_a_peer_that_is_not_installed():
+    with pytest.raises(ValueError, match="MaxText is not installed"):
+        peers.maxtext("v5e:8x8", 1024, "flash")
 
 
 def test_a_verdict_leaves_to_the_compiler_what_it_cannot_tell():
