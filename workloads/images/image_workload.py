@@ -13,7 +13,7 @@ CPU core), where four layers on patches of 8 needed twice the time for 4 %. 75,0
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -70,6 +70,12 @@ class ImageWorkload(BaseWorkload):
         size = self._data.image_size
         variables: dict[str, Any] = self._model.init({"params": key}, jnp.ones((1, size, size, 3)))
         return variables
+
+    def observable(self) -> Self:
+        """Its layers are not in a loop."""
+        one = super().observable()
+        one._model = one._model.clone(scan_layers=False)
+        return one
 
     def loss_fn(
         self,
@@ -199,6 +205,7 @@ def make(row: WorkloadSpec, variant: Any, options: Options) -> ImageWorkload:
         num_classes=data.num_classes,
         variant=variant,
         dtype=jnp.dtype(options.compute_dtype),
+        scan_layers=options.scan_layers,
         **MODELS[row.name],
     )
     return ImageWorkload(row, data, model, options)

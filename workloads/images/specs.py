@@ -5,6 +5,8 @@ Targets and step hint: algoperf/workloads/imagenet_vit/{workload.py,imagenet_jax
 
 from workloads.base.workload_spec import WorkloadSpec
 
+_SERVES = ("compute_dtype", "scan_layers")
+
 
 def _vit_flops(parameters: int, patches: int, layers: int, width: int) -> float:
     """Returns a training step's model FLOP per image, forward and backward.
@@ -33,6 +35,7 @@ def _imagenet(
         test_target=targets[1],
         parameters=parameters,
         head_size=64,
+        serves=_SERVES,
         unit="images",
         flops=_vit_flops(parameters, patches=(224 // 16) ** 2, layers=12, width=384),
         # 69,768 s allowed for 167,999 steps (max_allowed_runtime_sec of the workload).
@@ -59,6 +62,7 @@ SPECS: tuple[WorkloadSpec, ...] = (
         test_target=0.95,
         parameters=75_018,
         head_size=16,
+        serves=_SERVES,
         unit="images",
         flops=_vit_flops(75_018, patches=(32 // 4) ** 2, layers=2, width=64),
         target_source="ours",

@@ -99,19 +99,40 @@ class EncoderBlock(nn.Module):
 
 
 class Encoder(nn.Module):
-    """`depth` blocks, made by `block`, then a layer norm unless blocks end with one."""
+    """`depth` blocks, made by `block`, then a layer norm unless blocks end with one.
+
+    scan: blocks run as one in a loop over their parameters, stacked for the step; the tree and the
+    initial values are those of the unrolled blocks, dropout's masks are others.
+    """
 
     depth: int
     block: Callable[..., EncoderBlock]
     post_norm: bool = False
     dtype: Any = jnp.float32
+    scan: bool = False
 
     @nn.compact
     def __call__(self, inputs: Array, dropout_rate: Rate, deterministic: bool) -> Array:
         hidden = inputs
-        for layer in range(self.depth):
-            block = self.block(depth=layer, name=f"encoderblock_{layer}")
-            hidden = block(hidden, dropout_rate, deterministic)
+        names = [f"encoderblock_{layer}" for layer in range(self.depth)]
+        if self.scan and not self.is_initializing():
+            drops = not deterministic and self.has_rng("dropout")
+            keys = jax.random.split(self.make_rng("dropout"), self.depth) if drops else None
+
+            def run(hidden: Array, layer: tuple[Any, Array, Array | None]) -> tuple[Array, None]:
+                params, depth, key = layer
+                block = self.block(depth=depth, parent=None)
+                rngs = {} if key is None else {"dropout": key}
+                out = block.apply({"params": params}, hidden, dropout_rate, deterministic, rngs=rngs)
+                return out, None
+
+            params = self.variables["params"]
+            stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(params[n] for n in names))
+            hidden, _ = jax.lax.scan(run, hidden, (stacked, jnp.arange(self.depth), keys))
+        else:
+            for layer, name in enumerate(names):
+                block = self.block(depth=layer, name=name)
+                hidden = block(hidden, dropout_rate, deterministic)
         if self.post_norm:
             return hidden
         return nn.LayerNorm(dtype=self.dtype, name="encoder_layernorm")(hidden)
@@ -162,6 +183,7 @@ class ViT(nn.Module):
     use_map: bool = False
     variant: Any = None
     dtype: Any = jnp.float32
+    scan_layers: bool = False
 
     @nn.compact
     def __call__(self, images: Array, *, train: bool = False, dropout_rate: Rate = 0.0) -> Array:
@@ -193,7 +215,12 @@ class ViT(nn.Module):
             dtype=self.dtype,
         )
         encoder = Encoder(
-            self.depth, block, self.use_post_layer_norm, self.dtype, name="Transformer"
+            self.depth,
+            block,
+            self.use_post_layer_norm,
+            self.dtype,
+            self.scan_layers,
+            name="Transformer",
         )
         tokens = encoder(tokens, dropout_rate, not train)
         if self.use_map:
