@@ -22,8 +22,13 @@ product, as our core does; the scale is applied to float32 logits, so queries ar
 than under `splash`.
 
 Blocks of queries by blocks of keys, _TILE queries at a time; of blocks above the diagonal of a
-causal problem, and of tiles on it what lies right of it, nothing is computed. Lengths are padded
-with hidden keys.
+causal problem, and of tiles on it what lies right of it, nothing is computed. A last block reaches
+beyond the arrays: what it reads there is set to 0, and what it writes is dropped.
+
+Arrays stay as the host's projections leave them, [B, T, H·D], where 128 lanes hold whole heads: a
+block has 128/D of them side by side, each seen by setting the others' lanes to 0, which a matrix
+unit 128 wide computes in the same time. (ViT-S: 24 transpositions to [B, H, T, D] a step, padded,
+took 39 of 118 ms.) Other sizes are transposed.
 """
 
 import functools
@@ -55,7 +60,12 @@ _SCOPED_BYTES = 6 << 20
 
 
 class _Form(NamedTuple):
-    """What is compiled in: see `_forward` for the arguments."""
+    """What is compiled in: see `_forward` for the arguments.
+
+    heads: how many share a block's lanes. copies: of a batch entry's keys, that follow one another.
+    queries, keys: the arrays' lengths, in blocks of so many rows. size, wide: a head's channels in
+    Q and K, and in V.
+    """
 
     laser: bool
     is_causal: bool
@@ -63,6 +73,14 @@ class _Form(NamedTuple):
     cap: float | None
     dtype: jnp.dtype
     interpret: bool
+    heads: int
+    copies: int
+    queries: int
+    keys: int
+    block_q: int
+    block_k: int
+    size: int
+    wide: int
 
 
 def weighted_sum(problem: Problem, value: Array, *, interpret: bool = False) -> Array:
@@ -85,14 +103,14 @@ def log_mean_exp(problem: Problem, value: Array, *, interpret: bool = False) -> 
 
 def _run(problem: Problem, value: Array, laser: bool, interpret: bool) -> Array:
     accelerated.refuse("fused", problem, value, interpret)
-    form = _Form(
-        laser=laser,
-        is_causal=problem.is_causal,
-        scale=problem.scale,
-        cap=accelerated.soft_cap("fused", problem),
-        dtype=value.dtype,
-        interpret=interpret,
-    )
+    of_form = {
+        "laser": laser,
+        "is_causal": problem.is_causal,
+        "scale": problem.scale,
+        "cap": accelerated.soft_cap("fused", problem),
+        "dtype": value.dtype,
+        "interpret": interpret,
+    }
     narrow = value.astype(problem.query.dtype)
     arrays = {"query": problem.query, "key": problem.key, "value": narrow}
     keys = accelerated.visible_keys("fused", problem)
@@ -103,61 +121,81 @@ def _run(problem: Problem, value: Array, laser: bool, interpret: bool) -> Array:
         keys = earlier if keys is None else keys & earlier
     if keys is not None:
         arrays["keys"] = keys
-    return accelerated.on_devices("fused", functools.partial(_on_one_device, form), problem, arrays)
-
-
-def _on_one_device(form: _Form, arrays: dict[str, Array]) -> Array:
-    """Returns the output [..., T, H, Dv]; see `_run` for the arrays."""
-    *batch, queries, heads, size = arrays["query"].shape
-    length, entries = arrays["key"].shape[-3], math.prod(batch)
-    most = _most_rows(size, arrays["value"])
-    # Where causal, blocks of both begin together, and the diagonal runs through their corners.
-    longest = max(queries, length) if form.is_causal else 0
-    block_q, block_k = (accelerated.divided(longest or n, most)[0] for n in (queries, length))
-    rows, columns = -(-queries // block_q) * block_q, -(-length // block_k) * block_k
-    query, key, value = (
-        jnp.swapaxes(arrays[name].reshape((entries, *arrays[name].shape[-3:])), 1, 2)
-        for name in ("query", "key", "value")
+    return accelerated.on_devices(
+        "fused", functools.partial(_on_one_device, of_form), problem, arrays
     )
-    seen = arrays["keys"].reshape((entries, 1, length, 1)) if "keys" in arrays else None
+
+
+def _on_one_device(of_form: dict[str, Any], arrays: dict[str, Array]) -> Array:
+    """Returns the output [..., T, H, Dv]; see `_run` for what it is given."""
+    *batch, queries, heads, size = arrays["query"].shape
+    length, wide = arrays["value"].shape[-3], arrays["value"].shape[-1]
+    entries = math.prod(batch)
+    together = _heads_together(heads, size, wide)
+    most = _most_rows(max(1, together) * size, max(1, together) * wide, arrays["value"].dtype)
+    # Where causal, blocks of both begin together, and the diagonal runs through their corners.
+    longest = max(queries, length) if of_form["is_causal"] else 0
+    block_q, block_k = (accelerated.divided(longest or n, most)[0] for n in (queries, length))
+    form = _Form(
+        **of_form,
+        heads=max(1, together),
+        copies=1 if together else heads,
+        queries=queries,
+        keys=length,
+        block_q=block_q,
+        block_k=block_k,
+        size=size,
+        wide=wide,
+    )
+    seen = arrays["keys"].reshape((entries, length, 1, 1)) if "keys" in arrays else None
+    value = arrays["value"].reshape((entries, length, heads, wide))
     shifts = None
-    # Where a block holds all keys, and no others, the kernel sees what the shift is chosen from.
-    if form.laser and not (seen is None and block_k == columns == length):
+    # Where a block holds all keys, and no mask, the kernel sees what the shift is chosen from.
+    if form.laser and not (seen is None and length <= block_k):
         chosen = shift.choose(
-            value[..., None, :].astype(jnp.float32),
-            None if seen is None else seen[..., None],
+            jnp.moveaxis(value, 1, 2)[..., None, :].astype(jnp.float32),
+            None if seen is None else jnp.moveaxis(seen, 1, 2)[..., None],
             SPAN,
         )
-        constant = chosen.constant[..., 0, :]
+        constant = chosen.constant[..., 0, :]  # [B, H, 1, Dv]
         shifts = jnp.concatenate([constant, chosen.is_max[..., 0, :].astype(jnp.float32)], axis=-2)
         if seen is not None:  # 0 times ∞ would be NaN
-            value = jnp.where(seen, value, constant.astype(value.dtype))
-    if seen is None and columns > length and not (form.is_causal and queries <= length):
-        seen = jnp.ones((entries, 1, length, 1), bool)
-    keys = None
-    if seen is not None:
-        keys = seen[..., 0].astype(jnp.float32)
-        keys = jnp.pad(keys, ((0, 0), (0, 0), (0, columns - length)))
-    lengthened = _lengthened(query, rows), _lengthened(key, columns), _lengthened(value, columns)
-    output = _attend(form, (block_q, block_k), (*lengthened, shifts, keys))[:, :, :queries]
-    return jnp.swapaxes(output, 1, 2).reshape((*batch, queries, heads, -1))
+            value = jnp.where(seen, value, jnp.moveaxis(constant, 1, 2).astype(value.dtype))
+    keys = None if seen is None else seen[..., 0].astype(jnp.float32).swapaxes(1, 2)
+
+    def flat(array: Array) -> Array:
+        array = array.reshape((entries, *array.shape[-3:]))
+        if not together:
+            array = jnp.swapaxes(array, 1, 2).reshape((-1, array.shape[1], 1, array.shape[-1]))
+        return array.reshape((*array.shape[:2], -1))
+
+    if shifts is not None:  # [B, 2, H·Dv]
+        shifts = flat(jnp.swapaxes(shifts, 1, 2))
+    given = flat(arrays["query"]), flat(arrays["key"]), flat(value), shifts, keys
+    output = _attend(form, given)
+    if not together:
+        output = jnp.swapaxes(output.reshape((entries, heads, queries, wide)), 1, 2)
+    return output.reshape((*batch, queries, heads, wide))
 
 
-def _lengthened(array: Array, length: int) -> Array:
-    """Returns [B, H, length, D], padded by the last row: a hidden value far off would overflow."""
-    more = length - array.shape[2]
-    if not more:
-        return array
-    return jnp.pad(array, ((0, 0), (0, 0), (0, more), (0, 0)), mode="edge")
+def _heads_together(heads: int, size: int, wide: int) -> int:
+    """Returns how many heads share a block's lanes, 0 where heads must be transposed."""
+    if size % LANES == 0 and wide % LANES == 0:
+        return 1
+    # Two of Diff's values are 256 lanes, as wide as a matrix unit that has 128 twice.
+    fitting = [n for n in range(1, heads + 1) if heads % n == 0 and n * size <= LANES]
+    whole = [n for n in fitting if n * size % LANES == n * wide % LANES == 0 or n == heads]
+    return whole[0] if whole and whole[0] * wide <= 2 * LANES else 0
 
 
-def _most_rows(size: int, value: Array) -> int:
+def _most_rows(size: int, wide: int, dtype: jnp.dtype) -> int:
     """Returns the most rows of a block whose arrays fit on the chip, twice each: 1024, 512 or 256.
 
-    Backward: Q, K, V, dO in their dtype, R and the sums of dK and dV in float32, dQ.
+    Backward: Q, K, V, dO in their dtype, R and the sums of dK and dV in float32, dQ. size, wide: of
+    a row of Q and of V.
     """
-    wide, narrow = (-(-one // LANES) * LANES for one in (value.shape[-1], size))
-    item = value.dtype.itemsize
+    wide, narrow = (-(-one // LANES) * LANES for one in (wide, size))
+    item = dtype.itemsize
     row = (
         2 * item * 2 * (narrow + wide)
         + 2 * 4 * wide
@@ -168,56 +206,56 @@ def _most_rows(size: int, value: Array) -> int:
     return fitting[0] if fitting else 256
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _attend(form: _Form, blocks: tuple[int, int], given: _Given) -> Array:
-    return _forward(form, blocks, given, keep=False)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(form: _Form, given: _Given) -> Array:
+    return _forward(form, given, keep=False)[0]
 
 
-def _attend_forward(form: _Form, blocks: tuple[int, int], given: _Given) -> tuple[Array, Any]:
-    output, sums, log_sums, shifts = _forward(form, blocks, given, keep=True)
+def _attend_forward(form: _Form, given: _Given) -> tuple[Array, Any]:
+    output, sums, log_sums, shifts = _forward(form, given, keep=True)
     query, key, value, _, keys = given
     return output, ((query, key, value, shifts, keys), sums if form.laser else output, log_sums)
 
 
-def _attend_backward(
-    form: _Form, blocks: tuple[int, int], kept: Any, cotangent: Array
-) -> tuple[Any]:
+def _attend_backward(form: _Form, kept: Any, cotangent: Array) -> tuple[Any]:
     given, sums, log_sums = kept
-    return ((*_backward(form, blocks, given, sums, log_sums, cotangent), None, None),)
+    return ((*_backward(form, given, sums, log_sums, cotangent), None, None),)
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
 
 
 def _forward(
-    form: _Form, blocks: tuple[int, int], given: _Given, *, keep: bool
+    form: _Form, given: _Given, *, keep: bool
 ) -> tuple[Array, Array | None, Array | None, Array | None]:
-    """Returns the output [B, H, T, Dv], where `keep` R, as that (LASER), and log-sums [B, H, 1, T],
+    """Returns the output [N, T, G·V], where `keep` R, as that (LASER), and log-sums [N, G, h, T],
     and the shifts.
 
-    given: query [B, H, T, D], key [B, H, S, D], value [B, H, S, Dv], shifts [B, H, 2, Dv] (the
-    constant, and 1 where it serves the max form; LASER without them chooses them itself), keys
-    [B, 1, S], 1 where visible.
+    N: batch entries (by heads where those are transposed); G groups of h = form.heads heads; C and
+    V: channels of a group. given: query [N, T, G·C], key [N, S, G·C], value [N, S, G·V], shifts
+    [N, 2, G·V] (the constant, and 1 where it serves the max form; LASER without them chooses them
+    itself), keys [B, 1, S], 1 where visible.
     """
-    query, _, value, shifts, _ = given
+    *_, value, shifts, _ = given
     chooses = form.laser and shifts is None
-    batch, heads, rows, _ = query.shape
-    columns, wide = value.shape[-2:]
-    block_q, block_k = blocks
-    grid = (batch, heads, rows // block_q, columns // block_k)
-    specs, arrays = _inputs(blocks, given, lambda i, j: (i, j))
-    of_channels = pl.BlockSpec((None, None, 2, wide), lambda n, h, i, j: (n, h, 0, 0))
-    out = [jax.ShapeDtypeStruct((batch, heads, rows, wide), form.dtype)]
-    out_specs = [pl.BlockSpec((None, None, block_q, wide), lambda n, h, i, j: (n, h, i, 0))]
+    wide = form.heads * form.wide
+    entries, channels = value.shape[0], value.shape[-1]
+    groups = channels // wide
+    grid = (entries, groups, -(-form.queries // form.block_q), -(-form.keys // form.block_k))
+    specs, arrays = _inputs(form, given, lambda i, j: (i, j))
+    out = [jax.ShapeDtypeStruct((entries, form.queries, channels), form.dtype)]
+    out_specs = [pl.BlockSpec((None, form.block_q, wide), lambda n, g, i, j: (n, i, g))]
     if keep and form.laser:
-        out.append(jax.ShapeDtypeStruct((batch, heads, rows, wide), jnp.float32))
+        out.append(jax.ShapeDtypeStruct((entries, form.queries, channels), jnp.float32))
         out_specs.append(out_specs[0])
     if keep:
-        out.append(jax.ShapeDtypeStruct((batch, heads, 1, rows), jnp.float32))
-        out_specs.append(pl.BlockSpec((None, None, 1, block_q), lambda n, h, i, j: (n, h, 0, i)))
+        shape = (entries, groups, form.heads, form.queries)
+        out.append(jax.ShapeDtypeStruct(shape, jnp.float32))
+        block = (None, None, form.heads, form.block_q)
+        out_specs.append(pl.BlockSpec(block, lambda n, g, i, j: (n, g, 0, i)))
     if chooses:
-        out.append(jax.ShapeDtypeStruct((batch, heads, 2, wide), jnp.float32))
-        out_specs.append(of_channels)
+        out.append(jax.ShapeDtypeStruct((entries, 2, channels), jnp.float32))
+        out_specs.append(pl.BlockSpec((None, 2, wide), lambda n, g, i, j: (n, 0, g)))
     found = pl.pallas_call(
         functools.partial(_forward_kernel, form, grid[2:], keep, *_there(given)),
         grid=grid,
@@ -225,10 +263,10 @@ def _forward(
         out_specs=out_specs,
         out_shape=out,
         scratch_shapes=[
-            pltpu.VMEM((block_q, LANES), jnp.float32),
-            pltpu.VMEM((block_q, LANES), jnp.float32),
-            pltpu.VMEM((block_q, wide), jnp.float32),
-            pltpu.VMEM((block_k, wide), value.dtype),
+            pltpu.VMEM((form.heads, form.block_q, LANES), jnp.float32),
+            pltpu.VMEM((form.heads, form.block_q, LANES), jnp.float32),
+            pltpu.VMEM((form.block_q, wide), jnp.float32),
+            pltpu.VMEM((form.block_k, wide), value.dtype),
         ],
         name="fused_forward",
         interpret=form.interpret,
@@ -240,30 +278,29 @@ def _forward(
     return output, rest.pop() if rest else None, log_sums, shifts
 
 
-def _inputs(blocks: tuple[int, int], given: _Given, order: Any) -> tuple[list[Any], list[Array]]:
+def _inputs(form: _Form, given: _Given, order: Any) -> tuple[list[Any], list[Array]]:
     """Returns block specifications and arrays; `order` gives (i, j) from the grid's last places."""
     query, key, value, shifts, keys = given
-    block_q, block_k = blocks
 
-    def rows(n: Any, h: Any, *place: Any) -> Any:
-        return n, h, order(*place)[0], 0
+    def rows(n: Any, g: Any, *place: Any) -> Any:
+        return n, order(*place)[0], g
 
-    def columns(n: Any, h: Any, *place: Any) -> Any:
-        return n, h, order(*place)[1], 0
+    def columns(n: Any, g: Any, *place: Any) -> Any:
+        return n, order(*place)[1], g
 
     specs = [
-        pl.BlockSpec((None, None, block_q, query.shape[-1]), rows),
-        pl.BlockSpec((None, None, block_k, key.shape[-1]), columns),
-        pl.BlockSpec((None, None, block_k, value.shape[-1]), columns),
+        pl.BlockSpec((None, form.block_q, form.heads * form.size), rows),
+        pl.BlockSpec((None, form.block_k, form.heads * form.size), columns),
+        pl.BlockSpec((None, form.block_k, form.heads * form.wide), columns),
     ]
     arrays = [query, key, value]
     if shifts is not None:
-        whole = (None, None, 2, shifts.shape[-1])
-        specs.append(pl.BlockSpec(whole, lambda n, h, *place: (n, h, 0, 0)))
+        whole = (None, 2, form.heads * form.wide)
+        specs.append(pl.BlockSpec(whole, lambda n, g, *place: (n, 0, g)))
         arrays.append(shifts)
     if keys is not None:
-        shape = (None, 1, block_k)
-        specs.append(pl.BlockSpec(shape, lambda n, h, *place: (n, 0, order(*place)[1])))
+        shape, copies = (None, 1, form.block_k), form.copies
+        specs.append(pl.BlockSpec(shape, lambda n, g, *place: (n // copies, 0, order(*place)[1])))
         arrays.append(keys)
     return specs, arrays
 
@@ -300,20 +337,17 @@ def _forward_kernel(
     if chooses:
         shifts = outputs.pop()
     i, j = pl.program_id(2), pl.program_id(3)
-    values = v
+
     if form.laser:  # of one block of keys, once for all blocks of queries
-        values = exponential
 
         @pl.when((i == 0) | (grid[1] > 1))
-        def _() -> None:
+        def prepare() -> None:
             if chooses:
-                wide = v[...].astype(jnp.float32)
-                low, high = (end(wide, axis=0, keepdims=True) for end in (jnp.min, jnp.max))
-                mean = jnp.sum(wide, axis=0, keepdims=True) / wide.shape[0]
-                chosen = shift.between(mean, low, high, SPAN)
+                chosen = _choose(v[...].astype(jnp.float32), form.keys)
                 shifts[:1, :] = chosen.constant
                 shifts[1:, :] = chosen.is_max.astype(jnp.float32)
-            exponential[...] = _exponential(v[...], shifts).astype(v.dtype)
+            found = _exponential(v[...], shifts).astype(v.dtype)
+            exponential[...] = _there_alone(found, j * form.block_k, form.keys, form.block_k)
 
     @pl.when(j == 0)
     def _() -> None:
@@ -322,38 +356,75 @@ def _forward_kernel(
         sums[...] = jnp.zeros_like(sums)
 
     def tile(a: Any, b: Any, on_diagonal: bool) -> None:
-        logits, seen, _ = _logits(form, q, k, keys, (a, b), on_diagonal, across=False)
-        before = top[a, :1]
-        highest = jnp.maximum(before, jnp.max(logits, axis=1, keepdims=True))
-        weights = _only(seen, jnp.exp(logits - highest))
-        shrunk = jnp.exp(before - highest)
-        top[a, :] = jnp.broadcast_to(highest, (highest.shape[0], LANES))
-        grown = shrunk * total[a, :1] + jnp.sum(weights, axis=1, keepdims=True)
-        total[a, :] = jnp.broadcast_to(grown, (grown.shape[0], LANES))
-        sums[a, :] = shrunk * sums[a, :] + _product(weights.astype(v.dtype), values[b, :])
+        origin = j * form.block_k + b.start
+        values = exponential[b, :]
+        if not form.laser:
+            values = _there_alone(v[b, :], origin, form.keys, form.block_k)
+        for head in range(form.heads):
+            own = _lanes_of(form, head, q[a, :], form.size)
+            logits, seen, _ = _logits(
+                form, (own, k[b, :]), keys, (a, b), origin, on_diagonal, across=False
+            )
+            before = top[head, a, :1]
+            highest = jnp.maximum(before, jnp.max(logits, axis=1, keepdims=True))
+            weights = _only(seen, jnp.exp(logits - highest))
+            shrunk = jnp.exp(before - highest)
+            top[head, a, :] = jnp.broadcast_to(highest, (highest.shape[0], LANES))
+            grown = shrunk * total[head, a, :1] + jnp.sum(weights, axis=1, keepdims=True)
+            total[head, a, :] = jnp.broadcast_to(grown, (grown.shape[0], LANES))
+            summed = shrunk * sums[a, :] + _product(weights.astype(v.dtype), values)
+            sums[a, :] = _lanes_of(form, head, summed, form.wide, sums[a, :])
 
-    _tiles(form, grid, (i, j), (q.shape[0], k.shape[0]), tile)
+    _tiles(form, grid, (i, j), tile)
 
     @pl.when(j == grid[1] - 1)
     def _() -> None:
-        whole = total[:, :1]
-        whole = jnp.where(whole == 0, 1, whole)  # a row that sees nothing
-        means = sums[...] / whole
+        means = jnp.zeros_like(sums)
+        for head in range(form.heads):
+            whole = total[head, :, :1]
+            whole = jnp.where(whole == 0, 1, whole)  # a row that sees nothing
+            means = _lanes_of(form, head, sums[...] / whole, form.wide, means)
+            if keep:
+                outputs[-1][head : head + 1, :] = _as_row(top[head, :, :1] + jnp.log(whole))
         result = means
         if form.laser:
-            chosen = _shift(shifts)
             precise = outputs[0].dtype == jnp.float32
-            result = shift.logarithm(means, None, chosen, precise=precise)
+            result = shift.logarithm(means, None, _shift(shifts), precise=precise)
         outputs[0][...] = result.astype(outputs[0].dtype)
-        if keep:
-            if form.laser:
-                outputs[1][...] = means
-            outputs[-1][...] = _as_row(top[:, :1] + jnp.log(whole))
+        if keep and form.laser:
+            outputs[1][...] = means
+
+
+def _choose(wide: Array, length: int) -> shift.Shift:
+    """Returns the shift of values [n, V], float32, of which `length` rows are there."""
+    there = jax.lax.broadcasted_iota(jnp.int32, wide.shape, 0) < length
+    low = jnp.min(jnp.where(there, wide, jnp.inf), axis=0, keepdims=True)
+    high = jnp.max(jnp.where(there, wide, -jnp.inf), axis=0, keepdims=True)
+    total = jnp.sum(jnp.where(there, wide, 0), axis=0, keepdims=True)
+    return shift.between(total / length, low, high, SPAN)
+
+
+def _lanes_of(
+    form: _Form, head: int, array: Array, size: int, others: Array | float = 0.0
+) -> Array:
+    """Returns [n, form.heads·size] with the head's lanes of `array`, and others'."""
+    if form.heads == 1:
+        return array
+    lane = jax.lax.broadcasted_iota(jnp.int32, array.shape, 1)
+    of_head = (lane >= head * size) & (lane < (head + 1) * size)
+    return jnp.where(of_head, array, jnp.asarray(others, array.dtype))
+
+
+def _there_alone(array: Array, first: Any, length: int, block: int) -> Array:
+    """Returns rows [n, …] from `first` on, 0 from `length` on: blocks of `block` may pass it."""
+    if length % block == 0:
+        return array
+    row = jax.lax.broadcasted_iota(jnp.int32, array.shape, 0) + first
+    return jnp.where(row < length, array, jnp.zeros_like(array))
 
 
 def _backward(
     form: _Form,
-    blocks: tuple[int, int],
     given: _Given,
     sums: Array,
     log_sums: Array,
@@ -361,13 +432,12 @@ def _backward(
 ) -> tuple[Array, Array, Array]:
     """Returns the gradients by query, key and value, in their dtypes; `given` as in `_forward`."""
     query, key, value, *_ = given
-    batch, heads, rows, size = query.shape
-    columns, wide = value.shape[-2:]
-    block_q, block_k = blocks
-    grid = (batch, heads, columns // block_k, rows // block_q)
-    specs, arrays = _inputs(blocks, given, lambda j, i: (i, j))
-    by_query = pl.BlockSpec((None, None, block_q, wide), lambda n, h, j, i: (n, h, i, 0))
-    of_rows = pl.BlockSpec((None, None, 1, block_q), lambda n, h, j, i: (n, h, 0, i))
+    size, wide = form.heads * form.size, form.heads * form.wide
+    entries, groups = value.shape[0], value.shape[-1] // wide
+    grid = (entries, groups, -(-form.keys // form.block_k), -(-form.queries // form.block_q))
+    specs, arrays = _inputs(form, given, lambda j, i: (i, j))
+    by_query = pl.BlockSpec((None, form.block_q, wide), lambda n, g, j, i: (n, i, g))
+    of_rows = pl.BlockSpec((None, None, form.heads, form.block_q), lambda n, g, j, i: (n, g, 0, i))
     specs += [by_query, of_rows, by_query]
     # Keys of several blocks each give a part of dQ, summed afterwards.
     parts = query.dtype if grid[2] == 1 else jnp.float32
@@ -376,9 +446,9 @@ def _backward(
         grid=grid,
         in_specs=specs,
         out_specs=[
-            pl.BlockSpec((None, None, None, block_q, size), lambda n, h, j, i: (j, n, h, i, 0)),
-            pl.BlockSpec((None, None, block_k, size), lambda n, h, j, i: (n, h, j, 0)),
-            pl.BlockSpec((None, None, block_k, wide), lambda n, h, j, i: (n, h, j, 0)),
+            pl.BlockSpec((None, None, form.block_q, size), lambda n, g, j, i: (j, n, i, g)),
+            pl.BlockSpec((None, form.block_k, size), lambda n, g, j, i: (n, j, g)),
+            pl.BlockSpec((None, form.block_k, wide), lambda n, g, j, i: (n, j, g)),
         ],
         out_shape=[
             jax.ShapeDtypeStruct((grid[2], *query.shape), parts),
@@ -386,10 +456,10 @@ def _backward(
             jax.ShapeDtypeStruct(value.shape, value.dtype),
         ],
         scratch_shapes=[
-            pltpu.VMEM((block_q, size), jnp.float32),
-            pltpu.VMEM((block_k, size), jnp.float32),
-            pltpu.VMEM((block_k, wide), jnp.float32),
-            pltpu.VMEM((block_k, wide), jnp.float32),
+            pltpu.VMEM((form.block_q, size), jnp.float32),
+            pltpu.VMEM((form.block_k, size), jnp.float32),
+            pltpu.VMEM((form.block_k, wide), jnp.float32),
+            pltpu.VMEM((form.block_k, wide), jnp.float32),
         ],
         name="fused_backward",
         interpret=form.interpret,
@@ -419,31 +489,52 @@ def _backward_kernel(
         by_key[...] = jnp.zeros_like(by_key)
         by_value[...] = jnp.zeros_like(by_value)
         if form.laser:
-            exponential[...] = _exponential(v[...], shifts)
+            found = _exponential(v[...], shifts)
+            exponential[...] = _there_alone(found, j * form.block_k, form.keys, form.block_k)
 
     by_query[...] = jnp.zeros_like(by_query)
 
     def tile(a: Any, b: Any, on_diagonal: bool) -> None:
-        queries = q[a, :]
-        values = exponential[b, :].astype(v.dtype) if form.laser else v[b, :]
-        logits, seen, slope = _logits(form, q, k, keys, (a, b), on_diagonal, across=True)
-        weights = _only(seen, jnp.exp(logits - log_sums[:, a]))
-        means = sums[a, :].astype(jnp.float32)
-        inner = cotangent[a, :].astype(jnp.float32)
+        first, origin = i * form.block_q + a.start, j * form.block_k + b.start
+
+        def rows(array: Any) -> Array:
+            return _there_alone(array[a, :], first, form.queries, form.block_q)
+
+        def columns(array: Any) -> Array:
+            return _there_alone(array[b, :], origin, form.keys, form.block_k)
+
+        queries, their_keys = rows(q), columns(k)
+        values = exponential[b, :].astype(v.dtype) if form.laser else columns(v)
+        means = rows(sums).astype(jnp.float32)
+        inner = rows(cotangent).astype(jnp.float32)
         if form.laser:
             inner = inner * _logarithm_slope(means, shifts)
         narrow = inner.astype(queries.dtype)
         # Of G as it is multiplied, so that the terms of a row cancel.
-        delta = jnp.sum(means * narrow.astype(jnp.float32), axis=1, keepdims=True)
-        by_value[b, :] += _product(weights.astype(queries.dtype), narrow)
-        logit_bar = weights * (_product(values, narrow, transposed=True) - _as_row(delta))
-        if slope is not None:
-            logit_bar = logit_bar * slope
-        logit_bar = (logit_bar * form.scale).astype(queries.dtype)
-        by_key[b, :] += _product(logit_bar, queries)
-        by_query[a, :] += _product(jnp.transpose(logit_bar), k[b, :])
+        products = means * narrow.astype(jnp.float32)
+        for head in range(form.heads):
+            own, own_narrow = (
+                _lanes_of(form, head, array, width)
+                for array, width in ((queries, form.size), (narrow, form.wide))
+            )
+            logits, seen, slope = _logits(
+                form, (own, their_keys), keys, (a, b), origin, on_diagonal, across=True
+            )
+            weights = _only(seen, jnp.exp(logits - log_sums[head : head + 1, a]))
+            if form.queries % form.block_q:
+                row = jax.lax.broadcasted_iota(jnp.int32, weights.shape, 1) + first
+                weights = jnp.where(row < form.queries, weights, 0)
+            delta = jnp.sum(_lanes_of(form, head, products, form.wide), axis=1, keepdims=True)
+            by_value[b, :] += _product(weights.astype(queries.dtype), own_narrow)
+            logit_bar = weights * (_product(values, own_narrow, transposed=True) - _as_row(delta))
+            if slope is not None:
+                logit_bar = logit_bar * slope
+            logit_bar = (logit_bar * form.scale).astype(queries.dtype)
+            by_key[b, :] += _product(logit_bar, own)
+            found = _product(jnp.transpose(logit_bar), their_keys)
+            by_query[a, :] += _lanes_of(form, head, found, form.size)
 
-    _tiles(form, grid, (i, j), (q.shape[0], k.shape[0]), tile)
+    _tiles(form, grid, (i, j), tile)
     query_bar[...] = by_query[...].astype(query_bar.dtype)
 
     @pl.when(i == grid[0] - 1)
@@ -456,28 +547,39 @@ def _backward_kernel(
 
 
 def _logits(
-    form: _Form, q: Any, k: Any, keys: Any, place: tuple[Any, Any], on_diagonal: bool, across: bool
+    form: _Form,
+    tiles: tuple[Array, Array],
+    keys: Any,
+    place: tuple[Any, Any],
+    origin: Any,
+    on_diagonal: bool,
+    across: bool,
 ) -> tuple[Array, Array | None, Array | None]:
     """Returns a tile's logits, hidden ones at _HIDDEN; which keys a mask leaves; the cap's slope.
 
-    place: slices of queries and keys in the block. across: keys along the first axis.
+    tiles: of queries and keys, at the slices `place` in the block, keys from `origin` on in the
+    whole. across: keys along the first axis.
     """
     a, b = place
-    first, second = (k[b, :], q[a, :]) if across else (q[a, :], k[b, :])
+    first, second = reversed(tiles) if across else tiles
     logits = _product(first, second, transposed=True) * form.scale
     slope = None
     if form.cap is not None:
         bent = jnp.tanh(logits / form.cap)
         logits, slope = form.cap * bent, 1 - bent * bent
+    of_key = jax.lax.broadcasted_iota(jnp.int32, logits.shape, int(not across))
     seen = None
     if keys is not None:
         row = keys[:, b]
         seen = jnp.broadcast_to(_as_column(row) if across else row, logits.shape) > 0
+        if form.keys % form.block_k:  # what a block reads beyond the mask is anything
+            seen = seen & (of_key + origin < form.keys)
         logits = jnp.where(seen, logits, _HIDDEN)
+    elif form.keys % form.block_k:
+        logits = jnp.where(of_key + origin < form.keys, logits, _HIDDEN)
     if on_diagonal:
         of_query = jax.lax.broadcasted_iota(jnp.int32, logits.shape, int(across)) + a.start
-        of_key = jax.lax.broadcasted_iota(jnp.int32, logits.shape, int(not across)) + b.start
-        logits = jnp.where(of_query >= of_key, logits, _HIDDEN)
+        logits = jnp.where(of_query >= of_key + b.start, logits, _HIDDEN)
     return logits, seen, slope
 
 
@@ -527,18 +629,16 @@ def _logarithm_slope(means: Array, shifts: Any) -> Array:
     return 1 / jnp.where(_shift(shifts).is_max, jnp.maximum(means, shift.SMALLEST), 1 + means)
 
 
-def _tiles(
-    form: _Form, grid: tuple[int, int], place: tuple[Any, Any], sizes: tuple[int, int], tile: Any
-) -> None:
+def _tiles(form: _Form, grid: tuple[int, int], place: tuple[Any, Any], tile: Any) -> None:
     """Calls tile(rows, columns, on_diagonal) for all rows of a block, with the columns they see.
 
     place: the block's, among grid[0] of queries and grid[1] of keys; of one size where causal.
     """
-    count = _tile(sizes[0])
+    count = next(rows for rows in (_TILE, 384, 256, 128) if form.block_q % rows == 0)
 
     def some(diagonal: bool) -> None:
-        for first in range(0, sizes[0], count):
-            columns = first + count if diagonal else sizes[1]
+        for first in range(0, form.block_q, count):
+            columns = first + count if diagonal else form.block_k
             tile(pl.ds(first, count), pl.ds(0, columns), diagonal)
 
     i, j = place
@@ -547,11 +647,6 @@ def _tiles(
         return
     pl.when(i > j)(functools.partial(some, False))
     pl.when(i == j)(functools.partial(some, True))
-
-
-def _tile(size: int) -> int:
-    """Returns the rows of a tile: at most _TILE, dividing the block."""
-    return next(rows for rows in (_TILE, 384, 256, 128) if size % rows == 0)
 
 
 KERNEL = Kernel(weighted_sum, span=SPAN, float32_sums=True, log_mean_exp=log_mean_exp)

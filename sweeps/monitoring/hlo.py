@@ -230,34 +230,56 @@ class Module:
 
     def _fused_bytes(self, one: Instruction, given: list[Instruction]) -> int:
         inner = self.computations[one.called("calls")]
-        parameters = [part for part in inner.values() if part.opcode == "parameter"]
-        parameters.sort(key=lambda part: int(re.search(r"parameter\((\d+)\)", _full(part))[1]))  # type: ignore[index]
         users = _users(inner)
         total = 0
-        for parameter, operand in zip(parameters, given, strict=False):
+        for parameter, operand in zip(_parameters(inner), given, strict=False):
             main = _main(operand.result)
-            total += min(main, _read(parameter, users)) if main else 0
+            total += min(main, self._read_of(parameter, users)) if main else 0
         root = list(inner.values())[-1]
         for part in (
             [inner.get(name) for name in root.operands] if root.opcode == "tuple" else [root]
         ):
             if part is not None:
-                total += _written(part, inner)
+                total += self._written(part, inner)
         return min(total, sum(_main(g.result) for g in given) + _main(one.result))
+
+    def _written(self, part: Instruction, inner: dict[str, Instruction]) -> int:
+        """Returns what a fusion writes for one of its results: the update alone where it is one."""
+        while part.opcode in ("bitcast", "copy", "convert") and part.operands[0] in inner:
+            part = inner[part.operands[0]]
+        if part.opcode == "dynamic-update-slice":
+            update = inner.get(part.operands[1])
+            return _size(update.result) if update else 0
+        return _main(part.result)
+
+    def _read_of(self, part: Instruction, users: dict[str, list[Instruction]]) -> int:
+        """Returns how many bytes of a fusion's parameter are read, in fusions inside it, too."""
+        total = 0
+        for user in users.get(part.name, []):
+            first = bool(user.operands) and user.operands[0] == part.name
+            if user.opcode in ("dynamic-slice", "slice", "gather") and first:
+                total += _size(user.result)
+            elif user.opcode == "dynamic-update-slice" and first:
+                continue  # in place
+            elif user.opcode == "bitcast":
+                total += self._read_of(user, users)
+            elif user.opcode == "fusion":
+                inner = self.computations[user.called("calls")]
+                given, deeper = zip(user.operands, _parameters(inner), strict=False), _users(inner)
+                total += sum(self._read_of(one, deeper) for name, one in given if name == part.name)
+            else:
+                return _size(part.result)
+        return min(total, _size(part.result))
+
+
+def _parameters(inner: dict[str, Instruction]) -> list[Instruction]:
+    """Returns the parameters of a computation in their order."""
+    found = [part for part in inner.values() if part.opcode == "parameter"]
+    return sorted(found, key=lambda one: int(re.search(r"parameter\((\d+)\)", _full(one))[1]))  # type: ignore[index]
 
 
 def _full(one: Instruction) -> str:
     return f"{one.opcode}({','.join(one.operands)}){one.rest}"
-
-
-def _written(part: Instruction, inner: dict[str, Instruction]) -> int:
-    """Returns what a fusion writes for one of its results: the update alone where it is one."""
-    while part.opcode in ("bitcast", "copy", "convert") and part.operands[0] in inner:
-        part = inner[part.operands[0]]
-    if part.opcode == "dynamic-update-slice":
-        update = inner.get(part.operands[1])
-        return _size(update.result) if update else 0
-    return _main(part.result)
 
 
 def _users(lines: dict[str, Instruction]) -> dict[str, list[Instruction]]:
@@ -266,22 +288,6 @@ def _users(lines: dict[str, Instruction]) -> dict[str, list[Instruction]]:
         for name in one.operands:
             users.setdefault(name, []).append(one)
     return users
-
-
-def _read(part: Instruction, users: dict[str, list[Instruction]]) -> int:
-    """Returns how many bytes of a fusion's parameter are read."""
-    total = 0
-    for user in users.get(part.name, []):
-        first = bool(user.operands) and user.operands[0] == part.name
-        if user.opcode in ("dynamic-slice", "slice", "gather") and first:
-            total += _size(user.result)
-        elif user.opcode == "dynamic-update-slice" and first:
-            continue  # in place
-        elif user.opcode == "bitcast":
-            total += _read(user, users)
-        else:
-            return _size(part.result)
-    return total
 
 
 def _instruction(line: str) -> Instruction:

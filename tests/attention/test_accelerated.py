@@ -125,6 +125,25 @@ def test_causality_where_nothing_divides_into_blocks(length, keys, kernel):
         assert oracle.relative_error(ours, theirs) <= 3e-6
 
 
+@pytest.mark.parametrize(
+    ("heads", "size", "wide", "together"),
+    [(4, 64, 64, 2), (2, 64, 128, 2), (2, 128, 256, 1), (3, 32, 32, 3), (2, 80, 80, 0)],
+)
+@pytest.mark.parametrize("masked", [True, False])
+def test_heads_side_by_side_in_a_block(heads, size, wide, together, masked, kernel):
+    """As many as 128 lanes hold; the last block reaches beyond the arrays; 80 is transposed."""
+    assert fused._heads_together(heads, size, wide) == together
+    rng = np.random.default_rng(1)
+    shapes = [(2, 140, heads, one) for one in (size, size, wide, wide)]
+    arrays = [jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in shapes]
+    there = jnp.arange(140) < jnp.array([131, 9])[:, None, None, None]
+    settings = {"mask": there} if masked else {"is_causal": True}
+    ours = _run(laser.attend, arrays, kernel=kernel, **settings)
+    theirs = _run(laser.attend, arrays, **settings)
+    for found, exact in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert oracle.relative_error(found, np.asarray(exact, np.float64)) <= 3e-6
+
+
 def test_soft_cap_is_the_modifier_s(kernel):
     """In the same place, by the same formula, with its gradient; another function is refused."""
     query, key, value, cotangent = _qkv()

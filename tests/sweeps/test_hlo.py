@@ -21,6 +21,19 @@ _TEXT = """HloModule jit_step, is_scheduled=true
   ROOT %ag = bf16[100,8]{1,0} all-gather(%q.0), channel_id=7, dimensions={1}
 }
 
+%fused_slice (r.0: f32[32], r.1: s32[]) -> f32[4] {
+  %r.0 = f32[32]{0} parameter(0)
+  %r.1 = s32[] parameter(1)
+  ROOT %ds = f32[4]{0} dynamic-slice(%r.0, %r.1), dynamic_slice_sizes={4}
+}
+
+%fused_outer (t.1: s32[], t.0: f32[32]) -> f32[4] {
+  %t.1 = s32[] parameter(0)
+  %t.0 = f32[32]{0} parameter(1)
+  %inner = f32[4]{0} fusion(%t.0, %t.1), kind=kLoop, calls=%fused_slice
+  ROOT %twice = f32[4]{0} add(%inner, %inner)
+}
+
 %body (arg: (s32[], f32[32], f32[8])) -> (s32[], f32[32], f32[8]) {
   %arg = (s32[], f32[32]{0}, f32[8]{0:S(1)}) parameter(0)
   %i = s32[] get-tuple-element(%arg), index=0
@@ -48,6 +61,7 @@ ENTRY %main (a: f32[32], b: bf16[100,4], c: f32[8]) -> f32[32] {
   %loop = (s32[], f32[32]{0}, f32[8]{0:S(1)}) while(%start), condition=%condition, body=%body
   %g.1 = bf16[100,8]{1,0} fusion(%b), kind=kLoop, calls=%fused_gather
   %g.2 = bf16[100,8]{1,0} fusion(%b), kind=kLoop, calls=%fused_gather
+  %nested = f32[4]{0} fusion(%zero, %a), kind=kLoop, calls=%fused_outer
   %kernel.1 = f32[32]{0} custom-call(%a), custom_call_target="tpu_custom_call", kernel_metadata={
 "x":"{}"
 }, metadata={op_name="jit(step)/pallas_call"}
@@ -75,6 +89,11 @@ def test_an_update_in_place_moves_what_is_new_alone() -> None:
     # 8 floats written, and the index read; the floats come from on-chip memory, and the other 24
     # are not touched.
     assert _counted()["new"].bytes == 8 * 4 + 4
+
+
+def test_a_fusion_inside_one_reads_what_it_slices() -> None:
+    # 4 floats read and 4 written, and the index: not the 32 that the outer fusion is given.
+    assert _counted()["nested"].bytes == 4 * 4 + 4 * 4 + 4
 
 
 def test_a_collective_counts_once_however_often_it_stands() -> None:

@@ -98,6 +98,11 @@ class EncoderBlock(nn.Module):
         return hidden + drop(mlp(mlp_norm(hidden), dropout_rate, deterministic))
 
 
+def _is_dear(primitive: Any, *_: Any, **__: Any) -> bool:
+    """Whether the backward pass is to keep what an operation gave: matrix products and kernels."""
+    return primitive.name in ("dot_general", "pallas_call")
+
+
 class Encoder(nn.Module):
     """`depth` blocks, made by `block`, then a layer norm unless blocks end with one.
 
@@ -128,6 +133,8 @@ class Encoder(nn.Module):
 
             params = self.variables["params"]
             stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(params[n] for n in names))
+            # Else a loop keeps every array of a block; unrolled, XLA computes such again by itself.
+            run = jax.checkpoint(run, prevent_cse=False, policy=_is_dear)
             hidden, _ = jax.lax.scan(run, hidden, (stacked, jnp.arange(self.depth), keys))
         else:
             for layer, name in enumerate(names):
