@@ -53,11 +53,6 @@ def check_variant(name: str, variant: str, kernel: str = "xla") -> None:
             f"{name} has no row {variant!r}: its model has {modifier} inside every attention "
             f"already, standard attention included; drop +{modifier}"
         )
-    if spec.masks_pairs and variants_table.KERNELS[kernel].key_masks_only:
-        raise ValueError(
-            f"{name} hides pairs of query and key, and kernel={kernel!r} keys alone; use "
-            "kernel='xla' or kernel='jax_xla'"
-        )
 
 
 def check_softmax(name: str, variant: str, kernel: str = "xla") -> None:

@@ -25,10 +25,10 @@ Blocks of queries by blocks of keys, _TILE queries at a time; of blocks above th
 causal problem, and of tiles on it what lies right of it, nothing is computed. A last block reaches
 beyond the arrays: what it reads there is set to 0, and what it writes is dropped.
 
-Arrays stay as the host's projections leave them, [B, T, H·D], where 128 lanes hold whole heads: a
-block has 128/D of them side by side, each seen by setting the others' lanes to 0, which a matrix
-unit 128 wide computes in the same time. (ViT-S: 24 transpositions to [B, H, T, D] a step, padded,
-took 39 of 118 ms.) Other sizes are transposed.
+Arrays are [B, H, T, D], but heads that 128 lanes hold several of stay as the host's projections
+leave them, [B, T, H·D]: a block has 128/D side by side, each seen by setting the others' lanes to
+0, which a matrix unit 128 wide computes in the same time. (ViT-S: transpositions and padding around
+this kernel took 39 of 118 ms; what is left of copies takes 8 of 70.)
 """
 
 import functools
@@ -179,13 +179,16 @@ def _on_one_device(of_form: dict[str, Any], arrays: dict[str, Array]) -> Array:
 
 
 def _heads_together(heads: int, size: int, wide: int) -> int:
-    """Returns how many heads share a block's lanes, 0 where heads must be transposed."""
-    if size % LANES == 0 and wide % LANES == 0:
-        return 1
+    """Returns how many heads share a block's lanes, 0 where heads are to be transposed.
+
+    Whole heads of 128 are: XLA gives and takes [B, H, T, D] for nothing where T and D divide into
+    its tiles, while [B, T, H·D] cost c4_lm's step 46 of 358 ms.
+    """
     # Two of Diff's values are 256 lanes, as wide as a matrix unit that has 128 twice.
     fitting = [n for n in range(1, heads + 1) if heads % n == 0 and n * size <= LANES]
     whole = [n for n in fitting if n * size % LANES == n * wide % LANES == 0 or n == heads]
-    return whole[0] if whole and whole[0] * wide <= 2 * LANES else 0
+    shared = whole and size < LANES and whole[0] * wide <= 2 * LANES
+    return whole[0] if shared else 0
 
 
 def _most_rows(size: int, wide: int, dtype: jnp.dtype) -> int:

@@ -19,7 +19,6 @@ class WorkloadSpec:
     keeps_softmax: whether the model weighs the values by a function of its own, which variants can
     only wrap (`Variant.through_host`): no other kernel runs there, and not every mixer.
     extra_paths: keys of a study that say where else something lies which the workload needs.
-    masks_pairs: whether its attention hides pairs of query and key, not keys.
     batch_norm: whether the model takes statistics over a batch, which cannot be had from its parts.
     observable: whether diagnostics can look into its attention.
     unit: what throughput counts, units of it an example: 1024 tokens, 1 image. flops: a training
@@ -48,7 +47,6 @@ class WorkloadSpec:
     host_modifiers: tuple[str, ...] = ()
     keeps_softmax: bool = False
     extra_paths: tuple[str, ...] = ()
-    masks_pairs: bool = False
     batch_norm: bool = False
     observable: bool = True
     unit: str = "examples"

@@ -128,7 +128,9 @@ class Encoder(nn.Module):
                 params, depth, key = layer
                 block = self.block(depth=depth, parent=None)
                 rngs = {} if key is None else {"dropout": key}
-                out = block.apply({"params": params}, hidden, dropout_rate, deterministic, rngs=rngs)
+                out = block.apply(
+                    {"params": params}, hidden, dropout_rate, deterministic, rngs=rngs
+                )
                 return out, None
 
             params = self.variables["params"]

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from attention import table as variants_table
 from attention.modifiers.per_dim_temp import INVERSE_SOFTPLUS_OF_ZERO
 from workloads.base.dropout import Dropout
 from workloads.speech import spectrogram
@@ -106,7 +107,13 @@ def query_scaled_attention(variant: Any, depth: int, temperature: float) -> Call
             output = nn.dot_product_attention(QueryScaler()(query), key, value, **settings)
         else:
             given = {"depth": depth, "scale_query": QueryScaler()}
-            output = variant(query, key, value, **given, **settings)
+            if mask is not None and variants_table.KERNELS[variant.kernel].key_masks_only:
+                # Frames that may not look give 0 by our core; these kernels are told of keys alone.
+                rows = jnp.swapaxes(jnp.any(mask, axis=-1, keepdims=True), -3, -2)
+                settings["mask"] = jnp.any(mask, axis=-2, keepdims=True)
+                output = jnp.where(rows, variant(query, key, value, **given, **settings), 0)
+            else:
+                output = variant(query, key, value, **given, **settings)
         return output * temperature
 
     return attend

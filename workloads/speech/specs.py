@@ -42,7 +42,6 @@ def _librispeech(
         # 320,000 samples; a frame of the encoder is 40 ms of 16,000 a second.
         flops=_conformer_flops(parameters, frames=500, layers=4, width=512),
         host_modifiers=_HOST,
-        masks_pairs=True,
         batch_norm=True,
         # 58,015 s allowed for 76,000 steps (max_allowed_runtime_sec of the workload).
         step_seconds=0.7634,
@@ -64,7 +63,6 @@ def _synthesised(kind: str, **sizes: float) -> WorkloadSpec:
         embedded=True,
         stands_in_for="librispeech_conformer",
         host_modifiers=_HOST,
-        masks_pairs=True,
         batch_norm=True,
         step_source="hours of one CPU core, measured on a 2-core cloud machine",
         **sizes,  # type: ignore[arg-type]
