@@ -373,6 +373,24 @@ def _reconstruction(options: argparse.Namespace) -> int:
     return 0
 
 
+def _add_hardware(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=pathlib.Path, metavar="FILE.json")
+    printing.add_arguments(parser)
+
+
+def _hardware(options: argparse.Namespace) -> int:
+    """Prints what a host's devices did, beside what was predicted of them.
+
+    python -m sweeps hardware --out=hardware.json
+    python -m analysis hardware hardware.json
+    """
+    from analysis.views import catalog
+
+    view = catalog.get("hardware")
+    printing.emit([view.page(view.read(options.file))], options)
+    return 0
+
+
 def _add_paper(parser: argparse.ArgumentParser) -> None:
     from analysis.views import catalog
 
@@ -409,5 +427,6 @@ COMMANDS = {
         _reconstruction,
         "the bf16 errors measured, beside the paper's",
     ),
+    "hardware": (_add_hardware, _hardware, "what devices did, beside what was predicted"),
     "paper": (_add_paper, _paper, "print the paper's tables and what does not add up"),
 }

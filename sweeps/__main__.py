@@ -19,6 +19,7 @@ _EPILOG = """examples:
   python -m sweeps keys slurm
   python -m sweeps plan --config=digits_vit_demo
   python -m sweeps compile --config=c4_lm_paper --topology=v5e:8x8
+  python -m sweeps hardware
   python -m sweeps run --config=digits_vit_demo --config.seeds=5 --config.name=five_seeds
   python -m sweeps status experiments/five_seeds
   python -m sweeps status --watch experiments/five_seeds
@@ -116,6 +117,15 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--device_gb", type=positive(most=1e6), help="of a device with other memory")
     text = "memory and time of its train step, by an accelerator's compiler"
     _add_compile(add("compile", _compile, text, epilog=_KEYS, allow_abbrev=False))
+    first = add("hardware", _hardware, "what this host's devices really do: ten minutes, one file")
+    first.description = (
+        "Checks kernels, train steps, a kill and a resume, and two processes on the devices that "
+        "are here, and writes every result to one file. Exit status 1 where one is bad."
+    )
+    file = pathlib.Path("hardware.json")
+    first.add_argument("--out", type=pathlib.Path, default=file, help=f"default: {file}")
+    first.add_argument("--parts", default="", help="some of kernels,steps,recovery,processes")
+    first.add_argument("--data_dir", default="", help="of digits_vit; default: where studies look")
     status = add("status", _status, "what is pending, running, done, diverged and failed")
     resume = add("resume", _resume, "continue a study from its directory alone")
     cancel = add("cancel", _cancel, "save and stop every trial of a study, wherever it runs")
@@ -330,6 +340,21 @@ def _parity(options: argparse.Namespace) -> int:
         return parity.show(found, options.parts.split(","), workloads)
     except installation.AlgoPerfMissingError as error:
         raise ValueError(str(error)) from error
+
+
+def _hardware(options: argparse.Namespace) -> int:
+    from sweeps.benchmarks import first_minutes
+    from workloads import catalog
+
+    parts = tuple(options.parts.split(",")) if options.parts else first_minutes.PARTS
+    for part in parts:
+        if part not in first_minutes.PARTS:
+            known = ", ".join(first_minutes.PARTS)
+            raise ValueError(f"unknown part {part!r} of the check. Known: {known}")
+    if not options.out.parent.is_dir():
+        raise ValueError(f"--out {options.out}: {options.out.parent} is no directory")
+    data_dir = options.data_dir or str(catalog.default_data_dir("digits_vit"))
+    return 0 if first_minutes.run(options.out, data_dir, parts) else 1
 
 
 def _status(options: argparse.Namespace) -> int:

@@ -28,6 +28,7 @@ VIEWS = {
     "scaling": "scaling",
     "paper": "paper",
     "reconstruction": "reconstruction",
+    "hardware": "hardware",
 }
 # Whose figures `plots` writes, in this order.
 PLOTTED = ("curves", "hyperparameters", "intervals", "effects", "time", "diagnostics")

@@ -19,7 +19,7 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     "worker": ("records", "launchers", "study", "distributed", "training"),
     "algoperf": ("records", "study", "training"),
     "monitoring": ("records", "launchers", "study", "training"),
-    "benchmarks": ("study", "training", "monitoring"),
+    "benchmarks": ("records", "study", "training", "monitoring"),
     "scheduling": ("records", "launchers", "study", "distributed", "monitoring"),
 }
 # What a driver never loads; of these folders every module is imported without it.

@@ -1,0 +1,89 @@
+"""`python -m sweeps hardware`: what it finds on this machine, and what it says of what is wrong."""
+
+import json
+import shutil
+
+import pytest
+
+from analysis import cli
+from sweeps import __main__ as command
+from sweeps.benchmarks import first_minutes
+from sweeps.monitoring import calibration
+
+
+@pytest.mark.slow
+def test_all_of_it_on_this_machine(tmp_path, data_dir, capfd):
+    """Kernels within their limits, steps of three domains, a kill that costs nothing."""
+    out = tmp_path / "hardware.json"
+    assert command.main(["hardware", f"--out={out}", f"--data_dir={data_dir}"]) == 0
+    said = capfd.readouterr().out
+    record = json.loads(out.read_text())
+    parts = {line["part"] for line in record["lines"]}
+    assert parts == set(first_minutes.PARTS)
+    assert all(first_minutes.told(line) in said for line in record["lines"])
+    of_part = {part: [x for x in record["lines"] if x["part"] == part] for part in parts}
+    assert {x["verdict"] for x in of_part["kernels"]} == {"ok", "not here"}
+    assert {x["what"] for x in of_part["kernels"] if x["verdict"] != "ok"} == {
+        "cudnn", "splash", "fused",
+    }  # fmt: skip
+    assert len(of_part["steps"]) == 8
+    assert all(x["figures"]["step_ms"] > 0 for x in of_part["steps"])
+    (recovery,) = of_part["recovery"]
+    assert recovery["said"] == "the same curve to the bit, in 2 attempts"
+    (processes,) = of_part["processes"]
+    assert processes["verdict"] == "ok"
+    assert cli.main(["hardware", str(out)]) == 0
+    printed = capfd.readouterr().out
+    assert "pydoc_lm_quick, 32 examples, laser by xla" in printed
+    assert "the same curve to the bit" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--parts=kernel"], "unknown part 'kernel' of the check. Known: kernels, steps"),
+        (["--out=no/such/file.json"], "no/such is no directory"),
+    ],
+)
+def test_bad_arguments(arguments, message, capsys):
+    assert command.main(["hardware", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def _fails():
+    raise ValueError("no room")
+
+
+def test_a_part_that_fails_is_a_line():
+    (line,) = first_minutes._asked("a kernel", _fails)
+    assert (line["what"], line["verdict"], line["said"]) == ("a kernel", "FAILED", "no room")
+
+
+@pytest.mark.parametrize(("step_ms", "verdict"), [(11.0, "ok"), (12.0, "DIFFERS")])
+def test_a_step_beside_its_prediction(step_ms, verdict):
+    line = first_minutes._line("x", "measured", "said", step_ms=step_ms, memory_gb=2.0)
+    first_minutes._compare(line, calibration.Prediction({"all": 2.1}, 10.0), 10.0)
+    assert line["verdict"] == verdict
+    assert line["figures"]["over_standard"] == pytest.approx(step_ms / 10)
+    assert line["said"].endswith("plan: 2.10 GB, 10.0 ms")
+
+
+def test_a_step_that_nothing_was_predicted_of():
+    line = first_minutes._line("x", "measured", "said", step_ms=5.0, memory_gb=2.0)
+    first_minutes._compare(line, None, 4.0)
+    assert (line["verdict"], line["said"]) == ("measured", "said, 1.250 times standard")
+
+
+def test_another_curve_is_named(tmp_path):
+    header = "global_step,train/loss,accumulated_submission_time\n"
+    for name, row in (("a", "2,0.5,1.0\n"), ("b", "2,0.5,7.0\n"), ("c", "2,0.25,1.0\n")):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "eval_measurements.csv").write_text(header + row)
+    a, b, c = (tmp_path / name for name in "abc")
+    assert first_minutes._difference(a, b) == ""
+    assert first_minutes._difference(c, a) == "step 2: train/loss 0.25, not 0.5"
+    shutil.copy(a / "eval_measurements.csv", b)
+    with (b / "eval_measurements.csv").open("a") as file:
+        file.write("4,0.5,2.0\n")
+    assert first_minutes._difference(b, a) == "2 evaluations, not 1"
