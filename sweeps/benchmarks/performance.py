@@ -82,6 +82,7 @@ ROWS = (
     Row("imagenet_vit_paper", _ONE, "v5e:4x4", True),
     Row("imagenet_vit_paper", f"batch_size=1536 {_ONE}", "v5e:2x4", True),
     Row("librispeech_conformer_paper", "", "v5e:2x4", True),
+    Row("librispeech_conformer_paper", "kernel=fused", "v5e:2x4", False),
     Row("librispeech_conformer_paper", _ONE, "v5e:4x4", True),
     Row("algoperf_imagenet_vit_paper", _ONE, "v5e:2x4", False, "AlgoPerf"),
     Row("c4_lm_paper", "attention=dot_product", "v5e:8x8", False, "MaxText"),

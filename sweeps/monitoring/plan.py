@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import math
+from typing import Any
 
 from attention import precision
 from attention import table as variants_table
@@ -14,6 +15,7 @@ from sweeps.study import checks
 from sweeps.study.study import Study
 from workloads import catalog
 from workloads.base.options import MESH_AXES
+from workloads.base.workload_spec import WorkloadSpec
 
 # Two moments in float32, beside the parameter itself; one checkpoint stays when a trial is done.
 _BYTES_OF_MOMENTS = 2 * 4
@@ -275,11 +277,25 @@ def render(
     text.append("programs: train steps to compile; every trial of a program shares one")
     text.append(precision.describe(settings["matmul_precision"], where.platform))
     text += [needs] if needs else []
+    if entry.example_cpu_ms is not None and seconds is not None:
+        text.append(_input(entry, settings, seconds))
     if settings["launcher"] != "local":
         sample = remote.sample(settings)
         text += ["", "a job, as it would be submitted:"]
         text.append(launchers.module(settings["launcher"]).preview(settings, sample).rstrip())
     return "\n".join(text)
+
+
+def _input(entry: WorkloadSpec, settings: dict[str, Any], seconds: float) -> str:
+    """Returns how many cores must read and decode so that steps of so many seconds do not wait."""
+    rate = settings["batch_size"] / seconds
+    cores = rate * entry.example_cpu_ms / 1e3
+    workers = settings["loader_workers"]
+    short = "" if workers >= cores else ": too few, training will wait for its input"
+    return (
+        f"input: {rate:,.0f} {entry.unit}/s at {entry.example_cpu_ms} ms of a CPU core each take "
+        f"{cores:.1f} cores of a trial's hosts; loader_workers is {workers}{short}"
+    )
 
 
 def _row(line: StageCost) -> str:

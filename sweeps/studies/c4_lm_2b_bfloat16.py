@@ -5,7 +5,7 @@ The first half is c4_lm_2b_paper. Optimizer moments and the loss stay in float32
 Command:  python -m sweeps run --config=c4_lm_2b_bfloat16 --config.data_dir=$DATA/c4
           (after c4_lm_234m_paper, whose selected point it takes)
 Devices:  256 TPU v5e chips, parameters divided over 16 of them (mesh.fsdp).
-          A trial runs on the devices of one host today; a smaller mesh is --config.mesh.fsdp=N.
+          Of several hosts by slurm.nodes or kubernetes.hosts; --config.mesh.fsdp=N for fewer.
 Time:     2 trials of 160,000 steps: about 25 h each, by `plan`.
 Result:   the paper prints losses of 2.350 (standard) and 2.333 (LASER).
 """

@@ -2,7 +2,7 @@
 
 Command:  python -m sweeps run --config=c4_lm_lamb --config.data_dir=$DATA/c4
 Devices:  64 TPU v5e chips, parameters divided over 8 of them (mesh.fsdp).
-          A trial runs on the devices of one host today; a smaller mesh is --config.mesh.fsdp=N.
+          Of several hosts by slurm.nodes or kubernetes.hosts; --config.mesh.fsdp=N for fewer.
 Time:     3 tuning trials and 2 to compare, each of 160,000 steps: about 30 h each, by `plan`.
 Result:   the paper prints test losses of 2.758 (standard) and 2.741 (LASER), and train losses of
           2.749 and 2.736.

@@ -3,11 +3,13 @@
 Command:  python -m sweeps run --config=c4_lm_paper --config.data_dir=$DATA/c4
           (after c4_lm_234m_paper, whose selected point it takes)
 Devices:  64 TPU v5e chips, parameters divided over 8 of them (mesh.fsdp).
-          A trial runs on the devices of one host today; a smaller mesh is --config.mesh.fsdp=N.
+          Of several hosts by slurm.nodes or kubernetes.hosts; --config.mesh.fsdp=N for fewer.
 Time:     2 trials of 160,000 steps (167.8 B tokens): about 30 h each, by `plan`.
           Faster and smaller, another precision than the paper's:
-          --config.compute_dtype=bfloat16 --config.kernel=splash --config.microbatches=2,
-          333 ms a step and 2.3 GB as compiled (docs/performance.md): 15 h.
+          --config.compute_dtype=bfloat16 --config.kernel=fused --config.mesh.fsdp=16,
+          311 ms a step and 2.3 GB as compiled (LASER 319 and 2.5; docs/performance.md): 14 h.
+          That kernel is ours and has not run on a TPU yet: `python -m sweeps hardware` first;
+          kernel=splash, a library's, takes 336 ms.
 Result:   the paper prints C4 test losses of 2.641 (standard) and 2.595 (LASER).
 """
 

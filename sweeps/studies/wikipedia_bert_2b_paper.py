@@ -2,7 +2,7 @@
 
 Command:  python -m sweeps run --config=wikipedia_bert_2b_paper --config.data_dir=$DATA/wikipedia
 Devices:  256 TPU v5e chips, parameters divided over 16 of them (mesh.fsdp).
-          A trial runs on the devices of one host today; a smaller mesh is --config.mesh.fsdp=N.
+          Of several hosts by slurm.nodes or kubernetes.hosts; --config.mesh.fsdp=N for fewer.
 Time:     3 tuning trials and 2 to compare, each of 160,000 steps of 1024 sequences of 512 tokens:
           about 13 h each, by `plan`.
 Result:   the paper prints MLM error rates of 0.2145 (standard) and 0.2125 (LASER).

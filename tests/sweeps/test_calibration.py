@@ -35,6 +35,11 @@ def test_plan_is_near_the_compiler_on_every_row(row, monkeypatch):
     every = calibration.predict(its_study, where)
     for variant in its_study.settings["variants"]:
         told = rows[row.study + "†" * (not row.calibrates), row.changed, row.topology, variant]
+        if not every:  # ViT and Conformer by a kernel: no figures were fitted
+            assert (told["plan GB"], told["plan ms"]) == ("–", "–")
+            assert not row.calibrates
+            found += 1
+            continue
         planned = every[variant]
         assert planned.total_gb == pytest.approx(float(told["plan GB"]), abs=0.006)
         compiled = float(told["GB"])

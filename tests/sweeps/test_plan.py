@@ -7,6 +7,7 @@ from sweeps.monitoring import plan
 from sweeps.records import layout
 from sweeps.scheduling import preflight
 from sweeps.study import config, study, study_directory
+from workloads import catalog
 
 
 def _slurm(make_study, **changes):
@@ -163,3 +164,14 @@ def test_a_run_begins_with_the_whole_study_s_cost(make_study, monkeypatch):
     resolved = make_study(points=5, variants="standard,laser", seeds=2, **{"local.workers": 2})
     # 0.04 s a step (workloads/images/specs.py): 3 + 2 rounds of 12 steps.
     assert plan.summary(resolved).startswith("whole study: 9 trials, 108 steps, about 2 s (")
+
+
+def test_cores_that_the_input_needs(make_study):
+    """1,024 images in 0.1 s, at 2.3 ms of a core each, are 23.6 cores."""
+    entry = catalog.get("imagenet_vit")
+    settings = {"batch_size": 1024, "loader_workers": 16}
+    said = plan._input(entry, settings, 0.1)
+    assert said.startswith("input: 10,240 images/s at 2.3 ms of a CPU core each take 23.6 cores")
+    assert said.endswith("loader_workers is 16: too few, training will wait for its input")
+    assert plan._input(entry, {**settings, "loader_workers": 24}, 0.1).endswith("is 24")
+    assert "input:" not in plan.render(make_study(), step_seconds=1.0)

@@ -4,6 +4,7 @@ In each domain, with the batch divided over processes and with the model divided
 """
 
 import csv
+import dataclasses
 import json
 import os
 import pathlib
@@ -19,7 +20,7 @@ from attention import registry as variants
 from sweeps.distributed import process_group
 from sweeps.training import train_step
 from workloads import catalog
-from workloads.base import loader
+from workloads.base import loader, sharding
 from workloads.base.options import Options
 from workloads.base.workload import Sizes
 from workloads.speech import conformer, speech_workload
@@ -187,3 +188,24 @@ def test_every_domain_trains_alike_in_two_processes(folder):
     assert first == second
     for ours, theirs in zip(first, alone, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Chip:
+    """A TPU's chip, as a mesh looks at it."""
+
+    id: int
+    process_index: int
+    slice_index: int
+    platform: str = "tpu"
+    device_kind: str = "TPU v4"
+    client: None = None
+
+
+def test_data_alone_crosses_slices():
+    """Processes of two slices come mixed; a group that shares parameters is of one slice."""
+    chips = tuple(_Chip(number, number // 4, (number // 4) % 2) for number in range(16))
+    groups = sharding.mesh((0, 4, 2), chips).devices.reshape(2, 8)
+    assert [{chip.slice_index for chip in group} for group in groups] == [{0}, {1}]
+    with pytest.raises(ValueError, match=r"groups of 16 devices in more than one of the 2 slices"):
+        sharding.mesh((0, 16, 1), chips)

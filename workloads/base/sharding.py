@@ -44,11 +44,30 @@ def mesh_shape(sizes: tuple[int, int, int], devices: int) -> tuple[int, int, int
 def mesh(sizes: tuple[int, int, int] = (0, 1, 1), over: tuple[Any, ...] = ()) -> Mesh:
     """Returns the mesh over all devices with axes (data, fsdp, tensor), as `mesh_shape`.
 
-    The devices of a process stand side by side, so that its rows of a batch are one piece. `over`:
-    devices that are not here, to compile for.
+    The devices of a process stand side by side, so that its rows of a batch are one piece, and
+    those of a slice, so that 'data' alone crosses the network between slices. `over`: devices that
+    are not here, to compile for. Raises ValueError as `mesh_shape`, and where a slice does not hold
+    whole groups of fsdp · tensor.
     """
-    devices = np.asarray(sorted(over or jax.devices(), key=lambda device: device.process_index))
-    return Mesh(devices.reshape(mesh_shape(sizes, devices.size)), MESH_AXES)
+
+    def place(device: Any) -> tuple[int, int]:
+        return _slice(device), device.process_index
+
+    devices = np.asarray(sorted(over or jax.devices(), key=place))
+    shape = mesh_shape(sizes, devices.size)
+    groups = devices.reshape(shape[0], -1)
+    if any(len(set(map(_slice, group))) > 1 for group in groups):
+        raise ValueError(
+            f"mesh (data, fsdp, tensor) = {shape} has groups of {groups.shape[1]} devices in more "
+            f"than one of the {len(set(map(_slice, devices.flat)))} slices, whose network would "
+            "carry every layer's parameters: give an fsdp that divides a slice's devices"
+        )
+    return Mesh(devices.reshape(shape), MESH_AXES)
+
+
+def _slice(device: Any) -> int:
+    """Returns the number of a TPU's slice; other devices are in one."""
+    return getattr(device, "slice_index", None) or 0
 
 
 @dataclasses.dataclass(frozen=True)
