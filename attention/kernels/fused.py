@@ -135,7 +135,7 @@ def _on_one_device(of_form: dict[str, Any], arrays: dict[str, Array]) -> Array:
     most = _most_rows(max(1, together) * size, max(1, together) * wide, arrays["value"].dtype)
     # Where causal, blocks of both begin together, and the diagonal runs through their corners.
     longest = max(queries, length) if of_form["is_causal"] else 0
-    block_q, block_k = (accelerated.divided(longest or n, most)[0] for n in (queries, length))
+    block_q, block_k = (_block(longest or n, most) for n in (queries, length))
     form = _Form(
         **of_form,
         heads=max(1, together),
@@ -161,7 +161,10 @@ def _on_one_device(of_form: dict[str, Any], arrays: dict[str, Array]) -> Array:
         shifts = jnp.concatenate([constant, chosen.is_max[..., 0, :].astype(jnp.float32)], axis=-2)
         if seen is not None:  # 0 times ∞ would be NaN
             value = jnp.where(seen, value, jnp.moveaxis(constant, 1, 2).astype(value.dtype))
-    keys = None if seen is None else seen[..., 0].astype(jnp.float32).swapaxes(1, 2)
+    keys = None
+    if seen is not None:
+        keys = seen[..., 0].astype(jnp.float32).swapaxes(1, 2)
+        keys = jnp.pad(keys, ((0, 0), (0, 0), (0, -length % block_k)))
 
     def flat(array: Array) -> Array:
         array = array.reshape((entries, *array.shape[-3:]))
@@ -176,6 +179,13 @@ def _on_one_device(of_form: dict[str, Any], arrays: dict[str, Array]) -> Array:
     if not together:
         output = jnp.swapaxes(output.reshape((entries, heads, queries, wide)), 1, 2)
     return output.reshape((*batch, queries, heads, wide))
+
+
+def _block(length: int, most: int) -> int:
+    """Returns the rows of a block: equal multiples of 128, or one of 16s where that is short."""
+    if length < min(most, _TILE):
+        return -(-length // 16) * 16
+    return accelerated.divided(length, most)[0]
 
 
 def _heads_together(heads: int, size: int, wide: int) -> int:
@@ -237,7 +247,7 @@ def _forward(
     N: batch entries (by heads where those are transposed); G groups of h = form.heads heads; C and
     V: channels of a group. given: query [N, T, G·C], key [N, S, G·C], value [N, S, G·V], shifts
     [N, 2, G·V] (the constant, and 1 where it serves the max form; LASER without them chooses them
-    itself), keys [B, 1, S], 1 where visible.
+    itself), keys [B, 1, S], 1 where visible, to the end of the last block.
     """
     *_, value, shifts, _ = given
     chooses = form.laser and shifts is None
@@ -252,7 +262,7 @@ def _forward(
         out.append(jax.ShapeDtypeStruct((entries, form.queries, channels), jnp.float32))
         out_specs.append(out_specs[0])
     if keep:
-        shape = (entries, groups, form.heads, form.queries)
+        shape = (entries, groups, form.heads, grid[2] * form.block_q)
         out.append(jax.ShapeDtypeStruct(shape, jnp.float32))
         block = (None, None, form.heads, form.block_q)
         out_specs.append(pl.BlockSpec(block, lambda n, g, i, j: (n, g, 0, i)))
@@ -352,11 +362,16 @@ def _forward_kernel(
             found = _exponential(v[...], shifts).astype(v.dtype)
             exponential[...] = _there_alone(found, j * form.block_k, form.keys, form.block_k)
 
+    # All keys in one block: each row's maximum is known at once, nothing is carried on.
+    alone = grid[1] == 1
+
     @pl.when(j == 0)
     def _() -> None:
-        top[...] = jnp.full_like(top, _HIDDEN)
-        total[...] = jnp.zeros_like(total)
-        sums[...] = jnp.zeros_like(sums)
+        if not alone:
+            top[...] = jnp.full_like(top, _HIDDEN)
+            total[...] = jnp.zeros_like(total)
+        if not alone or form.heads > 1:
+            sums[...] = jnp.zeros_like(sums)
 
     def tile(a: Any, b: Any, on_diagonal: bool) -> None:
         origin = j * form.block_k + b.start
@@ -369,26 +384,37 @@ def _forward_kernel(
                 form, (own, k[b, :]), keys, (a, b), origin, on_diagonal, across=False
             )
             before = top[head, a, :1]
-            highest = jnp.maximum(before, jnp.max(logits, axis=1, keepdims=True))
+            highest = jnp.max(logits, axis=1, keepdims=True)
+            if not alone:
+                highest = jnp.maximum(before, highest)
             weights = _only(seen, jnp.exp(logits - highest))
-            shrunk = jnp.exp(before - highest)
-            top[head, a, :] = jnp.broadcast_to(highest, (highest.shape[0], LANES))
-            grown = shrunk * total[head, a, :1] + jnp.sum(weights, axis=1, keepdims=True)
-            total[head, a, :] = jnp.broadcast_to(grown, (grown.shape[0], LANES))
-            summed = shrunk * sums[a, :] + _product(weights.astype(v.dtype), values)
+            whole = jnp.sum(weights, axis=1, keepdims=True)
+            summed = _product(weights.astype(v.dtype), values)
+            if alone:
+                whole = jnp.where(whole == 0, 1, whole)  # a row that sees nothing
+                summed, highest = summed / whole, highest + jnp.log(whole)
+            else:
+                shrunk = jnp.exp(before - highest)
+                whole, summed = shrunk * total[head, a, :1] + whole, shrunk * sums[a, :] + summed
+                total[head, a, :] = jnp.broadcast_to(whole, (whole.shape[0], LANES))
+            if keep or not alone:
+                top[head, a, :] = jnp.broadcast_to(highest, (highest.shape[0], LANES))
             sums[a, :] = _lanes_of(form, head, summed, form.wide, sums[a, :])
 
     _tiles(form, grid, (i, j), tile)
 
     @pl.when(j == grid[1] - 1)
     def _() -> None:
-        means = jnp.zeros_like(sums)
+        means = sums[...]
         for head in range(form.heads):
-            whole = total[head, :, :1]
-            whole = jnp.where(whole == 0, 1, whole)  # a row that sees nothing
-            means = _lanes_of(form, head, sums[...] / whole, form.wide, means)
+            log_sum = top[head, :, :1]
+            if not alone:
+                whole = total[head, :, :1]
+                whole = jnp.where(whole == 0, 1, whole)
+                log_sum = log_sum + jnp.log(whole)
+                means = _lanes_of(form, head, sums[...] / whole, form.wide, means)
             if keep:
-                outputs[-1][head : head + 1, :] = _as_row(top[head, :, :1] + jnp.log(whole))
+                outputs[-1][head : head + 1, :] = _as_row(log_sum)
         result = means
         if form.laser:
             precise = outputs[0].dtype == jnp.float32
@@ -575,8 +601,6 @@ def _logits(
     if keys is not None:
         row = keys[:, b]
         seen = jnp.broadcast_to(_as_column(row) if across else row, logits.shape) > 0
-        if form.keys % form.block_k:  # what a block reads beyond the mask is anything
-            seen = seen & (of_key + origin < form.keys)
         logits = jnp.where(seen, logits, _HIDDEN)
     elif form.keys % form.block_k:
         logits = jnp.where(of_key + origin < form.keys, logits, _HIDDEN)
@@ -637,7 +661,8 @@ def _tiles(form: _Form, grid: tuple[int, int], place: tuple[Any, Any], tile: Any
 
     place: the block's, among grid[0] of queries and grid[1] of keys; of one size where causal.
     """
-    count = next(rows for rows in (_TILE, 384, 256, 128) if form.block_q % rows == 0)
+    sizes = (_TILE, 384, 256, 128)
+    count = next((rows for rows in sizes if form.block_q % rows == 0), form.block_q)
 
     def some(diagonal: bool) -> None:
         for first in range(0, form.block_q, count):
