@@ -353,6 +353,8 @@ def _hardware(options: argparse.Namespace) -> int:
             raise ValueError(f"unknown part {part!r} of the check. Known: {known}")
     if not options.out.parent.is_dir():
         raise ValueError(f"--out {options.out}: {options.out.parent} is no directory")
+    if options.out.is_dir():
+        raise ValueError(f"--out {options.out} is a directory: give a file in it")
     data_dir = options.data_dir or str(catalog.default_data_dir("digits_vit"))
     return 0 if first_minutes.run(options.out, data_dir, parts) else 1
 

@@ -181,7 +181,7 @@ def _steps(here: dict[str, Any], data_dir: str) -> Iterator[Line]:
     del data_dir
     count = here["count"]
     kind = next((ours for name, ours in _KINDS.items() if here["kind"].startswith(name)), None)
-    for name, changed, examples, kernels in _STEPS[here["platform"]]:
+    for name, changed, examples, kernels in _STEPS.get(here["platform"], _STEPS["cpu"]):
         for kernel in kernels:
             settings = {"kernel": kernel, "variants": ",".join(_VARIANTS), **changed}
             settings["batch_size"] = str(examples * count)
