@@ -7,7 +7,7 @@ Devices:  64 TPU v5e chips, parameters divided over 8 of them (mesh.fsdp).
 Time:     2 trials of 160,000 steps (167.8 B tokens): about 30 h each, by `plan`.
           Faster and smaller, another precision than the paper's:
           --config.compute_dtype=bfloat16 --config.kernel=fused --config.mesh.fsdp=16,
-          311 ms a step and 2.3 GB as compiled (LASER 319 and 2.5; docs/performance.md): 14 h.
+          300 ms a step and 2.3 GB as compiled (LASER 306 and 2.5; docs/performance.md): 13 h.
           That kernel is ours and has not run on a TPU yet: `python -m sweeps hardware` first;
           kernel=splash, a library's, takes 336 ms.
 Result:   the paper prints C4 test losses of 2.641 (standard) and 2.595 (LASER).
