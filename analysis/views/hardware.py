@@ -3,9 +3,9 @@
 import pathlib
 from typing import Any
 
+from analysis.load.files import json_records
 from analysis.render import pages
 from analysis.render.pages import Cell, Page, Row, Table
-from sweeps.records import layout
 
 FORMAT = "attnperf-hardware-1"
 BAD = ("WRONG", "DIFFERS", "FAILED")
@@ -22,10 +22,7 @@ _MEASURED = {
 
 def read(path: pathlib.Path) -> dict[str, Any]:
     """Returns the file's record. Raises ValueError where it is damaged or of another format."""
-    record = layout.read_json(path)
-    found = record.get("format") if isinstance(record, dict) else None
-    if found != FORMAT:
-        raise ValueError(f"{path}: its format is {found!r}; {FORMAT!r} is known")
+    record = json_records.of_format(path, FORMAT)
     for key, kind in {"devices": dict, "lines": list}.items():
         if not isinstance(record.get(key), kind):
             raise ValueError(f"{path}: it has no {key}")

@@ -5,9 +5,9 @@ import pathlib
 from typing import Any
 
 from analysis.load import paper
+from analysis.load.files import json_records
 from analysis.render import pages
 from analysis.render.pages import NONE, Cell, Page, Row, Table
-from sweeps.records import layout
 
 FORMAT = "attnperf-reconstruction-1"
 PRINTED = "text_bf16_reconstruction.csv"
@@ -16,10 +16,7 @@ KEYS = ("method", "dtype", "reference", "mean", "sd", "worst", "n", "layer")
 
 def read(path: pathlib.Path) -> dict[str, Any]:
     """Returns the file's record. Raises ValueError where it is damaged or of another format."""
-    record = layout.read_json(path)
-    found = record.get("format") if isinstance(record, dict) else None
-    if found != FORMAT:
-        raise ValueError(f"{path}: its format is {found!r}; {FORMAT!r} is known")
+    record = json_records.of_format(path, FORMAT)
     if not isinstance(record.get("versions"), dict):
         raise ValueError(f"{path}: it does not say the versions it was measured with")
     rows = record.get("rows")

@@ -132,13 +132,14 @@ def _on_one_device(of_form: dict[str, Any], arrays: dict[str, Array]) -> Array:
     length, wide = arrays["value"].shape[-3], arrays["value"].shape[-1]
     entries = math.prod(batch)
     together = _heads_together(heads, size, wide)
-    most = _most_rows(max(1, together) * size, max(1, together) * wide, arrays["value"].dtype)
+    side_by_side = max(1, together)
+    most = _most_rows(side_by_side * size, side_by_side * wide, arrays["value"].dtype)
     # Where causal, blocks of both begin together, and the diagonal runs through their corners.
     longest = max(queries, length) if of_form["is_causal"] else 0
     block_q, block_k = (_block(longest or n, most) for n in (queries, length))
     form = _Form(
         **of_form,
-        heads=max(1, together),
+        heads=side_by_side,
         copies=1 if together else heads,
         queries=queries,
         keys=length,

@@ -29,8 +29,10 @@ from typing import Any
 
 from attention import files, table
 from sweeps.monitoring import calibration, hardware, jax_calls
+from sweeps.monitoring import compile as compiler
 from sweeps.records import layout, lease, status
 from sweeps.study import config, study
+from sweeps.study.trial import Trial
 
 # JAX's device_kind, by how it begins, the longest first.
 _KINDS = {
@@ -67,6 +69,10 @@ _KILLED_AT = 20  # of _WHOLE steps
 _WHOLE = 60
 _LIMIT_S = 300.0
 
+# As analysis reads them (analysis/views/hardware.py).
+FORMAT = "attnperf-hardware-1"
+BAD = ("WRONG", "DIFFERS", "FAILED")
+
 Line = dict[str, Any]
 
 
@@ -75,7 +81,8 @@ def run(out: pathlib.Path, data_dir: str, parts: tuple[str, ...]) -> bool:
     started = time.monotonic()
     here = jax_calls.call(_devices)
     report: dict[str, Any] = {"format": FORMAT, "devices": here, "lines": []}
-    print(f"{here['count']} × {here['kind']}, {', '.join(_pairs(here['versions']))}", flush=True)
+    versions = ", ".join(f"{name} {value}" for name, value in here["versions"].items())
+    print(f"{here['count']} × {here['kind']}, {versions}", flush=True)
     for name in parts:
         for line in _PARTS[name](here, data_dir):
             report["lines"].append({"part": name, **line})
@@ -84,11 +91,6 @@ def run(out: pathlib.Path, data_dir: str, parts: tuple[str, ...]) -> bool:
             print(told(report["lines"][-1]), flush=True)
     print(f"{out}: {summary(report)}; python -m analysis hardware {out}")
     return not any(line["verdict"] in BAD for line in report["lines"])
-
-
-# As analysis reads it (analysis/views/hardware.py).
-FORMAT = "attnperf-hardware-1"
-BAD = ("WRONG", "DIFFERS", "FAILED")
 
 
 def told(line: Line) -> str:
@@ -105,10 +107,6 @@ def summary(report: dict[str, Any]) -> str:
 
 def _line(what: str, verdict: str, said: str, **figures: Any) -> Line:
     return {"what": what, "verdict": verdict, "said": said, "figures": figures}
-
-
-def _pairs(found: dict[str, str]) -> list[str]:
-    return [f"{name} {value}" for name, value in found.items()]
 
 
 def _asked(named: str, function: Callable[..., list[Line]], **arguments: Any) -> list[Line]:
@@ -187,23 +185,25 @@ def _steps(here: dict[str, Any], data_dir: str) -> Iterator[Line]:
             settings["batch_size"] = str(examples * count)
             if name.startswith("c4_lm"):
                 settings["mesh.fsdp"] = str(math.gcd(count, 8))
-            overrides = [f"--config.{key}={value}" for key, value in settings.items()]
-            its_study = study.resolve(config.parse(name, overrides), planning=True)
-            predicted = {}
+            its_study = _resolved(name, settings)
+            trials, predicted = compiler.first_trials(its_study), {}
             if kind is not None:
                 where = hardware.Topology(f"{kind}:{count}", kind, (count,))
                 predicted = calibration.predict(its_study, where)
             standard_ms = None
             for variant in _VARIANTS:
                 what = f"{name}, {examples * count} examples, {variant} by {kernel}"
-                lines = _asked(
-                    what, _step, what=what, study_name=name, overrides=overrides, variant=variant
-                )
+                lines = _asked(what, _step, what=what, trial=trials[variant])
                 for line in lines:
                     if "step_ms" in line["figures"]:
                         standard_ms = standard_ms or line["figures"]["step_ms"]
                         _compare(line, predicted.get(variant), standard_ms)
                     yield line
+
+
+def _resolved(name: str, settings: dict[str, str]) -> study.Study:
+    overrides = [f"--config.{key}={value}" for key, value in settings.items()]
+    return study.resolve(config.parse(name, overrides), planning=True)
 
 
 def _compare(line: Line, predicted: calibration.Prediction | None, standard_ms: float) -> None:
@@ -223,15 +223,11 @@ def _compare(line: Line, predicted: calibration.Prediction | None, standard_ms: 
     line["verdict"] = "ok" if near else "DIFFERS"
 
 
-def _step(what: str, study_name: str, overrides: list[str], variant: str) -> list[Line]:
+def _step(what: str, trial: Trial) -> list[Line]:
     import jax
 
     from sweeps.training import train_step
 
-    its_study = study.resolve(config.parse(study_name, overrides), planning=True)
-    selection = {"points": dict.fromkeys(its_study.settings["variants"], 0)}
-    trials = its_study.trials(its_study.stages[-1], selection)
-    trial = next(one for one in trials if one.variant == variant)
     step = train_step.of_trial(trial)
     workload: Any = step.workload
     state = step.first_state(0)
@@ -376,13 +372,15 @@ def _processes(here: dict[str, Any], data_dir: str) -> Iterator[Line]:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
     try:
-        several = {"count": 2, "port": port, "platform": here["platform"]}
+        its_study = _resolved("digits_vit_quick", {"batch_size": "32"})
+        alike = {"trial": compiler.first_trials(its_study)["laser"], "platform": here["platform"]}
+        several = {"count": 2, "port": port, **alike}
         with (
             jax_calls.Call(_losses, index=1, **several) as other,
             jax_calls.Call(_losses, index=0, **several) as primary,
         ):
             found = primary.result(), other.result()
-        alone = jax_calls.call(_losses, index=0, count=1, port=0, platform=here["platform"])
+        alone = jax_calls.call(_losses, index=0, count=1, port=0, **alike)
     except (ValueError, OSError, ChildProcessError) as error:
         yield _line(what, "FAILED", str(error))
         return
@@ -391,7 +389,7 @@ def _processes(here: dict[str, Any], data_dir: str) -> Iterator[Line]:
     yield _line(what, "ok" if worst < 1e-4 else "WRONG", said, worst=worst)
 
 
-def _losses(index: int, count: int, port: int, platform: str) -> list[float]:
+def _losses(trial: Trial, index: int, count: int, port: int, platform: str) -> list[float]:
     """Returns the losses of three updates, as one of `count` processes with a device each."""
     if platform == "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = str(index)
@@ -399,9 +397,6 @@ def _losses(index: int, count: int, port: int, platform: str) -> list[float]:
 
     from sweeps.training import train_step
 
-    overrides = ["--config.batch_size=32", "--config.protocol=grid"]
-    its_study = study.resolve(config.parse("digits_vit_quick", overrides), planning=True)
-    trial = next(one for one in its_study.trials("grid") if one.variant == "laser")
     if count > 1:
         # Where one fails, the other is not to wait for it longer than that.
         jax.distributed.initialize(

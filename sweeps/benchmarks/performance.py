@@ -163,10 +163,9 @@ def _rows(row: Row, its_study: study.Study) -> list[dict[str, Any]]:
     attention, size = row.changed.partition("=")[2], its_study.settings["batch_size"]
     arguments = {"topology": row.topology, "batch_size": size, "attention": attention}
     said = jax_calls.call(peers.maxtext, **arguments)
-    flops = catalog.get(its_study.workload).flops
     where = hardware.topology(row.topology)
-    model_flops = None if flops is None else flops * size / where.devices
-    return [{"variant": "", **compiler.figures(where, said, model_flops)}]
+    model = compiler.model_flops(its_study, where)
+    return [{"variant": "", **compiler.figures(where, said, model)}]
 
 
 def fit(found: list[tuple[Row, study.Study, list[dict[str, Any]]]]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from typing import Any
 
 from sweeps.monitoring import calibration, compiled_step, hardware, jax_calls
 from sweeps.study.study import Study
+from sweeps.study.trial import Trial
 from workloads import catalog
 
 
@@ -30,10 +31,8 @@ def rows(study: Study, topology: str, plain: bool = False) -> list[dict[str, Any
     batch do not fit it.
     """
     where = hardware.topology(topology)
-    settings, model = study.settings, catalog.get(study.workload).flops
-    model_flops = None if model is None else model * settings["batch_size"] / where.devices
-    selection = {"points": dict.fromkeys(settings["variants"], 0)}
-    first = {trial.variant: trial for trial in reversed(study.trials(study.stages[-1], selection))}
+    settings, model = study.settings, model_flops(study, where)
+    first = first_trials(study)
     planned = calibration.predict(study, where)
     found: list[dict[str, Any]] = []
     for variant in settings["variants"]:
@@ -43,13 +42,25 @@ def rows(study: Study, topology: str, plain: bool = False) -> list[dict[str, Any
         row = {
             "variant": variant,
             "kernel": settings["kernel"],
-            **figures(where, said, model_flops),
+            **figures(where, said, model),
         }
         said_by_plan = planned.get(variant)
         row["plan_gb"] = said_by_plan and said_by_plan.total_gb
         row["plan_ms"] = said_by_plan and said_by_plan.step_ms
         found.append(row)
     return found
+
+
+def first_trials(study: Study) -> dict[str, Trial]:
+    """Returns a trial of each variant: all of a variant have one train step."""
+    selection = {"points": dict.fromkeys(study.settings["variants"], 0)}
+    return {one.variant: one for one in reversed(study.trials(study.stages[-1], selection))}
+
+
+def model_flops(study: Study, where: hardware.Topology) -> float | None:
+    """Returns the model's FLOP of a step on one of the devices; None where no formula is kept."""
+    model = catalog.get(study.workload).flops
+    return None if model is None else model * study.settings["batch_size"] / where.devices
 
 
 def figures(

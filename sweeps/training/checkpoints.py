@@ -47,7 +47,7 @@ logging.getLogger("absl").setLevel(logging.WARNING)
 logging.getLogger("absl").addFilter(_Brief())
 
 DAMAGED = "damaged-"
-# How orbax ends the name of a folder that it is writing.
+# In the name of a folder that orbax is writing; older ones have a number behind it.
 _UNFINISHED = ".orbax-checkpoint-tmp"
 # Where orbax keeps the item `progress`: plain JSON.
 RECORD = "progress/metadata"
@@ -215,7 +215,7 @@ class Checkpoints:
                 raise
             # Room for the small files that say so. The one before is removed only when the new one
             # is whole, and stays.
-            for path in self._directory.glob(f"*{_UNFINISHED}"):
+            for path in self._directory.glob(f"*{_UNFINISHED}*"):
                 shutil.rmtree(path, ignore_errors=True)
             needs = f"a checkpoint takes {disk.size(self._bytes)}, beside the one before"
             raise disk.FullError(self._directory.parent, needs) from problem

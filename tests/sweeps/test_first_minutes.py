@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from analysis import cli
+from analysis.views import catalog
 from sweeps import __main__ as command
 from sweeps.benchmarks import first_minutes
 from sweeps.monitoring import calibration
@@ -49,6 +50,12 @@ def test_all_of_it_on_this_machine(tmp_path, data_dir, capfd):
 def test_bad_arguments(arguments, message, capsys):
     assert command.main(["hardware", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_analysis_reads_what_is_written():
+    """It loads no module of the check, so that the words stand in both."""
+    page = catalog.get("hardware")
+    assert (page.FORMAT, page.BAD) == (first_minutes.FORMAT, first_minutes.BAD)
 
 
 def _fails():

@@ -34,6 +34,15 @@ class Kind:
         return self.inside.get(name, self.inside.get(others))
 
 
+def of_format(path: pathlib.Path, known: str) -> dict[str, Any]:
+    """Returns a file's object. Raises ValueError where it is damaged or says another format."""
+    record = layout.read_json(path)
+    found = record.get("format") if isinstance(record, dict) else None
+    if found != known:
+        raise ValueError(f"{path}: its format is {found!r}; {known!r} is known")
+    return dict(record)
+
+
 def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST
 
