@@ -124,7 +124,11 @@ def test_second_driver_leaves_the_slots_to_the_first(stub_drivers, stub_undistur
 def test_cancel_saves_and_resume_goes_on(drivers, undisturbed, wait_until):
     first = drivers.run()
     workers = wait_until(lambda: _at_work(drivers))
+    for pid in workers.values():  # a trial of two seconds would end while `cancel` is starting
+        os.kill(pid, signal.SIGSTOP)
     done = drivers.call("cancel", drivers.study)
+    for pid in workers.values():
+        os.kill(pid, signal.SIGCONT)
     assert done.returncode == 0, done.stderr
     assert "2 workers of this host told to save" in done.stdout
     code, output = drivers.finish(first)
