@@ -12,6 +12,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup --max-worker-restart=0
 # What `make soak`, `make simulate` and `make test-compilers` are given.
 SOAK ?= --kills 100 --trials 40
 SIMULATE ?= --trials 1000 --workers 1000
+COMPILER ?= tpu
 COMPILED ?= tests/sweeps/test_compile.py tests/attention/test_accelerated_compiled.py
 QUICK := digits_vit_quick spoken_digits_conformer_quick pydoc_lm_quick
 
@@ -53,15 +54,15 @@ test-all: test test-slow
 test-slow: $(VENV)/.installed
 	$(PYTEST) -m slow
 
-# The compilers come in an environment of their own: beside libtpu JAX looks for TPUs.
-.venv-compilers/.installed: setup.cfg pyproject.toml
-	$(PYTHON) -m venv .venv-compilers
-	.venv-compilers/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test,compile-tpu]'
+# The compilers come in environments of their own: beside libtpu JAX looks for TPUs.
+.venv-compile-%/.installed: setup.cfg pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test,compile-$*]'
 	touch $@
 
-## test-compilers: steps and kernels by the real TPU compiler, without a TPU; at most 15 minutes
-test-compilers: .venv-compilers/.installed
-	.venv-compilers/bin/python -m pytest -n 2 $(COMPILED)
+## test-compilers: steps and kernels by the real compiler for TPUs (COMPILER=gpu: GPUs), without one
+test-compilers: .venv-compile-$(COMPILER)/.installed
+	$(<D)/bin/python -m pytest -n 2 $(COMPILED)
 
 ## soak: a study whose workers and drivers are killed a hundred times loses nothing (docs/faults.md)
 soak: $(VENV)/.installed
@@ -72,8 +73,8 @@ simulate: $(VENV)/.installed
 	$(BIN)/python -m tests.sweeps.simulation.simulate $(SIMULATE)
 
 ## performance: docs/performance.md, by the real TPU compiler; about an hour
-performance: .venv-compilers/.installed
-	.venv-compilers/bin/python -m sweeps.benchmarks.performance
+performance: .venv-compile-tpu/.installed
+	.venv-compile-tpu/bin/python -m sweeps.benchmarks.performance
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -81,4 +82,4 @@ check: $(VENV)/.installed
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) .venv-compilers .pytest_cache experiments
+	rm -rf $(VENV) .venv-compile-* .pytest_cache experiments

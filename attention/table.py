@@ -96,8 +96,9 @@ class ModifierEntry(NamedTuple):
 class KernelEntry(NamedTuple):
     """The line of a kernel. record: where its code is; empty limits are none.
 
-    head_sizes: those it can do; one_head_size: that of V must be that of Q and K.
-    follows_precision: its products are made as jax.default_matmul_precision says.
+    head_sizes: those it can do; largest_head: of Q and V, by platform; one_head_size: that of V
+    must be that of Q and K. follows_precision: its products are made as
+    jax.default_matmul_precision says.
     key_masks_only: a mask hides a key from all queries or none, causality aside. observed_by: the
     kernel that takes its place where diagnostics look. remark: what its user must know.
     """
@@ -106,6 +107,7 @@ class KernelEntry(NamedTuple):
     platforms: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
     head_sizes: range | None = None
+    largest_head: Mapping[str, int] = types.MappingProxyType({})
     one_head_size: bool = False
     follows_precision: bool = False
     key_masks_only: bool = False
@@ -232,11 +234,12 @@ KERNELS: dict[str, KernelEntry] = {
     ),
     "fused": KernelEntry(
         "attention.kernels.fused:KERNEL",
-        platforms=("tpu",),
+        platforms=("tpu", "gpu"),
         dtypes=("bfloat16", "float32"),
+        largest_head={"gpu": 512},
         key_masks_only=True,
         observed_by="xla",
-        remark="compiled, never yet run on a TPU",
+        remark="compiled, never yet run on a TPU or GPU",
     ),
 }
 
@@ -447,6 +450,12 @@ def check_kernel(
         raise ValueError(
             f"kernel={kernel!r} cannot do head size {head_size}: it must be a multiple of "
             f"{sizes.step}, at most {sizes[-1]}; use kernel='xla'"
+        )
+    widest = max(head_size, value_size or head_size)
+    if widest > limits.largest_head.get(platform, widest):
+        raise ValueError(
+            f"kernel={kernel!r} cannot do head size {widest} on {_DEVICES[platform]}: at most "
+            f"{limits.largest_head[platform]} fits on its chip; use kernel='xla'"
         )
 
 

@@ -1,4 +1,4 @@
-"""What our ways to TPU kernels share: what they refuse, keys and caps they know, devices.
+"""What our ways to kernels in Pallas share: what they refuse, keys and caps they know, devices.
 
 A kernel in Pallas knows a softmax of logits that sees all keys, earlier ones, or those that a mask
 of keys leaves; XLA cannot divide it over devices, so `jax.shard_map` does, as `Problem.sharding`
@@ -22,8 +22,11 @@ Array = jax.Array
 LANES = 128
 
 
-def refuse(kernel: str, problem: Problem, value: Array, interpret: bool) -> None:
-    """Raises ValueError for what `kernel` has no argument for, and where no TPU is to run it."""
+def refuse(kernel: str, problem: Problem, value: Array, interpret: str) -> None:
+    """Raises ValueError for what `kernel` has no argument for, and where it cannot run.
+
+    interpret: the platform whose kernel XLA is to run, for tests, else ''.
+    """
     if problem.weighting is not SOFTMAX:
         raise ValueError(f"kernel={kernel!r} knows the softmax alone; use kernel='xla'")
     if problem.bias is not None:
@@ -32,26 +35,36 @@ def refuse(kernel: str, problem: Problem, value: Array, interpret: bool) -> None
             "by a mask of shape [..., 1, 1, S]"
         )
     inputs.refuse_dropout_and_precision(kernel, problem)
+    platform = interpret or problem.platform
     table.check_kernel(
         kernel,
-        platform="tpu" if interpret else problem.platform,
+        platform=platform,
         dtype=problem.query.dtype.name,
         head_size=problem.query.shape[-1],
         value_size=value.shape[-1],
     )
-    _check_matmul_precision(kernel, problem.query.dtype)
+    _check_matmul_precision(kernel, problem.query.dtype, platform)
 
 
-def _check_matmul_precision(kernel: str, dtype: jnp.dtype) -> None:
-    """Raises ValueError for a default precision that the TPU's kernel compiler does not know."""
+def _check_matmul_precision(kernel: str, dtype: jnp.dtype, platform: str) -> None:
+    """Raises ValueError for a default precision that a kernel's compiler does not know.
+
+    Triton makes float32 products of float32 without the matrix units, in loops that spill 29 kB of
+    registers (head size 64, by ptxas): not what anybody means.
+    """
     given = getattr(jax.config, "jax_default_matmul_precision")  # noqa: B009  (mypy)
     wide = ("highest", "float32")
-    known = (None, "default", "bfloat16", *(wide if dtype == jnp.float32 else ()))
+    known: tuple[str | None, ...] = (None, *_PRECISIONS[platform])
+    if (dtype == jnp.float32) == (platform == "tpu"):
+        known += wide
     if given not in known:
         raise ValueError(
             f"kernel={kernel!r} cannot multiply {dtype} at jax_default_matmul_precision={given!r}; "
             f"set {', '.join(map(repr, known[1:]))} or none, or use kernel='xla'"
         )
+
+
+_PRECISIONS = {"tpu": ("default", "bfloat16"), "gpu": ("default", "tensorfloat32")}
 
 
 def visible_keys(kernel: str, problem: Problem) -> Array | None:

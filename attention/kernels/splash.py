@@ -44,18 +44,18 @@ Array = jax.Array
 SPAN = 60.0
 
 
-def weighted_sum(problem: Problem, value: Array, *, interpret: bool = False) -> Array:
+def weighted_sum(problem: Problem, value: Array, *, interpret: str = "") -> Array:
     """Returns the weighted sum of value [..., S, H, Dv], [..., T, H, Dv] in the value's dtype.
 
-    interpret: run the kernel by XLA, on any platform, for tests. Raises ValueError for what the
-    kernel lacks, and where it is not to run on a TPU.
+    interpret: 'tpu' to have XLA run the kernel, on any platform, for tests. Raises ValueError for
+    what the kernel lacks, and where it is not to run on a TPU.
     """
     accelerated.refuse("splash", problem, value, interpret)
     local = functools.partial(
         _on_one_device,
         is_causal=problem.is_causal,
         soft_cap=accelerated.soft_cap("splash", problem),
-        interpret=interpret,
+        interpret=bool(interpret),
     )
     wide = problem.query.astype(jnp.float32) * problem.scale
     query = wide.astype(problem.query.dtype).astype(value.dtype)

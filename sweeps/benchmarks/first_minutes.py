@@ -53,9 +53,9 @@ _STEPS: dict[str, tuple[tuple[str, dict[str, str], int, tuple[str, ...]], ...]] 
         ("c4_lm_paper", _BF16, 16, ("xla", "splash", "fused")),
     ),
     "gpu": (
-        ("imagenet_vit_paper", {}, 128, ("xla", "jax_xla")),
-        ("librispeech_conformer_paper", {}, 32, ("xla",)),
-        ("c4_lm_paper", _BF16, 16, ("xla", "cudnn")),
+        ("imagenet_vit_paper", {}, 128, ("xla", "jax_xla", "fused")),
+        ("librispeech_conformer_paper", {}, 32, ("xla", "fused")),
+        ("c4_lm_paper", _BF16, 16, ("xla", "cudnn", "fused")),
     ),
     "cpu": (
         ("digits_vit_quick", {}, 32, ("xla", "jax_xla")),

@@ -133,9 +133,12 @@ def said(
     if module.unknown_loops:
         warnings.append(f"loops counted once: {', '.join(module.unknown_loops)}")
     kernels: dict[str, float] = {}
+    pallas_calls = list(_pallas_calls(traced.jaxpr))
+    again = {one["name"]: _read_again(one) for one in pallas_calls}
     if where.hardware.platform == "tpu":
         own = [one for one in calls if one.is_kernel]
-        kernels, uncounted = _kernel_cycles(own, _grids(traced.jaxpr), where.hardware, scratch)
+        grids = {one["name"]: math.prod(one["grid_mapping"].grid) for one in pallas_calls}
+        kernels, uncounted = _kernel_cycles(own, grids, where.hardware, scratch)
         warnings += [
             f"kernel {name} is NOT counted: no bundles or grid known" for name in uncounted
         ]
@@ -151,8 +154,10 @@ def said(
         "parts": hlo.totals(counted, _part, lambda one: one.instruction.cycles),
         "kernels": kernels,
         "calls": hlo.totals(calls, lambda one: one.call, lambda one: 1),
-        "hbm": sum(_traffic(one, where) * one.times for one in counted),
-        "kernel_hbm": sum(_traffic(one, where) * one.times for one in calls if one.is_kernel),
+        "hbm": sum(_traffic(one, where, again) * one.times for one in counted),
+        "kernel_hbm": sum(
+            _traffic(one, where, again) * one.times for one in calls if one.is_kernel
+        ),
         "collectives": sum(one.collective_bytes * one.times for one in counted),
         "flops": _products(traced.jaxpr) / where.devices,
         "warnings": warnings,
@@ -264,33 +269,49 @@ def _kernel_name(instruction: str) -> str:
     return re.sub(r"(\.(\d+|clone|remat))+$", "", instruction)
 
 
-def _grids(jaxpr: Any) -> dict[str, int]:
-    """Returns how many steps the grid of each kernel has, by name."""
-    found: dict[str, int] = {}
+def _pallas_calls(jaxpr: Any) -> Iterator[dict[str, Any]]:
+    """Yields what each kernel of a traced program was called with."""
     for equation in jaxpr.eqns:
         if equation.primitive.name == "pallas_call":
-            name = equation.params["name"]
-            found[name] = math.prod(equation.params["grid_mapping"].grid)
+            yield equation.params
         for value in equation.params.values():
             several = value if isinstance(value, tuple | list) else (value,)
             for program in (inner for one in several for inner in _inner(one)):
-                found |= _grids(program)
-    return found
+                yield from _pallas_calls(program)
 
 
-def _traffic(one: hlo.Counted, where: hardware.Topology) -> float:
+def _read_again(call: dict[str, Any]) -> float:
+    """Returns the bytes that a kernel's programs read beyond its operands once.
+
+    Each reads its blocks, as far as there is an array; of all rows of a causal problem half.
+    """
+    total = 0.0
+    grid = call["grid_mapping"]
+    for block in grid.block_mappings[: grid.num_inputs]:
+        array = block.array_aval
+        sizes = [getattr(one, "block_size", 1) for one in block.block_shape]
+        each = math.prod(map(min, sizes, array.shape)) * array.dtype.itemsize
+        total += max(0, each * math.prod(grid.grid) - array.size * array.dtype.itemsize)
+    return total / 2 if call["name"].endswith("_causal") else total
+
+
+def _traffic(one: hlo.Counted, where: hardware.Topology, again: dict[str, float]) -> float:
     """Returns the bytes of main memory an instruction moves; more than once for a GPU's kernels.
 
-    A flash kernel on a GPU reads keys and values (backward: queries and cotangents) again for every
-    tile of 128 rows that sees them, half of the tiles where it is causal: (T/128 − 1) times their
-    bytes, beside operands and results once. What its cache (50 MB) saves is not taken off.
+    again: of kernels in Triton by name, see `_read_again`. cuDNN's read keys and values (backward:
+    queries and cotangents) again for every tile of 128 rows that sees them, half of the tiles where
+    it is causal: (T/128 − 1) times their bytes, beside operands and results once. What its cache
+    (50 MB) saves is not taken off.
     """
+    if where.hardware.platform == "cuda" and "triton" in one.call:
+        name = re.search(r'\bname = "(\w+)"', one.instruction.rest)
+        return one.bytes + (again[name[1]] if name else 0.0)
     shape = re.match(r"\w+\[(\d+),(\d+),(\d+),(\d+)\]", one.instruction.result.lstrip("("))
     if where.hardware.platform != "cuda" or not one.is_kernel or shape is None:
         return one.bytes
     batch, rows, heads, size = map(int, shape.groups())
-    again = max(0, math.ceil(rows / 128) - 1) * 2 * (2 * batch * rows * heads * size)
-    return one.bytes + again * (0.5 if "CAUSAL" in one.instruction.rest else 1)
+    more = max(0, math.ceil(rows / 128) - 1) * 2 * (2 * batch * rows * heads * size)
+    return one.bytes + more * (0.5 if "CAUSAL" in one.instruction.rest else 1)
 
 
 def _bytes(tree: Any) -> int:

@@ -1,6 +1,6 @@
-"""Kernels for TPUs in interpret mode: their numbers, what they refuse, and their way onto a mesh.
+"""Kernels for TPUs and GPUs in interpret mode: numbers, refusals, and their way onto a mesh.
 
-The compiler for TPUs is asked in test_accelerated_compiled.py.
+The compilers are asked in test_accelerated_compiled.py.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from attention import registry
-from attention.kernels import fused, splash
+from attention.kernels import fused, fused_tpu, fused_values, splash
 from attention.mixers import laser, sigmoid, standard
 from attention.records import Applied
 from attention.verification import check, oracle
@@ -27,17 +27,24 @@ STATIC = ("attend", "is_causal", "kernel")
 KERNELS = {"splash": splash, "fused": fused}
 
 
-@pytest.fixture(params=list(KERNELS))
+def _interpreted(module, platform):
+    """Returns the kernel's record with XLA to run it."""
+    call = functools.partial(module.weighted_sum, interpret=platform)
+    inside = module.KERNEL.log_mean_exp
+    if inside is not None:
+        inside = functools.partial(module.log_mean_exp, interpret=platform)
+    return dataclasses.replace(module.KERNEL, call=call, log_mean_exp=inside)
+
+
+@pytest.fixture(params=["splash on tpu", "fused on tpu", "fused on gpu"])
 def kernel(request, monkeypatch):
     """A kernel run by XLA, in blocks of 128 rows so that small problems have several."""
-    module = KERNELS[request.param]
-    inside = module.KERNEL.log_mean_exp and functools.partial(fused.log_mean_exp, interpret=True)
-    call = functools.partial(module.weighted_sum, interpret=True)
-    made = dataclasses.replace(module.KERNEL, call=call, log_mean_exp=inside)
-    monkeypatch.setattr(module, "KERNEL", made)
+    name, _, platform = request.param.split()
+    module = KERNELS[name]
+    monkeypatch.setattr(module, "KERNEL", _interpreted(module, platform))
     monkeypatch.setattr(splash, "_largest_block", lambda *_: 128)
-    monkeypatch.setattr(fused, "_most_rows", lambda *_: 128)
-    yield request.param
+    monkeypatch.setattr(fused_tpu, "_most_rows", lambda *_: 128)
+    yield name
     _run.clear_cache()
 
 
@@ -132,7 +139,7 @@ def test_causality_where_nothing_divides_into_blocks(length, keys, kernel):
 @pytest.mark.parametrize("masked", [True, False])
 def test_heads_side_by_side_in_a_block(heads, size, wide, together, masked, kernel):
     """As many as 128 lanes hold; others are transposed. The last block passes the arrays' end."""
-    assert fused._heads_together(heads, size, wide) == together
+    assert fused_tpu._heads_together(heads, size, wide) == together
     rng = np.random.default_rng(1)
     shapes = [(2, 140, heads, one) for one in (size, size, wide, wide)]
     arrays = [jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in shapes]
@@ -177,7 +184,7 @@ def test_laws(kernel):
 @pytest.mark.parametrize(
     ("settings", "arrays", "message"),
     [
-        ({}, {}, "needs a TPU and JAX runs on 'cpu' here; use kernel='xla' or 'jax_xla'"),
+        ({}, {}, "needs a TPU.* and JAX runs on 'cpu' here; use kernel='xla' or 'jax_xla'"),
         ({"bias": jnp.ones((9, 9))}, {}, "takes no bias; use kernel='xla' or kernel='jax_xla'"),
         ({"mask": jnp.ones((9, 9), bool)}, {}, "not of a query or head.*is_causal=True, or use"),
         ({"mask": jnp.ones((2, 2, 1, 9), bool)}, {}, r"\[..., 1, 1, S\], and the one given has"),
@@ -203,10 +210,19 @@ def test_other_mechanisms_are_refused_by_name(kernel):
             registry.get(name, kernel=kernel)
 
 
-def test_precisions_that_its_compiler_does_not_know_are_refused(kernel):
+@pytest.mark.parametrize(
+    ("kernel", "refused"),
+    [
+        ("splash on tpu", {"bfloat16": "highest", "float32": "tensorfloat32"}),
+        ("fused on tpu", {"bfloat16": "highest", "float32": "tensorfloat32"}),
+        ("fused on gpu", {"bfloat16": "bfloat16", "float32": "highest"}),
+    ],
+    indirect=["kernel"],
+)
+def test_precisions_that_its_compiler_does_not_know_are_refused(kernel, refused):
     shape = jax.eval_shape(functools.partial(standard.attend, kernel=kernel), *_qkv()[:3])
     assert shape.shape == (2, 9, 2, 8)
-    for dtype, given in (("bfloat16", "highest"), ("float32", "tensorfloat32")):
+    for dtype, given in refused.items():
         arrays = _qkv(dtype=dtype)[:3]
         with (
             jax.default_matmul_precision(given),
@@ -222,8 +238,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from attention import registry
 from attention.kernels import fused, splash
 module = {"splash": splash, "fused": fused}[sys.argv[1]]
-call = functools.partial(module.weighted_sum, interpret=True)
-inside = functools.partial(fused.log_mean_exp, interpret=True) if module is fused else None
+call = functools.partial(module.weighted_sum, interpret=sys.argv[2])
+inside = None
+if module is fused:
+    inside = functools.partial(fused.log_mean_exp, interpret=sys.argv[2])
 module.KERNEL = dataclasses.replace(module.KERNEL, call=call, log_mean_exp=inside)
 mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
 heads = NamedSharding(mesh, P(("data", "fsdp"), None, "tensor", None))
@@ -248,12 +266,14 @@ except ValueError as error:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", KERNELS)
-def test_on_a_mesh_of_eight_devices(name):
+@pytest.mark.parametrize(
+    ("name", "platform"), [("splash", "tpu"), ("fused", "tpu"), ("fused", "gpu")]
+)
+def test_on_a_mesh_of_eight_devices(name, platform):
     """Batch and heads divided, a batch of one example computed everywhere: the gradients agree."""
     root = pathlib.Path(__file__).resolve().parents[2]
     done = subprocess.run(
-        [sys.executable, "-c", SHARDED, name],
+        [sys.executable, "-c", SHARDED, name, platform],
         capture_output=True,
         text=True,
         env={
@@ -324,7 +344,7 @@ def test_the_exponential_that_mosaic_lacks():
     x = np.concatenate([np.linspace(-80, 80, 4001), np.geomspace(1e-30, 1, 500)]).astype("float32")
     x = np.concatenate([x, -x])
     exact = np.expm1(np.float64(x))
-    found = np.asarray(fused._expm1(jnp.asarray(x)), np.float64)
+    found = np.asarray(fused_values.expm1(jnp.asarray(x)), np.float64)
     assert np.abs(found - exact).max(where=exact == 0, initial=0) == 0
     relative = np.abs(found - exact)[exact != 0] / np.abs(exact[exact != 0])
     assert relative[np.abs(x[exact != 0]) < 20].max() <= 4e-7

@@ -1,6 +1,10 @@
-"""Kernels for TPUs by the real compiler for TPUs, which needs none: `pip install -e '.[tpu]'`."""
+"""Kernels by the real compilers, which need no device.
+
+`pip install -e '.[compile-tpu]'`, or `'.[compile-gpu]'` in another environment.
+"""
 
 import importlib.util
+import json
 import os
 import pathlib
 import subprocess
@@ -8,13 +12,16 @@ import sys
 
 import pytest
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        importlib.util.find_spec("libtpu") is None,
-        reason="libtpu, the compiler for TPUs, is not installed: pip install -e '.[tpu]'",
-    ),
-]
+pytestmark = pytest.mark.slow
+
+tpu = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None,
+    reason="libtpu, the compiler for TPUs, is not installed: pip install -e '.[compile-tpu]'",
+)
+gpu = pytest.mark.skipif(
+    importlib.util.find_spec("jax_cuda12_plugin") is None,
+    reason="the compiler for GPUs is not installed: pip install -e '.[compile-gpu]'",
+)
 
 # jax.default_backend() is 'cpu' here: that the devices are TPUs is what the sharding says.
 COMPILED = """
@@ -60,6 +67,7 @@ ENVIRONMENT = {
     ],
 )
 @pytest.mark.parametrize("kernel", ["splash", "fused"])
+@tpu
 def test_forward_and_backward_compile_for_a_mesh_of_tpus(kernel, name, dtype, size, length):
     """Two kernels, and no logits in memory: those of 1,024 tokens take 2^23 bytes a device."""
     done = subprocess.run(
@@ -72,3 +80,78 @@ def test_forward_and_backward_compile_for_a_mesh_of_tpus(kernel, name, dtype, si
     kernels, scratch = map(int, done.stdout.split())
     assert kernels == 2
     assert scratch < 2**23
+
+
+# What ptxas says of each kernel in the PTX that XLA dumps, as it compiles for an H100.
+COMPILED_FOR_GPU = """
+import dataclasses, json, pathlib, re, subprocess, sys
+import jax, jax.numpy as jnp, numpy as np
+import nvidia.cuda_nvcc
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from attention import registry
+from sweeps.monitoring import compiled_step, hardware
+name, dtype, precision, dump = sys.argv[1:5]
+size, length = map(int, sys.argv[5:])
+devices = np.array(compiled_step._devices(hardware.topology("h100:1x1x4")))
+mesh = Mesh(devices.reshape(2, 1, 2), ("data", "fsdp", "tensor"))
+heads = NamedSharding(mesh, P(("data", "fsdp"), None, "tensor", None))
+attend = dataclasses.replace(registry.get(name, kernel="fused"), sharding=heads)
+def loss(query, key, value):
+    return jnp.sum(attend(query, key, value, is_causal=True).astype(jnp.float32))
+array = jax.ShapeDtypeStruct((4, length, 4, size), dtype, sharding=heads)
+with jax.default_matmul_precision(precision):
+    step = jax.jit(jax.value_and_grad(loss, (0, 1, 2)))
+    compiled = step.trace(array, array, array).lower(lowering_platforms=("cuda",)).compile()
+found = {}
+assembler = pathlib.Path(nvidia.cuda_nvcc.__path__[0], "bin", "ptxas")
+for path in pathlib.Path(dump).glob("*.ptx"):
+    if "entry fused_" in path.read_text():
+        command = [assembler, "-v", "-arch=sm_90a", path, "-o", "/dev/null"]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        kernel = re.search(r"properties for (fused_\\w+)", said)[1]
+        found[kernel] = [int(re.search(rf"(\\d+) {what}", said)[1])
+                         for what in ("bytes spill stores", "bytes spill loads")]
+print(json.dumps([found, compiled.memory_analysis().temp_size_in_bytes]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "precision", "size", "length"),
+    [
+        ("standard", "bfloat16", "default", 64, 1024),
+        ("laser", "bfloat16", "default", 64, 1024),
+        ("laser", "float32", "default", 64, 196),
+        ("laser", "bfloat16", "default", 80, 196),
+        ("standard", "bfloat16", "default", 128, 1024),
+        ("laser", "bfloat16", "default", 128, 1024),
+        ("laser+softcap", "bfloat16", "highest", 128, 1024),
+        ("laser", "float32", "tensorfloat32", 128, 1000),
+        ("laser", "bfloat16", "default", 256, 1024),
+        ("laser", "bfloat16", "default", 512, 1),
+        ("laser", "float32", "default", 512, 300),
+    ],
+)
+@gpu
+def test_three_kernels_compile_for_h100(name, dtype, precision, size, length, tmp_path):
+    """No logits in memory, and no register spilled at head sizes of 64 and 128."""
+    sizes = [str(size), str(length)]
+    options = "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED_FOR_GPU, name, dtype, precision, tmp_path, *sizes],
+        capture_output=True,
+        text=True,
+        env={
+            **os.environ,
+            "JAX_PLATFORMS": "cpu",
+            "CUDA_VISIBLE_DEVICES": "-1",
+            "XLA_FLAGS": f"{options} --xla_dump_to={tmp_path}",
+            "PYTHONPATH": ENVIRONMENT["PYTHONPATH"],
+        },
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found, scratch = json.loads(done.stdout)
+    assert sorted(found) == [f"fused_{part}_causal" for part in ("by_key", "by_query", "forward")]
+    if size in (64, 128):
+        assert not any(sum(spilled) for spilled in found.values()), found
+    logits = 4 * length * length * 4
+    assert scratch < logits or length < 1000
