@@ -69,6 +69,7 @@ ROWS = (
     Row("c4_lm_paper", f"{_BF16} kernel=fused {_ONE}", "v5p:4x4x4", True),
     Row("c4_lm_paper", f"{_BF16} kernel=fused {_ONE}", "v6e:8x8", True),
     Row("c4_lm_paper", f"{_BF16} kernel=cudnn", "h100:1x1x8", True),
+    Row("c4_lm_paper", f"{_BF16} kernel=fused", "h100:1x1x8", False),
     Row("c4_lm_paper", _BF16, "h100:1x1x8", True),
     Row("c4_lm_2b_paper", "", "h100:1x1x8", True),
     Row("c4_lm_2b_paper", "microbatches=8", "h100:1x1x8", True),
