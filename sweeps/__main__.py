@@ -175,7 +175,9 @@ def _add_compile(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--config", required=True, metavar="STUDY", help="name or .py file")
     command.add_argument(
-        "--topology", required=True, help="v5e:8x8, v4:2x2x2, v5p:2x2x4, v6e:4x4, h100:1x1x8 ..."
+        "--topology",
+        required=True,
+        help="v5e:8x8, v5e:8x8*2 (two slices), v4:2x2x2, v5p:2x2x4, h100:1x1x8 ...",
     )
     command.add_argument(
         "--kernels", default="", help="compare these kernels, such as xla,splash; default: its own"

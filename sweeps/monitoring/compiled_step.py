@@ -177,9 +177,12 @@ def _devices(where: hardware.Topology) -> tuple[Any, ...]:
         return tuple(found.devices)
     # libtpu's hosts have 4 or 8 chips; a smaller topology is one host of so many.
     chips = where.shape + (1,) * (3 - len(where.shape))
-    small = {"chips_per_host_bounds": chips} if where.devices < 4 else {}
+    given: dict[str, Any] = {}
+    given |= {"chips_per_host_bounds": chips} if math.prod(where.shape) < 4 else {}
+    given |= {"num_slices": where.slices} if where.slices > 1 else {}
+    slice_name = where.text.partition("*")[0]
     try:
-        found = topologies.get_topology_desc(where.text, platform="tpu", **small)
+        found = topologies.get_topology_desc(slice_name, platform="tpu", **given)
     except (ValueError, jax.errors.JaxRuntimeError) as error:
         raise ValueError(f"topology {where.text!r}: libtpu has no such slice: {error}") from error
     return tuple(found.devices)

@@ -49,11 +49,15 @@ GPU_SHARE = 0.9
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """So many devices of one kind: `text` is 'v5e:8x8', of `kind` 'v5e'."""
+    """So many devices of one kind: `text` is 'v5e:8x8', of `kind` 'v5e'.
+
+    slices: of a TPU, each of `shape`, connected by the data centre's network.
+    """
 
     text: str
     kind: str
     shape: tuple[int, ...]
+    slices: int = 1
 
     @property
     def hardware(self) -> Hardware:
@@ -63,25 +67,28 @@ class Topology:
     @property
     def devices(self) -> int:
         """How many devices it has."""
-        return math.prod(self.shape)
+        return self.slices * math.prod(self.shape)
 
 
 def topology(text: str) -> Topology:
-    """Returns the topology of a name such as 'v5e:8x8', 'v5p:2x2x4' or 'h100:1x1x8'.
+    """Returns the topology of a name such as 'v5e:8x8', 'v5e:8x8*2', 'v5p:2x2x4' or 'h100:1x1x8'.
 
-    A TPU's numbers are chips along each axis of its network; a GPU's are slices, hosts and devices
-    of a host. Raises ValueError for another kind, and for numbers that are not a topology's.
+    A TPU's numbers are chips along each axis of its network, and after * how many such slices; a
+    GPU's are slices, hosts and devices of a host. Raises ValueError for another kind, and for
+    numbers that are not a topology's.
     """
     kind, _, rest = text.partition(":")
-    if kind not in KINDS or not re.fullmatch(r"[1-9]\d{0,3}(x[1-9]\d{0,3})*", rest):
+    several = r"" if kind.startswith("h") else r"(\*[1-9]\d{0,2})?"
+    if kind not in KINDS or not re.fullmatch(r"[1-9]\d{0,3}(x[1-9]\d{0,3})*" + several, rest):
         raise ValueError(
-            f"topology {text!r}: give KIND:NUMBERS such as v5e:8x8, v5p:2x2x4 or h100:1x1x8, of a "
-            f"kind out of {', '.join(KINDS)}"
+            f"topology {text!r}: give KIND:NUMBERS such as v5e:8x8, v5e:8x8*2 (two slices), "
+            f"v5p:2x2x4 or h100:1x1x8, of a kind out of {', '.join(KINDS)}"
         )
-    shape = tuple(map(int, rest.split("x")))
+    numbers, _, slices = rest.partition("*")
+    shape = tuple(map(int, numbers.split("x")))
     if len(shape) != KINDS[kind].dimensions:
         raise ValueError(
             f"topology {text!r}: {kind} takes {KINDS[kind].dimensions} numbers, such as {kind}:"
             + "x".join(["1", "1", "8"] if kind.startswith("h") else ["2"] * KINDS[kind].dimensions)
         )
-    return Topology(text, kind, shape)
+    return Topology(text, kind, shape, int(slices or 1))

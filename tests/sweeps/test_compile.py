@@ -3,14 +3,21 @@
 One process per compilation, about 15 CPU-s each for the smallest study.
 """
 
+import dataclasses
+import functools
 import importlib.metadata
 import importlib.util
 import json
 
+import jax
+import jax.numpy as jnp
 import pytest
 
+from attention import registry
+from attention.kernels import fused
 from sweeps import __main__ as sweeps
 from sweeps.monitoring import compile as compiler
+from sweeps.monitoring import compiled_step, hardware
 from sweeps.study import config, study
 
 libtpu = pytest.mark.skipif(
@@ -108,7 +115,42 @@ def test_rows_of_several_kernels_are_told_apart() -> None:
     assert "step 2.2 ms, 1.100 times standard" in said
 
 
-@pytest.mark.parametrize("topology", ["v5e:3", "v7:2x2", "h100:8"])
+@libtpu
+@pytest.mark.slow
+def test_two_slices(capfd: pytest.CaptureFixture[str]) -> None:
+    """Compiled, 'data' across them; a group of fsdp in both is refused."""
+    arguments = ["compile", "--config=pydoc_lm_quick", "--topology=v5e:2x2*2"]
+    arguments.append("--config.variants=standard")
+    assert sweeps.main([*arguments, "--json"]) == 0
+    (row,) = json.loads(capfd.readouterr().out)["rows"]
+    assert row["memory_gb"] > 0
+    assert sweeps.main([*arguments, "--config.mesh.fsdp=8"]) == 2
+    assert "more than one of the 2 slices" in capfd.readouterr().err
+
+
+def test_what_tiles_read_again_by_hand() -> None:
+    """Two programs of a causal problem read all keys and values, 196 of 256 rows being there."""
+    attend = registry.get("laser", kernel="fused")
+    shape = jax.ShapeDtypeStruct((2, 196, 2, 80), jnp.bfloat16)
+    problem = functools.partial(fused.KERNEL.log_mean_exp, interpret="gpu")
+    kernel = dataclasses.replace(fused.KERNEL, log_mean_exp=problem)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(fused, "KERNEL", kernel)
+        traced = jax.jit(functools.partial(attend, is_causal=True)).trace(shape, shape, shape)
+    (call,) = compiled_step._pallas_calls(traced.jaxpr)
+    whole = 2 * 196 * 2 * 80 * 2
+    shifts = 2 * 2 * 2 * 80 * 4
+    rows = 2 * 128 * 2 * 2 * 80 * 2 - whole  # the last tile of queries passes the end
+    assert compiled_step._read_again(call) == (2 * whole + shifts + rows) / 2
+
+
+def test_slices_of_a_topology() -> None:
+    found = hardware.topology("v5e:4x4*2")
+    assert (found.devices, found.shape, found.slices) == (32, (4, 4), 2)
+    assert hardware.topology("v5e:4x4").slices == 1
+
+
+@pytest.mark.parametrize("topology", ["v5e:3", "v7:2x2", "h100:8", "h100:1x1x8*2", "v5e:2x2*0"])
 def test_a_topology_that_is_none(topology: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert sweeps.main([*_ARGUMENTS[:2], f"--topology={topology}"]) == 2
     assert f"topology {topology!r}" in capfd.readouterr().err
