@@ -1,13 +1,19 @@
 """AlgoPerf's real pipelines on fabricated data: batches by seed and step; skips without it."""
 
+import importlib
 import itertools
+import statistics
+import time
 
+import cv2
+import jax
 import numpy as np
 import pytest
 
 from attention import registry as variants
 from workloads import registry
 from workloads.algoperf import tiny_data
+from workloads.images import images
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # AlgoPerf's and its libraries' own
 
@@ -32,3 +38,61 @@ def test_batches_are_a_function_of_seed_and_step(algoperf, tmp_path, name):
     np.testing.assert_array_equal(drawn(1, start=3)[0], whole[3])
     assert not np.array_equal(whole[0], whole[1])
     assert not np.array_equal(drawn(1, seed=1)[0], whole[0])
+
+
+def _settled():
+    """Waits until the process computes nothing: TensorFlow's prefetched batches are made."""
+    taken = 1.0
+    while taken > 0.05:
+        before = time.process_time()
+        time.sleep(1.5)
+        taken = time.process_time() - before
+
+
+def test_a_training_image_costs_no_more_than_by_algoperf(algoperf, monkeypatch):
+    """CPU time of both pipelines from the same JPEGs, 500 × 375 and 100 kB as ImageNet's, in turns.
+
+    Measured 0.40 to 0.73 of AlgoPerf's 5.3 to 6.1 ms.
+    """
+    tensorflow = pytest.importorskip("tensorflow")
+    monkeypatch.syspath_prepend(str(algoperf.directory))
+    name = "algoperf.workloads.imagenet_resnet.imagenet_jax.input_pipeline"
+    pipeline = importlib.import_module(name)
+    jpegs = [_jpeg(np.random.default_rng(number)) for number in range(128)]
+    assert 70e3 < np.mean([len(one) for one in jpegs]) < 130e3
+
+    class Builder:
+        def as_dataset(self, **_):
+            labels = np.zeros(len(jpegs), np.int64)
+            return tensorflow.data.Dataset.from_tensor_slices({"image": jpegs, "label": labels})
+
+    theirs = pipeline.create_input_iter(
+        *("train", Builder(), jax.random.PRNGKey(0), len(jpegs)),
+        *((123.7, 116.3, 103.5), (58.4, 57.1, 57.4), 224, 256, (0.75, 4 / 3), (0.08, 1.0)),
+        **{"train": True, "cache": False, "repeat_final_dataset": True},
+        **{"use_mixup": True, "mixup_alpha": 0.2, "use_randaug": True},
+    )
+    ours = images.TrainTransform()
+    ratios = []
+    for turn in range(3):
+        _settled()
+        started = time.process_time()
+        for _ in range(20):  # twice what it has ready
+            next(theirs)
+        _settled()
+        by_algoperf = (time.process_time() - started) / 20
+        started = time.process_time()
+        for number, jpeg in enumerate(jpegs):
+            ours({"image": jpeg, "label": 0}, np.random.default_rng((turn, number)))
+        ratios.append((time.process_time() - started) / by_algoperf)
+    assert statistics.median(ratios) <= 1.0, ratios
+
+
+def _jpeg(generator, height=375, width=500):
+    """Returns a JPEG of noise whose spectrum falls as a photograph's, amplitudes by 1/f."""
+    squares = np.fft.fftfreq(height)[:, None] ** 2 + np.fft.rfftfreq(width)[None] ** 2
+    shape = (3, *squares.shape)
+    spectrum = generator.standard_normal(shape) + 1j * generator.standard_normal(shape)
+    image = np.fft.irfft2(spectrum / np.maximum(squares, 1e-5) ** 0.55, (height, width))
+    image = np.moveaxis((image - image.min()) / np.ptp(image) * 255, 0, -1).astype(np.uint8)
+    return cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 93])[1].tobytes()
