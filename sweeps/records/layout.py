@@ -14,6 +14,10 @@ its own tools read our trials::
         attempts/<k>/  lease.json heartbeat measurements.jsonl log.txt
         checkpoints/
         tensorboard/ profile/     where a study asks for them
+        downstream/<step>/<suite>/results.json samples.jsonl.gz    what the model can do, when asked
+
+A suite is being evaluated as long as its folder has tasks/<task>.jsonl.gz, one file per task that is
+finished, and no results.json.
 """
 
 import contextlib
@@ -38,6 +42,9 @@ DIAGNOSTICS_FORMAT = "attnperf-diagnostics-1"
 ATTEMPTS, CHECKPOINTS = "attempts", "checkpoints"
 TENSORBOARD, PROFILE = "tensorboard", "profile"
 FORMAT = "attnperf-study-1"
+DOWNSTREAM, SAMPLES, RESULTS = "downstream", "samples.jsonl.gz", "results.json"
+DOWNSTREAM_TASKS = "tasks"
+DOWNSTREAM_FORMAT = "attnperf downstream 1"
 
 # Longer than any file takes to be written.
 LEFT_OVER_S = 3600.0
@@ -83,6 +90,27 @@ def trial_path(stage: str, variant: str, workload: str, point: int, seed: int) -
     """
     folder = f"{workload.rpartition(':')[2]}_jax"
     return f"{stage}/{variant}/{folder}/trial_{trial_number(point, seed)}"
+
+
+def downstream_path(step: int, suite: str) -> str:
+    """Returns where what a suite says of a checkpoint lies, relative to its trial's directory."""
+    return f"{DOWNSTREAM}/{step}/{suite}"
+
+
+def downstream_results(
+    trial_directory: str | os.PathLike[str], suite: str = "*"
+) -> list[tuple[int, str, pathlib.Path]]:
+    """Returns (step, suite, path of results.json) of every complete evaluation, in order.
+
+    suite: one suite's name; '*': of all.
+    """
+    folder = pathlib.Path(trial_directory) / DOWNSTREAM
+    found = [
+        (int(path.parts[-3]), path.parts[-2], path)
+        for path in folder.glob(f"*/{suite}/{RESULTS}")
+        if path.parts[-3].isdigit()
+    ]
+    return sorted(found)
 
 
 def write_atomically(path: str | os.PathLike[str], text: str) -> None:
