@@ -14,10 +14,8 @@ its own tools read our trials::
         attempts/<k>/  lease.json heartbeat measurements.jsonl log.txt
         checkpoints/
         tensorboard/ profile/     where a study asks for them
-        downstream/<step>/<suite>/results.json samples.jsonl.gz    what the model can do, when asked
-
-A suite is being evaluated as long as its folder has tasks/<task>.jsonl.gz, one file per task that is
-finished, and no results.json.
+        downstream/<step>/<suite>/results.json samples.jsonl.gz   what the model can do, where asked
+            tasks/<task>.jsonl.gz     of each finished task, until results.json is written
 """
 
 import contextlib
