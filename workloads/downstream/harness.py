@@ -205,6 +205,13 @@ def _asked(
     return [_chosen(task, loaded, model, line) for line in lines]
 
 
+def load(task: Task, data_dir: str | os.PathLike[str]) -> Any:
+    """Returns lm-eval's task on local rows: its prompts, answers and judgement of an answer."""
+    os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
+    with _quiet():
+        return _loaded(task, data_dir)
+
+
 def _loaded(task: Task, data_dir: str | os.PathLike[str]) -> Any:
     """Returns lm-eval's task: the stock file, or ours, on local rows."""
     import yaml
