@@ -276,8 +276,8 @@ def _chosen(task: Task, loaded: Any, model: Any, line: Mapping[str, Any]) -> Sam
             loaded.doc_to_text(line["doc"]),
             [loaded.doc_to_target(line["doc"])] * len(texts),
         )
-    else:
-        gold = loaded.doc_to_target(line["doc"])
+    else:  # several are right where the row says so
+        gold = line["doc"].get("right", loaded.doc_to_target(line["doc"]))
     if isinstance(gold, str):
         gold = texts.index(gold)
     given = [model.scores[pair] for pair in pairs[: len(texts)]]

@@ -46,13 +46,13 @@ def _pydoc(task: str, file: str = "pydoc.yaml") -> TaskEntry:
 
 
 TASKS: dict[str, TaskEntry] = {
-    "wsc285": TaskEntry("wsc285.yaml", "wsc285", "test", 285, "test", ours=True, partial=True),
+    "wsc285": TaskEntry("wsc273/default.yaml", "wsc285", "test", 285, "test", partial=True),
     "wsc273": TaskEntry("wsc273/default.yaml", "wsc273", "test", 273, "test", partial=True),
     "winogrande": TaskEntry(
         "winogrande/default.yaml", "winogrande", "validation", 1267, partial=True
     ),
-    "race_middle": TaskEntry("race_middle.yaml", "race_middle", "test", 1436, ours=True),
-    "race_high": TaskEntry("race_high.yaml", "race_high", "test", 3498, ours=True),
+    "race_middle": TaskEntry("race.yaml", "race_middle", "test", 1436, ours=True),
+    "race_high": TaskEntry("race.yaml", "race_high", "test", 3498, ours=True),
     "storycloze_2016": TaskEntry(
         "storycloze/storycloze_2016.yaml", "storycloze_2016", "test", 1871, "validation"
     ),
