@@ -1,8 +1,7 @@
 """A decoder trained to answer: the loss is on the answer's tokens alone, evaluation is by answers.
 
-A question is [</s>] + context + answer + [</s>]; the loss is the mean over the tokens of the
-answers and the separators behind them, so that a model learns where an answer ends. A context that
-leaves no room for its answer is cut from its left.
+Examples are those of `workloads.downstream.finetuning`; a batch's loss is the mean over the tokens
+of its answers and the separators behind them, so that a model learns where an answer ends.
 
 Metrics of a split: accuracy, the share of generated answers that lm-eval's own rule takes for right
 (most probable token by token, "decoding accuracy" in the paper); undecodable, the share that is
@@ -23,7 +22,8 @@ from workloads.base.errors import DataError
 from workloads.base.options import Options
 from workloads.base.workload import Sizes
 from workloads.base.workload_spec import WorkloadSpec
-from workloads.downstream import finetuning_data, scoring, suites
+from workloads.downstream import finetuning, finetuning_data, scoring, suites
+from workloads.downstream.finetuning import Example
 from workloads.downstream.finetuning_data import Question
 from workloads.downstream.tokens import Tokens
 from workloads.storage import tokenizer
@@ -39,44 +39,29 @@ _MULTIPLE = 64
 
 
 class Rows:
-    """Training questions as rows of one length: `rows[i]` is {"tokens" int32 [L], "weights" float32
-    [L]}, weights 1 at an answer's tokens and the separator behind it.
+    """Examples as rows of one length: `rows[i]` is {"tokens" int32 [L], "weights" float32 [L]},
+    weights 1 at an answer's tokens and the separator behind it.
 
-    L is the longest question's length rounded up, at most the model's context. Raises ValueError
-    for an answer that has no room.
+    L is the longest example's length rounded up, at most the model's context.
     """
 
-    def __init__(self, questions: list[Question], tokens: Tokens, context: int) -> None:
-        self._pairs = [
-            encoded(one.context, one.gold, tokens, context - 1) for one in questions if one.gold
-        ]
-        longest = max(len(before) + len(answer) + 1 for before, answer in self._pairs)
+    def __init__(self, examples: list[Example], context: int) -> None:
+        self._examples = examples
+        longest = max(len(one.context) + len(one.answer) for one in examples)
         self.length = min(context, -(-longest // _MULTIPLE) * _MULTIPLE)
 
     def __len__(self) -> int:
-        return len(self._pairs)
+        return len(self._examples)
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         """Returns a row; IndexError beyond the end."""
-        before, answer = self._pairs[number]
-        row = [*before, *answer, tokenizer.EOS]
+        before, answer = self._examples[number]
+        end = len(before) + len(answer)
         tokens = np.full(self.length, tokenizer.PAD, np.int32)
-        tokens[: len(row)] = row
+        tokens[:end] = [*before, *answer]
         weights = np.zeros(self.length, np.float32)
-        weights[len(before) : len(row)] = 1
+        weights[len(before) : end] = 1
         return {"tokens": tokens, "weights": weights}
-
-
-def encoded(context: str, answer: str, tokens: Tokens, length: int) -> tuple[list[int], list[int]]:
-    """Returns the ids of a context and of an answer, together at most `length`: the context is cut
-    from its left. Raises ValueError for an answer that is longer, or that has no token."""
-    before, after = tokens.pair(context, f" {answer}")
-    if not 0 < len(after) <= length:
-        raise ValueError(
-            f"the answer {answer!r} is {len(after)} tokens long, and the model has room for 1 to "
-            f"{length}"
-        )
-    return before[max(0, len(before) + len(after) - length) :], after
 
 
 class FinetuningWorkload(LMWorkload):
@@ -99,8 +84,15 @@ class FinetuningWorkload(LMWorkload):
         self._found: dict[tuple[str, str], list[Question]] = {}
 
     def _open(self, split: str, data_dir: str) -> Any:
-        found = self._questions(split, data_dir)
-        return Rows(found, self._tokens(data_dir), self.size.context)
+        """Returns the training examples: evaluations go by questions."""
+        assert split == "train", split
+        self._tokens(data_dir)
+        suite, context = suites.get(self.suite), self.size.context
+        found = []
+        for task in suite.tasks:
+            keeps = finetuning_data.trains_on(task)
+            found += finetuning.examples(suite, task.name, "train", data_dir, context, keeps)
+        return Rows(found, context)
 
     def _questions(self, split: str, data_dir: str) -> list[Question]:
         key = (split, data_dir)
@@ -150,11 +142,11 @@ class FinetuningWorkload(LMWorkload):
         self, params: spec.Parameters, questions: list[Question], data_dir: str
     ) -> dict[str, float]:
         """Returns the metrics of the module's head."""
-        tokens, context = self._tokens(data_dir), self.size.context
+        tokens = self._tokens(data_dir)
         scorer = self._scoring(params)
         answers = self._generated(scorer, questions, tokens)
         pairs = {
-            (one.context, answer): encoded(one.context, answer, tokens, context)[:2]
+            (one.context, answer): tokens.pair(one.context, f" {answer}")
             for one in questions
             for answer in (*one.allowed, one.gold)
             if answer
