@@ -38,7 +38,8 @@ def examples(
 ) -> list[Example]:
     """Returns a task's examples, in the order of its rows.
 
-    split: train or validation. keeps: which rows, by their numbers. length: the model's context; of a longer question the left is cut.
+    split: train or validation. keeps: which rows, by their numbers. length: the model's context; of
+    a longer question the left is cut.
     Raises ValueError for a task that generates nothing or that the suite has not, as
     `suites.check`, for a split that is not there, and for an answer that the tokenizer cannot say
     or that leaves no room for its question.
