@@ -10,6 +10,7 @@ from workloads import catalog
 from workloads.arguments import positive, whole
 from workloads.base import errors
 from workloads.base.workload_spec import WorkloadSpec
+from workloads.text import finetuning_specs
 
 _EPILOG = """data of the full-size workloads (--data_dir says where it is written and read):
   prepare imagenet_vit --from=ARCHIVES            ILSVRC2012 archives, 150 GB; needs .[tfds]
@@ -131,6 +132,9 @@ def _list(options: argparse.Namespace) -> int:
         )
         kind = f"embedded, stands in for {entry.stands_in_for}" if entry.embedded else "to provide"
         print(f"    data ({kind}): {catalog.default_data_dir(name)}")
+    able = [name for name, entry in catalog.WORKLOADS.items() if entry.decoder]
+    print(f"MODEL:SUITE: a decoder fine-tuned on questions, such as {able[-1]}:pydoc_returns")
+    print(f"    MODEL of {', '.join(able)}; SUITE of {', '.join(finetuning_specs.SUITES)}")
     return 0
 
 

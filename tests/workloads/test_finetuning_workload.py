@@ -13,9 +13,11 @@ from tests.workloads.conftest import VOCABULARY, WORDS
 from workloads import catalog, registry
 from workloads.base.errors import DataError
 from workloads.base.options import Options
-from workloads.downstream import finetuning, finetuning_data, finetuning_workload, scoring, suites
-from workloads.downstream.finetuning import Example
-from workloads.downstream.finetuning_data import Question
+from workloads.downstream import scoring, suites
+from workloads.downstream.finetuning import questions
+from workloads.downstream.finetuning import workload as finetuning
+from workloads.downstream.finetuning.examples import Example, examples
+from workloads.downstream.finetuning.questions import Question
 from workloads.storage import tokenizer
 from workloads.text import finetuning_specs
 from workloads.text.specs import TransformerSize
@@ -30,7 +32,7 @@ TWIN = suites.get("pydoc_returns")
 def _workload():
     suite = finetuning_specs.SUITES["superglue"]
     row, variant = catalog.get(NAME), variants.get("laser")
-    return finetuning_workload.FinetuningWorkload(row, variant, Options(), SIZE, suite)
+    return finetuning.FinetuningWorkload(row, variant, Options(), SIZE, suite)
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +55,13 @@ def few(monkeypatch):
 
 
 def test_rows_by_hand():
-    rows = finetuning_workload.Rows([Example([5, 6], [7, 1]), Example([5], [8, 9, 1])], 128)
+    rows = finetuning.Rows([Example([5, 6], [7, 1]), Example([5], [8, 9, 1])], 128)
     assert (len(rows), rows.length) == (2, 64)
     first, second = rows[0], rows[1]
     assert first["tokens"][:5].tolist() == [5, 6, 7, tokenizer.EOS, tokenizer.PAD]
     assert np.flatnonzero(first["weights"]).tolist() == [2, 3]
     assert np.flatnonzero(second["weights"]).tolist() == [1, 2, 3]
-    assert finetuning_workload.Rows([Example([5] * 70, [7, 1])], 100).length == 100
+    assert finetuning.Rows([Example([5] * 70, [7, 1])], 100).length == 100
     with pytest.raises(IndexError):
         rows[2]
 
@@ -68,19 +70,19 @@ def test_no_question_is_trained_and_validated(few, data_dir):
     """Of SuperGLUE: every row of train is in one of the two, the published ones are the test."""
     for task in few.tasks:
         found = {
-            split: [one.context for one in finetuning_data.questions_of(task, split, data_dir)]
+            split: [one.context for one in questions.of_task(task, split, data_dir)]
             for split in ("train", "validation", "test")
         }
         assert [len(one) for one in found.values()] == [4, 1, fabricated_rows.N]
         assert not set(found["train"]) & set(found["validation"])
-        keeps = finetuning_data.trains_on(task)
-        trained = finetuning.examples(few, task.name, "train", data_dir, SIZE.context, keeps)
-        questions = finetuning_data.questions_of(task, "train", data_dir)
-        assert len(trained) == sum(bool(one.gold) for one in questions)
+        keeps = questions.trains_on(task)
+        trained = examples(few, task.name, "train", data_dir, SIZE.context, keeps)
+        asked = questions.of_task(task, "train", data_dir)
+        assert len(trained) == sum(bool(one.gold) for one in asked)
     own = dataclasses.replace(
         few.tasks[0], entry=dataclasses.replace(few.tasks[0].entry, split="test")
     )
-    assert all(finetuning_data.trains_on(own)(number) for number in range(20))
+    assert all(questions.trains_on(own)(number) for number in range(20))
 
 
 def test_the_loss_is_that_of_the_answers(few, data_dir):

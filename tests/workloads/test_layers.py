@@ -17,6 +17,7 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     "speech": ("base", "storage", "speech/corpora"),
     "text": ("base", "storage", "text/corpora"),
     "downstream": ("base", "storage", "text", "text/corpora"),
+    "downstream/finetuning": ("base", "storage", "text", "text/corpora", "downstream"),
     # Files of the top level: the table of what there is, and what makes one of it.
     "catalog": ("base", *_DOMAINS),
     "algoperf": (*_BELOW, "catalog"),

@@ -57,8 +57,8 @@ def _spec(model: WorkloadSpec, suite: FinetuningSuite) -> WorkloadSpec:
     return dataclasses.replace(
         model,
         name=f"{model.name}{SEPARATOR}{suite.name}",
-        factory="workloads.downstream.finetuning_workload:make",
-        data="workloads.downstream.finetuning_data:FinetuningData",
+        factory="workloads.downstream.finetuning.workload:make",
+        data="workloads.downstream.finetuning.questions:FinetuningData",
         data_name=model.data_name or model.name,
         description=f"{model.name} fine-tuned to answer the questions of {suite.name}",
         metric="accuracy",

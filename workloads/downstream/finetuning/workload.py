@@ -1,7 +1,8 @@
 """A decoder trained to answer: the loss is on the answer's tokens alone, evaluation is by answers.
 
-Examples are those of `workloads.downstream.finetuning`; a batch's loss is the mean over the tokens
-of its answers and the separators behind them, so that a model learns where an answer ends.
+Examples are those of `workloads.downstream.finetuning.examples`; a batch's loss is the mean over
+the tokens of its answers and the separators behind them, so that a model learns where an answer
+ends.
 
 Metrics of a split: accuracy, the share of generated answers that lm-eval's own rule takes for right
 (most probable token by token, "decoding accuracy" in the paper); undecodable, the share that is
@@ -22,9 +23,9 @@ from workloads.base.errors import DataError
 from workloads.base.options import Options
 from workloads.base.workload import Sizes
 from workloads.base.workload_spec import WorkloadSpec
-from workloads.downstream import finetuning, finetuning_data, scoring, suites
-from workloads.downstream.finetuning import Example
-from workloads.downstream.finetuning_data import Question
+from workloads.downstream import scoring, suites
+from workloads.downstream.finetuning.examples import Example, examples
+from workloads.downstream.finetuning.questions import Question, of_suite, trains_on
 from workloads.downstream.tokens import Tokens
 from workloads.storage import tokenizer
 from workloads.text import finetuning_specs
@@ -90,15 +91,15 @@ class FinetuningWorkload(LMWorkload):
         suite, context = suites.get(self.suite), self.size.context
         found = []
         for task in suite.tasks:
-            keeps = finetuning_data.trains_on(task)
-            found += finetuning.examples(suite, task.name, "train", data_dir, context, keeps)
+            keeps = trains_on(task)
+            found += examples(suite, task.name, "train", data_dir, context, keeps)
         return Rows(found, context)
 
     def _questions(self, split: str, data_dir: str) -> list[Question]:
         key = (split, data_dir)
         if key not in self._found:
             suite = suites.get(self.suite)
-            self._found[key] = finetuning_data.questions(suite, split, data_dir)
+            self._found[key] = of_suite(suite, split, data_dir)
         return self._found[key]
 
     def _on_devices(self, batch: dict[str, np.ndarray]) -> spec.Batch:

@@ -9,7 +9,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from workloads.downstream import finetuning, local_data, suites, task_loading
+from workloads.downstream import local_data, suites, task_loading
+from workloads.downstream.finetuning import examples
 from workloads.downstream.suites import Suite, Task
 from workloads.text import finetuning_specs
 
@@ -76,12 +77,12 @@ def trains_on(task: Task) -> Callable[[int], bool]:
     return lambda number: has_validation or number % every != every - 1
 
 
-def questions(suite: Suite, split: str, data_dir: str | os.PathLike[str]) -> list[Question]:
+def of_suite(suite: Suite, split: str, data_dir: str | os.PathLike[str]) -> list[Question]:
     """Returns a split's questions of all tasks of a suite, task after task."""
-    return [one for task in suite.tasks for one in questions_of(task, split, data_dir)]
+    return [one for task in suite.tasks for one in of_task(task, split, data_dir)]
 
 
-def questions_of(task: Task, split: str, data_dir: str | os.PathLike[str]) -> list[Question]:
+def of_task(task: Task, split: str, data_dir: str | os.PathLike[str]) -> list[Question]:
     """Returns a split's questions of one task, in the order of its rows."""
     published, trains = task.entry.split, trains_on(task)
     with task_loading.quiet():
@@ -97,7 +98,7 @@ def questions_of(task: Task, split: str, data_dir: str | os.PathLike[str]) -> li
 
 def _question(name: str, loaded: Any, row: Mapping[str, Any]) -> Question:
     allowed = tuple(loaded.doc_to_choice(row)) if loaded.config.doc_to_choice else ()
-    gold = finetuning.right_answer(loaded, row) or ""
+    gold = examples.right_answer(loaded, row) or ""
 
     def is_right(answer: str) -> bool:
         return bool(next(iter(loaded.process_results(row, [answer]).values())))
