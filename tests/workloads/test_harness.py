@@ -17,7 +17,8 @@ from tests.workloads.conftest import VOCABULARY, WORDS
 from workloads import catalog, registry
 from workloads.base.options import Options
 from workloads.base.workload import Sizes
-from workloads.downstream import finetuning, harness, local_data, suites, task_loading
+from workloads.downstream import harness, local_data, suites, task_loading
+from workloads.downstream.finetuning import examples as finetuning
 from workloads.downstream.scoring import Scorer
 from workloads.downstream.tokens import Tokens
 from workloads.storage import tokenizer
