@@ -86,7 +86,8 @@ def conclude(
     if isinstance(end, lease.LostError):
         # A worker that slept between its check and its writing may have put older CSVs in place.
         with contextlib.suppress(OSError, ValueError):
-            measurements.publish(attempt.trial_directory)
+            if (attempt.trial_directory / layout.TRIAL).exists():  # an evaluation has none
+                measurements.publish(attempt.trial_directory)
         attempt.end("lost")
         return "lost", str(end)
     if isinstance(end, Exception):
