@@ -5,6 +5,10 @@ short ladder, where a causal model does not look, so that no mask is needed and 
 ladder is compiled once. Logits are made at the continuations' places alone. Rows are divided over
 all devices. A log-probability differs between lengths of the ladder by rounding alone.
 
+Where a mixer's weights are not normalised, its output depends on how many keys there are, filled up
+ones included (sigmoid attention's bias is minus the logarithm of their number): its rows are filled
+up to the context, as it was trained.
+
 As in training, what a model is given begins with the separator of documents:
 [</s>] + context + continuation, of which the last token is only predicted.
 """
@@ -18,6 +22,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from attention import table as variants_table
 from workloads.base import sharding, spec
 from workloads.storage import tokenizer
 from workloads.text.text_workload import TextWorkload
@@ -80,7 +85,9 @@ class Scorer:
         self.costs = Costs()
         self.use(parameters)
         self._tokens = tokens
-        self._ladder = ladder(self.context)
+        self._ladder = (self.context,)
+        if workload.variant is None or variants_table.MIXERS[workload.variant.mixer].normalised:
+            self._ladder = ladder(self.context)
         self._run = jax.jit(workload.log_probabilities)
         self._compiled: set[int] = set()
 
