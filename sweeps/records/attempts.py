@@ -23,9 +23,10 @@ def fruitless(directory: pathlib.Path) -> tuple[int, int]:
         if outcome not in counts:
             break
         step = layout.read_record(attempt / measurements.RESUMED).get("global_step")
-        if any(counts.values()) and step != began:
+        # One that was killed before it could say where it begins has got no further, either.
+        if None not in (step, began) and step != began:
             break
-        counts[outcome], began = counts[outcome] + 1, step
+        counts[outcome], began = counts[outcome] + 1, began if step is None else step
     return counts["failed"], counts["killed"]
 
 
