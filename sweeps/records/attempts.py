@@ -22,11 +22,11 @@ def fruitless(directory: pathlib.Path) -> tuple[int, int]:
         outcome = layout.read_record(attempt / lease.OUTCOME).get("outcome", "killed")
         if outcome not in counts:
             break
-        step = layout.read_record(attempt / measurements.RESUMED).get("global_step")
-        # One that was killed before it could say where it begins has got no further, either.
-        if None not in (step, began) and step != began:
+        # 0, too, of one that was killed before it could say.
+        step = layout.read_record(attempt / measurements.RESUMED).get("global_step", 0)
+        if any(counts.values()) and step != began:
             break
-        counts[outcome], began = counts[outcome] + 1, began if step is None else step
+        counts[outcome], began = counts[outcome] + 1, step
     return counts["failed"], counts["killed"]
 
 
