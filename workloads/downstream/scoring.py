@@ -86,7 +86,7 @@ class Scorer:
         placed = sharding.shardings(parameters, workload.parameter_rules, workload.devices.mesh)
         self._parameters = jax.device_put(parameters, placed)
         self._tokens = tokens
-        self._ladder = (self.context,)
+        self._ladder: tuple[int, ...] = (self.context,)
         if workload.variant is None or variants_table.MIXERS[workload.variant.mixer].normalised:
             self._ladder = ladder(self.context)
         self._run = jax.jit(workload.log_probabilities)
