@@ -85,7 +85,7 @@ class Scorer:
         self.costs = Costs()
         self.use(parameters)
         self._tokens = tokens
-        self._ladder = (self.context,)
+        self._ladder: tuple[int, ...] = (self.context,)
         if workload.variant is None or variants_table.MIXERS[workload.variant.mixer].normalised:
             self._ladder = ladder(self.context)
         self._run = jax.jit(workload.log_probabilities)
