@@ -105,6 +105,10 @@ def test_the_loss_is_that_of_the_answers(few, data_dir):
     assert all(answer[-1] == tokenizer.EOS for _, answer in rows)
     again = next(workload._build_input_queue(3, "train", str(data_dir), 4))
     np.testing.assert_array_equal(again["targets"], batch["targets"])
+    random = workload.example_batch(2)  # what `compile` and `bench` train on
+    assert {name: random[name].dtype for name in batch} == {
+        name: array.dtype for name, array in batch.items()
+    }
 
 
 def test_evaluations_have_every_metric_of_every_split(few, data_dir):

@@ -103,16 +103,13 @@ class FinetuningWorkload(LMWorkload):
         return self._found[key]
 
     def _on_devices(self, batch: dict[str, np.ndarray]) -> spec.Batch:
-        tokens, weights = batch["tokens"], batch["weights"]
+        """A batch without weights is `example_batch`'s: of random tokens, all of them answers."""
+        tokens = batch["tokens"]
+        weights = batch.get("weights", np.ones(tokens.shape, np.float32))
         whole: spec.Batch = self.devices.shard(
             {"inputs": shifted(tokens), "targets": tokens, "weights": weights}
         )
         return whole
-
-    def example_batch(self, batch_size: int) -> spec.Batch:
-        """Returns a training batch of random tokens in rows of the model's context, all answers."""
-        batch = super().example_batch(batch_size)
-        return {**batch, "weights": jax.numpy.ones(batch["targets"].shape, np.float32)}
 
     def eval_model(
         self,
