@@ -133,7 +133,8 @@ def _parser() -> argparse.ArgumentParser:
     for command in (status, resume, cancel):
         command.add_argument("directory", type=pathlib.Path, metavar="STUDY_DIR")
     status.add_argument("--watch", action="store_true", help="until the study is done")
-    _add_evaluate(add("evaluate", _evaluate, "what a study's trained models can do, by a suite"))
+    text = "what a study's trained models can do, by a suite"
+    _add_evaluate(add("evaluate", _evaluate, text, epilog=_KEYS, allow_abbrev=False))
     for command in (run, resume):
         command.add_argument(
             "--selection",

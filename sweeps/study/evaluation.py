@@ -6,7 +6,6 @@ record, a status and attempts of its own, `TRIAL/downstream/<step>/<suite>`.
 
 import dataclasses
 import pathlib
-import shutil
 from typing import Any
 
 from sweeps.records import layout, lease, status
@@ -110,7 +109,6 @@ def materialise(study: pathlib.Path, found: Evaluation) -> bool:
     if lease.latest(directory) and lease.is_alive(lease.last(directory)):
         return True
     if status.read(directory)["state"] in status.COMPLETE:
-        shutil.rmtree(directory / layout.ATTEMPTS)
         (directory / layout.STATUS).unlink()
     if layout.read_record(directory / layout.EVALUATION) != found.to_json():
         directory.mkdir(parents=True, exist_ok=True)
