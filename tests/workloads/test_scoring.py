@@ -21,7 +21,8 @@ from workloads.storage import tokenizer
 from workloads.text.language_models import BertWorkload, LMWorkload
 from workloads.text.specs import TransformerSize
 
-SIZE = TransformerSize(2, 16, 32, 2, 8, vocabulary=61, context=40)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+SIZE = TransformerSize(2, 16, 32, 2, 8, vocabulary=62, context=40)
 SIZES = Sizes(50, 6, 14, 9, 4)
 ROWS = (*variants_table.PAPER_ROWS, "diff", "diff_laser", "sigmoid")
 
@@ -41,6 +42,8 @@ def _moved(parameters):
     return jax.tree.map(lambda p: p + 0.2 * jax.random.normal(next(keys), p.shape), parameters)
 
 
+# Parameters divided over two devices, by 'fsdp' and by 'tensor'.
+_MESHES = ((0, 1, 1), (1, 2, 1), (1, 1, 2))
 # Of contexts and continuations: few, as every length alone is a compilation.
 LENGTHS = ((0, 1), (0, 4), (9, 2), (30, 3), (60, 5))
 
@@ -65,17 +68,18 @@ def _alone(model, parameters, request, length=None):
     return logs[np.arange(len(continuation)), continuation].sum(), logs.argmax(-1)
 
 
-def check_row(name, count=24):
+def check_row(name, count=24, **options):
     """Raises AssertionError where scores are not those of requests alone; returns the scorer."""
-    workload = _workload(name)
+    workload = _workload(name, **options)
     parameters = _moved(workload.init_model_fn(jax.random.key(0))[0])
     scorer = Scorer(workload, parameters, tokens=160)
     requests, model = _requests(count), jax.jit(workload.observable()._called_model().apply)
+    alone = workload.observable_parameters(parameters)
     scores = scorer.loglikelihoods(requests)
     # Sigmoid attention's weights depend on how many keys there are: as many as in training.
     length = SIZE.context if name == "sigmoid" else None
     for request, score in zip(requests, scores, strict=True):
-        expected, best = _alone(model, parameters, request, length)
+        expected, best = _alone(model, alone, request, length)
         assert abs(score.loglikelihood - expected) < 1e-4, (name, request)
         assert score.greedy == (list(best) == request[1])
         assert score.tokens == len(request[1])
@@ -83,7 +87,6 @@ def check_row(name, count=24):
     return scorer
 
 
-@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize("name", ["laser", "diff", "sigmoid"])
 def test_scores_are_those_of_requests_alone(name):
     check_row(name)
@@ -100,6 +103,8 @@ def test_every_row_of_the_paper(devices):
         "from tests.workloads import test_scoring\n"
         "jax.config.update('jax_disable_most_optimizations', True)\n"
         "for name in test_scoring.ROWS: test_scoring.check_row(name)\n"
+        f"for mesh in {_MESHES[: 2 * devices - 1]}:\n"
+        "    test_scoring.check_row('laser', mesh=mesh, scan_layers=True)\n"
         "print(json.dumps(jax.device_count()))\n"
     )
     environment = {**os.environ, "XLA_FLAGS": flag, "JAX_PLATFORMS": "cpu"}
@@ -154,7 +159,7 @@ def test_an_answer_ends_before_the_separator(scorer, monkeypatch):
 def test_the_last_token_is_predicted_and_never_looked_at(scorer):
     """Two continuations that differ in their last token share all before it."""
     one, other = scorer.loglikelihoods([([5, 6], [7]), ([5, 6], [8])])
-    everything = scorer.loglikelihoods([([5, 6], [token]) for token in range(61)])
+    everything = scorer.loglikelihoods([([5, 6], [token]) for token in range(62)])
     assert np.exp([score.loglikelihood for score in everything]).sum() == pytest.approx(1, abs=1e-5)
     assert {one, other} <= set(everything)
 
