@@ -7,7 +7,7 @@ same model from random weights: --config=pydoc_returns_scratch.
 
 Command:  python -m sweeps run --config=pydoc_lm_demo; python -m sweeps run --config=pydoc_returns
 Time:     about two minutes on two CPU cores for this study.
-Result:   a table of errors of the decoded answers; columns `test/majority`, `test/rank_accuracy`
+Result:   errors of the decoded answers near 0.20, where the most frequent answer has 0.295; columns `test/majority`, `test/rank_accuracy`
           and `test/undecodable` of eval_measurements.csv stand beside them, and of each question
           TRIAL/downstream. docs/downstream.md has what was measured.
 """
