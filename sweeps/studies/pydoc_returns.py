@@ -7,9 +7,9 @@ same model from random weights: --config=pydoc_returns_scratch.
 
 Command:  python -m sweeps run --config=pydoc_lm_demo; python -m sweeps run --config=pydoc_returns
 Time:     about two minutes on two CPU cores for this study.
-Result:   errors of the decoded answers near 0.20, where the most frequent answer has 0.295; columns `test/majority`, `test/rank_accuracy`
-          and `test/undecodable` of eval_measurements.csv stand beside them, and of each question
-          TRIAL/downstream. docs/downstream.md has what was measured.
+Result:   errors of the decoded answers near 0.20, where the most frequent answer has 0.295; columns
+          `test/majority`, `test/rank_accuracy` and `test/undecodable` of eval_measurements.csv
+          stand beside them, and of each question TRIAL/downstream. See docs/downstream.md.
 """
 
 from sweeps.studies import ConfigDict, base
