@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Optional parts of the package: test, ray, kubernetes, tensorboard, gpu, tpu.
-EXTRAS ?= test
+# Optional parts of the package: test, downstream (which `make study` asks its models by), ray,
+# kubernetes, tensorboard, gpu, tpu.
+EXTRAS ?= test,downstream
 DEMO := digits_vit_demo spoken_digits_conformer_demo pydoc_lm_demo
 STUDY := digits_vit_demo spoken_digits_conformer_study pydoc_lm_study
 # Two cores are served by three: some wait. A process that dies ends the run, with its test's name:

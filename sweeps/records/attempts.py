@@ -22,7 +22,8 @@ def fruitless(directory: pathlib.Path) -> tuple[int, int]:
         outcome = layout.read_record(attempt / lease.OUTCOME).get("outcome", "killed")
         if outcome not in counts:
             break
-        step = layout.read_record(attempt / measurements.RESUMED).get("global_step")
+        # 0, too, of one that was killed before it could say.
+        step = layout.read_record(attempt / measurements.RESUMED).get("global_step", 0)
         if any(counts.values()) and step != began:
             break
         counts[outcome], began = counts[outcome] + 1, step

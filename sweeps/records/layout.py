@@ -14,6 +14,9 @@ its own tools read our trials::
         attempts/<k>/  lease.json heartbeat measurements.jsonl log.txt
         checkpoints/
         tensorboard/ profile/     where a study asks for them
+        downstream/<step>/<suite>/results.json samples.jsonl.gz   what the model can do, where asked
+            tasks/<task>.jsonl.gz     of each finished task, until results.json is written
+            evaluation.json status.json attempts/<k>/    as a trial's: who evaluates, how far it is
 """
 
 import contextlib
@@ -36,8 +39,13 @@ EVAL_MEASUREMENTS, MEASUREMENTS = "eval_measurements.csv", "measurements.csv"
 DIAGNOSTICS = "diagnostics.jsonl"
 DIAGNOSTICS_FORMAT = "attnperf-diagnostics-1"
 ATTEMPTS, CHECKPOINTS = "attempts", "checkpoints"
+# In a checkpoint, where orbax keeps the item `progress`: plain JSON.
+CHECKPOINT_RECORD = "progress/metadata"
 TENSORBOARD, PROFILE = "tensorboard", "profile"
 FORMAT = "attnperf-study-1"
+DOWNSTREAM, SAMPLES, RESULTS = "downstream", "samples.jsonl.gz", "results.json"
+DOWNSTREAM_TASKS, EVALUATION = "tasks", "evaluation.json"
+DOWNSTREAM_FORMAT = "attnperf downstream 1"
 
 # Longer than any file takes to be written.
 LEFT_OVER_S = 3600.0
@@ -83,6 +91,35 @@ def trial_path(stage: str, variant: str, workload: str, point: int, seed: int) -
     """
     folder = f"{workload.rpartition(':')[2]}_jax"
     return f"{stage}/{variant}/{folder}/trial_{trial_number(point, seed)}"
+
+
+def checkpoint_steps(trial_directory: str | os.PathLike[str]) -> list[int]:
+    """Returns the steps at which a trial has a whole checkpoint, in order."""
+    folder = pathlib.Path(trial_directory) / CHECKPOINTS
+    if not folder.is_dir():
+        return []
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+
+
+def downstream_path(step: int, suite: str) -> str:
+    """Returns where what a suite says of a checkpoint lies, relative to its trial's directory."""
+    return f"{DOWNSTREAM}/{step}/{suite}"
+
+
+def downstream_results(
+    trial_directory: str | os.PathLike[str], suite: str = "*"
+) -> list[tuple[int, str, pathlib.Path]]:
+    """Returns (step, suite, path of results.json) of every complete evaluation, in order.
+
+    suite: one suite's name; '*': of all.
+    """
+    folder = pathlib.Path(trial_directory) / DOWNSTREAM
+    found = [
+        (int(path.parts[-3]), path.parts[-2], path)
+        for path in folder.glob(f"*/{suite}/{RESULTS}")
+        if path.parts[-3].isdigit()
+    ]
+    return sorted(found)
 
 
 def write_atomically(path: str | os.PathLike[str], text: str) -> None:
@@ -184,6 +221,35 @@ def planned_entries(directory: str | os.PathLike[str], stage: str) -> list[Any] 
     if not isinstance(rows, list):
         raise ValueError(_no_list(directory, stage))
     return rows
+
+
+def planned_stage(
+    directory: str | os.PathLike[str], record: dict[str, Any], wanted: str | None = None
+) -> tuple[str, list[dict[str, Any]]]:
+    """Returns a stage and its trials, as `planned` does; by default the last one that has begun,
+    which results are read from.
+
+    record: study.json. Raises ValueError where the study has no such stage, or no trials in it.
+    """
+    stages = record["stages"]
+    if wanted is not None and wanted not in stages:
+        raise ValueError(f"no stage {wanted!r} in {record['name']}; it has {', '.join(stages)}")
+    for stage in reversed(stages) if wanted is None else [wanted]:
+        listed = planned(directory, stage)
+        if listed is not None:
+            return stage, listed
+    where = f"stage {wanted} of {directory}" if wanted else str(directory)
+    raise ValueError(f"{where} has no trials yet; run it: python -m sweeps resume {directory}")
+
+
+def study_of(directory: pathlib.Path) -> pathlib.Path:
+    """Returns the study's directory that a trial's lies in, or that of an evaluation of it.
+
+    No file is looked at: a heartbeat asks for it while the file server is away.
+    """
+    # <study>/<stage>/<variant>/<workload>_jax/trial_<n>[/downstream/<step>/<suite>]
+    of_evaluation = directory.parents[1].name == DOWNSTREAM
+    return directory.parents[6 if of_evaluation else 3]
 
 
 def _no_list(directory: str | os.PathLike[str], stage: str) -> str:

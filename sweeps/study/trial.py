@@ -14,20 +14,22 @@ from workloads.base.options import Options
 LOOKED_AT = (
     *("diagnose_every", "diagnose_examples"),
     *("checkpoint_minutes", "tensorboard", "profile"),
+    *("keep_checkpoints", "downstream"),
 )
 # Where things lie that a worker needs beside the data; the same content may lie elsewhere later.
 EXTRA_PATHS = ("algoperf_dir", "tokenizer_vocab_path")
+PATHS = (*EXTRA_PATHS, "start_from")
 # What is computed a part at a time, in how many parts.
 IN_PARTS = ("loss_chunk_tokens", "microbatches")
 # What may change until a trial is finished. Results differ between meshes, and by the number of
 # parts, by rounding alone.
-CHANGEABLE = (*LOOKED_AT, *EXTRA_PATHS, "mesh", *IN_PARTS)
+CHANGEABLE = (*LOOKED_AT, *PATHS, "mesh", *IN_PARTS)
 # Which rule an id was made by. Schema 1, of records that name none, had mesh, remat and
 # checkpoint_every in it.
 SCHEMA = 2
 # Where the trial stands in a study and how it is recorded, not what it computes.
 _PLACE = ("study", "stage", "point", "schema", "hashed_mesh")
-_NOT_COMPUTED = (*_PLACE, *LOOKED_AT, *EXTRA_PATHS, *IN_PARTS)
+_NOT_COMPUTED = (*_PLACE, *LOOKED_AT, *PATHS, *IN_PARTS)
 _LEFT_OUT = {1: _NOT_COMPUTED, 2: (*_NOT_COMPUTED, "mesh", "remat", "checkpoint_every")}
 
 
@@ -42,9 +44,14 @@ class Trial:
     updates, 0 for never, on `diagnose_examples` examples.
     checkpoint_minutes: between checkpoints beside those of checkpoint_every, 0 for none.
     tensorboard: whether event files are written (`sweeps.training.event_files`); profile: which
-    updates are traced, 'first:last' (`sweeps.training.trace`), '' for none.
+    updates are traced, 'first:last' (`sweeps.training.trace`), '' for none. keep_checkpoints: how
+    many, of those that an evaluation goes with, outlive the training; downstream: the suite that
+    the trained model is evaluated by, '' for none.
     matmul_precision: of `attention.precision`; in ids where it is not 'default', which ids of
     before it meant.
+    start: the content of another study's checkpoint whose parameters the trial starts from, '' for
+    random ones, of which ids know nothing; start_from: that checkpoint's folder
+    (`sweeps.study.start`).
     algoperf_dir and tokenizer_vocab_path are what AlgoPerf's own workloads need, '' for others.
     `schema` is that of the id; `hashed_mesh` is the mesh in an id of schema 1, which stays when the
     mesh changes.
@@ -79,7 +86,11 @@ class Trial:
     checkpoint_minutes: int = 0
     tensorboard: bool = False
     profile: str = ""
+    keep_checkpoints: int = 1
+    downstream: str = ""
     matmul_precision: str = "default"
+    start: str = ""
+    start_from: str = ""
     algoperf_dir: str = ""
     tokenizer_vocab_path: str = ""
     schema: int = SCHEMA
@@ -91,6 +102,11 @@ class Trial:
             object.__setattr__(self, "hashed_mesh", tuple(self.hashed_mesh or self.mesh))
 
     @property
+    def unit(self) -> str:
+        """What `steps` counts."""
+        return "step"
+
+    @property
     def options(self) -> dict[str, Any]:
         """How the model is computed: the fields of `workloads.base.options.Options`."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(Options)}
@@ -100,6 +116,15 @@ class Trial:
         """Where things lie beside the data: what `workloads.registry.make` takes by this name."""
         return {name: getattr(self, name) for name in EXTRA_PATHS}
 
+    def evaluates_at(self, step: int) -> bool:
+        """Whether there is an evaluation after `step` updates."""
+        return step % self.eval_every == 0 or step == self.steps
+
+    @property
+    def evaluations(self) -> int:
+        """How many evaluations there are."""
+        return -(-self.steps // self.eval_every)
+
     @functools.cached_property
     def id(self) -> str:
         """16 hex digits: equal for runs that compute the same, wherever they stand in a study."""
@@ -108,6 +133,8 @@ class Trial:
             content["mesh"] = self.hashed_mesh
         if self.matmul_precision == "default":
             del content["matmul_precision"]
+        if not self.start:
+            del content["start"]
         text = json.dumps(content, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -1,0 +1,108 @@
+"""`sweeps evaluate` with real workers and lm-eval: killed at any point, and as an engine's job."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from sweeps.records import layout, lease, measurements, submissions
+from sweeps.scheduling import evaluate
+from sweeps.study import evaluation
+from workloads.downstream import embedded
+from workloads.text.corpora import pydoc_text
+
+pytest.importorskip("lm_eval", reason="needs .[downstream]")
+pytestmark = pytest.mark.slow
+
+TRIAL = "grid/standard/pydoc_lm_jax/trial_1"
+
+
+def _prepare(folder):
+    pydoc_text.prepare(folder)
+    embedded.prepare(folder)
+
+
+@pytest.fixture(scope="module")
+def sweeps(environment, cache_dir, tmp_path_factory):
+    """Returns a function that starts `sweeps` with arguments."""
+    variables = environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir))
+
+    def start(*arguments):
+        command = [sys.executable, "-m", "sweeps", *map(str, arguments)]
+        where = tmp_path_factory.getbasetemp()
+        return subprocess.Popen(
+            command, env=variables, cwd=where, stdout=subprocess.PIPE, text=True
+        )
+
+    return start
+
+
+def _finish(process):
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    return output
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory, made_once, sweeps):
+    """A study of one trial, evaluated as it was trained, and again from the checkpoint before."""
+    data_dir = made_once("pydoc_questions", _prepare)
+    settings = {
+        **{"experiment_dir": tmp_path_factory.mktemp("experiments"), "data_dir": data_dir},
+        **{"variants": "standard", "seeds": 1, "steps": 20, "eval_every": 10, "name": "twin"},
+        **{"keep_checkpoints": 2, "downstream": "pydoc", "local.workers": 2},
+    }
+    overrides = [f"--config.{key}={value}" for key, value in settings.items()]
+    _finish(sweeps("run", "--config=pydoc_lm_quick", *overrides))
+    directory = settings["experiment_dir"] / "twin"
+    assert (directory / TRIAL / "downstream/20/pydoc" / layout.RESULTS).exists()
+    output = _finish(sweeps("evaluate", directory, "--suite=pydoc", "--checkpoints=2"))
+    assert "2 of 2 checkpoints evaluated" in output
+    assert f"{TRIAL} step 20: mean 0." in output
+    return directory
+
+
+@pytest.fixture
+def again(evaluated, tmp_path):
+    """A copy of the study without the last checkpoint's evaluation."""
+    shutil.copytree(evaluated, tmp_path / "twin")
+    shutil.rmtree(tmp_path / "twin" / TRIAL / "downstream/20")
+    return tmp_path / "twin"
+
+
+def _samples(study):
+    return (study / TRIAL / "downstream/20/pydoc" / layout.SAMPLES).read_bytes()
+
+
+def test_a_killed_evaluation_repeats_no_finished_task(evaluated, again, sweeps, wait_until):
+    """And says bit for bit what one in peace says."""
+    folder = again / TRIAL / "downstream/20/pydoc"
+    driver = sweeps("evaluate", again, "--suite=pydoc")
+    wait_until(lambda: list((folder / layout.DOWNSTREAM_TASKS).glob("*.jsonl.gz")))
+    driver.kill()
+    worker = layout.read_json(folder / layout.ATTEMPTS / "1" / lease.LEASE)["pid"]
+    os.kill(worker, signal.SIGKILL)
+    driver.communicate()
+    wait_until(lambda: lease.process_start(worker) is None)
+    there = {path.name: path.stat().st_ino for path in (folder / "tasks").glob("*.jsonl.gz")}
+    _finish(sweeps("evaluate", again, "--suite=pydoc"))
+    resumed = folder / layout.ATTEMPTS / "2" / measurements.RESUMED
+    assert layout.read_json(resumed) == {"global_step": len(there)}
+    assert _samples(again) == _samples(evaluated)
+    assert {path.name for path in folder.iterdir()} == {
+        *(layout.RESULTS, layout.SAMPLES, layout.STATUS, layout.EVALUATION, layout.ATTEMPTS)
+    }
+
+
+def test_an_engine_s_job_evaluates_what_it_was_given(evaluated, again, sweeps):
+    overrides = ["--config.launcher=slurm", "--config.slurm.workers=2"]
+    asked = evaluate.Evaluate(again, "pydoc", overrides=overrides)
+    assert all(evaluation.materialise(again, one) for one in asked.wanted)
+    paths = tuple(one.path for one in asked.wanted)
+    batch = submissions.new(again, "slurm", [paths], {}, platform="cpu")
+    output = _finish(sweeps("job", batch.file, "--index=0"))
+    assert "suite pydoc, 4 tasks" in output
+    assert _samples(again) == _samples(evaluated)

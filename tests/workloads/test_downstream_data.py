@@ -1,0 +1,398 @@
+"""Benchmarks' files into local questions, and what is wrong with local questions."""
+
+import csv
+import json
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from tests.workloads import fabricated_rows
+from tests.workloads.conftest import WORDS
+from workloads import __main__ as commands
+from workloads.base.errors import DataError
+from workloads.downstream import conversion, local_data, suites
+from workloads.downstream.data_sets import DATA_SETS
+from workloads.storage import tfds_directory, tfrecord
+
+
+def _tfds(tree, dataset, features, splits):
+    """Writes a TFDS directory; lists of lists as the library stores them, for which it needs
+    TensorFlow."""
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.core import dataset_info
+
+    directory = tfds_directory.directory_of(tree, dataset)
+    directory.mkdir(parents=True)
+    full_name, version = dataset.split(":")
+    name, _, config = full_name.partition("/")
+    identity = dataset_info.DatasetIdentity(
+        name=name,
+        version=tfds.core.Version(version),
+        data_dir=str(directory),
+        module_name="",
+        config_name=config or None,
+    )
+    info = tfds.core.DatasetInfo(builder=identity, features=features)
+    written = []
+    for split, rows in splits.items():
+        template = tfds.core.ShardedFileTemplate(
+            data_dir=directory, dataset_name=name, split=split, filetype_suffix="tfrecord"
+        )
+        records = [_example(features.encode_example(row)) for row in rows]
+        path = template.sharded_filepath(shard_index=0, num_shards=1)
+        tfrecord.write_tfrecord(path, records)
+        size = sum(map(len, records))
+        written.append(
+            tfds.core.SplitInfo(
+                name=split,
+                shard_lengths=[len(records)],
+                num_bytes=size,
+                filename_template=template,
+            )
+        )
+    info.set_splits(tfds.core.splits.SplitDict(written))
+    info.write_to_directory(directory)
+
+
+def _example(encoded):
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    example = tf_example_pb2.Example()
+
+    def put(name, value):
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                put(f"{name}/{key}" if name else key, inner)
+            return
+        rows = value if isinstance(value, list) else [value]
+        if rows and isinstance(rows[0], list):
+            put(f"{name}/ragged_row_lengths_0", [len(row) for row in rows])
+            put(f"{name}/ragged_flat_values", [one for row in rows for one in row])
+            return
+        feature = example.features.feature[name]
+        for one in rows:
+            if isinstance(one, str | bytes):
+                feature.bytes_list.value.append(one.encode() if isinstance(one, str) else one)
+            else:
+                feature.int64_list.value.append(int(one))
+
+    put("", tfds_directory._plain(encoded))
+    return example.SerializeToString(deterministic=True)
+
+
+def _lines(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+
+
+def _prepared(tree, data_dir, name, split):
+    conversion.prepare(tree, data_dir, published={})
+    return local_data.read(data_dir, name, split)
+
+
+def _texts(*names):
+    import tensorflow_datasets as tfds
+
+    return {name: tfds.features.Text() for name in names}
+
+
+def test_tfds_with_numbered_rows_comes_in_its_authors_order(tmp_path):
+    import tensorflow_datasets as tfds
+
+    names = ("premise", "choice1", "choice2", "question")
+    features = tfds.features.FeaturesDict(
+        {
+            **_texts(*names),
+            "idx": tfds.features.Scalar(np.int32),
+            "label": tfds.features.ClassLabel(names=["choice1", "choice2"]),
+        }
+    )
+    rows = [{**dict.fromkeys(names, f"é{idx}"), "idx": idx, "label": idx % 2} for idx in (11, 3, 2)]
+    splits = {"train": rows, "validation": rows[:1], "test": rows}
+    _tfds(tmp_path, "super_glue/copa:1.0.2", features, splits)
+    found = _prepared(tmp_path, tmp_path / "data", "copa", "train")
+    assert [(row["premise"], row["label"]) for row in found] == [("é2", 0), ("é3", 1), ("é11", 1)]
+    told = local_data.index(tmp_path / "data")["copa"]
+    assert told["source"] == "TFDS super_glue/copa:1.0.2"
+    assert {split: one["rows"] for split, one in told["splits"].items()} == {
+        "train": 3,
+        "validation": 1,
+    }
+
+
+def test_tfds_with_nested_features(tmp_path):
+    import tensorflow_datasets as tfds
+
+    sequence, text = tfds.features.Sequence, tfds.features.Text()
+    race = tfds.features.FeaturesDict(
+        {
+            **_texts("article", "example_id"),
+            "questions": sequence(text),
+            "answers": sequence(text),
+            "options": sequence(sequence(text)),
+        }
+    )
+    article = {
+        "article": "a",
+        "example_id": "high1.txt",
+        "questions": ["q1", "q2"],
+        "answers": ["B", "D"],
+        "options": [["1", "2", "3", "4"], ["5", "6", "7", "8"]],
+    }
+    for level in ("middle", "high"):
+        _tfds(tmp_path, f"race/{level}:2.0.0", race, {"train": [article], "test": [article] * 2})
+    letters = tfds.features.ClassLabel(names=list("ABCDE"))
+    arc = tfds.features.FeaturesDict(
+        {
+            **_texts("question"),
+            "choices": sequence({"text": text, "label": letters}),
+            "answerKey": letters,
+        }
+    )
+    asked = {
+        "question": "why",
+        "choices": {"text": ["x", "y", "z"], "label": ["A", "B", "C"]},
+        "answerKey": "C",
+    }
+    _tfds(
+        tmp_path,
+        "ai2_arc/ARC-Easy:1.0.0",
+        arc,
+        {"train": [asked], "validation": [asked], "test": [asked]},
+    )
+    book = tfds.features.FeaturesDict(
+        {
+            "question": _texts("stem", *(f"choice_{letter}" for letter in "ABCD")),
+            "answerKey": tfds.features.ClassLabel(names=list("ABCD")),
+        }
+    )
+    stem = {"stem": "how", **{f"choice_{letter}": letter.lower() for letter in "ABCD"}}
+    opened = {"question": stem, "answerKey": "B"}
+    _tfds(
+        tmp_path,
+        "openbookqa:0.1.0",
+        book,
+        {"train": [opened], "validation": [opened], "test": [opened]},
+    )
+    data_dir = tmp_path / "data"
+    found = _prepared(tmp_path, data_dir, "race_high", "test")
+    second = {"article": "a", "question": "q2", "options": ["5", "6", "7", "8"], "answer": "D"}
+    assert len(found) == 4
+    assert found[1] == second
+    assert local_data.read(data_dir, "arc_easy", "test") == [asked]
+    assert local_data.read(data_dir, "openbookqa", "test") == [
+        {
+            "question_stem": "how",
+            "choices": {"text": ["a", "b", "c", "d"], "label": ["A", "B", "C", "D"]},
+            "answerKey": "B",
+        }
+    ]
+
+
+def test_parquet_as_the_hub_has_it(tmp_path):
+    writer = fabricated_rows.Writer(WORDS)
+    wanted = {}
+    for name, data_set in DATA_SETS.items():
+        for split in data_set.splits:
+            rows = [writer.row(name) for _ in range(4)]
+            wanted[name, split] = rows
+            folder = tmp_path / data_set.folders[0]
+            folder.mkdir(parents=True, exist_ok=True)
+            for part in (0, 1):
+                table = pyarrow.Table.from_pylist(rows[2 * part : 2 * part + 2])
+                pyarrow.parquet.write_table(table, folder / f"{split}-{part:05d}-of-00002.parquet")
+    lines = conversion.prepare(tmp_path, tmp_path / "data", published={})
+    assert len(lines) == len(DATA_SETS)
+    for (name, split), rows in wanted.items():
+        assert local_data.read(tmp_path / "data", name, split) == rows
+
+
+def test_published_files(tmp_path):
+    """The forms that differ from lm-eval's: nested questions, labels in words, XML, CSV."""
+    for split, number in (("train", 2), ("val", 1)):
+        passage = {
+            "text": "p",
+            "questions": [
+                {"question": "q", "answers": [{"text": "a", "label": 1}, {"text": "b", "label": 0}]}
+            ],
+        }
+        _lines(tmp_path / f"MultiRC/{split}.jsonl", [{"idx": 0, "passage": passage}] * number)
+        entities = {"text": "Ann met Bob", "entities": [{"start": 0, "end": 2}]}
+        asked = [{"query": "@placeholder met", "answers": [{"text": "Ann"}]}]
+        _lines(tmp_path / f"ReCoRD/{split}.jsonl", [{"passage": entities, "qas": asked}])
+        spans = {
+            "span1_index": 0,
+            "span1_text": "the cat",
+            "span2_index": 3,
+            "span2_text": "it,",
+        }
+        schema = {"text": "The cat says it is", "target": spans, "label": True, "idx": 0}
+        _lines(tmp_path / f"WSC/{split}.jsonl", [schema])
+        pair = {"premise": "p", "hypothesis": "h", "label": "neutral"}
+        _lines(tmp_path / f"CB/{split}.jsonl", [pair])
+    for split in ("train", "dev"):
+        _lines(
+            tmp_path / f"physicaliqa-train-dev/{split}.jsonl",
+            [{"goal": "g", "sol1": "1", "sol2": "2"}] * 2,
+        )
+        (tmp_path / f"physicaliqa-train-dev/{split}-labels.lst").write_text("1\n0\n")
+    for split in ("val", "test"):
+        with (tmp_path / f"cloze_test_{split}__spring2016 - x.csv").open("w") as file:
+            names = [f"InputSentence{n}" for n in (1, 2, 3, 4)]
+            quiz = [f"RandomFifthSentenceQuiz{n}" for n in (1, 2)]
+            table = csv.DictWriter(file, [*names, *quiz, "AnswerRightEnding"])
+            table.writeheader()
+            table.writerow({name: name[-1] for name in (*names, *quiz)} | {"AnswerRightEnding": 2})
+    (tmp_path / "WSCollection.xml").write_text(
+        "<collection><schema><text><txt1>The cat\n sees</txt1><pron>it</pron><txt2>and runs.</txt2>"
+        "</text><answers><answer>a cat</answer><answer>a dog</answer></answers>"
+        "<correctAnswer>B.</correctAnswer></schema></collection>"
+    )
+    data_dir = tmp_path / "data"
+    found = _prepared(tmp_path, data_dir, "multirc", "train")
+    assert [(row["answer"], row["label"]) for row in found] == [("a", 1), ("b", 0)] * 2
+
+    def first(name, split="validation"):
+        return local_data.read(data_dir, name, split)[0]
+
+    assert first("record")["entities"] == first("record")["answers"] == ["Ann"]
+    assert (first("wsc")["span1_text"], first("wsc")["span2_text"]) == ("The cat", "it")
+    assert (first("wsc")["label"], first("cb")["label"]) == (1, 2)
+    assert [row["label"] for row in local_data.read(data_dir, "piqa", "validation")] == [1, 0]
+    story = first("storycloze_2016", "test")
+    assert (story["input_sentence_4"], story["sentence_quiz2"]) == ("4", "2")
+    assert story["answer_right_ending"] == 2
+    assert first("wsc285", "test") == {
+        "text": "The cat sees it and runs.",
+        "pronoun": "it",
+        "pronoun_loc": 13,
+        "options": ["a cat", "a dog"],
+        "label": 1,
+    }
+
+
+def test_tfds_texts_that_were_joined_are_parted():
+    story = {"context": "A b. C d. E f. G h.", "endings": ["x", "y"], "label": 1}
+    (row,) = DATA_SETS["storycloze_2016"].convert(story)
+    parts = [row[f"input_sentence_{number}"] for number in range(1, 5)]
+    assert " ".join(parts) == story["context"]
+    convert = DATA_SETS["hellaswag"].convert
+    (row,) = convert({"context": "He sits. He stands. she", "endings": [], "label": 2})
+    assert (row["ctx_a"], row["ctx_b"], row["label"]) == ("He sits. He stands.", "she", "2")
+    (row,) = convert({"context": "He sits. He stands.", "endings": [], "label": 2})
+    assert (row["ctx_a"], row["ctx_b"]) == ("He sits. He stands.", "")
+
+
+def test_another_number_of_questions_than_the_papers_is_refused(tmp_path):
+    writer = fabricated_rows.Writer(WORDS)
+    for split in ("train", "validation"):
+        _lines(tmp_path / f"super_glue/cb/{split}.jsonl", [writer.row("cb")] * 55)
+    with pytest.raises(DataError, match=r"cb: .* 55 questions in validation; .* of 56"):
+        conversion.prepare(tmp_path, tmp_path / "data")
+    assert not local_data.folder(tmp_path / "data").exists()
+    assert conversion.PUBLISHED["race_middle", "test"] == 1436
+    assert len(conversion.PUBLISHED) == 18
+
+
+def test_a_tree_without_any_says_what_was_looked_for(tmp_path):
+    with pytest.raises(DataError, match="(?s)has none of the data sets.*TFDS super_glue/copa"):
+        conversion.prepare(tmp_path, tmp_path / "data")
+    with pytest.raises(DataError, match="is no directory"):
+        conversion.prepare(tmp_path / "absent", tmp_path / "data")
+
+
+def test_a_row_of_another_form_and_a_split_that_lacks(tmp_path):
+    _lines(tmp_path / "super_glue/cb/train.jsonl", [{"premise": "p", "label": 0}])
+    with pytest.raises(DataError, match="cb: a row of super_glue/cb/train.jsonl.*hypothesis"):
+        conversion.prepare(tmp_path, tmp_path / "data", published={})
+    row = {"premise": "p", "hypothesis": "h", "label": 0}
+    _lines(tmp_path / "super_glue/cb/train.jsonl", [row])
+    with pytest.raises(DataError, match="cb: .* is there, but not validation"):
+        conversion.prepare(tmp_path, tmp_path / "data", published={})
+
+
+@pytest.fixture
+def whole(tmp_path):
+    suite = suites.get("superglue")
+    fabricated_rows.write(tmp_path, suite, WORDS)
+    return tmp_path, fabricated_rows.fabricated(suite)
+
+
+def test_a_whole_suite_passes_and_fabricated_counts_never_do(whole):
+    data_dir, suite = whole
+    suites.check_data(suite, data_dir, full=True)
+    with pytest.raises(DataError, match="3 questions; the published figures are of 100"):
+        suites.check_data(suites.get("superglue"), data_dir)
+
+
+def test_what_lacks_is_named_with_its_remedy(whole):
+    data_dir, suite = whole
+    with pytest.raises(DataError, match=r"(?s)has no arc_easy/test.jsonl, .*prepare downstream"):
+        suites.check_data(suites.get("paper_diff"), data_dir)
+    path = local_data.rows_path(data_dir, "wic", "validation")
+    path.write_text(path.read_text().replace("0", "1", 1))
+    suites.check_data(suite, data_dir)
+    with pytest.raises(DataError, match="wic/validation.jsonl has SHA-256"):
+        suites.check_data(suite, data_dir, full=True)
+    with path.open("a") as file:
+        file.write("\n")
+    with pytest.raises(DataError, match="wic/validation.jsonl has .* bytes"):
+        suites.check_data(suite, data_dir)
+    path.unlink()
+    with pytest.raises(DataError, match="wic/validation.jsonl cannot be read"):
+        suites.check_data(suite, data_dir)
+    (local_data.folder(data_dir) / "tasks.json").write_text('{"format": "other"}')
+    with pytest.raises(DataError, match="its format is 'other'"):
+        suites.check_data(suite, data_dir)
+
+
+def test_unknown_suite():
+    with pytest.raises(ValueError, match=r"unknown suite 'pydocs'.*Did you mean 'pydoc'"):
+        suites.get("pydocs")
+
+
+def test_every_suite_names_its_metric_and_the_papers_number():
+    assert set(suites.names()) == {
+        "paper_one_shot",
+        "paper_7b",
+        "paper_diff",
+        "superglue",
+        "pydoc",
+        "pydoc_returns",
+    }
+    for name in suites.names():
+        for task in suites.get(name).tasks:
+            assert task.primary in suites.METRICS
+            assert (task.n is None) == suites.get(name).embedded
+            assert bool(task.paper) == (not suites.get(name).embedded)
+            assert not (task.entry.partial and task.primary != "acc")
+
+
+def test_harness_absent_or_of_another_release(monkeypatch):
+    monkeypatch.setattr(suites.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"lm-eval is not installed.*attnperf\[downstream\]"):
+        suites.check_harness()
+    monkeypatch.undo()
+    monkeypatch.setattr(suites.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(suites.importlib.metadata, "version", lambda name: "0.4.2")
+    with pytest.raises(ValueError, match=r"lm-eval 0.4.2 is installed; .*0.4.13"):
+        suites.check_harness()
+
+
+def test_commands(tmp_path, capsys):
+    writer = fabricated_rows.Writer(WORDS)
+    arguments = ["--data_dir", str(tmp_path / "data")]
+    assert commands.main(["check", "downstream"]) == 2
+    assert "give --data_dir" in capsys.readouterr().err
+    assert commands.main(["check", "downstream", *arguments]) == 2
+    assert "no questions are prepared there" in capsys.readouterr().err
+    assert commands.main(["prepare", "downstream", *arguments]) == 2
+    for split, n in (("train", 3), ("validation", 56)):
+        _lines(tmp_path / f"tree/super_glue/cb/{split}.jsonl", [writer.row("cb")] * n)
+    tree = ["--from", str(tmp_path / "tree")]
+    assert commands.main(["prepare", "downstream", *arguments, *tree]) == 2
+    told = capsys.readouterr()
+    assert "has no arc_easy/test.jsonl" in told.err
+    assert "cb: 3 train, 56 validation" in told.out

@@ -1,0 +1,225 @@
+"""Suites asked of a tiny decoder, on fabricated questions, without a network."""
+
+import dataclasses
+import gzip
+import importlib
+import json
+import math
+import socket
+
+import jax
+import numpy as np
+import pytest
+
+from attention import registry as variants
+from tests.workloads import fabricated_rows
+from tests.workloads.conftest import VOCABULARY, WORDS
+from workloads import catalog, registry
+from workloads.base.options import Options
+from workloads.base.workload import Sizes
+from workloads.downstream import harness, local_data, suites, task_loading
+from workloads.downstream.finetuning import examples as finetuning
+from workloads.downstream.scoring import Scorer
+from workloads.downstream.tokens import Tokens
+from workloads.storage import tokenizer
+from workloads.text.language_models import LMWorkload
+from workloads.text.specs import TransformerSize
+
+Instance = pytest.importorskip("lm_eval.api.instance", reason="needs .[downstream]").Instance
+language_model = importlib.import_module("workloads.downstream.language_model")
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+SIZE = TransformerSize(1, 8, 16, 2, 4, vocabulary=VOCABULARY, context=128)
+ABOUT = {"trial_id": "t", "variant": "laser", "workload": "tiny", "seed": 0, "step": 7}
+
+
+@pytest.fixture(scope="module")
+def model(quick_compilation):
+    laser = variants.get("laser")
+    sizes = Sizes(50, 6, 14, 9, 4)
+    workload = LMWorkload(catalog.get("pydoc_lm"), laser, Options(), SIZE, sizes)
+    return workload, workload.init_model_fn(jax.random.key(0))[0]
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    def refuse(*arguments):
+        raise AssertionError(f"the network was asked: {arguments}")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory, spm_model):
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "spm.model").write_bytes(spm_model)
+    for name in ("paper_one_shot", "paper_7b", "superglue"):
+        fabricated_rows.write(folder, suites.get(name), WORDS)
+    return folder
+
+
+def _samples(directory):
+    with gzip.open(directory / "samples.jsonl.gz", "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def _by_hand(sample):
+    """The metrics that the choices of a line give; `acc_norm` needs letters, which it has not."""
+    choices, gold = sample["choices"], sample["gold"]
+    right = gold if isinstance(gold, list) else [gold]
+    given = np.array([choice["loglikelihood"] for choice in choices])
+    found = {
+        "acc": given,
+        "acc_per_token": given / [choice["tokens"] for choice in choices],
+    }
+    if choices[0]["unconditional"] is not None:
+        alone = np.array([choice["unconditional"] for choice in choices])
+        found["acc_mutual_info"] = given - alone
+    return {name: int(np.argmax(one)) in right for name, one in found.items()}
+
+
+@pytest.mark.parametrize("name", ["paper_one_shot", "paper_7b", "paper_diff"])
+def test_every_task_of_the_paper_runs(name, model, data_dir, tmp_path, no_network):
+    suite = fabricated_rows.fabricated(suites.get(name))
+    results = harness.evaluate(*model, suite, data_dir, tmp_path, ABOUT)
+    assert results == json.loads((tmp_path / "results.json").read_text())
+    assert {path.name for path in tmp_path.iterdir()} == {"results.json", "samples.jsonl.gz"}
+    assert list(results["tasks"]) == [task.name for task in suite.tasks]
+    samples = _samples(tmp_path)
+    for task in suite.tasks:
+        told = results["tasks"][task.name]
+        own = [sample for sample in samples if sample["task"] == task.name]
+        assert told["n"] == len(own) == fabricated_rows.N
+        assert told["shots"] == 1
+        assert task.primary in told["metrics"]
+        for metric, value in told["metrics"].items():
+            assert value == np.mean([sample["correct"][metric] for sample in own])
+        for sample in own:
+            assert _by_hand(sample).items() <= sample["correct"].items()
+            for choice in sample["choices"]:
+                assert math.isfinite(choice["loglikelihood"])
+                assert (choice["unconditional"] is None) == task.entry.partial
+
+
+def test_superglue_is_generated_and_ranked(model, data_dir, tmp_path, no_network):
+    suite = fabricated_rows.fabricated(suites.get("superglue"))
+    results = harness.evaluate(*model, suite, data_dir, tmp_path, ABOUT)
+    for sample in _samples(tmp_path):
+        ranked = bool(sample["allowed"])
+        assert set(sample["correct"]) == {"exact_match", "acc"} if ranked else {"exact_match"}
+        assert sample["decodable"] == (sample["answer"] in sample["allowed"]) or not ranked
+    assert all(task["majority"] > 0.3 for task in results["tasks"].values())
+
+
+def test_finished_tasks_are_not_asked_again(model, data_dir, tmp_path, monkeypatch):
+    """A run that dies at its second task goes on there, and ends with the same bytes."""
+    suite = fabricated_rows.fabricated(suites.get("paper_diff"))
+    suite = dataclasses.replace(suite, tasks=suite.tasks[:3])
+    harness.evaluate(*model, suite, data_dir, tmp_path / "once", ABOUT)
+    ask, asked = harness._asked, []
+
+    def dies(task, *arguments):
+        asked.append(task.name)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return ask(task, *arguments)
+
+    monkeypatch.setattr(harness, "_asked", dies)
+    with pytest.raises(KeyboardInterrupt):
+        harness.evaluate(*model, suite, data_dir, tmp_path / "twice", ABOUT)
+    assert not (tmp_path / "twice/results.json").exists()
+    results = harness.evaluate(*model, suite, data_dir, tmp_path / "twice", ABOUT)
+    first, second, third = (task.name for task in suite.tasks)
+    assert asked == [first, second, second, third]
+    samples = [tmp_path / run / "samples.jsonl.gz" for run in ("once", "twice")]
+    assert samples[0].read_bytes() == samples[1].read_bytes()
+    assert harness.evaluate(*model, suite, data_dir, tmp_path / "twice", ABOUT) == results
+    assert len(asked) == 4
+
+
+def test_prompts_shots_and_several_right_answers(data_dir):
+    """What the model is asked, by hand from the rows."""
+    (task,) = (one for one in suites.get("paper_one_shot").tasks if one.name == "record")
+    with task_loading.quiet():
+        loaded = task_loading.load(task, data_dir)
+        loaded.build_all_requests()
+    row = local_data.read(data_dir, "record", "validation")[0]
+    shots = local_data.read(data_dir, "record", "train")
+    entities = sorted(set(row["entities"]))
+    asked = [one for one in loaded.instances if one.doc_id == 0]
+    assert len(asked) == 2 * len(entities)
+    prompt = asked[0].args[0]
+    assert any(prompt.startswith(shot["passage"].partition("\n")[0]) for shot in shots)
+    assert prompt.count("\n  - ") == 2  # a highlight each
+    assert prompt.count("\n   - ") == 1  # the shot's answer, behind lm-eval's blank
+    assert asked[1].args[1] == "   - " + row["query"].replace("@placeholder", entities[1])
+    assert loaded.task_docs[0]["right"] == sorted(map(entities.index, row["entities"][:2]))
+
+
+def test_another_vocabulary_than_the_datas_is_refused(data_dir, tmp_path):
+    suite = fabricated_rows.fabricated(suites.get("paper_diff"))
+    workload = registry.make("pydoc_lm")
+    with pytest.raises(ValueError, match="has 330 tokens; pydoc_lm has 1024"):
+        harness.evaluate(workload, {}, suite, data_dir, tmp_path, ABOUT)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_is_no_decoder_is_refused(data_dir, tmp_path):
+    workload = registry.make("pydoc_bert")
+    with pytest.raises(ValueError, match="pydoc_bert is no decoder"):
+        harness.evaluate(workload, {}, suites.get("pydoc"), data_dir, tmp_path, ABOUT)
+
+
+def test_an_answer_without_a_token_is_named(data_dir, model):
+    decoder = language_model.Decoder(Scorer(*model), Tokens(data_dir))
+    with pytest.raises(ValueError, match=r"the answer '\\n' has 0 tokens.* ends in 'ten'"):
+        decoder.score([("ten", "\n")])
+
+
+def test_rolling_scores_every_token_once(data_dir, model):
+    tokens, scorer = Tokens(data_dir), Scorer(*model)
+    text = " ".join(WORDS[:90])
+    ids = tokens.encode(text)
+    assert SIZE.context < len(ids) < 2 * SIZE.context
+    request = Instance("loglikelihood_rolling", {}, (text,), 0, ("t", 0, 1))
+    found = language_model.Decoder(scorer, tokens).loglikelihood_rolling([request])
+    first, rest = ids[: SIZE.context], ids[SIZE.context :]
+    parts = scorer.loglikelihoods([([], first), (ids[-SIZE.context : -len(rest)], rest)])
+    assert found == [sum(part.loglikelihood for part in parts)]
+
+
+def test_examples_for_fine_tuning(data_dir):
+    suite, tokens = fabricated_rows.fabricated(suites.get("superglue")), Tokens(data_dir)
+
+    def examples(task, length=128):
+        return finetuning.examples(suite, f"super_glue-{task}-t5-prompt", "train", data_dir, length)
+
+    rows = local_data.read(data_dir, "wic", "train")
+    for example, row in zip(examples("wic"), rows, strict=True):
+        sentences = f"wic sentence1: {row['sentence1']} sentence2: {row['sentence2']}"
+        assert tokens.decode(example.context) == f"{sentences} word: {row['word']}"
+        assert tokens.decode(example.answer[:-1]) == ["False", "True"][row["label"]]
+        assert example.answer[-1] == tokenizer.EOS
+    short = examples("wic", 20)
+    assert {len(one.context) + len(one.answer) for one in short} == {20}
+    assert [one.context for one in short] == [
+        one.context[len(one.context) - len(other.context) :]
+        for one, other in zip(examples("wic"), short, strict=True)
+    ]
+    phrases = [row for row in local_data.read(data_dir, "wsc", "train") if row["label"]]
+    said = [tokens.decode(one.answer[:-1]) for one in examples("wsc")]
+    assert said == [row["span1_text"] for row in phrases]
+    with pytest.raises(ValueError, match=r"has 1\d tokens, the model's context 5"):
+        examples("rte", 5)
+    with pytest.raises(ValueError, match="no task 'copa' .* super_glue-copa-t5-prompt"):
+        finetuning.examples(suite, "copa", "train", data_dir, 128)
+
+
+def test_an_answer_that_cannot_be_said_is_named_at_the_door(data_dir, tmp_path, make_sentences):
+    """A vocabulary without byte fallback, whose text has neither 'F' nor an underscore."""
+    (tmp_path / "spm.model").write_bytes(tokenizer.train(make_sentences(300, 1), 150))
+    suite = suites.get("superglue")
+    fabricated_rows.write(tmp_path, suite, WORDS)
+    with pytest.raises(ValueError, match="the answer '.*' cannot be said: .*spm.model"):
+        suites.check(fabricated_rows.fabricated(suite), tmp_path)

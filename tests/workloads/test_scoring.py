@@ -1,0 +1,230 @@
+"""Scores against single requests as they are, for every row of the paper, on several devices."""
+
+import itertools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from attention import registry as variants
+from attention import table as variants_table
+from workloads import catalog
+from workloads.base.options import Options
+from workloads.base.workload import Sizes
+from workloads.downstream.scoring import Scorer, ladder
+from workloads.storage import tokenizer
+from workloads.text.language_models import BertWorkload, LMWorkload
+from workloads.text.specs import TransformerSize
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+SIZE = TransformerSize(2, 16, 32, 2, 8, vocabulary=62, context=40)
+SIZES = Sizes(50, 6, 14, 9, 4)
+ROWS = (*variants_table.PAPER_ROWS, "diff", "diff_laser", "sigmoid")
+
+
+def _workload(name=None, **options):
+    variant = None if name is None else variants.get(name, **_settings(name))
+    return LMWorkload(catalog.get("pydoc_lm"), variant, Options(**options), SIZE, SIZES)
+
+
+def _settings(name):
+    return {"tau": 0.8} if "+temp" in name else {}
+
+
+def _moved(parameters):
+    """Parameters away from their initial values, where factors are 0 and gates closed."""
+    keys = iter(jax.random.split(jax.random.key(5), len(jax.tree.leaves(parameters))))
+    return jax.tree.map(lambda p: p + 0.2 * jax.random.normal(next(keys), p.shape), parameters)
+
+
+# Parameters divided over two devices, by 'fsdp' and by 'tensor'.
+_MESHES = ((0, 1, 1), (1, 2, 1), (1, 1, 2))
+# Of contexts and continuations: few, as every length alone is a compilation.
+LENGTHS = ((0, 1), (0, 4), (9, 2), (30, 3), (60, 5))
+
+
+def _requests(count):
+    draw = np.random.default_rng(1)
+    lengths = (LENGTHS * count)[:count]
+    return [tuple(draw.integers(4, 61, length).tolist() for length in one) for one in lengths]
+
+
+def _alone(model, parameters, request, length=None):
+    """The log-probability and best tokens of one request, in no batch and without filling.
+
+    length: to which it is filled up nevertheless.
+    """
+    context, continuation = request
+    kept = context[max(0, len(context) + len(continuation) - SIZE.context) :]
+    row = np.array([tokenizer.EOS, *kept, *continuation])
+    inputs = np.pad(row[:-1], (0, max(0, (length or 0) - len(row) + 1)))
+    logits = model({"params": parameters}, inputs[None])[0, len(kept) : len(row) - 1]
+    logs = np.asarray(jax.nn.log_softmax(logits), np.float64)
+    return logs[np.arange(len(continuation)), continuation].sum(), logs.argmax(-1)
+
+
+def check_row(name, count=24, **options):
+    """Raises AssertionError where scores are not those of requests alone; returns the scorer."""
+    workload = _workload(name, **options)
+    parameters = _moved(workload.init_model_fn(jax.random.key(0))[0])
+    scorer = Scorer(workload, parameters, tokens=160)
+    requests, model = _requests(count), jax.jit(workload.observable()._called_model().apply)
+    alone = workload.observable_parameters(parameters)
+    scores = scorer.loglikelihoods(requests)
+    # Sigmoid attention's weights depend on how many keys there are: as many as in training.
+    length = SIZE.context if name == "sigmoid" else None
+    for request, score in zip(requests, scores, strict=True):
+        expected, best = _alone(model, alone, request, length)
+        assert abs(score.loglikelihood - expected) < 1e-4, (name, request)
+        assert score.greedy == (list(best) == request[1])
+        assert score.tokens == len(request[1])
+        assert score.truncated == max(0, len(request[0]) + len(request[1]) - SIZE.context)
+    return scorer
+
+
+@pytest.mark.parametrize("name", ["laser", "diff", "sigmoid"])
+def test_scores_are_those_of_requests_alone(name):
+    check_row(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 2])
+def test_every_row_of_the_paper(devices):
+    """In a process of its own, whose number of devices it is told."""
+    root = pathlib.Path(__file__).parents[2]
+    flag = f"--xla_force_host_platform_device_count={devices}"
+    code = (
+        "import jax, json\n"
+        "from tests.workloads import test_scoring\n"
+        "jax.config.update('jax_disable_most_optimizations', True)\n"
+        "for name in test_scoring.ROWS: test_scoring.check_row(name)\n"
+        f"for mesh in {_MESHES[: 2 * devices - 1]}:\n"
+        "    test_scoring.check_row('laser', mesh=mesh, scan_layers=True)\n"
+        "print(json.dumps(jax.device_count()))\n"
+    )
+    environment = {**os.environ, "XLA_FLAGS": flag, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=root,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout) == devices
+
+
+@pytest.fixture(scope="module")
+def scorer():
+    workload = _workload()
+    return Scorer(workload, workload.init_model_fn(jax.random.key(3))[0], tokens=160)
+
+
+def test_greedy_answers_are_the_most_probable_tokens_one_by_one(scorer):
+    contexts = [context for context, _ in _requests(6)]
+    answers = scorer.greedy(contexts, 3)
+    model = jax.jit(scorer.workload.observable()._called_model().apply)
+    for context, answer in zip(contexts, answers, strict=True):
+        row = [tokenizer.EOS, *context[max(0, len(context) - SIZE.context + 3) :]]
+        expected = []
+        for _ in range(3):
+            filled = np.array([row + [0] * (SIZE.context - len(row))])
+            logits = model({"params": scorer._parameters}, filled)[0, len(row) - 1]
+            expected.append(int(logits.argmax()))
+            row.append(expected[-1])
+        stop = expected.index(tokenizer.EOS) if tokenizer.EOS in expected else 3
+        assert answer == expected[:stop]
+
+
+def test_an_answer_ends_before_the_separator(scorer, monkeypatch):
+    """A model that says each row's length, and the separator from 6 on."""
+    asked = []
+
+    def lengths(rows, progress):
+        asked.append(len(rows))
+        words = [len(row) if len(row) < 6 else tokenizer.EOS for row, _ in rows]
+        return [(np.zeros(1), np.array([word])) for word in words]
+
+    monkeypatch.setattr(scorer, "_scored", lengths)
+    assert scorer.greedy([[7], [7] * 4, [7] * 9], 3) == [[2, 3, 4], [5], []]
+    assert asked == [3, 2, 1]
+
+
+def test_the_last_token_is_predicted_and_never_looked_at(scorer):
+    """Two continuations that differ in their last token share all before it."""
+    one, other = scorer.loglikelihoods([([5, 6], [7]), ([5, 6], [8])])
+    everything = scorer.loglikelihoods([([5, 6], [token]) for token in range(62)])
+    assert np.exp([score.loglikelihood for score in everything]).sum() == pytest.approx(1, abs=1e-5)
+    assert {one, other} <= set(everything)
+
+
+def test_a_continuation_is_the_sum_of_its_tokens(scorer):
+    context, continuation = [9, 10, 11], [12, 13, 14, 15]
+    parts = [
+        ([*context, *continuation[:place]], [token]) for place, token in enumerate(continuation)
+    ]
+    whole = scorer.loglikelihoods([(context, continuation)])[0].loglikelihood
+    summed = sum(score.loglikelihood for score in scorer.loglikelihoods(parts))
+    assert whole == pytest.approx(summed, abs=1e-5)
+
+
+def test_order_and_copies_change_nothing(scorer):
+    requests = _requests(12)
+    scores = scorer.loglikelihoods(requests)
+    assert scorer.loglikelihoods(requests[::-1])[::-1] == scores
+    before = scorer.costs.real_tokens
+    assert scorer.loglikelihoods(requests[:1] * 5) == scores[:1] * 5
+    assert scorer.costs.real_tokens - before == sum(map(len, requests[0]))
+
+
+def test_progress_ends_with_all_that_is_different(scorer):
+    told = []
+    scorer.loglikelihoods(_requests(12) * 2, lambda done, every: told.append((done, every)))
+    assert told[-1] == (12, 12)
+    assert told == sorted(told)
+
+
+@pytest.mark.parametrize("tokens", [0, 41])
+def test_a_continuation_that_cannot_be_scored_is_refused_before_anything_runs(scorer, tokens):
+    before = scorer.costs.padded_tokens
+    with pytest.raises(ValueError, match=rf"request 1 asks for .* {tokens} tokens.* 1 to 40"):
+        scorer.loglikelihoods([([4], [5]), ([4], [5] * tokens)])
+    assert scorer.costs.padded_tokens == before
+
+
+def test_a_model_that_sees_both_sides_is_refused():
+    bert = BertWorkload(catalog.get("pydoc_bert"), None, Options(), SIZE, SIZES)
+    with pytest.raises(ValueError, match="pydoc_bert is no decoder"):
+        Scorer(bert, {})
+
+
+@pytest.mark.parametrize("context", [40, 64, 512, 1024, 1000])
+def test_the_ladder_rises_to_the_context(context):
+    lengths = ladder(context)
+    assert lengths[-1] == context
+    assert list(lengths) == sorted(set(lengths))
+    assert all(high / low <= 1.5 for low, high in itertools.pairwise(lengths))
+    every = range(32, context)
+    fill = [length / next(one for one in lengths if one >= length) for length in every]
+    assert np.mean(fill) > 0.85
+
+
+def test_a_mix_of_lengths_is_four_fifths_real_tokens():
+    """Contexts of normal length with short continuations, as one-shot suites have them."""
+    draw = np.random.default_rng(0)
+    lengths = np.clip(draw.lognormal(5.5, 0.6, 4000), 8, 1000).astype(int)
+    steps, order = ladder(1024), sorted(map(int, lengths), reverse=True)
+    real = padded = 0
+    while order:
+        length = next(one for one in steps if one >= order[0])
+        rows = max(1, 2048 // length)
+        real += sum(order[:rows])
+        padded += rows * length
+        order = order[rows:]
+    assert real / padded > 0.85

@@ -1,0 +1,1 @@
+"""Fine-tuning: a decoder that learns to answer a suite's questions."""
