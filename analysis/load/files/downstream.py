@@ -10,6 +10,7 @@ code per line; where it cannot, line by line, some five times slower, naming eac
 import functools
 import gzip
 import hashlib
+import itertools
 import json
 import pathlib
 import zlib
@@ -78,8 +79,8 @@ class Evaluation:
 
 
 def of_trial(directory: pathlib.Path, name: str) -> tuple[list[Evaluation], list[str]]:
-    """Returns a trial's evaluations by step and suite, and what is wrong beside what each of them
-    says itself: those that are not finished, and directories of no step. `name` is the trial's."""
+    """Returns a trial's evaluations by step and suite, one that is not finished or cannot be read
+    without tasks; and a sentence for each directory of no step. `name` is the trial's."""
     found, problems = [], []
     own = layout.read_record(directory / layout.TRIAL)
     for folder in sorted((directory / layout.DOWNSTREAM).glob("*/*")):
@@ -92,7 +93,8 @@ def of_trial(directory: pathlib.Path, name: str) -> tuple[list[Evaluation], list
         elif (folder / layout.RESULTS).is_file():
             found.append(_of_folder(folder, where, own))
         else:
-            problems.append(_unfinished(folder, where, suite))
+            said = (_unfinished(folder, where, suite),)
+            found.append(Evaluation(suite, int(step), where, "", {}, said))
     return sorted(found, key=lambda each: (each.step, each.suite)), problems
 
 
@@ -336,7 +338,7 @@ def _checked(
     # A stable sort by task: the lines of each are together, as the file has them.
     order = np.lexsort((samples.question, samples.task))
     bounds = np.searchsorted(samples.task[order], np.arange(len(samples.names) + 1))
-    spans = dict(zip(samples.names, zip(bounds[:-1], bounds[1:], strict=True), strict=True))
+    spans = dict(zip(samples.names, itertools.pairwise(bounds), strict=True))
     for name, task in stated.items():
         first, last = spans.get(name, (0, 0))
         rows = order[first:last]
