@@ -76,8 +76,8 @@ class Score:
 @dataclass(frozen=True)
 class Scored:
     """A suite's usable answers by `metrics`, one for each task, `at` the step that is shown;
-    `steps` are the last checkpoints. Differences are from `baseline`, paired by seed where variants that
-    share a seed began alike (`shares_seeds`)."""
+    `steps` are the last checkpoints. Differences are from `baseline`'s, paired by seed where
+    variants that share a seed began alike (`shares_seeds`)."""
 
     answers: Answers
     metrics: Mapping[str, str]

@@ -1,0 +1,388 @@
+"""Scores on the tasks of suites: variants x tasks, their means, each task against the baseline, ±
+over checkpoints and over seeds, generated answers, and the paper's means that do not follow.
+
+Percentages with two decimals, as the paper has them.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+
+from analysis.compare import downstream
+from analysis.compare.downstream import SuiteTable
+from analysis.compare.error_table import ErrorTable
+from analysis.compare.suite_scores import Score
+from analysis.load import paper
+from analysis.load.paper import PaperCell
+from analysis.render import pages
+from analysis.render.pages import NONE, Cell, Column, Page, Row, Table
+from analysis.views.downstream import figure, tidy_csv
+from attention import table as variants
+
+PLOTS = figure.PLOTS
+PERCENT = 100.0
+DIGITS = 2
+# By which a generated answer is judged beside its exact match: choices by their log-likelihoods.
+RANKED = ("rank_accuracy", "acc")
+EXACT = "exact_match"
+
+
+def page(
+    table: ErrorTable, suite: str | None = None, metric: str | None = None, step: int | None = None
+) -> Page | None:
+    """Returns the tables of every suite that the trials of `table` were asked, or of one, None
+    where they were asked none. `metric` and `step` as `compare.downstream.of_table` has them."""
+    found = downstream.of_table(table, suite, metric, step)
+    if not found:
+        return None
+    return Page(
+        title=f"{table.study.name}: downstream tasks on {table.workload}, stage {table.stage}",
+        tables=tuple(each for one in found for each in _tables(one, _paper_suite(one, table))),
+        notes=tuple(dict.fromkeys(note for one in found for note in _notes(one, table))),
+        problems=tuple(dict.fromkeys(problem for one in found for problem in one.problems)),
+    )
+
+
+def _paper_suite(found: SuiteTable, table: ErrorTable) -> str:
+    """Returns the suite whose printed numbers stand beside ours, empty where the study is not the
+    paper's."""
+    entry, study = paper.SUITES.get(found.suite), table.study
+    is_paper = bool(study.paper_table or study.paper_note)
+    return found.suite if entry and is_paper and entry.workload == table.workload else ""
+
+
+def to_csv(
+    tables: Iterable[ErrorTable], suite: str | None, metric: str | None, step: int | None
+) -> str:
+    """Returns the same as CSV: `tidy_csv.to_csv`."""
+    found = ((table, downstream.of_table(table, suite, metric, step)) for table in tables)
+    return tidy_csv.to_csv(found, _fraction_printed)
+
+
+def _fraction_printed(
+    found: SuiteTable, table: ErrorTable, variant: str, task: str | None
+) -> float | None:
+    """Returns the paper's number on a task, of the mean over tasks without one."""
+    suite = _paper_suite(found, table)
+    cell = paper.of_task(suite, variant, task) if task else paper.of_mean(suite, variant)
+    return cell.value / PERCENT if cell else None
+
+
+def _tables(found: SuiteTable, printed: str) -> Iterator[Table]:
+    if not found.scores:
+        return
+    yield _overview(found, printed)
+    yield _means(found, printed)
+    if any(score.difference for of_tasks in found.scores.values() for score in of_tasks.values()):
+        yield _against_baseline(found, printed)
+    if _has_spread(found):
+        yield _spread(found)
+    if found.generated:
+        yield _generated(found)
+    if printed:
+        yield _printed_means(printed)
+
+
+def _place(found: SuiteTable) -> str:
+    return f"suite {found.suite}, step {found.step}"
+
+
+def percent(value: float | None, signed: bool = False) -> Cell:
+    """Returns a fraction as a percentage, a dash for None and nan."""
+    return pages.number(None if value is None else PERCENT * value, DIGITS, signed)
+
+
+def _bounds(low: float, high: float, signed: bool = False) -> Cell:
+    return pages.bounds(PERCENT * low, PERCENT * high, DIGITS, signed)
+
+
+def _printed(cell: PaperCell | None) -> Cell:
+    return Cell(cell.text, cell.bold) if cell else NONE
+
+
+def _overview(found: SuiteTable, printed: str) -> Table:
+    """Variants x tasks, below them what answering without a model gives, and the paper's rows."""
+    tasks = list(found.tasks)
+    best = {task: _best(of[task] for of in found.scores.values() if task in of) for task in tasks}
+    best_mean = _best(found.means.values())
+
+    def of_variant(name: str) -> Row:
+        scores, mean = found.scores[name], found.means.get(name)
+        cells = (_score(scores.get(task), best[task]) for task in tasks)
+        return (Cell(variants.label(name)), *cells, _score(mean, best_mean))
+
+    groups: dict[str, list[str]] = {}
+    for name in found.scores:
+        groups.setdefault(variants.group(name), []).append(name)
+    sections = [tuple(map(of_variant, names)) for names in groups.values()]
+    sections.append(tuple(_reference_rows(found)))
+    if printed:
+        sections.append(tuple(_paper_rows(found, printed)))
+    asked = tuple(Cell(f"{found.tasks[task].n:,}") for task in tasks)
+    sections.append(((Cell("questions"), *asked, NONE),))
+    return Table(
+        f"Right answers in percent, {_place(found)}",
+        (Column("Variant", numeric=False), *map(Column, tasks), Column("Mean")),
+        tuple(section for section in sections if section),
+    )
+
+
+def _best(scores: Iterable[Score]) -> float:
+    return max((score.value for score in scores), default=math.nan)
+
+
+def _score(score: Score | None, best: float) -> Cell:
+    if score is None:
+        return NONE
+    return Cell(percent(score.value).text, bold=math.isclose(score.value, best, abs_tol=1e-12))
+
+
+def _reference_rows(found: SuiteTable) -> Iterator[Row]:
+    for name, values in found.references.items():
+        cells = (percent(values[task]) for task in found.tasks)
+        yield (Cell(name), *cells, percent(found.reference(values)))
+
+
+def _paper_rows(found: SuiteTable, printed: str) -> Iterator[Row]:
+    for name in found.scores:
+        cells = [paper.of_task(printed, name, task) for task in found.tasks]
+        if any(cells):
+            mean = _printed(paper.of_mean(printed, name))
+            yield (Cell(f"paper: {variants.label(name)}"), *map(_printed, cells), mean)
+
+
+def _means(found: SuiteTable, printed: str) -> Table:
+    headings = [
+        *("Variant", "Seeds", "Mean", "95%, other\nquestions", "Difference"),
+        *("95%, other\nquestions", "p (Holm)\nquestions", "95%, other\nseeds", "p (Holm)\nseeds"),
+    ]
+    headings += ["Paper", "Paper's\ndifference"] * bool(printed)
+    rows = []
+    for name, mean in found.means.items():
+        row = [Cell(variants.label(name)), Cell(str(mean.seeds)), percent(mean.value)]
+        row += [_bounds(mean.low, mean.high), *_difference(mean), *_over_seeds(mean)]
+        if printed:
+            own, base = (paper.of_mean(printed, each) for each in (name, found.baseline))
+            row += [_printed(own), _printed_difference(own, base, name == found.baseline)]
+        rows.append(tuple(row))
+    caption = f"Mean over {len(found.tasks)} tasks in percent, {_place(found)}"
+    return Table(caption, pages.columns(*headings), (tuple(rows),))
+
+
+def _difference(score: Score) -> tuple[Cell, Cell, Cell]:
+    each = score.difference
+    if each is None:
+        return NONE, NONE, NONE
+    bounds = _bounds(each.low, each.high, signed=True)
+    return percent(each.value, signed=True), bounds, pages.p_value(each.p_holm)
+
+
+def _over_seeds(score: Score) -> tuple[Cell, Cell]:
+    each = score.by_seeds
+    if each is None or not each.is_tested:
+        return NONE, NONE
+    return _bounds(each.low, each.high, signed=True), pages.p_value(each.p_holm)
+
+
+def _printed_difference(own: PaperCell | None, base: PaperCell | None, is_base: bool) -> Cell:
+    if own is None or base is None or is_base:
+        return NONE
+    return pages.number(own.value - base.value, DIGITS, signed=True)
+
+
+def _against_baseline(found: SuiteTable, printed: str) -> Table:
+    """Every variant and task: one section for each variant."""
+    base = variants.label(found.baseline)
+    headings = [
+        *("Variant", "Task", "n", "Score", "95%", "Difference", "95% of it"),
+        *("Right: it\nalone", f"{base}\nalone", "p", "p (Holm)"),
+    ]
+    headings += ["Paper's\ndifference"] * bool(printed)
+    sections = []
+    for name, scores in found.scores.items():
+        rows = []
+        for task, score in scores.items():
+            if (each := score.difference) is None:
+                continue
+            change, bounds, p_holm = _difference(score)
+            row = [Cell(variants.label(name)), Cell(task), Cell(f"{score.n:,}")]
+            row += [percent(score.value), _bounds(score.low, score.high), change, bounds]
+            row += [Cell(str(each.better)), Cell(str(each.worse)), pages.p_value(each.p), p_holm]
+            if printed:
+                own, other = (paper.of_task(printed, v, task) for v in (name, found.baseline))
+                row.append(_printed_difference(own, other, is_base=False))
+            rows.append(tuple(row))
+        sections.append(tuple(rows))
+    return Table(
+        f"Each task against {base}, {_place(found)}",
+        pages.columns(*headings, words=("Variant", "Task")),
+        tuple(section for section in sections if section),
+    )
+
+
+def _has_spread(found: SuiteTable) -> bool:
+    spreads = [score.spread for of_tasks in found.scores.values() for score in of_tasks.values()]
+    return any(max(each.checkpoints, each.seeds) > 1 for each in spreads)
+
+
+def _spread(found: SuiteTable) -> Table:
+    """± over checkpoints and over seeds, one beside the other."""
+    headings = (
+        *("Variant", "Task", "Checkpoints\n(n)", "Seeds\n(n)", "Mean of\ncheckpoints"),
+        *("SD over\ncheckpoints", "SD over\nseeds"),
+    )
+
+    def row(name: str, task: str, score: Score) -> Row:
+        each = score.spread
+        counts = (Cell(str(each.checkpoints)), Cell(str(each.seeds)))
+        values = (each.mean, each.over_checkpoints, each.over_seeds)
+        return (Cell(variants.label(name)), Cell(task), *counts, *map(percent, values))
+
+    sections = []
+    for name, scores in found.scores.items():
+        rows = [row(name, task, score) for task, score in scores.items()]
+        if mean := found.means.get(name):
+            rows.append(row(name, "mean over tasks", mean))
+        sections.append(tuple(rows))
+    steps = ", ".join(map(str, found.steps))
+    return Table(
+        f"The last checkpoints in percent, suite {found.suite}, steps {steps}",
+        pages.columns(*headings, words=("Variant", "Task")),
+        tuple(section for section in sections if section),
+    )
+
+
+def _generated(found: SuiteTable) -> Table:
+    """Answers that were generated: how many match, and what else there is to know of them."""
+    headings = (
+        *("Variant", "Task", "n", "Exact match", "95%", "Rank\naccuracy"),
+        *("Undecodable", "Majority\nclass"),
+    )
+    sections = []
+    for name, scores in found.scores.items():
+        rows: list[Row] = []
+        for task in (task for task in found.generated if task in scores):
+            score = scores[task]
+            ranked = next((score.metrics[key] for key in RANKED if key in score.metrics), None)
+            bounds = _bounds(score.low, score.high) if found.metrics[task] == EXACT else NONE
+            cells = (percent(score.metrics.get(EXACT)), bounds, percent(ranked))
+            others = (percent(score.undecodable), percent(found.tasks[task].majority))
+            head = (Cell(variants.label(name)), Cell(task), Cell(f"{score.n:,}"))
+            rows.append((*head, *cells, *others))
+        sections.append(tuple(rows))
+    return Table(
+        f"Generated answers in percent, {_place(found)}",
+        pages.columns(*headings, words=("Variant", "Task")),
+        tuple(section for section in sections if section),
+    )
+
+
+def _printed_means(suite: str) -> Table:
+    return means_table(paper.SUITES[suite].key)
+
+
+def means_table(key: str) -> Table:
+    """Returns a table of the paper's means over tasks, beside those of its own rows."""
+    headings = ("Method", "Tasks", "Printed mean", "Mean of\nthe rows", "Follows", "One more task")
+    rows = tuple(
+        (
+            Cell(each.method),
+            Cell(str(each.rows)),
+            _printed(each.printed),
+            pages.number(each.of_rows, DIGITS),
+            Cell("yes" if each.follows else "no"),
+            NONE if each.follows else pages.number(each.implied, DIGITS),
+        )
+        for each in paper.means(key)
+    )
+    caption = f"The paper's means over tasks, {paper.PRINTED[key].place}, recomputed"
+    return Table(caption, pages.columns(*headings, words=("Method", "Follows")), (rows,))
+
+
+def _notes(found: SuiteTable, table: ErrorTable) -> Iterator[str]:
+    if not found.scores:
+        return
+    base = variants.label(found.baseline)
+    yield from _on_suite(found)
+    yield (
+        "Intervals of scores and of differences from the baseline: 95 %, percentile bootstrap over "
+        "questions (of a mean: within each task); they are about other questions put to the same "
+        "trained models. What another seed would give: the columns over seeds."
+    )
+    scores = [score for of_tasks in found.scores.values() for score in of_tasks.values()]
+    seeds = {score.difference.seeds for score in scores if score.difference}
+    if seeds:
+        yield (
+            f"p of a task: McNemar's exact test against {base}"
+            + (
+                "; a question's answers are summed over the seeds that both have, and the models "
+                "exchanged question by question (exact), which is McNemar's test for one seed"
+                if max(seeds) > 1
+                else ""
+            )
+            + ". Holm's correction over variants and tasks together, since the whole table is "
+            "looked through for what stands out. p of a mean: paired bootstrap, Holm over variants."
+        )
+    elif found.baseline not in found.scores:
+        yield f"Nothing is compared: no trial of {base} was asked; --baseline=NAME takes another."
+    yield from _on_spread(found)
+    if any(task.majority is not None for task in found.tasks.values()):
+        yield "majority class: what the most frequent right answer, given to all questions, scores."
+    if found.generated:
+        yield (
+            "Exact match: the answer decoded greedily is the right one; rank accuracy: the right "
+            "choice has the highest log-likelihood; undecodable: the answer is none of those "
+            "allowed."
+        )
+    if printed := _paper_suite(found, table):
+        yield from _on_paper(printed)
+
+
+def _on_suite(found: SuiteTable) -> Iterator[str]:
+    by_metric: dict[str, list[str]] = {}
+    for task, metric in found.metrics.items():
+        by_metric.setdefault(metric, []).append(task)
+    listed = "; ".join(f"{metric}: {', '.join(tasks)}" for metric, tasks in by_metric.items())
+    primary = all(found.metrics[name] == task.primary for name, task in found.tasks.items())
+    named = "each task's primary metric, named beforehand" if primary else "asked for by --metric"
+    shots = sorted({task.shots for task in found.tasks.values()})
+    yield (
+        f"Suite {found.suite}, {' or '.join(map(str, shots))} shots, judged by "
+        f"{' and '.join(filter(None, found.harness)) or 'an unnamed harness'}. Metrics ({named}): "
+        f"{listed}. Bold: the highest of a column."
+    )
+    if cut := {name: task.truncated for name, task in found.tasks.items() if task.truncated}:
+        said = ", ".join(f"{name} {count:,}" for name, count in cut.items())
+        yield f"Questions whose context was longer than the model's and was cut: {said}."
+    other = [
+        f"{name} {task.n:,} for {task.published_n:,}"
+        for name, task in found.tasks.items()
+        if task.published_n and task.published_n != task.n
+    ]
+    if other:
+        yield f"Other numbers of questions than published: {', '.join(other)}."
+    absent = [variants.label(name) for name in found.scores if name not in found.means]
+    if absent:
+        yield f"No mean of {', '.join(absent)}: tasks are missing, and a mean of fewer is another."
+
+
+def _on_spread(found: SuiteTable) -> Iterator[str]:
+    if _has_spread(found):
+        yield (
+            "SD over checkpoints: the mean over seeds of each seed's own; successive checkpoints "
+            "of one run are alike, so it says nothing of another run. SD over seeds: that of the "
+            "seeds' means over these checkpoints. Both divide by n - 1; of the mean over tasks "
+            "they are the deviation of the mean itself, not the mean of the tasks' deviations."
+        )
+    else:
+        yield "One checkpoint of one seed: there is no ± over checkpoints, and none over seeds."
+
+
+def _on_paper(suite: str) -> Iterator[str]:
+    key = paper.SUITES[suite].key
+    yield f"paper: {paper.SOURCE}, {paper.PRINTED[key].place}; digits and bold as printed."
+    if wrong := [each for each in paper.means(key) if not each.follows]:
+        said = ", ".join(
+            f"{each.method} {each.printed.text} (rows: {each.of_rows:.2f})" for each in wrong
+        )
+        yield f"Means of the paper that do not follow from its rows: {said}."
+    yield from paper.PRINTED[key].notes
