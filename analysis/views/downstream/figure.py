@@ -1,9 +1,13 @@
 """downstream.png: every variant's score on each task of a suite, beside its difference from the
 baseline's with its interval."""
 
+from collections.abc import Iterable, Sequence
+from typing import Any
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from analysis.compare import downstream
 from analysis.compare.downstream import SuiteTable
@@ -17,6 +21,9 @@ from attention import table as variants
 ROOM = 0.72
 PERCENT = 100.0
 MEAN = "mean over tasks"
+# One mixer has one colour: its variants are told apart by how their marker is filled.
+FILLS = ("full", "none", "left", "bottom", "right", "top")
+DASHES = (*style.REFERENCE_LINES, "-", (0, (6, 1, 1, 1, 1, 1)), (0, (1, 4)))
 
 
 def draw(table: ErrorTable) -> Figure | None:
@@ -49,7 +56,7 @@ def _rows(axes: Axes, suite: SuiteTable) -> None:
     axes.axhline(len(labels) - 1.5, color=style.GREY, linewidth=0.8)
 
 
-def _each(suite: SuiteTable) -> "list[tuple[str, float, Score]]":
+def _each(suite: SuiteTable) -> list[tuple[str, float, Score]]:
     """Returns every variant's scores with their heights: side by side within a task's row."""
     names = list(suite.scores)
     step = ROOM / max(len(names), 1)
@@ -67,21 +74,28 @@ def _each(suite: SuiteTable) -> "list[tuple[str, float, Score]]":
     return found
 
 
-def _mark(axes: Axes, name: str, height: float, value: float, low: float, high: float) -> None:
+def _looks(name: str, names: Iterable[str]) -> dict[str, Any]:
+    """Returns a variant's marker, filled by its place among those of its mixer."""
     colour, marker = style.look(name)
-    filled = not variants.modifiers(name)
-    axes.plot([PERCENT * low, PERCENT * high], [height] * 2, color=colour, linewidth=1.6)
-    axes.plot(
-        PERCENT * value, height, marker, color=colour, markersize=5,
-        mfc=colour if filled else "white", mew=1.0,
-    )  # fmt: skip
+    alike = [each for each in names if variants.mixer(each) == variants.mixer(name)]
+    fill = FILLS[alike.index(name) % len(FILLS)]
+    return {"color": colour, "marker": marker, "fillstyle": fill, "mfcalt": "white", "ms": 5}
+
+
+def _mark(
+    axes: Axes, suite: SuiteTable, name: str, height: float, value: float, *ends: float
+) -> None:
+    looks = _looks(name, suite.scores)
+    bounds = [PERCENT * end for end in ends]
+    axes.plot(bounds, [height] * 2, color=looks["color"], linewidth=1.6)
+    axes.plot(PERCENT * value, height, ls="", **looks)
 
 
 def _scores(axes: Axes, suite: SuiteTable) -> None:
     _rows(axes, suite)
     for name, height, score in _each(suite):
-        _mark(axes, name, height, score.value, score.low, score.high)
-    for dashes, (_, values) in zip(style.REFERENCE_LINES, suite.references.items(), strict=False):
+        _mark(axes, suite, name, height, score.value, score.low, score.high)
+    for dashes, (_, values) in zip(DASHES, suite.references.items(), strict=False):
         for row, value in enumerate([*values.values(), suite.reference(values)]):
             if value is not None:
                 axes.plot(
@@ -97,7 +111,7 @@ def _differences(axes: Axes, suite: SuiteTable) -> None:
     axes.axvline(0.0, color=style.BLACK, linewidth=1.0, zorder=1)
     for name, height, score in _each(suite):
         if (each := score.difference) is not None:
-            _mark(axes, name, height, each.value, each.low, each.high)
+            _mark(axes, suite, name, height, each.value, each.low, each.high)
     if not style.is_narrow():
         axes.set_yticklabels([])
     base = variants.label(suite.baseline)
@@ -105,14 +119,10 @@ def _differences(axes: Axes, suite: SuiteTable) -> None:
     axes.set_xlabel("difference (points)", fontsize=10)
 
 
-def _handles(suites: "list[SuiteTable]", names: "list[str]") -> "list[style.Line2D]":
-    handles = []
-    for name in names:
-        colour, marker = style.look(name)
-        face = colour if not variants.modifiers(name) else "white"
-        handles.append(style.key(variants.label(name), marker=marker, color=colour, mfc=face, ms=5))
+def _handles(suites: Sequence[SuiteTable], names: Sequence[str]) -> list[Line2D]:
+    handles = [style.key(variants.label(name), **_looks(name, names)) for name in names]
     references = dict.fromkeys(name for each in suites for name in each.references)
-    for dashes, name in zip(style.REFERENCE_LINES, references, strict=False):
+    for dashes, name in zip(DASHES, references, strict=False):
         handles.append(style.key(name, color=style.GREY, ls=dashes))
     return handles
 
