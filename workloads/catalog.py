@@ -67,6 +67,16 @@ def check_softmax(name: str, variant: str, kernel: str = "xla") -> None:
         )
 
 
+def check_decoder(name: str) -> None:
+    """Raises ValueError where a workload's model does not give the next token of a text."""
+    if not get(name).decoder:
+        able = ", ".join(other for other, entry in WORKLOADS.items() if entry.decoder)
+        raise ValueError(
+            f"{name} is no decoder: its model does not say how probable a text's continuation is, "
+            f"which suites ask; workloads that can be evaluated: {able}"
+        )
+
+
 def check_options(name: str, options: Options) -> None:
     """Raises ValueError for an option that a workload's model cannot serve, naming ones that do."""
     serves = get(name).serves

@@ -57,7 +57,7 @@ def export(
     a workload, and where that of another study or stage is in the way.
     """
     record = layout.study_record(study)
-    stage, trials = _planned(study, record, stage)
+    stage, trials = layout.planned_stage(study, record, stage)
     for folder in sorted({place(trial).parts[2] for trial in trials}):
         if not _is_scored(folder):
             raise ValueError(
@@ -83,21 +83,6 @@ def export(
     written = {_write(study, out, trial, mark) for trial in done}
     _remove_others(out, written, mark)
     return Exported(out, stage, len(done), tuple(left_out))
-
-
-def _planned(
-    study: pathlib.Path, record: dict[str, Any], wanted: str | None
-) -> tuple[str, list[dict[str, Any]]]:
-    """Returns a stage and its trials; by default the one that results are read from."""
-    stages = record["stages"]
-    if wanted is not None and wanted not in stages:
-        raise ValueError(f"no stage {wanted!r} in {record['name']}; it has {', '.join(stages)}")
-    for stage in reversed(stages) if wanted is None else [wanted]:
-        listed = layout.planned(study, stage)
-        if listed is not None:
-            return stage, listed
-    where = f"stage {wanted} of {study}" if wanted else str(study)
-    raise ValueError(f"{where} has no trials yet; run it: python -m sweeps resume {study}")
 
 
 def _reason_to_leave_out(trial: pathlib.Path, steps: int) -> str | None:

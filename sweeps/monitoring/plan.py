@@ -17,7 +17,7 @@ from workloads import catalog
 from workloads.base.options import MESH_AXES
 from workloads.base.workload_spec import WorkloadSpec
 
-# Two moments in float32, beside the parameter itself; one checkpoint stays when a trial is done.
+# Two moments in float32, beside the parameter itself, in each checkpoint that stays.
 _BYTES_OF_MOMENTS = 2 * 4
 _BYTES = {"float32": 4, "bfloat16": 2}
 _LOG_BYTES = 300_000
@@ -120,7 +120,8 @@ def lines(study: Study, where: Resources, step_seconds: float | None) -> list[St
         trials = study.trials(stage, selection)
         steps = sum(trial.steps for trial in trials)
         per_parameter = _BYTES[study.settings["param_dtype"]] + _BYTES_OF_MOMENTS
-        size = entry.parameters * per_parameter + _LOG_BYTES
+        kept = min(study.settings["keep_checkpoints"], trials[0].evaluations)
+        size = kept * entry.parameters * per_parameter + _LOG_BYTES
         programs = len({trial.program for trial in trials})
         wall = where.wall_steps(len(trials), trials[0].steps)
         result.append(

@@ -10,10 +10,11 @@ import pathlib
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from sweeps.records import layout, status
-from sweeps.study.trial import Trial
+from sweeps.study.evaluation import Work
 
 _QUIET_S = 60.0
 # Running trials that are listed; a cluster may have a thousand.
@@ -65,7 +66,7 @@ class Progress:
             with contextlib.suppress(OSError):  # a run outlives its reader
                 print(line, flush=True)
 
-    def stage(self, name: str, trials: list[Trial], directory: pathlib.Path) -> None:
+    def stage(self, name: str, trials: Sequence[Work], directory: pathlib.Path) -> None:
         """A stage begins."""
         self._stage, self._total = name, len(trials)
         self._steps_left = {}
@@ -84,7 +85,7 @@ class Progress:
         worst = f"; {lost} lost trials counted as the worst" if lost else ""
         self.say(f"selected by {selection['metric']}: point {listing}{worst}")
 
-    def started(self, trial: Trial, where: int | str) -> None:
+    def started(self, trial: Work, where: int | str) -> None:
         """A trial began: on the worker of a slot, or where the text says ("slurm job 12_3")."""
         self._running[trial.path] = "starting"
         # At the end of a stage nothing starts any more: what ran side by side until then counts.
@@ -94,44 +95,44 @@ class Progress:
             self.say(f"{trial.path} started on {worker}")
         self._update()
 
-    def compiled(self, trial: Trial, event: dict[str, Any]) -> None:
+    def compiled(self, trial: Work, event: dict[str, Any]) -> None:
         """A trial begins to train; its train step is compiled."""
         self.compilations += event["compilations"]
-        self._running[trial.path] = f"step {event['step']}/{trial.steps}"
+        self._running[trial.path] = f"{trial.unit} {event['step']}/{trial.steps}"
         self._update()
 
-    def evaluated(self, trial: Trial, event: dict[str, Any]) -> None:
+    def evaluated(self, trial: Work, event: dict[str, Any]) -> None:
         """A trial was evaluated: event holds `global_step`, its metrics and times."""
         metric = trial.targets["metric"]
         step, value = event["global_step"], event[f"validation/{metric}"]
-        text = f"step {step}/{trial.steps}, validation {metric} {value:.4f}"
+        text = f"{trial.unit} {step}/{trial.steps}, validation {metric} {value:.4f}"
         if event["accumulated_submission_time"] > 0:
             self._rates.append(event["total_duration"] / step)
         self._moved(trial, step, text)
 
-    def logged(self, trial: Trial, event: dict[str, Any]) -> None:
+    def logged(self, trial: Work, event: dict[str, Any]) -> None:
         """A trial's live figures: event holds a train row of `sweeps.training.live`."""
         step = event["global_step"] + 1
         self._step_rates.append(event["step_seconds"])
-        self._moved(trial, step, f"step {step}/{trial.steps}, {figures(event)}")
+        self._moved(trial, step, f"{trial.unit} {step}/{trial.steps}, {figures(event, trial.unit)}")
 
     @property
     def _finished(self) -> int:
         return self._total - len(self._steps_left)
 
-    def looked(self, trial: Trial, found: dict[str, Any]) -> None:
+    def looked(self, trial: Work, found: dict[str, Any]) -> None:
         """A trial's status was read: found holds `global_step` and, once known, `step_seconds`."""
         step = found["global_step"]
         before = self._steps_left.get(trial.path, trial.steps)
         # Seen again at the same step, it would outweigh trials that move.
         if found.get("step_seconds") and trial.steps - step < before:
             self._rates.append(found["step_seconds"])
-        text = f"step {step}/{trial.steps}" if step else "starting"
+        text = f"{trial.unit} {step}/{trial.steps}" if step else "starting"
         if shown := figures(found.get("figures")):
             text += f", {shown}"
         self._moved(trial, step, text)
 
-    def _moved(self, trial: Trial, step: int, text: str) -> None:
+    def _moved(self, trial: Work, step: int, text: str) -> None:
         self._running[trial.path] = text
         if trial.path in self._steps_left:
             self._sum_left += trial.steps - step - self._steps_left[trial.path]
@@ -139,7 +140,7 @@ class Progress:
         self._update()
 
     def ended(
-        self, trial: Trial, outcome: str, error: str | None, tail: list[str] | None = None
+        self, trial: Work, outcome: str, error: str | None, tail: list[str] | None = None
     ) -> None:
         """A trial ended, or left this driver's hands."""
         where = self._running.pop(trial.path, "")
@@ -187,10 +188,11 @@ class Progress:
         return table
 
 
-def figures(found: Any) -> str:
+def figures(found: Any, unit: str = "step") -> str:
     """Returns the live figures of a trial in words, '' where there are none.
 
-    found: of an event or of status.json, which may be damaged or of a later version.
+    found: of an event or of status.json, which may be damaged or of a later version. unit: what the
+    times are of.
     """
     if not isinstance(found, dict):
         return ""
@@ -198,7 +200,7 @@ def figures(found: Any) -> str:
     parts = [f"loss {numbers['loss']:.4f}"] if "loss" in numbers else []
     if (seconds := numbers.get("step_seconds")) is not None:
         shown = f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.1f} ms"
-        parts.append(f"{shown} a step")
+        parts.append(f"{shown} a {unit}")
     parts += [
         f"{value:,.0f} {name.removesuffix('_per_second')}/s"
         for name, value in numbers.items()

@@ -16,6 +16,7 @@ its own tools read our trials::
         tensorboard/ profile/     where a study asks for them
         downstream/<step>/<suite>/results.json samples.jsonl.gz   what the model can do, where asked
             tasks/<task>.jsonl.gz     of each finished task, until results.json is written
+            evaluation.json status.json attempts/<k>/    as a trial's: who evaluates, how far it is
 """
 
 import contextlib
@@ -41,7 +42,7 @@ ATTEMPTS, CHECKPOINTS = "attempts", "checkpoints"
 TENSORBOARD, PROFILE = "tensorboard", "profile"
 FORMAT = "attnperf-study-1"
 DOWNSTREAM, SAMPLES, RESULTS = "downstream", "samples.jsonl.gz", "results.json"
-DOWNSTREAM_TASKS = "tasks"
+DOWNSTREAM_TASKS, EVALUATION = "tasks", "evaluation.json"
 DOWNSTREAM_FORMAT = "attnperf downstream 1"
 
 # Longer than any file takes to be written.
@@ -88,6 +89,14 @@ def trial_path(stage: str, variant: str, workload: str, point: int, seed: int) -
     """
     folder = f"{workload.rpartition(':')[2]}_jax"
     return f"{stage}/{variant}/{folder}/trial_{trial_number(point, seed)}"
+
+
+def checkpoint_steps(trial_directory: str | os.PathLike[str]) -> list[int]:
+    """Returns the steps at which a trial has a whole checkpoint, in order."""
+    folder = pathlib.Path(trial_directory) / CHECKPOINTS
+    if not folder.is_dir():
+        return []
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
 
 
 def downstream_path(step: int, suite: str) -> str:
@@ -210,6 +219,36 @@ def planned_entries(directory: str | os.PathLike[str], stage: str) -> list[Any] 
     if not isinstance(rows, list):
         raise ValueError(_no_list(directory, stage))
     return rows
+
+
+def planned_stage(
+    directory: str | os.PathLike[str], record: dict[str, Any], wanted: str | None = None
+) -> tuple[str, list[dict[str, Any]]]:
+    """Returns a stage and its trials, as `planned` does; by default the last one that has begun,
+    which results are read from.
+
+    record: study.json. Raises ValueError where the study has no such stage, or no trials in it.
+    """
+    stages = record["stages"]
+    if wanted is not None and wanted not in stages:
+        raise ValueError(f"no stage {wanted!r} in {record['name']}; it has {', '.join(stages)}")
+    for stage in reversed(stages) if wanted is None else [wanted]:
+        listed = planned(directory, stage)
+        if listed is not None:
+            return stage, listed
+    where = f"stage {wanted} of {directory}" if wanted else str(directory)
+    raise ValueError(f"{where} has no trials yet; run it: python -m sweeps resume {directory}")
+
+
+def study_of(directory: pathlib.Path) -> pathlib.Path:
+    """Returns the study's directory that a trial's, or something below it, lies in.
+
+    Raises ValueError where it lies in none.
+    """
+    for parent in directory.absolute().parents:
+        if (parent / STUDY).exists():
+            return parent
+    raise ValueError(f"{directory} lies in no study: no folder above it has a {STUDY}")
 
 
 def _no_list(directory: str | os.PathLike[str], stage: str) -> str:

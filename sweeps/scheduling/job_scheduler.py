@@ -15,7 +15,7 @@ from sweeps.records import attempts, clock, lease, status, submissions
 from sweeps.records.submissions import Batch
 from sweeps.scheduling.retry_policy import Next
 from sweeps.scheduling.scheduler import Interrupted, Run, Scheduler
-from sweeps.study.trial import Trial
+from sweeps.study.evaluation import Work
 
 # Running trials whose progress is read at each look, in turn: a bound on file operations.
 _READ_AT_ONCE = 20
@@ -37,7 +37,7 @@ class SubmittedJob:
 
     batch: Batch
     index: int
-    trials: dict[str, Trial]
+    trials: dict[str, Work]
     before: dict[str, int] | None
     state: State = State.QUEUED
 
@@ -55,13 +55,13 @@ class JobScheduler(Scheduler):
         if lease_s := os.environ.get("ATTNPERF_LEASE_S"):
             self.environment["ATTNPERF_LEASE_S"] = lease_s
         self.name = str(self.study.settings["launcher"])
-        self.pending: collections.deque[Trial] = collections.deque()
+        self.pending: collections.deque[Work] = collections.deque()
         self.jobs: dict[str, SubmittedJob] = {}
         # Batches of which nobody knows whether the engine has them.
         self.unsure: list[Batch] = []
-        self.watched: dict[str, tuple[Trial, float]] = {}
+        self.watched: dict[str, tuple[Work, float]] = {}
         self.avoid: dict[str, None] = {}
-        self._running: dict[str, Trial] = {}
+        self._running: dict[str, Work] = {}
         self._submitted, self._said = False, ""
         self._wait_until = 0.0
 
@@ -89,7 +89,7 @@ class JobScheduler(Scheduler):
     def _taken_care_of(self) -> set[str]:
         return self._held() | set(self.watched) | {trial.path for trial in self.pending}
 
-    def _watch(self, trials: Iterable[Trial]) -> None:
+    def _watch(self, trials: Iterable[Work]) -> None:
         for trial in trials:
             self.watched[trial.path] = trial, clock.clock.monotonic()
 
@@ -169,7 +169,7 @@ class JobScheduler(Scheduler):
         if waits or not wanted or free < min(wanted, max(1, len(self.jobs) // 10)):
             return
         # Trials of a job share a program, so that it compiles once.
-        by_program: dict[object, list[Trial]] = {}
+        by_program: dict[object, list[Work]] = {}
         for _ in range(min(len(self.pending), free * per_job)):
             trial = self.pending.popleft()
             by_program.setdefault(trial.program, []).append(trial)
@@ -182,7 +182,7 @@ class JobScheduler(Scheduler):
             self.pending.extendleft(reversed(extra))
         self._submit_jobs(wanted_jobs[:free])
 
-    def _submit_jobs(self, groups: list[tuple[Trial, ...]]) -> None:
+    def _submit_jobs(self, groups: list[tuple[Work, ...]]) -> None:
         paths = [tuple(trial.path for trial in group) for group in groups]
         avoid = tuple(self.avoid)[-_HOSTS_AVOIDED:]
         batch = submissions.new(self.root, self.name, paths, self.environment, avoid, self.platform)
@@ -245,7 +245,7 @@ class JobScheduler(Scheduler):
             else:
                 self._follow_up(trial)
 
-    def _ended_without_attempt(self, job: SubmittedJob, trial: Trial, reason: str | None) -> None:
+    def _ended_without_attempt(self, job: SubmittedJob, trial: Work, reason: str | None) -> None:
         """A job ended, or never began, without a trace in any of its trials."""
         log = job.batch.log(job.index)
         started = log.exists()  # what it printed is there
@@ -260,7 +260,7 @@ class JobScheduler(Scheduler):
             return
         self._give_up(trial, f"{reason} ({count} jobs; the last one's log: {log})", tail)
 
-    def _follow_up(self, trial: Trial) -> None:
+    def _follow_up(self, trial: Work) -> None:
         """Does what a trial's files ask for once its job is gone."""
         decision = self.policy.decide(trial)
         if decision.next is Next.WATCH:

@@ -10,7 +10,7 @@ from sweeps.launchers import local
 from sweeps.records import attempts, disk, layout, lease, status
 from sweeps.scheduling.retry_policy import Next
 from sweeps.scheduling.scheduler import Interrupted, Run, Scheduler
-from sweeps.study.trial import Trial
+from sweeps.study.evaluation import Work
 
 _POLL_S = 0.5
 # How often trials that others hold, and slots that others occupy, are looked at.
@@ -26,12 +26,12 @@ class Schedule:
     """
 
     def __init__(self) -> None:
-        self.pending: list[Trial] = []
+        self.pending: list[Work] = []
         self._warm: set[Hashable] = set()
         self._warming: dict[Hashable, int] = {}
         self._in_memory: dict[int, set[Hashable]] = {}
 
-    def next_for(self, slot: int) -> Trial | None:
+    def next_for(self, slot: int) -> Work | None:
         """Takes a trial for a worker; None where it should wait or nothing is left."""
         mine = self._in_memory.get(slot, set())
         ranked = (
@@ -54,7 +54,7 @@ class Schedule:
         self._warming.pop(program, None)
         self._in_memory.setdefault(slot, set()).add(program)
 
-    def put_back(self, trial: Trial) -> None:
+    def put_back(self, trial: Work) -> None:
         """Makes a trial pending again, to be tried first."""
         self.pending.insert(0, trial)
 
@@ -82,11 +82,11 @@ class LocalScheduler(Scheduler):
         self.workers, self.watches = launcher, watches
         self.schedule = Schedule()
         # Of each slot at work; None between a trial's end and the worker's word that it is free.
-        self.at_hand: dict[int, Trial | None] = {}
+        self.at_hand: dict[int, Work | None] = {}
         self.idle: set[int] = set()
         self.alive: set[int] = set()
         self.ready: set[int] = set()
-        self.watched: dict[str, Trial] = {}
+        self.watched: dict[str, Work] = {}
         self._looked = 0.0
         self._killed_early = 0
         self._occupied: set[int] = set()
@@ -115,7 +115,7 @@ class LocalScheduler(Scheduler):
         held = [*self.at_hand.values(), *self.schedule.pending]
         return {trial.path for trial in held if trial} | set(self.watched)
 
-    def _watch(self, trials: Iterable[Trial]) -> None:
+    def _watch(self, trials: Iterable[Work]) -> None:
         self.watched |= {trial.path: trial for trial in trials}
 
     def _start(self, slot: int) -> None:
@@ -161,7 +161,7 @@ class LocalScheduler(Scheduler):
         elif (trial := self.at_hand.get(slot)) and event["trial"] == str(self.root / trial.path):
             self._handle_trial(slot, trial, event)
 
-    def _handle_trial(self, slot: int, trial: Trial, event: dict[str, Any]) -> None:
+    def _handle_trial(self, slot: int, trial: Work, event: dict[str, Any]) -> None:
         if event["event"] == "compiled":
             self.schedule.compiled(trial.program, slot)
             self.progress.compiled(trial, event)
@@ -179,7 +179,7 @@ class LocalScheduler(Scheduler):
                 self.policy.count_unrecorded(trial)
             self._ended(trial, event["outcome"], event.get("error"))
 
-    def _ended(self, trial: Trial, outcome: str, error: str | None) -> None:
+    def _ended(self, trial: Work, outcome: str, error: str | None) -> None:
         full = disk.is_reason(error)
         if outcome in ("claimed elsewhere", "lost"):
             if self.watches:
@@ -197,7 +197,7 @@ class LocalScheduler(Scheduler):
             if full and self.watches:
                 raise ValueError(error)  # the other trials would fail, too
 
-    def _put_back(self, trial: Trial, outcome: str, error: str | None) -> None:
+    def _put_back(self, trial: Work, outcome: str, error: str | None) -> None:
         self.progress.ended(trial, outcome, error)
         self.schedule.put_back(trial)
 
@@ -224,7 +224,7 @@ class LocalScheduler(Scheduler):
         if trial is not None:
             self._trial_died(trial)
 
-    def _trial_died(self, trial: Trial) -> None:
+    def _trial_died(self, trial: Work) -> None:
         directory = self.root / trial.path
         state, reason = str(status.read(directory)["state"]), "the worker process died"
         if state in status.COMPLETE:
@@ -264,7 +264,7 @@ class LocalScheduler(Scheduler):
         for slot in sorted(self._occupied)[: len(self.schedule.pending) + free]:
             self._start(slot)
 
-    def _hangs(self, trial: Trial, slot: int) -> bool:
+    def _hangs(self, trial: Work, slot: int) -> bool:
         """Whether a worker of ours has let its lease on a trial pass."""
         attempt = lease.last(self.root / trial.path)
         mine = layout.read_record(attempt / lease.LEASE).get("pid") == self.workers.pid(slot)

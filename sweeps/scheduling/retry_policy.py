@@ -5,7 +5,7 @@ import pathlib
 from typing import NamedTuple
 
 from sweeps.records import attempts, lease, status
-from sweeps.study.trial import Trial
+from sweeps.study.evaluation import Work
 
 # Jobs of one trial that never ran or were refused: a cluster has many nodes, but not for ever.
 _MOST_EXCUSED = 20
@@ -44,7 +44,7 @@ class RetryPolicy:
         self._unrecorded: dict[str, tuple[int, int]] = {}
         self._excused: dict[str, int] = {}
 
-    def begin(self, trial: Trial) -> str:
+    def begin(self, trial: Work) -> str:
         """Notes where a trial stands as this run begins; returns its state."""
         directory = self._root / trial.path
         state = str(status.read(directory)["state"])
@@ -52,7 +52,7 @@ class RetryPolicy:
             self._began[trial.path] = lease.latest(directory), *attempts.fruitless(directory)
         return state
 
-    def count_unrecorded(self, trial: Trial, excused: bool = False) -> int:
+    def count_unrecorded(self, trial: Work, excused: bool = False) -> int:
         """Counts an end of which the trial's files know nothing; returns how many there were.
 
         `excused` ends are those of jobs that never ran, or that a node refused.
@@ -65,7 +65,7 @@ class RetryPolicy:
         self._unrecorded[trial.path] = latest, count + 1 if at == latest else 1
         return self._unrecorded[trial.path][1]
 
-    def may_retry(self, trial: Trial) -> bool:
+    def may_retry(self, trial: Work) -> bool:
         """Whether a trial that failed or was killed gets another attempt in this run."""
         directory = self._root / trial.path
         latest = lease.latest(directory)
@@ -83,7 +83,7 @@ class RetryPolicy:
             and self._excused.get(trial.path, 0) < _MOST_EXCUSED
         )
 
-    def decide(self, trial: Trial) -> Decision:
+    def decide(self, trial: Work) -> Decision:
         """Returns what follows for a trial that its worker or job has left."""
         directory = self._root / trial.path
         found = status.read(directory)

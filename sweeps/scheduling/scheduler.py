@@ -1,17 +1,20 @@
-"""What brings a study's trials to their end, whoever runs them: what all schedulers share."""
+"""What brings a study's trials to their end, whoever runs them: what all schedulers share.
+
+What is said of a trial holds of an evaluation of a trained one, too (`sweeps.study.evaluation`).
+"""
 
 import abc
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from sweeps.launchers.protocol import Launcher
 from sweeps.monitoring.progress import Progress
 from sweeps.records import attempts, code_snapshot, outages, status, submissions
 from sweeps.scheduling.retry_policy import Next, RetryPolicy
+from sweeps.study.evaluation import Work
 from sweeps.study.study import Study
-from sweeps.study.trial import Trial
 
 
 class Interrupted(Exception):  # noqa: N818  (an order to stop, not an error)
@@ -47,10 +50,10 @@ class Scheduler(abc.ABC):
         self.root, self.launcher = self.study.directory, launcher
         self.environment = code_snapshot.environment(about.snapshot)
         self.policy = RetryPolicy(self.root, self.study.settings["max_attempts"], max_kills)
-        self.left: dict[str, Trial] = {}
+        self.left: dict[str, Work] = {}
         self._outage = outages.Outage(self.progress.say)
 
-    def run(self, trials: list[Trial]) -> None:
+    def run(self, trials: Sequence[Work]) -> None:
         """Returns when every trial is finished. Raises Interrupted when told to stop.
 
         Raises ValueError where none can be run at all.
@@ -97,7 +100,7 @@ class Scheduler(abc.ABC):
         """Returns the paths of trials that are pending, at work or watched."""
 
     @abc.abstractmethod
-    def _watch(self, trials: Iterable[Trial]) -> None:
+    def _watch(self, trials: Iterable[Work]) -> None:
         """Has trials that are in nobody's hands here looked after by their files."""
 
     def _hold_back(self) -> None:  # noqa: B027
@@ -111,20 +114,20 @@ class Scheduler(abc.ABC):
         return self.stop_requested() or submissions.is_cancelled(self.root)
 
     def _over(
-        self, trial: Trial, outcome: str, error: str | None, tail: list[str] | None = None
+        self, trial: Work, outcome: str, error: str | None, tail: list[str] | None = None
     ) -> None:
         """Nothing more is done for a trial."""
         self.left.pop(trial.path, None)
         self.progress.ended(trial, outcome, error, tail)
 
-    def _give_up(self, trial: Trial, reason: str, tail: list[str] | None = None) -> None:
+    def _give_up(self, trial: Work, reason: str, tail: list[str] | None = None) -> None:
         """Writes down that a trial failed for good; `tail`: of its job's log, its own otherwise."""
         if self.policy.decide(trial).next is Next.GIVE_UP:  # no live worker has it
             with contextlib.suppress(OSError):
                 status.write(self.root / trial.path, "failed", reason=reason)
         self._over(trial, "failed", reason, self._log_tail(trial) if tail is None else tail)
 
-    def _log_tail(self, trial: Trial) -> list[str]:
+    def _log_tail(self, trial: Work) -> list[str]:
         with contextlib.suppress(OSError):
             return attempts.log_tail(self.root / trial.path)
         return []

@@ -11,6 +11,7 @@ import re
 import runpy
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
 import ml_collections
@@ -68,6 +69,8 @@ _NOT_THE_RESULT = (
     "checkpoint_minutes",
     "tensorboard",
     "profile",
+    "keep_checkpoints",
+    "downstream",
     "launcher",
     "max_attempts",
     *launchers.NAMES,
@@ -185,6 +188,18 @@ def _own_keys() -> dict[str, Key]:
             "looked at every log_every updates; 0: off",
             Range(0, 100_000),
         ),
+        "keep_checkpoints": Key(
+            1,
+            "checkpoints that outlive a trial's training: the last ones that an evaluation goes "
+            "with; 5 for ± over checkpoints by `sweeps evaluate`. Results stay the same",
+            Range(1, 10_000),
+        ),
+        "downstream": Key(
+            "",
+            "suite that each trained model is evaluated by, of `python -m sweeps evaluate`, when "
+            "its training is over; empty: none. Results of training stay the same",
+            name,
+        ),
         "log_every": Key(
             100,
             "updates between records of loss, gradient norm and speed, and between looks for a "
@@ -281,12 +296,21 @@ def parse(name: str, overrides: list[str]) -> ml_collections.ConfigDict:
     Raises ValueError for an unknown study or key, or a value of the wrong type.
     """
     path = _path(name)
+    config = _load(path)
+    _override(config, overrides, path)
+    changed = [override.removeprefix("--config.").split("=")[0] for override in overrides]
+    _keep_or_drop_paper(config, changed)
+    return config
+
+
+def _override(
+    config: ml_collections.ConfigDict, overrides: list[str], path: pathlib.Path | str
+) -> None:
     for override in overrides:
         if not override.startswith("--config.") or "=" not in override:
             raise ValueError(
                 f"{override!r} is not understood; change the study by --config.KEY=VALUE"
             )
-    config = _load(path)
     values = flags.FlagValues()
     try:
         # Defines the flags of the overrides, too; a config that is given is not loaded again.
@@ -296,9 +320,29 @@ def parse(name: str, overrides: list[str]) -> ml_collections.ConfigDict:
         values(["sweeps", *overrides])
     except (AttributeError, LookupError, TypeError, ValueError, flags.Error) as error:
         raise ValueError(_explain(path, overrides, error)) from error
-    changed = [override.removeprefix("--config.").split("=")[0] for override in overrides]
-    _keep_or_drop_paper(config, changed)
-    return config
+
+
+def changed(
+    settings: dict[str, Any], overrides: list[str], changeable: Sequence[str]
+) -> dict[str, Any]:
+    """Returns what `--config.key=value` change of a stored study's settings, whole groups of keys.
+
+    changeable: the keys, and groups of keys, that may be given. Raises ValueError for another one,
+    or a value of the wrong type.
+    """
+    config = base()
+    config.update(settings)
+    named = [override.removeprefix("--config.").split("=")[0] for override in overrides]
+    _override(config, overrides, settings["name"])
+    groups = dict.fromkeys(key.split(".")[0] for key in named)
+    if others := [key for key in named if key.split(".")[0] not in changeable]:
+        raise ValueError(
+            f"{others[0]} is what the study was trained with, and stays; what may be given here: "
+            f"{', '.join(changeable)}"
+        )
+    found = config.to_dict()
+    check(found)
+    return {group: found[group] for group in groups}
 
 
 def _load(path: pathlib.Path) -> ml_collections.ConfigDict:
@@ -381,7 +425,7 @@ def docstring(name: str) -> str:
     return ast.get_docstring(ast.parse(_path(name).read_text())) or ""
 
 
-def _explain(path: pathlib.Path, overrides: list[str], error: BaseException) -> str:
+def _explain(path: pathlib.Path | str, overrides: list[str], error: BaseException) -> str:
     known = keys()
     for override in overrides:
         key = override.removeprefix("--config.").split("=")[0]

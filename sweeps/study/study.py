@@ -22,7 +22,7 @@ _TRIAL_SETTINGS = (
     "steps", "step_hint", "batch_size", "eval_every", "log_every", "checkpoint_every",
     "optimizer", "kernel", "compute_dtype", "param_dtype", "scan_layers", "remat",
     "loss_chunk_tokens", "microbatches", "matmul_precision",
-    "checkpoint_minutes", "tensorboard", "profile",
+    "checkpoint_minutes", "tensorboard", "profile", "keep_checkpoints", "downstream",
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from workloads.base.options import Options
 LOOKED_AT = (
     *("diagnose_every", "diagnose_examples"),
     *("checkpoint_minutes", "tensorboard", "profile"),
+    *("keep_checkpoints", "downstream"),
 )
 # Where things lie that a worker needs beside the data; the same content may lie elsewhere later.
 EXTRA_PATHS = ("algoperf_dir", "tokenizer_vocab_path")
@@ -42,7 +43,9 @@ class Trial:
     updates, 0 for never, on `diagnose_examples` examples.
     checkpoint_minutes: between checkpoints beside those of checkpoint_every, 0 for none.
     tensorboard: whether event files are written (`sweeps.training.event_files`); profile: which
-    updates are traced, 'first:last' (`sweeps.training.trace`), '' for none.
+    updates are traced, 'first:last' (`sweeps.training.trace`), '' for none. keep_checkpoints: how
+    many, of those that an evaluation goes with, outlive the training; downstream: the suite that
+    the trained model is evaluated by, '' for none.
     matmul_precision: of `attention.precision`; in ids where it is not 'default', which ids of
     before it meant.
     algoperf_dir and tokenizer_vocab_path are what AlgoPerf's own workloads need, '' for others.
@@ -79,6 +82,8 @@ class Trial:
     checkpoint_minutes: int = 0
     tensorboard: bool = False
     profile: str = ""
+    keep_checkpoints: int = 1
+    downstream: str = ""
     matmul_precision: str = "default"
     algoperf_dir: str = ""
     tokenizer_vocab_path: str = ""
@@ -91,6 +96,11 @@ class Trial:
             object.__setattr__(self, "hashed_mesh", tuple(self.hashed_mesh or self.mesh))
 
     @property
+    def unit(self) -> str:
+        """What `steps` counts."""
+        return "step"
+
+    @property
     def options(self) -> dict[str, Any]:
         """How the model is computed: the fields of `workloads.base.options.Options`."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(Options)}
@@ -99,6 +109,15 @@ class Trial:
     def extra_paths(self) -> dict[str, str]:
         """Where things lie beside the data: what `workloads.registry.make` takes by this name."""
         return {name: getattr(self, name) for name in EXTRA_PATHS}
+
+    def evaluates_at(self, step: int) -> bool:
+        """Whether there is an evaluation after `step` updates."""
+        return step % self.eval_every == 0 or step == self.steps
+
+    @property
+    def evaluations(self) -> int:
+        """How many evaluations there are."""
+        return -(-self.steps // self.eval_every)
 
     @functools.cached_property
     def id(self) -> str:

@@ -1,5 +1,8 @@
 """Checkpoints of a trial, by orbax: written aside, renamed when whole, the last two kept.
 
+Where a study keeps more (config.keep_checkpoints), the last ones that an evaluation goes with stay
+beside those two, and are what is left of a finished trial.
+
 A process killed while it writes leaves the previous checkpoint as it was; what it left behind is
 removed at the next start. Of several processes each writes the parts that it holds, all call the
 same methods, and another number of processes can restore what they wrote.
@@ -24,7 +27,7 @@ import os
 import pathlib
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -53,6 +56,28 @@ _UNFINISHED = ".orbax-checkpoint-tmp"
 RECORD = "progress/metadata"
 
 
+class _Kept:
+    """Orbax's rule of what stays when a checkpoint has been saved."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        """Returns of each checkpoint, oldest first, whether it stays."""
+        del context
+        steps = [int(one.step) for one in checkpoints]
+        kept = _kept(self._trial, steps, newest=2)
+        return [step in kept for step in steps]
+
+
+def _kept(trial: Trial, steps: list[int], newest: int) -> set[int]:
+    """Returns which of a trial's checkpoints stay, of `steps` in order: the newest, and what the
+    study keeps."""
+    at_evaluations = [step for step in steps if trial.evaluates_at(step)]
+    most = trial.keep_checkpoints
+    return {*steps[-newest:], *(at_evaluations[-most:] if most > 1 else ())}
+
+
 class _Parameters(NamedTuple):
     """What of a state an evaluation needs, by the names that it has there."""
 
@@ -67,9 +92,9 @@ class DamagedError(Exception):
 class Checkpoints:
     """Checkpoints below a trial's directory. Close it to finish what is being written."""
 
-    def __init__(self, directory: pathlib.Path, trial: Trial, *, keep: int = 2) -> None:
+    def __init__(self, directory: pathlib.Path, trial: Trial) -> None:
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep,
+            preservation_policy=_Kept(trial),
             create=True,
             cleanup_tmp_directories=True,
             # Network file systems show hosts different lists: all take the first process's.
@@ -102,23 +127,18 @@ class Checkpoints:
         with self._naming_a_full_disk():
             self._manager.save(step, args=items, force=True)
 
-    def restore(
-        self, like: Any, *, falls_back: bool = True
-    ) -> tuple[int, Any, dict[str, Any]] | None:
+    def restore(self, like: Any) -> tuple[int, Any, dict[str, Any]] | None:
         """Returns (step, state, progress) of the last whole checkpoint, None where none is whole.
 
         Arrays take the shapes, dtypes and shardings of `like`. Later checkpoints, which are
         damaged, are set aside; `damages` says which. Raises ValueError where a checkpoint belongs
-        to another trial or model; DamagedError where several processes must begin again, or for
-        the last checkpoint where that alone will do (not `falls_back`).
+        to another trial or model; DamagedError where several processes must begin again.
         """
         # NumPy's integers where another process was asked.
         for step in sorted(map(int, self._manager.all_steps()), reverse=True):
             try:
                 return step, *self._read(step, like)
             except DamagedError as damage:
-                if not falls_back:
-                    raise
                 self._set_aside(step)
                 self.damages.append(f"checkpoint {step} is damaged and set aside: {damage}")
                 # Of several processes one may see it, and the others wait for it.
@@ -126,42 +146,16 @@ class Checkpoints:
                     raise
         return None
 
-    def restore_parameters(
-        self, params: Any, model_state: Any = None, *, falls_back: bool = True
-    ) -> tuple[int, Any, Any] | None:
-        """Returns (step, parameters, model state) as `restore` does; nothing else is read.
-
-        So no moments of the optimizer need a place in memory. Arrays take the shapes, dtypes and
-        shardings of what is given. A damage of what is not read is not noticed.
-        """
-        found = self.restore(_Parameters(params, model_state), falls_back=falls_back)
-        return None if found is None else (found[0], *found[1])
-
     def _read(self, step: int, like: Any) -> tuple[Any, dict[str, Any]]:
         folder = self._directory / str(step)
-        with _damage_of(folder):
-            record = self._manager.restore(
-                step, args=ocp.args.Composite(progress=ocp.args.JsonRestore())
-            )["progress"]
-            # Those written before there were sums have neither.
-            told = record.pop("sha256", None)
-            if told is not None and told != _sha256(record):
-                raise DamagedError(f"{folder / RECORD} is not what was written")
-            if not {"shapes", "trial"} <= record.keys():
-                raise DamagedError(f"{folder / RECORD} lacks what every checkpoint says")
-        self._check(step, record, like)
+        record = _record(folder)
+        _check(folder, record, _shapes(like), record["shapes"], self._trial.id)
         target = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
         with _damage_of(folder):
-            if isinstance(like, _Parameters):
-                state = _read_parameters(folder / "state", target)
-            else:
-                state = self._manager.restore(
-                    step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target))
-                )["state"]
-        sums = _sums(state) if "sums" in record else {}
-        wrong = [name for name, found in sums.items() if found != record["sums"].get(name)]
-        if wrong:
-            raise DamagedError(f"{folder / 'state'}: {wrong[0]} is not what was written")
+            state = self._manager.restore(
+                step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target))
+            )["state"]
+        _check_sums(folder, record, state)
         return state, record
 
     def _set_aside(self, step: int) -> None:
@@ -171,28 +165,6 @@ class Checkpoints:
         with contextlib.suppress(FileNotFoundError):  # another process was faster
             os.rename(self._directory / str(step), aside)
         self._manager.reload()
-
-    def _check(self, step: int, record: dict[str, Any], like: Any) -> None:
-        where = f"checkpoint {self._directory / str(step)}"
-        expected, told = _shapes(like), record["shapes"]
-        if isinstance(like, _Parameters):
-            parts = tuple(f".{name}" for name in like._fields)
-            told = {path: shape for path, shape in told.items() if path.startswith(parts)}
-        for path, shape in expected.items():
-            found = told.get(path)
-            if found != shape:
-                raise ValueError(
-                    f"{where} is of another model: {path} is {found or 'absent'} there and {shape} "
-                    "here. Remove the trial's directory to train it anew"
-                )
-        if len(told) != len(expected):
-            extra = sorted(set(told) - set(expected))
-            raise ValueError(f"{where} is of another model: it also has {extra[0]}")
-        if record["trial"] != self._trial.id:
-            raise ValueError(
-                f"{where} belongs to trial {record['trial']}, not {self._trial.id}. Remove the "
-                "trial's directory to train it anew"
-            )
 
     def wait(self) -> None:
         """Blocks until what was saved is on disk."""
@@ -221,14 +193,81 @@ class Checkpoints:
             raise disk.FullError(self._directory.parent, needs) from problem
 
 
-def _read_parameters(folder: pathlib.Path, target: _Parameters) -> _Parameters:
-    """Returns the parts of a checkpoint's state that `target` has. The manager reads whole ones."""
-    item = {name: part for name, part in target._asdict().items() if part is not None}
+def restore_parameters(
+    trial: Trial, directory: pathlib.Path, step: int, params: Any, model_state: Any = None
+) -> tuple[Any, Any]:
+    """Returns (parameters, model state) of a checkpoint of a trial's directory; nothing else is
+    read, and nothing is changed there.
+
+    So no moments of the optimizer need a place in memory: a third of what training holds. Arrays
+    take the shapes, dtypes and shardings of what is given, arrays or `jax.ShapeDtypeStruct`. A
+    damage of what is not read is not noticed. Raises ValueError where the checkpoint belongs to
+    another trial or model, or is not there; DamagedError.
+    """
+    folder = directory.absolute() / layout.CHECKPOINTS / str(step)
+    if not folder.is_dir():
+        there = ", ".join(map(str, layout.checkpoint_steps(directory))) or "none"
+        raise ValueError(f"{directory} has no checkpoint of step {step}; it has {there}")
+    like, record = _Parameters(params, model_state), _record(folder)
+    parts = tuple(f".{name}" for name in like._fields)
+    told = {path: shape for path, shape in record["shapes"].items() if path.startswith(parts)}
+    _check(folder, record, _shapes(like), told, trial.id)
+    item = {name: part for name, part in like._asdict().items() if part is not None}
     args = ocp.args.PyTreeRestore(
         item, ocp.checkpoint_utils.construct_restore_args(item), partial_restore=True
     )
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
-        return target._replace(**reader.restore(folder, args=args))
+    # The manager reads whole states.
+    with _damage_of(folder), ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+        found = like._replace(**reader.restore(folder / "state", args=args))
+    _check_sums(folder, record, found)
+    return found.params, found.model_state
+
+
+def _record(folder: pathlib.Path) -> dict[str, Any]:
+    """Returns what a checkpoint says beside its arrays."""
+    with _damage_of(folder):
+        record = layout.read_json(folder / RECORD)
+        # Those written before there were sums have neither.
+        told = record.pop("sha256", None)
+        if told is not None and told != _sha256(record):
+            raise DamagedError(f"{folder / RECORD} is not what was written")
+        if not {"shapes", "trial"} <= record.keys():
+            raise DamagedError(f"{folder / RECORD} lacks what every checkpoint says")
+    return dict(record)
+
+
+def _check(
+    folder: pathlib.Path,
+    record: dict[str, Any],
+    expected: dict[str, str],
+    told: dict[str, str],
+    trial_id: str,
+) -> None:
+    """Raises ValueError where a checkpoint's arrays are not as expected, or it is another
+    trial's."""
+    where = f"checkpoint {folder}"
+    for path, shape in expected.items():
+        found = told.get(path)
+        if found != shape:
+            raise ValueError(
+                f"{where} is of another model: {path} is {found or 'absent'} there and {shape} "
+                "here. Remove the trial's directory to train it anew"
+            )
+    if len(told) != len(expected):
+        extra = sorted(set(told) - set(expected))
+        raise ValueError(f"{where} is of another model: it also has {extra[0]}")
+    if record["trial"] != trial_id:
+        raise ValueError(
+            f"{where} belongs to trial {record['trial']}, not {trial_id}. Remove the "
+            "trial's directory to train it anew"
+        )
+
+
+def _check_sums(folder: pathlib.Path, record: dict[str, Any], state: Any) -> None:
+    sums = _sums(state) if "sums" in record else {}
+    wrong = [name for name, found in sums.items() if found != record["sums"].get(name)]
+    if wrong:
+        raise DamagedError(f"{folder / 'state'}: {wrong[0]} is not what was written")
 
 
 @contextlib.contextmanager
@@ -305,8 +344,7 @@ def drop_unverified_checkpoints(trial: Trial, directory: pathlib.Path) -> list[s
     Call it as the trial's only worker, before its checkpoints are opened. Raises ValueError where
     the curve cannot be put together at all.
     """
-    folder = directory / layout.CHECKPOINTS
-    steps = _steps(folder)
+    folder, steps = directory / layout.CHECKPOINTS, layout.checkpoint_steps(directory)
     if not steps:
         return []
     found = measurements.damages(directory)
@@ -328,16 +366,11 @@ def _is_of_another(trial: Trial, checkpoint: pathlib.Path) -> bool:
         return False
 
 
-def keep_the_last(directory: pathlib.Path) -> None:
-    """Removes what nothing needs once a trial is finished: all checkpoints but the last."""
-    folder = directory / layout.CHECKPOINTS
-    older = (folder / str(step) for step in _steps(folder)[:-1])
+def keep_the_last(trial: Trial, directory: pathlib.Path) -> None:
+    """Removes what nothing needs once a trial is finished: all checkpoints but the last, or as many
+    as its study keeps."""
+    folder, steps = directory / layout.CHECKPOINTS, layout.checkpoint_steps(directory)
+    kept = _kept(trial, steps, newest=1)
+    older = (folder / str(step) for step in steps if step not in kept)
     for path in (*older, *folder.glob(f"{DAMAGED}*")):
         shutil.rmtree(path)
-
-
-def _steps(folder: pathlib.Path) -> list[int]:
-    """Returns the steps that have a whole checkpoint in a folder, in order."""
-    if not folder.is_dir():
-        return []
-    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())

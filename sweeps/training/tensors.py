@@ -60,11 +60,10 @@ def _record(directory: pathlib.Path, examples: int) -> Trial:
     record = trial.read(directory)
     if not 1 <= examples <= record.batch_size:
         raise ValueError(f"--examples={examples}: a batch has 1 to {record.batch_size}")
-    steps = [p for p in (directory / layout.CHECKPOINTS).glob("[0-9]*") if p.name.isdigit()]
-    if not steps:
+    if not layout.checkpoint_steps(directory):
         raise ValueError(f"{directory} has no checkpoint yet; train it first")
     if status.read(directory)["state"] == "running":
-        # Opening its checkpoints would remove the one that is being written.
+        # Its last checkpoint is soon another one's predecessor, and removed.
         raise ValueError(f"{directory} is running; wait for its end, or cancel its study")
     return record
 
@@ -84,16 +83,11 @@ def _restored(
     """Returns step, parameters and model state."""
     key = train_step.seed_key(record.seed, train_step.INIT)
     like = step_function.workload.init_model_fn(key)
-    store = checkpoints.Checkpoints(directory / layout.CHECKPOINTS, record)
+    step = layout.checkpoint_steps(directory)[-1]
     try:
-        found = store.restore_parameters(*like, falls_back=False)
+        return step, *checkpoints.restore_parameters(record, directory, step, *like)
     except checkpoints.DamagedError as damage:
         raise ValueError(f"{damage}: its last checkpoint is damaged; train it anew") from damage
-    finally:
-        store.close()
-    if found is None:
-        raise ValueError(f"{directory} has no whole checkpoint; train it first")
-    return found
 
 
 def _observed(

@@ -111,13 +111,7 @@ class TrainStep:
         return state
 
     def _shardings(self, state: Any) -> Any:
-        """Returns where each part of a state lies: by the workload's rules, or on all devices.
-
-        AlgoPerf's own workloads have neither devices nor rules.
-        """
-        devices = getattr(self.workload, "devices", sharding.Devices())
-        rules = getattr(self.workload, "parameter_rules", ())
-        return sharding.shardings(state, rules, devices.mesh)
+        return _shardings(self.workload, state)
 
     def _first_state(self, params: Any, model_state: Any) -> TrainState:
         optimizer = optimizers.init(self.optimizer, params)
@@ -237,6 +231,27 @@ class TrainStep:
         parts = devices.parts(batch, self.microbatches)
         (summed, count, gradients), _ = jax.lax.scan(add, nothing, parts)
         return (summed, (count, None)), gradients
+
+
+def _shardings(workload: Any, tree: Any) -> Any:
+    """Returns where each part of a tree lies: by the workload's rules, or on all devices.
+
+    AlgoPerf's own workloads have neither devices nor rules.
+    """
+    devices = getattr(workload, "devices", sharding.Devices())
+    rules = getattr(workload, "parameter_rules", ())
+    return sharding.shardings(tree, rules, devices.mesh)
+
+
+def placed_shapes(workload: spec.Workload, key: Array) -> tuple[Any, Any]:
+    """Returns (parameters, model state) as `workload.init_model_fn` would, shapes alone."""
+    found = jax.eval_shape(workload.init_model_fn, key)
+
+    def placed(leaf: Any, where: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
+
+    params, model_state = jax.tree.map(placed, found, _shardings(workload, found))
+    return params, model_state
 
 
 def of_trial(trial: Trial, plain: bool = False) -> TrainStep:

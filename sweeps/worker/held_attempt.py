@@ -7,7 +7,8 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 
-from sweeps.records import attempts, disk, lease, measurements, status, submissions
+from sweeps.records import attempts, disk, layout, lease, measurements, status, submissions
+from sweeps.study.trial import Trial
 
 
 @contextlib.contextmanager
@@ -37,8 +38,7 @@ def heartbeat(attempt: lease.Attempt, stop: Callable[[], None]) -> Iterator[None
     A lost lease is noticed by the training itself.
     """
     over = threading.Event()
-    # <study>/<stage>/<variant>/<workload>_jax/trial_<n>
-    study = attempt.trial_directory.parents[3]
+    study = layout.study_of(attempt.trial_directory)
 
     def beat() -> None:
         said = ""
@@ -68,11 +68,13 @@ def heartbeat(attempt: lease.Attempt, stop: Callable[[], None]) -> Iterator[None
         thread.join()
 
 
-def conclude(attempt: lease.Attempt, end: str | Exception) -> tuple[str, str | None]:
+def conclude(
+    attempt: lease.Attempt, end: str | Exception, trained: Trial | None = None
+) -> tuple[str, str | None]:
     """Gives an attempt back; returns the outcome and, where it failed, why.
 
-    `end` is 'done', 'diverged' or the exception that ended the training. Raises OSError where the
-    outcome cannot be written.
+    `end` is 'done', 'diverged' or the exception that ended the work. trained: the trial whose
+    training it was, None for an evaluation. Raises OSError where the outcome cannot be written.
     """
     from sweeps.training import checkpoints, loop
 
@@ -90,8 +92,8 @@ def conclude(attempt: lease.Attempt, end: str | Exception) -> tuple[str, str | N
     if isinstance(end, Exception):
         return "failed", _record_failure(attempt, end)
     attempt.end(end)
-    if end in ("done", "diverged"):
-        checkpoints.keep_the_last(attempt.trial_directory)
+    if trained is not None and end in ("done", "diverged"):
+        checkpoints.keep_the_last(trained, attempt.trial_directory)
     return end, None
 
 

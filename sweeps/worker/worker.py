@@ -1,4 +1,7 @@
-"""What a worker process does with its orders: claims a trial, trains it, gives it back."""
+"""What a worker process does with its orders: claims a trial, trains it, gives it back.
+
+An order may also name an evaluation of a trained trial (`sweeps.study.evaluation`).
+"""
 
 import contextlib
 import functools
@@ -12,6 +15,9 @@ from typing import Any, TextIO
 from sweeps.distributed import process_group
 from sweeps.launchers.protocol import AGAIN
 from sweeps.records import disk, layout, lease, outages, status
+from sweeps.study import evaluation
+from sweeps.study.evaluation import Evaluation, Work
+from sweeps.study.trial import Trial
 from sweeps.worker import held_attempt
 
 
@@ -87,24 +93,53 @@ class Worker:
     def _run_claimed(self, attempt: lease.Attempt, data_dir: str, loader_workers: int) -> None:
         self._held = attempt
         end: str | Exception = OSError()
+        record: Work | None = None
         try:
             with held_attempt.logged(attempt), held_attempt.heartbeat(attempt, self.stop):
                 try:
-                    end = self._train(attempt, data_dir, loader_workers)
+                    record = evaluation.read_work(attempt.trial_directory)
+                    if isinstance(record, Trial):
+                        end = self._train(record, attempt, data_dir, loader_workers)
+                    else:
+                        end = self._evaluate(record, attempt, data_dir)
                 except Exception as problem:  # whatever it is, the study goes on around this trial
                     end = problem
-                outcome, error = held_attempt.conclude(attempt, end)
+                trained = record if isinstance(record, Trial) else None
+                outcome, error = held_attempt.conclude(attempt, end, trained)
         except OSError as problem:
             outcome, error = "failed", disk.named(problem, attempt.trial_directory)
         # A device or its memory may be broken for good: the next trial gets a new process.
         self.broken |= outcome == "failed" and not isinstance(end, ValueError)
+        given_back = (attempt.directory / lease.OUTCOME).exists()
+        if given_back:
+            self._held = None
+        if given_back and outcome == "done" and trained and trained.downstream:
+            self._evaluate_trained(trained, attempt.trial_directory, data_dir)
         self._ended(attempt.trial_directory, outcome, error)
-        if not (attempt.directory / lease.OUTCOME).exists():
+        if not given_back:
             # The lease could not be given back; only the end of this process does it.
             os._exit(1)
-        self._held = None
         if self.processes.broken:
             os._exit(AGAIN)  # at its regular end JAX would wait for the others
+
+    def _evaluate_trained(self, trained: Trial, directory: pathlib.Path, data_dir: str) -> None:
+        """Evaluates a trial that this worker has just trained, as its study asks.
+
+        Where that does not succeed, the driver sees to it when the stage is over.
+        """
+        from workloads.downstream import suites
+
+        if self.stopping or not isinstance(self.processes, process_group.SingleProcess):
+            return
+        suite, root = trained.downstream, layout.study_of(directory)
+        self.report("note", trial=str(directory), text=f"trained; now evaluated by {suite}")
+        try:
+            tasks = len(suites.get(suite).tasks)
+            found = evaluation.Evaluation(trained, trained.steps, suite, tasks, {})
+            if evaluation.materialise(root, found):
+                self.run(root / found.path, data_dir)
+        except (OSError, ValueError) as problem:
+            self.report("note", trial=str(directory), text=f"not evaluated: {problem}")
 
     def _peer_failed(self, problem: Exception) -> None:
         """Gives the attempt back before this process ends: another one of the group failed."""
@@ -112,13 +147,13 @@ class Worker:
             outcome, error = held_attempt.conclude(self._held, problem)
             self._ended(self._held.trial_directory, outcome, error)
 
-    def _train(self, attempt: lease.Attempt, data_dir: str, loader_workers: int) -> str:
+    def _train(
+        self, record: Trial, attempt: lease.Attempt, data_dir: str, loader_workers: int
+    ) -> str:
         """Returns 'done' or 'diverged', or raises what ended the training."""
-        from sweeps.study import trial
         from sweeps.training import checkpoints, loop
 
         directory = attempt.trial_directory
-        record = trial.read(directory)
         for line in checkpoints.drop_unverified_checkpoints(record, directory):
             print(line, flush=True)
         program = self._program(record, loader_workers)
@@ -140,6 +175,25 @@ class Worker:
             stop_requested=lambda: self.stopping,
             processes=self.processes,
         ).run()
+
+    def _evaluate(self, found: Evaluation, attempt: lease.Attempt, data_dir: str) -> str:
+        """Returns 'done', or raises what ended the evaluation."""
+        from sweeps.worker import evaluating
+
+        directory = str(attempt.trial_directory)
+        if not isinstance(self.processes, process_group.SingleProcess):
+            raise ValueError(
+                f"{found.path}: an evaluation is computed by one process, on all devices of its "
+                "host, and this job has several: give it one host"
+            )
+
+        def report(event: str, **fields: Any) -> None:
+            self.report(event, trial=directory, compilations=0, **fields)
+
+        workload = self._program(found.trial, 0).workload
+        return evaluating.evaluate(
+            found, attempt, workload, data_dir, report, lambda: self.stopping
+        )
 
     # On the other processes of a group.
 

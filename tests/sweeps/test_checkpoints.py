@@ -1,6 +1,7 @@
 """Damaged checkpoints: the one before is taken, and the curve is that of a run never disturbed."""
 
 import errno
+import functools
 import gc
 import inspect
 import json
@@ -127,7 +128,11 @@ DAMAGES = [
 
 
 class _Trial:
-    id = "abc"
+    id, keep_checkpoints = "abc", 1
+
+    @staticmethod
+    def evaluates_at(step):
+        return step % 2 == 0
 
 
 def _state(step):
@@ -366,31 +371,78 @@ def test_parameters_are_restored_without_the_optimizers_moments(tmp_path):
     moments = {"mu": params, "nu": jax.tree.map(jnp.square, params)}
     model_state = {"batch_stats": {"mean": jnp.arange(3.0)}}
     state = train_step.TrainState(jnp.int32(7), params, model_state, moments, jnp.int32(-1))
-    trial = types.SimpleNamespace(id="of this trial")
+    folder = tmp_path / layout.CHECKPOINTS
     like = jax.tree.map(jnp.zeros_like, (params, model_state))
-    store = checkpoints.Checkpoints(tmp_path, trial)
+    store = checkpoints.Checkpoints(folder, _Trial)
     store.save(7, state, {"clock": 1.0})
     store.wait()
+    restore = functools.partial(checkpoints.restore_parameters, _Trial, tmp_path, 7)
     before = _bytes_read()
-    step, found, found_state = store.restore_parameters(*like)
+    found, found_state = restore(*like)
     read = _bytes_read() - before
     assert noise.nbytes / 2 < read < 1.5 * noise.nbytes
-    assert step == 7
     np.testing.assert_array_equal(found["dense"]["kernel"], noise)
     np.testing.assert_array_equal(found_state["batch_stats"]["mean"], np.arange(3.0))
+    # Shapes alone will do, and say where the arrays go: no second set of them is needed.
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    shapes = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), like
+    )
+    np.testing.assert_array_equal(restore(*shapes)[0]["dense"]["kernel"], noise)
     # The same store restores whole states afterwards.
     np.testing.assert_array_equal(store.restore(state)[1].optimizer["mu"]["dense"]["kernel"], noise)
     with pytest.raises(ValueError, match=r"is of another model: \.params\['dense'\]\['bias'\]"):
-        store.restore_parameters({"dense": {"bias": noise}}, like[1])
+        restore({"dense": {"bias": noise}}, like[1])
     with pytest.raises(ValueError, match=r"is of another model: it also has \.model_state"):
-        store.restore_parameters(like[0])
-    _change_sum(tmp_path / "7", ".optimizer['mu']['dense']['kernel']")
-    assert store.restore_parameters(*like, falls_back=False)[0] == 7
-    with pytest.raises(checkpoints.DamagedError, match="optimizer.*is not what was written"):
-        store.restore(state, falls_back=False)
-    _change_sum(tmp_path / "7", ".params['dense']['kernel']")
+        restore(like[0])
+    with pytest.raises(ValueError, match="has no checkpoint of step 8; it has 7"):
+        checkpoints.restore_parameters(_Trial, tmp_path, 8, *like)
+    _change_sum(folder / "7", ".optimizer['mu']['dense']['kernel']")
+    restore(*like)
+    _change_sum(folder / "7", ".params['dense']['kernel']")
     with pytest.raises(checkpoints.DamagedError, match="params.*is not what was written"):
-        store.restore_parameters(*like, falls_back=False)
-    assert store.restore_parameters(*like) is None
-    assert store.damages
+        restore(*like)
+    assert (folder / "7").exists()
+    assert store.restore(state) is None
+    (damage,) = store.damages
+    assert "is not what was written" in damage
     store.close()
+
+
+def _kept(trial, steps):
+    """Returns what stays of checkpoints saved one after the other."""
+    there = []
+    for step in steps:
+        there.append(step)
+        infos = [types.SimpleNamespace(step=one) for one in there]
+        stays = checkpoints._Kept(trial).should_preserve(infos, context=None)
+        there = [one for one, kept in zip(there, stays, strict=True) if kept]
+    return there
+
+
+def test_which_checkpoints_stay():
+    """The newest two, to resume from; of a study that keeps more, those at evaluations."""
+
+    class Keeping(_Trial):
+        keep_checkpoints = 3
+
+    assert _kept(_Trial, [2, 4, 5, 6, 7]) == [6, 7]
+    assert _kept(Keeping, [2, 4, 5, 6, 7, 8, 9, 11]) == [4, 6, 8, 9, 11]
+    assert _kept(Keeping, [2, 3, 5, 7]) == [2, 5, 7]
+
+
+@pytest.mark.parametrize(("keeps", "stay"), [(1, ["6"]), (3, ["2", "4", "6"])])
+def test_what_is_kept_outlives_resuming_and_the_end(saved, tmp_path, keeps, stay):
+    class Keeping(_Trial):
+        keep_checkpoints = keeps
+
+    folder = tmp_path / saved.name
+    shutil.copytree(saved, folder)
+    for step in (5, 6):  # another attempt for each
+        store = checkpoints.Checkpoints(folder, Keeping)
+        assert store.restore(_state(0))[0] == {5: 4, 6: 5}[step]
+        store.save(step, _state(step), {"clock": 1.0})
+        store.close()
+    (folder / f"{checkpoints.DAMAGED}3").mkdir()
+    checkpoints.keep_the_last(Keeping, tmp_path)
+    assert sorted(path.name for path in folder.iterdir()) == stay

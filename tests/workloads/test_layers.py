@@ -16,11 +16,12 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     "images": ("base", "storage"),
     "speech": ("base", "storage", "speech/corpora"),
     "text": ("base", "storage", "text/corpora"),
+    "downstream": ("base", "storage", "text", "text/corpora"),
     # Files of the top level: the table of what there is, and what makes one of it.
     "catalog": ("base", *_DOMAINS),
     "algoperf": (*_BELOW, "catalog"),
     "algoperf/parity": (*_BELOW, "catalog", "algoperf"),
-    "commands": (*_BELOW, "catalog", "algoperf"),
+    "commands": (*_BELOW, "downstream", "catalog", "algoperf"),
 }
 TOP = {
     "catalog": ("catalog", "registry", "algoperf_specs", "arguments"),

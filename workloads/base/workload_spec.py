@@ -20,6 +20,7 @@ class WorkloadSpec:
     only wrap (`Variant.through_host`): no other kernel runs there, and not every mixer.
     extra_paths: keys of a study that say where else something lies which the workload needs.
     batch_norm: whether the model takes statistics over a batch, which cannot be had from its parts.
+    decoder: whether the model gives the next token of a text: what downstream suites ask.
     observable: whether diagnostics can look into its attention.
     unit: what throughput counts, units of it an example: 1024 tokens, 1 image. flops: a training
     step's model FLOP per example, forward and backward, of standard attention and without what
@@ -48,6 +49,7 @@ class WorkloadSpec:
     keeps_softmax: bool = False
     extra_paths: tuple[str, ...] = ()
     batch_norm: bool = False
+    decoder: bool = False
     observable: bool = True
     unit: str = "examples"
     units: int = 1

@@ -69,6 +69,56 @@ def sums(
     return found
 
 
+def at_places(
+    mesh: Mesh,
+    most: int,
+    hidden: Array,
+    embedding: Array,
+    labels: Array,
+    places: Array,
+    counts: Array,
+) -> tuple[Array, Array]:
+    """Returns the labels' log-probabilities float32 and the most probable words int32, both [B, N].
+
+    Logits are made at places alone, of at most `most` places of a device at a time. places int32
+    [B, N]: a device's rows, one after the other, begin with the places that are asked, each a
+    number below (its rows)·N; counts int32 [B] sum up to how many these are. Results stand as
+    `places` does; behind the count they mean nothing. Not differentiable.
+    """
+    run = functools.partial(_own_places, most)
+    given = (_BATCH, _TABLE, _BATCH, _BATCH, _BATCH)
+    found: tuple[Array, Array] = jax.shard_map(
+        run, mesh=mesh, in_specs=given, out_specs=(_BATCH, _BATCH), check_vma=False
+    )(hidden, embedding, labels, places, counts)
+    return found
+
+
+def _own_places(
+    most: int, hidden: Array, embedding: Array, labels: Array, places: Array, counts: Array
+) -> tuple[Array, Array]:
+    table = _gathered(embedding, hidden.dtype)
+    flat, wanted = hidden.reshape(-1, hidden.shape[-1]), labels.reshape(-1)
+    size = min(most, wanted.size)
+    chunks = -(-wanted.size // size)
+    where = jnp.pad(places.reshape(-1), (0, chunks * size - wanted.size))
+
+    def chunk(number: Array, results: tuple[Array, Array]) -> tuple[Array, Array]:
+        here = jax.lax.dynamic_slice_in_dim(where, number * size, size)
+        logits, _, _, losses = _chunk(table, flat[here], wanted[here], jnp.float32(0))
+        found = -losses, _highest(logits)
+        one, two = (
+            jax.lax.dynamic_update_slice_in_dim(result, new, number * size, 0)
+            for result, new in zip(results, found, strict=True)
+        )
+        return one, two
+
+    empty = jnp.zeros(where.shape, jnp.float32), jnp.zeros(where.shape, jnp.int32)
+    asked = (jnp.sum(counts) + size - 1) // size
+    results = jax.lax.fori_loop(0, asked, chunk, empty)
+    logs, words = (result[: wanted.size].reshape(labels.shape) for result in results)
+    return logs, words
+
+
 def _forward(mesh: Mesh, most: int, *arguments: Any) -> tuple[Array, tuple[Array, Array]]:
     run = functools.partial(_own_gradients, most)
     total, by_hidden, by_embedding = _on_devices(run, mesh, (_ONE, _BATCH, _TABLE))(*arguments)
@@ -192,10 +242,15 @@ def _chunk(
 
 def _is_highest(logits: Array, labels: Array) -> Array:
     """Whether the label is the first of the words with the highest logit."""
+    return _highest(logits) == labels
+
+
+def _highest(logits: Array) -> Array:
+    """Returns the first of the words with the highest logit, int32 [n]."""
     highest = jax.lax.pmax(jnp.max(logits, axis=-1), "tensor")
     words = jax.lax.axis_size("tensor") * logits.shape[-1]
     first = jnp.min(jnp.where(logits == highest[:, None], _words(logits), words), axis=-1)
-    return jax.lax.pmin(first, "tensor") == labels
+    return jax.lax.pmin(first, "tensor")
 
 
 def _words(logits: Array) -> Array:

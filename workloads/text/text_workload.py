@@ -112,6 +112,24 @@ class TextWorkload(BaseWorkload):
         )
         return {"summed": summed, "n_valid_examples": weights.sum()}, model_state
 
+    def log_probabilities(
+        self, params: spec.Parameters, batch: spec.Batch, most: int = 256
+    ) -> tuple[Array, Array]:
+        """Returns log-probabilities of targets, float32, and the most probable tokens, int32.
+
+        Both are [B, N] and stand as the batch's 'places' do, which with 'counts' say where they are
+        asked: `chunked_loss.at_places`, of which `most` is, too. For use inside jit.
+        """
+        return chunked_loss.at_places(
+            self.devices.mesh,
+            most,
+            self._hidden(params, batch, None, 0.0),
+            params["embedding"],
+            batch["targets"],
+            batch["places"],
+            batch["counts"],
+        )
+
     def observable(self) -> Self:
         """Its layers are neither in a loop nor computed twice, its activations pinned nowhere.
 

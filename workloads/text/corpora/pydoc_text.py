@@ -101,8 +101,13 @@ def _topics() -> Iterator[tuple[str, str]]:
     return ((f"topic:{name}", topics.topics[name]) for name in sorted(topics.topics))
 
 
+def library_path() -> Path:
+    """Returns where this Python's standard library lies, to which documents' names are relative."""
+    return Path(sysconfig.get_path("stdlib"))
+
+
 def _library() -> Iterator[tuple[str, str]]:
-    library = Path(sysconfig.get_path("stdlib"))
+    library = library_path()
     sources = sorted(_sources(library), key=lambda path: path.relative_to(library).as_posix())
     if not sources:
         raise DataError(
@@ -144,6 +149,8 @@ def _walk(node: ast.AST) -> Iterator[str]:
 
 
 VOCAB_SIZE, LENGTH = 1024, 64
+# Beside the records: questions about the test part (workloads/downstream/pydoc_questions.py).
+QUESTIONS_FOLDER = "downstream"
 # Python 3.11.2 has 7148, 964 and 890; 3.11.7 7178, 962 and 888; 3.13.5 more than 6891, 943, 878.
 SIZES = {"train": 6800, "validation": 800, "test": 800}
 NOTE = (
@@ -212,11 +219,11 @@ def content_sha256(sources: Mapping[str, token_records.TokenSplit]) -> str:
     digest = hashlib.sha256()
     for role in sorted(sources):
         digest.update(role.encode())
-        digest.update(_array(sources[role]).astype("<u2").tobytes())
+        digest.update(all_records(sources[role]).astype("<u2").tobytes())
     return digest.hexdigest()
 
 
-def _array(source: token_records.TokenSplit) -> np.ndarray:
+def all_records(source: token_records.TokenSplit) -> np.ndarray:
     """All records, uint16 `[records, length]`."""
     return np.stack([source[number]["tokens"] for number in range(len(source))])
 
@@ -255,6 +262,7 @@ def _own_files() -> set[str]:
     shards = {token_records.file_name(role, 0, 1) for role in SIZES}
     return {
         *shards,
+        QUESTIONS_FOLDER,
         preparation.LOCK_FILE,
         preparation.REFERENCE_FILE,
         token_records.INFO_FILE,
@@ -286,7 +294,7 @@ def _write(data_dir: Path) -> None:
     sources = {role: open_split(role) for role in SIZES}
     reference = {
         "note": NOTE,
-        "rows": reference_rows({role: _array(sources[role]) for role in SIZES}, VOCAB_SIZE),
+        "rows": reference_rows({role: all_records(sources[role]) for role in SIZES}, VOCAB_SIZE),
         "sha256": content_sha256(sources),
         "python": platform.python_version(),
     }
@@ -316,21 +324,21 @@ def reference_rows(records: Mapping[str, np.ndarray], vocab_size: int) -> list[d
     loss. An error is a token other than the most probable one (ties: the lowest id); it is counted
     over the ordinary tokens, each as likely to be masked as the next.
     """
-    singles = _unigram(records["train"], vocab_size)
-    pairs = _bigram(records["train"], singles)
+    singles = unigram(records["train"], vocab_size)
+    pairs = bigram(records["train"], singles)
     return [
         _row(UNIGRAM, np.broadcast_to(singles, pairs.shape), records),
         _row(BIGRAM, pairs, records),
     ]
 
 
-def _unigram(train: np.ndarray, vocab_size: int) -> np.ndarray:
+def unigram(train: np.ndarray, vocab_size: int) -> np.ndarray:
     """p(b), float64 `[V]`."""
     counts = np.bincount(train.ravel(), minlength=vocab_size) + 1.0
     return counts / counts.sum()
 
 
-def _bigram(train: np.ndarray, singles: np.ndarray) -> np.ndarray:
+def bigram(train: np.ndarray, singles: np.ndarray) -> np.ndarray:
     """p(b | a), float64 `[V, V]`, a first."""
     counts = np.zeros((len(singles), len(singles)))
     np.add.at(counts, (_left(train), train), 1.0)

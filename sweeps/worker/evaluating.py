@@ -1,0 +1,91 @@
+"""What a worker does with an evaluation: a checkpoint's parameters alone, put before a suite."""
+
+import pathlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sweeps.records import layout, lease, measurements, status
+from sweeps.study.evaluation import Evaluation
+from sweeps.training import checkpoints, loop, train_step
+
+
+def evaluate(
+    found: Evaluation,
+    attempt: lease.Attempt,
+    workload: Any,
+    data_dir: str,
+    report: Callable[..., None],
+    stop_requested: Callable[[], bool],
+) -> str:
+    """Writes an evaluation's results beside its record and returns 'done'.
+
+    Tasks that an earlier attempt finished are not repeated. Raises loop.Preempted where it was told
+    to stop, lease.LostError where another worker has taken over, ValueError for what cannot be
+    evaluated.
+    """
+    from workloads.downstream import harness
+
+    directory = attempt.trial_directory
+    finished = len(list((directory / layout.DOWNSTREAM_TASKS).glob("*.jsonl.gz")))
+    layout.write_json(attempt.directory / measurements.RESUMED, {"global_step": finished})
+    _say(found, attempt, "running", finished)
+    report("compiled", step=finished)
+    began = time.monotonic()
+
+    def progress(task: str, done: int, total: int) -> None:
+        del total
+        attempt.check()
+        print(f"{task}: {done} of {found.tasks} tasks", flush=True)
+        seconds = (time.monotonic() - began) / max(1, done - finished)
+        report("figures", global_step=done - 1, step_seconds=seconds)
+        _say(found, attempt, "running", done)
+        if done < found.tasks and stop_requested():
+            _say(found, attempt, "pending", done, f"preempted after {done} tasks")
+            raise loop.Preempted
+
+    with train_step.precise(found.trial.matmul_precision):
+        parameters = restored(found, directory.parents[2], workload)
+        about = {
+            "trial_id": found.trial.id,
+            "variant": found.trial.variant,
+            "workload": found.trial.workload,
+            "seed": found.trial.seed,
+            "step": found.checkpoint,
+        }
+        where = data_dir, directory
+        harness.evaluate(workload, parameters, found.suite, *where, about, progress)
+    _say(found, attempt, "done", found.tasks)
+    return "done"
+
+
+def restored(found: Evaluation, trial_directory: pathlib.Path, workload: Any) -> Any:
+    """Returns the parameters of an evaluation's checkpoint, placed as the workload's mesh says.
+
+    Raises ValueError where the checkpoint is damaged, absent or another model's.
+    """
+    key = train_step.seed_key(found.trial.seed, train_step.INIT)
+    like = train_step.placed_shapes(workload, key)
+    step = found.checkpoint
+    try:
+        return checkpoints.restore_parameters(found.trial, trial_directory, step, *like)[0]
+    except checkpoints.DamagedError as damage:
+        raise ValueError(f"{damage}: the checkpoint is damaged, and nothing else holds it") from (
+            damage
+        )
+
+
+def _say(
+    found: Evaluation, attempt: lease.Attempt, state: str, done: int, reason: str | None = None
+) -> None:
+    attempt.check()
+    status.write(
+        attempt.trial_directory,
+        state,
+        id=found.id,
+        global_step=done,
+        steps=found.tasks,
+        reason=reason,
+        attempt=attempt.number,
+        preemption_count=attempt.number - 1,
+    )

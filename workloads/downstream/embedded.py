@@ -1,0 +1,39 @@
+"""The embedded suites' data: questions made of what is installed, beside pydoc_lm's records."""
+
+import os
+
+from workloads.base.errors import DataError
+from workloads.downstream import local_data, pydoc_questions, suites
+from workloads.downstream.tokens import Tokens
+from workloads.storage import preparation, token_records
+from workloads.text.corpora import pydoc_text
+
+NAMES = ("pydoc", "pydoc_returns")
+
+
+def prepare(data_dir: str | os.PathLike[str]) -> None:
+    """Makes the questions unless they are there and whole, about 10 s.
+
+    pydoc_lm's records must lie in `data_dir`: DataError where they do not.
+    """
+    pydoc_text.check(data_dir, full=False)
+    with preparation.locked(local_data.folder(data_dir)):
+        try:
+            for name in NAMES:
+                suites.check_data(suites.get(name), data_dir)
+        except DataError:
+            _write(data_dir)
+
+
+def _write(data_dir: str | os.PathLike[str]) -> None:
+    tokens = Tokens(data_dir)
+    train = pydoc_text.all_records(token_records.TokenSplit(data_dir, "train"))
+    made = pydoc_questions.questions(tokens)
+    source = pydoc_text.read_reference(data_dir)["python"]
+    for task in suites.get("pydoc").tasks:
+        splits = made.pop(task.name)
+        rows = splits[task.entry.split]
+        found = pydoc_questions.references(rows, tokens, train, task.primary)
+        local_data.write(data_dir, task.name, splits, source=f"Python {source}", references=found)
+    for name, splits in made.items():
+        local_data.write(data_dir, name, splits, source=f"Python {source}")

@@ -1,0 +1,107 @@
+"""Questions on local disk: `DATA_DIR/downstream/TASK/SPLIT.jsonl`, told by `tasks.json`.
+
+`tasks.json` is written after the rows and says of every split how many there are and their file's
+SHA-256; what it does not name is not there. Standard library only.
+"""
+
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attention import files
+from workloads.base.errors import DataError
+
+FOLDER, INDEX = "downstream", "tasks.json"
+FORMAT = "attnperf downstream data 1"
+
+
+def folder(data_dir: str | os.PathLike[str]) -> pathlib.Path:
+    """Returns where questions lie below a data directory."""
+    return pathlib.Path(data_dir, FOLDER)
+
+
+def rows_path(data_dir: str | os.PathLike[str], task: str, split: str) -> pathlib.Path:
+    """Returns the file of a split's rows."""
+    return folder(data_dir) / task / f"{split}.jsonl"
+
+
+def write(
+    data_dir: str | os.PathLike[str],
+    task: str,
+    splits: Mapping[str, Sequence[Mapping[str, Any]]],
+    **about: Any,
+) -> None:
+    """Writes a task's rows and its entry in `tasks.json`, with `about` (JSON types)."""
+    entry: dict[str, Any] = {**about, "splits": {}}
+    for split, rows in splits.items():
+        path = rows_path(data_dir, task, split)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode()
+        files.write(path, text)
+        digest = hashlib.sha256(text).hexdigest()
+        entry["splits"][split] = {"rows": len(rows), "bytes": len(text), "sha256": digest}
+    tasks = index(data_dir) if (folder(data_dir) / INDEX).exists() else {}
+    whole = {"format": FORMAT, "tasks": dict(sorted({**tasks, task: entry}.items()))}
+    files.write(folder(data_dir) / INDEX, json.dumps(whole, indent=1) + "\n")
+
+
+def index(data_dir: str | os.PathLike[str], repair: str = "") -> dict[str, Any]:
+    """Returns what `tasks.json` says of each task. Raises DataError where it cannot be read."""
+    path = folder(data_dir) / INDEX
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["format"] != FORMAT:
+            raise ValueError(f"its format is {found['format']!r}, not {FORMAT!r}")
+        return dict(found["tasks"])
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing: no questions are prepared there", repair) from None
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise DataError(f"{path} cannot be used: {problem}", repair) from problem
+
+
+def check_split(
+    data_dir: str | os.PathLike[str],
+    entries: Mapping[str, Any],
+    task: str,
+    split: str,
+    repair: str,
+    n: int | None = None,
+    full: bool = False,
+) -> None:
+    """Raises DataError unless a split is there, whole, and has `n` rows (None: any number).
+
+    With `full` its SHA-256 is computed.
+    """
+    path = rows_path(data_dir, task, split)
+    told = entries.get(task, {}).get("splits", {}).get(split)
+    if told is None:
+        raise DataError(f"{path} is missing: {task} has no split {split!r}", repair)
+    if n is not None and told["rows"] != n:
+        raise DataError(
+            f"{path} has {told['rows']:,} questions; the published figures are of {n:,}: this is "
+            "another version of the data, or a part of it",
+            repair,
+        )
+    try:
+        size = path.stat().st_size
+    except OSError as problem:
+        raise DataError(f"{path} cannot be read: {problem}", repair) from problem
+    if size != told["bytes"]:
+        raise DataError(f"{path} has {size:,} bytes; {INDEX} says {told['bytes']:,}", repair)
+    if full and (digest := sha256(path)) != told["sha256"]:
+        raise DataError(f"{path} has SHA-256 {digest}; {INDEX} says {told['sha256']}", repair)
+
+
+def sha256(path: pathlib.Path) -> str:
+    """Returns a file's SHA-256, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read(data_dir: str | os.PathLike[str], task: str, split: str) -> list[dict[str, Any]]:
+    """Returns the rows of a split that `check_split` found whole."""
+    with rows_path(data_dir, task, split).open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]

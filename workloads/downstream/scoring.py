@@ -1,0 +1,230 @@
+"""How probable a model finds continuations of contexts, and which ones it would give itself.
+
+Requests are grouped by length: rows of a batch are filled up on their right to the next length of a
+short ladder, where a causal model does not look, so that no mask is needed and every length of the
+ladder is compiled once. Logits are made at the continuations' places alone. Rows are divided over
+all devices. A log-probability differs between lengths of the ladder by rounding alone.
+
+As in training, what a model is given begins with the separator of documents:
+[</s>] + context + continuation, of which the last token is only predicted.
+"""
+
+import bisect
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from workloads.base import sharding, spec
+from workloads.storage import tokenizer
+from workloads.text.text_workload import TextWorkload
+
+Request = tuple[Sequence[int], Sequence[int]]
+# Tokens of a batch on one device, filled up ones included: a batch has so many, whatever its
+# length.
+_TOKENS = 2048
+# Shorter rows cost what these cost.
+_SHORTEST = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """What a model makes of one continuation.
+
+    loglikelihood: natural logarithm, the float64 sum of float32 log-probabilities of its `tokens`.
+    greedy: whether every one of them is the most probable. truncated: how many tokens the context
+    was cut by, from its left.
+    """
+
+    loglikelihood: float
+    greedy: bool
+    tokens: int
+    truncated: int = 0
+
+
+@dataclasses.dataclass
+class Costs:
+    """What was computed: tokens asked, tokens with filling, compiled lengths, seconds."""
+
+    real_tokens: int = 0
+    padded_tokens: int = 0
+    compilations: int = 0
+    seconds: float = 0.0
+
+
+def ladder(context: int) -> tuple[int, ...]:
+    """Returns the lengths that rows are filled up to: three per octave (1, 1.25, 1.5), from 16 to
+    the model's context. Rows of all lengths alike are 89 % real tokens."""
+    octave, lengths = _SHORTEST, []
+    while octave < context:
+        parts = (4, 5, 6) if octave >= 32 else (4, 6)  # multiples of 8
+        lengths += [octave * part // 4 for part in parts]
+        octave *= 2
+    return (*(length for length in lengths if length < context), context)
+
+
+class Scorer:
+    """Scores by one decoder with its parameters.
+
+    parameters: the tree that the workload's `init_model_fn` gives, on the host or on devices.
+    tokens: of a batch on each device. Raises ValueError where the workload is no decoder.
+    """
+
+    def __init__(self, workload: spec.Workload, parameters: Any, tokens: int = _TOKENS) -> None:
+        check_decoder(workload)
+        assert isinstance(workload, TextWorkload)
+        self.workload, self.context = workload, workload.size.context
+        self.costs = Costs()
+        placed = sharding.shardings(parameters, workload.parameter_rules, workload.devices.mesh)
+        self._parameters = jax.device_put(parameters, placed)
+        self._tokens = tokens
+        self._ladder = ladder(self.context)
+        self._run = jax.jit(workload.log_probabilities)
+        self._compiled: set[int] = set()
+
+    def loglikelihoods(
+        self, requests: Sequence[Request], progress: Callable[[int, int], None] | None = None
+    ) -> list[Score]:
+        """Returns the scores of (context, continuation) token ids, in the order of the requests.
+
+        Neither begins with the separator; the context may be empty: the unconditional probability.
+        Equal requests are computed once. progress: told (done, all) after every batch. Raises
+        ValueError, before anything is computed, for a continuation without tokens or longer than
+        the model's context.
+        """
+        keys = [(tuple(context), tuple(continuation)) for context, continuation in requests]
+        for number, (_, continuation) in enumerate(keys):
+            if not 0 < len(continuation) <= self.context:
+                raise ValueError(
+                    f"request {number} asks for a continuation of {len(continuation)} tokens; the "
+                    f"model scores 1 to {self.context}"
+                )
+        different = list(dict.fromkeys(keys))
+        rows = []
+        for context, continuation in different:
+            kept = context[max(0, len(context) + len(continuation) - self.context) :]
+            rows.append((kept + continuation, len(continuation)))
+        found = self._scored(rows, progress)
+        scores = {}
+        for key, (row, asked), (logs, words) in zip(different, rows, found, strict=True):
+            greedy = bool(np.array_equal(words, row[-asked:]))
+            cut = len(key[0]) + asked - len(row)
+            scores[key] = Score(float(logs.sum(dtype=np.float64)), greedy, asked, cut)
+        return [scores[key] for key in keys]
+
+    def greedy(self, contexts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
+        """Returns at most `tokens` most probable next tokens of each context, one after the other.
+
+        An answer ends before the separator. Contexts are cut from the left so that the answer has
+        room. Every token is another run over the whole row. Raises ValueError for no tokens or more
+        than the model's context.
+        """
+        if not 0 < tokens <= self.context:
+            raise ValueError(f"{tokens} tokens are asked; the model gives 1 to {self.context}")
+        room = self.context - tokens
+        starts = [tuple(context)[max(0, len(context) - room) :] for context in contexts]
+        answers: list[list[int]] = [[] for _ in contexts]
+        going = list(range(len(contexts)))
+        for _ in range(tokens):
+            # What is predicted last is not looked at: any token may stand there.
+            rows = [((*starts[one], *answers[one], tokenizer.EOS), 1) for one in going]
+            found = self._scored(rows, None)
+            words = [int(predicted[0]) for _, predicted in found]
+            for one, word in zip(going, words, strict=True):
+                answers[one].append(word)
+            going = [one for one in going if answers[one][-1] != tokenizer.EOS]
+            if not going:
+                break
+        return [one[:-1] if one and one[-1] == tokenizer.EOS else one for one in answers]
+
+    def _scored(
+        self,
+        rows: Sequence[tuple[tuple[int, ...], int]],
+        progress: Callable[[int, int], None] | None,
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Returns log-probabilities and most probable tokens of each row's last tokens."""
+        start = time.perf_counter()
+        results: list[Any] = [None] * len(rows)
+        # The longest first: the rows of a batch have nearly one length.
+        order = sorted(range(len(rows)), key=lambda number: -len(rows[number][0]))
+        done, pending = 0, None
+        while done < len(order):
+            length = self._ladder[bisect.bisect_left(self._ladder, len(rows[order[done]][0]))]
+            numbers = order[done : done + self._rows(length)]
+            running = self._start(length, [rows[number] for number in numbers])
+            done += len(numbers)
+            if pending is not None:  # the devices work on the next batch while this one is read
+                self._finish(*pending, rows, results)
+            pending = numbers, running
+            if progress is not None:
+                progress(done, len(order))
+        if pending is not None:
+            self._finish(*pending, rows, results)
+        self.costs.seconds += time.perf_counter() - start
+        return results
+
+    def _rows(self, length: int) -> int:
+        """Returns how many rows of a length a batch has, on all devices."""
+        devices = self.workload.devices
+        return devices.rounded_up(1) * max(1, self._tokens // length)
+
+    def _start(self, length: int, rows: Sequence[tuple[tuple[int, ...], int]]) -> Any:
+        """Returns a batch's results, as they come from the devices."""
+        devices = self.workload.devices
+        size = self._rows(length)
+        own = size // devices.rounded_up(1)
+        inputs = np.full((size, length), tokenizer.EOS, np.int32)
+        targets = np.full((size, length), tokenizer.EOS, np.int32)
+        places = np.zeros((size, length), np.int32)
+        counts = np.zeros(size, np.int32)
+        for number, (row, asked) in enumerate(rows):
+            inputs[number, 1 : len(row)] = row[:-1]
+            targets[number, : len(row)] = row
+            counts[number] = asked
+        for device in range(0, size, own):
+            asked_there = [
+                np.arange(len(row) - asked, len(row)) + number * length
+                for number, (row, asked) in enumerate(rows[device : device + own])
+            ]
+            if asked_there:
+                flat = np.concatenate(asked_there)
+                places[device : device + own].reshape(-1)[: len(flat)] = flat
+        mine = devices.rows(size)
+        batch = {"inputs": inputs, "targets": targets, "places": places, "counts": counts}
+        batch = devices.shard({name: array[mine] for name, array in batch.items()})
+        self.costs.real_tokens += sum(len(row) for row, _ in rows)
+        self.costs.padded_tokens += size * length
+        if length not in self._compiled:
+            self._compiled.add(length)
+            self.costs.compilations += 1
+        return self._run(self._parameters, batch)
+
+    def _finish(
+        self,
+        numbers: Sequence[int],
+        running: Any,
+        rows: Sequence[tuple[tuple[int, ...], int]],
+        results: list[Any],
+    ) -> None:
+        """Puts a batch's results where its rows stood."""
+        logs, words = self.workload.devices.on_host(running)
+        own = len(logs) // self.workload.devices.rounded_up(1)
+        for first in range(0, len(numbers), own):
+            device = slice(first, first + own)
+            flat_logs, flat_words, start = logs[device].ravel(), words[device].ravel(), 0
+            for number in numbers[device]:
+                end = start + rows[number][1]
+                results[number] = flat_logs[start:end], flat_words[start:end]
+                start = end
+
+
+def check_decoder(workload: spec.Workload) -> None:
+    """Raises ValueError where a workload is no decoder-only language model of ours."""
+    if not isinstance(workload, TextWorkload) or not workload.is_causal:
+        raise ValueError(
+            f"{workload} is no decoder: suites score what a model says next; evaluate a language "
+            "model such as pydoc_lm or c4_lm"
+        )

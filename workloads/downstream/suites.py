@@ -1,0 +1,130 @@
+"""Suites: which tasks are asked together, with how many shots, and by which metric each is told.
+
+A suite is a file `workloads/downstream/suites/NAME.json`: `description`, `shots`, and of each task
+`primary`, the metric that was named before any result was seen, and `paper`, its name in the
+paper's table. Standard library only, so that a driver can ask.
+
+Primary metrics follow GPT-3 (arXiv:2005.14165, section 2.4): answers that are classes, and choices
+that stand before one continuation, by plain likelihood (`acc`); ARC, OpenBookQA and RACE by the
+likelihood over that without the question (`acc_mutual_info`). HellaSwag and PIQA by length
+(`acc_norm`), as lm-eval's users report them.
+"""
+
+import dataclasses
+import importlib.metadata
+import importlib.util
+import json
+import os
+import pathlib
+
+from attention import table as variants_table
+from workloads.base.errors import DataError
+from workloads.downstream import local_data
+from workloads.downstream.task_table import TASKS, TaskEntry
+
+METRICS = ("acc", "acc_norm", "acc_per_token", "acc_mutual_info", "exact_match")
+HARNESS = "lm-eval"
+# The release whose task files and traps were read; what its successors change is not known.
+HARNESS_VERSION = "0.4.13"
+_FOLDER = pathlib.Path(__file__).with_name("suites")
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A task of a suite.
+
+    primary: the metric that it is told by. n: questions of the published figures, which the data
+    must have; None where nothing is published. paper: its name in the paper's table, or ''.
+    """
+
+    name: str
+    primary: str
+    shots: int
+    n: int | None
+    paper: str
+    entry: TaskEntry
+
+
+@dataclasses.dataclass(frozen=True)
+class Suite:
+    """Tasks that are asked together. embedded: made of what is installed, by `prepare`."""
+
+    name: str
+    description: str
+    tasks: tuple[Task, ...]
+    embedded: bool = False
+
+
+def names() -> tuple[str, ...]:
+    """Returns the suites' names."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.json")))
+
+
+def get(name: str) -> Suite:
+    """Returns a suite. Raises ValueError listing what exists and the nearest match."""
+    known = names()
+    if name not in known:
+        raise ValueError(variants_table.unknown("suite", name, known))
+    found = json.loads((_FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    tasks = tuple(
+        Task(
+            task,
+            told["primary"],
+            found["shots"],
+            TASKS[task].n,
+            told.get("paper", ""),
+            TASKS[task],
+        )
+        for task, told in found["tasks"].items()
+    )
+    return Suite(name, found["description"], tasks, found.get("embedded", False))
+
+
+def repair(suite: Suite, data_dir: str | os.PathLike[str]) -> str:
+    """Returns the commands that make a suite's data, and say what is wrong with it."""
+    source = "" if suite.embedded else " --from=WHERE_IT_WAS_DOWNLOADED"
+    return (
+        f"python -m workloads prepare downstream --data_dir={data_dir}{source}; then "
+        f"python -m workloads check downstream --data_dir={data_dir}"
+    )
+
+
+def check(suite: Suite, data_dir: str | os.PathLike[str]) -> None:
+    """Raises ValueError where a suite cannot be asked: lm-eval absent or of another release, no
+    data, not whole, or not as many questions as the published figures are of."""
+    check_harness()
+    check_data(suite, data_dir)
+
+
+def check_harness() -> None:
+    """Raises ValueError where lm-eval is absent, or older than what the tasks were written for."""
+    advice = f"pip install 'attnperf[downstream]', or '{HARNESS}=={HARNESS_VERSION}'"
+    if importlib.util.find_spec("lm_eval") is None:
+        raise ValueError(f"{HARNESS} is not installed, which has the prompts: {advice}")
+    found = importlib.metadata.version(HARNESS)
+    if found != HARNESS_VERSION:
+        raise ValueError(
+            f"{HARNESS} {found} is installed; prompts are those of {HARNESS_VERSION}: {advice}"
+        )
+
+
+def check_data(suite: Suite, data_dir: str | os.PathLike[str], full: bool = False) -> None:
+    """Raises DataError, a ValueError, with all that is amiss with a suite's data.
+
+    With `full` every file's SHA-256 is computed.
+    """
+    advice = repair(suite, data_dir)
+    entries = local_data.index(data_dir, advice)
+    problems = []
+    for task in suite.tasks:
+        entry = task.entry
+        asked: dict[str, int | None] = {entry.split: task.n}
+        if task.shots and entry.shots_from not in asked:
+            asked[entry.shots_from] = None
+        for split, n in asked.items():
+            try:
+                local_data.check_split(data_dir, entries, entry.data, split, "", n, full)
+            except DataError as problem:
+                problems.append(f"{task.name}: {problem}")
+    if problems:
+        raise DataError(f"suite {suite.name}:\n" + "\n".join(problems), advice)
