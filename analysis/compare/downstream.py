@@ -15,9 +15,11 @@ import numpy as np
 from analysis.compare import build, suite_scores
 from analysis.compare.error_table import ErrorTable
 from analysis.compare.suite_scores import Answers, Score
+from analysis.load import studies
 from analysis.load.files import downstream
 from analysis.load.files.downstream import Evaluation, Task
 from analysis.load.files.trial_files import THREADS
+from sweeps.records import layout
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,26 @@ def of_table(
         names = [suite]
     shared = table.baseline, table.study.shares_seeds, table.last
     return tuple(_built(trials, name, step, metric, *shared) for name in names)
+
+
+def from_random_weights(table: ErrorTable) -> tuple[str, tuple[SuiteTable, ...]] | None:
+    """Returns the name and the suites of the study that trains the workload of a fine-tuned one
+    from random weights: beside it, with an empty `finetune_from`. None for a study that is not
+    fine-tuned; the names of none or several, and no suites, where not one such study is there."""
+    config, own = table.study.config, table.study.directory.resolve()
+    if not config.get("finetune_from"):
+        return None
+    found = []
+    for path in sorted(own.parent.glob(f"*/{layout.STUDY}")):
+        other = layout.read_record(path).get("config")
+        other = other if isinstance(other, dict) else {}
+        same = other.get("workload") == config.get("workload")
+        if same and not other.get("finetune_from") and path.parent != own:
+            found.append(path.parent)
+    if len(found) != 1:
+        return ", ".join(path.name for path in found), ()
+    random = build.error_table(studies.read_study(found[0]), baseline=table.baseline)
+    return found[0].name, of_table(random)
 
 
 def _check(given: str, known: Sequence[str], what: str, where: str) -> None:

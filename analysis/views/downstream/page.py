@@ -15,7 +15,7 @@ from analysis.load import paper
 from analysis.load.paper import PaperCell
 from analysis.render import pages
 from analysis.render.pages import NONE, Cell, Column, Page, Row, Table
-from analysis.views.downstream import figure, tidy_csv
+from analysis.views.downstream import figure, paper_means, tidy_csv
 from attention import table as variants
 
 PLOTS = figure.PLOTS
@@ -34,11 +34,36 @@ def page(
     found = downstream.of_table(table, suite, metric, step)
     if not found:
         return None
+    beside = downstream.from_random_weights(table)
+    name, random = beside or ("", ())
+    by_suite = {each.suite: each for each in random}
+    tables = [
+        each
+        for one in found
+        for each in _tables(one, _paper_suite(one, table), by_suite.get(one.suite))
+    ]
+    notes = [note for one in found for note in _notes(one, table)]
+    if beside:
+        notes.append(_on_random_weights(name, bool(random), table))
+    problems = [problem for one in (*found, *random) for problem in one.problems]
     return Page(
         title=f"{table.study.name}: downstream tasks on {table.workload}, stage {table.stage}",
-        tables=tuple(each for one in found for each in _tables(one, _paper_suite(one, table))),
-        notes=tuple(dict.fromkeys(note for one in found for note in _notes(one, table))),
-        problems=tuple(dict.fromkeys(problem for one in found for problem in one.problems)),
+        tables=tuple(tables),
+        notes=tuple(dict.fromkeys(notes)),
+        problems=tuple(dict.fromkeys(problems)),
+    )
+
+
+def _on_random_weights(name: str, is_there: bool, table: ErrorTable) -> str:
+    if is_there:
+        return (
+            f"From random weights: the same model and variant, trained alike by the study {name}."
+        )
+    if name:
+        return f"From random weights: nothing is shown, since {name} do not say which one it is."
+    return (
+        f"From random weights: no study of {table.workload} beside this one has an empty "
+        "finetune_from; train one with --config.finetune_from= to see what pretraining gives."
     )
 
 
@@ -67,7 +92,7 @@ def _fraction_printed(
     return cell.value / PERCENT if cell else None
 
 
-def _tables(found: SuiteTable, printed: str) -> Iterator[Table]:
+def _tables(found: SuiteTable, printed: str, random: SuiteTable | None) -> Iterator[Table]:
     if not found.scores:
         return
     yield _overview(found, printed)
@@ -77,9 +102,9 @@ def _tables(found: SuiteTable, printed: str) -> Iterator[Table]:
     if _has_spread(found):
         yield _spread(found)
     if found.generated:
-        yield _generated(found)
+        yield _generated(found, random)
     if printed:
-        yield _printed_means(printed)
+        yield paper_means.table(paper.SUITES[printed].key)
 
 
 def _place(found: SuiteTable) -> str:
@@ -251,11 +276,11 @@ def _spread(found: SuiteTable) -> Table:
     )
 
 
-def _generated(found: SuiteTable) -> Table:
+def _generated(found: SuiteTable, random: SuiteTable | None) -> Table:
     """Answers that were generated: how many match, and what else there is to know of them."""
     headings = (
         *("Variant", "Task", "n", "Exact match", "95%", "Rank\naccuracy"),
-        *("Undecodable", "Majority\nclass"),
+        *("Undecodable", "Majority\nclass", "From random\nweights"),
     )
     sections = []
     for name, scores in found.scores.items():
@@ -265,7 +290,12 @@ def _generated(found: SuiteTable) -> Table:
             ranked = next((score.metrics[key] for key in RANKED if key in score.metrics), None)
             bounds = _bounds(score.low, score.high) if found.metrics[task] == EXACT else NONE
             cells = (percent(score.metrics.get(EXACT)), bounds, percent(ranked))
-            others = (percent(score.undecodable), percent(found.tasks[task].majority))
+            without = random.scores.get(name, {}).get(task) if random else None
+            others = (
+                percent(score.undecodable),
+                percent(found.tasks[task].majority),
+                percent(without.metrics.get(EXACT) if without else None),
+            )
             head = (Cell(variants.label(name)), Cell(task), Cell(f"{score.n:,}"))
             rows.append((*head, *cells, *others))
         sections.append(tuple(rows))
@@ -274,28 +304,6 @@ def _generated(found: SuiteTable) -> Table:
         pages.columns(*headings, words=("Variant", "Task")),
         tuple(section for section in sections if section),
     )
-
-
-def _printed_means(suite: str) -> Table:
-    return means_table(paper.SUITES[suite].key)
-
-
-def means_table(key: str) -> Table:
-    """Returns a table of the paper's means over tasks, beside those of its own rows."""
-    headings = ("Method", "Tasks", "Printed mean", "Mean of\nthe rows", "Follows", "One more task")
-    rows = tuple(
-        (
-            Cell(each.method),
-            Cell(str(each.rows)),
-            _printed(each.printed),
-            pages.number(each.of_rows, DIGITS),
-            Cell("yes" if each.follows else "no"),
-            NONE if each.follows else pages.number(each.implied, DIGITS),
-        )
-        for each in paper.means(key)
-    )
-    caption = f"The paper's means over tasks, {paper.PRINTED[key].place}, recomputed"
-    return Table(caption, pages.columns(*headings, words=("Method", "Follows")), (rows,))
 
 
 def _notes(found: SuiteTable, table: ErrorTable) -> Iterator[str]:
