@@ -150,7 +150,7 @@ def _built(
     at = step if step is not None else every[-1] if every else 0
     problems += _absent(asked, at, suite) if every else []
     counted = {trial: found for trial, found in asked.items() if at in found and found[at].tasks}
-    steps = _common_steps(counted, [each for each in every if each <= at][-last:], suite, problems)
+    steps = _common_steps(counted, at, last, suite, problems)
     answers = _same_questions(counted, baseline, problems)
     tasks = _first_tasks(answers, at)
     metrics = _metrics(tasks, metric, suite)
@@ -182,23 +182,25 @@ def _absent(asked: Mapping[_Trial, Mapping[int, Evaluation]], at: int, suite: st
 
 def _common_steps(
     counted: Mapping[_Trial, Mapping[int, Evaluation]],
-    wanted: Sequence[int],
+    at: int,
+    last: int,
     suite: str,
     problems: list[str],
 ) -> list[int]:
-    """Returns the checkpoints that all trials were asked at; one that only some were is named."""
-    for trial, found in counted.items():
-        there = {step for step, each in found.items() if each.tasks}
-        if absent := [str(step) for step in wanted if step not in there]:
+    """Returns the last checkpoints, up to `at`, that all trials were asked at; one that only some
+    were is named."""
+    there = {
+        trial: {step for step, each in found.items() if each.tasks and step <= at}
+        for trial, found in counted.items()
+    }
+    wanted = sorted(set().union(*there.values()))[-last:]
+    for trial, steps in there.items():
+        if absent := [str(step) for step in wanted if step not in steps]:
             problems.append(
                 f"missing: {trial.name}: no results of {suite} at step {', '.join(absent)}, where "
                 "other trials have them: left out of ± over checkpoints"
             )
-    return [
-        step
-        for step in wanted
-        if all(step in found and found[step].tasks for found in counted.values())
-    ]
+    return [step for step in wanted if all(step in steps for steps in there.values())]
 
 
 def _same_questions(

@@ -106,7 +106,9 @@ def _unfinished(folder: pathlib.Path, where: str, suite: str) -> str:
 
 
 def _of_folder(folder: pathlib.Path, where: str, own: dict[str, Any]) -> Evaluation:
-    identity = tuple((key, own.get(own_key)) for key, own_key in IDENTITY.items())
+    given = ((key, own.get(own_key)) for key, own_key in IDENTITY.items())
+    # What trial.json lacks, or has of another kind, is its own reader's problem.
+    identity = tuple((key, value) for key, value in given if isinstance(value, str | int))
     stamps = []
     for file in (layout.RESULTS, layout.SAMPLES):
         try:
@@ -152,7 +154,7 @@ def _mismatch(
     """Returns why a results.json is not that of its directory, None where it is."""
     if record.get("format") != layout.DOWNSTREAM_FORMAT:
         return f"its format is {record.get('format')!r}; {layout.DOWNSTREAM_FORMAT!r} is known"
-    expected = {"suite": suite, "step": step} | {key: value for key, value in own if value}
+    expected = {"suite": suite, "step": step} | dict(own)
     for key, value in expected.items():
         if record.get(key) != value:
             return f"its {key} is {record.get(key)!r}, its directory's {value!r}"

@@ -137,7 +137,8 @@ def words(table: ErrorTable) -> str:
             if np.isfinite(mean.value)
         ]
         if means:
-            parts.append(f"{suite.suite}, mean over {len(suite.tasks)} tasks: {', '.join(means)}")
+            several = f", mean over {len(suite.tasks)} tasks" if len(suite.tasks) > 1 else ""
+            parts.append(f"{suite.suite}{several}: {', '.join(means)}")
     return f"Right answers on downstream tasks by variant. {'; '.join(parts)}."
 
 

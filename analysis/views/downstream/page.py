@@ -189,7 +189,8 @@ def _means(found: SuiteTable, printed: str) -> Table:
             own, base = (paper.of_mean(printed, each) for each in (name, found.baseline))
             row += [_printed(own), _printed_difference(own, base, name == found.baseline)]
         rows.append(tuple(row))
-    caption = f"Mean over {len(found.tasks)} tasks in percent, {_place(found)}"
+    over = f"{len(found.tasks)} tasks" if len(found.tasks) > 1 else "one task"
+    caption = f"Mean over {over} in percent, {_place(found)}"
     return Table(caption, pages.columns(*headings), (tuple(rows),))
 
 
@@ -354,7 +355,7 @@ def _on_suite(found: SuiteTable) -> Iterator[str]:
     named = "each task's primary metric, named beforehand" if primary else "asked for by --metric"
     shots = sorted({task.shots for task in found.tasks.values()})
     yield (
-        f"Suite {found.suite}, {' or '.join(map(str, shots))} shots, judged by "
+        f"Suite {found.suite}, {' or '.join(map(str, shots))} shot{'s' * (shots != [1])}, judged by "
         f"{' and '.join(filter(None, found.harness)) or 'an unnamed harness'}. Metrics ({named}): "
         f"{listed}. Bold: the highest of a column."
     )
