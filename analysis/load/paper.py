@@ -71,12 +71,14 @@ class PrintedTable:
 @dataclass(frozen=True)
 class PaperSuite:
     """A table of the paper that a suite of ours gives: its key, the study's workload, the printed
-    method of each variant and the printed name of each task."""
+    method of each variant and the printed name of each task; `checkpoints` is the key of the table
+    that has the same over the last checkpoints, empty where there is none."""
 
     key: str
     workload: str
     methods: Mapping[str, str]
     tasks: Mapping[str, str]
+    checkpoints: str = ""
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,18 @@ def of_mean(suite: str, variant: str) -> PaperCell | None:
     return _mean(PRINTED[entry.key], entry.methods[variant])
 
 
+def over_checkpoints(suite: str, variant: str, task: str | None) -> PaperCell | None:
+    """Returns the paper's number over the last checkpoints, `±` and all, on a task (of the mean
+    over tasks without one), None where it prints none."""
+    entry = SUITES.get(suite)
+    if entry is None or not entry.checkpoints or variant not in entry.methods:
+        return None
+    table, method = PRINTED[entry.checkpoints], entry.methods[variant]
+    heading = entry.tasks.get(task, "") if task else table.mean
+    cells = (_of_method(file, heading, method) for file in (*table.files, CLAIMS))
+    return next((cell for cell in cells if cell), None)
+
+
 def means(key: str) -> tuple[PrintedMean, ...]:
     """Returns the means over tasks that a table of PRINTED has, recomputed from its rows."""
     table = PRINTED[key]
@@ -194,7 +208,8 @@ def _of_method(file: str, heading: str, method: str) -> PaperCell | None:
     """Returns a file's number of a method under `heading`, whatever the model."""
     for row in lines(file):
         if (row["dataset_or_metric"], row["method"]) == (heading, method):
-            return PaperCell(float(row["value"]), row["value"], row["bold"] == "1")
+            spread = f" ± {row['std']}" if row["std"] else ""
+            return PaperCell(float(row["value"]), row["value"] + spread, row["bold"] == "1")
     return None
 
 

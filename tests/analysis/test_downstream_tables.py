@@ -284,6 +284,26 @@ def test_the_paper_s_column_stands_beside_the_paper_s_study_alone(of_the_paper) 
     assert "do not follow from its rows: LASER+per-dim-temp 63.52 (rows: 63.65)" in text
 
 
+def test_the_paper_s_checkpoints_stand_beside_ours(of_the_paper, answered) -> None:
+    made = of_the_paper(PAPER)
+    for variant in ("standard", "laser"):
+        tasks = {"copa": {"acc": STANDARD}, "cb": {"acc": LASER}}
+        answered.write(trial(made, variant), tasks, step=300, suite="paper_one_shot")
+    text = markdown(PAGE(table_of(made)))
+    assert "| Standard | cb | 2 | 1 | 70.00 | 0.00 | – | **43.93 ± 0.87** |" in text
+    assert "| LASER | mean over tasks | 2 | 1 | 55.00 | 0.00 | – | 63.58 ± 0.26 |" in text
+    assert "agree with the one-shot table's columns of the per-dim temperature" in text
+
+
+def test_runs_names_what_is_wrong_with_evaluations(begun, capsys) -> None:
+    made = begun(pair())
+    assert main(["runs", str(made.root)]) == 0
+    (trial(made, "laser") / "downstream/400/pydoc" / layout.SAMPLES).unlink()
+    assert main(["runs", str(made.root)]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "missing: compare/laser/imagenet_vit_jax/trial_1/downstream/400/pydoc/samp" in said
+
+
 def test_another_study_has_no_paper_s_column(of_the_paper) -> None:
     assert "paper" not in markdown(PAGE(table_of(of_the_paper({})))).replace("paper_one_shot", "")
 
@@ -318,6 +338,12 @@ def test_generated_answers_beside_the_same_model_from_random_weights(begun, answ
     assert "trained alike by the study random." in text
     begun(other, suite="returns", config={"finetune_from": ""}, name="third")
     assert "nothing is shown, since random, third do not say" in markdown(PAGE(table_of(made)))
+
+
+def test_an_interval_without_width_is_explained(begun) -> None:
+    text = markdown(PAGE(table_of(begun(pair(STANDARD, [1] * 10)))))
+    assert "| 100.00 | [100.00, 100.00] |" in text
+    assert "An interval without width: all answers were right, or none" in text
 
 
 def test_every_format(begun, capsys, tmp_path) -> None:

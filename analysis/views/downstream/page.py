@@ -100,7 +100,7 @@ def _tables(found: SuiteTable, printed: str, random: SuiteTable | None) -> Itera
     if any(score.difference for of_tasks in found.scores.values() for score in of_tasks.values()):
         yield _against_baseline(found, printed)
     if _has_spread(found):
-        yield _spread(found)
+        yield _spread(found, printed)
     if found.generated:
         yield _generated(found, random)
     if printed:
@@ -250,24 +250,28 @@ def _has_spread(found: SuiteTable) -> bool:
     return any(max(each.checkpoints, each.seeds) > 1 for each in spreads)
 
 
-def _spread(found: SuiteTable) -> Table:
+def _spread(found: SuiteTable, printed: str) -> Table:
     """± over checkpoints and over seeds, one beside the other."""
-    headings = (
+    headings = [
         *("Variant", "Task", "Checkpoints\n(n)", "Seeds\n(n)", "Mean of\ncheckpoints"),
         *("SD over\ncheckpoints", "SD over\nseeds"),
-    )
+    ]
+    beside = bool(printed and paper.SUITES[printed].checkpoints)
+    headings += ["Paper, over\n5 checkpoints"] * beside
 
-    def row(name: str, task: str, score: Score) -> Row:
+    def row(name: str, task: str | None, score: Score) -> Row:
         each = score.spread
         counts = (Cell(str(each.checkpoints)), Cell(str(each.seeds)))
-        values = (each.mean, each.over_checkpoints, each.over_seeds)
-        return (Cell(variants.label(name)), Cell(task), *counts, *map(percent, values))
+        values = map(percent, (each.mean, each.over_checkpoints, each.over_seeds))
+        theirs = (_printed(paper.over_checkpoints(printed, name, task)),) * beside
+        place = (Cell(variants.label(name)), Cell(task or "mean over tasks"))
+        return (*place, *counts, *values, *theirs)
 
     sections = []
     for name, scores in found.scores.items():
         rows = [row(name, task, score) for task, score in scores.items()]
         if mean := found.means.get(name):
-            rows.append(row(name, "mean over tasks", mean))
+            rows.append(row(name, None, mean))
         sections.append(tuple(rows))
     steps = ", ".join(map(str, found.steps))
     return Table(
@@ -318,6 +322,11 @@ def _notes(found: SuiteTable, table: ErrorTable) -> Iterator[str]:
         "trained models. What another seed would give: the columns over seeds."
     )
     scores = [score for of_tasks in found.scores.values() for score in of_tasks.values()]
+    if any(score.low == score.high for score in scores):
+        yield (
+            "An interval without width: all answers were right, or none, and resampling them knows "
+            "no others; of n questions such a score is good to about 3 / n."
+        )
     seeds = {score.difference.seeds for score in scores if score.difference}
     if seeds:
         yield (
@@ -354,8 +363,9 @@ def _on_suite(found: SuiteTable) -> Iterator[str]:
     primary = all(found.metrics[name] == task.primary for name, task in found.tasks.items())
     named = "each task's primary metric, named beforehand" if primary else "asked for by --metric"
     shots = sorted({task.shots for task in found.tasks.values()})
+    shown = f"{' or '.join(map(str, shots))} shot{'' if shots == [1] else 's'}"
     yield (
-        f"Suite {found.suite}, {' or '.join(map(str, shots))} shot{'s' * (shots != [1])}, judged by "
+        f"Suite {found.suite}, {shown}, judged by "
         f"{' and '.join(filter(None, found.harness)) or 'an unnamed harness'}. Metrics ({named}): "
         f"{listed}. Bold: the highest of a column."
     )
@@ -395,3 +405,5 @@ def _on_paper(suite: str) -> Iterator[str]:
         )
         yield f"Means of the paper that do not follow from its rows: {said}."
     yield from paper.PRINTED[key].notes
+    if other := paper.SUITES[suite].checkpoints:
+        yield from (f"{paper.PRINTED[other].place}: {note}" for note in paper.PRINTED[other].notes)
