@@ -25,6 +25,7 @@ _EPILOG = """examples:
   python -m sweeps status --watch experiments/five_seeds
   python -m sweeps resume experiments/five_seeds
   python -m sweeps cancel experiments/five_seeds
+  python -m sweeps evaluate experiments/pydoc_lm_demo --suite=pydoc
   python -m sweeps tensors experiments/five_seeds/compare/laser/digits_vit_jax/trial_1
   python -m sweeps export --format=algoperf experiments/imagenet_vit_paper
   python -m sweeps run --config=digits_vit_demo --config.launcher=slurm --config.slurm.gpus=1
@@ -63,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
         unknown = [part for part in rest if part not in overrides]
         if unknown:
             raise ValueError(f"unknown argument {unknown[0]!r}; see python -m sweeps --help")
-        if overrides and options.command not in ("plan", "compile", "run"):
+        if overrides and options.command not in ("plan", "compile", "run", "evaluate"):
             raise ValueError(f"{options.command} takes no {overrides[0]!r}")
         options.overrides = overrides
         return int(options.run(options))
@@ -132,6 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     for command in (status, resume, cancel):
         command.add_argument("directory", type=pathlib.Path, metavar="STUDY_DIR")
     status.add_argument("--watch", action="store_true", help="until the study is done")
+    _add_evaluate(add("evaluate", _evaluate, "what a study's trained models can do, by a suite"))
     for command in (run, resume):
         command.add_argument(
             "--selection",
@@ -181,6 +183,28 @@ def _add_compile(command: argparse.ArgumentParser) -> None:
         "--kernels", default="", help="compare these kernels, such as xla,splash; default: its own"
     )
     command.add_argument("--json", action="store_true", help="one object, with every figure")
+
+
+def _add_evaluate(command: argparse.ArgumentParser) -> None:
+    from workloads.arguments import whole
+    from workloads.downstream import suites
+
+    command.description = (
+        "Puts every trial that is done before a suite's questions and writes "
+        "TRIAL/downstream/STEP/SUITE/results.json and samples.jsonl.gz. May be interrupted and "
+        "repeated: finished tasks are not computed again. --config.launcher=... and its keys, "
+        "max_attempts and mesh.* may be others than those of training. Exit status 1 where "
+        "a checkpoint could not be evaluated."
+    )
+    command.add_argument("directory", type=pathlib.Path, metavar="STUDY_DIR")
+    command.add_argument("--suite", required=True, help=f"of {', '.join(suites.names())}")
+    text = "of each trial, the last ones (default: 1); config.keep_checkpoints has them kept"
+    command.add_argument("--checkpoints", type=whole(1, 10_000), default=1, help=text)
+    command.add_argument(
+        "--stage", default="", help="tune, compare ... (default: the last one that has begun)"
+    )
+    text = "where downstream/ and the tokenizer lie (default: the study's data)"
+    command.add_argument("--data_dir", default="", help=text)
 
 
 def _add_export(command: argparse.ArgumentParser) -> None:
@@ -288,6 +312,26 @@ def _drive(resolved: "Study", selection: str) -> int:
     print(f"{resolved.directory}: {summary}; {shown.compilations} train steps compiled or loaded")
     print(f"table: python -m analysis table {resolved.directory}")
     return 1 if set(counts) - {"done", "diverged"} else 0
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    from sweeps.monitoring import progress
+    from sweeps.scheduling import evaluate, evaluations
+    from sweeps.scheduling.scheduler import Interrupted
+
+    more = options.checkpoints, options.stage, options.data_dir, options.overrides
+    asked = evaluate.Evaluate(options.directory, options.suite, *more)
+    with progress.Progress() as shown:
+        try:
+            lacking = asked.run(shown)
+        except Interrupted:
+            shown.say("interrupted; the same command goes on with what is left")
+            return 130
+    for line in evaluations.summary(asked.study, asked.wanted):
+        print(line)
+    print(f"{len(asked.wanted) - len(lacking)} of {len(asked.wanted)} checkpoints evaluated")
+    print(f"table: python -m analysis report {options.directory}")
+    return 1 if lacking else 0
 
 
 def _cancel(options: argparse.Namespace) -> int:

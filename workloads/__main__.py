@@ -16,9 +16,14 @@ _EPILOG = """data of the full-size workloads (--data_dir says where it is writte
   prepare librispeech_conformer --from=FLAC_TREE  LibriSpeech's folders, 60 GB; writes 110 GB
   prepare c4_lm --from=TFDS_DIR                   TFDS c4/en as prepared, 800 GB; writes 312 GB
   prepare wikipedia_bert --from=DIR               TFDS wikipedia, or MLPerf's text files, 20 GB
+  prepare downstream --from=TREE                  benchmarks (docs/downstream.md); --data_dir is
+                                                  that of the model; without --from: pydoc_lm's own
 
 A SentencePiece model of yours is used if it lies in --data_dir as spm.model before preparing.
 """
+
+# No workload: questions for language models, beside the data of one.
+_DOWNSTREAM = "downstream"
 
 _ALGOPERF = """Runs AlgoPerf's own submission_runner.py, unmodified, with an attention variant:
 
@@ -144,6 +149,8 @@ def _data(options: argparse.Namespace) -> tuple[Any, str]:
 
 
 def _prepare(options: argparse.Namespace) -> int:
+    if options.name == _DOWNSTREAM:
+        return _prepare_downstream(options)
     module, directory = _data(options)
     if catalog.get(options.name).embedded:
         if options.manual_dir:
@@ -151,11 +158,43 @@ def _prepare(options: argparse.Namespace) -> int:
         module.prepare(directory)
     else:
         module.prepare(directory, options.manual_dir)
+    if options.name == "pydoc_lm":
+        from workloads.downstream import embedded
+
+        embedded.prepare(directory)
     print(f"{options.name}: prepared in {directory}")
     return 0
 
 
+def _prepare_downstream(options: argparse.Namespace) -> int:
+    from workloads.downstream import conversion, embedded
+
+    if options.manual_dir:
+        lines = conversion.prepare(options.manual_dir, _downstream_dir(options))
+        print("\n".join(lines))
+    else:
+        embedded.prepare(_downstream_dir(options))
+    print("\n".join(conversion.check(_downstream_dir(options))))
+    return 0
+
+
+def _downstream_dir(options: argparse.Namespace) -> str:
+    """Returns where questions lie: beside the data of a model, whose tokenizer they need."""
+    if not options.data_dir:
+        example = catalog.default_data_dir("pydoc_lm")
+        raise ValueError(
+            "downstream: give --data_dir, the data directory of the model that is evaluated, such "
+            f"as {example} for pydoc_lm"
+        )
+    return str(options.data_dir)
+
+
 def _check(options: argparse.Namespace) -> int:
+    if options.name == _DOWNSTREAM:
+        from workloads.downstream import conversion
+
+        print("\n".join(conversion.check(_downstream_dir(options))))
+        return 0
     module, directory = _data(options)
     full = options.full and not catalog.get(options.name).embedded
     lines = module.check(directory, full=True) if full else module.check(directory)

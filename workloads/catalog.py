@@ -16,6 +16,7 @@ from workloads.base.options import Options
 from workloads.base.workload_spec import WorkloadSpec
 from workloads.images import specs as image_specs
 from workloads.speech import specs as speech_specs
+from workloads.text import finetuning_specs
 from workloads.text import specs as text_specs
 
 WORKLOADS: dict[str, WorkloadSpec] = {
@@ -27,13 +28,23 @@ ALGOPERF: dict[str, WorkloadSpec] = {
     spec.name: spec for spec in algoperf_specs.specs((*image_specs.SPECS, *speech_specs.SPECS))
 }
 
+# A decoder trained on a task's questions, 'pydoc_lm:returns'.
+FINETUNED: dict[str, WorkloadSpec] = {
+    spec.name: spec
+    for spec in finetuning_specs.specs(one for one in WORKLOADS.values() if one.decoder)
+}
+
 # The preset that is its family's base has the family's name.
 _ALSO_CALLED = {"c4_lm_301m": "c4_lm", "wikipedia_bert_base": "wikipedia_bert"}
 
 
 def get(name: str) -> WorkloadSpec:
     """Returns the workload's row. Raises ValueError listing what exists and the nearest match."""
-    known = ALGOPERF if algoperf_specs.is_algoperf(name) else WORKLOADS
+    known = WORKLOADS
+    if algoperf_specs.is_algoperf(name):
+        known = ALGOPERF
+    elif finetuning_specs.SEPARATOR in name:
+        known = FINETUNED
     if name not in known:
         if name in _ALSO_CALLED:
             raise ValueError(f"workload {name!r} is called {_ALSO_CALLED[name]!r}")
@@ -41,6 +52,12 @@ def get(name: str) -> WorkloadSpec:
             raise ValueError(f"workload {name!r}: {algoperf_specs.REFUSED[name]}")
         raise ValueError(variants_table.unknown("workload", name, known))
     return known[name]
+
+
+def model(name: str) -> str:
+    """Returns the workload whose model a workload trains: its own name, where it is no
+    fine-tuning."""
+    return finetuning_specs.split(name)[0]
 
 
 def check_variant(name: str, variant: str, kernel: str = "xla") -> None:
@@ -90,8 +107,8 @@ def check_options(name: str, options: Options) -> None:
             raise ValueError(
                 f"{name} has no {what} {given!r}, only {default!r}; workloads that have: {able}"
             )
-    if name in text_specs.SIZES:
-        text_specs.SIZES[name].check_mesh(options.mesh)
+    if model(name) in text_specs.SIZES:
+        text_specs.SIZES[model(name)].check_mesh(options.mesh)
 
 
 def paper_rows(name: str) -> tuple[str, ...]:

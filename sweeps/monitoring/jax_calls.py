@@ -128,20 +128,26 @@ def costs(
     }
 
 
-def data(workload: str, data_dir: str, extra_paths: dict[str, str] | None = None) -> dict[str, Any]:
+def data(
+    workload: str, data_dir: str, extra_paths: dict[str, str] | None = None, suite: str = ""
+) -> dict[str, Any]:
     """Checks a workload's data, which embedded workloads make where it is absent.
 
     extra_paths: where else things lie, by the names in `WorkloadSpec.extra_paths` (workloads.base).
+    suite: that the trained models are evaluated by, '' for none.
     Returns {"lines": what was found, "reference": {"note", "rows"} of simple methods or None}.
     Raises ValueError naming the directory, the file and the command that repairs it.
     """
     from workloads import catalog
+    from workloads.downstream import suites
 
     entry = catalog.get(workload)
     module = catalog.data_module(workload)
     lines: list[str] = []
+    if suite:
+        suites.check_harness()
     if entry.embedded:
-        module.prepare(data_dir)
+        _prepare(workload, suite, data_dir)
     else:
         paths = extra_paths or {}
         given = {name: where for name, where in paths.items() if name in entry.extra_paths}
@@ -150,4 +156,32 @@ def data(workload: str, data_dir: str, extra_paths: dict[str, str] | None = None
     if hasattr(module, "read_reference"):
         found = module.read_reference(data_dir)
         reference = {name: found[name] for name in ("note", "rows")}
+    if suite:
+        suites.check(suites.get(suite), data_dir)
     return {"lines": lines, "reference": reference}
+
+
+def suite(suite: str, workload: str, data_dir: str) -> dict[str, Any]:
+    """Checks what a suite needs beside a model of a workload: its data, the tokenizer, lm-eval.
+
+    Embedded workloads make what is absent. Returns {"lines": what was found, "reference": None}.
+    Raises ValueError as `data`.
+    """
+    from workloads.downstream import suites
+
+    suites.check_harness()
+    _prepare(workload, suite, data_dir)
+    found = suites.get(suite)
+    suites.check(found, data_dir)
+    return {"lines": [f"{data_dir}: suite {suite}, {len(found.tasks)} tasks"], "reference": None}
+
+
+def _prepare(workload: str, suite: str, data_dir: str) -> None:
+    """Makes embedded data, and a suite's questions on it, where they are absent."""
+    from workloads import catalog
+    from workloads.downstream import embedded, suites
+
+    if catalog.get(workload).embedded:
+        catalog.data_module(workload).prepare(data_dir)
+        if suite and suites.get(suite).embedded:
+            embedded.prepare(data_dir)

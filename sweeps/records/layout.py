@@ -39,6 +39,8 @@ EVAL_MEASUREMENTS, MEASUREMENTS = "eval_measurements.csv", "measurements.csv"
 DIAGNOSTICS = "diagnostics.jsonl"
 DIAGNOSTICS_FORMAT = "attnperf-diagnostics-1"
 ATTEMPTS, CHECKPOINTS = "attempts", "checkpoints"
+# In a checkpoint, where orbax keeps the item `progress`: plain JSON.
+CHECKPOINT_RECORD = "progress/metadata"
 TENSORBOARD, PROFILE = "tensorboard", "profile"
 FORMAT = "attnperf-study-1"
 DOWNSTREAM, SAMPLES, RESULTS = "downstream", "samples.jsonl.gz", "results.json"

@@ -1,4 +1,4 @@
-"""`python -m sweeps cancel`: every trial of a study saved and stopped, wherever it runs."""
+"""`python -m sweeps cancel`: every trial and evaluation of a study stopped, wherever it runs."""
 
 import contextlib
 import os
@@ -11,12 +11,16 @@ from sweeps.launchers import table as launchers
 from sweeps.records import layout, lease, study_reader, submissions
 from sweeps.records.submissions import Batch
 
+# Below a trial's directory: the records of evaluations that were begun.
+_EVALUATIONS = f"{layout.DOWNSTREAM}/*/*/{layout.EVALUATION}"
+
 
 def cancel(directory: pathlib.Path) -> str:
     """Marks the study as cancelled, cancels its jobs, stops this host's workers; returns a report.
 
     Workers on other hosts notice the mark at their next heartbeat, whatever engine they run on;
-    `resume` or `run` takes the mark away. A study that is complete stays as it is.
+    `resume`, `run` or `evaluate` takes the mark away. A study that is complete, its evaluations
+    too, stays as it is.
 
     Raises ValueError where the directory holds no study, or a record in it is damaged: nothing is
     cancelled then. Raises EngineError, or ValueError, where the engine cannot be reached (the mark
@@ -25,12 +29,14 @@ def cancel(directory: pathlib.Path) -> str:
     record = layout.study_record(directory)
     rows = [row for stage in record["stages"] for row in layout.planned(directory, stage) or []]
     trials = [directory / row["path"] for row in rows]
+    begun = [path.parent for one in trials for path in one.glob(_EVALUATIONS)]
+    evaluated = [one for one in begun if not (one / layout.RESULTS).exists()]
     batches = list(submissions.batches(directory))
-    if study_reader.StudyReader(directory).look().complete:
+    if study_reader.StudyReader(directory).look().complete and not evaluated:
         return f"{directory} is complete: every trial has ended, and there is nothing to cancel"
     layout.write_json(directory / submissions.CANCELLED, {"cancelled_at": time.time()})
     # First, for an engine that is out of reach ends this.
-    last = [lease.last(trial) for trial in trials]
+    last = [lease.last(one) for one in (*trials, *evaluated)]
     alive = [attempt for attempt in last if attempt.name != "0" and lease.is_alive(attempt)]
     stopped = len({_stop_worker(attempt) for attempt in alive} - {None})
     cancelled = _cancel_jobs(directory, record["config"], batches)

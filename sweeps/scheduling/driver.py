@@ -13,6 +13,7 @@ from sweeps.launchers import local
 from sweeps.launchers import table as launchers
 from sweeps.monitoring.progress import Progress
 from sweeps.records import code_snapshot, disk, measurements, status, submissions
+from sweeps.scheduling import evaluations
 from sweeps.scheduling.job_scheduler import JobScheduler
 from sweeps.scheduling.local_scheduler import LocalScheduler
 from sweeps.scheduling.scheduler import Run, Scheduler
@@ -62,7 +63,7 @@ class Driver:
         study_directory.prepare(self.study)
         (self.study.directory / submissions.CANCELLED).unlink(missing_ok=True)
         counts: dict[str, int] = {}
-        with _handled_signals(self._request_stop):
+        with handled_signals(self._request_stop):
             snapshot = code_snapshot.take(self.study.directory)
             about = Run(self.study, self.progress, lambda: self._stop, snapshot, self._check)
             with contextlib.closing(scheduler(about)) as found:
@@ -81,7 +82,16 @@ class Driver:
                         counts[ended["state"]] = counts.get(ended["state"], 0) + 1
                         if ended["state"] == "failed" and disk.is_reason(ended["reason"]):
                             raise ValueError(ended["reason"])  # the next stage would, too
+                    if lacking := self._evaluate(found, trials):
+                        counts["not evaluated"] = counts.get("not evaluated", 0) + lacking
         return counts
+
+    def _evaluate(self, found: Scheduler, trials: list[Trial]) -> int:
+        """Has the stage's models evaluated by config.downstream, where no worker has done so when
+        it had trained them; returns how many could not be."""
+        suite = self.study.settings["downstream"]
+        wanted = evaluations.of_trials(self.study, trials, suite, 1) if suite else []
+        return len(evaluations.run(self.study, found, self.progress, wanted))
 
     def _mend(self, trials: list[Trial]) -> None:
         """Has every trial that is done have its records: the next stage and tables go by them.
@@ -119,7 +129,7 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
-def _handled_signals(stop: Callable[[int, Any], None]) -> Iterator[None]:
+def handled_signals(stop: Callable[[int, Any], None]) -> Iterator[None]:
     """Has `stop` handle signals to stop while it lasts."""
     earlier = [(number, signal.signal(number, stop)) for number in _STOPPING]
     try:

@@ -1,4 +1,4 @@
-"""A job: one or several trials of a study, run on the node that an engine chose.
+"""A job: one or several trials of a study, or evaluations, run on the node that an engine chose.
 
 `python -m sweeps job STUDY_DIR/jobs/BATCH.json --index=I` runs job I of a batch with worker
 processes of its own, as the local launcher does. SIGTERM and SIGUSR1 have the trials saved. Where
@@ -10,6 +10,7 @@ or one of several processes was lost, WRONG_NODE (76) where this node cannot run
 could not be claimed or given back, 2 for a batch that cannot be read.
 """
 
+import dataclasses
 import os
 import pathlib
 import signal
@@ -25,7 +26,8 @@ from sweeps.records import code_snapshot, layout, status, submissions
 from sweeps.scheduling import preflight
 from sweeps.scheduling.local_scheduler import LocalScheduler
 from sweeps.scheduling.scheduler import Interrupted, Run
-from sweeps.study import study, trial
+from sweeps.study import study
+from sweeps.study.evaluation import Evaluation, Work, read_work
 
 # What the engine counts against its retries, where it has any.
 _UNFINISHED = 1
@@ -41,7 +43,12 @@ class NodeJob:
         if not 0 <= index < self.batch.size:
             size = self.batch.size
             raise ValueError(f"{file} has {size} jobs, numbered from 0; there is no {index}")
-        self.trials = [trial.read(self.root / path) for path in self.batch.jobs[index]]
+        self.trials = [read_work(self.root / path) for path in self.batch.jobs[index]]
+        self._suites = {one.suite for one in self.trials if isinstance(one, Evaluation)}
+        for one in self.trials:
+            if isinstance(one, Evaluation):  # who runs it, and where its data are
+                changed = self.study.settings | one.settings
+                self.study = dataclasses.replace(self.study, settings=changed)
         self._stop = False
 
     def run(self) -> int:
@@ -51,8 +58,11 @@ class NodeJob:
         if all(self._state(one) in status.COMPLETE for one in self.trials):
             return FINISHED  # e.g. a requeued job of which only the end was lost
         try:
-            preflight.check_event_files(self.study, here=True)
-            preflight.check_data_here(self.study)
+            for suite in self._suites:
+                preflight.check_suite_here(self.study, suite)
+            if not self._suites:
+                preflight.check_event_files(self.study, here=True)
+                preflight.check_data_here(self.study)
         except (ValueError, OSError) as error:
             if self._stop:  # the engine tells a job's every process: the check was cut short
                 with Progress() as progress:
@@ -63,6 +73,11 @@ class NodeJob:
         if self.batch.platform == "cpu":
             os.environ["JAX_PLATFORMS"] = "cpu"
         found = bootstrap.detect(os.environ)
+        if found is not None and self._suites:
+            return self._refuse(
+                "an evaluation is computed by one process, on all devices of its host, and this "
+                "job has several: give its launcher's keys one host"
+            )
         if found is not None and not found.is_primary:  # becomes another process of those
             cache = f"--cache_dir={local.compilation_cache()}"
             command = [sys.executable, "-m", "sweeps.worker", "--secondary", cache]
@@ -80,7 +95,7 @@ class NodeJob:
         print(f"told to stop by {signal.Signals(signum).name}", flush=True)
         self._stop = True
 
-    def _state(self, one: trial.Trial) -> str:
+    def _state(self, one: Work) -> str:
         return str(status.read(self.root / one.path)["state"])
 
     def _train(self, together: bool) -> int:

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+from typing import Any
 
 from attention import table as variants_table
 from sweeps.launchers import table as launchers
@@ -30,27 +31,41 @@ def check_kernel(study: Study) -> None:
 
 def check_devices(study: Study) -> None:
     """Raises ValueError where mesh or batch do not fit the devices that a trial gets."""
+    settings, groups = study.settings, check_mesh(study)
+    parts = settings["microbatches"]
+    if settings["batch_size"] // parts % groups:
+        each = f" in {parts} microbatches" if parts > 1 else ""
+        raise ValueError(
+            f"batch_size {settings['batch_size']}{each} cannot be divided over {groups} devices "
+            f"{_who(settings)}; choose a multiple, or fewer devices"
+            f"{' or microbatches' if each else ''}"
+        )
+
+
+def _who(settings: dict[str, Any]) -> str:
+    launcher = settings["launcher"]
+    return "on this host" if launcher == "local" else f"by launcher {launcher}"
+
+
+def check_mesh(study: Study) -> int:
+    """Returns over how many groups of devices a batch is divided.
+
+    Raises ValueError where the mesh does not fit the devices that a trial gets.
+    """
     settings = study.settings
     launcher = settings["launcher"]
     devices = launchers.module(launcher).devices(settings)
-    who = "on this host" if launcher == "local" else f"by launcher {launcher}"
     lever = "--config.local.workers" if launcher == "local" else f"the keys of --config.{launcher}"
     data, fsdp, tensor = checks.options(settings).mesh
     groups = data * fsdp or devices // tensor
     if groups * tensor != devices or groups % fsdp:
         raise ValueError(
             f"mesh.data={data}, mesh.fsdp={fsdp}, mesh.tensor={tensor} does not fit the "
-            f"{devices} device(s) that a trial has {who}: the sizes must multiply to that "
-            "(data 0: all that the others leave). Change --config.mesh.fsdp, .tensor or .data, or "
-            f"{lever}; `python -m sweeps plan --topology=...` says what fits"
+            f"{devices} device(s) that a trial has {_who(settings)}: the sizes must multiply to "
+            "that (data 0: all that the others leave). Change --config.mesh.fsdp, .tensor or "
+            f".data, or {lever}; `python -m sweeps plan --topology=...` says what fits"
         )
-    parts = settings["microbatches"]
-    if settings["batch_size"] // parts % groups:
-        each = f" in {parts} microbatches" if parts > 1 else ""
-        raise ValueError(
-            f"batch_size {settings['batch_size']}{each} cannot be divided over {groups} devices "
-            f"{who}; choose a multiple, or fewer devices{' or microbatches' if each else ''}"
-        )
+    return groups
 
 
 def check_event_files(study: Study, here: bool = False) -> None:
@@ -90,7 +105,10 @@ class DataCheck:
         entry = catalog.get(study.workload)
         if entry.embedded:
             print(f"data: {study.data_dir} ({entry.description}; made there if absent)", flush=True)
-        self._call = _ask(study)
+        self._call = self._ask()
+
+    def _ask(self) -> jax_calls.Call:
+        return _ask(self._study)
 
     def finish(self) -> None:
         """Waits for the check's end, once; the study gets the data's reference rows.
@@ -108,6 +126,30 @@ class DataCheck:
                 self._call = None
 
 
+class SuiteCheck(DataCheck):
+    """Makes sure that a suite's data, and the library that judges by it, are there.
+
+    The data that a model was trained on is not needed; what is embedded is made where absent.
+    """
+
+    def __init__(self, study: Study, suite: str) -> None:
+        self._suite = suite
+        super().__init__(study)
+
+    def _ask(self) -> jax_calls.Call:
+        return _ask_of_suite(self._study, self._suite)
+
+
+def check_suite_here(study: Study, suite: str) -> None:
+    """Checks what `SuiteCheck` does on this host, a job's node. Raises ValueError as it does."""
+    _conclude(study, _ask_of_suite(study, suite), replace=False)
+
+
+def _ask_of_suite(study: Study, suite: str) -> jax_calls.Call:
+    where = {"workload": study.workload, "data_dir": study.data_dir}
+    return jax_calls.Call(jax_calls.suite, suite=suite, **where)
+
+
 def check_data_here(study: Study) -> None:
     """Checks a study's data on this host, a job's node; prepares embedded data.
 
@@ -119,7 +161,8 @@ def check_data_here(study: Study) -> None:
 
 def _ask(study: Study) -> jax_calls.Call:
     where = {"data_dir": study.data_dir, "extra_paths": study.extra_paths}
-    return jax_calls.Call(jax_calls.data, workload=study.workload, **where)
+    suite = study.settings["downstream"]
+    return jax_calls.Call(jax_calls.data, workload=study.workload, suite=suite, **where)
 
 
 def _conclude(study: Study, call: jax_calls.Call, replace: bool = True) -> None:

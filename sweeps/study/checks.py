@@ -11,12 +11,14 @@ from sweeps.study import config as configs
 from sweeps.study.trial import EXTRA_PATHS, IN_PARTS
 from workloads import algoperf_specs, catalog
 from workloads.base.options import MESH_AXES, Options
+from workloads.downstream import suites
 
 # Keys that may differ when a study on disk is continued: they add trials or change who runs them.
 _MAY_CHANGE = (
     "points", "seeds", "variants", "tuning_seeds", "experiment_dir", "data_dir", *EXTRA_PATHS,
     "loader_workers", "launcher", "mesh", *IN_PARTS, "max_attempts", "checkpoint_minutes",
-    "diagnostics", "tensorboard", "profile", "paper_table", "paper_note",
+    "diagnostics", "tensorboard", "profile", "paper_table", "paper_note", "keep_checkpoints",
+    "downstream", "finetune_from",
 )  # fmt: skip
 
 
@@ -40,6 +42,23 @@ def check(settings: dict[str, Any]) -> None:
     _check_diagnostics(settings)
     _check_profile(settings)
     _check_microbatches(settings)
+    if settings["downstream"]:
+        check_downstream(settings, settings["downstream"])
+
+
+def check_downstream(settings: dict[str, Any], suite: str) -> None:
+    """Raises ValueError where there is no such suite, or it cannot be put to such a model, or by
+    such jobs."""
+    suites.get(suite)
+    catalog.check_decoder(settings["workload"])
+    name = settings["launcher"]
+    for key in ("hosts", "nodes"):
+        if (count := settings[name].get(key, 1)) > 1:
+            raise ValueError(
+                f"{name}.{key} is {count}, and a suite is put to a model by one process, on all "
+                f"devices of its host. Train without config.downstream, then: python -m sweeps "
+                f"evaluate STUDY_DIR --suite={suite} --config.{name}.{key}=1"
+            )
 
 
 def _check_extra_paths(settings: dict[str, Any]) -> None:

@@ -200,6 +200,13 @@ def _own_keys() -> dict[str, Key]:
             "its training is over; empty: none. Results of training stay the same",
             name,
         ),
+        "finetune_from": Key(
+            "",
+            "another study, its directory or its name in experiment_dir: trials start from the "
+            "parameters of its last checkpoints, same variant, same seed (or its seeds in turn); "
+            "empty: from random ones",
+            PATH,
+        ),
         "log_every": Key(
             100,
             "updates between records of loss, gradient norm and speed, and between looks for a "

@@ -1,6 +1,7 @@
 """A study: a checked configuration, its points, its stages, and the trials they consist of."""
 
 import dataclasses
+import functools
 import itertools
 import os
 import pathlib
@@ -11,8 +12,9 @@ import ml_collections
 
 from attention import table as variants_table
 from sweeps.records import layout
-from sweeps.study import checks, hyperparameters, selection, space
+from sweeps.study import checks, hyperparameters, selection, space, start
 from sweeps.study import config as configs
+from sweeps.study.start import Start
 from sweeps.study.trial import EXTRA_PATHS, Trial
 from workloads import algoperf_specs, catalog
 
@@ -28,10 +30,14 @@ _TRIAL_SETTINGS = (
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """A checked study. `settings` is the resolved config as plain data; points are completed."""
+    """A checked study. `settings` is the resolved config as plain data; points are completed.
+
+    starts: where trials start, of each variant and seed, where they start from another study's.
+    """
 
     settings: dict[str, Any]
     points: tuple[dict[str, float], ...]
+    starts: tuple[Start, ...] = ()
 
     @property
     def name(self) -> str:
@@ -87,6 +93,7 @@ class Study:
 
     def _trial(self, stage: str, variant: str, point: int, seed: int) -> Trial:
         settings, entry = self.settings, catalog.get(self.workload)
+        began = self._starts.get((variant, seed))
         return Trial(
             study=self.name,
             stage=stage,
@@ -102,10 +109,16 @@ class Study:
                 "test": entry.test_target,
             },
             mesh=checks.options(settings).mesh,
+            start=began.content if began else "",
+            start_from=began.checkpoint if began else "",
             diagnose_every=settings["diagnostics"],
             diagnose_examples=settings["diagnostics_examples"],
             **{name: settings[name] for name in (*_TRIAL_SETTINGS, *EXTRA_PATHS)},
         )
+
+    @functools.cached_property
+    def _starts(self) -> dict[tuple[str, int], Start]:
+        return {(one.variant, one.seed): one for one in self.starts}
 
     @property
     def tuned(self) -> dict[str, str]:
@@ -154,6 +167,8 @@ def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
     for key in ("data_dir", *EXTRA_PATHS):
         if settings[key]:  # jobs start in other folders
             settings[key] = str(pathlib.Path(settings[key]).expanduser().absolute())
+    if settings["finetune_from"]:
+        settings["finetune_from"] = str(_other_study(settings))
     steps = settings["steps"] = settings["steps"] or entry.step_hint
     settings["step_hint"] = settings["step_hint"] or steps
     settings["batch_size"] = settings["batch_size"] or entry.batch_size
@@ -171,7 +186,34 @@ def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
             f"{settings['points']} were asked, {len(raw)} will run"
         )
         settings["points"] = len(raw)
-    return Study(settings, tuple(_completed(raw, settings)))
+    return Study(settings, tuple(_completed(raw, settings)), _starts(settings, planning))
+
+
+def _starts(settings: dict[str, Any], planning: bool) -> tuple[Start, ...]:
+    if not settings["finetune_from"]:
+        return ()
+    seeds = settings["seeds"]
+    pairs = [(variant, seed) for variant in settings["variants"] for seed in range(seeds)]
+    if settings["protocol"] != "grid":
+        chosen = [settings["tuning_variant"]]
+        tuned = chosen if settings["protocol"] == "tune_then_compare" else settings["variants"]
+        pairs += [(variant, seed) for variant in tuned for seed in range(settings["tuning_seeds"])]
+    try:
+        return start.find(settings, dict.fromkeys(pairs))
+    except start.NotTrainedError as error:
+        if not planning:
+            raise
+        configs.warn(f"planned as if it were trained; {error}")  # costs do not depend on it
+        return ()
+
+
+def _other_study(settings: dict[str, Any]) -> pathlib.Path:
+    """Returns the directory of config.finetune_from: a path, or the name of a study of the same
+    experiment_dir."""
+    given = settings["finetune_from"]
+    if "/" in given:
+        return pathlib.Path(given).expanduser().absolute()
+    return pathlib.Path(settings["experiment_dir"]).expanduser().absolute() / given
 
 
 def _points(settings: dict[str, Any], planning: bool) -> list[space.Point]:
@@ -226,6 +268,7 @@ def from_record(record: dict[str, Any], directory: pathlib.Path) -> Study:
         catalog.get(settings["workload"])
         for point in record["points"]:
             hyperparameters.complete(point)
+        starts = tuple(Start(**one) for one in record.get("starts", ()))
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{directory / layout.STUDY} is damaged: {error}") from error
-    return Study(settings, tuple(record["points"]))
+    return Study(settings, tuple(record["points"]), starts)

@@ -39,6 +39,7 @@ def prepare(study: Study) -> None:
                 f"{directory}: space {study.settings['space']!r} gives other points than when the "
                 "study began. Choose another --config.name, or restore the space"
             )
+        _check_starts(study, record)
     record = {
         "format": layout.FORMAT,
         "name": study.name,
@@ -46,11 +47,24 @@ def prepare(study: Study) -> None:
         "points": study.points,
         "space_sha256": space.sha256(study.points),
         "stages": study.stages,
+        "starts": [dataclasses.asdict(one) for one in study.starts],
         "paper_table": study.settings["paper_table"],
         "paper_note": study.settings["paper_note"],
         **provenance.code(),
     }
     layout.write_json(directory / layout.STUDY, record)
+
+
+def _check_starts(study: Study, record: dict[str, Any]) -> None:
+    """Raises ValueError where trials would start from other parameters than when it began."""
+    stored = {(one["variant"], one["seed"]): one["content"] for one in record.get("starts", ())}
+    for one in study.starts:
+        if stored.get((one.variant, one.seed), one.content) != one.content:
+            raise ValueError(
+                f"{study.directory}: {one.checkpoint}, from which {one.variant} starts with seed "
+                f"{one.seed}, holds other parameters than when the study began. Choose another "
+                "--config.name, or restore that study"
+            )
 
 
 def select(study: Study, choice: str = "") -> dict[str, Any]:

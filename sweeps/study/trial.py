@@ -18,17 +18,18 @@ LOOKED_AT = (
 )
 # Where things lie that a worker needs beside the data; the same content may lie elsewhere later.
 EXTRA_PATHS = ("algoperf_dir", "tokenizer_vocab_path")
+PATHS = (*EXTRA_PATHS, "start_from")
 # What is computed a part at a time, in how many parts.
 IN_PARTS = ("loss_chunk_tokens", "microbatches")
 # What may change until a trial is finished. Results differ between meshes, and by the number of
 # parts, by rounding alone.
-CHANGEABLE = (*LOOKED_AT, *EXTRA_PATHS, "mesh", *IN_PARTS)
+CHANGEABLE = (*LOOKED_AT, *PATHS, "mesh", *IN_PARTS)
 # Which rule an id was made by. Schema 1, of records that name none, had mesh, remat and
 # checkpoint_every in it.
 SCHEMA = 2
 # Where the trial stands in a study and how it is recorded, not what it computes.
 _PLACE = ("study", "stage", "point", "schema", "hashed_mesh")
-_NOT_COMPUTED = (*_PLACE, *LOOKED_AT, *EXTRA_PATHS, *IN_PARTS)
+_NOT_COMPUTED = (*_PLACE, *LOOKED_AT, *PATHS, *IN_PARTS)
 _LEFT_OUT = {1: _NOT_COMPUTED, 2: (*_NOT_COMPUTED, "mesh", "remat", "checkpoint_every")}
 
 
@@ -48,6 +49,9 @@ class Trial:
     the trained model is evaluated by, '' for none.
     matmul_precision: of `attention.precision`; in ids where it is not 'default', which ids of
     before it meant.
+    start: the content of another study's checkpoint whose parameters the trial starts from, '' for
+    random ones, of which ids know nothing; start_from: that checkpoint's folder
+    (`sweeps.study.start`).
     algoperf_dir and tokenizer_vocab_path are what AlgoPerf's own workloads need, '' for others.
     `schema` is that of the id; `hashed_mesh` is the mesh in an id of schema 1, which stays when the
     mesh changes.
@@ -85,6 +89,8 @@ class Trial:
     keep_checkpoints: int = 1
     downstream: str = ""
     matmul_precision: str = "default"
+    start: str = ""
+    start_from: str = ""
     algoperf_dir: str = ""
     tokenizer_vocab_path: str = ""
     schema: int = SCHEMA
@@ -127,6 +133,8 @@ class Trial:
             content["mesh"] = self.hashed_mesh
         if self.matmul_precision == "default":
             del content["matmul_precision"]
+        if not self.start:
+            del content["start"]
         text = json.dumps(content, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

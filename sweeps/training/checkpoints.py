@@ -35,6 +35,8 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
 from sweeps.records import disk, layout, measurements
+from sweeps.study import start as starts
+from sweeps.study import trial as trials
 from sweeps.study.trial import Trial
 
 
@@ -52,8 +54,7 @@ logging.getLogger("absl").addFilter(_Brief())
 DAMAGED = "damaged-"
 # In the name of a folder that orbax is writing; older ones have a number behind it.
 _UNFINISHED = ".orbax-checkpoint-tmp"
-# Where orbax keeps the item `progress`: plain JSON.
-RECORD = "progress/metadata"
+RECORD = layout.CHECKPOINT_RECORD
 
 
 class _Kept:
@@ -221,6 +222,26 @@ def restore_parameters(
         found = like._replace(**reader.restore(folder / "state", args=args))
     _check_sums(folder, record, found)
     return found.params, found.model_state
+
+
+def start(trial: Trial, params: Any, model_state: Any) -> tuple[Any, Any]:
+    """Returns the (parameters, model state) that a trial starts from: another study's
+    (`sweeps.study.start`), where the given ones would lie.
+
+    Raises ValueError where that checkpoint is gone, damaged, another model's, or not what it was.
+    """
+    folder = pathlib.Path(trial.start_from)
+    directory = folder.parents[1]
+    if (content := starts.content(folder)) != trial.start:
+        raise ValueError(
+            f"{folder} holds other parameters ({content}) than those that the trial starts from "
+            f"({trial.start}); restore that study, or run this one under another --config.name"
+        )
+    step, other = int(folder.name), trials.read(directory)
+    try:
+        return restore_parameters(other, directory, step, params, model_state)
+    except DamagedError as damage:
+        raise ValueError(f"{damage}: the checkpoint to start from is damaged") from damage
 
 
 def _record(folder: pathlib.Path) -> dict[str, Any]:

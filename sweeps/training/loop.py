@@ -111,6 +111,9 @@ class Training:
         if found is not None:
             start, state, progress = found
             self.times = TrainingTimes(**progress["clock"])
+        elif self.trial.start:
+            params, model_state = checkpoints.start(self.trial, state.params, state.model_state)
+            state = state._replace(params=params, model_state=model_state)
         self.processes.on_primary(lambda: self._begin(start, store.damages))
         return state
 

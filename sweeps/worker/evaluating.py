@@ -9,6 +9,9 @@ from sweeps.records import layout, lease, measurements, status
 from sweeps.study.evaluation import Evaluation
 from sweeps.training import checkpoints, loop, train_step
 
+# A status is a file of its own, written anew.
+_SAY_EVERY_S = 5.0
+
 
 def evaluate(
     found: Evaluation,
@@ -24,25 +27,30 @@ def evaluate(
     to stop, lease.LostError where another worker has taken over, ValueError for what cannot be
     evaluated.
     """
-    from workloads.downstream import harness
+    from workloads.downstream import harness, suites
 
     directory = attempt.trial_directory
-    finished = len(list((directory / layout.DOWNSTREAM_TASKS).glob("*.jsonl.gz")))
+    began, finished = time.monotonic(), _finished(directory)
+    said = began
     layout.write_json(attempt.directory / measurements.RESUMED, {"global_step": finished})
     _say(found, attempt, "running", finished)
     report("compiled", step=finished)
-    began = time.monotonic()
 
     def progress(task: str, done: int, total: int) -> None:
-        del total
-        attempt.check()
-        print(f"{task}: {done} of {found.tasks} tasks", flush=True)
-        seconds = (time.monotonic() - began) / max(1, done - finished)
-        report("figures", global_step=done - 1, step_seconds=seconds)
-        _say(found, attempt, "running", done)
-        if done < found.tasks and stop_requested():
-            _say(found, attempt, "pending", done, f"preempted after {done} tasks")
+        """Asked after every batch of a task: `done` of `total` requests."""
+        nonlocal said
+        stops, now = stop_requested(), time.monotonic()
+        if not stops and now - said < _SAY_EVERY_S:
+            return
+        said, whole = now, _finished(directory)
+        print(f"{task}: {done} of {total} requests; {whole} tasks finished", flush=True)
+        if stops:
+            _say(found, attempt, "pending", whole, f"preempted after {whole} tasks")
             raise loop.Preempted
+        _say(found, attempt, "running", whole)
+        if whole > finished:
+            seconds = (now - began) / (whole - finished)
+            report("figures", global_step=whole - 1, step_seconds=seconds)
 
     with train_step.precise(found.trial.matmul_precision):
         parameters = restored(found, directory.parents[2], workload)
@@ -53,10 +61,17 @@ def evaluate(
             "seed": found.trial.seed,
             "step": found.checkpoint,
         }
-        where = data_dir, directory
-        harness.evaluate(workload, parameters, found.suite, *where, about, progress)
+        suite = suites.get(found.suite)
+        harness.evaluate(workload, parameters, suite, data_dir, directory, about, progress)
+    seconds = (time.monotonic() - began) / max(1, found.tasks - finished)
+    report("figures", global_step=found.tasks - 1, step_seconds=seconds)
     _say(found, attempt, "done", found.tasks)
     return "done"
+
+
+def _finished(directory: pathlib.Path) -> int:
+    """Returns how many tasks are on disk."""
+    return len(list((directory / layout.DOWNSTREAM_TASKS).glob("*.jsonl.gz")))
 
 
 def restored(found: Evaluation, trial_directory: pathlib.Path, workload: Any) -> Any:

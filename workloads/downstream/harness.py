@@ -11,14 +11,11 @@ import contextlib
 import gzip
 import importlib.metadata
 import json
-import logging
 import os
 import pathlib
 import shutil
-import tempfile
 import time
-import unittest.mock
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -27,7 +24,7 @@ from jax.experimental import multihost_utils
 
 from attention import files
 from workloads.base import spec
-from workloads.downstream import local_data, suites
+from workloads.downstream import local_data, suites, task_loading
 from workloads.downstream.scoring import Costs, Scorer, check_decoder
 from workloads.downstream.suites import Suite, Task
 from workloads.downstream.tokens import Tokens
@@ -35,9 +32,6 @@ from workloads.downstream.tokens import Tokens
 # As sweeps/records/layout.py has them.
 FORMAT = "attnperf downstream 1"
 SAMPLES, RESULTS, TASKS = "samples.jsonl.gz", "results.json", "tasks"
-# lm-eval's own; shots are the same for every model.
-_SHOTS_SEED = 1234
-_OURS = pathlib.Path(__file__).with_name("tasks")
 Sample = dict[str, Any]
 Progress = Callable[[str, int, int], None]
 
@@ -185,8 +179,8 @@ def _asked(
     progress: Progress | None,
 ) -> list[Sample]:
     """Returns the samples of one task, in the order of its questions."""
-    # What lm-eval builds on asks the network where this is not set, for half a minute.
-    os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
+    with task_loading.quiet():
+        loaded = task_loading.load(task, data_dir)
     from lm_eval import evaluator
 
     from workloads.downstream.language_model import Decoder
@@ -196,75 +190,12 @@ def _asked(
             progress(task.name, done, every)
 
     model = Decoder(scorer, tokens, told)
-    with _quiet():
-        loaded = _loaded(task, data_dir)
+    with task_loading.quiet():
         found = evaluator.evaluate(model, {"tasks": {task.name: loaded}}, bootstrap_iters=0)
     lines = sorted(found["samples"][task.name], key=lambda one: int(one["doc_id"]))
     if task.entry.generates:
         return _generated(task, loaded, model, lines)
     return [_chosen(task, loaded, model, line) for line in lines]
-
-
-def _loaded(task: Task, data_dir: str | os.PathLike[str]) -> Any:
-    """Returns lm-eval's task: the stock file, or ours, on local rows."""
-    import yaml
-    from lm_eval.tasks import TaskManager
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder, "task.yaml")
-        path.write_text(_task_file(task, data_dir, yaml.safe_dump), encoding="utf-8")
-        # Without lm-eval's index of all its tasks, which takes seconds.
-        loaded = TaskManager(include_defaults=False).load(str(path))["tasks"][task.name]
-    loaded.set_fewshot_seed(_SHOTS_SEED)
-    return loaded
-
-
-def _task_file(task: Task, data_dir: str | os.PathLike[str], dump: Callable[..., str]) -> str:
-    """Returns a task file that includes the named one."""
-    entry = task.entry
-    said: dict[str, Any] = {
-        "include": str(_OURS / entry.file if entry.ours else _stock(entry.file)),
-        "task": task.name,
-        "dataset_path": "json",
-        "dataset_name": None,
-        "dataset_kwargs": {"data_dir": os.path.abspath(data_dir), "data": entry.data},
-        "num_fewshot": task.shots,
-    }
-    if task.shots:
-        said["fewshot_split"] = entry.shots_from
-    if not entry.generates:
-        # lm-eval would score the choices alone, which are no continuations there.
-        asked = ("acc",) if entry.partial else ("acc", "acc_norm", "acc_mutual_info")
-        said["metric_list"] = [
-            {"metric": name, "aggregation": "mean", "higher_is_better": True} for name in asked
-        ]
-    return dump(said) + "custom_dataset: !function workloads.downstream.rows.local\n"
-
-
-def _stock(file: str) -> pathlib.Path:
-    import lm_eval
-
-    return pathlib.Path(lm_eval.__file__).parent / "tasks" / file
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without lm-eval's bars of progress and its warnings about what is meant here."""
-    import lm_eval.api.task
-    import tqdm
-
-    logger = logging.getLogger("lm_eval")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-
-    def silent(items: Any, **settings: Any) -> Any:
-        return tqdm.tqdm(items, **{**settings, "disable": True})
-
-    try:
-        with unittest.mock.patch.object(lm_eval.api.task, "tqdm", silent):
-            yield
-    finally:
-        logger.setLevel(level)
 
 
 def _chosen(task: Task, loaded: Any, model: Any, line: Mapping[str, Any]) -> Sample:
@@ -276,8 +207,8 @@ def _chosen(task: Task, loaded: Any, model: Any, line: Mapping[str, Any]) -> Sam
             loaded.doc_to_text(line["doc"]),
             [loaded.doc_to_target(line["doc"])] * len(texts),
         )
-    else:
-        gold = loaded.doc_to_target(line["doc"])
+    else:  # several are right where the row says so
+        gold = line["doc"].get("right", loaded.doc_to_target(line["doc"]))
     if isinstance(gold, str):
         gold = texts.index(gold)
     given = [model.scores[pair] for pair in pairs[: len(texts)]]

@@ -78,12 +78,16 @@ class Scorer:
         assert isinstance(workload, TextWorkload)
         self.workload, self.context = workload, workload.size.context
         self.costs = Costs()
-        placed = sharding.shardings(parameters, workload.parameter_rules, workload.devices.mesh)
-        self._parameters = jax.device_put(parameters, placed)
+        self.use(parameters)
         self._tokens = tokens
         self._ladder = ladder(self.context)
         self._run = jax.jit(workload.log_probabilities)
         self._compiled: set[int] = set()
+
+    def use(self, parameters: Any) -> None:
+        """Has other parameters of the same model score from here on; nothing is compiled anew."""
+        rules, mesh = self.workload.parameter_rules, self.workload.devices.mesh
+        self._parameters = jax.device_put(parameters, sharding.shardings(parameters, rules, mesh))
 
     def loglikelihoods(
         self, requests: Sequence[Request], progress: Callable[[int, int], None] | None = None

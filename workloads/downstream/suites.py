@@ -91,9 +91,17 @@ def repair(suite: Suite, data_dir: str | os.PathLike[str]) -> str:
 
 def check(suite: Suite, data_dir: str | os.PathLike[str]) -> None:
     """Raises ValueError where a suite cannot be asked: lm-eval absent or of another release, no
-    data, not whole, or not as many questions as the published figures are of."""
+    data, not whole, not as many questions as the published figures are of, or answers to generate
+    that the model's tokenizer cannot say."""
     check_harness()
     check_data(suite, data_dir)
+    answers = [answer for task in suite.tasks for answer in task.entry.answers]
+    if answers:
+        from workloads.downstream.tokens import Tokens
+
+        tokens = Tokens(data_dir)
+        for answer in answers:
+            tokens.check_sayable(answer)
 
 
 def check_harness() -> None:
@@ -115,16 +123,22 @@ def check_data(suite: Suite, data_dir: str | os.PathLike[str], full: bool = Fals
     """
     advice = repair(suite, data_dir)
     entries = local_data.index(data_dir, advice)
+    absent: dict[str, None] = {}
     problems = []
     for task in suite.tasks:
         entry = task.entry
         asked: dict[str, int | None] = {entry.split: task.n}
-        if task.shots and entry.shots_from not in asked:
-            asked[entry.shots_from] = None
+        if task.shots or entry.generates:
+            asked.setdefault(entry.shots_from, None)
         for split, n in asked.items():
+            if split not in entries.get(entry.data, {}).get("splits", {}):
+                absent[f"{entry.data}/{split}.jsonl"] = None
+                continue
             try:
                 local_data.check_split(data_dir, entries, entry.data, split, "", n, full)
             except DataError as problem:
-                problems.append(f"{task.name}: {problem}")
+                problems.append(str(problem))
+    if absent:
+        problems.insert(0, f"{local_data.folder(data_dir)} has no {', '.join(absent)}")
     if problems:
-        raise DataError(f"suite {suite.name}:\n" + "\n".join(problems), advice)
+        raise DataError(f"suite {suite.name}: " + "\n".join(problems), advice)

@@ -18,7 +18,8 @@ class TaskEntry:
     split: the one that is asked; shots_from: the one that examples are drawn from. n: questions of
     the published figures, None where none are published. classes: whether every question has the
     same answers, so that one of them is the most frequent. partial: whether the choices stand in
-    the context, before one continuation. generates: whether the answer is generated, not chosen.
+    the context, before one continuation. generates: whether the answer is generated, not chosen;
+    answers: those that are allowed then, none where any text may be one.
     """
 
     file: str
@@ -30,15 +31,16 @@ class TaskEntry:
     classes: bool = False
     partial: bool = False
     generates: bool = False
+    answers: tuple[str, ...] = ()
 
 
 def _glue(name: str, data: str, n: int, classes: bool = True) -> TaskEntry:
     return TaskEntry(_GLUE.format(name, "default"), data, "validation", n, classes=classes)
 
 
-def _t5(name: str, data: str, n: int) -> TaskEntry:
+def _t5(name: str, data: str, n: int, *answers: str) -> TaskEntry:
     file = _GLUE.format(name, "t5-prompt")
-    return TaskEntry(file, data, "validation", n, classes=True, generates=True)
+    return TaskEntry(file, data, "validation", n, classes=True, generates=True, answers=answers)
 
 
 def _pydoc(task: str, file: str = "pydoc.yaml") -> TaskEntry:
@@ -46,13 +48,13 @@ def _pydoc(task: str, file: str = "pydoc.yaml") -> TaskEntry:
 
 
 TASKS: dict[str, TaskEntry] = {
-    "wsc285": TaskEntry("wsc285.yaml", "wsc285", "test", 285, "test", ours=True, partial=True),
+    "wsc285": TaskEntry("wsc273/default.yaml", "wsc285", "test", 285, "test", partial=True),
     "wsc273": TaskEntry("wsc273/default.yaml", "wsc273", "test", 273, "test", partial=True),
     "winogrande": TaskEntry(
         "winogrande/default.yaml", "winogrande", "validation", 1267, partial=True
     ),
-    "race_middle": TaskEntry("race_middle.yaml", "race_middle", "test", 1436, ours=True),
-    "race_high": TaskEntry("race_high.yaml", "race_high", "test", 3498, ours=True),
+    "race_middle": TaskEntry("race.yaml", "race_middle", "test", 1436, ours=True),
+    "race_high": TaskEntry("race.yaml", "race_high", "test", 3498, ours=True),
     "storycloze_2016": TaskEntry(
         "storycloze/storycloze_2016.yaml", "storycloze_2016", "test", 1871, "validation"
     ),
@@ -67,13 +69,19 @@ TASKS: dict[str, TaskEntry] = {
     "piqa": TaskEntry("piqa/piqa.yaml", "piqa", "validation", 1838),
     "openbookqa": TaskEntry("openbookqa/openbookqa.yaml", "openbookqa", "test", 500),
     "arc_easy": TaskEntry("arc/arc_easy.yaml", "arc_easy", "test", 2376),
-    "super_glue-copa-t5-prompt": _t5("copa", "copa", 100),
-    "super_glue-wic-t5-prompt": _t5("wic", "wic", 638),
+    "super_glue-copa-t5-prompt": _t5("copa", "copa", 100, "choice1", "choice2"),
+    "super_glue-wic-t5-prompt": _t5("wic", "wic", 638, "False", "True"),
     "super_glue-wsc-t5-prompt": _t5("wsc", "wsc", 104),
-    "super_glue-rte-t5-prompt": _t5("rte", "sglue_rte", 277),
+    "super_glue-rte-t5-prompt": _t5("rte", "sglue_rte", 277, "entailment", "not_entailment"),
     "next": _pydoc("next"),
     "near": _pydoc("near"),
     "sig": _pydoc("sig"),
     "swap": _pydoc("swap"),
-    "returns": dataclasses.replace(_pydoc("returns", "returns.yaml"), classes=True, generates=True),
+    "returns": dataclasses.replace(
+        _pydoc("returns", "returns.yaml"),
+        shots_from="train",
+        classes=True,
+        generates=True,
+        answers=("False", "True"),
+    ),
 }

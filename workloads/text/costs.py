@@ -41,7 +41,7 @@ from jax.sharding import AbstractMesh
 
 from workloads.base import sharding
 from workloads.base.options import MESH_AXES, Options
-from workloads.text import language_models, transformer
+from workloads.text import finetuning_specs, language_models, transformer
 from workloads.text.specs import SIZES, TransformerSize
 
 
@@ -64,6 +64,7 @@ def per_device(
     Raises ValueError for a workload of another kind, and for a mesh that the devices, the batch
     or the parameters do not fit.
     """
+    name, _ = finetuning_specs.split(name)
     if name not in SIZES:
         raise ValueError(f"{name!r} is no Transformer workload; those are {', '.join(SIZES)}")
     size = SIZES[name]

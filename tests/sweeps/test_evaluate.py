@@ -1,0 +1,296 @@
+"""`sweeps evaluate`: what is refused, handed out, resumed and told; models and lm-eval stand in."""
+
+import gzip
+import io
+import json
+import shutil
+import types
+
+import pytest
+
+from sweeps import __main__ as command
+from sweeps.monitoring import jax_calls, progress
+from sweeps.records import layout, lease, status, submissions
+from sweeps.scheduling import cancel, evaluate, evaluations, job
+from sweeps.study import config, evaluation, study, study_directory
+from sweeps.study import trial as trials
+from sweeps.worker import evaluating, worker
+from workloads.downstream import harness, suites
+
+TASKS = [task.name for task in suites.get("pydoc").tasks]
+
+
+def _made(folder, **changes):
+    """Returns a grid of two variants of pydoc_lm, written to disk as if it were trained."""
+    settings = {
+        **{"experiment_dir": folder, "steps": 60, "eval_every": 10, "seeds": 1},
+        **{"name": "trained", "keep_checkpoints": 3, **changes},
+    }
+    overrides = [f"--config.{key}={value}" for key, value in settings.items()]
+    made = study.resolve(config.parse("pydoc_lm_quick", overrides))
+    study_directory.prepare(made)
+    for trial in study_directory.materialise(made, "grid", made.trials("grid")):
+        directory = made.directory / trial.path
+        status.write(directory, "done", global_step=60, steps=60)
+        for step in (40, 50, 55, 60):
+            (directory / layout.CHECKPOINTS / str(step)).mkdir(parents=True)
+    return made
+
+
+@pytest.fixture
+def trained(tmp_path):
+    return _made(tmp_path)
+
+
+def _first(made):
+    return made.directory / made.trials("grid")[0].path
+
+
+class Harness:
+    """Stands in for lm-eval: a file per task, the parameters' number as its figure."""
+
+    def __init__(self, monkeypatch):
+        self.asked, self.dies_after, self.stops_after = [], None, None
+        self.worker = worker.Worker(io.StringIO())
+        monkeypatch.setattr(harness, "evaluate", self._evaluate)
+        monkeypatch.setattr(evaluating, "restored", lambda found, *rest: float(found.checkpoint))
+        program = types.SimpleNamespace(workload=None, compilations=0)
+        monkeypatch.setattr(self.worker, "_program", lambda *given: program)
+
+    def _evaluate(self, workload, parameters, suite, data_dir, directory, about, progress):
+        folder = directory / harness.TASKS
+        folder.mkdir(exist_ok=True)
+        for task in suite.tasks:
+            path = folder / f"{task.name}.jsonl.gz"
+            if path.exists():
+                continue
+            progress(task.name, 1, 2)
+            if self.dies_after == len(self.asked):
+                raise RuntimeError("killed")
+            self.asked.append(task.name)
+            line = json.dumps({"task": task.name, "parameters": parameters})
+            path.write_bytes(gzip.compress(line.encode(), mtime=0))
+            if self.stops_after == len(self.asked):
+                self.worker.stop()
+            progress(task.name, 2, 2)
+        found = {task.name: {"primary": "acc", "metrics": {"acc": 0.5}} for task in suite.tasks}
+        layout.write_json(directory / harness.RESULTS, {**about, "tasks": found})
+        shutil.rmtree(folder)
+
+    def run(self, directory):
+        self.worker.stopping = False
+        self.worker.run(directory, "/data")
+        return json.loads(self.worker._channel.getvalue().splitlines()[-1])["outcome"]
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    return Harness(monkeypatch)
+
+
+def _begin(made, checkpoint=60):
+    """Writes an evaluation's record; returns its directory."""
+    trial = trials.read(_first(made))
+    found = evaluation.Evaluation(trial, checkpoint, "pydoc", len(TASKS), {})
+    assert evaluation.materialise(made.directory, found)
+    return made.directory / found.path
+
+
+def test_a_worker_evaluates_and_says_of_what(trained, asked):
+    directory = _begin(trained)
+    assert directory == _first(trained) / "downstream/60/pydoc"
+    assert asked.run(directory) == "done"
+    found = layout.read_json(directory / layout.RESULTS)
+    trial = trials.read(_first(trained))
+    assert [found[name] for name in ("trial_id", "variant", "workload", "seed", "step")] == [
+        *(trial.id, "standard", "pydoc_lm", 0, 60)
+    ]
+    assert status.read(directory)["state"] == "done"
+    assert layout.downstream_results(_first(trained)) == [(60, "pydoc", directory / layout.RESULTS)]
+    assert not evaluation.materialise(trained.directory, evaluation.read_work(directory))
+
+
+def test_no_finished_task_is_repeated(trained, asked):
+    """After a death, and after an order to stop; the trial itself is left alone."""
+    before = status.recorded(_first(trained))
+    directory = _begin(trained)
+    asked.dies_after = 1
+    assert asked.run(directory) == "failed"
+    asked.dies_after, asked.stops_after = None, 3
+    assert asked.run(directory) == "preempted"
+    assert status.read(directory)["reason"] == "preempted after 3 tasks"
+    asked.stops_after = None
+    assert asked.run(directory) == "done"
+    assert asked.asked == TASKS
+    assert lease.latest(directory) == 3
+    assert status.recorded(_first(trained)) == before
+    assert lease.latest(_first(trained)) == 0
+
+
+def test_results_that_were_removed_are_made_again(trained, asked):
+    directory = _begin(trained)
+    asked.run(directory)
+    (directory / layout.RESULTS).unlink()
+    assert _begin(trained) == directory
+    assert asked.run(directory) == "done"
+    assert asked.asked == [*TASKS, *TASKS]
+
+
+def test_a_trained_trial_is_evaluated_by_its_worker(tmp_path, asked, monkeypatch):
+    made = _made(tmp_path, downstream="pydoc")
+    directory = _first(made)
+    status.write(directory, "pending")
+    monkeypatch.setattr(asked.worker, "_train", lambda *given: "done")
+    assert asked.run(directory) == "done"
+    assert (directory / "downstream/60/pydoc" / layout.RESULTS).exists()
+    assert [path.name for path in sorted((directory / layout.CHECKPOINTS).iterdir())] == [
+        *("40", "50", "60")  # 55 goes with no evaluation
+    ]
+
+
+def test_a_record_of_an_evaluation_knows_its_mesh_and_its_trial(trained):
+    trial = trials.read(_first(trained))
+    mesh = {"data": 0, "fsdp": 2, "tensor": 1}
+    found = evaluation.Evaluation(trial, 50, "pydoc", 4, {"mesh": mesh, "data_dir": "/there"})
+    evaluation.materialise(trained.directory, found)
+    again = evaluation.read_work(trained.directory / found.path)
+    assert (again.trial.mesh, again.checkpoint) == ((0, 2, 1), 50)
+    assert (again.id, again.settings) == (trial.id, found.settings)
+    assert evaluation.read_work(_first(trained)) == trial
+    path = trained.directory / found.path / layout.EVALUATION
+    path.write_text(path.read_text().replace(trial.id, "0" * 16))
+    with pytest.raises(ValueError, match=f"it is of trial 0+, and {trial.id} lies here now"):
+        evaluation.read_work(path.parent)
+
+
+def test_a_job_takes_who_runs_it_from_the_evaluation(trained):
+    trial = trials.read(_first(trained))
+    settings = {"data_dir": "/there", "max_attempts": 7}
+    found = evaluation.Evaluation(trial, 60, "pydoc", 4, settings)
+    evaluation.materialise(trained.directory, found)
+    batch = submissions.new(trained.directory, "slurm", [(found.path,)], {})
+    one = job.NodeJob(batch.file, 0)
+    assert one.trials == [found]
+    assert (one.study.data_dir, one.study.settings["max_attempts"]) == ("/there", 7)
+
+
+def _refusal(capsys, *arguments):
+    assert command.main(["evaluate", *map(str, arguments)]) == 2
+    return capsys.readouterr().err
+
+
+def test_what_cannot_be_evaluated_is_refused_at_the_door(trained, tmp_path, capsys, monkeypatch):
+    """By name, with the remedy, and before anything is written or loaded."""
+    monkeypatch.setattr(jax_calls, "Call", lambda *given, **more: pytest.fail("it was asked"))
+    where = trained.directory
+    for arguments, words in (
+        (("--suite=pydok",), "unknown suite 'pydok'"),
+        (("--suite=pydoc", "--checkpoints=4"), "3 checkpoints and 4 are asked"),
+        (("--suite=pydoc", "--config.seeds=2"), "seeds is what the study was trained with"),
+        (("--suite=pydoc", "--config.sead=2"), "unknown config key 'sead'"),
+        (("--suite=pydoc", "--stage=tune"), "no stage 'tune'"),
+        (("--suite=pydoc", "--config.mesh.fsdp=3"), "does not fit the 1 device"),
+        (
+            ("--suite=pydoc", "--config.launcher=slurm", "--config.slurm.nodes=2"),
+            "slurm.nodes is 2, and a suite is put to a model by one process",
+        ),
+    ):
+        assert words in _refusal(capsys, where, *arguments)
+    assert "is no study" in _refusal(capsys, tmp_path, "--suite=pydoc")
+    status.write(_first(trained), "failed")
+    (where / trained.trials("grid")[1].path / layout.STATUS).unlink()
+    assert "(1 failed, 1 pending); train it" in _refusal(capsys, where, "--suite=pydoc")
+    status.write(_first(trained), "done", global_step=60)
+    shutil.rmtree(_first(trained) / layout.CHECKPOINTS)
+    assert "has no checkpoint, so its model is lost" in _refusal(capsys, where, "--suite=pydoc")
+    assert not list(where.glob("grid/*/*/*/downstream"))
+
+
+def test_models_that_are_no_decoders_are_refused(make_trial, capsys):
+    directory = make_trial().parents[3]
+    said = _refusal(capsys, directory, "--suite=pydoc")
+    assert "digits_vit is no decoder" in said
+    assert "pydoc_lm" in said
+    with pytest.raises(ValueError, match="digits_vit is no decoder"):
+        make_trial(downstream="pydoc")
+    with pytest.raises(ValueError, match="unknown suite 'pydok'"):
+        make_trial(downstream="pydok")
+
+
+def test_missing_data_and_lm_eval_are_named_before_a_worker_starts(trained, monkeypatch, capsys):
+    monkeypatch.setattr(evaluate.driver, "scheduler", lambda about: pytest.fail("it began"))
+    monkeypatch.setattr(jax_calls, "_prepare", lambda *given: None)
+
+    class Call:
+        def __init__(self, function, **arguments):
+            self.result = lambda: function(**arguments)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *exception):
+            pass
+
+    monkeypatch.setattr(jax_calls, "Call", Call)
+    folder = trained.directory.parent / "nothing"
+    folder.mkdir()
+    more = (trained.directory, "--suite=pydoc", f"--data_dir={folder}")
+    said = _refusal(capsys, *more)
+    assert "tasks.json is missing" in said
+    assert "prepare downstream" in said
+    find = suites.importlib.util.find_spec
+    monkeypatch.setattr(
+        suites.importlib.util, "find_spec", lambda name: None if name == "lm_eval" else find(name)
+    )
+    assert "lm-eval is not installed" in _refusal(capsys, *more)
+
+
+def test_the_last_line_of_a_trial(trained):
+    asked = evaluate.Evaluate(trained.directory, "pydoc", checkpoints=2)
+    assert [one.checkpoint for one in asked.wanted] == [50, 60, 50, 60]
+    values = {50: 0.5, 60: 0.25}
+    for one in asked.wanted[:2]:
+        folder = trained.directory / one.path
+        folder.mkdir(parents=True)
+        metrics = {"acc": values[one.checkpoint], "acc_norm": 1.0}
+        found = {"primary": "acc", "metrics": metrics}
+        layout.write_json(folder / layout.RESULTS, {"tasks": {"next": found, "sig": found}})
+    path, other = (trial.path for trial in trained.trials("grid"))
+    assert evaluations.summary(asked.study, asked.wanted) == [
+        f"{path} step 60: mean 0.2500 (next 0.250, sig 0.250); means at earlier checkpoints: "
+        "50: 0.5000",
+        f"{other} step 60: no results; means at earlier checkpoints: 50: no results",
+    ]
+    layout.write_json(trained.directory / asked.wanted[0].path / layout.RESULTS, {"tasks": 3})
+    with pytest.raises(ValueError, match="is not what an evaluation writes"):
+        evaluations.summary(asked.study, asked.wanted)
+
+
+def test_evaluations_go_through_the_schedulers_of_trials(trained, asked):
+    """What has results is not handed out, and what got none is told."""
+    wanted = evaluate.Evaluate(trained.directory, "pydoc", checkpoints=2).wanted
+    asked.run(_begin(trained, 50))
+    handed = []
+
+    class Scheduler:
+        def run(self, left):
+            handed.extend(left)
+            asked.run(trained.directory / left[0].path)
+
+    shown = progress.Progress()
+    lacking = evaluations.run(trained, Scheduler(), shown, wanted)
+    assert handed == wanted[1:]
+    assert lacking == wanted[2:]
+    assert len({one.program for one in wanted}) == 2
+
+
+def test_cancel_finds_evaluations_of_a_complete_study(trained):
+    (trained.directory / "grid" / layout.TRIALS).write_text(
+        json.dumps({"trials": [trial.to_json() | {"path": trial.path}
+                               for trial in trained.trials("grid")]})
+    )  # fmt: skip
+    for trial in trained.trials("grid"):
+        status.write(trained.directory / trial.path, "diverged")
+    assert "nothing to cancel" in cancel.cancel(trained.directory)
+    _begin(trained)
+    assert "is cancelled" in cancel.cancel(trained.directory)

@@ -1,0 +1,205 @@
+"""A decoder that learns to answer: rows, a loss on answers alone, metrics by hand."""
+
+import dataclasses
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from attention import registry as variants
+from tests.workloads import fabricated_rows
+from tests.workloads.conftest import VOCABULARY, WORDS
+from workloads import catalog, registry
+from workloads.base.errors import DataError
+from workloads.base.options import Options
+from workloads.downstream import finetuning, finetuning_data, finetuning_workload, scoring, suites
+from workloads.downstream.finetuning import Example
+from workloads.downstream.finetuning_data import Question
+from workloads.storage import tokenizer
+from workloads.text import finetuning_specs
+from workloads.text.specs import TransformerSize
+
+pytest.importorskip("lm_eval", reason="needs .[downstream]")
+
+SIZE = TransformerSize(1, 8, 16, 2, 4, vocabulary=VOCABULARY, context=128)
+NAME = "pydoc_lm:superglue"
+TWIN = suites.get("pydoc_returns")
+
+
+def _workload():
+    suite = finetuning_specs.SUITES["superglue"]
+    row, variant = catalog.get(NAME), variants.get("laser")
+    return finetuning_workload.FinetuningWorkload(row, variant, Options(), SIZE, suite)
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory, spm_model):
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "spm.model").write_bytes(spm_model)
+    fabricated_rows.write(folder, suites.get("superglue"), WORDS)
+    return folder
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Two tasks, counts as fabricated, and every third of five training questions is
+    validation's."""
+    made = fabricated_rows.fabricated(suites.get("superglue"))
+    made = dataclasses.replace(made, tasks=made.tasks[1:3])  # WiC and WSC
+    monkeypatch.setattr(suites, "get", lambda name: made)
+    monkeypatch.setattr(finetuning_specs, "HELD_OUT", 3)
+    return made
+
+
+def test_rows_by_hand():
+    rows = finetuning_workload.Rows([Example([5, 6], [7, 1]), Example([5], [8, 9, 1])], 128)
+    assert (len(rows), rows.length) == (2, 64)
+    first, second = rows[0], rows[1]
+    assert first["tokens"][:5].tolist() == [5, 6, 7, tokenizer.EOS, tokenizer.PAD]
+    assert np.flatnonzero(first["weights"]).tolist() == [2, 3]
+    assert np.flatnonzero(second["weights"]).tolist() == [1, 2, 3]
+    assert finetuning_workload.Rows([Example([5] * 70, [7, 1])], 100).length == 100
+    with pytest.raises(IndexError):
+        rows[2]
+
+
+def test_no_question_is_trained_and_validated(few, data_dir):
+    """Of SuperGLUE: every row of train is in one of the two, the published ones are the test."""
+    for task in few.tasks:
+        found = {
+            split: [one.context for one in finetuning_data.questions_of(task, split, data_dir)]
+            for split in ("train", "validation", "test")
+        }
+        assert [len(one) for one in found.values()] == [4, 1, fabricated_rows.N]
+        assert not set(found["train"]) & set(found["validation"])
+        keeps = finetuning_data.trains_on(task)
+        trained = finetuning.examples(few, task.name, "train", data_dir, SIZE.context, keeps)
+        questions = finetuning_data.questions_of(task, "train", data_dir)
+        assert len(trained) == sum(bool(one.gold) for one in questions)
+    own = dataclasses.replace(
+        few.tasks[0], entry=dataclasses.replace(few.tasks[0].entry, split="test")
+    )
+    assert all(finetuning_data.trains_on(own)(number) for number in range(20))
+
+
+def test_the_loss_is_that_of_the_answers(few, data_dir):
+    """As scored one by one; what stands in the context's or the filling's place counts nothing."""
+    workload = _workload()
+    params, _ = workload.init_model_fn(jax.random.key(0))
+    batch = next(workload._build_input_queue(3, "train", str(data_dir), 4))
+    rows = [
+        (row[: weights.argmax()].tolist(), row[weights > 0].tolist())
+        for row, weights in zip(
+            np.asarray(batch["targets"]), np.asarray(batch["weights"]), strict=True
+        )
+    ]
+    scores = scoring.Scorer(workload, params).loglikelihoods(rows)
+    losses, _ = workload.train_loss(params, batch, None, jax.random.key(1), 0.0, 0.0)
+    count = sum(len(answer) for _, answer in rows)
+    assert losses["n_valid_examples"] == count
+    expected = -sum(score.loglikelihood for score in scores)
+    assert float(losses["summed"]) == pytest.approx(expected, rel=1e-5)
+    assert all(answer[-1] == tokenizer.EOS for _, answer in rows)
+    again = next(workload._build_input_queue(3, "train", str(data_dir), 4))
+    np.testing.assert_array_equal(again["targets"], batch["targets"])
+
+
+def test_evaluations_have_every_metric_of_every_split(few, data_dir):
+    workload = _workload()
+    params, _ = workload.init_model_fn(jax.random.key(0))
+    found = workload.eval_model(4, params, None, None, str(data_dir))
+    names = {"accuracy", "undecodable", "loss", "rank_accuracy", "majority"}
+    for split in ("train", "validation", "test"):
+        assert {name for name in names if f"{split}/{name}" in found} == names
+        assert 0 < found[f"{split}/loss"] < 20
+    assert found["validation/num_examples"] == 2
+    assert found["test/num_examples"] == fabricated_rows.N * 2
+    # Other parameters are scored without compiling anew, and by themselves.
+    scorer = workload._scorer
+    other, _ = workload.init_model_fn(jax.random.key(1))
+    assert workload.eval_model(4, other, None, None, str(data_dir)) != found
+    assert workload.eval_model(4, params, None, None, str(data_dir)) == found
+    assert workload._scorer is scorer
+
+
+class Words:
+    """A token is a letter."""
+
+    size = VOCABULARY
+
+    def encode(self, text):
+        return [ord(one) for one in text]
+
+    def decode(self, ids):
+        return "".join(map(chr, ids))
+
+    def pair(self, context, continuation):
+        return self.encode(context), self.encode(continuation)
+
+
+class Scorer:
+    """Says 'y' to contexts with an a, and something else to others; prefers longer answers."""
+
+    def use(self, params):
+        pass
+
+    def greedy(self, contexts, most):
+        assert most == 3  # the longest answer and the separator
+        return [[ord("y")] if ord("a") in ids else [ord("x")] for ids in contexts]
+
+    def loglikelihoods(self, pairs):
+        return [
+            types.SimpleNamespace(loglikelihood=-1.0 / len(answer), tokens=len(answer))
+            for _, answer in pairs
+        ]
+
+
+def _question(context, gold, allowed=("y", "no")):
+    return Question("t", context, gold, allowed, lambda answer: answer == gold)
+
+
+def test_metrics_by_hand(monkeypatch):
+    workload = _workload()
+    monkeypatch.setattr(workload, "_tokens", lambda data_dir: Words())
+    workload._scorer = Scorer()
+    train = [_question("", gold) for gold in ("y", "no", "no")]
+    monkeypatch.setattr(workload, "_questions", lambda split, data_dir: train)
+    asked = [_question("a", "y"), _question("b", "no"), _question("ab", "no"), _question("c", "y")]
+    found = workload._answered(None, asked, "")
+    # 'y' to two of four, one of them rightly; 'x' is no answer. ' no' is preferred everywhere.
+    assert found == {
+        **{"accuracy": 0.25, "undecodable": 0.5, "rank_accuracy": 0.5, "majority": 0.5},
+        "loss": pytest.approx((2 * 1 / 2 + 2 * 1 / 3) / (2 * 2 + 2 * 3)),
+    }
+    # Where any text may be an answer there are none to rank, and a row may have no right one.
+    free = [_question("a", "y", ()), dataclasses.replace(_question("b", "", ()), is_right=bool)]
+    workload._scorer = types.SimpleNamespace(
+        use=lambda params: None,
+        greedy=lambda contexts, most: [[ord("y")], []],
+        loglikelihoods=Scorer().loglikelihoods,
+    )
+    found = workload._answered(None, free, "")
+    assert found == {"accuracy": 0.5, "undecodable": 0.5, "loss": 0.25}
+
+
+def test_names_of_models_and_suites(data_dir):
+    entry = catalog.get(NAME)
+    assert (entry.metric, entry.mode, entry.decoder) == ("accuracy", "max", True)
+    assert (
+        catalog.model(NAME),
+        catalog.model("c4_lm"),
+        catalog.model("algoperf:imagenet_vit"),
+    ) == (*("pydoc_lm", "c4_lm", "algoperf:imagenet_vit"),)
+    for suite in finetuning_specs.SUITES:
+        assert all(task.entry.generates for task in suites.get(suite).tasks), suite
+    with pytest.raises(ValueError, match="unknown workload 'pydoc_lm:paper_7b'"):
+        catalog.get("pydoc_lm:paper_7b")
+    with pytest.raises(ValueError, match="unknown workload 'digits_vit:superglue'"):
+        catalog.get("digits_vit:superglue")
+    # Published counts are asked of real data.
+    with pytest.raises(DataError, match="the published figures are of 100"):
+        catalog.data_module(NAME).check(data_dir)
+    workload = registry.make(NAME)
+    with pytest.raises(DataError, match=f"has {VOCABULARY} tokens.*has 1024"):
+        workload._tokens(str(data_dir))

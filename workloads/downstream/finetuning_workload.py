@@ -1,0 +1,219 @@
+"""A decoder trained to answer: the loss is on the answer's tokens alone, evaluation is by answers.
+
+Examples are those of `workloads.downstream.finetuning`; a batch's loss is the mean over the tokens
+of its answers and the separators behind them, so that a model learns where an answer ends.
+
+Metrics of a split: accuracy, the share of generated answers that lm-eval's own rule takes for right
+(most probable token by token, "decoding accuracy" in the paper); undecodable, the share that is
+none of the answers that the task allows; rank_accuracy, where the most probable allowed answer is
+taken instead; majority, what always giving the most frequent answer would get; loss, nats per token
+of the right answers.
+Axes: B batch, L length.
+"""
+
+import collections
+from typing import Any
+
+import jax
+import numpy as np
+
+from workloads.base import spec
+from workloads.base.errors import DataError
+from workloads.base.options import Options
+from workloads.base.workload import Sizes
+from workloads.base.workload_spec import WorkloadSpec
+from workloads.downstream import finetuning, finetuning_data, scoring, suites
+from workloads.downstream.finetuning import Example
+from workloads.downstream.finetuning_data import Question
+from workloads.downstream.tokens import Tokens
+from workloads.storage import tokenizer
+from workloads.text import finetuning_specs
+from workloads.text.language_models import LMWorkload, shifted
+from workloads.text.specs import SIZES, TransformerSize
+
+Array = jax.Array
+# Training questions that evaluations look at, too.
+_EVAL_TRAIN = 200
+# Of how many tokens rows are multiples: attention's kernels like round lengths.
+_MULTIPLE = 64
+
+
+class Rows:
+    """Examples as rows of one length: `rows[i]` is {"tokens" int32 [L], "weights" float32 [L]},
+    weights 1 at an answer's tokens and the separator behind it.
+
+    L is the longest example's length rounded up, at most the model's context.
+    """
+
+    def __init__(self, examples: list[Example], context: int) -> None:
+        self._examples = examples
+        longest = max(len(one.context) + len(one.answer) for one in examples)
+        self.length = min(context, -(-longest // _MULTIPLE) * _MULTIPLE)
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        """Returns a row; IndexError beyond the end."""
+        before, answer = self._examples[number]
+        end = len(before) + len(answer)
+        tokens = np.full(self.length, tokenizer.PAD, np.int32)
+        tokens[:end] = [*before, *answer]
+        weights = np.zeros(self.length, np.float32)
+        weights[len(before) : end] = 1
+        return {"tokens": tokens, "weights": weights}
+
+
+class FinetuningWorkload(LMWorkload):
+    """A decoder that learns to answer a suite's questions. Metrics: see the module."""
+
+    def __init__(
+        self,
+        row: WorkloadSpec,
+        variant: Any,
+        options: Options,
+        size: TransformerSize,
+        suite: finetuning_specs.FinetuningSuite,
+    ) -> None:
+        # How many there are the data say: `eval_model`.
+        sizes = Sizes(suite.questions, _EVAL_TRAIN, 0, 0, suite.batch_size)
+        super().__init__(row, variant, options, size, sizes)
+        self.suite = suite.name
+        self.train_transform = self.eval_transform = _unchanged
+        self._scorer: scoring.Scorer | None = None
+        self._found: dict[tuple[str, str], list[Question]] = {}
+
+    def _open(self, split: str, data_dir: str) -> Any:
+        """Returns the training examples: evaluations go by questions."""
+        assert split == "train", split
+        self._tokens(data_dir)
+        suite, context = suites.get(self.suite), self.size.context
+        found = []
+        for task in suite.tasks:
+            keeps = finetuning_data.trains_on(task)
+            found += finetuning.examples(suite, task.name, "train", data_dir, context, keeps)
+        return Rows(found, context)
+
+    def _questions(self, split: str, data_dir: str) -> list[Question]:
+        key = (split, data_dir)
+        if key not in self._found:
+            suite = suites.get(self.suite)
+            self._found[key] = finetuning_data.questions(suite, split, data_dir)
+        return self._found[key]
+
+    def _on_devices(self, batch: dict[str, np.ndarray]) -> spec.Batch:
+        tokens, weights = batch["tokens"], batch["weights"]
+        whole: spec.Batch = self.devices.shard(
+            {"inputs": shifted(tokens), "targets": tokens, "weights": weights}
+        )
+        return whole
+
+    def example_batch(self, batch_size: int) -> spec.Batch:
+        """Returns a training batch of random tokens in rows of the model's context, all answers."""
+        batch = super().example_batch(batch_size)
+        return {**batch, "weights": jax.numpy.ones(batch["targets"].shape, np.float32)}
+
+    def eval_model(
+        self,
+        global_batch_size: int,
+        params: spec.Parameters,
+        model_state: spec.ModelState,
+        rng: Array,
+        data_dir: str,
+        imagenet_v2_data_dir: str | None = None,
+        global_step: int = 0,
+    ) -> dict[str, float]:
+        """Returns all splits' metrics and `<split>/num_examples`; of training questions the first
+        200 of a fixed order."""
+        del global_batch_size, model_state, rng, imagenet_v2_data_dir, global_step
+        results: dict[str, float] = {}
+        for split in ("train", "validation", "test"):
+            questions = self._questions(split, data_dir)
+            if split == "train":
+                order = np.random.RandomState(0).permutation(len(questions))[:_EVAL_TRAIN]
+                questions = [questions[number] for number in order]
+            metrics = self._answered(params, questions, data_dir)
+            results |= {f"{split}/{name}": value for name, value in metrics.items()}
+            if split != "train":
+                results[f"{split}/num_examples"] = len(questions)
+        return results
+
+    def _answered(
+        self, params: spec.Parameters, questions: list[Question], data_dir: str
+    ) -> dict[str, float]:
+        """Returns the metrics of the module's head."""
+        tokens = self._tokens(data_dir)
+        scorer = self._scoring(params)
+        answers = self._generated(scorer, questions, tokens)
+        pairs = {
+            (one.context, answer): tokens.pair(one.context, f" {answer}")
+            for one in questions
+            for answer in (*one.allowed, one.gold)
+            if answer
+        }
+        scores = dict(zip(pairs, scorer.loglikelihoods(list(pairs.values())), strict=True))
+        golds = [scores[one.context, one.gold] for one in questions if one.gold]
+        answered = list(zip(questions, answers, strict=True))
+        found = {
+            "accuracy": _mean(one.is_right(answer) for one, answer in answered),
+            "undecodable": _mean(not one.is_decodable(answer) for one, answer in answered),
+            "loss": -sum(one.loglikelihood for one in golds) / sum(one.tokens for one in golds),
+        }
+        if closed := [one for one in questions if one.allowed]:
+            ranked = []
+            for one in closed:
+                own = [scores[one.context, answer].loglikelihood for answer in one.allowed]
+                ranked.append(one.allowed[int(np.argmax(own))] == one.gold)
+            usual = self._majority(data_dir)
+            found["rank_accuracy"] = _mean(ranked)
+            found["majority"] = _mean(usual[one.task] == one.gold for one in closed)
+        return found
+
+    def _majority(self, data_dir: str) -> dict[str, str]:
+        """Returns each task's most frequent answer of training."""
+        counts: dict[str, collections.Counter[str]] = {}
+        for one in self._questions("train", data_dir):
+            counts.setdefault(one.task, collections.Counter())[one.gold] += 1
+        return {task: found.most_common(1)[0][0] for task, found in counts.items()}
+
+    def _generated(
+        self, scorer: scoring.Scorer, questions: list[Question], tokens: Tokens
+    ) -> list[str]:
+        """Returns the most probable answer to each question, token by token."""
+        known = {answer for one in questions for answer in (*one.allowed, one.gold)}
+        longest = max(len(tokens.encode(answer)) for answer in known) + 1
+        contexts = [tokens.encode(one.context) for one in questions]
+        return [tokens.decode(ids).strip() for ids in scorer.greedy(contexts, longest)]
+
+    def _tokens(self, data_dir: str) -> Tokens:
+        """Returns the data's tokens. Raises DataError where they are not the model's."""
+        tokens = Tokens(data_dir)
+        if tokens.size != self.size.vocabulary:
+            raise DataError(
+                f"{tokens.path} has {tokens.size} tokens; {self} has {self.size.vocabulary}",
+                "give the data_dir that the model was trained on",
+            )
+        return tokens
+
+    def _scoring(self, params: spec.Parameters) -> scoring.Scorer:
+        """Returns what scores by these parameters, with what it has compiled for others."""
+        if self._scorer is None:
+            self._scorer = scoring.Scorer(self, params)
+        self._scorer.use(params)
+        return self._scorer
+
+
+def _mean(values: Any) -> float:
+    found = list(values)
+    return sum(found) / len(found)
+
+
+def _unchanged(record: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
+    del generator
+    return record
+
+
+def make(row: WorkloadSpec, variant: Any, options: Options) -> FinetuningWorkload:
+    """Returns a fine-tuning workload; use `workloads.registry.make`."""
+    model, suite = finetuning_specs.split(row.name)
+    return FinetuningWorkload(row, variant, options, SIZES[model], finetuning_specs.SUITES[suite])
