@@ -284,3 +284,11 @@ def test_files_that_are_written_anew_are_read_anew(trial, folder, answered) -> N
     assert read(trial) is first
     answered.write(trial, {"swap": {"acc": [1] * 6}})
     assert read(trial).tasks["swap"].n == 6
+
+
+def test_choices_that_cannot_be_said_are_no_damage(trial, folder, answered) -> None:
+    """JSON has no infinity; Python writes and reads one."""
+    lines = answered.lines(TASKS)
+    lines[0]["choices"][0]["loglikelihood"] = float("-inf")
+    answered.put(folder, lines)
+    assert read(trial).problems == ()
