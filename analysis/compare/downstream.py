@@ -57,6 +57,12 @@ class SuiteTable:
         return found
 
     @property
+    def has_spread(self) -> bool:
+        """Returns whether any score is over several checkpoints or seeds."""
+        spreads = [score.spread for of in self.scores.values() for score in of.values()]
+        return any(max(each.checkpoints, each.seeds) > 1 for each in spreads)
+
+    @property
     def generated(self) -> tuple[str, ...]:
         """Returns the tasks whose answers were generated, as fine-tuned models give them."""
         return tuple(name for name, task in self.tasks.items() if task.undecodable is not None)

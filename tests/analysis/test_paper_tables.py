@@ -224,6 +224,14 @@ def test_cells_that_are_no_share_of_the_questions() -> None:
     noted("superglue", "104 questions", "36.54 are 38 of 104", "56.64", "638")
 
 
+def test_a_mean_over_tasks_has_a_standard_error_of_0_60_points_over_questions() -> None:
+    """docs/analysis.md states it beside the printed 0.26."""
+    for method in ("LASER+per-dim-temp", "Standard+per-dim-temp"):
+        cells = values("tab_one_shot.csv", method=method)
+        variances = [v * (100 - v) / QUESTIONS[task] for task, v in cells.items()]
+        assert f"{sum(variances) ** 0.5 / 16:.1f}" == "0.6"
+
+
 def test_the_spread_of_a_task_divides_by_the_number_of_checkpoints() -> None:
     """Five shares of 56 questions with a mean of 40.00 (k of 22 and 23) or 43.93 (24 and 25)."""
     rows = [row for row in paper.lines("tab_fluctuation.csv") if row["dataset_or_metric"] == "CB"]
