@@ -5,6 +5,7 @@
   python -m analysis report experiments/mystudy      all of it as one HTML file, verdicts first
   python -m analysis plots experiments/mystudy      learning curves, hyperparameters, errors (PNG)
   python -m analysis time  experiments/mystudy      steps and seconds until the target is reached
+  python -m analysis downstream experiments/mystudy what the models can do, task by task
   python -m analysis scaling experiments/*_lm*      power laws of the loss in the model's size
 
 A study's directory is the one that holds study.json. The logs that AlgoPerf publishes
@@ -301,6 +302,62 @@ def _spikes(options: argparse.Namespace) -> int:
     return 0
 
 
+def _add_downstream(parser: argparse.ArgumentParser) -> None:
+    _add_study(parser)
+    parser.add_argument("--suite", metavar="NAME", help="only this suite (default: every one)")
+    parser.add_argument(
+        "--metric",
+        metavar="NAME",
+        help="acc, acc_norm, acc_per_token, acc_mutual_info, exact_match ... (default: each task's "
+        "primary metric, named beforehand)",
+    )
+    parser.add_argument(
+        "--step", type=numbers.whole(), metavar="N", help="of the checkpoint (default: the last)"
+    )
+    parser.add_argument(
+        "--last",
+        type=numbers.whole(),
+        default=5,
+        metavar="K",
+        help="how many of the last checkpoints ± is over (default: 5)",
+    )
+    parser.add_argument("--baseline", metavar="VARIANT", help="default: the study's own")
+    printing.add_arguments(parser)
+
+
+def _downstream(options: argparse.Namespace) -> int:
+    """Prints what the models can do: variants by the tasks of each suite that they were asked, the
+    mean over tasks, each task against the baseline (McNemar, Holm), ± over checkpoints and over
+    seeds, rows of chance and of the majority class, and the paper's numbers where the study is
+    the paper's.
+
+      python -m sweeps evaluate experiments/mystudy --suite=pydoc --checkpoints=5
+      python -m analysis downstream experiments/mystudy
+      python -m analysis downstream experiments/mystudy --metric=acc_norm --out=tasks.tex
+    """
+    from analysis.compare import build
+    from analysis.load import studies
+    from analysis.views import catalog
+
+    found = studies.read_each(options.study)
+    for problem in found[0].beside:
+        print(problem, file=sys.stderr)
+    build.check_baseline(found, options.baseline)
+    tables = [
+        build.error_table(study, options.stage, None, options.baseline, options.last)
+        for study in found
+    ]
+    view, asked = catalog.get("downstream"), (options.suite, options.metric, options.step)
+    pages = [page for table in tables if (page := view.page(table, *asked))]
+    if not pages:
+        raise ValueError(
+            f"{options.study}: no trial that is done was asked a suite; `python -m sweeps evaluate "
+            f"{options.study} --suite=NAME` asks one"
+        )
+    printing.emit(pages, options, lambda: view.to_csv(tables, *asked))
+    return 0
+
+
 def _add_scaling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "studies", type=pathlib.Path, nargs="+", metavar="DIR", help="studies, as for `table`"
@@ -421,6 +478,7 @@ COMMANDS = {
     "report": (_add_report, _report, "write everything as one HTML file"),
     "time": (_add_time, _time, "steps and seconds until each variant reaches the target"),
     "spikes": (_add_spikes, _spikes, "count the spikes of the logged training loss"),
+    "downstream": (_add_downstream, _downstream, "scores on the tasks of suites, per variant"),
     "scaling": (_add_scaling, _scaling, "loss by model size, and the parameters saved"),
     "reconstruction": (
         _add_reconstruction,

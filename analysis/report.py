@@ -23,7 +23,7 @@ from sweeps.records import layout
 # Which views stand where in a study's section: the first before the verdicts, the results below the
 # table, what was recorded inside the attention layers in a chapter of its own.
 BEFORE_VERDICTS = ("effects",)
-RESULTS = ("intervals", "curves", "hyperparameters", "time", "spikes")
+RESULTS = ("intervals", "curves", "hyperparameters", "time", "spikes", "downstream")
 INSIDE = ("diagnostics",)
 
 # Keys of `versions` in the order that a reader looks for them; the others follow.

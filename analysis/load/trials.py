@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from analysis.load import metrics
-from analysis.load.files import measurements, trial_files
+from analysis.load.files import downstream, measurements, trial_files
 from analysis.load.files.json_records import META_FILE
 from analysis.load.files.measurements import ATTEMPT, Measurements
 from analysis.load.files.trial_files import TrialFiles
@@ -51,6 +51,8 @@ def _read_trial(planned: Run, entry: dict[str, Any], files: TrialFiles, whole: b
     evals = files.evaluations()
     if whole:
         files.check_losses()
+        evaluations, strange = downstream.of_trial(planned.path, planned.name)
+        files.problems += [*strange, *(text for each in evaluations for text in each.problems)]
     run = _with_record(planned, record, seen, evals or NOTHING, files)
     if run.state == "done":
         lacking = recorded.ends_early(run.last_step, run.steps or 0)

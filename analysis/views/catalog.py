@@ -24,6 +24,7 @@ VIEWS = {
     "effects": "effects",
     "time": "time",
     "spikes": "spikes",
+    "downstream": "downstream.page",
     "diagnostics": "diagnostics.page",
     "scaling": "scaling",
     "paper": "paper",
@@ -31,7 +32,7 @@ VIEWS = {
     "hardware": "hardware",
 }
 # Whose figures `plots` writes, in this order.
-PLOTTED = ("curves", "hyperparameters", "intervals", "effects", "time", "diagnostics")
+PLOTTED = ("curves", "hyperparameters", "intervals", "effects", "time", "downstream", "diagnostics")
 
 
 def get(name: str) -> Any:

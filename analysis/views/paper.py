@@ -1,9 +1,10 @@
 """Every table of the paper with what is known to be inconsistent in it: what `paper` prints.
 
 Those that rest on error, WER or loss stand beside a study's numbers in `table`, too (paper.TABLES);
-the others rest on downstream accuracy, or on measurements outside of a study, and are printed as
-"paper only, not measured". Digits as printed; notes (`analysis/reference/tables.toml`) from
-recomputing what is printed: the tests recompute every number in them from the files beside them.
+those of downstream accuracy in `downstream`, with the means that do not follow from their rows.
+What rests on measurements outside of a study is printed as "paper only, not measured". Digits as
+printed; notes (`analysis/reference/tables.toml`) from recomputing what is printed: the tests
+recompute every number in them from the files beside them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from analysis.load import paper
 from analysis.load.paper import PRINTED, PrintedTable
 from analysis.render.pages import NOTHING, Cell, Column, Page, Table
+from analysis.views.downstream import paper_means
 
 MODEL, METHOD, TASK = "model", "method", "dataset_or_metric"
 HEADINGS = {MODEL: "Model", METHOD: "Method", TASK: "Quantity"}
@@ -37,7 +39,10 @@ def page(key: str) -> Page:
     status = "" if printed.ours else f" ({PAPER_ONLY})"
     return Page(
         title=f"Paper, {printed.place}{status}",
-        tables=tuple(_table(paper.lines(file), printed) for file in printed.files),
+        tables=(
+            *(_table(paper.lines(file), printed) for file in printed.files),
+            *([paper_means.table(key)] if printed.mean else []),
+        ),
         notes=tuple(_notes(printed)),
         problems=(),
     )

@@ -1,5 +1,6 @@
 """A study's directory, made by hand: every number in it is chosen by the test that uses it."""
 
+import gzip
 import hashlib
 import html.parser
 import json
@@ -282,3 +283,77 @@ def study(hand_made: Callable[..., HandMadeStudy]) -> HandMadeStudy:
     made.add_seeds("standard", (0.3, 0.5, 0.7))
     made.add_seeds("laser", (0.2, 0.3, 0.4))
     return made
+
+
+def sample(task: str, question: int, correct: Mapping[str, bool], **more: Any) -> dict[str, Any]:
+    """A line of samples.jsonl.gz, with as much of its choices as any reader could want."""
+    choice = {"loglikelihood": -1.5, "unconditional": None, "tokens": 2, "bytes": 9, "greedy": True}
+    line = {"task": task, "question": question, "gold": question % 2, "choices": [choice] * 2}
+    return line | {"truncated": 0, "correct": dict(correct)} | more
+
+
+@pytest.fixture
+def answered() -> Any:
+    """Returns functions that write what a suite says of a trial's checkpoint: `.lines` of tasks,
+    each a metric to its right and wrong answers, and `.write`, all of it."""
+
+    class Made:
+        line = staticmethod(sample)
+
+        @staticmethod
+        def lines(tasks: Mapping[str, Mapping[str, Sequence[int]]], **more: Any) -> list[dict]:
+            return [
+                sample(task, question, {m: bool(of[question]) for m, of in metrics.items()}, **more)
+                for task, metrics in tasks.items()
+                for question in range(len(next(iter(metrics.values()))))
+            ]
+
+        @staticmethod
+        def put(folder: pathlib.Path, lines: Sequence[Any]) -> None:
+            texts = (each if isinstance(each, str) else json.dumps(each) for each in lines)
+            content = "".join(f"{text}\n" for text in texts).encode()
+            (folder / layout.SAMPLES).write_bytes(gzip.compress(content, 1))
+
+        @classmethod
+        def write(
+            cls,
+            trial: pathlib.Path,
+            tasks: Mapping[str, Mapping[str, Sequence[int]]],
+            step: int = 400,
+            suite: str = "pydoc",
+            task: Mapping[str, Any] | None = None,
+            line: Mapping[str, Any] | None = None,
+        ) -> pathlib.Path:
+            """`task` and `line` are laid over every task of results.json and every line."""
+            folder = trial / layout.downstream_path(step, suite)
+            folder.mkdir(parents=True, exist_ok=True)
+            own = layout.read_json(trial / layout.TRIAL)
+            stated = {
+                name: {
+                    "primary": next(iter(metrics)),
+                    "n": len(next(iter(metrics.values()))),
+                    "shots": 0,
+                    "metrics": {m: sum(of) / len(of) for m, of in metrics.items()},
+                    "majority": None,
+                    "references": {"chance": 0.25},
+                    "truncated": 0,
+                    "data_sha256": "ab",
+                    "published_n": None,
+                }
+                | dict(task or {})
+                for name, metrics in tasks.items()
+            }
+            record = {
+                "format": layout.DOWNSTREAM_FORMAT,
+                "suite": suite,
+                "step": step,
+                "trial_id": own["id"],
+                **{key: own[key] for key in ("variant", "workload", "seed")},
+                "harness": "lm-eval 0.4.13",
+                "tasks": stated,
+            }
+            layout.write_json(folder / layout.RESULTS, record)
+            cls.put(folder, cls.lines(tasks, **dict(line or {})))
+            return folder
+
+    return Made

@@ -18,8 +18,9 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     "compare": ("statistics", "load/files", "load"),
     "views/table": ("render", "statistics", "load", "compare"),
     "views/diagnostics": ("render", "load/files", "load", "compare"),
+    "views/downstream": ("render", "load", "compare"),
     # `catalog` names its views, and imports one when it is asked for.
-    "views": ("render", "statistics", "load/files", "load", "compare"),
+    "views": ("render", "statistics", "load/files", "load", "compare", "views/downstream"),
 }
 # What computes with JAX is in the other rooms, which leave files behind. Of these rooms we take the
 # format of the files, the rule of selection, the names of variants and what any command line needs,

@@ -37,6 +37,14 @@ def test_table_has_headers_sections_and_verdicts(parse_page) -> None:
     assert {"tiny", "Error", "a note", "0.4"} <= set(page.words)
 
 
+def test_a_long_table_is_folded(parse_page) -> None:
+    (table,) = _page().tables
+    long = Table("Long", table.columns, (table.sections[0] * 41,))
+    page = parse_page(render_html.tables([_page(tables=(table, long))]))
+    assert (len(page.of("table")), len(page.of("details"))) == (2, 1)
+    assert "Long" in page.words
+
+
 def test_names_are_text_and_never_markup(parse_page) -> None:
     hostile = "<script>alert(1)</script> & \"quoted\" {{ 7 * 7 }} 'x'"
     page = _page(title=hostile, notes=(hostile,), problems=(hostile,))

@@ -138,6 +138,25 @@ SELECTION = _object(
 )
 ROW = _object(**{"name": TEXT, COLUMN: _or_null(NUMBER)})
 REFERENCE = _object(**{ANY: _object(note=_or_null(TEXT), rows=_all_of("objects", ROW))})
+# What a suite says of a checkpoint; tasks by name.
+_FRACTIONS = _object(**{ANY: NUMBER})
+RESULTS = _object(
+    step=WHOLE,
+    tasks=_object(
+        **{
+            ANY: _object(
+                primary=TEXT,
+                n=POSITIVE,
+                shots=WHOLE,
+                metrics=_FRACTIONS,
+                majority=_or_null(NUMBER),
+                references=_or_null(_FRACTIONS),
+                truncated=WHOLE,
+                published_n=_or_null(WHOLE),
+            )
+        }
+    ),
+)
 
 # What an entry of trials.json cannot do without.
 NEEDED = {"path": TEXT, "variant": TEXT, "workload": TEXT, "point": WHOLE, "seed": WHOLE}
@@ -147,6 +166,7 @@ KNOWN = {
     layout.SELECTION: SELECTION,
     layout.REFERENCE: REFERENCE,
     layout.TRIAL: TRIAL,
+    layout.RESULTS: RESULTS,
     layout.HPARAMS: HYPERPARAMETERS,
     FLAGS_FILE: FLAGS,
     META_FILE: META,
