@@ -54,25 +54,6 @@ def logarithm_slope(means: Array, chosen: Shift) -> Array:
     return 1 / jnp.where(chosen.is_max, jnp.maximum(means, shift.SMALLEST), 1 + means)
 
 
-def kept(means: Array, dtype: jnp.dtype) -> Array:
-    """Returns R as it is kept for the backward pass, in `dtype`; `restored` gives it back.
-
-    bfloat16 holds R to 0.2 %, but then 1 + R, which may be 1/16, to 3 %: below 0 it holds
-    log(1 + R), and both are within 0.6 %.
-    """
-    if dtype == jnp.float32:
-        return means
-    return jnp.where(means < 0, jnp.log(1 + jnp.minimum(means, 0)), means).astype(dtype)
-
-
-def restored(array: Array) -> Array:
-    """Returns R, float32, from what `kept` returned."""
-    if array.dtype == jnp.float32:
-        return array
-    wide = array.astype(jnp.float32)
-    return jnp.where(wide < 0, jnp.expm1(jnp.minimum(wide, 0)), wide)
-
-
 def expm1(x: Array) -> Array:
     """Returns exp(x) − 1, which Mosaic has not: within 3e-7, by Taylor's series below 0.35."""
     small = jnp.clip(x, -_SMALL, _SMALL)

@@ -294,3 +294,9 @@ def test_cancel_finds_evaluations_of_a_complete_study(trained):
     assert "nothing to cancel" in cancel.cancel(trained.directory)
     _begin(trained)
     assert "is cancelled" in cancel.cancel(trained.directory)
+
+
+def test_both_rooms_name_the_files_alike():
+    """`workloads` writes them and may not import `sweeps`, which `analysis` asks for their names."""
+    ours = (layout.SAMPLES, layout.RESULTS, layout.DOWNSTREAM_TASKS, layout.DOWNSTREAM_FORMAT)
+    assert ours == (harness.SAMPLES, harness.RESULTS, harness.TASKS, harness.FORMAT)

@@ -359,6 +359,7 @@ def test_every_suite_names_its_metric_and_the_papers_number():
         "paper_7b",
         "paper_diff",
         "superglue",
+        *(f"superglue_{task}" for task in ("copa", "wic", "wsc", "rte")),
         "pydoc",
         "pydoc_returns",
     }
