@@ -1,4 +1,4 @@
-"""README's recipe for a new mixer and a new modifier, word for word: one file and one line each."""
+"""docs/extending.md's recipe for a mixer and a modifier, word for word: a file and a line each."""
 
 import dataclasses
 import os
@@ -22,8 +22,8 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
 
 def _recipe():
-    """Returns the code of README's section, by the place that its first line names."""
-    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    """Returns the code of the page's section, by the place that its first line names."""
+    text = (REPOSITORY / "docs/extending.md").read_text(encoding="utf-8")
     section = text[text.index("- **A mixer**") : text.index("- **A workload.**")]
     blocks = (textwrap.dedent(block) for block in re.findall(r"```python\n(.*?)```", section, re.S))
     places = {}

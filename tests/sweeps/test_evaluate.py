@@ -297,6 +297,6 @@ def test_cancel_finds_evaluations_of_a_complete_study(trained):
 
 
 def test_both_rooms_name_the_files_alike():
-    """`workloads` writes them and may not import `sweeps`, which `analysis` asks for their names."""
+    """`workloads` writes them and may not import `sweeps`, where `analysis` finds the names."""
     ours = (layout.SAMPLES, layout.RESULTS, layout.DOWNSTREAM_TASKS, layout.DOWNSTREAM_FORMAT)
     assert ours == (harness.SAMPLES, harness.RESULTS, harness.TASKS, harness.FORMAT)

@@ -1,0 +1,69 @@
+"""README and docs: pages that exist, and commands that their parsers take, studies that resolve."""
+
+import re
+import shlex
+
+import pytest
+
+from analysis import cli
+from attention import __main__ as attention
+from sweeps import __main__ as sweeps
+from sweeps.study import config, study
+from tests.floor_plan import ROOT
+from workloads import __main__ as workloads
+
+PARSERS = {
+    "analysis": cli.parser,
+    "attention": attention._parser,
+    "sweeps": sweeps._parser,
+    "workloads": workloads._parser,
+}
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# Placeholders of the pages; a launcher's own keys may need more than the line shows.
+VARIABLES = {
+    "$DATA": "/data",
+    "$PWD": "/here",
+    "$attention": "laser",
+    "$ALGOPERF": "/algoperf",
+    "gs://NAME": "gs://name",
+}
+
+
+def _commands(page):
+    """Yields the arguments of every `python -m ROOM …` in a page's shell blocks."""
+    for block in re.findall(r"^```(?:bash|sh)\n(.*?)^```", page.read_text("utf-8"), re.S | re.M):
+        for line in block.replace("\\\n", " ").splitlines():
+            found = re.search(r"python -m (analysis|attention|sweeps|workloads) (.*)", line)
+            if found:
+                text = found[2]
+                for name, value in VARIABLES.items():
+                    text = text.replace(name, value)
+                yield found[1], tuple(shlex.split(text, comments=True))
+
+
+COMMANDS = sorted({(page.name, *one) for page in PAGES for one in _commands(page)})
+
+
+def test_the_readme_can_be_read_at_once():
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 250
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_points_to_is_there(page):
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text("utf-8")):
+        assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize(("page", "room", "arguments"), COMMANDS)
+def test_a_command_of_a_page_is_taken(page, room, arguments):
+    del page
+    if "..." in arguments or any("…" in one for one in arguments):
+        pytest.skip("the page leaves something out")
+    known = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    if "--help" in known:
+        pytest.skip("prints its help")
+    options, rest = PARSERS[room]().parse_known_args(list(known))
+    assert all(one.startswith("--config.") for one in rest), rest
+    if getattr(options, "config", None) and options.command in ("plan", "run", "compile"):
+        overrides = [one for one in rest if one.startswith("--config.")]
+        study.resolve(config.parse(options.config, overrides), planning=True)
