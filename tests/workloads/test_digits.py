@@ -90,10 +90,12 @@ def test_check_tells_what_is_there(prepared: Path) -> None:
     assert digits.CONTENT_SHA256 in lines[3]
 
 
-def test_reference_rows_are_errors_of_the_nearest_neighbour(prepared: Path) -> None:
+def test_reference_rows_are_the_nearest_neighbour_s_and_the_most_frequent_class_s(
+    prepared: Path,
+) -> None:
     reference = digits.read_reference(prepared)
     assert reference["note"].startswith("Stand-in")
-    (row,) = reference["rows"]
+    row, constant = reference["rows"]
     assert row == {
         "name": "1 nearest neighbour, raw pixels",
         "train/error": 17 / 997,
@@ -106,6 +108,11 @@ def test_reference_rows_are_errors_of_the_nearest_neighbour(prepared: Path) -> N
     distances = -2 * queries @ pixels.T + (pixels**2).sum(axis=1)
     wrong = labels[distances.argmin(axis=1)] != truth
     assert wrong.mean() == row["test/error"]
+    answers = [np.mean(truth != answer) for answer in range(10)]
+    frequent = max(range(10), key=list(labels).count)
+    assert constant["name"] == f"always {frequent}"
+    assert constant["test/error"] == answers[frequent]
+    assert 0.85 < constant["train/error"] < 0.9
 
 
 def test_preparing_again_changes_nothing(own: Path) -> None:

@@ -148,7 +148,8 @@ def _example(scan: np.ndarray, label: int, number: int) -> dict[str, Any]:
 
 
 def _rows(sources: Mapping[str, Source]) -> list[dict[str, Any]]:
-    """Errors (fractions) of one nearest neighbour; on train, of its nearest other example."""
+    """Errors (fractions) of one nearest neighbour, on train of its nearest other example, and of
+    the most frequent class of train, always."""
     from sklearn.neighbors import NearestNeighbors
 
     pixels, labels = zip(*(_arrays(sources[role]) for role in SIZES), strict=True)
@@ -158,7 +159,12 @@ def _rows(sources: Mapping[str, Source]) -> list[dict[str, Any]]:
         itself = int(role == "train")
         nearest = finder.kneighbors(points, 1 + itself, return_distance=False)[:, itself]
         row[f"{role}/error"] = float(np.mean(labels[0][nearest] != truth))
-    return [row]
+    frequent = int(np.bincount(labels[0]).argmax())
+    errors = {
+        f"{role}/error": float(np.mean(truth != frequent))
+        for role, truth in zip(SIZES, labels, strict=True)
+    }
+    return [row, {"name": f"always {frequent}", **errors}]
 
 
 def _arrays(source: Source) -> tuple[np.ndarray, np.ndarray]:
