@@ -77,12 +77,16 @@ class Cluster:
         self.prolog_fails.unlink(missing_ok=True)
         self.run("scancel", "--user=root")
         self.run("scancel", "--user=root", "--signal=KILL", "--full")
-        for node in ("n1", "n2"):
-            subprocess.run(
-                ["scontrol", "update", f"NodeName={node}", "State=RESUME"], capture_output=True
-            )
         idle = ("sinfo", "-h", "-N", "-p", "main", "-t", "idle", "-o", "%N")
-        _wait_for(lambda: len(self.run(*idle).split()) == 2, "idle nodes")
+
+        def are_idle():
+            # Again and again: on a busy machine a node is lost, or drained, after this began, too.
+            for node in ("n1", "n2"):
+                command = ["scontrol", "update", f"NodeName={node}", "State=RESUME"]
+                subprocess.run(command, capture_output=True)
+            return len(self.run(*idle).split()) == 2 or time.sleep(0.5)
+
+        _wait_for(are_idle, "idle nodes")
 
 
 def _free_ports(*offsets):
