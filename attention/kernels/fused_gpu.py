@@ -102,17 +102,13 @@ _attend.defvjp(_attend_forward, _attend_backward, optimize_remat=True)
 def _forward(form: _Form, given: _Given, *, keep: bool) -> list[Array]:
     """Returns the output [B, T, H, V], with `keep` R, as that in float32 (LASER), and log-sums
     [B, H, T]."""
-    tile = _tile(form, "forward")
-    shape = (*given[0].shape[:-1], form.wide)
+    batch, length, heads, _ = given[0].shape
     # R in bfloat16 would be as large an error of δ as all others together (gradients 4.4e-3).
     kinds = [form.dtype, *[jnp.float32] * (keep and form.laser)]
-    out = [(jax.ShapeDtypeStruct(shape, kind), _rows(tile.queries, form.wide)) for kind in kinds]
+    out = [jax.ShapeDtypeStruct((batch, length, heads, form.wide), kind) for kind in kinds]
     if keep:
-        log_sums = jax.ShapeDtypeStruct((shape[0], shape[2], shape[1]), jnp.float32)
-        out.append((log_sums, _of_rows(tile.queries)))
-    kernel = functools.partial(_forward_kernel, form, tile, keep)
-    specs = _specs(form, tile, given, by_query=True)
-    return _call(form, tile, "forward", kernel, list(zip(given, specs, strict=True)), out, True)
+        out.append(jax.ShapeDtypeStruct((batch, heads, length), jnp.float32))
+    return _call(form, "forward", functools.partial(_forward_kernel, keep), given, out)
 
 
 def _backward(
@@ -128,27 +124,9 @@ def _backward(
     # Of G as it is multiplied, so that the terms of a row cancel.
     products = sums.astype(jnp.float32) * narrow.astype(jnp.float32)
     delta = jnp.swapaxes(jnp.sum(products, axis=-1), 1, 2)
-    found = []
-    for name, results in (("by_key", (key, value)), ("by_query", (query,))):
-        of_query = name == "by_query"
-        tile = _tile(form, name)
-        own = tile.queries if of_query else tile.keys
-        whole = -(-form.queries // tile.queries) * tile.queries
-        if of_query:
-            more = [(narrow, _rows(own, form.wide))]
-            more += [(array, _of_rows(own)) for array in (log_sums, delta)]
-        else:
-            more = [(narrow, _whole(whole, form.wide))]
-            more += [(array, _of_whole(whole)) for array in (log_sums, delta)]
-        out = [
-            (jax.ShapeDtypeStruct(one.shape, one.dtype), _rows(own, one.shape[-1]))
-            for one in results
-        ]
-        specs = _specs(form, tile, given, by_query=of_query)
-        arrays = [*zip(given, specs, strict=True), *more]
-        kernel = functools.partial(_by_query_kernel if of_query else _by_key_kernel, form, tile)
-        found.append(_call(form, tile, name, kernel, arrays, out, of_query))
-    (key_bar, value_bar), (query_bar,) = found
+    arrays = (*given, narrow, log_sums, delta)
+    key_bar, value_bar = _call(form, "by_key", _by_key_kernel, arrays, [key, value])
+    (query_bar,) = _call(form, "by_query", _by_query_kernel, arrays, [query])
     return query_bar, key_bar, value_bar
 
 
@@ -193,77 +171,69 @@ def _padded(length: int) -> int:
     return max(16, 1 << (length - 1).bit_length())
 
 
-def _rows(count: int, size: int) -> Any:
-    """Returns the specification of a program's own rows of [B, T, H, size]."""
-    return pl.BlockSpec((None, count, None, _padded(size)), lambda i, h, b: (b, i, h, 0))
-
-
-def _whole(length: int, size: int) -> Any:
-    """Returns the specification of all rows of [B, T, H, size], for a program to go through."""
-    return pl.BlockSpec((None, length, None, _padded(size)), lambda i, h, b: (b, 0, h, 0))
-
-
-def _of_rows(count: int) -> Any:
-    return pl.BlockSpec((None, None, count), lambda i, h, b: (b, h, i))
-
-
-def _of_whole(length: int) -> Any:
-    return pl.BlockSpec((None, None, length), lambda i, h, b: (b, h, 0))
-
-
-def _specs(form: _Form, tile: _Tile, given: _Given, *, by_query: bool) -> list[Any]:
-    """Returns the specifications of what is given to a program of queries, or of keys."""
-    rows = -(-form.queries // tile.queries) * tile.queries
-    columns = -(-form.keys // tile.keys) * tile.keys
-    of_key, count = (_whole, columns) if by_query else (_rows, tile.keys)
-    query = _rows(tile.queries, form.size) if by_query else _whole(rows, form.size)
-    specs: list[Any] = [query, of_key(count, form.size), of_key(count, form.wide), None, None]
-    if given[3] is not None:
-        shape = (None, 2, None, _padded(form.wide))
-        specs[3] = pl.BlockSpec(shape, lambda i, h, b: (b, 0, h, 0))
-    if given[4] is not None:
-        specs[4] = pl.BlockSpec((None, count), lambda i, h, b: (b, 0 if by_query else i))
-    return specs
-
-
 def _call(
-    form: _Form,
-    tile: _Tile,
-    name: str,
-    kernel: Any,
-    given: list[tuple[Array | None, Any]],
-    out: list[tuple[Any, Any]],
-    by_query: bool,
+    form: _Form, name: str, kernel: Any, arrays: tuple[Array | None, ...], out: list[Any]
 ) -> list[Array]:
-    """Returns a kernel's results; given and out: arrays, or their shapes, with specifications."""
-    batch, length, heads, _ = given[0 if by_query else 1][0].shape  # type: ignore[union-attr]
-    own = tile.queries if by_query else tile.keys
-    present = [pair for pair in given if pair[0] is not None]
-    places = [number for number, pair in enumerate(given) if pair[0] is not None]
+    """Returns a kernel's results, of the shapes and dtypes of `out`.
 
-    def with_absent(*references: Any) -> None:
-        every = [None] * len(given)
-        for place, reference in zip(places, references, strict=False):
-            every[place] = reference
-        kernel(*every, *references[len(places) :])
+    arrays: those given, and for a backward pass G, log-sums and δ.
+    """
+    tile = _tile(form, name)
+    by_key = name == "by_key"
+    rows, columns = (
+        -(-length // count) * count
+        for length, count in ((form.queries, tile.queries), (form.keys, tile.keys))
+    )
 
+    # A program's own rows, or all of them, for it to go through.
+    def of_queries(size: int) -> Any:
+        return _of_heads(rows, size, whole=True) if by_key else _of_heads(tile.queries, size)
+
+    def of_keys(size: int) -> Any:
+        return _of_heads(tile.keys, size) if by_key else _of_heads(columns, size, whole=True)
+
+    per_row = _per_row(rows, whole=True) if by_key else _per_row(tile.queries)
+    shifts = pl.BlockSpec((None, 2, None, _padded(form.wide)), lambda i, h, b: (b, 0, h, 0))
+    seen = pl.BlockSpec(
+        (None, tile.keys if by_key else columns), lambda i, h, b: (b, i if by_key else 0)
+    )
+    specs = [of_queries(form.size), of_keys(form.size), of_keys(form.wide), shifts, seen]
+    specs += [of_queries(form.wide), per_row, per_row]
+    batch, _, heads, _ = out[0].shape
+    own, length = (tile.keys, form.keys) if by_key else (tile.queries, form.queries)
     found: list[Array] = pl.pallas_call(
-        with_absent,
+        functools.partial(kernel, form, tile),
         grid=(-(-length // own), heads, batch),
-        in_specs=[spec for _, spec in present],
-        out_specs=[spec for _, spec in out],
-        out_shape=[shape for shape, _ in out],
+        in_specs=[
+            None if array is None else spec for array, spec in zip(arrays, specs, strict=False)
+        ],
+        out_specs=[
+            _of_heads(own, one.shape[-1]) if len(one.shape) == 4 else _per_row(own) for one in out
+        ],
+        out_shape=[jax.ShapeDtypeStruct(one.shape, one.dtype) for one in out],
         name=f"fused_{name}{'_causal' * form.is_causal}",
         interpret=form.interpret,
         compiler_params=triton.CompilerParams(num_warps=tile.warps, num_stages=tile.stages),
-    )(*[array for array, _ in present])
+    )(*arrays)
     return found
 
 
+def _of_heads(count: int, size: int, whole: bool = False) -> Any:
+    """Returns the specification of `count` rows of [B, T, H, size]: a program's, or all of them."""
+    return pl.BlockSpec(
+        (None, count, None, _padded(size)), lambda i, h, b: (b, 0 if whole else i, h, 0)
+    )
+
+
+def _per_row(count: int, whole: bool = False) -> Any:
+    """Returns the same of [B, H, T]."""
+    return pl.BlockSpec((None, None, count), lambda i, h, b: (b, h, 0 if whole else i))
+
+
 def _forward_kernel(
+    keep: bool,
     form: _Form,
     tile: _Tile,
-    keep: bool,
     q: Any,
     k: Any,
     v: Any,
