@@ -106,10 +106,20 @@ def _add_comparison(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _built(
+    found: "Sequence[StudyRuns]", options: argparse.Namespace, metric: str | None
+) -> "Iterator[ErrorTable]":
+    """Yields the studies' tables. Raises ValueError for a baseline that no study has."""
+    from analysis.compare import build
+
+    build.check_baseline(found, options.baseline)
+    for study in found:
+        yield build.error_table(study, options.stage, metric, options.baseline, options.last)
+
+
 def _tables(options: argparse.Namespace) -> "Iterator[ErrorTable]":
     """Yields the table of each study and workload in the directory. Raises ValueError where there
     is none, or for a baseline that no study has."""
-    from analysis.compare import build
     from analysis.load import studies
 
     found = studies.read_each(options.study)
@@ -118,11 +128,7 @@ def _tables(options: argparse.Namespace) -> "Iterator[ErrorTable]":
     if not (hasattr(options, "format") and printing.form_of(options) == "csv"):
         for problem in found[0].beside:
             print(problem, file=sys.stderr)
-    build.check_baseline(found, options.baseline)
-    for study in found:
-        yield build.error_table(
-            study, options.stage, options.metric, options.baseline, options.last
-        )
+    yield from _built(found, options, options.metric)
 
 
 def _add_runs(parser: argparse.ArgumentParser) -> None:
@@ -335,18 +341,13 @@ def _downstream(options: argparse.Namespace) -> int:
       python -m analysis downstream experiments/mystudy
       python -m analysis downstream experiments/mystudy --metric=acc_norm --out=tasks.tex
     """
-    from analysis.compare import build
     from analysis.load import studies
     from analysis.views import catalog
 
     found = studies.read_each(options.study)
     for problem in found[0].beside:
         print(problem, file=sys.stderr)
-    build.check_baseline(found, options.baseline)
-    tables = [
-        build.error_table(study, options.stage, None, options.baseline, options.last)
-        for study in found
-    ]
+    tables = list(_built(found, options, None))
     view, asked = catalog.get("downstream"), (options.suite, options.metric, options.step)
     pages = [page for table in tables if (page := view.page(table, *asked))]
     if not pages:

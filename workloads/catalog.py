@@ -28,7 +28,7 @@ ALGOPERF: dict[str, WorkloadSpec] = {
     spec.name: spec for spec in algoperf_specs.specs((*image_specs.SPECS, *speech_specs.SPECS))
 }
 
-# A decoder trained on a task's questions, 'pydoc_lm:returns'.
+# A decoder trained on a suite's questions, 'pydoc_lm:pydoc_returns'.
 FINETUNED: dict[str, WorkloadSpec] = {
     spec.name: spec
     for spec in finetuning_specs.specs(one for one in WORKLOADS.values() if one.decoder)

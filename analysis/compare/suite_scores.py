@@ -147,9 +147,8 @@ class Scored:
         other = {task: self.right(self.baseline, task) for task in tasks}
         shared = _seeds(mine) & _seeds(other)
         pairs = [(seed, seed) for seed in sorted(shared)]
-        if (
-            not self.shares_seeds
-        ):  # a seed is no more than a number: each of one with one of the other
+        if not self.shares_seeds:
+            # A seed is no more than a number: each of one with one of the other.
             pairs = list(zip(sorted(_seeds(mine)), sorted(_seeds(other)), strict=False))
         if not pairs:
             return None

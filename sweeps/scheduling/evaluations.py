@@ -4,7 +4,6 @@ A scheduler hands them out as it does trials (`sweeps.study.evaluation`). Result
 truth: what has them is never computed again.
 """
 
-import dataclasses
 import pathlib
 import statistics
 from collections.abc import Iterable
@@ -40,11 +39,8 @@ def of_trials(
         steps = [step for step in layout.checkpoint_steps(directory) if trial.evaluates_at(step)]
         if len(steps) < checkpoints:
             raise ValueError(_too_few(study, directory, len(steps), checkpoints))
-        if mesh := (settings or {}).get("mesh"):
-            on_mesh = mesh["data"], mesh["fsdp"], mesh["tensor"]
-            trial = dataclasses.replace(trial, mesh=on_mesh)
         for step in steps[-checkpoints:]:
-            found.append(Evaluation(trial, step, suite, tasks, settings or {}))
+            found.append(evaluation.of(trial, step, suite, tasks, settings or {}))
     return found
 
 

@@ -72,6 +72,16 @@ class Evaluation:
 Work = Trial | Evaluation
 
 
+def of(
+    trial: Trial, checkpoint: int, suite: str, tasks: int, settings: dict[str, Any]
+) -> Evaluation:
+    """Returns an evaluation of a trial, on the mesh that the settings say, else on its own."""
+    if mesh := settings.get("mesh"):
+        on_mesh = mesh["data"], mesh["fsdp"], mesh["tensor"]
+        trial = dataclasses.replace(trial, mesh=on_mesh)
+    return Evaluation(trial, checkpoint, suite, tasks, settings)
+
+
 def read_work(directory: pathlib.Path) -> Work:
     """Returns the trial, or the evaluation of one, that is recorded in a directory.
 
@@ -83,12 +93,9 @@ def read_work(directory: pathlib.Path) -> Work:
     record, trial = layout.read_json(path), trials.read(directory.parents[2])
     try:
         names = [field.name for field in dataclasses.fields(Evaluation) if field.name != "trial"]
-        found = Evaluation(trial, **{name: record[name] for name in names})
+        found = of(trial, **{name: record[name] for name in names})
         if record["trial"] != trial.id:
             raise ValueError(f"it is of trial {record['trial']}, and {trial.id} lies here now")
-        if (mesh := found.settings.get("mesh")) is not None:
-            on_mesh = dataclasses.replace(trial, mesh=(mesh["data"], mesh["fsdp"], mesh["tensor"]))
-            found = dataclasses.replace(found, trial=on_mesh)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path} is no record of an evaluation ({type(error).__name__}: {error}); remove "

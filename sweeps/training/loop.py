@@ -171,7 +171,7 @@ class Training:
                 mark = self._profile(self._trace.close, state, mark)
             mark = self._diagnose(done, state, mark)
             diverged = self._figures.nonfinite_at >= 0
-            if diverged or done % trial.eval_every == 0 or done == trial.steps:
+            if diverged or trial.evaluates_at(done):
                 mark = self._evaluate(done, state, mark)
                 if int(state.nonfinite_at) >= 0:
                     return self._diverged(int(state.nonfinite_at))

@@ -82,7 +82,7 @@ def _restored(
 ) -> tuple[int, Any, Any]:
     """Returns step, parameters and model state."""
     key = train_step.seed_key(record.seed, train_step.INIT)
-    like = step_function.workload.init_model_fn(key)
+    like = train_step.placed_shapes(step_function.workload, key)
     step = layout.checkpoint_steps(directory)[-1]
     try:
         return step, *checkpoints.restore_parameters(record, directory, step, *like)

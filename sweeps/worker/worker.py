@@ -135,7 +135,7 @@ class Worker:
         self.report("note", trial=str(directory), text=f"trained; now evaluated by {suite}")
         try:
             tasks = len(suites.get(suite).tasks)
-            found = evaluation.Evaluation(trained, trained.steps, suite, tasks, {})
+            found = evaluation.of(trained, trained.steps, suite, tasks, {})
             if evaluation.materialise(root, found):
                 self.run(root / found.path, data_dir)
         except (OSError, ValueError) as problem:

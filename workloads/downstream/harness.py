@@ -61,12 +61,7 @@ def evaluate(
     with contextlib.suppress(FileNotFoundError):
         done: dict[str, Any] = json.loads((directory / RESULTS).read_text(encoding="utf-8"))
         return done
-    tokens = Tokens(data_dir)
-    if tokens.size != workload.size.vocabulary:  # type: ignore[attr-defined]
-        raise ValueError(
-            f"{tokens.path} has {tokens.size} tokens; {workload} has "
-            f"{workload.size.vocabulary}: give the --data_dir that it was trained on"  # type: ignore[attr-defined]
-        )
+    tokens = Tokens(data_dir).checked(str(workload), workload.size.vocabulary)  # type: ignore[attr-defined]
     folder = directory / TASKS
     folder.mkdir(parents=True, exist_ok=True)
     scorer = Scorer(workload, parameters)

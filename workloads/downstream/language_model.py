@@ -21,7 +21,7 @@ Pair = tuple[str, str]
 class Decoder(TemplateLM):
     """The model that lm-eval judges. Every document begins behind the separator, `</s>`.
 
-    scores: of every (context, continuation) that was asked since they were last cleared.
+    scores: of every (context, continuation) that was asked.
     answered: the generated text of every context, and by how many tokens that was cut.
     """
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from workloads.base.errors import DataError
 from workloads.storage import token_records, tokenizer
 
 
@@ -21,6 +22,16 @@ class Tokens:
     def size(self) -> int:
         """How many tokens there are."""
         return int(self._processor.vocab_size())
+
+    def checked(self, model: str, vocabulary: int) -> "Tokens":
+        """Returns these tokens. Raises DataError where they are not those of the model's
+        `vocabulary`."""
+        if self.size != vocabulary:
+            raise DataError(
+                f"{self.path} has {self.size} tokens; {model} has {vocabulary}",
+                "give the --data_dir that the model was trained on",
+            )
+        return self
 
     def encode(self, text: str) -> list[int]:
         """Returns a text's token ids, without separators."""

@@ -344,16 +344,14 @@ def _checked(
     for name, task in stated.items():
         first, last = spans.get(name, (0, 0))
         rows = order[first:last]
-        if why := _damage(name, task, samples, rows):
+        if why := _damage(task, samples, rows):
             kind, said = why
             problems.append(f"{kind}: {file}: {name} {said}; {name} is left out")
             continue
         yield name, _task(name, task, samples, rows)
 
 
-def _damage(
-    name: str, stated: dict[str, Any], samples: _Samples, rows: np.ndarray
-) -> tuple[str, str] | None:
+def _damage(stated: dict[str, Any], samples: _Samples, rows: np.ndarray) -> tuple[str, str] | None:
     """Returns what is wrong with a task, the kind and the words, None where nothing is."""
     questions = samples.question[rows]
     if (twice := questions[1:][np.diff(questions) == 0]).size:

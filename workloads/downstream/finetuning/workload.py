@@ -19,7 +19,6 @@ import jax
 import numpy as np
 
 from workloads.base import spec
-from workloads.base.errors import DataError
 from workloads.base.options import Options
 from workloads.base.workload import Sizes
 from workloads.base.workload_spec import WorkloadSpec
@@ -185,19 +184,14 @@ class FinetuningWorkload(LMWorkload):
 
     def _tokens(self, data_dir: str) -> Tokens:
         """Returns the data's tokens. Raises DataError where they are not the model's."""
-        tokens = Tokens(data_dir)
-        if tokens.size != self.size.vocabulary:
-            raise DataError(
-                f"{tokens.path} has {tokens.size} tokens; {self} has {self.size.vocabulary}",
-                "give the data_dir that the model was trained on",
-            )
-        return tokens
+        return Tokens(data_dir).checked(str(self), self.size.vocabulary)
 
     def _scoring(self, params: spec.Parameters) -> scoring.Scorer:
         """Returns what scores by these parameters, with what it has compiled for others."""
         if self._scorer is None:
             self._scorer = scoring.Scorer(self, params)
-        self._scorer.use(params)
+        else:
+            self._scorer.use(params)
         return self._scorer
 
 
