@@ -21,6 +21,9 @@ from analysis.load.files.downstream import Evaluation, Task
 from analysis.load.files.trial_files import THREADS
 from sweeps.records import layout
 
+# What stands in a task's place where it is their mean.
+MEAN = "mean over tasks"
+
 
 @dataclass(frozen=True)
 class SuiteTable:

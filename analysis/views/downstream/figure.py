@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from analysis.compare import downstream
-from analysis.compare.downstream import SuiteTable
+from analysis.compare.downstream import MEAN, SuiteTable
 from analysis.compare.error_table import ErrorTable
 from analysis.compare.suite_scores import Score
 from analysis.render import style
@@ -20,7 +20,6 @@ from attention import table as variants
 # Of a task's row, one unit high, how much its variants take.
 ROOM = 0.72
 PERCENT = 100.0
-MEAN = "mean over tasks"
 # One mixer has one colour: its variants are told apart by how their marker is filled.
 FILLS = ("full", "none", "left", "bottom", "right", "top")
 DASHES = (*style.REFERENCE_LINES, "-", (0, (6, 1, 1, 1, 1, 1)), (0, (1, 4)))

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from analysis.compare import downstream
-from analysis.compare.downstream import SuiteTable
+from analysis.compare.downstream import MEAN, SuiteTable
 from analysis.compare.error_table import ErrorTable
 from analysis.compare.suite_scores import Score
 from analysis.load import paper
@@ -16,11 +16,11 @@ from analysis.load.paper import PaperCell
 from analysis.render import pages
 from analysis.render.pages import NONE, Cell, Column, Page, Row, Table
 from analysis.views.downstream import figure, notes, paper_means, tidy_csv
+from analysis.views.downstream.figure import PERCENT
+from analysis.views.downstream.paper_means import DIGITS
 from attention import table as variants
 
 PLOTS = figure.PLOTS
-PERCENT = 100.0
-DIGITS = 2
 # By which a generated answer is judged beside its exact match: choices by their log-likelihoods.
 RANKED = ("rank_accuracy", "acc")
 EXACT = "exact_match"
@@ -246,7 +246,7 @@ def _spread(found: SuiteTable, printed: str) -> Table:
         counts = (Cell(str(each.checkpoints)), Cell(str(each.seeds)))
         values = map(percent, (each.mean, each.over_checkpoints, each.over_seeds))
         theirs = (_printed(paper.over_checkpoints(printed, name, task)),) * beside
-        place = (Cell(variants.label(name)), Cell(task or "mean over tasks"))
+        place = (Cell(variants.label(name)), Cell(task or MEAN))
         return (*place, *counts, *values, *theirs)
 
     sections = []

@@ -7,13 +7,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from analysis.compare.downstream import SuiteTable
+from analysis.compare.downstream import MEAN, SuiteTable
 from analysis.compare.error_table import ErrorTable
 from analysis.compare.suite_scores import Score
 from analysis.render import printing
 from attention import table as variants
 
-MEAN = "mean over tasks"
 COLUMNS = (
     *("study", "workload", "stage", "suite", "step", "kind", "variant", "label", "task"),
     *("metric", "n", "seeds", "score", "low", "high", "difference", "difference_low"),
