@@ -37,9 +37,10 @@ endef
 demo: $(VENV)/.installed
 	$(foreach study,$(DEMO),$(call run,$(study)))
 
-## study: eight rows (six for speech) in all three domains, tuned
+## study: eight rows (six for speech) in all three domains, tuned; what the language models can do
 study: $(VENV)/.installed
 	$(foreach study,$(STUDY),$(call run,$(study)))
+	$(BIN)/python -m analysis downstream experiments/pydoc_lm_study
 
 ## quick: standard against LASER, one seed, in all three domains
 quick: $(VENV)/.installed
