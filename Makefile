@@ -2,11 +2,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Optional parts of the package: test, downstream (which `make study` asks its models by), ray,
+# Optional parts of the package: test, downstream (which `make evidence` asks its models by), ray,
 # kubernetes, tensorboard, gpu, tpu.
 EXTRAS ?= test,downstream
 DEMO := digits_vit_demo spoken_digits_conformer_demo pydoc_lm_demo
-STUDY := digits_vit_demo spoken_digits_conformer_study pydoc_lm_study
+# Shortest first: who stops early has whole tables.
+EVIDENCE := spoken_digits_conformer_evidence digits_vit_evidence pydoc_lm_evidence pydoc_lm_lamb \
+    pydoc_lm_diff
+TUNED := spoken_digits_conformer_tuned digits_vit_tuned pydoc_lm_tuned
 # Two cores are served by three: some wait. A process that dies ends the run, with its test's name:
 # what it leaves behind (a cluster's daemons) would keep the next one's tests waiting.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup --max-worker-restart=0
@@ -17,7 +20,7 @@ COMPILER ?= tpu
 COMPILED ?= tests/sweeps/test_compile.py tests/attention/test_accelerated_compiled.py
 QUICK := digits_vit_quick spoken_digits_conformer_quick pydoc_lm_quick
 
-.PHONY: demo study quick test test-slow test-all test-compilers soak simulate performance check clean
+.PHONY: demo evidence evidence-tuned quick test test-slow test-all test-compilers soak simulate performance check clean
 
 # Made anew when the dependencies change.
 $(VENV)/.installed: setup.cfg pyproject.toml
@@ -28,6 +31,10 @@ $(VENV)/.installed: setup.cfg pyproject.toml
 # Each study's table as soon as it is complete.
 define run
 	$(BIN)/python -m sweeps run --config=$(1)
+	$(call came_out,$(1))
+endef
+
+define came_out
 	$(BIN)/python -m analysis table experiments/$(1)
 	$(BIN)/python -m analysis plots experiments/$(1)
 
@@ -37,10 +44,22 @@ endef
 demo: $(VENV)/.installed
 	$(foreach study,$(DEMO),$(call run,$(study)))
 
-## study: eight rows (six for speech) in all three domains, tuned; what the language models can do
-study: $(VENV)/.installed
-	$(foreach study,$(STUDY),$(call run,$(study)))
-	$(BIN)/python -m analysis downstream experiments/pydoc_lm_study
+# All studies in one run, which says the time left in all, then their tables.
+space := $() $()
+comma := ,
+define together
+	$(BIN)/python -m sweeps run --config=$(subst $(space),$(comma),$(strip $(1)))
+	$(foreach study,$(1),$(call came_out,$(study)))
+endef
+
+## evidence: docs/evidence.md, tuned on standard attention, 5 to 20 seeds; at most 2 hours, resumable
+evidence: $(VENV)/.installed
+	$(call together,$(EVIDENCE))
+	$(BIN)/python -m analysis downstream experiments/pydoc_lm_evidence
+
+## evidence-tuned: the same rows, each tuned for itself; at most 2 hours, resumable
+evidence-tuned: $(VENV)/.installed
+	$(call together,$(TUNED))
 
 ## quick: standard against LASER, one seed, in all three domains
 quick: $(VENV)/.installed

@@ -5,7 +5,7 @@ import contextlib
 import pathlib
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attention import checkout
@@ -111,8 +111,9 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_KEYS,
         allow_abbrev=False,
     )
+    text = "name or .py file; several, one after the other, with commas between them"
     for command in (plan, run):
-        command.add_argument("--config", required=True, metavar="STUDY", help="name or .py file")
+        command.add_argument("--config", required=True, metavar="STUDY[,STUDY...]", help=text)
     plan.add_argument("--step_seconds", type=positive(), help="measured time per step")
     plan.add_argument("--topology", default="", help="for which, such as v5e:8x8 or h100:1x1x8")
     plan.add_argument("--device_gb", type=positive(most=1e6), help="of a device with other memory")
@@ -255,11 +256,27 @@ def _keys(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> int:
     from sweeps.monitoring import plan
+
+    chosen = options.step_seconds, options.topology, options.device_gb
+    print("\n\n".join(plan.render(one, *chosen) for one in _resolved(options, planning=True)))
+    return 0
+
+
+def _resolved(options: argparse.Namespace, planning: bool = False) -> "list[Study]":
+    """Returns the studies that --config names; what is wrong with one is told before any begins."""
     from sweeps.study import config, study
 
-    resolved = study.resolve(config.parse(options.config, options.overrides), planning=True)
-    print(plan.render(resolved, options.step_seconds, options.topology, options.device_gb))
-    return 0
+    names = options.config.split(",")
+    found = [
+        study.resolve(config.parse(name, options.overrides), planning=planning) for name in names
+    ]
+    taken = {one.directory for one in found}
+    if len(taken) < len(found):
+        raise ValueError(
+            f"--config names {len(found)} studies for {len(taken)} directories, "
+            f"{', '.join(map(str, sorted(taken)))}: give each once, and no --config.name"
+        )
+    return found
 
 
 def _compile(options: argparse.Namespace) -> int:
@@ -278,10 +295,17 @@ def _compile(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from sweeps.study import config, study
-
-    resolved = study.resolve(config.parse(options.config, options.overrides))
-    return _drive(resolved, options.selection)
+    found, worst = _resolved(options), 0
+    for number, resolved in enumerate(found, 1):
+        if len(found) > 1:
+            print(f"study {number} of {len(found)}: {resolved.name}", flush=True)
+        ended = _drive(resolved, options.selection, found[number:])
+        if ended == 130:
+            if len(found) > 1:
+                print("the same command goes on with all studies", flush=True)
+            return ended
+        worst = max(worst, ended)
+    return worst
 
 
 def _resume(options: argparse.Namespace) -> int:
@@ -292,7 +316,8 @@ def _resume(options: argparse.Namespace) -> int:
     return _drive(study.from_record(record, options.directory), options.selection)
 
 
-def _drive(resolved: "Study", selection: str) -> int:
+def _drive(resolved: "Study", selection: str, after: "Sequence[Study]" = ()) -> int:
+    """Runs a study, others come `after` it; returns 0, 1 where a trial failed, 130 if stopped."""
     from sweeps.monitoring import plan, progress
     from sweeps.scheduling import driver, preflight
     from sweeps.scheduling.scheduler import Interrupted
@@ -305,7 +330,8 @@ def _drive(resolved: "Study", selection: str) -> int:
     print(plan.summary(resolved), flush=True)
     study_directory.prepare(resolved)
     check = preflight.DataCheck(resolved)
-    with contextlib.closing(check), progress.Progress() as shown:
+    later = plan.later(resolved, after)
+    with contextlib.closing(check), progress.Progress(later) as shown:
         try:
             counts = driver.Driver(resolved, shown, check.finish, selection).run()
         except Interrupted:

@@ -3,6 +3,8 @@
 import contextlib
 import dataclasses
 import math
+import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 from attention import precision
@@ -11,6 +13,7 @@ from sweeps.launchers import remote
 from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import EngineError
 from sweeps.monitoring import calibration, hardware, progress
+from sweeps.records import layout, status
 from sweeps.study import checks
 from sweeps.study.study import Study
 from workloads import catalog
@@ -156,6 +159,38 @@ def summary(study: Study) -> str:
         needs, _ = on_hardware(study, here, judged=False)
         text = "\n".join(one for one in (needs, text) if one)
     return text
+
+
+def later(study: Study, after: Sequence[Study]) -> progress.Later | None:
+    """Returns what comes after each stage of `study` and then of the studies `after` it.
+
+    Trials that are finished are left out. None where a time is not known: small twins alone have
+    one for each host.
+    """
+    known: dict[tuple[str, str], float] = {}
+    for one in (study, *after):
+        seconds = catalog.get(one.workload).step_seconds
+        if seconds is None or not catalog.get(one.workload).embedded:
+            return None
+        where = resources_of(one)
+        if where.at_once is None:
+            return None
+        for cost in lines(one, where, seconds):
+            steps = cost.steps // cost.trials
+            left = cost.trials - _finished(one.directory / cost.stage)
+            wall = where.wall_steps(max(left, 0), steps) or 0
+            known[str(one.directory), cost.stage] = wall * seconds
+    stages, result = list(known), {}
+    for number, (directory, stage) in enumerate(stages):
+        if directory == str(study.directory):
+            result[stage] = sum(known[name] for name in stages[number + 1 :])
+    return progress.Later(result, catalog.get(study.workload).step_seconds or math.nan)
+
+
+def _finished(stage: pathlib.Path) -> int:
+    """Returns how many trials of a stage's directory have ended."""
+    found = stage.glob(f"*/*/trial_*/{layout.STATUS}")
+    return sum(status.read(file.parent)["state"] in layout.FINISHED for file in found)
 
 
 def _in_hours(steps: int | None, seconds: float | None) -> float | None:

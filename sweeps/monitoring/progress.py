@@ -5,12 +5,13 @@ An event costs the same in a study of 100 trials and of 100,000.
 
 import collections
 import contextlib
+import dataclasses
 import itertools
 import pathlib
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sweeps.records import layout, status
@@ -23,10 +24,23 @@ _ROWS = 20
 _RATES = 32
 
 
-class Progress:
-    """Shows how a study goes. `rich` on a terminal; logs get lines that make sense a day later."""
+@dataclasses.dataclass(frozen=True)
+class Later:
+    """What the plan says of what comes after a stage, by the stage's name, in seconds, and of a
+    step's time in this study: the machine's pace is what it measures there."""
 
-    def __init__(self) -> None:
+    seconds: Mapping[str, float]
+    step_seconds: float
+
+
+class Progress:
+    """Shows how a study goes. `rich` on a terminal; logs get lines that make sense a day later.
+
+    later: of the stages and studies that follow, for the time left in all; None: not said.
+    """
+
+    def __init__(self, later: Later | None = None) -> None:
+        self._later = later
         self._live: Any = None
         self._started = time.monotonic()
         self._spoke = time.monotonic()
@@ -164,8 +178,13 @@ class Progress:
         if not rates or not self._steps_left:
             return ""
         at_once = max(1, min(self._at_once, len(self._steps_left)))
-        seconds = statistics.median(rates) * self._sum_left / at_once
-        return f", about {duration(seconds)} left in this stage"
+        rate = statistics.median(rates)
+        seconds = rate * self._sum_left / at_once
+        text = f", about {duration(seconds)} left in this stage"
+        later = self._later and self._later.seconds.get(self._stage, 0)
+        if self._later is None or not later:
+            return text
+        return f"{text}, {duration(seconds + later * rate / self._later.step_seconds)} in all"
 
     def _rows(self) -> list[tuple[str, str]]:
         """Returns what the first running trials do, by path, and how many more there are."""

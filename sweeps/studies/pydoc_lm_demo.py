@@ -6,7 +6,7 @@ Result:   a table of test losses in nats per token, below the smoothed bigram's:
           evidence about C4.
 
 One point of AdamW, chosen beforehand on standard attention (spaces/pydoc_adamw.json);
-pydoc_lm_study tunes.
+pydoc_lm_evidence tunes.
 """
 
 from sweeps.studies import ConfigDict, base

@@ -6,7 +6,7 @@ Result:   a WER table with intervals. The voices are synthesised: a stand-in, no
           LibriSpeech.
 
 One point of NAdamW, chosen beforehand on standard attention (spaces/spoken_digits_nadamw.json);
-spoken_digits_conformer_study tunes.
+spoken_digits_conformer_evidence tunes.
 """
 
 from sweeps.studies import ConfigDict, base

@@ -83,6 +83,21 @@ def test_live_figures_are_shown_and_give_a_first_estimate(trials, capsys, monkey
     assert f"{fourth.path}: step 5/12\n" in text
 
 
+def test_the_time_left_in_all_goes_by_the_machine_s_own_pace(trials, capsys):
+    directory, (_, second, *_) = trials
+    for later, said in (
+        ({"grid": 600.0}, "about 60 s left in this stage, 21 min in all"),  # 20 · 3 s + 2 · 600 s
+        ({"grid": 0.0}, "left in this stage"),
+        ({"compare": 600.0}, "left in this stage"),
+    ):
+        shown = progress.Progress(progress.Later(later, 1.5))
+        shown.stage("grid", [*trials[1]], directory)
+        shown.started(second, 1)
+        shown.evaluated(second, _evaluation(8, 24.0))
+        shown.ended(second, "done", None)
+        assert capsys.readouterr().out.rstrip().endswith(said)
+
+
 def test_a_thousand_running_trials_are_not_listed(trials, capsys, monkeypatch):
     directory, found = trials
     shown = progress.Progress()

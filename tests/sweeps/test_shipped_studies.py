@@ -115,7 +115,7 @@ def test_a_grid_selects_nothing(tmp_path):
     (directory / "study.json").write_text(json.dumps({"config": {"protocol": "grid"}}))
     overrides = [f"--config.experiment_dir={tmp_path}", "--config.space=selected:pydoc_lm_demo"]
     with pytest.raises(ValueError, match="is a grid and selects nothing"):
-        study.resolve(config.parse("pydoc_lm_study", overrides))
+        study.resolve(config.parse("pydoc_lm_evidence", overrides))
 
 
 def test_speech_has_six_rows_and_says_why():

@@ -111,6 +111,8 @@ def test_reference_rows_are_the_nearest_neighbour_s_and_the_most_frequent_class_
     answers = [np.mean(truth != answer) for answer in range(10)]
     frequent = max(range(10), key=list(labels).count)
     assert constant["name"] == f"always {frequent}"
+    assert constant["constant"]
+    assert "constant" not in row
     assert constant["test/error"] == answers[frequent]
     assert 0.85 < constant["train/error"] < 0.9
 

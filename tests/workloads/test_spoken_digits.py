@@ -328,6 +328,7 @@ def test_reference_rows() -> None:
     empty, constant = speech_corpus.reference_rows(texts)
     assert empty == {
         "name": "empty transcript",
+        "constant": True,
         "train/wer": 1.0,
         "validation/wer": 1.0,
         "test/wer": 1.0,
@@ -336,6 +337,7 @@ def test_reference_rows() -> None:
     # deletion, and one substitution with one insertion, of 4 words.
     assert constant == {
         "name": "always 'one two'",
+        "constant": True,
         "train/wer": pytest.approx(3 / 7),
         "validation/wer": pytest.approx(3 / 4),
         "test/wer": 0.0,

@@ -164,7 +164,7 @@ def _rows(sources: Mapping[str, Source]) -> list[dict[str, Any]]:
         f"{role}/error": float(np.mean(truth != frequent))
         for role, truth in zip(SIZES, labels, strict=True)
     }
-    return [row, {"name": f"always {frequent}", **errors}]
+    return [row, {"name": f"always {frequent}", "constant": True, **errors}]
 
 
 def _arrays(source: Source) -> tuple[np.ndarray, np.ndarray]:

@@ -61,7 +61,8 @@ def _is_whole(data_dir: Path, check: Callable[[Path], Any]) -> bool:
 
 
 def read_reference(data_dir: str | os.PathLike[str], repair: str) -> dict[str, Any]:
-    """`reference.json`: `note`, `rows` of simple methods, `sha256` of the content, and more.
+    """`reference.json`: `note`, `rows` of simple methods (`constant` where one gives
+    the same answer everywhere), `sha256` of the content, and more.
 
     Raises DataError, with `repair`, where it is missing or no JSON object.
     """

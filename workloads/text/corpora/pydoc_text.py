@@ -318,7 +318,8 @@ def _write_split(
 
 
 def reference_rows(records: Mapping[str, np.ndarray], vocab_size: int) -> list[dict[str, Any]]:
-    """Two rows with `<split>/loss` (nats per token) and `<split>/error` (fraction of tokens).
+    """Two rows with `<split>/loss` (nats per token) and `<split>/error` (fraction of tokens); the
+    first, the same answer everywhere, is marked `constant`.
 
     `records` are integers `[N, L]` per split, `train` among them. Every position counts in the
     loss. An error is a token other than the most probable one (ties: the lowest id); it is counted
@@ -327,7 +328,7 @@ def reference_rows(records: Mapping[str, np.ndarray], vocab_size: int) -> list[d
     singles = unigram(records["train"], vocab_size)
     pairs = bigram(records["train"], singles)
     return [
-        _row(UNIGRAM, np.broadcast_to(singles, pairs.shape), records),
+        {"constant": True, **_row(UNIGRAM, np.broadcast_to(singles, pairs.shape), records)},
         _row(BIGRAM, pairs, records),
     ]
 
