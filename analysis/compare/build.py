@@ -66,6 +66,8 @@ def error_table(
             Reference(
                 str(row.get("name", "unnamed")),
                 {split: shown.reference(row, split) for split in layout.SPLITS},
+                constant=row.get("constant") is True,
+                chosen=metrics.shown_for(chosen_by.source).reference(row, "validation"),
             )
             for row in reference.get("rows", ())
         ),
@@ -168,6 +170,10 @@ def _row(
         planned=len(seeds),
         lost=lost_seeds(seeds, set(usable), chosen_by.column("validation")),
         last_step=float(np.median(steps)) if steps else None,
+        chosen={
+            run.seed: metrics.shown_for(chosen_by.source).shown(row[chosen_by.column("validation")])
+            for run, row in usable.items()
+        },
     )
 
 

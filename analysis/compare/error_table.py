@@ -38,7 +38,8 @@ class VariantResult:
     Of the `planned` seeds of that point, n have an evaluation that validation chose; `lost` maps
     why a seed has no number (`diverged`, `failed`, `non-finite`) to how many have none, which
     verdicts take into account (`verdict_rules`); the others have not finished. `last_step` is the
-    median of the n trials' last evaluations' steps, None without any.
+    median of the n trials' last evaluations' steps, None without any. `chosen` maps a seed to the
+    validation metric that chose its step, as that metric is shown (an error, not an accuracy).
     """
 
     variant: str
@@ -49,6 +50,7 @@ class VariantResult:
     planned: int = 0
     lost: dict[str, int] = field(default_factory=dict)
     last_step: float | None = None
+    chosen: dict[int, float] = field(default_factory=dict)
 
     @property
     def unfinished(self) -> int:
@@ -77,10 +79,14 @@ class VariantResult:
 
 @dataclass(frozen=True)
 class Reference:
-    """A reference row, e.g. nearest neighbour or bigram: split to number or None."""
+    """A reference row, e.g. nearest neighbour or bigram: split to number or None. `constant`: the
+    same answer for every example; then `chosen` is what it has of the metric that chooses, as that
+    is shown, on validation, None where that is not recorded."""
 
     name: str
     values: dict[str, float | None]
+    constant: bool = False
+    chosen: float | None = None
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ RESAMPLES = 9999
 # Seeds to the share of simulated normal samples of which BCa's 95% interval held the mean
 # (as the module says, 6,000 to 12,000 samples: each share to 1.2 points or better).
 COVERAGE = {3: 0.72, 5: 0.84, 10: 0.91, 20: 0.93}
+# Values from which on a summary has a BCa interval: below, it misses more than it promises by far.
+LEAST_BCA = 10
 # Resamples that are held at once, so that memory does not grow with the number of samples.
 BATCH = 1000
 
@@ -31,7 +33,10 @@ def summarise(values: Sequence[float]) -> Summary:
     array = np.asarray(values, dtype=float)
     if not array.size or not np.isfinite(array).all():
         raise ValueError(f"a summary needs finite numbers, one per seed; it was given {values}")
-    bounds = (*interval(array), *bootstrap_interval(array))
+    bootstrap: tuple[float, float, BootstrapMethod] = (math.nan, math.nan, "none")
+    if array.size >= LEAST_BCA:
+        bootstrap = bootstrap_interval(array)
+    bounds = (*interval(array), *bootstrap)
     if array.size > 1 and all_equal(array):
         return Summary(array.size, bounds[0], bounds[0], 0.0, *bounds)
     sd = float(array.std(ddof=1)) if array.size > 1 else math.nan

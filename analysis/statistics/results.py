@@ -8,6 +8,7 @@ IntervalMethod = Literal["t", "equal", "none"]
 BootstrapMethod = Literal["BCa", "percentile", "equal", "none"]
 Test = Literal["t", "sign", "permutation", "none"]
 Verdict = Literal["better", "worse", "cannot tell"]
+Frequency = Literal["more often", "less often", "cannot tell"]
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,8 @@ class Summary:
 
     `low` and `high` bound the 95% interval of the mean by `method`: `t` (Student's), `equal` (all
     values equal: that value), `none` (n = 1: no interval, nan). `bca_low` and `bca_high` bound
-    the bootstrap's by `bca_method`: `BCa`, `percentile` (BCa came out nan), `equal` or `none`.
+    the bootstrap's by `bca_method`: `BCa`, `percentile` (BCa came out nan), `equal`, or `none`
+    below `intervals.LEAST_BCA` values, of which it says too little.
     """
 
     n: int
@@ -75,3 +77,23 @@ class Comparison:
     def is_paired(self) -> bool:
         """Returns whether it is over shared seeds."""
         return self.pairs > 0
+
+
+@dataclass(frozen=True)
+class Rate:
+    """`count` of `n` runs, and the 95% interval of the probability behind it."""
+
+    count: int
+    n: int
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class RateComparison:
+    """A variant's rate against the baseline's: two-sided `p`, `p_holm` corrected over the variants
+    compared, and what follows from it at 0.05."""
+
+    p: float
+    p_holm: float = math.nan
+    verdict: Frequency = "cannot tell"

@@ -3,9 +3,11 @@
 import math
 from dataclasses import dataclass
 
+from analysis.compare import failed_runs as failed
 from analysis.compare.error_table import ErrorTable, VariantResult
 from analysis.render import pages
 from analysis.statistics.results import Comparison
+from analysis.views.table import failed_runs
 
 MARKS = {"better": "▲", "worse": "▼", "cannot tell": "≈", "baseline": "●"} | {
     "not compared": "○",
@@ -42,8 +44,8 @@ def of_table(table: ErrorTable) -> list[VariantVerdict]:
 
 
 def headline(table: ErrorTable) -> str:
-    """Returns one sentence: which variants are better or worse than the baseline, by how much
-    and with which p, and how many are not told apart from it."""
+    """Returns which variants are better or worse than the baseline, by how much and with which p,
+    how many are not told apart from it, and which rows' runs failed to train."""
     if not table.has_baseline:
         return f"No verdict: no variant called {table.baseline_label} to compare with."
     base, what = table.baseline_label, table.what
@@ -65,7 +67,8 @@ def headline(table: ErrorTable) -> str:
     if not parts:
         return f"No verdict on {what}: nothing but the baseline has numbers."
     said = "; ".join(parts)
-    return f"{what[0].upper()}{what[1:]}: {said}."
+    failures = failed_runs.sentence(table, failed.of_table(table))
+    return f"{what[0].upper()}{what[1:]}: {said}.{' ' if failures else ''}{failures}"
 
 
 def _word(table: ErrorTable, row: VariantResult) -> str:
@@ -81,9 +84,11 @@ def _sentence(table: ErrorTable, row: VariantResult, word: str) -> str:
     result, digits = table.of(row), table.metric.digits
     if result.summary is None:
         return f"no trial that is done has a {table.what}."
-    middle = pages.number(result.summary.median, digits).text
-    seeds = f"{row.seeds} seed{'s' if row.seeds != '1' else ''}"
-    said = f"{table.what} {middle} (median of {seeds})"
+    mean, middle = (
+        pages.number(value, digits).text for value in (result.summary.mean, result.summary.median)
+    )
+    several = f"on average over {row.seeds} seeds (median {middle})"
+    said = f"{table.what} {mean} {'of 1 seed' if row.seeds == '1' else several}"
     if word == "baseline" or result.comparison is None:
         return f"{said}."
     return f"{said}; {_difference(table, result.comparison)}."

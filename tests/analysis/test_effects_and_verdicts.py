@@ -40,9 +40,11 @@ def test_verdicts_of_every_variant(table) -> None:
     }
     # Test errors are 0.01 above validation: the baseline has median 0.315 and mean 0.3125; LASER
     # has 0.259, 0.281, 0.24, 0.27.
-    assert found["Standard"].sentence == "test error 0.3150 (median of 4 seeds)."
+    assert (
+        found["Standard"].sentence == "test error 0.3125 on average over 4 seeds (median 0.3150)."
+    )
     laser = found["LASER"].sentence
-    assert laser.startswith("test error 0.2645 (median of 4 seeds); mean difference -0.0500")
+    assert laser.startswith("test error 0.2625 on average over 4 seeds (median 0.2645); mean diff")
     assert "(-16.0%)" in laser
     assert "after Holm" in laser
     # Marks, so that colour alone says nothing.
@@ -126,6 +128,6 @@ def test_a_card_says_which_seeds_were_lost(hand_made) -> None:
     table = build.error_table(read_study(made.finish()))
     (_, laser) = verdicts.of_table(table)
     assert laser.word == "cannot tell"
-    assert "(median of 3 of 5 (2 diverged) seeds)" in laser.sentence
+    assert "on average over 3 of 5 (2 diverged) seeds (median 0.2130)" in laser.sentence
     assert laser.sentence.endswith("no verdict, since seeds were lost that may have been worse.")
     assert verdicts.headline(table).startswith("Test error: cannot tell LASER (")

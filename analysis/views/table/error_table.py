@@ -5,12 +5,14 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from analysis.compare import verdict_rules
+from analysis.compare import failed_runs, verdict_rules
 from analysis.compare.error_table import ErrorTable, VariantResult
+from analysis.compare.failed_runs import FailedRuns
 from analysis.load import metrics
 from analysis.render import pages
 from analysis.render.pages import NONE, Cell, Page, Row, Table
 from analysis.statistics.results import Comparison, Summary
+from analysis.views.table import failed_runs as failed
 from analysis.views.table import last_checkpoints, notes, power
 from sweeps.records import layout
 
@@ -31,10 +33,16 @@ COMPARISON = {
 
 def page(table: ErrorTable, effect: float | None = None) -> Page:
     """Returns the table as tables with notes: medians and verdicts; the spread over seeds; the
-    comparisons with the baseline; what these seeds can tell of `effect` (`power.page`, which
-    says what it may be and raises); the last evaluations (`last_checkpoints.page`)."""
-    tables = (_medians(table), _spread(table), _comparisons(table))
-    others = (power.page(table, effect), last_checkpoints.page(table))
+    comparisons with the baseline; runs that failed to train (`failed_runs.page`); what these seeds
+    can tell of `effect` (`power.page`, which says what it may be and raises); the last evaluations
+    (`last_checkpoints.page`)."""
+    failures = failed_runs.of_table(table)
+    tables = (_medians(table, failures), _spread(table), _comparisons(table))
+    others = (
+        failed.page(table, failures),
+        power.page(table, effect),
+        last_checkpoints.page(table),
+    )
     title = f"{table.study.name}: {table.metric.label} on {table.workload}, stage {table.stage}"
     return Page(
         title=title,
@@ -54,13 +62,14 @@ def short(table: ErrorTable) -> Page:
     wanted = wanted | {"verdict": "Verdict"} if table.has_baseline else {}
     split = table.decisive
     columns = pages.columns(
-        *("Variant", "n", f"{TITLES[split]}, median"),
+        *("Variant", "n", f"{TITLES[split]}, median", f"{TITLES[split]}, mean"),
         *wanted.values(),
         words=("Variant", "Verdict"),
     )
     rows = tuple(
         (
             *(Cell(row.label), Cell(row.seeds), _median_cell(table, row, split)),
+            _mean_cell(table, row),
             *(comparison_cells(table, row, split, tuple(wanted)) if wanted else ()),
         )
         for row in table.rows
@@ -69,19 +78,21 @@ def short(table: ErrorTable) -> Page:
     return Page(table.study.name, (shown,), tuple(verdict_rules.footnotes(table)), table.problems)
 
 
-def _medians(table: ErrorTable) -> Table:
+def _medians(table: ErrorTable, failures: FailedRuns) -> Table:
     return Table(
-        caption=f"{table.metric.title}, median over seeds",
-        columns=pages.columns(*_median_headings(table), words=("Variant", "Verdict")),
+        caption=f"{table.metric.title}, median over seeds; differences are of means",
+        columns=pages.columns(*_median_headings(table, failures), words=("Variant", "Verdict")),
         sections=(
-            *pages.sections(table.groups, lambda row: [tuple(_median_cells(table, row))]),
-            *((tuple(_reference_cells(table)),) if table.references else ()),
+            *pages.sections(table.groups, lambda row: [tuple(_median_cells(table, row, failures))]),
+            *((tuple(_reference_cells(table, failures)),) if table.references else ()),
         ),
     )
 
 
-def _median_headings(table: ErrorTable) -> Iterable[str]:
+def _median_headings(table: ErrorTable, failures: FailedRuns) -> Iterable[str]:
     yield from ("Variant", "n")
+    if failures.any:
+        yield failed.HEADING
     for split in layout.SPLITS:
         if table.is_paper:
             yield f"{TITLES[split]}\npaper"
@@ -89,12 +100,15 @@ def _median_headings(table: ErrorTable) -> Iterable[str]:
     if table.has_perplexity:
         yield f"{TITLES[table.decisive]}\nperplexity"
     if table.has_baseline:
-        yield f"{TITLES[table.decisive]}\n- {table.baseline_label}\n(mean)"
+        yield f"{TITLES[table.decisive]},\nmean"
+        yield f"Mean -\n{table.baseline_label}"
         yield from (COMPARISON["p_holm"], COMPARISON["verdict"])
 
 
-def _median_cells(table: ErrorTable, row: VariantResult) -> Iterable[Cell]:
+def _median_cells(table: ErrorTable, row: VariantResult, failures: FailedRuns) -> Iterable[Cell]:
     yield from (Cell(row.label), Cell(row.seeds))
+    if failures.any:
+        yield failed.cell(failures.by_variant.get(row.variant))
     for split in layout.SPLITS:
         result = row.splits[split]
         if table.is_paper:
@@ -103,6 +117,7 @@ def _median_cells(table: ErrorTable, row: VariantResult) -> Iterable[Cell]:
     if table.has_perplexity:
         yield _perplexity_cell(table, row)
     if table.has_baseline:
+        yield _mean_cell(table, row)
         wanted = ("difference", "p_holm", "verdict")
         yield from comparison_cells(table, row, table.decisive, wanted)
 
@@ -121,6 +136,12 @@ def _median_cell(table: ErrorTable, row: VariantResult, split: str) -> Cell:
     return Cell(text, bold=len(medians) > 1 and round(summary.median, digits) == best)
 
 
+def _mean_cell(table: ErrorTable, row: VariantResult) -> Cell:
+    """The mean on the deciding split, which is what the test compares."""
+    summary = table.of(row).summary
+    return pages.number(summary.mean, table.metric.digits) if summary else NONE
+
+
 def _perplexity_cell(table: ErrorTable, row: VariantResult) -> Cell:
     """The median over seeds of each seed's perplexity."""
     losses = list(table.of(row).values.values())
@@ -129,9 +150,9 @@ def _perplexity_cell(table: ErrorTable, row: VariantResult) -> Cell:
     return pages.number(float(np.median(PERPLEXITY.shown(np.array(losses)))), PERPLEXITY.digits)
 
 
-def _reference_cells(table: ErrorTable) -> Iterable[Row]:
+def _reference_cells(table: ErrorTable, failures: FailedRuns) -> Iterable[Row]:
     for reference in table.references:
-        line = [Cell(f"{reference.name} (reference)"), NONE]
+        line = [Cell(f"{reference.name} (reference)"), NONE, *[NONE] * failures.any]
         for split in layout.SPLITS:
             line += [NONE] * table.is_paper
             line.append(pages.number(reference.values[split], table.metric.digits))
@@ -139,39 +160,39 @@ def _reference_cells(table: ErrorTable) -> Iterable[Row]:
             loss = reference.values[table.decisive]
             power = None if loss is None else PERPLEXITY.shown(loss)
             line.append(pages.number(power, PERPLEXITY.digits))
-        yield (*line, *((NONE, NONE, Cell("reference")) if table.has_baseline else ()))
+        yield (*line, *((*[NONE] * 3, Cell("reference")) if table.has_baseline else ()))
 
 
 def _spread(table: ErrorTable) -> Table:
     def rows(row: VariantResult) -> Iterable[Row]:
         for split in layout.SPLITS:
             summary = row.splits[split].summary
-            yield Cell(row.label), Cell(split), *_spread_cells(summary, table.metric.digits)
+            yield Cell(row.label), Cell(split), *_spread_cells(summary, digits, has_bca)
 
+    digits, has_bca = table.metric.digits, notes.has_bca(table)
     columns = pages.columns(
         *("Variant", "Split", "n", "Median", "Mean", "SD"),
-        *("95% interval\n(t)", "95% interval\n(BCa)"),
+        *("95% interval\n(t)", *["95% interval\n(BCa)"] * has_bca),
         words=("Variant", "Split"),
     )
     return Table(f"{table.metric.title} over seeds", columns, pages.sections(table.groups, rows))
 
 
-def _spread_cells(summary: Summary | None, digits: int) -> list[Cell]:
+def _spread_cells(summary: Summary | None, digits: int, has_bca: bool) -> list[Cell]:
     if summary is None:
-        return [Cell("0"), *[NONE] * 5]
+        return [Cell("0"), *[NONE] * (4 + has_bca)]
     numbers = (summary.median, summary.mean, summary.sd)
+    bca = _interval(summary.bca_low, summary.bca_high, summary.bca_method, digits)
     return [
         Cell(str(summary.n)),
         *(pages.number(value, digits) for value in numbers),
         _interval(summary.low, summary.high, summary.method, digits),
-        _interval(summary.bca_low, summary.bca_high, summary.bca_method, digits),
+        *[bca] * has_bca,
     ]
 
 
 def _interval(low: float, high: float, method: str, digits: int) -> Cell:
-    if method == "none":
-        return Cell("none (n = 1)")
-    return Cell(pages.bounds(low, high, digits).text + MARKS[method])
+    return NONE if method == "none" else Cell(pages.bounds(low, high, digits).text + MARKS[method])
 
 
 def _comparisons(table: ErrorTable) -> Table:

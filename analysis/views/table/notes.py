@@ -41,6 +41,12 @@ def footnotes(table: ErrorTable) -> Iterable[str]:
         yield f"data: {table.reference_note}"
 
 
+def has_bca(table: ErrorTable) -> bool:
+    """Returns whether any row has seeds enough for a bootstrap interval."""
+    results = (result for row in table.rows for result in row.splits.values())
+    return any(each.summary is not None and each.summary.bca_method != "none" for each in results)
+
+
 def _paper_notes(table: ErrorTable) -> Iterable[str]:
     """Says where the paper's figures are from, or that it has none of this kind."""
     study = table.study
@@ -94,11 +100,18 @@ def _interval_notes(table: ErrorTable) -> Iterable[str]:
     summaries = [result.summary for result in results if result.summary]
     methods = {summary.method for summary in summaries}
     if "t" in methods:
-        cases = ", ".join(f"{share:.0%} with {n}" for n, share in intervals.COVERAGE.items())
+        beside = ""
+        if has_bca(table):
+            known = {n: f"{share:.0%} with {n}" for n, share in intervals.COVERAGE.items()}
+            cases = ", ".join(text for n, text in known.items() if n >= intervals.LEAST_BCA)
+            beside = (
+                f"; beside it the BCa bootstrap ({intervals.RESAMPLES:,} resamples), from "
+                f"{intervals.LEAST_BCA} seeds on, which is too narrow with few seeds: it held the "
+                f"mean of simulated normal seeds in {cases}"
+            )
         yield (
-            "95% intervals of the mean: Student's t, which assumes that seeds are about normal; "
-            f"beside it the BCa bootstrap ({intervals.RESAMPLES:,} resamples), which is too narrow "
-            f"with few seeds: it held the mean of simulated normal seeds in {cases}."
+            "95% intervals of the mean: Student's t, which assumes that seeds are about "
+            f"normal{beside}."
         )
     if table.metric.is_bounded and any(each.low < 0 or each.high > 1 for each in summaries):
         yield "An interval beyond 0 or 1 says that so few seeds cannot bound the mean there."

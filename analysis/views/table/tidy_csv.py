@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from analysis.compare import sensitivity
+from analysis.compare import failed_runs, sensitivity
 from analysis.compare.error_table import ErrorTable, VariantResult
 from analysis.render import printing
 from analysis.views.table import last_checkpoints
@@ -39,6 +39,8 @@ COMPARISON = {
     "verdict": "verdict",
 }
 SENSITIVITY = {"detectable": "detectable", "expected_effect": "effect", "seeds_needed": "seeds"}
+FAILURES = {"failed": "count", "failed_of": "n", "failed_low": "low", "failed_high": "high"}
+FAILURES_AGAINST = {"failed_p": "p", "failed_p_holm": "p_holm", "failed_verdict": "verdict"}
 CHECKPOINTS = {
     "last_n": "n",
     "last_mean": "mean",
@@ -48,12 +50,13 @@ CHECKPOINTS = {
 COLUMNS = (
     *("study", "workload", "stage", "kind", "variant", "label", "group", "point", "split"),
     *("metric", "n", *SUMMARY, *COMPARISON, *SENSITIVITY, *CHECKPOINTS),
+    *(*FAILURES, *FAILURES_AGAINST),
     *("planned", "lost", "unfinished", "last_step", "withheld", "paper", "seeds", "values"),
 )
 # Of `table --short`, a line per variant on the deciding split.
 SHORT = (
     *("study", "workload", "variant", "split", "metric", "n"),
-    *("median", "difference", "p_holm", "verdict"),
+    *("median", "mean", "difference", "p_holm", "verdict"),
 )
 
 
@@ -65,7 +68,8 @@ def to_csv(
 
     `kind` is `variant` or `reference`; `seeds` and `values` list every seed and its number,
     separated by spaces; `planned`, `lost`, `unfinished` and `last_step` are of the trials of the
-    variant's point, on any split; `withheld` is why a verdict is not given. `detectable` is inf
+    variant's point, on any split, and so are `failed` runs, those that failed to train, of
+    `failed_of`; `withheld` is why a verdict is not given. `detectable` is inf
     where no difference can be found at these n, `seeds_needed` where it is more than
     `statistics.power.MOST_SEEDS`. Of other `columns` than all, the lines of variants on the
     deciding split.
@@ -96,7 +100,9 @@ def _lines(table: ErrorTable, effect: float | None) -> Iterator[dict[str, Any]]:
         split: sensitivity.of_table(table, split, sensitivity.expected(table, split, effect))
         for split in layout.SPLITS
     }
+    failures = failed_runs.of_table(table).by_variant
     for row in table.rows:
+        failed = failures.get(row.variant)
         for split in layout.SPLITS:
             result = row.splits[split]
             yield (
@@ -106,6 +112,8 @@ def _lines(table: ErrorTable, effect: float | None) -> Iterator[dict[str, Any]]:
                 | _attributes(result.comparison, COMPARISON | {"withheld": "withheld"})
                 | _attributes(told[split].get(row.variant), SENSITIVITY)
                 | _attributes(last_checkpoints.of_split(result, table.last), CHECKPOINTS)
+                | _attributes(failed and failed.rate, FAILURES)
+                | _attributes(failed and failed.against, FAILURES_AGAINST)
             )
     for reference in table.references:
         for split in layout.SPLITS:

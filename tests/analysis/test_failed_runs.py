@@ -1,0 +1,144 @@
+"""Runs that failed to train: which they are, how rates compare, and the table without them."""
+
+import csv
+import io
+import math
+
+import pytest
+from scipy import stats
+
+from analysis.compare import build, failed_runs
+from analysis.load.studies import read_study
+from analysis.render.text import markdown
+from analysis.statistics import rates
+from analysis.views import verdicts
+from analysis.views.table import error_table as view
+from analysis.views.table import tidy_csv
+
+EMPTY = {"name": "empty transcript", "constant": True, "validation/wer": 1.0, "test/wer": 1.0}
+ALWAYS = {"name": "always 'one'", "constant": True, "validation/wer": 0.90, "test/wer": 0.92}
+NEIGHBOUR = {"name": "nearest neighbour", "validation/wer": 0.05, "test/wer": 0.05}
+TRAINED = (0.10, 0.12, 0.11, 0.13, 0.10, 0.12, 0.11, 0.13)
+
+
+@pytest.fixture
+def speech(hand_made):
+    """Standard trains eight times of eight, LASER thrice, of five one at the very limit."""
+    made = hand_made(workload="spoken_digits_conformer", metric="wer")
+    for variant, values in {
+        "standard": TRAINED,
+        "laser": (0.09, 0.11, 0.81, 0.88, 0.90, 0.95, 0.86, 1.00),
+    }.items():
+        for seed, value in enumerate(values):
+            rows = [made.measured(1, "wer", 3.0), made.measured(400, "wer", value)]
+            made.trial("compare", variant, 0, seed, rows)
+    made.select({"standard": 0, "laser": 0})
+    return made
+
+
+def table_of(made, *references):
+    made.reference(list(references), "a stand-in")
+    return build.error_table(read_study(made.finish()))
+
+
+def test_the_limit_is_nine_tenths_of_the_best_constant_answer(speech) -> None:
+    """0.9 of 0.90 is 0.81: at 0.81 exactly a tenth of the answer's errors is gone."""
+    found = failed_runs.of_table(table_of(speech, EMPTY, NEIGHBOUR, ALWAYS))
+    assert found.answer.name == "always 'one'"
+    assert found.limit == pytest.approx(0.81)
+    laser = found.by_variant["laser"]
+    assert laser.seeds == (3, 4, 5, 6, 7)
+    assert (laser.rate.count, laser.rate.n) == (5, 8)
+    assert found.by_variant["standard"].rate.count == 0
+    assert found.by_variant["standard"].against is None
+
+
+def test_the_rates_are_compared_by_fisher_s_test(speech) -> None:
+    """5 of 8 against 0 of 8: 2 · C(8, 5) / C(16, 5) = 2 · 56 / 4368."""
+    laser = failed_runs.of_table(table_of(speech, ALWAYS)).by_variant["laser"]
+    assert laser.against.p == pytest.approx(2 * 56 / 4368)
+    assert laser.against.verdict == "more often"
+
+
+def test_the_table_says_with_and_without(speech) -> None:
+    table = table_of(speech, ALWAYS)
+    laser = failed_runs.of_table(table).by_variant["laser"]
+    left = [table.by_variant["laser"].splits["test"].values[seed] for seed in range(3)]
+    assert laser.summary.n == laser.comparison.pairs == 3
+    assert laser.summary.mean == pytest.approx(sum(left) / 3)
+    assert table.comparisons["laser"].pairs == 8
+    text = markdown(view.page(table))
+    assert "| Standard | 8 | 0 of 8 |" in text
+    assert "| LASER | 8 | 5 of 8 |" in text
+    assert "| LASER | 8 | 5 | 0.62 | [0.31, 0.86] | 0.026 | 0.026 | more often |" in text
+    assert "| LASER | 3 | 0.1200 | 0.3467 |" in text
+    assert "(always 'one': 0.9000; limit 0.8100)" in text
+    said = "Failed to train: LASER (5 of 8, p = 0.026) more often than Standard (0 of 8)."
+    assert verdicts.headline(table).endswith(said)
+
+
+def test_csv_has_the_rates(speech) -> None:
+    lines = list(csv.DictReader(io.StringIO(tidy_csv.to_csv(table_of(speech, ALWAYS)))))
+    laser = next(line for line in lines if line["variant"] == "laser")
+    assert (laser["failed"], laser["failed_of"], laser["failed_verdict"]) == (
+        "5",
+        "8",
+        "more often",
+    )
+    assert float(laser["failed_p"]) == pytest.approx(2 * 56 / 4368)
+
+
+def test_diverged_runs_count_and_crashed_ones_do_not(speech) -> None:
+    speech.trial("compare", "laser", 0, 8, [], state="diverged")
+    speech.trial("compare", "laser", 0, 9, [], state="failed")
+    speech.trial("compare", "laser", 0, 10, [], state="running")
+    rate = failed_runs.of_table(table_of(speech, ALWAYS)).by_variant["laser"].rate
+    assert (rate.count, rate.n) == (6, 9)
+
+
+def test_without_a_constant_answer_nothing_is_guessed(speech) -> None:
+    for rows in ([], [NEIGHBOUR], [{"name": "empty transcript", "validation/wer": 1.0}]):
+        table = table_of(speech, *rows)
+        found = failed_runs.of_table(table)
+        assert found.limit is None
+        assert not found.any
+        assert "no constant answer is recorded" in markdown(view.page(table))
+
+
+def test_where_all_trained_the_table_has_no_column_of_failures(hand_made) -> None:
+    made = hand_made()
+    made.add_seeds("standard", (0.3, 0.4))
+    made.add_seeds("laser", (0.2, 0.3))
+    table = table_of(made, {"name": "always 3", "constant": True, "validation/error": 0.9})
+    text = markdown(view.page(table))
+    assert "Failed to train |" not in text
+    assert "No run did." in text
+
+
+def test_an_accuracy_is_judged_as_an_error(hand_made) -> None:
+    made = hand_made()
+    made.add_seeds("standard", (0.3, 0.82))
+    made.add_seeds("laser", (0.2, 0.3))
+    table = table_of(made, {"name": "always 3", "constant": True, "validation/error": 0.9})
+    assert failed_runs.of_table(table).by_variant["standard"].seeds == (1,)
+
+
+def test_wilson_s_interval_by_hand() -> None:
+    """0 of 20: upper bound z² / (n + z²)."""
+    z = stats.norm.ppf(0.975)
+    found = rates.rate(0, 20)
+    assert found.low == 0
+    assert found.high == pytest.approx(z**2 / (20 + z**2))
+    assert math.isclose(rates.rate(10, 20).low, 1 - rates.rate(10, 20).high)
+    for count, n in ((1, 0), (-1, 3), (4, 3)):
+        with pytest.raises(ValueError, match=r"needs 0 <= count <= n"):
+            rates.rate(count, n)
+
+
+def test_holm_over_the_variants() -> None:
+    base, more, same = rates.rate(0, 20), rates.rate(9, 20), rates.rate(1, 20)
+    found = rates.corrected([more, same, more], base)
+    p = stats.fisher_exact([[9, 11], [0, 20]]).pvalue
+    assert [each.p_holm for each in found] == pytest.approx([3 * p, 1.0, 3 * p])
+    assert [each.verdict for each in found] == ["more often", "cannot tell", "more often"]
+    assert rates.corrected([base], more)[0].verdict == "less often"
