@@ -2,6 +2,7 @@
 
   python -m analysis runs  experiments/mystudy      which trials there are, what is wrong with them
   python -m analysis table experiments/mystudy      error, WER or loss per variant, with intervals
+  python -m analysis summary experiments            variants by workloads, and over all of them
   python -m analysis report experiments/mystudy      all of it as one HTML file, verdicts first
   python -m analysis plots experiments/mystudy      learning curves, hyperparameters, errors (PNG)
   python -m analysis time  experiments/mystudy      steps and seconds until the target is reached
@@ -180,6 +181,36 @@ def _table(options: argparse.Namespace) -> int:
     else:
         pages = [view.page(table, options.effect) for table in tables]
         printing.emit(pages, options, lambda: tidy_csv.to_csv(*tables, effect=options.effect))
+    return 0
+
+
+def _add_summary(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "studies",
+        type=pathlib.Path,
+        nargs="+",
+        metavar="DIR",
+        help="studies, AlgoPerf's logs, or directories of them",
+    )
+    parser.add_argument("--baseline", metavar="NAME", help="default: each study's own")
+    printing.add_arguments(parser)
+
+
+def _summary(options: argparse.Namespace) -> int:
+    """Prints variants by workloads: how much better or worse than the baseline, in per cent with
+    interval and verdict; then each variant over all workloads, and what the seeds can see.
+
+      python -m analysis summary experiments
+      python -m analysis summary experiments/digits_vit_demo experiments/pydoc_lm_demo
+    """
+    from analysis.compare import build, summary
+    from analysis.load import studies
+    from analysis.views import catalog
+
+    found = [study for directory in options.studies for study in studies.read_each(directory)]
+    build.check_baseline(found, options.baseline)
+    tables = [build.error_table(study, baseline=options.baseline) for study in found]
+    printing.emit([catalog.get("summary").page(summary.of_tables(tables))], options)
     return 0
 
 
@@ -475,6 +506,7 @@ def _paper(options: argparse.Namespace) -> int:
 COMMANDS = {
     "runs": (_add_runs, _runs, "list trials and what is wrong with them"),
     "table": (_add_table, _table, "print the table of errors, WER or loss"),
+    "summary": (_add_summary, _summary, "variants by workloads, and over all of them"),
     "plots": (_add_plots, _plots, "write the plots as PNG"),
     "report": (_add_report, _report, "write everything as one HTML file"),
     "time": (_add_time, _time, "steps and seconds until each variant reaches the target"),

@@ -48,5 +48,5 @@ def _environment() -> jinja2.Environment:
 def _classes(cell: Cell, column: Column) -> markupsafe.Markup:
     """Returns a cell's class attribute: words to the left, verdicts in their colours."""
     names = [] if column.numeric else ["word-column"]
-    names += [cell.text] if cell.text in VERDICTS else []
+    names += [each for each in VERDICTS if each in (cell.text, cell.tone)]
     return markupsafe.Markup(f' class="{" ".join(names)}"' if names else "")

@@ -10,10 +10,12 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Cell:
-    """Text, and whether it is the best of its group."""
+    """Text, whether it is the best of its group, and its `tone`: `better` or `worse` where it is to
+    be seen at a glance (a text that is one of these words has it anyway)."""
 
     text: str
     bold: bool = False
+    tone: str = ""
 
 
 NONE = Cell(NOTHING)

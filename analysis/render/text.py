@@ -70,7 +70,7 @@ def _rich_cell(cell: Cell, terminal: bool) -> "Text":
     from rich.text import Text
 
     colours = {"better": "green", "worse": "red"}
-    style = "bold" if cell.bold else colours.get(cell.text, "")
+    style = "bold" if cell.bold else colours.get(cell.tone or cell.text, "")
     marked = f"*{cell.text}" if cell.bold and not terminal else cell.text
     return Text(marked, style=style)
 

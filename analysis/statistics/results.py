@@ -97,3 +97,12 @@ class RateComparison:
     p: float
     p_holm: float = math.nan
     verdict: Frequency = "cannot tell"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number and the bounds of its 95% interval, nan where undefined."""
+
+    value: float
+    low: float
+    high: float

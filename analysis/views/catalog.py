@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # A view's module below this folder.
 VIEWS = {
+    "summary": "summary",
     "runs": "runs",
     "table": "table.error_table",
     "curves": "curves",
