@@ -193,6 +193,9 @@ def _add_summary(parser: argparse.ArgumentParser) -> None:
         help="studies, AlgoPerf's logs, or directories of them",
     )
     parser.add_argument("--baseline", metavar="NAME", help="default: each study's own")
+    parser.add_argument(
+        "--plot", type=pathlib.Path, metavar="FILE.png", help="draw the improvements, too"
+    )
     printing.add_arguments(parser)
 
 
@@ -207,10 +210,23 @@ def _summary(options: argparse.Namespace) -> int:
     from analysis.load import studies
     from analysis.views import catalog
 
+    if options.plot:
+        printing.check_file(options.plot)
+        if options.plot.suffix != ".png":
+            raise ValueError(
+                f"--plot={options.plot}: figures are PNG; give a name that ends in .png"
+            )
     found = [study for directory in options.studies for study in studies.read_each(directory)]
     build.check_baseline(found, options.baseline)
     tables = [build.error_table(study, baseline=options.baseline) for study in found]
-    printing.emit([catalog.get("summary").page(summary.of_tables(tables))], options)
+    view, shown = catalog.get("summary"), summary.of_tables(tables)
+    printing.emit([view.page(shown)], options)
+    if options.plot:
+        from analysis.render import pictures, style
+
+        style.distinguish(line.variant for line in shown.lines)
+        pictures.save(view.draw(shown), options.plot)
+        print(f"wrote {options.plot}", file=sys.stderr)
     return 0
 
 

@@ -1,6 +1,7 @@
 """The report: one HTML file with everything that a study's directory says, verdicts first."""
 
 import collections
+import dataclasses
 import datetime
 import json
 import pathlib
@@ -8,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from analysis.compare import families
+from analysis.compare import families, summary
 from analysis.compare.error_table import ErrorTable
 from analysis.load import paper
 from analysis.load.files.json_records import META_FILE
@@ -34,6 +35,8 @@ UNKNOWN = "not recorded"
 def page(tables: Sequence[ErrorTable], directory: pathlib.Path) -> str:
     """Returns the page on `tables`, one section each; figures are inside it as data."""
     sections = [_section(number, table) for number, table in enumerate(tables)]
+    compared = [table for table in tables if table.comparisons]
+    answer, answer_pictures = _answer(compared) if compared else (None, [])
     names = list(dict.fromkeys(table.study.name for table in tables))
     title = names[0] if len(names) == 1 else f"{directory.resolve().name}: {len(names)} studies"
     laws, drawn = scaling_laws(tables)
@@ -45,11 +48,22 @@ def page(tables: Sequence[ErrorTable], directory: pathlib.Path) -> str:
         title=title,
         made=f"Report made by attnperf on {datetime.date.today().isoformat()}; figures of the "
         f"paper: {paper.SOURCE}.",
+        answer=answer,
+        answer_pictures=answer_pictures,
         sections=sections,
         across=len(laws),
         across_pictures=drawn,
         appendix=[*laws, *printed],
     )
+
+
+def _answer(tables: Sequence[ErrorTable]) -> tuple[Page, list[Picture]]:
+    """Returns the first screen: variants by workloads, over all of them, what the seeds can see.
+    Problems are named in the studies' own sections."""
+    view, found = catalog.get("summary"), summary.of_tables(tables)
+    style.distinguish(line.variant for line in found.lines)
+    drawn = [made for plot in view.PLOTS if (made := pictures.embed(plot, found))]
+    return dataclasses.replace(view.page(found), problems=()), drawn
 
 
 def _section(number: int, table: ErrorTable) -> dict[str, Any]:

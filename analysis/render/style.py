@@ -34,6 +34,7 @@ OTHER_LOOKS = (
     (VERMILLION, "*"), (GREY, "p"), (ORANGE, "d"), (SKY, "o"), (BLACK, "s"), (GREEN, "^"),
 )  # fmt: skip
 LIGHT = "#DDDDDD"
+LINE_LABEL_POINTS = 9
 REFERENCE_LINES: tuple[Any, ...] = ((0, (5, 3)), (0, (1.5, 1.5)), (0, (5, 2, 1, 2)))
 DOTS_PER_INCH = 150
 # Letters of the longest label on an axis: Standard + QK-normalization has 28.
@@ -169,6 +170,30 @@ def band(
     axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
     every = max(1, len(x) // 8)
     axes.plot(x, middle, color=colour, marker=marker, markevery=every, ms=ms, lw=lw)
+
+
+def line_labels(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
+    """Writes lines' names beside their right ends, each a (x, y, text, colour), moved apart where
+    they would lie on each other; the axes must have their limits and place by now."""
+    gap = LINE_LABEL_POINTS * 1.3 * axes.figure.dpi / 72
+    heights = [float(axes.transData.transform((x, y))[1]) for x, y, *_ in ends]
+    bottom, top = axes.get_window_extent().y0, axes.get_window_extent().y1
+    order = sorted(range(len(ends)), key=lambda number: heights[number])
+    placed: dict[int, float] = {}
+    least = bottom
+    for number in order:
+        placed[number] = max(heights[number], least)
+        least = placed[number] + gap
+    most = top
+    for number in reversed(order):
+        placed[number] = min(placed[number], most)
+        most = placed[number] - gap
+    for number, (x, y, text, colour) in enumerate(ends):
+        points = (placed[number] - heights[number]) * 72 / axes.figure.dpi
+        axes.annotate(
+            plain(text), (x, y), xytext=(6, points), textcoords="offset points", va="center",
+            fontsize=LINE_LABEL_POINTS, color=colour, annotation_clip=False,
+        )  # fmt: skip
 
 
 def interval_row(

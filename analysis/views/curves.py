@@ -14,17 +14,20 @@ from analysis.load.files.measurements import STEP
 from analysis.load.selection import VALIDATION
 from analysis.render import pages, style
 from analysis.render.pictures import Plot
+from attention import table as variants
 
 Curve = tuple[np.ndarray, np.ndarray]
 # The share of training whose evaluations need not be seen.
 START = 0.1
+# From so many seeds on the band is their middle half: the range of many is that of their worst.
+QUARTILES_FROM = 8
 
 
 def draw(table: ErrorTable) -> Figure | None:
     """Returns the figure, None where no trial of the table has a curve.
 
     Every panel holds the mixers with one set of modifiers, so that Standard and LASER lie side
-    by side: line = median over seeds, band = smallest to largest.
+    by side: line = median over seeds, band = smallest to largest, of many the middle half.
     """
     curves = {row.variant: curve for row in table.rows if (curve := _curve(table, row.variant))}
     if not curves:
@@ -41,7 +44,17 @@ def draw(table: ErrorTable) -> Figure | None:
         of_panel = {name: curves[name] for name in names}
         _panel(axes, title if len(panels) > 1 else "", of_panel, table)
     _finish(figure, grid, table, curves)
+    figure.draw_without_rendering()  # labels are moved apart where the axes have come to lie
+    for axes, names in zip(grid.flat, panels.values(), strict=False):
+        style.line_labels(axes, [_end(name, curves[name]) for name in names])
     return figure
+
+
+def _end(name: str, curve: Curve) -> tuple[float, float, str, str]:
+    """Returns where a curve's median ends, and its label and colour."""
+    steps, values = curve
+    middle = float(np.median(values, axis=0)[-1])
+    return float(steps[-1]), middle, variants.mixer_label(name), style.look(name)[0]
 
 
 def _curve(table: ErrorTable, variant: str) -> Curve | None:
@@ -76,7 +89,10 @@ def _panel(axes: Axes, title: str, curves: dict[str, Curve], table: ErrorTable) 
     style.tidy(axes)
     axes.set_title(title, fontsize=11, loc="left")
     for name, (steps, values) in curves.items():
-        low, middle, high = values.min(axis=0), np.median(values, axis=0), values.max(axis=0)
+        share = 0.25 if len(values) >= QUARTILES_FROM else 0.0
+        # Of numbers that are there: between two infinite ones nothing can be interpolated.
+        low, high = np.quantile(values, (share, 1 - share), axis=0, method="nearest")
+        middle = np.median(values, axis=0)
         style.band(axes, steps, (low, middle, high), name, ms=5, lw=1.6)
     for reference, dashes in zip(table.references, style.REFERENCE_LINES, strict=False):
         if (value := reference.values[VALIDATION]) is not None:
@@ -112,10 +128,12 @@ def _finish(figure: Figure, grid: np.ndarray, table: ErrorTable, curves: dict[st
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.set_xlabel("training step", fontsize=10)
     most = max(len(values) for _, values in curves.values())
-    seeds = style.seeds_in_words("median and range of", most)
+    band = "middle half" if most >= QUARTILES_FROM else "range"
+    seeds = style.seeds_in_words(f"median and {band} of", most)
     style.title(figure, f"{table.study.name}: {table.workload}, {seeds}")
     references = reference_handles(table, VALIDATION, grid.flat[0].get_ylim())
-    style.legend(figure, style.mixer_keys(curves, ms=5, ls="-") + references)
+    if references:
+        style.legend(figure, references)
 
 
 def reference_handles(table: ErrorTable, split: str, limits: tuple[float, float]) -> list[Line2D]:
@@ -132,7 +150,7 @@ def words(table: ErrorTable) -> str:
     """Returns what the learning curves end at."""
     ends = medians_in_words(table, VALIDATION)
     what = f"validation {table.metric.label} by training step"
-    return f"Learning curves: {what}, median and range over seeds. At the chosen step: {ends}."
+    return f"Learning curves: {what}, median and spread over seeds. At the chosen step: {ends}."
 
 
 def medians_in_words(table: ErrorTable, split: str) -> str:
@@ -150,6 +168,7 @@ PLOTS = (
         draw=draw,
         words=words,
         absent="no trial that is done has a curve",
-        caption="Line: median over seeds. Band: smallest to largest seed.",
+        caption="Line: median over seeds. Band: smallest to largest seed; from "
+        f"{QUARTILES_FROM} seeds on their middle half.",
     ),
 )

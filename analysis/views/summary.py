@@ -4,16 +4,20 @@ seeds could have seen."""
 import math
 from collections.abc import Iterable
 
+from matplotlib.figure import Figure
+
 from analysis.compare import sensitivity
 from analysis.compare.error_table import ErrorTable
 from analysis.compare.summary import Improvement, Line, Summary
-from analysis.render import pages
+from analysis.render import pages, style
 from analysis.render.pages import NONE, Cell, Page, Row, Table
+from analysis.render.pictures import Plot
 from analysis.statistics.results import Estimate
 from analysis.views.table import power
 from attention import table as variants
 
 MARKS = {"better": "▲", "worse": "▼", "cannot tell": "≈"}
+DRAWN = {"better": ("▲", style.GREEN), "worse": ("▼", style.VERMILLION)}
 
 
 def page(found: Summary) -> Page:
@@ -121,12 +125,20 @@ def _power_row(heading: str, table: ErrorTable) -> Row:
         spread = Cell(low if low == high else f"{low} to {high}")
     laser = told.get("laser")
     needed = NONE if laser is None or laser.seeds is None else Cell(power.seeds_text(laser.seeds))
-    counts = sorted({row.n for row in table.rows if row.n})
-    seeds = "–" if not counts else f"{counts[0]}" + (f" to {counts[-1]}" if counts[1:] else "")
     return (
-        *(Cell(heading), Cell(seeds), spread),
+        *(Cell(heading), Cell(seeds_of(table)), spread),
         pages.number(scale * expected.size, 1),
         needed,
+    )
+
+
+def seeds_of(table: ErrorTable) -> str:
+    """Returns how many seeds the variants have: `12`, or `9 to 12`."""
+    counts = sorted({row.n for row in table.rows if row.n})
+    return (
+        pages.NOTHING
+        if not counts
+        else " to ".join(map(str, dict.fromkeys(counts[:: max(1, len(counts) - 1)])))
     )
 
 
@@ -160,3 +172,62 @@ def _sentences(found: Summary) -> Iterable[str]:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         yield f"In several studies, so counted as often in the lines over all: {', '.join(twice)}."
+
+
+def draw(found: Summary) -> Figure | None:
+    """Returns the improvements with their intervals, a panel for each column, the variants' rows
+    shared; what is decided has its verdict's mark."""
+    lines = [line for line in found.lines if any(line.cells)]
+    if not lines:
+        return None
+    figure, grid = style.grid(
+        len(found.tables),
+        3,
+        lambda down, across: (2.2 + 3.1 * across, down * (1.3 + 0.34 * len(lines))),
+        sharey=True,
+    )
+    for number, (axes, table) in enumerate(zip(grid.flat, found.tables, strict=False)):
+        style.tidy(axes)
+        axes.grid(False, axis="y")
+        axes.axvline(0.0, color=style.BLACK, linewidth=1.0, zorder=1)
+        for height, line in enumerate(lines):
+            if (each := line.cells[number]) is not None and not math.isnan(each.percent.value):
+                mark, colour = DRAWN.get(each.comparison.verdict, ("", style.BLACK))
+                bounds = (each.percent.low, each.percent.high)
+                where = (axes, height, line.variant, each.percent.value, bounds)
+                style.interval_row(*where, None, mark, color=colour)
+        axes.set_yticks(range(len(lines)), [style.row_label(line.label) for line in lines])
+        axes.set_ylim(len(lines) - 0.4, -0.6)
+        axes.set_title(f"{found.headings[number]}, {table.what}", fontsize=10, loc="left")
+        against = f"% better than {table.baseline_label}"
+        axes.set_xlabel(f"{against}, n = {seeds_of(table)}", fontsize=9)
+    title = "Improvement over the baseline, mean over seeds, 95% interval (▲ better, ▼ worse)"
+    style.title(figure, title)
+    return figure
+
+
+def words(found: Summary) -> str:
+    """Returns every improvement with its interval and verdict."""
+    told = []
+    for number, heading in enumerate(found.headings):
+        cells = [(line.label, line.cells[number]) for line in found.lines]
+        shown = [
+            f"{label} {pages.number(each.percent.value, 1, signed=True).text}% "
+            f"{_interval(each.percent, 1)} {each.comparison.verdict}"
+            for label, each in cells
+            if each is not None
+        ]
+        told.append(f"{heading}: {'; '.join(shown)}")
+    return f"Improvements over the baseline by workload. {'. '.join(told)}."
+
+
+PLOTS = (
+    Plot(
+        file="summary.png",
+        draw=draw,
+        words=words,
+        absent="no variant is compared with a baseline",
+        caption="Improvement over the baseline's mean in %, to the right is better; the "
+        "difference's own 95% interval, not corrected for the number of variants as the marks are.",
+    ),
+)

@@ -84,11 +84,11 @@ def test_report_of_a_study(hand_made, parse_page, capsys: pytest.CaptureFixture[
     assert re.search(r"wrote .*report.html \(\d\.\d MB\)", capsys.readouterr().out)
     words = " ".join(page.words)
     assert "Test error: LASER (-0.0296, p <0.001) better than Standard." in words
-    # The verdict comes before any table, after the picture of the differences.
-    first = [
-        text.index(each) for each in ("better than Standard", "<figure", 'verdicts"', "<table")
-    ]
+    # First the answer: the sentence, variants by workloads, what seeds can see, their picture.
+    parts = ("better than Standard", "<table", "What these seeds can see", "<figure", 'verdicts"')
+    first = [text.index(each) for each in parts]
     assert first == sorted(first)
+    assert 'class="better">' in text[: first[-1]]
     assert page.of("details")
     assert not any("open" in each for each in page.of("details"))
     for part in ("Error over seeds", "What these seeds can tell", "Provenance", "abc123def"):
@@ -143,7 +143,7 @@ def test_report_of_several_studies_has_a_contents(hand_made, parse_page, tmp_pat
     _, page = _written(tmp_path / "experiments", parse_page)
     anchors = [attributes["href"] for attributes in page.of("a")]
     sections = [f"#{attributes['id']}" for attributes in page.of("section")]
-    assert anchors == sections[:2]
+    assert ["#answer", *anchors] == sections[:3]
     assert len(set(sections)) == len(sections)
     classes = [attributes.get("class") for attributes in page.of("li")]
     assert {"better", "cannot-tell"} <= set(classes)
