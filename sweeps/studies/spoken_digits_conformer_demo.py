@@ -1,7 +1,7 @@
 """Speech, small: standard against LASER x 3 seeds on synthesised spoken digits.
 
 Command:  make demo   (or: python -m sweeps run --config=spoken_digits_conformer_demo)
-Time:     about 4 minutes on two CPU cores, data included.
+Time:     about 3 minutes on two CPU cores, data included.
 Result:   a WER table with intervals. The voices are synthesised: a stand-in, not evidence about
           LibriSpeech.
 

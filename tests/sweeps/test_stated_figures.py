@@ -1,0 +1,119 @@
+"""What study files state is what `plan` reckons and what the compilers said: else it is stale."""
+
+import math
+import re
+
+import pytest
+
+from sweeps.monitoring import hardware, jax_calls, plan
+from sweeps.study import config, study
+from tests.floor_plan import ROOT
+from workloads import catalog
+
+TUNED = re.compile(r"(\d+) tuning trials?(?:,| and) (?:then )?(\d+)[^.]*?([\d,]+) steps")
+PLAIN = re.compile(r"(?<!tuning )\b(\d+) trials of ([\d,]+) steps")
+MINUTES = re.compile(r"(?:about|under) (an?|two|\d+) minutes?( and a half)? on two CPU cores")
+HOURS = re.compile(r"about (\d+) h (?:each|a\s+trial),? by `plan`")
+CHIPS = re.compile(r"(\d+) TPU (\w+) chips?, parameters divided over (\d+) of them")
+COMPILED = re.compile(r"(\d+) ms a step and ([\d.]+) GB as compiled")
+# Of a line of docs/performance.md: study, changed, topology, variant, GB, plan GB, fits, ms.
+ROWS = re.compile(
+    r"^\| (\w+)†? \| ([^|]*) \| (\S+) \| (\w+) \| ([\d.]+) \| [^|]* \| \w+ \| ([\d.]+) \|", re.M
+)
+
+
+@pytest.fixture(autouse=True)
+def in_process(monkeypatch):
+    """The driver's subprocess takes 2 s a study: the same function, called here."""
+    monkeypatch.setattr(jax_calls, "call", lambda function, **arguments: function(**arguments))
+
+
+def _resolved(name):
+    return study.resolve(config.parse(name, []), planning=True)
+
+
+def _whole(text):
+    return int(text.replace(",", ""))
+
+
+def _stages(resolved):
+    """Returns the trials of each stage, and the steps of one."""
+    where = plan.resources_of(resolved)
+    costs = plan.lines(resolved, where, None)
+    return [cost.trials for cost in costs], costs[-1].steps // costs[-1].trials
+
+
+@pytest.mark.parametrize("name", config.shipped_names())
+def test_trials_and_steps_are_the_study_s(name):
+    text = config.docstring(name)
+    tuned, plain = TUNED.search(text), PLAIN.search(text)
+    if tuned is None and plain is None:
+        pytest.skip("it states no number of trials")
+    trials, steps = _stages(_resolved(name))
+    if tuned:
+        assert [int(tuned.group(1)), int(tuned.group(2)), _whole(tuned.group(3))] == [
+            *trials,
+            steps,
+        ]
+    else:
+        assert [int(plain.group(1)), _whole(plain.group(2))] == [sum(trials), steps]
+
+
+@pytest.mark.parametrize("name", config.shipped_names())
+def test_minutes_are_those_that_plan_reckons_with(name):
+    """Two trials at a time by the catalog's step time; compilation, evaluations and data are in the
+    words and not in the plan: at most as long again and two minutes."""
+    stated = MINUTES.search(config.docstring(name))
+    resolved = _resolved(name)
+    seconds = catalog.get(resolved.workload).step_seconds
+    if stated is None or seconds is None:
+        pytest.skip("no minutes are stated, or no step time is known")
+    minutes = {"a": 1, "an": 1, "two": 2}.get(stated.group(1)) or int(stated.group(1))
+    minutes += 0.5 * bool(stated.group(2))
+    trials, steps = _stages(resolved)
+    planned = sum(math.ceil(count / 2) * steps * seconds for count in trials) / 60
+    assert 0.8 * planned <= minutes <= 2 * planned + 2
+
+
+@pytest.mark.parametrize("name", config.shipped_names())
+def test_hours_and_chips_are_those_of_plan(name):
+    text = config.docstring(name)
+    hours, chips = HOURS.search(text), CHIPS.search(text)
+    if hours is None and chips is None:
+        pytest.skip("neither hours nor chips are stated")
+    resolved = _resolved(name)
+    where = hardware.topology(catalog.get(resolved.workload).topology)
+    if chips:
+        stated = int(chips.group(1)), chips.group(2), int(chips.group(3))
+        assert stated == (where.devices, where.kind, resolved.settings["mesh"]["fsdp"])
+    if hours:
+        _, seconds = plan.on_hardware(resolved, where)
+        _, steps = _stages(resolved)
+        assert abs(steps * seconds / 3600 - int(hours.group(1))) <= 0.5
+
+
+def test_what_was_compiled_is_in_the_table_of_performance():
+    rows = ROWS.findall((ROOT / "docs" / "performance.md").read_text("utf-8"))
+    assert len(rows) > 30
+    stated = 0
+    for name in config.shipped_names():
+        for ms, gb in COMPILED.findall(config.docstring(name)):
+            there = [
+                (round(float(row[5])), round(float(row[4]), 1)) for row in rows if row[0] == name
+            ]
+            assert (int(ms), float(gb)) in there, f"{name}: {ms} ms and {gb} GB are in no row"
+            stated += 1
+    assert stated
+
+
+@pytest.mark.parametrize("name", config.shipped_names())
+def test_nothing_is_said_that_is_no_longer_so(name):
+    """A trial of any workload of ours may have several hosts; what is reckoned was not measured."""
+    text = " ".join(config.docstring(name).split())
+    assert not re.search(r"(a trial has|trials have|each trial has) one host", text)
+    assert "measured" not in text.partition("Time:")[2].partition("Result:")[0]
+    for other in re.findall(
+        r"\b(?:c4|pydoc|digits|spoken|imagenet|librispeech)_\w+_(?:paper|demo|study|evidence|tuned|quick)\b",
+        text,
+    ):
+        assert other in config.shipped_names(), f"{name} speaks of {other}, which is no study"
