@@ -125,3 +125,31 @@ def test_nothing_is_said_that_is_no_longer_so(name):
         text,
     ):
         assert other in config.shipped_names(), f"{name} speaks of {other}, which is no study"
+
+
+def test_the_table_of_full_size_studies_is_that_of_plan():
+    """Trials, hours of all of them (AlgoPerf's allowance where no compiler was asked), devices."""
+    text = (ROOT / "docs" / "full_size.md").read_text("utf-8")
+    lines = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| `")]
+    stated = 0
+    for names, _, trials, hours, devices in lines:
+        studies = re.findall(r"`(\w+)`", names)
+        for name, each in zip(studies, hours.replace("at most", "").split(", "), strict=True):
+            resolved = _resolved(name)
+            entry = catalog.get(resolved.workload)
+            counts, steps = _stages(resolved)
+            if "V100" in devices:
+                count, seconds = 8, entry.step_seconds  # AlgoPerf allows this on 8 of them
+            else:
+                where = hardware.topology(entry.topology)
+                count, seconds = where.devices, plan.on_hardware(resolved, where)[1]
+            assert int(devices.split()[0]) == count
+            assert int(trials.split()[0]) == sum(counts)
+            assert _whole(each) == pytest.approx(
+                sum(counts) * steps * seconds / 3600, rel=0.002, abs=0.5
+            )
+            stated += 1
+    assert stated == sum(name.endswith(("paper", "diff", "lamb", "bfloat16")) for name in PAPERS)
+
+
+PAPERS = [name for name in config.shipped_names() if not name.startswith(("pydoc", "algoperf"))]
