@@ -48,6 +48,19 @@ def test_the_readme_can_be_read_at_once():
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 250
 
 
+@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)
+def test_a_page_begins_with_the_command_one_came_for(page):
+    assert re.match(r"# [^\n]+\n\n```", page.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_make_is_asked_for_is_a_target(page):
+    text = (ROOT / "Makefile").read_text("utf-8")
+    asked = re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text("utf-8"), re.M)
+    for target in asked:
+        assert re.search(rf"^{target}:", text, re.M), target
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_what_a_page_points_to_is_there(page):
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text("utf-8")):

@@ -90,6 +90,10 @@ ROWS = (
 )
 _HEAD = """# What the compilers say
 
+```bash
+make performance          # this page, by the real TPU compiler; about an hour
+```
+
 Written by `make performance`; nothing here was run on an accelerator. {definitions}
 
 What these figures leave out: waiting for the network and for transfers between memories, the host's
