@@ -1,7 +1,10 @@
 """README and docs: pages that exist, and commands that their parsers take, studies that resolve."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -76,3 +79,31 @@ def test_a_command_of_a_page_is_taken(page, room, arguments):
     if getattr(options, "config", None) and options.command in ("plan", "run", "compile"):
         overrides = [one for one in rest if one.startswith("--config.")]
         study.resolve(config.parse(options.config, overrides), planning=True)
+
+
+@pytest.mark.slow
+def test_the_readme_s_first_study_runs_as_written(tmp_path):
+    """Plan, run, status and table of digits_vit_quick, line by line; then each room's list."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    blocks = re.findall(r"^```bash\n(.*?)^```", text, re.S | re.M)
+    first = next(block for block in blocks if "sweeps status experiments/digits_vit_quick" in block)
+    lines = [line for line in first.splitlines() if line.startswith("python -m")]
+    assert [line.split()[3] for line in lines] == ["plan", "run", "status", "table"]
+    lists = ["attention list", "workloads list", "sweeps studies", "analysis paper one_shot"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for line in [*lines, *(f"python -m {room}" for room in lists)]:
+        words = shlex.split(line.replace("python", shlex.quote(sys.executable), 1), comments=True)
+        ran = subprocess.run(
+            words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == 0, f"{line}: {ran.stdout[-2000:]}{ran.stderr[-2000:]}"
+        assert ran.stdout.strip(), line
+    assert "| LASER | 1 |" in _ran_table(tmp_path, environment)
+
+
+def _ran_table(directory, environment):
+    words = [sys.executable, "-m", "analysis", "table", "experiments", "--format=markdown"]
+    found = subprocess.run(
+        words, cwd=directory, env=environment, capture_output=True, text=True, check=True
+    )
+    return found.stdout
