@@ -56,10 +56,12 @@ endef
 evidence: $(VENV)/.installed
 	$(call together,$(EVIDENCE))
 	$(BIN)/python -m analysis downstream experiments/pydoc_lm_evidence
+	$(BIN)/python -m analysis summary $(addprefix experiments/,$(filter %_evidence,$(EVIDENCE)))
 
 ## evidence-tuned: the same rows, each tuned for itself; at most 2 hours, resumable
 evidence-tuned: $(VENV)/.installed
 	$(call together,$(TUNED))
+	$(BIN)/python -m analysis summary $(addprefix experiments/,$(TUNED))
 
 ## quick: standard against LASER, one seed, in all three domains
 quick: $(VENV)/.installed

@@ -17,6 +17,13 @@ from analysis.statistics import comparisons, intervals, rates
 from analysis.statistics.results import Comparison, Rate, RateComparison, Summary
 
 LEAST_REMOVED = 0.1
+# What is so by definition where no row is recorded: who says nothing makes an error of every word,
+# and of ImageNet's 1,000 classes each has as many images of validation and test. By the metric
+# that chooses, as it is shown, and the beginning of the workload's name.
+BY_DEFINITION = {
+    ("wer", ""): Reference("empty transcript", {}, constant=True, chosen=1.0),
+    ("error", "imagenet"): Reference("always one class", {}, constant=True, chosen=0.999),
+}
 
 
 @dataclass(frozen=True)
@@ -87,9 +94,15 @@ def of_table(table: ErrorTable) -> FailedRuns:
 
 def _constant(table: ErrorTable) -> Reference | None:
     """Returns the best constant answer that the metric which chooses is known of."""
-    if not metrics.shown_for(table.chosen_by.source).lower_is_better:
+    shown = metrics.shown_for(table.chosen_by.source)
+    if not shown.lower_is_better:
         return None  # how much of BLEU's or SSIM's best an answer lacks has no such measure
     known = [each for each in table.references if each.constant and each.chosen is not None]
+    known = known or [
+        answer
+        for (metric, begins), answer in BY_DEFINITION.items()
+        if metric == shown.name and table.workload.removeprefix("algoperf:").startswith(begins)
+    ]
     return min(known, key=lambda each: each.chosen or 0.0, default=None)
 
 

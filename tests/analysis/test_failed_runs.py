@@ -96,13 +96,29 @@ def test_diverged_runs_count_and_crashed_ones_do_not(speech) -> None:
     assert (rate.count, rate.n) == (6, 9)
 
 
-def test_without_a_constant_answer_nothing_is_guessed(speech) -> None:
-    for rows in ([], [NEIGHBOUR], [{"name": "empty transcript", "validation/wer": 1.0}]):
-        table = table_of(speech, *rows)
+def test_without_a_constant_answer_nothing_is_guessed(hand_made) -> None:
+    for number, rows in enumerate(([], [{"name": "unigram", "validation/loss": 5.0}])):
+        made = hand_made(name=f"text{number}", workload="c4_lm", metric="loss")
+        for seed, value in enumerate((4.0, 7.0)):
+            made.trial("compare", "standard", 0, seed, [made.measured(400, "loss", value)])
+        made.select({"standard": 0})
+        table = table_of(made, *rows)
         found = failed_runs.of_table(table)
         assert found.limit is None
         assert not found.any
         assert "no constant answer is recorded" in markdown(view.page(table))
+
+
+def test_what_is_so_by_definition_needs_no_record(speech, hand_made) -> None:
+    """Silence has a WER of 1, and one class of ImageNet's an error of 0.999."""
+    found = failed_runs.of_table(table_of(speech, NEIGHBOUR))
+    assert (found.answer.name, found.limit) == ("empty transcript", pytest.approx(0.9))
+    assert found.by_variant["laser"].seeds == (5, 7)
+    images = hand_made(name="images", workload="imagenet_vit")
+    images.add_seeds("standard", (0.25, 0.95))
+    failed = failed_runs.of_table(table_of(images))
+    assert failed.limit == pytest.approx(0.9 * 0.999)
+    assert failed.by_variant["standard"].seeds == (1,)
 
 
 def test_where_all_trained_the_table_has_no_column_of_failures(hand_made) -> None:
