@@ -82,8 +82,7 @@ def of_tables(tables: Sequence[ErrorTable]) -> Summary:
         raise ValueError("nothing to sum up: no study here has a variant beside its baseline")
     bases = [table.baseline for table in compared]
     baseline = max(dict.fromkeys(bases), key=bases.count)
-    names = {row.variant for table in compared for row in table.rows}
-    names -= {table.baseline for table in compared if table.baseline != baseline} - {baseline}
+    names = {baseline} | {name for table in compared for name in table.comparisons}
     failures = [failed_runs.of_table(table).by_variant for table in compared]
     ordered = sorted(names, key=lambda name: (name != baseline, variants.order(name)))
     lines = tuple(_line(name, compared, baseline, failures) for name in ordered)

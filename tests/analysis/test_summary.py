@@ -163,6 +163,18 @@ def test_another_baseline_keeps_its_column_and_leaves_the_lines(studies, hand_ma
     page = view.page(found)
     assert any("against Diff" in column.heading for column in page.tables[0].columns)
     assert all(row[0].text != "Diff + LASER" for row in page.tables[1].sections[0])
+    assert all(line.variant != "diff" for line in found.lines)
+
+
+def test_another_study_s_baseline_is_a_variant_where_it_is_compared(hand_made) -> None:
+    for name, baseline, other in (("one", "standard", "diff"), ("two", "diff", "standard")):
+        made = hand_made(("standard", "diff"), name=name, config={"baseline": baseline})
+        made.add_seeds(baseline, (0.5, 0.6))
+        made.add_seeds(other, (0.4, 0.45))
+        made.finish()
+    found = _summary(made.root.parent)
+    assert [line.variant for line in found.lines] == ["standard", "diff"]
+    assert [cell is not None for cell in found.lines[1].cells] == [True, False]
 
 
 def test_nothing_to_sum_up_is_said(hand_made, capsys) -> None:
