@@ -211,16 +211,17 @@ def _summary(options: argparse.Namespace) -> int:
     from analysis.views import catalog
 
     if options.plot:
-        printing.check_file(options.plot)
+        printing.check_file(options.plot, "--plot")
         if options.plot.suffix != ".png":
             raise ValueError(
                 f"--plot={options.plot}: figures are PNG; give a name that ends in .png"
             )
-    found = [study for directory in options.studies for study in studies.read_each(directory)]
+    read = [study for directory in options.studies for study in studies.read_each(directory)]
+    found = studies.distinguished(read)
     build.check_baseline(found, options.baseline)
     tables = [build.error_table(study, baseline=options.baseline) for study in found]
     view, shown = catalog.get("summary"), summary.of_tables(tables)
-    printing.emit([view.page(shown)], options)
+    printing.emit([view.page(shown)], options, lambda: view.to_csv(shown))
     if options.plot:
         from analysis.render import pictures, style
 

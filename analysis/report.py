@@ -35,8 +35,7 @@ UNKNOWN = "not recorded"
 def page(tables: Sequence[ErrorTable], directory: pathlib.Path) -> str:
     """Returns the page on `tables`, one section each; figures are inside it as data."""
     sections = [_section(number, table) for number, table in enumerate(tables)]
-    compared = [table for table in tables if table.comparisons]
-    answer, answer_pictures = _answer(compared) if compared else (None, [])
+    answer, answer_pictures = _answer(tables)
     names = list(dict.fromkeys(table.study.name for table in tables))
     title = names[0] if len(names) == 1 else f"{directory.resolve().name}: {len(names)} studies"
     laws, drawn = scaling_laws(tables)
@@ -57,10 +56,13 @@ def page(tables: Sequence[ErrorTable], directory: pathlib.Path) -> str:
     )
 
 
-def _answer(tables: Sequence[ErrorTable]) -> tuple[Page, list[Picture]]:
-    """Returns the first screen: variants by workloads, over all of them, what the seeds can see.
-    Problems are named in the studies' own sections."""
-    view, found = catalog.get("summary"), summary.of_tables(tables)
+def _answer(tables: Sequence[ErrorTable]) -> tuple[Page | None, list[Picture]]:
+    """Returns the first screen: variants by workloads, over all of them, what the seeds can see;
+    None where nothing is compared. Problems are named in the studies' own sections."""
+    try:
+        view, found = catalog.get("summary"), summary.of_tables(tables)
+    except ValueError:  # no baseline, or several: the sections say so
+        return None, []
     style.distinguish(line.variant for line in found.lines)
     drawn = [made for plot in view.PLOTS if (made := pictures.embed(plot, found))]
     return dataclasses.replace(view.page(found), problems=()), drawn

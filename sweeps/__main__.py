@@ -263,12 +263,19 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _resolved(options: argparse.Namespace, planning: bool = False) -> "list[Study]":
-    """Returns the studies that --config names; what is wrong with one is told before any begins."""
+    """Returns the studies that --config names; what is wrong with one is told before any begins.
+
+    All but the first are resolved as for `plan`: a point that they take from one before them is not
+    selected yet.
+    """
     from sweeps.study import config, study
 
     names = options.config.split(",")
+    if "" in names:
+        raise ValueError(f"--config={options.config}: a name between commas is empty")
     found = [
-        study.resolve(config.parse(name, options.overrides), planning=planning) for name in names
+        study.resolve(config.parse(name, options.overrides), planning=planning or number > 0)
+        for number, name in enumerate(names)
     ]
     taken = {one.directory for one in found}
     if len(taken) < len(found):
@@ -295,10 +302,16 @@ def _compile(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from sweeps.study import config, study
+
     found, worst = _resolved(options), 0
-    for number, resolved in enumerate(found, 1):
+    for number, (name, resolved) in enumerate(
+        zip(options.config.split(","), found, strict=True), 1
+    ):
         if len(found) > 1:
             print(f"study {number} of {len(found)}: {resolved.name}", flush=True)
+        if number > 1:  # what it takes from those before is there by now
+            resolved = study.resolve(config.parse(name, options.overrides))
         ended = _drive(resolved, options.selection, found[number:])
         if ended == 130:
             if len(found) > 1:

@@ -17,6 +17,9 @@ from analysis.statistics import comparisons, intervals, rates
 from analysis.statistics.results import Comparison, Rate, RateComparison, Summary
 
 LEAST_REMOVED = 0.1
+# Other limits, as shares of the constant answer's number, at which runs are counted, too: where the
+# counts change, runs lie on both sides of the rule's edge.
+OTHER_LIMITS = (0.5, 0.8, 0.95)
 # What is so by definition where no row is recorded: who says nothing makes an error of every word,
 # and of ImageNet's 1,000 classes each has as many images of validation and test. By the metric
 # that chooses, as it is shown, and the beginning of the workload's name.
@@ -48,6 +51,17 @@ class FailedRuns:
     answer: Reference | None
     limit: float | None
     by_variant: dict[str, VariantFailures]
+
+    def beyond(self, table: ErrorTable, share: float) -> dict[str, int]:
+        """Returns how many finished runs of each variant are above `share` of the answer's number,
+        none where there is no answer."""
+        if self.answer is None or self.answer.chosen is None:
+            return {}
+        limit = share * self.answer.chosen
+        return {
+            name: sum(value > limit for value in table.by_variant[name].chosen.values())
+            for name in self.by_variant
+        }
 
     @property
     def any(self) -> bool:
@@ -129,6 +143,10 @@ def _comparisons(table: ErrorTable, left: dict[str, dict[int, float]]) -> dict[s
     names = [name for name, values in left.items() if values and name != table.baseline]
     if not base or not names:
         return {}
-    pairs = [comparisons.compare(left[name], base, table.study.shares_seeds) for name in names]
+    # Of shared seeds those of which both runs trained, be they ever so few: never another test.
+    if table.study.shares_seeds:
+        pairs = [comparisons.paired(left[name], base) for name in names]
+    else:
+        pairs = [comparisons.compare(left[name], base, False) for name in names]
     found = comparisons.corrected(pairs, table.metric.lower_is_better)
     return dict(zip(names, found, strict=True))

@@ -1,7 +1,7 @@
 """Several studies at once: what each variant does on every workload, and over all of them.
 
-Columns are studies, one for each workload that they hold. Scores are improvements: how much less
-error, WER or loss than the mean of the baseline, in per cent of it (more, where more is better).
+Columns are studies, one for each workload that they hold. An improvement is how much less error,
+WER or loss than the baseline's mean, in per cent of it (more, where more is better).
 """
 
 import math
@@ -11,7 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.compare import failed_runs
+from analysis.compare.build import DEFAULT_BASELINE
 from analysis.compare.error_table import ErrorTable, VariantResult
+from analysis.compare.failed_runs import FailedRuns
 from analysis.load.records import Run
 from analysis.load.targets import TIME
 from analysis.statistics import across, rates
@@ -23,31 +25,32 @@ NOTHING = Estimate(math.nan, math.nan, math.nan)
 
 @dataclass(frozen=True)
 class Improvement:
-    """One variant in one column: `percent` and its 95% interval, the comparison behind it, and its
-    failed runs. The baseline's mean is taken as it is: the interval is that of the difference."""
+    """One variant in one column: `percent` of the baseline's mean over the seeds that are compared,
+    which is taken as known, with the 95% interval of the difference, and the comparison behind
+    it."""
 
     percent: Estimate
     comparison: Comparison
-    failed: Rate | None
 
 
 @dataclass(frozen=True)
 class Line:
-    """One variant: its improvement in each column (None where it is not compared), and over all
-    columns whose baseline is the summary's: mean standardised effect, interquartile mean of the
-    runs' improvements in %, probability that one of its runs beats one of the baseline's, runs that
-    failed to train of all, and the time of a step over the baseline's (geometric mean of the
-    columns' medians over seeds; nan where no times are recorded). `columns` counts those that went
-    in; a variant without any has nan and None."""
+    """One variant: its improvement in each column (None where it is not compared), and, over the
+    columns `over` (numbers), what can be said of all of them: mean standardised effect,
+    interquartile mean of the runs' improvements less the baseline's, in %, probability that one of
+    its runs beats one of the baseline's, time of a step over the baseline's. `left_out` says why
+    other columns in which it was trained are not in it. `failed` are its runs that failed to train,
+    over all columns of the summary's baseline where that can be told, None where it cannot."""
 
     variant: str
     cells: tuple[Improvement | None, ...]
-    columns: int
+    over: tuple[int, ...]
+    left_out: tuple[str, ...]
     effect: Estimate
     iqm: Estimate
     improvement: Estimate
     failed: Rate | None
-    step_time: float
+    step_time: Estimate
 
     @property
     def label(self) -> str:
@@ -57,130 +60,196 @@ class Line:
 
 @dataclass(frozen=True)
 class Summary:
-    """The columns' tables, the baseline that most of them have, and a line for each variant; the
-    baseline's own is first, without improvements."""
+    """The columns' tables, the baseline that most of them have, a line for each variant, the
+    baseline's own first, and a sentence for each study that has no column."""
 
     tables: tuple[ErrorTable, ...]
     baseline: str
     lines: tuple[Line, ...]
+    without_column: tuple[str, ...]
 
     @property
     def headings(self) -> list[str]:
         """Returns a name for each column: the workload, with the study's where it is not alone."""
-        names = [table.workload for table in self.tables]
-        return [
-            table.workload if names.count(table.workload) == 1 else table.study.name
-            for table in self.tables
-        ]
+        return _headings(self.tables)
 
 
 def of_tables(tables: Sequence[ErrorTable]) -> Summary:
     """Returns the summary of error tables. Raises ValueError where none of them compares anything
-    with a baseline."""
-    compared = [table for table in tables if table.comparisons]
+    with a baseline, where one is given twice, or where as many have one baseline as another."""
+    places = [(table.study.directory.resolve(), table.workload) for table in tables]
+    for place in places:
+        if places.count(place) > 1:
+            raise ValueError(f"{place[0]} is given twice: its runs would count twice; give it once")
+    compared = [table for table in tables if _has_column(table)]
     if not compared:
         raise ValueError("nothing to sum up: no study here has a variant beside its baseline")
     bases = [table.baseline for table in compared]
-    baseline = max(dict.fromkeys(bases), key=bases.count)
-    names = {baseline} | {name for table in compared for name in table.comparisons}
-    failures = [failed_runs.of_table(table).by_variant for table in compared]
+    most = max(map(bases.count, bases))
+    common = [name for name in dict.fromkeys(bases) if bases.count(name) == most]
+    if len(common) > 1 and DEFAULT_BASELINE not in common:
+        raise ValueError(
+            f"as many studies are compared with {' as with '.join(common)}: choose by --baseline"
+        )
+    baseline = DEFAULT_BASELINE if DEFAULT_BASELINE in common else common[0]
+    names = {baseline} | {
+        row.variant for table in compared for row in table.rows if row.variant != table.baseline
+    }
+    failures = [failed_runs.of_table(table) for table in compared]
     ordered = sorted(names, key=lambda name: (name != baseline, variants.order(name)))
     lines = tuple(_line(name, compared, baseline, failures) for name in ordered)
-    return Summary(tuple(compared), baseline, lines)
-
-
-Failures = list[dict[str, failed_runs.VariantFailures]]
-
-
-def _line(variant: str, tables: Sequence[ErrorTable], baseline: str, failures: Failures) -> Line:
-    cells = tuple(
-        _cell(table, variant, failed.get(variant))
-        for table, failed in zip(tables, failures, strict=True)
+    lacking = tuple(
+        f"{table.study.name}: {_why_no_column(table)}" for table in tables if not _has_column(table)
     )
-    own = [table.baseline == baseline for table in tables]
-    there = [
-        is_own and variant in table.by_variant and bool(table.of(table.by_variant[variant]).values)
-        for table, is_own in zip(tables, own, strict=True)
+    return Summary(tuple(compared), baseline, lines, lacking)
+
+
+def _headings(tables: Sequence[ErrorTable]) -> list[str]:
+    names = [table.workload for table in tables]
+    return [
+        table.workload if names.count(table.workload) == 1 else table.study.name for table in tables
     ]
-    chosen = [table for table, is_there in zip(tables, there, strict=True) if is_there]
-    ran = [
-        each[variant].rate for each, t in zip(failures, there, strict=True) if t and variant in each
+
+
+def _has_column(table: ErrorTable) -> bool:
+    """Whether the baseline has numbers and another variant was to be trained."""
+    base = table.baseline_row
+    return base is not None and bool(table.of(base).values) and len(table.rows) > 1
+
+
+def _why_no_column(table: ErrorTable) -> str:
+    base = table.baseline_row
+    if base is None:
+        return f"no variant {table.baseline} to compare with"
+    if not table.of(base).values:
+        return f"{table.baseline_label} has no number in stage {table.stage}"
+    return f"no variant beside {table.baseline_label}"
+
+
+def _line(
+    variant: str, tables: Sequence[ErrorTable], baseline: str, failures: Sequence[FailedRuns]
+) -> Line:
+    cells = tuple(_cell(table, variant) for table in tables)
+    own = [
+        number
+        for number, table in enumerate(tables)
+        if table.baseline == baseline and variant in table.by_variant
     ]
-    failed = rates.rate(sum(r.count for r in ran), sum(r.n for r in ran)) if ran else None
-    if not chosen:
-        return Line(variant, cells, 0, NOTHING, NOTHING, NOTHING, failed, math.nan)
-    mine, base = (scores(chosen, name) for name in (variant, baseline))
-    middle = across.bootstrapped(across.iqm, mine)
+    failed = _failed(variant, [failures[number] for number in own])
     if variant == baseline:
-        return Line(variant, cells, len(chosen), NOTHING, middle, NOTHING, failed, math.nan)
-    paired = [table.comparisons[variant].is_paired for table in chosen]
+        return Line(variant, cells, (), (), NOTHING, NOTHING, NOTHING, failed, NOTHING)
+    reasons = {number: _why_left_out(tables[number], variant) for number in own}
+    over = tuple(number for number, why in reasons.items() if not why)
+    headings = _headings(tables)
+    left_out = tuple(f"{headings[number]}: {why}" for number, why in reasons.items() if why)
+    if not over:
+        return Line(variant, cells, (), left_out, NOTHING, NOTHING, NOTHING, failed, NOTHING)
+    chosen = [tables[number] for number in over]
+    compared = [table.comparisons[variant] for table in chosen]
+    mine, base = (scores(chosen, name) for name in (variant, baseline))
+    paired = [each.is_paired for each in compared]
     return Line(
         variant=variant,
         cells=cells,
-        columns=len(chosen),
-        effect=across.mean_effect(mine, base, paired),
-        iqm=middle,
-        improvement=across.bootstrapped(across.probability_of_improvement, mine, base),
+        over=over,
+        left_out=left_out,
+        effect=across.mean_effect(
+            [_sign(table) * each.effect for table, each in zip(chosen, compared, strict=True)],
+            [_size(each) for each in compared],
+            [
+                each.pairs - 1 if each.is_paired else each.n + each.n_baseline - 2
+                for each in compared
+            ],
+        ),
+        iqm=across.bootstrapped(across.iqm_difference, mine, base, paired),
+        improvement=across.bootstrapped(across.probability_of_improvement, mine, base, paired),
         failed=failed,
-        step_time=_step_time(chosen, variant),
+        step_time=across.mean_ratio([_log_ratios(table, variant) for table in chosen]),
     )
 
 
+def _why_left_out(table: ErrorTable, variant: str) -> str:
+    """Returns why a column says nothing of a variant that the lines over all may use."""
+    row, base = table.by_variant[variant], table.by_variant[table.baseline]
+    lost = [each.label for each in (row, base) if each.lost or table.of(each).non_finite]
+    if lost:
+        return f"seeds of {' and '.join(lost)} were lost, which count as worse than any"
+    comparison = table.comparisons.get(variant)
+    if comparison is None or not comparison.is_tested:
+        return "fewer than 2 seeds to compare"
+    if comparison.withheld:
+        return "runs differ in length"
+    if math.isnan(comparison.effect):
+        return "all differences are equal, or there are two: no effect in units of noise"
+    if not abs(_base_mean(table, variant)) > 0:
+        return "the baseline's mean is 0: no per cent of it"
+    return ""
+
+
+def _failed(variant: str, failures: Sequence[FailedRuns]) -> Rate | None:
+    found = [
+        each.by_variant[variant].rate
+        for each in failures
+        if each.limit is not None and variant in each.by_variant
+    ]
+    return rates.rate(sum(r.count for r in found), sum(r.n for r in found)) if found else None
+
+
+def _size(comparison: Comparison) -> float:
+    if comparison.is_paired:
+        return float(comparison.pairs)
+    return comparison.n * comparison.n_baseline / (comparison.n + comparison.n_baseline)
+
+
 def scores(tables: Sequence[ErrorTable], variant: str) -> np.ndarray:
-    """Returns a variant's improvements in % [seeds, tables] on the deciding splits, a row for each
-    seed of any table, nan where a table has no such run."""
+    """Returns a variant's improvements over the baseline's mean, in % of it, [seeds, tables] on the
+    deciding splits; a row for each seed of any table, nan where a table has no such run."""
     seeds = sorted(
         {seed for table in tables for row in table.rows for seed in table.of(row).values}
     )
     place = {seed: number for number, seed in enumerate(seeds)}
     found = np.full((len(seeds), len(tables)), math.nan)
     for column, table in enumerate(tables):
-        scale = _scale(table)
+        mean = _base_mean(table)
         for seed, value in table.of(table.by_variant[variant]).values.items():
-            found[place[seed], column] = scale * (value - _base_mean(table))
+            found[place[seed], column] = 100 * _sign(table) * (value - mean) / abs(mean)
     return found
 
 
-def _base_mean(table: ErrorTable) -> float:
-    row = table.baseline_row
-    summary = table.of(row).summary if row else None
-    return summary.mean if summary else math.nan
+def _base_mean(table: ErrorTable, variant: str | None = None) -> float:
+    """Returns the baseline's mean, over the seeds that are compared with a `variant`'s."""
+    values = table.of(table.by_variant[table.baseline]).values
+    comparison = table.comparisons.get(variant) if variant else None
+    if variant and comparison and comparison.is_paired:
+        shared = values.keys() & table.of(table.by_variant[variant]).values.keys()
+        values = {seed: values[seed] for seed in shared}
+    return float(np.mean([*values.values()])) if values else math.nan
 
 
-def _scale(table: ErrorTable) -> float:
-    """Returns what a difference is multiplied by to be an improvement in %."""
-    mean = abs(_base_mean(table))
-    return math.nan if not mean > 0 else (-100 if table.metric.lower_is_better else 100) / mean
+def _sign(table: ErrorTable) -> int:
+    """Returns what a difference is multiplied by to be an improvement."""
+    return -1 if table.metric.lower_is_better else 1
 
 
-def _cell(
-    table: ErrorTable, variant: str, failed: failed_runs.VariantFailures | None
-) -> Improvement | None:
+def _cell(table: ErrorTable, variant: str) -> Improvement | None:
     comparison = table.comparisons.get(variant)
     if comparison is None:
         return None
-    scale = _scale(table)
+    mean = abs(_base_mean(table, variant))
+    scale = 100 * _sign(table) / mean if mean > 0 else math.nan
     low, high = sorted((scale * comparison.low, scale * comparison.high))
-    percent = Estimate(scale * comparison.difference, low, high)
-    return Improvement(percent, comparison, failed.rate if failed else None)
+    return Improvement(Estimate(scale * comparison.difference, low, high), comparison)
 
 
-def _step_time(tables: Sequence[ErrorTable], variant: str) -> float:
-    """Returns the geometric mean over the tables of the median seconds of a step over the
-    baseline's median, nan where a table has none of either."""
-    ratios = []
-    for table in tables:
-        mine, base = (
-            _median_step(table, table.by_variant[name]) for name in (variant, table.baseline)
-        )
-        ratios.append(mine / base if base > 0 else math.nan)
-    return float(np.exp(np.mean(np.log(ratios)))) if all(each > 0 for each in ratios) else math.nan
+def _log_ratios(table: ErrorTable, variant: str) -> np.ndarray:
+    """Returns the logs of the seconds of a step over the baseline's, of each seed that has both."""
+    mine, base = (_seconds(table, table.by_variant[name]) for name in (variant, table.baseline))
+    return np.log([mine[seed] / base[seed] for seed in sorted(mine.keys() & base.keys())])
 
 
-def _median_step(table: ErrorTable, row: VariantResult) -> float:
-    found = [_seconds_a_step(run) for run in table.runs(row, ("done",))]
-    known = [each for each in found if each > 0]
-    return float(np.median(known)) if known else math.nan
+def _seconds(table: ErrorTable, row: VariantResult) -> dict[int, float]:
+    found = {run.seed: _seconds_a_step(run) for run in table.runs(row, ("done",))}
+    return {seed: each for seed, each in found.items() if each > 0}
 
 
 def _seconds_a_step(run: Run) -> float:

@@ -42,14 +42,16 @@ def check(options: argparse.Namespace) -> None:
     form_of(options)
 
 
-def check_file(out: pathlib.Path) -> None:
-    """Raises ValueError where no file can be written at `out`: `--out`'s."""
+def check_file(out: pathlib.Path, option: str = "--out") -> None:
+    """Raises ValueError where no file can be written at `out`, which an option gave."""
+    given = f"{option}={out}"
     if out.is_dir():
-        raise ValueError(f"--out={out}: that is a directory; name a file, such as {out / 'out.md'}")
+        name = out / f"out{'.png' if option == '--plot' else '.md'}"
+        raise ValueError(f"{given}: that is a directory; name a file, such as {name}")
     if not out.parent.is_dir():
-        raise ValueError(f"--out={out}: {out.parent} is no directory; make it first")
+        raise ValueError(f"{given}: {out.parent} is no directory; make it first")
     if not os.access(out.parent, os.W_OK):
-        raise ValueError(f"--out={out}: {out.parent} cannot be written; give --out=FILE elsewhere")
+        raise ValueError(f"{given}: {out.parent} cannot be written; give {option}=FILE elsewhere")
 
 
 def form_of(options: argparse.Namespace) -> str:

@@ -46,15 +46,18 @@ def draw(table: ErrorTable) -> Figure | None:
     _finish(figure, grid, table, curves)
     figure.draw_without_rendering()  # labels are moved apart where the axes have come to lie
     for axes, names in zip(grid.flat, panels.values(), strict=False):
-        style.line_labels(axes, [_end(name, curves[name]) for name in names])
+        style.line_labels(axes, [end for name in names for end in _end(name, curves[name])])
     return figure
 
 
-def _end(name: str, curve: Curve) -> tuple[float, float, str, str]:
-    """Returns where a curve's median ends, and its label and colour."""
+def _end(name: str, curve: Curve) -> list[tuple[float, float, str, str]]:
+    """Returns where a curve's median is seen last, its label and colour; nothing where it never
+    is."""
     steps, values = curve
-    middle = float(np.median(values, axis=0)[-1])
-    return float(steps[-1]), middle, variants.mixer_label(name), style.look(name)[0]
+    middle = np.median(values, axis=0)
+    seen = np.flatnonzero(np.isfinite(middle))
+    label, colour = variants.mixer_label(name), style.look(name)[0]
+    return [(float(steps[seen[-1]]), float(middle[seen[-1]]), label, colour)] if seen.size else []
 
 
 def _curve(table: ErrorTable, variant: str) -> Curve | None:
@@ -132,8 +135,9 @@ def _finish(figure: Figure, grid: np.ndarray, table: ErrorTable, curves: dict[st
     seeds = style.seeds_in_words(f"median and {band} of", most)
     style.title(figure, f"{table.study.name}: {table.workload}, {seeds}")
     references = reference_handles(table, VALIDATION, grid.flat[0].get_ylim())
-    if references:
-        style.legend(figure, references)
+    unseen = [name for name, curve in curves.items() if not _end(name, curve)]
+    if handles := [*style.mixer_keys(unseen, ms=5, ls="-"), *references]:
+        style.legend(figure, handles)
 
 
 def reference_handles(table: ErrorTable, split: str, limits: tuple[float, float]) -> list[Line2D]:

@@ -1,22 +1,26 @@
 """Several studies on one page: variants by workloads, each variant over all of them, and what these
 seeds could have seen."""
 
+import csv
+import io
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from matplotlib.figure import Figure
 
 from analysis.compare import sensitivity
 from analysis.compare.error_table import ErrorTable
 from analysis.compare.summary import Improvement, Line, Summary
-from analysis.render import pages, style
-from analysis.render.pages import NONE, Cell, Page, Row, Table
+from analysis.render import pages, printing, style
+from analysis.render.pages import NONE, NOTHING, Cell, Page, Row, Table
 from analysis.render.pictures import Plot
-from analysis.statistics.results import Estimate
+from analysis.statistics import across
+from analysis.statistics.results import Comparison, Estimate
 from analysis.views.table import power
 from attention import table as variants
 
-MARKS = {"better": "▲", "worse": "▼", "cannot tell": "≈"}
+MARKS = {"better": "▲", "worse": "▼", "cannot tell": "≈", "withheld": "○"}
 DRAWN = {"better": ("▲", style.GREEN), "worse": ("▼", style.VERMILLION)}
 
 
@@ -24,28 +28,25 @@ def page(found: Summary) -> Page:
     """Returns three tables: improvements by variant and workload; a line for each variant over all
     of them; the smallest differences that the seeds can see."""
     tables = (_by_workload(found), _over_all(found), _power(found))
-    title = (
-        f"{_count(len(found.tables), 'study', 'studies')} against {variants.label(found.baseline)}"
-    )
-    problems = tuple(problem for table in found.tables for problem in table.problems)
-    return Page(title, tuple(each for each in tables if each.sections), _notes(found), problems)
-
-
-def _count(number: int, one: str, several: str) -> str:
-    return f"{number} {one if number == 1 else several}"
+    own = sum(table.baseline == found.baseline for table in found.tables)
+    title = f"{own} {'study' if own == 1 else 'studies'} against {variants.label(found.baseline)}"
+    if own < len(found.tables):
+        title += f", {len(found.tables) - own} against another baseline"
+    problems = dict.fromkeys(problem for table in found.tables for problem in table.problems)
+    shown = tuple(each for each in tables if each.sections)
+    return Page(title, shown, tuple(_notes(found)), (*found.without_column, *problems))
 
 
 def _by_workload(found: Summary) -> Table:
     headings = []
     for heading, table in zip(found.headings, found.tables, strict=True):
         against = "" if table.baseline == found.baseline else f"\nagainst {table.baseline_label}"
-        headings.append(f"{heading}\n{table.what}{against}")
+        unfinished = "\n(unfinished)" if any(row.unfinished for row in table.rows) else ""
+        headings.append(f"{heading}\n{table.what}{against}{unfinished}")
     rows = []
     for line in found.lines:
-        cells = (
-            _cell(each, line, table) for each, table in zip(line.cells, found.tables, strict=True)
-        )
-        rows.append((Cell(line.label), *cells))
+        cells = zip(line.cells, found.tables, strict=True)
+        rows.append((Cell(line.label), *(_cell(each, line, table) for each, table in cells)))
     caption = "Improvement in % of the baseline's mean [95% interval]: + is better"
     return Table(caption, pages.columns("Variant", *headings), (tuple(rows),))
 
@@ -55,10 +56,14 @@ def _cell(each: Improvement | None, line: Line, table: ErrorTable) -> Cell:
         return Cell("baseline")
     if each is None or math.isnan(each.percent.value):
         return NONE
-    verdict = each.comparison.verdict
+    word = _word(each.comparison)
     bounds = "" if math.isnan(each.percent.low) else f" {_interval(each.percent, 1)}"
-    text = f"{pages.number(each.percent.value, 1, signed=True).text}{bounds} {MARKS[verdict]}"
-    return Cell(text, tone=verdict if verdict != "cannot tell" else "")
+    text = f"{pages.number(each.percent.value, 1, signed=True).text}{bounds} {MARKS[word]}"
+    return Cell(text, tone=word if word in DRAWN else "")
+
+
+def _word(comparison: Comparison) -> str:
+    return "withheld" if comparison.withheld else comparison.verdict
 
 
 def _interval(estimate: Estimate, digits: int) -> str:
@@ -66,29 +71,32 @@ def _interval(estimate: Estimate, digits: int) -> str:
 
 
 def _over_all(found: Summary) -> Table:
-    headings = (
-        "Workloads",
-        "Mean effect g\n[95%]",
-        "IQM of runs, %\n[95%]",
-        "P(better run)\n[95%]",
-    )
     rows: list[Row] = []
     for line in found.lines:
-        if not line.columns:
-            continue
-        estimates = ((line.effect, 2, True), (line.iqm, 1, True), (line.improvement, 2, False))
-        rows.append(
-            (
-                *(Cell(line.label), Cell(str(line.columns))),
-                *(_estimate(each, digits, signed) for each, digits, signed in estimates),
-                Cell(f"{line.failed.count} of {line.failed.n}") if line.failed else NONE,
-                pages.number(line.step_time, 2),
+        failed = Cell(f"{line.failed.count} of {line.failed.n}") if line.failed else NONE
+        if line.variant == found.baseline:
+            rows.append((Cell(line.label), *[NONE] * 4, failed, NONE))
+        elif line.over:
+            estimates = ((line.effect, 2, True), (line.iqm, 1, True), (line.improvement, 2, False))
+            rows.append(
+                (
+                    *(Cell(line.label), Cell(_numbers(line.over))),
+                    *(_estimate(each, digits, signed) for each, digits, signed in estimates),
+                    failed,
+                    _estimate(line.step_time, 2, signed=False),
+                )
             )
-        )
     if len(rows) < 2:  # the baseline alone
         return Table("", (), ())
-    columns = pages.columns("Variant", *headings, "Failed\nto train", "Step time\n÷ baseline's")
-    return Table("Over all workloads", columns, (tuple(rows),))
+    headings = ("Columns", "Mean effect g\n[95%]", "IQM of runs\nless baseline's, %")
+    more = ("P(better run)\n[95%]", "Failed\nto train", "Step time\n÷ baseline's")
+    columns = pages.columns("Variant", *headings, *more)
+    return Table("Over all workloads, not corrected for the variants", columns, (tuple(rows),))
+
+
+def _numbers(over: tuple[int, ...]) -> str:
+    """Returns which columns above, by their numbers from 1: `1, 2`."""
+    return ", ".join(str(number + 1) for number in over)
 
 
 def _estimate(each: Estimate, digits: int, signed: bool) -> Cell:
@@ -102,10 +110,8 @@ def _estimate(each: Estimate, digits: int, signed: bool) -> Cell:
 
 def _power(found: Summary) -> Table:
     headings = ("Workload", "Seeds", "Smallest difference\nfound (80% power), %")
-    rows = [
-        _power_row(heading, table)
-        for heading, table in zip(found.headings, found.tables, strict=True)
-    ]
+    pairs = zip(found.headings, found.tables, strict=True)
+    rows = [_power_row(heading, table) for heading, table in pairs]
     columns = pages.columns(
         *headings, "Paper's effect, %", "Seeds it needs\n(LASER)", words=("Workload",)
     )
@@ -118,16 +124,20 @@ def _power_row(heading: str, table: ErrorTable) -> Row:
     base = table.baseline_row
     summary = table.of(base).summary if base else None
     scale = 100 / abs(summary.mean) if summary and summary.mean else math.nan
-    seen = [scale * each.detectable for each in told.values() if math.isfinite(each.detectable)]
+    seen = [scale * each.detectable for each in told.values() if not math.isnan(each.detectable)]
     spread = NONE
     if seen:
-        low, high = (pages.number(bound, 1).text for bound in (min(seen), max(seen)))
-        spread = Cell(low if low == high else f"{low} to {high}")
+        texts = [
+            "none" if math.isinf(x) else pages.number(x, 1).text for x in (min(seen), max(seen))
+        ]
+        spread = Cell(" to ".join(dict.fromkeys(texts)))
     laser = told.get("laser")
     needed = NONE if laser is None or laser.seeds is None else Cell(power.seeds_text(laser.seeds))
+    # The paper's share is of the baseline's median (`sensitivity`).
+    share = 100 * expected.size / abs(summary.median) if summary and summary.median else math.nan
     return (
         *(Cell(heading), Cell(seeds_of(table)), spread),
-        pages.number(scale * expected.size, 1),
+        pages.number(share, 1),
         needed,
     )
 
@@ -135,43 +145,85 @@ def _power_row(heading: str, table: ErrorTable) -> Row:
 def seeds_of(table: ErrorTable) -> str:
     """Returns how many seeds the variants have: `12`, or `9 to 12`."""
     counts = sorted({row.n for row in table.rows if row.n})
-    return (
-        pages.NOTHING
-        if not counts
-        else " to ".join(map(str, dict.fromkeys(counts[:: max(1, len(counts) - 1)])))
-    )
+    return " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))) if counts else NOTHING
 
 
-def _notes(found: Summary) -> tuple[str, ...]:
-    return tuple(_sentences(found))
-
-
-def _sentences(found: Summary) -> Iterable[str]:
+def _notes(found: Summary) -> Iterable[str]:
     base = variants.label(found.baseline)
     yield (
-        f"▲ better, ▼ worse, ≈ cannot tell: by the study's own test against {base} on its deciding "
-        "split, after Holm's correction for its variants; intervals are not corrected. "
+        "▲ better, ▼ worse, ≈ cannot tell: by the study's own test against its baseline on its "
+        "deciding split, after Holm's correction for its variants; intervals are the differences' "
+        "own, not corrected, and the baseline's mean that they are in % of is taken as known. "
         "`python -m analysis table` has each test."
     )
+    withheld = {
+        reason
+        for line in found.lines
+        for each in line.cells
+        if each and (reason := each.comparison.withheld)
+    }
+    if withheld:
+        reasons = {"lost seeds": "seeds were lost that may have been worse"}
+        told = " or ".join(sorted(reasons.get(each, "runs differ in length") for each in withheld))
+        yield f"○ no verdict, whatever p is: {told}."
+    if any("(unfinished)" in each.heading for each in _by_workload(found).columns):
+        yield "(unfinished): an interim look; the test is planned for all seeds."
     if any(table.baseline != found.baseline for table in found.tables):
         yield f"Columns against another baseline than {base} do not enter the lines over all."
-    if any(line.columns > 0 for line in found.lines):
+    left_out = [
+        f"{line.label}: {'; '.join(line.left_out)}" for line in found.lines if line.left_out
+    ]
+    if left_out:
+        yield f"Not in the lines over all. {'. '.join(left_out)}."
+    if any(line.over for line in found.lines):
         yield (
-            "Mean effect: Hedges' g (improvement in units of the sd of paired differences, else of "
-            "the pooled sd), averaged over workloads, each counting alike; its interval needs 4 "
-            "pairs on each. IQM: mean of the middle half of all runs' improvements; P(better run): "
-            "chance that a run beats one of the baseline's on the same workload, 0.5 for equals; "
-            "both with stratified bootstrap intervals (Agarwal et al. 2021). None of these is "
-            "corrected for the number of variants."
+            "Over all, of the columns named: mean effect: Hedges' g (improvement in units of the "
+            "sd of paired differences, else of the pooled sd), each workload counting alike; its "
+            "interval needs 4 pairs on each. IQM: mean of the middle half of all runs' "
+            "improvements; P(better run): chance that a run beats one of the baseline's on the "
+            "same workload, 0.5 for equals; both with stratified bootstrap intervals (Agarwal et "
+            f"al. 2021) from {across.LEAST_RUNS} seeds on. Lines over different columns do not "
+            "compare."
         )
         yield (
-            "Step time: seconds of training over updates, median over seeds, geometric mean over "
-            "workloads, on the machines that the trials ran on."
+            "Step time: training seconds over updates, ratios paired by seed, geometric mean with "
+            "t interval; trials that ran at other times met other load, which no interval knows."
         )
     names = [table.workload for table in found.tables if table.baseline == found.baseline]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        yield f"In several studies, so counted as often in the lines over all: {', '.join(twice)}."
+        yield (
+            f"In several studies, so counted as often, though not independent: {', '.join(twice)}; "
+            "the lines over all are for studies of different workloads."
+        )
+
+
+def to_csv(found: Summary) -> str:
+    """Returns one line for each variant and column, and one for each over all (`study` empty):
+    numbers at full precision, empty where undefined."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(
+        ("variant", "study", "workload", "quantity", *("value", "low", "high"), "verdict")
+    )
+    for line in found.lines:
+        for each, table in zip(line.cells, found.tables, strict=True):
+            if each is not None:
+                place = (line.variant, table.study.name, table.workload, "improvement_percent")
+                _write(writer, place, each.percent, _word(each.comparison))
+        over = ("effect", "iqm", "improvement", "step_time")
+        for name in over if line.over else ():
+            _write(writer, (line.variant, "", _numbers(line.over), name), getattr(line, name), "")
+        if line.failed is not None:
+            share = line.failed.count / line.failed.n
+            rate = Estimate(share, line.failed.low, line.failed.high)
+            _write(writer, (line.variant, "", "", "failed_to_train"), rate, "")
+    return out.getvalue()
+
+
+def _write(writer: Any, place: tuple[str, ...], each: Estimate, verdict: str) -> None:
+    numbers = ("" if math.isnan(x) else x for x in (each.value, each.low, each.high))
+    writer.writerow((*map(printing.cell_text, place), *numbers, verdict))
 
 
 def draw(found: Summary) -> Figure | None:
@@ -192,7 +244,7 @@ def draw(found: Summary) -> Figure | None:
         axes.axvline(0.0, color=style.BLACK, linewidth=1.0, zorder=1)
         for height, line in enumerate(lines):
             if (each := line.cells[number]) is not None and not math.isnan(each.percent.value):
-                mark, colour = DRAWN.get(each.comparison.verdict, ("", style.BLACK))
+                mark, colour = DRAWN.get(_word(each.comparison), ("", style.BLACK))
                 bounds = (each.percent.low, each.percent.high)
                 where = (axes, height, line.variant, each.percent.value, bounds)
                 style.interval_row(*where, None, mark, color=colour)
@@ -213,7 +265,7 @@ def words(found: Summary) -> str:
         cells = [(line.label, line.cells[number]) for line in found.lines]
         shown = [
             f"{label} {pages.number(each.percent.value, 1, signed=True).text}% "
-            f"{_interval(each.percent, 1)} {each.comparison.verdict}"
+            f"{_interval(each.percent, 1)} {_word(each.comparison)}"
             for label, each in cells
             if each is not None
         ]

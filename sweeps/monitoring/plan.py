@@ -188,9 +188,9 @@ def later(study: Study, after: Sequence[Study]) -> progress.Later | None:
 
 
 def _finished(stage: pathlib.Path) -> int:
-    """Returns how many trials of a stage's directory have ended."""
+    """Returns how many trials of a stage's directory will not run again, as `Progress` counts."""
     found = stage.glob(f"*/*/trial_*/{layout.STATUS}")
-    return sum(status.read(file.parent)["state"] in layout.FINISHED for file in found)
+    return sum(status.read(file.parent)["state"] in ("done", "diverged") for file in found)
 
 
 def _in_hours(steps: int | None, seconds: float | None) -> float | None:

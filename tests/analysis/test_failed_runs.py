@@ -73,6 +73,7 @@ def test_the_table_says_with_and_without(speech) -> None:
     assert "| LASER | 8 | 5 | 0.62 | [0.31, 0.86] | 0.026 | 0.026 | more often |" in text
     assert "| LASER | 3 | 0.1200 | 0.3467 |" in text
     assert "(always 'one': 0.9000; limit 0.8100)" in text
+    assert "0.5: Standard 0, LASER 6; 0.8: Standard 0, LASER 6; 0.95: Standard 0, LASER 5" in text
     said = "Failed to train: LASER (5 of 8, p = 0.026) more often than Standard (0 of 8)."
     assert verdicts.headline(table).endswith(said)
 
@@ -106,7 +107,8 @@ def test_without_a_constant_answer_nothing_is_guessed(hand_made) -> None:
         found = failed_runs.of_table(table)
         assert found.limit is None
         assert not found.any
-        assert "no constant answer is recorded" in markdown(view.page(table))
+        text = markdown(view.page(table))
+        assert "only those that diverged are counted, since no constant answer is recorded" in text
 
 
 def test_what_is_so_by_definition_needs_no_record(speech, hand_made) -> None:
@@ -158,3 +160,20 @@ def test_holm_over_the_variants() -> None:
     assert [each.p_holm for each in found] == pytest.approx([3 * p, 1.0, 3 * p])
     assert [each.verdict for each in found] == ["more often", "cannot tell", "more often"]
     assert rates.corrected([base], more)[0].verdict == "less often"
+
+
+def test_without_failed_runs_the_test_stays_the_paired_one(hand_made) -> None:
+    """One seed is left to both: no other test of the others takes its place."""
+    made = hand_made(workload="spoken_digits_conformer", metric="wer")
+    for variant, values in {
+        "standard": (0.1, 0.11, 0.12, 0.13, 0.95, 0.96, 0.97),
+        "laser": (0.95, 0.96, 0.97, 0.2, 0.1, 0.11, 0.12),
+    }.items():
+        for seed, value in enumerate(values):
+            made.trial("compare", variant, 0, seed, [made.measured(400, "wer", value)])
+    made.select({"standard": 0, "laser": 0})
+    table = table_of(made, EMPTY)
+    laser = failed_runs.of_table(table).by_variant["laser"]
+    assert laser.comparison.pairs == 1
+    assert not laser.comparison.is_tested
+    assert "Fewer than 2 pairs are left" in markdown(view.page(table))

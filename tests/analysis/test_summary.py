@@ -1,5 +1,7 @@
 """Several studies at once: statistics over runs and tasks, and the page that sums studies up."""
 
+import csv
+import io
 import math
 
 import numpy as np
@@ -9,7 +11,7 @@ from scipy import stats
 from analysis import cli
 from analysis.compare import build, summary
 from analysis.load.studies import read_each
-from analysis.statistics import across
+from analysis.statistics import across, comparisons
 from analysis.views import summary as view
 
 NAN = math.nan
@@ -32,47 +34,51 @@ def test_probability_of_improvement_is_mann_whitney_s_by_task() -> None:
     assert across.probability_of_improvement(one, one) == pytest.approx(0.5)
 
 
-def test_the_bootstrap_draws_within_tasks() -> None:
-    """Two tasks without spread, far apart: every resample has the same mean."""
-    scores = np.array([[1.0, 101.0]] * 4)
-    found = across.bootstrapped(lambda each: float(np.nanmean(each)), scores)
-    assert (found.value, found.low, found.high) == (51, 51, 51)
-    single = across.bootstrapped(across.iqm, np.array([[1.0, 2.0], [3.0, NAN]]))
-    assert single.value == pytest.approx(2)
-    assert math.isnan(single.low)
+def _mean_difference(one, other):
+    return np.nanmean(one, axis=(-2, -1)) - np.nanmean(other, axis=(-2, -1))
 
 
-def test_the_bootstrap_s_interval_holds_the_mean_of_many_runs() -> None:
-    scores = np.random.default_rng(1).normal(0, 1, (400, 2))
-    found = across.bootstrapped(lambda each: float(np.nanmean(each)), scores)
-    half = 1.96 / math.sqrt(800)
-    assert (found.high - found.low) / 2 == pytest.approx(half, rel=0.1)
+def test_the_bootstrap_draws_within_tasks_and_pairs_together() -> None:
+    """Runs differ by much, pairs by 1 ± 0.1: only the latter is in the interval of pairs."""
+    generator = np.random.default_rng(0)
+    base = generator.normal(0, 5, (40, 2)) + np.array([0, 1_000])
+    scores = base + generator.normal(1, 0.1, (40, 2))
+    paired = across.bootstrapped(_mean_difference, scores, base, [True, True])
+    assert paired.value == pytest.approx(1, abs=0.05)
+    assert (paired.high - paired.low) / 2 == pytest.approx(1.96 * 0.1 / math.sqrt(80), rel=0.15)
+    apart = across.bootstrapped(_mean_difference, scores, base, [False, False])
+    assert (apart.high - apart.low) / 2 == pytest.approx(1.96 * 5 / math.sqrt(40), rel=0.15)
+
+
+def test_no_bootstrap_interval_of_few_runs_or_of_agreement() -> None:
+    many, few = np.arange(20.0)[:, None], np.arange(9.0)[:, None]
+    of = across.probability_of_improvement
+    assert math.isnan(across.bootstrapped(of, few, few + 1, [True]).low)
+    certain = across.bootstrapped(of, many + 100, many, [True])
+    assert certain.value == 1
+    assert math.isnan(certain.low)
+    assert across.bootstrapped(of, many, many + 1, [False]).low < 0.45
+
+
+def test_statistics_take_many_resamples_at_once() -> None:
+    scores = np.random.default_rng(2).normal(size=(5, 12, 3))
+    scores[:, 8:, 1] = NAN
+    base = scores[::-1] + 0.1
+    for statistic in (across.iqm_difference, across.probability_of_improvement):
+        each = [statistic(one, other) for one, other in zip(scores, base, strict=True)]
+        np.testing.assert_allclose(statistic(scores, base), each)
 
 
 def test_the_mean_effect_by_hand() -> None:
-    """Differences 1 2 3 4 5: d = 3 / 1.5811, J(4) = 0.7979; no pair of sds in the other task."""
-    baseline = np.zeros((5, 2))
-    scores = np.array([[1.0, NAN], [2.0, NAN], [3.0, NAN], [4.0, NAN], [5.0, NAN]])
-    found = across.mean_effect(scores, baseline, [True, True])
-    scale = math.sqrt(2 / math.pi)
-    g = scale * 3 / math.sqrt(2.5)
-    assert found.value == pytest.approx(g)
-    variance = scale**2 * 4 / 2 * (1 / 5 + g**2) - g**2
-    assert found.high - g == pytest.approx(1.959964 * math.sqrt(variance))
-    halved = across.mean_effect(np.tile(scores[:, :1], 2), baseline, [True, True])
-    assert halved.value == pytest.approx(g)
-    assert halved.high - g == pytest.approx((found.high - g) / math.sqrt(2))
-
-
-def test_the_mean_effect_of_groups_that_share_no_seed() -> None:
-    one, other = np.array([[2.0], [4.0], [6.0]]), np.array([[1.0], [2.0], [3.0]])
-    found = across.mean_effect(one, other, [False])
-    pooled = math.sqrt((8 + 2) / 4)
-    j = math.exp(math.lgamma(2) - math.lgamma(1.5)) / math.sqrt(2)
-    assert found.value == pytest.approx(j * 2 / pooled)
-    few = across.mean_effect(one[:3], other[:3], [True])
-    assert math.isnan(few.low)
-    assert not math.isnan(few.value)
+    """Two tasks of 5 pairs, g = 1.5 and 0.5: J(4)² = 2/π · ... = 0.6366, v / (v - 2) = 2."""
+    found = across.mean_effect([1.5, 0.5], [5, 5], [4, 4])
+    assert found.value == 1
+    scale = 2 * 2 / math.pi
+    variance = sum(scale * (1 / 5 + g * g) - g * g for g in (1.5, 0.5))
+    assert found.high - 1 == pytest.approx(1.959964 * math.sqrt(variance) / 2)
+    assert math.isnan(across.mean_effect([1.0], [3], [2]).low)
+    assert math.isnan(across.mean_effect([1.0, NAN], [5, 5], [4, 4]).value)
+    assert math.isnan(across.mean_effect([], [], []).value)
 
 
 @pytest.mark.parametrize(("seeds", "least", "most"), [(5, 0.97, 1.0), (12, 0.945, 0.975)])
@@ -81,9 +87,26 @@ def test_the_interval_of_the_mean_effect_holds_it(seeds, least, most) -> None:
     held = 0
     for _ in range(1_000):
         scores = generator.normal((0.0, 0.5, 1.0), 1.0, (seeds, 3))
-        found = across.mean_effect(scores, np.zeros((seeds, 3)), [True] * 3)
+        effects = [
+            comparisons.hedges(float(one.mean()), float(one.std(ddof=1)), seeds - 1)
+            for one in scores.T
+        ]
+        found = across.mean_effect(effects, [seeds] * 3, [seeds - 1] * 3)
         held += found.low <= 0.5 <= found.high
     assert least <= held / 1_000 <= most
+
+
+def test_the_mean_ratio_is_geometric_and_holds_t() -> None:
+    logs = np.log([1.1, 1.2, 1.3, 1.25])
+    found = across.mean_ratio([logs])
+    expected = stats.ttest_1samp(logs, 0.0).confidence_interval()
+    assert found.value == pytest.approx(stats.gmean([1.1, 1.2, 1.3, 1.25]))
+    assert (found.low, found.high) == pytest.approx(
+        (math.exp(expected.low), math.exp(expected.high))
+    )
+    assert across.mean_ratio([np.log([2.0, 2.0]), np.log([0.5, 0.5])]).value == pytest.approx(1)
+    assert math.isnan(across.mean_ratio([logs, logs[:1]]).low)
+    assert math.isnan(across.mean_ratio([logs, logs[:0]]).value)
 
 
 @pytest.fixture
@@ -117,13 +140,11 @@ def test_improvements_are_in_percent_of_the_baseline_s_mean(studies) -> None:
     assert images.comparison.verdict == "better"
     assert text.percent.value == pytest.approx(-100 * 0.11 / 4.0)
     assert text.percent.low < text.percent.value < text.percent.high
-    assert laser.columns == 2
-    expected = across.mean_effect(
-        *(summary.scores(found.tables, name) for name in ("laser", "standard")), [True, True]
-    )
-    assert laser.effect.value == pytest.approx(expected.value)
+    assert laser.over == (0, 1)
+    effects = [table.comparisons["laser"].effect for table in found.tables]
+    assert laser.effect.value == pytest.approx(-sum(effects) / 2)
+    assert math.isnan(laser.effect.low)  # text has 3 seeds
     assert laser.improvement.value == pytest.approx((1 + 1.5 / 9) / 2)  # 4.0 beats 4.1 and ties 4.0
-    assert math.isnan(laser.step_time) or laser.step_time > 0
 
 
 def test_the_command_prints_variants_by_workloads(studies, capsys) -> None:
@@ -142,8 +163,8 @@ def test_the_command_prints_variants_by_workloads(studies, capsys) -> None:
 def test_two_studies_of_one_workload_are_named_and_said_to_count_twice(hand_made) -> None:
     for name in ("first", "second"):
         made = hand_made(name=name)
-        made.add_seeds("standard", (0.5, 0.6))
-        made.add_seeds("laser", (0.4, 0.45))
+        made.add_seeds("standard", (0.5, 0.6, 0.7))
+        made.add_seeds("laser", (0.4, 0.45, 0.41))
         made.finish()
     found = _summary(made.root.parent)
     assert found.headings == ["first", "second"]
@@ -158,7 +179,7 @@ def test_another_baseline_keeps_its_column_and_leaves_the_lines(studies, hand_ma
     diff.finish()
     found = _summary(studies)
     line = next(line for line in found.lines if line.variant == "diff_laser")
-    assert line.columns == 0
+    assert line.over == ()
     assert sum(cell is not None for cell in line.cells) == 1
     page = view.page(found)
     assert any("against Diff" in column.heading for column in page.tables[0].columns)
@@ -182,3 +203,80 @@ def test_nothing_to_sum_up_is_said(hand_made, capsys) -> None:
     made.add_seeds("standard", (0.5, 0.6))
     assert cli.main(["summary", str(made.finish())]) == 2
     assert "no study here has a variant beside its baseline" in capsys.readouterr().err
+
+
+def test_lost_seeds_leave_the_lines_over_all_and_are_counted(studies, hand_made, capsys) -> None:
+    """A workload on which LASER diverged says nothing good of it: named, and its runs counted."""
+    bad = hand_made(name="bad", workload="spoken_digits_conformer", metric="wer")
+    for seed in range(4):
+        for variant, state in (("standard", "done"), ("laser", "diverged")):
+            rows = [bad.measured(400, "wer", 0.1 + 0.01 * seed)] if state == "done" else []
+            bad.trial("compare", variant, 0, seed, rows, state=state)
+    bad.select({"standard": 0, "laser": 0})
+    bad.finish()
+    found = _summary(studies)
+    laser = next(line for line in found.lines if line.variant == "laser")
+    assert "bad" not in {found.tables[number].study.name for number in laser.over}
+    assert (laser.failed.count, laser.failed.n) == (4, 8)  # of images and speech: text cannot tell
+    assert cli.main(["summary", str(studies)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert (
+        "spoken_digits_conformer: seeds of LASER were lost, which count as worse than any" in text
+    )
+
+
+def test_a_withheld_verdict_is_no_cannot_tell(hand_made) -> None:
+    made = hand_made()
+    made.add_seeds("standard", (0.50, 0.51, 0.52, 0.53))
+    made.add_seeds("laser", (0.30, 0.31, 0.32, 0.34))
+    made.trial("compare", "laser", 0, 4, [], state="diverged")
+    made.finish()
+    page = view.page(_summary(made.root))
+    assert page.tables[0].sections[0][1][1].text.endswith("○")
+    assert any("no verdict, whatever p is: seeds were lost" in note for note in page.notes)
+
+
+def test_rounding_is_no_spread(hand_made) -> None:
+    """Differences of 0.1 to the last digit but one: t and g are undefined, and the line says so."""
+    made = hand_made()
+    made.add_seeds("standard", (0.5, 0.6, 0.7, 0.3))
+    made.add_seeds("laser", (0.4, 0.5, 0.6, 0.2))
+    made.finish()
+    found = _summary(made.root)
+    assert found.lines[1].over == ()
+    assert "all differences are equal" in found.lines[1].left_out[0]
+
+
+def test_what_has_no_column_is_named(studies, hand_made, capsys) -> None:
+    made = hand_made(name="alone")
+    made.add_seeds("standard", (0.5, 0.6))
+    made.finish()
+    assert cli.main(["summary", str(studies)]) == 0
+    assert "alone: no variant beside Standard" in capsys.readouterr().out
+    assert cli.main(["summary", str(studies), "--baseline=laser"]) == 0
+    assert "alone: no variant laser to compare with" in capsys.readouterr().out
+
+
+def test_a_study_given_twice_is_refused(studies, capsys) -> None:
+    assert cli.main(["summary", str(studies), str(studies / "images")]) == 2
+    assert "images is given twice: its runs would count twice" in capsys.readouterr().err
+
+
+def test_csv_has_numbers(studies, capsys) -> None:
+    assert cli.main(["summary", str(studies), "--format=csv"]) == 0
+    lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    found = _summary(studies)
+    cell = next(line for line in lines if (line["variant"], line["study"]) == ("laser", "images"))
+    assert float(cell["value"]) == pytest.approx(found.lines[1].cells[0].percent.value)
+    assert cell["verdict"] == "better"
+    effect = next(line for line in lines if line["quantity"] == "effect")
+    assert float(effect["value"]) == pytest.approx(found.lines[1].effect.value)
+    assert effect["low"] == ""
+
+
+def test_a_plot_is_written_where_it_is_asked_for(studies, tmp_path, capsys) -> None:
+    assert cli.main(["summary", str(studies), f"--plot={tmp_path / 'all.png'}"]) == 0
+    assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("all.pdf", "no/all.png"):
+        assert cli.main(["summary", str(studies), f"--plot={tmp_path / name}"]) == 2
+        assert "--plot=" in capsys.readouterr().err

@@ -105,8 +105,8 @@ def _without(table: ErrorTable, found: FailedRuns) -> Table:
 def _rule(found: FailedRuns) -> Iterable[str]:
     if found.answer is None or found.limit is None:
         yield (
-            "Runs that failed to train are not told from others: no constant answer is recorded "
-            "for this data (small twins record one when their data is prepared)."
+            "Runs that failed to train: only those that diverged are counted, since no constant "
+            "answer is recorded for this data (small twins record one when it is prepared)."
         )
         return
     seen = "" if found.any else " No run did."
@@ -119,10 +119,21 @@ def _rule(found: FailedRuns) -> Iterable[str]:
 
 
 def _notes(table: ErrorTable, found: FailedRuns) -> Iterable[str]:
-    yield "Rates: Wilson's 95% interval; p: Fisher's exact test, two-sided, Holm over the variants."
     yield (
-        "Without them: what a reader gets who may throw failed runs away; both runs of a pair must "
-        "have trained, and the tables above keep them all."
+        "Rates: Wilson's 95% interval; p: Fisher's exact test, two-sided, Holm over the variants; "
+        "it takes runs as independent, though those of one seed share initial values and batches."
+    )
+    counts = {share: found.beyond(table, share) for share in failed_runs.OTHER_LIMITS}
+    if any(counts.values()):
+        told = "; ".join(
+            f"{share:g}: "
+            + ", ".join(f"{table.by_variant[name].label} {n}" for name, n in of_share.items())
+            for share, of_share in counts.items()
+        )
+        yield f"Finished runs above other shares of the constant answer's number: {told}."
+    yield (
+        "Without them: what a reader gets who may throw failed runs away. It looks at the outcome "
+        "to choose runs, and those just inside the limit stay; the tables above keep all."
     )
     if any(each.comparison and not each.comparison.is_tested for each in found.by_variant.values()):
         yield "Fewer than 2 pairs are left of a variant: no test there."
