@@ -14,6 +14,7 @@ import time
 import pytest
 
 from sweeps import __main__ as command
+from sweeps.monitoring import plan
 from sweeps.monitoring.progress import Progress
 from sweeps.records import layout, lease, measurements, status
 from sweeps.scheduling import driver, local_scheduler
@@ -183,6 +184,9 @@ def test_a_poison_trial_is_given_up_and_the_study_completes(
         (["run", "--config=digits_vit_quick", "--config.kernel=cudnn"], "needs an NVIDIA GPU"),
         (["plan", "--config=nothing"], "no study 'nothing'"),
         (["run", "--config=digits_vit_quick", "--seeds=3"], "unknown argument '--seeds=3'"),
+        (["run", "--config=digits_vit_quick,nothing"], "no study 'nothing'"),
+        (["run", "--config=digits_vit_quick,"], "a name between commas is empty"),
+        (["run", "--config=digits_vit_quick,digits_vit_demo", "--config.name=x"], "give each once"),
         (["resume", "/nowhere"], "is no study"),
         (["status", "/nowhere"], "is no study"),
     ],
@@ -471,3 +475,36 @@ def test_schedule_warms_before_others_start(make_study):
     assert plan.next_for(3) is None
     plan.gave_up(second.program, 2)
     assert plan.next_for(3).variant == "laser"
+
+
+def test_several_studies_run_one_after_the_other(tmp_path, monkeypatch, capsys):
+    """The second takes the point that the first selects; the time left is of both."""
+    driven = []
+
+    def drive(resolved, selection, after=()):
+        later = plan.later(resolved, after)
+        driven.append((resolved.name, [one.name for one in after], later))
+        if resolved.name == "c4_lm_234m_paper":
+            layout.write_json(resolved.directory / "study.json", {
+                "config": {"tuning_variant": "standard", "protocol": "tune_then_compare"},
+                "points": resolved.points, "paper_table": "",
+            })  # fmt: skip
+            chosen = {"points": {"standard": 3, "laser": 3}}
+            layout.write_json(resolved.directory / "selection.json", chosen)
+        return int(resolved.name == "digits_vit_quick")
+
+    monkeypatch.setattr(command, "_drive", drive)
+    where = f"--config.experiment_dir={tmp_path}"
+    (tmp_path / "c4_lm_234m_paper").mkdir()
+    assert command.main(["run", "--config=c4_lm_234m_paper,c4_lm_paper", where]) == 0
+    assert [each[:2] for each in driven] == [
+        ("c4_lm_234m_paper", ["c4_lm_paper"]),
+        ("c4_lm_paper", []),
+    ]
+    assert driven[0][2] is None  # of full size no time is known on this host
+    driven.clear()
+    assert command.main(["run", "--config=digits_vit_quick,pydoc_lm_quick", where]) == 1
+    first, second = (each[2] for each in driven)
+    assert first.seconds["tune"] > first.seconds["compare"] > 0
+    assert list(second.seconds.values())[-1] == 0
+    assert "study 2 of 2: pydoc_lm_quick" in capsys.readouterr().out
