@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 from attention import inject, registry
-from workloads.algoperf import init2winit_registration as registration
+from workloads.init2winit import models as registration
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # init2winit's and its libraries' own
 # The module that the public tree lacks, and a declared dependency that fails where it is absent.
