@@ -156,11 +156,9 @@ def _add_init2winit(commands: "argparse._SubParsersAction[argparse.ArgumentParse
     )
     run.add_argument("arguments", nargs="*", metavar="-- FLAGS", help="main.py's")
     run.set_defaults(run=_init2winit)
-    data = commands.add_parser(
-        "init2winit_data", help="small real data, to try init2winit: a stand-in for mnist"
-    )
+    data = commands.add_parser("init2winit_data", help="small real data, to try init2winit")
     data.add_argument("directory", metavar="DIR")
-    data.add_argument("--dataset", default="mnist", help="mnist or wikitext2")
+    data.add_argument("--dataset", default="mnist", help="mnist, wikitext103 or librispeech")
     data.set_defaults(run=_init2winit_data)
 
 

@@ -79,9 +79,10 @@ TABLE: tuple[Gap, ...] = (
     Gap("gfile.FileError", "alias", "tensorflow.errors.NotFoundError, which tf.io.gfile raises"),
 )
 
+_LINGVO = "init2winit.model_lib.lingvo_attention"
 # Modules that are not published or whose last version no Python of today has.
 _RAISING = (
-    "init2winit.model_lib.lingvo_attention",
+    _LINGVO,
     "grain.tensorflow",
     "grain._src.tensorflow",
     "grain._src.tensorflow.transforms",
@@ -174,24 +175,30 @@ def _text(path: Path) -> str:
 
 class StandIn(types.ModuleType):
     """A module that is not there: every public name in it is a class that raises when it is made,
-    so that its tree's files can be imported, classes that inherit from it too."""
+    so that its tree's files can be imported, classes that inherit from it too.
 
-    def __init__(self, name: str) -> None:
+    With `made`, objects of these classes are made and raise when they are called: the Conformers
+    make a layer of lingvo's in any case, and call it with use_lingvo_attention=True alone.
+    """
+
+    def __init__(self, name: str, made: bool = False) -> None:
         super().__init__(name)
         self.__path__: list[str] = []  # it may have modules inside
+        self.__dict__["_raising"] = "__call__" if made else "__new__"
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         where = f"{self.__name__}.{name}"
 
-        def refuse(cls: type, *_: Any, **__: Any) -> Any:
+        def refuse(*_: Any, **__: Any) -> Any:
             raise RuntimeError(
                 f"{where} is not published, and nothing stands in for it: choose other "
                 "hyperparameters (docs/init2winit.md: what the public tree lacks)"
             )
 
-        return type(name, (), {"__new__": refuse})
+        takes_anything = {"__init__": lambda *_, **__: None}
+        return type(name, (), {**takes_anything, self.__dict__["_raising"]: refuse})
 
 
 def fill_modules(root: Path, data_dir: str | None) -> None:
@@ -204,7 +211,7 @@ def fill_modules(root: Path, data_dir: str | None) -> None:
     package.hessian = hessian  # type: ignore[attr-defined]
     for name in _RAISING:
         if not _exists(name):
-            _put(StandIn(name))
+            _put(StandIn(name, made=name == _LINGVO))
     data = {} if data_dir is None else {"DATA_DIR": data_dir}
     for path, names in _UNDEFINED.items():
         if "DATA_DIR" in names:
