@@ -173,9 +173,29 @@ def _text(path: Path) -> str:
     return path.read_text("utf-8")
 
 
+class UnpublishedError(RuntimeError, AttributeError):
+    """Something that the public tree lacks was used."""
+
+
+def _refuse(where: str) -> Any:
+    raise UnpublishedError(
+        f"{where} is not published, and nothing stands in for it: choose other hyperparameters "
+        "(docs/init2winit.md: what the public tree lacks)"
+    )
+
+
+class _NoAttributes(type):
+    """Classes that have nothing in them: `from tensorflow.contrib import image; image.rotate`."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        _refuse(f"{cls.__qualname__}.{name}")
+
+
 class StandIn(types.ModuleType):
-    """A module that is not there: every public name in it is a class that raises when it is made,
-    so that its tree's files can be imported, classes that inherit from it too.
+    """A module that is not there: every public name in it is a class that raises when it is made
+    or looked into, so that its tree's files can be imported, classes that inherit from it too.
 
     With `made`, objects of these classes are made and raise when they are called: the Conformers
     make a layer of lingvo's in any case, and call it with use_lingvo_attention=True alone.
@@ -190,15 +210,12 @@ class StandIn(types.ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         where = f"{self.__name__}.{name}"
-
-        def refuse(*_: Any, **__: Any) -> Any:
-            raise RuntimeError(
-                f"{where} is not published, and nothing stands in for it: choose other "
-                "hyperparameters (docs/init2winit.md: what the public tree lacks)"
-            )
-
-        takes_anything = {"__init__": lambda *_, **__: None}
-        return type(name, (), {**takes_anything, self.__dict__["_raising"]: refuse})
+        members = {
+            "__qualname__": where,
+            "__init__": lambda *_, **__: None,
+            self.__dict__["_raising"]: lambda *_, **__: _refuse(where),
+        }
+        return _NoAttributes(name, (), members)
 
 
 def fill_modules(root: Path, data_dir: str | None) -> None:

@@ -21,6 +21,8 @@ from workloads.init2winit.installation import Installation
 
 CONFIG = str(Path(default_config.__file__).resolve())
 META = "meta_data.json"
+# Its registries.
+MODELS, DATASETS = "model_lib/models.py", "dataset_lib/datasets.py"
 # Data sets that tensorflow-datasets reads, by the folder it looks for (small_image_datasets.py).
 _TFDS = {
     "mnist": "mnist",
@@ -99,8 +101,12 @@ def check(request: Request, installation: Installation) -> Admitted:
         if config.get(name) is None:
             raise ValueError(f"init2winit's main.py needs --config.{name}=…, after `--`")
     supported.support(config.model).check(config.model, request.attention)
-    _check_registered(installation, "model_lib/models.py", "model", config.model)
-    _check_registered(installation, "dataset_lib/datasets.py", "data set", config.dataset)
+    for file, kind, name in (
+        (MODELS, "model", config.model),
+        (DATASETS, "data set", config.dataset),
+    ):
+        if name not in (known := registered(installation, file)):
+            raise ValueError(f"init2winit has no {kind} {name!r}; it has {', '.join(known)}")
     _check_overrides(config)
     if config.dataset in _BROKEN:
         raise ValueError(f"data set {config.dataset}: {_BROKEN[config.dataset]}")
@@ -134,6 +140,7 @@ def _parse(arguments: tuple[str, ...]) -> tuple[dict[str, Any], Any]:
     try:
         rest = values(argv, known_only=True)[1:]
         config: Any = values["config"].value
+        config.get("model")  # a file that cannot be loaded says so when it is looked into
     except (flags.Error, OSError, AttributeError, KeyError, TypeError, ValueError) as error:
         words = " ".join(str(error).split())
         raise ValueError(f"init2winit's --config: {words}") from error
@@ -152,12 +159,10 @@ def _field(name: str) -> str:
     return "hparam_overrides_json" if name in ("hparam_overrides", "hparam_file") else name
 
 
-def _check_registered(installation: Installation, file: str, kind: str, name: str) -> None:
-    """Whether a registry has it: reads the file and imports nothing."""
+def registered(installation: Installation, file: str) -> list[str]:
+    """Returns the names in one of its registries; reads the file and imports nothing."""
     text = (installation.directory / "init2winit" / file).read_text("utf-8")
-    names = re.findall(r"^    '(\w+)': ?(?:_Dataset)?\(", text, re.MULTILINE)
-    if name not in names:
-        raise ValueError(f"init2winit has no {kind} {name!r}; it has {', '.join(names)}")
+    return re.findall(r"^    '(\w+)': ?(?:_Dataset)?\(", text, re.MULTILINE)
 
 
 def _check_overrides(config: Any) -> None:
@@ -203,11 +208,12 @@ def _check_data(dataset: str, data_dir: str | None) -> None:
     if dataset in _TFDS:
         home = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
         folder = Path(home).expanduser() / _TFDS[dataset]
-        if not any(folder.glob("*/dataset_info.json")):
+        if not any(folder.glob("**/dataset_info.json")):
             raise ValueError(
                 f"{folder} holds no prepared data, and tensorflow-datasets would download it; "
                 "name a directory that does by --data_dir=DIR, before `--` (`python -m workloads "
-                "init2winit_data DIR` writes a small stand-in for mnist), or prepare it: `tfds "
+                "init2winit_data DIR` writes a small stand-in for mnist, --dataset=librispeech "
+                "for that), or prepare it: `tfds "
                 f"build {_TFDS[dataset]} --data_dir={Path(home).expanduser()}`"
             )
 
