@@ -1,4 +1,4 @@
-"""The commands `python -m workloads list | prepare | check | bench | algoperf …`."""
+"""The commands `python -m workloads list | prepare | check | bench | algoperf | init2winit …`."""
 
 import argparse
 import signal
@@ -23,6 +23,11 @@ _EPILOG = """data of the full-size workloads (--data_dir says where it is writte
 A SentencePiece model of yours is used if it lies in --data_dir as spm.model before preparing.
 """
 
+# Commands behind whose `--` another project's flags stand.
+_OTHERS_FLAGS = {
+    "algoperf": "AlgoPerf's submission_runner.py",
+    "init2winit": "init2winit's main.py",
+}
 # No workload: questions for language models, beside the data of one.
 _DOWNSTREAM = "downstream"
 
@@ -36,6 +41,16 @@ _ALGOPERF = """Runs AlgoPerf's own submission_runner.py, unmodified, with an att
 What follows `--` are submission_runner.py's flags, as given. docs/algoperf.md has the rest.
 """
 
+_INIT2WINIT = """Runs init2winit's own trainer, by its own main.py, with an attention variant:
+
+  python -m workloads init2winit --attention=laser --init2winit_dir=CHECKOUT -- \\
+      --config.model=vit --config.dataset=mnist --config.num_train_steps=1000 \\
+      --config.hparam_overrides_json='{"batch_size": 64}' --experiment_dir=/EXPERIMENTS
+
+What follows `--` are main.py's flags, as given; its config has the defaults of its former flags.
+What the public tree lacks is filled in and named. docs/init2winit.md has the rest.
+"""
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command. Returns its exit status: 0, or 2 for bad input and broken data."""
@@ -43,9 +58,9 @@ def main(arguments: list[str] | None = None) -> int:
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
         given = " ".join(unknown)
-        hint = f". Flags of AlgoPerf's submission_runner.py follow after `--`: ... -- {given}"
-        is_algoperf = options.command == "algoperf"
-        parser.error(f"unrecognized arguments: {given}{hint if is_algoperf else ''}")
+        runs = _OTHERS_FLAGS.get(options.command)
+        hint = f". Flags of {runs} follow after `--`: ... -- {given}" if runs else ""
+        parser.error(f"unrecognized arguments: {given}{hint}")
     try:
         checkout.check()
         return int(options.run(options))
@@ -91,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--scan_layers", action="store_true")
             command.add_argument("--remat", action="store_true")
     _add_algoperf(commands)
+    _add_init2winit(commands)
     return parser
 
 
@@ -120,6 +136,30 @@ def _add_algoperf(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
         help="imagenet_vit, librispeech_conformer, wmt or finewebedu_lm",
     )
     data.set_defaults(run=_algoperf_data)
+
+
+def _add_init2winit(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds the commands `init2winit` and `init2winit_data`."""
+    run = commands.add_parser(
+        "init2winit",
+        help="init2winit's trainer with an attention variant",
+        description=_INIT2WINIT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    run.add_argument("--attention", required=True, metavar="VARIANT", help="`attention list`")
+    run.add_argument("--tau", type=positive(1e-30, 1e30), help="the temperature of a +temp variant")
+    run.add_argument(
+        "--init2winit_dir", help="init2winit's checkout; default: ATTNPERF_INIT2WINIT_DIR"
+    )
+    run.add_argument(
+        "--data_dir", help="prepared TFDS data, or a text data set's files; default: TFDS_DATA_DIR"
+    )
+    run.add_argument("arguments", nargs="*", metavar="-- FLAGS", help="main.py's")
+    run.set_defaults(run=_init2winit)
+    data = commands.add_parser("init2winit_data", help="small real data, to try init2winit")
+    data.add_argument("directory", metavar="DIR")
+    data.add_argument("--dataset", default="mnist", help="mnist, wikitext103 or librispeech")
+    data.set_defaults(run=_init2winit_data)
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -241,6 +281,26 @@ def _algoperf_data(options: argparse.Namespace) -> int:
     path = tiny_data.prepare(options.directory, options.workload)
     sizes = tiny_sizes.read_sizes(path, options.workload)
     print(f"{path}: fabricated data for {options.workload}, {sizes} examples")
+    return 0
+
+
+def _init2winit(options: argparse.Namespace) -> int:
+    from workloads.init2winit import installation, preflight, runner
+
+    arguments = tuple(options.arguments)
+    request = preflight.Request(options.attention, options.tau, options.data_dir, arguments)
+    try:
+        runner.run(request, options.init2winit_dir)
+    except installation.Init2winitMissingError as error:
+        raise ValueError(str(error)) from error
+    return 0
+
+
+def _init2winit_data(options: argparse.Namespace) -> int:
+    from workloads.init2winit import tiny_data
+
+    path = tiny_data.prepare(options.directory, options.dataset)
+    print(f"{path}: {options.dataset}, a stand-in; give init2winit --data_dir={path}")
     return 0
 
 

@@ -168,7 +168,7 @@ def _read_trial(planned: Run, files: TrialFiles, whole: bool) -> Run:
     columns = evals.columns if evals else {}
     metric = metrics.target(columns, meta.get(TARGETS["metric"]), planned.workload)
     hyperparameters = _hyperparameters(files, flags)
-    recorded = _recorded_by(files.name, flags, meta)
+    recorded = recorded_by(files.name, flags, meta)
     state, reason = _state(files, evals, bool(meta or flags))
     problems, notes = _said_of(files.name, evals, metric)
     run = dataclasses.replace(
@@ -239,7 +239,7 @@ class Recorded:
     problems: tuple[str, ...] = ()
 
 
-def _recorded_by(name: str, flags: Mapping[str, Any], meta: Mapping[str, Any]) -> Recorded:
+def recorded_by(name: str, flags: Mapping[str, Any], meta: Mapping[str, Any]) -> Recorded:
     """Returns what the records of the trial `name` say: meta_data_0.json first."""
     asked, trained = flags.get("attention"), meta.get("workload.attention")
     variant = asked if trained is None else trained
@@ -275,11 +275,11 @@ def _named(runs: Sequence[Run], folders: Mapping[Any, str]) -> tuple[tuple[Run, 
     alike = collections.defaultdict(set)
     places = collections.defaultdict(set)
     for run in runs:
-        alike[run.workload, run.variant].add(_in_words(run))
-        places[run.workload, run.variant, _in_words(run)].add(folders[run.path])
+        alike[run.workload, run.variant].add(in_words(run))
+        places[run.workload, run.variant, in_words(run)].add(folders[run.path])
 
     def name(run: Run) -> str:
-        folder, words = folders[run.path], _in_words(run)
+        folder, words = folders[run.path], in_words(run)
         several = len(alike[run.workload, run.variant]) > 1
         found = f"{run.variant} ({words})" if several and words else run.variant
         is_shared = len(places[run.workload, run.variant, words]) > 1
@@ -290,7 +290,7 @@ def _named(runs: Sequence[Run], folders: Mapping[Any, str]) -> tuple[tuple[Run, 
     return tuple(dataclasses.replace(run, variant=name(run)) for run in runs), problems
 
 
-def _in_words(run: Run) -> str:
+def in_words(run: Run) -> str:
     values = sorted(run.variant_hyperparameters.items())
     return ", ".join(f"{name} = {value}" for name, value in values)
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from analysis.load import cross_checks, directories, paper, published, trials
+from analysis.load import cross_checks, directories, init2winit, paper, published, trials
 from analysis.load.files import json_records
 from analysis.load.records import Run, StudyRuns
 from sweeps.records import layout
@@ -22,8 +22,9 @@ class NotAStudyError(ValueError):
 
 
 def read_study(directory: str | pathlib.Path, whole: bool = False) -> StudyRuns:
-    """Returns the study in `directory`: the directory that holds study.json, or AlgoPerf's logs
-    (`study_<seed>/<workload>_jax/trial_<n>` in it or one directory further down).
+    """Returns the study in `directory`: the directory that holds study.json, AlgoPerf's logs
+    (`study_<seed>/<workload>_jax/trial_<n>` in it or one directory further down), or init2winit's
+    (`<worker_id>/meta_data.json`, the same).
 
     Curves stay in their files until they are asked for; what is wrong with eval_measurements.csv
     is found now, with measurements.csv, which no table needs, only where `whole` says so.
@@ -34,6 +35,8 @@ def read_study(directory: str | pathlib.Path, whole: bool = False) -> StudyRuns:
         return _read_ours(root, whole)
     if logs := published.read_logs(root, whole):
         return directories.with_left_out(logs, root)
+    if logs := init2winit.read_logs(root, whole):
+        return logs
     raise NotAStudyError(directories.expected(root))
 
 

@@ -22,7 +22,8 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     "catalog": ("base", *_DOMAINS),
     "algoperf": (*_BELOW, "catalog"),
     "algoperf/parity": (*_BELOW, "catalog", "algoperf"),
-    "commands": (*_BELOW, "downstream", "catalog", "algoperf"),
+    "init2winit": (*_BELOW, "algoperf"),
+    "commands": (*_BELOW, "downstream", "catalog", "algoperf", "init2winit"),
 }
 TOP = {
     "catalog": ("catalog", "registry", "algoperf_specs", "arguments"),

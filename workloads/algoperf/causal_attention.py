@@ -35,8 +35,10 @@ _KNOWN = {"query", "key", "value", "bias", "mask", "scale", "is_causal", "implem
 
 
 @contextlib.contextmanager
-def injected(variant: Variant, depth: inject.DepthRule) -> Iterator[None]:
-    """Puts `variant` into every `CausalAttn` called inside; as `attention.inject.injected`.
+def injected(
+    variant: Variant, depth: inject.DepthRule, class_name: str = CLASS_NAME
+) -> Iterator[None]:
+    """Puts `variant` into every layer of that class called inside; as `attention.inject.injected`.
 
     Learned leaves lie beside the layer's projections. Raises ValueError for `+qk_norm`, because
     the layer normalises its queries and keys itself, and where the variant meets a call that it
@@ -51,7 +53,7 @@ def injected(variant: Variant, depth: inject.DepthRule) -> Iterator[None]:
     ) -> Any:
         nonlocal found
         module = context.module
-        if type(module).__name__ != CLASS_NAME or context.method_name != "__call__":
+        if type(module).__name__ != class_name or context.method_name != "__call__":
             return call(*args, **kwargs)
         found = True
         index = depth("/".join(module.path)) if variant.needs_depth else None
@@ -62,7 +64,7 @@ def injected(variant: Variant, depth: inject.DepthRule) -> Iterator[None]:
         yield
     if not found:
         raise RuntimeError(
-            f"nothing to inject {variant.name!r} into: no {CLASS_NAME} was called inside the "
+            f"nothing to inject {variant.name!r} into: no {class_name} was called inside the "
             "context"
         )
 
@@ -91,9 +93,9 @@ def _attending(module: nn.Module, variant: Variant, depth: int | Array | None) -
         yield
     if layer.calls not in _WAYS:
         raise RuntimeError(
-            f"{home.__name__}.{CLASS_NAME} attends in a way that is not known: neither by "
-            "jax.nn.dot_product_attention nor by the two einsums of AlgoPerf 1.0, once each (found "
-            f"{layer.calls or 'none of them'}). Supported versions: docs/algoperf.md"
+            f"{home.__name__}.{type(module).__name__} attends in a way that is not known: neither "
+            "by jax.nn.dot_product_attention nor by the two einsums of AlgoPerf 1.0, once each "
+            f"(found {layer.calls or 'none of them'}). Supported versions: docs/algoperf.md"
         )
 
 

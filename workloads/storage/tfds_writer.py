@@ -46,6 +46,57 @@ def write_image_dataset(
     _write(directory, dataset, opened, features, ("image", "label"), description, shards)
 
 
+def write_mnist(
+    directory: str | os.PathLike[str],
+    *,
+    splits: Mapping[str, Sequence[Mapping[str, Any]]],
+    description: str = "",
+) -> None:
+    """Write grey images of 28 × 28 as TFDS' `mnist:3.0.1` has them, one shard a split.
+
+    Every example is `{"image": PNG bytes, "label": int}`. Otherwise as `write_image_dataset`.
+    """
+    import tensorflow_datasets as tfds
+
+    features = tfds.features.FeaturesDict(
+        {
+            "image": tfds.features.Image(shape=(28, 28, 1), encoding_format="png"),
+            "label": tfds.features.ClassLabel(num_classes=10),
+        }
+    )
+    opened = {
+        name: [{**example, "image": io.BytesIO(example["image"])} for example in examples]
+        for name, examples in splits.items()
+    }
+    _write(directory, "mnist:3.0.1", opened, features, ("image", "label"), description, shards=1)
+
+
+def write_librispeech(
+    directory: str | os.PathLike[str],
+    *,
+    splits: Mapping[str, Sequence[Mapping[str, Any]]],
+    description: str = "",
+) -> None:
+    """Write utterances as TFDS' `librispeech/default:2.1.1` has them, one shard a split.
+
+    Every example is `{"speech": int16 samples at 16 kHz, "text": str, "speaker_id": int,
+    "chapter_id": int, "id": str}`. Otherwise as `write_image_dataset`.
+    """
+    import tensorflow_datasets as tfds
+
+    features = tfds.features.FeaturesDict(
+        {
+            "speech": tfds.features.Audio(sample_rate=16_000, dtype=np.int16),
+            "text": tfds.features.Text(),
+            "speaker_id": np.int64,
+            "chapter_id": np.int64,
+            "id": np.str_,
+        }
+    )
+    keys = ("speech", "text")
+    _write(directory, "librispeech/default:2.1.1", splits, features, keys, description, shards=1)
+
+
 def write_translation_dataset(
     directory: str | os.PathLike[str],
     *,

@@ -1,0 +1,3 @@
+"""Published beside the package, and imported as a part of it."""
+
+FOUND = True

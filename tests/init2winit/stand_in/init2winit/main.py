@@ -1,0 +1,48 @@
+"""Its main file: uses names that are defined nowhere, and trains for as long as it takes."""
+
+import json
+import os
+
+import jax
+import jax.numpy as jnp
+import tensorflow as tf
+from vizier import pyvizier  # noqa: F401
+
+from init2winit import hyperparameters, utils
+from init2winit.dataset_lib import datasets  # noqa: F401
+from init2winit.hessian import precondition  # noqa: F401
+from init2winit.model_lib import models
+from init2winit.trainer_lib import base_trainer
+
+gfile = tf.io.gfile
+makedirs = tf.io.gfile.makedirs
+
+
+def _write_trial_meta_data(meta_data_path, meta_data):
+    with gfile.GFile(meta_data_path, "w") as file:
+        file.write(json.dumps(meta_data))
+
+
+def main(config):
+    makedirs(experiment_dir, mode=0o775)  # noqa: F821
+    makedirs(os.path.join(experiment_dir, CNS_LOGS_ENCODING, "logs", str(worker_id)))  # noqa: F821
+    trial_dir = os.path.join(experiment_dir, str(worker_id))  # noqa: F821
+    makedirs(trial_dir, mode=0o775)
+    hps = hyperparameters.build_hparams(config.model, config.hparam_overrides_json)
+    model = models.get_model(config.model)(hps)
+    base_trainer.file_options()
+    meta_data = {"worker_id": worker_id, "status": "incomplete"}  # noqa: F821
+    _write_trial_meta_data(os.path.join(trial_dir, "meta_data.json"), meta_data)
+    inputs = jax.random.normal(jax.random.key(0), (2, 4, 8))
+    variables = model.flax_module.init(jax.random.key(hps.rng_seed), inputs, train=False)
+    logger = utils.MetricLogger(os.path.join(trial_dir, "measurements.csv"))
+    for step in range(1, config.num_train_steps + 1):
+        outputs = model.flax_module.apply(variables, inputs, train=True)
+        logger.append_scalar_metrics({"global_step": step, "cost": float(jnp.sum(outputs**2))})
+    meta_data["status"] = "done"
+    _write_trial_meta_data(os.path.join(trial_dir, "meta_data.json"), meta_data)
+    return variables, outputs
+
+
+if __name__ == "__main__":
+    app.run(main)  # noqa: F821

@@ -1,0 +1,88 @@
+"""Its registry of models, each in one layer: where init2winit's own meet a variant."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from init2winit.model_lib import attention, lingvo_attention
+
+
+def dot_product_attention(query, key, value, mask=None, temperature=1.0):
+    weights = nn.dot_product_attention_weights(query, key, mask=mask)
+    return jnp.einsum("...hqk,...khd->...qhd", weights, value) * temperature
+
+
+class ViT(nn.Module):
+    num_heads: int = 2
+
+    @nn.compact
+    def __call__(self, x, *, train=False):
+        del train
+        lingvo_attention.DotProductAttention(num_heads=2)  # made in any case
+        function = functools.partial(dot_product_attention, temperature=0.5)
+        x = nn.MultiHeadDotProductAttention(
+            self.num_heads, attention_fn=function, name="encoderblock_0"
+        )(x)
+        return nn.Dense(3, name="head")(x.mean(axis=-2))
+
+
+class Transformer(nn.Module):
+    num_heads: int = 2
+
+    @nn.compact
+    def __call__(self, x, *, train=False):
+        del train
+        mask = nn.make_causal_mask(x[..., 0])
+        x = attention.SelfAttention(self.num_heads, attn_temp=1.5, name="Block_0")(x, mask)
+        return nn.Dense(3, name="head")(x.mean(axis=-2))
+
+
+class CausalAttn(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        query, key, value = (
+            nn.DenseGeneral((2, x.shape[-1] // 2), use_bias=False, name=name)(x)
+            for name in ("query", "key", "value")
+        )
+        query /= query.shape[-1] ** 0.5
+        logits = jnp.einsum("...qhd,...khd->...hqk", query, key)
+        length = x.shape[-2]
+        mask = jnp.tril(jnp.ones((1, 1, length, length), dtype=bool))
+        weights = jax.nn.softmax(jnp.where(mask, logits, jnp.finfo(jnp.float32).min))
+        mixed = jnp.einsum("...hqk,...khd->...qhd", weights, value)
+        return nn.DenseGeneral(x.shape[-1], axis=(-2, -1), use_bias=False, name="out")(mixed)
+
+
+class Nanodo(nn.Module):
+    @nn.compact
+    def __call__(self, x, *, train=False):
+        del train
+        return nn.Dense(3, name="head")(CausalAttn(name="blocks_0")(x).mean(axis=-2))
+
+
+class Model:
+    module = None
+
+    def __init__(self, hps, *_, **__):
+        self.hps = hps
+        self.flax_module = self.build_flax_module()
+
+    def build_flax_module(self):
+        return self.module()
+
+
+# fmt: off
+_ALL_MODELS = {
+    'vit': (type('ViTModel', (Model,), {'module': ViT}), None),
+    'transformer': (type('TransformerModel', (Model,), {'module': Transformer}), None),
+    'nanodo': (type('NanodoModel', (Model,), {'module': Nanodo}), None),
+    'conformer': (type('ConformerModel', (Model,), {'module': ViT}), None),
+    'resnet': (type('ResnetModel', (Model,), {'module': ViT}), None),
+}
+# fmt: on
+
+
+def get_model(name):
+    return _ALL_MODELS[name][0]

@@ -1,0 +1,133 @@
+"""Refusals before anything of init2winit is imported."""
+
+import json
+import sys
+
+import pytest
+
+from workloads.init2winit import installation, preflight, supported
+
+ARGUMENTS = (
+    "--config.model=vit", "--config.dataset=fake", "--config.num_train_steps=4",
+    "--experiment_dir=/nowhere/experiment",
+)  # fmt: skip
+
+
+def _check(stand_in, *arguments, attention="laser", tau=None, data_dir=None, base=ARGUMENTS):
+    request = preflight.Request(attention, tau, data_dir, (*base, *arguments))
+    return preflight.check(request, stand_in)
+
+
+def test_a_run_is_admitted_and_nothing_is_imported(stand_in):
+    admitted = _check(stand_in, "--worker_id=3")
+    assert admitted.model == "vit"
+    assert admitted.num_train_steps == 4
+    assert str(admitted.directory) == "/nowhere/experiment/3"
+    assert admitted.arguments[0] == f"--config={preflight.CONFIG}"
+    assert admitted.notes == ()
+    assert "init2winit" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--config.model=resnet",), "'resnet' has no attention that a variant goes through"),
+        (("--config.model=vti",), "did you mean 'vit'"),
+        (("--config.model=mlcommons_conformer",), "no model 'mlcommons_conformer'; it has vit"),
+        (("--config.dataset=pile",), "no data set 'pile'; it has fake"),
+        (("--config.dataset=wikitext2",), "wikitext2: fails in init2winit itself"),
+        (
+            ("--config.dataset=wikitext103",),
+            "test.txt; give --data_dir=DIR",
+        ),
+        (("--config.models=vit",), "models"),
+        (("--model=vit",), r"no such flag any more .* --config.model="),
+        (("--hparam_overrides={}",), "--config.hparam_overrides_json="),
+        (("--config.hparam_overrides_json={",), "is no JSON"),
+        (("--config.hparam_overrides_json=[1]",), "no object of hyperparameters"),
+        (('--config.hparam_overrides_json={"optimizer": "nadam"}',), "scale_by_nadam"),
+        (("--experiment_dir=here",), r"need an absolute path; give --experiment_dir=/"),
+        (("--experiment_dir=",), "needs --experiment_dir"),
+        (("--worker_id=one",), "worker_id"),
+    ],
+)
+def test_flags_that_cannot_be_are_refused(stand_in, arguments, words):
+    with pytest.raises(ValueError, match=words):
+        _check(stand_in, *arguments)
+
+
+def test_a_config_file_that_is_not_there_is_named(stand_in):
+    with pytest.raises(ValueError, match=r"nowhere.py"):
+        _check(stand_in, base=("--config=nowhere.py", *ARGUMENTS))
+
+
+def test_required_fields_are_named(stand_in):
+    with pytest.raises(ValueError, match=r"needs --config.model=…"):
+        _check(stand_in, base=())
+    with pytest.raises(ValueError, match=r"needs --config.num_train_steps=…"):
+        _check(stand_in, base=("--config.model=vit",))
+
+
+@pytest.mark.parametrize(
+    ("attention", "words"),
+    [
+        ("lazer", "laser"),
+        ("laser+temp", "needs its temperature; give --tau=0.9"),
+        ("sigmoid", "keeps its own softmax"),
+    ],
+)
+def test_variants_that_cannot_be_are_refused(stand_in, attention, words):
+    with pytest.raises(ValueError, match=words):
+        _check(stand_in, attention=attention)
+
+
+def test_what_a_model_does_itself_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"conformer scales its queries per dimension itself"):
+        supported.support("conformer").check("conformer", "laser+per_dim_temp")
+    with pytest.raises(ValueError, match=r"nanodo divides its queries"):
+        supported.support("nanodo").check("nanodo", "standard+qk_norm")
+    supported.support("transformer").check("transformer", "sigmoid")
+    with pytest.raises(ValueError, match="no variant was tried in init2winit's xformer_translate"):
+        supported.support("xformer_translate_binary")
+
+
+def test_data_that_tfds_would_download_are_refused(stand_in, tmp_path, monkeypatch):
+    monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
+    with pytest.raises(ValueError, match=r"would download it; .* init2winit_data DIR"):
+        _check(stand_in, "--config.dataset=mnist", data_dir=str(tmp_path))
+    prepared = tmp_path / "mnist/3.0.1"
+    prepared.mkdir(parents=True)
+    (prepared / "dataset_info.json").write_text("{}")
+    _check(stand_in, "--config.dataset=mnist", data_dir=str(tmp_path))
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    _check(stand_in, "--config.dataset=mnist")
+
+
+def test_another_variants_run_is_not_gone_on_from(stand_in, tmp_path):
+    place = f"--experiment_dir={tmp_path}"
+    request = preflight.Request("laser", None, None, (*ARGUMENTS, place))
+    admitted = preflight.check(request, stand_in)
+    admitted.directory.mkdir()
+    record = {"worker_id": 1, "status": "incomplete", **preflight.recorded(request, admitted)}
+    (admitted.directory / preflight.META).write_text(json.dumps(record))
+    assert "goes on from its last checkpoint" in _check(stand_in, place).notes[0]
+    with pytest.raises(ValueError, match=r"holds a run with attention 'laser'"):
+        _check(stand_in, place, attention="standard")
+    (admitted.directory / preflight.META).write_text("{")
+    with pytest.raises(ValueError, match=r"attention None"):
+        _check(stand_in, place)
+
+
+def test_the_variants_name_is_recorded_in_its_canonical_order(stand_in):
+    request = preflight.Request("laser+temp+qk_norm", 0.5, None, ARGUMENTS)
+    record = preflight.recorded(request, _check(stand_in))
+    assert record["attention"] == "laser+qk_norm+temp"
+    assert record["attention_tau"] == 0.5
+
+
+def test_a_directory_that_is_not_init2winit_says_what_to_do(tmp_path, monkeypatch):
+    with pytest.raises(installation.Init2winitMissingError, match="is not init2winit: it lacks"):
+        installation.find(tmp_path)
+    monkeypatch.delenv(installation.DIRECTORY_VARIABLE, raising=False)
+    with pytest.raises(installation.Init2winitMissingError, match="git checkout afd5a84"):
+        installation.find()

@@ -1,0 +1,130 @@
+"""The whole way, with a package that has init2winit's gaps: filled in, trained, recorded."""
+
+import csv
+import dataclasses
+import json
+import sys
+import types
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from attention import registry
+from workloads.init2winit import models, own_attention, preflight, runner
+
+
+def _trained(stand_in, directory, model, attention, overrides=""):
+    """What the stand-in's main returns, and its trial's directory."""
+    arguments = (
+        f"--config.model={model}", "--config.dataset=fake", "--config.num_train_steps=3",
+        f"--experiment_dir={directory}", f"--config.hparam_overrides_json={overrides}",
+    )  # fmt: skip
+    request = preflight.Request(attention, None, "/texts", arguments)
+    admitted = preflight.check(request, stand_in)
+    main = stand_in.main_module(request.data_dir)
+    record = preflight.recorded(request, admitted)
+    before = (main.models, main.hyperparameters, main._write_trial_meta_data)
+    runner.prepare(main, request, admitted, record)
+    config = types.SimpleNamespace(model=model, num_train_steps=3, hparam_overrides_json=overrides)
+    try:
+        return main.main(config), admitted.directory
+    finally:
+        main.models, main.hyperparameters, main._write_trial_meta_data = before
+
+
+def test_a_run_trains_with_the_variant_and_records_it(stand_in, tensorflow, tmp_path):
+    (variables, outputs), directory = _trained(stand_in, tmp_path, "vit", "laser")
+    meta = json.loads((directory / "meta_data.json").read_text())
+    assert meta["status"] == "done"
+    assert (meta["attention"], meta["model"], meta["num_train_steps"]) == ("laser", "vit", 3)
+    rows = list(csv.DictReader((directory / "measurements.csv").read_text().splitlines()))
+    assert [row["global_step"] for row in rows] == ["1", "2", "3"]
+    (same, standard), _ = _trained(stand_in, tmp_path / "standard", "vit", "standard")
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, variables, same))
+    assert jnp.abs(outputs - standard).max() > 1e-5
+    text = sys.modules["init2winit.dataset_lib.wikitext103_input_pipeline"]
+    assert text.directory() == "/texts"
+    assert text.tokenizer() is None
+    assert sys.modules["init2winit.utils"].file_options().path_permission_mode == 0o775
+    with pytest.raises(RuntimeError, match="tensorflow.contrib.image.rotate is not published"):
+        sys.modules["init2winit.dataset_lib.datasets"].rotated(None)
+
+
+@pytest.mark.parametrize("model", ["vit", "transformer", "nanodo"])
+def test_standard_is_what_the_model_computes_itself(stand_in, tensorflow, tmp_path, model):
+    (variables, outputs), _ = _trained(stand_in, tmp_path, model, "standard")
+    plain = sys.modules["init2winit.model_lib.models"].get_model(model)({}).flax_module
+    inputs = jax.random.normal(jax.random.key(0), (2, 4, 8))
+    expected = plain.init(jax.random.key(0), inputs, train=False)
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, variables, expected))
+    assert jnp.allclose(outputs, plain.apply(variables, inputs, train=True), atol=1e-6)
+
+
+@pytest.mark.parametrize("model", ["vit", "transformer", "nanodo"])
+def test_lasers_logarithm_is_of_the_models_own_weights(stand_in, tensorflow, tmp_path, model):
+    """exp(v) averaged by the host, and its logarithm, before a factor on the output: by hand."""
+    (variables, outputs), _ = _trained(stand_in, tmp_path, model, "laser")
+    params = variables["params"]
+    own = {"vit": "encoderblock_0", "transformer": "Block_0", "nanodo": "blocks_0"}[model]
+    x = jax.random.normal(jax.random.key(0), (2, 4, 8))
+    query, key, value = (
+        jnp.einsum("btm,mhd->bthd", x, params[own][name]["kernel"])
+        for name in ("query", "key", "value")
+    )
+    factor = 1.5 if model == "transformer" else 1.0
+    logits = jnp.einsum("bqhd,bkhd->bhqk", query, key) * factor / query.shape[-1] ** 0.5
+    if model != "vit":
+        logits = jnp.where(jnp.tril(jnp.ones((4, 4), bool)), logits, -jnp.inf)
+    mean = jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(logits), jnp.exp(value))
+    mixed = jnp.log(mean) * (0.5 if model == "vit" else 1.0)
+    x = jnp.einsum("bthd,hdm->btm", mixed, params[own]["out"]["kernel"])
+    expected = x.mean(axis=-2) @ params["head"]["kernel"] + params["head"]["bias"]
+    assert jnp.allclose(outputs, expected, atol=1e-5)
+
+
+def test_a_models_own_normalisation_is_not_doubled(stand_in, tensorflow):
+    stand_in.main_module(None)
+    attention = sys.modules["init2winit.model_lib.attention"]
+    inputs = jnp.ones((1, 2, 4))
+    normalised = attention.SelfAttention(2, normalize_attention=True)
+    variant = registry.get("standard+qk_norm")
+    with (
+        pytest.raises(ValueError, match="normalises queries and keys itself"),
+        own_attention.injected(variant, depth=lambda path: 0),
+    ):
+        normalised.init(jax.random.key(0), inputs)
+    other = attention.SelfAttention(2, attention_fn=lambda query, *_, **__: query)
+    with (
+        pytest.raises(ValueError, match="an attention function of its own"),
+        own_attention.injected(registry.get("laser"), depth=lambda path: 0),
+    ):
+        other.init(jax.random.key(0), inputs)
+    with (
+        pytest.raises(RuntimeError, match="nothing to inject 'laser' into"),
+        own_attention.injected(registry.get("laser"), depth=lambda path: 0),
+    ):
+        pass
+
+
+def test_hyperparameters_that_are_refused_are_said_in_a_sentence(stand_in, tensorflow, tmp_path):
+    with pytest.raises(ValueError, match="init2winit refuses these hparam_overrides: .*widht"):
+        _trained(stand_in, tmp_path, "vit", "laser", '{"batch_size": {"widht": 1}}')
+    warmup = '{"lr_hparams": {"schedule": "cosine_warmup"}}'
+    with pytest.raises(ValueError, match="cosine_warmup needs lr_hparams.warmup_steps"):
+        _trained(stand_in, tmp_path, "vit", "laser", warmup)
+
+
+def test_one_process_holds_one_checkout(stand_in, tensorflow, tmp_path):
+    stand_in.main_module(None)
+    other = dataclasses.replace(stand_in, directory=tmp_path)
+    with pytest.raises(ImportError, match="one process can hold one init2winit"):
+        other.activate()
+
+
+def test_unknown_hosts_are_refused():
+    empty = types.SimpleNamespace(_ALL_MODELS={})
+    with pytest.raises(ValueError, match="no attention that a variant goes through"):
+        models.register(empty, hosts=["resnet"])
+    with pytest.raises(ValueError, match="has no 'vit'"):
+        models.register(empty, hosts=["vit"])

@@ -1,0 +1,313 @@
+"""What the public tree of init2winit lacks, and what stands in its place.
+
+Its public copy leaves out modules, names and one call that exist inside of Google. Each is filled
+in, in memory, by an alias (a name for what is published elsewhere), by something that raises when
+it is used, or by a call of its own published code; nothing that computes is made here. `TABLE` says
+which, and the command prints it. What holds for a tree is checked before (`check`), since another
+commit may lack other names.
+"""
+
+import ast
+import builtins
+import functools
+import importlib
+import importlib.util
+import os
+import symtable
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_LIB = "init2winit/dataset_lib"
+_LOGGER, _WRITER = "append_scalar_metrics", "_read_and_write_csv"
+
+
+class Gap(NamedTuple):
+    """`missing`: what is not there; `kind`: alias, raises or call; `instead`: what stands in."""
+
+    missing: str
+    kind: str
+    instead: str
+
+
+TABLE: tuple[Gap, ...] = (
+    Gap("init2winit.hessian", "alias", "the folder hessian/, published beside the package"),
+    Gap(
+        "init2winit.model_lib.lingvo_attention",
+        "raises",
+        "used by the Conformers with use_lingvo_attention=True alone",
+    ),
+    Gap(
+        "grain.tensorflow, grain._src.tensorflow",
+        "raises",
+        "in no grain on PyPI; used by the data set imagenet with use_grain=True alone",
+    ),
+    Gap(
+        "tensorflow.contrib",
+        "raises",
+        "TensorFlow 1's; used by AutoAugment and RandAugment of the data set imagenet alone",
+    ),
+    Gap("vizier.pyvizier", "raises", "imported by main.py, used nowhere"),
+    Gap(
+        "SPM_TOKENIZER_VOCAB_PATH of dataset_lib/wikitext103_input_pipeline.py",
+        "alias",
+        "None: give the hyperparameter tokenizer_vocab_path",
+    ),
+    Gap(
+        "DATA_DIR of wikitext2, wikitext103 and fineweb_edu_10b",
+        "alias",
+        "the directory of --data_dir",
+    ),
+    Gap(
+        "experiment_dir, worker_id, CNS_LOGS_ENCODING, makedirs(mode=) of main.py",
+        "alias",
+        "its flag --experiment_dir, the flag --worker_id that it had until March 2026, no folder, "
+        "os.makedirs",
+    ),
+    Gap(
+        "orbax.checkpoint.options.Cns2StorageOptions",
+        "alias",
+        "where files lie in Google's own file system: left out of its checkpoints' options",
+    ),
+    Gap(
+        "the call of _read_and_write_csv in utils.py: MetricLogger.append_scalar_metrics",
+        "call",
+        "its own function, published and called until April 2026, writes measurements.csv",
+    ),
+    Gap("gfile.FileError", "alias", "tensorflow.errors.NotFoundError, which tf.io.gfile raises"),
+)
+
+_LINGVO = "init2winit.model_lib.lingvo_attention"
+# Modules that are not published or whose last version no Python of today has.
+_RAISING = (
+    _LINGVO,
+    "grain.tensorflow",
+    "grain._src.tensorflow",
+    "grain._src.tensorflow.transforms",
+    "tensorflow.contrib",
+    "vizier",
+    "vizier.pyvizier",
+)
+# Names that files use and nothing defines: what the tested commit lacks, no more and no less.
+_UNDEFINED: dict[str, frozenset[str]] = {
+    "init2winit/main.py": frozenset({"experiment_dir", "worker_id", "CNS_LOGS_ENCODING", "app"}),
+    f"{_LIB}/wikitext103_input_pipeline.py": frozenset({"SPM_TOKENIZER_VOCAB_PATH", "DATA_DIR"}),
+    f"{_LIB}/wikitext2_input_pipeline.py": frozenset({"DATA_DIR"}),
+    f"{_LIB}/fineweb_edu_10b_input_pipeline.py": frozenset({"DATA_DIR"}),
+    "init2winit/trainer_lib/base_trainer.py": frozenset(),
+    "init2winit/utils.py": frozenset(),
+}
+_ORBAX_USERS = ("init2winit/trainer_lib/base_trainer.py", "init2winit/utils.py")
+
+
+def check(root: Path) -> None:
+    """Raises ValueError where the tree in `root` lacks other things than `TABLE` fills in. Reads
+    eight files and imports nothing."""
+    found = [*_differences(root)]
+    if found:
+        raise ValueError(
+            f"init2winit in {root} has other gaps than the tested commit afd5a84: "
+            f"{'; '.join(found)}. Run `git checkout afd5a84` there"
+        )
+
+
+def _differences(root: Path) -> list[str]:
+    found = []
+    if not (root / "hessian/precondition.py").is_file():
+        found.append("it has no hessian/precondition.py")
+    for name in ("hessian", "model_lib/lingvo_attention.py"):
+        if (root / "init2winit" / name).exists():
+            found.append(f"it has init2winit/{name}")
+    for name, expected in _UNDEFINED.items():
+        if not (root / name).is_file():
+            found.append(f"it has no {name}")
+        elif (names := undefined(root / name)) != expected:
+            words = ", ".join(sorted(names)) or "nothing"
+            found.append(f"{name} leaves {words} undefined")
+    if not found and not _is_uncalled(root / "init2winit/utils.py"):
+        found.append(f"utils.py: {_LOGGER} does not leave its {_WRITER} uncalled")
+    if not found:
+        users = [name for name in _ORBAX_USERS if "Cns2StorageOptions" in _text(root / name)]
+        if users != list(_ORBAX_USERS):
+            found.append("other files use Cns2StorageOptions")
+    return found
+
+
+def undefined(path: Path) -> frozenset[str]:
+    """Returns the names that the functions and the body of a Python file read and that neither it
+    nor Python defines."""
+    top = symtable.symtable(_text(path), str(path), "exec")
+    defined = {
+        symbol.get_name()
+        for symbol in top.get_symbols()
+        if symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace()
+    }
+    read: set[str] = set()
+    tables = [top]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        for symbol in table.get_symbols():
+            if symbol.is_referenced() and (symbol.is_global() or table is top):
+                read.add(symbol.get_name())
+    known = {*dir(builtins), "__name__", "__file__"}
+    return frozenset(read - defined - known)
+
+
+def _is_uncalled(path: Path) -> bool:
+    functions = (
+        node
+        for node in ast.walk(ast.parse(_text(path)))
+        if isinstance(node, ast.FunctionDef) and node.name == _LOGGER
+    )
+    for function in functions:
+        inner = [node for node in ast.walk(function) if isinstance(node, ast.FunctionDef)]
+        names = [node.id for node in ast.walk(function) if isinstance(node, ast.Name)]
+        return _WRITER in [node.name for node in inner] and _WRITER not in names
+    return False
+
+
+def _text(path: Path) -> str:
+    return path.read_text("utf-8")
+
+
+class UnpublishedError(RuntimeError, AttributeError):
+    """Something that the public tree lacks was used."""
+
+
+def _refuse(where: str) -> Any:
+    raise UnpublishedError(
+        f"{where} is not published, and nothing stands in for it: choose other hyperparameters "
+        "(docs/init2winit.md: what the public tree lacks)"
+    )
+
+
+class _NoAttributes(type):
+    """Classes that have nothing in them: `from tensorflow.contrib import image; image.rotate`."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        _refuse(f"{cls.__qualname__}.{name}")
+
+
+class StandIn(types.ModuleType):
+    """A module that is not there: every public name in it is a class that raises when it is made
+    or looked into, so that its tree's files can be imported, classes that inherit from it too.
+
+    With `made`, objects of these classes are made and raise when they are called: the Conformers
+    make a layer of lingvo's in any case, and call it with use_lingvo_attention=True alone.
+    """
+
+    def __init__(self, name: str, made: bool = False) -> None:
+        super().__init__(name)
+        self.__path__: list[str] = []  # it may have modules inside
+        self.__dict__["_raising"] = "__call__" if made else "__new__"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        where = f"{self.__name__}.{name}"
+        members = {
+            "__qualname__": where,
+            "__init__": lambda *_, **__: None,
+            self.__dict__["_raising"]: lambda *_, **__: _refuse(where),
+        }
+        return _NoAttributes(name, (), members)
+
+
+def fill_modules(root: Path, data_dir: str | None) -> None:
+    """Fills in what is needed to import init2winit, which must be on sys.path: modules, and names
+    that files read while they are imported. `data_dir` is None for no text files."""
+    package = importlib.import_module("init2winit")
+    hessian = types.ModuleType("init2winit.hessian")
+    hessian.__path__ = [str(root / "hessian")]
+    sys.modules[hessian.__name__] = hessian
+    package.hessian = hessian  # type: ignore[attr-defined]
+    for name in _RAISING:
+        if not _exists(name):
+            _put(StandIn(name, made=name == _LINGVO))
+    data = {} if data_dir is None else {"DATA_DIR": data_dir}
+    for path, names in _UNDEFINED.items():
+        if "DATA_DIR" in names:
+            own = dict.fromkeys(names & {"SPM_TOKENIZER_VOCAB_PATH"})
+            _import_with(path.removesuffix(".py").replace("/", "."), {**own, **data})
+
+
+def _exists(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ModuleNotFoundError, ValueError):
+        return False
+
+
+def _put(module: types.ModuleType) -> None:
+    sys.modules[module.__name__] = module
+    parent, _, name = module.__name__.rpartition(".")
+    if parent in sys.modules:
+        setattr(sys.modules[parent], name, module)
+
+
+def _import_with(name: str, names: dict[str, Any]) -> None:
+    """Imports a module that finds `names` defined when it runs."""
+    importlib.import_module(name.rpartition(".")[0])
+    spec = importlib.util.find_spec(name)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    module.__dict__.update(names)
+    _put(module)
+    spec.loader.exec_module(module)
+
+
+def fill_names(main: Any) -> None:
+    """Fills in what an imported init2winit misses when it runs; `main` is its module main, whose
+    `experiment_dir` and `worker_id` are the run's own (`workloads.init2winit.runner`)."""
+    import orbax.checkpoint as ocp
+    import tensorflow as tf
+
+    from workloads.algoperf.causal_attention import Substitute
+
+    main.CNS_LOGS_ENCODING = ""
+    main.makedirs = functools.partial(os.makedirs, exist_ok=True)
+
+    def file_options(*, cns2_storage_options: None = None, **given: Any) -> Any:
+        del cns2_storage_options
+        return ocp.checkpoint_manager.FileOptions(**given)
+
+    def no_options(**_: Any) -> None:
+        return None
+
+    orbax = Substitute(
+        ocp,
+        options=Substitute(ocp.options, Cns2StorageOptions=no_options),
+        checkpoint_manager=Substitute(ocp.checkpoint_manager, FileOptions=file_options),
+    )
+    for path in _ORBAX_USERS:
+        sys.modules[path.removesuffix(".py").replace("/", ".")].ocp = orbax  # type: ignore[attr-defined]
+    gfile = Substitute(tf.io.gfile, FileError=tf.errors.NotFoundError)
+    for name in ("init2winit.utils", "init2winit.dataset_lib.spm_tokenizer"):
+        sys.modules[name].gfile = gfile  # type: ignore[attr-defined]
+    logger = sys.modules["init2winit.utils"].MetricLogger
+    logger.append_scalar_metrics = with_own_writer(logger.append_scalar_metrics)
+
+
+def with_own_writer(append: Callable[..., None]) -> Callable[..., None]:
+    """Returns MetricLogger.append_scalar_metrics that calls, at its end, the function
+    `_read_and_write_csv` that it defines: the published code itself, for its object and metrics."""
+    code = next(
+        found
+        for found in append.__code__.co_consts
+        if isinstance(found, types.CodeType) and found.co_name == _WRITER
+    )
+
+    @functools.wraps(append)
+    def append_scalar_metrics(self: Any, metrics: dict[str, Any]) -> None:
+        append(self, metrics)
+        given = {"self": self, "metrics": metrics}
+        cells = tuple(types.CellType(given[name]) for name in code.co_freevars)
+        types.FunctionType(code, append.__globals__, _WRITER, None, cells)()
+
+    return append_scalar_metrics

@@ -1,0 +1,145 @@
+"""init2winit's own models with an attention variant.
+
+`model_class` is what the command `python -m workloads init2winit` trains. `register` is for those
+whose tree of init2winit runs by itself (the public one does not, docs/init2winit.md)::
+
+    from init2winit.model_lib import models
+    from init2winit.trainer_lib import training_algorithm
+    from workloads.init2winit import models as variants
+
+    variants.register(models, training_algorithm)
+    # and then as ever: --config.model=vit_laser --config.dataset=imagenet ...
+
+Sources: init2winit/model_lib/{models,base_model,vit,conformer,transformer_lm,nanodo}.py and
+init2winit/trainer_lib/training_algorithm.py of github.com/google/init2winit.
+"""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from flax import linen as nn
+
+from attention import inject, registry, table
+from attention.variant import Variant
+from workloads.algoperf import causal_attention
+from workloads.init2winit import own_attention, supported
+
+
+def register(
+    models: Any,
+    training_algorithm: Any = None,
+    *,
+    hosts: Iterable[str] = tuple(supported.SUPPORTED),
+    variants: Iterable[str] = table.PAPER_ROWS,
+) -> tuple[str, ...]:
+    """Adds `<host>_<variant>` for each of both; returns the names, `vit_laser+qk_norm` for one.
+
+    models: the module `init2winit.model_lib.models`, whose `_ALL_MODELS` gets the class and the
+    host's default hyperparameters; a +temp variant has one more, `attention_tau`, 1.0.
+    training_algorithm: the module `init2winit.trainer_lib.training_algorithm`, whose
+    `_MODEL_TRAINING_DEFAULTS` get the host's. A row that a host cannot have (`per_dim_temp` of the
+    Conformers, which have it inside) is left out.
+
+    Raises ValueError for a host that is not known to work or is not registered there, for an
+    unknown variant, and for a name that is taken.
+    """
+    variants = tuple(variants)
+    added = []
+    for host in hosts:
+        support = _known(models, host)
+        for variant in variants:
+            table.check(variant, {})
+            with contextlib.suppress(ValueError):
+                support.check(host, variant)
+                added.append((host, variant))
+    return tuple(_register(models, training_algorithm, *each) for each in added)
+
+
+def _known(models: Any, host: str) -> supported.Support:
+    support = supported.support(host)
+    if host not in models._ALL_MODELS:
+        raise ValueError(f"init2winit's registry has no {host!r}: {', '.join(models._ALL_MODELS)}")
+    return support
+
+
+def _register(models: Any, training_algorithm: Any, host: str, variant: str) -> str:
+    name = f"{host}_{variant}"
+    if name in models._ALL_MODELS:
+        raise ValueError(f"{name!r} is registered already; register once per process")
+    model, hyperparameters = models._ALL_MODELS[host]
+    hyperparameters = hyperparameters.copy_and_resolve_references()
+    if "temp" in variant.split("+"):
+        hyperparameters.attention_tau = 1.0
+
+    def of(hps: Any) -> Variant:
+        return registry.get(
+            variant, **({"tau": hps.attention_tau} if "attention_tau" in hps else {})
+        )
+
+    models._ALL_MODELS[name] = (model_class(model, host, of), hyperparameters)
+    if training_algorithm is not None:
+        defaults = training_algorithm._MODEL_TRAINING_DEFAULTS
+        defaults[name] = defaults[host]
+    return name
+
+
+def model_class(model: Any, host: str, variant: Callable[[Any], Variant]) -> Any:
+    """Returns a subclass of an init2winit model, called `host` in its registry, whose flax module
+    runs the variant that `variant` makes of the model's hyperparameters.
+
+    Its parameter tree is the host's, with the variant's own leaves beside it.
+    """
+    support = supported.support(host)
+
+    def build_flax_module(self: Any) -> Any:
+        layers = next((self.hps[name] for name in _LAYERS if name in self.hps), 0)
+        depth = functools.partial(supported.layer_index, layers=layers)
+        enter = functools.partial(_SEAMS[support.seam](support), variant(self.hps), depth)
+        return injected_module(model.build_flax_module(self), enter)
+
+    members = {"build_flax_module": build_flax_module, "__doc__": f"{model.__name__}, injected"}
+    return type(model.__name__, (model,), members)
+
+
+# What models call the number of their layers.
+_LAYERS = ("depth", "num_encoder_layers", "num_layers")
+_Enter = Callable[..., contextlib.AbstractContextManager[None]]
+# A seam to what enters it, for one model's entry in the table.
+_SEAMS: dict[str, Callable[[supported.Support], _Enter]] = {
+    supported.FLAX: lambda support: inject.injected,
+    supported.OWN: lambda support: own_attention.injected,
+    supported.CAUSAL: lambda support: functools.partial(
+        causal_attention.injected, class_name=support.class_name
+    ),
+}
+
+
+def injected_module(
+    module: Any, enter: Callable[[], contextlib.AbstractContextManager[None]]
+) -> Any:
+    """Returns a flax module like `module` whose `init` and `apply` run inside of `enter()`.
+
+    init2winit calls these two inside the functions it jits, where an injection belongs.
+    """
+    plain = type(module)
+
+    def entering(method: Any) -> Any:
+        @nn.nowrap  # flax takes other methods of a module for parts of it
+        @functools.wraps(method)
+        def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with enter():
+                return method(self, *args, **kwargs)
+
+        return run
+
+    members = {name: entering(getattr(plain, name)) for name in ("init", "apply")}
+    made = type(plain.__name__, (plain,), members)
+    settings = {
+        field.name: getattr(module, field.name)
+        for field in dataclasses.fields(plain)
+        if field.init and field.name not in ("parent", "name")
+    }
+    return made(**settings)

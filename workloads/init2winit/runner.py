@@ -1,0 +1,97 @@
+"""init2winit's own trainer with our attention: `python -m workloads init2winit`.
+
+Its `main.py` is run as it is: its function `main` reads its config, makes data set,
+hyperparameters and model, and trains by its trainer. Replaced, in memory, are `models.get_model`,
+whose class gets the variant, `_write_trial_meta_data`, which records it, and what the public tree
+lacks (`gaps`). What its hyperparameters refuse is said in a sentence.
+"""
+
+import functools
+import os
+import sys
+from typing import Any
+
+from workloads.init2winit import gaps, installation, preflight
+
+
+def run(request: preflight.Request, init2winit_dir: str | None = None) -> None:
+    """Runs init2winit's main with the variant; returns when it has ended.
+
+    Everything is checked first (`preflight.check`), before JAX or TensorFlow load; what is filled
+    in, and notes, go to standard error. Raises ValueError for what the checks refuse and for
+    hyperparameters that init2winit refuses, Init2winitMissingError without init2winit, SystemExit
+    where training ends, with status 1 where it diverged.
+    """
+    found = installation.find(init2winit_dir)
+    admitted = preflight.check(request, found)
+    gaps.check(found.directory)
+    for note in filter(None, (found.remark, *admitted.notes)):
+        print(f"python -m workloads init2winit: note: {note}", file=sys.stderr)
+    for gap in gaps.TABLE:
+        print(f"filled in ({gap.kind}): {gap.missing}: {gap.instead}", file=sys.stderr)
+    if request.data_dir is not None:
+        os.environ["TFDS_DATA_DIR"] = request.data_dir
+    main = found.main_module(request.data_dir)
+    record = preflight.recorded(request, admitted) | {"init2winit_commit": found.commit}
+    prepare(main, request, admitted, record)
+    _run(main, admitted)
+
+
+def prepare(
+    main: Any, request: preflight.Request, admitted: preflight.Admitted, record: dict[str, Any]
+) -> None:
+    """Has init2winit's module main train `admitted` with the variant and record `record`."""
+    from attention import registry
+    from workloads.algoperf.causal_attention import Substitute
+    from workloads.init2winit import models
+
+    variant = registry.get(request.attention, **request.hyperparameters)
+    get_model, build = main.models.get_model, main.hyperparameters.build_hparams
+    write = main._write_trial_meta_data
+
+    def with_variant(name: str) -> Any:
+        return models.model_class(get_model(name), name, lambda hps: variant)
+
+    @functools.wraps(build)
+    def build_hparams(*args: Any, **kwargs: Any) -> Any:
+        try:
+            hps = build(*args, **kwargs)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            words = " ".join(str(error).split())
+            raise ValueError(f"init2winit refuses these hparam_overrides: {words}") from error
+        check_schedule(hps)
+        return hps
+
+    main.models = Substitute(main.models, get_model=with_variant)
+    main.hyperparameters = Substitute(main.hyperparameters, build_hparams=build_hparams)
+    main._write_trial_meta_data = lambda path, meta_data: write(path, {**meta_data, **record})
+    main.experiment_dir = str(admitted.experiment_dir)
+    main.worker_id = admitted.worker_id
+
+
+def check_schedule(hps: Any) -> None:
+    """Raises ValueError for a warmup without a length, as the ViT's own defaults have it."""
+    schedule = hps.lr_hparams
+    named = {"warmup_steps", "warmup_steps_fraction"} & set(schedule)
+    if str(schedule.get("schedule", "")).endswith("_warmup") and not named:
+        raise ValueError(
+            f"the schedule {schedule['schedule']} needs lr_hparams.warmup_steps or "
+            "lr_hparams.warmup_steps_fraction, for which init2winit has no default; give it in "
+            "--config.hparam_overrides_json"
+        )
+
+
+def _run(main: Any, admitted: preflight.Admitted) -> None:
+    """Runs its function main as the last lines of its file would."""
+    import jax
+    from absl import app, flags
+
+    sys.argv = [str(main.__file__), *admitted.arguments]
+    flags.DEFINE_integer("worker_id", 1, "The run's number: <experiment_dir>/<worker_id>.")
+    jax.config.config_with_absl()
+    diverged = sys.modules["init2winit.utils"].TrainingDivergedError
+    try:
+        app.run(main.main)
+    except diverged as error:
+        print(f"python -m workloads init2winit: diverged: {error}", file=sys.stderr)
+        raise SystemExit(1) from error

@@ -1,0 +1,144 @@
+"""Small real data in the places and formats that init2winit reads, made of what is installed.
+
+`mnist`: scikit-learn's 1797 handwritten digits, 28 × 28, as a TFDS directory; `wikitext103`:
+Python's own documentation as three text files, in words as WikiText's; `librispeech`: two digits
+each, spoken by espeak-ng, as a TFDS directory, with a SentencePiece model of `PIECES`. They are
+stand-ins: what is learned from them says nothing about MNIST, WikiText or LibriSpeech.
+docs/init2winit.md has the hyperparameters that go with them.
+"""
+
+import collections
+import os
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from attention import files
+from workloads.base.errors import DataError
+from workloads.speech.corpora import espeak, speech_tokenizer, spoken, spoken_tree
+from workloads.storage import preparation, tfds_writer
+from workloads.text.corpora import pydoc_text
+
+# What init2winit's hyperparameters must say: it validates on the end of the split train.
+MNIST_SIZES = {"train_size": 997, "valid_size": 400, "test_size": 400}
+# Beside the tokens that init2winit adds, <unk> and <eos>.
+WORDS = 2000
+_CHARACTERS = {"train": 400_000, "validation": 40_000, "test": 40_000}
+_TEXT_FILES = {"train": "train.txt", "validation": "valid.txt", "test": "test.txt"}
+_UTTERANCES = {"train": 160, "validation": 32, "test": 32}
+# The hyperparameter tokenizer_vocab_path, below `--data_dir`.
+TOKENIZER = "librispeech/spm.model"
+PIECES = 28
+_SPEECH_SPLITS = {"train": "train_clean100", "validation": "dev_clean", "test": "test_clean"}
+NOTE = "Stand-in, made by `python -m workloads init2winit_data`: not the data set of this name"
+
+
+def prepare(directory: str | os.PathLike[str], dataset: str) -> Path:
+    """Writes the data for `dataset` below `directory`; returns what `--data_dir` must say.
+
+    The same files every time. Raises ValueError for another data set, DataError where data that
+    this did not write are there.
+    """
+    if dataset not in _WRITERS:
+        raise ValueError(
+            f"no data for {dataset!r} can be made of what is installed; for {', '.join(_WRITERS)} "
+            "it can"
+        )
+    path = Path(directory).absolute()
+    path.mkdir(parents=True, exist_ok=True)
+    with preparation.locked(path):
+        return _WRITERS[dataset](path)
+
+
+def _write_mnist(path: Path) -> Path:
+    from sklearn.datasets import load_digits
+
+    target = path / "mnist/3.0.1"
+    _refuse_to_replace_others(target, target / "dataset_info.json")
+    scans = load_digits()
+    # RandomState's stream is frozen (NEP 19), so the split is the same with every NumPy.
+    order = np.random.RandomState(0).permutation(len(scans.target))
+    examples = [_example(scans.images[i], int(scans.target[i])) for i in order]
+    test = MNIST_SIZES["test_size"]
+    tfds_writer.write_mnist(
+        target, splits={"train": examples[:-test], "test": examples[-test:]}, description=NOTE
+    )
+    return path
+
+
+def _example(scan: np.ndarray, label: int) -> dict[str, object]:
+    grey = np.rint(scan * (255 / 16)).astype(np.uint8)
+    # LINEAR_EXACT is integer arithmetic: the same pixels on every machine.
+    large = cv2.resize(grey, (28, 28), interpolation=cv2.INTER_LINEAR_EXACT)
+    return {"image": cv2.imencode(".png", large)[1].tobytes(), "label": label}
+
+
+def _write_wikitext(path: Path) -> Path:
+    """Lines of words and marks with spaces between them; a word that is not among the `WORDS` most
+    frequent of the training text is <unk>, as in WikiText itself."""
+    target = path / "wikitext103"
+    _refuse_to_replace_others(target, target / "NOTE")
+    parts = {
+        role: list(_lines((one.text for one in documents), _CHARACTERS[role]))
+        for role, documents in pydoc_text.split_documents(pydoc_text.documents()).items()
+    }
+    counts = collections.Counter(word for line in parts["train"] for word in line)
+    known = {word for word, _ in counts.most_common(WORDS)}
+    target.mkdir(exist_ok=True)
+    files.write(target / "NOTE", NOTE + "\n")
+    for role, name in _TEXT_FILES.items():
+        lines = (
+            " ".join(word if word in known else "<unk>" for word in one) for one in parts[role]
+        )
+        files.write(target / name, "\n".join(lines) + "\n")
+    return target
+
+
+def _lines(texts: Iterable[str], characters: int) -> Iterable[list[str]]:
+    for line in (line for text in texts for line in text.lower().splitlines()):
+        if characters <= 0:
+            return
+        characters -= len(line)
+        if words := re.findall(r"[a-z_]+|\d|[^\w\s]", line):
+            yield words
+
+
+def _write_librispeech(path: Path) -> Path:
+    target = path / "librispeech/default/2.1.1"
+    _refuse_to_replace_others(target, target / "dataset_info.json")
+    splits = {}
+    for seed, (role, split) in enumerate(_SPEECH_SPLITS.items()):
+        random, count = np.random.RandomState(seed), _UTTERANCES[role]
+        pool = spoken.digit_strings(role, 2)
+        texts = [pool[number % len(pool)] for number in range(count)]
+        lines = spoken_tree.lines(split, texts, spoken_tree.voices(role), (160, 220), random)
+        speech = espeak.speak([line.said for line in lines])
+        splits[split] = [
+            {
+                "speech": samples,
+                "text": line.said.text.upper(),
+                "speaker_id": line.speaker,
+                "chapter_id": 1,
+                "id": line.name,
+            }
+            for line, samples in zip(lines, speech, strict=True)
+        ]
+    tfds_writer.write_librispeech(target, splits=splits, description=NOTE)
+    spoken_texts = (str(one["text"]) for one in splits[_SPEECH_SPLITS["train"]])
+    (path / TOKENIZER).write_bytes(speech_tokenizer.train(spoken_texts, PIECES))
+    return path
+
+
+def _refuse_to_replace_others(target: Path, note: Path) -> None:
+    if target.exists() and (not note.is_file() or NOTE not in note.read_text("utf-8")):
+        raise DataError(f"{target} holds other data; it is not replaced", "name a new directory")
+
+
+_WRITERS: dict[str, Callable[[Path], Path]] = {
+    "mnist": _write_mnist,
+    "wikitext103": _write_wikitext,
+    "librispeech": _write_librispeech,
+}
