@@ -27,6 +27,7 @@ VARIABLES = {
     "$DATA": "/data",
     "$PWD": "/here",
     "$attention": "laser",
+    "$variant": "laser",
     "$ALGOPERF": "/algoperf",
     "gs://NAME": "gs://name",
 }
@@ -35,7 +36,10 @@ VARIABLES = {
 def _commands(page):
     """Yields the arguments of every `python -m ROOM …` in a page's shell blocks."""
     for block in re.findall(r"^```(?:bash|sh)\n(.*?)^```", page.read_text("utf-8"), re.S | re.M):
-        for line in block.replace("\\\n", " ").splitlines():
+        lines = iter(block.replace("\\\n", " ").splitlines())
+        for line in lines:
+            while line.split("#")[0].count("'") % 2:  # a quoted argument goes on
+                line += f" {next(lines)}"
             found = re.search(r"python -m (analysis|attention|sweeps|workloads) (.*)", line)
             if found and "--help" not in found[2]:
                 text = found[2]
