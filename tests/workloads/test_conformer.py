@@ -199,33 +199,3 @@ def _trained(dtype, variables, audio, paddings):
         variables, audio, paddings, train=True, mutable=["batch_stats"]
     )
     return logits, state
-
-
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_bands_are_projected_as_by_a_dense_layer_to_the_bit(dtype):
-    """Initial values, output and gradients; on a TPU it saves the copies of a reshape."""
-    inputs = jax.random.normal(jax.random.key(0), (2, 7, 5, 16), dtype)
-    ours = conformer_layers.BandsProjection(12, dtype)
-    dense = nn.Dense(12, kernel_init=nn.initializers.xavier_uniform(), dtype=dtype)
-    flat = inputs.reshape(2, 7, -1)
-
-    def both(parameters):
-        def of(module, given):
-            def loss(parameters, given):
-                output = module.apply(parameters, given)
-                return jnp.sum(jnp.cos(output.astype(jnp.float32))), output
-
-            return jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(parameters, given)
-
-        return of(ours, inputs), of(dense, flat)
-
-    parameters = ours.init(jax.random.key(1), inputs)
-    for one, other in zip(
-        jax.tree.leaves(parameters),
-        jax.tree.leaves(dense.init(jax.random.key(1), flat)),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(one, other)
-    mine, theirs = jax.jit(both)(parameters)
-    for one, other in zip(jax.tree.leaves(mine), jax.tree.leaves(theirs), strict=True):
-        np.testing.assert_array_equal(one.reshape(other.shape), other)
