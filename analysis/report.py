@@ -137,7 +137,7 @@ def provenance(table: ErrorTable) -> list[tuple[str, str]]:
     own = layout.read_json_if_there(study.directory / layout.STUDY) or {}
     return [
         ("Study", study.name),
-        ("Kind", "AlgoPerf's published logs" if study.published else "a study of attnperf"),
+        ("Kind", _kind(table)),
         ("Workload", table.workload),
         ("Protocol", str(study.config.get("protocol") or UNKNOWN)),
         (
@@ -152,6 +152,13 @@ def provenance(table: ErrorTable) -> list[tuple[str, str]]:
         ("Devices", _several(_devices(*pair) for pair in records)),
         ("Host", _several(_host(*pair) for pair in records)),
     ]
+
+
+def _kind(table: ErrorTable) -> str:
+    if table.study.published:
+        return "AlgoPerf's published logs"
+    by_init2winit = table.workload.startswith("init2winit:")
+    return "what init2winit's trainer wrote" if by_init2winit else "a study of attnperf"
 
 
 def configuration(table: ErrorTable) -> str:
