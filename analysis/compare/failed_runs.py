@@ -33,7 +33,8 @@ BY_DEFINITION = {
 class VariantFailures:
     """One variant's: its `rate`, the `seeds` of finished runs that failed, how the rate compares
     with the baseline's (None for the baseline, and without one), and its numbers on the deciding
-    split without those runs: None where nothing is left, or nothing is compared."""
+    split without those runs: None where nothing is left, or nothing is compared, or no run of any
+    variant failed, so that it is what the table says."""
 
     rate: Rate
     seeds: tuple[int, ...]
@@ -81,13 +82,16 @@ def of_table(table: ErrorTable) -> FailedRuns:
     if base := known.get(table.baseline):
         corrected = rates.corrected([known[name] for name in others], base)
         against = dict(zip(others, corrected, strict=True))
-    left = {
+    failed = any(each.count for each in known.values())
+    left: dict[str, dict[int, float]] = {row.variant: {} for row in table.rows}
+    left |= {
         row.variant: {
             seed: value
             for seed, value in table.of(row).values.items()
             if seed not in seeds[row.variant]
         }
         for row in table.rows
+        if failed
     }
     without = _comparisons(table, left)
     return FailedRuns(

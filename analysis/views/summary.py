@@ -21,7 +21,7 @@ from analysis.views.table import power
 from attention import table as variants
 
 MARKS = {"better": "▲", "worse": "▼", "cannot tell": "≈", "withheld": "○"}
-DRAWN = {"better": ("▲", style.GREEN), "worse": ("▼", style.VERMILLION)}
+DECIDED = {"better": style.GREEN, "worse": style.VERMILLION}
 
 
 def page(found: Summary) -> Page:
@@ -41,7 +41,7 @@ def _by_workload(found: Summary) -> Table:
     headings = []
     for heading, table in zip(found.headings, found.tables, strict=True):
         against = "" if table.baseline == found.baseline else f"\nagainst {table.baseline_label}"
-        unfinished = "\n(unfinished)" if any(row.unfinished for row in table.rows) else ""
+        unfinished = "\n(unfinished)" if _is_unfinished(table) else ""
         headings.append(f"{heading}\n{table.what}{against}{unfinished}")
     rows = []
     for line in found.lines:
@@ -49,6 +49,10 @@ def _by_workload(found: Summary) -> Table:
         rows.append((Cell(line.label), *(_cell(each, line, table) for each, table in cells)))
     caption = "Improvement in % of the baseline's mean [95% interval]: + is better"
     return Table(caption, pages.columns("Variant", *headings), (tuple(rows),))
+
+
+def _is_unfinished(table: ErrorTable) -> bool:
+    return any(row.unfinished for row in table.rows)
 
 
 def _cell(each: Improvement | None, line: Line, table: ErrorTable) -> Cell:
@@ -59,7 +63,7 @@ def _cell(each: Improvement | None, line: Line, table: ErrorTable) -> Cell:
     word = _word(each.comparison)
     bounds = "" if math.isnan(each.percent.low) else f" {_interval(each.percent, 1)}"
     text = f"{pages.number(each.percent.value, 1, signed=True).text}{bounds} {MARKS[word]}"
-    return Cell(text, tone=word if word in DRAWN else "")
+    return Cell(text, tone=word if word in DECIDED else "")
 
 
 def _word(comparison: Comparison) -> str:
@@ -166,7 +170,7 @@ def _notes(found: Summary) -> Iterable[str]:
         reasons = {"lost seeds": "seeds were lost that may have been worse"}
         told = " or ".join(sorted(reasons.get(each, "runs differ in length") for each in withheld))
         yield f"○ no verdict, whatever p is: {told}."
-    if any("(unfinished)" in each.heading for each in _by_workload(found).columns):
+    if any(map(_is_unfinished, found.tables)):
         yield "(unfinished): an interim look; the test is planned for all seeds."
     if any(table.baseline != found.baseline for table in found.tables):
         yield f"Columns against another baseline than {base} do not enter the lines over all."
@@ -244,10 +248,11 @@ def draw(found: Summary) -> Figure | None:
         axes.axvline(0.0, color=style.BLACK, linewidth=1.0, zorder=1)
         for height, line in enumerate(lines):
             if (each := line.cells[number]) is not None and not math.isnan(each.percent.value):
-                mark, colour = DRAWN.get(_word(each.comparison), ("", style.BLACK))
+                word = _word(each.comparison)
+                mark = MARKS[word] if word in DECIDED else ""
                 bounds = (each.percent.low, each.percent.high)
                 where = (axes, height, line.variant, each.percent.value, bounds)
-                style.interval_row(*where, None, mark, color=colour)
+                style.interval_row(*where, None, mark, color=DECIDED.get(word, style.BLACK))
         axes.set_yticks(range(len(lines)), [style.row_label(line.label) for line in lines])
         axes.set_ylim(len(lines) - 0.4, -0.6)
         axes.set_title(f"{found.headings[number]}, {table.what}", fontsize=10, loc="left")

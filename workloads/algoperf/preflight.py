@@ -61,18 +61,24 @@ class Admitted:
     notes: tuple[str, ...] = ()
 
 
+def check_attention(attention: str, hyperparameters: dict[str, Any]) -> None:
+    """Raises ValueError for a variant, as a command line names it, that is not known, or that lacks
+    its temperature."""
+    table.check(attention, hyperparameters)
+    # A +temp variant with τ = 1 is the plain one under another name.
+    if "temp" in attention.split("+") and "tau" not in hyperparameters:
+        raise ValueError(
+            f"--attention={attention} needs its temperature; give --tau=0.9, as studies do"
+        )
+
+
 def check(request: Request, installation: Installation) -> Admitted:
     """Returns what a run needs to know beside its request. Reads no data and loads no JAX.
 
     Raises ValueError with what to do: unknown variant, workload or framework, a flag that is
     required, a path that is missing, a directory that AlgoPerf would ask about.
     """
-    table.check(request.attention, request.hyperparameters)
-    # A +temp variant with τ = 1 is the plain one under another name.
-    if "temp" in request.attention.split("+") and request.tau is None:
-        raise ValueError(
-            f"--attention={request.attention} needs its temperature; give --tau=0.9, as studies do"
-        )
+    check_attention(request.attention, request.hyperparameters)
     given = _parse(request.arguments)
     missing = [f"--{name}" for name in REQUIRED if not given[name]]
     if missing:

@@ -14,7 +14,7 @@ from typing import Any
 from absl import flags
 from ml_collections import config_flags
 
-from attention import table
+from workloads.algoperf import preflight as algoperf
 from workloads.init2winit import config as default_config
 from workloads.init2winit import supported
 from workloads.init2winit.installation import Installation
@@ -89,12 +89,7 @@ def check(request: Request, installation: Installation) -> Admitted:
     Raises ValueError with what to do: unknown variant, model or data set, a model without
     attention, a field that is required, data that are missing, a directory with another run.
     """
-    table.check(request.attention, request.hyperparameters)
-    # A +temp variant with τ = 1 is the plain one under another name.
-    if "temp" in request.attention.split("+") and request.tau is None:
-        raise ValueError(
-            f"--attention={request.attention} needs its temperature; give --tau=0.9, as studies do"
-        )
+    algoperf.check_attention(request.attention, request.hyperparameters)
     arguments = _with_config(request.arguments)
     given, config = _parse(arguments)
     for name in ("model", "dataset", "num_train_steps"):
