@@ -340,6 +340,7 @@ def _drive(resolved: "Study", selection: str, after: "Sequence[Study]" = ()) -> 
     preflight.check_kernel(resolved)
     preflight.check_devices(resolved)
     preflight.check_event_files(resolved)
+    preflight.check_init2winit(resolved)
     print(plan.summary(resolved), flush=True)
     study_directory.prepare(resolved)
     check = preflight.DataCheck(resolved)

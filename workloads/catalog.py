@@ -15,6 +15,7 @@ from workloads import algoperf_specs
 from workloads.base.options import Options
 from workloads.base.workload_spec import WorkloadSpec
 from workloads.images import specs as image_specs
+from workloads.init2winit import specs as init2winit_specs
 from workloads.speech import specs as speech_specs
 from workloads.text import finetuning_specs
 from workloads.text import specs as text_specs
@@ -27,6 +28,9 @@ WORKLOADS: dict[str, WorkloadSpec] = {
 ALGOPERF: dict[str, WorkloadSpec] = {
     spec.name: spec for spec in algoperf_specs.specs((*image_specs.SPECS, *speech_specs.SPECS))
 }
+
+# init2winit's, trained by its own trainer where a checkout is named.
+INIT2WINIT: dict[str, WorkloadSpec] = {spec.name: spec for spec in init2winit_specs.SPECS}
 
 # A decoder trained on a suite's questions, 'pydoc_lm:pydoc_returns'.
 FINETUNED: dict[str, WorkloadSpec] = {
@@ -43,6 +47,8 @@ def get(name: str) -> WorkloadSpec:
     known = WORKLOADS
     if algoperf_specs.is_algoperf(name):
         known = ALGOPERF
+    elif init2winit_specs.is_init2winit(name):
+        known = INIT2WINIT
     elif finetuning_specs.SEPARATOR in name:
         known = FINETUNED
     if name not in known:
@@ -63,6 +69,8 @@ def model(name: str) -> str:
 def check_variant(name: str, variant: str, kernel: str = "xla") -> None:
     """Raises ValueError where a workload's model cannot have a variant, or a kernel."""
     check_softmax(name, variant, kernel)
+    if init2winit_specs.is_init2winit(name):
+        init2winit_specs.check_variant(name, variant)
     spec = get(name)
     if not spec.can_have(variant):
         modifier = min(set(spec.host_modifiers) & set(variant.split("+")[1:]))

@@ -19,24 +19,15 @@ from analysis.load import cross_checks, metrics, published
 from analysis.load.files import csv_reader, json_records, measurements
 from analysis.load.files.measurements import ATTEMPT, STEP, Columns, Measurements
 from analysis.load.records import Run, StudyRuns
+from sweeps.records import init2winit_columns as columns_of
 from sweeps.records import layout
+from sweeps.records.init2winit_columns import LOGGED, META, TIMES
 
-META = "meta_data.json"
 PATTERN = f"<worker_id>/{META}"
 STAGE = "init2winit"
 # How init2winit's `status` reads; `incomplete` stands from its start to its end.
 STATES = {"done": "done", "diverged": "diverged", "incomplete": "running"}
-SPLITS = {"train": "train", "valid": "validation", "test": "test"}
-# Its columns to ours.
-NAMES = {"error_rate": "accuracy", "ce_loss": "loss"}
-LOGGED = {"train_cost": "loss"}
 SEED = "rng_seed"
-# Durations of each evaluation's row, added up.
-TIMES = {
-    "run_time_no_eval": "accumulated_submission_time",
-    "eval_time": "accumulated_eval_time",
-    "run_time": "total_duration",
-}
 
 
 class Trial(NamedTuple):
@@ -203,13 +194,15 @@ def _evaluations(path: pathlib.Path) -> tuple[Measurements | None, list[str]]:
         return None, [f"unreadable: {layout.MEASUREMENTS}: {error}"]
     if STEP not in read.columns:
         return None, list(read.problems)
-    rows = [name for name in read.columns if name.partition("/")[0] in SPLITS and "/" in name]
+    rows = [name for name in read.columns if columns_of.is_of_a_split(name)]
     found = np.zeros(len(read.columns[STEP]), dtype=bool)
     for name in rows:
         found |= ~read.empty[name] if name in read.empty else True
     columns = {name: values[found] for name, values in read.columns.items()}
     named = {
-        _our_name(name): _our_values(name, columns[name])
+        columns_of.our_name(name): 1 - columns[name]
+        if columns_of.is_error_rate(name)
+        else columns[name]
         for name in (*rows, STEP, ATTEMPT)
         if name in columns
     }
@@ -218,18 +211,11 @@ def _evaluations(path: pathlib.Path) -> tuple[Measurements | None, list[str]]:
         for theirs, ours in TIMES.items()
         if theirs in columns
     }
-    empty = {_our_name(name): read.empty[name][found] for name in rows if name in read.empty}
+    empty = {
+        columns_of.our_name(name): read.empty[name][found] for name in rows if name in read.empty
+    }
     empty = {name: cells for name, cells in empty.items() if cells.any()}
     return Measurements(named, empty), list(read.problems)
-
-
-def _our_name(name: str) -> str:
-    split, _, metric = name.partition("/")
-    return f"{SPLITS[split]}/{NAMES.get(metric, metric)}" if metric else name
-
-
-def _our_values(name: str, values: np.ndarray) -> np.ndarray:
-    return 1 - values if name.endswith("/error_rate") else values
 
 
 def losses(path: pathlib.Path) -> Columns:

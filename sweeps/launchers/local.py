@@ -24,6 +24,7 @@ from sweeps.launchers import config_keys
 from sweeps.launchers.config_keys import Key, Range
 from sweeps.launchers.protocol import State
 from sweeps.records.submissions import Batch
+from workloads.init2winit import specs as init2winit_specs
 
 KEYS = {
     "workers": Key(0, "processes; 0: one per CPU core or accelerator, at most 8", Range(0, 1024)),
@@ -82,7 +83,8 @@ def launcher(settings: dict[str, Any], study_directory: pathlib.Path) -> "Local"
     # A host without accelerator may compute on whatever JAX finds.
     found = platform(settings).replace("cpu", "")
     log, owner = study_directory / LOG, os.path.realpath(study_directory)
-    return Local(settings["local"], log, owner, platform=found)
+    jax = not init2winit_specs.is_init2winit(settings["workload"])
+    return Local(settings["local"], log, owner, platform=found, jax=jax)
 
 
 class Local:
@@ -94,8 +96,9 @@ class Local:
 
     `own` is config.local: 0 workers are one per accelerator, else per CPU core, at most 8. `log` is
     where workers write what is no trial's. `primary`: the worker is the first process of several
-    that train a trial. Workers that do not compute on `platform` end at once. Raises ValueError
-    for more workers than accelerators.
+    that train a trial. Workers that do not compute on `platform` end at once; without
+    `jax` they leave the devices to another trainer's processes. Raises ValueError for more workers
+    than accelerators.
     """
 
     def __init__(
@@ -105,6 +108,7 @@ class Local:
         owner: str,
         primary: bool = False,
         platform: str = "",
+        jax: bool = True,
     ) -> None:
         self._pin_variable, self._accelerators = accelerators()
         cores = sorted(os.sched_getaffinity(0))
@@ -119,6 +123,7 @@ class Local:
         self.primary = primary
         self._arguments = ["--primary"] if primary else []
         self._arguments += [f"--platform={platform}"] if platform else []
+        self._arguments += [] if jax else ["--no_jax"]
         self.events: queue.Queue[tuple[int, dict[str, Any] | None]] = queue.Queue()
         self._processes: dict[int, subprocess.Popen[str]] = {}
 

@@ -110,7 +110,7 @@ class StageCost:
     steps: int
     hours: float | None
     wall_hours: float | None
-    disk_gb: float
+    disk_gb: float | None
 
 
 def lines(study: Study, where: Resources, step_seconds: float | None) -> list[StageCost]:
@@ -136,7 +136,7 @@ def lines(study: Study, where: Resources, step_seconds: float | None) -> list[St
                 steps=steps,
                 hours=_in_hours(steps, step_seconds),
                 wall_hours=_in_hours(wall, step_seconds),
-                disk_gb=len(trials) * size / 1e9,
+                disk_gb=len(trials) * size / 1e9 if entry.parameters else None,
             )
         )
     return result
@@ -152,6 +152,8 @@ def summary(study: Study) -> str:
     known = total.wall_hours is not None and where.devices == entry.devices
     wall = f"about {progress.duration(3600 * (total.wall_hours or 0))}" if known else "unknown time"
     why = entry.step_source if known else "python -m sweeps plan --topology=... reckons it"
+    if not entry.parameters:
+        why = "python -m sweeps plan --step_seconds=... reckons it"
     text = f"whole study: {total.trials:,} trials, {total.steps:,} steps, {wall} ({why})"
     if not entry.embedded and where.platform in _KINDS:
         kind = _KINDS[where.platform]
@@ -285,9 +287,11 @@ def render(
     if step_seconds is not None:
         seconds, devices, source = step_seconds, where.devices, "given by --step_seconds"
     stages = lines(study, where, seconds)
+    size = (
+        f"{entry.parameters:,} parameters" if entry.parameters else "of the size that it is given"
+    )
     text = [
-        f"study {study.name}: {settings['workload']} ({entry.description}, "
-        f"{entry.parameters:,} parameters)",
+        f"study {study.name}: {settings['workload']} ({entry.description}, {size})",
         f"protocol {settings['protocol']}, {len(study.points)} points of {settings['space']}, "
         f"{len(settings['variants'])} variants, {settings['seeds']} seeds, "
         f"{settings['steps']:,} steps at batch {settings['batch_size']}",
@@ -336,9 +340,10 @@ def _input(entry: WorkloadSpec, settings: dict[str, Any], seconds: float) -> str
 
 def _row(line: StageCost) -> str:
     programs = str(line.programs) if line.programs else ""
+    disk = "?" if line.disk_gb is None else f"{line.disk_gb:.2f}"
     return (
         f"{line.stage:<10} {line.trials:>7} {line.jobs:>7} {programs:>9} {line.steps:>13,}"
-        f" {_hours(line.hours):>9} {_hours(line.wall_hours):>9} {line.disk_gb:>9.2f}"
+        f" {_hours(line.hours):>9} {_hours(line.wall_hours):>9} {disk:>9}"
     )
 
 
@@ -352,13 +357,13 @@ def _total(stages: list[StageCost]) -> StageCost:
         steps=sum(line.steps for line in stages),
         hours=_sum([line.hours for line in stages]),
         wall_hours=_sum([line.wall_hours for line in stages]),
-        disk_gb=sum(line.disk_gb for line in stages),
+        disk_gb=_sum([line.disk_gb for line in stages]),
     )
 
 
-def _sum(hours: list[float | None]) -> float | None:
-    known = [value for value in hours if value is not None]
-    return sum(known) if len(known) == len(hours) else None
+def _sum(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
 
 
 def _hours(hours: float | None) -> str:

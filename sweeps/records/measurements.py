@@ -173,6 +173,10 @@ class Budget(Protocol):
     def log_every(self) -> int:
         """Between losses."""
 
+    @property
+    def first_logged(self) -> int:
+        """The update, from 0, whose loss is the first."""
+
 
 def missing(rows: list[dict[str, Any]], step: int, budget: Budget) -> str | None:
     """Returns the first measurement that should be there once `step` updates are done, or None."""
@@ -180,7 +184,7 @@ def missing(rows: list[dict[str, Any]], step: int, budget: Budget) -> str | None
     evaluations = {row["global_step"] for row in rows if row["kind"] == "eval"}
     due = [*range(budget.eval_every, step + 1, budget.eval_every)]
     due += [budget.steps] * (step == budget.steps)
-    for update in range(0, step, budget.log_every):
+    for update in range(budget.first_logged, step, budget.log_every):
         if update not in losses:
             return f"loss of update {update}"
     for done in due:

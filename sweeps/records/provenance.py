@@ -66,21 +66,33 @@ def code() -> dict[str, Any]:
     return {"versions": versions(), "git_commit": git_commit()}
 
 
+def _host() -> dict[str, Any]:
+    """Returns the part of `hardware` that is known without JAX."""
+    return {
+        "os_platform": platform.platform(),
+        "cpu_count": len(os.sched_getaffinity(0)),
+        "cpu_model_name": _cpu("model name"),
+        "cpu_features": _cpu("flags"),
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+    }
+
+
 def hardware() -> dict[str, Any]:
     """Returns what bit equality depends on: CPUs this process may use, their features, devices."""
     import jax
 
     devices = jax.devices()
     return {
-        "os_platform": platform.platform(),
-        "cpu_count": len(os.sched_getaffinity(0)),
-        "cpu_model_name": _cpu("model name"),
-        "cpu_features": _cpu("flags"),
+        **_host(),
         "device_kind": devices[0].device_kind,
         "device_count": len(devices),
         "process_count": jax.process_count(),
-        "xla_flags": os.environ.get("XLA_FLAGS", ""),
     }
+
+
+def of_another_process(seed: int, data_dir: str) -> dict[str, Any]:
+    """Returns the part of `meta_data` that is known without JAX, of another process's training."""
+    return {**_host(), **_code_and_seed(seed, data_dir)}
 
 
 def note_hardware(path: pathlib.Path) -> None:
@@ -153,6 +165,12 @@ def meta_data(
         "matmul_precision": matmul_precision,
         "float32_products": _float32_products(matmul_precision),
         **hardware(),
+        **_code_and_seed(seed, data_dir),
+    }
+
+
+def _code_and_seed(seed: int, data_dir: str) -> dict[str, Any]:
+    return {
         "python_version": platform.python_version(),
         "python_compiler": platform.python_compiler(),
         "versions": versions(),

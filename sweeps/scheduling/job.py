@@ -28,6 +28,7 @@ from sweeps.scheduling.local_scheduler import LocalScheduler
 from sweeps.scheduling.scheduler import Interrupted, Run
 from sweeps.study import study
 from sweeps.study.evaluation import Evaluation, Work, read_work
+from workloads.init2winit import specs as init2winit_specs
 
 # What the engine counts against its retries, where it has any.
 _UNFINISHED = 1
@@ -104,7 +105,8 @@ class NodeJob:
         own = {"workers": workers, "pin": True}
         owner, platform = f"{self.batch.file}#{self.index}", self.batch.platform
         with Progress() as progress:
-            engine = local.Local(own, self.root / local.LOG, owner, together, platform)
+            jax = not init2winit_specs.is_init2winit(self.study.workload)
+            engine = local.Local(own, self.root / local.LOG, owner, together, platform, jax)
             snapshot = code_snapshot.take(self.root)
             about = Run(self.study, progress, lambda: self._stop, snapshot)
             scheduler = LocalScheduler(about, engine, watches=False)

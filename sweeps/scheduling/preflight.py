@@ -12,6 +12,7 @@ from sweeps.study import checks, config
 from sweeps.study.study import Study
 from workloads import algoperf_specs, catalog
 from workloads.algoperf import tiny_sizes
+from workloads.init2winit import specs as init2winit_specs
 
 
 def check_kernel(study: Study) -> None:
@@ -76,6 +77,15 @@ def check_event_files(study: Study, here: bool = False) -> None:
     settings = study.settings
     if settings["tensorboard"] and (here or settings["launcher"] == "local"):
         event_files.check()
+
+
+def check_init2winit(study: Study) -> None:
+    """Raises ValueError where init2winit would refuse what this host's trials tell it, or lacks
+    what they need: its config is a setting, which a study's directory fixes."""
+    if init2winit_specs.is_init2winit(study.workload) and study.settings["launcher"] == "local":
+        names = catalog.get(study.workload).extra_paths
+        given = {name: study.extra_paths[name] for name in names}
+        catalog.data_module(study.workload).check(study.data_dir, **given)
 
 
 class DataCheck:

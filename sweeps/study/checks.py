@@ -12,6 +12,7 @@ from sweeps.study.trial import EXTRA_PATHS, IN_PARTS
 from workloads import algoperf_specs, catalog
 from workloads.base.options import MESH_AXES, Options
 from workloads.downstream import suites
+from workloads.init2winit import specs as init2winit_specs
 
 # Keys that may differ when a study on disk is continued: they add trials or change who runs them.
 _MAY_CHANGE = (
@@ -39,6 +40,7 @@ def check(settings: dict[str, Any]) -> None:
     catalog.check_options(settings["workload"], options(settings))
     launchers.module(settings["launcher"]).check(settings)
     _check_extra_paths(settings)
+    _check_init2winit(settings)
     _check_diagnostics(settings)
     _check_profile(settings)
     _check_microbatches(settings)
@@ -62,18 +64,55 @@ def check_downstream(settings: dict[str, Any], suite: str) -> None:
 
 
 def _check_extra_paths(settings: dict[str, Any]) -> None:
-    """AlgoPerf's own workloads: what they need is said, what they cannot do is not asked."""
+    """Workloads of others: what they need is said, what they cannot do is not asked."""
     name = settings["workload"]
     needs = catalog.get(name).extra_paths
-    for key in EXTRA_PATHS:
+    for key in (*EXTRA_PATHS, init2winit_specs.CONFIG):
         if settings[key] and key not in needs:
-            raise ValueError(f"{key} is for AlgoPerf's own workloads, and {name} has no use for it")
+            whose = "init2winit" if key.startswith("init2winit") else "AlgoPerf"
+            raise ValueError(f"{key} is for {whose}'s own workloads, and {name} has no use for it")
     workers = settings["loader_workers"]
     if workers and algoperf_specs.is_algoperf(name):
         raise ValueError(
             f"{name}: loader_workers={workers}, but AlgoPerf's pipelines choose their own threads "
             "and processes; set loader_workers=0"
         )
+
+
+def _check_init2winit(settings: dict[str, Any]) -> None:
+    """Its own trainer is told what it has a name for; nothing else may differ from its default."""
+    name = settings["workload"]
+    if not init2winit_specs.is_init2winit(name):
+        return
+    defaults = configs.base().to_dict()
+    same = ["kernel", "matmul_precision", "param_dtype", "microbatches", "mesh", "loader_workers"]
+    same += ["attention", "diff_head_norm"]  # the command takes a temperature alone
+    same += ["checkpoint_minutes", "keep_checkpoints", "tensorboard", "profile", "finetune_from"]
+    for key in same:
+        if settings[key] != defaults[key]:
+            raise ValueError(
+                f"{name} is trained by init2winit's own trainer, which knows no {key}: leave it at "
+                f"{defaults[key]!r}"
+            )
+    for key, other in (("step_hint", "steps"), ("checkpoint_every", "eval_every")):
+        if settings[key] != settings[other]:
+            raise ValueError(
+                f"{name}: {key} is {settings[key]}, {other} is {settings[other]}: init2winit's "
+                f"schedule ends with the training, and it saves when it evaluates; leave {key} at 0"
+            )
+    if settings["optimizer"] not in init2winit_specs.OPTIMIZERS:
+        raise ValueError(
+            f"{name}: init2winit makes no optimizer {settings['optimizer']!r} of a study's space; "
+            f"choose one of {', '.join(init2winit_specs.OPTIMIZERS)}"
+        )
+    launcher = settings["launcher"]
+    for key in ("hosts", "nodes"):
+        if (count := settings[launcher].get(key, 1)) > 1:
+            raise ValueError(
+                f"{name}: {launcher}.{key} is {count}, and a trial is one process of init2winit's, "
+                f"on all devices of its host; give {launcher}.{key}=1"
+            )
+    init2winit_specs.read_config(settings[init2winit_specs.CONFIG])
 
 
 def lacking(settings: dict[str, Any]) -> str | None:

@@ -56,6 +56,7 @@ _NOT_THE_RESULT = (
     "data_dir",
     "algoperf_dir",
     "tokenizer_vocab_path",
+    "init2winit_dir",
     "loader_workers",
     "scan_layers",
     "remat",
@@ -141,6 +142,17 @@ def _own_keys() -> dict[str, Key]:
             "",
             "of algoperf: workloads, the SentencePiece model that speech was prepared with",
             PATH,
+        ),
+        "init2winit_dir": Key(
+            "",
+            "of init2winit: workloads, its checkout; empty: ATTNPERF_INIT2WINIT_DIR",
+            PATH,
+        ),
+        "init2winit_config": Key(
+            "",
+            "of init2winit: workloads, fields of its config and fixed hyperparameters, as "
+            'JSON: {"dataset": "mnist", "hparam_overrides": {"width": 48}}',
+            Text(),
         ),
         "paper_table": Key(
             "",

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import json
 import os
 import pathlib
 from collections.abc import Iterable
@@ -17,6 +18,7 @@ from sweeps.study import config as configs
 from sweeps.study.start import Start
 from sweeps.study.trial import EXTRA_PATHS, Trial
 from workloads import algoperf_specs, catalog
+from workloads.init2winit import specs as init2winit_specs
 
 # Settings that a trial takes over as they are, listed because its id is the hash of what it has: a
 # new key of the config must not enter ids because a field of a trial has its name.
@@ -25,6 +27,7 @@ _TRIAL_SETTINGS = (
     "optimizer", "kernel", "compute_dtype", "param_dtype", "scan_layers", "remat",
     "loss_chunk_tokens", "microbatches", "matmul_precision",
     "checkpoint_minutes", "tensorboard", "profile", "keep_checkpoints", "downstream",
+    "init2winit_config",
 )  # fmt: skip
 
 
@@ -61,8 +64,9 @@ class Study:
 
     @property
     def extra_paths(self) -> dict[str, str]:
-        """Where things lie that the workload needs beside its data, as `Trial.extra_paths`."""
-        return {name: self.settings[name] for name in EXTRA_PATHS}
+        """What the workload must know beside its data: `WorkloadSpec.extra_paths`."""
+        names = (*EXTRA_PATHS, init2winit_specs.CONFIG)
+        return {name: self.settings[name] for name in names}
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -160,17 +164,22 @@ def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
     for key in ("baseline", "tuning_variant"):
         settings[key] = variants_table.canonical(settings[key])
     entry = catalog.get(settings["workload"])
-    if algoperf_specs.DIRECTORY in entry.extra_paths and not settings[algoperf_specs.DIRECTORY]:
+    for specs in (algoperf_specs, init2winit_specs):
         # Jobs need not have the driver's environment.
-        named = os.environ.get(algoperf_specs.DIRECTORY_VARIABLE, "")
-        settings[algoperf_specs.DIRECTORY] = named
+        if specs.DIRECTORY in entry.extra_paths and not settings[specs.DIRECTORY]:
+            settings[specs.DIRECTORY] = os.environ.get(specs.DIRECTORY_VARIABLE, "")
     for key in ("data_dir", *EXTRA_PATHS):
         if settings[key]:  # jobs start in other folders
             settings[key] = str(pathlib.Path(settings[key]).expanduser().absolute())
     if settings["finetune_from"]:
         settings["finetune_from"] = str(_other_study(settings))
     steps = settings["steps"] = settings["steps"] or entry.step_hint
+    if not steps:
+        raise ValueError(f"{entry.name} has no number of steps of its own; give --config.steps=…")
     settings["step_hint"] = settings["step_hint"] or steps
+    if settings[init2winit_specs.CONFIG]:  # ids do not depend on how it is spelt
+        fields = init2winit_specs.read_config(settings[init2winit_specs.CONFIG])
+        settings[init2winit_specs.CONFIG] = json.dumps(fields, sort_keys=True)
     settings["batch_size"] = settings["batch_size"] or entry.batch_size
     settings["eval_every"] = settings["eval_every"] or max(1, steps // 10)
     settings["checkpoint_every"] = settings["checkpoint_every"] or settings["eval_every"]
@@ -243,6 +252,8 @@ def _completed(raw: list[space.Point], settings: dict[str, Any]) -> list[dict[st
     for number, point in enumerate(raw):
         try:
             completed.append(hyperparameters.complete(point))
+            if init2winit_specs.is_init2winit(settings["workload"]):
+                init2winit_specs.check_point(settings["workload"], completed[-1])
         except ValueError as error:
             raise ValueError(f"point {number} of space {settings['space']!r}: {error}") from error
     dtype = settings["param_dtype"]

@@ -9,6 +9,7 @@ from typing import Any
 
 from sweeps.records import layout
 from workloads.base.options import Options
+from workloads.init2winit import specs as init2winit_specs
 
 # What is looked at, or kept, while a trial trains; its result is the same.
 LOOKED_AT = (
@@ -17,7 +18,7 @@ LOOKED_AT = (
     *("keep_checkpoints", "downstream"),
 )
 # Where things lie that a worker needs beside the data; the same content may lie elsewhere later.
-EXTRA_PATHS = ("algoperf_dir", "tokenizer_vocab_path")
+EXTRA_PATHS = ("algoperf_dir", "tokenizer_vocab_path", "init2winit_dir")
 PATHS = (*EXTRA_PATHS, "start_from")
 # What is computed a part at a time, in how many parts.
 IN_PARTS = ("loss_chunk_tokens", "microbatches")
@@ -52,7 +53,8 @@ class Trial:
     start: the content of another study's checkpoint whose parameters the trial starts from, '' for
     random ones, of which ids know nothing; start_from: that checkpoint's folder
     (`sweeps.study.start`).
-    algoperf_dir and tokenizer_vocab_path are what AlgoPerf's own workloads need, '' for others.
+    algoperf_dir and tokenizer_vocab_path are what AlgoPerf's own workloads need, init2winit_dir and
+    init2winit_config (in ids where it is given) what init2winit's do, '' for others.
     `schema` is that of the id; `hashed_mesh` is the mesh in an id of schema 1, which stays when the
     mesh changes.
     """
@@ -93,6 +95,8 @@ class Trial:
     start_from: str = ""
     algoperf_dir: str = ""
     tokenizer_vocab_path: str = ""
+    init2winit_dir: str = ""
+    init2winit_config: str = ""
     schema: int = SCHEMA
     hashed_mesh: tuple[int, int, int] | None = None
 
@@ -105,6 +109,11 @@ class Trial:
     def unit(self) -> str:
         """What `steps` counts."""
         return "step"
+
+    @property
+    def first_logged(self) -> int:
+        """The update, from 0, whose loss is the first that is logged: init2winit has none of it."""
+        return self.log_every - 1 if init2winit_specs.is_init2winit(self.workload) else 0
 
     @property
     def options(self) -> dict[str, Any]:
@@ -133,8 +142,9 @@ class Trial:
             content["mesh"] = self.hashed_mesh
         if self.matmul_precision == "default":
             del content["matmul_precision"]
-        if not self.start:
-            del content["start"]
+        for name in ("start", "init2winit_config"):
+            if not content[name]:
+                del content[name]
         text = json.dumps(content, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

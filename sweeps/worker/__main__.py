@@ -52,9 +52,12 @@ def _primary(options: argparse.Namespace) -> int:
     # Ctrl-C reaches the whole process group; the driver passes it on as SIGTERM.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    _set_up_jax(options.cache_dir)
-    if not _computes_on(options.platform):
-        return WRONG_NODE
+    if options.no_jax:
+        _set_up_others_jax(options.cache_dir, options.platform)
+    else:
+        _set_up_jax(options.cache_dir)
+        if not _computes_on(options.platform):
+            return WRONG_NODE
     worker.report("ready", pid=os.getpid())
     while not (worker.stopping or worker.broken) and (line := _read_line(worker)):
         order = json.loads(line)
@@ -104,6 +107,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--cpus", type=_numbers, default=(), help="to stay on: 0,1,2")
     parser.add_argument("--cache_dir", default="", help="JAX's persistent compilation cache")
     parser.add_argument("--platform", default="", help="cpu, gpu or tpu: nothing else will do")
+    parser.add_argument(
+        "--no_jax", action="store_true", help="trials are trained by processes of another trainer"
+    )
     part = parser.add_mutually_exclusive_group()
     part.add_argument("--primary", action="store_true", help="first process of several")
     part.add_argument("--secondary", action="store_true", help="another process of several")
@@ -123,6 +129,18 @@ def _set_up_jax(cache_dir: str) -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     jax.devices()
+
+
+def _set_up_others_jax(cache_dir: str, platform: str) -> None:
+    """Has the processes that this one starts compute on `platform`, where it is given, and on
+    nothing else, with the same cache; the devices are left to them."""
+    if cache_dir:
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = cache_dir
+        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+        os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+    names = {"gpu": "cuda,cpu", "tpu": "tpu,cpu", "cpu": "cpu"}
+    if platform:  # JAX raises where one of those that are named is not there
+        os.environ["JAX_PLATFORMS"] = names[platform]
 
 
 def _computes_on(platform: str) -> bool:

@@ -19,6 +19,7 @@ from sweeps.study import evaluation
 from sweeps.study.evaluation import Evaluation, Work
 from sweeps.study.trial import Trial
 from sweeps.worker import held_attempt
+from workloads.init2winit import specs as init2winit_specs
 
 
 class Worker:
@@ -151,6 +152,8 @@ class Worker:
         self, record: Trial, attempt: lease.Attempt, data_dir: str, loader_workers: int
     ) -> str:
         """Returns 'done' or 'diverged', or raises what ended the training."""
+        if init2winit_specs.is_init2winit(record.workload):
+            return self._follow_process(record, attempt, data_dir)
         from sweeps.training import checkpoints, loop
 
         directory = attempt.trial_directory
@@ -175,6 +178,16 @@ class Worker:
             stop_requested=lambda: self.stopping,
             processes=self.processes,
         ).run()
+
+    def _follow_process(self, record: Trial, attempt: lease.Attempt, data_dir: str) -> str:
+        """Has init2winit's own trainer train a trial; returns and raises as `_train`."""
+        from sweeps.init2winit import process
+
+        def report(event: str, **fields: Any) -> None:
+            self.report(event, trial=str(attempt.trial_directory), compilations=0, **fields)
+
+        under_way = process.Attempt(record, attempt, data_dir, report, lambda: self.stopping)
+        return under_way.run()
 
     def _evaluate(self, found: Evaluation, attempt: lease.Attempt, data_dir: str) -> str:
         """Returns 'done', or raises what ended the evaluation."""

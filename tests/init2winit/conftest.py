@@ -1,16 +1,18 @@
 """init2winit: its checkout where one is named, and a stand-in that is always there."""
 
+import importlib
 import os
 import pathlib
 import shutil
 import sys
-import types
 
 import pytest
 
 from workloads.init2winit import gaps, installation
 
 STAND_IN = pathlib.Path(__file__).parent / "stand_in"
+# What stands in for TensorFlow.
+LIBRARIES = pathlib.Path(__file__).parent / "libraries"
 
 
 @pytest.fixture(scope="session")
@@ -42,32 +44,16 @@ def stand_in(tmp_path, monkeypatch):
     )
 
 
-class _GFile:
-    """tf.io.gfile.GFile of local files, of which one that is missing is TensorFlow's error."""
-
-    def __init__(self, path, mode="r"):
-        self._path, self._mode = pathlib.Path(path), mode
-
-    def __enter__(self):
-        if self._mode == "r" and not self._path.is_file():
-            raise sys.modules["tensorflow"].errors.NotFoundError(str(self._path))
-        self._file = self._path.open(self._mode)
-        return self._file
-
-    def __exit__(self, *_):
-        self._file.close()
-
-
 @pytest.fixture
 def tensorflow(monkeypatch):
     """The few names of TensorFlow that init2winit's gaps have to do with."""
-    found, io, gfile = (
-        types.ModuleType(name) for name in ("tensorflow", "tensorflow.io", "tensorflow.io.gfile")
-    )
-    found.__path__ = io.__path__ = []
-    gfile.GFile, gfile.makedirs = _GFile, lambda path: os.makedirs(path, exist_ok=True)
-    found.io, io.gfile = io, gfile
-    found.errors = types.SimpleNamespace(NotFoundError=type("NotFoundError", (Exception,), {}))
-    for module in (found, io, gfile):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    return found
+
+    def loaded():
+        return [name for name in sys.modules if name.split(".")[0] == "tensorflow"]
+
+    for name in loaded():
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(LIBRARIES)
+    yield importlib.import_module("tensorflow")
+    for name in loaded():
+        del sys.modules[name]

@@ -26,9 +26,15 @@ def _trained(stand_in, directory, model, attention, overrides=""):
     record = preflight.recorded(request, admitted)
     before = (main.models, main.hyperparameters, main._write_trial_meta_data)
     runner.prepare(main, request, admitted, record)
-    config = types.SimpleNamespace(model=model, num_train_steps=3, hparam_overrides_json=overrides)
+    config = types.SimpleNamespace(
+        model=model,
+        num_train_steps=3,
+        hparam_overrides_json=overrides,
+        eval_frequency=3,
+        log_frequency=1,
+    )
     try:
-        return main.main(config), admitted.directory
+        return main.train(config), admitted.directory
     finally:
         main.models, main.hyperparameters, main._write_trial_meta_data = before
 

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from workloads.init2winit import gaps
+from workloads.init2winit.specs import DIRECTORY_VARIABLE
 
 # github.com/google/init2winit, branch master of 2 July 2026.
 TESTED_COMMIT = "afd5a84dbb865f41bf8d6b75181d5b421d73806b"
-DIRECTORY_VARIABLE = "ATTNPERF_INIT2WINIT_DIR"
 # What makes a directory init2winit: its main file, its trainer, its models.
 FILES = (
     "init2winit/main.py",

@@ -2,10 +2,13 @@
 
 import json
 import os
+import time
 
 import jax
 import jax.numpy as jnp
 import tensorflow as tf
+from absl import flags
+from ml_collections import config_flags
 from vizier import pyvizier  # noqa: F401
 
 from init2winit import hyperparameters, utils
@@ -23,7 +26,11 @@ def _write_trial_meta_data(meta_data_path, meta_data):
         file.write(json.dumps(meta_data))
 
 
-def main(config):
+def train(config):
+    """Saves when it evaluates, and writes down what it measured after that, as the real one does.
+
+    Hyperparameters of its own: seconds of a step; the step at which it crashes, or diverges.
+    """
     makedirs(experiment_dir, mode=0o775)  # noqa: F821
     makedirs(os.path.join(experiment_dir, CNS_LOGS_ENCODING, "logs", str(worker_id)))  # noqa: F821
     trial_dir = os.path.join(experiment_dir, str(worker_id))  # noqa: F821
@@ -36,13 +43,40 @@ def main(config):
     inputs = jax.random.normal(jax.random.key(0), (2, 4, 8))
     variables = model.flax_module.init(jax.random.key(hps.rng_seed), inputs, train=False)
     logger = utils.MetricLogger(os.path.join(trial_dir, "measurements.csv"))
-    for step in range(1, config.num_train_steps + 1):
-        outputs = model.flax_module.apply(variables, inputs, train=True)
-        logger.append_scalar_metrics({"global_step": step, "cost": float(jnp.sum(outputs**2))})
-    meta_data["status"] = "done"
-    _write_trial_meta_data(os.path.join(trial_dir, "meta_data.json"), meta_data)
+    start, end = base_trainer.restored(trial_dir), config.num_train_steps
+    try:
+        for step in range(start + 1, end + 1):
+            time.sleep(hps.step_seconds)
+            if step == hps.crash_at:
+                raise RuntimeError("the device is lost")
+            outputs = model.flax_module.apply(variables, inputs, train=True)
+            row = {"global_step": step, "train_cost": 1.0 / step, "train_steps_per_sec": 4.0}
+            if step % config.eval_frequency == 0 or step == end:
+                if hps.diverges_at and step >= hps.diverges_at:
+                    raise utils.TrainingDivergedError(f"divergence at step {step}")
+                base_trainer.save(trial_dir, step)
+                error = 1.0 / step + 1e-3 * float(jnp.mean(outputs**2))
+                splits = {f"{name}/error_rate": error for name in ("train", "valid", "test")}
+                times = {"run_time_no_eval": 3.0, "eval_time": 1.0, "run_time": 4.0}
+                logger.append_scalar_metrics({**row, **splits, **times})
+            elif step % config.log_frequency == 0:
+                logger.append_scalar_metrics(row)
+        meta_data["status"] = "done"
+    except utils.TrainingDivergedError:
+        meta_data["status"] = "diverged"
+        raise
+    finally:
+        _write_trial_meta_data(os.path.join(trial_dir, "meta_data.json"), meta_data)
     return variables, outputs
 
 
+def main(argv):
+    del argv
+    train(flags.FLAGS.config)
+
+
+if "config" not in flags.FLAGS:  # tests import several copies
+    config_flags.DEFINE_config_file("config", None, lock_config=True)
+    flags.DEFINE_string("experiment_dir", None, "")
 if __name__ == "__main__":
     app.run(main)  # noqa: F821

@@ -1,0 +1,263 @@
+"""One attempt at a trial of init2winit's: its process, from its last checkpoint to its end.
+
+Each attempt has a directory of init2winit's own, `attempts/<k>/init2winit`, into which the last
+checkpoint of those before it is moved: a process that outlived its lease writes elsewhere. What it
+measures becomes rows of ours as it comes.
+"""
+
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from sweeps.init2winit import overrides, rows
+from sweeps.records import (
+    attempts,
+    init2winit_columns,
+    layout,
+    lease,
+    measurements,
+    provenance,
+    status,
+)
+from sweeps.study.trial import Trial
+from sweeps.training import loop
+
+_FOLDER, _WORKER = "init2winit", "1"
+# trainer_lib/base_trainer.py: CHECKPOINT_TTL; orbax calls a whole checkpoint by its step alone.
+_CHECKPOINTS = "ttl=180d"
+_POLL_S = 0.5
+_STOP_S = 30.0
+_STATUS_EVERY_S = 10.0
+# `python -m workloads` ends so for input that is refused, with a message that begins so.
+_REFUSED, _SAYS = 2, "python -m workloads: "
+# Of its log, that are looked through for it.
+_LINES = 40
+
+
+class Attempt:
+    """A trial's attempt whose training is another process's.
+
+    `report(event, **fields)` and `stop_requested()`: as of `sweeps.training.loop.Training`.
+    """
+
+    def __init__(
+        self,
+        trial: Trial,
+        attempt: lease.Attempt,
+        data_dir: str,
+        report: Callable[..., None],
+        stop_requested: Callable[[], bool],
+    ) -> None:
+        self.trial, self.attempt, self.data_dir = trial, attempt, data_dir
+        self.report, self.stop_requested = report, stop_requested
+        self._own = attempt.directory / _FOLDER
+        self._start, self._last_evaluation = 0, 0
+        self._compiled, self._said_at = False, time.monotonic()
+
+    def run(self) -> str:
+        """Trains and returns 'done' or 'diverged'.
+
+        Raises loop.Preempted when told to stop, lease.LostError where another worker has taken
+        over, ValueError for what init2winit or its checks refuse, RuntimeError where its process
+        ended in any other way.
+        """
+        self._start, unread, note = self._move_checkpoint()
+        where = {"global_step": self._start}
+        layout.write_json(self.attempt.directory / measurements.RESUMED, where)
+        self._note_provenance()
+        self._say("running", self._start, note=note)
+        with contextlib.closing(measurements.Writer(self.attempt.directory)) as self._writer:
+            self._csv = measurements.LiveCsv(self.attempt)
+            self._writer.append(unread)
+            self._reader = self._reads(self._own, self._start)
+            self._last_evaluation = self._start
+            with self._process() as process:
+                while process.poll() is None:
+                    self.attempt.check()
+                    self._put(self._reader.take())
+                    if self.stop_requested():
+                        _stop(process)
+                    else:
+                        time.sleep(_POLL_S)
+            self._put(self._reader.take())
+            self._writer.sync()
+        return self._ended(process.returncode)
+
+    @property
+    def _directory(self) -> pathlib.Path:
+        return self.attempt.trial_directory
+
+    def _reads(self, folder: pathlib.Path, start: int) -> rows.Reader:
+        """Returns the reader of what init2winit measures in an attempt's folder, from `start`."""
+        path, curve = (
+            folder / _WORKER / init2winit_columns.FILE,
+            measurements.curve(self._directory),
+        )
+        before = [row for row in curve if row["kind"] == "eval" and row["global_step"] <= start]
+        return rows.Reader(path, self.trial, before[-1] if before else None, resumed=start > 0)
+
+    def _move_checkpoint(self) -> tuple[int, list[dict[str, Any]], str | None]:
+        """Moves the newest checkpoint of the attempts before this one here.
+
+        Returns its step, 0 where there is none; the rows up to it that its attempt's worker did not
+        live to read; and a note where its evaluation is lost: init2winit saves first, and then
+        writes down what it measured.
+        """
+        own = self._own / _WORKER / _CHECKPOINTS
+        own.parent.mkdir(parents=True)
+        for number in range(self.attempt.number - 1, 0, -1):
+            attempt = self._directory / layout.ATTEMPTS / str(number)
+            found = attempt / _FOLDER / _WORKER / _CHECKPOINTS
+            if (step := _newest(found)) is None:
+                continue
+            began = layout.read_record(attempt / measurements.RESUMED).get("global_step", 0)
+            known = {_place(row) for row in measurements.curve(self._directory)}
+            there = self._reads(attempt / _FOLDER, began).take()
+            unread = [
+                row
+                for row in there
+                if row["global_step"] < step + (row["kind"] == "eval") and _place(row) not in known
+            ]
+            note = None
+            if ("eval", step) not in {*known, *map(_place, unread)}:
+                note = (
+                    f"init2winit was stopped before it had recorded its evaluation at step {step}"
+                )
+                if step == self.trial.steps:  # it would train nothing, and evaluate nothing
+                    return 0, [], f"{note}, the last one: trained anew"
+            os.rename(found, own)
+            return step, unread, note
+        return 0, [], None
+
+    @contextlib.contextmanager
+    def _process(self) -> Iterator[subprocess.Popen[bytes]]:
+        """init2winit's process; killed where this attempt ends before it."""
+        trial = self.trial
+        given = [f"--attention={trial.variant}", f"--data_dir={self.data_dir}"]
+        if "tau" in trial.variant_hyperparameters:
+            given.append(f"--tau={trial.variant_hyperparameters['tau']}")
+        if trial.init2winit_dir:
+            given.append(f"--init2winit_dir={trial.init2winit_dir}")
+        command = [
+            *(sys.executable, "-m", "sweeps.init2winit", str(os.getpid()), "--"),
+            *(*given, "--", *overrides.main_arguments(trial, str(self._own.absolute()))),
+        ]
+        # A session of its own: Ctrl-C is for the driver, which has this attempt stopped.
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+    def _put(self, found: list[dict[str, Any]]) -> None:
+        """Adds rows to the attempt's measurements and the CSVs; tells the driver."""
+        if not found:
+            return
+        if not self._compiled:
+            self._compiled = True
+            self.report("compiled", step=self._start)
+        self._writer.append(found)
+        if any(row["kind"] == "eval" for row in found):
+            self._csv.publish()
+        else:
+            self._csv.append(found)
+        for row in found:
+            kind, row = row["kind"], {k: v for k, v in row.items() if k != "kind"}
+            if kind == "eval":
+                self._last_evaluation = step = row["global_step"]
+                self._say("running", step, step_seconds=row["total_duration"] / step)
+                self.report("eval", **row)
+            elif "step_seconds" in row:
+                self._figures(row)
+
+    def _figures(self, row: dict[str, Any]) -> None:
+        self.report("figures", **row)
+        if time.monotonic() - self._said_at >= _STATUS_EVERY_S:
+            self._say("running", row["global_step"] + 1, figures=row)
+
+    def _say(self, state: str, step: int, reason: str | None = None, **fields: Any) -> None:
+        self.attempt.check()
+        self._said_at = time.monotonic()
+        status.write(
+            self._directory,
+            state,
+            id=self.trial.id,
+            global_step=step,
+            steps=self.trial.steps,
+            reason=reason,
+            attempt=self.attempt.number,
+            preemption_count=self.attempt.number - 1,
+            **{"figures": None, **fields},
+        )
+
+    def _ended(self, code: int) -> str:
+        """Returns what the trial came to, by how its process ended."""
+        trial, meta = self.trial, self._own / _WORKER / init2winit_columns.META
+        recorded = layout.read_record(meta).get("status")
+        if code == 0 and recorded == "done":
+            if self._last_evaluation < trial.steps:
+                raise RuntimeError(
+                    f"init2winit ended; its last evaluation is after {self._last_evaluation} "
+                    f"of {trial.steps} updates"
+                )
+            self._say("done", trial.steps)
+            return "done"
+        if recorded == "diverged":
+            after = f"after the evaluation at step {self._last_evaluation}"
+            self._say("diverged", self._last_evaluation, f"init2winit calls it diverged, {after}")
+            return "diverged"
+        if self.stop_requested() and code < 0:
+            saved = _newest(self._own / _WORKER / _CHECKPOINTS) or 0
+            reason = f"preempted; init2winit's last checkpoint is of step {saved}"
+            self._say("pending", saved, reason)
+            raise loop.Preempted
+        last = _last_words(self._directory)
+        if code == _REFUSED:
+            raise ValueError(last)
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        raise RuntimeError(f"init2winit's process ended with {how}: {last}")
+
+    def _note_provenance(self) -> None:
+        found = provenance.of_another_process(self.trial.seed, self.data_dir)
+        meta = {**found, "init2winit_dir": self.trial.init2winit_dir}
+        name = f"meta_data_{self.attempt.number - 1}.json"
+        layout.write_json(self._directory / name, meta)
+
+
+def _place(row: dict[str, Any]) -> tuple[str, int]:
+    """Returns what tells a row of a trial from its others."""
+    return row["kind"], row["global_step"]
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Ends init2winit, which knows no signal: what it has saved is at its last evaluation."""
+    process.terminate()
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _last_words(trial_directory: pathlib.Path) -> str:
+    """Returns what the command said last, in the attempt's log: its own message, or a last line."""
+    lines = attempts.log_tail(trial_directory, _LINES)
+    said = [number for number, line in enumerate(lines) if line.startswith(_SAYS)]
+    if said:
+        return " ".join(lines[said[-1] :]).removeprefix(_SAYS)
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
+
+
+def _newest(folder: pathlib.Path) -> int | None:
+    """Returns the step of the newest whole checkpoint in a folder, None where there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        return max((int(one.name) for one in folder.iterdir() if one.name.isdigit()), default=None)
+    return None

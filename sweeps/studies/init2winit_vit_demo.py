@@ -1,0 +1,32 @@
+"""A small Vision Transformer of init2winit's, by its own trainer: standard against LASER.
+
+Command:  ATTNPERF_INIT2WINIT_DIR=CHECKOUT python -m sweeps run --config=init2winit_vit_demo
+              --config.data_dir=DIR   (python -m workloads init2winit_data DIR)
+Time:     TODO
+Result:   TODO
+"""
+
+import json
+
+from sweeps.studies import ConfigDict, base
+
+_SMALL = {
+    **{"train_size": 997, "valid_size": 400, "test_size": 400, "num_classes": 10},
+    **{"width": 48, "depth": 2, "mlp_dim": 96, "num_heads": 4, "patch_size": [7, 7]},
+}
+
+
+def get_config() -> ConfigDict:
+    """Returns the study's configuration."""
+    config = base()
+    config.name = "init2winit_vit_demo"
+    config.workload = "init2winit:vit"
+    config.init2winit_config = json.dumps({"dataset": "mnist", "hparam_overrides": _SMALL})
+    config.variants = ("standard", "laser")
+    config.points = 2
+    config.seeds = 3
+    config.steps = 100
+    config.batch_size = 50
+    config.eval_every = 20
+    config.log_every = 5
+    return config

@@ -1,0 +1,1 @@
+from tensorflow.io import gfile as gfile

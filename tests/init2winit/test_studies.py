@@ -1,0 +1,338 @@
+"""Studies of init2winit's models: a trial in its words, its measurements in ours, its process."""
+
+import json
+import math
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from sweeps.init2winit import overrides, rows
+from sweeps.records import layout, measurements, status
+from sweeps.study import config, study, trial
+from tests import floor_plan
+from workloads import catalog, registry
+from workloads.init2winit import data, installation, specs, supported
+
+POINT = {
+    "learning_rate": 0.002, "one_minus_beta1": 0.1, "beta2": 0.99, "epsilon": 1e-8,
+    "weight_decay": 0.05, "warmup_factor": 0.07, "label_smoothing": 0.1, "dropout_rate": 0.2,
+}  # fmt: skip
+
+
+def _study(tmp_path, **changes):
+    settings = {"experiment_dir": tmp_path, "init2winit_dir": tmp_path, "seeds": 2, **changes}
+    given = [f"--config.{key}={value}" for key, value in settings.items()]
+    return study.resolve(config.parse("init2winit_vit_demo", given))
+
+
+def _trial(tmp_path, point=POINT, **changes):
+    found = _study(tmp_path, **changes)
+    [one] = [one for one in found.trials("tune") if one.point == 1]
+    return trial.dataclasses.replace(one, hyperparameters=point)
+
+
+def test_a_point_becomes_init2winits_own_hyperparameters(tmp_path):
+    one = _trial(tmp_path, optimizer="adamw")
+    found = overrides.hparam_overrides(one)
+    assert found["lr_hparams"] == {
+        "schedule": "cosine_warmup", "base_lr": 0.002, "warmup_steps": 7,
+    }  # fmt: skip
+    assert found["opt_hparams"] == {
+        "0": {"element": "scale_by_adam", "hps": {"b1": 0.9, "b2": 0.99, "eps": 1e-8}},
+        "1": {"element": "add_decayed_weights", "hps": {"weight_decay": 0.05}},
+    }
+    assert (found["optimizer"], found["batch_size"], found["rng_seed"]) == ("kitchen_sink", 50, 0)
+    assert (found["label_smoothing"], found["dropout_rate"], found["width"]) == (0.1, 0.2, 48)
+    clipped = overrides.hparam_overrides(_trial(tmp_path, {**POINT, "grad_clip": 5.0}))
+    assert clipped["opt_hparams"]["grad_clip"] == 5.0
+    assert clipped["opt_hparams"]["join"]["0"]["element"] == "scale_by_nadam"
+    arguments = overrides.main_arguments(one, "/e")
+    assert arguments[:2] == ("--config.dataset=mnist", "--config.model=vit")
+    assert "--config.num_train_steps=100" in arguments
+    assert {"--config.eval_frequency=20", "--config.log_frequency=5"} <= set(arguments)
+    assert json.loads(arguments[-2].partition("=")[2]) == found
+    assert arguments[-1] == "--experiment_dir=/e"
+
+
+def test_every_rate_of_dropout_gets_the_points(tmp_path):
+    speech = _trial(tmp_path, workload="init2winit:conformer")
+    found = overrides.hparam_overrides(speech)
+    assert (found["residual_dropout_rate"], found["input_dropout_rate"]) == (0.2, 0.2)
+    assert set(specs.DROPOUT) == set(supported.SUPPORTED)
+    assert {specs.own_name(spec.name) for spec in specs.SPECS} == set(supported.SUPPORTED)
+
+
+def test_its_rows_become_ours(tmp_path):
+    one, file = _trial(tmp_path), tmp_path / "measurements.csv"
+    reader = rows.Reader(file, one)
+    assert reader.take() == []
+    head = (
+        "global_step,train_cost,grad_norm,train_steps_per_sec,valid/error_rate,valid/ce_loss,"
+        "run_time_no_eval,eval_time,run_time\n"
+    )
+    file.write_text(head + "5,2.5,0.5,4.0,,,,,\n")
+    [row] = reader.take()
+    assert row == {
+        "kind": "train", "global_step": 4, "loss": 2.5, "grad_norm": 0.5, "step_seconds": 0.25,
+        "images_per_second": 200.0,
+    }  # fmt: skip
+    file.write_text(head + "5,2.5,0.5,4.0,,,,,\n20,2.0,0.4,4.0,0.25,1.")  # being written
+    assert reader.take() == []
+    file.write_text("")
+    assert reader.take() == []
+    file.write_text(head + "5,2.5,0.5,4.0,,,,,\n20,2.0,0.4,4.0,0.25,1.5,3.0,1.0,4.5\n")
+    train, evaluation = reader.take()
+    assert (train["global_step"], train["loss"]) == (19, 2.0)
+    assert evaluation == {
+        "kind": "eval", "global_step": 20, "validation/accuracy": 0.75, "validation/loss": 1.5,
+        "score": 3.0, "accumulated_submission_time": 3.0, "accumulated_eval_time": 1.0,
+        "accumulated_logging_time": 0.0, "total_duration": 4.5,
+    }  # fmt: skip
+    # Its mean after a restart counts costs from before it, until the next evaluation is over.
+    again = rows.Reader(file, one, evaluation, resumed=True)
+    first, second, later = again.take()
+    assert "loss" not in first
+    assert "loss" not in second
+    assert (later["accumulated_submission_time"], later["total_duration"]) == (6.0, 9.0)
+
+
+def test_a_column_that_is_not_there_is_no_number(tmp_path):
+    file = tmp_path / "measurements.csv"
+    file.write_text("global_step\n5\n")
+    [row] = rows.Reader(file, _trial(tmp_path)).take()
+    assert math.isnan(row["loss"])
+    assert "step_seconds" not in row
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"init2winit_config": "{"}, "is no JSON"),
+        ({"init2winit_config": "[]"}, "an object of fields"),
+        ({"init2winit_config": '{"hparam_overrides": 1}'}, "an object of fields"),
+        ({"init2winit_config": '{"modle": "vit"}'}, "unknown field of init2winit_config 'modle'"),
+        ({"init2winit_config": '{"early_stopping_mode": "above"}'}, "unknown field"),
+        ({"init2winit_config": '{"hparam_overrides": {"lr_hparams.base_lr": 1}}'}, "take it out"),
+        ({"matmul_precision": "float32"}, "knows no matmul_precision"),
+        ({"microbatches": 2}, "knows no microbatches"),
+        ({"mesh.fsdp": 2}, "no mesh"),
+        ({"keep_checkpoints": 2}, "knows no keep_checkpoints"),
+        ({"diff_head_norm": False}, "knows no diff_head_norm"),
+        ({"step_hint": 200}, "step_hint is 200, steps is 100"),
+        ({"checkpoint_every": 40}, "checkpoint_every is 40, eval_every is 20"),
+        ({"optimizer": "lamb"}, "makes no optimizer 'lamb'"),
+        ({"steps": 0}, "no number of steps of its own"),
+        ({"launcher": "slurm", "slurm.nodes": 2}, "one process of init2winit's"),
+        ({"workload": "init2winit:conformer", "variants": "standard,laser+per_dim_temp"}, "scales"),
+        ({"workload": "init2winit:nanodo"}, "nanodo has no dropout"),
+        ({"workload": "init2winit:resnet"}, "unknown workload 'init2winit:resnet'"),
+        ({"workload": "digits_vit"}, "init2winit_config is for init2winit's own workloads"),
+    ],
+)
+def test_what_its_trainer_cannot_do_is_refused(tmp_path, changes, words):
+    if changes.get("workload") == "digits_vit":
+        changes = {**changes, "init2winit_dir": ""}
+    with pytest.raises(ValueError, match=words):
+        _study(tmp_path, **changes)
+
+
+def test_it_is_no_workload_of_our_loop():
+    with pytest.raises(ValueError, match="by init2winit's own trainer"):
+        registry.make("init2winit:vit")
+
+
+def test_ids_depend_on_its_config_not_on_where_it_lies(tmp_path):
+    """Nor on how it is spelt; and no other trial's id knows of it."""
+    spelt = [
+        '{"dataset": "mnist", "hparam_overrides": {"depth": 2, "width": 48}}',
+        '{"hparam_overrides": {"width": 48, "depth": 2}, "dataset": "mnist"}',
+        '{"dataset": "mnist", "hparam_overrides": {"depth": 3, "width": 48}}',
+    ]
+    one, same, other = (_trial(tmp_path, init2winit_config=text) for text in spelt)
+    assert one.id == same.id != other.id
+    elsewhere = _trial(tmp_path, init2winit_config=spelt[0], init2winit_dir="/elsewhere")
+    assert elsewhere.id == one.id
+    record = json.loads(json.dumps(one.to_json()))
+    assert trial.from_record(record, pathlib.Path("trial.json")) == one
+    plain = study.resolve(config.parse("digits_vit_quick", [])).trials("tune")[0].to_json()
+    older = {k: v for k, v in plain.items() if not k.startswith("init2winit")}
+    assert trial.from_record(older, pathlib.Path("trial.json")).id == plain["id"]
+
+
+@pytest.fixture
+def libraries(monkeypatch, tmp_path):
+    """PYTHONPATH of processes: what stands in for TensorFlow, and empty packages for the rest."""
+    here, empty = pathlib.Path(__file__).parent / "libraries", tmp_path / "empty"
+    for name in data._LIBRARIES:
+        if name != "tensorflow":
+            (empty / name).mkdir(parents=True)
+            (empty / name / "__init__.py").touch()
+    monkeypatch.syspath_prepend(empty)
+    monkeypatch.syspath_prepend(here)
+    return os.pathsep.join(map(str, (here, empty)))
+
+
+def test_what_is_missing_is_said_before_anything_starts(stand_in, libraries, tmp_path, monkeypatch):
+    check = catalog.data_module("init2winit:vit").check
+    where = {"init2winit_dir": str(stand_in.directory)}
+    small = '{"dataset": "fake"}'
+    [line, remark] = check(tmp_path, init2winit_config=small, **where)
+    assert "vit on fake" in line
+    assert "tells no commit" in remark
+    with pytest.raises(ValueError, match="has no data set 'mnst'"):
+        check(tmp_path, init2winit_config='{"dataset": "mnst"}', **where)
+    with pytest.raises(ValueError, match="init2winit_data DIR"):
+        check(tmp_path, init2winit_config='{"dataset": "mnist"}', **where)
+    monkeypatch.delenv(installation.DIRECTORY_VARIABLE, raising=False)
+    with pytest.raises(ValueError, match="no checkout of init2winit is named"):
+        check(tmp_path, init2winit_config=small)
+    monkeypatch.setattr(data, "_LIBRARIES", ("tensorflow", "pandsa"))
+    with pytest.raises(ValueError, match="needs pandsa, not installed"):
+        check(tmp_path, init2winit_config=small, **where)
+    with pytest.raises(ValueError, match="init2winit_data"):
+        catalog.data_module("init2winit:vit").prepare("DIR")
+
+
+class Driver:
+    """A driver's process on a study of the stand-in."""
+
+    def __init__(self, tree, libraries, directory, command="run", **changes):
+        overridden = changes.pop("hparam_overrides", {})
+        fields = {"dataset": "fake", "hparam_overrides": overridden}
+        settings = {
+            "name": "s", "experiment_dir": directory, "init2winit_dir": tree.directory,
+            "init2winit_config": json.dumps(fields), "protocol": "grid", "points": 1, "seeds": 1,
+            "variants": "laser", "baseline": "laser", "local.workers": 1, "max_attempts": 2,
+            "steps": 12, "eval_every": 4, "log_every": 2, **changes,
+        }  # fmt: skip
+        given = [f"--config.{key}={value}" for key, value in settings.items()]
+        if command == "run":
+            given = ["--config=init2winit_vit_demo", *given]
+        else:
+            given = [str(directory / "s")]
+        paths = os.pathsep.join((str(floor_plan.ROOT), libraries))
+        self.trial = directory / "s/grid/laser/vit_jax/trial_1"
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "sweeps", command, *given],
+            cwd=floor_plan.ROOT,
+            env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def said(self):
+        return self.process.communicate(timeout=120)[0]
+
+    def wait_for(self, path):
+        late = time.monotonic() + 90
+        while not list(self.trial.glob(path)):
+            assert time.monotonic() < late, path
+            assert self.process.poll() is None, self.process.communicate()[0]
+            time.sleep(0.05)
+
+
+def _steps(directory):
+    curve = measurements.curve(directory)
+    return [row["global_step"] for row in curve if row["kind"] == "eval"]
+
+
+def _pid(directory, attempt):
+    return json.loads((directory / f"attempts/{attempt}/lease.json").read_text())["pid"]
+
+
+def _children(pid):
+    text = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(child) for child in text.split()]
+
+
+def _is_alive(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.slow
+def test_a_trial_is_trained_by_its_trainer_and_killed_with_its_worker(
+    stand_in, libraries, tmp_path
+):
+    """SIGKILL to the worker, Ctrl-C to the driver: each attempt goes on from its checkpoint."""
+    slow = {"step_seconds": 0.3}
+    driver = Driver(stand_in, libraries, tmp_path, hparam_overrides=slow, steps=24)
+    driver.wait_for("attempts/1/init2winit/1/ttl=180d/8")
+    time.sleep(0.1)  # it has written down its evaluation, which the worker need not have read
+    worker = _pid(driver.trial, 1)
+    [child] = _children(worker)
+    os.kill(worker, signal.SIGKILL)
+    late = time.monotonic() + 5
+    while _is_alive(child):
+        assert time.monotonic() < late, "it outlived its worker"
+        time.sleep(0.02)
+    driver.wait_for("attempts/2/init2winit/1/ttl=180d/16")
+    driver.process.send_signal(signal.SIGINT)
+    assert "preempted" in driver.said()
+    assert driver.process.returncode == 130
+    found = status.read(driver.trial)
+    assert found["state"] == "pending"
+    assert "last checkpoint is of step" in found["reason"]
+    assert not list(driver.trial.glob("attempts/1/init2winit/1/ttl=180d"))  # it was moved
+    driver = Driver(stand_in, libraries, tmp_path, command="resume")
+    assert "1 done" in driver.said()
+    assert _steps(driver.trial) == [4, 8, 12, 16, 20, 24]
+    began = [
+        layout.read_json(driver.trial / f"attempts/{k}/resumed.json")["global_step"]
+        for k in (1, 2, 3)
+    ]
+    assert began == [0, 8, 16]
+    one = trial.read(driver.trial)
+    assert measurements.missing(measurements.curve(driver.trial), 24, one) is None
+    assert measurements.unsound(driver.trial, 24) is None
+    (driver.trial / layout.EVAL_MEASUREMENTS).unlink()
+    assert measurements.republish(driver.trial, one)
+    meta = layout.read_json(driver.trial / "meta_data_2.json")
+    assert (meta["rng_seed"], meta["init2winit_dir"]) == (0, str(stand_in.directory))
+
+
+@pytest.mark.slow
+def test_how_its_process_ends_is_how_the_trial_ends(stand_in, libraries, tmp_path):
+    diverges = {"diverges_at": 8}
+    driver = Driver(stand_in, libraries, tmp_path / "a", hparam_overrides=diverges)
+    assert "1 diverged" in driver.said()
+    found = status.read(driver.trial)
+    assert (found["state"], found["global_step"]) == ("diverged", 4)
+    crashes = {"crash_at": 6}
+    driver = Driver(stand_in, libraries, tmp_path / "b", hparam_overrides=crashes)
+    said = driver.said()
+    assert driver.process.returncode == 1
+    assert "exit code 1: RuntimeError: the device is lost" in said
+    # Begun at 0 and again at 4, then once more from there: two attempts without progress.
+    assert len(list((driver.trial / "attempts").iterdir())) == 3
+    refused = {"widht": 3}
+    driver = Driver(stand_in, libraries, tmp_path / "c", hparam_overrides=refused)
+    assert "init2winit refuses these hparam_overrides" in driver.said()
+    assert len(list((driver.trial / "attempts").iterdir())) == 1  # it would be refused again
+
+
+@pytest.mark.slow
+def test_a_last_evaluation_that_was_saved_and_not_recorded_is_made_again(
+    stand_in, libraries, tmp_path
+):
+    """init2winit would find the last step trained, and evaluate nothing any more."""
+    driver = Driver(stand_in, libraries, tmp_path)
+    assert "1 done" in driver.said()
+    attempt = driver.trial / "attempts/1"
+    for name, rows_of_it in (("measurements.jsonl", 2), ("init2winit/1/measurements.csv", 1)):
+        lines = (attempt / name).read_text().splitlines(keepends=True)
+        (attempt / name).write_text("".join(lines[:-rows_of_it]))
+    (attempt / "outcome.json").unlink()
+    status.write(driver.trial, "running", global_step=8)
+    driver = Driver(stand_in, libraries, tmp_path, command="resume")
+    assert "1 done" in driver.said()
+    assert _steps(driver.trial) == [4, 8, 12]
+    assert layout.read_json(driver.trial / "attempts/2/resumed.json") == {"global_step": 0}

@@ -1,0 +1,79 @@
+"""What a study of init2winit's needs on a host before it trains: its checkout, libraries, data."""
+
+import dataclasses
+import importlib.util
+import json
+import os
+
+from workloads.base.errors import DataError
+from workloads.init2winit import gaps, installation, preflight, specs
+
+# What its main.py loads beyond our own libraries: the extra `init2winit` of setup.cfg.
+_LIBRARIES = (
+    *("tensorflow", "tensorflow_text", "tensorflow_metadata", "jax_bitempered_loss", "jraph"),
+    *("clu", "chex", "h5py", "pandas", "sacrebleu", "skimage"),
+)
+_REMEDY = "pip install '/path/to/attnperf[init2winit]' in the environment that runs the study"
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """The check of one workload of `specs`, by its name."""
+
+    name: str
+
+    def check(
+        self,
+        data_dir: str | os.PathLike[str],
+        full: bool = False,
+        init2winit_dir: str = "",
+        init2winit_config: str = "",
+    ) -> list[str]:
+        """One line about each thing that was found; loads neither JAX nor init2winit.
+
+        Raises DataError for the first thing that is missing, with what to do, and ValueError for a
+        config that its `main.py` would refuse. Records of the data are not read, `full` or not.
+        """
+        del full
+        missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
+        if missing:
+            raise DataError(f"{self.name} needs {', '.join(missing)}, not installed here", _REMEDY)
+        try:
+            found = installation.find(init2winit_dir or None)
+        except installation.Init2winitMissingError as problem:
+            raise DataError(str(problem)) from problem
+        gaps.check(found.directory)
+        given = dict(specs.read_config(init2winit_config))
+        request = preflight.Request(
+            attention="standard",
+            tau=None,
+            data_dir=str(data_dir),
+            arguments=arguments(given, model=specs.own_name(self.name), num_train_steps=1),
+        )
+        admitted = preflight.check(request, found)
+        line = f"init2winit in {found.directory}: {admitted.model} on {admitted.dataset}"
+        return [f"{line}, data in {data_dir}", *filter(None, [found.remark])]
+
+    def prepare(self, data_dir: str, manual_dir: str | None = None) -> None:
+        """Raises DataError: its data sets are prepared by tensorflow-datasets or by hand."""
+        del manual_dir
+        raise DataError(
+            f"{self.name} reads what init2winit reads",
+            f"python -m workloads init2winit_data {data_dir} makes a small stand-in",
+        )
+
+
+def arguments(
+    given: dict[str, object], experiment_dir: str = "/", **own: object
+) -> tuple[str, ...]:
+    """Returns main.py's arguments: the fields of its config `given` and `own`, and where it writes.
+
+    Hyperparameters are one JSON text, as on a command line.
+    """
+    fields = {**given, **own}
+    overrides = fields.pop(specs.OVERRIDES, {})
+    return (
+        *(f"--config.{name}={value}" for name, value in fields.items()),
+        f"--config.hparam_overrides_json={json.dumps(overrides)}",
+        f"--experiment_dir={experiment_dir}",
+    )
