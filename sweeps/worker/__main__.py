@@ -18,6 +18,7 @@ import pathlib
 import select
 import signal
 import socket
+import subprocess
 import sys
 from typing import Any
 
@@ -36,6 +37,8 @@ def main() -> int:
     if options.cpus:
         os.sched_setaffinity(0, options.cpus)
     try:
+        if options.look:
+            return _look(options)
         return _secondary(options) if options.secondary else _primary(options)
     except bootstrap.StartError as error:
         print(error, file=sys.stderr)
@@ -53,11 +56,11 @@ def _primary(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if options.no_jax:
-        _set_up_others_jax(options.cache_dir, options.platform)
+        code = _set_up_others_jax(options.cache_dir, options.platform)
     else:
-        _set_up_jax(options.cache_dir)
-        if not _computes_on(options.platform):
-            return WRONG_NODE
+        code = _look(options)
+    if code:
+        return code
     worker.report("ready", pid=os.getpid())
     while not (worker.stopping or worker.broken) and (line := _read_line(worker)):
         order = json.loads(line)
@@ -68,6 +71,12 @@ def _primary(options: argparse.Namespace) -> int:
     return 0
 
 
+def _look(options: argparse.Namespace) -> int:
+    """Loads JAX; returns WRONG_NODE where it does not find the platform, else 0."""
+    _set_up_jax(options.cache_dir)
+    return 0 if _computes_on(options.platform) else WRONG_NODE
+
+
 def _secondary(options: argparse.Namespace) -> int:
     found = bootstrap.detect(os.environ)
     if found is None or found.is_primary:
@@ -76,8 +85,7 @@ def _secondary(options: argparse.Namespace) -> int:
     worker = Worker(None)
     _stop_at(worker, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
     worker.processes = processes = process_group.join()
-    _set_up_jax(options.cache_dir)
-    code = worker.follow() if _computes_on(options.platform) else WRONG_NODE
+    code = _look(options) or worker.follow()
     if processes.broken or code == WRONG_NODE:
         sys.stderr.flush()
         os._exit(code)  # at its regular end JAX would wait for the others
@@ -110,6 +118,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--no_jax", action="store_true", help="trials are trained by processes of another trainer"
     )
+    parser.add_argument("--look", action="store_true", help="find the platform, and end")
     part = parser.add_mutually_exclusive_group()
     part.add_argument("--primary", action="store_true", help="first process of several")
     part.add_argument("--secondary", action="store_true", help="another process of several")
@@ -131,16 +140,19 @@ def _set_up_jax(cache_dir: str) -> None:
     jax.devices()
 
 
-def _set_up_others_jax(cache_dir: str, platform: str) -> None:
-    """Has the processes that this one starts compute on `platform`, where it is given, and on
-    nothing else, with the same cache; the devices are left to them."""
+def _set_up_others_jax(cache_dir: str, platform: str) -> int:
+    """Has the processes that this one starts use the cache, and leaves the devices to them.
+
+    Returns what `_look` does of one such process: they would compute on a CPU without a word.
+    """
     if cache_dir:
         os.environ["JAX_COMPILATION_CACHE_DIR"] = cache_dir
         os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
         os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
-    names = {"gpu": "cuda,cpu", "tpu": "tpu,cpu", "cpu": "cpu"}
-    if platform:  # JAX raises where one of those that are named is not there
-        os.environ["JAX_PLATFORMS"] = names[platform]
+    if not platform:
+        return 0
+    command = [sys.executable, "-m", "sweeps.worker", "--look", f"--platform={platform}"]
+    return subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode
 
 
 def _computes_on(platform: str) -> bool:

@@ -12,8 +12,10 @@ import time
 import pytest
 
 from sweeps.init2winit import overrides, rows
-from sweeps.records import layout, measurements, status
-from sweeps.study import config, study, trial
+from sweeps.launchers import local
+from sweeps.launchers.protocol import WRONG_NODE
+from sweeps.records import layout, measurements, status, submissions
+from sweeps.study import config, study, study_directory, trial
 from tests import floor_plan
 from workloads import catalog, registry
 from workloads.init2winit import data, installation, specs, supported
@@ -297,6 +299,35 @@ def test_a_trial_is_trained_by_its_trainer_and_killed_with_its_worker(
     assert measurements.republish(driver.trial, one)
     meta = layout.read_json(driver.trial / "meta_data_2.json")
     assert (meta["rng_seed"], meta["init2winit_dir"]) == (0, str(stand_in.directory))
+
+
+@pytest.mark.slow
+def test_the_job_of_an_engine_trains_it_where_its_platform_is(stand_in, libraries, tmp_path):
+    """What an engine would start on a node. Told of a GPU that is not there, JAX takes the CPU."""
+    where = {"init2winit_dir": stand_in.directory, "data_dir": tmp_path}
+    small = {"init2winit_config": '{"dataset": "fake"}', "steps": 4, "eval_every": 4}
+    found = _study(tmp_path, launcher="slurm", points=1, **where, **small)
+    study_directory.prepare(found)
+    trials = found.trials("tune")
+    study_directory.materialise(found, "tune", trials)
+    directory = found.directory / trials[0].path
+
+    def job(platform):
+        jobs = [(trials[0].path,)]
+        batch = submissions.new(found.directory, "slurm", jobs, {}, platform=platform)
+        paths = os.pathsep.join((str(floor_plan.ROOT), libraries))
+        environment = {**os.environ, "PYTHONPATH": paths}
+        return subprocess.run(
+            batch.command(0), env=environment, capture_output=True, text=True, check=False
+        )
+
+    wrong = job("gpu")
+    assert wrong.returncode == WRONG_NODE, wrong.stdout + wrong.stderr
+    assert status.read(directory)["state"] == "pending"
+    assert "a gpu was expected here" in (found.directory / local.LOG).read_text()
+    right = job("cpu")
+    assert right.returncode == 0, right.stdout + right.stderr
+    assert status.read(directory)["state"] == "done"
 
 
 @pytest.mark.slow
