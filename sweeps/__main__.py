@@ -416,8 +416,8 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _parity(options: argparse.Namespace) -> int:
-    from workloads.algoperf import installation
     from workloads.algoperf.parity import table_of_rows
+    from workloads.base import host_checkout
 
     try:
         found = table_of_rows.prepared(options.algoperf_dir)
@@ -425,7 +425,7 @@ def _parity(options: argparse.Namespace) -> int:
 
         workloads = options.workloads.split(",") if options.workloads else ()
         return parity.show(found, options.parts.split(","), workloads)
-    except installation.AlgoPerfMissingError as error:
+    except host_checkout.MissingError as error:
         raise ValueError(str(error)) from error
 
 

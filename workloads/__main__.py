@@ -8,7 +8,7 @@ from typing import Any
 from attention import checkout
 from workloads import catalog
 from workloads.arguments import positive, whole
-from workloads.base import errors
+from workloads.base import errors, host_checkout
 from workloads.base.workload_spec import WorkloadSpec
 from workloads.text import finetuning_specs
 
@@ -110,6 +110,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_variant(run: argparse.ArgumentParser) -> None:
+    """Adds what a host's runner is told of the variant."""
+    run.add_argument("--attention", required=True, metavar="VARIANT", help="`attention list`")
+    run.add_argument("--tau", type=positive(1e-30, 1e30), help="the temperature of a +temp variant")
+
+
 def _add_algoperf(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds the commands `algoperf` and `algoperf_data`."""
     run = commands.add_parser(
@@ -118,8 +124,7 @@ def _add_algoperf(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
         description=_ALGOPERF,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    run.add_argument("--attention", required=True, metavar="VARIANT", help="`attention list`")
-    run.add_argument("--tau", type=positive(1e-30, 1e30), help="the temperature of a +temp variant")
+    _add_variant(run)
     run.add_argument("--algoperf_dir", help="AlgoPerf's checkout; default: the installed one")
     run.add_argument(
         "--tiny", action="store_true", help="evaluate the few examples of `algoperf_data`"
@@ -146,8 +151,7 @@ def _add_init2winit(commands: "argparse._SubParsersAction[argparse.ArgumentParse
         description=_INIT2WINIT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    run.add_argument("--attention", required=True, metavar="VARIANT", help="`attention list`")
-    run.add_argument("--tau", type=positive(1e-30, 1e30), help="the temperature of a +temp variant")
+    _add_variant(run)
     run.add_argument(
         "--init2winit_dir", help="init2winit's checkout; default: ATTNPERF_INIT2WINIT_DIR"
     )
@@ -264,13 +268,13 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def _algoperf(options: argparse.Namespace) -> int:
-    from workloads.algoperf import installation, preflight, runner
+    from workloads.algoperf import preflight, runner
 
     arguments = tuple(options.arguments)
     request = preflight.Request(options.attention, options.tau, options.tiny, arguments)
     try:
         runner.run(request, options.algoperf_dir)
-    except installation.AlgoPerfMissingError as error:
+    except host_checkout.MissingError as error:
         raise ValueError(str(error)) from error
     return 0
 
@@ -285,13 +289,13 @@ def _algoperf_data(options: argparse.Namespace) -> int:
 
 
 def _init2winit(options: argparse.Namespace) -> int:
-    from workloads.init2winit import installation, preflight, runner
+    from workloads.init2winit import preflight, runner
 
     arguments = tuple(options.arguments)
     request = preflight.Request(options.attention, options.tau, options.data_dir, arguments)
     try:
         runner.run(request, options.init2winit_dir)
-    except installation.Init2winitMissingError as error:
+    except host_checkout.MissingError as error:
         raise ValueError(str(error)) from error
     return 0
 

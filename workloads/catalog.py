@@ -11,11 +11,10 @@ import pathlib
 from typing import Any
 
 from attention import table as variants_table
-from workloads import algoperf_specs
+from workloads import algoperf_specs, init2winit_specs
 from workloads.base.options import Options
 from workloads.base.workload_spec import WorkloadSpec
 from workloads.images import specs as image_specs
-from workloads.init2winit import specs as init2winit_specs
 from workloads.speech import specs as speech_specs
 from workloads.text import finetuning_specs
 from workloads.text import specs as text_specs

@@ -19,10 +19,10 @@ from analysis.load import cross_checks, metrics, published
 from analysis.load.files import csv_reader, json_records, measurements
 from analysis.load.files.measurements import ATTEMPT, STEP, Columns, Measurements
 from analysis.load.records import Run, StudyRuns
-from sweeps.records import init2winit_columns as columns_of
+from sweeps.records import init2winit_columns as theirs
 from sweeps.records import layout
-from sweeps.records.init2winit_columns import LOGGED, META, TIMES
 
+META = theirs.META
 PATTERN = f"<worker_id>/{META}"
 STAGE = "init2winit"
 # How init2winit's `status` reads; `incomplete` stands from its start to its end.
@@ -194,26 +194,22 @@ def _evaluations(path: pathlib.Path) -> tuple[Measurements | None, list[str]]:
         return None, [f"unreadable: {layout.MEASUREMENTS}: {error}"]
     if STEP not in read.columns:
         return None, list(read.problems)
-    rows = [name for name in read.columns if columns_of.is_of_a_split(name)]
+    rows = [name for name in read.columns if theirs.is_of_a_split(name)]
     found = np.zeros(len(read.columns[STEP]), dtype=bool)
     for name in rows:
         found |= ~read.empty[name] if name in read.empty else True
     columns = {name: values[found] for name, values in read.columns.items()}
     named = {
-        columns_of.our_name(name): 1 - columns[name]
-        if columns_of.is_error_rate(name)
-        else columns[name]
+        theirs.our_name(name): 1 - columns[name] if theirs.is_error_rate(name) else columns[name]
         for name in (*rows, STEP, ATTEMPT)
         if name in columns
     }
     named |= {
-        ours: np.cumsum(np.nan_to_num(columns[theirs]))
-        for theirs, ours in TIMES.items()
-        if theirs in columns
+        ours: np.cumsum(np.nan_to_num(columns[name]))
+        for name, ours in theirs.TIMES.items()
+        if name in columns
     }
-    empty = {
-        columns_of.our_name(name): read.empty[name][found] for name in rows if name in read.empty
-    }
+    empty = {theirs.our_name(name): read.empty[name][found] for name in rows if name in read.empty}
     empty = {name: cells for name, cells in empty.items() if cells.any()}
     return Measurements(named, empty), list(read.problems)
 
@@ -226,7 +222,9 @@ def losses(path: pathlib.Path) -> Columns:
     except FileNotFoundError:
         return {}
     return {
-        LOGGED.get(name, name): values for name, values in read.columns.items() if "/" not in name
+        theirs.LOGGED.get(name, name): values
+        for name, values in read.columns.items()
+        if "/" not in name
     }
 
 

@@ -3,7 +3,8 @@
 from typing import Any
 
 from sweeps.study.trial import Trial
-from workloads.init2winit import data, specs
+from workloads import init2winit_specs as specs
+from workloads.init2winit import data
 
 
 def hparam_overrides(trial: Trial) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from sweeps.launchers import config_keys
 from sweeps.launchers.config_keys import Key, Range
 from sweeps.launchers.protocol import State
 from sweeps.records.submissions import Batch
-from workloads.init2winit import specs as init2winit_specs
+from workloads import init2winit_specs
 
 KEYS = {
     "workers": Key(0, "processes; 0: one per CPU core or accelerator, at most 8", Range(0, 1024)),

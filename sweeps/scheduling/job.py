@@ -28,7 +28,7 @@ from sweeps.scheduling.local_scheduler import LocalScheduler
 from sweeps.scheduling.scheduler import Interrupted, Run
 from sweeps.study import study
 from sweeps.study.evaluation import Evaluation, Work, read_work
-from workloads.init2winit import specs as init2winit_specs
+from workloads import init2winit_specs
 
 # What the engine counts against its retries, where it has any.
 _UNFINISHED = 1

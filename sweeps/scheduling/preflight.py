@@ -10,9 +10,8 @@ from sweeps.monitoring import jax_calls
 from sweeps.records import event_files, layout
 from sweeps.study import checks, config
 from sweeps.study.study import Study
-from workloads import algoperf_specs, catalog
+from workloads import algoperf_specs, catalog, init2winit_specs
 from workloads.algoperf import tiny_sizes
-from workloads.init2winit import specs as init2winit_specs
 
 
 def check_kernel(study: Study) -> None:

@@ -9,10 +9,9 @@ from sweeps.launchers import table as launchers
 from sweeps.launchers.config_keys import shown
 from sweeps.study import config as configs
 from sweeps.study.trial import EXTRA_PATHS, IN_PARTS
-from workloads import algoperf_specs, catalog
+from workloads import algoperf_specs, catalog, init2winit_specs
 from workloads.base.options import MESH_AXES, Options
 from workloads.downstream import suites
-from workloads.init2winit import specs as init2winit_specs
 
 # Keys that may differ when a study on disk is continued: they add trials or change who runs them.
 _MAY_CHANGE = (

@@ -17,8 +17,7 @@ from sweeps.study import checks, hyperparameters, selection, space, start
 from sweeps.study import config as configs
 from sweeps.study.start import Start
 from sweeps.study.trial import EXTRA_PATHS, Trial
-from workloads import algoperf_specs, catalog
-from workloads.init2winit import specs as init2winit_specs
+from workloads import algoperf_specs, catalog, init2winit_specs
 
 # Settings that a trial takes over as they are, listed because its id is the hash of what it has: a
 # new key of the config must not enter ids because a field of a trial has its name.

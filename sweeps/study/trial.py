@@ -8,8 +8,8 @@ import pathlib
 from typing import Any
 
 from sweeps.records import layout
+from workloads import init2winit_specs
 from workloads.base.options import Options
-from workloads.init2winit import specs as init2winit_specs
 
 # What is looked at, or kept, while a trial trains; its result is the same.
 LOOKED_AT = (

@@ -19,7 +19,7 @@ from sweeps.study import evaluation
 from sweeps.study.evaluation import Evaluation, Work
 from sweeps.study.trial import Trial
 from sweeps.worker import held_attempt
-from workloads.init2winit import specs as init2winit_specs
+from workloads import init2winit_specs
 
 
 class Worker:

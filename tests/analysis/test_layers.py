@@ -31,6 +31,7 @@ IMPORTS: dict[str, tuple[str, ...]] = {
 FOREIGN = {"jax", "jaxlib", "flax", "optax", "orbax", "attention", "workloads", "sweeps"}
 TAKEN = (
     *("sweeps.records.layout", "sweeps.records.measurements", "sweeps.records.status"),
+    "sweeps.records.init2winit_columns",
     *("sweeps.study.selection", "attention.checkout", "attention.table"),
     *("workloads.arguments", "workloads.base.errors.told"),
 )

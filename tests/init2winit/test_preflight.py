@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
-from workloads.init2winit import installation, preflight, supported
+from workloads import init2winit_specs as specs
+from workloads.base import host_checkout
+from workloads.init2winit import installation, preflight
 
 ARGUMENTS = (
     "--config.model=vit", "--config.dataset=fake", "--config.num_train_steps=4",
@@ -83,12 +85,12 @@ def test_variants_that_cannot_be_are_refused(stand_in, attention, words):
 
 def test_what_a_model_does_itself_is_refused_by_name():
     with pytest.raises(ValueError, match=r"conformer scales its queries per dimension itself"):
-        supported.support("conformer").check("conformer", "laser+per_dim_temp")
+        specs.support("conformer").check("conformer", "laser+per_dim_temp")
     with pytest.raises(ValueError, match=r"nanodo divides its queries"):
-        supported.support("nanodo").check("nanodo", "standard+qk_norm")
-    supported.support("transformer").check("transformer", "sigmoid")
+        specs.support("nanodo").check("nanodo", "standard+qk_norm")
+    specs.support("transformer").check("transformer", "sigmoid")
     with pytest.raises(ValueError, match="no variant was tried in init2winit's xformer_translate"):
-        supported.support("xformer_translate_binary")
+        specs.support("xformer_translate_binary")
 
 
 def test_data_that_tfds_would_download_are_refused(stand_in, tmp_path, monkeypatch):
@@ -126,8 +128,8 @@ def test_the_variants_name_is_recorded_in_its_canonical_order(stand_in):
 
 
 def test_a_directory_that_is_not_init2winit_says_what_to_do(tmp_path, monkeypatch):
-    with pytest.raises(installation.Init2winitMissingError, match="is not init2winit: it lacks"):
+    with pytest.raises(host_checkout.MissingError, match="is not init2winit: it lacks"):
         installation.find(tmp_path)
     monkeypatch.delenv(installation.DIRECTORY_VARIABLE, raising=False)
-    with pytest.raises(installation.Init2winitMissingError, match="git checkout afd5a84"):
+    with pytest.raises(host_checkout.MissingError, match="git checkout afd5a84"):
         installation.find()

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import pytest
 
 from attention import registry, table
+from workloads import init2winit_specs as specs
 from workloads.init2winit import models as variants
-from workloads.init2winit import supported
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # init2winit's and its libraries' own
@@ -25,7 +25,7 @@ REFUSED = {
     *((host, f"{mixer}+qk_norm") for host in ("nanodo", "rope_nanodo")
       for mixer in ("standard", "laser")),
 }  # fmt: skip
-ROWS = [(host, row) for host in supported.SUPPORTED for row in table.PAPER_ROWS]
+ROWS = [(host, row) for host in specs.SUPPORTED for row in table.PAPER_ROWS]
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +102,9 @@ def _leaves(variables):
 def test_a_row_has_the_hosts_parameters_and_its_own_or_is_refused(modules, host, row):
     if (host, row) in REFUSED:
         with pytest.raises(ValueError, match=host):
-            supported.support(host).check(host, row)
+            specs.support(host).check(host, row)
         return
-    supported.support(host).check(host, row)
+    specs.support(host).check(host, row)
     variant = registry.get(row, **({"tau": 0.9} if "temp" in row.split("+") else {}))
     plain, ours = _flax_module(modules, host), _flax_module(modules, host, variant)
     before, after = _leaves(_init(plain, host)), _leaves(variables := _init(ours, host))

@@ -18,7 +18,8 @@ from sweeps.records import layout, measurements, status, submissions
 from sweeps.study import config, study, study_directory, trial
 from tests import floor_plan
 from workloads import catalog, registry
-from workloads.init2winit import data, installation, specs, supported
+from workloads import init2winit_specs as specs
+from workloads.init2winit import data, installation
 
 POINT = {
     "learning_rate": 0.002, "one_minus_beta1": 0.1, "beta2": 0.99, "epsilon": 1e-8,
@@ -65,8 +66,8 @@ def test_every_rate_of_dropout_gets_the_points(tmp_path):
     speech = _trial(tmp_path, workload="init2winit:conformer")
     found = overrides.hparam_overrides(speech)
     assert (found["residual_dropout_rate"], found["input_dropout_rate"]) == (0.2, 0.2)
-    assert set(specs.DROPOUT) == set(supported.SUPPORTED)
-    assert {specs.own_name(spec.name) for spec in specs.SPECS} == set(supported.SUPPORTED)
+    assert set(specs.DROPOUT) == set(specs.SUPPORTED)
+    assert {specs.own_name(spec.name) for spec in specs.SPECS} == set(specs.SUPPORTED)
 
 
 def test_its_rows_become_ours(tmp_path):

@@ -22,11 +22,11 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     "catalog": ("base", *_DOMAINS),
     "algoperf": (*_BELOW, "catalog"),
     "algoperf/parity": (*_BELOW, "catalog", "algoperf"),
-    "init2winit": (*_BELOW, "algoperf"),
+    "init2winit": (*_BELOW, "catalog", "algoperf"),
     "commands": (*_BELOW, "downstream", "catalog", "algoperf", "init2winit"),
 }
 TOP = {
-    "catalog": ("catalog", "registry", "algoperf_specs", "arguments"),
+    "catalog": ("catalog", "registry", "algoperf_specs", "init2winit_specs", "arguments"),
     "commands": ("__main__", "bench"),
 }
 FILES = [path for path in floor_plan.files("workloads") if path != ROOT / "__init__.py"]

@@ -15,7 +15,7 @@ import jax
 
 from workloads import algoperf_specs
 from workloads.algoperf import batches, installation, tiny_sizes
-from workloads.base import sharding, spec
+from workloads.base import host_checkout, sharding, spec
 from workloads.base.options import Options
 from workloads.base.workload_spec import WorkloadSpec
 
@@ -43,7 +43,7 @@ def make(
         modes = found.module("algoperf.spec").ForwardPassMode
         _set_up_libraries()
         theirs = found.make_workload(algoperf_specs.own_name(name), **_arguments(row, extra_paths))
-    except installation.AlgoPerfMissingError as missing:
+    except host_checkout.MissingError as missing:
         raise ValueError(str(missing)) from missing
     if "dropout_rate" not in inspect.signature(theirs.model_fn).parameters:
         raise ValueError(

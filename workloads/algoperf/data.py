@@ -7,6 +7,7 @@ from pathlib import Path
 
 from workloads import algoperf_specs, catalog
 from workloads.algoperf import installation, tiny_sizes
+from workloads.base import host_checkout
 from workloads.base.errors import DataError
 
 # What AlgoPerf's JAX workloads import beyond our own libraries.
@@ -72,7 +73,7 @@ class Check:
 def _algoperf(own_name: str, algoperf_dir: str) -> list[str]:
     try:
         found = installation.find(algoperf_dir or None)
-    except installation.AlgoPerfMissingError as problem:
+    except host_checkout.MissingError as problem:
         raise DataError(str(problem)) from problem
     if not found.registers(own_name):
         raise DataError(

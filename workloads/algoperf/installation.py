@@ -8,14 +8,12 @@ import importlib.util
 import json
 import os
 import re
-import shutil
-import subprocess
 import sys
-import traceback
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from workloads.base import host_checkout
 
 # github.com/mlcommons/algorithmic-efficiency, branch main of 5 September 2025 (0.6) and of 9 March
 # 2026 (1.0).
@@ -34,10 +32,6 @@ _WHAT_TO_DO = (
     f"--algoperf_dir=DIR or {DIRECTORY_VARIABLE}=DIR. Its Python dependencies: "
     "pip install '/path/to/attnperf[algoperf]'"
 )
-
-
-class AlgoPerfMissingError(ImportError):
-    """AlgoPerf, or a library it needs, is not there; the message says what to do."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,16 +66,9 @@ class Installation:
         A checkout that was never installed lacks `algoperf/_version.py`, which its build writes
         and its `__init__` imports: that module is then made in memory.
 
-        Raises AlgoPerfMissingError where another AlgoPerf has been imported already.
+        Raises MissingError where another AlgoPerf has been imported already.
         """
-        loaded = sys.modules.get("algoperf")
-        if loaded is not None and Path(str(loaded.__file__)).resolve().parents[1] != self.directory:
-            raise AlgoPerfMissingError(
-                f"algoperf was imported from {loaded.__file__} before {self.directory} was asked "
-                "for; one process can hold one AlgoPerf. Start another process"
-            )
-        if str(self.directory) not in sys.path:
-            sys.path.insert(0, str(self.directory))
+        host_checkout.put_first(self.directory, "algoperf", "AlgoPerf")
         if not (self.directory / "algoperf/_version.py").exists():
             made = types.ModuleType("algoperf._version")
             made.version = self.version or "0+unknown"  # type: ignore[attr-defined]
@@ -90,17 +77,17 @@ class Installation:
     def workloads_module(self) -> types.ModuleType:
         """Its `algoperf.workloads.workloads`, imported (JAX, torch and TensorFlow with it).
 
-        Raises AlgoPerfMissingError naming the library that is not installed.
+        Raises MissingError naming the library that is not installed.
         """
         return self.module("algoperf.workloads.workloads")
 
     def module(self, name: str) -> types.ModuleType:
-        """A module of AlgoPerf, imported. Raises AlgoPerfMissingError as `workloads_module`."""
+        """A module of AlgoPerf, imported. Raises MissingError as `workloads_module`."""
         self.activate()
         try:
             return importlib.import_module(name)
         except ImportError as error:
-            raise AlgoPerfMissingError(
+            raise host_checkout.MissingError(
                 f"{name} of {self.directory} cannot be imported: {error}. {_WHAT_TO_DO}"
             ) from error
 
@@ -109,21 +96,12 @@ class Installation:
         text = (self.directory / "algoperf/workloads/workloads.py").read_text("utf-8")
         return re.search(rf"""^\s*['"]{re.escape(name)}['"]\s*:""", text, re.MULTILINE) is not None
 
-    @contextlib.contextmanager
-    def missing_named(self) -> Iterator[None]:
-        """Raises AlgoPerfMissingError for a library that a file of the directory imports in vain.
+    def missing_named(self) -> contextlib.AbstractContextManager[None]:
+        """Raises MissingError for a library that a file of the directory imports in vain.
 
         Its runner needs more libraries than its workloads do.
         """
-        try:
-            yield
-        except ModuleNotFoundError as error:
-            file = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
-            if not file.resolve().is_relative_to(self.directory):
-                raise
-            raise AlgoPerfMissingError(
-                f"{file} needs {error.name}, which is not installed. {_WHAT_TO_DO}"
-            ) from error
+        return host_checkout.missing_named(self.directory, _WHAT_TO_DO)
 
     def make_workload(self, name: str, **init_kwargs: Any) -> Any:
         """A new JAX workload object, made as submission_runner.main makes it.
@@ -148,16 +126,12 @@ class Installation:
 def find(directory: str | os.PathLike[str] | None = None) -> Installation:
     """Returns the AlgoPerf in `directory`, else of ATTNPERF_ALGOPERF_DIR, else the installed one.
 
-    Imports nothing of it. Raises AlgoPerfMissingError, saying what to do, where there is none or
+    Imports nothing of it. Raises MissingError, saying what to do, where there is none or
     the directory is not AlgoPerf.
     """
     named = directory or os.environ.get(DIRECTORY_VARIABLE)
     found = Path(named).expanduser().resolve() if named else _installed()
-    missing = [name for name in FILES if not (found / name).is_file()]
-    if missing:
-        raise AlgoPerfMissingError(
-            f"{found} is not AlgoPerf: it lacks {', '.join(missing)}. {_WHAT_TO_DO}"
-        )
+    host_checkout.check_files(found, FILES, "AlgoPerf", _WHAT_TO_DO)
     version = _version(found)
     return Installation(found, version, _commit(found, version))
 
@@ -175,7 +149,7 @@ def define_framework() -> None:
 def _installed() -> Path:
     spec = importlib.util.find_spec("algoperf")
     if spec is None or spec.origin is None:
-        raise AlgoPerfMissingError(f"AlgoPerf is not installed. {_WHAT_TO_DO}")
+        raise host_checkout.MissingError(f"AlgoPerf is not installed. {_WHAT_TO_DO}")
     return Path(spec.origin).resolve().parents[1]
 
 
@@ -188,14 +162,8 @@ def _version(directory: Path) -> str | None:
 
 def _commit(directory: Path, version: str | None) -> str | None:
     """From git for a checkout, else from pip's record, else from the version (…+g2c90454)."""
-    if (directory / ".git").exists() and shutil.which("git"):
-        command = ["git", "-C", str(directory), "rev-parse", "HEAD"]
-        answer = subprocess.run(command, capture_output=True, text=True, check=False)
-        if answer.returncode == 0:
-            return answer.stdout.strip()
-    recorded = _recorded_commit(directory)
-    if recorded:
-        return recorded
+    if told := host_checkout.commit(directory) or _recorded_commit(directory):
+        return told
     found = re.search(r"\+g([0-9a-f]{7,40})", version or "")
     return found[1] if found else None
 

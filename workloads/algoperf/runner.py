@@ -64,7 +64,7 @@ def run(request: preflight.Request, algoperf_dir: str | None = None) -> None:
     (`preflight.check`), before JAX or TensorFlow load.
 
     Raises ValueError for what the checks refuse, the submission's batches on fabricated data
-    (known once it is imported) among it, AlgoPerfMissingError without AlgoPerf, SystemExit where
+    (known once it is imported) among it, MissingError without AlgoPerf, SystemExit where
     its runner exits, with status 1 where evaluations failed (`reported`).
     """
     found = installation.find(algoperf_dir)

@@ -5,8 +5,10 @@ import importlib.util
 import json
 import os
 
+from workloads import init2winit_specs as specs
+from workloads.base import host_checkout
 from workloads.base.errors import DataError
-from workloads.init2winit import gaps, installation, preflight, specs
+from workloads.init2winit import gaps, installation, preflight
 
 # What its main.py loads beyond our own libraries: the extra `init2winit` of setup.cfg.
 _LIBRARIES = (
@@ -40,7 +42,7 @@ class Check:
             raise DataError(f"{self.name} needs {', '.join(missing)}, not installed here", _REMEDY)
         try:
             found = installation.find(init2winit_dir or None)
-        except installation.Init2winitMissingError as problem:
+        except host_checkout.MissingError as problem:
             raise DataError(str(problem)) from problem
         gaps.check(found.directory)
         given = dict(specs.read_config(init2winit_config))

@@ -17,6 +17,7 @@ init2winit/trainer_lib/training_algorithm.py of github.com/google/init2winit.
 import contextlib
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -24,15 +25,16 @@ from flax import linen as nn
 
 from attention import inject, registry, table
 from attention.variant import Variant
+from workloads import init2winit_specs
 from workloads.algoperf import causal_attention
-from workloads.init2winit import own_attention, supported
+from workloads.init2winit import own_attention
 
 
 def register(
     models: Any,
     training_algorithm: Any = None,
     *,
-    hosts: Iterable[str] = tuple(supported.SUPPORTED),
+    hosts: Iterable[str] = tuple(init2winit_specs.SUPPORTED),
     variants: Iterable[str] = table.PAPER_ROWS,
 ) -> tuple[str, ...]:
     """Adds `<host>_<variant>` for each of both; returns the names, `vit_laser+qk_norm` for one.
@@ -58,8 +60,8 @@ def register(
     return tuple(_register(models, training_algorithm, *each) for each in added)
 
 
-def _known(models: Any, host: str) -> supported.Support:
-    support = supported.support(host)
+def _known(models: Any, host: str) -> init2winit_specs.Support:
+    support = init2winit_specs.support(host)
     if host not in models._ALL_MODELS:
         raise ValueError(f"init2winit's registry has no {host!r}: {', '.join(models._ALL_MODELS)}")
     return support
@@ -92,11 +94,11 @@ def model_class(model: Any, host: str, variant: Callable[[Any], Variant]) -> Any
 
     Its parameter tree is the host's, with the variant's own leaves beside it.
     """
-    support = supported.support(host)
+    support = init2winit_specs.support(host)
 
     def build_flax_module(self: Any) -> Any:
         layers = next((self.hps[name] for name in _LAYERS if name in self.hps), 0)
-        depth = functools.partial(supported.layer_index, layers=layers)
+        depth = functools.partial(_layer_index, layers=layers)
         enter = functools.partial(_SEAMS[support.seam](support), variant(self.hps), depth)
         return injected_module(model.build_flax_module(self), enter)
 
@@ -108,10 +110,10 @@ def model_class(model: Any, host: str, variant: Callable[[Any], Variant]) -> Any
 _LAYERS = ("depth", "num_encoder_layers", "num_layers")
 _Enter = Callable[..., contextlib.AbstractContextManager[None]]
 # A seam to what enters it, for one model's entry in the table.
-_SEAMS: dict[str, Callable[[supported.Support], _Enter]] = {
-    supported.FLAX: lambda support: inject.injected,
-    supported.OWN: lambda support: own_attention.injected,
-    supported.CAUSAL: lambda support: functools.partial(
+_SEAMS: dict[str, Callable[[init2winit_specs.Support], _Enter]] = {
+    init2winit_specs.FLAX: lambda support: inject.injected,
+    init2winit_specs.OWN: lambda support: own_attention.injected,
+    init2winit_specs.CAUSAL: lambda support: functools.partial(
         causal_attention.injected, class_name=support.class_name
     ),
 }
@@ -143,3 +145,17 @@ def injected_module(
         if field.init and field.name not in ("parent", "name")
     }
     return made(**settings)
+
+
+def _layer_index(path: str, layers: int) -> int:
+    """Returns a layer's index from 0, by the path of its attention module: 'encoderblock_3/…',
+    'ConformerBlock_0/…', 'blocks_1/…'; a pooling layer behind the last comes after them.
+
+    Raises ValueError where the path has no such name.
+    """
+    if "MAPHead" in path:
+        return layers
+    found = re.search(r"blocks?_(\d+)", path, re.IGNORECASE)
+    if found is None:
+        raise ValueError(f"no layer number in {path!r}; differential attention needs one")
+    return int(found[1])

@@ -14,9 +14,9 @@ from typing import Any
 from absl import flags
 from ml_collections import config_flags
 
+from workloads import init2winit_specs as specs
 from workloads.algoperf import preflight as algoperf
 from workloads.init2winit import config as default_config
-from workloads.init2winit import supported
 from workloads.init2winit.installation import Installation
 
 CONFIG = str(Path(default_config.__file__).resolve())
@@ -95,7 +95,7 @@ def check(request: Request, installation: Installation) -> Admitted:
     for name in ("model", "dataset", "num_train_steps"):
         if config.get(name) is None:
             raise ValueError(f"init2winit's main.py needs --config.{name}=…, after `--`")
-    supported.support(config.model).check(config.model, request.attention)
+    specs.support(config.model).check(config.model, request.attention)
     for file, kind, name in (
         (MODELS, "model", config.model),
         (DATASETS, "data set", config.dataset),

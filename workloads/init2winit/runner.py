@@ -19,7 +19,7 @@ def run(request: preflight.Request, init2winit_dir: str | None = None) -> None:
 
     Everything is checked first (`preflight.check`), before JAX or TensorFlow load; what is filled
     in, and notes, go to standard error. Raises ValueError for what the checks refuse and for
-    hyperparameters that init2winit refuses, Init2winitMissingError without init2winit, SystemExit
+    hyperparameters that init2winit refuses, MissingError without init2winit, SystemExit
     where training ends, with status 1 where it diverged.
     """
     found = installation.find(init2winit_dir)

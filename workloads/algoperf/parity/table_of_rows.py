@@ -31,7 +31,7 @@ PARTS: Mapping[str, str] = {
 def prepared(directory: str | None = None) -> Installation:
     """Returns AlgoPerf ready to be imported, with the flag that its random numbers ask for.
 
-    Raises AlgoPerfMissingError as `installation.find`.
+    Raises host_checkout.MissingError as `installation.find`.
     """
     found = installation.find(directory)
     found.workloads_module()

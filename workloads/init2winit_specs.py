@@ -1,18 +1,19 @@
-"""init2winit's models in the catalog of workloads, as `init2winit:<init2winit's name>`.
+"""init2winit's models: which take our attention, and as rows of the catalog, `init2winit:<name>`.
 
 Its own trainer trains them, in a process of its own (`sweeps.init2winit`). What its `main.py` is
 told beside a study's own settings (data set, loss, metrics, hyperparameters that are not tuned) is
 the study's `init2winit_config`. Loads no JAX. Batch sizes: _MODEL_TRAINING_DEFAULTS in
-init2winit/trainer_lib/training_algorithm.py; the transformer's variant of the rest has it, too.
+init2winit/trainer_lib/training_algorithm.py.
 """
 
+import dataclasses
+import difflib
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from attention.table import unknown
+from attention import table
 from workloads.base.workload_spec import WorkloadSpec
-from workloads.init2winit import supported
 
 PREFIX = "init2winit:"
 # Study keys and trial fields have these names.
@@ -20,6 +21,79 @@ DIRECTORY, CONFIG = "init2winit_dir", "init2winit_config"
 # As `installation` reads it.
 DIRECTORY_VARIABLE = "ATTNPERF_INIT2WINIT_DIR"
 OVERRIDES = "hparam_overrides"
+# Seams: where a model's attention is met. `flax`: flax's own attention module, whose function is
+# wrapped; `own`: init2winit's copy of it (model_lib/attention.py), whose function is replaced;
+# `causal`: the einsums, or jax.nn's function, of a layer with a name.
+FLAX, OWN, CAUSAL = "flax", "own", "causal"
+
+
+@dataclasses.dataclass(frozen=True)
+class Support:
+    """How one model is injected into.
+
+    `refused`: modifiers that no variant may have there, with the reason. `class_name`: the layer's
+    at the seam `causal`.
+    """
+
+    seam: str
+    refused: tuple[tuple[str, str], ...] = ()
+    class_name: str = ""
+
+    def check(self, model: str, attention: str) -> None:
+        """Raises ValueError for a variant, by name, that the model cannot have, with the reason."""
+        has = attention.split("+")[1:]
+        for modifier, reason in self.refused:
+            if modifier in has:
+                raise ValueError(f"{model} {reason}, so not {attention!r}; drop +{modifier}")
+        if self.seam != OWN:
+            table.check_host_mean(attention, f"init2winit's {model}")
+
+
+_SCALED = (("per_dim_temp", "scales its queries per dimension itself"),)
+# Model names: init2winit/model_lib/models.py.
+SUPPORTED: dict[str, Support] = {
+    "vit": Support(FLAX),
+    "conformer": Support(FLAX, _SCALED),
+    "mlcommons_conformer": Support(FLAX, _SCALED),
+    "transformer": Support(OWN),
+    "nanodo": Support(
+        CAUSAL,
+        (("qk_norm", "divides its queries by √D before a variant meets them"),),
+        "CausalAttn",
+    ),
+    "rope_nanodo": Support(
+        CAUSAL,
+        (("qk_norm", "normalises and scales its queries before a variant meets them"),),
+        "Attention",
+    ),
+}
+_HAVE_NOT_BEEN_TRIED = (
+    "xformer_translate",
+    "mlcommons_xformer_translate",
+    "mdlm_rope_nanodo",
+    "local_attention_transformer",
+    "transformer_stu",
+)
+
+
+def support(model: str) -> Support:
+    """Returns how init2winit's `model` is injected into.
+
+    Raises ValueError with the reason, and what works, for one that cannot be.
+    """
+    if model in SUPPORTED:
+        return SUPPORTED[model]
+    words = ", ".join(SUPPORTED)
+    if model.startswith(_HAVE_NOT_BEEN_TRIED):
+        raise ValueError(f"no variant was tried in init2winit's {model}; those that are: {words}")
+    near = difflib.get_close_matches(model, SUPPORTED, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(
+        f"init2winit's {model!r} has no attention that a variant goes through{hint} Models with: "
+        f"{words}"
+    )
+
+
 # Fields of its config that a study's `init2winit_config` may have. The others are a study's own
 # settings (model, num_train_steps …), or would end a trial early or begin it elsewhere.
 FIELDS = (
@@ -53,10 +127,10 @@ def _spec(
     batch_size: int,
     unit: str = "examples",
 ) -> WorkloadSpec:
-    support = supported.SUPPORTED[model]
+    entry = SUPPORTED[model]
     return WorkloadSpec(
         name=PREFIX + model,
-        factory="workloads.init2winit.specs:refuse",
+        factory="workloads.init2winit_specs:refuse",
         data="workloads.init2winit.data:Check",
         description=f"init2winit's {description}, by its own trainer",
         metric=metric,
@@ -68,8 +142,8 @@ def _spec(
         parameters=0,  # as its hyperparameters say
         head_size=64,
         data_name="init2winit",
-        host_modifiers=tuple(modifier for modifier, _ in support.refused),
-        keeps_softmax=support.seam != supported.OWN,
+        host_modifiers=tuple(modifier for modifier, _ in entry.refused),
+        keeps_softmax=entry.seam != OWN,
         extra_paths=(DIRECTORY, CONFIG),
         observable=False,
         unit=unit,
@@ -108,7 +182,7 @@ def refuse(row: WorkloadSpec, *_: Any, **__: Any) -> Any:
 
 def check_variant(name: str, variant: str) -> None:
     """Raises ValueError where a workload's model cannot have a variant, with the reason."""
-    supported.support(own_name(name)).check(name, variant)
+    support(own_name(name)).check(name, variant)
 
 
 def check_point(name: str, point: Mapping[str, float]) -> None:
@@ -138,7 +212,7 @@ def read_config(text: str) -> dict[str, Any]:
         )
     for field in given:
         if field not in FIELDS:
-            words = unknown(f"field of {CONFIG}", field, FIELDS)
+            words = table.unknown(f"field of {CONFIG}", field, FIELDS)
             raise ValueError(f"{words} Steps, evaluations and seeds are the study's own keys")
     for name in overrides:
         if name.split(".")[0] in TRIALS_OWN:
