@@ -30,6 +30,8 @@ INSIDE = ("diagnostics",)
 # Keys of `versions` in the order that a reader looks for them; the others follow.
 FIRST = ("python", "jax", "jaxlib", "flax", "optax")
 UNKNOWN = "not recorded"
+# Groups of a study's keys, of which one says who ran it (sweeps/launchers/table.py).
+_ENGINES = {"local", "slurm", "ray", "kubernetes", "skypilot"}
 
 
 def page(tables: Sequence[ErrorTable], directory: pathlib.Path) -> str:
@@ -157,14 +159,16 @@ def provenance(table: ErrorTable) -> list[tuple[str, str]]:
 def _kind(table: ErrorTable) -> str:
     if table.study.published:
         return "AlgoPerf's published logs"
-    by_init2winit = table.workload.startswith("init2winit:")
-    return "what init2winit's trainer wrote" if by_init2winit else "a study of attnperf"
+    trainer = " by init2winit's trainer" if table.workload.startswith("init2winit:") else ""
+    return f"a study of attnperf{trainer}" if table.study.config else f"runs{trainer}"
 
 
 def configuration(table: ErrorTable) -> str:
     """Returns the study's resolved configuration, a line for each key as a command line would
-    change it, empty where it has none."""
-    return "\n".join(_lines(table.study.config))
+    change it, empty where it has none; without the keys of engines that did not run it."""
+    config = table.study.config
+    others = _ENGINES - {config.get("launcher")}
+    return "\n".join(_lines({name: config[name] for name in config if name not in others}))
 
 
 def _lines(values: dict[str, Any], prefix: str = "") -> Iterable[str]:

@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from workloads.algoperf import installation
+from workloads.base import host_checkout
 
 STAND_INS = 7
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -26,7 +27,7 @@ def test_directory_by_argument_and_by_environment(stand_in, monkeypatch):
 
 def test_directory_that_is_not_algoperf_says_what_it_lacks_and_what_to_do(tmp_path):
     (tmp_path / "submission_runner.py").touch()
-    with pytest.raises(installation.AlgoPerfMissingError) as raised:
+    with pytest.raises(host_checkout.MissingError) as raised:
         installation.find(tmp_path)
     message = str(raised.value)
     assert "lacks algoperf/spec.py, algoperf/workloads/workloads.py." in message
@@ -37,7 +38,7 @@ def test_directory_that_is_not_algoperf_says_what_it_lacks_and_what_to_do(tmp_pa
 def test_nothing_installed_says_what_to_do(monkeypatch):
     monkeypatch.delenv(installation.DIRECTORY_VARIABLE, raising=False)
     monkeypatch.setattr(installation.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(installation.AlgoPerfMissingError, match="not installed. Install AlgoPerf"):
+    with pytest.raises(host_checkout.MissingError, match="not installed. Install AlgoPerf"):
         installation.find()
 
 
@@ -81,7 +82,7 @@ def test_workloads_by_name(stand_in):
 def test_second_algoperf_in_one_process_is_refused(stand_in, tmp_path):
     stand_in.workloads_module()
     other = installation.Installation(tmp_path, None, None)
-    with pytest.raises(installation.AlgoPerfMissingError, match="can hold one AlgoPerf"):
+    with pytest.raises(host_checkout.MissingError, match="can hold one AlgoPerf"):
         other.activate()
 
 
@@ -89,9 +90,7 @@ def test_missing_library_is_named(stand_in, monkeypatch):
     stand_in.activate()
     monkeypatch.setitem(sys.modules, "algoperf.spec", None)
     monkeypatch.delitem(sys.modules, "algoperf.workloads.base", raising=False)
-    with pytest.raises(
-        installation.AlgoPerfMissingError, match=r"cannot be imported.*\[algoperf\]"
-    ):
+    with pytest.raises(host_checkout.MissingError, match=r"cannot be imported.*\[algoperf\]"):
         stand_in.module("algoperf.workloads.base")
 
 
@@ -115,17 +114,34 @@ def test_real_registry_has_what_we_support(algoperf):
             supported.support(name)
 
 
-def test_a_library_that_its_files_lack_is_named_and_that_of_a_submission_is_not(tmp_path):
+def test_a_library_that_its_files_lack_is_named_and_that_of_a_submission_is_not(
+    tmp_path, monkeypatch
+):
     theirs, mine = tmp_path / "theirs", tmp_path / "mine"
     for directory in (theirs, mine):
         directory.mkdir()
         (directory / "needs.py").write_text("import surely_absent\n")
     found = installation.Installation(theirs, None, None)
-    missing = pytest.raises(installation.AlgoPerfMissingError, match="needs surely_absent, which")
+    missing = pytest.raises(host_checkout.MissingError, match="needs surely_absent, which")
     with missing, found.missing_named():
         runpy.run_path(str(theirs / "needs.py"))
     with pytest.raises(ModuleNotFoundError), found.missing_named():
         runpy.run_path(str(mine / "needs.py"))
+    # A submission is started by AlgoPerf's own runner; a library's library by the library.
+    starts = "import runpy, sys\nrunpy.run_path(sys.argv[1])\n"
+    (theirs / "starts.py").write_text(starts)
+    library = tmp_path / "site-packages/library.py"
+    library.parent.mkdir()
+    library.write_text("import surely_absent\n")
+    monkeypatch.setattr(sys, "argv", ["starts.py", str(mine / "needs.py")])
+    with pytest.raises(ModuleNotFoundError), found.missing_named():
+        runpy.run_path(str(theirs / "starts.py"))
+    sys.argv[1] = str(library)
+    with (
+        pytest.raises(host_checkout.MissingError, match=r"starts\.py needs surely_absent"),
+        found.missing_named(),
+    ):
+        runpy.run_path(str(theirs / "starts.py"))
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from analysis.load import metrics
 from analysis.load.studies import read_study
 from analysis.views import catalog
 from analysis.views.table import power as power_view
+from sweeps.launchers import table as launchers
 from sweeps.records import layout
 
 STEPS = (100, 200, 300, 400)
@@ -202,3 +203,13 @@ def test_every_view_with_figures_of_a_table_stands_in_the_report() -> None:
     assert len(set(chapters)) == len(chapters)
     assert set(chapters) <= set(catalog.VIEWS)
     assert set(catalog.PLOTTED) <= set(chapters)
+
+
+def test_the_configuration_is_without_engines_that_ran_nothing(hand_made) -> None:
+    ran = {"launcher": "slurm", "slurm": {"gpus": 4}, "ray": {"gpus": 9}, "mesh": {"data": 2}}
+    directory = _study(hand_made, config=ran).finish()
+    text = report.configuration(error_table(read_study(directory), "compare"))
+    assert "slurm.gpus = 4" in text
+    assert "mesh.data = 2" in text
+    assert "ray." not in text
+    assert set(launchers.NAMES) == report._ENGINES

@@ -49,14 +49,16 @@ def put_first(directory: Path, package: str, name: str) -> None:
 
 @contextlib.contextmanager
 def missing_named(directory: Path, what_to_do: str) -> Iterator[None]:
-    """Raises MissingError for a library that a file of the directory imports in vain."""
+    """Raises MissingError for a library that a file of the directory imports in vain, itself or
+    through another library; what a user's own file imports is that file's."""
     try:
         yield
     except ModuleNotFoundError as error:
-        files = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
-        inside = [file for file in files if file.resolve().is_relative_to(directory)]
-        if not inside:
+        names = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+        files = [Path(name).resolve() for name in names if not name.startswith("<frozen ")]
+        own = [file for file in files if "site-packages" not in file.parts]
+        if not own or not own[-1].is_relative_to(directory):
             raise
         raise MissingError(
-            f"{inside[-1]} needs {error.name}, which is not installed. {what_to_do}"
+            f"{own[-1]} needs {error.name}, which is not installed. {what_to_do}"
         ) from error
