@@ -12,8 +12,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from sweeps.init2winit import overrides, rows
 from sweeps.records import (
@@ -38,6 +38,19 @@ _STATUS_EVERY_S = 10.0
 _REFUSED, _SAYS = 2, "python -m workloads: "
 # Of its log, that are looked through for it.
 _LINES = 40
+
+
+class _Checkpoint(NamedTuple):
+    """Where an attempt begins: after `step` updates, with what lies in `path`, None for nothing.
+
+    unread: the rows up to there that an earlier attempt's worker did not live to read. note: where
+    the evaluation there is lost: init2winit saves first, and then writes down what it measured.
+    """
+
+    step: int = 0
+    path: pathlib.Path | None = None
+    unread: Sequence[dict[str, Any]] = ()
+    note: str | None = None
 
 
 class Attempt:
@@ -67,16 +80,20 @@ class Attempt:
         over, ValueError for what init2winit or its checks refuse, RuntimeError where its process
         ended in any other way.
         """
-        self._start, unread, note = self._move_checkpoint()
+        found = self._last_checkpoint()
+        self._start = self._last_evaluation = found.step
         where = {"global_step": self._start}
         layout.write_json(self.attempt.directory / measurements.RESUMED, where)
         self._note_provenance()
-        self._say("running", self._start, note=note)
+        self._say("running", self._start, note=found.note)
         with contextlib.closing(measurements.Writer(self.attempt.directory)) as self._writer:
             self._csv = measurements.LiveCsv(self.attempt)
-            self._writer.append(unread)
+            self._writer.append(list(found.unread))
+            self._writer.sync()
+            (self._own / _WORKER).mkdir(parents=True)
+            if found.path is not None:  # last: a worker that is killed here leaves it to the next
+                os.rename(found.path, self._own / _WORKER / _CHECKPOINTS)
             self._reader = self._reads(self._own, self._start)
-            self._last_evaluation = self._start
             with self._process() as process:
                 while process.poll() is None:
                     self.attempt.check()
@@ -95,22 +112,13 @@ class Attempt:
 
     def _reads(self, folder: pathlib.Path, start: int) -> rows.Reader:
         """Returns the reader of what init2winit measures in an attempt's folder, from `start`."""
-        path, curve = (
-            folder / _WORKER / init2winit_columns.FILE,
-            measurements.curve(self._directory),
-        )
+        path = folder / _WORKER / init2winit_columns.FILE
+        curve = measurements.curve(self._directory)
         before = [row for row in curve if row["kind"] == "eval" and row["global_step"] <= start]
         return rows.Reader(path, self.trial, before[-1] if before else None, resumed=start > 0)
 
-    def _move_checkpoint(self) -> tuple[int, list[dict[str, Any]], str | None]:
-        """Moves the newest checkpoint of the attempts before this one here.
-
-        Returns its step, 0 where there is none; the rows up to it that its attempt's worker did not
-        live to read; and a note where its evaluation is lost: init2winit saves first, and then
-        writes down what it measured.
-        """
-        own = self._own / _WORKER / _CHECKPOINTS
-        own.parent.mkdir(parents=True)
+    def _last_checkpoint(self) -> "_Checkpoint":
+        """Returns the newest checkpoint of the attempts before this one."""
         for number in range(self.attempt.number - 1, 0, -1):
             attempt = self._directory / layout.ATTEMPTS / str(number)
             found = attempt / _FOLDER / _WORKER / _CHECKPOINTS
@@ -130,10 +138,9 @@ class Attempt:
                     f"init2winit was stopped before it had recorded its evaluation at step {step}"
                 )
                 if step == self.trial.steps:  # it would train nothing, and evaluate nothing
-                    return 0, [], f"{note}, the last one: trained anew"
-            os.rename(found, own)
-            return step, unread, note
-        return 0, [], None
+                    return _Checkpoint(note=f"{note}, the last one: trained anew")
+            return _Checkpoint(step, found, unread, note)
+        return _Checkpoint()
 
     @contextlib.contextmanager
     def _process(self) -> Iterator[subprocess.Popen[bytes]]:
