@@ -362,7 +362,7 @@ def test_this_host_is_a_launcher_as_any_other(tmp_path, monkeypatch):
     """Its jobs are workers: found in their slots by who submits them again, told to end, gone."""
     sleeper = [sys.executable, "-c", "import sys; print('{}', flush=True); sys.stdin.read()"]
     monkeypatch.setattr(local.Local, "command", lambda self, slot: sleeper)
-    own = {"local": {"workers": 2, "pin": False}}
+    own = {"workload": "digits_vit", "local": {"workers": 2, "pin": False}}
     batch = submissions.Batch(tmp_path / "s-a.json", ((), ()), {"PYTHONPATH": str(tmp_path)})
     engine, other = local.launcher(own, tmp_path), local.launcher(own, tmp_path)
     assert engine.capacity() == 2
