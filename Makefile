@@ -58,7 +58,7 @@ evidence: $(VENV)/.installed
 	$(BIN)/python -m analysis downstream experiments/pydoc_lm_evidence
 	$(BIN)/python -m analysis summary $(addprefix experiments/,$(filter %_evidence,$(EVIDENCE)))
 
-## evidence-tuned: the same rows, each tuned for itself; at most 2 hours, resumable
+## evidence-tuned: the same rows, each tuned for itself; 2 to 2½ hours, resumable
 evidence-tuned: $(VENV)/.installed
 	$(call together,$(TUNED))
 	$(BIN)/python -m analysis summary $(addprefix experiments/,$(TUNED))
