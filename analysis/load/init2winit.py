@@ -200,7 +200,7 @@ def _evaluations(path: pathlib.Path) -> tuple[Measurements | None, list[str]]:
         found |= ~read.empty[name] if name in read.empty else True
     columns = {name: values[found] for name, values in read.columns.items()}
     named = {
-        theirs.our_name(name): 1 - columns[name] if theirs.is_error_rate(name) else columns[name]
+        theirs.our_name(name): theirs.our_value(name, columns[name])
         for name in (*rows, STEP, ATTEMPT)
         if name in columns
     }

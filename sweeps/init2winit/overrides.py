@@ -22,13 +22,13 @@ def hparam_overrides(trial: Trial) -> dict[str, Any]:
         "eps": point["epsilon"],
     }
     decay = {"weight_decay": point["weight_decay"]}
-    chain = {
+    chain: dict[str, Any] = {
         "0": {"element": specs.OPTIMIZERS[trial.optimizer], "hps": direction},
         "1": {"element": "add_decayed_weights", "hps": decay},
     }
     # Among elements by their numbers alone it takes them for a chain; beside the limit of the
     # gradients' norm it has to be told so.
-    optimizer: dict[str, Any] = dict(chain)
+    optimizer: dict[str, Any] = chain
     if "grad_clip" in point:
         optimizer = {"join": chain, "grad_clip": point["grad_clip"]}
     return {

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from sweeps.init2winit import overrides, rows
+from sweeps.launchers import remote
 from sweeps.records import (
     attempts,
     init2winit_columns,
@@ -191,19 +192,9 @@ class Attempt:
             self._say("running", row["global_step"] + 1, figures=row)
 
     def _say(self, state: str, step: int, reason: str | None = None, **fields: Any) -> None:
-        self.attempt.check()
         self._said_at = time.monotonic()
-        status.write(
-            self._directory,
-            state,
-            id=self.trial.id,
-            global_step=step,
-            steps=self.trial.steps,
-            reason=reason,
-            attempt=self.attempt.number,
-            preemption_count=self.attempt.number - 1,
-            **{"figures": None, **fields},
-        )
+        whole = {"reason": reason, "figures": None, **fields}
+        status.say(self.attempt, state, self.trial.id, step, self.trial.steps, **whole)
 
     def _ended(self, code: int) -> str:
         """Returns what the trial came to, by how its process ended."""
@@ -260,7 +251,7 @@ def _last_words(trial_directory: pathlib.Path) -> str:
     said = [number for number, line in enumerate(lines) if line.startswith(_SAYS)]
     if said:
         return " ".join(lines[said[-1] :]).removeprefix(_SAYS)
-    return next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
+    return remote.last_line("\n".join(lines))
 
 
 def _newest(folder: pathlib.Path) -> int | None:

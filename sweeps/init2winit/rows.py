@@ -54,7 +54,7 @@ class Reader:
         if rate := values.get("train_steps_per_sec"):
             rows[0] |= {"step_seconds": 1 / rate, self._per_second: rate * self._units}
         of_splits = {
-            columns.our_name(name): 1 - value if columns.is_error_rate(name) else value
+            columns.our_name(name): columns.our_value(name, value)
             for name, value in values.items()
             if columns.is_of_a_split(name)
         }

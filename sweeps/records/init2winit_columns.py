@@ -4,6 +4,8 @@ Rows of training have no column of a split; rows of an evaluation have training'
 evaluation's durations are since the one before it; `train_cost` is the mean cost since it.
 """
 
+from typing import Any
+
 FILE = "measurements.csv"
 META = "meta_data.json"
 SPLITS = {"train": "train", "valid": "validation", "test": "test"}
@@ -30,6 +32,6 @@ def our_name(column: str) -> str:
     return f"{SPLITS[split]}/{NAMES.get(metric, metric)}" if metric else column
 
 
-def is_error_rate(column: str) -> bool:
-    """Returns whether one minus a column's values is what our name says."""
-    return column.endswith(f"/{ERROR_RATE}")
+def our_value(column: str, value: Any) -> Any:
+    """Returns what a column's number, or array of numbers, is by our name of it."""
+    return 1 - value if column.endswith(f"/{ERROR_RATE}") else value

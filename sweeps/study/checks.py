@@ -52,14 +52,19 @@ def check_downstream(settings: dict[str, Any], suite: str) -> None:
     such jobs."""
     suites.get(suite)
     catalog.check_decoder(settings["workload"])
+    for key, count in _several_hosts(settings):
+        raise ValueError(
+            f"{key} is {count}, and a suite is put to a model by one process, on all devices of "
+            f"its host. Train without config.downstream, then: python -m sweeps evaluate STUDY_DIR "
+            f"--suite={suite} --config.{key}=1"
+        )
+
+
+def _several_hosts(settings: dict[str, Any]) -> list[tuple[str, int]]:
+    """Returns the launcher's keys that give a trial more than one host, with how many."""
     name = settings["launcher"]
-    for key in ("hosts", "nodes"):
-        if (count := settings[name].get(key, 1)) > 1:
-            raise ValueError(
-                f"{name}.{key} is {count}, and a suite is put to a model by one process, on all "
-                f"devices of its host. Train without config.downstream, then: python -m sweeps "
-                f"evaluate STUDY_DIR --suite={suite} --config.{name}.{key}=1"
-            )
+    found = ((f"{name}.{key}", settings[name].get(key, 1)) for key in ("hosts", "nodes"))
+    return [(key, count) for key, count in found if count > 1]
 
 
 def _check_extra_paths(settings: dict[str, Any]) -> None:
@@ -104,14 +109,11 @@ def _check_init2winit(settings: dict[str, Any]) -> None:
             f"{name}: init2winit makes no optimizer {settings['optimizer']!r} of a study's space; "
             f"choose one of {', '.join(init2winit_specs.OPTIMIZERS)}"
         )
-    launcher = settings["launcher"]
-    for key in ("hosts", "nodes"):
-        if (count := settings[launcher].get(key, 1)) > 1:
-            raise ValueError(
-                f"{name}: {launcher}.{key} is {count}, and a trial is one process of init2winit's, "
-                f"on all devices of its host; give {launcher}.{key}=1"
-            )
-    init2winit_specs.read_config(settings[init2winit_specs.CONFIG])
+    for key, count in _several_hosts(settings):
+        raise ValueError(
+            f"{name}: {key} is {count}, and a trial is one process of init2winit's, on all devices "
+            f"of its host; give {key}=1"
+        )
 
 
 def lacking(settings: dict[str, Any]) -> str | None:

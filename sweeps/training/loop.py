@@ -128,18 +128,8 @@ class Training:
         self._say("running", start, note=note)
 
     def _say(self, state: str, step: int, reason: str | None = None, **fields: Any) -> None:
-        self.attempt.check()
-        status.write(
-            self.directory,
-            state,
-            id=self.trial.id,
-            global_step=step,
-            steps=self.trial.steps,
-            reason=reason,
-            attempt=self.attempt.number,
-            preemption_count=self.attempt.number - 1,
-            **{"figures": None, **fields},
-        )
+        whole = {"reason": reason, "figures": None, **fields}
+        status.say(self.attempt, state, self.trial.id, step, self.trial.steps, **whole)
 
     def _train(self, state: train_step.TrainState, store: checkpoints.Checkpoints) -> str:
         trial, start = self.trial, int(state.step)

@@ -93,14 +93,4 @@ def restored(found: Evaluation, trial_directory: pathlib.Path, workload: Any) ->
 def _say(
     found: Evaluation, attempt: lease.Attempt, state: str, done: int, reason: str | None = None
 ) -> None:
-    attempt.check()
-    status.write(
-        attempt.trial_directory,
-        state,
-        id=found.id,
-        global_step=done,
-        steps=found.tasks,
-        reason=reason,
-        attempt=attempt.number,
-        preemption_count=attempt.number - 1,
-    )
+    status.say(attempt, state, found.id, done, found.tasks, reason=reason)

@@ -1,5 +1,7 @@
 """Our space in init2winit's own code, on a checkout; skips where there is none."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 from ml_collections import config_dict
 
 from sweeps.init2winit import overrides
-from sweeps.study import config, study, trial
+from sweeps.study import config, study
 from sweeps.training import optimizers
 
 POINT = {
@@ -26,7 +28,7 @@ def test_its_updates_by_our_points_are_ours(tree, tmp_path, optimizer):
 
     given = [f"--config.experiment_dir={tmp_path}", f"--config.optimizer={optimizer}"]
     [one, *_] = study.resolve(config.parse("init2winit_vit_demo", given)).trials("tune")
-    one = trial.dataclasses.replace(one, hyperparameters=POINT, steps=STEPS, step_hint=STEPS)
+    one = dataclasses.replace(one, hyperparameters=POINT, steps=STEPS, step_hint=STEPS)
     hps = config_dict.ConfigDict({"l2_decay_factor": None, **overrides.hparam_overrides(one)})
     rate = schedules.get_schedule_fn(hps.lr_hparams, max_training_updates=STEPS)
     scalars = {name: jnp.float32(value) for name, value in POINT.items()}

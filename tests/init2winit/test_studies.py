@@ -1,5 +1,6 @@
 """Studies of init2winit's models: a trial in its words, its measurements in ours, its process."""
 
+import dataclasses
 import json
 import math
 import os
@@ -36,7 +37,7 @@ def _study(tmp_path, **changes):
 def _trial(tmp_path, point=POINT, **changes):
     found = _study(tmp_path, **changes)
     [one] = [one for one in found.trials("tune") if one.point == 1]
-    return trial.dataclasses.replace(one, hyperparameters=point)
+    return dataclasses.replace(one, hyperparameters=point)
 
 
 def test_a_point_becomes_init2winits_own_hyperparameters(tmp_path):

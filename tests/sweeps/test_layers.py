@@ -16,7 +16,7 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     "studies": ("study",),
     "distributed": ("launchers",),
     "training": ("records", "study", "distributed"),
-    "init2winit": ("records", "study", "training"),
+    "init2winit": ("records", "launchers", "study", "training"),
     "worker": ("records", "launchers", "study", "distributed", "training", "init2winit"),
     "algoperf": ("records", "study", "training"),
     "monitoring": ("records", "launchers", "study", "training"),

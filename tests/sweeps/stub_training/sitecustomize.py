@@ -61,17 +61,7 @@ class Training:
         return "done"
 
     def _say(self, state, step, reason=None):
-        self.attempt.check()
-        status.write(
-            self.attempt.trial_directory,
-            state,
-            id=self.trial.id,
-            global_step=step,
-            steps=self.trial.steps,
-            reason=reason,
-            attempt=self.attempt.number,
-            preemption_count=self.attempt.number - 1,
-        )
+        status.say(self.attempt, state, self.trial.id, step, self.trial.steps, reason=reason)
 
 
 METRICS = {f"{s}/{m}": 0.5 for s in ("train", "validation", "test") for m in ("accuracy", "loss")}
