@@ -4,6 +4,7 @@ import fcntl
 import os
 import pathlib
 import shutil
+import signal
 import sys
 import types
 from typing import Any
@@ -24,6 +25,9 @@ def pytest_configure(config):
 
     Its key holds the program and the libraries' versions; `make clean` removes it.
     """
+    # A shell has jobs in its background ignore Ctrl-C, which processes that tests start inherit.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput") and hasattr(config, "cache"):
         folder = config.cache.mkdir("xla")
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))

@@ -61,12 +61,30 @@ def log_mel(audio: Array, paddings: Array) -> tuple[Array, Array]:
     paddings = paddings.astype(jnp.float32)
     samples = audio.astype(jnp.float32) * (1.0 - paddings) * 2.0**-15
     windows = _preemphasised(frames(samples)) * jnp.asarray(_hann(), jnp.float32)
-    spectrum = jnp.fft.rfft(windows, _FFT_SIZE, axis=-1)
-    power = jnp.square(spectrum.real) + jnp.square(spectrum.imag)
+    # A TPU's Fourier transform goes from layout to layout: by the compiler for v5e the whole step
+    # of librispeech_conformer_paper takes 139.8 ms with it and 130.4 by the products below.
+    power = jax.lax.platform_dependent(windows, tpu=_power_by_products, default=_power)
     bands = jnp.einsum("btf,fn->btn", power, mel_weights())
     features = jnp.log(jnp.maximum(bands, _FLOOR))
     mean, stddev = jnp.asarray(_MEAN, jnp.float32), jnp.asarray(_STDDEV, jnp.float32)
     return (features - mean) / stddev, _frame_paddings(paddings)
+
+
+def _power(windows: Array) -> Array:
+    """Returns |DFT|² of windows [..., 400], zeros behind, at 257 frequencies from 0 to 8 kHz."""
+    spectrum = jnp.fft.rfft(windows, _FFT_SIZE, axis=-1)
+    return jnp.square(spectrum.real) + jnp.square(spectrum.imag)
+
+
+def _power_by_products(windows: Array) -> Array:
+    """Returns `_power`, by the definition of the transform in products of float32 numbers."""
+    turns = np.outer(np.arange(FRAME_SIZE - 1), np.arange(_FFT_SIZE // 2 + 1)) % _FFT_SIZE
+    angles = 2 * np.pi / _FFT_SIZE * turns
+    parts = [
+        jnp.matmul(windows, jnp.asarray(wave, jnp.float32), precision=jax.lax.Precision.HIGHEST)
+        for wave in (np.cos(angles), np.sin(angles))
+    ]
+    return jnp.square(parts[0]) + jnp.square(parts[1])
 
 
 def frames(signal: Array) -> Array:
