@@ -7,11 +7,12 @@ sinks, too), a mask that differs by query or head, attention dropout.
 
 Numerics: logits and softmax in float32. The library returns sums in the query's dtype, so the query
 goes in as float32 where the value is float32 beside bfloat16 (LASER and differential mixers hand it
-so): their sums come out in float32, their gradients on the value, too. The standard mixer's output
-is rounded once, as it would be anyway, but its backward pass uses it rounded. The library takes no
-scale; QKᵀ's goes onto the query, rounded to the inputs' dtype: a TPU's matrix unit would round a
-float32 query, too. That unit also rounds weights and value to bfloat16, as our own core does;
-interpret mode, where tests hold the numerics, does not.
+so): their sums come out in float32. The value itself is rounded, as by our own core and, if it were
+not, by a TPU's matrix unit: that reads less, 507.8 for 512.8 ms of a step of c4_lm_2b. The standard
+mixer's output is rounded once, as it would be anyway, but its backward pass uses it rounded. The
+library takes no scale; QKᵀ's goes onto the query, rounded to the inputs' dtype: the matrix unit
+would round a float32 query, too. It also rounds weights to bfloat16; interpret mode, where tests
+hold the numerics, does not.
 
 Cost by the compiler for TPU v5e, (8, 1024, 8, 128) bfloat16, causal, as bundles × grid steps at
 1.5 GHz, forward + backward, by (queries, keys, keys at a time) of a block:
@@ -20,6 +21,11 @@ Cost by the compiler for TPU v5e, (8, 1024, 8, 128) bfloat16, causal, as bundles
                                            0.77 (512, 1024, 512), 0.88 (512, 512, 512)
     one for dQ, one for dK and dV          0.92 ms (1024, 1024, 512), 1.13 (512, 512, 512)
     fused, float32 sums (LASER)            0.74 ms (1024, 1024, 512)
+
+Where keys are several blocks the fused backward pass writes dQ in float32 once per block, for XLA
+to sum: there it has a kernel for dQ, c4_lm_2b's step (heads of 512, two blocks) 482.5 ms for 490.8.
+Not for float32 sums of bfloat16: that kernel rounds the cotangent, which takes gradients from
+3.1e-3 to 5.3e-3, and saves nothing.
 
 The own core's attention is 6.95 ms there, and reads and writes ten times as many bytes.
 """
@@ -59,7 +65,7 @@ def weighted_sum(problem: Problem, value: Array, *, interpret: str = "") -> Arra
     )
     wide = problem.query.astype(jnp.float32) * problem.scale
     query = wide.astype(problem.query.dtype).astype(value.dtype)
-    arrays = {"query": query, "key": problem.key, "value": value}
+    arrays = {"query": query, "key": problem.key, "value": value.astype(problem.key.dtype)}
     keys = accelerated.visible_keys("splash", problem)
     if keys is not None:
         arrays["keys"] = keys
@@ -72,9 +78,9 @@ def _on_one_device(
     """Returns the sums [..., T, H, Dv]; the query is scaled, "keys" [..., S] True where visible."""
     query, key, value = (arrays[name] for name in ("query", "key", "value"))
     keys = arrays.get("keys")
-    *batch, queries, heads, size = query.shape
+    *batch, queries, heads, _ = query.shape
     length = key.shape[-3]
-    blocks, queries_there, keys_there = _blocks(queries, length, size, value)
+    blocks, queries_there, keys_there = _blocks(queries, length, query, value)
 
     def by_head(array: Array, padded: int) -> Array:
         array = array.reshape((math.prod(batch), *array.shape[-3:]))
@@ -119,14 +125,15 @@ def _on_one_device(
 
 
 def _blocks(
-    queries: int, keys: int, size: int, value: Array
+    queries: int, keys: int, query: Array, value: Array
 ) -> tuple[library.BlockSizes, int, int]:
     """Returns block sizes, and the padded numbers of queries and keys."""
-    most = _largest_block(size, value)
+    most = _largest_block(query, value)
     (rows, all_rows), (columns, all_columns) = (
         accelerated.divided(length, most) for length in (queries, keys)
     )
     at_once = columns // 2 if columns > 512 and columns % (2 * accelerated.LANES) == 0 else columns
+    is_fused = columns == all_columns or query.dtype != value.dtype
     blocks = library.BlockSizes(
         block_q=rows,
         block_kv=columns,
@@ -134,20 +141,23 @@ def _blocks(
         block_q_dkv=rows,
         block_kv_dkv=columns,
         block_kv_dkv_compute=at_once,
-        use_fused_bwd_kernel=True,
+        use_fused_bwd_kernel=is_fused,
+        block_q_dq=None if is_fused else rows,
+        block_kv_dq=None if is_fused else columns,
     )
     return blocks, all_rows, all_columns
 
 
-def _largest_block(size: int, value: Array) -> int:
+def _largest_block(query: Array, value: Array) -> int:
     """Returns the most rows of a block that fit on the chip (v5e's 16 MB of scoped memory).
 
-    A row of a block takes its values and the float32 sums of two gradients. Compiled within
-    language models: 1024 rows at (128, 128) bfloat16 and float32; 1024 do not fit at (256, 256)
-    bfloat16, nor 512 at (720, 720) bfloat16.
+    A row of a block takes its queries or values and the float32 sums of two gradients. Compiled
+    within language models: 1024 rows at (128, 128) bfloat16 and float32; 1024 do not fit at
+    (256, 256) bfloat16, nor 512 at (720, 720) bfloat16.
     """
-    lanes = sum(-(-one // accelerated.LANES) * accelerated.LANES for one in (size, value.shape[-1]))
-    row = lanes * (value.dtype.itemsize + 4)
+    sizes = query.shape[-1], value.shape[-1]
+    lanes = sum(-(-one // accelerated.LANES) * accelerated.LANES for one in sizes)
+    row = lanes * (query.dtype.itemsize + 4)
     return 1024 if row <= 2048 else 512 if row <= 8192 else 256
 
 

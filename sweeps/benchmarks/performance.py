@@ -98,8 +98,8 @@ Written by `make performance`; nothing here was run on an accelerator. {definiti
 
 What these figures leave out: waiting for the network and for transfers between memories, the host's
 input, evaluations and checkpoints. A TPU's cycles are its compiler's estimate. A GPU's compiler
-estimates no time without a device. "HBM GB" of TPU rows by XLA's own core and by `splash` is up to 7 % too
-much: they were compiled before fusions inside fusions were looked into.
+estimates no time without a device. "HBM GB" of language models' rows by XLA's own core on TPUs and ViT's is up
+to 7 % too much: they were compiled before fusions inside fusions were looked into.
 
 † These rows did not calibrate the model of `plan`, whose figures stand in "plan GB" and "plan ms"; it is
 within 15 % of the compiler on all of them.
