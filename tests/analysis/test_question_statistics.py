@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar as statsmodels_mcnemar
-from statsmodels.stats.multitest import multipletests
 
-from analysis.statistics import comparisons, questions
+from analysis.statistics import questions
 
 
 @given(st.integers(0, 3000), st.integers(0, 3000))
@@ -25,12 +24,6 @@ def test_mcnemar_by_hand_and_by_statsmodels() -> None:
     assert questions.mcnemar(0, 0) == questions.mcnemar(4, 4) == 1.0
     found = statsmodels_mcnemar([[10, 12], [25, 3]], exact=True).pvalue
     assert questions.mcnemar(12, 25) == pytest.approx(found, rel=1e-12)
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=112))
-def test_holm_is_statsmodels_(p_values) -> None:
-    expected = multipletests(p_values, method="holm")[1]
-    np.testing.assert_allclose(comparisons.holm(p_values), expected, rtol=1e-12, atol=1e-15)
 
 
 @given(st.lists(st.sampled_from([-1, 0, 1]), min_size=1, max_size=60))

@@ -137,6 +137,7 @@ def test_causality_where_nothing_divides_into_blocks(length, keys, kernel):
     [(4, 64, 64, 2), (2, 64, 128, 2), (2, 128, 256, 0), (3, 32, 32, 3), (2, 80, 80, 0)],
 )
 @pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("kernel", ["fused on tpu", "fused on gpu"], indirect=True)
 def test_heads_side_by_side_in_a_block(heads, size, wide, together, masked, kernel):
     """As many as 128 lanes hold; others are transposed. The last block passes the arrays' end."""
     assert fused_tpu._heads_together(heads, size, wide) == together

@@ -11,6 +11,9 @@ from workloads.downstream.tokens import Tokens
 from workloads.storage import token_records, tokenizer
 from workloads.text.corpora import pydoc_text
 
+# The questions take half a minute to make, for which other processes would wait.
+pytestmark = pytest.mark.xdist_group("pydoc_questions")
+
 
 @pytest.fixture(scope="module")
 def data_dir(made_once):
