@@ -8,7 +8,7 @@ sinks, too), a mask that differs by query or head, attention dropout.
 Numerics: logits and softmax in float32. The library returns sums in the query's dtype, so the query
 goes in as float32 where the value is float32 beside bfloat16 (LASER and differential mixers hand it
 so): their sums come out in float32. The value itself is rounded, as by our own core and, if it were
-not, by a TPU's matrix unit: that reads less, 507.8 for 512.8 ms of a step of c4_lm_2b. The standard
+not, by a TPU's matrix unit: that reads less, 507.9 for 512.8 ms of a step of c4_lm_2b. The standard
 mixer's output is rounded once, as it would be anyway, but its backward pass uses it rounded. The
 library takes no scale; QKᵀ's goes onto the query, rounded to the inputs' dtype: the matrix unit
 would round a float32 query, too. It also rounds weights to bfloat16; interpret mode, where tests
@@ -23,7 +23,7 @@ Cost by the compiler for TPU v5e, (8, 1024, 8, 128) bfloat16, causal, as bundles
     fused, float32 sums (LASER)            0.74 ms (1024, 1024, 512)
 
 Where keys are several blocks the fused backward pass writes dQ in float32 once per block, for XLA
-to sum: there it has a kernel for dQ, c4_lm_2b's step (heads of 512, two blocks) 482.5 ms for 490.8.
+to sum: there it has a kernel for dQ, c4_lm_2b's step (heads of 512, two blocks) 482.4 ms for 490.8.
 Not for float32 sums of bfloat16: that kernel rounds the cotangent, which takes gradients from
 3.1e-3 to 5.3e-3, and saves nothing.
 
@@ -80,7 +80,7 @@ def _on_one_device(
     keys = arrays.get("keys")
     *batch, queries, heads, _ = query.shape
     length = key.shape[-3]
-    blocks, queries_there, keys_there = _blocks(queries, length, query, value)
+    blocks, queries_there, keys_there = _blocks(query, value)
 
     def by_head(array: Array, padded: int) -> Array:
         array = array.reshape((math.prod(batch), *array.shape[-3:]))
@@ -124,13 +124,11 @@ def _on_one_device(
     return sums.reshape((*batch, queries, heads, value.shape[-1]))
 
 
-def _blocks(
-    queries: int, keys: int, query: Array, value: Array
-) -> tuple[library.BlockSizes, int, int]:
+def _blocks(query: Array, value: Array) -> tuple[library.BlockSizes, int, int]:
     """Returns block sizes, and the padded numbers of queries and keys."""
     most = _largest_block(query, value)
     (rows, all_rows), (columns, all_columns) = (
-        accelerated.divided(length, most) for length in (queries, keys)
+        accelerated.divided(array.shape[-3], most) for array in (query, value)
     )
     at_once = columns // 2 if columns > 512 and columns % (2 * accelerated.LANES) == 0 else columns
     is_fused = columns == all_columns or query.dtype != value.dtype

@@ -193,8 +193,8 @@ class Attempt:
 
     def _say(self, state: str, step: int, reason: str | None = None, **fields: Any) -> None:
         self._said_at = time.monotonic()
-        whole = {"reason": reason, "figures": None, **fields}
-        status.say(self.attempt, state, self.trial.id, step, self.trial.steps, **whole)
+        fields = {"figures": None, **fields}
+        status.say(self.attempt, state, self.trial.id, step, self.trial.steps, reason, **fields)
 
     def _ended(self, code: int) -> str:
         """Returns what the trial came to, by how its process ended."""

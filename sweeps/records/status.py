@@ -25,15 +25,31 @@ def write(directory: pathlib.Path, state: str, **fields: Any) -> None:
     layout.write_json(directory / layout.STATUS, {**old, **fields, **now})
 
 
-def say(attempt: lease.Attempt, state: str, id: str, done: int, of: int, **fields: Any) -> None:
+def say(
+    attempt: lease.Attempt,
+    state: str,
+    id: str,
+    done: int,
+    of: int,
+    reason: str | None = None,
+    **fields: Any,
+) -> None:
     """Writes how far an attempt is, `done` steps `of` so many, as long as it holds its trial.
 
     Raises lease.LostError where another worker has taken over.
     """
     attempt.check()
-    count = {"attempt": attempt.number, "preemption_count": attempt.number - 1}
-    progress = {"id": id, "global_step": done, "steps": of}
-    write(attempt.trial_directory, state, **{**progress, "reason": None, **count, **fields})
+    write(
+        attempt.trial_directory,
+        state,
+        id=id,
+        global_step=done,
+        steps=of,
+        reason=reason,
+        attempt=attempt.number,
+        preemption_count=attempt.number - 1,
+        **fields,
+    )
 
 
 def read(directory: pathlib.Path) -> dict[str, Any]:

@@ -128,8 +128,8 @@ class Training:
         self._say("running", start, note=note)
 
     def _say(self, state: str, step: int, reason: str | None = None, **fields: Any) -> None:
-        whole = {"reason": reason, "figures": None, **fields}
-        status.say(self.attempt, state, self.trial.id, step, self.trial.steps, **whole)
+        fields = {"figures": None, **fields}
+        status.say(self.attempt, state, self.trial.id, step, self.trial.steps, reason, **fields)
 
     def _train(self, state: train_step.TrainState, store: checkpoints.Checkpoints) -> str:
         trial, start = self.trial, int(state.step)

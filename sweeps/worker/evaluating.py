@@ -93,4 +93,4 @@ def restored(found: Evaluation, trial_directory: pathlib.Path, workload: Any) ->
 def _say(
     found: Evaluation, attempt: lease.Attempt, state: str, done: int, reason: str | None = None
 ) -> None:
-    status.say(attempt, state, found.id, done, found.tasks, reason=reason)
+    status.say(attempt, state, found.id, done, found.tasks, reason)

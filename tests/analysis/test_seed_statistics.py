@@ -112,7 +112,7 @@ def test_holm_stops_at_one_and_passes_over_nan() -> None:
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=10))
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=112))
 def test_holm_is_statsmodels_and_lies_between_the_p_value_and_bonferroni_and_keeps_the_order(
     p_values,
 ) -> None:

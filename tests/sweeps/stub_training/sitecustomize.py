@@ -61,7 +61,7 @@ class Training:
         return "done"
 
     def _say(self, state, step, reason=None):
-        status.say(self.attempt, state, self.trial.id, step, self.trial.steps, reason=reason)
+        status.say(self.attempt, state, self.trial.id, step, self.trial.steps, reason)
 
 
 METRICS = {f"{s}/{m}": 0.5 for s in ("train", "validation", "test") for m in ("accuracy", "loss")}
