@@ -33,8 +33,6 @@ from attention.records import Kernel
 
 Array = jax.Array
 
-_BACKENDS = {"tpu": fused_tpu.attend, "gpu": fused_gpu.attend}
-
 
 def weighted_sum(problem: Problem, value: Array, *, interpret: str = "") -> Array:
     """Returns A·V for value [..., S, H, Dv], [..., T, H, Dv] in its dtype.
@@ -74,8 +72,10 @@ def _run(problem: Problem, value: Array, laser: bool, interpret: str) -> Array:
         keys = earlier if keys is None else keys & earlier
     if keys is not None:
         arrays["keys"] = keys
-    attend = _BACKENDS[interpret or problem.platform]
-    return accelerated.on_devices("fused", functools.partial(attend, of_form), problem, arrays)
+    attend = functools.partial(fused_gpu.attend, of_form)
+    if (interpret or problem.platform) == "tpu":
+        attend = functools.partial(fused_tpu.attend, of_form, problem.device.device_kind)
+    return accelerated.on_devices("fused", attend, problem, arrays)
 
 
 KERNEL = Kernel(weighted_sum, span=fused_values.SPAN, float32_sums=True, log_mean_exp=log_mean_exp)

@@ -64,8 +64,13 @@ class Problem(NamedTuple):
         or JAX's own."""
         if self.sharding is None:
             return jax.default_backend()
-        platform: str = self.sharding.mesh.devices.flat[0].platform
+        platform: str = self.device.platform
         return "gpu" if platform in ("cuda", "rocm") else platform
+
+    @property
+    def device(self) -> jax.Device:
+        """One of the devices that will compute."""
+        return jax.devices()[0] if self.sharding is None else self.sharding.mesh.devices.flat[0]
 
 
 def through_kernel(

@@ -59,7 +59,7 @@ ROWS = (
     Row("c4_lm_2b_bfloat16", _ONE, "v5e:16x16", True),
     Row(
         "c4_lm_2b_paper",
-        f"{_BF16} kernel=splash matmul_precision=default",
+        f"{_BF16} kernel=fused matmul_precision=default",
         "v5e:16x16",
         False,
     ),

@@ -4,9 +4,10 @@ Definitions (per device and step):
 
 - memory_gb: arguments + outputs − aliases + scratch + code; peak_gb: XLA's own peak. 10⁹ bytes.
 - xla_ms: the TPU compiler's estimated cycles by the clock of `hardware`; it knows no waiting for
-  the network or for transfers. kernel_ms: of kernels, which carry no cycles: the larger of what
-  their instructions take (bundles × grid steps / clock) and what their bytes take at the memory's
-  bandwidth. step_ms: both. A GPU's compiler gives no times without a device: null.
+  the network or for transfers. kernel_ms: of kernels, which carry no cycles: what their
+  instructions take (bundles × grid steps / clock), their products at the matrix units' peak, or
+  their bytes at the memory's bandwidth, whichever is most. step_ms: both. A GPU's compiler gives
+  no times without a device: null.
 - hbm_gb: bytes read and written in main memory, kernels' included, which are kernel_hbm_gb.
 - plan_gb, plan_ms: what `plan` says of memory_gb and step_ms, null where it says nothing.
 - flops: matrix products and convolutions of the program, recomputation included; model_flops: the

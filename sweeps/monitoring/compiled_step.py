@@ -137,8 +137,11 @@ def said(
     again = {one["name"]: _read_again(one) for one in pallas_calls}
     if where.hardware.platform == "tpu":
         own = [one for one in calls if one.is_kernel]
-        grids = {one["name"]: math.prod(one["grid_mapping"].grid) for one in pallas_calls}
-        kernels, uncounted = _kernel_cycles(own, grids, where.hardware, scratch)
+        programs = {
+            one["name"]: (math.prod(one["grid_mapping"].grid), _products(one["jaxpr"]))
+            for one in pallas_calls
+        }
+        kernels, uncounted = _kernel_cycles(own, programs, where.hardware, scratch)
         warnings += [
             f"kernel {name} is NOT counted: no bundles or grid known" for name in uncounted
         ]
@@ -241,12 +244,17 @@ def _warnings(scratch: str) -> list[str]:
 
 
 def _kernel_cycles(
-    calls: list[hlo.Counted], grids: dict[str, int], device: hardware.Hardware, scratch: str
+    calls: list[hlo.Counted],
+    programs: dict[str, tuple[int, float]],
+    device: hardware.Hardware,
+    scratch: str,
 ) -> tuple[dict[str, float], list[str]]:
     """Returns cycles by kernel, and the kernels that nothing is known of.
 
-    A kernel's cycles: its bundles, as often as its grid has steps, or what its operands and results
-    take at the memory's bandwidth, whichever is more. A loop inside a kernel counts once.
+    programs: how many steps a kernel's grid has, and the FLOP of one's matrix products. A kernel's
+    cycles: its bundles in all steps, what its products take at the matrix units' peak (which wide
+    heads reach before their bundles end), or its operands and results at the memory's bandwidth,
+    whichever is most. A loop inside a kernel counts once.
     """
     bundles: dict[str, int] = {}
     for path in pathlib.Path(scratch).glob(f"*{_BUNDLES}*"):
@@ -254,16 +262,20 @@ def _kernel_cycles(
         name = re.sub(r"^\d+-|-\d+-" + _BUNDLES + r".*$", "", path.name)
         if found:
             bundles[_kernel_name(name)] = int(found[1])
+    clock = device.clock_ghz * 1e9
     cycles: dict[str, float] = {}
     uncounted = []
     for one in calls:
         name = _kernel_name(one.instruction.name)
-        if name not in bundles or name not in grids:
+        if name not in bundles or name not in programs:
             uncounted.append(name)
             continue
-        moved = one.all_bytes / (device.bandwidth_gb * 1e9) * device.clock_ghz * 1e9
-        each = max(bundles[name] * grids[name], moved)
-        cycles[name] = cycles.get(name, 0.0) + each * one.times
+        steps, products = programs[name]
+        moved = one.all_bytes / (device.bandwidth_gb * 1e9) * clock
+        multiplied = steps * products / (device.peak_tflops * 1e12) * clock
+        cycles[name] = cycles.get(name, 0.0) + one.times * max(
+            steps * bundles[name], multiplied, moved
+        )
     return cycles, uncounted
 
 

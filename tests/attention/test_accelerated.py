@@ -43,7 +43,7 @@ def kernel(request, monkeypatch):
     module = KERNELS[name]
     monkeypatch.setattr(module, "KERNEL", _interpreted(module, platform))
     monkeypatch.setattr(splash, "_largest_block", lambda *_: 128)
-    monkeypatch.setattr(fused_tpu, "_most_rows", lambda *_: 128)
+    monkeypatch.setattr(fused_tpu, "_most_rows", lambda *_: (128, None))
     yield name
     jax.clear_caches()  # what was traced knows a kernel by its name alone, not its platform
 
@@ -328,6 +328,25 @@ def test_a_block_that_holds_all_keys(queries, kernel):
     assert oracle.relative_error(output, exact.output) <= 2e-6
     for ours, theirs in zip(gradients, exact.gradients, strict=True):
         assert oracle.relative_error(ours, theirs) <= 3e-6
+
+
+@pytest.mark.parametrize(
+    ("length", "size", "wide", "dtype", "chip", "found"),
+    [
+        (1024, 128, 128, "bfloat16", "TPU v5 lite", (1024, None)),
+        (1024, 512, 512, "bfloat16", "TPU v5 lite", (1024, 96 << 20)),
+        (1024, 512, 512, "bfloat16", "TPU v5", (1024, 48 << 20)),
+        (1024, 512, 512, "bfloat16", "TPU v4", (256, None)),
+        (256, 512, 512, "bfloat16", "TPU v5 lite", (256, None)),
+        (1024, 512, 512, "float32", "TPU v5", (1024, 48 << 20)),
+        (1024, 720, 1440, "float32", "TPU v5", (256, None)),
+        (1024, 720, 1440, "float32", "TPU v6 lite", (1024, 96 << 20)),
+    ],
+)
+def test_wide_heads_get_more_of_a_chip_that_has_it(length, size, wide, dtype, chip, found):
+    """Of 16 MiB blocks may take 6, of 48 MiB 38, of 96 MiB 86; 512 channels take 20 kB a row."""
+    row = fused_tpu._row_bytes(size, wide, jnp.dtype(dtype))
+    assert fused_tpu._most_rows(length, row, chip) == found
 
 
 def test_one_query_one_key(kernel):

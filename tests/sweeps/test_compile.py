@@ -8,6 +8,7 @@ import functools
 import importlib.metadata
 import importlib.util
 import json
+import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from attention import registry
 from attention.kernels import fused
 from sweeps import __main__ as sweeps
 from sweeps.monitoring import compile as compiler
-from sweeps.monitoring import compiled_step, hardware
+from sweeps.monitoring import compiled_step, hardware, hlo
 from sweeps.study import config, study
 
 libtpu = pytest.mark.skipif(
@@ -142,6 +143,28 @@ def test_what_tiles_read_again_by_hand() -> None:
     shifts = 2 * 2 * 2 * 80 * 4
     rows = 2 * 128 * 2 * 2 * 80 * 2 - whole  # the last tile of queries passes the end
     assert compiled_step._read_again(call) == (2 * whole + shifts + rows) / 2
+
+
+@pytest.mark.parametrize(
+    ("bundles", "flop", "moved", "cycles"),
+    [
+        (1000, 0.0, 0, 8000),
+        (1000, 197e12 / 1.5e9 * 3000, 0, 24000),
+        (1000, 0.0, 819 * 10**9, 1.5e9),
+    ],
+)
+def test_no_kernel_is_quicker_than_its_products_or_bytes(
+    bundles: int, flop: float, moved: int, cycles: float, tmp_path: pathlib.Path
+) -> None:
+    """Eight steps, called twice, on v5e: 1.5 GHz, 197 TFLOP/s, 819 GB/s."""
+    said = f"total scheduled bundles: {bundles}"
+    (tmp_path / "77-fused_forward.1-9-schedule-analysis_final_bundles.txt").write_text(said)
+    line = hlo.Instruction("fused_forward.2", "f32[1]", "custom-call", (), "")
+    call = hlo.Counted(line, 2, moved, moved, 0)
+    device = hardware.KINDS["v5e"]
+    programs = {"fused_forward": (8, flop)}
+    found = compiled_step._kernel_cycles([call], programs, device, str(tmp_path))
+    assert found == ({"fused_forward": pytest.approx(2 * cycles)}, [])
 
 
 def test_slices_of_a_topology() -> None:

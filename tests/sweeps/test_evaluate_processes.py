@@ -15,7 +15,8 @@ from workloads.downstream import embedded
 from workloads.text.corpora import pydoc_text
 
 pytest.importorskip("lm_eval", reason="needs .[downstream]")
-pytestmark = pytest.mark.slow
+# One worker: the study that they start from takes a minute.
+pytestmark = [pytest.mark.xdist_group("evaluate_processes"), pytest.mark.slow]
 
 TRIAL = "grid/standard/pydoc_lm_jax/trial_1"
 
