@@ -33,6 +33,16 @@ def _attempts(drivers):
     return {point: lease.latest(drivers.trial(point)) for point in POINTS}
 
 
+def _told_of_others(driver):
+    """Waits until a driver has said of both workers that they are another's; returns its lines."""
+    shown = []
+    while sum("still at work for an earlier driver" in line for line in shown) < 2:
+        line = driver.stdout.readline()
+        assert line, shown
+        shown.append(line)
+    return shown
+
+
 @pytest.mark.slow
 def test_driver_killed_and_its_workers_watched(stub_drivers, stub_undisturbed, wait_until):
     """Its workers go on; the next driver starts none in their places, and counts them once."""
@@ -42,11 +52,7 @@ def test_driver_killed_and_its_workers_watched(stub_drivers, stub_undisturbed, w
     for pid in orphans.values():  # so that the next driver finds them for sure
         _kill(pid, signal.SIGSTOP)
     second = stub_drivers.run()
-    shown = []
-    while sum("still at work for an earlier driver" in line for line in shown) < 2:
-        line = second.stdout.readline()
-        assert line, shown
-        shown.append(line)
+    shown = _told_of_others(second)
     assert {point: stub_drivers.worker(point) for point in orphans} == orphans
     assert not any("started on worker" in line for line in shown)
     assert "-m sweeps.worker " not in _commands(second.pid)
@@ -110,11 +116,15 @@ def test_workers_killed_before_they_are_ready(drivers, undisturbed, wait_until):
 def test_second_driver_leaves_the_slots_to_the_first(stub_drivers, stub_undisturbed, wait_until):
     """Both end well, with two workers between them and one attempt at each trial."""
     first = stub_drivers.run()
-    wait_until(lambda: _at_work(stub_drivers))
+    workers = wait_until(lambda: _at_work(stub_drivers))
+    for pid in workers.values():  # trials of a second would end while the other starts
+        _kill(pid, signal.SIGSTOP)
     second = stub_drivers.run()
+    _told_of_others(second)
+    for pid in workers.values():
+        _kill(pid, signal.SIGCONT)
     code, output = stub_drivers.finish(second)
     assert code == 0, output
-    assert "still at work for an earlier driver" in output
     assert stub_drivers.finish(first)[0] == 0
     assert equality.problems(stub_drivers.study, stub_undisturbed) == []
     assert _attempts(stub_drivers) == dict.fromkeys(POINTS, 1)
