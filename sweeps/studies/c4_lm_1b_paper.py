@@ -9,7 +9,7 @@ Command:  python -m sweeps run --config=c4_lm_1b_paper --config.data_dir=$DATA/c
           (after c4_lm_234m_paper, whose selected point it takes)
 Devices:  128 TPU v5e chips, parameters divided over 8 of them (mesh.fsdp).
           Of several hosts by slurm.nodes or kubernetes.hosts; --config.mesh.fsdp=N for fewer.
-Time:     2 trials of 160,000 steps: about 31 h each, by `plan`.
+Time:     2 trials of 160,000 steps: about 32 h each, by `plan`.
 Result:   the paper prints no loss for this size, only that LASER needs 15.65 % fewer parameters
           for a test loss of 2.347, which cannot be recomputed from what it prints.
 """

@@ -3,7 +3,7 @@
 Command:  python -m sweeps run --config=c4_lm_234m_paper --config.data_dir=$DATA/c4
 Devices:  64 TPU v5e chips, parameters divided over 8 of them (mesh.fsdp).
           Of several hosts by slurm.nodes or kubernetes.hosts; --config.mesh.fsdp=N for fewer.
-Time:     15 tuning trials and 2 to compare, each of 160,000 steps (167.8 B tokens): about 18 h a
+Time:     15 tuning trials and 2 to compare, each of 160,000 steps (167.8 B tokens): about 19 h a
           trial by `plan`, so 312 h; the tuning is the expensive part.
 Result:   the paper prints C4 test losses of 2.681 (standard) and 2.673 (LASER).
 

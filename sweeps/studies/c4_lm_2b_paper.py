@@ -8,7 +8,7 @@ Command:  python -m sweeps run --config=c4_lm_2b_paper --config.data_dir=$DATA/c
           (after c4_lm_234m_paper, whose selected point it takes)
 Devices:  256 TPU v5e chips, parameters divided over 16 of them (mesh.fsdp).
           Of several hosts by slurm.nodes or kubernetes.hosts; --config.mesh.fsdp=N for fewer.
-Time:     2 trials of 160,000 steps: about 123 h each, by `plan`: a float32
+Time:     2 trials of 160,000 steps: about 119 h each, by `plan`: a float32
           product is six of bfloat16.
 Result:   the paper prints losses of 2.344 (standard) and 2.326 (LASER) in float32; elsewhere it has
           its standard model reach 2.327, and the two cannot be reconciled.

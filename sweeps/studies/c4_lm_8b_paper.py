@@ -5,7 +5,7 @@ Command:  python -m sweeps run --config=c4_lm_8b_paper --config.data_dir=$DATA/c
 Devices:  256 TPU v5e chips, parameters divided over 16 of them (mesh.fsdp), and
           heads, MLP and vocabulary over 2 (mesh.tensor), 11.0 GB each; mesh.tensor=1 takes 15.5.
           Of several hosts by slurm.nodes or kubernetes.hosts; --config.mesh.fsdp=N for fewer.
-Time:     2 trials of 41,962 steps (44 B tokens): about 25 h each, by `plan`.
+Time:     2 trials of 41,962 steps (44 B tokens): about 26 h each, by `plan`.
 Result:   the paper prints downstream accuracies alone for this size; this study reports the
           loss, which is another quantity.
 

@@ -3,7 +3,7 @@
 Command:  python -m sweeps run --config=c4_lm_lamb --config.data_dir=$DATA/c4
 Devices:  64 TPU v5e chips, parameters divided over 8 of them (mesh.fsdp).
           Of several hosts by slurm.nodes or kubernetes.hosts; --config.mesh.fsdp=N for fewer.
-Time:     3 tuning trials and 2 to compare, each of 160,000 steps: about 30 h each, by `plan`.
+Time:     3 tuning trials and 2 to compare, each of 160,000 steps: about 32 h each, by `plan`.
 Result:   the paper prints test losses of 2.758 (standard) and 2.741 (LASER), and train losses of
           2.749 and 2.736.
 

@@ -4,7 +4,7 @@ Command:  python -m sweeps run --config=c4_lm_paper --config.data_dir=$DATA/c4
           (after c4_lm_234m_paper, whose selected point it takes)
 Devices:  64 TPU v5e chips, parameters divided over 8 of them (mesh.fsdp).
           Of several hosts by slurm.nodes or kubernetes.hosts; --config.mesh.fsdp=N for fewer.
-Time:     2 trials of 160,000 steps (167.8 B tokens): about 30 h each, by `plan`.
+Time:     2 trials of 160,000 steps (167.8 B tokens): about 32 h each, by `plan`.
           Faster and smaller, another precision than the paper's:
           --config.compute_dtype=bfloat16 --config.kernel=fused --config.mesh.fsdp=16,
           300 ms a step and 2.3 GB as compiled (LASER 306 and 2.5; docs/performance.md): 13 h.

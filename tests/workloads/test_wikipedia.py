@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import os
+import select
 import subprocess
 import sys
 import time
@@ -120,15 +121,23 @@ def test_blank_lines_part_documents(tmp_path: Path) -> None:
         list(token_preparation.mlperf_documents(tmp_path / "part", "repair"))
 
 
-def _no_reader(pipe: Path) -> bool:
+def _writers(pipe: Path) -> list[int]:
+    """Returns the pipe's end, opened for writing, once somebody waits to read from it."""
     try:
-        os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+        return [os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)]
     except OSError as problem:
-        return problem.errno == errno.ENXIO
-    return False
+        if problem.errno != errno.ENXIO:
+            raise
+        return []
 
 
-def _wait_for(condition: Callable[[], bool]) -> None:
+def _no_reader(writer: int) -> bool:
+    poll = select.poll()
+    poll.register(writer, select.POLLOUT)
+    return any(events & select.POLLERR for _, events in poll.poll(0))
+
+
+def _wait_for(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
@@ -153,12 +162,16 @@ def test_killed_in_the_middle_it_leaves_no_process_and_goes_on(
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         stderr=subprocess.DEVNULL,
     )
+    writers: list[int] = []
     try:
         _wait_for(lambda: len(list((data / ".progress").glob("*.json"))) == 4)
+        # Held open: to close it would be the end of the file, and the part complete.
+        _wait_for(lambda: writers.extend(_writers(pipe)) or writers)
     finally:
         running.kill()
         running.wait()
-    _wait_for(lambda: _no_reader(pipe))
+    _wait_for(lambda: _no_reader(writers[0]))
+    os.close(writers[0])
     assert not (data / "tokens.json").exists()
     finished = {path: path.stat().st_mtime_ns for path in data.glob("*.npy")}
     assert len(finished) == 4
