@@ -181,11 +181,9 @@ def _most_rows(length: int, row: int, device_kind: str) -> tuple[int, int | None
     def within(scoped: int) -> int:
         return next((rows for rows in (1024, 512) if rows * row <= scoped - _REST), 256)
 
-    given = within(_SCOPED_BYTES)
-    larger = _LARGER_BYTES.get(device_kind, _SCOPED_BYTES)
-    if length <= given or within(larger) == given:
-        return given, None
-    return within(larger), larger
+    given, larger = within(_SCOPED_BYTES), _LARGER_BYTES.get(device_kind, _SCOPED_BYTES)
+    most = given if length <= given else within(larger)
+    return most, larger if most > given else None
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -57,12 +57,7 @@ ROWS = (
     Row("c4_lm_1b_paper", f"{_BF16} kernel=fused {_ONE}", "v5e:8x16", True),
     Row("c4_lm_2b_paper", "", "v5e:16x16", True),
     Row("c4_lm_2b_bfloat16", _ONE, "v5e:16x16", True),
-    Row(
-        "c4_lm_2b_paper",
-        f"{_BF16} kernel=fused matmul_precision=default",
-        "v5e:16x16",
-        False,
-    ),
+    Row("c4_lm_2b_paper", f"{_BF16} kernel=fused matmul_precision=default", "v5e:16x16", False),
     Row("c4_lm_8b_paper", "", "v5e:16x16", True),
     Row("wikipedia_bert_2b_paper", "", "v5e:16x16", True),
     Row("c4_lm_paper", f"{_BF16} kernel=fused {_ONE}", "v4:4x4x4", True),

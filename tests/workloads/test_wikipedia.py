@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from workloads.base.errors import DataError
 from workloads.storage import token_records, tokenizer
 from workloads.text.corpora import token_preparation, wikipedia
 
+Found = TypeVar("Found")
 REPOSITORY = Path(__file__).resolve().parents[2]
 PREPARE = """
 import dataclasses, sys
@@ -121,14 +123,14 @@ def test_blank_lines_part_documents(tmp_path: Path) -> None:
         list(token_preparation.mlperf_documents(tmp_path / "part", "repair"))
 
 
-def _writers(pipe: Path) -> list[int]:
-    """Returns the pipe's end, opened for writing, once somebody waits to read from it."""
+def _writer(pipe: Path) -> int | None:
+    """Returns the pipe opened for writing, None where nobody waits to read from it."""
     try:
-        return [os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)]
+        return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
     except OSError as problem:
         if problem.errno != errno.ENXIO:
             raise
-        return []
+        return None
 
 
 def _no_reader(writer: int) -> bool:
@@ -137,11 +139,13 @@ def _no_reader(writer: int) -> bool:
     return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
-def _wait_for(condition: Callable[[], object]) -> None:
+def _wait_for(condition: Callable[[], Found | None]) -> Found:
+    """Returns what the condition returns as soon as that is true."""
     deadline = time.monotonic() + 60
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    return found
 
 
 def test_killed_in_the_middle_it_leaves_no_process_and_goes_on(
@@ -162,16 +166,15 @@ def test_killed_in_the_middle_it_leaves_no_process_and_goes_on(
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         stderr=subprocess.DEVNULL,
     )
-    writers: list[int] = []
     try:
         _wait_for(lambda: len(list((data / ".progress").glob("*.json"))) == 4)
         # Held open: to close it would be the end of the file, and the part complete.
-        _wait_for(lambda: writers.extend(_writers(pipe)) or writers)
+        writer = _wait_for(lambda: _writer(pipe))
     finally:
         running.kill()
         running.wait()
-    _wait_for(lambda: _no_reader(writers[0]))
-    os.close(writers[0])
+    _wait_for(lambda: _no_reader(writer))
+    os.close(writer)
     assert not (data / "tokens.json").exists()
     finished = {path: path.stat().st_mtime_ns for path in data.glob("*.npy")}
     assert len(finished) == 4

@@ -16,7 +16,7 @@ import pytest
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 PROGRAMS = ("sbatch", "slurmctld", "slurmd", "munged")
-DEADLINE_S = 240.0
+DEADLINE_S = 120.0
 
 
 class Cluster:
