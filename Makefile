@@ -17,7 +17,8 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup --max-worker-restart=0
 SOAK ?= --kills 100 --trials 40
 SIMULATE ?= --trials 1000 --workers 1000
 COMPILER ?= tpu
-COMPILED ?= tests/sweeps/test_compile.py tests/attention/test_accelerated_compiled.py
+COMPILED ?= tests/sweeps/test_compile.py tests/sweeps/test_tpu_host.py \
+    tests/attention/test_accelerated_compiled.py
 QUICK := digits_vit_quick spoken_digits_conformer_quick pydoc_lm_quick
 
 .PHONY: demo evidence evidence-tuned quick test test-slow test-all test-compilers soak simulate performance check clean

@@ -4,7 +4,7 @@
     steps       train steps of the three domains on random examples: milliseconds, memory, LASER
                 over standard, beside what `plan` says, and the compiler's own memory
     recovery    a study killed with SIGKILL while it trains, resumed, against one left alone
-    processes   one trial's updates by two processes, each with a device, against one process
+    processes   one trial's updates by two processes, each with devices of its own, against one
 
 Each part has a process of its own, so that devices are free for the next one; this one loads no
 JAX. Every result is a line, and is in the file as soon as it is known: `python -m analysis hardware
@@ -19,7 +19,6 @@ import math
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -28,6 +27,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from attention import files, table
+from sweeps.launchers import local, tpu_host
 from sweeps.monitoring import calibration, hardware, jax_calls
 from sweeps.monitoring import compile as compiler
 from sweeps.records import layout, lease, status
@@ -361,26 +361,31 @@ def _difference(trial: pathlib.Path, other: pathlib.Path) -> str:
 def _processes(here: dict[str, Any], data_dir: str) -> Iterator[Line]:
     del data_dir
     what = "digits_vit, three updates by two processes"
-    if here["platform"] == "tpu":
-        missing = "a TPU host's chips are one process's unless its slice says otherwise"
-        yield _line(what, "not here", missing)
-        return
-    if here["platform"] == "gpu" and here["count"] < 2:
-        yield _line(what, "not here", "one device")
-        return
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
+    chips = local.accelerators()[1]
+    environments: list[dict[str, str]] = [{}, {}]
+    if here["platform"] == "gpu":
+        if len(chips) < 2:
+            yield _line(what, "not here", "one device")
+            return
+        environments = [{"CUDA_VISIBLE_DEVICES": chip} for chip in chips[:2]]
+    elif here["platform"] == "tpu":
+        if (halves := tpu_host.halves(chips, here["kind"])) is None:
+            yield _line(what, "not here", f"a TPU host of 4 or 8 chips (it has {len(chips)})")
+            return
+        ports, (grid, shares) = [local.free_port(), local.free_port()], halves
+        environments = [
+            tpu_host.variables(own, ports, index, grid) for index, own in enumerate(shares)
+        ]
     try:
         its_study = _resolved("digits_vit_quick", {"batch_size": "32"})
-        alike = {"trial": compiler.first_trials(its_study)["laser"], "platform": here["platform"]}
-        several = {"count": 2, "port": port, **alike}
+        alike = {"trial": compiler.first_trials(its_study)["laser"]}
+        several = {"count": 2, "port": local.free_port(), **alike}
         with (
-            jax_calls.Call(_losses, index=1, **several) as other,
-            jax_calls.Call(_losses, index=0, **several) as primary,
+            jax_calls.Call(_losses, index=1, environment=environments[1], **several) as other,
+            jax_calls.Call(_losses, index=0, environment=environments[0], **several) as primary,
         ):
-            found = primary.result(), other.result()
-        alone = jax_calls.call(_losses, index=0, count=1, port=0, **alike)
+            found = primary.result(_LIMIT_S), other.result(_LIMIT_S)
+        alone = jax_calls.call(_losses, index=0, environment={}, count=1, port=0, **alike)
     except (ValueError, OSError, ChildProcessError) as error:
         yield _line(what, "FAILED", str(error))
         return
@@ -389,10 +394,14 @@ def _processes(here: dict[str, Any], data_dir: str) -> Iterator[Line]:
     yield _line(what, "ok" if worst < 1e-4 else "WRONG", said, worst=worst)
 
 
-def _losses(trial: Trial, index: int, count: int, port: int, platform: str) -> list[float]:
-    """Returns the losses of three updates, as one of `count` processes with a device each."""
-    if platform == "gpu":
-        os.environ["CUDA_VISIBLE_DEVICES"] = str(index)
+def _losses(
+    trial: Trial, index: int, count: int, port: int, environment: dict[str, str]
+) -> list[float]:
+    """Returns the losses of three updates, as one of `count` processes with devices of their own.
+
+    environment: which ones; {} is all, or a CPU.
+    """
+    os.environ |= environment
     import jax
 
     from sweeps.training import train_step

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from sweeps.launchers import config_keys
+from sweeps.launchers import config_keys, tpu_host
 from sweeps.launchers.config_keys import Key, Range
 from sweeps.launchers.protocol import State
 from sweeps.records.submissions import Batch
@@ -98,7 +98,7 @@ class Local:
     where workers write what is no trial's. `primary`: the worker is the first process of several
     that train a trial. Workers that do not compute on `platform` end at once; without
     `jax` they leave the devices to another trainer's processes. Raises ValueError for more workers
-    than accelerators.
+    than accelerators, and for TPU chips that cannot be divided so.
     """
 
     def __init__(
@@ -120,12 +120,19 @@ class Local:
                 "give at most one worker each, or local.pin=False"
             )
         self._pin, self._cores, self.log, self._owner = own["pin"], cores, log, owner
+        if self._divides_tpu():
+            tpu_host.check(_share(self._accelerators, 0, self._size))
         self.primary = primary
         self._arguments = ["--primary"] if primary else []
         self._arguments += [f"--platform={platform}"] if platform else []
         self._arguments += [] if jax else ["--no_jax"]
         self.events: queue.Queue[tuple[int, dict[str, Any] | None]] = queue.Queue()
         self._processes: dict[int, subprocess.Popen[str]] = {}
+
+    def _divides_tpu(self) -> bool:
+        """Whether several workers share the chips of a TPU host."""
+        chips = self._pin_variable == "TPU_VISIBLE_CHIPS" and bool(self._accelerators)
+        return self._pin and chips and self._size > 1
 
     def capacity(self) -> int:
         """Returns how many workers there may be."""
@@ -206,8 +213,8 @@ class Local:
             # Equal shares: a trial must not depend on who runs it.
             own = _share(self._accelerators, slot, self._size)
             environment[self._pin_variable] = ",".join(own)
-            if self._pin_variable == "TPU_VISIBLE_CHIPS" and self._size > 1:
-                environment |= _tpu_bounds(len(own))
+            if self._divides_tpu():
+                environment |= tpu_host.variables(own, [free_port()])
         return environment
 
     def _listen(self, slot: int, process: subprocess.Popen[str]) -> None:
@@ -254,22 +261,18 @@ class Local:
 
 
 def _share(things: list[Thing], slot: int, size: int) -> list[Thing]:
-    """Returns what slot `slot` of `size` gets: as many as every other, at least one while any is
-    left."""
-    return things[slot::size][: max(1, len(things) // size)]
+    """Returns what slot `slot` of `size` gets: neighbours, as many as every other, at least one
+    while any is left."""
+    own = max(1, len(things) // size)
+    return things[slot * own :][:own]
 
 
-def _tpu_bounds(chips: int) -> dict[str, str]:
-    """Returns what libtpu needs where processes share a host's chips: the grid of one's own.
-
-    Raises ValueError for numbers of chips that form no grid of their own.
-    """
-    grids = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1"}
-    if chips not in grids:
-        raise ValueError(
-            f"{chips} TPU chips for each worker; 1, 2 or 4 can be separated: change local.workers"
-        )
-    return {"TPU_CHIPS_PER_PROCESS_BOUNDS": grids[chips], "TPU_PROCESS_BOUNDS": "1,1,1"}
+def free_port() -> int:
+    """Returns a port of this host that nobody listens on."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+    return port
 
 
 def hold_name(name: str) -> socket.socket | None:
@@ -310,7 +313,8 @@ def accelerators() -> tuple[str, list[str]]:
             continue  # maybe a host that passes devices of others to virtual machines
         if (given := os.environ.get(variable)) is not None:
             return variable, [number for number in given.split(",") if number not in _NO_DEVICE]
-        if pattern.startswith("proc"):  # PCI addresses, in the order of CUDA's numbers
+        # PCI addresses, in the order of CUDA's numbers; groups of devices, of which chips are some.
+        if pattern.startswith("proc") or "vfio" in pattern:
             return variable, [str(number) for number in range(len(paths))]
         return variable, [re.sub(r"\D", "", os.path.basename(path)) for path in paths]
     return "", []

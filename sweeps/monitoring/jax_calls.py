@@ -36,13 +36,19 @@ class Call:
         self._future = self._pool.submit(_in_words, function, arguments)
         [self.process] = set(multiprocessing.active_children()) - set(earlier)
 
-    def result(self) -> Any:
+    def result(self, limit_s: float | None = None) -> Any:
         """Waits; returns what the function returned.
 
-        Raises ValueError and OSError with the function's own message, and ChildProcessError with
-        the last lines that the process wrote where it ended in any other way.
+        Raises TimeoutError where that takes longer than `limit_s`, ValueError and OSError with the
+        function's own message, and ChildProcessError with the last lines that the process wrote
+        where it ended in any other way.
         """
-        error, trace = self._future.exception(), ""
+        try:
+            error, trace = self._future.exception(limit_s), ""
+        except TimeoutError:
+            raise TimeoutError(
+                f"the process that computes {self._name!r} gave no answer in {limit_s:.0f} s"
+            ) from None
         written = pathlib.Path(self._stderr.name).read_text(errors="replace")
         if error is None or isinstance(error, ValueError | OSError):
             sys.stderr.write(written)
@@ -67,7 +73,7 @@ class Call:
 
     def __exit__(self, *exception: object) -> None:
         if not self._future.done():
-            self.process.terminate()
+            self.process.kill()  # JAX, several processes connected, does not end on SIGTERM
         self._pool.shutdown()
         self._stderr.close()
 

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import signal
+import time
 
 import pytest
 
@@ -9,7 +11,7 @@ from analysis import cli
 from analysis.views import catalog
 from sweeps import __main__ as command
 from sweeps.benchmarks import first_minutes
-from sweeps.monitoring import calibration
+from sweeps.monitoring import calibration, jax_calls
 
 
 @pytest.mark.slow
@@ -65,6 +67,22 @@ def _fails():
 def test_a_part_that_fails_is_a_line():
     (line,) = first_minutes._asked("a kernel", _fails)
     assert (line["what"], line["verdict"], line["said"]) == ("a kernel", "FAILED", "no room")
+
+
+def _waits():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(600)
+
+
+def test_a_process_that_does_not_answer_is_ended():
+    """Two that never find each other would else hold the devices and the command for ever."""
+    with (
+        pytest.raises(TimeoutError, match="'_waits' gave no answer in 5 s"),
+        jax_calls.Call(_waits) as call,
+    ):
+        call.result(5)
+    call.process.join(30)
+    assert call.process.exitcode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(("step_ms", "verdict"), [(11.0, "ok"), (12.0, "DIFFERS")])

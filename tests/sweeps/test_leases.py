@@ -407,6 +407,7 @@ def _host(root, *paths, vendor=None):
         (("dev/nvidia0",), None, {"JAX_PLATFORMS": "cuda,cpu"}, ("gpu", ["0"])),
         (("dev/accel0", "dev/accel1"), None, {}, ("tpu", ["0", "1"])),
         (("dev/vfio/0", "dev/vfio/1", "dev/vfio/vfio"), "0x1ae0", {}, ("tpu", ["0", "1"])),
+        (("dev/vfio/11", "dev/vfio/12", "dev/vfio/vfio"), "0x1ae0", {}, ("tpu", ["0", "1"])),
         (("dev/vfio/12",), "0x8086", {}, ("", [])),
     ],
 )

@@ -1,0 +1,150 @@
+"""Several processes on a TPU host: the chips, grids and ports of each."""
+
+import importlib.util
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+
+from sweeps.benchmarks import first_minutes
+from sweeps.launchers import local, tpu_host
+
+_LOADS = """
+import sys
+from jax.experimental import topologies
+topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2")
+print("loaded", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def chips(tmp_path, monkeypatch):
+    """Makes this host one of so many TPU chips."""
+
+    def make(count):
+        for name in ("CUDA_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS", "JAX_PLATFORMS"):
+            monkeypatch.delenv(name, raising=False)
+        (tmp_path / "dev").mkdir()
+        for number in range(count):
+            (tmp_path / f"dev/accel{number}").touch()
+        monkeypatch.setattr(local, "ROOT", tmp_path)
+
+    return make
+
+
+def _environments(tmp_path, workers):
+    engine = local.Local({"workers": workers, "pin": True}, tmp_path / "log", "test")
+    return [engine._environment(slot, {}) for slot in range(workers)]
+
+
+@pytest.mark.parametrize(
+    ("count", "workers", "own", "grid"),
+    [
+        (4, 4, ["0", "1", "2", "3"], "1,1,1"),
+        (4, 3, ["0", "1", "2"], "1,1,1"),
+        (4, 2, ["0,1", "2,3"], "1,2,1"),
+        (8, 2, ["0,1,2,3", "4,5,6,7"], "2,2,1"),
+    ],
+)
+def test_workers_have_neighbouring_chips(chips, tmp_path, count, workers, own, grid):
+    """As JAX's own tests divide a host: none waits for another, or ends at libtpu's lock file."""
+    chips(count)
+    found = _environments(tmp_path, workers)
+    assert [one["TPU_VISIBLE_CHIPS"] for one in found] == own
+    for one in found:
+        assert one["TPU_CHIPS_PER_PROCESS_BOUNDS"] == grid
+        assert one["TPU_PROCESS_BOUNDS"] == "1,1,1"
+        assert one["TPU_PROCESS_ADDRESSES"] == f"localhost:{one['TPU_PROCESS_PORT']}"
+        assert one["CLOUD_TPU_TASK_ID"] == "0"
+        assert one["ALLOW_MULTIPLE_LIBTPU_LOAD"] == "1"
+
+
+def test_a_worker_alone_has_the_host_as_it_is(chips, tmp_path):
+    chips(4)
+    (found,) = _environments(tmp_path, 1)
+    assert found["TPU_VISIBLE_CHIPS"] == "0,1,2,3"
+    assert "TPU_PROCESS_BOUNDS" not in found
+
+
+def test_chips_that_cannot_be_divided_are_refused(chips, tmp_path):
+    chips(6)
+    with pytest.raises(
+        ValueError, match=r"3 TPU chips for each worker; 1, 2, 4, 8 can be .*local\.w"
+    ):
+        local.Local({"workers": 2, "pin": True}, tmp_path / "log", "test")
+
+
+@pytest.mark.parametrize(
+    ("count", "kind", "grid"),
+    [
+        (4, "TPU v4", "2,1,1"),
+        (4, "TPU v5 lite", "2,1,1"),
+        (8, "TPU v5 lite", "2,1,1"),
+        (8, "TPU v6 lite", "1,2,1"),
+    ],
+)
+def test_two_processes_have_a_half_each(count, kind, grid):
+    found, halves = tpu_host.halves([str(number) for number in range(count)], kind)
+    assert found == grid
+    first, second = (
+        tpu_host.variables(own, [7001, 7002], index, grid) for index, own in enumerate(halves)
+    )
+    assert first["TPU_PROCESS_ADDRESSES"] == "localhost:7001,localhost:7002"
+    assert (first["TPU_PROCESS_PORT"], second["TPU_PROCESS_PORT"]) == ("7001", "7002")
+    assert (first["CLOUD_TPU_TASK_ID"], second["CLOUD_TPU_TASK_ID"]) == ("0", "1")
+    sizes = (first["TPU_PROCESS_BOUNDS"], first["TPU_CHIPS_PER_PROCESS_BOUNDS"])
+    assert math.prod(int(one) for size in sizes for one in size.split(",")) == count
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_small_host_has_no_halves(chips, count):
+    chips(count)
+    here = {"platform": "tpu", "kind": "TPU v6 lite", "count": count}
+    (line,) = first_minutes._processes(here, "")
+    assert (line["verdict"], line["said"]) == (
+        "not here",
+        f"a TPU host of 4 or 8 chips (it has {count})",
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None,
+    reason="libtpu is not installed: pip install -e '.[compile-tpu]'",
+)
+def test_libtpu_lets_both_in():
+    """Two processes that have it loaded at once, by the real library, without a TPU."""
+    halves = [[str(number) for number in range(first, first + 4)] for first in (0, 4)]
+    ours = [tpu_host.variables(half, [local.free_port()]) for half in halves]
+    without = [{k: v for k, v in one.items() if not k.startswith("ALLOW")} for one in ours]
+    assert _loaded(ours) == ["loaded", "loaded"]
+    assert sorted(_loaded(without)) == ["", "loaded"]  # that is what the variable is for
+
+
+def _loaded(environments):
+    common = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("ALLOW")},
+        "JAX_PLATFORMS": "cpu",
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+        "TPU_WORKER_HOSTNAMES": "localhost",
+        "TPU_LOG_DIR": "disabled",
+    }
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", _LOADS],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**common, **environment},
+        )
+        for environment in environments
+    ]
+    said = [process.stdout.readline().strip() for process in processes]
+    for process in processes:
+        process.communicate()
+    return said
