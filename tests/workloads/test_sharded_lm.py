@@ -20,6 +20,8 @@ from workloads.base.workload import Sizes
 from workloads.text import costs, language_models
 from workloads.text.specs import SIZES, TransformerSize
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 TINY = TransformerSize(2, 16, 32, 4, 8, vocabulary=64, context=16)
 POINT = {
     "learning_rate": 1e-2, "one_minus_beta1": 0.1, "beta2": 0.99, "epsilon": 1e-8,

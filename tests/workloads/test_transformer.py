@@ -17,6 +17,8 @@ from workloads.base.options import MESH_AXES, Options
 from workloads.text.specs import SIZES, TransformerSize
 from workloads.text.transformer import PARAMETER_RULES, Transformer, positions
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 # heads · head size (20) is not the width (16), as in the paper's larger models.
 TINY = TransformerSize(2, 16, 24, 4, 5, vocabulary=32, context=8)
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(4, 32, (2, 8)))

@@ -14,6 +14,8 @@ from workloads import catalog, registry
 from workloads.base import dropout, spec
 from workloads.images import specs, vit
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 def _shapes(workload):
     size = workload._data.image_size
@@ -240,6 +242,7 @@ def test_layers_in_a_loop_have_the_tree_and_the_arithmetic_of_layers_in_a_row(na
         )  # fmt: skip
         return jnp.sum(logits**2)
 
+    loss = jax.jit(loss, static_argnums=1)
     expected, gradients = jax.value_and_grad(loss)(moved, row, 0.0)
     for one in (loop, loop.observable()):
         found, others = jax.value_and_grad(loss)(moved, one, 0.0)
