@@ -58,7 +58,7 @@ _STEPS: dict[str, tuple[tuple[str, dict[str, str], int, tuple[str, ...]], ...]] 
         ("c4_lm_paper", _BF16, 16, ("xla", "cudnn", "fused")),
     ),
     "cpu": (
-        ("digits_vit_quick", {}, 32, ("xla", "jax_xla")),
+        ("digits_vit_quick", {}, 32, ("xla",)),
         ("spoken_digits_conformer_quick", {}, 16, ("xla",)),
         ("pydoc_lm_quick", {}, 32, ("xla",)),
     ),
