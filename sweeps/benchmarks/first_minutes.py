@@ -367,7 +367,7 @@ def _processes(here: dict[str, Any], data_dir: str) -> Iterator[Line]:
         if len(chips) < 2:
             yield _line(what, "not here", "one device")
             return
-        environments = [{"CUDA_VISIBLE_DEVICES": chip} for chip in chips[:2]]
+        environments = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in chips[:2]]
     elif here["platform"] == "tpu":
         if (halves := tpu_host.halves(chips, here["kind"])) is None:
             yield _line(what, "not here", f"a TPU host of 4 or 8 chips (it has {len(chips)})")

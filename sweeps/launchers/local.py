@@ -308,15 +308,13 @@ def accelerators() -> tuple[str, list[str]]:
         ("TPU_VISIBLE_CHIPS", "dev/accel[0-9]*"),
         ("TPU_VISIBLE_CHIPS", "dev/vfio/[0-9]*"),  # v5 and later
     ):
-        paths = sorted(glob.glob(pattern, root_dir=ROOT))
+        paths = glob.glob(pattern, root_dir=ROOT)
         if not paths or ("vfio" in pattern and not _has_google_devices()):
             continue  # maybe a host that passes devices of others to virtual machines
         if (given := os.environ.get(variable)) is not None:
             return variable, [number for number in given.split(",") if number not in _NO_DEVICE]
-        # PCI addresses, in the order of CUDA's numbers; groups of devices, of which chips are some.
-        if pattern.startswith("proc") or "vfio" in pattern:
-            return variable, [str(number) for number in range(len(paths))]
-        return variable, [re.sub(r"\D", "", os.path.basename(path)) for path in paths]
+        # A container has its host's names, nvidia4, for what CUDA counts from 0.
+        return variable, [str(number) for number in range(len(paths))]
     return "", []
 
 

@@ -401,6 +401,8 @@ def _host(root, *paths, vendor=None):
         ((), None, {}, ("", [])),
         (("dev/nvidia0", "dev/nvidia1", "dev/nvidiactl"), None, {}, ("gpu", ["0", "1"])),
         (("proc/driver/nvidia/gpus/0000:3b:00.0/information",), None, {}, ("gpu", ["0"])),
+        (("dev/nvidia4", "dev/nvidia5", "dev/nvidia-uvm"), None, {}, ("gpu", ["0", "1"])),
+        (("dev/nvidia4",), None, {"CUDA_VISIBLE_DEVICES": "0"}, ("gpu", ["0"])),
         (("dev/nvidia0",), None, {"CUDA_VISIBLE_DEVICES": ""}, ("", [])),
         (("dev/nvidia0",), None, {"JAX_PLATFORMS": "cpu"}, ("", [])),
         (("dev/nvidia0",), None, {"JAX_PLATFORMS": "cpu,cuda"}, ("", [])),
