@@ -361,25 +361,26 @@ def _difference(trial: pathlib.Path, other: pathlib.Path) -> str:
 def _processes(here: dict[str, Any], data_dir: str) -> Iterator[Line]:
     del data_dir
     what = "digits_vit, three updates by two processes"
-    chips = local.accelerators()[1]
+    devices = local.accelerators()[1]
+    port, *ports = local.free_ports(3)
     environments: list[dict[str, str]] = [{}, {}]
     if here["platform"] == "gpu":
-        if len(chips) < 2:
+        if len(devices) < 2:
             yield _line(what, "not here", "one device")
             return
-        environments = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in chips[:2]]
+        environments = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in devices[:2]]
     elif here["platform"] == "tpu":
-        if (halves := tpu_host.halves(chips, here["kind"])) is None:
-            yield _line(what, "not here", f"a TPU host of 4 or 8 chips (it has {len(chips)})")
+        if (halves := tpu_host.halves(devices, here["kind"])) is None:
+            yield _line(what, "not here", f"a TPU host of 4 or 8 chips (it has {len(devices)})")
             return
-        ports, (grid, shares) = [local.free_port(), local.free_port()], halves
+        grid, shares = halves
         environments = [
             tpu_host.variables(own, ports, index, grid) for index, own in enumerate(shares)
         ]
     try:
         its_study = _resolved("digits_vit_quick", {"batch_size": "32"})
         alike = {"trial": compiler.first_trials(its_study)["laser"]}
-        several = {"count": 2, "port": local.free_port(), **alike}
+        several = {"count": 2, "port": port, **alike}
         with (
             jax_calls.Call(_losses, index=1, environment=environments[1], **several) as other,
             jax_calls.Call(_losses, index=0, environment=environments[0], **several) as primary,

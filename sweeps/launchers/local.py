@@ -212,9 +212,9 @@ class Local:
         if self._pin and self._accelerators:
             # Equal shares: a trial must not depend on who runs it.
             own = _share(self._accelerators, slot, self._size)
-            environment[self._pin_variable] = ",".join(own)
-            if self._divides_tpu():
-                environment |= tpu_host.variables(own, [free_port()])
+            alone = {self._pin_variable: ",".join(own)}
+            divides = self._divides_tpu()
+            environment |= tpu_host.variables(own, free_ports(1)) if divides else alone
         return environment
 
     def _listen(self, slot: int, process: subprocess.Popen[str]) -> None:
@@ -267,12 +267,13 @@ def _share(things: list[Thing], slot: int, size: int) -> list[Thing]:
     return things[slot * own :][:own]
 
 
-def free_port() -> int:
-    """Returns a port of this host that nobody listens on."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-    return port
+def free_ports(count: int) -> list[int]:
+    """Returns different ports of loopback that nobody listens on now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
 
 
 def hold_name(name: str) -> socket.socket | None:

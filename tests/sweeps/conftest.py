@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from sweeps.launchers import local
 from sweeps.records import layout, lease
 from sweeps.study import config, study, study_directory
 from workloads.images import digits
@@ -54,6 +55,26 @@ def make_trial(make_study):
         trials = resolved.trials(stage)
         study_directory.materialise(resolved, stage, trials)
         return resolved.directory / trials[index].path
+
+    return make
+
+
+@pytest.fixture
+def host(tmp_path, monkeypatch):
+    """Returns a function that makes this host one with the given device files, and nothing set."""
+
+    def make(*paths, vendor=None):
+        for name in ("CUDA_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS", "JAX_PLATFORMS"):
+            monkeypatch.delenv(name, raising=False)
+        root = tmp_path / "host"
+        for path in paths:
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).touch()
+        if vendor:
+            pci = root / "sys/bus/pci/devices/0000:00:04.0"
+            pci.mkdir(parents=True)
+            (pci / "vendor").write_text(f"{vendor}\n")
+        monkeypatch.setattr(local, "ROOT", root)
 
     return make
 

@@ -385,16 +385,6 @@ def test_this_host_is_a_launcher_as_any_other(tmp_path, monkeypatch):
 # --- what a host has to compute on
 
 
-def _host(root, *paths, vendor=None):
-    for path in paths:
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).touch()
-    if vendor:
-        pci = root / "sys/bus/pci/devices/0000:00:04.0"
-        pci.mkdir(parents=True)
-        (pci / "vendor").write_text(f"{vendor}\n")
-
-
 @pytest.mark.parametrize(
     ("paths", "vendor", "variables", "expected"),
     [
@@ -413,23 +403,18 @@ def _host(root, *paths, vendor=None):
         (("dev/vfio/12",), "0x8086", {}, ("", [])),
     ],
 )
-def test_what_a_host_must_compute_on(tmp_path, monkeypatch, paths, vendor, variables, expected):
-    for name in ("CUDA_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS", "JAX_PLATFORMS"):
-        monkeypatch.delenv(name, raising=False)
+def test_what_a_host_must_compute_on(host, monkeypatch, paths, vendor, variables, expected):
+    host(*paths, vendor=vendor)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(local, "ROOT", tmp_path)
-    _host(tmp_path, *paths, vendor=vendor)
     assert (local.platform({}).replace("cpu", ""), local.accelerators()[1]) == expected
 
 
-def test_a_gpu_that_jax_does_not_see_is_refused(make_study, tmp_path, monkeypatch, capsys):
+def test_a_gpu_that_jax_does_not_see_is_refused(make_study, host):
     """By the real driver and worker, of a host whose devices are in a folder."""
     from sweeps.scheduling import driver
 
-    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-    monkeypatch.setattr(local, "ROOT", tmp_path / "host")
-    _host(tmp_path / "host", "dev/nvidia0")
+    host("dev/nvidia0")
     made = make_study(points=1)
     with pytest.raises(
         ValueError,

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from sweeps.distributed import bootstrap
-from sweeps.launchers import protocol
+from sweeps.launchers import local, protocol
 from sweeps.records import layout, lease, status
 
 TWO = "--xla_force_host_platform_device_count=2"
@@ -92,16 +92,11 @@ def test_contradicting_environments_are_refused(environment, message):
 # --- a group of real processes ---
 
 
-def _free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
 class Group:
     """Two real processes: number 0 is the primary one."""
 
     def __init__(self, environment, cache_dir, logs, primary_directory=None):
-        self._port, self._logs = _free_port(), logs
+        (self._port,), self._logs = local.free_ports(1), logs
         self.events = []
         self.processes = [
             self._start(number, environment, cache_dir, cwd=None if number else primary_directory)
@@ -315,7 +310,7 @@ def _join(environment, port, number, **limits):
 
 
 def test_a_group_that_is_not_complete_is_given_up_by_name(environment):
-    port = _free_port()
+    (port,) = local.free_ports(1)
     done = _join(environment, port, 1, start_s=3)
     assert done.returncode == protocol.AGAIN
     assert "process 1 of 2" in done.stderr

@@ -20,19 +20,8 @@ sys.stdin.read()
 """
 
 
-@pytest.fixture
-def chips(tmp_path, monkeypatch):
-    """Makes this host one of so many TPU chips."""
-
-    def make(count):
-        for name in ("CUDA_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS", "JAX_PLATFORMS"):
-            monkeypatch.delenv(name, raising=False)
-        (tmp_path / "dev").mkdir()
-        for number in range(count):
-            (tmp_path / f"dev/accel{number}").touch()
-        monkeypatch.setattr(local, "ROOT", tmp_path)
-
-    return make
+def _chips(count):
+    return [f"dev/accel{number}" for number in range(count)]
 
 
 def _environments(tmp_path, workers):
@@ -49,9 +38,9 @@ def _environments(tmp_path, workers):
         (8, 2, ["0,1,2,3", "4,5,6,7"], "2,2,1"),
     ],
 )
-def test_workers_have_neighbouring_chips(chips, tmp_path, count, workers, own, grid):
+def test_workers_have_neighbouring_chips(host, tmp_path, count, workers, own, grid):
     """As JAX's own tests divide a host: none waits for another, or ends at libtpu's lock file."""
-    chips(count)
+    host(*_chips(count))
     found = _environments(tmp_path, workers)
     assert [one["TPU_VISIBLE_CHIPS"] for one in found] == own
     for one in found:
@@ -62,15 +51,15 @@ def test_workers_have_neighbouring_chips(chips, tmp_path, count, workers, own, g
         assert one["ALLOW_MULTIPLE_LIBTPU_LOAD"] == "1"
 
 
-def test_a_worker_alone_has_the_host_as_it_is(chips, tmp_path):
-    chips(4)
+def test_a_worker_alone_has_the_host_as_it_is(host, tmp_path):
+    host(*_chips(4))
     (found,) = _environments(tmp_path, 1)
     assert found["TPU_VISIBLE_CHIPS"] == "0,1,2,3"
     assert "TPU_PROCESS_BOUNDS" not in found
 
 
-def test_chips_that_cannot_be_divided_are_refused(chips, tmp_path):
-    chips(6)
+def test_chips_that_cannot_be_divided_are_refused(host, tmp_path):
+    host(*_chips(6))
     with pytest.raises(
         ValueError, match=r"3 TPU chips for each worker; 1, 2, 4, 8 can be .*local\.w"
     ):
@@ -100,8 +89,8 @@ def test_two_processes_have_a_half_each(count, kind, grid):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_small_host_has_no_halves(chips, count):
-    chips(count)
+def test_a_small_host_has_no_halves(host, count):
+    host(*_chips(count))
     here = {"platform": "tpu", "kind": "TPU v6 lite", "count": count}
     (line,) = first_minutes._processes(here, "")
     assert (line["verdict"], line["said"]) == (
@@ -118,7 +107,7 @@ def test_a_small_host_has_no_halves(chips, count):
 def test_libtpu_lets_both_in():
     """Two processes that have it loaded at once, by the real library, without a TPU."""
     halves = [[str(number) for number in range(first, first + 4)] for first in (0, 4)]
-    ours = [tpu_host.variables(half, [local.free_port()]) for half in halves]
+    ours = [tpu_host.variables(half, local.free_ports(1)) for half in halves]
     without = [{k: v for k, v in one.items() if not k.startswith("ALLOW")} for one in ours]
     assert _loaded(ours) == ["loaded", "loaded"]
     assert sorted(_loaded(without)) == ["", "loaded"]  # that is what the variable is for

@@ -8,7 +8,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 
@@ -18,6 +17,7 @@ import pytest
 
 from attention import registry as variants
 from sweeps.distributed import process_group
+from sweeps.launchers import local
 from sweeps.training import train_step
 from workloads import catalog
 from workloads.base import loader, sharding
@@ -172,8 +172,7 @@ def folder(tmp_path):
 @pytest.mark.slow
 def test_every_domain_trains_alike_in_two_processes(folder):
     """Within rounding: XLA may add up parts of a sum in another order across processes."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    (port,) = local.free_ports(1)
     alone = _result(_start(folder, flags="--xla_force_host_platform_device_count=2"))
     two = [
         _start(

@@ -7,7 +7,6 @@ import pathlib
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ import time
 
 import pytest
 
+from sweeps.launchers import local
 from sweeps.launchers.protocol import EngineError
 from sweeps.launchers.ray import launcher
 from sweeps.records import lease
@@ -82,7 +82,7 @@ class Head:
         self.temporary = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
         self.token_path = folder / "token"
         self.token_path.write_text(secrets.token_hex(32))
-        dashboard, client = free_ports(2)
+        dashboard, client = local.free_ports(2)
         self.address = f"http://127.0.0.1:{dashboard}"
         options = [
             *("--head", "--port=0", "--dashboard-host=127.0.0.1", f"--num-cpus={cpus}"),
@@ -133,15 +133,6 @@ class Head:
                 if mark in (folder / "environ").read_bytes().split(b"\0"):
                     os.kill(int(folder.name), signal.SIGKILL)
         shutil.rmtree(self.temporary, ignore_errors=True)
-
-
-def free_ports(count):
-    """Returns ports of loopback that nobody listens on now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 @pytest.fixture(scope="session")

@@ -4,12 +4,12 @@ import dataclasses
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 
 import pytest
 
+from sweeps.launchers import local
 from sweeps.launchers.protocol import EngineError, State
 from sweeps.launchers.ray import job
 from sweeps.launchers.ray import launcher as ray
@@ -211,8 +211,7 @@ def _hosts_are_avoided(make_launcher, make_batch, api, until, wait_for):
 
 
 def test_an_unreachable_cluster_is_no_reason_to_submit_again(tmp_path, monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    (port,) = local.free_ports(1)
     settings = {"ray": {**defaults.of(ray), "address": f"http://127.0.0.1:{port}"}}
     launcher, batch = ray.launcher(settings, tmp_path), Batch(tmp_path / "s-a.json", ((),), {})
     for call in (lambda: launcher.submit(batch), lambda: launcher.find(batch)):

@@ -2,12 +2,12 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 
 import pytest
 
+from sweeps.launchers import local
 from sweeps.records import layout, lease, status
 from tests.sweeps.chaos import equality
 
@@ -210,8 +210,7 @@ def test_preemption_and_the_loss_of_driver_controller_and_node(
 
 
 def test_a_trial_over_two_nodes_is_saved_by_both_and_goes_on(driver, cluster, wait_for):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    (port,) = local.free_ports(1)
     one = driver(
         **{
             "points": 1,
