@@ -17,6 +17,12 @@ hypothesis.settings.register_profile("shared cores", deadline=None)
 hypothesis.settings.load_profile("shared cores")
 # Before JAX loads: tests of data-parallel sharding want several devices, and must not see a GPU.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Compiling is most of the tests' time, and most of that are LLVM's passes and setting up what emits
+# fusions, 30 ms a program: without both the fast tests take 23 CPU-min instead of 35. The programs
+# are the same; test_numerics.py asks `attention check` for the limits as users compile them.
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+)
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 
 
@@ -42,18 +48,6 @@ def shared() -> pathlib.Path:
     if not folder.is_dir():
         pytest.skip(f"no {folder}: reference logs and parameter lists are not part of the project")
     return folder
-
-
-@pytest.fixture(scope="module")
-def quick_compilation():
-    """LLVM's passes take half of a compilation: off where the program, not its code, is tested."""
-    import jax
-
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-    # JAX's caches in memory do not know of the flag: what they hold would serve later tests.
-    jax.clear_caches()
 
 
 @pytest.fixture

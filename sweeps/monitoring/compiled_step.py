@@ -88,6 +88,7 @@ def _tell(where: hardware.Topology, scratch: str, has_kernels: bool) -> None:
             "TPU_ACCELERATOR_TYPE": where.hardware.accelerator_type,
             "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
             "TPU_LOG_DIR": scratch,
+            "XLA_FLAGS": "",  # the caller's are for what it runs, such as its number of CPU devices
         }
         if has_kernels:
             # How many instructions (bundles) each operation became: nothing else times a kernel.

@@ -12,8 +12,6 @@ from workloads.algoperf import injected, supported
 from workloads.algoperf.parity import variants, workload_pairs
 from workloads.base import spec
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 NAMES = ("imagenet_vit", "imagenet_vit_map", "librispeech_conformer", "wmt", "finewebedu_lm")
 # Each with what its model may stumble over; the real models meet all variants in test_real.py.
 PAIRS = (

@@ -21,8 +21,6 @@ from attention.mixers import laser, sigmoid, standard
 from attention.records import Applied
 from attention.verification import check, oracle
 
-# On a chip other compilers make the code of these kernels: XLA's passes for a CPU are not theirs.
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 STATIC = ("attend", "is_causal", "kernel")
 
 KERNELS = {"splash": splash, "fused": fused}
@@ -280,7 +278,7 @@ def test_on_a_mesh_of_eight_devices(name, platform):
         text=True,
         env={
             **os.environ,
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+            "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8",
             "JAX_PLATFORMS": "cpu",
             "PYTHONPATH": str(root),
         },

@@ -52,6 +52,7 @@ ENVIRONMENT = {
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "PYTHONPATH": str(pathlib.Path(__file__).resolve().parents[2]),
+    "XLA_FLAGS": "",
 }
 
 

@@ -19,8 +19,6 @@ from attention.kernels import core
 from attention.kernels.masks import merged
 from attention.verification import diagnostics
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def _layer(weights, value=None, mask=None, dtype=jnp.float32, mixer="standard"):
     """Returns a layer whose logits are ln(weights), [T, S] or [B, H, T, S]: keys are a basis."""

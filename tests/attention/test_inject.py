@@ -12,8 +12,6 @@ from flax import nnx
 
 from attention import inject, registry
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 class Block(nn.Module):
     """A plain host: two attention layers, one of them crossing, with dropout."""

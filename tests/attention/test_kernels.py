@@ -173,7 +173,7 @@ print("equal")
 
 def test_gradients_under_shard_map_with_a_shared_bias():
     """Queries sharded over 8 devices, one bias for all: gradients equal those of one device."""
-    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
     root = pathlib.Path(__file__).resolve().parents[2]
     done = subprocess.run(
         [sys.executable, "-c", SHARDED],

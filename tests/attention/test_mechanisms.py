@@ -14,8 +14,6 @@ from attention.mixers import sigmoid
 from attention.modifiers import softcap
 from attention.verification import check
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 LOWEST = jnp.finfo(jnp.float32).min
 T, S, H, D = 5, 6, 2, 4
 

@@ -2,6 +2,10 @@
 
 import functools
 import itertools
+import os
+import pathlib
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -48,6 +52,21 @@ def test_error_within_limits(mixer, kernel, dtype, mask):
         case = check.Case(mixer, kernel, dtype, mask, qs, vs)
         row = check.measure(case, shape=(96, 2, 40), seed=7)
         assert row.passed, row
+
+
+@pytest.mark.slow
+def test_the_command_finds_the_same_as_users_compile():
+    """Without the flags by which these tests compile more quickly: see tests/conftest.py."""
+    done = subprocess.run(
+        [sys.executable, "-m", "attention", "check", "laser", "diff", "sigmoid", "--kernels=xla"],
+        cwd=pathlib.Path(__file__).resolve().parents[2],
+        env={**os.environ, "XLA_FLAGS": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert done.stdout.endswith("all within limits\n")
 
 
 @pytest.mark.parametrize("mixer", ["diff", "diff_laser"])

@@ -12,8 +12,6 @@ from attention import inject, registry
 from attention.hosts import probe
 from attention.kernels import core
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 class Scaler(nn.Module):
     """A learned factor on the query, as a host's own attention function may have."""

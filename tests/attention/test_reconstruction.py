@@ -11,8 +11,6 @@ from attention.verification import cached_tensors, oracle, reconstruction
 from attention.verification.cached_tensors import Tensors
 from attention.verification.reconstruction import Case
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 BF16 = ("bfloat16", "rounded inputs")
 # One shape throughout: a measurement compiles a dozen programs.
 SHAPE = (8, 2, 8)

@@ -30,8 +30,6 @@ CHOSEN = [name for name in ALL if name.count("+") in (0, 1, MOST[table.mixer(nam
 # Compiling a gradient takes 1.5 s, its operations are compiled once for all: with all modifiers.
 COMPILED = [name for name in CHOSEN if name.count("+") == MOST[table.mixer(name)]]
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def _variant(name, **settings):
     tau = {"tau": 0.8} if "temp" in table.parse(name)[1] else {}

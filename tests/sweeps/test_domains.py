@@ -43,9 +43,7 @@ SETTINGS = {
 def test_killed_once_and_resumed(
     workload, made_once, tmp_path, environment, cache_dir, wait_until, capsys
 ):
-    # LLVM's passes take half of the compilation, and are not what is tested.
-    quick = "--xla_backend_optimization_level=0"
-    variables = environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir), XLA_FLAGS=quick)
+    variables = environment(JAX_COMPILATION_CACHE_DIR=str(cache_dir))
     data_dir = made_once(workload, DATA[workload])
 
     def start(place, *command):

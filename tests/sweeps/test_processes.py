@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -15,9 +16,7 @@ from sweeps.distributed import bootstrap
 from sweeps.launchers import local, protocol
 from sweeps.records import layout, lease, status
 
-TWO = "--xla_force_host_platform_device_count=2"
-# LLVM's passes take most of the compilation, and are not what is tested.
-QUICK = "--xla_backend_optimization_level=0"
+TWO = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
 # What equality is judged on: not on times.
 EXACT = ("global_step", "loss", "grad_norm", "train/", "validation/", "test/")
 
@@ -118,7 +117,6 @@ class Group:
                     ATTNPERF_COORDINATOR=f"127.0.0.1:{self._port}",
                     ATTNPERF_NUM_PROCESSES="2",
                     ATTNPERF_PROCESS_ID=str(number),
-                    XLA_FLAGS=QUICK,
                 ),
                 cwd=cwd,
             )
@@ -208,7 +206,7 @@ def alone(made_once, make_trial, worker, data_dir):
     """Returns what one process with two devices measures."""
 
     def run(folder):
-        one = worker(XLA_FLAGS=f"{TWO} {QUICK}")
+        one = worker(XLA_FLAGS=TWO)
         one.run(make_trial(name="alone", experiment_dir=folder), data_dir)
         assert one.wait_for("end", timeout=240)["outcome"] == "done"
         one.close()
@@ -268,7 +266,7 @@ def test_a_killed_second_process_ends_all_and_one_process_goes_on(
     assert codes == [protocol.AGAIN, -signal.SIGKILL] or codes[0] == -signal.SIGABRT, two.logs()
     found = status.read(directory)
     assert found["state"] != "done"
-    one = worker(XLA_FLAGS=f"{TWO} {QUICK}")
+    one = worker(XLA_FLAGS=TWO)
     one.run(directory, data_dir)
     assert one.wait_for("compiled")["step"] in (4, 8)
     assert one.wait_for("end")["outcome"] == "done"

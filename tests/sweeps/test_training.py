@@ -130,7 +130,7 @@ def test_eight_devices_give_the_losses_of_one(data_dir, environment):
     )
     results = []
     for devices in (1, 8):
-        flags = f"--xla_force_host_platform_device_count={devices}"
+        flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
         done = subprocess.run(
             [sys.executable, "-c", code],
             capture_output=True,

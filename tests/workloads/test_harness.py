@@ -28,13 +28,12 @@ from workloads.text.specs import TransformerSize
 Instance = pytest.importorskip("lm_eval.api.instance", reason="needs .[downstream]").Instance
 language_model = importlib.import_module("workloads.downstream.language_model")
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 SIZE = TransformerSize(1, 8, 16, 2, 4, vocabulary=VOCABULARY, context=128)
 ABOUT = {"trial_id": "t", "variant": "laser", "workload": "tiny", "seed": 0, "step": 7}
 
 
 @pytest.fixture(scope="module")
-def model(quick_compilation):
+def model():
     laser = variants.get("laser")
     sizes = Sizes(50, 6, 14, 9, 4)
     workload = LMWorkload(catalog.get("pydoc_lm"), laser, Options(), SIZE, sizes)

@@ -131,7 +131,7 @@ def measure(folder):
 def _start(folder, **extra):
     code = f"import sys; sys.path.insert(0, {str(HERE.parent)!r})"
     code += f"; import {HERE.stem} as t; t.measure({folder!r})"
-    flags = extra.pop("flags", "") + " --xla_backend_optimization_level=0"
+    flags = f"{os.environ['XLA_FLAGS']} {extra.pop('flags', '')}"
     environment = {
         **os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": str(HERE.parents[2])
     }  # fmt: skip

@@ -21,7 +21,6 @@ from workloads.storage import tokenizer
 from workloads.text.language_models import BertWorkload, LMWorkload
 from workloads.text.specs import TransformerSize
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 SIZE = TransformerSize(2, 16, 32, 2, 8, vocabulary=62, context=40)
 SIZES = Sizes(50, 6, 14, 9, 4)
 ROWS = (*variants_table.PAPER_ROWS, "diff", "diff_laser", "sigmoid")
@@ -97,11 +96,10 @@ def test_scores_are_those_of_requests_alone(name):
 def test_every_row_of_the_paper(devices):
     """In a process of its own, whose number of devices it is told; on two, what devices divide."""
     root = pathlib.Path(__file__).parents[2]
-    flag = f"--xla_force_host_platform_device_count={devices}"
+    flag = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
     code = (
         "import jax, json\n"
         "from tests.workloads import test_scoring\n"
-        "jax.config.update('jax_disable_most_optimizations', True)\n"
         f"for name in {ROWS if devices == 1 else ROWS[:1]}: test_scoring.check_row(name)\n"
         f"for mesh in {_MESHES[: 2 * devices - 1]}:\n"
         "    test_scoring.check_row('laser', mesh=mesh, scan_layers=True)\n"

@@ -20,8 +20,6 @@ from workloads.base.workload import Sizes
 from workloads.text import costs, language_models
 from workloads.text.specs import SIZES, TransformerSize
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 TINY = TransformerSize(2, 16, 32, 4, 8, vocabulary=64, context=16)
 POINT = {
     "learning_rate": 1e-2, "one_minus_beta1": 0.1, "beta2": 0.99, "epsilon": 1e-8,
@@ -76,8 +74,7 @@ def eight_devices():
         "print('PARTS', json.dumps(in_parts));"
         "t._train((2, 2, 2), t.language_models.BertWorkload, 1)"
     )
-    # LLVM's passes take most of the compilation, and are not what is tested.
-    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
     environment = {
         **os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": str(here.parents[2])
     }  # fmt: skip

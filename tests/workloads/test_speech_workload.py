@@ -16,8 +16,6 @@ from workloads.speech import conformer, speech_workload
 from workloads.speech.conformer_layers import SpecAugMasks
 from workloads.speech.corpora import speech_tokenizer
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 TEXTS = ["AB BA", "BA", "AB", "BAB A", "A B", "BB AA", "ABBA", "A"]
 VOCABULARY = 8
 SPLITS = {"train": ("train-clean-100",), "validation": ("dev-clean",), "test": ("test-clean",)}

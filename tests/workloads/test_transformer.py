@@ -17,8 +17,6 @@ from workloads.base.options import MESH_AXES, Options
 from workloads.text.specs import SIZES, TransformerSize
 from workloads.text.transformer import PARAMETER_RULES, Transformer, positions
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 # heads · head size (20) is not the width (16), as in the paper's larger models.
 TINY = TransformerSize(2, 16, 24, 4, 5, vocabulary=32, context=8)
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(4, 32, (2, 8)))
@@ -38,9 +36,6 @@ COUNTS = {
     "pydoc_lm": 164_160,
     "pydoc_bert": 164_160,
 }
-
-# What is tested is the program, not LLVM: without its passes a gradient compiles in a third.
-_jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 def _shapes(size, variant=None, scan_layers=True):
@@ -72,7 +67,7 @@ def test_parameter_counts(name):
 def test_forward_pass_against_plain_numpy():
     """Pre-LN blocks written out in NumPy from the same parameters; some places alone."""
     params = _random(_shapes(TINY, scan_layers=False))
-    run = _jit(lambda at=None: Transformer(TINY).apply({"params": params}, TOKENS, at=at))
+    run = jax.jit(lambda at=None: Transformer(TINY).apply({"params": params}, TOKENS, at=at))
     expected = _reference(jax.tree.map(np.asarray, params), np.asarray(TOKENS))
     np.testing.assert_allclose(run(), expected, rtol=2e-4, atol=2e-4)
     some = run(jnp.asarray([[0, 5], [7, 2]]))
@@ -131,7 +126,7 @@ def test_causality_by_gradients(name, is_causal):
         logits = model.apply({"params": {**params, "embedding": embedding}}, tokens)
         return jnp.sum(jnp.sin(jnp.arange(12.0)) * logits[0, 4, 12:24])
 
-    felt = np.abs(_jit(jax.grad(predicted))(params["embedding"])[4:12]).sum(-1)
+    felt = np.abs(jax.jit(jax.grad(predicted))(params["embedding"])[4:12]).sum(-1)
     assert (felt[:5] > 1e-6).all()
     assert (felt[5:] == 0).all() if is_causal else (felt[5:] > 1e-6).all()
 
@@ -162,7 +157,7 @@ def _plain():
 
 def _run(params, variant, **options):
     function = functools.partial(_loss, Options(**options), variant=variant)
-    return _jit(jax.value_and_grad(function))(params)
+    return jax.jit(jax.value_and_grad(function))(params)
 
 
 def _assert_near(got, expected):
@@ -192,7 +187,7 @@ def test_bfloat16_weights_and_activations():
     variant = variants.get("laser")
     options = Options("bfloat16", "bfloat16", scan_layers=True, remat=True)
     model = Transformer(TINY, variant, options=options)
-    params = _jit(model.init)(jax.random.key(0), TOKENS)["params"]
+    params = jax.jit(model.init)(jax.random.key(0), TOKENS)["params"]
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("bfloat16")}
     wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
     loss, gradients = _run(params, variant, **dataclasses.asdict(options))
@@ -219,7 +214,7 @@ def test_gradients_of_frequent_tokens_add_up_in_bfloat16():
         model = Transformer(size, options=Options("float32", dtype))
         params = {"embedding": table.astype(dtype), "final_norm": norm}
         total = lambda p: jnp.sum(model.apply({"params": p}, tokens)[..., 7])  # noqa: E731
-        return np.asarray(_jit(jax.grad(total))(params)["embedding"][5], np.float32)
+        return np.asarray(jax.jit(jax.grad(total))(params)["embedding"][5], np.float32)
 
     narrow, wide = gradient("bfloat16"), gradient("float32")
     assert np.linalg.norm(narrow - wide) < 0.01 * np.linalg.norm(wide)
@@ -228,10 +223,10 @@ def test_gradients_of_frequent_tokens_add_up_in_bfloat16():
 def test_dropout_acts_in_training_alone_and_is_traced():
     params = _random(_shapes(TINY))
     options = Options(scan_layers=True)
-    run = _jit(lambda rate: _loss(options, params, None, rate))
+    run = jax.jit(lambda rate: _loss(options, params, None, rate))
     assert run(jnp.float32(0.0)) != run(jnp.float32(0.5))
     model = Transformer(TINY, options=options)
-    evaluate = _jit(lambda rate: model.apply({"params": params}, TOKENS, dropout_rate=rate))
+    evaluate = jax.jit(lambda rate: model.apply({"params": params}, TOKENS, dropout_rate=rate))
     np.testing.assert_array_equal(evaluate(jnp.float32(0.0)), evaluate(jnp.float32(0.5)))
 
 
@@ -239,8 +234,8 @@ def test_first_loss_is_near_that_of_equal_odds():
     """ln V and half the variance of the logits, which is about 1."""
     model = Transformer(SIZES["pydoc_lm"], options=Options(scan_layers=True))
     tokens = jax.random.randint(jax.random.key(1), (8, 64), 4, 1024)
-    params = _jit(model.init)(jax.random.key(0), tokens)
-    logits = _jit(model.apply)(params, tokens)
+    params = jax.jit(model.init)(jax.random.key(0), tokens)
+    logits = jax.jit(model.apply)(params, tokens)
     assert float(jnp.var(logits[:, :, 500:])) == pytest.approx(1.0, abs=0.3)
     assert float(jax.nn.logsumexp(logits, -1).mean()) == pytest.approx(np.log(1024) + 0.5, abs=0.3)
 

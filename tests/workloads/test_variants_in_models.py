@@ -17,7 +17,6 @@ from workloads import registry as workloads
 from workloads.images import vit
 from workloads.speech import conformer
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 IMAGES = (np.random.default_rng(0).standard_normal((2, 8, 8, 3)).astype(np.float32),)
 AUDIO = (
     np.random.default_rng(1).integers(-2000, 2000, (2, 4000)).astype(np.float32),

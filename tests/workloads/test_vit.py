@@ -14,8 +14,6 @@ from workloads import catalog, registry
 from workloads.base import dropout, spec
 from workloads.images import specs, vit
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def _shapes(workload):
     size = workload._data.image_size
