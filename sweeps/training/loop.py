@@ -107,13 +107,16 @@ class Training:
 
     def _first_or_restored(self, store: checkpoints.Checkpoints) -> train_step.TrainState:
         state = self.step_function.first_state(self.trial.seed)
-        found, start = store.restore(state), 0
+        stored = self.step_function.stored(state)
+        found, start = store.restore(stored), 0
         if found is not None:
-            start, state, progress = found
+            start, stored, progress = found
             self.times = TrainingTimes(**progress["clock"])
+            state = self.step_function.trained(stored)
         elif self.trial.start:
-            params, model_state = checkpoints.start(self.trial, state.params, state.model_state)
-            state = state._replace(params=params, model_state=model_state)
+            params, model_state = checkpoints.start(self.trial, stored.params, stored.model_state)
+            stored = stored._replace(params=params, model_state=model_state)
+            state = self.step_function.trained(stored)
         self.processes.on_primary(lambda: self._begin(start, store.damages))
         return state
 
@@ -306,7 +309,8 @@ class Training:
         # Rows first: a checkpoint promises that everything before it is on disk.
         rows = self._take(started)
         self.processes.on_primary(lambda: self._put_down(rows))
-        store.save(step, state, {"clock": dataclasses.asdict(self.times)})  # type: ignore[dict-item]
+        stored = self.step_function.stored(state)
+        store.save(step, stored, {"clock": dataclasses.asdict(self.times)})  # type: ignore[dict-item]
         self._saved_at = time.monotonic()
         now = time.perf_counter()
         self.times.accumulated_logging_time += now - started

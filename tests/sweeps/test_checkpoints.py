@@ -59,10 +59,11 @@ class Orders:
         return self.events[-1]["outcome"]
 
 
-def _trial(folder, data_dir):
+def _trial(folder, data_dir, **changes):
     settings = {
         **{"experiment_dir": folder, "data_dir": data_dir, "batch_size": 4, "steps": 6},
         **{"eval_every": 2, "log_every": 1, "protocol": "grid", "variants": "standard"},
+        **changes,
     }
     made = study.resolve(
         config.parse("digits_vit_quick", [f"--config.{k}={v}" for k, v in settings.items()])
@@ -235,6 +236,28 @@ def test_a_trial_goes_on_from_the_one_before(trained, stopped, capsys):
     assert equality.trial_problems(stopped, whole) == []
     # What was set aside goes with the other checkpoints that nothing needs.
     assert [one.name for one in (stopped / layout.CHECKPOINTS).iterdir()] == ["6"]
+
+
+@pytest.mark.slow
+def test_layers_in_a_loop_are_stored_as_layers_in_a_row(trained, tmp_path, data_dir):
+    """Stacked while they train; on disk AlgoPerf's tree, from which the curve goes on."""
+    orders, row, _ = trained
+    looked_at = {"diagnostics": 2, "diagnostics_examples": 4}
+    changes = {"scan_layers": True, "optimizer": "lamb", **looked_at}
+    whole = _trial(tmp_path / "whole", data_dir, **changes)
+    assert orders.run(whole) == "done"
+    shapes = [
+        json.loads((one / layout.CHECKPOINTS / "6" / checkpoints.RECORD).read_text())["shapes"]
+        for one in (row, whole)
+    ]
+    params = [{k: v for k, v in one.items() if k.startswith(".params")} for one in shapes]
+    assert params[0] == params[1]
+    assert sum("encoderblock_1" in path for path in shapes[1]) == 3 * 16  # and two moments
+    stopped = _trial(tmp_path / "stopped", data_dir, **changes)
+    assert orders.run(stopped, stop_at=4) == "preempted"
+    assert orders.run(stopped) == "done"
+    assert equality.trial_problems(stopped, whole) == []
+    assert tensors.dump(whole, tmp_path / "out.npz", 2, data_dir)["layers"] == 2
 
 
 @pytest.mark.slow

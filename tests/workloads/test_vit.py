@@ -242,8 +242,12 @@ def test_layers_in_a_loop_have_the_tree_and_the_arithmetic_of_layers_in_a_row(na
 
     loss = jax.jit(loss, static_argnums=1)
     expected, gradients = jax.value_and_grad(loss)(moved, row, 0.0)
-    for one in (loop, loop.observable()):
-        found, others = jax.value_and_grad(loss)(moved, one, 0.0)
+    stacked = loop.as_trained(moved)
+    assert stacked["Transformer"]["layers"]["LayerNorm_0"]["scale"].shape == (2, 64)
+    jax.tree.map(np.testing.assert_array_equal, moved, loop.as_stored(stacked))
+    for one, given in ((loop, moved), (loop, stacked), (loop.observable(), moved)):
+        found, others = jax.value_and_grad(loss)(given, one, 0.0)
+        others = loop.as_stored(others)
         assert found == pytest.approx(float(expected), rel=1e-5)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), gradients, others)
     # Each layer draws masks of its own: with those of one for both, a layer's would repeat.

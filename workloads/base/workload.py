@@ -195,6 +195,14 @@ class BaseWorkload(spec.Workload):
         """Returns parameters as the model of `observable` has them."""
         return params
 
+    def as_trained(self, state: Any) -> Any:
+        """Returns parameters, or what holds some, as a train step keeps them between updates."""
+        return state
+
+    def as_stored(self, state: Any) -> Any:
+        """Returns what `as_trained` was given: parameters as `init_model_fn` gives them."""
+        return state
+
     @abc.abstractmethod
     def _open(self, split: str, data_dir: str) -> sources.Source:
         """Returns the records of train, validation or test. Raises DataError where they are not."""

@@ -77,6 +77,15 @@ class ImageWorkload(BaseWorkload):
         one._model = one._model.clone(scan_layers=False)
         return one
 
+    def observable_parameters(self, params: spec.Parameters) -> spec.Parameters:
+        return vit.unstacked(params)
+
+    def as_trained(self, state: Any) -> Any:
+        return vit.stacked(state) if self.options.scan_layers else state
+
+    def as_stored(self, state: Any) -> Any:
+        return vit.unstacked(state)
+
     def loss_fn(
         self,
         label_batch: Array,
