@@ -75,6 +75,9 @@ test: $(VENV)/.installed check
 ## test-all: the slow ones too: real Slurm and Ray where they are, kills, full disks, several processes
 test-all: test test-slow
 
+# Unlike the quick ones, slow tests train and evaluate: LLVM's first passes pay (338 CPU-s for four of
+# their modules, 418 by what tests/conftest.py says, 363 as users compile).
+test-slow: export XLA_FLAGS ?= --xla_backend_optimization_level=1
 test-slow: $(VENV)/.installed
 	$(PYTEST) -m slow
 

@@ -19,7 +19,8 @@ hypothesis.settings.load_profile("shared cores")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Compiling is most of the tests' time, and most of that are LLVM's passes and setting up what emits
 # fusions, 30 ms a program: without both the fast tests take 23 CPU-min instead of 35. The programs
-# are the same; test_numerics.py asks `attention check` for the limits as users compile them.
+# are the same; test_numerics.py asks `attention check` for the limits as users compile them. `make
+# test-slow` has flags of its own.
 os.environ.setdefault(
     "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 )
