@@ -162,7 +162,9 @@ def _own_keys() -> dict[str, Key]:
         ),
         "paper_note": Key("", "what to know about the paper's table", Text()),
         "loader_workers": Key(
-            0, "processes that decode data for one trial; 0: threads only", Range(0, 256)
+            0,
+            "processes that decode data for one trial, for evaluations as many; 0: threads only",
+            Range(0, 256),
         ),
         # How points become trials.
         "protocol": Key(

@@ -1,5 +1,7 @@
 """The image workload: batches, mixup, loss, metrics, all through AlgoPerf's method names."""
 
+import multiprocessing
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -107,6 +109,22 @@ def test_metrics_count_every_example_once(workload, data_dir):
     logits, _ = workload.model_fn(params, batch, None, None, rng, False)
     right = (np.argmax(logits, -1) == np.asarray(batch["targets"])).mean()
     assert whole["test/accuracy"] == pytest.approx(right)
+
+
+@pytest.mark.slow
+def test_an_evaluation_is_read_by_the_loader_s_workers(data_dir):
+    def read(loader_workers):
+        workload = registry.make("digits_vit")
+        workload.loader_workers = loader_workers
+        before = len(multiprocessing.active_children())
+        queue = workload._build_input_queue(0, "test", data_dir, 200)
+        batches = [next(queue)]
+        return len(multiprocessing.active_children()) - before, [*batches, *queue]
+
+    (none, by_threads), (two, by_workers) = read(0), read(2)
+    assert (none, two) == (0, 2)
+    assert len(by_threads) == len(by_workers) == 2
+    jax.tree.map(np.testing.assert_array_equal, by_workers, by_threads)
 
 
 def test_targets_and_sizes_are_algoperfs():

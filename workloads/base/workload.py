@@ -274,6 +274,7 @@ class BaseWorkload(spec.Workload):
             transform=self.eval_transform,
             num_examples=self._num_evaluated(split, source),
             rows=self.devices.rows(batch_size),
+            num_workers=self.loader_workers,
         )
         with stream:
             for number, batch in enumerate(stream):
