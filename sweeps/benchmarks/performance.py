@@ -77,8 +77,12 @@ ROWS = (
     Row("imagenet_vit_paper", f"batch_size=2048 {_ONE}", "v5e:2x4", True),
     Row("imagenet_vit_paper", _ONE, "v5e:4x4", True),
     Row("imagenet_vit_paper", f"batch_size=1536 {_ONE}", "v5e:2x4", True),
+    Row("imagenet_vit_paper", "", "h100:1x1x8", True),
+    Row("imagenet_vit_paper", _ONE, "h100:1x1x4", True),
     Row("librispeech_conformer_paper", "", "v5e:2x4", True),
     Row("librispeech_conformer_paper", _ONE, "v5e:4x4", True),
+    Row("librispeech_conformer_paper", "", "h100:1x1x8", True),
+    Row("librispeech_conformer_paper", _ONE, "h100:1x1x4", True),
     Row("algoperf_imagenet_vit_paper", _ONE, "v5e:2x4", False, "AlgoPerf"),
     Row("c4_lm_paper", "attention=dot_product", "v5e:8x8", False, "MaxText"),
     Row("c4_lm_paper", "attention=flash", "v5e:8x8", False, "MaxText"),
@@ -135,7 +139,8 @@ def resolved(row: Row) -> study.Study:
     """Returns the row's study: of standard attention and LASER unless it names its variants."""
     changed = "variants=standard" if row.peer == "MaxText" else row.changed
     overrides = [f"--config.{change}" for change in changed.split()]
-    if row.topology.startswith("h"):  # of one host
+    is_sharded = "mesh" in catalog.get(config.parse(row.study, []).workload).serves
+    if row.topology.startswith("h") and is_sharded:  # of one host
         overrides += ["--config.mesh.fsdp=8", "--config.mesh.tensor=1"]
     if "variants=" not in changed:
         overrides.append("--config.variants=standard,laser")
@@ -187,7 +192,7 @@ def fit(found: list[tuple[Row, study.Study, list[dict[str, Any]]]]) -> dict[str,
             points += [(examples, one) for one in fitting]
     platforms = {name: _factors(rows) for name, rows in amounts.items()}
     by_examples = {
-        workload: {kind: _points(rows) for kind, rows in kinds.items()}
+        workload: {kind: _points(rows, hardware.KINDS[kind]) for kind, rows in kinds.items()}
         for workload, kinds in lines.items()
     }
     return {"platforms": platforms, "points": by_examples}
@@ -242,16 +247,24 @@ def _non_negative(
     return dict(zip(names, factors, strict=True))
 
 
-def _points(rows: list[tuple[float, dict[str, Any]]]) -> list[dict[str, float]]:
-    """Returns the mean figures of each number of examples, in order."""
-    return [
-        {
-            "examples": examples,
-            "gb": round(float(np.mean([one["memory_gb"] for n, one in rows if n == examples])), 3),
-            "ms": round(float(np.mean([one["step_ms"] for n, one in rows if n == examples])), 2),
-        }
-        for examples in sorted({examples for examples, _ in rows})
-    ]
+def _points(
+    rows: list[tuple[float, dict[str, Any]]], device: hardware.Hardware
+) -> list[dict[str, float]]:
+    """Returns the mean figures of each number of examples, in order; a GPU's least times."""
+
+    def mean(values: list[float], digits: int) -> float:
+        return round(float(np.mean(values)), digits)
+
+    points = []
+    for examples in sorted({examples for examples, _ in rows}):
+        own = [one for number, one in rows if number == examples]
+        if device.platform == "cuda":
+            time = {"least_ms": mean([calibration.least_ms(one, device) for one in own], 2)}
+        else:
+            time = {"ms": mean([one["step_ms"] for one in own], 2)}
+        gb = mean([one["memory_gb"] for one in own], 3)
+        points.append({"examples": examples, "gb": gb, **time})
+    return points
 
 
 def _told(row: dict[str, Any]) -> str:

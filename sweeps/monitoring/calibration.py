@@ -9,7 +9,7 @@ A part's amount (bytes or FLOP, `workloads/text/costs.py`) times a factor, summe
 
 Of other workloads, whose step is not a sum of such parts (ViT's time grows as the examples of a
 device to the power 1.4), the figures themselves, by examples of a device, and between two of them a
-power law: "points".
+power law: "points". For GPUs they have, instead of a time, the one that no step is shorter than.
 
 `calibration.json` holds the factors, written by `make performance` from the rows of
 docs/performance.md without a †; a test holds the model to within TOLERANCE of every row.
@@ -46,10 +46,14 @@ FLOPS = ("products", "score_products", "kernel_products")
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """memory_gb by part, 10⁹ bytes per device; step_ms, None where it is not known."""
+    """memory_gb by part, 10⁹ bytes per device; step_ms, None where it is not known.
+
+    least_ms: what a step takes at least, where only that is known.
+    """
 
     memory_gb: dict[str, float]
     step_ms: float | None
+    least_ms: float | None = None
 
     @property
     def total_gb(self) -> float:
@@ -88,9 +92,10 @@ def predict(study: Study, where: hardware.Topology) -> dict[str, Prediction]:
         name: math.exp(
             np.interp(math.log(wanted), np.log(examples), np.log([one[name] for one in points]))
         )
-        for name in ("gb", "ms")
+        for name in points[0]
     }
-    return dict.fromkeys(settings["variants"], Prediction({"all": between["gb"]}, between["ms"]))
+    known = Prediction({"all": between["gb"]}, between.get("ms"), between.get("least_ms"))
+    return dict.fromkeys(settings["variants"], known)
 
 
 def costs(study: Study, devices: int) -> dict[str, dict[str, dict[str, float]]]:
@@ -137,6 +142,15 @@ def ideal_ms(work: dict[str, float], device: hardware.Hardware) -> dict[str, flo
     """Returns how long each part would take at the device's peak or bandwidth, alone."""
     rates = {True: device.peak_tflops * 1e9, False: device.bandwidth_gb * 1e6}
     return {part: amount / rates[part in FLOPS] for part, amount in work.items()}
+
+
+def least_ms(row: dict[str, Any], device: hardware.Hardware) -> float:
+    """Returns what a step of float32 takes at least, from a row of `compile`.
+
+    Its products at the peak (a GPU's in TF32 is half of bfloat16's), or its bytes at the bandwidth.
+    """
+    peak_tflops = device.peak_tflops / (2 if device.platform == "cuda" else 1)
+    return max(row["flops"] / 1e9 / peak_tflops, 1e3 * row["hbm_gb"] / device.bandwidth_gb)
 
 
 @functools.cache

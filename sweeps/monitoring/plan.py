@@ -24,6 +24,8 @@ from workloads.base.workload_spec import WorkloadSpec
 _BYTES_OF_MOMENTS = 2 * 4
 _BYTES = {"float32": 4, "bfloat16": 2}
 _LOG_BYTES = 300_000
+# Whose input is reckoned where no topology is given and the workload is planned for none.
+_GPUS = "h100:1x1x8"
 # Whose compiler speaks for a launcher's devices, of which no more than the platform is known.
 _KINDS = {"gpu": "h100", "tpu": "v5e"}
 
@@ -241,6 +243,8 @@ def on_hardware(
     listing = " + ".join(f"{part} {size:.2f}" for part, size in found.memory_gb.items() if size)
     seconds = None if found.step_ms is None else found.step_ms / 1e3
     time = "" if seconds is None else f", {seconds:.3g} s a step"
+    if found.least_ms is not None:
+        time = f", at least {found.least_ms / 1e3:.3g} s a step"
     data = fitting[0] or where.devices // (fitting[1] * fitting[2])
     text = [
         f"on {where.text}, {where.devices} devices as data {data} x fsdp {fitting[1]} x tensor "
@@ -317,8 +321,11 @@ def render(
     text.append("programs: train steps to compile; every trial of a program shares one")
     text.append(precision.describe(settings["matmul_precision"], where.platform))
     text += [needs] if needs else []
-    if entry.example_cpu_ms is not None and seconds is not None:
-        text.append(_input(entry, settings, seconds))
+    if entry.example_cpu_ms is not None:
+        bound = "" if step_seconds else _most_input(study, topology or _GPUS)
+        if seconds is not None and not (topology and bound):
+            text.append(_input(entry, settings, seconds))
+        text += [bound] if bound else []
     if settings["launcher"] != "local":
         sample = remote.sample(settings)
         text += ["", "a job, as it would be submitted:"]
@@ -326,16 +333,32 @@ def render(
     return "\n".join(text)
 
 
-def _input(entry: WorkloadSpec, settings: dict[str, Any], seconds: float) -> str:
-    """Returns how many cores must read and decode so that steps of so many seconds do not wait."""
+def _input(entry: WorkloadSpec, settings: dict[str, Any], seconds: float, where: str = "") -> str:
+    """Returns how many cores must read and decode so that steps of so many seconds do not wait.
+
+    where: ' on' which devices `seconds` are the least, where that is all that is known of them.
+    """
+    assert entry.example_cpu_ms is not None
     rate = settings["batch_size"] / seconds
     cores = rate * entry.example_cpu_ms / 1e3
     workers = settings["loader_workers"]
-    short = "" if workers >= cores else ": too few, training will wait for its input"
+    wait = "may wait" if where else "will wait"
+    short = "" if workers >= cores else f": too few, training {wait} for its input"
+    most = f" at most (no step takes less than {seconds:.3g} s)" if where else ""
     return (
-        f"input: {rate:,.0f} {entry.unit}/s at {entry.example_cpu_ms} ms of a CPU core each take "
-        f"{cores:.1f} cores of a trial's hosts; loader_workers is {workers}{short}"
+        f"input{where}: {rate:,.0f} {entry.unit}/s{most} at {entry.example_cpu_ms} ms of a CPU "
+        f"core each take {cores:.1f} cores of a trial's hosts; loader_workers is {workers}{short}"
     )
+
+
+def _most_input(study: Study, topology: str) -> str:
+    """Returns `_input` for GPUs of which the least time of a step is known, else ''."""
+    known = calibration.predict(study, hardware.topology(topology)).values()
+    least = min((one.least_ms for one in known if one.least_ms is not None), default=None)
+    if least is None:
+        return ""
+    entry = catalog.get(study.workload)
+    return _input(entry, study.settings, least / 1e3, f" on {topology}")
 
 
 def _row(line: StageCost) -> str:
