@@ -219,6 +219,9 @@ def _compare(line: Line, predicted: calibration.Prediction | None, standard_ms: 
         figures["plan_ms"] = predicted.step_ms
         ratios.append(figures["step_ms"] / predicted.step_ms)
         line["said"] += f", {predicted.step_ms:.1f} ms"
+    elif predicted.least_ms:
+        figures["least_ms"] = predicted.least_ms
+        line["said"] += f", at least {predicted.least_ms:.1f} ms"
     near = all(abs(ratio - 1) <= calibration.TOLERANCE for ratio in ratios)
     line["verdict"] = "ok" if near else "DIFFERS"
 
