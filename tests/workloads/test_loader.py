@@ -333,12 +333,15 @@ SCRIPT = """
 """
 
 
+ENVIRONMENT = {"PYTHONPATH": str(REPOSITORY), "PATH": ""}
+
+
 def _run(tmp_path: Path, ending: str) -> subprocess.CompletedProcess[str]:
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT) + ending)
     return subprocess.run(
         [sys.executable, str(script)],
-        env={"PYTHONPATH": str(REPOSITORY), "PATH": ""},
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         timeout=100,
@@ -356,3 +359,35 @@ def test_a_program_without_the_main_guard_is_told_so(tmp_path: Path) -> None:
     done = _run(tmp_path, "\nmain()\n")
     assert done.returncode != 0
     assert "if __name__ == '__main__':" in done.stderr
+
+
+def test_workers_end_with_a_program_that_is_killed(tmp_path: Path) -> None:
+    """Else they keep what they hold, gigabytes of shared memory; the next attempt adds its own."""
+    script = tmp_path / "script.py"
+    ending = "\nif __name__ == '__main__':\n    main()\n    input()\n"
+    script.write_text(textwrap.dedent(SCRIPT).replace("shape)", "shape, flush=True)") + ending)
+    with subprocess.Popen(
+        [sys.executable, str(script)],
+        env=ENVIRONMENT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "(3,)\n"
+        tasks = Path(f"/proc/{program.pid}/task").glob("*/children")
+        started = [child for task in tasks for child in task.read_text().split()]
+        program.kill()
+    assert len(started) == 3  # two workers, and Python's own that looks after shared memory
+
+    def alive(child: str) -> bool:
+        try:
+            state = Path(f"/proc/{child}/stat").read_text()
+        except OSError:
+            return False
+        return state.rsplit(")", 1)[1].split()[0] != "Z"
+
+    patience = time.monotonic() + 30
+    while any(map(alive, started)) and time.monotonic() < patience:
+        time.sleep(0.1)
+    assert not any(map(alive, started))

@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import functools
 import gc
+import multiprocessing
 import os
 import signal
 import threading
@@ -119,7 +120,16 @@ def _start_worker(worker: int, workers: int) -> None:
     # An engine may tell a whole job to stop: these serve until the trial is saved, and are closed.
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     cv2.setNumThreads(0)
+
+
+def _end_with_parent() -> None:
+    """Else a worker whose trial was killed would wait for it, and hold its batches, for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def train_batches(
