@@ -222,6 +222,7 @@ def _compare(line: Line, predicted: calibration.Prediction | None, standard_ms: 
     elif predicted.least_ms:
         figures["least_ms"] = predicted.least_ms
         line["said"] += f", at least {predicted.least_ms:.1f} ms"
+        ratios.append(min(1.0, figures["step_ms"] / predicted.least_ms))
     near = all(abs(ratio - 1) <= calibration.TOLERANCE for ratio in ratios)
     line["verdict"] = "ok" if near else "DIFFERS"
 

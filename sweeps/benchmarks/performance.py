@@ -252,17 +252,14 @@ def _points(
 ) -> list[dict[str, float]]:
     """Returns the mean figures of each number of examples, in order; a GPU's least times."""
 
-    def mean(values: list[float], digits: int) -> float:
-        return round(float(np.mean(values)), digits)
-
     points = []
     for examples in sorted({examples for examples, _ in rows}):
         own = [one for number, one in rows if number == examples]
         if device.platform == "cuda":
-            time = {"least_ms": mean([calibration.least_ms(one, device) for one in own], 2)}
+            time = {"least_ms": round(min(calibration.least_ms(one, device) for one in own), 2)}
         else:
-            time = {"ms": mean([one["step_ms"] for one in own], 2)}
-        gb = mean([one["memory_gb"] for one in own], 3)
+            time = {"ms": round(float(np.mean([one["step_ms"] for one in own])), 2)}
+        gb = round(float(np.mean([one["memory_gb"] for one in own])), 3)
         points.append({"examples": examples, "gb": gb, **time})
     return points
 

@@ -9,7 +9,8 @@ A part's amount (bytes or FLOP, `workloads/text/costs.py`) times a factor, summe
 
 Of other workloads, whose step is not a sum of such parts (ViT's time grows as the examples of a
 device to the power 1.4), the figures themselves, by examples of a device, and between two of them a
-power law: "points". For GPUs they have, instead of a time, the one that no step is shorter than.
+power law: "points". For GPUs they have, instead of a time, its least: that of standard attention or
+of LASER, whichever is less.
 
 `calibration.json` holds the factors, written by `make performance` from the rows of
 docs/performance.md without a †; a test holds the model to within TOLERANCE of every row.
@@ -48,7 +49,7 @@ FLOPS = ("products", "score_products", "kernel_products")
 class Prediction:
     """memory_gb by part, 10⁹ bytes per device; step_ms, None where it is not known.
 
-    least_ms: what a step takes at least, where only that is known.
+    least_ms: `least_ms` of the step, where only that is known.
     """
 
     memory_gb: dict[str, float]
@@ -145,7 +146,7 @@ def ideal_ms(work: dict[str, float], device: hardware.Hardware) -> dict[str, flo
 
 
 def least_ms(row: dict[str, Any], device: hardware.Hardware) -> float:
-    """Returns what a step of float32 takes at least, from a row of `compile`.
+    """Returns what a step of float32 takes at least, but for caches, from a row of `compile`.
 
     Its products at the peak (a GPU's in TF32 is half of bfloat16's), or its bytes at the bandwidth.
     """

@@ -24,7 +24,7 @@ from workloads.base.workload_spec import WorkloadSpec
 _BYTES_OF_MOMENTS = 2 * 4
 _BYTES = {"float32": 4, "bfloat16": 2}
 _LOG_BYTES = 300_000
-# Whose input is reckoned where no topology is given and the workload is planned for none.
+# Whose input is said where no topology is given and the workload is planned for none.
 _GPUS = "h100:1x1x8"
 # Whose compiler speaks for a launcher's devices, of which no more than the platform is known.
 _KINDS = {"gpu": "h100", "tpu": "v5e"}
@@ -322,7 +322,10 @@ def render(
     text.append(precision.describe(settings["matmul_precision"], where.platform))
     text += [needs] if needs else []
     if entry.example_cpu_ms is not None:
-        bound = "" if step_seconds else _most_input(study, topology or _GPUS)
+        bound = ""
+        if not step_seconds and (topology or not entry.topology):
+            judged = bool(topology) or where.platform == "gpu"
+            bound = _most_input(study, topology or _GPUS, judged)
         if seconds is not None and not (topology and bound):
             text.append(_input(entry, settings, seconds))
         text += [bound] if bound else []
@@ -333,32 +336,43 @@ def render(
     return "\n".join(text)
 
 
-def _input(entry: WorkloadSpec, settings: dict[str, Any], seconds: float, where: str = "") -> str:
-    """Returns how many cores must read and decode so that steps of so many seconds do not wait.
+def _input(entry: WorkloadSpec, settings: dict[str, Any], seconds: float) -> str:
+    """Returns how many cores must read and decode so that steps of so many seconds do not wait."""
+    workers = settings["loader_workers"]
+    said, cores = _cores(entry, settings, seconds)
+    short = "" if workers >= cores else ": too few, training will wait for its input"
+    return f"input: {said}; loader_workers is {workers}{short}"
 
-    where: ' on' which devices `seconds` are the least, where that is all that is known of them.
-    """
+
+def _cores(entry: WorkloadSpec, settings: dict[str, Any], seconds: float) -> tuple[str, float]:
     assert entry.example_cpu_ms is not None
     rate = settings["batch_size"] / seconds
     cores = rate * entry.example_cpu_ms / 1e3
-    workers = settings["loader_workers"]
-    wait = "may wait" if where else "will wait"
-    short = "" if workers >= cores else f": too few, training {wait} for its input"
-    most = f" at most (no step takes less than {seconds:.3g} s)" if where else ""
     return (
-        f"input{where}: {rate:,.0f} {entry.unit}/s{most} at {entry.example_cpu_ms} ms of a CPU "
-        f"core each take {cores:.1f} cores of a trial's hosts; loader_workers is {workers}{short}"
-    )
+        f"{rate:,.0f} {entry.unit}/s at {entry.example_cpu_ms} ms of a CPU core each take "
+        f"{cores:.1f} cores of a trial's hosts"
+    ), cores
 
 
-def _most_input(study: Study, topology: str) -> str:
-    """Returns `_input` for GPUs of which the least time of a step is known, else ''."""
+def _most_input(study: Study, topology: str, judged: bool) -> str:
+    """Returns `_input` for GPUs of which no more than the least time of a step is known, else ''.
+
+    judged: say whether the study's loader_workers are enough for them.
+    """
     known = calibration.predict(study, hardware.topology(topology)).values()
     least = min((one.least_ms for one in known if one.least_ms is not None), default=None)
     if least is None:
         return ""
-    entry = catalog.get(study.workload)
-    return _input(entry, study.settings, least / 1e3, f" on {topology}")
+    settings, seconds = study.settings, least / 1e3
+    said, cores = _cores(catalog.get(study.workload), settings, seconds)
+    workers = settings["loader_workers"]
+    verdict = f"; loader_workers is {workers}" if judged else ""
+    if judged and workers < cores:
+        verdict += ": too few if steps were as short as that"
+    return (
+        f"input on {topology}, were a step no longer than its bytes take at the memory's full "
+        f"bandwidth or its products at the peak ({seconds:.3g} s): {said}{verdict}"
+    )
 
 
 def _row(line: StageCost) -> str:

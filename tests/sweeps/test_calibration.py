@@ -51,6 +51,9 @@ def test_plan_is_near_the_compiler_on_every_row(row, monkeypatch):
             assert abs(planned.step_ms / step_ms - 1) <= calibration.TOLERANCE
         else:
             assert planned.step_ms is None
+        if planned.least_ms is not None:
+            least = 1e3 * float(told["HBM GB"]) / where.hardware.bandwidth_gb
+            assert planned.least_ms <= least + 0.02  # the page's last digit
         found += 1
     assert found
 

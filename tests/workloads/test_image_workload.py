@@ -116,10 +116,11 @@ def test_an_evaluation_is_read_by_the_loader_s_workers(data_dir):
     def read(loader_workers):
         workload = registry.make("digits_vit")
         workload.loader_workers = loader_workers
-        before = len(multiprocessing.active_children())
+        before = set(multiprocessing.active_children())
         queue = workload._build_input_queue(0, "test", data_dir, 200)
         batches = [next(queue)]
-        return len(multiprocessing.active_children()) - before, [*batches, *queue]
+        started = set(multiprocessing.active_children()) - before
+        return len(started), [*batches, *queue]
 
     (none, by_threads), (two, by_workers) = read(0), read(2)
     assert (none, two) == (0, 2)

@@ -1,6 +1,7 @@
 """Batches: a pure function of (seed, step), whoever computes them and wherever reading starts."""
 
 import gc
+import itertools
 import multiprocessing
 import subprocess
 import sys
@@ -225,14 +226,15 @@ def test_workers_that_came_to_the_end_leave_no_shared_memory() -> None:
 
     gc.collect()
     gc.disable()
+    before = shared()
     try:
         with loader.eval_batches(Large(8), batch_size=4, transform=PLAIN, num_workers=2) as stream:
             batches = list(stream)
         assert len(batches) == 2
         patience = time.monotonic() + 10  # grain unmaps in threads
-        while shared() and time.monotonic() < patience:
+        while shared() > before and time.monotonic() < patience:
             time.sleep(0.1)
-        assert not shared()
+        assert shared() <= before
     finally:
         gc.enable()
 
@@ -298,6 +300,40 @@ def test_wrong_arguments_are_refused(settings: dict[str, Any], message: str) -> 
 def test_more_examples_than_there_are_is_refused() -> None:
     with pytest.raises(ValueError, match=r"num_examples is 24, but .* has 23"):
         loader.eval_batches(Pictures(23), batch_size=2, transform=PLAIN, num_examples=24)
+
+
+def test_a_worker_that_is_killed_is_named() -> None:
+    before = set(multiprocessing.active_children())
+    stream = loader.train_batches(
+        Pictures(23), seed=1, batch_size=4, transform=SHIFT, num_workers=2
+    )
+    next(stream)
+    killed, other = set(multiprocessing.active_children()) - before
+    killed.kill()
+    for _ in range(2):  # and again, when asked again
+        with pytest.raises(RuntimeError, match="terminated unexpectedly with exit code -9"):
+            list(itertools.islice(stream, 20))
+    stream.close()
+    other.join(10)
+    assert not other.is_alive()
+
+
+def test_a_forgotten_stream_ends_its_workers_whichever_thread_finds_it() -> None:
+    """Garbage is collected in any thread, also in the one that takes batches over."""
+    before = set(multiprocessing.active_children())
+    stream = loader.train_batches(
+        Pictures(23), seed=1, batch_size=4, transform=SHIFT, num_workers=2
+    )
+    next(stream)
+    workers = set(multiprocessing.active_children()) - before
+    assert len(workers) == 2
+    iterators = stream._open  # else grain's would be collected, too
+    assert stream._thread is not None
+    stream._thread.submit(stream._end).result(20)  # as the collector would, from there
+    for worker in workers:
+        worker.join(20)
+        assert not worker.is_alive()
+    assert iterators == []
 
 
 def test_a_forgotten_stream_ends_its_threads() -> None:

@@ -72,11 +72,10 @@ class BatchStream(Iterator[dict[str, np.ndarray]], contextlib.AbstractContextMan
         # (grain's ThreadPrefetchIterDataset would start the workers one after the other.)
         self._thread = concurrent.futures.ThreadPoolExecutor(1) if num_workers else None
         self._left = len(data)
-        if self._thread is not None:
-            self._ahead = self._thread.submit(_owned, self._open[0])
-        # Also runs when the stream is forgotten and when the interpreter ends: grain's own
-        # clean-up comes too late then, and would leave processes and shared memory behind.
-        self._end = weakref.finalize(self, _close, self._open, self._thread)
+        self._ahead: concurrent.futures.Future[dict[str, np.ndarray]] | None = None
+        # When the stream is forgotten, and when the interpreter ends: grain's own clean-up comes
+        # too late then, and would leave processes and shared memory behind.
+        self._end = weakref.finalize(self, _forgotten, self._open, self._thread)
 
     def __next__(self) -> dict[str, np.ndarray]:
         if not self._open:
@@ -85,15 +84,18 @@ class BatchStream(Iterator[dict[str, np.ndarray]], contextlib.AbstractContextMan
             return next(self._open[0])
         if not self._left:
             raise StopIteration
+        if self._ahead is None:
+            self._ahead = self._thread.submit(_owned, self._open[0])
         batch = self._ahead.result()
         self._left -= 1
-        if self._left:
-            self._ahead = self._thread.submit(_owned, self._open[0])
+        self._ahead = self._thread.submit(_owned, self._open[0]) if self._left else None
         return batch
 
     def close(self) -> None:
         """End threads and worker processes; harmless when repeated."""
-        self._end()
+        _close(self._open, self._thread)
+        self._end.detach()
+        self._ahead = None
 
     def __exit__(self, *problem: object) -> None:
         self.close()
@@ -104,10 +106,17 @@ def _close(iterators: list[Any], thread: concurrent.futures.Executor | None) -> 
         thread.shutdown(cancel_futures=True)
     while iterators:
         iterators.pop().close()
-    if thread is not None:
-        # A worker's last batch stays with the frame that met the end, in a circle of references:
-        # 308 MB of shared memory a worker after an evaluation of ImageNet.
-        gc.collect()
+        if thread is not None:
+            # A worker's last batch stays with the frame that met the end, in a circle of
+            # references: 308 MB of shared memory a worker after an evaluation of ImageNet.
+            gc.collect()
+
+
+def _forgotten(iterators: list[Any], thread: concurrent.futures.Executor | None) -> None:
+    if threading.current_thread() is threading.main_thread():
+        _close(iterators, thread)
+    else:  # garbage is collected in any thread, also in one that `_close` waits for
+        threading.Thread(target=_close, args=(iterators, thread)).start()
 
 
 def _owned(batches: Iterator[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
