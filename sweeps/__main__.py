@@ -461,7 +461,8 @@ def _status(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] not in (["run"], ["resume"], ["job"]):
-        # `... | head` ends these without a word; a run outlives its reader.
+    if sys.argv[1:2] in (["studies"], ["keys"], ["status"]):
+        # `... | head` ends these without a word. The others start processes, of which one that dies
+        # would end them so, too; and a run outlives its reader.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.exit(main())

@@ -309,6 +309,8 @@ def _init2winit_data(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    # `... | head` ends the command without a word, as it does others.
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    if sys.argv[1:2] == ["list"]:
+        # `... | head` ends it without a word. Others start processes, of which one that dies would
+        # end them so, too.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.exit(main())

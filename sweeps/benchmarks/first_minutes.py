@@ -390,6 +390,9 @@ def _processes(here: dict[str, Any], data_dir: str) -> Iterator[Line]:
             jax_calls.Call(_losses, index=0, environment=environments[0], **several) as primary,
         ):
             found = primary.result(_LIMIT_S), other.result(_LIMIT_S)
+        ends = [one.process.exitcode for one in (primary, other)]
+        if any(ends):
+            raise ValueError(f"the processes gave their losses, and ended with codes {ends}")
         alone = jax_calls.call(_losses, index=0, environment={}, count=1, port=0, **alike)
     except (ValueError, OSError, ChildProcessError) as error:
         yield _line(what, "FAILED", str(error))
@@ -432,6 +435,10 @@ def _losses(
     for _ in range(3):
         state, metrics = update(state, batch, scalars, key)
         losses.append(float(metrics.loss))
+    if count > 1:
+        # Both now: at their ends the first would wait 20 s for the other, which is told to end
+        # after it, and both would abort.
+        jax.distributed.shutdown()
     return losses
 
 

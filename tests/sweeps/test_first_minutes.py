@@ -1,8 +1,11 @@
 """`python -m sweeps hardware`: what it finds on this machine, and what it says of what is wrong."""
 
 import json
+import pathlib
 import shutil
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -83,6 +86,23 @@ def test_a_process_that_does_not_answer_is_ended():
         call.result(5)
     call.process.join(30)
     assert call.process.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_does_not_end_the_command_without_a_word(tmp_path, environment):
+    """Its pool would write to it: SIGPIPE is ignored wherever processes are started."""
+    command_line = [sys.executable, "-m", "sweeps", "hardware", f"--out={tmp_path}/hardware.json"]
+    with subprocess.Popen(command_line, env=environment(), stdout=subprocess.DEVNULL) as program:
+        try:
+            started = pathlib.Path(f"/proc/{program.pid}/task/{program.pid}/children")
+            while not started.read_text():
+                assert program.poll() is None
+                time.sleep(0.1)
+            status = pathlib.Path(f"/proc/{program.pid}/status").read_text()
+        finally:
+            program.kill()
+    (ignored,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:"))
+    assert int(ignored, 16) >> (signal.SIGPIPE - 1) & 1
 
 
 @pytest.mark.parametrize(("step_ms", "verdict"), [(11.0, "ok"), (12.0, "DIFFERS")])
