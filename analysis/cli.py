@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from analysis.render import printing
+from attention import files
 from sweeps.records import layout
 from workloads import arguments as numbers
 from workloads.base.errors import told
@@ -211,7 +212,7 @@ def _summary(options: argparse.Namespace) -> int:
     from analysis.views import catalog
 
     if options.plot:
-        printing.check_file(options.plot, "--plot")
+        files.check_output(options.plot, "--plot")
         if options.plot.suffix != ".png":
             raise ValueError(
                 f"--plot={options.plot}: figures are PNG; give a name that ends in .png"
@@ -269,7 +270,7 @@ def _report(options: argparse.Namespace) -> int:
       python -m analysis report experiments --out=report.html      every study below a directory
     """
     out = options.out or options.study / FILE
-    printing.check_file(out)
+    files.check_output(out)
     tables = list(_tables(options))
     from analysis import report
 

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Iterable
 
-from attention import checkout, precision, registry, table
+from attention import checkout, files, precision, registry, table
 
 _MECHANISMS = ("sigmoid", "standard+softcap", "laser+softcap", "standard+sink", "laser+sink")
 _DEFAULT = (*table.PAPER_ROWS, *table.DIFF_ROWS, *_MECHANISMS)
@@ -98,8 +98,7 @@ def _add_reconstruct(commands: "argparse._SubParsersAction[argparse.ArgumentPars
 
 
 def _reconstruct(options: argparse.Namespace) -> int:
-    if not options.out.absolute().parent.is_dir():
-        raise ValueError(f"--out={options.out}: {options.out.parent} is no directory")
+    files.check_output(options.out)
     for_drawn = ("shape", "count", "scales", "seed")
     given = [name for name in for_drawn if getattr(options, name) is not None]
     if options.files and given:

@@ -38,6 +38,28 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
         _sync(target.parent)
 
 
+def check_output(path: pathlib.Path, option: str = "--out") -> None:
+    """Raises ValueError where no file can be written at `path`, the value of `option`.
+
+    A file is made beside it and removed: permissions alone say nothing of read-only or special
+    file systems, nor to root.
+    """
+    given = f"{option}={path}"
+    try:
+        if path.is_dir():
+            raise ValueError(f"{given}: that is a directory; name a file in it")
+        if not path.absolute().parent.is_dir():
+            raise ValueError(f"{given}: {path.parent} is no directory; make it first")
+        probe = path.with_name(temporary(uuid.uuid4().hex))
+        probe.touch()
+        probe.unlink()
+        path.is_file()  # a name may be too long
+    except OSError as error:
+        raise ValueError(
+            f"{given}: {path.parent} cannot be written ({error.strerror}); give a file elsewhere"
+        ) from error
+
+
 def write(path: str | os.PathLike[str], content: bytes | str) -> None:
     """Writes a file that appears whole or not at all; text as UTF-8."""
     with replacing(path) as new:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attention import checkout
+from attention import checkout, files
 from sweeps.launchers.protocol import EngineError
 
 if TYPE_CHECKING:
@@ -438,10 +438,7 @@ def _hardware(options: argparse.Namespace) -> int:
         if part not in first_minutes.PARTS:
             known = ", ".join(first_minutes.PARTS)
             raise ValueError(f"unknown part {part!r} of the check. Known: {known}")
-    if not options.out.parent.is_dir():
-        raise ValueError(f"--out {options.out}: {options.out.parent} is no directory")
-    if options.out.is_dir():
-        raise ValueError(f"--out {options.out} is a directory: give a file in it")
+    files.check_output(options.out)
     data_dir = options.data_dir or str(catalog.default_data_dir("digits_vit"))
     return 0 if first_minutes.run(options.out, data_dir, parts) else 1
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from analysis.render import text
 from analysis.render.pages import Page
+from attention import files
 from sweeps.records import layout
 
 FORMATS = ("text", "markdown", "latex", "csv", "html")
@@ -38,20 +39,8 @@ def check(options: argparse.Namespace) -> None:
     """Raises ValueError where `options.out` cannot be written, or its suffix is not the format's:
     call it before anything that takes long."""
     if options.out:
-        check_file(options.out)
+        files.check_output(options.out)
     form_of(options)
-
-
-def check_file(out: pathlib.Path, option: str = "--out") -> None:
-    """Raises ValueError where no file can be written at `out`, which an option gave."""
-    given = f"{option}={out}"
-    if out.is_dir():
-        name = out / f"out{'.png' if option == '--plot' else '.md'}"
-        raise ValueError(f"{given}: that is a directory; name a file, such as {name}")
-    if not out.parent.is_dir():
-        raise ValueError(f"{given}: {out.parent} is no directory; make it first")
-    if not os.access(out.parent, os.W_OK):
-        raise ValueError(f"{given}: {out.parent} cannot be written; give {option}=FILE elsewhere")
 
 
 def form_of(options: argparse.Namespace) -> str:

@@ -120,6 +120,7 @@ def main() -> None:
     cache = pathlib.Path("experiments/performance")
     parser.add_argument("--cache", type=pathlib.Path, default=cache)
     options = parser.parse_args()
+    files.check_output(options.out)
     options.cache.mkdir(parents=True, exist_ok=True)
     found = []
     for row in ROWS:

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from attention import files
 from attention.hosts.probe import Layer
 from attention.verification import cached_tensors
 from sweeps.records import layout, status
@@ -30,8 +31,7 @@ def dump(
     ValueError where the trial has no checkpoint, is running, or has fewer examples in a batch.
     """
     record = _record(directory, examples)
-    if not out.absolute().parent.is_dir():
-        raise ValueError(f"--out={out}: {out.parent} is no directory; make it first")
+    files.check_output(out)
     data_dir = data_dir or _data_dir(directory)
     step_function = train_step.of_trial(record)
     with train_step.precise(record.matmul_precision):

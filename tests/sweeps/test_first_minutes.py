@@ -49,7 +49,7 @@ def test_all_of_it_on_this_machine(tmp_path, data_dir, capfd):
     [
         (["--parts=kernel"], "unknown part 'kernel' of the check. Known: kernels, steps"),
         (["--out=no/such/file.json"], "no/such is no directory"),
-        (["--out=/"], "--out / is a directory: give a file in it"),
+        (["--out=/"], "--out=/: that is a directory"),
     ],
 )
 def test_bad_arguments(arguments, message, capsys):
