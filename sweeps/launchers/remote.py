@@ -1,6 +1,7 @@
 """What engines on other hosts share: keys, paths on a volume, variables, manifests, programs."""
 
 import abc
+import contextlib
 import dataclasses
 import json
 import os
@@ -9,7 +10,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sweeps.launchers.config_keys import Key, Range, Text
@@ -18,6 +19,8 @@ from sweeps.records import layout
 from sweeps.records.submissions import JOBS, Batch
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Colours, and titles of a terminal's window.
+_CONTROLS = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\))")
 
 TRIALS_PER_JOB = Key(1, "trials that one job runs", Range(1, 1_000_000))
 RETRIES = Key(3, "of a job that crashed; preemptions do not count", Range(0, 1_000_000))
@@ -204,7 +207,10 @@ def write_manifests(
 def run(
     command: list[str], absent: str, timeout_s: float, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Returns an engine's program when it has ended, with what it printed.
+    """Returns an engine's program when it has ended, with what it printed, in plain text.
+
+    It cannot ask a person. Sites print greetings around an answer, also on standard output: read
+    what has the answer's form, not the whole.
 
     Raises EngineError, saying `absent`, where this host does not have it, and where it does not
     answer.
@@ -213,12 +219,33 @@ def run(
     if program is None:
         raise EngineError(absent)
     try:
-        return subprocess.run(
-            [program, *command[1:]], capture_output=True, text=True, timeout=timeout_s, **options
+        done = subprocess.run(
+            [program, *command[1:]],
+            capture_output=True,
+            encoding="utf-8",
+            errors="surrogateescape",  # a script may hold paths that are not UTF-8
+            timeout=timeout_s,
+            **{"input": "", **options},
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         words = " ".join(part for part in command[:3] if not part.startswith("-"))
         raise EngineError(f"{words} did not answer: {error}") from error
+    done.stdout, done.stderr = _plain(done.stdout), _plain(done.stderr)
+    return done
+
+
+def _plain(text: str) -> str:
+    return _CONTROLS.sub("", text.encode(errors="replace").decode())
+
+
+def json_values(text: str) -> Iterator[Any]:
+    """Yields the JSON objects and arrays that begin at the start of a line of a program's answer.
+
+    Lines that are no JSON are passed over, and what is cut short is.
+    """
+    for start in re.finditer(r"^[\[{]", text, re.MULTILINE):
+        with contextlib.suppress(ValueError):
+            yield json.JSONDecoder().raw_decode(text, start.start())[0]
 
 
 def last_line(text: str) -> str:

@@ -31,6 +31,15 @@ _WORDS = {
     State.GONE: "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED "
     "TIMEOUT",
 }
+# What sbatch says of an array that it has submitted, with --parsable and, below a site's wrapper,
+# without.
+_SUBMITTED = re.compile(
+    r"^\s*(?:Submitted batch job )?(\d+)(?:;\S+| on cluster \S+)?\s*$", re.MULTILINE
+)
+# A handle: the last line of one that was recorded with a site's greeting before it.
+_HANDLE = re.compile(r"^\s*(\d+|s-[a-z0-9-]+(?:\.\d+)?)_(\d+)\Z", re.MULTILINE)
+_FORMAT = "%F|%K|%j|%T|%r"
+_ROW = re.compile(r"(\d+)\|([^|]*)\|([^|]*)\|([^|]*)\|(.*)")
 _STATES = {word: state for state, words in _WORDS.items() for word in words.split()}
 # The reason of a job whose node's prolog failed: Slurm drains the node and holds the job until
 # somebody releases it.
@@ -124,7 +133,7 @@ class ArrayTask(NamedTuple):
 
 
 class Slurm(remote.Engine):
-    """A cluster, by its  `slurm` is config.slurm.
+    """A cluster, by its programs; `slurm` is config.slurm.
 
     A handle is <array>_<task>; where sbatch was cut off before it said whether it had succeeded,
     <job name>_<task>: GONE, once Slurm answers, if no such job exists.
@@ -143,7 +152,8 @@ class Slurm(remote.Engine):
         parts, known = self._known(batch)
         exclude: list[str] = []
         if batch.avoid:  # by the cluster's names; a host that is no node of it needs no avoiding
-            nodes = set(run(["sinfo", "--noheader", "--Node", "--format=%N"]).split())
+            printed = run(["sinfo", "--noheader", "--Node", "--format=%N"])
+            nodes = {line.strip() for line in printed.splitlines()}
             hosts = {name for host in batch.avoid for name in (host, host.split(".")[0])}
             exclude = sorted(nodes & hosts)
         for part in parts:
@@ -157,10 +167,17 @@ class Slurm(remote.Engine):
         return _handles(batch, parts, known)
 
     def _sbatch(self, batch: Batch, part: script.ArrayPart, exclude: Sequence[str]) -> str:
-        """Returns the array's id, or its name where it is not known whether it was submitted."""
+        """Returns the array's id, or its name where it is not known whether it was submitted.
+
+        Raises EngineError where Slurm has no array of that name.
+        """
         options = script.options(self._own, batch, part, exclude)
         try:
             printed = run(["sbatch", "--parsable", *options], script.script(self._own, batch, part))
+            ids = set(_SUBMITTED.findall(printed))
+            if len(ids) == 1:
+                return str(ids.pop())
+            raise EngineError(f"sbatch's answer has no job id, or several: {printed.strip()!r}")
         except EngineError as error:
             # A controller that was too slow for sbatch has the job all the same.
             if "connect failure" in str(error):
@@ -172,7 +189,6 @@ class Slurm(remote.Engine):
             if found is None:
                 raise
             return found
-        return printed.strip().split(";")[0]
 
     def find(self, batch: Batch) -> list[str] | None:
         """Returns the handles of a batch by its name, None where Slurm does not know it.
@@ -190,13 +206,15 @@ class Slurm(remote.Engine):
         if not self._largest:
             shown = run(["scontrol", "show", "config"])
             limit = re.search(r"^MaxArraySize\s*=\s*(\d+)", shown, re.MULTILINE)
-            if limit is None or int(limit[1]) < 2:
+            if limit is None:
+                raise EngineError(f"scontrol's answer has no MaxArraySize: {shown.strip()!r}")
+            if int(limit[1]) < 2:
                 raise EngineError("Slurm's MaxArraySize is below 2: it takes no job arrays")
             self._largest = int(limit[1])
         parts = script.parts(batch.size, self._largest)
         numbers = {part.name(batch): part.number for part in parts}
         found = squeue(f"--name={','.join(numbers)}")
-        return parts, {numbers[job.name]: job.array for job in found}
+        return parts, {numbers[job.name]: job.array for job in found if job.name in numbers}
 
     def states(self, handles: Sequence[str]) -> dict[str, State]:
         """Returns the state of every handle; releases jobs that Slurm holds because a node failed
@@ -240,29 +258,45 @@ def _handles(batch: Batch, parts: list[script.ArrayPart], known: dict[int, str])
 def listed(handles: Sequence[str]) -> dict[str, ArrayTask]:
     """Returns the jobs behind those handles that Slurm knows, by a squeue each for ids and names.
 
-    Neither asks a cluster of a hundred thousand jobs for all that it has.
+    Neither asks a cluster of a hundred thousand jobs for all that it has. Raises ValueError for
+    what is no handle.
     """
-    arrays = sorted({handle.rpartition("_")[0] for handle in handles})
+    names = {handle: _array_and_task(handle) for handle in handles}
+    arrays = sorted({array for array, _ in names.values()})
     by_id = [array for array in arrays if array.isdigit()]
     by_name = [array for array in arrays if not array.isdigit()]
     # With an unknown id among several, squeue lists the others.
     jobs = squeue(f"--jobs={','.join(by_id)}") if by_id else []
     jobs += squeue(f"--name={','.join(by_name)}") if by_name else []
-    found = {job.handle: job for job in jobs}
-    found |= {f"{job.name}_{job.task}": job for job in jobs}
-    return {handle: found[handle] for handle in handles if handle in found}
+    found = {(job.array, job.task): job for job in jobs}
+    found |= {(job.name, job.task): job for job in jobs}
+    return {handle: found[name] for handle, name in names.items() if name in found}
+
+
+def _array_and_task(handle: str) -> tuple[str, str]:
+    found = _HANDLE.search(handle)
+    if found is None:
+        raise ValueError(
+            f"{handle!r} names no job of Slurm: remove the *.handles.json that holds it from the "
+            "study's jobs folder, and the batch is looked for by its name"
+        )
+    return found[1], found[2]
 
 
 def squeue(*which: str) -> list[ArrayTask]:
     """Returns the tasks of arrays that squeue shows. Raises EngineError where it cannot."""
-    form = "--format=%F|%K|%j|%T|%r"
+    command = ["squeue", "--noheader", "--array", "--states=all", f"--format={_FORMAT}", *which]
     try:
-        printed = run(["squeue", "--noheader", "--array", "--states=all", form, *which])
+        printed = run(command)
     except EngineError as error:
         if "Invalid job id" in str(error):  # of the one array asked for, forgotten by now
             return []
         raise
-    return [ArrayTask(*line.split("|", 4)) for line in printed.splitlines() if line.count("|") >= 4]
+    lines = [line for line in map(str.strip, printed.splitlines()) if re.match(r"\d+\|", line)]
+    rows = [_ROW.fullmatch(line) for line in lines]
+    if None in rows:
+        raise EngineError(f"squeue's answer is cut short: {lines[rows.index(None)]!r}")
+    return [ArrayTask(*row.groups()) for row in rows if row]
 
 
 def scancel(jobs: list[str], *options: str) -> None:
@@ -272,8 +306,8 @@ def scancel(jobs: list[str], *options: str) -> None:
             run(["scancel", *options, *jobs[start : start + _ARGUMENTS]])
         except EngineError as error:
             over = ("Invalid job id", "already completing or completed")
-            lines = str(error).splitlines()
-            if not all(any(word in line for word in over) for line in lines):
+            errors = [line for line in str(error).splitlines() if ": error: " in line]
+            if not errors or not all(any(word in line for word in over) for line in errors):
                 raise
 
 
@@ -281,18 +315,24 @@ def run(command: list[str], script: str = "") -> str:
     """Returns what a program of Slurm prints. Raises EngineError with its words where it fails."""
     absent = f"no {command[0]} on this host"
     done = remote.run(command, absent, _PATIENCE_S, input=script, env=_environment())
-    if done.returncode:
-        raise EngineError(done.stderr.strip() or f"{command[0]} ended with {done.returncode}")
+    # Some versions of squeue end with 0 after an error.
+    if done.returncode or (not done.stdout.strip() and ": error: " in done.stderr):
+        ended = f"{command[0]} ended with {done.returncode}: {remote.last_line(done.stdout)}"
+        raise EngineError(done.stderr.strip() or ended)
     return done.stdout
 
 
 def _environment() -> dict[str, str]:
     """Returns the environment without what would change the programs' meaning.
 
-    A driver may itself run inside a job, and users keep formats and filters in SQUEUE_*.
+    A driver may itself run inside a job, and users keep formats, filters and other clusters in
+    them. What SBATCH_* says of accounts, partitions and the like is a person's default, and stays.
     """
-    foreign = ("SLURM_", "SQUEUE_", "SCANCEL_", "SRUN_", "SINFO_", "PMI")
-    kept = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_TIME_FORMAT")
+    foreign = (
+        *("SLURM_", "SQUEUE_", "SCANCEL_", "SCONTROL_", "SRUN_", "SINFO_", "PMI"),
+        *("SBATCH_CLUSTERS", "SBATCH_WAIT", "SBATCH_GPU", "SBATCH_GRES", "SBATCH_ERROR"),
+    )
+    kept = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
     return {
         name: value
         for name, value in os.environ.items()

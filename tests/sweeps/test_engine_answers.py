@@ -1,0 +1,411 @@
+"""Answers of engines with other text around them, and settings of the user that alter answers."""
+
+import http.server
+import json
+import os
+import pathlib
+import threading
+
+import pytest
+
+from sweeps.launchers import remote
+from sweeps.launchers.kubernetes import launcher as kubernetes
+from sweeps.launchers.kubernetes import manifest
+from sweeps.launchers.protocol import EngineError, State
+from sweeps.launchers.slurm import launcher as slurm
+from sweeps.monitoring import progress
+from sweeps.records.submissions import Batch
+from sweeps.scheduling import cancel, driver
+from sweeps.scheduling.scheduler import Interrupted
+from tests.sweeps import defaults
+
+HERE = pathlib.Path(__file__).parent
+BANNER = """
+-----------------------------------------------------------------
+          Welcome to the Example3 Supercomputer
+-----------------------------------------------------------------
+
+No reservation for this job
+--> Verifying valid submit host (login4)...OK
+JOBID|TASK|NAME|STATE|REASON
+----|----|----|----|----
+--> Checking allocation (ABC-123)...OK; 3 | 4 | 5 | 6 nodes are free
+{"notice": "maintenance on Monday"}
+"""
+SURROUNDINGS = {
+    "nothing": ("", ""),
+    "banner": (BANNER, ""),
+    "after": ("", "Your job is on its way.\nGoodbye\n"),
+    "both": (BANNER, BANNER),
+    "colours": ("\x1b[31mWelcome\x1b[0m\n\x1b[0m", "\x1b[0m\x1b]0;login4\x07\n"),
+    "carriage returns": ("Welcome\r\n\r\n", "\r\n"),
+    "not UTF-8": ("Willkommen \udce4 bord\n", "\udcfc\n"),
+    "numbers": ("42\n17 jobs\n", "3\n"),
+}
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A folder whose programs answer as a Slurm site's: stand_in_slurm.sh says what it may hold."""
+    folder = tmp_path / "site"
+    (folder / "bin").mkdir(parents=True)
+    for name in ("sbatch", "squeue", "scancel", "scontrol", "sinfo", "srun"):
+        (folder / "bin" / name).symlink_to(HERE / "stand_in_slurm.sh")
+    monkeypatch.setenv("PATH", str(folder / "bin"), prepend=os.pathsep)
+    monkeypatch.setenv("STAND_IN", str(folder))
+    return folder
+
+
+@pytest.fixture
+def make_batch(tmp_path):
+    """Returns a function that makes a batch of two jobs."""
+
+    def make(name="s-quick-00000000", **fields):
+        return Batch(tmp_path / f"{name}.json", ((), ()), {}, **fields)
+
+    return make
+
+
+def _surround(folder, name):
+    for file, text in zip(("before", "after"), SURROUNDINGS[name], strict=True):
+        (folder / file).write_bytes(text.encode(errors="surrogateescape"))
+
+
+def _replace(program, script):
+    program.unlink()
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+
+
+def _slurm(tmp_path):
+    return slurm.launcher({"slurm": defaults.of(slurm)}, tmp_path)
+
+
+def _calls(folder, program):
+    lines = (folder / "calls").read_text().splitlines()
+    return [line for line in lines if line.split()[0] == program]
+
+
+@pytest.mark.parametrize("name", SURROUNDINGS)
+def test_slurm_jobs_are_known_and_withdrawn_whatever_is_printed_around(
+    site, make_batch, tmp_path, name
+):
+    _surround(site, name)
+    engine, batch = _slurm(tmp_path), make_batch()
+    handles = engine.submit(batch)
+    assert handles == ["1000_0", "1000_1"]
+    assert set(engine.status(handles).values()) == {State.QUEUED}
+    assert engine.find(batch) == engine.submit(batch) == handles
+    assert len(_calls(site, "sbatch")) == 1
+    engine.cancel(handles)
+    assert set(engine.status(["1000_0"]).values()) == {State.GONE}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "1000",
+        "1000;cluster",
+        "  1000  \n",
+        "Submitted batch job 1000\n",
+        "Submitted batch job 1000 on cluster a.b\n",
+        "",
+        "all is well\n",
+        "1000_",
+        "12\n13\n",
+        "job 1000\n",
+    ],
+)
+def test_an_sbatch_without_an_id_has_its_job_found_by_name(site, make_batch, tmp_path, answer):
+    (site / "sbatch").write_text(answer)
+    assert _slurm(tmp_path).submit(make_batch()) == ["1000_0", "1000_1"]
+    assert len(_calls(site, "sbatch")) == 1
+
+
+@pytest.mark.parametrize("answer", ["", "quota of lab: used up\n"])
+def test_an_sbatch_that_submitted_nothing_is_an_error_with_its_answer(
+    site, make_batch, tmp_path, answer
+):
+    (site / "sbatch").write_text(answer)
+    (site / "squeue").write_text("7|0|s-other-00000000|RUNNING|None\n")
+    with pytest.raises(EngineError, match=answer.strip() or "''"):
+        _slurm(tmp_path).submit(make_batch())
+
+
+def test_an_sbatch_without_an_id_whose_job_cannot_be_asked_for_is_known_by_its_name(
+    site, make_batch, tmp_path
+):
+    engine, batch = _slurm(tmp_path), make_batch()
+    (site / "sbatch").write_text("Welcome\n")
+    (site / "squeue.code_after_sbatch").write_text("1")
+    handles = engine.submit(batch)
+    assert handles == [f"{batch.name}_0", f"{batch.name}_1"]
+    assert set(engine.status(handles).values()) == {State.UNKNOWN}
+    (site / "squeue.code").unlink()
+    assert set(engine.status(handles).values()) == {State.QUEUED}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["1000|0|s-quick-00000000|PEND", "1000|0|s-quick-00000000|PENDING|None\n1000|1|s-q", "1000|"],
+)
+def test_an_answer_of_squeue_that_is_cut_short_tells_nothing(site, tmp_path, answer):
+    (site / "squeue").write_text(answer)
+    assert set(_slurm(tmp_path).status(["1000_0", "1000_1"]).values()) == {State.UNKNOWN}
+
+
+def test_an_error_of_squeue_is_one_even_where_it_ends_with_0(site, tmp_path):
+    _replace(site / "bin" / "squeue", "echo 'squeue: error: Invalid user: lab' >&2")
+    assert _slurm(tmp_path).status(["1000_0"]) == {"1000_0": State.UNKNOWN}
+
+
+def test_handles_recorded_with_a_greeting_are_read_by_their_last_line(site, make_batch, tmp_path):
+    engine = _slurm(tmp_path)
+    engine.submit(make_batch())
+    old = f"{BANNER.strip()}\n1000_1"
+    assert engine.status([old]) == {old: State.QUEUED}
+    engine.cancel([old])
+    assert (site / "cancelled").read_text() == "1000_1\n"
+
+
+@pytest.mark.parametrize("handle", ["Welcome_0", "", "1000", "1000_x", "1000\nGoodbye_0", "_0"])
+def test_what_is_no_handle_is_refused_by_its_name(site, tmp_path, handle):
+    engine = _slurm(tmp_path)
+    for ask in (engine.status, engine.cancel):
+        with pytest.raises(ValueError, match=r"handles\.json"):
+            ask([handle])
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        *("SBATCH_CLUSTERS", "SLURM_CLUSTERS", "SQUEUE_FORMAT", "SQUEUE_STATES", "SBATCH_WAIT"),
+        *("SBATCH_GPUS", "SBATCH_GPUS_PER_NODE", "SBATCH_GRES", "SBATCH_ERROR"),
+        "SLURM_BITSTR_LEN",
+    ],
+)
+def test_variables_that_alter_where_jobs_go_or_what_is_answered_stay_here(
+    site, make_batch, tmp_path, monkeypatch, variable
+):
+    monkeypatch.setenv(variable, "1")
+    monkeypatch.setenv("SBATCH_ACCOUNT", "lab")
+    monkeypatch.setenv("SLURM_JWT", "token")
+    _slurm(tmp_path).submit(make_batch())
+    passed = (site / "environment").read_text().splitlines()
+    assert {"SBATCH_ACCOUNT=lab", "SLURM_JWT=token"} < set(passed)
+    assert f"{variable}=1" not in passed
+
+
+@pytest.mark.parametrize("name", ["banner", "numbers", "colours"])
+def test_hosts_to_avoid_are_nodes_and_not_words_of_a_greeting(site, make_batch, tmp_path, name):
+    _surround(site, name)
+    _slurm(tmp_path).submit(make_batch(avoid=("n1.example.org", "nodes", "login4")))
+    (call,) = _calls(site, "sbatch")
+    assert "--exclude=n1 " in call
+
+
+def test_scancel_passes_over_what_has_ended_also_behind_a_greeting(site, tmp_path):
+    over = "scancel: error: Kill job error on job id 7_0: Invalid job id specified"
+    for line, fails in ((over, False), ("scancel: error: Access denied", True), ("", True)):
+        _replace(site / "bin" / "scancel", f"echo 'Welcome' >&2; echo '{line}' >&2; exit 1")
+        if fails:
+            with pytest.raises(EngineError, match="Welcome"):
+                slurm.scancel(["7_0"])
+        else:
+            slurm.scancel(["7_0"])
+
+
+def test_a_configuration_without_its_limit_is_shown(site, make_batch, tmp_path):
+    _replace(site / "bin" / "scontrol", "echo Please log in again")
+    with pytest.raises(EngineError, match="Please log in again"):
+        _slurm(tmp_path).find(make_batch())
+
+
+def test_a_study_on_a_site_that_greets_is_submitted_once_and_withdrawn(
+    site, make_study, monkeypatch
+):
+    """The driver looks at its jobs a few times; then a person cancels."""
+    _surround(site, "banner")
+    study = make_study(launcher="slurm", protocol="grid", variants="standard", points=1, **{
+        "slurm.time": "01:00:00", "slurm.poll_seconds": 1,
+    })  # fmt: skip
+    run = driver.Driver(study, progress.Progress())
+    looks = []
+
+    def look(seconds):
+        looks.append(seconds)
+        if len(looks) == 3:
+            said.append(cancel.cancel(study.directory))
+
+    said = []
+    monkeypatch.setattr("sweeps.records.clock.clock.sleep", look)
+    with pytest.raises(Interrupted):
+        run.run()
+    assert len(_calls(site, "sbatch")) == 1
+    assert "1 jobs withdrawn" in said[0]
+    assert (site / "cancelled").read_text().split()[0] == "1000_0"
+
+
+@pytest.fixture
+def kubectl(tmp_path, monkeypatch):
+    """Returns a function: from then on kubectl prints that text, ends with that code."""
+    program = tmp_path / "bin" / "kubectl"
+    program.parent.mkdir()
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+
+    def answer(text, code=0, error=""):
+        (tmp_path / "text").write_bytes(text.encode(errors="surrogateescape"))
+        (tmp_path / "error").write_text(error)
+        program.write_text(
+            f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\nenv > {tmp_path}/environment\n'
+            f"cat {tmp_path}/text\ncat {tmp_path}/error >&2\n"
+            'case "$1" in get) exit 0;; esac\n'
+            f"cat > /dev/null\nexit {code}\n"
+        )
+        program.chmod(0o755)
+
+    return answer
+
+
+def _kubernetes(folder):
+    keys = {**defaults.of(kubernetes), "image": "i", "volume_claim": "v"}
+    settings = {"name": "quick", "experiment_dir": str(folder), "kubernetes": keys}
+    return kubernetes.launcher(settings, folder)
+
+
+def _jobsets(*names):
+    items = [
+        {"metadata": {"name": name}, "spec": {}, "status": {"conditions": None}} for name in names
+    ]
+    return json.dumps({"kind": "List", "items": items}, indent=4) + "\n"
+
+
+@pytest.mark.parametrize("name", SURROUNDINGS)
+def test_jobsets_are_found_whatever_is_printed_around(kubectl, tmp_path, name):
+    before, after = SURROUNDINGS[name]
+    kubectl(before + _jobsets("a-0") + after)
+    engine = _kubernetes(tmp_path)
+    assert engine.status(["a-0", "b-0"]) == {"a-0": State.QUEUED, "b-0": State.GONE}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *("", BANNER, _jobsets("a-0")[:-30], "null", "[]", "{}", "\ufeff{}", "NAME AGE\na-0 3d\n"),
+        *('{"items": null}', '{"items": [1]}', '{"items": [{"metadata": null}]}'),
+    ],
+)
+def test_what_is_no_list_of_jobsets_tells_nothing(kubectl, tmp_path, answer):
+    kubectl(answer)
+    assert _kubernetes(tmp_path).status(["a-0"]) == {"a-0": State.UNKNOWN}
+
+
+def test_a_repeated_creation_is_none_whatever_is_printed_around(kubectl, tmp_path, make_batch):
+    """Warnings stand between kubectl's refusals; nothing that exists is deleted."""
+    names = ("s-quick-00000000-0", "s-quick-00000000-1")
+    there = [
+        f'Error from server (AlreadyExists): jobsets "{name}" already exists' for name in names
+    ]
+    kubectl(BANNER + _jobsets(*names), 1, "\n".join(["Warning: deprecated", *there, "W1 slow"]))
+    assert _kubernetes(tmp_path).submit(make_batch()) == list(names)
+    assert "delete" not in (tmp_path / "asked").read_text()
+
+
+def test_settings_of_a_persons_kubectl_do_not_reach_it(kubectl, tmp_path, monkeypatch):
+    kubectl(_jobsets())
+    monkeypatch.setenv("KUBERC", str(tmp_path / "kuberc"))
+    monkeypatch.setenv("KUBECONFIG", "/a:/b")
+    _kubernetes(tmp_path).status(["a-0"])
+    passed = (tmp_path / "environment").read_text().splitlines()
+    assert {"KUBERC=off", "KUBECONFIG=/a:/b"} < set(passed)
+
+
+@pytest.mark.parametrize("text", ["$(A)", "$$(A)", "$$$(A)", "a$$b", "$1", "$", "$$", "$x $(", ""])
+def test_a_pod_gets_a_text_as_it_is(text):
+    assert _filled_in(manifest._literal(text)) == text
+
+
+def _filled_in(text):
+    """Returns what Kubernetes makes of a command's part (third_party/forked/golang/expansion)."""
+    found, rest = "", text
+    while rest:
+        sign, following = rest[0], rest[1:2]
+        if sign != "$" or not following:
+            found, rest = found + sign, rest[1:]
+        elif following == "$":
+            found, rest = found + "$", rest[2:]
+        elif following == "(" and ")" in rest:
+            found, rest = found + "FILLED IN", rest[rest.index(")") + 1 :]
+        else:
+            found, rest = found + rest[:2], rest[2:]
+    return found
+
+
+def test_a_program_gets_no_terminal_and_scripts_as_they_are(tmp_path):
+    """The script's path is not UTF-8."""
+    script = "echo caf\udce9; read -r answer; echo got=$answer\n"
+    done = remote.run(["sh"], "absent", 10.0, input=script)
+    assert done.stdout.splitlines() == ["caf?", "got="]
+    assert remote.run(["cat"], "absent", 10.0).stdout == ""
+
+
+class Portal(http.server.BaseHTTPRequestHandler):
+    """Answers every request with the server's page."""
+
+    def do_GET(self):
+        code, page = self.server.page
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+    do_POST = do_DELETE = do_GET  # noqa: N815
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture
+def portal():
+    """A server in the dashboard's place; `page` is what it answers with."""
+    pytest.importorskip("ray")
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Portal)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        (200, b"<html>Please sign in</html>"),
+        (200, b""),
+        (200, b'{"login": "https://portal"}'),
+        (200, b"[1]"),
+        (200, b"null"),
+        (500, b"<html>oops</html>"),
+        (403, b"denied"),
+        (404, b"default backend - 404"),
+    ],
+)
+def test_pages_in_the_place_of_rays_dashboard_tell_nothing(portal, page, tmp_path, make_batch):
+    from sweeps.launchers.ray import launcher as ray
+
+    keys = {**defaults.of(ray), "address": f"http://127.0.0.1:{portal.server_port}"}
+    engine = ray.launcher({"ray": keys}, tmp_path)
+    portal.page = page
+    assert engine.status(["a-0"]) == {"a-0": State.UNKNOWN}
+    for ask in (engine.find, engine.submit):
+        with pytest.raises(EngineError):
+            ask(make_batch())
+    portal.page = 200, b'{"ray_version": "2.60.0"}'
+    engine._cluster()
+    portal.page = page
+    assert engine.status(["a-0"]) == {"a-0": State.UNKNOWN}
+    for ask in (engine.find, engine.submit, lambda batch: engine.cancel(["a-0"])):
+        with pytest.raises(EngineError):
+            ask(make_batch(avoid=("n1",)))
+    assert engine.capacity() == 1
