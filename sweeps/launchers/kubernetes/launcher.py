@@ -6,7 +6,6 @@ docs/kubernetes.md says what the cluster needs.
 """
 
 import contextlib
-import json
 import os
 import pathlib
 import subprocess
@@ -61,12 +60,13 @@ class Kubernetes(remote.Engine):
         handles = remote.job_names(batch)
         arguments = [part for file in files for part in ("--filename", str(file))]
         done = self._kubectl("create", *arguments)
-        there = [line for line in done.stderr.splitlines() if "(AlreadyExists)" in line]
-        if done.returncode == 0 or there == done.stderr.splitlines():
+        if done.returncode == 0:
             return handles
-        if there or done.stdout.strip():
-            with contextlib.suppress(EngineError):  # `find` tells what is there
-                self.cancel(handles)
+        with contextlib.suppress(EngineError):  # `find` tells what is there
+            there = self._of_batch(batch)
+            if there.keys() >= set(handles):  # refused as they exist already
+                return handles
+            self.cancel(list(there))
         raise EngineError(
             f"kubectl create failed: {remote.last_line(done.stderr)}\n"
             f"manifests: {files[0]} ... Try for f in {batch.file.with_suffix('')}.*.yaml; "
@@ -78,28 +78,30 @@ class Kubernetes(remote.Engine):
 
         Raises EngineError where the cluster cannot be asked.
         """
-        if not self._jobsets(f"{manifest.BATCH_LABEL}={batch.name}"):
-            return None
-        return remote.job_names(batch)
+        return remote.job_names(batch) if self._of_batch(batch) else None
+
+    def _of_batch(self, batch: Batch) -> dict[str, dict[str, Any]]:
+        return self._jobsets(f"{manifest.BATCH_LABEL}={batch.name}")
 
     def states(self, handles: Sequence[str]) -> dict[str, State]:
         """Returns a state per handle; GONE for a JobSet that the cluster does not have."""
         label = manifest.study_label(self._settings["name"])
-        found = self._jobsets(f"{manifest.STUDY_LABEL}={label}")
-        by_name = {item["metadata"]["name"]: item for item in found}
+        by_name = self._jobsets(f"{manifest.STUDY_LABEL}={label}")
         return {
             handle: state(by_name[handle]) if handle in by_name else State.GONE
             for handle in handles
         }
 
-    def _jobsets(self, selector: str) -> list[dict[str, Any]]:
+    def _jobsets(self, selector: str) -> dict[str, dict[str, Any]]:
+        """Returns the cluster's JobSets by name. Raises EngineError where it cannot be asked."""
         done = self._kubectl("get", _RESOURCE, "--selector", selector, "--output", "json")
         if done.returncode:
             raise EngineError(f"kubectl get jobsets failed: {remote.last_line(done.stderr)}")
-        try:
-            return list(json.loads(done.stdout)["items"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise EngineError(f"kubectl's answer is no list of JobSets: {error}") from error
+        for answer in remote.json_values(done.stdout):
+            with contextlib.suppress(KeyError, TypeError):  # another program's notice
+                return {item["metadata"]["name"]: item for item in answer["items"]}
+        answer = remote.last_line(done.stdout)
+        raise EngineError(f"kubectl's answer is no list of JobSets: {answer}")
 
     def cancel(self, handles: Sequence[str]) -> None:
         """Deletes JobSets; their pods have save_seconds to save."""
@@ -119,13 +121,15 @@ class Kubernetes(remote.Engine):
             f"{self._study / 'jobs'} where there is one: for f in *.yaml; do kubectl create "
             "--filename $f; done"
         )
-        return remote.run(["kubectl", *arguments, *where], absent, _TIMEOUT_S)
+        # A person's kuberc has other defaults, such as deleting only what is confirmed.
+        variables = {**os.environ, "KUBERC": "off"}
+        return remote.run(["kubectl", *arguments, *where], absent, _TIMEOUT_S, env=variables)
 
 
 def state(jobset: dict[str, Any]) -> State:
     """Returns the state of a JobSet as the cluster tells it."""
-    found = jobset.get("status", {})
-    true = {c["type"] for c in found.get("conditions", []) if c.get("status") == "True"}
+    found = jobset.get("status") or {}
+    true = {c["type"] for c in found.get("conditions") or [] if c.get("status") == "True"}
     if found.get("terminalState") or true & {"Completed", "Failed"}:
         return State.GONE
     if jobset["metadata"].get("deletionTimestamp"):
@@ -133,5 +137,5 @@ def state(jobset: dict[str, Any]) -> State:
     if jobset["spec"].get("suspend") or "Suspended" in true:
         return State.QUEUED
     # `ready` and not `active`: that counts pods that wait for a node or their image, too.
-    ready = any(job.get("ready", 0) for job in found.get("replicatedJobsStatus", []))
+    ready = any(job.get("ready", 0) for job in found.get("replicatedJobsStatus") or [])
     return State.RUNNING if ready else State.QUEUED

@@ -189,8 +189,8 @@ def _hosts(own: dict[str, Any], jobset_name: str) -> dict[str, str]:
 
 
 def _literal(text: str) -> str:
-    """Returns a text that Kubernetes leaves as it is: it would fill in $(NAME)."""
-    return text.replace("$(", "$$(")
+    """Returns a text that becomes the given one in a pod: $(NAME) is filled in there, $$ is $."""
+    return re.sub(r"\$\$+|\$(?=\()", lambda signs: 2 * signs[0], text)
 
 
 def _volume(own: dict[str, Any]) -> dict[str, Any]:
