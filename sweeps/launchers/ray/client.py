@@ -5,8 +5,10 @@ Importing this loads Ray (1 to 3 s), which `pip install 'attnperf[ray]'` brings:
 """
 
 import contextlib
+import functools
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import requests
 from ray import exceptions
@@ -18,6 +20,7 @@ from sweeps.launchers.protocol import EngineError
 # A dashboard under load takes seconds; a submission waits for the head's agent.
 _TIMEOUT_S = 60.0
 _MOST_NODES = 10_000
+Answer = TypeVar("Answer")
 
 
 class Unreachable(EngineError):  # noqa: N818  (nobody can tell what happened to the request)
@@ -28,6 +31,23 @@ class Unknown(EngineError):  # noqa: N818  (an answer)
     """The cluster does not know the job."""
 
 
+def _understood(method: Callable[..., Answer]) -> Callable[..., Answer]:
+    """Returns a method of Cluster that raises Unreachable where an answer is not the dashboard's,
+    but a proxy's, say, or a page to sign in.
+    """
+
+    @functools.wraps(method)
+    def call(self: "Cluster", *arguments: Any, **options: Any) -> Answer:
+        try:
+            return method(self, *arguments, **options)
+        except (ValueError, KeyError, TypeError, requests.RequestException) as error:
+            raise Unreachable(
+                f"{self.where} does not answer as Ray does ({error!r}): check --config.ray.address"
+            ) from error
+
+    return call
+
+
 class Cluster(JobSubmissionClient):
     """A cluster at `address` (http://host:8265); `token`: Ray's bearer token where not empty.
 
@@ -35,7 +55,9 @@ class Cluster(JobSubmissionClient):
     EngineError where it was refused.
     """
 
+    @_understood
     def __init__(self, address: str, token: str) -> None:
+        self.where = f"Ray's dashboard at {address}"
         # Ray would take the environment's address in place of the one that it is given.
         names = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
         saved = {name: os.environ.pop(name) for name in names if name in os.environ}
@@ -48,22 +70,20 @@ class Cluster(JobSubmissionClient):
         finally:
             os.environ.update(saved)
 
+    submit_job = _understood(JobSubmissionClient.submit_job)
+
+    @_understood
     def jobs(self) -> dict[str, JobDetails]:
         """Returns every submitted job that the cluster remembers, by its id."""
         return {str(job.submission_id): job for job in self.list_jobs() if job.submission_id}
 
-    def job(self, name: str) -> JobDetails | None:
-        """Returns a job, None where the cluster answers that it does not know it."""
-        try:
-            return self.get_job_info(name)
-        except Unknown:
-            return None
-
+    @_understood
     def stop(self, name: str) -> None:
         """Asks a job to end; one that the cluster does not know is passed over."""
         with contextlib.suppress(Unknown):
             self.stop_job(name)
 
+    @_understood
     def submit_again(self, job: JobDetails, asked: dict[str, Any]) -> None:
         """Queues an ended job under its own id; another driver may too.
 
@@ -75,11 +95,13 @@ class Cluster(JobSubmissionClient):
                 self.delete_job(str(job.submission_id))
             self.submit_job(submission_id=job.submission_id, **kept, **asked)
 
+    @_understood
     def resources(self) -> list[dict[str, float]]:
         """Returns what each living node offers in all: {"CPU": 8.0, "GPU": 1.0, ...}."""
         found = self._get(f"/api/v0/nodes?limit={_MOST_NODES}")["data"]["result"]["result"]
         return [node["resources_total"] or {} for node in found if node["state"] == "ALIVE"]
 
+    @_understood
     def hosts(self) -> dict[str, str]:
         """Returns {node id: host name} of the living nodes."""
         found = self._get("/nodes?view=summary")["data"]["summary"]
@@ -92,28 +114,22 @@ class Cluster(JobSubmissionClient):
 
     def _get(self, path: str) -> Any:
         answer = self._do_request("GET", path)
-        try:
-            if answer.status_code == 200:
-                return answer.json()
-        except requests.JSONDecodeError:
-            pass
-        return self._raise_error(answer)
+        return answer.json() if answer.status_code == 200 else self._raise_error(answer)
 
     # Ray's own methods send their requests by the first of these, and refusals end in the second.
 
     def _do_request(self, method: str, endpoint: str, **options: Any) -> requests.Response:
-        where = f"Ray's dashboard at {self._address}"
         try:
             answer = super()._do_request(method, endpoint, timeout=_TIMEOUT_S, **options)
         except exceptions.AuthenticationError as error:
             raise Unreachable(
-                f"{where} does not accept the token: set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to "
-                "the file with the cluster's token"
+                f"{self.where} does not accept the token: set RAY_AUTH_TOKEN, or "
+                "RAY_AUTH_TOKEN_PATH to the file with the cluster's token"
             ) from error
         except requests.RequestException as error:
             raise Unreachable(
-                f"{where} does not answer ({error}): check --config.ray.address, and that the head "
-                "runs with --dashboard-host reachable from here"
+                f"{self.where} does not answer ({error}): check --config.ray.address, and that the "
+                "head runs with --dashboard-host reachable from here"
             ) from error
         if answer.status_code in (502, 503, 504):  # a gateway's
             raise Unreachable(self._said(answer))

@@ -104,6 +104,12 @@ def entrypoint(batch: Batch, index: int, own: dict[str, Any]) -> str:
         f"exec >>{shlex.quote(str(log))} 2>&1",
         "set -e",
         "unset RAY_ADDRESS",  # of the cluster that this job is in
+        # Ray fills in $NAME, which may be a part of a path.
+        *(
+            f"export {name}={shlex.quote(value)}"
+            for name, value in batch.environment.items()
+            if "$" in value
+        ),
         own["setup"],
         # One process, which gets Ray's SIGTERM itself.
         f"exec {shlex.join(command)}",

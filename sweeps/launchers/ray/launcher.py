@@ -13,6 +13,7 @@ import math
 import os
 import pathlib
 import re
+import shlex
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -198,8 +199,9 @@ class Ray(remote.Engine):
         try:
             cluster.submit_job(submission_id=handle, **job)
         except EngineError:
-            known = cluster.job(handle)  # raises where nobody answers
-            if known is None or str(log) not in known.entrypoint:
+            # From the list: a proxy in Ray's place would say 404 of any job.
+            known = cluster.jobs().get(handle)  # raises where nobody answers
+            if known is None or shlex.quote(str(log)) not in known.entrypoint:
                 raise  # else the job is there: this submission repeats one that was cut short
 
     def _elsewhere(self, avoid: Sequence[str]) -> dict[str, str]:
@@ -222,7 +224,7 @@ class Ray(remote.Engine):
         """Returns the handles where Ray knows a job of the batch; what is missing is GONE."""
         handles = remote.job_names(batch)
         # Jobs are submitted in order.
-        return None if self._cluster().job(handles[0]) is None else handles
+        return handles if handles[0] in self._cluster().jobs() else None
 
     def states(self, handles: Sequence[str]) -> dict[str, State]:
         """Returns the state of every handle; queues those again that only waited."""

@@ -180,11 +180,11 @@ def test_a_job_waits_for_its_node_beyond_rays_patience_and_dies_with_it(
     launcher, batch = make_launcher(resources="second=1"), make_batch(HOLD)
     handles = launcher.submit(batch)
     api = cluster.cluster()
-    wait_for(lambda: api.job(handles[0]).status == "FAILED", "Ray gives up on the job")
+    wait_for(lambda: api.jobs()[handles[0]].status == "FAILED", "Ray gives up on the job")
     assert launcher.status(handles) == {handles[0]: State.QUEUED}
     pending = [State.QUEUED], "PENDING"
     wait_for(
-        lambda: (_states(launcher, handles), api.job(handles[0]).status) == pending,
+        lambda: (_states(launcher, handles), api.jobs()[handles[0]].status) == pending,
         "it is queued again",
     )
     assert not _pids(batch.file.parent)
@@ -290,6 +290,24 @@ def test_what_a_job_asks_for():
     assert (ray.platform({"ray": tpu}), ray.devices({"ray": tpu})) == ("tpu", 4)
     assert job.holds({"CPU": 9.0, "GPU": 8.0}, {"CPU": 2.0, "GPU": 1.0}) == 4
     assert job.holds({"CPU": 9.0}, {"CPU": 2.0, "GPU": 1.0}) == 0
+
+
+@pytest.mark.parametrize("name", ["x y/$HOME/it's", "a\nb", "`id`/%j", "#é$$", "tail "])
+def test_paths_reach_a_job_as_they_are(tmp_path, name):
+    """Ray fills in $NAME in its variables, the shell everything."""
+    folder, python = tmp_path / name, tmp_path / "python"
+    folder.mkdir(parents=True)
+    python.write_text('#!/bin/sh\nprintf "%s|" "$PYTHONPATH" "$@"\n')
+    python.chmod(0o755)
+    batch = Batch(folder / "s-a.json", ((),), {"PYTHONPATH": str(folder)})
+    body = job.body(batch, 0, {**defaults.of(ray), "python": str(python)}, {})
+    given = body["runtime_env"]["env_vars"].items()
+    variables = {name: os.path.expandvars(value) for name, value in given}
+    environment = {**os.environ, **variables}
+    subprocess.run(body["entrypoint"], shell=True, check=True, env=environment)
+    *_, file, index, end = batch.log(0).read_text().split("|")
+    assert (file, index, end) == (str(batch.file), "--index=0", "")
+    assert batch.log(0).read_text().startswith(f"{folder}|-m|sweeps.launchers.ray.job|")
 
 
 def test_cores_are_taken_one_by_one_and_shared_when_none_is_left(tmp_path):

@@ -125,7 +125,7 @@ def test_cancel_saves_and_resume_goes_on(drivers, undisturbed, cluster, share, w
     assert code == 130, output
     api = cluster.cluster()
     ours = [name for name in api.jobs() if drivers.NAME in name]
-    wait_until(lambda: not {api.job(name).status for name in ours} & ACTIVE)
+    wait_until(lambda: not {api.jobs()[name].status for name in ours} & ACTIVE)
     assert any("preempted" in _outcomes(drivers.trial(point)) for point in POINTS)
     code, output = drivers.finish(drivers.run(command="resume"))
     assert code == 0, output
