@@ -180,7 +180,7 @@ def test_what_is_no_handle_is_refused_by_its_name(site, tmp_path, handle):
     "variable",
     [
         *("SBATCH_CLUSTERS", "SLURM_CLUSTERS", "SQUEUE_FORMAT", "SQUEUE_STATES", "SBATCH_WAIT"),
-        *("SBATCH_GPUS", "SBATCH_GPUS_PER_NODE", "SBATCH_GRES", "SBATCH_ERROR"),
+        *("SBATCH_GPUS", "SBATCH_GPUS_PER_NODE", "SBATCH_GRES", "SBATCH_ERROR", "SBATCH_INPUT"),
         "SLURM_BITSTR_LEN",
     ],
 )

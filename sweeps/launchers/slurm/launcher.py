@@ -331,6 +331,7 @@ def _environment() -> dict[str, str]:
     foreign = (
         *("SLURM_", "SQUEUE_", "SCANCEL_", "SCONTROL_", "SRUN_", "SINFO_", "PMI"),
         *("SBATCH_CLUSTERS", "SBATCH_WAIT", "SBATCH_GPU", "SBATCH_GRES", "SBATCH_ERROR"),
+        "SBATCH_INPUT",
     )
     kept = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
     return {
