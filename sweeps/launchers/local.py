@@ -187,6 +187,7 @@ class Local:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
+                errors="replace",  # what Python's start prints comes before the events
                 env=self._environment(slot, variables),
                 pass_fds=(held.fileno(),),
             )
@@ -221,8 +222,10 @@ class Local:
         assert process.stdout is not None
         with process.stdout:
             for line in process.stdout:
-                with contextlib.suppress(ValueError):  # cut short: its writer was killed
-                    self.events.put((slot, json.loads(line)))
+                with contextlib.suppress(ValueError):  # cut short, as its writer was killed
+                    event = json.loads(line)
+                    if isinstance(event, dict) and "event" in event:
+                        self.events.put((slot, event))
         process.wait()
         self.events.put((slot, None))
 

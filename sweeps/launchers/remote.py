@@ -25,7 +25,7 @@ _CONTROLS = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\))")
 TRIALS_PER_JOB = Key(1, "trials that one job runs", Range(1, 1_000_000))
 RETRIES = Key(3, "of a job that crashed; preemptions do not count", Range(0, 1_000_000))
 ENVIRONMENT = Key("", "NAME=VALUE NAME=VALUE", Text())
-_ABSOLUTE = Text("an absolute path", r"/[^:]*")
+_ABSOLUTE = Text("an absolute path below /, without ':'", r"/+[^:/][^:]*")
 
 
 def workers(where: str) -> Key:

@@ -6,6 +6,7 @@ records the commit and the hash in meta_data_<k>.json.
 """
 
 import hashlib
+import os
 import pathlib
 import shutil
 import tempfile
@@ -57,6 +58,14 @@ def digest(root: pathlib.Path) -> str:
 
 
 def environment(snapshot: pathlib.Path) -> dict[str, str]:
-    """Returns what makes Python import the snapshot, wherever a process is started."""
+    """Returns what makes Python import the snapshot, wherever a process is started.
+
+    Raises ValueError for a directory that Python cannot import from.
+    """
+    if os.pathsep in str(snapshot):
+        raise ValueError(
+            f"{snapshot}: Python imports from no directory with {os.pathsep!r} in its path; choose "
+            "another --config.experiment_dir or --config.name"
+        )
     # Without PYTHONSAFEPATH, `python -m` would put the current folder first.
     return {"PYTHONPATH": str(snapshot), "PYTHONSAFEPATH": "1"}

@@ -53,7 +53,10 @@ KEYS = {
     ),
     **remote.volume_keys("volume", "pods"),
     "run_as": text(
-        "who owns what pods write; empty: the image's user", "UID or UID:GID", r"\d+(:\d+)?", 20
+        "who owns what pods write; empty: the image's user",
+        "UID or UID:GID",
+        r"\d{1,9}(:\d{1,9})?",
+        20,
     ),
     "spot": Key(False, "on Google's spot nodes"),
     "tolerations": Key("", "key=value:NoSchedule,...", Text()),

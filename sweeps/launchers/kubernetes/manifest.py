@@ -21,6 +21,7 @@ GPU_LABEL = "cloud.google.com/gke-accelerator"
 TPU_LABEL = "cloud.google.com/gke-tpu-accelerator"
 TOPOLOGY_LABEL = "cloud.google.com/gke-tpu-topology"
 SPOT_LABEL = "cloud.google.com/gke-spot"
+_TAINT = re.compile(r"([\w./-]+)(?:(=)([\w.-]*))?:(NoSchedule|PreferNoSchedule|NoExecute)")
 # A FUSE mount caches attributes for 60 s by default: claims and heartbeats must be seen at once.
 _FUSE_OPTIONS = "metadata-cache:ttl-secs:0"
 
@@ -243,10 +244,10 @@ def tolerations(own: dict[str, Any]) -> list[dict[str, str]]:
     keys += [SPOT_LABEL] * own["spot"]
     found = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in keys]
     for part in filter(None, own["tolerations"].split(",")):
-        taint, _, effect = part.partition(":")
-        key, separator, value = taint.partition("=")
-        if not key or effect not in ("NoSchedule", "PreferNoSchedule", "NoExecute"):
+        taint = _TAINT.fullmatch(part)
+        if taint is None:
             raise ValueError(f"{part!r} is no taint; give KEY:EFFECT or KEY=VALUE:EFFECT")
+        key, separator, value, effect = taint.groups()
         equal = {"operator": "Equal", "value": value} if separator else {"operator": "Exists"}
         found.append({"key": key, **equal, "effect": effect})
     return found

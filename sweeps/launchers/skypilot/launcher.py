@@ -5,7 +5,6 @@ run by its command line alone and never imported (433 MB). docs/skypilot.md says
 """
 
 import contextlib
-import json
 import os
 import pathlib
 import re
@@ -243,13 +242,10 @@ class SkyPilot(remote.Engine):
         if done.returncode:
             raise EngineError(f"sky jobs queue failed: {_last(done)}")
         # The command may say first, on the same stream, that it starts its server.
-        start = re.search(r"^\[\s*(\{|\])", done.stdout, re.MULTILINE)
-        try:
-            text = done.stdout[start.start() :] if start else ""
-            records = json.JSONDecoder().raw_decode(text)[0]
-            return [{key: r[key] for key in ("job_id", "job_name", "status")} for r in records]
-        except (ValueError, KeyError, TypeError) as error:
-            raise EngineError(f"sky's answer is no list of jobs ({error}); {_NEEDED}") from error
+        for records in remote.json_values(done.stdout):
+            with contextlib.suppress(KeyError, TypeError):
+                return [{key: r[key] for key in ("job_id", "job_name", "status")} for r in records]
+        raise EngineError(f"sky's answer is no list of jobs: {_last(done)}; {_NEEDED}")
 
     def _sky(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         absent = f"there is no command `sky` here: install {_NEEDED}"
