@@ -177,7 +177,9 @@ class Slurm(remote.Engine):
             ids = set(_SUBMITTED.findall(printed))
             if len(ids) == 1:
                 return str(ids.pop())
-            raise EngineError(f"sbatch's answer has no job id, or several: {printed.strip()!r}")
+            raise EngineError(
+                f"sbatch's answer has no job id, or several: {printed.strip()[-400:]!r}"
+            )
         except EngineError as error:
             # A controller that was too slow for sbatch has the job all the same.
             if "connect failure" in str(error):
@@ -207,7 +209,9 @@ class Slurm(remote.Engine):
             shown = run(["scontrol", "show", "config"])
             limit = re.search(r"^MaxArraySize\s*=\s*(\d+)", shown, re.MULTILINE)
             if limit is None:
-                raise EngineError(f"scontrol's answer has no MaxArraySize: {shown.strip()!r}")
+                raise EngineError(
+                    f"scontrol's answer has no MaxArraySize: {shown.strip()[-400:]!r}"
+                )
             if int(limit[1]) < 2:
                 raise EngineError("Slurm's MaxArraySize is below 2: it takes no job arrays")
             self._largest = int(limit[1])
