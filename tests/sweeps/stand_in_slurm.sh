@@ -32,11 +32,21 @@ answer() {
           for index in 0 1; do echo "$id|$index|$name|PENDING|Resources"; done
       done < <(cat "$STAND_IN/jobs" 2> /dev/null)
       ;;
-    scontrol) echo "MaxArraySize            = 1001" ;;
+    scontrol)
+      [ "$2" = config ] && echo "MaxArraySize            = 1001" && return
+      if grep -q "^$4_0$" "$STAND_IN/cancelled" 2> /dev/null; then echo "JobId=$4 JobState=CANCELLED"
+      elif grep -q "^$4 " "$STAND_IN/jobs"; then echo "JobId=$4 JobState=PENDING"
+      else
+        echo "slurm_load_jobs error: Invalid job id specified" >&2
+        echo 1 > "$STAND_IN/scontrol.code"
+      fi
+      ;;
     scancel) printf '%s\n' "$@" >> "$STAND_IN/cancelled" ;;
     sinfo) printf 'n1\nn2\n' ;;
   esac
 }
 answer "$@"
 cat "$STAND_IN/after" 2> /dev/null
-exit "$(cat "$STAND_IN/$program.code" 2> /dev/null || echo 0)"
+code=$(cat "$STAND_IN/$program.code" 2> /dev/null || echo 0)
+[ "$program" = scontrol ] && rm -f "$STAND_IN/scontrol.code"
+exit "$code"

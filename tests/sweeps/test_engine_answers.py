@@ -154,6 +154,19 @@ def test_an_answer_of_squeue_that_is_cut_short_tells_nothing(site, tmp_path, ans
     assert set(_slurm(tmp_path).status(["1000_0", "1000_1"]).values()) == {State.UNKNOWN}
 
 
+def test_a_squeue_that_lists_less_than_the_controller_has_tells_nothing(site, make_batch, tmp_path):
+    """Empty with exit code 0, or of a minute ago."""
+    engine = _slurm(tmp_path)
+    handles = engine.submit(make_batch()) + engine.submit(make_batch("s-quick-00000001"))
+    for listed in ("", "1000|0|s-quick-00000000|RUNNING|None\n"):
+        (site / "squeue").write_text(listed)
+        assert set(engine.status(handles).values()) == {State.UNKNOWN}
+    (site / "jobs").write_text("1000 s-quick-00000000\n")
+    gone = ["1000_1", "1001_0", "1001_1"]
+    running = {"1000_0": State.RUNNING}
+    assert engine.status(handles) == {**dict.fromkeys(gone, State.GONE), **running}
+
+
 def test_an_error_of_squeue_is_one_even_where_it_ends_with_0(site, tmp_path):
     _replace(site / "bin" / "squeue", "echo 'squeue: error: Invalid user: lab' >&2")
     assert _slurm(tmp_path).status(["1000_0"]) == {"1000_0": State.UNKNOWN}

@@ -100,8 +100,7 @@ class Kubernetes(remote.Engine):
         for answer in remote.json_values(done.stdout):
             with contextlib.suppress(KeyError, TypeError):  # another program's notice
                 return {item["metadata"]["name"]: item for item in answer["items"]}
-        answer = remote.last_line(done.stdout)
-        raise EngineError(f"kubectl's answer is no list of JobSets: {answer}")
+        raise EngineError(f"kubectl lists no JobSets, but says: {remote.last_line(done.stdout)}")
 
     def cancel(self, handles: Sequence[str]) -> None:
         """Deletes JobSets; their pods have save_seconds to save."""

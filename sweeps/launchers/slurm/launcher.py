@@ -38,7 +38,7 @@ _SUBMITTED = re.compile(
 )
 # A handle: the last line of one that was recorded with a site's greeting before it.
 _HANDLE = re.compile(r"^\s*(\d+|s-[a-z0-9-]+(?:\.\d+)?)_(\d+)\Z", re.MULTILINE)
-_FORMAT = "%F|%K|%j|%T|%r"
+_FORMAT = "--format=%F|%K|%j|%T|%r"
 _ROW = re.compile(r"(\d+)\|([^|]*)\|([^|]*)\|([^|]*)\|(.*)")
 _STATES = {word: state for state, words in _WORDS.items() for word in words.split()}
 # The reason of a job whose node's prolog failed: Slurm drains the node and holds the job until
@@ -153,9 +153,8 @@ class Slurm(remote.Engine):
         exclude: list[str] = []
         if batch.avoid:  # by the cluster's names; a host that is no node of it needs no avoiding
             printed = run(["sinfo", "--noheader", "--Node", "--format=%N"])
-            nodes = {line.strip() for line in printed.splitlines()}
             hosts = {name for host in batch.avoid for name in (host, host.split(".")[0])}
-            exclude = sorted(nodes & hosts)
+            exclude = sorted(hosts & set(map(str.strip, printed.splitlines())))
         for part in parts:
             if part.number not in known:
                 try:
@@ -208,12 +207,11 @@ class Slurm(remote.Engine):
         if not self._largest:
             shown = run(["scontrol", "show", "config"])
             limit = re.search(r"^MaxArraySize\s*=\s*(\d+)", shown, re.MULTILINE)
-            if limit is None:
+            if limit is None or int(limit[1]) < 2:
+                said = limit[0] if limit else shown.strip()[-400:]
                 raise EngineError(
-                    f"scontrol's answer has no MaxArraySize: {shown.strip()[-400:]!r}"
+                    f"job arrays need Slurm's MaxArraySize of 2 or more, not {said!r}"
                 )
-            if int(limit[1]) < 2:
-                raise EngineError("Slurm's MaxArraySize is below 2: it takes no job arrays")
             self._largest = int(limit[1])
         parts = script.parts(batch.size, self._largest)
         numbers = {part.name(batch): part.number for part in parts}
@@ -224,9 +222,16 @@ class Slurm(remote.Engine):
         """Returns the state of every handle; releases jobs that Slurm holds because a node failed
         to launch them.
 
-        Raises EngineError where squeue cannot reach the controller.
+        Raises EngineError where squeue cannot reach the controller, or lists less than that has.
         """
         found = listed(handles)
+        arrays = {_array_and_task(handle)[0] for handle in handles}
+        arrays -= {name for job in found.values() for name in (job.array, job.name)}
+        for array in filter(str.isdigit, arrays):  # some sites' squeue tells of a minute ago
+            shown = _about_jobs(["scontrol", "show", "job", "--oneliner", array])
+            words = re.findall(r"\bJobState=(\w+)", shown)
+            if any(_STATES.get(word) is not State.GONE for word in words):
+                raise EngineError(f"squeue does not list job {array}, which is {words[0]}")
         for job in found.values():
             try:
                 if job.reason == HELD:
@@ -289,18 +294,24 @@ def _array_and_task(handle: str) -> tuple[str, str]:
 
 def squeue(*which: str) -> list[ArrayTask]:
     """Returns the tasks of arrays that squeue shows. Raises EngineError where it cannot."""
-    command = ["squeue", "--noheader", "--array", "--states=all", f"--format={_FORMAT}", *which]
+    # All: of hidden partitions, too.
+    command = ["squeue", "--noheader", "--all", "--array", "--states=all", _FORMAT, *which]
+    printed = map(str.strip, _about_jobs(command).splitlines())
+    rows = {line: _ROW.fullmatch(line) for line in printed if re.match(r"\d+\|", line)}
+    for line, row in rows.items():
+        if row is None:
+            raise EngineError(f"squeue's answer is cut short: {line!r}")
+    return [ArrayTask(*row.groups()) for row in rows.values() if row]
+
+
+def _about_jobs(command: list[str]) -> str:
+    """Returns what a program prints of jobs, '' where Slurm knows none of them. Raises as `run`."""
     try:
-        printed = run(command)
+        return run(command)
     except EngineError as error:
         if "Invalid job id" in str(error):  # of the one array asked for, forgotten by now
-            return []
+            return ""
         raise
-    lines = [line for line in map(str.strip, printed.splitlines()) if re.match(r"\d+\|", line)]
-    rows = [_ROW.fullmatch(line) for line in lines]
-    if None in rows:
-        raise EngineError(f"squeue's answer is cut short: {lines[rows.index(None)]!r}")
-    return [ArrayTask(*row.groups()) for row in rows if row]
 
 
 def scancel(jobs: list[str], *options: str) -> None:
