@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 import shlex
+import subprocess
 
 import pytest
 
@@ -54,6 +55,40 @@ def _rendered(keys, part, avoid=(), root="/shared/lab's study 100%"):
 def test_golden_scripts(name, keys, part, avoid):
     """tests/sweeps/slurm/golden/*.sh: the command line, then the script."""
     assert _rendered(keys, part, avoid) == (GOLDEN / f"slurm_{name}.sh").read_text()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "it's $HOME",
+        "a\nb",
+        "`id` $(id)",
+        "#x %j",
+        "a\tb;c&d",
+        "!x \\ y",
+        "caf\udce9",
+        "-x {a,b}[1]*",
+    ],
+)
+def test_paths_reach_a_job_as_they_are(tmp_path, name):
+    """The script is bash's; srun is a stand-in that runs its command."""
+    root = f"/shared/{name}"
+    srun = tmp_path / "srun"
+    srun.write_text('#!/bin/sh\nprintf "%s|" "$PYTHONPATH" "$@"\n')
+    srun.chmod(0o755)
+    batch = Batch(pathlib.Path(root) / "jobs" / "s-a.json", ((),) * 3, {"PYTHONPATH": root})
+    text = script.script(defaults.of(launcher), batch, script.ArrayPart(0, 3, 3))
+    done = subprocess.run(
+        ["bash"],
+        input=text,
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_ARRAY_TASK_ID": "2"},
+        capture_output=True,
+        check=True,
+        encoding="utf-8",
+        errors="surrogateescape",
+    )
+    path, *_, file, index, end = done.stdout.split("|")
+    assert (path, file, index, end) == (root, f"{root}/jobs/s-a.json", "--index=2", "")
 
 
 def test_parts_begin_where_a_logs_name_can_say_the_index():
