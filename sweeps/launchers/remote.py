@@ -19,8 +19,8 @@ from sweeps.records import layout
 from sweeps.records.submissions import JOBS, Batch
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Colours, and titles of a terminal's window.
-_CONTROLS = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\))")
+# What a terminal takes for colours, its window's title and the like (ECMA-48).
+_CONTROLS = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[ -/]*[0-~])")
 
 TRIALS_PER_JOB = Key(1, "trials that one job runs", Range(1, 1_000_000))
 RETRIES = Key(3, "of a job that crashed; preemptions do not count", Range(0, 1_000_000))

@@ -37,7 +37,7 @@ SURROUNDINGS = {
     "banner": (BANNER, ""),
     "after": ("", "Your job is on its way.\nGoodbye\n"),
     "both": (BANNER, BANNER),
-    "colours": ("\x1b[31mWelcome\x1b[0m\n\x1b[0m", "\x1b[0m\x1b]0;login4\x07\n"),
+    "colours": ("\x1b[31mWelcome\x1b[0m\n\x1b(B\x1b[m", "\x1b[0m\x1b]0;login4\x07\n"),
     "carriage returns": ("Welcome\r\n\r\n", "\r\n"),
     "not UTF-8": ("Willkommen \udce4 bord\n", "\udcfc\n"),
     "numbers": ("42\n17 jobs\n", "3\n"),
@@ -97,6 +97,8 @@ def test_slurm_jobs_are_known_and_withdrawn_whatever_is_printed_around(
     assert set(engine.status(handles).values()) == {State.QUEUED}
     assert engine.find(batch) == engine.submit(batch) == handles
     assert len(_calls(site, "sbatch")) == 1
+    # Jobs of hidden partitions are listed with this alone.
+    assert all(" --all " in call for call in _calls(site, "squeue"))
     engine.cancel(handles)
     assert set(engine.status(["1000_0"]).values()) == {State.GONE}
 

@@ -6,6 +6,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -308,6 +309,30 @@ def test_paths_reach_a_job_as_they_are(tmp_path, name):
     *_, file, index, end = batch.log(0).read_text().split("|")
     assert (file, index, end) == (str(batch.file), "--index=0", "")
     assert batch.log(0).read_text().startswith(f"{folder}|-m|sweeps.launchers.ray.job|")
+
+
+@pytest.mark.parametrize("name", ["it's", "a b", "plain"])
+def test_a_repeated_submission_knows_its_job_by_its_log(tmp_path, name):
+    """Whose path the job's shell commands hold in quotes."""
+    settings = {"ray": defaults.of(ray)}
+    batch = Batch(tmp_path / name / "s-a.json", ((),), {})
+    other = Batch(tmp_path / "elsewhere" / "s-a.json", ((),), {})
+
+    class Refusing:
+        """A cluster that has the batch's job."""
+
+        def submit_job(self, **job):
+            raise EngineError("already exists")
+
+        def jobs(self):
+            body = job.body(batch, 0, settings["ray"], {})
+            return {"s-a-0": types.SimpleNamespace(entrypoint=body["entrypoint"])}
+
+    engine = ray.Ray(settings, tmp_path)
+    engine._connected = Refusing()
+    assert engine.submit(batch) == ["s-a-0"]
+    with pytest.raises(EngineError, match="already exists"):
+        engine.submit(other)
 
 
 def test_cores_are_taken_one_by_one_and_shared_when_none_is_left(tmp_path):
