@@ -9,7 +9,7 @@ from typing import Any
 from sweeps.records import layout, provenance, status
 from sweeps.study import checks, selection, space
 from sweeps.study.study import Study
-from sweeps.study.trial import CHANGEABLE, Trial, from_record
+from sweeps.study.trial import Trial, from_record
 from workloads import catalog
 
 
@@ -30,16 +30,7 @@ def prepare(study: Study) -> None:
             f"{directory} cannot be written: {error.strerror or error}. Choose another "
             "--config.experiment_dir, or make room and permission there"
         ) from error
-    if (directory / layout.STUDY).exists():
-        record = layout.study_record(directory)
-        checks.check_same(study.settings, record, directory)
-        common = min(len(record["points"]), len(study.points))
-        if list(study.points[:common]) != record["points"][:common]:
-            raise ValueError(
-                f"{directory}: space {study.settings['space']!r} gives other points than when the "
-                "study began. Choose another --config.name, or restore the space"
-            )
-        _check_starts(study, record)
+    check_same(study)
     record = {
         "format": layout.FORMAT,
         "name": study.name,
@@ -53,6 +44,22 @@ def prepare(study: Study) -> None:
         **provenance.code(),
     }
     layout.write_json(directory / layout.STUDY, record)
+
+
+def check_same(study: Study) -> None:
+    """Raises ValueError where the study's directory holds another study."""
+    directory = study.directory
+    if not (directory / layout.STUDY).exists():
+        return
+    record = layout.study_record(directory)
+    checks.check_same(study.settings, record, directory)
+    common = min(len(record["points"]), len(study.points))
+    if list(study.points[:common]) != record["points"][:common]:
+        raise ValueError(
+            f"{directory}: space {study.settings['space']!r} gives other points than when the "
+            "study began. Choose another --config.name, or restore the space"
+        )
+    _check_starts(study, record)
 
 
 def _check_starts(study: Study, record: dict[str, Any]) -> None:
@@ -192,7 +199,7 @@ def _write_trial(directory: pathlib.Path, trial: Trial) -> Trial:
             f"{directory} holds trial {found.id}, this study wants {trial.id} there. "
             "Choose another --config.name, or remove that directory"
         )
-    changed = dataclasses.replace(found, **{name: getattr(trial, name) for name in CHANGEABLE})
+    changed = found.with_changes(trial)
     if changed == found or status.read(directory)["state"] in ("done", "diverged"):
         return found
     layout.write_json(path, record | changed.to_json())

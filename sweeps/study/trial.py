@@ -13,25 +13,27 @@ from workloads.base.options import Options
 
 # What is looked at, or kept, while a trial trains; its result is the same.
 LOOKED_AT = (
-    *("diagnose_every", "diagnose_examples"),
-    *("checkpoint_minutes", "tensorboard", "profile"),
-    *("keep_checkpoints", "downstream"),
-)
+    "diagnose_every", "diagnose_examples", "checkpoint_minutes", "tensorboard", "profile",
+    "keep_checkpoints", "downstream",
+)  # fmt: skip
 # Where things lie that a worker needs beside the data; the same content may lie elsewhere later.
 EXTRA_PATHS = ("algoperf_dir", "tokenizer_vocab_path", "init2winit_dir")
 PATHS = (*EXTRA_PATHS, "start_from")
 # What is computed a part at a time, in how many parts.
 IN_PARTS = ("loss_chunk_tokens", "microbatches")
-# What may change until a trial is finished. Results differ between meshes, and by the number of
-# parts, by rounding alone.
-CHANGEABLE = (*LOOKED_AT, *PATHS, "mesh", *IN_PARTS)
-# Which rule an id was made by. Schema 1, of records that name none, had mesh, remat and
-# checkpoint_every in it.
+# What ids of schema 1 had in them, too.
+_HASHED_ONCE = ("mesh", "remat", "checkpoint_every")
+# What ids leave out, and may change until a trial is finished. Results differ between meshes, with
+# remat, and by the number of parts, by rounding alone.
+CHANGEABLE = (*LOOKED_AT, *PATHS, *IN_PARTS, *_HASHED_ONCE)
+# Which rule an id was made by. Records of schema 1 name none.
 SCHEMA = 2
 # Where the trial stands in a study and how it is recorded, not what it computes.
 _PLACE = ("study", "stage", "point", "schema", "hashed_mesh")
-_NOT_COMPUTED = (*_PLACE, *LOOKED_AT, *PATHS, *IN_PARTS)
-_LEFT_OUT = {1: _NOT_COMPUTED, 2: (*_NOT_COMPUTED, "mesh", "remat", "checkpoint_every")}
+_LEFT_OUT = {
+    1: (*_PLACE, *(name for name in CHANGEABLE if name not in _HASHED_ONCE)),
+    2: (*_PLACE, *CHANGEABLE),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Trial:
     microbatches. Diagnostics (`sweeps.training.diagnostics`) are recorded every `diagnose_every`
     updates, 0 for never, on `diagnose_examples` examples.
     checkpoint_minutes: between checkpoints beside those of checkpoint_every, 0 for none.
-    tensorboard: whether event files are written (`sweeps.training.event_files`); profile: which
+    tensorboard: whether event files are written (`sweeps.records.event_files`); profile: which
     updates are traced, 'first:last' (`sweeps.training.trace`), '' for none. keep_checkpoints: how
     many, of those that an evaluation goes with, outlive the training; downstream: the suite that
     the trained model is evaluated by, '' for none.
@@ -147,6 +149,14 @@ class Trial:
                 del content[name]
         text = json.dumps(content, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def with_changes(self, other: "Trial") -> "Trial":
+        """Returns the trial with what may change as `other` has it; its id stays.
+
+        Trials of schema 1 keep the remat and the checkpoint_every that are in their ids.
+        """
+        names = [name for name in CHANGEABLE if name == "mesh" or name in _LEFT_OUT[self.schema]]
+        return dataclasses.replace(self, **{name: getattr(other, name) for name in names})
 
     def computes_the_same(self, other: "Trial") -> bool:
         """Whether two trials are one by today's rule, whatever schema their ids are of."""
