@@ -8,6 +8,7 @@ import dataclasses
 import importlib
 import os
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 from attention import table as variants_table
@@ -36,6 +37,9 @@ FINETUNED: dict[str, WorkloadSpec] = {
     spec.name: spec
     for spec in finetuning_specs.specs(one for one in WORKLOADS.values() if one.decoder)
 }
+
+# Names the folder of all data.
+DATA_VARIABLE = "ATTNPERF_DATA"
 
 # The preset that is its family's base has the family's name.
 _ALSO_CALLED = {"c4_lm_301m": "c4_lm", "wikipedia_bert_base": "wikipedia_bert"}
@@ -134,14 +138,14 @@ def data_module(name: str) -> Any:
     return found(name) if isinstance(found, type) else found
 
 
-def default_data_dir(name: str) -> pathlib.Path:
+def default_data_dir(name: str, environment: Mapping[str, str] = os.environ) -> pathlib.Path:
     """Returns where a workload's data is looked for when no --data_dir is given.
 
     $ATTNPERF_DATA/<data_name>, else the user's cache folder: embedded data may always be remade.
     """
     folder = get(name).data_name or name
-    root = os.environ.get("ATTNPERF_DATA")
+    root = environment.get(DATA_VARIABLE)
     if root:
         return pathlib.Path(root) / folder
-    cache = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+    cache = environment.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
     return pathlib.Path(cache) / "attnperf" / "data" / folder

@@ -8,17 +8,23 @@ from attention import table as variants_table
 from sweeps.launchers import table as launchers
 from sweeps.launchers.config_keys import shown
 from sweeps.study import config as configs
-from sweeps.study.trial import EXTRA_PATHS, IN_PARTS
+from sweeps.study.trial import CHANGEABLE, EXTRA_PATHS
 from workloads import algoperf_specs, catalog, init2winit_specs
 from workloads.base.options import MESH_AXES, Options
 from workloads.downstream import suites
 
-# Keys that may differ when a study on disk is continued: they add trials or change who runs them.
+# The keys of fields of a trial that are called otherwise.
+_KEYS = {
+    "diagnose_every": "diagnostics",
+    "diagnose_examples": "diagnostics_examples",
+    "start_from": "finetune_from",
+}
+# Keys that may differ when a study on disk is continued: they add trials, change who runs them and
+# what they are compared with, or leave the ids of trials as they are.
 _MAY_CHANGE = (
-    "points", "seeds", "variants", "tuning_seeds", "experiment_dir", "data_dir", *EXTRA_PATHS,
-    "loader_workers", "launcher", "mesh", *IN_PARTS, "max_attempts", "checkpoint_minutes",
-    "diagnostics", "tensorboard", "profile", "paper_table", "paper_note", "keep_checkpoints",
-    "downstream", "finetune_from",
+    "space", "points", "seeds", "variants", "tuning_seeds", "experiment_dir", "data_dir",
+    "loader_workers", "launcher", "max_attempts", "baseline", "paper_table", "paper_note",
+    *(_KEYS.get(name, name) for name in CHANGEABLE),
 )  # fmt: skip
 
 
@@ -42,6 +48,7 @@ def check(settings: dict[str, Any]) -> None:
     _check_init2winit(settings)
     _check_diagnostics(settings)
     _check_profile(settings)
+    _check_batch(settings)
     _check_microbatches(settings)
     if settings["downstream"]:
         check_downstream(settings, settings["downstream"])
@@ -153,6 +160,16 @@ def _check_profile(settings: dict[str, Any]) -> None:
         )
 
 
+def _check_batch(settings: dict[str, Any]) -> None:
+    name, size = settings["workload"], settings["batch_size"]
+    examples = catalog.get(name).train_examples
+    if examples and size > examples:
+        raise ValueError(
+            f"batch_size is {size:,}, and {name} has {examples:,} examples to train on; set "
+            f"--config.batch_size={examples} or fewer"
+        )
+
+
 def _check_microbatches(settings: dict[str, Any]) -> None:
     name, parts, size = settings["workload"], settings["microbatches"], settings["batch_size"]
     if parts == 1:
@@ -220,8 +237,8 @@ def check_same(settings: dict[str, Any], record: dict[str, Any], where: pathlib.
     """Raises ValueError where the study on disk is another one, naming the keys that differ."""
     stored = configs.completed(record["config"])
     free = {*_MAY_CHANGE, *launchers.NAMES}
-    if not stored["diagnostics"]:  # nothing is recorded yet that other examples would not fit
-        free.add("diagnostics_examples")
+    if stored["diagnostics"]:  # what is recorded would not fit what other examples give
+        free.remove("diagnostics_examples")
     differing = [
         f"{key}: {stored.get(key)!r} there, {value!r} now"
         for key, value in settings.items()

@@ -18,7 +18,7 @@ import ml_collections
 from absl import flags
 from ml_collections import config_flags
 
-from attention import precision
+from attention import files, precision
 from attention import table as variants_table
 from sweeps.launchers import table as launchers
 from sweeps.launchers.config_keys import PATH, Key, OneOf, Range, Text, shown
@@ -285,6 +285,21 @@ def check(settings: dict[str, Any]) -> None:
     check_keys(_own_keys(), {**settings, **nested})
 
 
+def paths(settings: dict[str, Any]) -> dict[str, str]:
+    """Returns the settings that are paths and not empty, as `files.typed_path` reads them.
+
+    Raises ValueError naming the key.
+    """
+    found = {}
+    for name, key in _own_keys().items():
+        if key.allowed is PATH and settings[name]:
+            try:
+                found[name] = str(files.typed_path(settings[name]))
+            except files.PathError as error:
+                raise ValueError(f"{name}: {error}") from error
+    return found
+
+
 def describe(word: str = "") -> str:
     """Returns a line per key whose name holds `word`: default, meaning, allowed values.
 
@@ -421,7 +436,7 @@ def _keep_or_drop_paper(config: ml_collections.ConfigDict, changed: list[str]) -
 
 
 def _path(name: str) -> pathlib.Path:
-    path = pathlib.Path(name)
+    path = files.typed_path(name)
     if path.suffix != ".py":
         path = SHIPPED / f"{name}.py"
     if os.path.isfile(path):

@@ -12,6 +12,7 @@ from typing import Any
 import ml_collections
 
 from attention import table as variants_table
+from sweeps.launchers import remote
 from sweeps.records import layout
 from sweeps.study import checks, hyperparameters, selection, space, start
 from sweeps.study import config as configs
@@ -58,7 +59,7 @@ class Study:
 
     @property
     def data_dir(self) -> str:
-        """Where the workload's data is read."""
+        """Where the workload's data is read: on this host, where the study does not say."""
         return self.settings["data_dir"] or str(catalog.default_data_dir(self.workload))
 
     @property
@@ -167,11 +168,14 @@ def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
         # Jobs need not have the driver's environment.
         if specs.DIRECTORY in entry.extra_paths and not settings[specs.DIRECTORY]:
             settings[specs.DIRECTORY] = os.environ.get(specs.DIRECTORY_VARIABLE, "")
+    is_path = "/" in settings["finetune_from"]  # else the name of a study of experiment_dir
+    settings |= configs.paths(settings)
     for key in ("data_dir", *EXTRA_PATHS):
         if settings[key]:  # jobs start in other folders
-            settings[key] = str(pathlib.Path(settings[key]).expanduser().absolute())
+            settings[key] = str(pathlib.Path(settings[key]).absolute())
     if settings["finetune_from"]:
-        settings["finetune_from"] = str(_other_study(settings))
+        beside = "" if is_path else settings["experiment_dir"]
+        settings["finetune_from"] = str(pathlib.Path(beside, settings["finetune_from"]).absolute())
     steps = settings["steps"] = settings["steps"] or entry.step_hint
     if not steps:
         raise ValueError(f"{entry.name} has no number of steps of its own; give --config.steps=…")
@@ -183,6 +187,7 @@ def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
     settings["eval_every"] = settings["eval_every"] or max(1, steps // 10)
     settings["checkpoint_every"] = settings["checkpoint_every"] or settings["eval_every"]
     checks.check(settings)
+    settings["data_dir"] = settings["data_dir"] or _default_data_dir(settings)
     if lacking := checks.lacking(settings):
         if not planning:
             raise ValueError(lacking)
@@ -195,6 +200,21 @@ def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
         )
         settings["points"] = len(raw)
     return Study(settings, tuple(_completed(raw, settings)), _starts(settings, planning))
+
+
+def _default_data_dir(settings: dict[str, Any]) -> str:
+    """Returns where the data are for a study that does not say: written down, for jobs to read.
+
+    By ATTNPERF_DATA of the launcher's own variables, else of this process, else in this user's
+    cache folder. '' for embedded data of engines whose nodes have folders of their own, without
+    that variable: each node makes the data in its own cache folder.
+    """
+    name, own = settings["workload"], settings[settings["launcher"]]
+    environment = {**os.environ, **remote.variables(own.get("environment", ""))}
+    of_node = "environment" in own and not environment.get(catalog.DATA_VARIABLE)
+    if of_node and catalog.get(name).embedded:
+        return ""
+    return str(catalog.default_data_dir(name, environment).absolute())
 
 
 def _starts(settings: dict[str, Any], planning: bool) -> tuple[Start, ...]:
@@ -213,15 +233,6 @@ def _starts(settings: dict[str, Any], planning: bool) -> tuple[Start, ...]:
             raise
         configs.warn(f"planned as if it were trained; {error}")  # costs do not depend on it
         return ()
-
-
-def _other_study(settings: dict[str, Any]) -> pathlib.Path:
-    """Returns the directory of config.finetune_from: a path, or the name of a study of the same
-    experiment_dir."""
-    given = settings["finetune_from"]
-    if "/" in given:
-        return pathlib.Path(given).expanduser().absolute()
-    return pathlib.Path(settings["experiment_dir"]).expanduser().absolute() / given
 
 
 def _points(settings: dict[str, Any], planning: bool) -> list[space.Point]:
@@ -279,6 +290,8 @@ def from_record(record: dict[str, Any], directory: pathlib.Path) -> Study:
         for point in record["points"]:
             hyperparameters.complete(point)
         starts = tuple(Start(**one) for one in record.get("starts", ()))
+        # Studies of versions that did not write it down.
+        settings["data_dir"] = settings["data_dir"] or _default_data_dir(settings)
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{directory / layout.STUDY} is damaged: {error}") from error
     return Study(settings, tuple(record["points"]), starts)
