@@ -256,9 +256,15 @@ def _keys(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> int:
     from sweeps.monitoring import plan
+    from sweeps.scheduling import preflight
+    from sweeps.study import config
 
     chosen = options.step_seconds, options.topology, options.device_gb
-    print("\n\n".join(plan.render(one, *chosen) for one in _resolved(options, planning=True)))
+    found = _resolved(options, planning=True)
+    print("\n\n".join(plan.render(one, *chosen) for one in found), flush=True)
+    for one in found:
+        for problem in preflight.refusals(one, elsewhere=bool(options.topology)):
+            config.warn(f"{one.name}: {problem}")
     return 0
 
 

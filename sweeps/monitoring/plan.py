@@ -150,10 +150,11 @@ def summary(study: Study) -> str:
     Before it, for models at full size on accelerators, what a device needs.
     """
     entry, where = catalog.get(study.workload), resources_of(study)
-    total = _total(lines(study, where, entry.step_seconds))
+    seconds, source = entry.step_time(study.settings["batch_size"])
+    total = _total(lines(study, where, seconds))
     known = total.wall_hours is not None and where.devices == entry.devices
     wall = f"about {progress.duration(3600 * (total.wall_hours or 0))}" if known else "unknown time"
-    why = entry.step_source if known else "python -m sweeps plan --topology=... reckons it"
+    why = source if known else "python -m sweeps plan --topology=... reckons it"
     if not entry.parameters:
         why = "python -m sweeps plan --step_seconds=... reckons it"
     text = f"whole study: {total.trials:,} trials, {total.steps:,} steps, {wall} ({why})"
@@ -173,7 +174,7 @@ def later(study: Study, after: Sequence[Study]) -> progress.Later | None:
     """
     known: dict[tuple[str, str], float] = {}
     for one in (study, *after):
-        seconds = catalog.get(one.workload).step_seconds
+        seconds, _ = catalog.get(one.workload).step_time(one.settings["batch_size"])
         if seconds is None or not catalog.get(one.workload).embedded:
             return None
         where = resources_of(one)
@@ -188,7 +189,8 @@ def later(study: Study, after: Sequence[Study]) -> progress.Later | None:
     for number, (directory, stage) in enumerate(stages):
         if directory == str(study.directory):
             result[stage] = sum(known[name] for name in stages[number + 1 :])
-    return progress.Later(result, catalog.get(study.workload).step_seconds or math.nan)
+    seconds, _ = catalog.get(study.workload).step_time(study.settings["batch_size"])
+    return progress.Later(result, seconds or math.nan)
 
 
 def _finished(stage: pathlib.Path) -> int:
@@ -278,7 +280,7 @@ def render(
     entry, settings = catalog.get(study.workload), study.settings
     where = resources_of(study)
     needs, devices = "", entry.devices
-    seconds, source = entry.step_seconds, entry.step_source
+    seconds, source = entry.step_time(settings["batch_size"])
     if topology or entry.topology:
         found = hardware.topology(topology or entry.topology)
         needs, predicted = on_hardware(study, found, device_gb)

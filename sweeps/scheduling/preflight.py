@@ -4,14 +4,17 @@ import json
 import pathlib
 from typing import Any
 
+from attention import files
 from attention import table as variants_table
 from sweeps.launchers import table as launchers
 from sweeps.monitoring import jax_calls
 from sweeps.records import event_files, layout
-from sweeps.study import checks, config
+from sweeps.study import checks, config, study_directory
 from sweeps.study.study import Study
 from workloads import algoperf_specs, catalog, init2winit_specs
 from workloads.algoperf import tiny_sizes
+from workloads.base import errors
+from workloads.downstream import suites
 
 
 def check_kernel(study: Study) -> None:
@@ -87,6 +90,50 @@ def check_init2winit(study: Study) -> None:
         catalog.data_module(study.workload).check(study.data_dir, **given)
 
 
+def refusals(study: Study, elsewhere: bool = False) -> list[str]:
+    """Returns why `run` would refuse the study here, and whether its data is seen: for `plan`.
+
+    elsewhere: other devices are asked about than those that a trial would get.
+    """
+    wanted = [] if elsewhere else [check_kernel, check_devices]
+    wanted += [check_event_files, study_directory.check_same, _check_places]
+    found = []
+    for check in wanted:
+        try:
+            check(study)
+        except (ValueError, OSError) as error:
+            found.append(f"run would refuse this: {errors.told(error)}")
+    return [*found, *filter(None, [_unseen(study)])]
+
+
+def _check_places(study: Study) -> None:
+    """Raises ValueError where the study cannot be written, or its data is missing on this host.
+
+    Embedded data need no more than a place.
+    """
+    folder = pathlib.Path(study.settings["experiment_dir"])
+    files.check_output_directory(folder, "--config.experiment_dir")
+    if study.settings["launcher"] != "local":
+        return
+    if study.settings["downstream"]:
+        suites.check_harness()
+    if catalog.get(study.workload).embedded:
+        files.check_output_directory(pathlib.Path(study.data_dir), "--config.data_dir")
+        return
+    with _ask(study) as call:
+        call.result()
+
+
+def _unseen(study: Study) -> str:
+    """Returns what to say of data that nodes may have and this host has not; '' of any other."""
+    if study.settings["launcher"] == "local" or pathlib.Path(study.data_dir).exists():
+        return ""
+    return (
+        f"{study.data_dir} is not on this host, so the data is not checked here: each job checks "
+        "it on its node"
+    )
+
+
 class DataCheck:
     """Makes sure that the workload's data is there and whole; prepares embedded data itself.
 
@@ -98,19 +145,9 @@ class DataCheck:
     def __init__(self, study: Study) -> None:
         self._study = study
         self._call: jax_calls.Call | None = None
-        elsewhere = study.settings["launcher"] != "local"
-        if elsewhere and not pathlib.Path(study.data_dir).exists():
-            config.warn(
-                f"{study.data_dir} is not on this host, so the data is not checked here: each job "
-                "checks it on its node"
-            )
+        if unseen := _unseen(study):
+            config.warn(unseen)
             return
-        if algoperf_specs.is_algoperf(study.workload):
-            name = algoperf_specs.own_name(study.workload)
-            # A batch larger than AlgoPerf's data, where that is fabricated.
-            if sizes := tiny_sizes.read_sizes(study.data_dir, name):
-                remedy = f"set --config.batch_size to {sizes['train']} or fewer"
-                tiny_sizes.check_batch(study.settings["batch_size"], sizes, remedy)
         entry = catalog.get(study.workload)
         if entry.embedded:
             print(f"data: {study.data_dir} ({entry.description}; made there if absent)", flush=True)
@@ -169,6 +206,12 @@ def check_data_here(study: Study) -> None:
 
 
 def _ask(study: Study) -> jax_calls.Call:
+    if algoperf_specs.is_algoperf(study.workload):
+        name = algoperf_specs.own_name(study.workload)
+        # A batch larger than AlgoPerf's data, where that is fabricated.
+        if sizes := tiny_sizes.read_sizes(study.data_dir, name):
+            remedy = f"set --config.batch_size to {sizes['train']} or fewer"
+            tiny_sizes.check_batch(study.settings["batch_size"], sizes, remedy)
     where = {"data_dir": study.data_dir, "extra_paths": study.extra_paths}
     suite = study.settings["downstream"]
     return jax_calls.Call(jax_calls.data, workload=study.workload, suite=suite, **where)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from sweeps import __main__ as command
 from sweeps.launchers.ray import launcher as ray
 from sweeps.monitoring import plan
 from sweeps.records import layout
@@ -162,8 +163,8 @@ def test_a_mesh_gives_way_to_the_devices_that_are_asked_about():
 def test_a_run_begins_with_the_whole_study_s_cost(make_study, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     resolved = make_study(points=5, variants="standard,laser", seeds=2, **{"local.workers": 2})
-    # 0.04 s a step (workloads/images/specs.py): 3 + 2 rounds of 12 steps.
-    assert plan.summary(resolved).startswith("whole study: 9 trials, 108 steps, about 2 s (")
+    # 0.04 s a step of 32 (workloads/images/specs.py), 0.02 of 16: 3 + 2 rounds of 12 steps.
+    assert plan.summary(resolved).startswith("whole study: 9 trials, 108 steps, about 1 s (")
 
 
 def test_cores_that_the_input_needs(make_study):
@@ -196,3 +197,74 @@ def test_cores_that_eight_h100s_need():
     assert told(topology="h100:1x1x8") == [least + too_few]
     assert [line[:13] for line in told(topology="v5e:2x4")] == ["input: 10,638"]
     assert [line[:13] for line in told(step_seconds=0.05)] == ["input: 20,480"]
+
+
+SIZED = {name: entry.train_examples for name, entry in catalog.WORKLOADS.items()}
+
+
+@pytest.mark.parametrize("name", [name for name, size in SIZED.items() if 0 < size < 1_048_576])
+def test_a_batch_larger_than_the_training_split_is_refused(name):
+    settings = {"workload": name, "steps": 2, "eval_every": 1, "variants": "standard"}
+    for planning in (True, False):
+        for size in (SIZED[name], SIZED[name] + 1):
+            overrides = [f"--config.{key}={value}" for key, value in settings.items()]
+            parsed = config.parse("digits_vit_quick", [*overrides, f"--config.batch_size={size}"])
+            if size == SIZED[name]:
+                study.resolve(parsed, planning=planning)
+                continue
+            with pytest.raises(ValueError, match=f"batch_size={SIZED[name]}"):
+                study.resolve(parsed, planning=planning)
+
+
+def test_the_time_of_a_step_is_in_proportion_to_its_batch(make_study):
+    entry = catalog.get("digits_vit")
+    hours = {}
+    for size in (16, 32, 64):
+        made = make_study(batch_size=size)
+        text = plan.render(made)
+        assert (f"scaled to {size}" in text) == (size != entry.batch_size)
+        seconds, _ = entry.step_time(size)
+        costs = plan.lines(made, plan.resources_of(made), seconds)
+        hours[size] = sum(cost.hours for cost in costs)
+        later = plan.later(made, [])
+        assert later.step_seconds == seconds
+        assert later.seconds["tune"] == pytest.approx(3600 * costs[1].wall_hours)
+    assert hours[64] == pytest.approx(2 * hours[32]) == pytest.approx(4 * hours[16])
+    assert catalog.get("c4_lm").step_time(512) == (None, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "word"),
+    [
+        ("imagenet_vit_paper", {"data_dir": "/nowhere"}, "/nowhere"),
+        ("algoperf_imagenet_vit_paper", {"algoperf_dir": "/nowhere"}, "/nowhere is not AlgoPerf"),
+        ("init2winit_vit_demo", {"init2winit_dir": "/nowhere", "data_dir": "/"}, "init2winit"),
+        ("digits_vit_quick", {"data_dir": "/proc/x"}, "data_dir=/proc/x"),
+        ("digits_vit_quick", {"experiment_dir": "/proc/x"}, "experiment_dir=/proc/x"),
+        ("digits_vit_quick", {"kernel": "splash"}, "kernel"),
+        ("digits_vit_quick", {"mesh.data": 3}, "mesh.data=3"),
+    ],
+)
+def test_a_plan_says_what_run_would_refuse(name, keys, word, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    given = {"experiment_dir": str(tmp_path), **keys}
+    overrides = [f"--config.{key}={value}" for key, value in given.items()]
+    assert command.main(["plan", f"--config={name}", *overrides]) == 0
+    printed = capsys.readouterr()
+    assert "total" in printed.out
+    [line] = [line for line in printed.err.splitlines() if "run would refuse this" in line]
+    assert word in line
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_plan_of_a_study_that_can_run_warns_of_nothing(make_study, capsys):
+    made = make_study()
+    assert preflight.refusals(made) == []
+    study_directory.prepare(made)
+    assert preflight.refusals(made) == []
+    [other] = preflight.refusals(make_study(steps=8))
+    assert "holds another study of that name" in other
+    away = make_study(launcher="slurm", data_dir="/nowhere")
+    assert any("not on this host" in line for line in preflight.refusals(away))
+    # Other devices are asked about: this host's are no matter.
+    assert preflight.refusals(make_study(**{"mesh.data": 3}), elsewhere=True) == []

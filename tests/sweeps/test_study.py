@@ -1,6 +1,8 @@
 """Studies: what they consist of, where trials live, and what is refused at the door."""
 
+import contextlib
 import dataclasses
+import functools
 import math
 import re
 import time
@@ -13,7 +15,7 @@ from sweeps.benchmarks import driver
 from sweeps.launchers import config_keys
 from sweeps.launchers import table as launchers
 from sweeps.records import layout, lease, status, submissions
-from sweeps.study import config, selection, study, study_directory, trial
+from sweeps.study import config, selection, space, study, study_directory, trial
 from tests.sweeps.chaos import soak
 from tests.sweeps.simulation import simulate
 from workloads.__main__ import main as workloads_main
@@ -649,3 +651,186 @@ def test_paths_that_cannot_be_are_told_in_words(tmp_path, capsys, command, place
     assert given in error
     assert "Errno" not in error
     assert re.search("loop of symbolic|no study|cannot be written|directory is needed", error)
+
+
+# Values of keys that take no other number, or not the number 4.
+_OTHERS = {
+    "workload": "pydoc_bert",
+    "variants": "standard,diff",
+    "baseline": "laser",
+    "tau": 0.5,
+    "kernel": "splash",
+    "diff_head_norm": "False",
+    "compute_dtype": "bfloat16",
+    "param_dtype": "bfloat16",
+    "matmul_precision": "float32",
+    "scan_layers": "True",
+    "remat": "True",
+    "paper_note": "a note",
+    "protocol": "tune_each",
+    "tuning_variant": "laser",
+    "space": "paper_adamw",
+    "step_hint": 41,
+    "eval_every": 8,
+    "checkpoint_every": 8,
+    "downstream": "pydoc",
+    "tensorboard": "True",
+    "profile": "1:2",
+    "optimizer": "nadamw_optax",
+    "launcher": "ray",
+    "experiment_dir": "/other",
+    "data_dir": "/other",
+    "attention.cap": 7.0,
+}
+# What ids of trials do not say, and yet makes another study of them: how it chooses points.
+_OTHER_STUDY = {"workload", "protocol", "tuning_variant"}
+# The name is another directory, a changed study has no paper_table; others are of AlgoPerf's and
+# init2winit's workloads.
+_NOT_TRIED = {"name", "paper_table", "finetune_from", "algoperf_dir", "tokenizer_vocab_path"}
+_NOT_TRIED |= {"init2winit_dir", "init2winit_config", *launchers.NAMES}
+_KEYS = [key for key in config.keys() if key.split(".")[0] not in _NOT_TRIED]  # noqa: SIM118
+
+
+@functools.cache
+def _a_study(**changes):
+    given = {"steps": 40, "eval_every": 4, "points": 2, "seeds": 2, "experiment_dir": "/e"}
+    given |= {"variants": "standard,laser,laser+temp,diff,standard+softcap", **changes}
+    return _study("pydoc_lm_quick", **given)
+
+
+@pytest.mark.parametrize("key", _KEYS)
+def test_a_study_may_change_what_the_ids_of_its_trials_do_not_say(key, tmp_path):
+    """And nothing else: a resume and the ids go by one list."""
+    before, after = _a_study(), _a_study(**{key: _OTHERS.get(key, 4)})
+    assert before.settings != after.settings
+    one, other = (
+        {
+            found.path: found.id
+            for stage in made.stages
+            for found in made.trials(stage, _points(made))
+        }
+        for made in (before, after)
+    )
+    same = all(other.get(path, name) == name for path, name in one.items())
+    same &= key not in _OTHER_STUDY
+    there = dataclasses.replace(after, settings={**after.settings, "experiment_dir": tmp_path})
+    there.directory.mkdir()
+    record = {"format": layout.FORMAT, "config": before.settings, "points": before.points}
+    record |= {"name": before.name, "stages": before.stages}
+    layout.write_json(there.directory / layout.STUDY, record)
+    with (
+        contextlib.nullcontext()
+        if same
+        else pytest.raises(ValueError, match="another study|other points")
+    ):
+        study_directory.check_same(there)
+
+
+def _points(made):
+    return {"points": dict.fromkeys(made.settings["variants"], 0)}
+
+
+def test_remat_and_checkpoints_of_what_is_not_done_may_change(make_study):
+    """`compile` advises remat of a model that does not fit: its trials take it over."""
+    changes = {"workload": "pydoc_lm", "points": 2, "variants": "standard", "seeds": 1}
+    made = make_study(**changes)
+    study_directory.prepare(made)
+    first, second = study_directory.materialise(made, "tune", made.trials("tune"))
+    layout.write_json(made.directory / first.path / layout.STATUS, {"state": "done"})
+    again = make_study(**changes, remat=True, checkpoint_every=8)
+    study_directory.prepare(again)
+    standing = study_directory.materialise(again, "tune", again.trials("tune"))
+    assert [one.id for one in standing] == [first.id, second.id]
+    assert [(one.remat, one.checkpoint_every) for one in standing] == [(False, 4), (True, 8)]
+
+
+def test_a_trial_of_schema_1_keeps_what_its_id_says():
+    first = _study("pydoc_lm_quick").trials("tune")[0]
+    old = dataclasses.replace(first, schema=1)
+    changed = old.with_changes(
+        dataclasses.replace(first, remat=True, mesh=(2, 1, 1), profile="1:2")
+    )
+    assert (changed.remat, changed.mesh, changed.profile) == (False, (2, 1, 1), "1:2")
+    assert changed.id == old.id
+
+
+PATH_KEYS = {
+    "experiment_dir": "digits_vit_quick",
+    "data_dir": "digits_vit_quick",
+    "algoperf_dir": "algoperf_imagenet_vit_paper",
+    "tokenizer_vocab_path": "algoperf_librispeech_conformer_paper",
+    "init2winit_dir": "init2winit_vit_demo",
+    "space": "digits_vit_quick",
+}
+
+
+@pytest.mark.parametrize("key", PATH_KEYS)
+def test_a_path_of_the_home_directory(key, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    shipped = space.SHIPPED / "paper_adamw.json"
+    (tmp_path / "x.json").write_text(shipped.read_text())
+    overrides = [f"--config.{key}=~/x.json"]
+    found = study.resolve(config.parse(PATH_KEYS[key], overrides), planning=True)
+    assert found.settings[key] == str(tmp_path / "x.json")
+    assert not (tmp_path / "~").exists()
+
+
+def test_every_key_of_a_path_is_read_as_one():
+    named = {name for name, key in config.keys().items() if key.allowed is config_keys.PATH}
+    assert named == {*PATH_KEYS, "finetune_from"}
+
+
+@pytest.mark.parametrize("key", [*PATH_KEYS, "finetune_from"])
+@pytest.mark.parametrize("path", ["$HOME/x", "gs://b/x", "/x ", "'/x'", "~no-such-user/x"])
+def test_a_path_that_nobody_means_is_refused_by_its_key(key, path, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["run", f"--config={PATH_KEYS.get(key, 'digits_vit_quick')}", f"--config.{key}={path}"]
+    assert main(words) == 2
+    assert f"python -m sweeps: {key}: path " in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_study_file_and_the_study_of_a_start_lie_in_the_home_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    text = (config.SHIPPED / "digits_vit_quick.py").read_text()
+    (tmp_path / "mine.py").write_text(text)
+    made = study.resolve(config.parse("~/mine.py", ["--config.finetune_from=~/other"]), True)
+    assert made.settings["finetune_from"] == str(tmp_path / "other")
+    overrides = ["--config.finetune_from=other", "--config.experiment_dir=~/e"]
+    made = study.resolve(config.parse("~/mine.py", overrides), True)
+    assert made.settings["finetune_from"] == str(tmp_path / "e" / "other")
+
+
+def _written(launcher="local", name="digits_vit_quick", **keys):
+    changes = {f"{launcher}.{key}": value for key, value in keys.items()}
+    return _study(name, launcher=launcher, **changes).settings["data_dir"]
+
+
+def test_data_named_by_a_variable_is_written_down_once(tmp_path, monkeypatch):
+    """So that jobs on nodes, and a resume under another environment, read what the driver did."""
+    monkeypatch.setenv("ATTNPERF_DATA", str(tmp_path / "all"))
+    made = _study("digits_vit_quick", experiment_dir=tmp_path)
+    assert made.settings["data_dir"] == str(tmp_path / "all" / "digits_vit")
+    study_directory.prepare(made)
+    monkeypatch.setenv("ATTNPERF_DATA", "/elsewhere")
+    record = layout.study_record(made.directory)
+    assert study.from_record(record, made.directory).data_dir == str(tmp_path / "all/digits_vit")
+    # Of a version that did not write it: by the environment that goes on with it, and written then.
+    record["config"]["data_dir"] = ""
+    again = study.from_record(record, made.directory)
+    assert again.settings["data_dir"] == "/elsewhere/digits_vit"
+
+
+@pytest.mark.parametrize("launcher", ["ray", "kubernetes"])
+def test_data_of_nodes_with_folders_of_their_own(launcher, monkeypatch):
+    """The launcher's own variable wins, which is what the nodes have."""
+    keys = {"kubernetes": {"image": "i", "volume_claim": "c", "queue": "q", "gpus": 1}}
+    given = keys.get(launcher, {})
+    monkeypatch.delenv("ATTNPERF_DATA", raising=False)
+    assert _written(launcher, **given) == ""  # each node makes it in its cache
+    assert _written(launcher, "imagenet_vit_paper", **given).endswith("data/imagenet_vit")
+    monkeypatch.setenv("ATTNPERF_DATA", "/here")
+    assert _written(launcher, **given) == "/here/digits_vit"
+    given = {**given, "environment": "ATTNPERF_DATA=/there"}
+    assert _written(launcher, **given) == "/there/digits_vit"

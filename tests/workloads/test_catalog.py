@@ -17,6 +17,8 @@ def test_an_entry_tells_the_truth(name):
     params, _ = jax.eval_shape(workload.init_model_fn, jax.random.key(0))
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == entry.parameters
     assert workload.step_hint == entry.step_hint
+    assert entry.train_examples in (0, workload.num_train_examples)
+    assert entry.train_examples or not entry.embedded
     assert workload.target_metric_name == entry.metric
     assert (entry.mode == "max") == (entry.metric == "accuracy")
     assert isinstance(workload.loss_type, spec.LossType)

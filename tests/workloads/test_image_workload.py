@@ -40,6 +40,12 @@ def test_batches_are_normalised_and_a_function_of_seed_and_step(workload, data_d
     assert by_key["inputs"].shape == (16, 32, 32, 3)
 
 
+def test_a_batch_has_no_example_twice(workload, data_dir):
+    assert next(workload._build_input_queue(5, "train", data_dir, 997))["targets"].shape == (997,)
+    with pytest.raises(ValueError, match="998 examples.* 997"):
+        next(workload._build_input_queue(5, "train", data_dir, 998))
+
+
 def test_mixup_mixes_neighbours_with_one_weight(data_dir):
     """inputs and targets are the same convex combination of an example and its neighbour."""
     mixing = image_workload.Images(

@@ -253,8 +253,14 @@ class BaseWorkload(spec.Workload):
         self, data_rng: Any, data_dir: str, batch_size: int, start_step: int
     ) -> Iterator[spec.Batch]:
         seed, key = sharding.seed_and_key(data_rng)
+        source = self._source("train", data_dir)
+        if batch_size > len(source):
+            raise ValueError(
+                f"a batch of {batch_size:,} examples, and {source} has {len(source):,} to train "
+                "on; choose a smaller batch_size"
+            )
         stream = loader.train_batches(
-            self._source("train", data_dir),
+            source,
             seed=seed,
             batch_size=batch_size,
             transform=self.train_transform,

@@ -22,6 +22,7 @@ class WorkloadSpec:
     batch_norm: whether the model takes statistics over a batch, which cannot be had from its parts.
     decoder: whether the model gives the next token of a text: what downstream suites ask.
     observable: whether diagnostics can look into its attention.
+    train_examples: in the training split, 0 where the data that was prepared decides.
     unit: what throughput counts, units of it an example: 1024 tokens, 1 image. flops: a training
     step's model FLOP per example, forward and backward, of standard attention and without what
     rematerialisation repeats; None where no formula is kept.
@@ -51,11 +52,13 @@ class WorkloadSpec:
     batch_norm: bool = False
     decoder: bool = False
     observable: bool = True
+    train_examples: int = 0
     unit: str = "examples"
     units: int = 1
     flops: float | None = None
     serves: tuple[str, ...] = ("compute_dtype",)
-    # Wall time of one update, and where the figure is from: what `sweeps plan` reckons with.
+    # Wall time of one update of batch_size examples, and where the figure is from: what
+    # `sweeps plan` reckons with.
     step_seconds: float | None = None
     step_source: str = ""
     # The devices that the step time is for.
@@ -64,6 +67,16 @@ class WorkloadSpec:
     example_cpu_ms: float | None = None
     # The accelerators that the workload is planned for (sweeps/monitoring/hardware.py).
     topology: str = ""
+
+    def step_time(self, batch_size: int) -> tuple[float | None, str]:
+        """Returns the wall time of an update of so many examples, and where the figure is from.
+
+        It is taken to be in proportion to them.
+        """
+        if self.step_seconds is None or batch_size == self.batch_size:
+            return self.step_seconds, self.step_source
+        source = f"{self.step_source}, for batches of {self.batch_size}; scaled to {batch_size}"
+        return self.step_seconds * batch_size / self.batch_size, source
 
     def repair(self, data_dir: str) -> str:
         """Returns the commands that make the workload's data, and say what is wrong with it."""

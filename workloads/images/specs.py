@@ -37,6 +37,7 @@ def _imagenet(
         head_size=64,
         serves=_SERVES,
         unit="images",
+        train_examples=1_281_167,
         flops=_vit_flops(parameters, patches=(224 // 16) ** 2, layers=12, width=384),
         # A JPEG of ImageNet's mean size, decoded, cropped and augmented.
         example_cpu_ms=2.3,
@@ -66,6 +67,7 @@ SPECS: tuple[WorkloadSpec, ...] = (
         head_size=16,
         serves=_SERVES,
         unit="images",
+        train_examples=997,
         flops=_vit_flops(75_018, patches=(32 // 4) ** 2, layers=2, width=64),
         target_source="ours",
         embedded=True,

@@ -39,6 +39,7 @@ def _librispeech(
         test_target=targets[1],
         parameters=parameters,
         head_size=64,
+        train_examples=263_840,
         # 320,000 samples; a frame of the encoder is 40 ms of 16,000 a second.
         flops=_conformer_flops(parameters, frames=500, layers=4, width=512),
         host_modifiers=_HOST,
@@ -86,7 +87,13 @@ SPECS: tuple[WorkloadSpec, ...] = (
         (0.109977, 0.068065),
     ),
     _synthesised(
-        "digits", batch_size=16, step_hint=400, parameters=139_733, head_size=16, step_seconds=0.036
+        "digits",
+        batch_size=16,
+        step_hint=400,
+        parameters=139_733,
+        head_size=16,
+        train_examples=1600,
+        step_seconds=0.036,
     ),
     _synthesised(
         "sentences",
@@ -94,6 +101,7 @@ SPECS: tuple[WorkloadSpec, ...] = (
         step_hint=800,
         parameters=445_952,
         head_size=24,
+        train_examples=2000,
         step_seconds=0.16,
     ),
 )

@@ -64,6 +64,7 @@ def _spec(model: WorkloadSpec, suite: FinetuningSuite) -> WorkloadSpec:
         metric="accuracy",
         mode="max",
         batch_size=suite.batch_size,
+        train_examples=suite.questions,
         step_hint=-(-suite.epochs * suite.questions // suite.batch_size),
         validation_target=None,
         test_target=None,

@@ -153,6 +153,7 @@ def _pydoc(name: str, says: str, target: float, seconds: float, **particulars: A
         head_size=SIZES[name].head_size,
         target_source="ours",
         embedded=True,
+        train_examples=6800,
         step_seconds=seconds,
         step_source=f"hours of one CPU core: {seconds:.3f} s a step, measured on a 2-core cloud "
         "machine",
