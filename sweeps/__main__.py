@@ -464,6 +464,9 @@ def _status(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] != ["job"] and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        # Ends it as Ctrl-C does: with the processes that it started, and their semaphores.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     if sys.argv[1:2] in (["studies"], ["keys"], ["status"]):
         # `... | head` ends these without a word. The others start processes, of which one that dies
         # would end them so, too; and a run outlives its reader.

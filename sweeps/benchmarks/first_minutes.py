@@ -13,6 +13,7 @@ than calibration.TOLERANCE from what was predicted); FAILED (with the error); me
 predicted); not here (with what is missing).
 """
 
+import contextlib
 import csv
 import json
 import math
@@ -68,6 +69,7 @@ _TIMED = 10
 _KILLED_AT = 20  # of _WHOLE steps
 _WHOLE = 60
 _LIMIT_S = 300.0
+_GRACE_S = 20.0  # of a command that is told to end
 
 # As analysis reads them (analysis/views/hardware.py).
 FORMAT = "attnperf-hardware-1"
@@ -275,12 +277,12 @@ def _recovery(here: dict[str, Any], data_dir: str) -> Iterator[Line]:
     what = f"digits_vit, killed at step {_KILLED_AT} of {_WHOLE} or later"
     with tempfile.TemporaryDirectory() as folder:
         try:
-            alone = _study(folder, "alone", data_dir)
-            _wait(_started(alone))
-            disturbed = _study(folder, "killed", data_dir)
-            process = _started(disturbed)
-            trial = _killed(process, pathlib.Path(folder) / "killed")
-            _wait(_started(["resume", f"{folder}/killed"]))
+            with _started(_study(folder, "alone", data_dir)) as process:
+                _wait(process)
+            with _started(_study(folder, "killed", data_dir)) as process:
+                trial = _killed(process, pathlib.Path(folder) / "killed")
+            with _started(["resume", f"{folder}/killed"]) as process:
+                _wait(process)
             attempts = len(list((trial / layout.ATTEMPTS).iterdir()))
             other = pathlib.Path(folder) / "alone" / trial.relative_to(f"{folder}/killed")
             problem = _difference(trial, other)
@@ -302,21 +304,31 @@ def _study(folder: str, name: str, data_dir: str) -> list[str]:
     return ["run", "--config=digits_vit_quick", *overrides]
 
 
-def _started(arguments: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+@contextlib.contextmanager
+def _started(arguments: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """Gives a command that runs; where it is left early, the command and its workers end."""
+    with subprocess.Popen(
         [sys.executable, "-m", "sweeps", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.terminate()  # it tells its workers to save
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_GRACE_S)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
 
 
 def _wait(process: subprocess.Popen[str]) -> None:
     try:
         output, _ = process.communicate(timeout=_LIMIT_S)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
         raise ValueError(f"a study of {_WHOLE} steps took over {_LIMIT_S:.0f} s") from None
     if process.returncode:
         raise ValueError("\n".join(output.splitlines()[-3:]))
@@ -334,11 +346,9 @@ def _killed(process: subprocess.Popen[str], directory: pathlib.Path) -> pathlib.
     trial = found[0].parents[1]
     (held,) = trial.glob(f"{layout.ATTEMPTS}/*/{lease.LEASE}")
     worker = json.loads(held.read_text())["pid"]
-    for end in (lambda: os.kill(worker, signal.SIGKILL), lambda: os.killpg(process.pid, 9)):
-        try:
-            end()
-        except ProcessLookupError:
-            continue
+    for end, number in ((os.kill, worker), (os.killpg, process.pid)):
+        with contextlib.suppress(ProcessLookupError):
+            end(number, signal.SIGKILL)
     process.communicate()
     if status.read(trial)["state"] == "done":
         raise ValueError("it was done before it could be killed")

@@ -105,6 +105,56 @@ def test_a_process_that_dies_does_not_end_the_command_without_a_word(tmp_path, e
     assert int(ignored, 16) >> (signal.SIGPIPE - 1) & 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("part", "number"), [("kernels", "SIGTERM"), ("recovery", "SIGINT")])
+def test_a_check_that_is_stopped_leaves_no_process_and_no_semaphore(
+    tmp_path, environment, data_dir, part, number
+):
+    with subprocess.Popen(
+        [sys.executable, "-m", "sweeps", "hardware", f"--parts={part}", f"--data_dir={data_dir}"],
+        env=environment(),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as program:
+        program.stdout.readline()  # the devices: a process of theirs came to its end
+        children = pathlib.Path(f"/proc/{program.pid}/task/{program.pid}/children")
+        started = set()
+        while len(started) < 2:  # the tracker of semaphores, and the part's own
+            assert program.poll() is None
+            started |= {int(child) for child in children.read_text().split()}
+            time.sleep(0.1)
+        program.send_signal(getattr(signal, number))
+        _, said = program.communicate(timeout=60)
+    assert program.returncode == 130
+    assert "leaked" not in said
+    assert "Traceback" not in said
+    assert not [child for child in started if pathlib.Path(f"/proc/{child}/cwd").exists()]
+
+
+def test_a_command_that_is_left_early_is_ended_with_its_workers(monkeypatch, tmp_path):
+    program = (
+        "import subprocess, sys; p = subprocess.Popen(['sleep', '600']); print(p.pid); p.wait()"
+    )
+    monkeypatch.setattr(first_minutes.sys, "executable", _program(tmp_path, program))
+    monkeypatch.setattr(first_minutes, "_GRACE_S", 5.0)
+    with first_minutes._started(["run"]) as process:
+        worker = int(process.stdout.readline())
+    assert process.returncode
+    until = time.monotonic() + 5
+    while pathlib.Path(f"/proc/{worker}/cwd").exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not pathlib.Path(f"/proc/{worker}/cwd").exists()
+
+
+def _program(folder, text):
+    path = folder / "program"
+    path.write_text(f"#!{sys.executable} -u\n{text}\n")
+    path.chmod(0o700)
+    return str(path)
+
+
 @pytest.mark.parametrize(("step_ms", "verdict"), [(11.0, "ok"), (12.0, "DIFFERS")])
 def test_a_step_beside_its_prediction(step_ms, verdict):
     line = first_minutes._line("x", "measured", "said", step_ms=step_ms, memory_gb=2.0)
