@@ -402,7 +402,7 @@ def _downstream(options: argparse.Namespace) -> int:
     if not pages:
         raise ValueError(
             f"{options.study}: no trial that is done was asked a suite; `python -m sweeps evaluate "
-            f"{options.study} --suite=NAME` asks one"
+            f"{files.quoted(options.study)} --suite=NAME` asks one"
         )
     printing.emit(pages, options, lambda: view.to_csv(tables, *asked))
     return 0

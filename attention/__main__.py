@@ -120,7 +120,10 @@ def _reconstruct(options: argparse.Namespace) -> int:
     record = reconstruction.document(tensors, source, options.causal)
     reconstruction.write(record, options.out)
     print(reconstruction.text(record, by_layer=not options.files))
-    print(f"wrote {options.out}; beside the paper: python -m analysis reconstruction {options.out}")
+    print(
+        f"wrote {options.out}; beside the paper: python -m analysis reconstruction "
+        f"{files.quoted(options.out)}"
+    )
     return 0
 
 

@@ -76,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from workloads.arguments import positive, whole
+    from workloads.arguments import path, positive, whole
 
     parser = argparse.ArgumentParser(
         prog="python -m sweeps",
@@ -125,14 +125,15 @@ def _parser() -> argparse.ArgumentParser:
         "are here, and writes every result to one file. Exit status 1 where one is bad."
     )
     file = pathlib.Path("hardware.json")
-    first.add_argument("--out", type=pathlib.Path, default=file, help=f"default: {file}")
+    first.add_argument("--out", type=path, default=file, help=f"default: {file}")
     first.add_argument("--parts", default="", help="some of kernels,steps,recovery,processes")
-    first.add_argument("--data_dir", default="", help="of digits_vit; default: where studies look")
+    text = "of digits_vit; default: where studies look"
+    first.add_argument("--data_dir", type=path, help=text)
     status = add("status", _status, "what is pending, running, done, diverged and failed")
     resume = add("resume", _resume, "continue a study from its directory alone")
     cancel = add("cancel", _cancel, "save and stop every trial of a study, wherever it runs")
     for command in (status, resume, cancel):
-        command.add_argument("directory", type=pathlib.Path, metavar="STUDY_DIR")
+        command.add_argument("directory", type=path, metavar="STUDY_DIR")
     status.add_argument("--watch", action="store_true", help="until the study is done")
     text = "what a study's trained models can do, by a suite"
     _add_evaluate(add("evaluate", _evaluate, text, epilog=_KEYS, allow_abbrev=False))
@@ -157,11 +158,12 @@ def _parser() -> argparse.ArgumentParser:
         "Restores the trial's last checkpoint and writes what its attention layers are given on "
         "the first examples of its first training batch; for python -m attention reconstruct."
     )
-    tensors.add_argument("directory", type=pathlib.Path, metavar="TRIAL_DIR")
+    tensors.add_argument("directory", type=path, metavar="TRIAL_DIR")
     out = pathlib.Path("qkv.npz")
-    tensors.add_argument("--out", type=pathlib.Path, default=out, help=f"default: {out}")
+    tensors.add_argument("--out", type=path, default=out, help=f"default: {out}")
     tensors.add_argument("--examples", type=whole(1, 1_048_576), default=4, help="default: 4")
-    tensors.add_argument("--data_dir", help="default: where the data lay when it was trained")
+    text = "default: where the data lay when it was trained"
+    tensors.add_argument("--data_dir", type=path, help=text)
     _add_export(add("export", _export, "write a study as AlgoPerf's scoring reads it"))
     parity = add(
         "algoperf_parity",
@@ -190,7 +192,7 @@ def _add_compile(command: argparse.ArgumentParser) -> None:
 
 
 def _add_evaluate(command: argparse.ArgumentParser) -> None:
-    from workloads.arguments import whole
+    from workloads.arguments import path, whole
     from workloads.downstream import suites
 
     command.description = (
@@ -200,7 +202,7 @@ def _add_evaluate(command: argparse.ArgumentParser) -> None:
         "max_attempts and mesh.* may be others than those of training. Exit status 1 where "
         "a checkpoint could not be evaluated."
     )
-    command.add_argument("directory", type=pathlib.Path, metavar="STUDY_DIR")
+    command.add_argument("directory", type=path, metavar="STUDY_DIR")
     command.add_argument("--suite", required=True, help=f"of {', '.join(suites.names())}")
     text = "of each trial, the last ones (default: 1); config.keep_checkpoints has them kept"
     command.add_argument("--checkpoints", type=whole(1, 10_000), default=1, help=text)
@@ -208,28 +210,31 @@ def _add_evaluate(command: argparse.ArgumentParser) -> None:
         "--stage", default="", help="tune, compare ... (default: the last one that has begun)"
     )
     text = "where downstream/ and the tokenizer lie (default: the study's data)"
-    command.add_argument("--data_dir", default="", help=text)
+    command.add_argument("--data_dir", type=path, help=text)
 
 
 def _add_export(command: argparse.ArgumentParser) -> None:
+    from workloads.arguments import path
+
     command.description = (
         "Writes DIR/<variant>/study_<seed>/<workload>_jax/trial_<point> from a stage of a study; "
         "repeating it brings DIR up to date."
     )
-    command.add_argument("directory", type=pathlib.Path, metavar="STUDY_DIR")
+    command.add_argument("directory", type=path, metavar="STUDY_DIR")
     command.add_argument("--format", required=True, choices=("algoperf",))
     command.add_argument("--stage", help="tune, compare ... (default: the last one that has begun)")
-    command.add_argument(
-        "--out", type=pathlib.Path, metavar="DIR", help="default: STUDY_DIR/export/algoperf_STAGE"
-    )
+    text = "default: STUDY_DIR/export/algoperf_STAGE"
+    command.add_argument("--out", type=path, metavar="DIR", help=text)
 
 
 def _add_parity(command: argparse.ArgumentParser) -> None:
     from workloads.algoperf.parity import table_of_rows
+    from workloads.arguments import path
 
     parts = ("optimizer", *table_of_rows.PARTS)
     command.description = "Measures every difference anew. Exit status 1 where one is too large."
-    command.add_argument("--algoperf_dir", help="AlgoPerf's checkout; default: the installed one")
+    text = "AlgoPerf's checkout; default: the installed one"
+    command.add_argument("--algoperf_dir", type=path, help=text)
     command.add_argument(
         "--parts", default=",".join(parts), help=f"of {', '.join(parts)}; default: all"
     )
@@ -355,11 +360,14 @@ def _drive(resolved: "Study", selection: str, after: "Sequence[Study]" = ()) -> 
         try:
             counts = driver.Driver(resolved, shown, check.finish, selection).run()
         except Interrupted:
-            shown.say(f"interrupted; continue with: python -m sweeps resume {resolved.directory}")
+            shown.say(
+                f"interrupted; continue with: python -m sweeps resume "
+                f"{files.quoted(resolved.directory)}"
+            )
             return 130
     summary = ", ".join(f"{count} {state}" for state, count in counts.items())
     print(f"{resolved.directory}: {summary}; {shown.compilations} train steps compiled or loaded")
-    print(f"table: python -m analysis table {resolved.directory}")
+    print(f"table: python -m analysis table {files.quoted(resolved.directory)}")
     return 1 if set(counts) - {"done", "diverged"} else 0
 
 
@@ -379,7 +387,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     for line in evaluations.summary(asked.study, asked.wanted):
         print(line)
     print(f"{len(asked.wanted) - len(lacking)} of {len(asked.wanted)} checkpoints evaluated")
-    print(f"table: python -m analysis report {options.directory}")
+    print(f"table: python -m analysis report {files.quoted(options.directory)}")
     return 1 if lacking else 0
 
 
@@ -402,7 +410,7 @@ def _tensors(options: argparse.Namespace) -> int:
     about = tensors.dump(options.directory, options.out, options.examples, options.data_dir)
     layers = f"{about['layers']} layers x {about['examples']} examples"
     print(f"wrote {options.out}: {layers}, step {about['global_step']}, {about['dtype']}")
-    print(f"then: python -m attention reconstruct {options.out}")
+    print(f"then: python -m attention reconstruct {files.quoted(options.out)}")
     return 0
 
 
@@ -413,8 +421,10 @@ def _export(options: argparse.Namespace) -> int:
     for line in written.left_out:
         print(f"left out: {line}")
     print(f"{written.directory}: {written.trials} trials of stage {written.stage}")
-    print(f"then: python -m analysis table {written.directory}, or AlgoPerf's")
-    print(f"    scoring/score_submissions.py --submission_directory={written.directory}")
+    print(f"then: python -m analysis table {files.quoted(written.directory)}, or AlgoPerf's")
+    print(
+        f"    scoring/score_submissions.py --submission_directory={files.quoted(written.directory)}"
+    )
     print(
         "    (summaries; its --compute_performance_profiles needs all of AlgoPerf's base workloads)"
     )
@@ -445,8 +455,9 @@ def _hardware(options: argparse.Namespace) -> int:
             known = ", ".join(first_minutes.PARTS)
             raise ValueError(f"unknown part {part!r} of the check. Known: {known}")
     files.check_output(options.out)
-    data_dir = options.data_dir or str(catalog.default_data_dir("digits_vit"))
-    return 0 if first_minutes.run(options.out, data_dir, parts) else 1
+    data_dir = options.data_dir or catalog.default_data_dir("digits_vit")
+    files.check_output_directory(data_dir, "--data_dir")
+    return 0 if first_minutes.run(options.out, str(data_dir), parts) else 1
 
 
 def _status(options: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 from analysis.load import cross_checks, directories, init2winit, paper, published, trials
 from analysis.load.files import json_records
 from analysis.load.records import Run, StudyRuns
+from attention import files
 from sweeps.records import layout
 
 
@@ -123,7 +124,7 @@ def _notes(root: pathlib.Path, stages: Sequence[str], runs: tuple[Run, ...]) -> 
         if name not in planned:
             yield f"{name}: not planned any more, left out"
     if cut := sum(run.state == "done" and run.ends_early for run in runs):
-        mend = f"python -m sweeps resume {root}"
+        mend = f"python -m sweeps resume {files.quoted(root)}"
         yield f"{cut} done without whole records; to have them written anew: {mend}"
 
 

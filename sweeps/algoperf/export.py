@@ -21,10 +21,10 @@ import shutil
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from attention import files
 from sweeps.records import layout, measurements, status
 from workloads import algoperf_specs, catalog
 
-FORMATS = ("algoperf",)
 MARK = "attnperf_export.json"
 # The workloads of AlgoPerf that a study can have: its own ones, and ours of the same name.
 _SCORED = tuple(
@@ -64,9 +64,10 @@ def export(
                 f"{study} is of {folder.removesuffix('_jax')}, which AlgoPerf lacks: its scoring "
                 f"would end with KeyError. Its workloads: {', '.join(_SCORED)}. The study's own "
                 f"files have AlgoPerf's names and columns; read them: python -m analysis table "
-                f"{study}"
+                f"{files.quoted(study)}"
             )
     out = out or study / "export" / f"algoperf_{stage}"
+    files.check_output_directory(out, "--out")
     where = str(study.resolve())  # studies of several directories may have one name
     mark = {"format": "algoperf", "study": record["name"], "directory": where, "stage": stage}
     _check_free(out, {out / place(trial).parent for trial in trials}, mark)
@@ -137,8 +138,6 @@ def _check_free(out: pathlib.Path, needed: set[pathlib.Path], wanted: dict[str, 
     """Raises ValueError unless `out` is absent or holds exports alone, where needed this one."""
     if not out.exists():
         return
-    if not out.is_dir():
-        raise ValueError(f"--out={out} is a file; give a directory")
     for folder, mark in _marked(out):
         if not _is_scored(folder.name):
             raise ValueError(

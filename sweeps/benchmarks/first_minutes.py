@@ -91,7 +91,7 @@ def run(out: pathlib.Path, data_dir: str, parts: tuple[str, ...]) -> bool:
             report["seconds"] = time.monotonic() - started
             files.write(out, json.dumps(report, indent=1) + "\n")
             print(told(report["lines"][-1]), flush=True)
-    print(f"{out}: {summary(report)}; python -m analysis hardware {out}")
+    print(f"{out}: {summary(report)}; python -m analysis hardware {files.quoted(out)}")
     return not any(line["verdict"] in BAD for line in report["lines"])
 
 

@@ -24,6 +24,7 @@ from sweeps.monitoring import calibration, hardware, jax_calls
 from sweeps.monitoring import compile as compiler
 from sweeps.study import config, study
 from workloads import catalog
+from workloads.arguments import path
 
 
 class Row(NamedTuple):
@@ -116,11 +117,15 @@ def main() -> None:
     """Compiles what is not in the cache, fits `plan` to it, and writes the page."""
     parser = argparse.ArgumentParser(prog="python -m sweeps.benchmarks.performance")
     parser.add_argument("--only", default="", help="rows with this in their study's name")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("docs/performance.md"))
+    parser.add_argument("--out", type=path, default=pathlib.Path("docs/performance.md"))
     cache = pathlib.Path("experiments/performance")
-    parser.add_argument("--cache", type=pathlib.Path, default=cache)
+    parser.add_argument("--cache", type=path, default=cache)
     options = parser.parse_args()
-    files.check_output(options.out)
+    try:
+        files.check_output(options.out)
+        files.check_output_directory(options.cache, "--cache")
+    except ValueError as error:
+        parser.error(str(error))
     options.cache.mkdir(parents=True, exist_ok=True)
     found = []
     for row in ROWS:

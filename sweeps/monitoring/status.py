@@ -4,6 +4,7 @@ import csv
 import statistics
 from collections.abc import Sequence
 
+from attention import files
 from sweeps.monitoring.progress import duration, figures
 from sweeps.records import attempts, layout, lease, study_reader, submissions
 
@@ -40,13 +41,13 @@ def summary(found: study_reader.Survey) -> list[str]:
             *(f"    {line}" for line in found.broken[:_SHOWN]),
             *_more(found.broken, "damaged records"),
             "to have them written anew from the trials' attempts, or learn what to do: "
-            f"python -m sweeps resume {found.directory}",
+            f"python -m sweeps resume {files.quoted(found.directory)}",
         ]
     if found.complete:
         return text if found.broken else [*text, "complete"]
     text.append(time_left(found))
     if not found.running:
-        again = f"python -m sweeps resume {found.directory}"
+        again = f"python -m sweeps resume {files.quoted(found.directory)}"
         cancelled = submissions.is_cancelled(found.directory)
         text.append(
             f"{'cancelled' if cancelled else 'no trial is running'}; to go on, unless it is "

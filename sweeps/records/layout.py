@@ -27,6 +27,7 @@ import pathlib
 import shutil
 from typing import Any
 
+from attention import files
 from attention.files import SUFFIX
 from attention.files import replacing as replacing
 from attention.files import temporary as temporary
@@ -240,7 +241,9 @@ def planned_stage(
         if listed is not None:
             return stage, listed
     where = f"stage {wanted} of {directory}" if wanted else str(directory)
-    raise ValueError(f"{where} has no trials yet; run it: python -m sweeps resume {directory}")
+    raise ValueError(
+        f"{where} has no trials yet; run it: python -m sweeps resume {files.quoted(directory)}"
+    )
 
 
 def study_of(directory: pathlib.Path) -> pathlib.Path:
@@ -256,5 +259,5 @@ def study_of(directory: pathlib.Path) -> pathlib.Path:
 def _no_list(directory: str | os.PathLike[str], stage: str) -> str:
     return (
         f"{pathlib.Path(directory) / stage / TRIALS} is no list of a stage's trials; `python -m "
-        f"sweeps resume {directory}` writes it again"
+        f"sweeps resume {files.quoted(directory)}` writes it again"
     )

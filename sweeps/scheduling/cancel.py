@@ -7,6 +7,7 @@ import signal
 import time
 from typing import Any
 
+from attention import files
 from sweeps.launchers import table as launchers
 from sweeps.records import layout, lease, study_reader, submissions
 from sweeps.records.submissions import Batch
@@ -42,7 +43,7 @@ def cancel(directory: pathlib.Path) -> str:
     cancelled = _cancel_jobs(directory, record["config"], batches)
     return (
         f"{directory} is cancelled: {cancelled} jobs withdrawn, {stopped} workers of this host "
-        f"told to save. Continue with: python -m sweeps resume {directory}"
+        f"told to save. Continue with: python -m sweeps resume {files.quoted(directory)}"
     )
 
 

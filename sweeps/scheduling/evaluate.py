@@ -11,6 +11,7 @@ import pathlib
 from collections import Counter
 from typing import Any
 
+from attention import files
 from sweeps.launchers import table as launchers
 from sweeps.monitoring.progress import Progress
 from sweeps.records import code_snapshot, layout, status, submissions
@@ -30,7 +31,7 @@ class Evaluate:
     """What is asked, checked: nothing is written, and no model loaded, before it stands.
 
     checkpoints: how many of each trial, the last ones. stage: '' for the last that has begun.
-    data_dir: '' for the study's own. overrides: '--config.KEY=VALUE' of who runs it, and on what
+    data_dir: None for the study's own. overrides: '--config.KEY=VALUE' of who runs it, and on what
     mesh. Raises ValueError for whatever could not be evaluated.
     """
 
@@ -40,14 +41,14 @@ class Evaluate:
         suite: str,
         checkpoints: int = 1,
         stage: str = "",
-        data_dir: str = "",
+        data_dir: str | pathlib.Path | None = None,
         overrides: list[str] | None = None,
     ) -> None:
         record = layout.study_record(directory)
         trained = study.from_record(record, directory)
         changed = config.changed(trained.settings, overrides or [], _CHANGEABLE)
         if data_dir:
-            changed["data_dir"] = str(pathlib.Path(data_dir).expanduser().absolute())
+            changed["data_dir"] = str(pathlib.Path(data_dir).absolute())
         self.study: Study = dataclasses.replace(trained, settings=trained.settings | changed)
         checks.check_downstream(self.study.settings, suite)
         launchers.module(self.study.settings["launcher"]).check(self.study.settings)
@@ -61,7 +62,7 @@ class Evaluate:
         if not self.wanted:
             raise ValueError(
                 f"{directory}: no trial of stage {self.stage} is done ({self.left_out}); train it "
-                f"first: python -m sweeps resume {directory}"
+                f"first: python -m sweeps resume {files.quoted(directory)}"
             )
         preflight.check_kernel(self.study)
         preflight.check_mesh(self.study)

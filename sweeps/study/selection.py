@@ -20,6 +20,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from attention import files
 from sweeps.records import layout, measurements, status
 
 SELECTED = "selected:"
@@ -119,7 +120,8 @@ def selected_point(space: str, experiment_dir: str, shipped: Sequence[str]) -> d
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ValueError(
             f"space {space!r}: {layout.STUDY} or {layout.SELECTION} in {directory} is damaged "
-            f"({type(error).__name__}: {error}); `python -m sweeps resume {directory}` writes "
+            f"({type(error).__name__}: {error}); `python -m sweeps resume "
+            f"{files.quoted(directory)}` writes "
             f"{layout.SELECTION} anew, or give the point in a file: --config.space=FILE.json"
         ) from error
 
@@ -136,7 +138,8 @@ def _chosen(space: str, experiment_dir: str, study: Any, selection: Any) -> dict
         have = "has selected no point yet" if study is not None else "is not there"
         raise NotSelectedError(
             f"space {space!r}: study {directory} {have}. Run it first: python -m sweeps run "
-            f"--config={name} --config.experiment_dir={experiment_dir}; or give the point itself "
+            f"--config={files.quoted(name)} "
+            f"--config.experiment_dir={files.quoted(experiment_dir)}; or give the point itself "
             "in a file: --config.space=FILE.json"
         )
     tuned = study["config"]["tuning_variant"]

@@ -13,6 +13,7 @@ import pathlib
 from collections.abc import Iterable
 from typing import Any
 
+from attention import files
 from sweeps.records import layout, status
 from sweeps.study import checks, selection
 from sweeps.study import trial as trials
@@ -93,7 +94,8 @@ def _rows(directory: pathlib.Path) -> list[dict[str, Any]]:
     if not (directory / layout.STUDY).exists():
         raise NotTrainedError(
             f"finetune_from: {directory} is no study; train it first: python -m sweeps run "
-            f"--config={directory.name} --config.experiment_dir={directory.parent}"
+            f"--config={files.quoted(directory.name)} "
+            f"--config.experiment_dir={files.quoted(directory.parent)}"
         )
     record = layout.study_record(directory)
     try:

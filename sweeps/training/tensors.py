@@ -23,7 +23,7 @@ from sweeps.training import checkpoints, diagnostics, train_step
 
 
 def dump(
-    directory: pathlib.Path, out: pathlib.Path, examples: int, data_dir: str | None = None
+    directory: pathlib.Path, out: pathlib.Path, examples: int, data_dir: pathlib.Path | None = None
 ) -> dict[str, Any]:
     """Writes the file and returns its `about`: trial, step, dtype of the arrays, scales.
 
@@ -32,11 +32,11 @@ def dump(
     """
     record = _record(directory, examples)
     files.check_output(out)
-    data_dir = data_dir or _data_dir(directory)
     step_function = train_step.of_trial(record)
     with train_step.precise(record.matmul_precision):
         step, params, model_state = _restored(directory, record, step_function)
-        seen = _observed(record, step_function, params, model_state, examples, data_dir)
+        where = str(data_dir or _data_dir(directory))
+        seen = _observed(record, step_function, params, model_state, examples, where)
     about = {
         "trial": record.id,
         "workload": record.workload,

@@ -5,6 +5,7 @@ import importlib.util
 import os
 from pathlib import Path
 
+from attention import files
 from workloads import algoperf_specs, catalog
 from workloads.algoperf import installation, tiny_sizes
 from workloads.base import host_checkout
@@ -55,7 +56,8 @@ class Check:
             ours = catalog.get(self.name).data_name
             raise DataError(
                 f"{self.name}: AlgoPerf's readers have no check of every record",
-                f"python -m workloads check {ours} --full --data_dir={data_dir} (same layout)",
+                f"python -m workloads check {ours} --full --data_dir={files.quoted(data_dir)} "
+                f"(same layout)",
             )
         lines = [*_algoperf(algoperf_specs.own_name(self.name), algoperf_dir)]
         if algoperf_specs.TOKENIZER in catalog.get(self.name).extra_paths:

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from attention import files
+
 
 @dataclasses.dataclass(frozen=True)
 class WorkloadSpec:
@@ -82,8 +84,9 @@ class WorkloadSpec:
         """Returns the commands that make the workload's data, and say what is wrong with it."""
         source = "" if self.embedded else " --from=WHERE_IT_WAS_DOWNLOADED"
         return (
-            f"python -m workloads prepare {self.name} --data_dir={data_dir}{source}; then "
-            f"python -m workloads check {self.name} --data_dir={data_dir}"
+            f"python -m workloads prepare {self.name} "
+            f"--data_dir={files.quoted(data_dir)}{source}; then "
+            f"python -m workloads check {self.name} --data_dir={files.quoted(data_dir)}"
         )
 
     def can_have(self, variant: str) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from attention import files
 from workloads.base.errors import DataError
 from workloads.downstream import local_data, suites
 from workloads.downstream.data_sets import DATA_SETS, SPLIT_NAMES, DataSet, Row, schema_of_xml
@@ -69,7 +70,9 @@ def check(data_dir: str | os.PathLike[str]) -> list[str]:
     Raises DataError where a file that `tasks.json` names is not what it says, and where no suite is
     whole.
     """
-    advice = f"python -m workloads prepare downstream --data_dir={data_dir} --from=TREE"
+    advice = (
+        f"python -m workloads prepare downstream --data_dir={files.quoted(data_dir)} --from=TREE"
+    )
     entries = local_data.index(data_dir, advice)
     for name, entry in entries.items():
         for split in entry["splits"]:

@@ -17,6 +17,7 @@ import json
 import os
 import pathlib
 
+from attention import files
 from attention import table as variants_table
 from workloads.base.errors import DataError
 from workloads.downstream import local_data
@@ -84,8 +85,8 @@ def repair(suite: Suite, data_dir: str | os.PathLike[str]) -> str:
     """Returns the commands that make a suite's data, and say what is wrong with it."""
     source = "" if suite.embedded else " --from=WHERE_IT_WAS_DOWNLOADED"
     return (
-        f"python -m workloads prepare downstream --data_dir={data_dir}{source}; then "
-        f"python -m workloads check downstream --data_dir={data_dir}"
+        f"python -m workloads prepare downstream --data_dir={files.quoted(data_dir)}{source}; then "
+        f"python -m workloads check downstream --data_dir={files.quoted(data_dir)}"
     )
 
 

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 
+from attention import files
 from workloads import init2winit_specs as specs
 from workloads.base import host_checkout
 from workloads.base.errors import DataError
@@ -61,7 +62,7 @@ class Check:
         del manual_dir
         raise DataError(
             f"{self.name} reads what init2winit reads",
-            f"python -m workloads init2winit_data {data_dir} makes a small stand-in",
+            f"python -m workloads init2winit_data {files.quoted(data_dir)} makes a small stand-in",
         )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from absl import flags
 from ml_collections import config_flags
 
+from attention import files
 from workloads import init2winit_specs as specs
 from workloads.algoperf import preflight as algoperf
 from workloads.init2winit import config as default_config
@@ -209,7 +210,7 @@ def _check_data(dataset: str, data_dir: str | None) -> None:
                 "name a directory that does by --data_dir=DIR, before `--` (`python -m workloads "
                 "init2winit_data DIR` writes a small stand-in for mnist, --dataset=librispeech "
                 "for that), or prepare it: `tfds "
-                f"build {_TFDS[dataset]} --data_dir={Path(home).expanduser()}`"
+                f"build {_TFDS[dataset]} --data_dir={files.quoted(Path(home).expanduser())}`"
             )
 
 

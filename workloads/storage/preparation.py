@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from attention import files
 from workloads.base.errors import DataError
 
 # Of embedded data: written last, so that it says that all of it is there.
@@ -47,8 +48,8 @@ def prepare_once(
 def repair(workload: str, data_dir: str | os.PathLike[str]) -> str:
     """The commands that make embedded data, and say what is wrong with it."""
     return (
-        f"python -m workloads prepare {workload} --data_dir {data_dir}; then "
-        f"python -m workloads check {workload} --data_dir {data_dir}"
+        f"python -m workloads prepare {workload} --data_dir {files.quoted(data_dir)}; then "
+        f"python -m workloads check {workload} --data_dir {files.quoted(data_dir)}"
     )
 
 

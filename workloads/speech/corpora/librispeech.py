@@ -230,6 +230,7 @@ def make_tokenizer(tree: Path, data_dir: Path, repair: str) -> None:
 
 def _repair(data_dir: str | os.PathLike[str]) -> str:
     return (
-        f"python -m workloads prepare librispeech_conformer --data_dir {data_dir} --from DIR, "
+        f"python -m workloads prepare librispeech_conformer --data_dir {files.quoted(data_dir)} "
+        f"--from DIR, "
         "where DIR holds the unpacked archives of LibriSpeech"
     )

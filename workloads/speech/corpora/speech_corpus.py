@@ -22,6 +22,7 @@ import jiwer
 import numpy as np
 import sentencepiece
 
+from attention import files
 from workloads.base.errors import DataError
 from workloads.speech.corpora import (
     espeak,
@@ -120,7 +121,7 @@ class Corpus:
 
     def repair(self, data_dir: str | os.PathLike[str]) -> str:
         """The command that mends the directory."""
-        return f"python -m workloads prepare {self.workload} --data_dir {data_dir}"
+        return f"python -m workloads prepare {self.workload} --data_dir {files.quoted(data_dir)}"
 
     def _make(self, data_dir: Path) -> None:
         """Makes everything in a folder beside, then moves it: the reference last."""

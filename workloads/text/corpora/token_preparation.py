@@ -116,7 +116,7 @@ class Corpus:
     )
 
     def _repair(self, data_dir: str | os.PathLike[str]) -> str:
-        return self.advice.format(data_dir=data_dir)
+        return self.advice.format(data_dir=files.quoted(data_dir))
 
     def check(self, data_dir: str | os.PathLike[str], full: bool = False) -> list[str]:
         """One line about the source, one about the tokenizer, one per split; seconds.
