@@ -19,6 +19,23 @@ _LIBRARIES = (
     "tensorflow-datasets", "ml_collections", "sentencepiece", "jiwer", "espeakng-loader",
 )  # fmt: skip
 
+# JAX's options that change what a trial computes, or end it, as JAX has them unless a variable such
+# as JAX_DEFAULT_PRNG_IMPL says otherwise: a trial's identity does not know the environment.
+PINNED = {
+    "jax_default_prng_impl": "threefry2x32",
+    "jax_threefry_partitionable": True,
+    "jax_random_seed_offset": 0,
+    "jax_enable_x64": False,
+    "jax_numpy_dtype_promotion": "standard",
+    "jax_numpy_rank_promotion": "allow",
+    "jax_disable_jit": False,
+    "jax_debug_nans": False,
+    "jax_debug_infs": False,
+    "jax_transfer_guard": "allow",
+}
+# Variables that are noted, of JAX, XLA and their libraries.
+_VARIABLES = ("JAX_", "XLA_", "LIBTPU_", "NVIDIA_TF32", "TF_CUDNN", "CUBLAS_", "NCCL_")
+
 # Properties of AlgoPerf's workloads; ours have them as attributes.
 _OF_WORKLOADS = (
     *("target_metric_name", "validation_target_value", "test_target_value", "step_hint"),
@@ -64,6 +81,14 @@ def git_commit() -> str | None:
 def code() -> dict[str, Any]:
     """Returns what records say of the code: versions and commit."""
     return {"versions": versions(), "git_commit": git_commit()}
+
+
+def pin_options() -> None:
+    """Has JAX compute by `PINNED`, whatever variables say. Call it before anything is traced."""
+    import jax
+
+    for name, value in PINNED.items():
+        jax.config.update(name, value)
 
 
 def _host() -> dict[str, Any]:
@@ -178,4 +203,6 @@ def _code_and_seed(seed: int, data_dir: str) -> dict[str, Any]:
         "rng_seed": seed,
         "data_dir": data_dir,
         "argv": sys.argv,
+        # What may change a result beside what is PINNED.
+        "variables": {k: v for k, v in sorted(os.environ.items()) if k.startswith(_VARIABLES)},
     }

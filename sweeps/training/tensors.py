@@ -16,7 +16,7 @@ import numpy as np
 from attention import files
 from attention.hosts.probe import Layer
 from attention.verification import cached_tensors
-from sweeps.records import layout, status
+from sweeps.records import layout, provenance, status
 from sweeps.study import trial
 from sweeps.study.trial import Trial
 from sweeps.training import checkpoints, diagnostics, train_step
@@ -32,6 +32,7 @@ def dump(
     """
     record = _record(directory, examples)
     files.check_output(out)
+    provenance.pin_options()
     step_function = train_step.of_trial(record)
     with train_step.precise(record.matmul_precision):
         step, params, model_state = _restored(directory, record, step_function)

@@ -24,6 +24,7 @@ from typing import Any
 
 from sweeps.distributed import bootstrap, process_group
 from sweeps.launchers.protocol import AGAIN, WRONG_NODE
+from sweeps.records import provenance
 from sweeps.worker.worker import Worker
 
 
@@ -137,6 +138,7 @@ def _set_up_jax(cache_dir: str) -> None:
         jax.config.update("jax_compilation_cache_dir", cache_dir)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    provenance.pin_options()
     jax.devices()
 
 
@@ -149,6 +151,8 @@ def _set_up_others_jax(cache_dir: str, platform: str) -> int:
         os.environ["JAX_COMPILATION_CACHE_DIR"] = cache_dir
         os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
         os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+    for name in provenance.PINNED:
+        os.environ.pop(name.upper(), None)
     if not platform:
         return 0
     command = [sys.executable, "-m", "sweeps.worker", "--look", f"--platform={platform}"]

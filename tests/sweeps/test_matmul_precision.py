@@ -1,9 +1,11 @@
 """`config.matmul_precision`: part of a trial, of everything it computes, and of what is told."""
 
+import os
 import types
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from sweeps.monitoring import plan
@@ -11,6 +13,7 @@ from sweeps.records import provenance
 from sweeps.study import config, study
 from sweeps.study import trial as trials
 from sweeps.training import train_step
+from sweeps.worker import __main__ as worker_command
 from tests.sweeps import test_live
 from workloads.base import spec
 
@@ -116,3 +119,50 @@ def test_the_papers_pair_sets_it():
         "c4_lm_paper": "default",
     }
     assert config.completed({"name": "x"})["matmul_precision"] == "default"
+
+
+# Values of a user's variables that gave other losses (the first three), or ended trials.
+_OF_A_USER = {
+    "jax_default_prng_impl": "rbg",
+    "jax_threefry_partitionable": False,
+    "jax_random_seed_offset": 7,
+    "jax_enable_x64": True,
+    "jax_numpy_dtype_promotion": "strict",
+    "jax_numpy_rank_promotion": "raise",
+    "jax_disable_jit": True,
+    "jax_debug_nans": True,
+    "jax_debug_infs": True,
+    "jax_transfer_guard": "disallow",
+}
+
+
+def _drawn():
+    key = train_step.seed_key(3, train_step.INIT)
+    return jax.device_get(jax.random.normal(key, (4,))).tolist()
+
+
+@pytest.mark.parametrize("name", provenance.PINNED)
+def test_a_worker_computes_by_no_option_of_the_user(name, monkeypatch):
+    expected, before = _drawn(), jax.config.values[name]
+    try:
+        jax.config.update(name, _OF_A_USER[name])
+        if name in list(_OF_A_USER)[:3]:
+            assert _drawn() != expected
+        worker_command._set_up_jax("")
+        assert _drawn() == expected
+        assert jnp.asarray(np.float64(1)).dtype == jnp.float32
+        assert jax.config.values[name] != _OF_A_USER[name]
+    finally:
+        jax.config.update(name, before)
+    # Of the process of another trainer: its variables.
+    monkeypatch.setenv(name.upper(), "1")
+    worker_command._set_up_others_jax("", "")
+    assert name.upper() not in os.environ
+
+
+def test_variables_that_may_change_a_result_are_noted(monkeypatch):
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    monkeypatch.setenv("HOME", "/elsewhere")
+    noted = provenance.of_another_process(0, "/data")["variables"]
+    assert noted["NVIDIA_TF32_OVERRIDE"] == "0"
+    assert "HOME" not in noted
