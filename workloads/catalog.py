@@ -11,6 +11,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from attention import files
 from attention import table as variants_table
 from workloads import algoperf_specs, init2winit_specs
 from workloads.base.options import Options
@@ -146,6 +147,6 @@ def default_data_dir(name: str, environment: Mapping[str, str] = os.environ) -> 
     folder = get(name).data_name or name
     root = environment.get(DATA_VARIABLE)
     if root:
-        return pathlib.Path(root) / folder
+        return files.typed_path(root) / folder
     cache = environment.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
     return pathlib.Path(cache) / "attnperf" / "data" / folder

@@ -47,8 +47,10 @@ class Evaluate:
         record = layout.study_record(directory)
         trained = study.from_record(record, directory)
         changed = config.changed(trained.settings, overrides or [], _CHANGEABLE)
-        if data_dir:
-            changed["data_dir"] = str(pathlib.Path(data_dir).absolute())
+        # Of a study of a version that did not write it down, too.
+        where = data_dir or trained.settings["data_dir"]
+        if where and where != record["config"].get("data_dir"):
+            changed["data_dir"] = str(pathlib.Path(where).absolute())
         self.study: Study = dataclasses.replace(trained, settings=trained.settings | changed)
         checks.check_downstream(self.study.settings, suite)
         launchers.module(self.study.settings["launcher"]).check(self.study.settings)

@@ -206,13 +206,14 @@ def _default_data_dir(settings: dict[str, Any]) -> str:
     """Returns where the data are for a study that does not say: written down, for jobs to read.
 
     By ATTNPERF_DATA of the launcher's own variables, else of this process, else in this user's
-    cache folder. '' for embedded data of engines whose nodes have folders of their own, without
-    that variable: each node makes the data in its own cache folder.
+    cache folder. '' where only a node of such a launcher can say: it fills in a variable's `$NAME`,
+    and makes embedded data in its own cache folder where there is no ATTNPERF_DATA.
     """
     name, own = settings["workload"], settings[settings["launcher"]]
     environment = {**os.environ, **remote.variables(own.get("environment", ""))}
-    of_node = "environment" in own and not environment.get(catalog.DATA_VARIABLE)
-    if of_node and catalog.get(name).embedded:
+    folder = environment.get(catalog.DATA_VARIABLE, "")
+    is_of_node = "$" in folder or (not folder and catalog.get(name).embedded)
+    if "environment" in own and is_of_node:
         return ""
     return str(catalog.default_data_dir(name, environment).absolute())
 

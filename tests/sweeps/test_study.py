@@ -834,3 +834,8 @@ def test_data_of_nodes_with_folders_of_their_own(launcher, monkeypatch):
     assert _written(launcher, **given) == "/here/digits_vit"
     given = {**given, "environment": "ATTNPERF_DATA=/there"}
     assert _written(launcher, **given) == "/there/digits_vit"
+    given = {**given, "environment": "ATTNPERF_DATA=$HOME/there"}  # whose, a node knows
+    assert _written(launcher, **given) == ""
+    monkeypatch.setenv("ATTNPERF_DATA", "gs://bucket")
+    with pytest.raises(ValueError, match="gs://bucket"):
+        _written()
