@@ -27,7 +27,6 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs a command. Returns its exit status: 0, 1 where a check failed, 2 for bad input."""
     options = _parser().parse_args(arguments)
     try:
-        checkout.check()
         return int(options.run(options))
     except ValueError as error:
         print(f"python -m attention: {error}", file=sys.stderr)
@@ -239,6 +238,7 @@ def _line(names: tuple[str, ...], numbers: tuple[str, ...]) -> str:
 
 
 if __name__ == "__main__":
+    checkout.start("attention")
     # `... | head` ends the command without a word, as it does others.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.exit(main())

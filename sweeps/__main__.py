@@ -3,13 +3,19 @@
 import argparse
 import contextlib
 import pathlib
+import runpy
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attention import checkout, files
+if __name__ == "__main__":  # what is imported below may be somebody else's
+    door = pathlib.Path(__file__).parents[1] / "attention" / "checkout.py"
+    runpy.run_path(str(door))["start"]("sweeps")
+
+from attention import files
 from sweeps.launchers.protocol import EngineError
+from workloads.base import errors
 
 if TYPE_CHECKING:
     from sweeps.study.study import Study
@@ -50,14 +56,6 @@ def main(arguments: list[str] | None = None) -> int:
     Returns 0; 1 where a trial has not finished, or has no whole records; 2 for bad input; 130 if
     interrupted.
     """
-    try:
-        checkout.check()
-    except ValueError as error:
-        print(f"python -m sweeps: {error}", file=sys.stderr)
-        return 2
-    # Only now: another room's folder on the path would be imported in place of ours.
-    from workloads.base import errors
-
     options, rest = _parser().parse_known_args(arguments)
     try:
         overrides = [part for part in rest if part.startswith("--config.")]
