@@ -12,6 +12,7 @@ from typing import Any
 
 from attention import table as variants_table
 from workloads import algoperf_specs, init2winit_specs
+from workloads.base import machine
 from workloads.base.options import Options
 from workloads.base.workload_spec import WorkloadSpec
 from workloads.images import specs as image_specs
@@ -141,7 +142,4 @@ def default_data_dir(name: str) -> pathlib.Path:
     """
     folder = get(name).data_name or name
     root = os.environ.get("ATTNPERF_DATA")
-    if root:
-        return pathlib.Path(root) / folder
-    cache = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
-    return pathlib.Path(cache) / "attnperf" / "data" / folder
+    return pathlib.Path(root or machine.cache_folder() / "data") / folder

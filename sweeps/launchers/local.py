@@ -25,6 +25,7 @@ from sweeps.launchers.config_keys import Key, Range
 from sweeps.launchers.protocol import State
 from sweeps.records.submissions import Batch
 from workloads import init2winit_specs
+from workloads.base import machine
 
 KEYS = {
     "workers": Key(0, "processes; 0: one per CPU core or accelerator, at most 8", Range(0, 1024)),
@@ -112,7 +113,7 @@ class Local:
     ) -> None:
         self._pin_variable, self._accelerators = accelerators()
         cores = sorted(os.sched_getaffinity(0))
-        automatic = len(self._accelerators) or min(len(cores), _MOST_CPU_WORKERS)
+        automatic = len(self._accelerators) or min(machine.cpu_count(), _MOST_CPU_WORKERS)
         self._size = own["workers"] or automatic
         if own["pin"] and 0 < len(self._accelerators) < self._size:
             raise ValueError(
@@ -340,10 +341,9 @@ def compilation_cache() -> pathlib.Path:
     if given := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return pathlib.Path(given)
     try:
-        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+        lines = pathlib.Path("/proc/cpuinfo").read_text("utf-8").splitlines()
         features = next(line for line in lines if line.startswith(("flags", "Features")))
     except (OSError, StopIteration):
         features = ""
     name = hashlib.sha256(features.encode()).hexdigest()[:12]
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-    return pathlib.Path(os.environ.get("ATTNPERF_CACHE") or cache / "attnperf") / "xla" / name
+    return machine.cache_folder() / "xla" / name

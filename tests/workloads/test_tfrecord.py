@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from workloads.base import machine
 from workloads.base.errors import DataError
 from workloads.storage import tfrecord
 
@@ -117,7 +118,7 @@ def test_a_file_changed_behind_a_cached_index_is_noticed(path: Path) -> None:
 
 def test_index_is_read_from_the_cache(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _read(path)
-    entries = list(tfrecord.cache_directory().rglob("*.npy"))
+    entries = list(machine.cache_folder().rglob("*.npy"))
     assert len(entries) == 1
     monkeypatch.setattr(tfrecord, "scan_offsets", None)  # a scan would now fail
     assert _read(path) == RECORDS
@@ -128,7 +129,7 @@ def test_index_is_read_from_the_cache(path: Path, monkeypatch: pytest.MonkeyPatc
 )
 def test_a_damaged_cache_entry_is_replaced(path: Path, damage: bytes) -> None:
     _read(path)
-    entry = next(tfrecord.cache_directory().rglob("*.npy"))
+    entry = next(machine.cache_folder().rglob("*.npy"))
     good = entry.read_bytes()
     entry.write_bytes(damage)
     assert _read(path) == RECORDS
@@ -137,7 +138,7 @@ def test_a_damaged_cache_entry_is_replaced(path: Path, damage: bytes) -> None:
 
 def test_a_cache_entry_of_another_file_is_replaced(path: Path) -> None:
     _read(path)
-    entry = next(tfrecord.cache_directory().rglob("*.npy"))
+    entry = next(machine.cache_folder().rglob("*.npy"))
     np.save(entry, np.array([0, path.stat().st_size + 1]))
     assert _read(path) == RECORDS
 
@@ -158,16 +159,6 @@ def test_an_unwritable_cache_is_told_once(
     (message,) = caplog.messages
     assert "cannot be written" in message
     assert "ATTNPERF_CACHE" in message
-
-
-def test_cache_directory_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
-    monkeypatch.setenv("ATTNPERF_CACHE", "/chosen")
-    assert tfrecord.cache_directory() == Path("/chosen")
-    monkeypatch.delenv("ATTNPERF_CACHE")
-    assert tfrecord.cache_directory() == Path("/xdg/attnperf")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert tfrecord.cache_directory() == Path.home() / ".cache" / "attnperf"
 
 
 def test_more_files_than_are_kept_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ import grain
 import numpy as np
 from absl import flags
 
+from workloads.base import machine
 from workloads.base.errors import DataError
 from workloads.base.sources import Source
 
@@ -58,7 +59,7 @@ class BatchStream(Iterator[dict[str, np.ndarray]], contextlib.AbstractContextMan
         data = grain.MapDataset.source(batches).slice(slice(start, len(batches)))
         num_workers = min(num_workers, len(data))
         if num_threads is None:
-            num_threads = 1 if num_workers else min(len(os.sched_getaffinity(0)), 16)
+            num_threads = 1 if num_workers else min(machine.cpu_count(), 16)
         dataset = data.to_iter_dataset(
             grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=num_threads)
         )

@@ -108,7 +108,7 @@ def token() -> str:
     if given := os.environ.get("RAY_AUTH_TOKEN"):
         return given.strip()
     named = os.environ.get("RAY_AUTH_TOKEN_PATH")
-    path = pathlib.Path(named) if named else pathlib.Path.home() / ".ray" / "auth_token"
+    path = pathlib.Path(named or os.path.expanduser("~/.ray/auth_token"))
     if not named and not path.is_file():
         return ""
     try:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from attention import files
+from workloads.base import machine
 from workloads.base.errors import DataError
 from workloads.storage import packing, preparation, tfds_directory, token_records, tokenizer
 
@@ -224,7 +225,7 @@ class Corpus:
                 rest.unlink()
         if len(todo) < len(jobs):
             _report(f"{len(jobs) - len(todo)} of {len(jobs)} shards are there already")
-        processes = processes or len(os.sched_getaffinity(0))
+        processes = processes or machine.cpu_count()
         start, tokens = time.perf_counter(), 0
         for number, counts in enumerate(_results(data_dir, todo, identity, processes), 1):
             tokens += counts.tokens
