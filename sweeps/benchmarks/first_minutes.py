@@ -333,7 +333,7 @@ def _killed(process: subprocess.Popen[str], directory: pathlib.Path) -> pathlib.
         time.sleep(0.02)
     trial = found[0].parents[1]
     (held,) = trial.glob(f"{layout.ATTEMPTS}/*/{lease.LEASE}")
-    worker = json.loads(held.read_text())["pid"]
+    worker = json.loads(held.read_bytes())["pid"]
     for end in (lambda: os.kill(worker, signal.SIGKILL), lambda: os.killpg(process.pid, 9)):
         try:
             end()
@@ -349,7 +349,7 @@ def _difference(trial: pathlib.Path, other: pathlib.Path) -> str:
     """Returns how two trials' evaluations differ, '' where they do not; times aside."""
     found = []
     for directory in (trial, other):
-        with (directory / layout.EVAL_MEASUREMENTS).open(newline="") as file:
+        with (directory / layout.EVAL_MEASUREMENTS).open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         kept = ("global_step", *(f"{split}/" for split in layout.SPLITS))
         found.append([{k: v for k, v in row.items() if k.startswith(kept)} for row in rows])

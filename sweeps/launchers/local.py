@@ -181,7 +181,7 @@ class Local:
         if held is None:
             return False
         # The worker holds the name from here on, until it ends.
-        with held, self.log.open("a") as log:
+        with held, self.log.open("ab") as log:
             process = subprocess.Popen(
                 self.command(slot),
                 stdin=subprocess.PIPE,
@@ -327,7 +327,7 @@ def _has_google_devices() -> bool:
     """Whether a PCI device is Google's, as JAX looks for TPUs (jax/_src/hardware_utils.py)."""
     for path in glob.glob("sys/bus/pci/devices/*/vendor", root_dir=ROOT):
         with contextlib.suppress(OSError):
-            if (pathlib.Path(ROOT) / path).read_text().strip() == "0x1ae0":
+            if (pathlib.Path(ROOT) / path).read_text("utf-8").strip() == "0x1ae0":
                 return True
     return False
 

@@ -42,4 +42,4 @@ def log_tail(directory: pathlib.Path, lines: int = 8) -> list[str]:
     path = lease.last(directory) / LOG
     if not path.is_file():
         return []
-    return path.read_text(errors="replace").splitlines()[-lines:]
+    return path.read_text("utf-8", errors="replace").splitlines()[-lines:]

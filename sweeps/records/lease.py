@@ -150,7 +150,7 @@ def process_start(pid: int) -> str | None:
 def _read(path: str) -> str | None:
     """Returns what a file says, None where it cannot be read."""
     try:
-        return pathlib.Path(path).read_text().strip()
+        return pathlib.Path(path).read_text("utf-8").strip()
     except OSError:
         return None
 

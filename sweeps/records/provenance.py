@@ -115,7 +115,7 @@ def note_hardware(path: pathlib.Path) -> None:
 
 def _cpu(field: str) -> str | None:
     try:
-        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+        lines = pathlib.Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:
         return None
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(field)), None)

@@ -71,7 +71,7 @@ class Batch:
     def log_tail(self, index: int, lines: int = 8) -> list[str]:
         """Returns the last lines that job `index` printed."""
         try:
-            text = self.log(index).read_text(errors="replace")
+            text = self.log(index).read_text("utf-8", errors="replace")
         except OSError:
             return []
         return text.splitlines()[-lines:]

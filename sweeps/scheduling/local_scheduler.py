@@ -213,7 +213,9 @@ class LocalScheduler(Scheduler):
             self._killed_early += 1
             often = self._killed_early >= self.study.settings["max_attempts"]
             if often or not self.workers.was_killed(slot):
-                tail = "\n".join(self.workers.log.read_text(errors="replace").splitlines()[-8:])
+                tail = "\n".join(
+                    self.workers.log.read_text("utf-8", errors="replace").splitlines()[-8:]
+                )
                 raise ValueError(
                     f"a worker ended before it was ready; {self.workers.log} ends with\n{tail}"
                 )

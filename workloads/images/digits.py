@@ -109,10 +109,10 @@ def _note(data_dir: Path) -> str | None:
 
 def _refuse_to_replace_others(data_dir: Path, directory: Path) -> None:
     """DataError unless the directory is absent, empty, or digits that were prepared before."""
-    if not directory.exists() or not any(directory.iterdir()):
+    if not directory.exists() or not preparation.visible(directory):
         return
     try:
-        description = json.loads((directory / "dataset_info.json").read_text())["description"]
+        description = json.loads((directory / "dataset_info.json").read_bytes())["description"]
     except (OSError, ValueError, KeyError, TypeError):
         # Cut short: the digits' own reference, written last, says what was prepared here.
         description = _note(data_dir)

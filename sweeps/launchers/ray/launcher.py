@@ -112,7 +112,7 @@ def token() -> str:
     if not named and not path.is_file():
         return ""
     try:
-        return path.read_text().strip()
+        return path.read_text("utf-8-sig").strip()
     except OSError as error:
         raise EngineError(f"Ray's token {path} cannot be read: {error.strerror}") from error
 

@@ -204,7 +204,7 @@ class Corpus:
         pieces = tokenizer.load(path, repair).vocab_size()
         if pieces != self.vocab_size:
             raise DataError(f"{path} has {pieces} pieces; {self.vocab_size} are needed", repair)
-        made = json.loads(note.read_text()) if note.exists() else {}
+        made = json.loads(note.read_bytes()) if note.exists() else {}
         is_ours = made.get("sha256") == tokenizer.sha256(tokenizer.read(path))
         return made["origin"] if is_ours else "given"
 
@@ -313,7 +313,7 @@ def _finished(
 ) -> token_records.WrittenShard | None:
     """The shard as it was noted; None where it must be written (again)."""
     try:
-        note = json.loads(_note(data_dir, job).read_text())
+        note = json.loads(_note(data_dir, job).read_bytes())
         counts = token_records.Counts(**note["counts"])
         token_records.check_file(data_dir / job.file, counts.records, identity["length"], "")
     except (OSError, ValueError, KeyError, TypeError):
