@@ -12,6 +12,7 @@ from workloads import catalog, registry
 from workloads.base import options
 from workloads.base.workload import Sizes
 from workloads.images import digits, image_workload, images
+from workloads.text import text_workload
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +86,16 @@ def test_loss_by_hand(workload):
     two = workload.loss_fn(jnp.zeros(2, int), jnp.tile(logits, (2, 1)), jnp.asarray([1.0, 0.0]))
     assert float(two["n_valid_examples"]) == 1
     assert float(two["summed"]) == pytest.approx(-log_p[0], rel=1e-6)
+
+
+def test_nan_is_no_right_answer(workload, monkeypatch):
+    """The argmax of NaN is class 0, which the first example is of."""
+    logits = jnp.full((3, 10), jnp.nan).at[2].set(jnp.arange(10.0))
+    batch = {"targets": jnp.asarray([0, 1, 9]), "weights": jnp.ones(3)}
+    monkeypatch.setattr(type(workload), "_eval_logits", lambda *ignored: logits)
+    sums, _ = workload._evaluated({}, None, batch)
+    assert float(sums["accuracy"]) == 1
+    assert float(text_workload.correct(batch["targets"], logits)) == 1
 
 
 @pytest.mark.slow

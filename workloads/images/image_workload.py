@@ -149,7 +149,9 @@ class ImageWorkload(BaseWorkload):
         self, params: spec.Parameters, model_state: spec.ModelState, batch: spec.Batch
     ) -> tuple[dict[str, Array], None]:
         logits = self._eval_logits(params, model_state, batch)
-        correct = (jnp.argmax(logits, -1) == batch["targets"]) * batch["weights"]
+        # The argmax of NaN is class 0.
+        right = (jnp.argmax(logits, -1) == batch["targets"]) & ~jnp.isnan(logits).any(-1)
+        correct = right * batch["weights"]
         loss = self.loss_fn(batch["targets"], logits, batch["weights"])["summed"]
         return {"accuracy": correct.sum(), "loss": loss}, None
 
