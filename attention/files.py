@@ -1,8 +1,10 @@
-"""Files that appear whole or not at all: the one way in which every room writes."""
+"""Files that appear whole or not at all, and paths as people type them."""
 
+import argparse
 import contextlib
 import os
 import pathlib
+import re
 import uuid
 from collections.abc import Iterator
 
@@ -36,6 +38,43 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
         raise
     with contextlib.suppress(OSError):  # the file is whole; some file systems sync no directory
         _sync(target.parent)
+
+
+class PathError(argparse.ArgumentTypeError, ValueError):
+    """A path that cannot be meant as it was typed."""
+
+
+def typed_path(text: str) -> pathlib.Path:
+    """Returns a path as a person typed it, with `~` expanded; a type for argparse, too.
+
+    Shells leave `~` alone behind `--option=`, and `$NAME` in single quotes. Raises PathError for a
+    path that would silently become a folder of an odd name: `~` of an unknown user, a variable, an
+    address, blanks or quotation marks around it.
+    """
+    path = os.path.expanduser(text)
+    problems = {
+        "is empty; give a path, or leave the option out": not text,
+        "begins or ends with a blank or a line break; leave that out": text != text.strip(),
+        "has quotation marks around it, which are part of the name here; leave them out": (
+            text[:1] in ("'", '"') and text[:1] == text[-1:]
+        ),
+        "names a user whose home directory is not known; give the whole path": path[:1] == "~",
+        "is an address, and files are read and written by paths alone: give the path, of a store "
+        "such as gs:// or s3:// that of its mount": re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text),
+        "has a variable in it, which shells do not expand in single quotes; give the path itself": (
+            _has_variable(path)
+        ),
+    }
+    for problem, applies in problems.items():
+        if applies:
+            raise PathError(f"path {text!r} {problem}")
+    return pathlib.Path(path)
+
+
+def _has_variable(path: str) -> bool:
+    """Whether a part of a path has `$NAME` in it, and nothing is really called that."""
+    part = re.search(r"\$\{?[A-Za-z_][^/]*", path)
+    return part is not None and not os.path.lexists(path[: part.end()])
 
 
 def check_output(path: pathlib.Path, option: str = "--out") -> None:

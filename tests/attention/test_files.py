@@ -1,5 +1,6 @@
 """Outputs are checked before anything that takes long, by trying: root may write everywhere."""
 
+import argparse
 import pathlib
 
 import pytest
@@ -21,3 +22,64 @@ def test_a_check_leaves_nothing_behind_and_keeps_an_existing_file(tmp_path):
     files.check_output(tmp_path / "new.html")
     assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
     assert path.read_text() == "before"
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("~/x", "{home}/x"),
+        ("~", "{home}"),
+        ("./~/x", "~/x"),
+        ("e 1/a'b", "e 1/a'b"),
+        ("a$b/$there/x", "a$b/$there/x"),
+        ("gs/x", "gs/x"),
+        ("données/é", "données/é"),
+        ("/x/", "/x"),
+    ],
+)
+def test_a_path_is_taken_as_it_is_meant(typed, meant, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a$b" / "$there").mkdir(parents=True)  # literally so called: it is there
+    assert files.typed_path(typed) == pathlib.Path(meant.format(home=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("typed", "word"),
+    [
+        ("", "empty"),
+        ("  ", "blank"),
+        ("/data ", "blank"),
+        (" /data", "blank"),
+        ("/data\n", "line break"),
+        ("'/data'", "quotation"),
+        ('"~/data"', "quotation"),
+        ("~nobody-of-that-name/x", "home"),
+        ("$SCRATCH/x", "variable"),
+        ("${SCRATCH}/x", "variable"),
+        ("/data/$USER", "variable"),
+        ("/data/run_$USER/x", "variable"),
+        ("gs://bucket/x", "address"),
+        ("gs:/bucket/x", "address"),
+        ("s3://bucket/x", "address"),
+        ("hdfs://host:1/x", "address"),
+        ("file:///data", "address"),
+        ("host:/data", "address"),
+    ],
+)
+def test_a_path_that_nobody_means_is_refused(typed, word, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=word):
+        files.typed_path(typed)
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    parser.add_argument("--out", type=files.typed_path)
+    with pytest.raises(argparse.ArgumentError, match=word):
+        parser.parse_args([f"--out={typed}"])
+
+
+def test_without_a_home_directory_only_tilde_is_refused(monkeypatch):
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
+    assert files.typed_path("/data") == pathlib.Path("/data")
+    with pytest.raises(files.PathError, match="home"):
+        files.typed_path("~/data")
