@@ -84,18 +84,33 @@ def check_output(path: pathlib.Path, option: str = "--out") -> None:
     file systems, nor to root.
     """
     given = f"{option}={path}"
+    if os.path.isdir(path):
+        raise ValueError(f"{given}: that is a directory; name a file in it")
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"{given}: {path.parent} is no directory; make it first")
+    _try_to_write(path.parent, path, given)
+
+
+def check_output_directory(path: pathlib.Path, option: str) -> None:
+    """Raises ValueError where no directory can be made at `path`, the value of `option`, or
+    nothing be written in the one that is there. Nothing is left behind."""
+    given, folder = f"{option}={path}", path
+    while not os.path.lexists(folder):
+        folder = folder.parent
+    if not os.path.isdir(folder):
+        raise ValueError(f"{given}: {folder} is no directory; give another path")
+    _try_to_write(folder, path, given)
+
+
+def _try_to_write(folder: pathlib.Path, path: pathlib.Path, given: str) -> None:
+    probe = folder / temporary(uuid.uuid4().hex)
     try:
-        if path.is_dir():
-            raise ValueError(f"{given}: that is a directory; name a file in it")
-        if not path.absolute().parent.is_dir():
-            raise ValueError(f"{given}: {path.parent} is no directory; make it first")
-        probe = path.with_name(temporary(uuid.uuid4().hex))
         probe.touch()
         probe.unlink()
         path.is_file()  # a name may be too long
     except OSError as error:
         raise ValueError(
-            f"{given}: {path.parent} cannot be written ({error.strerror}); give a file elsewhere"
+            f"{given}: {folder} cannot be written ({error.strerror}); give a path elsewhere"
         ) from error
 
 

@@ -15,6 +15,20 @@ def test_an_output_that_cannot_be_written_is_refused_by_its_option(tmp_path, nam
         files.check_output(path, "--plot")
 
 
+@pytest.mark.parametrize("name", ["/proc/x/y", "file", "file/x", "x" * 300])
+def test_a_directory_that_cannot_be_made_is_refused_by_its_option(tmp_path, name):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="--out="):
+        files.check_output_directory(tmp_path / name, "--out")
+
+
+def test_a_directory_that_can_be_made_is_not_made_by_the_check(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in (tmp_path / "a/b/c", tmp_path, pathlib.Path("a/b")):
+        files.check_output_directory(name, "--out")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_check_leaves_nothing_behind_and_keeps_an_existing_file(tmp_path):
     path = tmp_path / "report.html"
     path.write_text("before")
