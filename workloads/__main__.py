@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"unrecognized arguments: {given}{hint}")
     try:
         return int(options.run(options))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, host_checkout.MissingError) as error:
         print(f"python -m workloads: {errors.told(error)}", file=sys.stderr)
         return 2
 
@@ -289,10 +289,7 @@ def _algoperf(options: argparse.Namespace) -> int:
 
     arguments = tuple(options.arguments)
     request = preflight.Request(options.attention, options.tau, options.tiny, arguments)
-    try:
-        runner.run(request, options.algoperf_dir)
-    except host_checkout.MissingError as error:
-        raise ValueError(str(error)) from error
+    runner.run(request, options.algoperf_dir)
     return 0
 
 
@@ -312,10 +309,7 @@ def _init2winit(options: argparse.Namespace) -> int:
     arguments = tuple(options.arguments)
     data_dir = None if options.data_dir is None else str(options.data_dir)
     request = preflight.Request(options.attention, options.tau, data_dir, arguments)
-    try:
-        runner.run(request, options.init2winit_dir)
-    except host_checkout.MissingError as error:
-        raise ValueError(str(error)) from error
+    runner.run(request, options.init2winit_dir)
     return 0
 
 

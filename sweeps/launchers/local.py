@@ -287,7 +287,7 @@ def hold_name(name: str) -> socket.socket | None:
     abstract address of the kernel's: no file that somebody tidies up, no home directory that hosts
     share, and free as soon as the last process that holds it has ended.
     """
-    digest = hashlib.sha256(name.encode()).hexdigest()[:32]
+    digest = hashlib.sha256(os.fsencode(name)).hexdigest()[:32]
     held = socket.socket(socket.AF_UNIX)
     try:
         held.bind(f"\0attnperf-{os.getuid()}-{digest}")

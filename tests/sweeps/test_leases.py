@@ -335,6 +335,12 @@ def test_sizes_in_words():
 # --- slots
 
 
+def test_a_folder_of_any_name_can_be_held():
+    """As Python has `é` where PYTHONUTF8=0 and LC_ALL=C."""
+    with local.hold_name(os.fsdecode(b"/studies/\xff\xe9")) as held:
+        assert held is not None
+
+
 def test_a_slot_has_no_file_and_ends_with_its_process(tmp_path):
     """Nothing in the temporary folder can be tidied up while a worker holds its slot."""
     name = str(tmp_path)

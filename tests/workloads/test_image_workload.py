@@ -10,6 +10,7 @@ import pytest
 from workloads import __main__ as command
 from workloads import catalog, registry
 from workloads.base import options
+from workloads.base.errors import DataError
 from workloads.base.workload import Sizes
 from workloads.images import digits, image_workload, images
 from workloads.text import text_workload
@@ -171,6 +172,11 @@ def test_commands(data_dir, tmp_path, capsys):
     assert "python -m workloads prepare imagenet_vit" in capsys.readouterr().err
     assert command.main(["check", "nothing"]) == 2
     assert "unknown workload 'nothing'" in capsys.readouterr().err
+
+
+def test_missing_data_of_a_small_workload_are_made_by_its_own_command(workload, tmp_path):
+    with pytest.raises(DataError, match="workloads prepare digits_vit"):
+        next(workload._build_input_queue(0, "train", str(tmp_path), 8))
 
 
 def test_default_data_directory(monkeypatch, tmp_path):

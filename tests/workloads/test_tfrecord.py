@@ -161,6 +161,14 @@ def test_an_unwritable_cache_is_told_once(
     assert "ATTNPERF_CACHE" in message
 
 
+def test_a_path_that_no_locale_can_read_is_read(tmp_path: Path) -> None:
+    """As Python has `é` where PYTHONUTF8=0 and LC_ALL=C."""
+    path = tmp_path / os.fsdecode(b"\xff\xe9.tfrecord")
+    tfrecord.write_tfrecord(path, RECORDS)
+    assert _read(path) == RECORDS
+    assert list(machine.cache_folder().rglob("*.npy"))
+
+
 def test_more_files_than_are_kept_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = 8
     few = functools.lru_cache(kept)(tfrecord._opened.__wrapped__)

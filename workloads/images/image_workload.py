@@ -114,7 +114,8 @@ class ImageWorkload(BaseWorkload):
         return {"inputs": inputs, "targets": jnp.zeros(batch_size, jnp.int32)}
 
     def _open(self, split: str, data_dir: str) -> sources.Source:
-        return imagenet.open_split(data_dir, split)
+        repair = self._row.repair(data_dir) if self._row.embedded else None
+        return imagenet.open_split(data_dir, split, repair)
 
     def _cached_record(self, record: dict[str, Any]) -> dict[str, Any]:
         return images.decoded(record)

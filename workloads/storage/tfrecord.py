@@ -134,7 +134,7 @@ def cached_offsets(path: str, repair: str = DEFAULT_REPAIR) -> np.ndarray:
 
 def _entry(path: str, status: os.stat_result) -> Path:
     identity = f"{os.path.abspath(path)}\0{status.st_size}\0{status.st_mtime_ns}"
-    name = hashlib.sha256(identity.encode()).hexdigest()
+    name = hashlib.sha256(os.fsencode(identity)).hexdigest()
     return machine.cache_folder() / "tfrecord_index" / name[:2] / f"{name}.npy"
 
 
