@@ -153,7 +153,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     """Returns the JSON in `path`. Raises ValueError naming the file where it is not JSON."""
     content = pathlib.Path(path).read_bytes()
     try:
-        return json.loads(content.decode("utf-8"))
+        return json.loads(content)  # with or without a byte order mark
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not valid JSON ({error}); was it cut short?") from error
 
