@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"unrecognized arguments: {given}{hint}")
     try:
         return int(options.run(options))
-    except (ValueError, OSError, host_checkout.MissingError) as error:
+    except (ValueError, OSError) as error:
         print(f"python -m workloads: {errors.told(error)}", file=sys.stderr)
         return 2
 
@@ -169,7 +169,7 @@ def _add_init2winit(commands: "argparse._SubParsersAction[argparse.ArgumentParse
     )
     run.add_argument(
         "--data_dir",
-        type=files.typed_path,
+        type=lambda text: str(files.typed_path(text)),
         help="prepared TFDS data, or a text data set's files; default: TFDS_DATA_DIR",
     )
     run.add_argument("arguments", nargs="*", metavar="-- FLAGS", help="main.py's")
@@ -289,7 +289,10 @@ def _algoperf(options: argparse.Namespace) -> int:
 
     arguments = tuple(options.arguments)
     request = preflight.Request(options.attention, options.tau, options.tiny, arguments)
-    runner.run(request, options.algoperf_dir)
+    try:
+        runner.run(request, options.algoperf_dir)
+    except host_checkout.MissingError as error:
+        raise ValueError(str(error)) from error
     return 0
 
 
@@ -307,9 +310,11 @@ def _init2winit(options: argparse.Namespace) -> int:
     from workloads.init2winit import preflight, runner
 
     arguments = tuple(options.arguments)
-    data_dir = None if options.data_dir is None else str(options.data_dir)
-    request = preflight.Request(options.attention, options.tau, data_dir, arguments)
-    runner.run(request, options.init2winit_dir)
+    request = preflight.Request(options.attention, options.tau, options.data_dir, arguments)
+    try:
+        runner.run(request, options.init2winit_dir)
+    except host_checkout.MissingError as error:
+        raise ValueError(str(error)) from error
     return 0
 
 

@@ -4,6 +4,7 @@ import contextlib
 import math
 import os
 import pathlib
+from collections.abc import Mapping
 
 # Where control groups are mounted and what they say of this process; tests replace both.
 CONTROL_GROUPS = pathlib.Path("/sys/fs/cgroup")
@@ -45,16 +46,17 @@ def _text(path: pathlib.Path) -> str:
     return ""
 
 
-def cache_folder() -> pathlib.Path:
+def cache_folder(environment: Mapping[str, str] = os.environ) -> pathlib.Path:
     """Returns this project's cache folder, which need not exist: $ATTNPERF_CACHE, else attnperf in
     $XDG_CACHE_HOME, else in ~/.cache.
 
-    A relative XDG_CACHE_HOME counts as none (the XDG specification). A user without a home, as in a
-    container with a bare user number, gets a folder below /, like one whose home is /.
+    `environment` is this process's or a job's. A relative XDG_CACHE_HOME counts as none (the XDG
+    specification). A user without a home, as in a container with a bare user number, gets a folder
+    below /, like one whose home is /.
     """
-    if chosen := os.environ.get("ATTNPERF_CACHE"):
+    if chosen := environment.get("ATTNPERF_CACHE"):
         return pathlib.Path(os.path.expanduser(chosen)).absolute()
-    base = pathlib.Path(os.environ.get("XDG_CACHE_HOME", ""))
+    base = pathlib.Path(environment.get("XDG_CACHE_HOME", ""))
     if not base.is_absolute():
         base = "/" / pathlib.Path(os.path.expanduser("~").removeprefix("~")) / ".cache"
     return base / "attnperf"
