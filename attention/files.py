@@ -5,6 +5,7 @@ import contextlib
 import os
 import pathlib
 import re
+import shlex
 import uuid
 from collections.abc import Iterator
 
@@ -69,6 +70,13 @@ def typed_path(text: str) -> pathlib.Path:
         if applies:
             raise PathError(f"path {text!r} {problem}")
     return pathlib.Path(path)
+
+
+def quoted(path: str | os.PathLike[str]) -> str:
+    """Returns a path as it stands in a command that a person may paste."""
+    text = os.fspath(path)
+    # Not an option's name, nor the home directory.
+    return shlex.quote(f"./{text}" if text.startswith(("-", "~")) else text)
 
 
 def _has_variable(path: str) -> bool:

@@ -1,11 +1,15 @@
 """Outputs are checked before anything that takes long, by trying: root may write everywhere."""
 
 import argparse
+import ast
 import pathlib
+import re
+import subprocess
 
 import pytest
 
 from attention import files
+from tests import floor_plan
 
 
 @pytest.mark.parametrize("name", ["/proc/x", "no/such/x", "x" * 300, "."])
@@ -89,6 +93,38 @@ def test_a_path_that_nobody_means_is_refused(typed, word, tmp_path, monkeypatch)
     parser.add_argument("--out", type=files.typed_path)
     with pytest.raises(argparse.ArgumentError, match=word):
         parser.parse_args([f"--out={typed}"])
+
+
+@pytest.mark.parametrize("name", ["a", "e 1/a'b", "é", "$x;y", "-x/y", "~/x", 'a"b', "a\nb"])
+def test_a_path_in_a_command_is_that_path_when_pasted(name, tmp_path):
+    """By a shell, then by the command: no option, nobody's home."""
+    pasted = f"printf %s {files.quoted(pathlib.Path(name))}"
+    said = subprocess.run(["bash", "-c", pasted], cwd=tmp_path, capture_output=True, text=True)
+    assert not said.stdout.startswith(("-", "~"))
+    assert pathlib.Path(said.stdout) == pathlib.Path(name)
+
+
+# What a path follows in a command that is printed.
+_COMMAND = re.compile(
+    r"python -m .*(resume|table|report|hardware|reconstruct|reconstruction|evaluate"
+    r"|init2winit_data|--[a-z_.]*dir[a-z]*[= ]|--out[= ])[ ]?$",
+    re.DOTALL,
+)
+
+
+@pytest.mark.parametrize("room", floor_plan.ROOMS)
+def test_paths_in_printed_commands_are_quoted(room):
+    for path in floor_plan.files(room):
+        for text in ast.walk(ast.parse(path.read_text("utf-8"))):
+            before = ""
+            for part in text.values if isinstance(text, ast.JoinedStr) else ():
+                if isinstance(part, ast.Constant):
+                    before += part.value
+                    continue
+                source = ast.unparse(part)
+                if _COMMAND.search(before):
+                    assert "quote" in source, f"{path}:{text.lineno}: {source}"
+                before += "…"
 
 
 def test_without_a_home_directory_only_tilde_is_refused(monkeypatch):
