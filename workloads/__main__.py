@@ -232,14 +232,14 @@ def _prepare(options: argparse.Namespace) -> int:
 def _prepare_downstream(options: argparse.Namespace) -> int:
     from workloads.downstream import conversion, embedded
 
+    directory = _downstream_dir(options)
     if options.manual_dir:
-        directory = _downstream_dir(options)
         files.check_output_directory(pathlib.Path(directory), "--data_dir")
         lines = conversion.prepare(options.manual_dir, directory)
         print("\n".join(lines))
     else:
-        embedded.prepare(_downstream_dir(options))
-    print("\n".join(conversion.check(_downstream_dir(options))))
+        embedded.prepare(directory)
+    print("\n".join(conversion.check(directory)))
     return 0
 
 

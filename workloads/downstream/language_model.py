@@ -31,11 +31,8 @@ class Decoder(LM):
         self.scores: dict[Pair, Score] = {}
         self.answered: dict[str, tuple[str, int]] = {}
 
-    def loglikelihood(
-        self, requests: list[Instance], disable_tqdm: bool = True
-    ) -> list[tuple[float, bool]]:
+    def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
         """Returns (log-likelihood, whether greedy) of each request's continuation."""
-        del disable_tqdm
         return [(one.loglikelihood, one.greedy) for one in self.score([r.args for r in requests])]
 
     def score(self, pairs: Sequence[Pair]) -> list[Score]:
@@ -58,9 +55,8 @@ class Decoder(LM):
         """Not supported: no suite has a task that asks for whole texts."""
         raise NotImplementedError("no suite asks for the log-likelihood of whole texts")
 
-    def generate_until(self, requests: list[Instance], disable_tqdm: bool = True) -> list[str]:
+    def generate_until(self, requests: list[Instance]) -> list[str]:
         """Returns greedy answers, up to the separator or a text of the request's `until`."""
-        del disable_tqdm
         contexts = [self._tokens.encode(request.args[0]) for request in requests]
         most = max(r.args[1].get("max_gen_toks", MOST_TOKENS) for r in requests)
         answers = []
