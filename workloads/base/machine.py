@@ -41,9 +41,7 @@ def _quotas() -> list[float]:
 
 
 def _text(path: pathlib.Path) -> str:
-    with contextlib.suppress(OSError):
-        return path.read_text("utf-8")
-    return ""
+    return path.read_text("utf-8") if os.access(path, os.R_OK) else ""
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> pathlib.Path:
