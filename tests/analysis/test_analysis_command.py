@@ -284,6 +284,22 @@ def test_a_target_that_no_seed_reached_is_not_called_unknown(made, capsys) -> No
     )
 
 
+@pytest.mark.parametrize(("first", "seeds"), [(0, "12"), (1, "11"), (10, "12 v 12")])
+def test_the_short_table_has_the_n_of_the_test(hand_made, capsys, first, seeds) -> None:
+    """Of 12 seeds each 12, 11 or 2 are in both. The runs of each variant alone are told."""
+    made = hand_made()
+    for variant, begin in {"standard": 0, "laser": first}.items():
+        for seed in range(12):
+            row = made.evaluation(400, 0.5 + 0.01 * (seed * 7 % 5) - 0.1 * (variant == "laser"))
+            made.trial("compare", variant, 0, begin + seed, [row])
+    made.select({"standard": 0, "laser": 0})
+    assert cli.main(["table", str(made.finish()), "--short", "--format=markdown"]) == 0
+    printed = capsys.readouterr().out
+    laser = next(line for line in printed.splitlines() if line.startswith("| LASER |"))
+    assert f" | {seeds} | " in laser.removeprefix("| LASER | 12 | ")
+    assert ("11 (12 and 12 seeds)" in printed) == (seeds == "11")
+
+
 def test_a_short_table_has_what_a_reader_needs(made, tmp_path, capsys) -> None:
     root = made.finish()
     assert cli.main(["table", str(root), "--short"]) == 0

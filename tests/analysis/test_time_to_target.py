@@ -41,6 +41,17 @@ def made_run(values, steps=None, seconds=None, **more) -> Run:
     return Run(**(known | place | {"evals": evals} | more))
 
 
+def test_few_shared_seeds_are_no_pairs() -> None:
+    """2 of 12 seeds in common: all runs are compared; of 11 the pairs are."""
+    times = {seed: 100.0 + seed for seed in range(12)}
+    few = speed_up.of({seed + 10: value for seed, value in times.items()}, times)
+    assert (few.method, few.n) == ("Welch", 12)
+    assert few.ratio == pytest.approx(1.0)
+    assert few.low < 1.0 < few.high
+    most = speed_up.of({seed + 1: value for seed, value in times.items()}, times)
+    assert (most.method, most.n) == ("paired", 11)
+
+
 def test_a_run_s_own_target_comes_first() -> None:
     stated = {"metric": "accuracy", "validation": 0.7, "test": 0.6}
     run = made_run([0.5], steps=[167_999], targets=stated)
