@@ -10,8 +10,8 @@
   python -m analysis scaling experiments/*_lm*      power laws of the loss in the model's size
 
 A study's directory is the one that holds study.json. The logs that AlgoPerf publishes
-(study_<seed>/<workload>_jax/trial_<n>/eval_measurements.csv) are read, too. All but `runs` and
-`scaling` take one directory further up as well, and go through its studies and workloads.
+(study_<seed>/<workload>_jax/trial_<n>/eval_measurements.csv) are read, too. All but `runs`
+take one directory further up as well, and go through its studies and workloads.
 """
 
 import argparse
@@ -240,14 +240,14 @@ def _add_plots(parser: argparse.ArgumentParser) -> None:
 
 
 def _plots(options: argparse.Namespace) -> int:
-    """Writes learning_curves.png, hyperparameters.png, errors.png, effects.png and
-    time_to_target.png, and a plot of each quantity that was recorded inside the attention
-    layers.
+    """Writes learning_curves.png, hyperparameters.png, errors.png, effects.png,
+    time_to_target.png, downstream.png where trials were asked suites, and a plot of each quantity
+    that was recorded inside the attention layers.
     """
     from analysis.views import catalog
 
-    if options.out and options.out.exists() and not options.out.is_dir():
-        raise ValueError(f"--out={options.out}: that is a file; name a directory for the plots")
+    if options.out:
+        catalog.make_directory(options.out)
     for line in catalog.write_plots(list(_tables(options)), options.out):
         print(line)
     return 0
@@ -270,7 +270,8 @@ def _report(options: argparse.Namespace) -> int:
       python -m analysis report experiments --out=report.html      every study below a directory
     """
     out = options.out or options.study / FILE
-    files.check_output(out)
+    if options.out or options.study.is_dir():
+        files.check_output(out)
     tables = list(_tables(options))
     from analysis import report
 

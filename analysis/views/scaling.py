@@ -189,7 +189,6 @@ def draw(tables: Sequence[ErrorTable]) -> Figure | None:
 def figure(found: Scaling) -> Figure:
     """Returns the figure: a dot is a seed, a line a fit; dotted in grey, the loss to reach."""
     names = [*found.fits]
-    style.distinguish(names)
     drawn = style.figure(7.2, 4.6)
     axes = drawn.subplots()
     style.tidy(axes)

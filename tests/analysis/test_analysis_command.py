@@ -81,6 +81,36 @@ def test_a_file_in_no_directory_is_one_line(made, tmp_path, capsys) -> None:
     assert f"{out.parent} is no directory" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("bad", ["/proc/none/x", "/proc/x", "{file}/x"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("table", "DIR", "--out=OUT.md"),
+        ("summary", "DIR", "--out=OUT.md"),
+        ("summary", "DIR", "--plot=OUT.png"),
+        ("time", "DIR", "--out=OUT.csv"),
+        ("spikes", "DIR", "--out=OUT.txt"),
+        ("downstream", "DIR", "--out=OUT.tex"),
+        ("scaling", "DIR", "--out=OUT.html"),
+        ("plots", "DIR", "--out=OUT"),
+        ("report", "DIR", "--out=OUT.html"),
+        ("hardware", "FILE", "--out=OUT.md"),
+        ("reconstruction", "FILE", "--out=OUT.md"),
+        ("paper", "--out=OUT.md"),
+    ],
+)
+def test_an_output_is_checked_before_anything_is_read(tmp_path, capsys, command, bad) -> None:
+    """The study does not exist, and yet the output is what is refused."""
+    (tmp_path / "file").write_text("")
+    bad = bad.format(file=tmp_path / "file")
+    given = [each.replace("DIR", str(tmp_path / "no")).replace("OUT", bad) for each in command]
+    assert cli.main([each.replace("FILE", str(tmp_path / "no.json")) for each in given]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    option = "--plot=" if "--plot" in given[-1] else "--out="
+    assert f"{option}{bad}" in printed.err
+
+
 def test_csv_names_problems_on_stderr(made, capsys) -> None:
     made.trial("compare", "laser", 0, 2, None, state="pending")
     assert cli.main(["table", str(made.finish()), "--format=csv"]) == 0
