@@ -67,6 +67,20 @@ def test_a_resumed_run_counts_what_came_after_it_went_on(tmp_path):
     assert run.evals["validation/accuracy"].tolist() == [0.25, 0.4, 0.5]
 
 
+def test_records_as_others_wrote_them(tmp_path):
+    """A byte order mark hides no trial; a wrong type and a time that is nan are not believed."""
+    path = _write(tmp_path, "laser", num_train_steps="20")
+    meta = (path / "meta_data.json").read_bytes()
+    (path / "meta_data.json").write_bytes(b"\xef\xbb\xbf" + meta)
+    lines = [EVALUATED.format(10, 1.0, 0.5, 2.0, 0.6, 0).replace(",0.5,2.0,", ",0.5,nan,")]
+    _write(tmp_path, "standard", [LINES[0], *lines, *LINES[2:]])
+    study = studies.read_study(tmp_path)
+    by_name = {run.variant: run for run in study.runs}
+    assert by_name["laser"].steps is None
+    assert any("num_train_steps is '20'" in problem for problem in study.problems)
+    assert np.isnan(by_name["standard"].evals["accumulated_submission_time"]).all()
+
+
 def test_the_incomplete_the_diverged_and_the_short_are_named(tmp_path):
     _write(tmp_path, "standard")
     _write(tmp_path, "laser", LINES[:2], status="incomplete")

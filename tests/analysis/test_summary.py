@@ -11,6 +11,7 @@ from scipy import stats
 from analysis import cli
 from analysis.compare import build, summary
 from analysis.load.studies import read_each
+from analysis.load.targets import TIME
 from analysis.statistics import across, comparisons
 from analysis.views import summary as view
 
@@ -175,6 +176,19 @@ def test_point_and_interval_are_of_the_runs_that_are_compared(hand_made, shared)
         assert np.isfinite(scores).sum() == (comparison.pairs or 12)
     assert np.nanmean(mine) == pytest.approx(line.cells[0].percent.value)
     assert np.nanmean(base) == pytest.approx(0)
+
+
+def test_a_time_that_is_not_finite_is_in_no_ratio(hand_made) -> None:
+    made = hand_made()
+    for variant, error in {"standard": 0.5, "laser": 0.4}.items():
+        for seed in range(3):
+            time = "inf" if (variant, seed) == ("laser", 0) else 40.0 + seed
+            row = made.evaluation(400, error + seed**2 * error / 100 - seed / 90)
+            made.trial("compare", variant, 0, seed, [row | {TIME: time}])
+    made.select({"standard": 0, "laser": 0})
+    made.finish()
+    line = _summary(made.root).lines[1]
+    assert line.step_time.value == pytest.approx(1.0)
 
 
 def test_effects_in_different_units_have_no_mean(hand_made) -> None:

@@ -41,6 +41,14 @@ def made_run(values, steps=None, seconds=None, **more) -> Run:
     return Run(**(known | place | {"evals": evals} | more))
 
 
+def test_a_time_that_is_nan_hides_no_other_unit() -> None:
+    """One of three seeds has no last time: the price of a step is that of the other two."""
+    seen = [crossings.Crossing(seed, 100.0, 50.0, 200.0, 100.0, 10.0) for seed in range(3)]
+    seen[0] = dataclasses.replace(seen[0], last_seconds=math.nan)
+    assert target_times.VariantTimes("a", 0, tuple(seen)).step_seconds == 0.5
+    assert math.isnan(target_times.VariantTimes("a", 0, tuple(seen[:1])).step_seconds)
+
+
 def test_few_shared_seeds_are_no_pairs() -> None:
     """2 of 12 seeds in common: all runs are compared; of 11 the pairs are."""
     times = {seed: 100.0 + seed for seed in range(12)}
