@@ -17,6 +17,7 @@ import numpy as np
 
 from analysis.load import cross_checks, metrics, published
 from analysis.load.files import csv_reader, json_records, measurements
+from analysis.load.files.json_records import VISIBLE
 from analysis.load.files.measurements import ATTEMPT, STEP, Columns, Measurements
 from analysis.load.records import Run, StudyRuns
 from sweeps.records import init2winit_columns as theirs
@@ -42,7 +43,8 @@ def trials_in(root: pathlib.Path) -> list[Trial]:
     """Returns the trials in `root`, an experiment's directory or one that holds several; none
     where there are none."""
     found = []
-    for path in sorted([*root.glob(f"*/{META}"), *root.glob(f"*/*/{META}")], key=_in_order):
+    places = f"{VISIBLE}/{META}", f"{VISIBLE}/{VISIBLE}/{META}"
+    for path in sorted((path for place in places for path in root.glob(place)), key=_in_order):
         if meta := _meta(path):
             found.append(Trial(path.parent, path.parent.relative_to(root).as_posix(), meta))
     return found

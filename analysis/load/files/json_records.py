@@ -13,6 +13,8 @@ from typing import Any, TypeGuard
 from analysis.load.files.measurements import LARGEST
 from sweeps.records import layout
 
+# A user's own files and directories: systems lay .snapshot, .ipynb_checkpoints, ._x, @eaDir beside.
+VISIBLE = "[!.@]*"
 FLAGS_FILE, META_FILE = "flags_0.json", "meta_data_0.json"
 # Keys that stand for all others of an object: those with a `/`, as columns' names have, and any.
 COLUMN, ANY = "*/*", "*"
@@ -257,7 +259,7 @@ def planned_trials(
 
 def trial_directories(root: pathlib.Path, stage: str) -> list[str]:
     """Returns the trial directories of a stage, relative to `root`."""
-    found = sorted((root / stage).glob("*/*_jax/trial_*"))
+    found = sorted((root / stage).glob(f"{VISIBLE}/{VISIBLE}_jax/trial_*"))
     return [path.relative_to(root).as_posix() for path in found if path.is_dir()]
 
 
