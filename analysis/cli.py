@@ -16,6 +16,7 @@ take one directory further up as well, and go through its studies and workloads.
 
 import argparse
 import inspect
+import os
 import pathlib
 import sys
 from collections.abc import Iterator, Sequence
@@ -50,6 +51,8 @@ directory holds no study, or the command was misspelt.
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     options = parser().parse_args(arguments)
+    # Figures need no display. A notebook passes its backend on, which may not be installed here.
+    os.environ["MPLBACKEND"] = "agg"
     try:
         if hasattr(options, "format"):
             printing.check(options)

@@ -84,7 +84,8 @@ def of_tables(tables: Sequence[ErrorTable]) -> Summary:
     for place in places:
         if places.count(place) > 1:
             raise ValueError(f"{place[0]} is given twice: its runs would count twice; give it once")
-    compared = [table for table in tables if _has_column(table)]
+    reasons = [(table, _why_no_column(table)) for table in tables]
+    compared = [table for table, why in reasons if not why]
     if not compared:
         raise ValueError("nothing to sum up: no study here has a variant beside its baseline")
     bases = [table.baseline for table in compared]
@@ -101,9 +102,7 @@ def of_tables(tables: Sequence[ErrorTable]) -> Summary:
     failures = [failed_runs.of_table(table) for table in compared]
     ordered = sorted(names, key=lambda name: (name != baseline, variants.order(name)))
     lines = tuple(_line(name, compared, baseline, failures) for name in ordered)
-    lacking = tuple(
-        f"{table.study.name}: {_why_no_column(table)}" for table in tables if not _has_column(table)
-    )
+    lacking = tuple(f"{table.study.name}: {why}" for table, why in reasons if why)
     return Summary(tuple(compared), baseline, lines, lacking)
 
 
@@ -114,19 +113,15 @@ def _headings(tables: Sequence[ErrorTable]) -> list[str]:
     ]
 
 
-def _has_column(table: ErrorTable) -> bool:
-    """Whether the baseline has numbers and another variant was to be trained."""
-    base = table.baseline_row
-    return base is not None and bool(table.of(base).values) and len(table.rows) > 1
-
-
 def _why_no_column(table: ErrorTable) -> str:
+    """Returns why a table has no column, empty where the baseline has numbers and another variant
+    was to be trained."""
     base = table.baseline_row
     if base is None:
         return f"no variant {table.baseline} to compare with"
     if not table.of(base).values:
         return f"{table.baseline_label} has no number in stage {table.stage}"
-    return f"no variant beside {table.baseline_label}"
+    return "" if len(table.rows) > 1 else f"no variant beside {table.baseline_label}"
 
 
 def _line(

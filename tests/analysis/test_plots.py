@@ -84,6 +84,21 @@ def test_the_user_s_settings_of_matplotlib_do_not_count(tmp_path) -> None:
     assert done.stdout == "set()\n"
 
 
+def test_a_notebook_s_backend_is_not_needed(hand_made) -> None:
+    made = hand_made()
+    made.add_seeds("standard", (0.3, 0.4))
+    made.add_seeds("laser", (0.2, 0.25))
+    done = subprocess.run(
+        [sys.executable, "-m", "analysis", "summary", str(made.finish())],
+        env=os.environ | {"MPLBACKEND": "module://not_installed_here.backend_inline"},
+        cwd=pathlib.Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_learning_curves_hold_the_median_of_the_seeds(table) -> None:
     figure = curves.draw(table)
     panels = [axes for axes in figure.axes if axes.get_visible()]
