@@ -90,7 +90,7 @@ def test_a_notebook_s_backend_is_not_needed(hand_made) -> None:
     made.add_seeds("laser", (0.2, 0.25))
     done = subprocess.run(
         [sys.executable, "-m", "analysis", "summary", str(made.finish())],
-        env=os.environ | {"MPLBACKEND": "module://not_installed_here.backend_inline"},
+        env=os.environ | {"MPLBACKEND": "module://matplotlib_inline.backend_inline"},
         cwd=pathlib.Path(__file__).parents[2],
         capture_output=True,
         text=True,
