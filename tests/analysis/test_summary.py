@@ -14,6 +14,7 @@ from analysis.load.studies import read_each
 from analysis.load.targets import TIME
 from analysis.statistics import across, comparisons
 from analysis.views import summary as view
+from analysis.views import verdicts
 
 NAN = math.nan
 
@@ -176,6 +177,10 @@ def test_point_and_interval_are_of_the_runs_that_are_compared(hand_made, shared)
         assert np.isfinite(scores).sum() == (comparison.pairs or 12)
     assert np.nanmean(mine) == pytest.approx(line.cells[0].percent.value)
     assert np.nanmean(base) == pytest.approx(0)
+    (_, said) = verdicts.of_table(table)
+    notes = " ".join(view.page(summary.of_tables([table])).notes)
+    assert ("11 seeds that both have" in said.sentence) == comparison.is_partial == (shared == 11)
+    assert ("LASER 11 (12 and 12 seeds)" in notes) == comparison.is_partial
 
 
 def test_a_time_that_is_not_finite_is_in_no_ratio(hand_made) -> None:
