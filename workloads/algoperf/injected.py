@@ -77,7 +77,7 @@ def _entering(
     base: Any,
     name: str,
     entry: supported.Support,
-    context: Callable[..., contextlib.AbstractContextManager[None]],
+    context: Callable[..., contextlib.AbstractContextManager[Any]],
 ) -> Callable[..., Any]:
     """Returns `base`'s method, run inside the context."""
     method = getattr(base, name)

@@ -108,7 +108,7 @@ def model_class(model: Any, host: str, variant: Callable[[Any], Variant]) -> Any
 
 # What models call the number of their layers.
 _LAYERS = ("depth", "num_encoder_layers", "num_layers")
-_Enter = Callable[..., contextlib.AbstractContextManager[None]]
+_Enter = Callable[..., contextlib.AbstractContextManager[Any]]
 # A seam to what enters it, for one model's entry in the table.
 _SEAMS: dict[str, Callable[[init2winit_specs.Support], _Enter]] = {
     init2winit_specs.FLAX: lambda support: inject.injected,
@@ -120,7 +120,7 @@ _SEAMS: dict[str, Callable[[init2winit_specs.Support], _Enter]] = {
 
 
 def injected_module(
-    module: Any, enter: Callable[[], contextlib.AbstractContextManager[None]]
+    module: Any, enter: Callable[[], contextlib.AbstractContextManager[Any]]
 ) -> Any:
     """Returns a flax module like `module` whose `init` and `apply` run inside of `enter()`.
 
