@@ -9,8 +9,6 @@ from collections.abc import Iterable
 
 from attention import checkout, files, precision, registry, table
 
-_MECHANISMS = ("sigmoid", "standard+softcap", "laser+softcap", "standard+sink", "laser+sink")
-_DEFAULT = (*table.PAPER_ROWS, *table.DIFF_ROWS, *_MECHANISMS)
 _SCALES = "1:1,1:0.1,4:1"
 _RECONSTRUCT = """\
 Runs cached q, k, v through Standard attention, LASER without a maximum, the paper's max trick
@@ -50,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     checker.add_argument(
         "variants",
         nargs="*",
-        help=f"variants (default: the paper's rows, {', '.join(_MECHANISMS)})",
+        help="variants (default: every mixer alone, and each modifier with standard and laser)",
     )
     checker.add_argument("--kernels", default="xla,jax_xla", help="comma-separated")
     checker.add_argument(
@@ -167,8 +165,15 @@ def _is_paper_row(name: str) -> bool:
     return name in {table.canonical(row) for row in table.PAPER_ROWS}
 
 
+def default_variants() -> tuple[str, ...]:
+    """Returns what `check` checks unless it is told: mixers alone, modifiers one by one."""
+    mixers = [name for name in table.canonical_names() if name in table.MIXERS]
+    pairs = [f"{mixer}+{name}" for mixer in ("standard", "laser") for name in table.MODIFIERS]
+    return (*mixers, *pairs)
+
+
 def _check(options: argparse.Namespace) -> int:
-    variants = tuple(dict.fromkeys(map(table.canonical, options.variants))) or _DEFAULT
+    variants = tuple(dict.fromkeys(map(table.canonical, options.variants))) or default_variants()
     kernels = tuple(dict.fromkeys(options.kernels.split(",")))
     for kernel in kernels:
         table.check("standard", {}, kernel)
