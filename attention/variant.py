@@ -27,7 +27,8 @@ class Variant:
 
     Equal variants compile to the same program; hyperparameters and the kernel are part of the
     identity. A hyperparameter is an attribute, too: `variant.tau`. sharding: how the host's heads
-    [B, T, H, D] lie on its devices; kernel `splash` runs there as it says, the others need none.
+    [B, T, H, D] lie on its devices; kernels `splash` and `fused` need it there, XLA divides the
+    others itself.
     """
 
     mixer: str
@@ -230,10 +231,10 @@ class Variant:
         return output
 
     def _acting(self, place: str) -> Iterator[tuple[Callable[..., Any], dict[str, Any]]]:
-        """Yields what acts on `place`, in the table's order, with its hyperparameters."""
-        for name, entry in table.MODIFIERS.items():
-            if name in self.modifiers and records.modifier(name).acts_on == place:
-                given = {key: getattr(self, key) for key in entry.hyperparameters}
+        """Yields what acts on `place`, in order, with its hyperparameters."""
+        for name in records.in_order(self.modifiers):
+            if records.modifier(name).acts_on == place:
+                given = {key: getattr(self, key) for key in table.MODIFIERS[name].hyperparameters}
                 yield records.modifier(name).apply, given
 
     @contextlib.contextmanager

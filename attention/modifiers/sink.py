@@ -106,4 +106,4 @@ def formula(
     return result, pullback
 
 
-MODIFIER = Modifier("inputs", apply, formula)
+MODIFIER = Modifier("inputs", apply, formula, adds_keys=True)

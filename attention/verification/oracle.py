@@ -81,7 +81,7 @@ def compute(
         for module, group in leaves.items()
     }
     steps: dict[str, list[Step]] = {}
-    for name in (name for name in table.MODIFIERS if name in variant.modifiers):
+    for name in records.in_order(variant.modifiers):
         modifier, given = records.modifier(name), _given(variant, table.MODIFIERS[name])
         step = functools.partial(modifier.formula, leaves=wide, **given)
         steps.setdefault(modifier.acts_on, []).append(step)
