@@ -19,6 +19,7 @@ import jax
 from flax import linen as nn
 
 from attention.hosts import host_attention, probe
+from attention.kernels.inputs import per_query_head
 from attention.kernels.library import SPAN
 from attention.kernels.masks import merged
 from attention.variant import Variant
@@ -182,6 +183,7 @@ class _Injected:
         self.calls += 1
         if self.host is nn.dot_product_attention:
             return self.variant(query, key, value, depth=self.depth, **settings)
+        key, value = (per_query_head(query, array) for array in (key, value))
         query, key = self.variant.prepare(query, key)
         factor, host = _split_output_factor(self.host)
         accepted = inspect.signature(host).parameters

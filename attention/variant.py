@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding
 
 from attention import records, table
 from attention.hosts import probe
+from attention.kernels.inputs import per_query_head
 from attention.kernels.library import SPAN
 from attention.kernels.masks import Masks
 from attention.records import Applied, Inputs
@@ -88,6 +89,8 @@ class Variant:
     ) -> Array:
         """Returns attention's output [..., T, H, Dv], as flax's `dot_product_attention` would.
 
+        key and value may have fewer heads than the query (grouped heads): `inputs.per_query_head`.
+
         Four arguments are ours. `is_causal`: query t sees keys 0..t, beside what the mask says.
         `depth`: the layer's index from 0, possibly traced (layers in `nn.scan`); a model passes
         it always, and mixers other than `diff` and `diff_laser` leave it unused. `scale`: what
@@ -112,6 +115,7 @@ class Variant:
         if dtype is not None:
             query, key, value = (array.astype(dtype) for array in (query, key, value))
         result_dtype = jnp.result_type(query, key, value)
+        key, value = (per_query_head(query, array) for array in (key, value))
         given = self._modified(Inputs(query, key, value, bias, mask, is_causal))
         query, key, value = given.query, given.key, given.value
         if scale_query is not None:

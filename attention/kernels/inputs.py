@@ -186,6 +186,23 @@ def canonicalize_inputs(
     return problem, value
 
 
+def per_query_head(query: Array, array: Array) -> Array:
+    """Returns keys or values with a head for each of the query's, [..., S, H, D].
+
+    Heads of grouped attention, K of them, each serve H/K heads of the query in a row, as in
+    jax.nn.dot_product_attention. Raises ValueError unless K divides H.
+    """
+    if min(query.ndim, array.ndim) < 2 or array.shape[-2] in (0, query.shape[-2]):
+        return array
+    heads, groups = query.shape[-2], array.shape[-2]
+    if heads % groups:
+        raise ValueError(
+            f"{heads} heads of queries and {groups} of keys or values: give as many, or a number "
+            f"that divides {heads} (grouped heads)"
+        )
+    return jnp.repeat(array, heads // groups, axis=-2)
+
+
 def _check_shapes(query: Array, key: Array, value: Array) -> None:
     for name, array in (("query", query), ("key", key), ("value", value)):
         if array.ndim < 3:

@@ -12,6 +12,9 @@ from flax import nnx
 
 from attention import inject, registry
 from attention.hosts import probe
+from attention.verification import check
+
+_FLAX = nn.MultiHeadDotProductAttention
 
 
 class Block(nn.Module):
@@ -174,6 +177,57 @@ def test_nnx_drops_weights_in_training_alone(inputs):
     np.testing.assert_array_equal(run(1, False), run(1, False))
     assert np.abs(run(1, False) - run(2, False)).max() > 1e-4
     np.testing.assert_array_equal(run(1, True), run(2, True))
+
+
+@pytest.mark.parametrize("kernel", ["xla", "jax_xla"])
+def test_nnx_with_fewer_heads_of_keys_is_flaxs(inputs, kernel):
+    """Grouped heads: two of keys and values for four of queries; mask, and NNX's own causality."""
+    settings = {"num_kv_heads": 2, "qkv_features": 8}
+    outputs = []
+    for function in (nnx.dot_product_attention, registry.get("standard", kernel=kernel)):
+        rngs = nnx.Rngs(0)
+        layer = nnx.MultiHeadAttention(
+            4, 8, decode=False, attention_fn=function, rngs=rngs, **settings
+        )
+        mask = jnp.asarray([True, True, True, True, False])[None, None, None]
+        outputs.append([layer(inputs), layer(inputs, mask=mask), layer(inputs, is_causal=True)])
+    for flax, ours in zip(*outputs, strict=True):
+        np.testing.assert_allclose(ours, flax, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["laser", "sigmoid", "laser+sink+qk_norm", "diff", "diff_laser"])
+def test_fewer_heads_of_keys_are_those_heads_repeated(name):
+    rng = np.random.default_rng(0)
+    query, key, value = (
+        jnp.asarray(rng.standard_normal((5, heads, 4)), jnp.float32) for heads in (4, 2, 2)
+    )
+    whole = [jnp.repeat(array, 2, axis=1) for array in (key, value)]
+    host = check.Host(registry.get(name), 1)
+    params = host.init(jax.random.key(0), query, *whole, None)
+    expected = host.apply(params, query, *whole, None)
+    np.testing.assert_array_equal(host.apply(params, query, key, value, None), expected)
+    with pytest.raises(ValueError, match=r"4 heads of queries and 3 of keys.*divides 4"):
+        host.apply(params, query, key[:, [0, 1, 0]], value[:, [0, 1, 0]], None)
+
+
+class Grouped(_FLAX):
+    """A subclass with half as many heads of keys and values, which calls its function."""
+
+    @nn.compact
+    def __call__(self, inputs, **kwargs):
+        heads = nn.DenseGeneral((self.num_heads, 4), name="query")(inputs)
+        return self.attention_fn(heads, heads[..., ::2, :], 3 * heads[..., ::2, :])
+
+
+@pytest.mark.parametrize("name", ["standard", "laser"])
+def test_grouped_heads_before_a_models_own_function(inputs, name):
+    outputs = []
+    for function in (nn.dot_product_attention, foreign_attention):
+        layer = Grouped(num_heads=4, attention_fn=function)
+        with inject.injected(registry.get(name)):
+            params = layer.init(jax.random.key(0), inputs)
+            outputs.append(layer.apply(jax.tree.map(jnp.ones_like, params), inputs))
+    assert outputs[0].shape == outputs[1].shape == (2, 5, 4, 4)
 
 
 @pytest.mark.parametrize("name", ["laser+qk_norm", "standard+sink", "diff"])
@@ -439,9 +493,6 @@ class Layers(nn.Module):
             for _ in range(self.repeats):
                 inputs = getattr(layer, self.method)(inputs)
         return inputs
-
-
-_FLAX = nn.MultiHeadDotProductAttention
 
 
 @pytest.mark.parametrize("name", ["laser", "diff"])
