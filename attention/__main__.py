@@ -156,13 +156,10 @@ def _list(options: argparse.Namespace) -> int:
     names = registry.names()
     print(f"Variants ({len(names)}; mixer[+modifier...], any order of modifiers)")
     for name in names:
-        mark = "  <- a row of the paper's table" if _is_paper_row(name) else ""
+        is_paper_row = name in map(table.canonical, table.PAPER_ROWS)
+        mark = "  <- a row of the paper's table" if is_paper_row else ""
         print(f"  {name}{mark}")
     return 0
-
-
-def _is_paper_row(name: str) -> bool:
-    return name in {table.canonical(row) for row in table.PAPER_ROWS}
 
 
 def default_variants() -> tuple[str, ...]:

@@ -109,14 +109,13 @@ def injected(variant: Variant, depth: DepthRule | None = None) -> Iterator[Injec
         call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext
     ) -> Any:
         module = context.module
-        if not isinstance(module, nn.MultiHeadDotProductAttention):
-            return call(*args, **kwargs)
-        if context.method_name == "setup" or isinstance(module.attention_fn, _OURS):
+        is_attention = isinstance(module, nn.MultiHeadDotProductAttention)
+        if not is_attention or isinstance(module.attention_fn, _OURS):
             return call(*args, **kwargs)
         if context.method_name != "__call__":
             output = call(*args, **kwargs)
             # Flax looks at the setup of a module by a method without a name.
-            if hasattr(type(module), context.method_name):
+            if context.method_name != "setup" and hasattr(type(module), context.method_name):
                 injection.add(module, 0)
             return output
         _check_host(module, variant)

@@ -43,7 +43,7 @@ def merged(
     if mask is not None:
         parts.append(_four_axes(mask.astype(bool)))
     if bias is not None:
-        parts.append(_four_axes(allowed(bias)))
+        parts.append(_four_axes(~(bias <= HIDING_BIAS)))  # NaN hides nothing
     if is_causal:
         parts.append(jnp.tril(jnp.ones((1, queries, keys), bool)))
     if not parts:
@@ -62,11 +62,6 @@ def of_causality(queries: int, keys: int) -> Masks:
     """Returns the same for causality alone, known without an array: every query sees key 0, and a
     key is seen by its own query."""
     return Masks(keys=None if keys <= queries else (jnp.arange(keys) < queries)[:, None, None])
-
-
-def allowed(bias: Array) -> Array:
-    """Returns where a bias hides nothing, bool of its shape."""
-    return ~(jax.lax.stop_gradient(bias) <= HIDING_BIAS)  # NaN hides nothing
 
 
 def _four_axes(pairs: Array) -> Array:

@@ -71,10 +71,9 @@ class Measurement:
     def worst(self) -> float:
         """The largest error as a fraction of its limit; NaN where any error is."""
         output, gradient = self.limits
-        fractions = [self.output / output, *(error / gradient for error in self.gradients)]
-        if self.learned is not None:
-            fractions.append(self.learned / LEARNED_LIMITS[self.case.dtype])
-        return float(np.max(fractions))
+        learned = (self.learned or 0.0) / LEARNED_LIMITS[self.case.dtype]
+        gradients = (error / gradient for error in self.gradients)
+        return float(np.max([self.output / output, learned, *gradients]))
 
     @property
     def passed(self) -> bool:
