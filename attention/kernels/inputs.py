@@ -233,7 +233,9 @@ def check_broadcasts(name: str, array: Array | None, shape: tuple[int, ...]) -> 
     ):
         raise ValueError(f"{name} of shape {array.shape} does not broadcast to {shape}")
     if name == "bias" and not jnp.issubdtype(array.dtype, jnp.floating):
-        raise ValueError(f"bias has dtype {array.dtype}; a boolean belongs in mask")
+        raise ValueError(
+            f"bias has dtype {array.dtype}; give floating-point numbers (a boolean belongs in mask)"
+        )
     # A mask of floats is one of 0 and 1 in AlgoPerf's Conformer; a traced one cannot be looked at.
     floats = name == "mask" and jnp.issubdtype(array.dtype, jnp.floating)
     if floats and not isinstance(array, jax.core.Tracer) and not np.all(np.asarray(array) >= 0):
