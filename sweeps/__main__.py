@@ -383,6 +383,10 @@ def _cancel(options: argparse.Namespace) -> int:
 
 
 def _job(options: argparse.Namespace) -> int:
+    from sweeps.records import submissions
+
+    # First: what follows loads libraries that the node may lack.
+    submissions.note_start(options.file, options.index)
     from sweeps.scheduling import job
 
     return job.run(options.file, options.index)

@@ -106,9 +106,13 @@ class NodeJob:
         owner, platform = f"{self.batch.file}#{self.index}", self.batch.platform
         with Progress() as progress:
             jax = not init2winit_specs.is_init2winit(self.study.workload)
-            engine = local.Local(own, self.root / local.LOG, owner, together, platform, jax)
+            try:
+                engine = local.Local(own, self.root / local.LOG, owner, together, platform, jax)
+            except ValueError as error:  # fewer devices here than the job was to have
+                return self._refuse(str(error))
             snapshot = code_snapshot.take(self.root)
-            about = Run(self.study, progress, lambda: self._stop, snapshot)
+            stop, began = lambda: self._stop, self.batch.began
+            about = Run(self.study, progress, stop, snapshot, began=began)
             scheduler = LocalScheduler(about, engine, watches=False)
             try:
                 scheduler.run(self.trials)

@@ -185,7 +185,10 @@ class JobScheduler(Scheduler):
     def _submit_jobs(self, groups: list[tuple[Work, ...]]) -> None:
         paths = [tuple(trial.path for trial in group) for group in groups]
         avoid = tuple(self.avoid)[-_HOSTS_AVOIDED:]
-        batch = submissions.new(self.root, self.name, paths, self.environment, avoid, self.platform)
+        began = {trial.path: self.policy.began[trial.path] for group in groups for trial in group}
+        batch = submissions.new(
+            self.root, self.name, paths, self.environment, avoid, self.platform, began
+        )
         # Whatever happens until its handles are on disk: the engine is asked by the batch's name.
         self.unsure.append(batch)
         try:
@@ -247,8 +250,7 @@ class JobScheduler(Scheduler):
 
     def _ended_without_attempt(self, job: SubmittedJob, trial: Work, reason: str | None) -> None:
         """A job ended, or never began, without a trace in any of its trials."""
-        log = job.batch.log(job.index)
-        started = log.exists()  # what it printed is there
+        started = job.batch.has_started(job.index)
         if not started:
             self._hold_back()
         count = self.policy.count_unrecorded(trial, reason is not None or not started)
@@ -258,7 +260,9 @@ class JobScheduler(Scheduler):
             self.progress.ended(trial, "will be submitted again", reason)
             self.pending.appendleft(trial)
             return
-        self._give_up(trial, f"{reason} ({count} jobs; the last one's log: {log})", tail)
+        self._give_up(
+            trial, f"{reason} ({count} jobs; the last one's log: {job.batch.log(job.index)})", tail
+        )
 
     def _follow_up(self, trial: Work) -> None:
         """Does what a trial's files ask for once its job is gone."""

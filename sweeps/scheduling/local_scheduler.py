@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable
 from typing import Any
 
 from sweeps.launchers import local
-from sweeps.records import attempts, disk, layout, lease, status
+from sweeps.records import disk, layout, lease, status
 from sweeps.scheduling.retry_policy import Next
 from sweeps.scheduling.scheduler import Interrupted, Run, Scheduler
 from sweeps.study.evaluation import Work
@@ -234,7 +234,7 @@ class LocalScheduler(Scheduler):
         elif self.policy.may_retry(trial):
             self._put_back(trial, "died, will be tried again", reason)
         else:
-            times = sum(attempts.fruitless(directory))
+            times = sum(self.policy.count_failures(trial))
             self._give_up(trial, f"{reason} {times} times at the same step")
 
     def _look_elsewhere(self) -> None:

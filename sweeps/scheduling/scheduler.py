@@ -7,7 +7,7 @@ import abc
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sweeps.launchers.protocol import Launcher
 from sweeps.monitoring.progress import Progress
@@ -26,7 +26,8 @@ class Run:
     """What every scheduler of a run has: the study, who shows it, and the snapshot of its code.
 
     `stop_requested()` is asked at each turn. `check()` raises ValueError where no trial should
-    begin; it may be called more than once, and ends before the first trial is handed out.
+    begin; it may be called more than once, and ends before the first trial is handed out. began: of
+    trials, the last attempt before the run where an earlier process began it (see RetryPolicy).
     """
 
     study: Study
@@ -34,6 +35,7 @@ class Run:
     stop_requested: Callable[[], bool]
     snapshot: pathlib.Path
     check: Callable[[], None] = lambda: None
+    began: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 class Scheduler(abc.ABC):
@@ -49,7 +51,8 @@ class Scheduler(abc.ABC):
         self.stop_requested = about.stop_requested
         self.root, self.launcher = self.study.directory, launcher
         self.environment = code_snapshot.environment(about.snapshot)
-        self.policy = RetryPolicy(self.root, self.study.settings["max_attempts"], max_kills)
+        max_attempts = self.study.settings["max_attempts"]
+        self.policy = RetryPolicy(self.root, max_attempts, max_kills, about.began)
         self.left: dict[str, Work] = {}
         self._outage = outages.Outage(self.progress.say)
 

@@ -170,6 +170,26 @@ def test_a_job_that_never_begins_is_given_up_with_its_log(make_scheduler, engine
     assert "2 jobs" in status.read(scheduler.root / trials[0].path)["reason"]
 
 
+@pytest.mark.parametrize("mark", [True, False])
+def test_a_job_that_leaves_no_log_is_known_by_its_mark(make_scheduler, engine, monkeypatch, mark):
+    """As on Kubernetes with a bucket. A job without log and mark never ran."""
+    monkeypatch.setattr("sweeps.scheduling.job_scheduler._PAUSE_S", 0.0)
+    scheduler, trials = make_scheduler(points=1)
+    scheduler.poll_s, batches = 0.0, []
+
+    def submit(batch):
+        batches.append(batch)
+        if mark:
+            submissions.note_start(batch.file, 0)
+        return [f"{batch.name}/0"]
+
+    engine.submit = submit
+    scheduler.run(trials)
+    assert _states(scheduler, trials) == ["failed"]
+    assert len(batches) == (3 if mark else 20)
+    assert batches[0].began == {trials[0].path: 0}
+
+
 def test_a_node_without_data_is_avoided(make_scheduler, engine, data_dir, tmp_path):
     scheduler, trials = make_scheduler(points=1)
     # The node lacks the data; the next one has it.
@@ -305,10 +325,6 @@ def test_a_refused_node_and_a_dropped_job_are_no_faults_of_the_trial(make_schedu
     assert scheduler.policy.may_retry(trial)
     scheduler.policy.count_unrecorded(trial)
     assert scheduler.policy.may_retry(trial)
-    attempt = lease.claim(scheduler.root / trial.path)
-    attempt.end("preempted")
-    scheduler.policy.count_unrecorded(trial)
-    assert scheduler.policy.may_retry(trial), "the count begins anew with every attempt"
     scheduler.policy.count_unrecorded(trial)
     assert not scheduler.policy.may_retry(trial)
 
