@@ -124,6 +124,7 @@ class Local:
         if self._divides_tpu():
             tpu_host.check(_share(self._accelerators, 0, self._size))
         self.primary = primary
+        self.place: dict[str, str] = {}
         self._arguments = ["--primary"] if primary else []
         self._arguments += [f"--platform={platform}"] if platform else []
         self._arguments += [] if jax else ["--no_jax"]

@@ -33,8 +33,9 @@ class Batch:
     jobs: of each job, its trials' paths relative to the study. environment: variables that a job's
     process needs. avoid: hosts that could not run jobs of this study. platform: 'cpu', 'gpu' or
     'tpu', what its jobs must compute on; '' for whatever there is. began: of each trial its last
-    attempt before the driver's run, after which failures are counted. created_at: Unix time,
-    seconds.
+    attempt before the driver's run, after which failures are counted. place: the launcher's keys
+    that say which engine it is, as `Launcher.place`; {} in records of before. created_at: Unix
+    time, seconds.
     """
 
     file: pathlib.Path
@@ -44,6 +45,7 @@ class Batch:
     launcher: str = ""
     platform: str = ""
     began: dict[str, int] = dataclasses.field(default_factory=dict)
+    place: dict[str, str] = dataclasses.field(default_factory=dict)
     created_at: float = 0.0
 
     @property
@@ -131,6 +133,7 @@ def new(
     avoid: tuple[str, ...] = (),
     platform: str = "",
     began: Mapping[str, int] | None = None,
+    place: Mapping[str, str] | None = None,
 ) -> Batch:
     """Writes down a batch before it is submitted, and returns it."""
     folder = study_directory.resolve() / JOBS
@@ -147,6 +150,7 @@ def new(
         "platform": platform,
         "tasks": jobs,
         "began": dict(began or {}),
+        "place": dict(place or {}),
     }
     layout.write_json(file, record)
     return read(file)
@@ -167,9 +171,10 @@ def read(file: pathlib.Path) -> Batch:
             launcher=record["launcher"],
             platform=record["platform"],
             began={path: int(number) for path, number in record.get("began", {}).items()},
+            place={key: str(value) for key, value in record.get("place", {}).items()},
             created_at=float(record["created_at"]),
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{file} is no record of a batch of jobs ({error!r})") from error
 
 

@@ -8,11 +8,12 @@ import collections
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from sweeps.launchers.protocol import EngineError, Launcher, State
 from sweeps.records import attempts, clock, lease, status, submissions
 from sweeps.records.submissions import Batch
+from sweeps.scheduling import engines
 from sweeps.scheduling.retry_policy import Next
 from sweeps.scheduling.scheduler import Interrupted, Run, Scheduler
 from sweeps.study.evaluation import Work
@@ -57,6 +58,7 @@ class JobScheduler(Scheduler):
         self.name = str(self.study.settings["launcher"])
         self.pending: collections.deque[Work] = collections.deque()
         self.jobs: dict[str, SubmittedJob] = {}
+        self.engines = engines.Engines(self.study.settings, self.root, launcher)
         # Batches of which nobody knows whether the engine has them.
         self.unsure: list[Batch] = []
         self.watched: dict[str, tuple[Work, float]] = {}
@@ -93,6 +95,10 @@ class JobScheduler(Scheduler):
         for trial in trials:
             self.watched[trial.path] = trial, clock.clock.monotonic()
 
+    def close(self) -> None:
+        """Lets go of the engines."""
+        self.engines.close()
+
     def _hold_back(self) -> None:
         self._wait_until = clock.clock.monotonic() + _PAUSE_S
 
@@ -102,8 +108,7 @@ class JobScheduler(Scheduler):
 
     def _stop_if_told(self) -> None:
         if submissions.is_cancelled(self.root):
-            if self.jobs:
-                self.launcher.cancel(list(self.jobs))
+            self.engines.cancel(_batches(self.jobs))
             raise Interrupted
         if self.stop_requested():
             self.progress.say(
@@ -126,7 +131,7 @@ class JobScheduler(Scheduler):
                 self.unsure.append(batch)
             else:
                 found |= self._jobs_of(batch, handles)
-        states = self.launcher.status(list(found)) if found else {}
+        states = self.engines.status(_batches(found))
         self.jobs |= {h: job for h, job in found.items() if states[h] is not State.GONE}
         if self.jobs:
             self.progress.say(f"{len(self.jobs)} jobs of an earlier driver are taken up")
@@ -144,7 +149,7 @@ class JobScheduler(Scheduler):
         """Asks the engine for batches whose submission was cut short before it was recorded."""
         for batch in list(self.unsure):
             try:
-                handles = self.launcher.find(batch)
+                handles = self.engines.of(batch).find(batch)
             except EngineError as error:
                 self._say_once(f"{error}; nothing is submitted twice, so this waits")
                 continue
@@ -187,7 +192,14 @@ class JobScheduler(Scheduler):
         avoid = tuple(self.avoid)[-_HOSTS_AVOIDED:]
         began = {trial.path: self.policy.began[trial.path] for group in groups for trial in group}
         batch = submissions.new(
-            self.root, self.name, paths, self.environment, avoid, self.platform, began
+            self.root,
+            self.name,
+            paths,
+            self.environment,
+            avoid,
+            self.platform,
+            began,
+            self.launcher.place,
         )
         # Whatever happens until its handles are on disk: the engine is asked by the batch's name.
         self.unsure.append(batch)
@@ -212,7 +224,7 @@ class JobScheduler(Scheduler):
     def _look(self) -> None:
         if not self.jobs:
             return
-        states = self.launcher.status(list(self.jobs))
+        states = self.engines.status(_batches(self.jobs))
         if all(state is State.UNKNOWN for state in states.values()):
             self._say_once("the engine does not answer; jobs are left as they are")
         for handle, state in states.items():
@@ -282,3 +294,8 @@ class JobScheduler(Scheduler):
         if text != self._said:
             self._said = text
             self.progress.say(text)
+
+
+def _batches(jobs: Mapping[str, SubmittedJob]) -> dict[str, Batch]:
+    """Returns the batch of each job, by its handle."""
+    return {handle: job.batch for handle, job in jobs.items()}

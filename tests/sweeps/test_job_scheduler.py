@@ -31,6 +31,7 @@ class ProcessEngine:
         self.reachable = True
         self.loses_answers = False
         self.cancelled = []
+        self.place = {}
         self.at_once = 8
         self.before = []  # commands instead of the job's own, used up first
 
