@@ -70,10 +70,8 @@ def _cancel_living(found: engines.Engines, jobs: dict[str, Batch]) -> int:
 
 def _stop_worker(attempt: pathlib.Path) -> int | None:
     """Tells a worker of this host to save; returns its process, None where there was none."""
-    record, here = layout.read_json(attempt / lease.LEASE), lease.identity()
-    if any(record[key] != here[key] for key in ("boot_id", "pid_namespace")):
-        return None
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(record["pid"], signal.SIGTERM)
-        return int(record["pid"])
+    if (pid := lease.process_here(attempt)) is not None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGTERM)
+            return pid
     return None

@@ -5,6 +5,7 @@ twice; finished trials are not repeated and a trial has one worker at a time.
 """
 
 import contextlib
+import functools
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -68,17 +69,9 @@ class Driver:
             about = Run(self.study, self.progress, lambda: self._stop, snapshot, self._check)
             with contextlib.closing(scheduler(about)) as found:
                 for stage in self.study.stages:
-                    selection = None
-                    if stage == "compare":
-                        selection = study_directory.select(self.study, self._selection)
-                        self.progress.selected(selection)
-                    trials = self.study.trials(stage, selection)
-                    trials = study_directory.materialise(self.study, stage, trials)
-                    self.progress.stage(stage, trials, self.study.directory)
-                    self._mend(trials)
+                    trials = found.outage.wait_out(functools.partial(self._begin, stage))
                     found.run(trials)
-                    for trial in trials:
-                        ended = status.read(self.study.directory / trial.path)
+                    for ended in found.outage.wait_out(functools.partial(self._ends, trials)):
                         counts[ended["state"]] = counts.get(ended["state"], 0) + 1
                         if ended["state"] == "failed" and disk.is_reason(ended["reason"]):
                             raise ValueError(ended["reason"])  # the next stage would, too
@@ -86,11 +79,29 @@ class Driver:
                         counts["not evaluated"] = counts.get("not evaluated", 0) + lacking
         return counts
 
+    def _begin(self, stage: str) -> list[Trial]:
+        """Writes a stage's trials and returns them; may be repeated."""
+        selection = None
+        if stage == "compare":
+            selection = study_directory.select(self.study, self._selection)
+            self.progress.selected(selection)
+        trials = self.study.trials(stage, selection)
+        trials = study_directory.materialise(self.study, stage, trials)
+        self.progress.stage(stage, trials, self.study.directory)
+        self._mend(trials)
+        return trials
+
+    def _ends(self, trials: list[Trial]) -> list[dict[str, Any]]:
+        return [status.read(self.study.directory / trial.path) for trial in trials]
+
     def _evaluate(self, found: Scheduler, trials: list[Trial]) -> int:
         """Has the stage's models evaluated by config.downstream, where no worker has done so when
         it had trained them; returns how many could not be."""
         suite = self.study.settings["downstream"]
-        wanted = evaluations.of_trials(self.study, trials, suite, 1) if suite else []
+        if not suite:
+            return 0
+        asked = functools.partial(evaluations.of_trials, self.study, trials, suite, 1)
+        wanted = found.outage.wait_out(asked)
         return len(evaluations.run(self.study, found, self.progress, wanted))
 
     def _mend(self, trials: list[Trial]) -> None:

@@ -65,11 +65,17 @@ def run(
 
     Raises Interrupted when told to stop, ValueError where none can be made at all.
     """
-    left = [one for one in wanted if evaluation.materialise(study.directory, one)]
+
+    def unfinished() -> list[Evaluation]:
+        return [one for one in wanted if evaluation.materialise(study.directory, one)]
+
+    left = scheduler.outage.wait_out(unfinished)
     if left:
         progress.stage(f"evaluate by {left[0].suite}", wanted, study.directory)
         scheduler.run(left)
-    return [one for one in left if not _results(study, one).exists()]
+    return scheduler.outage.wait_out(
+        lambda: [one for one in left if not _results(study, one).exists()]
+    )
 
 
 def _results(study: Study, one: Evaluation) -> pathlib.Path:

@@ -123,15 +123,17 @@ class JobScheduler(Scheduler):
         Jobs of other engines are passed over: a trial's lease tells whether it still runs there.
         """
         found: dict[str, SubmittedJob] = {}
+        unsure: list[Batch] = []
         for batch in submissions.batches(self.root):
             if batch.launcher != self.name or self.left.keys().isdisjoint(batch.paths):
                 continue
             handles = batch.handles
             if handles is None:
-                self.unsure.append(batch)
+                unsure.append(batch)
             else:
                 found |= self._jobs_of(batch, handles)
         states = self.engines.status(_batches(found))
+        self.unsure += unsure
         self.jobs |= {h: job for h, job in found.items() if states[h] is not State.GONE}
         if self.jobs:
             self.progress.say(f"{len(self.jobs)} jobs of an earlier driver are taken up")

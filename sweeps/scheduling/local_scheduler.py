@@ -1,6 +1,7 @@
 """Worker processes at work on trials on this host: which trial an idle one gets next, and what
 happens when one dies."""
 
+import pathlib
 import queue
 import time
 from collections.abc import Hashable, Iterable
@@ -92,7 +93,7 @@ class LocalScheduler(Scheduler):
         self._occupied: set[int] = set()
 
     def _begin(self) -> None:
-        self.schedule.pending += self.left.values()
+        self.schedule.pending = list(self.left.values())
         for slot in range(min(self.workers.capacity(), len(self.schedule.pending))):
             if slot not in self.alive:
                 self._start(slot)
@@ -267,9 +268,13 @@ class LocalScheduler(Scheduler):
             self._start(slot)
 
     def _hangs(self, trial: Work, slot: int) -> bool:
-        """Whether a worker of ours has let its lease on a trial pass."""
-        attempt = lease.last(self.root / trial.path)
-        mine = layout.read_record(attempt / lease.LEASE).get("pid") == self.workers.pid(slot)
+        """Whether a worker of ours has let its lease pass: on a trial, or on its evaluation."""
+        directory = self.root / trial.path
+        places = (directory, *directory.glob(f"{layout.DOWNSTREAM}/*/*"))
+        return any(self._has_passed(lease.last(place), slot) for place in places)
+
+    def _has_passed(self, attempt: pathlib.Path, slot: int) -> bool:
+        mine = lease.process_here(attempt) == self.workers.pid(slot)
         return mine and not (attempt / lease.OUTCOME).exists() and not lease.is_alive(attempt)
 
     def _stop_if_told(self) -> None:

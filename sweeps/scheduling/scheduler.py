@@ -54,29 +54,32 @@ class Scheduler(abc.ABC):
         max_attempts = self.study.settings["max_attempts"]
         self.policy = RetryPolicy(self.root, max_attempts, max_kills, about.began)
         self.left: dict[str, Work] = {}
-        self._outage = outages.Outage(self.progress.say)
+        self.outage = outages.Outage(self.progress.say, self._stop_if_told)
 
     def run(self, trials: Sequence[Work]) -> None:
         """Returns when every trial is finished. Raises Interrupted when told to stop.
 
         Raises ValueError where none can be run at all.
         """
-        for trial in trials:
-            if self.policy.begin(trial) not in status.COMPLETE:
-                self.left[trial.path] = trial
-        self._begin()
+        self.outage.wait_out(lambda: self._take_up(trials))
         while self._is_busy():
             try:
                 self._stop_if_told()
                 if not self._turn():
                     return
-                self._outage.over()
+                self.outage.over()
             except OSError as error:
-                self._outage.met(error)
+                self.outage.met(error)
                 # What the error dropped in the middle of a turn is looked after by its files.
                 self._watch([self.left[p] for p in self.left.keys() - self._taken_care_of()])
                 self._hold_back()
             self._pause()
+
+    def _take_up(self, trials: Sequence[Work]) -> None:
+        for trial in trials:
+            if self.policy.begin(trial) not in status.COMPLETE:
+                self.left[trial.path] = trial
+        self._begin()
 
     def close(self) -> None:
         """Lets go of the engine."""
@@ -84,7 +87,7 @@ class Scheduler(abc.ABC):
 
     @abc.abstractmethod
     def _begin(self) -> None:
-        """Takes up what is left; the first turn follows."""
+        """Takes up what is left; the first turn follows. Repeated where it raised an OSError."""
 
     @abc.abstractmethod
     def _is_busy(self) -> bool:

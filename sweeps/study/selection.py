@@ -79,7 +79,7 @@ def trial_value(directory: pathlib.Path, metric: str, mode: str) -> float | None
     try:
         with path.open(newline="", encoding="utf-8") as file:
             values = [float(row[metric] or "nan") for row in csv.DictReader(file)]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(_unreadable(path, f"{type(error).__name__}: {error}")) from error
     best = best_index(values, mode)
     return None if best is None else values[best]

@@ -1,5 +1,7 @@
 """Batches are asked for where they were submitted, whatever the study's keys say by now."""
 
+import errno
+
 import pytest
 
 from sweeps.launchers.kubernetes import launcher as kubernetes
@@ -95,6 +97,29 @@ def test_jobs_of_another_namespace_are_taken_up_and_not_submitted_again(make_sch
         second.run(trials)
     assert clusters.jobs["b"] == set()
     assert second.jobs.keys() == clusters.jobs["a"]
+
+
+def test_jobs_are_taken_up_once_the_file_server_answers(make_scheduler, clusters, monkeypatch):
+    _submitted(make_scheduler, "a")
+    batch = next(submissions.batches(_submitted(make_scheduler, "a")))
+    batch.file.with_name(f"{batch.name}.handles.json").unlink()
+    real, met = submissions.read, []
+
+    def read(file):
+        if len(met) < 3:
+            met.append(file)
+            if len(met) != 1:
+                raise OSError(errno.ESTALE, "Stale file handle")
+        return real(file)
+
+    monkeypatch.setattr(submissions, "read", read)
+    monkeypatch.setattr("sweeps.records.clock.clock.sleep", lambda seconds: None)
+    looks = iter(range(99))
+    scheduler, trials = make_scheduler("a", lambda: next(looks) == 5)
+    with pytest.raises(Interrupted):
+        scheduler.run(trials)
+    assert len(scheduler.jobs) == 4
+    assert scheduler.pending == type(scheduler.pending)()
 
 
 def test_an_engine_out_of_reach_causes_no_resubmission(make_scheduler, clusters):

@@ -10,7 +10,7 @@ import pytest
 
 from sweeps import __main__ as command
 from sweeps.monitoring import jax_calls, progress
-from sweeps.records import layout, lease, status, submissions
+from sweeps.records import layout, lease, outages, status, submissions
 from sweeps.scheduling import cancel, evaluate, evaluations, job
 from sweeps.study import config, evaluation, study, study_directory
 from sweeps.study import trial as trials
@@ -273,6 +273,8 @@ def test_evaluations_go_through_the_schedulers_of_trials(trained, asked):
     handed = []
 
     class Scheduler:
+        outage = outages.Outage(print)
+
         def run(self, left):
             handed.extend(left)
             asked.run(trained.directory / left[0].path)

@@ -272,6 +272,18 @@ def test_a_scheduler_outlives_a_file_server_that_fails(
     assert len(one.workers.given) == 4
 
 
+def test_a_scheduler_outlives_a_file_server_that_fails_as_it_begins(
+    make_scheduler, monkeypatch, capsys
+):
+    one, trials = make_scheduler()
+    monkeypatch.setattr(clock.clock, "sleep", lambda seconds: None)
+    met = failing(monkeypatch, "listdir", errno.EIO, lambda path: "attempts" in path, times=3)
+    one.run(trials)
+    assert len(met) == 3
+    assert len(one.workers.given) == 3
+    assert capsys.readouterr().out.count("Input/output error") == 1
+
+
 def test_an_outage_ends_after_an_hour(monkeypatch):
     said, now = [], [0.0]
     monkeypatch.setattr(clock.clock, "monotonic", lambda: now[0])
@@ -291,6 +303,45 @@ def test_an_outage_ends_after_an_hour(monkeypatch):
     assert len(said) == 2
     with pytest.raises(OSError, match=r"'/x', and nothing else for 60 minutes.*`resume` goes on"):
         fails(7600, 7721)
+
+
+@pytest.mark.parametrize("place", ["", "downstream/12/pydoc"])
+@pytest.mark.parametrize(
+    ("changes", "hangs"),
+    [
+        ({}, True),
+        ({"boot_id": "of another host"}, False),  # whose process has the number of ours
+        ({"boot_id": None}, False),
+        ({"pid_namespace": "pid:[1]"}, False),
+    ],
+)
+def test_a_worker_of_ours_that_let_its_lease_pass_is_ended(
+    make_scheduler, monkeypatch, place, changes, hangs
+):
+    """Also where it evaluates what it has trained."""
+    one, [trial] = make_scheduler(points=1)
+    monkeypatch.setattr(one.workers, "pid", lambda slot: os.getpid())
+    attempt = lease.claim(one.root / trial.path)
+    if place:
+        attempt.end("done")
+        attempt = lease.claim(one.root / trial.path / place)
+    assert not one._hangs(trial, 0)
+    path = attempt.directory / lease.LEASE
+    layout.write_json(path, {**layout.read_json(path), **changes})
+    seen = time.time() - 300
+    os.utime(attempt.directory / lease.HEARTBEAT, (seen, seen))
+    assert one._hangs(trial, 0) == hangs
+
+
+def test_a_host_that_does_not_tell_its_boot_is_taken_for_no_other(tmp_path, monkeypatch):
+    """Sandboxed containers lack /proc/sys/kernel/random/boot_id: the heartbeat alone counts."""
+    here = {**lease.identity(), "boot_id": None}
+    monkeypatch.setattr(lease, "identity", lambda: here)
+    attempt = lease.claim(tmp_path)
+    path = attempt.directory / lease.LEASE
+    layout.write_json(path, {**layout.read_json(path), "pid": 2**22 + 1})  # of another pod
+    assert lease.is_alive(attempt.directory)
+    assert lease.claim(tmp_path) is None
 
 
 def test_a_full_disk_ends_the_driver(make_scheduler, capsys):
