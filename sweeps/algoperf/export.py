@@ -172,20 +172,15 @@ def _write(
     # First: an export without its mark is nobody's.
     layout.write_json(target.parent / MARK, {**mark, "seed": trial["seed"]})
     target.mkdir(exist_ok=True)
-    for path in _sources(source):
+    names = (layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS)
+    measured = [source / name for name in names if (source / name).is_file()]
+    for path in (*measured, *source.glob("meta_data_*.json")):
         layout.write_atomically(target / path.name, path.read_text("utf-8"))
     layout.write_json(target / layout.HPARAMS, trial["hyperparameters"])
     for path in source.glob("meta_data_*.json"):
         number = path.stem.rpartition("_")[2]
         layout.write_json(target / f"flags_{number}.json", _flags(source, trial))
     return target
-
-
-def _sources(trial: pathlib.Path) -> Iterator[pathlib.Path]:
-    for name in (layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS):
-        if (trial / name).is_file():
-            yield trial / name
-    yield from trial.glob("meta_data_*.json")
 
 
 def _flags(source: pathlib.Path, trial: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from typing import Any, TypeVar
 
 from sweeps.launchers import config_keys, tpu_host
 from sweeps.launchers.config_keys import Key, Range
-from sweeps.launchers.protocol import State
 from sweeps.records.submissions import Batch
 from workloads import init2winit_specs
 from workloads.base import machine
@@ -124,7 +123,6 @@ class Local:
         if self._divides_tpu():
             tpu_host.check(_share(self._accelerators, 0, self._size))
         self.primary = primary
-        self.place: dict[str, str] = {}
         self._arguments = ["--primary"] if primary else []
         self._arguments += [f"--platform={platform}"] if platform else []
         self._arguments += [] if jax else ["--no_jax"]
@@ -140,25 +138,6 @@ class Local:
         """Returns how many workers there may be."""
         return self._size
 
-    def submit(self, batch: Batch) -> list[str]:
-        """Starts a worker per job of a batch, with its environment; those that live are left."""
-        for slot in range(batch.size):
-            if not self._lives(slot):
-                self.start(slot, batch.environment)
-        return [str(slot) for slot in range(batch.size)]
-
-    def find(self, batch: Batch) -> list[str] | None:
-        """Returns the slots of a batch, None where no worker is in any of them."""
-        handles = [str(slot) for slot in range(batch.size)]
-        return handles if State.RUNNING in self.status(handles).values() else None
-
-    def status(self, handles: Sequence[str]) -> dict[str, State]:
-        """Returns whether a worker, also one of an earlier driver, is in each slot."""
-        return {
-            handle: State.GONE if self._is_free(int(handle)) else State.RUNNING
-            for handle in handles
-        }
-
     def cancel(self, handles: Sequence[str]) -> None:
         """Asks workers that were started here to save and end."""
         for handle in handles:
@@ -167,11 +146,6 @@ class Local:
 
     def _lives(self, slot: int) -> bool:
         return slot in self._processes and self._processes[slot].poll() is None
-
-    def _is_free(self, slot: int) -> bool:
-        if held := hold_name(f"{self._owner} {slot}"):
-            held.close()
-        return held is not None
 
     def start(self, slot: int, variables: dict[str, str]) -> bool:
         """Starts the worker of a slot, with a batch's variables.

@@ -1,5 +1,6 @@
 """How a trial's attempts ended, and whether another one makes sense."""
 
+import contextlib
 import pathlib
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -59,8 +60,14 @@ def last_error(directory: pathlib.Path) -> dict[str, Any]:
 
 
 def log_tail(directory: pathlib.Path, lines: int = 8) -> list[str]:
-    """Returns the last lines of the last attempt's log."""
-    path = lease.last(directory) / LOG
-    if not path.is_file():
-        return []
-    return path.read_text("utf-8", errors="replace").splitlines()[-lines:]
+    """Returns the last lines of the last attempt's log, none where it cannot be read."""
+    with contextlib.suppress(OSError):
+        return tail(lease.last(directory) / LOG, lines)
+    return []
+
+
+def tail(log: pathlib.Path, lines: int = 8) -> list[str]:
+    """Returns the last lines of a log, none where it cannot be read."""
+    with contextlib.suppress(OSError):
+        return log.read_text("utf-8", errors="replace").splitlines()[-lines:]
+    return []

@@ -107,22 +107,6 @@ def downstream_path(step: int, suite: str) -> str:
     return f"{DOWNSTREAM}/{step}/{suite}"
 
 
-def downstream_results(
-    trial_directory: str | os.PathLike[str], suite: str = "*"
-) -> list[tuple[int, str, pathlib.Path]]:
-    """Returns (step, suite, path of results.json) of every complete evaluation, in order.
-
-    suite: one suite's name; '*': of all.
-    """
-    folder = pathlib.Path(trial_directory) / DOWNSTREAM
-    found = [
-        (int(path.parts[-3]), path.parts[-2], path)
-        for path in folder.glob(f"*/{suite}/{RESULTS}")
-        if path.parts[-3].isdigit()
-    ]
-    return sorted(found)
-
-
 def write_atomically(path: str | os.PathLike[str], text: str) -> None:
     """Replaces `path` by `text` (UTF-8) so that a reader sees the old or the new, never a part."""
     with replacing(path) as new:

@@ -24,6 +24,7 @@ from typing import Any
 from sweeps.records import layout
 
 JOBS, CANCELLED = "jobs", "cancelled.json"
+_NAME = re.compile(r"s-[a-z0-9-]+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,14 +76,6 @@ class Batch:
         """Returns where a job's output belongs."""
         return self.file.with_name(f"{self.name}.{index}.log")
 
-    def log_tail(self, index: int, lines: int = 8) -> list[str]:
-        """Returns the last lines that job `index` printed."""
-        try:
-            text = self.log(index).read_text("utf-8", errors="replace")
-        except OSError:
-            return []
-        return text.splitlines()[-lines:]
-
     @property
     def handles(self) -> list[str] | None:
         """The engine's handles, [] where nothing was submitted, None where that is not known."""
@@ -115,9 +108,9 @@ def note_start(file: pathlib.Path, index: int) -> None:
     Not every engine leaves a log here: without one, a job that ends before it claims a trial would
     look like one that never ran. A node that cannot write has no trial either, and says so then.
     """
-    record = {"host": socket.gethostname(), "started_at": time.time()}
     with contextlib.suppress(OSError):
         if file.is_file():
+            record = {"host": socket.gethostname(), "started_at": time.time()}
             layout.write_json(_beside(file, f"{index}.started"), record)
 
 
@@ -181,7 +174,8 @@ def read(file: pathlib.Path) -> Batch:
 def files(study_directory: pathlib.Path) -> list[pathlib.Path]:
     """Returns the records of a study's batches, by name."""
     folder = study_directory / JOBS
-    return [file for file in sorted(folder.glob("s-*.json")) if "." not in file.stem]
+    # By their whole name: synchronised folders hold copies called 's-x-0123abcd (conflict).json'.
+    return [file for file in sorted(folder.glob("s-*.json")) if _NAME.fullmatch(file.stem)]
 
 
 def batches(study_directory: pathlib.Path) -> Iterator[Batch]:

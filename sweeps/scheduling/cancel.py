@@ -51,13 +51,13 @@ def cancel(directory: pathlib.Path) -> str:
 
 def _cancel_jobs(directory: pathlib.Path, settings: dict[str, Any], batches: list[Batch]) -> int:
     """Cancels what engines may still have; returns how many jobs that is."""
-    with contextlib.closing(engines.Engines(settings, directory)) as found:
-        known = {handle: batch for batch in batches for handle in batch.handles or ()}
-        count = _cancel_living(found, known)
-        for batch in batches:
-            if batch.handles is None:  # by its name: its submission was cut short
-                handles = found.of(batch).find(batch) or []
-                count += _cancel_living(found, dict.fromkeys(handles, batch))
+    found = engines.Engines(settings, directory)
+    known = {handle: batch for batch in batches for handle in batch.handles or ()}
+    count = _cancel_living(found, known)
+    for batch in batches:
+        if batch.handles is None:  # by its name: its submission was cut short
+            handles = found.of(batch).find(batch) or []
+            count += _cancel_living(found, dict.fromkeys(handles, batch))
     return count
 
 

@@ -53,7 +53,6 @@ class Driver:
     ) -> None:
         self.study, self._check, self._selection = study, check, selection
         self.progress = progress
-        self._stop = False
 
     def run(self) -> dict[str, int]:
         """Runs what is not finished. Returns how many trials ended in which state.
@@ -64,23 +63,23 @@ class Driver:
         study_directory.prepare(self.study)
         (self.study.directory / submissions.CANCELLED).unlink(missing_ok=True)
         counts: dict[str, int] = {}
-        with handled_signals(self._request_stop):
+        with stopping_signals() as told:
             snapshot = code_snapshot.take(self.study.directory)
-            about = Run(self.study, self.progress, lambda: self._stop, snapshot, self._check)
+            about = Run(self.study, self.progress, told, snapshot, self._check)
             with contextlib.closing(scheduler(about)) as found:
                 for stage in self.study.stages:
-                    trials = found.outage.wait_out(functools.partial(self._begin, stage))
-                    found.run(trials)
-                    for ended in found.outage.wait_out(functools.partial(self._ends, trials)):
+                    wait_out = found.outage.wait_out
+                    trials = wait_out(functools.partial(self._run_stage, found, stage))
+                    for ended in wait_out(functools.partial(self._ends, trials)):
                         counts[ended["state"]] = counts.get(ended["state"], 0) + 1
                         if ended["state"] == "failed" and disk.is_reason(ended["reason"]):
                             raise ValueError(ended["reason"])  # the next stage would, too
-                    if lacking := self._evaluate(found, trials):
+                    if lacking := wait_out(functools.partial(self._evaluate, found, trials)):
                         counts["not evaluated"] = counts.get("not evaluated", 0) + lacking
         return counts
 
-    def _begin(self, stage: str) -> list[Trial]:
-        """Writes a stage's trials and returns them; may be repeated."""
+    def _run_stage(self, found: Scheduler, stage: str) -> list[Trial]:
+        """Returns a stage's trials when they are finished."""
         selection = None
         if stage == "compare":
             selection = study_directory.select(self.study, self._selection)
@@ -89,6 +88,7 @@ class Driver:
         trials = study_directory.materialise(self.study, stage, trials)
         self.progress.stage(stage, trials, self.study.directory)
         self._mend(trials)
+        found.run(trials)
         return trials
 
     def _ends(self, trials: list[Trial]) -> list[dict[str, Any]]:
@@ -98,10 +98,7 @@ class Driver:
         """Has the stage's models evaluated by config.downstream, where no worker has done so when
         it had trained them; returns how many could not be."""
         suite = self.study.settings["downstream"]
-        if not suite:
-            return 0
-        asked = functools.partial(evaluations.of_trials, self.study, trials, suite, 1)
-        wanted = found.outage.wait_out(asked)
+        wanted = evaluations.of_trials(self.study, trials, suite, 1) if suite else []
         return len(evaluations.run(self.study, found, self.progress, wanted))
 
     def _mend(self, trials: list[Trial]) -> None:
@@ -129,22 +126,19 @@ class Driver:
                 f"(mv {lost[0][0]} {lost[0][0]}.damaged) and run this again: it is trained anew"
             )
 
-    def _request_stop(self, signum: int, frame: Any) -> None:
-        """Makes the driver save and stop at the next opportunity."""
-        del signum, frame
-        self._stop = True
-
 
 # SIGHUP: the terminal or the connection is gone.
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
-def handled_signals(stop: Callable[[int, Any], None]) -> Iterator[None]:
-    """Has `stop` handle signals to stop while it lasts."""
+def stopping_signals() -> Iterator[Callable[[], bool]]:
+    """Yields whether a signal has told this process to save and end."""
+    told: list[int] = []
+    stop = lambda signum, frame: told.append(signum)  # noqa: E731
     earlier = [(number, signal.signal(number, stop)) for number in _STOPPING]
     try:
-        yield
+        yield lambda: bool(told)
     finally:
         for number, handler in earlier:
             signal.signal(number, handler)

@@ -66,11 +66,6 @@ class Engines:
         if errors:
             raise EngineError("; ".join(errors))
 
-    def close(self) -> None:
-        """Lets go of the engines."""
-        for launcher in self._launchers.values():
-            launcher.close()
-
 
 def _key(launcher: str, place: Mapping[str, str]) -> tuple[Any, ...]:
     return launcher, *sorted(place.items())

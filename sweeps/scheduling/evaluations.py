@@ -65,17 +65,11 @@ def run(
 
     Raises Interrupted when told to stop, ValueError where none can be made at all.
     """
-
-    def unfinished() -> list[Evaluation]:
-        return [one for one in wanted if evaluation.materialise(study.directory, one)]
-
-    left = scheduler.outage.wait_out(unfinished)
+    left = [one for one in wanted if evaluation.materialise(study.directory, one)]
     if left:
         progress.stage(f"evaluate by {left[0].suite}", wanted, study.directory)
         scheduler.run(left)
-    return scheduler.outage.wait_out(
-        lambda: [one for one in left if not _results(study, one).exists()]
-    )
+    return [one for one in left if not _results(study, one).exists()]
 
 
 def _results(study: Study, one: Evaluation) -> pathlib.Path:

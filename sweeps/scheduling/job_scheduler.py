@@ -51,7 +51,8 @@ class JobScheduler(Scheduler):
     """
 
     def __init__(self, about: Run, launcher: Launcher, poll_s: float, platform: str = "") -> None:
-        super().__init__(about, launcher, _MOST_KILLS)
+        super().__init__(about, _MOST_KILLS)
+        self.launcher = launcher
         self.poll_s, self.platform = poll_s, platform
         if lease_s := os.environ.get("ATTNPERF_LEASE_S"):
             self.environment["ATTNPERF_LEASE_S"] = lease_s
@@ -96,8 +97,8 @@ class JobScheduler(Scheduler):
             self.watched[trial.path] = trial, clock.clock.monotonic()
 
     def close(self) -> None:
-        """Lets go of the engines."""
-        self.engines.close()
+        """Lets go of the engine."""
+        self.launcher.close()
 
     def _hold_back(self) -> None:
         self._wait_until = clock.clock.monotonic() + _PAUSE_S
@@ -268,7 +269,7 @@ class JobScheduler(Scheduler):
         if not started:
             self._hold_back()
         count = self.policy.count_unrecorded(trial, reason is not None or not started)
-        tail = job.batch.log_tail(job.index)
+        tail = attempts.tail(job.batch.log(job.index))
         reason = reason or "its job ended without claiming it"
         if self.policy.may_retry(trial):
             self.progress.ended(trial, "will be submitted again", reason)

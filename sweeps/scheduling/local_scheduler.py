@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable
 from typing import Any
 
 from sweeps.launchers import local
-from sweeps.records import disk, layout, lease, status
+from sweeps.records import attempts, disk, layout, lease, status
 from sweeps.scheduling.retry_policy import Next
 from sweeps.scheduling.scheduler import Interrupted, Run, Scheduler
 from sweeps.study.evaluation import Work
@@ -79,7 +79,7 @@ class LocalScheduler(Scheduler):
     """
 
     def __init__(self, about: Run, launcher: local.Local, watches: bool = True) -> None:
-        super().__init__(about, launcher)
+        super().__init__(about)
         self.workers, self.watches = launcher, watches
         self.schedule = Schedule()
         # Of each slot at work; None between a trial's end and the worker's word that it is free.
@@ -98,6 +98,10 @@ class LocalScheduler(Scheduler):
             if slot not in self.alive:
                 self._start(slot)
         self.about.check()  # while they load
+
+    def close(self) -> None:
+        """Ends the workers."""
+        self.workers.close()
 
     def _is_busy(self) -> bool:
         return bool(self.schedule.pending or self.at_hand or self.watched)
@@ -194,7 +198,9 @@ class LocalScheduler(Scheduler):
             self._put_back(trial, "failed, will be tried again", error)
         else:
             quiet = full or outcome != "failed"
-            self._over(trial, outcome, error, None if quiet else self._log_tail(trial))
+            self._over(
+                trial, outcome, error, None if quiet else attempts.log_tail(self.root / trial.path)
+            )
             if full and self.watches:
                 raise ValueError(error)  # the other trials would fail, too
 
@@ -214,9 +220,7 @@ class LocalScheduler(Scheduler):
             self._killed_early += 1
             often = self._killed_early >= self.study.settings["max_attempts"]
             if often or not self.workers.was_killed(slot):
-                tail = "\n".join(
-                    self.workers.log.read_text("utf-8", errors="replace").splitlines()[-8:]
-                )
+                tail = "\n".join(attempts.tail(self.workers.log))
                 raise ValueError(
                     f"a worker ended before it was ready; {self.workers.log} ends with\n{tail}"
                 )

@@ -48,8 +48,8 @@ class RetryPolicy:
         self._root, self._max_attempts = root, max_attempts
         self._max_kills = max(max_kills, max_attempts)
         self.began = dict(began or {})
-        # Of each trial: jobs that left no attempt, by kind, since it was at "step".
-        self._unrecorded: dict[str, Counter[str]] = {}
+        # Jobs that left no attempt, by trial, kind of end and step: progress begins the count anew.
+        self._unrecorded: Counter[tuple[str, str, int]] = Counter()
 
     def begin(self, trial: Work) -> str:
         """Notes where a trial stands as this run begins; returns its state."""
@@ -63,23 +63,20 @@ class RetryPolicy:
 
         `excused` ends are those of jobs that never ran, or that a node refused.
         """
-        kind = "excused" if excused else "failed"
-        counts = self._unrecorded[trial.path] = self._unrecorded_ends(trial)
-        counts[kind] += 1
-        return counts[kind]
+        key = self._at(trial, "excused" if excused else "failed")
+        self._unrecorded[key] += 1
+        return self._unrecorded[key]
 
-    def _unrecorded_ends(self, trial: Work) -> Counter[str]:
-        """Returns how many unrecorded ends there were since the trial last made progress."""
-        step = status.recorded(self._root / trial.path)["global_step"]
-        counts = self._unrecorded.get(trial.path, Counter(step=step))
-        return counts if counts["step"] >= step else Counter(step=step)
+    def _at(self, trial: Work, kind: str) -> tuple[str, str, int]:
+        """Returns the key of a trial's unrecorded ends at the step where it is."""
+        return trial.path, kind, status.recorded(self._root / trial.path)["global_step"]
 
     def count_failures(self, trial: Work) -> tuple[int, int]:
         """Returns how often a trial failed in this run, and how often it was killed, since it last
         made progress."""
         ends = attempts.ends(self._root / trial.path, self.began.get(trial.path, 0))
         failed, killed = attempts.count_failures(ends)
-        return failed + self._unrecorded_ends(trial)["failed"], killed
+        return failed + self._unrecorded[self._at(trial, "failed")], killed
 
     def may_retry(self, trial: Work) -> bool:
         """Whether a trial that is not finished gets another attempt in this run."""
@@ -92,7 +89,7 @@ class RetryPolicy:
         return (
             failed < self._max_attempts
             and failed + killed < self._max_kills
-            and self._unrecorded_ends(trial)["excused"] < _MOST_EXCUSED
+            and self._unrecorded[self._at(trial, "excused")] < _MOST_EXCUSED
         )
 
     def decide(self, trial: Work) -> Decision:

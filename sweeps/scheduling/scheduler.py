@@ -9,7 +9,6 @@ import dataclasses
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from sweeps.launchers.protocol import Launcher
 from sweeps.monitoring.progress import Progress
 from sweeps.records import attempts, code_snapshot, outages, status, submissions
 from sweeps.scheduling.retry_policy import Next, RetryPolicy
@@ -46,10 +45,10 @@ class Scheduler(abc.ABC):
     what it does when told to stop.
     """
 
-    def __init__(self, about: Run, launcher: Launcher, max_kills: int = 0) -> None:
+    def __init__(self, about: Run, max_kills: int = 0) -> None:
         self.about, self.study, self.progress = about, about.study, about.progress
         self.stop_requested = about.stop_requested
-        self.root, self.launcher = self.study.directory, launcher
+        self.root = self.study.directory
         self.environment = code_snapshot.environment(about.snapshot)
         max_attempts = self.study.settings["max_attempts"]
         self.policy = RetryPolicy(self.root, max_attempts, max_kills, about.began)
@@ -59,9 +58,13 @@ class Scheduler(abc.ABC):
     def run(self, trials: Sequence[Work]) -> None:
         """Returns when every trial is finished. Raises Interrupted when told to stop.
 
-        Raises ValueError where none can be run at all.
+        Raises ValueError where none can be run at all, OSError from before the first turn: it may
+        be called again then.
         """
-        self.outage.wait_out(lambda: self._take_up(trials))
+        for trial in trials:
+            if self.policy.begin(trial) not in status.COMPLETE:
+                self.left[trial.path] = trial
+        self._begin()
         while self._is_busy():
             try:
                 self._stop_if_told()
@@ -75,19 +78,13 @@ class Scheduler(abc.ABC):
                 self._hold_back()
             self._pause()
 
-    def _take_up(self, trials: Sequence[Work]) -> None:
-        for trial in trials:
-            if self.policy.begin(trial) not in status.COMPLETE:
-                self.left[trial.path] = trial
-        self._begin()
-
+    @abc.abstractmethod
     def close(self) -> None:
-        """Lets go of the engine."""
-        self.launcher.close()
+        """Lets go of the engine, or of workers."""
 
     @abc.abstractmethod
     def _begin(self) -> None:
-        """Takes up what is left; the first turn follows. Repeated where it raised an OSError."""
+        """Takes up what is left; the first turn follows."""
 
     @abc.abstractmethod
     def _is_busy(self) -> bool:
@@ -131,9 +128,9 @@ class Scheduler(abc.ABC):
         if self.policy.decide(trial).next is Next.GIVE_UP:  # no live worker has it
             with contextlib.suppress(OSError):
                 status.write(self.root / trial.path, "failed", reason=reason)
-        self._over(trial, "failed", reason, self._log_tail(trial) if tail is None else tail)
-
-    def _log_tail(self, trial: Work) -> list[str]:
-        with contextlib.suppress(OSError):
-            return attempts.log_tail(self.root / trial.path)
-        return []
+        self._over(
+            trial,
+            "failed",
+            reason,
+            attempts.log_tail(self.root / trial.path) if tail is None else tail,
+        )

@@ -42,11 +42,14 @@ def best_index(values: Iterable[float], mode: str) -> int | None:
 def point_losses(values: Mapping[int, Sequence[float | None]], mode: str) -> dict[int, float]:
     """Returns each point's median, turned so that less is better; inf for one never chosen.
 
-    values: of each point its trials' best validation metrics, None for a lost seed. Points without
-    any are left out.
+    values: of each point its trials' best validation metrics, None, or no finite number, for a lost
+    seed. Points without any are left out.
     """
     losses = {
-        point: [math.inf if value is None else _loss(value, mode) for value in found]
+        point: [
+            _loss(value, mode) if value is not None and math.isfinite(value) else math.inf
+            for value in found
+        ]
         for point, found in values.items()
     }
     return {point: statistics.median(found) for point, found in losses.items() if found}

@@ -117,7 +117,7 @@ def test_jobs_are_taken_up_once_the_file_server_answers(make_scheduler, clusters
     looks = iter(range(99))
     scheduler, trials = make_scheduler("a", lambda: next(looks) == 5)
     with pytest.raises(Interrupted):
-        scheduler.run(trials)
+        scheduler.outage.wait_out(lambda: scheduler.run(trials))
     assert len(scheduler.jobs) == 4
     assert scheduler.pending == type(scheduler.pending)()
 

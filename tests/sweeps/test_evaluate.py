@@ -10,7 +10,7 @@ import pytest
 
 from sweeps import __main__ as command
 from sweeps.monitoring import jax_calls, progress
-from sweeps.records import layout, lease, outages, status, submissions
+from sweeps.records import layout, lease, status, submissions
 from sweeps.scheduling import cancel, evaluate, evaluations, job
 from sweeps.study import config, evaluation, study, study_directory
 from sweeps.study import trial as trials
@@ -106,7 +106,6 @@ def test_a_worker_evaluates_and_says_of_what(trained, asked):
         *(trial.id, "standard", "pydoc_lm", 0, 60)
     ]
     assert status.read(directory)["state"] == "done"
-    assert layout.downstream_results(_first(trained)) == [(60, "pydoc", directory / layout.RESULTS)]
     assert not evaluation.materialise(trained.directory, evaluation.read_work(directory))
 
 
@@ -273,8 +272,6 @@ def test_evaluations_go_through_the_schedulers_of_trials(trained, asked):
     handed = []
 
     class Scheduler:
-        outage = outages.Outage(print)
-
         def run(self, left):
             handed.extend(left)
             asked.run(trained.directory / left[0].path)

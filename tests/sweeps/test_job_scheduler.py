@@ -364,3 +364,25 @@ def test_a_batch_that_an_earlier_version_submitted_is_read(tmp_path):
     assert batch.handles == ["7_0", "7_1"]
     assert batch.refusal(0) is None
     assert batch.refusal(1) == {"host": "n8", "reason": "x"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "s-quick-0123abcd (conflicted copy 2026-11-25).json",
+        "s-quick-0123abcd.sync-conflict-20261125.json",
+        "s-quick-0123abcd_1.json",
+        "s-quick-0123abcd~.json",
+        "._s-quick-0123abcd.json",
+        ".nfs00000001.json",
+    ],
+)
+def test_what_lies_beside_batches_is_none(tmp_path, name):
+    batch = submissions.new(_folder(tmp_path), "slurm", [("a",)], {})
+    batch.file.with_name(name).write_text("")
+    assert [found.name for found in submissions.batches(tmp_path / "quick")] == [batch.name]
+
+
+def _folder(tmp_path):
+    (tmp_path / "quick").mkdir()
+    return tmp_path / "quick"

@@ -14,7 +14,6 @@ import pytest
 
 from attention import files
 from sweeps.launchers import local
-from sweeps.launchers.protocol import State
 from sweeps.monitoring.progress import Progress
 from sweeps.records import clock, disk, layout, lease, outages, status, submissions
 from sweeps.scheduling import local_scheduler
@@ -278,7 +277,7 @@ def test_a_scheduler_outlives_a_file_server_that_fails_as_it_begins(
     one, trials = make_scheduler()
     monkeypatch.setattr(clock.clock, "sleep", lambda seconds: None)
     met = failing(monkeypatch, "listdir", errno.EIO, lambda path: "attempts" in path, times=3)
-    one.run(trials)
+    one.outage.wait_out(lambda: one.run(trials))
     assert len(met) == 3
     assert len(one.workers.given) == 3
     assert capsys.readouterr().out.count("Input/output error") == 1
@@ -415,27 +414,24 @@ def test_a_slot_has_no_file_and_ends_with_its_process(tmp_path):
         assert local.hold_name(name) is None
 
 
-def test_this_host_is_a_launcher_as_any_other(tmp_path, monkeypatch):
-    """Its jobs are workers: found in their slots by who submits them again, told to end, gone."""
-    sleeper = [sys.executable, "-c", "import sys; print('{}', flush=True); sys.stdin.read()"]
+def test_a_slot_of_this_host_has_one_worker_whoever_starts_it(tmp_path, monkeypatch):
+    sleeper = [
+        sys.executable,
+        "-c",
+        "import sys; print('{\"event\": 1}', flush=True); sys.stdin.read()",
+    ]
     monkeypatch.setattr(local.Local, "command", lambda self, slot: sleeper)
     own = {"workload": "digits_vit", "local": {"workers": 2, "pin": False}}
-    batch = submissions.Batch(tmp_path / "s-a.json", ((), ()), {"PYTHONPATH": str(tmp_path)})
     engine, other = local.launcher(own, tmp_path), local.launcher(own, tmp_path)
     assert engine.capacity() == 2
-    assert engine.find(batch) is None
-    handles = engine.submit(batch)
-    assert {engine.events.get(timeout=60)[0] for _ in handles} == {0, 1}
-    pids = [engine.pid(slot) for slot in (0, 1)]
-    assert engine.submit(batch) == other.submit(batch) == other.find(batch) == handles
-    assert [engine.pid(slot) for slot in (0, 1)] == pids
-    running = dict.fromkeys(handles, State.RUNNING)
-    assert engine.status(handles) == other.status(handles) == running
-    engine.cancel(handles[:1])
+    assert engine.start(0, {"PYTHONPATH": str(tmp_path)})
+    assert engine.events.get(timeout=60)[0] == 0
+    assert not other.start(0, {})
+    engine.cancel(["0", "1"])
     assert engine.events.get(timeout=60) == (0, None)
-    assert engine.status(handles) == {"0": State.GONE, "1": State.RUNNING}
+    assert other.start(0, {})
     engine.close()
-    assert other.find(batch) is None
+    other.close()
     assert not local.requeue()
 
 

@@ -289,6 +289,12 @@ def test_selection_by_hand(tmp_path):
         0: -0.25,
         1: math.inf,
     }
+    # A value that is no finite number is a lost seed, wherever it stands, and no best value.
+    for lost in (math.nan, math.inf, -math.inf):
+        for mode in ("max", "min"):
+            assert selection.best_point({0: [lost, 0.2, 0.4], 1: [0.3, 0.3, 0.3]}, mode) is not None
+            assert selection.best_point({0: [lost], 1: [0.3]}, mode) == 1
+            assert selection.best_point({0: [0.5, lost], 1: [lost, 0.5]}, mode) is None
     _ended(tmp_path, 0.9, "diverged")
     assert selection.trial_value(tmp_path, "validation/accuracy", "max") is None
     _ended(tmp_path, 0.9)

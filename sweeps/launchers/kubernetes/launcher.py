@@ -52,8 +52,8 @@ class Kubernetes(remote.Engine):
         self.place = {key: self._own[key] for key in ("context", "namespace")}
         if not self.place["context"]:  # kubectl's may be another one tomorrow
             with contextlib.suppress(EngineError):
-                found = self._kubectl("config", "current-context")
-                self.place["context"] = found.stdout.strip() if found.returncode == 0 else ""
+                lines = self._kubectl("config", "current-context").stdout.split()
+                self.place["context"] = lines[-1] if lines else ""
 
     def submit(self, batch: Batch) -> list[str]:
         """Writes and creates the JobSets; one that exists already is this batch's.
