@@ -140,12 +140,9 @@ class Local:
 
     def cancel(self, handles: Sequence[str]) -> None:
         """Asks workers that were started here to save and end."""
-        for handle in handles:
-            if self._lives(int(handle)):
-                self._processes[int(handle)].terminate()
-
-    def _lives(self, slot: int) -> bool:
-        return slot in self._processes and self._processes[slot].poll() is None
+        for slot in map(int, handles):
+            if slot in self._processes and self._processes[slot].poll() is None:
+                self._processes[slot].terminate()
 
     def start(self, slot: int, variables: dict[str, str]) -> bool:
         """Starts the worker of a slot, with a batch's variables.

@@ -168,8 +168,10 @@ def study_record(directory: str | os.PathLike[str]) -> dict[str, Any]:
     record = read_json_if_there(path)
     if record is None:
         raise ValueError(f"{directory} is no study: it has no {STUDY}")
-    whole = isinstance(record, dict) and all(
-        isinstance(record.get(key), kind) for key, kind in _STUDY_RECORD.items()
+    whole = (
+        isinstance(record, dict)
+        and all(isinstance(record.get(key), kind) for key, kind in _STUDY_RECORD.items())
+        and all(isinstance(stage, str) for stage in record["stages"])
     )
     if not whole:
         lacking = ", ".join(f"{key} ({kind.__name__})" for key, kind in _STUDY_RECORD.items())

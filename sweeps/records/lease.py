@@ -128,9 +128,9 @@ def process_here(attempt: pathlib.Path) -> int | None:
 
 def _is_same_host(lease: dict[str, Any], here: dict[str, Any]) -> bool:
     """Whether a lease is of this host and its process numbers; False where that is not known."""
-    keys = ("boot_id", "pid_namespace", "pid")
-    known = all(lease.get(key) is not None for key in keys)
-    return known and all(lease[key] == here[key] for key in keys[:2])
+    keys, pid = ("boot_id", "pid_namespace"), lease.get("pid")
+    known = isinstance(pid, int) and pid > 0  # a signal to -1 would reach every process
+    return known and all(lease.get(key) == here[key] is not None for key in keys)
 
 
 def identity() -> dict[str, Any]:

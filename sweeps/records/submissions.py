@@ -161,7 +161,7 @@ def read(file: pathlib.Path) -> Batch:
             jobs=tuple(tuple(map(str, paths)) for paths in record["tasks"]),
             environment=record["environment"],
             avoid=tuple(record["avoid"]),
-            launcher=record["launcher"],
+            launcher=str(record["launcher"]),
             platform=record["platform"],
             began={path: int(number) for path, number in record.get("began", {}).items()},
             place={key: str(value) for key, value in record.get("place", {}).items()},

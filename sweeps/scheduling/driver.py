@@ -135,8 +135,10 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def stopping_signals() -> Iterator[Callable[[], bool]]:
     """Yields whether a signal has told this process to save and end."""
     told: list[int] = []
-    stop = lambda signum, frame: told.append(signum)  # noqa: E731
-    earlier = [(number, signal.signal(number, stop)) for number in _STOPPING]
+    earlier = [
+        (number, signal.signal(number, lambda signum, frame: told.append(signum)))
+        for number in _STOPPING
+    ]
     try:
         yield lambda: bool(told)
     finally:

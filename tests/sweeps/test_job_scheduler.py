@@ -386,3 +386,22 @@ def test_what_lies_beside_batches_is_none(tmp_path, name):
 def _folder(tmp_path):
     (tmp_path / "quick").mkdir()
     return tmp_path / "quick"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"began": "x"},
+        {"began": {"a": "x"}},
+        {"place": []},
+        {"tasks": 3},
+        {"tasks": None},
+        {"created_at": "x"},
+        {"avoid": 3},
+    ],
+)
+def test_a_damaged_batch_is_named(tmp_path, changes):
+    file = submissions.new(_folder(tmp_path), "slurm", [("a",)], {}).file
+    layout.write_json(file, {**layout.read_json(file), **changes})
+    with pytest.raises(ValueError, match=f"{file} is no record of a batch of jobs"):
+        submissions.read(file)

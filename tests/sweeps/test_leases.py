@@ -332,6 +332,16 @@ def test_a_worker_of_ours_that_let_its_lease_pass_is_ended(
     assert one._hangs(trial, 0) == hangs
 
 
+@pytest.mark.parametrize("pid", [-1, 0, "1", None, [1]])
+def test_a_damaged_lease_has_no_process_to_signal(tmp_path, pid):
+    """A signal to process -1 would reach every process of the user."""
+    attempt = lease.claim(tmp_path)
+    assert lease.process_here(attempt.directory) == os.getpid()
+    path = attempt.directory / lease.LEASE
+    layout.write_json(path, {**layout.read_json(path), "pid": pid, "pid_start": None})
+    assert lease.process_here(attempt.directory) is None
+
+
 def test_a_host_that_does_not_tell_its_boot_is_taken_for_no_other(tmp_path, monkeypatch):
     """Sandboxed containers lack /proc/sys/kernel/random/boot_id: the heartbeat alone counts."""
     here = {**lease.identity(), "boot_id": None}

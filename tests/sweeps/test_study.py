@@ -576,6 +576,16 @@ def test_a_study_record_with_impossible_settings_is_not_resumed(tmp_path, capsys
     assert re.search(f"{path} is damaged: .*{message}|{message}", capsys.readouterr().err)
 
 
+@pytest.mark.parametrize("command", ["status", "cancel", "resume"])
+def test_a_study_whose_stages_are_no_names_is_damaged(tmp_path, capsys, command):
+    resolved = _study("digits_vit_quick", experiment_dir=tmp_path)
+    study_directory.prepare(resolved)
+    path = resolved.directory / layout.STUDY
+    layout.write_json(path, {**layout.read_json(path), "stages": [3]})
+    assert main([command, str(resolved.directory)]) == 2
+    assert f"{path} is no study's record" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("content", ["{}", "[]", '{"trials": "abc"}', '{"trials": [{}]}'])
 def test_damaged_lists_of_trials_are_named_by_cancel(tmp_path, capsys, content):
     resolved = _study("digits_vit_quick", experiment_dir=tmp_path)
