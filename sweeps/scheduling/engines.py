@@ -4,9 +4,8 @@ The study's own keys may name another cluster by now, or another namespace: ther
 look gone.
 """
 
-import contextlib
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sweeps.launchers import table as launchers
@@ -18,12 +17,17 @@ class Engines:
     """Launchers by what batches record of their engine.
 
     settings: the study's, with every launcher's keys. current: the launcher of config.launcher.
+    `say` is told of engines that this host cannot ask.
     """
 
     def __init__(
-        self, settings: dict[str, Any], directory: pathlib.Path, current: Launcher | None = None
+        self,
+        settings: dict[str, Any],
+        directory: pathlib.Path,
+        current: Launcher | None = None,
+        say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._settings, self._directory = settings, directory.resolve()
+        self._settings, self._directory, self._say = settings, directory.resolve(), say
         self._launchers: dict[Any, Launcher] = {}
         if current is not None:
             self._launchers[_key(settings["launcher"], current.place)] = current
@@ -50,8 +54,10 @@ class Engines:
         """Returns the state of every job, by its handle; UNKNOWN where its engine has no answer."""
         states = dict.fromkeys(jobs, State.UNKNOWN)
         for batch, handles in _together(jobs):
-            with contextlib.suppress(EngineError):
+            try:
                 states |= self.of(batch).status(handles)
+            except EngineError as error:
+                self._say(str(error))
         return states
 
     def cancel(self, jobs: Mapping[str, Batch]) -> None:

@@ -59,7 +59,7 @@ class JobScheduler(Scheduler):
         self.name = str(self.study.settings["launcher"])
         self.pending: collections.deque[Work] = collections.deque()
         self.jobs: dict[str, SubmittedJob] = {}
-        self.engines = engines.Engines(self.study.settings, self.root, launcher)
+        self.engines = engines.Engines(self.study.settings, self.root, launcher, self._say_once)
         # Batches of which nobody knows whether the engine has them.
         self.unsure: list[Batch] = []
         self.watched: dict[str, tuple[Work, float]] = {}
@@ -228,8 +228,8 @@ class JobScheduler(Scheduler):
         if not self.jobs:
             return
         states = self.engines.status(_batches(self.jobs))
-        if all(state is State.UNKNOWN for state in states.values()):
-            self._say_once("the engine does not answer; jobs are left as they are")
+        if State.UNKNOWN in states.values():
+            self._say_once("an engine does not answer; its jobs are left as they are")
         for handle, state in states.items():
             job = self.jobs[handle]
             if state is State.GONE:

@@ -21,10 +21,13 @@ class Cluster:
 
     jobs: dict[str, set[str]]
     down: set[str]
+    absent: set[str]
 
     def __init__(self, settings, directory):
         del directory
         self.place = {"namespace": settings["kubernetes"]["namespace"]}
+        if self.place["namespace"] in self.absent:
+            raise ValueError("no such context")
         self.here = self.jobs.setdefault(self.place["namespace"], set())
 
     def capacity(self):
@@ -60,7 +63,7 @@ class Cluster:
 @pytest.fixture
 def clusters(monkeypatch):
     """Clusters in place of the Kubernetes launcher's; {namespace: names of its jobs}."""
-    made = type("Made", (Cluster,), {"jobs": {}, "down": set()})
+    made = type("Made", (Cluster,), {"jobs": {}, "down": set(), "absent": set()})
     monkeypatch.setattr(kubernetes, "launcher", made)
     return made
 
@@ -122,17 +125,18 @@ def test_jobs_are_taken_up_once_the_file_server_answers(make_scheduler, clusters
     assert scheduler.pending == type(scheduler.pending)()
 
 
-def test_an_engine_out_of_reach_causes_no_resubmission(make_scheduler, clusters):
-    first, trials = make_scheduler("a", lambda: True)
-    first.stop_requested = lambda: bool(first.jobs)
-    with pytest.raises(Interrupted):
-        first.run(trials)
-    clusters.down.add("a")
+@pytest.mark.parametrize(
+    ("how", "said"), [("down", "does not answer"), ("absent", "namespace=a, which cannot be asked")]
+)
+def test_an_engine_out_of_reach_causes_no_resubmission(make_scheduler, clusters, capsys, how, said):
+    _submitted(make_scheduler, "a")
+    getattr(clusters, how).add("a")
     looks = iter(range(9))
     second, trials = make_scheduler("b", lambda: next(looks) == 3)
     with pytest.raises(Interrupted):
         second.run(trials)
     assert clusters.jobs["b"] == set()
+    assert capsys.readouterr().out.count(said) >= 1
 
 
 def _submitted(make_scheduler, namespace):

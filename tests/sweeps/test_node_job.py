@@ -1,5 +1,7 @@
 """`python -m sweeps job` on a node: its mark, its driver's count of failures, missing devices."""
 
+import errno
+import pathlib
 import signal
 import subprocess
 import sys
@@ -8,8 +10,8 @@ import pytest
 
 from sweeps.__main__ import main
 from sweeps.launchers import local
-from sweeps.launchers.protocol import WRONG_NODE
-from sweeps.records import submissions
+from sweeps.launchers.protocol import FINISHED, WRONG_NODE
+from sweeps.records import clock, layout, lease, outages, status, submissions
 from sweeps.scheduling import job
 from sweeps.study import study_directory
 
@@ -75,7 +77,34 @@ def test_a_job_counts_failures_since_its_drivers_run_began(batch, monkeypatch):
         def close(self):
             pass
 
+        outage = outages.Outage(print)
+
     monkeypatch.setattr(job, "LocalScheduler", Scheduler)
     one = job.NodeJob(batch.file, 0)
     assert one.run() == WRONG_NODE
     assert seen == [{path: 0 for path in batch.jobs[0]}]
+
+
+def test_a_file_server_that_fails_as_a_job_begins_costs_the_trial_nothing(batch, monkeypatch):
+    """Of all files that a job reads before it has a worker, one fails, each in its turn."""
+    [path] = batch.jobs[0]
+    directory = batch.file.parents[1] / path
+    lease.claim(directory).end("done")
+    status.write(directory, "done")
+    monkeypatch.setattr(clock.clock, "sleep", lambda seconds: None)
+    real, read = pathlib.Path.read_bytes, []
+
+    def fails(file):
+        read.append(file)
+        if len(read) == at:
+            raise OSError(errno.EIO, "Input/output error", str(file))
+        return real(file)
+
+    monkeypatch.setattr(pathlib.Path, "read_bytes", fails)
+    at = 0
+    assert job.run(batch.file, 0) == FINISHED
+    names = {file.name for file in read}
+    assert names >= {batch.file.name, layout.STUDY, layout.TRIAL, layout.STATUS}
+    for at in range(1, len(read) + 1):
+        read.clear()
+        assert job.run(batch.file, 0) == FINISHED, at
