@@ -60,14 +60,17 @@ def last_error(directory: pathlib.Path) -> dict[str, Any]:
 
 
 def log_tail(directory: pathlib.Path, lines: int = 8) -> list[str]:
-    """Returns the last lines of the last attempt's log, none where it cannot be read."""
+    """Returns what `tail` does of the last attempt's log, none where that is not known."""
     with contextlib.suppress(OSError):
         return tail(lease.last(directory) / LOG, lines)
     return []
 
 
 def tail(log: pathlib.Path, lines: int = 8) -> list[str]:
-    """Returns the last lines of a log, none where it cannot be read."""
-    with contextlib.suppress(OSError):
+    """Returns the last lines of a log, or why it cannot be read; none where there is none."""
+    try:
         return log.read_text("utf-8", errors="replace").splitlines()[-lines:]
-    return []
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        return [f"its log cannot be read: {error}"]

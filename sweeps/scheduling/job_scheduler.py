@@ -7,6 +7,7 @@ a job is queued, running or gone, never how it ended: the trials' files say that
 import collections
 import dataclasses
 import itertools
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -27,6 +28,7 @@ _PAUSE_S = 60.0
 # Kills at one step that a trial is forgiven: nodes vanish, and jobs count crashes themselves.
 _MOST_KILLS = 10
 _HOSTS_AVOIDED = 16
+_SAY_AGAIN_S = 3600.0
 
 
 @dataclasses.dataclass
@@ -65,7 +67,8 @@ class JobScheduler(Scheduler):
         self.watched: dict[str, tuple[Work, float]] = {}
         self.avoid: dict[str, None] = {}
         self._running: dict[str, Work] = {}
-        self._submitted, self._said = False, ""
+        self._submitted = False
+        self._said: dict[str, float] = {}
         self._wait_until = 0.0
 
     def _begin(self) -> None:
@@ -294,8 +297,10 @@ class JobScheduler(Scheduler):
             self._over(trial, decision.state, None)
 
     def _say_once(self, text: str) -> None:
-        if text != self._said:
-            self._said = text
+        """Says something that stays true for a while, once an hour."""
+        now = clock.clock.monotonic()
+        if now - self._said.get(text, -math.inf) > _SAY_AGAIN_S:
+            self._said[text] = now
             self.progress.say(text)
 
 

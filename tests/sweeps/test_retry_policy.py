@@ -149,3 +149,10 @@ def test_bad_input_is_not_tried_again_in_one_run(trial):
     again = RetryPolicy(trial.root, 3)
     again.begin(trial)
     assert again.decide(trial).next is Next.AGAIN
+
+
+def test_the_end_of_a_log(tmp_path):
+    (tmp_path / "log.txt").write_bytes(b"1\n\xff2\n3\n")
+    assert attempts.tail(tmp_path / "log.txt", 2) == ["\ufffd2", "3"]
+    assert attempts.tail(tmp_path / "absent") == attempts.log_tail(tmp_path) == []
+    assert "cannot be read" in attempts.tail(tmp_path)[0]
