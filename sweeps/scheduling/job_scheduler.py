@@ -97,7 +97,7 @@ class JobScheduler(Scheduler):
 
     def _watch(self, trials: Iterable[Work]) -> None:
         for trial in trials:
-            self.watched[trial.path] = trial, clock.clock.monotonic()
+            self.watched[trial.path] = trial, clock.clock.monotonic() + _WATCH_S
 
     def close(self) -> None:
         """Lets go of the engine."""
@@ -275,26 +275,15 @@ class JobScheduler(Scheduler):
         tail = attempts.tail(job.batch.log(job.index))
         reason = reason or "its job ended without claiming it"
         if self.policy.may_retry(trial):
-            self.progress.ended(trial, "will be submitted again", reason)
-            self.pending.appendleft(trial)
+            self._put_back(trial, "will be tried again", reason)
             return
         self._give_up(
             trial, f"{reason} ({count} jobs; the last one's log: {job.batch.log(job.index)})", tail
         )
 
-    def _follow_up(self, trial: Work) -> None:
-        """Does what a trial's files ask for once its job is gone."""
-        decision = self.policy.decide(trial)
-        if decision.next is Next.WATCH:
-            self.watched[trial.path] = trial, clock.clock.monotonic() + _WATCH_S
-        elif decision.next is Next.AGAIN:
-            self.progress.ended(trial, "will be submitted again", decision.reason)
-            self.pending.appendleft(trial)
-        elif decision.next is Next.GIVE_UP:
-            error = attempts.last_error(self.root / trial.path).get("error")
-            self._give_up(trial, str(error or decision.reason))
-        else:
-            self._over(trial, decision.state, None)
+    def _put_back(self, trial: Work, outcome: str, error: str | None) -> None:
+        self.progress.ended(trial, outcome, error)
+        self.pending.appendleft(trial)
 
     def _say_once(self, text: str) -> None:
         """Says something that stays true for a while, once an hour."""

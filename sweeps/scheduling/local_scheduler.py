@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable
 from typing import Any
 
 from sweeps.launchers import local
-from sweeps.records import attempts, disk, layout, lease, status
+from sweeps.records import attempts, disk, layout, lease
 from sweeps.scheduling.retry_policy import Next
 from sweeps.scheduling.scheduler import Interrupted, Run, Scheduler
 from sweeps.study.evaluation import Work
@@ -229,18 +229,7 @@ class LocalScheduler(Scheduler):
             self._occupied.add(slot)  # started again later, where it cannot be now
             self._start(slot)
         if trial is not None:
-            self._trial_died(trial)
-
-    def _trial_died(self, trial: Work) -> None:
-        directory = self.root / trial.path
-        state, reason = str(status.read(directory)["state"]), "the worker process died"
-        if state in status.COMPLETE:
-            self._over(trial, state, None)
-        elif self.policy.may_retry(trial):
-            self._put_back(trial, "died, will be tried again", reason)
-        else:
-            times = sum(self.policy.count_failures(trial))
-            self._give_up(trial, f"{reason} {times} times at the same step")
+            self._follow_up(trial)
 
     def _look_elsewhere(self) -> None:
         """Takes back trials whose other worker has died, drops those it has finished.

@@ -106,6 +106,10 @@ class Scheduler(abc.ABC):
     def _watch(self, trials: Iterable[Work]) -> None:
         """Has trials that are in nobody's hands here looked after by their files."""
 
+    @abc.abstractmethod
+    def _put_back(self, trial: Work, outcome: str, error: str | None) -> None:
+        """Says how a trial ended and makes it pending again, to be tried first."""
+
     def _hold_back(self) -> None:  # noqa: B027
         """Puts off what may fail again at once: after a turn that a file system cut short, and
         where an engine refuses jobs or one of them never started."""
@@ -122,6 +126,23 @@ class Scheduler(abc.ABC):
         """Nothing more is done for a trial."""
         self.left.pop(trial.path, None)
         self.progress.ended(trial, outcome, error, tail)
+
+    def _follow_up(self, trial: Work) -> None:
+        """Does what a trial's files ask for once its worker or job is gone."""
+        decision = self.policy.decide(trial)
+        if decision.next is Next.WATCH:
+            self._watch([trial])
+        elif decision.next is Next.AGAIN:
+            self._put_back(trial, "will be tried again", decision.reason)
+        elif decision.next is Next.GIVE_UP:
+            error = attempts.last_error(self.root / trial.path).get("error")
+            failed, killed = self.policy.count_failures(trial)
+            self._give_up(
+                trial,
+                f"{error or decision.reason} (without progress: {failed} failures, {killed} kills)",
+            )
+        else:
+            self._over(trial, decision.state, None)
 
     def _give_up(self, trial: Work, reason: str, tail: list[str] | None = None) -> None:
         """Writes down that a trial failed for good; `tail`: of its job's log, its own otherwise."""

@@ -169,7 +169,7 @@ def test_a_poison_trial_is_given_up_and_the_study_completes(
     assert killed == 2
     assert re.search(r"(3 done, 1 failed|1 failed, 3 done)", output)
     assert status.read(poisoned)["state"] == "failed"
-    assert "died 2 times at the same step" in status.read(poisoned)["reason"]
+    assert "died (without progress: 0 failures, 2 kills)" in status.read(poisoned)["reason"]
     # Running again is a person's wish to try once more, and now nobody kills it.
     code, output = _finish(start_stub(protocol="grid", points=2, max_attempts=2))
     assert code == 0, output
