@@ -218,7 +218,9 @@ def test_kubernetes_and_ray_resolve_their_place_once(tmp_path, monkeypatch):
     asked = []
     engine = kubernetes.launcher(settings, tmp_path)
     assert engine.place == {"context": "first", "namespace": "default"}
-    monkeypatch.setattr("sweeps.launchers.remote.run", lambda command, *rest: asked.append(command))
+    monkeypatch.setattr(
+        "sweeps.launchers.remote.run", lambda command, *rest, **named: asked.append(command)
+    )
     engine._kubectl("get")
     assert "first" in asked[0]
     monkeypatch.setenv("RAY_ADDRESS", "http://one:8265")
