@@ -10,6 +10,7 @@ import dataclasses
 import pathlib
 from collections import Counter
 
+from attention import files
 from sweeps.launchers import table as launchers
 from sweeps.monitoring.progress import Progress
 from sweeps.records import code_snapshot, layout, status, submissions
@@ -46,7 +47,7 @@ class Evaluate:
         trained = study.from_record(record, directory)
         changed = config.changed(trained.settings, overrides or [], _CHANGEABLE)
         if data_dir:
-            changed["data_dir"] = str(pathlib.Path(data_dir).expanduser().absolute())
+            changed["data_dir"] = str(files.typed_path(data_dir).absolute())
         self.study: Study = dataclasses.replace(trained, settings=trained.settings | changed)
         checks.check_downstream(self.study.settings, suite)
         launchers.module(self.study.settings["launcher"]).check(self.study.settings)

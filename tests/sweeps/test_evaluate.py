@@ -265,6 +265,12 @@ def test_the_last_line_of_a_trial(trained):
         evaluations.summary(asked.study, asked.wanted)
 
 
+@pytest.mark.parametrize("typed", ["~nobody_of_that_name/x", "$DATA/x", "gs://bucket/x"])
+def test_a_data_dir_that_nobody_means_is_refused(trained, typed):
+    with pytest.raises(ValueError, match="path"):
+        evaluate.Evaluate(trained.directory, "pydoc", data_dir=typed)
+
+
 def test_evaluations_go_through_the_schedulers_of_trials(trained, asked):
     """What has results is not handed out, and what got none is told."""
     wanted = evaluate.Evaluate(trained.directory, "pydoc", checkpoints=2).wanted
