@@ -31,7 +31,7 @@ INSIDE = ("diagnostics",)
 FIRST = ("python", "jax", "jaxlib", "flax", "optax")
 UNKNOWN = "not recorded"
 # Groups of a study's keys, of which one says who ran it (sweeps/launchers/table.py).
-_ENGINES = {"local", "slurm", "ray", "kubernetes", "skypilot"}
+_ENGINES = {"local", "slurm", "ray", "kubernetes"}
 
 
 def page(tables: Sequence[ErrorTable], directory: pathlib.Path) -> str:
