@@ -7,12 +7,12 @@ import math
 import os
 import pathlib
 import platform
-import subprocess
 import sys
 from typing import Any
 
 from attention import precision
 from sweeps.records import layout
+from workloads.base import host_checkout
 
 _LIBRARIES = (
     "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy",
@@ -50,15 +50,8 @@ def git_commit() -> str | None:
         commit: str | None = snapshot["git_commit"]
         return commit
 
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(root), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        dirty = "-dirty" if git("status", "--porcelain", "--untracked-files=no") else ""
-        return git("rev-parse", "HEAD") + dirty
-    except (OSError, subprocess.CalledProcessError):
-        return None
+    found = host_checkout.revision(root)
+    return str(found) if found.commit else None
 
 
 def code() -> dict[str, Any]:
@@ -174,7 +167,8 @@ def _code_and_seed(seed: int, data_dir: str) -> dict[str, Any]:
         "python_version": platform.python_version(),
         "python_compiler": platform.python_compiler(),
         "versions": versions(),
-        "git_commit_hash": git_commit(),
+        "git_commit_hash": git_commit(),  # AlgoPerf's name; it is attnperf's here
+        "attnperf_commit": git_commit(),
         "rng_seed": seed,
         "data_dir": data_dir,
         "argv": sys.argv,

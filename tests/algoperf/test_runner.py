@@ -11,6 +11,7 @@ import sys
 import absl.flags
 import pytest
 
+from sweeps.records import provenance
 from sweeps.scheduling.preflight import DataCheck
 from sweeps.study import config, study
 from workloads import __main__ as command
@@ -99,6 +100,9 @@ def test_trains_with_the_variant_and_writes_it_down(folder):
     meta = json.loads((trial / "meta_data_0.json").read_text())
     assert meta["workload.attention"] == "laser+temp"
     assert meta["workload.attention_tau"] == 0.9
+    assert meta["workload.algoperf_dir"] == str(STAND_IN)
+    assert meta["workload.algoperf_commit"] == "unknown"
+    assert meta["workload.attnperf_commit"] == provenance.git_commit()
     assert meta["workload.attnperf_tiny"] is True
     assert meta["workload.num_validation_examples"] == 4
     rows = list(csv.DictReader((trial / "eval_measurements.csv").read_text().splitlines()))

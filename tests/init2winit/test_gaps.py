@@ -33,7 +33,7 @@ def test_the_stand_in_has_the_gaps_of_the_tested_commit(stand_in):
 
 def test_the_checkout_has_them_too(tree):
     gaps.check(tree.directory)
-    if tree.commit == installation.TESTED_COMMIT:
+    if str(tree.revision) == installation.TESTED_COMMIT:
         assert tree.remark is None
 
 

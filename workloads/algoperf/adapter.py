@@ -84,6 +84,10 @@ def _theirs(name: str) -> Any:
     return property(lambda self: getattr(self.theirs, name), doc=f"AlgoPerf's `{name}`.")
 
 
+def _recorded(name: str) -> Any:
+    return property(lambda self: self._found.record()[name], doc="As records have it.")
+
+
 class AlgoperfWorkload(spec.Workload):
     """AlgoPerf's workload object, `theirs`, trained and evaluated through our interface.
 
@@ -119,16 +123,14 @@ class AlgoperfWorkload(spec.Workload):
     eval_batch_size = _theirs("eval_batch_size")
     step_hint = _theirs("step_hint")
     param_shapes = _theirs("param_shapes")
+    algoperf_dir = _recorded("algoperf_dir")
+    algoperf_commit = _recorded("algoperf_commit")
+    algoperf_changed_files = _recorded("algoperf_changed_files")
 
     @property
     def attnperf_tiny(self) -> bool:
         """Whether the data is fabricated; known once `use_data` has been called."""
         return bool(getattr(self.theirs, "attnperf_tiny", False))
-
-    @property
-    def algoperf(self) -> str:
-        """Which AlgoPerf this is: its commit where it is known, else its version."""
-        return self._found.commit or self._found.version or "unknown"
 
     def has_reached_validation_target(self, eval_result: dict[str, float]) -> bool:
         return bool(self.theirs.has_reached_validation_target(eval_result))

@@ -88,8 +88,7 @@ def _algoperf(own_name: str, algoperf_dir: str) -> list[str]:
             "install AlgoPerf by its docs/GETTING_STARTED.md, or what it needs: pip install "
             "'/path/to/attnperf[algoperf]'",
         )
-    version = found.commit or found.version or "unknown version"
-    return [f"AlgoPerf {version} in {found.directory}", *filter(None, [found.remark])]
+    return [str(found), *filter(None, [found.remark])]
 
 
 def _tokenizer(name: str, path: str) -> str:

@@ -53,7 +53,7 @@ class Check:
             arguments=arguments(given, model=specs.own_name(self.name), num_train_steps=1),
         )
         admitted = preflight.check(request, found)
-        line = f"init2winit in {found.directory}: {admitted.model} on {admitted.dataset}"
+        line = f"{found}: {admitted.model} on {admitted.dataset}"
         return [f"{line}, data in {data_dir}", *filter(None, [found.remark])]
 
     def prepare(self, data_dir: str, manual_dir: str | None = None) -> None:

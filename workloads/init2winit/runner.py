@@ -9,8 +9,10 @@ lacks (`gaps`). What its hyperparameters refuse is said in a sentence.
 import functools
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
+from workloads.base import host_checkout
 from workloads.init2winit import gaps, installation, preflight
 
 
@@ -23,8 +25,9 @@ def run(request: preflight.Request, init2winit_dir: str | None = None) -> None:
     where training ends, with status 1 where it diverged.
     """
     found = installation.find(init2winit_dir)
-    admitted = preflight.check(request, found)
     gaps.check(found.directory)
+    admitted = preflight.check(request, found)
+    print(f"python -m workloads init2winit: {found}", file=sys.stderr)
     for note in filter(None, (found.remark, *admitted.notes)):
         print(f"python -m workloads init2winit: note: {note}", file=sys.stderr)
     for gap in gaps.TABLE:
@@ -32,7 +35,9 @@ def run(request: preflight.Request, init2winit_dir: str | None = None) -> None:
     if request.data_dir is not None:
         os.environ["TFDS_DATA_DIR"] = request.data_dir
     main = found.main_module(request.data_dir)
-    record = preflight.recorded(request, admitted) | {"init2winit_commit": found.commit}
+    ours = host_checkout.revision(Path(__file__).resolve().parents[2])
+    record = preflight.recorded(request, admitted) | found.record()
+    record["attnperf_commit"] = str(ours)
     prepare(main, request, admitted, record)
     _run(main, admitted)
 
