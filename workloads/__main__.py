@@ -14,7 +14,7 @@ if __name__ == "__main__":  # what is imported below may be somebody else's
 from attention import files
 from workloads import catalog
 from workloads.arguments import positive, whole
-from workloads.base import errors, host_checkout
+from workloads.base import errors
 from workloads.base.workload_spec import WorkloadSpec
 from workloads.text import finetuning_specs
 
@@ -289,10 +289,7 @@ def _algoperf(options: argparse.Namespace) -> int:
 
     arguments = tuple(options.arguments)
     request = preflight.Request(options.attention, options.tau, options.tiny, arguments)
-    try:
-        runner.run(request, options.algoperf_dir)
-    except host_checkout.MissingError as error:
-        raise ValueError(str(error)) from error
+    runner.run(request, options.algoperf_dir)
     return 0
 
 
@@ -311,10 +308,7 @@ def _init2winit(options: argparse.Namespace) -> int:
 
     arguments = tuple(options.arguments)
     request = preflight.Request(options.attention, options.tau, options.data_dir, arguments)
-    try:
-        runner.run(request, options.init2winit_dir)
-    except host_checkout.MissingError as error:
-        raise ValueError(str(error)) from error
+    runner.run(request, options.init2winit_dir)
     return 0
 
 

@@ -28,7 +28,6 @@ from sweeps.records import (
 )
 from sweeps.study.trial import Trial
 from sweeps.training import loop
-from workloads.base import host_checkout
 from workloads.init2winit import installation
 
 _FOLDER, _WORKER = "init2winit", "1"
@@ -227,11 +226,8 @@ class Attempt:
 
     def _note_provenance(self) -> None:
         found = provenance.of_another_process(self.trial.seed, self.data_dir)
-        try:
-            installed = installation.find(self.trial.init2winit_dir or None)
-        except host_checkout.MissingError as missing:
-            raise ValueError(str(missing)) from missing
-        meta = {**found, **installed.record()}
+        installed = installation.find(self.trial.init2winit_dir or None)
+        meta = {**installed.record(), **found}
         name = f"meta_data_{self.attempt.number - 1}.json"
         layout.write_json(self._directory / name, meta)
 

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from workloads.algoperf import installation
+from tests.algoperf import small_models
+from workloads.algoperf import installation, supported
 from workloads.algoperf.parity import table_of_rows
 
 STAND_IN = pathlib.Path(__file__).parent / "stand_in"
@@ -28,6 +29,8 @@ def stand_in(monkeypatch):
     }
     _forget()
     monkeypatch.setattr(sys, "path", list(sys.path))
+    table = small_models.table(small_models.OF_STAND_IN)
+    monkeypatch.setattr(supported, "SUPPORTED", table)
     yield installation.find(STAND_IN)
     _forget()
     sys.modules.update(kept)

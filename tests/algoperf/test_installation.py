@@ -12,6 +12,7 @@ import sys
 
 import pytest
 
+from sweeps.records import provenance
 from workloads.algoperf import installation
 from workloads.base import host_checkout
 
@@ -72,6 +73,7 @@ def test_commit_from_git_and_the_remark_about_it(stand_in, repository):
         "algoperf_dir": str(tmp_path),
         "algoperf_commit": installation.TESTED_COMMITS[0],
         "algoperf_changed_files": "",
+        "attnperf_commit": provenance.git_commit(),
     }
 
 
@@ -143,7 +145,7 @@ def test_workloads_by_name(stand_in):
 
 def test_second_algoperf_in_one_process_is_refused(stand_in, tmp_path):
     stand_in.workloads_module()
-    other = installation.Installation(tmp_path, None)
+    other = installation.Installation(tmp_path, None, host_checkout.Revision())
     with pytest.raises(host_checkout.MissingError, match="can hold one AlgoPerf"):
         other.activate()
 
@@ -183,7 +185,7 @@ def test_a_library_that_its_files_lack_is_named_and_that_of_a_submission_is_not(
     for directory in (theirs, mine):
         directory.mkdir()
         (directory / "needs.py").write_text("import surely_absent\n")
-    found = installation.Installation(theirs, None)
+    found = installation.Installation(theirs, None, host_checkout.Revision())
     missing = pytest.raises(host_checkout.MissingError, match="needs surely_absent, which")
     with missing, found.missing_named():
         runpy.run_path(str(theirs / "needs.py"))

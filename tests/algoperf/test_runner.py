@@ -74,7 +74,8 @@ def _run(folder, *more, **changes):
     """The command in a process of its own, from another folder."""
     command_line = [
         sys.executable,
-        *("-m", "workloads", "algoperf", "--attention=laser+temp", "--tau=0.9", "--tiny"),
+        *("-m", "tests.algoperf.small_models", "algoperf"),
+        *("--attention=laser+temp", "--tau=0.9", "--tiny"),
         *(f"--algoperf_dir={STAND_IN}", "--", *_flags(folder, **changes)),
         *("--max_global_steps=2", "--rng_seed=3", *more),
     ]
@@ -100,6 +101,8 @@ def test_trains_with_the_variant_and_writes_it_down(folder):
     meta = json.loads((trial / "meta_data_0.json").read_text())
     assert meta["workload.attention"] == "laser+temp"
     assert meta["workload.attention_tau"] == 0.9
+    assert meta["workload.attention_layers"] == 2
+    assert "'laser+temp' runs in 2 of 2 attention layers" in done.stderr
     assert meta["workload.algoperf_dir"] == str(STAND_IN)
     assert meta["workload.algoperf_commit"] == "unknown"
     assert meta["workload.attnperf_commit"] == provenance.git_commit()

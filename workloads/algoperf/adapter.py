@@ -15,7 +15,7 @@ import jax
 
 from workloads import algoperf_specs
 from workloads.algoperf import batches, installation, tiny_sizes
-from workloads.base import host_checkout, sharding, spec
+from workloads.base import sharding, spec
 from workloads.base.options import Options
 from workloads.base.workload_spec import WorkloadSpec
 
@@ -38,13 +38,10 @@ def make(
             f"{name}: AlgoPerf's pipelines give every process the same batch; use the devices of "
             "one process"
         )
-    try:
-        found = installation.find(extra_paths.get(algoperf_specs.DIRECTORY) or None)
-        modes = found.module("algoperf.spec").ForwardPassMode
-        _set_up_libraries()
-        theirs = found.make_workload(algoperf_specs.own_name(name), **_arguments(row, extra_paths))
-    except host_checkout.MissingError as missing:
-        raise ValueError(str(missing)) from missing
+    found = installation.find(extra_paths.get(algoperf_specs.DIRECTORY) or None)
+    modes = found.module("algoperf.spec").ForwardPassMode
+    _set_up_libraries()
+    theirs = found.make_workload(algoperf_specs.own_name(name), **_arguments(row, extra_paths))
     if "dropout_rate" not in inspect.signature(theirs.model_fn).parameters:
         raise ValueError(
             f"AlgoPerf in {found.directory} gives its model a dropout rate when it is made, not "

@@ -43,7 +43,7 @@ class Installation:
 
     directory: Path
     version: str | None
-    revision: host_checkout.Revision = host_checkout.Revision()
+    revision: host_checkout.Revision
 
     def __str__(self) -> str:
         version = f" (version {self.version})" if self.version else ""
@@ -97,7 +97,8 @@ class Installation:
             return importlib.import_module(name)
         except ImportError as error:
             raise host_checkout.MissingError(
-                f"{name} of {self.directory} cannot be imported: {error}. {_WHAT_TO_DO}"
+                f"{name} of {self.directory} cannot be imported: {str(error).rstrip('.')}. "
+                f"{_WHAT_TO_DO}"
             ) from error
 
     def registers(self, name: str) -> bool:

@@ -202,7 +202,8 @@ def _import_root(submission: str, installation: Installation) -> Path:
     for root in roots:
         if (root / path).is_file():
             return root
-    raise ValueError(f"--submission_path={submission} is in none of {', '.join(map(str, roots))}")
+    words = ", ".join(dict.fromkeys(map(str, roots)))
+    raise ValueError(f"--submission_path={submission} is in none of {words}")
 
 
 def _notes(given: dict[str, Any]) -> tuple[str, ...]:

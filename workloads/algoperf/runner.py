@@ -14,11 +14,9 @@ import importlib
 import runpy
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from workloads.algoperf import installation, preflight
-from workloads.base import host_checkout
 
 
 def recorded(workload: Any, failed: list[str]) -> Any:
@@ -112,8 +110,7 @@ def _prepared(
     if admitted.sizes is not None:
         workload = tiny_sizes.with_sizes(workload, admitted.sizes)
         _check_batches(admitted.workload, admitted.sizes, module, workload)
-    ours = host_checkout.revision(Path(__file__).resolve().parents[2])
-    for name, value in {**found.record(), "attnperf_commit": str(ours)}.items():
+    for name, value in found.record().items():
         setattr(workload, name, value)
     variant = registry.get(request.attention, **request.hyperparameters)
     return recorded(injected.with_variant(workload, variant), failed)

@@ -12,8 +12,10 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from workloads.base.errors import DataError
 
-class MissingError(ImportError):
+
+class MissingError(DataError, ImportError):
     """It, or a library that it needs, is not there; the message says what to do."""
 
 
@@ -33,18 +35,15 @@ class Revision:
     @property
     def changes(self) -> str:
         """Words behind a commit: ', with local changes to a.py, b.py', '' where nothing differs."""
-        shown = ", ".join(self.changed[:_SHOWN])
-        more = ", …" if len(self.changed) > _SHOWN else ""
-        return f", with local changes to {shown}{more}" if self.changed else ""
-
-
-_SHOWN = 5
+        shown = ", ".join(self.changed[:5]) + (", …" if self.changed[5:] else "")
+        return f", with local changes to {shown}" if self.changed else ""
 
 
 def record(name: str, directory: Path, found: Revision) -> dict[str, str]:
     """Returns what logs and studies record of a checkout: `<name>_dir`, `_commit` and which files
-    differ from that."""
+    differ from that; and attnperf's own commit."""
     return {
+        "attnperf_commit": str(revision(Path(__file__).resolve().parents[2])),
         f"{name}_dir": str(directory),
         f"{name}_commit": str(found),
         f"{name}_changed_files": ", ".join(found.changed),

@@ -9,10 +9,8 @@ lacks (`gaps`). What its hyperparameters refuse is said in a sentence.
 import functools
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
-from workloads.base import host_checkout
 from workloads.init2winit import gaps, installation, preflight
 
 
@@ -35,9 +33,7 @@ def run(request: preflight.Request, init2winit_dir: str | None = None) -> None:
     if request.data_dir is not None:
         os.environ["TFDS_DATA_DIR"] = request.data_dir
     main = found.main_module(request.data_dir)
-    ours = host_checkout.revision(Path(__file__).resolve().parents[2])
     record = preflight.recorded(request, admitted) | found.record()
-    record["attnperf_commit"] = str(ours)
     prepare(main, request, admitted, record)
     _run(main, admitted)
 
@@ -55,7 +51,8 @@ def prepare(
     write = main._write_trial_meta_data
 
     def with_variant(name: str) -> Any:
-        return models.model_class(get_model(name), name, lambda hps: variant)
+        count = functools.partial(record.__setitem__, "attention_layers")
+        return models.model_class(get_model(name), name, lambda hps: variant, count)
 
     @functools.wraps(build)
     def build_hparams(*args: Any, **kwargs: Any) -> Any:
