@@ -17,6 +17,8 @@ from workloads.base import host_checkout
 _LIBRARIES = (
     "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy",
     "tensorflow-datasets", "ml_collections", "sentencepiece", "jiwer", "espeakng-loader",
+    # AlgoPerf's and init2winit's pipelines draw and transform with these.
+    "tensorflow", "tensorflow-text", "torch",
 )  # fmt: skip
 
 # Properties of AlgoPerf's workloads; ours have them as attributes.

@@ -302,6 +302,7 @@ def test_unsupported_names_are_refused_with_the_reason_and_what_works(name, reas
     with pytest.raises(ValueError, match=reason) as raised:
         supported.support(name)
     assert "librispeech_conformer_gelu, wmt" in str(raised.value)
+    assert "?." not in str(raised.value)
 
 
 def test_unsupported_class_is_refused():

@@ -113,9 +113,23 @@ def test_without_git_the_commit_is_unknown(repository, monkeypatch, environment)
     assert str(host_checkout.revision(repository)) == "unknown"
 
 
-def test_a_directory_that_is_not_there_is_called_so(tmp_path):
-    with pytest.raises(host_checkout.MissingError, match=r"no directory .*/absent\."):
-        installation.find(tmp_path / "absent")
+@pytest.mark.parametrize("named", ["absent", "file", "loop", "~no_such_user/x"])
+def test_a_directory_that_is_not_there_is_called_so(tmp_path, monkeypatch, named):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(host_checkout.MissingError, match=rf"no directory .*/{named}\."):
+        installation.find(named)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to give a directory away")
+def test_the_commit_of_another_users_checkout_is_known(repository):
+    """As containers mount one: git itself answers nothing about it."""
+    expected = host_checkout.revision(repository)
+    for path in (repository, *repository.rglob("*")):
+        os.chown(path, 65534, 65534)
+    assert host_checkout.revision(repository) == expected
+    assert expected.commit
 
 
 def test_commit_from_the_version_that_setuptools_scm_wrote(tmp_path):
@@ -157,6 +171,15 @@ def test_missing_library_is_named(stand_in, monkeypatch):
     monkeypatch.delitem(sys.modules, "algoperf.workloads.base", raising=False)
     with pytest.raises(host_checkout.MissingError, match=r"cannot be imported.*\[algoperf\]"):
         stand_in.module("algoperf.workloads.base")
+
+
+def test_a_sentence_of_an_import_that_fails_ends_with_one_stop(stand_in, monkeypatch):
+    def fail(name):
+        raise ImportError(f"{name} needs a newer C library.")
+
+    monkeypatch.setattr(installation.importlib, "import_module", fail)
+    with pytest.raises(host_checkout.MissingError, match=r"needs a newer C library\. Install"):
+        stand_in.module("algoperf.spec")
 
 
 def test_importing_the_plugin_loads_nothing_heavy():

@@ -103,6 +103,7 @@ def test_trains_with_the_variant_and_writes_it_down(folder):
     assert meta["workload.attention_tau"] == 0.9
     assert meta["workload.attention_layers"] == 2
     assert "'laser+temp' runs in 2 of 2 attention layers" in done.stderr
+    assert meta["workload.submission_file"] == str(STAND_IN / "algorithms/sgd.py")
     assert meta["workload.algoperf_dir"] == str(STAND_IN)
     assert meta["workload.algoperf_commit"] == "unknown"
     assert meta["workload.attnperf_commit"] == provenance.git_commit()
@@ -169,6 +170,13 @@ def test_unknown_variant_and_hyperparameter(capsys, folder):
 )
 def test_refused_before_anything_heavy(capsys, folder, changes, words):
     assert words in _refusal(capsys, folder, "--tiny", **changes)
+
+
+def test_a_submission_that_is_nowhere_names_each_directory_once(capsys, folder, monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    said = _refusal(capsys, folder, "--tiny", submission_path="absent/sub.py")
+    directories = said.strip().split("in none of ")[1].split(", ")
+    assert directories == [str(REPOSITORY), str(STAND_IN)]
 
 
 def test_a_variant_that_does_what_the_model_does_is_refused(capsys, folder):

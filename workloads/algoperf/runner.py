@@ -104,13 +104,17 @@ def _prepared(
     workload: Any,
 ) -> Any:
     """Returns the workload with the variant; what its attributes say reaches meta_data_0.json."""
+    from absl import flags
+
     from attention import registry
     from workloads.algoperf import injected, tiny_sizes
 
     if admitted.sizes is not None:
         workload = tiny_sizes.with_sizes(workload, admitted.sizes)
         _check_batches(admitted.workload, admitted.sizes, module, workload)
-    for name, value in found.record().items():
+    # Its path in flags_0.json is relative to one of three directories.
+    submission = str(admitted.import_root / flags.FLAGS.submission_path)
+    for name, value in {**found.record(), "submission_file": submission}.items():
         setattr(workload, name, value)
     variant = registry.get(request.attention, **request.hyperparameters)
     return recorded(injected.with_variant(workload, variant), failed)

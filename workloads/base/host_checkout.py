@@ -58,7 +58,9 @@ def revision(directory: Path) -> Revision:
     environment = {name: os.environ[name] for name in os.environ if not name.startswith("GIT_")}
 
     def git(*arguments: str) -> str:
-        command = ["git", "-C", str(directory), *arguments]
+        # Without it git answers nothing about a directory of another user, as containers mount it.
+        trusted = f"safe.directory={directory}"
+        command = ["git", "-C", str(directory), "-c", trusted, *arguments]
         return subprocess.run(
             command, capture_output=True, text=True, check=True, env=environment
         ).stdout
@@ -69,6 +71,11 @@ def revision(directory: Path) -> Revision:
         return Revision(git("rev-parse", "HEAD").strip(), tuple(filter(None, changed)))
     except (OSError, subprocess.CalledProcessError):
         return Revision()
+
+
+def resolved(named: str | os.PathLike[str]) -> Path:
+    """Returns the path of a directory as a user names it; unlike pathlib's, of a loop too."""
+    return Path(os.path.realpath(os.path.expanduser(named)))
 
 
 def check_files(directory: Path, files: Sequence[str], name: str, what_to_do: str) -> None:
