@@ -147,6 +147,7 @@ def meta_data(
 ) -> dict[str, Any]:
     """Returns the content of meta_data_<k>.json: AlgoPerf's keys where it has them."""
     workload.use_data(data_dir)
+    count = parameters(workload)  # first: AlgoPerf's layers are counted as its model is traced
     own = type(workload)
     names = {name for name in dir(own) if isinstance(getattr(own, name), property)}
     properties = {}
@@ -156,7 +157,7 @@ def meta_data(
             properties[f"workload.{name}"] = value
     return {
         **properties,
-        "parameters": parameters(workload),
+        "parameters": count,
         "matmul_precision": matmul_precision,
         "float32_products": _float32_products(matmul_precision),
         **hardware(),

@@ -120,6 +120,7 @@ class AlgoperfWorkload(spec.Workload):
     eval_batch_size = _theirs("eval_batch_size")
     step_hint = _theirs("step_hint")
     param_shapes = _theirs("param_shapes")
+    attention_layers = _theirs("attention_layers")
     algoperf_dir = _recorded("algoperf_dir")
     algoperf_commit = _recorded("algoperf_commit")
     algoperf_changed_files = _recorded("algoperf_changed_files")

@@ -13,7 +13,6 @@ from workloads.algoperf import causal_attention, supported, tiny_sizes
 
 _MODEL_METHODS = ("init_model_fn", "model_fn")
 _VARIANT = "_attnperf_variant"
-_LAYERS = "_attnperf_attention_layers"
 
 
 def with_variant(workload: Any, variant: Variant) -> Any:
@@ -21,9 +20,9 @@ def with_variant(workload: Any, variant: Variant) -> Any:
 
     `init_model_fn`, `model_fn`, and what else calls the model (`supported.Support`) run inside
     `attention.inject.injected` (`causal_attention.injected` for finewebedu_lm); everything else is
-    AlgoPerf's own. The object gains the properties `attention` (the variant's name),
-    `attention_tau` and `attention_layers` (how many ran the variant; None before
-    `init_model_fn`), which AlgoPerf writes to meta_data_0.json as `workload.attention…`
+    AlgoPerf's own. The object gains the properties `attention` (the variant's name) and
+    `attention_tau`, and in `init_model_fn` the attribute `attention_layers` (how many ran the
+    variant), which AlgoPerf writes to meta_data_0.json as `workload.attention…`
     (algoperf/logger_utils.py). `init_model_fn` raises ValueError for a model with another number
     of attention layers than AlgoPerf's has.
 
@@ -67,7 +66,6 @@ def _subclass(base: Any, entry: supported.Support) -> Any:
         "attention_tau": property(
             lambda self: getattr(self, _VARIANT).hyperparameters.get("tau", 1.0)
         ),
-        "attention_layers": property(lambda self: getattr(self, _LAYERS, None)),
     }
     inside = causal_attention.injected if entry.own_attention else inject.injected
     for name in (*_MODEL_METHODS, *entry.traced):
@@ -95,7 +93,7 @@ def _entering(
             causal_attention.check_layers(
                 variant, injection.layers, entry.layers, f"AlgoPerf's {entry.class_name}"
             )
-            setattr(self, _LAYERS, len(injection.layers))
+            self.attention_layers = len(injection.layers)
         return output
 
     return run

@@ -140,8 +140,7 @@ def find(directory: str | os.PathLike[str] | None = None) -> Installation:
     the directory is not AlgoPerf.
     """
     named = directory or os.environ.get(DIRECTORY_VARIABLE)
-    found = host_checkout.resolved(named) if named else _installed()
-    host_checkout.check_files(found, FILES, "AlgoPerf", _WHAT_TO_DO)
+    found = host_checkout.check_files(named or _installed(), FILES, "AlgoPerf", _WHAT_TO_DO)
     version = _version(found)
     return Installation(found, version, _revision(found, version))
 

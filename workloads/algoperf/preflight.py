@@ -188,7 +188,7 @@ def _import_root(submission: str, installation: Installation) -> Path:
     """
     path = Path(submission)
     ours = Path(__file__).resolve().parents[2]
-    roots = (Path.cwd(), installation.directory, ours)
+    roots = dict.fromkeys((Path.cwd(), installation.directory, ours))
     if path.suffix != ".py":
         raise ValueError(f"--submission_path={submission}: AlgoPerf wants a .py file")
     if path.is_absolute():
@@ -202,8 +202,7 @@ def _import_root(submission: str, installation: Installation) -> Path:
     for root in roots:
         if (root / path).is_file():
             return root
-    words = ", ".join(dict.fromkeys(map(str, roots)))
-    raise ValueError(f"--submission_path={submission} is in none of {words}")
+    raise ValueError(f"--submission_path={submission} is in none of {', '.join(map(str, roots))}")
 
 
 def _notes(given: dict[str, Any]) -> tuple[str, ...]:

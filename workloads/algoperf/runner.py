@@ -113,8 +113,8 @@ def _prepared(
         workload = tiny_sizes.with_sizes(workload, admitted.sizes)
         _check_batches(admitted.workload, admitted.sizes, module, workload)
     # Its path in flags_0.json is relative to one of three directories.
-    submission = str(admitted.import_root / flags.FLAGS.submission_path)
-    for name, value in {**found.record(), "submission_file": submission}.items():
+    workload.submission_file = str(admitted.import_root / flags.FLAGS.submission_path)
+    for name, value in found.record().items():
         setattr(workload, name, value)
     variant = registry.get(request.attention, **request.hyperparameters)
     return recorded(injected.with_variant(workload, variant), failed)

@@ -73,18 +73,19 @@ def revision(directory: Path) -> Revision:
         return Revision()
 
 
-def resolved(named: str | os.PathLike[str]) -> Path:
-    """Returns the path of a directory as a user names it; unlike pathlib's, of a loop too."""
-    return Path(os.path.realpath(os.path.expanduser(named)))
-
-
-def check_files(directory: Path, files: Sequence[str], name: str, what_to_do: str) -> None:
-    """Raises MissingError where `directory` is none, or lacks a file that makes it `name`."""
+def check_files(
+    named: str | os.PathLike[str], files: Sequence[str], name: str, what_to_do: str
+) -> Path:
+    """Returns the directory that a user names. Raises MissingError where there is none, or it lacks
+    a file that makes it `name`."""
+    # Unlike pathlib's, these take a loop of links, and a user without a home.
+    directory = Path(os.path.realpath(os.path.expanduser(named)))
     if not directory.is_dir():
         raise MissingError(f"there is no directory {directory}. {what_to_do}")
     if missing := [file for file in files if not (directory / file).is_file()]:
         lacking = ", ".join(missing)
         raise MissingError(f"{directory} is not {name}: it lacks {lacking}. {what_to_do}")
+    return directory
 
 
 def put_first(directory: Path, package: str, name: str) -> None:

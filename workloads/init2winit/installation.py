@@ -90,6 +90,5 @@ def find(directory: str | os.PathLike[str] | None = None) -> Installation:
     named = directory or os.environ.get(DIRECTORY_VARIABLE)
     if not named:
         raise host_checkout.MissingError(f"no checkout of init2winit is named. {_WHAT_TO_DO}")
-    found = host_checkout.resolved(named)
-    host_checkout.check_files(found, FILES, "init2winit", _WHAT_TO_DO)
+    found = host_checkout.check_files(named, FILES, "init2winit", _WHAT_TO_DO)
     return Installation(found, host_checkout.revision(found))
