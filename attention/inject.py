@@ -33,6 +33,10 @@ _FLAX_ARGUMENTS = frozenset(inspect.signature(nn.dot_product_attention).paramete
 _OUTPUT_FACTOR = "temperature"
 
 
+class InjectionError(RuntimeError, ValueError):
+    """A variant did not run where it was put. A ValueError too, which commands answer in words."""
+
+
 @dataclasses.dataclass
 class Injection:
     """Where a variant ran. `injected` fills it in while Flax modules are called in Python.
@@ -65,7 +69,7 @@ class Injection:
         unused = [path for path, count in self.calls.items() if not count]
         if unused:
             names = ", ".join(f"{self.classes[path]} at {path!r}" for path in unused)
-            raise RuntimeError(
+            raise InjectionError(
                 f"{variant.name!r} ran in {len(self.layers)} of {len(self.calls)} attention "
                 f"modules. These never called their attention_fn: {names}. Their class computes "
                 "attention in its own way; have it call self.attention_fn"
@@ -131,7 +135,7 @@ def injected(variant: Variant, depth: DepthRule | None = None) -> Iterator[Injec
     with nn.intercept_methods(intercept):
         yield injection
     if not injection.calls:
-        raise RuntimeError(
+        raise InjectionError(
             f"nothing to inject {variant.name!r} into: no nn.MultiHeadDotProductAttention was "
             "called inside the context. Enter it around init or apply, inside the jitted "
             "function (a function that is compiled already calls no module); models with an "

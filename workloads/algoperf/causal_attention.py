@@ -64,7 +64,7 @@ def injected(
     with nn.intercept_methods(intercept):
         yield injection
     if not injection.layers:
-        raise RuntimeError(
+        raise inject.InjectionError(
             f"nothing to inject {variant.name!r} into: no {class_name} was called inside the "
             "context"
         )
@@ -107,7 +107,7 @@ def _attending(module: nn.Module, variant: Variant, depth: int | Array | None) -
     with mock.patch.multiple(home, **names):
         yield
     if layer.calls not in _WAYS:
-        raise RuntimeError(
+        raise inject.InjectionError(
             f"{home.__name__}.{type(module).__name__} attends in a way that is not known: neither "
             "by jax.nn.dot_product_attention nor by the two einsums of AlgoPerf 1.0, once each "
             f"(found {layer.calls or 'none of them'}). Supported versions: docs/algoperf.md"

@@ -50,7 +50,7 @@ def injected(variant: Variant, depth: inject.DepthRule) -> Iterator[inject.Injec
     with nn.intercept_methods(intercept):
         yield injection
     if not injection.calls:
-        raise RuntimeError(
+        raise inject.InjectionError(
             f"nothing to inject {variant.name!r} into: no {_FILE}.{_CLASS} was called inside the "
             "context"
         )
