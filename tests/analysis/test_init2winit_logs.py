@@ -1,10 +1,12 @@
 """init2winit's own output: rows of training and evaluations mixed, in its own names."""
 
 import json
+import pathlib
 
 import numpy as np
 import pytest
 
+from analysis import cli
 from analysis.load import init2winit, studies
 
 HEADER = (
@@ -52,6 +54,16 @@ def test_evaluations_get_our_names_and_rows_of_training_are_curves(tmp_path):
     assert losses["loss"].tolist() == [2.5, 2.0, 1.5, 1.0]
     assert study.shares_seeds
     assert not any("laser" in problem for problem in study.problems)
+
+
+def test_the_guides_table_has_the_columns_that_are_printed(tmp_path, capsys):
+    page = (pathlib.Path(__file__).resolve().parents[2] / "docs/init2winit.md").read_text("utf-8")
+    lines = page.split("\nError, median over seeds", 1)[1].splitlines()
+    for name in ("standard", "laser"):
+        _write(tmp_path / "i2w", name)
+    assert cli.main(["table", str(tmp_path / "i2w")]) == 0
+    printed = capsys.readouterr().out.split("\nError, median over seeds", 1)[1].splitlines()
+    assert [line.split() for line in lines[2:4]] == [line.split() for line in printed[2:4]]
 
 
 def test_a_resumed_run_counts_what_came_after_it_went_on(tmp_path):
