@@ -19,9 +19,12 @@ SIMULATE ?= --trials 1000 --workers 1000
 COMPILER ?= tpu
 COMPILED ?= tests/sweeps/test_compile.py tests/sweeps/test_tpu_host.py \
     tests/attention/test_accelerated_compiled.py
+# What `make test-algoperf` and `make test-init2winit` run.
+ALGOPERF_TESTS ?= tests/algoperf
+INIT2WINIT_TESTS ?= tests/init2winit
 QUICK := digits_vit_quick spoken_digits_conformer_quick pydoc_lm_quick
 
-.PHONY: demo evidence evidence-tuned quick test test-slow test-all test-compilers soak simulate performance check clean
+.PHONY: demo evidence evidence-tuned quick test test-slow test-all test-compilers test-algoperf test-init2winit soak simulate performance check clean
 
 # Made anew when the dependencies change.
 $(VENV)/.installed: setup.cfg pyproject.toml
@@ -91,6 +94,26 @@ test-slow: $(VENV)/.installed
 test-compilers: .venv-compile-$(COMPILER)/.installed
 	$(<D)/bin/python -m pytest -n 2 $(COMPILED)
 
+# What these two import, beside the tests' own; 4 GB each.
+.venv-with-%/.installed: setup.cfg pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test,$*]'
+	touch $@
+
+# Before an installation of minutes.
+named-%:
+	@test -d "$($*)" || { echo "make: $*='$($*)' is no directory; name a checkout: $*=DIR" >&2; exit 2; }
+
+## test-algoperf: what skips without AlgoPerf, against the checkout ALGOPERF_DIR (docs/algoperf.md)
+test-algoperf: named-ALGOPERF_DIR .venv-with-algoperf/.installed
+	ATTNPERF_ALGOPERF_DIR="$(abspath $(ALGOPERF_DIR))" \
+	    .venv-with-algoperf/bin/python -m pytest -rs $(ALGOPERF_TESTS)
+
+## test-init2winit: what skips without init2winit, against INIT2WINIT_DIR (docs/init2winit.md)
+test-init2winit: named-INIT2WINIT_DIR .venv-with-init2winit/.installed
+	ATTNPERF_INIT2WINIT_DIR="$(abspath $(INIT2WINIT_DIR))" \
+	    .venv-with-init2winit/bin/python -m pytest -rs $(INIT2WINIT_TESTS)
+
 ## soak: a study whose workers and drivers are killed a hundred times loses nothing (docs/faults.md)
 soak: $(VENV)/.installed
 	$(BIN)/python -m tests.sweeps.chaos.soak $(SOAK)
@@ -109,4 +132,4 @@ check: $(VENV)/.installed
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) .venv-compile-* .pytest_cache experiments
+	rm -rf $(VENV) .venv-compile-* .venv-with-* .pytest_cache experiments

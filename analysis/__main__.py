@@ -1,20 +1,12 @@
 """`python -m analysis`: refuses a mixture of two checkouts, then runs the command line."""
 
+import pathlib
+import runpy
 import sys
 
-from attention import checkout
-
-
-def _main() -> int:
-    try:
-        checkout.check()
-    except ValueError as error:
-        print(f"python -m analysis: {error}", file=sys.stderr)
-        return 2
+if __name__ == "__main__":
+    door = pathlib.Path(__file__).parents[1] / "attention" / "checkout.py"
+    runpy.run_path(str(door))["start"]("analysis")
     from analysis.cli import main
 
-    return main()
-
-
-if __name__ == "__main__":
-    sys.exit(_main())
+    sys.exit(main())

@@ -10,12 +10,13 @@
   python -m analysis scaling experiments/*_lm*      power laws of the loss in the model's size
 
 A study's directory is the one that holds study.json. The logs that AlgoPerf publishes
-(study_<seed>/<workload>_jax/trial_<n>/eval_measurements.csv) are read, too. All but `runs` and
-`scaling` take one directory further up as well, and go through its studies and workloads.
+(study_<seed>/<workload>_jax/trial_<n>/eval_measurements.csv) are read, too. All but `runs`
+take one directory further up as well, and go through its studies and workloads.
 """
 
 import argparse
 import inspect
+import os
 import pathlib
 import sys
 from collections.abc import Iterator, Sequence
@@ -50,6 +51,8 @@ directory holds no study, or the command was misspelt.
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     options = parser().parse_args(arguments)
+    # Figures need no display. A notebook passes its backend on, which may not be installed here.
+    os.environ["MPLBACKEND"] = "agg"
     try:
         if hasattr(options, "format"):
             printing.check(options)
@@ -240,14 +243,14 @@ def _add_plots(parser: argparse.ArgumentParser) -> None:
 
 
 def _plots(options: argparse.Namespace) -> int:
-    """Writes learning_curves.png, hyperparameters.png, errors.png, effects.png and
-    time_to_target.png, and a plot of each quantity that was recorded inside the attention
-    layers.
+    """Writes learning_curves.png, hyperparameters.png, errors.png, effects.png,
+    time_to_target.png, downstream.png where trials were asked suites, and a plot of each quantity
+    that was recorded inside the attention layers.
     """
     from analysis.views import catalog
 
-    if options.out and options.out.exists() and not options.out.is_dir():
-        raise ValueError(f"--out={options.out}: that is a file; name a directory for the plots")
+    if options.out:
+        catalog.make_directory(options.out)
     for line in catalog.write_plots(list(_tables(options)), options.out):
         print(line)
     return 0
@@ -270,7 +273,8 @@ def _report(options: argparse.Namespace) -> int:
       python -m analysis report experiments --out=report.html      every study below a directory
     """
     out = options.out or options.study / FILE
-    files.check_output(out)
+    if options.out or options.study.is_dir():
+        files.check_output(out)
     tables = list(_tables(options))
     from analysis import report
 

@@ -31,11 +31,12 @@ INSIDE = ("diagnostics",)
 FIRST = ("python", "jax", "jaxlib", "flax", "optax")
 UNKNOWN = "not recorded"
 # Groups of a study's keys, of which one says who ran it (sweeps/launchers/table.py).
-_ENGINES = {"local", "slurm", "ray", "kubernetes", "skypilot"}
+_ENGINES = {"local", "slurm", "ray", "kubernetes"}
 
 
 def page(tables: Sequence[ErrorTable], directory: pathlib.Path) -> str:
     """Returns the page on `tables`, one section each; figures are inside it as data."""
+    style.distinguish(row.variant for table in tables for row in table.rows)
     sections = [_section(number, table) for number, table in enumerate(tables)]
     answer, answer_pictures = _answer(tables)
     names = list(dict.fromkeys(table.study.name for table in tables))
@@ -65,14 +66,12 @@ def _answer(tables: Sequence[ErrorTable]) -> tuple[Page | None, list[Picture]]:
         view, found = catalog.get("summary"), summary.of_tables(tables)
     except ValueError:  # no baseline, or several: the sections say so
         return None, []
-    style.distinguish(line.variant for line in found.lines)
     drawn = [made for plot in view.PLOTS if (made := pictures.embed(plot, found))]
     return dataclasses.replace(view.page(found), problems=()), drawn
 
 
 def _section(number: int, table: ErrorTable) -> dict[str, Any]:
     """Returns one study and workload: what the template prints of it, in its order."""
-    style.distinguish(row.variant for row in table.rows)
     name = f"{table.study.name}: {table.metric.title} on {table.workload}"
     return dict(
         anchor=f"{number}-{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}",

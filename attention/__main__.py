@@ -9,8 +9,6 @@ from collections.abc import Iterable
 
 from attention import checkout, files, precision, registry, table
 
-_MECHANISMS = ("sigmoid", "standard+softcap", "laser+softcap", "standard+sink", "laser+sink")
-_DEFAULT = (*table.PAPER_ROWS, *table.DIFF_ROWS, *_MECHANISMS)
 _SCALES = "1:1,1:0.1,4:1"
 _RECONSTRUCT = """\
 Runs cached q, k, v through Standard attention, LASER without a maximum, the paper's max trick
@@ -27,7 +25,6 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs a command. Returns its exit status: 0, 1 where a check failed, 2 for bad input."""
     options = _parser().parse_args(arguments)
     try:
-        checkout.check()
         return int(options.run(options))
     except ValueError as error:
         print(f"python -m attention: {error}", file=sys.stderr)
@@ -51,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     checker.add_argument(
         "variants",
         nargs="*",
-        help=f"variants (default: the paper's rows, {', '.join(_MECHANISMS)})",
+        help="variants (default: every mixer alone, and each modifier with standard and laser)",
     )
     checker.add_argument("--kernels", default="xla,jax_xla", help="comma-separated")
     checker.add_argument(
@@ -162,17 +159,21 @@ def _list(options: argparse.Namespace) -> int:
     names = registry.names()
     print(f"Variants ({len(names)}; mixer[+modifier...], any order of modifiers)")
     for name in names:
-        mark = "  <- a row of the paper's table" if _is_paper_row(name) else ""
+        is_paper_row = name in map(table.canonical, table.PAPER_ROWS)
+        mark = "  <- a row of the paper's table" if is_paper_row else ""
         print(f"  {name}{mark}")
     return 0
 
 
-def _is_paper_row(name: str) -> bool:
-    return name in {table.canonical(row) for row in table.PAPER_ROWS}
+def default_variants() -> tuple[str, ...]:
+    """Returns what `check` checks unless it is told: mixers alone, modifiers one by one."""
+    mixers = [name for name in table.canonical_names() if name in table.MIXERS]
+    pairs = [f"{mixer}+{name}" for mixer in ("standard", "laser") for name in table.MODIFIERS]
+    return (*mixers, *pairs)
 
 
 def _check(options: argparse.Namespace) -> int:
-    variants = tuple(dict.fromkeys(map(table.canonical, options.variants))) or _DEFAULT
+    variants = tuple(dict.fromkeys(map(table.canonical, options.variants))) or default_variants()
     kernels = tuple(dict.fromkeys(options.kernels.split(",")))
     for kernel in kernels:
         table.check("standard", {}, kernel)
@@ -242,6 +243,7 @@ def _line(names: tuple[str, ...], numbers: tuple[str, ...]) -> str:
 
 
 if __name__ == "__main__":
+    checkout.start("attention")
     # `... | head` ends the command without a word, as it does others.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.exit(main())

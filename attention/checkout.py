@@ -1,12 +1,72 @@
-"""Refuses a mixture of checkouts: the rooms are plain top-level packages, and so are others'.
+"""How a command begins: one checkout, and text that every terminal can show.
 
-Another `analysis/` or W&B's `sweeps` in the user's folder must never be picked up silently.
+The packages' names are common: another `analysis/`, the user's own attention.py or W&B's `sweeps`
+in the working folder must never be picked up silently. So the commands run this file by its path,
+before they import anything of `attention`.
 """
 
+import codecs
 import importlib.util
+import io
 import pathlib
+import sys
+from typing import Any
 
 ROOMS = ("attention", "workloads", "sweeps", "analysis")
+
+# What a terminal shows whose encoding lacks the letter: a lost minus sign would change a number.
+_STAND_INS = {
+    **{
+        "−": "-",
+        "–": "-",
+        "±": "+/-",
+        "×": "x",
+        "·": "*",
+        "÷": "/",
+        "≈": "~",
+        "…": "...",
+        "½": "1/2",
+    },
+    **{
+        "≤": "<=",
+        "≥": ">=",
+        "←": "<-",
+        "→": "->",
+        "▲": "^",
+        "▼": "v",
+        "○": "o",
+        "●": "*",
+        "†": "#",
+    },
+    **{"√": "sqrt", "Σ": "sum ", "∂": "d", "‖": "|", "ᵀ": "^T", "₁": "1", "₂": "2", "²": "^2"},
+    **{
+        "τ": "tau",
+        "λ": "lambda",
+        "β": "beta",
+        "ε": "eps",
+        "µ": "u",
+        "⁹": "^9",
+        "⁻": "^-",
+        "’": "'",
+    },
+}
+_ERRORS = "attnperf.stand_ins"
+
+
+def start(command: str) -> None:
+    """Prepares `python -m COMMAND`; ends it with status 2 where `check` finds another package.
+
+    A letter that standard output or error cannot encode is printed as its stand-in, or as `?`.
+    """
+    codecs.register_error(_ERRORS, _stand_in)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_ERRORS)
+    try:
+        check()
+    except ValueError as error:
+        print(f"python -m {command}: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 def check() -> None:
@@ -14,10 +74,18 @@ def check() -> None:
     here = pathlib.Path(__file__).resolve().parents[1]
     for room in ROOMS:
         spec = importlib.util.find_spec(room)
-        origin = pathlib.Path(spec.origin).resolve() if spec and spec.origin else None
-        if origin is None or origin.parents[1] != here:
+        # A folder without __init__.py has places to search, and no file.
+        places = [spec.origin or "", *(spec.submodule_search_locations or ())] if spec else []
+        found = next((pathlib.Path(place).resolve() for place in places if place), None)
+        if found != here / room / "__init__.py":
             raise ValueError(
-                f"package {room!r} would be imported from {origin or 'nowhere'}, but this command "
-                f"runs from {here}. Two checkouts, or a folder of that name, are on the path: run "
-                f"from {here}, or remove the other from PYTHONPATH"
+                f"package {room!r} would be imported from {found or 'nowhere'}, but this command "
+                f"runs from {here}. Rename the first, remove it from PYTHONPATH, or set "
+                "PYTHONSAFEPATH=1, which leaves the working folder off the path"
             )
+
+
+def _stand_in(error: Any) -> tuple[str, int]:
+    """Returns what is printed for the letters of a UnicodeEncodeError, and where they end."""
+    letters = error.object[error.start : error.end]
+    return "".join(_STAND_INS.get(letter, "?") for letter in letters), error.end

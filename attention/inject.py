@@ -1,13 +1,15 @@
 """Injection: a variant put into any Flax Linen model, unmodified.
 
-The host must be built on `nn.MultiHeadDotProductAttention`. Inside `injected(variant)` every call
-of such a module runs a clone of it, in the same scope, whose `attention_fn` is ours.
+The host must be built on `nn.MultiHeadDotProductAttention`. Inside `injected(variant)` such a
+module has our function as its `attention_fn` while it is called.
 
 Interceptors are not part of jit's cache key: enter the context *inside* the traced function, and
-keep one variant per jitted function.
+keep one variant per jitted function. A model with `nn.jit` inside keeps the variant of its first
+trace: one variant a process, or `jax.clear_caches()` between two.
 """
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterator
@@ -17,6 +19,7 @@ import jax
 from flax import linen as nn
 
 from attention.hosts import host_attention, probe
+from attention.kernels.inputs import per_query_head
 from attention.kernels.library import SPAN
 from attention.kernels.masks import merged
 from attention.variant import Variant
@@ -30,9 +33,61 @@ _FLAX_ARGUMENTS = frozenset(inspect.signature(nn.dot_product_attention).paramete
 _OUTPUT_FACTOR = "temperature"
 
 
+class InjectionError(RuntimeError, ValueError):
+    """A variant did not run where it was put. A ValueError too, which commands answer in words."""
+
+
+@dataclasses.dataclass
+class Injection:
+    """Where a variant ran. `injected` fills it in while Flax modules are called in Python.
+
+    calls: by the path of an attention module ("encoderblock_3/MultiHeadDotProductAttention_0", ''
+    for a module that is the whole model), how often it called the variant. Tracing may call a
+    module more than once; only 0 and the paths have a meaning. classes: the same paths, by class.
+    """
+
+    calls: dict[str, int] = dataclasses.field(default_factory=dict)
+    classes: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The paths of the attention modules that ran the variant, in the order of their calls.
+
+        A layer inside `nn.scan` is one path, whatever the length of the loop. So is a module whose
+        parameters several layers share.
+        """
+        return tuple(path for path, count in self.calls.items() if count)
+
+    def add(self, module: nn.Module, calls: int) -> None:
+        """Records that a module has returned, after this many calls of the variant."""
+        path = "/".join(module.path)
+        self.calls[path] = self.calls.get(path, 0) + calls
+        self.classes[path] = type(module).__name__
+
+    def check(self, variant: Variant) -> None:
+        """Raises RuntimeError where an attention module never called the variant."""
+        unused = [path for path, count in self.calls.items() if not count]
+        if unused:
+            names = ", ".join(f"{self.classes[path]} at {path!r}" for path in unused)
+            raise InjectionError(
+                f"{variant.name!r} ran in {len(self.layers)} of {len(self.calls)} attention "
+                f"modules. These never called their attention_fn: {names}. Their class computes "
+                "attention in its own way; have it call self.attention_fn"
+            )
+
+
 @contextlib.contextmanager
-def injected(variant: Variant, depth: DepthRule | None = None) -> Iterator[None]:
+def injected(variant: Variant, depth: DepthRule | None = None) -> Iterator[Injection]:
     """Puts `variant` into every `nn.MultiHeadDotProductAttention` called inside the context.
+
+    Yields an `Injection`, whose `layers` are the paths of the modules that ran the variant::
+
+        with injected(variant) as injection:
+            model.init(key, inputs)
+        print(len(injection.layers), "attention layers")
+
+    It sees what is called in Python: a jitted function adds its layers while it is traced, and
+    none when its compiled program runs again.
 
     The parameter tree stays the host's for `standard` and `laser`; `qk_norm`, `per_dim_temp` and
     the differential mixers add leaves beside the host's projections. flax's default attention
@@ -46,40 +101,63 @@ def injected(variant: Variant, depth: DepthRule | None = None) -> Iterator[None]
     it (λ_init), because no rule could guess the order of somebody else's layers; other mixers
     do not call it.
 
-    Raises RuntimeError on a clean exit that found nothing to inject into, as in a flax.nnx model;
+    Raises RuntimeError on a clean exit that found nothing to inject into, as in a flax.nnx model,
+    and where a module never called its attention function, as a subclass with a kernel of its own;
     an exception in flight is never masked. Raises ValueError for a host function or setting a
     variant cannot serve, and for a differential mixer without a rule.
     """
     _check_rule(variant, depth)
-    found = False
+    injection = Injection()
 
     def intercept(
         call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext
     ) -> Any:
-        nonlocal found
         module = context.module
-        if not isinstance(module, nn.MultiHeadDotProductAttention):
+        is_attention = isinstance(module, nn.MultiHeadDotProductAttention)
+        if not is_attention or isinstance(module.attention_fn, _OURS):
             return call(*args, **kwargs)
-        if context.method_name != "__call__" or isinstance(module.attention_fn, _OURS):
-            return call(*args, **kwargs)
-        found = True
+        if context.method_name != "__call__":
+            output = call(*args, **kwargs)
+            # Flax looks at the setup of a module by a method without a name.
+            if context.method_name != "setup" and hasattr(type(module), context.method_name):
+                injection.add(module, 0)
+            return output
         _check_host(module, variant)
         index = _depth(depth, module.path) if depth and variant.needs_depth else None
         replacement = _Injected(variant, module.attention_fn, index)
         if probe.is_on():
             replacement.look(module, args, kwargs)
-        return module.clone(parent=module.scope, attention_fn=replacement)(*args, **kwargs)
+        with attending_by(module, replacement):
+            output = call(*args, **kwargs)
+        injection.add(module, replacement.calls)
+        return output
 
     with nn.intercept_methods(intercept):
-        yield
-    if not found:
-        raise RuntimeError(
+        yield injection
+    if not injection.calls:
+        raise InjectionError(
             f"nothing to inject {variant.name!r} into: no nn.MultiHeadDotProductAttention was "
             "called inside the context. Enter it around init or apply, inside the jitted "
-            "function; models with an attention of their own need it rebuilt on that module. A "
+            "function (a function that is compiled already calls no module); models with an "
+            "attention of their own need it rebuilt on that module. A "
             "flax.nnx model cannot be injected into: build its "
             "nnx.MultiHeadAttention with attention_fn=variant (variants without learned factors)"
         )
+    injection.check(variant)
+
+
+@contextlib.contextmanager
+def attending_by(module: Any, function: Callable[..., Array]) -> Iterator[None]:
+    """Gives a module another `attention_fn` inside the context.
+
+    The module itself, not a clone of it: Flax records the calls of both (capture_intermediates).
+    """
+    host = module.attention_fn
+    object.__setattr__(module, "attention_fn", function)  # Flax freezes modules
+    try:
+        yield
+    finally:
+        object.__setattr__(module, "attention_fn", host)
 
 
 class _Injected:
@@ -94,6 +172,7 @@ class _Injected:
         self.variant = variant
         self.host = host
         self.depth = depth
+        self.calls = 0
         self.seen: host_attention.HostAttention | None = None
         self.__signature__ = inspect.signature(nn.dot_product_attention)
 
@@ -104,8 +183,10 @@ class _Injected:
             self.seen = host_attention.of_module(module, host, self.variant.prepare, args, kwargs)
 
     def __call__(self, query: Array, key: Array, value: Array, **settings: Any) -> Array:
+        self.calls += 1
         if self.host is nn.dot_product_attention:
             return self.variant(query, key, value, depth=self.depth, **settings)
+        key, value = (per_query_head(query, array) for array in (key, value))
         query, key = self.variant.prepare(query, key)
         factor, host = _split_output_factor(self.host)
         accepted = inspect.signature(host).parameters

@@ -6,7 +6,7 @@ needs something of a mixer looks it up here: nothing else lists mixers, modifier
 
 import dataclasses
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import jax
@@ -124,12 +124,16 @@ class Modifier:
     by module and name[, their sizes, as in `Exact`]). The gradient of an `Inputs` is an `Inputs` of
     gradients.
 
+    adds_keys: its result has more keys than `given`. It acts after all others of 'inputs', which
+    must see the model's own keys alone.
+
     bfloat16_allowance: as of a `Mixer`.
     """
 
     acts_on: Literal["inputs", "logits", "output"]
     apply: Callable[..., Any]
     formula: Callable[..., tuple[Any, Callable[[Any], tuple[Any, ...]]]]
+    adds_keys: bool = False
     bfloat16_allowance: float = 1.0
 
 
@@ -170,6 +174,12 @@ def mixer(name: str) -> Mixer:
 def modifier(name: str) -> Modifier:
     """Returns the record of a modifier in the table. Raises ValueError where it has no code."""
     return _record(f"attention.modifiers.{name}:MODIFIER", Modifier, f"modifier {name!r}")
+
+
+def in_order(modifiers: Container[str]) -> list[str]:
+    """Returns modifiers in the order in which they act: the table's, but new keys come last."""
+    listed = [name for name in table.MODIFIERS if name in modifiers]
+    return sorted(listed, key=lambda name: modifier(name).adds_keys)
 
 
 def kernel(name: str) -> Kernel:

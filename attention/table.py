@@ -170,7 +170,8 @@ MIXERS: dict[str, MixerEntry] = {
     ),
 }
 
-# In the order of the paper's rows, which is that of their application, too.
+# In the order of the paper's rows, which is that of their application, too; a modifier that adds
+# keys (`records.Modifier.adds_keys`) acts last wherever it stands.
 MODIFIERS: dict[str, ModifierEntry] = {
     "temp": ModifierEntry(
         "temp",

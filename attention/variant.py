@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding
 
 from attention import records, table
 from attention.hosts import probe
+from attention.kernels.inputs import per_query_head
 from attention.kernels.library import SPAN
 from attention.kernels.masks import Masks
 from attention.records import Applied, Inputs
@@ -27,7 +28,8 @@ class Variant:
 
     Equal variants compile to the same program; hyperparameters and the kernel are part of the
     identity. A hyperparameter is an attribute, too: `variant.tau`. sharding: how the host's heads
-    [B, T, H, D] lie on its devices; kernel `splash` runs there as it says, the others need none.
+    [B, T, H, D] lie on its devices; kernels `splash` and `fused` need it there, XLA divides the
+    others itself.
     """
 
     mixer: str
@@ -87,6 +89,8 @@ class Variant:
     ) -> Array:
         """Returns attention's output [..., T, H, Dv], as flax's `dot_product_attention` would.
 
+        key and value may have fewer heads than the query (grouped heads): `inputs.per_query_head`.
+
         Four arguments are ours. `is_causal`: query t sees keys 0..t, beside what the mask says.
         `depth`: the layer's index from 0, possibly traced (layers in `nn.scan`); a model passes
         it always, and mixers other than `diff` and `diff_laser` leave it unused. `scale`: what
@@ -111,6 +115,7 @@ class Variant:
         if dtype is not None:
             query, key, value = (array.astype(dtype) for array in (query, key, value))
         result_dtype = jnp.result_type(query, key, value)
+        key, value = (per_query_head(query, array) for array in (key, value))
         given = self._modified(Inputs(query, key, value, bias, mask, is_causal))
         query, key, value = given.query, given.key, given.value
         if scale_query is not None:
@@ -230,10 +235,10 @@ class Variant:
         return output
 
     def _acting(self, place: str) -> Iterator[tuple[Callable[..., Any], dict[str, Any]]]:
-        """Yields what acts on `place`, in the table's order, with its hyperparameters."""
-        for name, entry in table.MODIFIERS.items():
-            if name in self.modifiers and records.modifier(name).acts_on == place:
-                given = {key: getattr(self, key) for key in entry.hyperparameters}
+        """Yields what acts on `place`, in order, with its hyperparameters."""
+        for name in records.in_order(self.modifiers):
+            if records.modifier(name).acts_on == place:
+                given = {key: getattr(self, key) for key in table.MODIFIERS[name].hyperparameters}
                 yield records.modifier(name).apply, given
 
     @contextlib.contextmanager

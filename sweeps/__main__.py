@@ -3,13 +3,19 @@
 import argparse
 import contextlib
 import pathlib
+import runpy
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attention import checkout, files
+if __name__ == "__main__":  # what is imported below may be somebody else's
+    door = pathlib.Path(__file__).parents[1] / "attention" / "checkout.py"
+    runpy.run_path(str(door))["start"]("sweeps")
+
+from attention import files
 from sweeps.launchers.protocol import EngineError
+from workloads.base import errors
 
 if TYPE_CHECKING:
     from sweeps.study.study import Study
@@ -50,14 +56,6 @@ def main(arguments: list[str] | None = None) -> int:
     Returns 0; 1 where a trial has not finished, or has no whole records; 2 for bad input; 130 if
     interrupted.
     """
-    try:
-        checkout.check()
-    except ValueError as error:
-        print(f"python -m sweeps: {error}", file=sys.stderr)
-        return 2
-    # Only now: another room's folder on the path would be imported in place of ours.
-    from workloads.base import errors
-
     options, rest = _parser().parse_known_args(arguments)
     try:
         overrides = [part for part in rest if part.startswith("--config.")]
@@ -399,6 +397,10 @@ def _cancel(options: argparse.Namespace) -> int:
 
 
 def _job(options: argparse.Namespace) -> int:
+    from sweeps.records import submissions
+
+    # First: what follows loads libraries that the node may lack.
+    submissions.note_start(options.file, options.index)
     from sweeps.scheduling import job
 
     return job.run(options.file, options.index)
@@ -433,16 +435,12 @@ def _export(options: argparse.Namespace) -> int:
 
 def _parity(options: argparse.Namespace) -> int:
     from workloads.algoperf.parity import table_of_rows
-    from workloads.base import host_checkout
 
-    try:
-        found = table_of_rows.prepared(options.algoperf_dir)
-        from sweeps.algoperf import parity  # our submission's flags come after AlgoPerf's
+    found = table_of_rows.prepared(options.algoperf_dir)
+    from sweeps.algoperf import parity  # our submission's flags come after AlgoPerf's
 
-        workloads = options.workloads.split(",") if options.workloads else ()
-        return parity.show(found, options.parts.split(","), workloads)
-    except host_checkout.MissingError as error:
-        raise ValueError(str(error)) from error
+    workloads = options.workloads.split(",") if options.workloads else ()
+    return parity.show(found, options.parts.split(","), workloads)
 
 
 def _hardware(options: argparse.Namespace) -> int:

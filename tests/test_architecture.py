@@ -59,3 +59,26 @@ def test_a_way_has_at_most_ten_steps():
     assert len(ways) == 4
     for way in ways:
         assert 0 < len(re.findall(r"^\d+\. ", way, re.MULTILINE)) <= MOST_STEPS
+
+
+def _decided_by_the_locale(path: pathlib.Path) -> list[int]:
+    """Returns the lines on which a file opens text without naming its encoding."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call) or any(one.arg == "encoding" for one in node.keywords):
+            continue
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        owner = getattr(getattr(node.func, "value", None), "id", "")
+        texts = [one.value for one in node.args if isinstance(one, ast.Constant)]
+        modes = [text for text in texts if re.fullmatch("[rwaxbt+]+", str(text))]
+        least = {"read_text": 1, "write_text": 2}.get(name, 0)
+        binary = owner in ("os", "gzip") or "b" in "".join(modes)
+        if len(node.args) < least or (name == "open" and not binary):
+            found.append(node.lineno)
+    return found
+
+
+def test_no_locale_decides_the_encoding_of_a_file():
+    every = [path for room in ROOMS for path in floor_plan.files(room)]
+    found = {path: lines for path in every if (lines := _decided_by_the_locale(path))}
+    assert not found

@@ -1,14 +1,20 @@
 """The commands `python -m workloads list | prepare | check | bench | algoperf | init2winit …`."""
 
 import argparse
+import pathlib
+import runpy
 import signal
 import sys
 from typing import Any
 
-from attention import checkout
+if __name__ == "__main__":  # what is imported below may be somebody else's
+    door = pathlib.Path(__file__).parents[1] / "attention" / "checkout.py"
+    runpy.run_path(str(door))["start"]("workloads")
+
+from attention import files
 from workloads import catalog
 from workloads.arguments import positive, whole
-from workloads.base import errors, host_checkout
+from workloads.base import errors
 from workloads.base.workload_spec import WorkloadSpec
 from workloads.text import finetuning_specs
 
@@ -62,7 +68,6 @@ def main(arguments: list[str] | None = None) -> int:
         hint = f". Flags of {runs} follow after `--`: ... -- {given}" if runs else ""
         parser.error(f"unrecognized arguments: {given}{hint}")
     try:
-        checkout.check()
         return int(options.run(options))
     except (ValueError, OSError) as error:
         print(f"python -m workloads: {errors.told(error)}", file=sys.stderr)
@@ -85,13 +90,14 @@ def _parser() -> argparse.ArgumentParser:
     ):
         command = commands.add_parser(name, help=text)
         command.add_argument("name", metavar="WORKLOAD")
-        command.add_argument("--data_dir", default="", help="default: see `list`")
+        command.add_argument("--data_dir", type=files.typed_path, help="default: see `list`")
         command.set_defaults(run=runner)
         if name == "prepare":
             command.add_argument(
                 "--from",
                 "--manual_dir",
                 dest="manual_dir",
+                type=files.typed_path,
                 metavar="DIR",
                 help="what was downloaded by hand: archives, LibriSpeech's FLAC tree, TFDS text",
             )
@@ -125,7 +131,11 @@ def _add_algoperf(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_variant(run)
-    run.add_argument("--algoperf_dir", help="AlgoPerf's checkout; default: the installed one")
+    run.add_argument(
+        "--algoperf_dir",
+        type=files.typed_path,
+        help="AlgoPerf's checkout; default: the installed one",
+    )
     run.add_argument(
         "--tiny", action="store_true", help="evaluate the few examples of `algoperf_data`"
     )
@@ -134,7 +144,7 @@ def _add_algoperf(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
     data = commands.add_parser(
         "algoperf_data", help="fabricated data, a few examples, to try AlgoPerf's workloads"
     )
-    data.add_argument("directory", metavar="DIR")
+    data.add_argument("directory", type=files.typed_path, metavar="DIR")
     data.add_argument(
         "--workload",
         required=True,
@@ -153,15 +163,19 @@ def _add_init2winit(commands: "argparse._SubParsersAction[argparse.ArgumentParse
     )
     _add_variant(run)
     run.add_argument(
-        "--init2winit_dir", help="init2winit's checkout; default: ATTNPERF_INIT2WINIT_DIR"
+        "--init2winit_dir",
+        type=files.typed_path,
+        help="init2winit's checkout; default: ATTNPERF_INIT2WINIT_DIR",
     )
     run.add_argument(
-        "--data_dir", help="prepared TFDS data, or a text data set's files; default: TFDS_DATA_DIR"
+        "--data_dir",
+        type=lambda text: str(files.typed_path(text)),
+        help="prepared TFDS data, or a text data set's files; default: TFDS_DATA_DIR",
     )
     run.add_argument("arguments", nargs="*", metavar="-- FLAGS", help="main.py's")
     run.set_defaults(run=_init2winit)
     data = commands.add_parser("init2winit_data", help="small real data, to try init2winit")
-    data.add_argument("directory", metavar="DIR")
+    data.add_argument("directory", type=files.typed_path, metavar="DIR")
     data.add_argument("--dataset", default="mnist", help="mnist, wikitext103 or librispeech")
     data.set_defaults(run=_init2winit_data)
 
@@ -193,7 +207,7 @@ def _targets(entry: WorkloadSpec) -> str:
 
 def _data(options: argparse.Namespace) -> tuple[Any, str]:
     module = catalog.data_module(options.name)
-    return module, options.data_dir or str(catalog.default_data_dir(options.name))
+    return module, str(options.data_dir or catalog.default_data_dir(options.name))
 
 
 def _prepare(options: argparse.Namespace) -> int:
@@ -205,6 +219,7 @@ def _prepare(options: argparse.Namespace) -> int:
             raise ValueError(f"{options.name} is made from what is installed: no --from")
         module.prepare(directory)
     else:
+        files.check_output_directory(pathlib.Path(directory), "--data_dir")
         module.prepare(directory, options.manual_dir)
     if options.name == "pydoc_lm":
         from workloads.downstream import embedded
@@ -217,12 +232,14 @@ def _prepare(options: argparse.Namespace) -> int:
 def _prepare_downstream(options: argparse.Namespace) -> int:
     from workloads.downstream import conversion, embedded
 
+    directory = _downstream_dir(options)
     if options.manual_dir:
-        lines = conversion.prepare(options.manual_dir, _downstream_dir(options))
+        files.check_output_directory(pathlib.Path(directory), "--data_dir")
+        lines = conversion.prepare(options.manual_dir, directory)
         print("\n".join(lines))
     else:
-        embedded.prepare(_downstream_dir(options))
-    print("\n".join(conversion.check(_downstream_dir(options))))
+        embedded.prepare(directory)
+    print("\n".join(conversion.check(directory)))
     return 0
 
 
@@ -253,7 +270,7 @@ def _check(options: argparse.Namespace) -> int:
 def _bench(options: argparse.Namespace) -> int:
     from workloads import bench
 
-    directory = options.data_dir or str(catalog.default_data_dir(options.name))
+    directory = str(options.data_dir or catalog.default_data_dir(options.name))
     for line in bench.lines(
         options.name,
         directory,
@@ -272,16 +289,14 @@ def _algoperf(options: argparse.Namespace) -> int:
 
     arguments = tuple(options.arguments)
     request = preflight.Request(options.attention, options.tau, options.tiny, arguments)
-    try:
-        runner.run(request, options.algoperf_dir)
-    except host_checkout.MissingError as error:
-        raise ValueError(str(error)) from error
+    runner.run(request, options.algoperf_dir)
     return 0
 
 
 def _algoperf_data(options: argparse.Namespace) -> int:
     from workloads.algoperf import tiny_data, tiny_sizes
 
+    files.check_output_directory(options.directory, "DIR")
     path = tiny_data.prepare(options.directory, options.workload)
     sizes = tiny_sizes.read_sizes(path, options.workload)
     print(f"{path}: fabricated data for {options.workload}, {sizes} examples")
@@ -293,16 +308,14 @@ def _init2winit(options: argparse.Namespace) -> int:
 
     arguments = tuple(options.arguments)
     request = preflight.Request(options.attention, options.tau, options.data_dir, arguments)
-    try:
-        runner.run(request, options.init2winit_dir)
-    except host_checkout.MissingError as error:
-        raise ValueError(str(error)) from error
+    runner.run(request, options.init2winit_dir)
     return 0
 
 
 def _init2winit_data(options: argparse.Namespace) -> int:
     from workloads.init2winit import tiny_data
 
+    files.check_output_directory(options.directory, "DIR")
     path = tiny_data.prepare(options.directory, options.dataset)
     print(f"{path}: {options.dataset}, a stand-in; give init2winit --data_dir={path}")
     return 0

@@ -42,6 +42,8 @@ def lines(
     Raises ValueError for an unknown workload or variant.
     """
     entry = catalog.get(name)
+    for variant in names:
+        catalog.check_variant(name, variants_table.canonical(variant))
     batch_size = batch_size or (entry.batch_size if entry.embedded else 8)
     if entry.embedded and loader:
         yield _loader(name, data_dir, batch_size)

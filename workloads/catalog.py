@@ -14,6 +14,7 @@ from typing import Any
 from attention import files
 from attention import table as variants_table
 from workloads import algoperf_specs, init2winit_specs
+from workloads.base import machine
 from workloads.base.options import Options
 from workloads.base.workload_spec import WorkloadSpec
 from workloads.images import specs as image_specs
@@ -148,5 +149,4 @@ def default_data_dir(name: str, environment: Mapping[str, str] = os.environ) -> 
     root = environment.get(DATA_VARIABLE)
     if root:
         return files.typed_path(root) / folder
-    cache = environment.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
-    return pathlib.Path(cache) / "attnperf" / "data" / folder
+    return machine.cache_folder() / "data" / folder

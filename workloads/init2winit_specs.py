@@ -87,9 +87,9 @@ def support(model: str) -> Support:
     if model.startswith(_HAVE_NOT_BEEN_TRIED):
         raise ValueError(f"no variant was tried in init2winit's {model}; those that are: {words}")
     near = difflib.get_close_matches(model, SUPPORTED, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise ValueError(
-        f"init2winit's {model!r} has no attention that a variant goes through{hint} Models with: "
+        f"init2winit's {model!r} has no attention that a variant goes through{hint}. Models with: "
         f"{words}"
     )
 

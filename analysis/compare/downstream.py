@@ -18,6 +18,7 @@ from analysis.compare.suite_scores import Answers, Score
 from analysis.load import studies
 from analysis.load.files import downstream
 from analysis.load.files.downstream import Evaluation, Task
+from analysis.load.files.json_records import VISIBLE
 from analysis.load.files.trial_files import THREADS
 from sweeps.records import layout
 
@@ -116,7 +117,7 @@ def from_random_weights(table: ErrorTable) -> tuple[str, tuple[SuiteTable, ...]]
     if not config.get("finetune_from"):
         return None
     found = []
-    for path in sorted(own.parent.glob(f"*/{layout.STUDY}")):
+    for path in sorted(own.parent.glob(f"{VISIBLE}/{layout.STUDY}")):
         other = layout.read_record(path).get("config")
         other = other if isinstance(other, dict) else {}
         same = other.get("workload") == config.get("workload")

@@ -147,10 +147,6 @@ def _comparisons(table: ErrorTable, left: dict[str, dict[int, float]]) -> dict[s
     names = [name for name, values in left.items() if values and name != table.baseline]
     if not base or not names:
         return {}
-    # Of shared seeds those of which both runs trained, be they ever so few: never another test.
-    if table.study.shares_seeds:
-        pairs = [comparisons.paired(left[name], base) for name in names]
-    else:
-        pairs = [comparisons.compare(left[name], base, False) for name in names]
+    pairs = [comparisons.compare(left[name], base, table.study.shares_seeds) for name in names]
     found = comparisons.corrected(pairs, table.metric.lower_is_better)
     return dict(zip(names, found, strict=True))

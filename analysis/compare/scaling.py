@@ -10,6 +10,7 @@ import numpy as np
 from analysis.compare import build, families
 from analysis.compare.error_table import ErrorTable, VariantResult
 from analysis.compare.families import MixedStudiesError
+from analysis.load.files import json_records
 from analysis.load.files.json_records import META_FILE
 from analysis.load.records import StudyRuns
 from analysis.statistics import power_law
@@ -129,8 +130,9 @@ def _parameters(table: ErrorTable, row: VariantResult) -> int:
     """Returns the number that the first of the row's trials to record it says."""
     for run in table.runs(row):
         record = layout.read_json_if_there(run.path / META_FILE)
-        if isinstance(record, dict) and record.get(PARAMETERS):
-            return int(record[PARAMETERS])
+        count = record.get(PARAMETERS) if isinstance(record, dict) else None
+        if json_records.is_number(count) and count >= 1:
+            return int(count)
     raise MissingParametersError(
         f"{table.study.name}: no trial of {row.variant} records {PARAMETERS!r} in {META_FILE} "
         f"(trials of an older version do not); give --parameters={table.workload}=N"

@@ -1,14 +1,17 @@
 """What a study's seeds can see: of the effect it is asked for, the paper's unless one is given."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from analysis.compare.error_table import ErrorTable
 from analysis.load import paper
+from analysis.load.paper import PaperCell
 from analysis.statistics import permutation
 from analysis.statistics.comparisons import ALPHA
 from analysis.statistics.power import detectable, seeds_needed
 from analysis.statistics.results import Comparison
+from attention import table as variants
 
 # A word of a workload's name to the paper's table of that domain, and the workload it prints.
 DOMAINS = {
@@ -23,17 +26,12 @@ PRINTED = "test"
 
 @dataclass(frozen=True)
 class ExpectedEffect:
-    """`size` is a difference of the table's metric (0 or more, its direction left out), nan where
-    there is none to be had; `source` says in words where it is from, or why there is none.
-    `variants` are those that it is expected of: what the paper found says nothing of others."""
+    """`sizes` maps a variant to a difference of the table's metric (0 or more, its direction left
+    out); without those of which nothing is expected: what the paper found says nothing of others.
+    `source` says in words where they are from, or why there are none."""
 
-    size: float
+    sizes: Mapping[str, float]
     source: str
-    variants: frozenset[str]
-
-    def of(self, variant: str) -> float:
-        """Returns the size for a variant, nan where nothing is expected of it."""
-        return self.size if variant in self.variants else math.nan
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,10 @@ def of_table(table: ErrorTable, split: str, asked: ExpectedEffect) -> dict[str, 
     compared = {row.variant: row.splits[split].comparison for row in table.rows}
     there = {name: each for name, each in compared.items() if each is not None}
     alpha = ALPHA / max(1, sum(each.is_tested for each in there.values()))
-    return {name: _sensitivity(each, alpha, asked.of(name)) for name, each in there.items()}
+    return {
+        name: _sensitivity(each, alpha, asked.sizes.get(name, math.nan))
+        for name, each in there.items()
+    }
 
 
 def _sensitivity(comparison: Comparison, alpha: float, effect: float) -> Sensitivity:
@@ -86,10 +87,10 @@ def _seeds(effect: float, sd: float, alpha: float, paired: bool) -> float | None
 
 
 def expected(table: ErrorTable, split: str, given: float | None = None) -> ExpectedEffect:
-    """Returns the effect to look for on `split`: `given`, of every variant; else, of those that
-    stand in the paper's table, its LASER - Standard for the study's workload, or its relative
-    difference in that domain, of the baseline's median. Raises ValueError where `given` is no
-    finite number above 0, or above 1 where the metric is a share."""
+    """Returns the effects to look for on `split`: `given`, of every variant; else each variant's
+    own difference from the baseline in the paper's table: for the study's workload, or relative in
+    that domain, times the baseline's median. Raises ValueError where `given` is no finite number
+    above 0, or above 1 where the metric is a share."""
     if given is not None:
         most = 1.0 if table.metric.is_bounded else math.inf
         if not (0 < given < math.inf and given <= most):
@@ -97,17 +98,14 @@ def expected(table: ErrorTable, split: str, given: float | None = None) -> Expec
             raise ValueError(
                 f"--effect={given:g}: give a difference of {table.metric.label} above 0{limit}"
             )
-        return ExpectedEffect(given, "as given", frozenset(row.variant for row in table.rows))
+        return ExpectedEffect({row.variant: given for row in table.rows}, "as given")
     name, config = table.study.paper_table, dict(table.study.config)
     if name and table.metric.name == paper.TABLES[name].metric:
-        pair = _pair(name, table.workload, config, split)
-        if pair is not None:
-            laser, standard = pair
-            return ExpectedEffect(
-                abs(laser.value - standard.value),
-                f"the paper's LASER - Standard, {laser.text} - {standard.text} on {split}",
-                _printed(table, name, table.workload, config, split),
-            )
+        printed = _printed(table, name, table.workload, config, split)
+        if base := printed.pop(table.baseline, None):
+            sizes = {key: abs(cell.value - base.value) for key, cell in printed.items()}
+            examples = _examples(printed, base)
+            return ExpectedEffect(sizes, f"the paper's differences on {split}, {examples}")
     return _relative(table, split)
 
 
@@ -115,41 +113,38 @@ def _relative(table: ErrorTable, split: str) -> ExpectedEffect:
     domain = next((DOMAINS[word] for word in table.workload.split("_") if word in DOMAINS), None)
     if domain is None or table.metric.name != paper.TABLES[domain[0]].metric:
         what = f"{table.metric.label} on {table.workload}"
-        return _none(f"the paper has none of {what}; give one with --effect")
+        return ExpectedEffect({}, f"the paper has none of {what}; give one with --effect")
     name, workload = domain
-    of_split, pair = split, _pair(name, workload, {}, split)
-    if pair is None:
-        of_split, pair = PRINTED, _pair(name, workload, {}, PRINTED)
     baseline = table.baseline_row
     summary = baseline.splits[split].summary if baseline else None
-    if pair is None or summary is None:
-        return _none("the baseline has no number")
-    laser, standard = pair
-    share = laser.value / standard.value - 1
-    printed = f"{standard.text} to {laser.text} on {of_split} of {workload}"
+    if summary is None:
+        return ExpectedEffect({}, "the baseline has no number")
+    of_split, printed = split, _printed(table, name, workload, {}, split)
+    if table.baseline not in printed:
+        of_split, printed = PRINTED, _printed(table, name, workload, {}, PRINTED)
+    base = printed.pop(table.baseline, None)
+    if base is None:
+        what = f"the paper prints no number of the baseline, {table.baseline_label}"
+        return ExpectedEffect({}, f"{what}; give one with --effect")
+    shares = {key: abs(cell.value / base.value - 1) for key, cell in printed.items()}
     return ExpectedEffect(
-        abs(share * summary.median),
-        f"the paper's relative difference, {share:+.1%} ({printed}), of the baseline's median",
-        _printed(table, name, workload, {}, of_split),
+        {key: share * abs(summary.median) for key, share in shares.items()},
+        f"the paper's relative differences on {of_split} of {workload}, "
+        f"{_examples(printed, base)}, times the baseline's median",
     )
 
 
-def _none(why: str) -> ExpectedEffect:
-    return ExpectedEffect(math.nan, why, frozenset())
+def _examples(printed: Mapping[str, PaperCell], base: PaperCell) -> str:
+    """Returns the numbers behind the effects: `0.3749 to LASER 0.3593`."""
+    cells = (f"{variants.label(name)} {cell.text}" for name, cell in printed.items())
+    return f"{base.text} to {', '.join(cells) or 'none'}"
 
 
 def _printed(
     table: ErrorTable, name: str, workload: str, config: dict, split: str
-) -> frozenset[str]:
-    """Returns the table's variants of which the paper prints a number."""
-    names = (row.variant for row in table.rows)
-    return frozenset(each for each in names if paper.cell(name, workload, config, each, split))
-
-
-def _pair(
-    name: str, workload: str, config: dict, split: str
-) -> tuple[paper.PaperCell, paper.PaperCell] | None:
-    laser, standard = (
-        paper.cell(name, workload, config, variant, split) for variant in ("laser", "standard")
-    )
-    return None if laser is None or standard is None else (laser, standard)
+) -> dict[str, PaperCell]:
+    """Returns what the paper prints of the table's variants."""
+    cells = {
+        row.variant: paper.cell(name, workload, config, row.variant, split) for row in table.rows
+    }
+    return {name: cell for name, cell in cells.items() if cell is not None}

@@ -9,6 +9,7 @@ a reader looks through the whole table for what stands out, so the whole table i
 over tasks, one for each variant, are corrected over the variants.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -36,11 +37,13 @@ class Spread:
 
 @dataclass(frozen=True)
 class Difference:
-    """A variant's score minus the baseline's over the `seeds` that both have: its 95% interval and
-    p-value over questions, the latter corrected in `p_holm`. `better` and `worse` count questions
-    (the seeds' answers to one summed) that the variant or the baseline alone has right."""
+    """A variant's score over `seeds` runs minus the baseline's over `seeds_baseline`: its 95%
+    interval and p-value over questions, the latter corrected in `p_holm`. `better` and `worse`
+    count questions (a model's answers to one averaged) that the variant or the baseline has right
+    more often."""
 
     seeds: int
+    seeds_baseline: int
     value: float
     low: float
     high: float
@@ -76,8 +79,8 @@ class Score:
 @dataclass(frozen=True)
 class Scored:
     """A suite's usable answers by `metrics`, one for each task, `at` the step that is shown;
-    `steps` are the last checkpoints. Differences are from `baseline`'s, paired by seed where
-    variants that share a seed began alike (`shares_seeds`)."""
+    `steps` are the last checkpoints. Differences are from `baseline`'s, over the seeds that
+    both have where most are shared (`comparisons.paired_seeds`), else over all runs of both."""
 
     answers: Answers
     metrics: Mapping[str, str]
@@ -145,24 +148,26 @@ class Scored:
             return None
         mine = {task: self.right(variant, task) for task in tasks}
         other = {task: self.right(self.baseline, task) for task in tasks}
-        shared = _seeds(mine) & _seeds(other)
-        pairs = [(seed, seed) for seed in sorted(shared)]
-        if not self.shares_seeds:
-            # A seed is no more than a number: each of one with one of the other.
-            pairs = list(zip(sorted(_seeds(mine)), sorted(_seeds(other)), strict=False))
-        if not pairs:
+        ours, theirs = sorted(_seeds(mine)), sorted(_seeds(other))
+        shared = comparisons.paired_seeds(ours, theirs, self.shares_seeds)
+        ours, theirs = shared or ours, shared or theirs
+        if not ours or not theirs:
             return None
+        # In units that make sums of both whole numbers: one answer, where seeds are as many.
+        unit = math.lcm(len(ours), len(theirs))
         sums = [
-            sum(mine[task][a].astype(int) - other[task][b].astype(int) for a, b in pairs)
+            unit // len(ours) * _total({seed: mine[task][seed] for seed in ours})
+            - unit // len(theirs) * _total({seed: other[task][seed] for seed in theirs})
             for task in tasks
         ]
-        sums = [np.asarray(each) for each in sums]
-        means = questions.resampled_means(sums).mean(axis=1) / len(pairs)
-        exact = len(tasks) == 1
+        means = questions.resampled_means(sums).mean(axis=1) / unit
+        # Models of unequal numbers of seeds cannot be exchanged.
+        exact = len(tasks) == 1 and len(ours) == len(theirs)
         low, high = questions.interval(means)
         return Difference(
-            seeds=len(pairs),
-            value=float(np.mean([each.mean() for each in sums]) / len(pairs)),
+            seeds=len(ours),
+            seeds_baseline=len(theirs),
+            value=float(np.mean([each.mean() for each in sums]) / unit),
             low=low,
             high=high,
             p=questions.sign_flips(sums[0]) if exact else questions.bootstrap_p(means),

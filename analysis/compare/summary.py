@@ -36,21 +36,24 @@ class Improvement:
 @dataclass(frozen=True)
 class Line:
     """One variant: its improvement in each column (None where it is not compared), and, over the
-    columns `over` (numbers), what can be said of all of them: mean standardised effect,
-    interquartile mean of the runs' improvements less the baseline's, in %, probability that one of
-    its runs beats one of the baseline's, time of a step over the baseline's. `left_out` says why
+    columns `over` (numbers), what can be said of all of them, of the runs that the columns' tests
+    compare: mean standardised effect, undefined where the columns' effects differ in kind,
+    `effect_kind`; interquartile mean of the runs' improvements less the baseline's, in %;
+    probability that one of its runs beats one of the baseline's; time of a step over the
+    baseline's. `left_out` says why
     other columns in which it was trained are not in it. `failed` are its runs that failed to train,
     over all columns of the summary's baseline where that can be told, None where it cannot."""
 
     variant: str
     cells: tuple[Improvement | None, ...]
-    over: tuple[int, ...]
-    left_out: tuple[str, ...]
-    effect: Estimate
-    iqm: Estimate
-    improvement: Estimate
     failed: Rate | None
-    step_time: Estimate
+    over: tuple[int, ...] = ()
+    left_out: tuple[str, ...] = ()
+    effect: Estimate = NOTHING
+    effect_kind: str = ""
+    iqm: Estimate = NOTHING
+    improvement: Estimate = NOTHING
+    step_time: Estimate = NOTHING
 
     @property
     def label(self) -> str:
@@ -81,7 +84,8 @@ def of_tables(tables: Sequence[ErrorTable]) -> Summary:
     for place in places:
         if places.count(place) > 1:
             raise ValueError(f"{place[0]} is given twice: its runs would count twice; give it once")
-    compared = [table for table in tables if _has_column(table)]
+    reasons = [(table, _why_no_column(table)) for table in tables]
+    compared = [table for table, why in reasons if not why]
     if not compared:
         raise ValueError("nothing to sum up: no study here has a variant beside its baseline")
     bases = [table.baseline for table in compared]
@@ -98,9 +102,7 @@ def of_tables(tables: Sequence[ErrorTable]) -> Summary:
     failures = [failed_runs.of_table(table) for table in compared]
     ordered = sorted(names, key=lambda name: (name != baseline, variants.order(name)))
     lines = tuple(_line(name, compared, baseline, failures) for name in ordered)
-    lacking = tuple(
-        f"{table.study.name}: {_why_no_column(table)}" for table in tables if not _has_column(table)
-    )
+    lacking = tuple(f"{table.study.name}: {why}" for table, why in reasons if why)
     return Summary(tuple(compared), baseline, lines, lacking)
 
 
@@ -111,19 +113,15 @@ def _headings(tables: Sequence[ErrorTable]) -> list[str]:
     ]
 
 
-def _has_column(table: ErrorTable) -> bool:
-    """Whether the baseline has numbers and another variant was to be trained."""
-    base = table.baseline_row
-    return base is not None and bool(table.of(base).values) and len(table.rows) > 1
-
-
 def _why_no_column(table: ErrorTable) -> str:
+    """Returns why a table has no column, empty where the baseline has numbers and another variant
+    was to be trained."""
     base = table.baseline_row
     if base is None:
         return f"no variant {table.baseline} to compare with"
     if not table.of(base).values:
         return f"{table.baseline_label} has no number in stage {table.stage}"
-    return f"no variant beside {table.baseline_label}"
+    return "" if len(table.rows) > 1 else f"no variant beside {table.baseline_label}"
 
 
 def _line(
@@ -137,24 +135,27 @@ def _line(
     ]
     failed = _failed(variant, [failures[number] for number in own])
     if variant == baseline:
-        return Line(variant, cells, (), (), NOTHING, NOTHING, NOTHING, failed, NOTHING)
+        return Line(variant, cells, failed)
     reasons = {number: _why_left_out(tables[number], variant) for number in own}
     over = tuple(number for number, why in reasons.items() if not why)
     headings = _headings(tables)
     left_out = tuple(f"{headings[number]}: {why}" for number, why in reasons.items() if why)
     if not over:
-        return Line(variant, cells, (), left_out, NOTHING, NOTHING, NOTHING, failed, NOTHING)
+        return Line(variant, cells, failed, left_out=left_out)
     chosen = [tables[number] for number in over]
     compared = [table.comparisons[variant] for table in chosen]
-    mine, base = (scores(chosen, name) for name in (variant, baseline))
+    mine, base = (scores(chosen, variant, name) for name in (variant, baseline))
     paired = [each.is_paired for each in compared]
+    kinds = sorted({each.effect_kind for each in compared})
+    effects = [_sign(table) * each.effect for table, each in zip(chosen, compared, strict=True)]
     return Line(
         variant=variant,
         cells=cells,
         over=over,
         left_out=left_out,
+        effect_kind=" and ".join(kinds),
         effect=across.mean_effect(
-            [_sign(table) * each.effect for table, each in zip(chosen, compared, strict=True)],
+            effects if len(kinds) == 1 else [],
             [_size(each) for each in compared],
             [
                 each.pairs - 1 if each.is_paired else each.n + each.n_baseline - 2
@@ -181,7 +182,7 @@ def _why_left_out(table: ErrorTable, variant: str) -> str:
         return "runs differ in length"
     if math.isnan(comparison.effect):
         return "all differences are equal, or there are two: no effect in units of noise"
-    if not abs(_base_mean(table, variant)) > 0:
+    if not abs(comparison.baseline) > 0:
         return "the baseline's mean is 0: no per cent of it"
     return ""
 
@@ -201,29 +202,23 @@ def _size(comparison: Comparison) -> float:
     return comparison.n * comparison.n_baseline / (comparison.n + comparison.n_baseline)
 
 
-def scores(tables: Sequence[ErrorTable], variant: str) -> np.ndarray:
-    """Returns a variant's improvements over the baseline's mean, in % of it, [seeds, tables] on the
-    deciding splits; a row for each seed of any table, nan where a table has no such run."""
+def scores(tables: Sequence[ErrorTable], variant: str, side: str) -> np.ndarray:
+    """Returns the improvements of `side`, `variant` or the baseline, over the baseline's mean, in %
+    of it, [seeds, tables] on the deciding splits, of the runs that the comparison of `variant` is
+    over; a row for each seed of any table, nan where a table compares no such run."""
     seeds = sorted(
         {seed for table in tables for row in table.rows for seed in table.of(row).values}
     )
     place = {seed: number for number, seed in enumerate(seeds)}
     found = np.full((len(seeds), len(tables)), math.nan)
     for column, table in enumerate(tables):
-        mean = _base_mean(table)
-        for seed, value in table.of(table.by_variant[variant]).values.items():
-            found[place[seed], column] = 100 * _sign(table) * (value - mean) / abs(mean)
+        comparison = table.comparisons[variant]
+        names = (side, variant, table.baseline) if comparison.is_paired else (side,)
+        values = [table.of(table.by_variant[name]).values for name in names]
+        scale = 100 * _sign(table) / abs(comparison.baseline)
+        for seed in set.intersection(*map(set, values)):
+            found[place[seed], column] = scale * (values[0][seed] - comparison.baseline)
     return found
-
-
-def _base_mean(table: ErrorTable, variant: str | None = None) -> float:
-    """Returns the baseline's mean, over the seeds that are compared with a `variant`'s."""
-    values = table.of(table.by_variant[table.baseline]).values
-    comparison = table.comparisons.get(variant) if variant else None
-    if variant and comparison and comparison.is_paired:
-        shared = values.keys() & table.of(table.by_variant[variant]).values.keys()
-        values = {seed: values[seed] for seed in shared}
-    return float(np.mean([*values.values()])) if values else math.nan
 
 
 def _sign(table: ErrorTable) -> int:
@@ -235,7 +230,7 @@ def _cell(table: ErrorTable, variant: str) -> Improvement | None:
     comparison = table.comparisons.get(variant)
     if comparison is None:
         return None
-    mean = abs(_base_mean(table, variant))
+    mean = abs(comparison.baseline)
     scale = 100 * _sign(table) / mean if mean > 0 else math.nan
     low, high = sorted((scale * comparison.low, scale * comparison.high))
     return Improvement(Estimate(scale * comparison.difference, low, high), comparison)
@@ -249,7 +244,7 @@ def _log_ratios(table: ErrorTable, variant: str) -> np.ndarray:
 
 def _seconds(table: ErrorTable, row: VariantResult) -> dict[int, float]:
     found = {run.seed: _seconds_a_step(run) for run in table.runs(row, ("done",))}
-    return {seed: each for seed, each in found.items() if each > 0}
+    return {seed: each for seed, each in found.items() if 0 < each < math.inf}
 
 
 def _seconds_a_step(run: Run) -> float:

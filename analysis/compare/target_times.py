@@ -38,7 +38,8 @@ class VariantTimes:
     @property
     def step_seconds(self) -> float:
         """Returns the median seconds of training per step, nan where they are unknown."""
-        known = [each.last_seconds / each.last_step for each in self.crossings if each.last_step]
+        every = [each.last_seconds / each.last_step for each in self.crossings if each.last_step]
+        known = [seconds for seconds in every if math.isfinite(seconds)]
         return float(np.median(known)) if known else math.nan
 
 

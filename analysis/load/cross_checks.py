@@ -143,18 +143,17 @@ def _ended_early(run: Run, longest: int) -> Run:
 
 def _reason(run: Run, longest: int) -> str | None:
     """Returns why a run is no complete one, None where it is, or where that cannot be told."""
-    last = run.last_row or {}
-    seconds = last.get(targets.TIME, math.nan)
-    known = targets.nearest(run.workload, run.step_hint or run.steps, _or_zero(seconds))
+    seconds = targets.trained_seconds(run)
+    known = targets.nearest(run.workload, run.step_hint or run.steps, seconds)
     steps = run.step_hint or (known and known.step_hint) or run.steps or longest
     allowed = run.allowed_s or (known and known.max_allowed_runtime_sec) or math.nan
     done = run.last_step or 0
     # The limit that the run itself was given may lie below the step hint.
     if done >= LEAST * min(steps, run.steps or steps) or seconds >= LEAST * allowed:
         return None
-    if (target := _missed(run, _or_zero(seconds))) is None:
+    if (target := _missed(run, seconds)) is None:
         return None
-    time = "" if math.isnan(seconds + allowed) else f" and {seconds:,.0f} of {allowed:,.0f} s"
+    time = "" if not seconds or math.isnan(allowed) else f" and {seconds:,.0f} of {allowed:,.0f} s"
     return f"it ended at step {done:,} of {steps:,}{time}, without reaching {target.words}"
 
 
@@ -169,7 +168,3 @@ def _missed(run: Run, seconds: float) -> Target | None:
         return target
     value = target.metric.shown(row[target.metric.column(target.split)])
     return None if target.is_reached(value) else target
-
-
-def _or_zero(value: float) -> float:
-    return value if math.isfinite(value) else 0.0

@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Iterator, Sequence
 
 from analysis.load import published
+from analysis.load.files.json_records import VISIBLE
 from analysis.load.published import STUDY_NAME
 from analysis.load.records import StudyRuns
 from sweeps.records import layout
@@ -31,7 +32,7 @@ def expected(root: pathlib.Path) -> str:
 
 def _below(root: pathlib.Path) -> str:
     """Studies, or logs, further down. Submissions of one directory are read together."""
-    ours = {path.parent for path in root.glob(f"*/{layout.STUDY}")}
+    ours = {*studies_in(root)}
     logs = {path for path in _walk(root) if is_submission(path)}
     tops = {path.parent if path.parent != root else path for path in logs}
     names = sorted(path.relative_to(root).as_posix() for path in ours | tops)
@@ -138,13 +139,13 @@ def with_left_out(logs: StudyRuns, root: pathlib.Path) -> StudyRuns:
 
 def studies_in(root: pathlib.Path) -> list[pathlib.Path]:
     """Returns the directories in `root` that hold a study.json, by name."""
-    return sorted(path.parent for path in root.glob(f"*/{layout.STUDY}"))
+    return sorted(path.parent for path in root.glob(f"{VISIBLE}/{layout.STUDY}"))
 
 
 def left_out(root: pathlib.Path) -> Sequence[str]:
     """Returns a sentence for each directory in `root` that has measurements, or studies further
     down, and is neither a study of ours nor AlgoPerf's logs."""
-    below = [path for path in children(root) if path.is_dir()]
+    below = [path for path in sorted(root.glob(VISIBLE)) if path.is_dir()]
     logs = {entry.path for entry in published.fitting(root, STUDY_NAME)}
     known = {*studies_in(root), *logs, *(path for path in below if is_submission(path))}
     return [

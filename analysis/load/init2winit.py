@@ -17,6 +17,7 @@ import numpy as np
 
 from analysis.load import cross_checks, metrics, published
 from analysis.load.files import csv_reader, json_records, measurements
+from analysis.load.files.json_records import VISIBLE
 from analysis.load.files.measurements import ATTEMPT, STEP, Columns, Measurements
 from analysis.load.records import Run, StudyRuns
 from sweeps.records import init2winit_columns as theirs
@@ -42,7 +43,8 @@ def trials_in(root: pathlib.Path) -> list[Trial]:
     """Returns the trials in `root`, an experiment's directory or one that holds several; none
     where there are none."""
     found = []
-    for path in sorted([*root.glob(f"*/{META}"), *root.glob(f"*/*/{META}")], key=_in_order):
+    places = f"{VISIBLE}/{META}", f"{VISIBLE}/{VISIBLE}/{META}"
+    for path in sorted((path for place in places for path in root.glob(place)), key=_in_order):
         if meta := _meta(path):
             found.append(Trial(path.parent, path.parent.relative_to(root).as_posix(), meta))
     return found
@@ -56,7 +58,7 @@ def _in_order(path: pathlib.Path) -> tuple[str, int, str]:
 def _meta(path: pathlib.Path) -> dict[str, Any] | None:
     """AlgoPerf's files have another name and no worker."""
     try:
-        record = json.loads(path.read_text("utf-8"))
+        record = layout.read_json(path)
     except (OSError, ValueError):
         return None
     is_one = isinstance(record, dict) and "worker_id" in record and "status" in record
@@ -120,9 +122,10 @@ def _points(flat: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]
 
 
 def _run(trial: Trial, hparams: Mapping[str, Any], point: tuple[int, dict[str, Any]]) -> Run:
-    meta, name = trial.meta, trial.name
+    name, problems, notes = trial.name, list[str](), list[str]()
+    meta = json_records.usable(trial.meta, json_records.TRAINER_META, f"{name}/{META}: ", problems)
     recorded = published.recorded_by(name, meta, {})
-    problems, notes = list(recorded.problems), list[str]()
+    problems += recorded.problems
     evals, damage = _evaluations(trial.path)
     problems += [f"{text} ({name})" for text in damage]
     workload = f"init2winit:{meta.get('dataset', 'unknown')}_{meta.get('model', 'model')}"
@@ -205,7 +208,7 @@ def _evaluations(path: pathlib.Path) -> tuple[Measurements | None, list[str]]:
         if name in columns
     }
     named |= {
-        ours: np.cumsum(np.nan_to_num(columns[name]))
+        ours: np.cumsum(columns[name])  # unknown from the first time on that is not recorded
         for name, ours in theirs.TIMES.items()
         if name in columns
     }

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from analysis.load import cross_checks, metrics
 from analysis.load.files import measurements, trial_files
-from analysis.load.files.json_records import FLAGS_FILE, META_FILE
+from analysis.load.files.json_records import FLAGS_FILE, META_FILE, VISIBLE
 from analysis.load.files.measurements import Measurements
 from analysis.load.files.trial_files import TrialFiles
 from analysis.load.records import Run, StudyRuns
@@ -60,7 +60,7 @@ def read_logs(root: pathlib.Path, whole: bool = False) -> StudyRuns | None:
     """
     if not root.is_dir():
         return None
-    inside = [path for path in sorted(root.iterdir()) if path.is_dir()]
+    inside = [path for path in sorted(root.glob(VISIBLE)) if path.is_dir()]
     problems: list[str] = []
     submissions = [path for path in (root, *inside) if fitting(path, STUDY_NAME)]
     planned = [run for path in submissions for run in _submission(root, path, problems)]
@@ -136,7 +136,7 @@ def _misfits(root: pathlib.Path, studies: Iterable[Entry]) -> Iterable[str]:
     for study in studies:
         workloads = fitting(study.path, WORKLOAD_NAME)
         known = {entry.path for entry in workloads}
-        for path in sorted(path for path in study.path.iterdir() if path.is_dir()):
+        for path in sorted(path for path in study.path.glob(VISIBLE) if path.is_dir()):
             name = path.relative_to(root).as_posix()
             if path not in known:
                 yield f"unknown format: {name}: not <workload>_jax or _pytorch, left out"

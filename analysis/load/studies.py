@@ -87,7 +87,9 @@ def _study_record(path: pathlib.Path, problems: list[str]) -> dict[str, Any]:
 
 def _stages(root: pathlib.Path, problems: list[str]) -> tuple[str, ...]:
     """Returns the stages that lie in the directory, for a record that does not name them."""
-    found = tuple(sorted(path.parent.name for path in root.glob(f"*/{layout.TRIALS}")))
+    found = tuple(
+        sorted(path.parent.name for path in root.glob(f"{json_records.VISIBLE}/{layout.TRIALS}"))
+    )
     those = f"those that have a {layout.TRIALS} are read: {', '.join(found) or 'none'}"
     problems.append(f"missing: {layout.STUDY}: it names no stages; {those}")
     return found

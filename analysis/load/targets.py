@@ -114,7 +114,7 @@ def of_run(run: Run, split: str, steps: int | None = None, seconds: float | None
     if stated.get(split) is not None and stated.get("metric"):
         metric = metrics.get(str(stated["metric"]))
         return Target(metric, split, float(stated[split]), OWN)
-    steps, seconds = steps or _steps(run), seconds or _seconds(run)
+    steps, seconds = steps or _steps(run), seconds or trained_seconds(run)
     found = nearest(run.workload, steps, seconds)
     splits = ("validation", "test")
     if found is None or split not in splits or math.isnan(found.value(split)):
@@ -138,10 +138,10 @@ def _steps(run: Run) -> int | None:
     return run.step_hint or run.steps or run.last_step
 
 
-def _seconds(run: Run) -> float:
-    """Returns the training time until the last evaluation, 0 where it is not recorded."""
+def trained_seconds(run: Run) -> float:
+    """Returns the training time until the last evaluation that records it, 0 where none does."""
     times = run.evals.get(TIME, np.zeros(0))
-    return float(np.nanmax(times)) if np.isfinite(times).any() else 0.0
+    return float(times[np.isfinite(times)].max(initial=0.0))
 
 
 def of_runs(
@@ -156,7 +156,7 @@ def of_runs(
     if not runs:
         raise UnknownTargetError("no run that could reach a target; give another stage or point")
     every = (*runs, *peers)
-    steps, seconds = max(_steps(run) or 0 for run in every), max(map(_seconds, every))
+    steps, seconds = max(_steps(run) or 0 for run in every), max(map(trained_seconds, every))
     stated = collections.Counter(of_run(run, split, steps, seconds) for run in runs)
     (chosen, _), *others = stated.most_common()
     # The same number from another source is no other target.
@@ -170,7 +170,7 @@ def of_runs(
 
 def disagreement(run: Run, target: Target) -> str | None:
     """Returns a sentence where AlgoPerf's table has another value than the run's own files."""
-    found = nearest(run.workload, _steps(run), _seconds(run))
+    found = nearest(run.workload, _steps(run), trained_seconds(run))
     if target.source != OWN or found is None or target.split not in ("validation", "test"):
         return None
     table = found.value(target.split)

@@ -1,7 +1,7 @@
 """How plots look: colours that colour-blind readers tell apart, axes that state the numbers.
 
 Colours: Okabe and Ito (2008), "Color Universal Design". A mixer keeps its colour and its marker
-in every plot, so that neither carries the meaning alone.
+in every plot of a report, so that neither carries the meaning alone.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib import ticker
 from matplotlib.axes import Axes
@@ -19,6 +20,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from attention import table as variants
+
+# Figures are the same on every machine: a user's matplotlibrc may ask for LaTeX or other fonts.
+matplotlib.rcdefaults()
 
 BLUE, VERMILLION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, BLACK, GREY = "#E69F00", "#56B4E9", "#000000", "#6E6E6E"
@@ -28,7 +32,7 @@ MIXER_LOOKS = {
     "diff": (GREEN, "s"),
     "diff_laser": (PURPLE, "D"),
 }
-# Mixers of the user's own, and submissions: by the order of their names in `distinguish`.
+# Other mixers, and submissions: see `distinguish`.
 OTHER_LOOKS = (
     (ORANGE, "v"), (SKY, "P"), (BLACK, "X"), (GREEN, "<"), (PURPLE, ">"), (BLUE, "h"),
     (VERMILLION, "*"), (GREY, "p"), (ORANGE, "d"), (SKY, "o"), (BLACK, "s"), (GREEN, "^"),
@@ -52,9 +56,11 @@ _others: dict[str, tuple[str, str]] = {}
 
 
 def distinguish(names: Iterable[str]) -> None:
-    """Gives every mixer among the variants `names` that has no look of its own another one, in
-    alphabetical order, so that no two of up to twelve are alike. Call it before drawing them."""
-    mixers = sorted({variants.mixer(name) for name in names} - MIXER_LOOKS.keys())
+    """Gives every mixer among the variants `names` that has no look of its own another one, in the
+    order of `attention/table.py`, then of names, so that no two of up to twelve are alike. Call it
+    once, before drawing, with all variants that a report or a command draws."""
+    found = {variants.mixer(name) for name in names} - MIXER_LOOKS.keys()
+    mixers = sorted(found, key=variants.order)
     _others.clear()
     _others.update(zip(mixers, itertools.cycle(OTHER_LOOKS), strict=False))
 

@@ -1,4 +1,4 @@
-"""Comparisons of a variant with the baseline over seeds, paired where the seeds are shared.
+"""Comparisons of a variant with the baseline over seeds, paired where most seeds are shared.
 
 Which test, and why: with 3 to 10 seeds a permutation test of paired differences cannot reach
 p < 0.05 after a correction (five seeds allow p >= 2 / 2**5 = 0.0625), so seeds that are shared are
@@ -7,10 +7,15 @@ study's shared seeds give both variants the same initial parameters and batches;
 nothing but their number (AlgoPerf's logs) the permutation test of `permutation.py` takes its place,
 with the larger of its p-value and Welch's: the one needs no normal noise, the other no equal
 variances, and no p below 0.05 stands beside an interval of Welch's that holds 0.
+
+Pairs use the shared seeds alone, so they are formed only where those are most (more than half) of
+the smaller side: of 12 seeds each with 2 in common a paired test would ignore 20 of 24 runs.
+Otherwise all runs are compared, unpaired. Shared seeds make that test conservative: with 6 of 12
+in common, whose values correlate by 0.9, it told 0.9 % of 4,000 simulated studies apart, not 5 %.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -26,19 +31,26 @@ Seeds = Mapping[int, float]
 def compare(values: Seeds, baseline: Seeds, shares_seeds: bool) -> Comparison:
     """Returns `values` against `baseline`, both seed to number, `values` not empty.
 
-    Paired where the study's variants share their seeds and at least 2 are in both, else not; the
-    test is `none` where that leaves fewer than 2 seeds to either.
+    Paired over `paired_seeds`, else over all seeds of both; the test is `none` where that leaves
+    fewer than 2 pairs, or fewer than 2 seeds of either.
     """
-    shared = values.keys() & baseline.keys() if shares_seeds else set()
-    if len(shared) >= 2:
-        return paired(values, baseline)
-    if min(len(values), len(baseline)) >= 2:
+    shared = paired_seeds(values, baseline, shares_seeds)
+    if len(shared) < 2 <= min(len(values), len(baseline)):
         return unpaired(values, baseline)
     if shared:
         return paired(values, baseline)
     against = float(np.mean(list(baseline.values()))) if baseline else math.nan
     comparison = _untested(float(np.mean(list(values.values()))) - against)
-    return replace(comparison, n=len(values), n_baseline=len(baseline))
+    return replace(comparison, n=len(values), n_baseline=len(baseline), baseline=against)
+
+
+def paired_seeds(
+    values: Collection[int], baseline: Collection[int], shares_seeds: bool
+) -> list[int]:
+    """Returns the seeds to pair `values` and `baseline` by: those in both, where they are more than
+    half of the smaller side's; none where the study's variants do not share seeds."""
+    shared = sorted(set(values) & set(baseline)) if shares_seeds else []
+    return shared if 2 * len(shared) > min(len(values), len(baseline)) else []
 
 
 def paired(values: Seeds, baseline: Seeds) -> Comparison:
@@ -56,7 +68,14 @@ def paired(values: Seeds, baseline: Seeds) -> Comparison:
         comparison = Comparison(0, mean, mean, mean, p, "sign", sd=0.0, smallest_p=smallest)
     else:
         comparison = _t_test(differences)
-    return replace(comparison, pairs=len(seeds), n=len(values), n_baseline=len(baseline))
+    against = float(pairs[:, 1].mean()) if seeds else math.nan
+    return replace(
+        comparison,
+        pairs=len(seeds),
+        n=len(values),
+        n_baseline=len(baseline),
+        baseline=against,
+    )
 
 
 def _untested(difference: float) -> Comparison:
@@ -74,7 +93,7 @@ def _t_test(differences: np.ndarray) -> Comparison:
         p=float(paired_p(differences)),
         test="t",
         sd=sd,
-        effect=hedges(mean, sd, len(differences) - 1),
+        effect=standardised(mean, sd, len(differences) - 1),
         smallest_p=0.0,
     )
 
@@ -104,8 +123,9 @@ def unpaired(values: Seeds, baseline: Seeds) -> Comparison:
         test="permutation",
         n=n,
         n_baseline=m,
+        baseline=float(second.mean()),
         sd=sd,
-        effect=hedges(difference, sd, n + m - 2),
+        effect=standardised(difference, sd, n + m - 2),
         smallest_p=permutation.smallest_p(n, m),
     )
 
@@ -166,12 +186,12 @@ def correction(degrees: int) -> float:
     return math.exp(ratio) / math.sqrt(degrees / 2)
 
 
-def hedges(difference: float, sd: float, degrees: int) -> float:
-    """Returns Hedges' g = J(degrees) difference / sd, nan where sd is 0 or undefined.
+def standardised(difference: float, sd: float, degrees: int) -> float:
+    """Returns the effect size J(degrees) difference / sd, nan where sd is 0 or undefined.
 
-    Paired by seed: sd of the n differences, degrees n - 1 (Cohen's d_z, corrected), so that it
-    says how far the difference stands above the noise that pairing leaves. Not paired: the
-    pooled sd of both groups, degrees n + m - 2.
+    Paired by seed: Cohen's d_z, corrected; sd of the n differences, degrees n - 1. Not paired:
+    Hedges' g; the pooled sd of both groups, degrees n + m - 2. The two have different units: d_z
+    is larger the more the pairs' values correlate.
     """
     return correction(degrees) * difference / sd if sd > 0 else math.nan
 

@@ -43,9 +43,10 @@ class Comparison:
     is `none`. `test` is `t` (paired), `sign` (paired, all differences equal, t undefined: exact
     sign flips), or `permutation` (not paired; p is Welch's t-test's where that is larger).
     `smallest_p` is the least that the test can give at these n, 0 for t. `sd` is that of the
-    paired differences, else the pooled one; `effect` is Hedges' g, `difference` in units of `sd`
-    (`comparisons.hedges`); both nan where undefined. `withheld` is why there is no verdict in spite
-    of `p_holm`: `lost seeds` or `lengths` (`compare/verdict_rules.py`), else empty.
+    paired differences, else the pooled one; `effect` is `difference` in units of `sd`, d_z or g by
+    `effect_kind` (`comparisons.standardised`); both nan where undefined. `baseline` is the mean of
+    the baseline's runs that are compared. `withheld` is why there is no verdict in spite of
+    `p_holm`: `lost seeds` or `lengths` (`compare/verdict_rules.py`), else empty.
     """
 
     pairs: int
@@ -61,6 +62,7 @@ class Comparison:
     sd: float = math.nan
     effect: float = math.nan
     smallest_p: float = math.nan
+    baseline: float = math.nan
     withheld: str = ""
 
     @property
@@ -77,6 +79,16 @@ class Comparison:
     def is_paired(self) -> bool:
         """Returns whether it is over shared seeds."""
         return self.pairs > 0
+
+    @property
+    def is_partial(self) -> bool:
+        """Returns whether runs are left out: those whose seed only one of the two has."""
+        return self.is_paired and self.pairs < max(self.n, self.n_baseline)
+
+    @property
+    def effect_kind(self) -> str:
+        """Returns the unit of `effect`: `d_z`, sds of paired differences, or `g`, pooled sds."""
+        return "d_z" if self.is_paired else "g"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from analysis.statistics.comparisons import welch_interval
+from analysis.statistics.comparisons import paired_seeds, welch_interval
 from analysis.statistics.intervals import t_interval
 
 Method = Literal["paired", "Welch", "medians", "none", "units"]
@@ -20,10 +20,10 @@ class SpeedUp:
 
     `low` and `high` bound the 95% interval, nan where there is none. `method`: `paired`, the t
     interval of the mean log ratio over shared seeds; `Welch`, of the difference of mean logs
-    where seeds are not shared; `medians`, the ratio of the two medians, without an interval, where
-    a seed never reached the target or there is one pair; `none`, no ratio; `units`, none either, as
-    the two sides count different things. `n`: how many pairs
-    there are, or, where seeds are not shared, the smaller number of seeds.
+    where most seeds are not shared; `medians`, the ratio of the two medians, without an interval,
+    where a seed never reached the target or there is one pair; `none`, no ratio; `units`, none
+    either, as the two sides count different things. `n`: how many pairs
+    there are, or, where runs are not paired, the smaller number of seeds.
     """
 
     ratio: float
@@ -43,13 +43,14 @@ def of(values: Mapping[int, float], baseline: Mapping[int, float], paired: bool 
     inf is a seed that never reached the target. Leaving such a seed out would flatter the slower
     side, whether or not the other side has that seed: there is no interval then, the medians are
     over all seeds of each side, and there is no ratio where one is not finite. nan is a seed whose
-    time is unknown, left out. `paired` says whether equal seeds belong together.
+    time is unknown, left out. `paired` says whether equal seeds belong together; they are paired
+    where most are shared (`comparisons.paired_seeds`).
     """
     ours, theirs = _known(values), _known(baseline)
-    shared = sorted(ours.keys() & theirs.keys())
-    n = len(shared) if paired else min(len(ours), len(theirs))
+    shared = paired_seeds(ours, theirs, paired)
+    n = len(shared) or min(len(ours), len(theirs))
     is_known = all(math.isfinite(value) for side in (ours, theirs) for value in side.values())
-    if paired and is_known:
+    if shared and is_known:
         ours, theirs = ({seed: side[seed] for seed in shared} for side in (ours, theirs))
     mine, base = (np.array([*side.values()], dtype=float) for side in (ours, theirs))
     if not mine.size or not base.size:
@@ -59,7 +60,7 @@ def of(values: Mapping[int, float], baseline: Mapping[int, float], paired: bool 
         if not np.isfinite(medians).all():
             return dataclasses.replace(NONE, n=n)
         return SpeedUp(medians[0] / medians[1], math.nan, math.nan, n, "medians")
-    if paired:
+    if shared:
         # Student's t on the logs of the ratios: the ratio is their geometric mean.
         logs = np.log(base / mine)
         return _with_interval(logs.mean(), t_interval(logs), n, "paired")

@@ -10,6 +10,8 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from attention import files
+
 if TYPE_CHECKING:
     from analysis.compare.error_table import ErrorTable
 
@@ -46,10 +48,11 @@ def write_plots(tables: "Sequence[ErrorTable]", out: pathlib.Path | None) -> Ite
     and yields a line for each: the file written, or why there is nothing to draw."""
     from analysis.render import pictures, style
 
-    for table in tables:
-        directory = _directory(table, tables, out)
-        directory.mkdir(parents=True, exist_ok=True)
-        style.distinguish(row.variant for row in table.rows)
+    directories = [_directory(table, tables, out) for table in tables]
+    for directory in directories:
+        make_directory(directory)
+    style.distinguish(row.variant for table in tables for row in table.rows)
+    for table, directory in zip(tables, directories, strict=True):
         for plot in (plot for name in PLOTTED for plot in get(name).PLOTS if plot.applies(table)):
             figure = plot.draw(table)
             if figure is None:
@@ -57,6 +60,18 @@ def write_plots(tables: "Sequence[ErrorTable]", out: pathlib.Path | None) -> Ite
                 continue
             pictures.save(figure, directory / plot.file)
             yield f"wrote {directory / plot.file}"
+
+
+def make_directory(directory: pathlib.Path) -> None:
+    """Makes a directory for figures. Raises ValueError where none can be made or written into."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"--out={directory}: no directory can be made there ({error.strerror}); give another "
+            "with --out=DIR"
+        ) from error
+    files.check_output(directory / "errors.png")
 
 
 def _directory(

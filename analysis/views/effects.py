@@ -7,8 +7,6 @@ from analysis.compare.error_table import ErrorTable, VariantResult
 from analysis.render import pages, style
 from analysis.render.pictures import Plot
 
-MARKS = {"better": "better", "worse": "worse", "cannot tell": ""}
-
 
 def draw(table: ErrorTable) -> Figure | None:
     """Returns the figure, None where nothing is compared with a baseline on the deciding split."""
@@ -22,7 +20,7 @@ def draw(table: ErrorTable) -> Figure | None:
     figure, axes = style.variant_rows(8.4, 1.7 + 0.36 * len(rows), labels, range(len(rows)))
     axes.axvline(0.0, color=style.BLACK, linewidth=1.0, zorder=1)
     for height, (row, each) in enumerate(zip(rows, found.values(), strict=True)):
-        bounds, mark = (each.low, each.high), MARKS[each.verdict]
+        bounds, mark = (each.low, each.high), each.verdict.replace("cannot tell", "")
         printed = paper_difference(table, row)
         style.interval_row(
             axes, height, row.variant, each.difference, bounds, printed, mark, weight="bold"

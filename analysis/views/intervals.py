@@ -77,7 +77,8 @@ def _remark(table: ErrorTable, row: VariantResult) -> str:
     comparison = table.of(row).comparison
     if comparison is None or math.isnan(comparison.p_holm):
         return f"n = {row.n}"
-    return f"n = {row.n}, {comparison.verdict} ({pages.p_in_words(comparison.p_holm)})"
+    test = f" (test: {comparison.pairs})" if comparison.is_partial else ""
+    return f"n = {row.n}{test}, {comparison.verdict} ({pages.p_in_words(comparison.p_holm)})"
 
 
 def _finish(figure: Figure, axes: Axes, table: ErrorTable) -> None:

@@ -67,7 +67,7 @@ def _cells(row: dict[str, Any], beside: list[dict[str, Cell]]) -> Row:
     return (
         *(Cell(str(row[name])) for name in ("method", "dtype", "reference")),
         *(
-            pages.number(error, 5) if error is None or error >= 1e-4 else Cell(f"{error:.1e}")
+            Cell(f"{error:.1e}") if error is not None and error < 1e-4 else pages.number(error, 5)
             for error in (row[name] for name in ("mean", "sd", "worst"))
         ),
         Cell(str(row["n"])),

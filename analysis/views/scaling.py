@@ -11,8 +11,7 @@ from matplotlib.lines import Line2D
 
 from analysis.compare import scaling
 from analysis.compare.error_table import ErrorTable
-from analysis.compare.families import MixedStudiesError
-from analysis.compare.scaling import MissingParametersError, Scaling, Size
+from analysis.compare.scaling import Scaling, Size
 from analysis.load import paper
 from analysis.render import pages, style
 from analysis.render.pages import NONE, Cell, Page, Row, Table
@@ -171,7 +170,7 @@ def of_family(tables: Sequence[ErrorTable]) -> Page:
     """Returns the page of tables of losses, one per size, or one that says why there is no law."""
     try:
         return page(scaling.of_tables(tables))
-    except (MissingParametersError, MixedStudiesError) as error:
+    except ValueError as error:  # no number of parameters, a loss without a logarithm ...
         names = ", ".join(table.study.name for table in tables)
         return Page(f"Loss by model size: {names}", (), (), (str(error),))
 
@@ -181,7 +180,7 @@ def draw(tables: Sequence[ErrorTable]) -> Figure | None:
     the trials do not record their numbers of parameters, or the tables are of no one family."""
     try:
         found = scaling.of_tables(tables)
-    except (MissingParametersError, MixedStudiesError):
+    except ValueError:
         return None
     return figure(found) if found.fits else None
 
@@ -189,7 +188,6 @@ def draw(tables: Sequence[ErrorTable]) -> Figure | None:
 def figure(found: Scaling) -> Figure:
     """Returns the figure: a dot is a seed, a line a fit; dotted in grey, the loss to reach."""
     names = [*found.fits]
-    style.distinguish(names)
     drawn = style.figure(7.2, 4.6)
     axes = drawn.subplots()
     style.tidy(axes)

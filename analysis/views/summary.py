@@ -17,7 +17,7 @@ from analysis.render.pages import NONE, NOTHING, Cell, Page, Row, Table
 from analysis.render.pictures import Plot
 from analysis.statistics import across
 from analysis.statistics.results import Comparison, Estimate
-from analysis.views.table import power
+from analysis.views.table import notes, power
 from attention import table as variants
 
 MARKS = {"better": "▲", "worse": "▼", "cannot tell": "≈", "withheld": "○"}
@@ -81,10 +81,13 @@ def _over_all(found: Summary) -> Table:
         if line.variant == found.baseline:
             rows.append((Cell(line.label), *[NONE] * 4, failed, NONE))
         elif line.over:
-            estimates = ((line.effect, 2, True), (line.iqm, 1, True), (line.improvement, 2, False))
+            effect = _estimate(line.effect, 2, signed=True)
+            if effect != NONE:
+                effect = Cell(f"{line.effect_kind} {effect.text}")
+            estimates = ((line.iqm, 1, True), (line.improvement, 2, False))
             rows.append(
                 (
-                    *(Cell(line.label), Cell(_numbers(line.over))),
+                    *(Cell(line.label), Cell(_numbers(line.over)), effect),
                     *(_estimate(each, digits, signed) for each, digits, signed in estimates),
                     failed,
                     _estimate(line.step_time, 2, signed=False),
@@ -92,7 +95,7 @@ def _over_all(found: Summary) -> Table:
             )
     if len(rows) < 2:  # the baseline alone
         return Table("", (), ())
-    headings = ("Columns", "Mean effect g\n[95%]", "IQM of runs\nless baseline's, %")
+    headings = ("Columns", "Mean effect\n[95%]", "IQM of runs\nless baseline's, %")
     more = ("P(better run)\n[95%]", "Failed\nto train", "Step time\n÷ baseline's")
     columns = pages.columns("Variant", *headings, *more)
     return Table("Over all workloads, not corrected for the variants", columns, (tuple(rows),))
@@ -117,13 +120,14 @@ def _power(found: Summary) -> Table:
     pairs = zip(found.headings, found.tables, strict=True)
     rows = [_power_row(heading, table) for heading, table in pairs]
     columns = pages.columns(
-        *headings, "Paper's effect, %", "Seeds it needs\n(LASER)", words=("Workload",)
+        *headings, "Paper's effect\nof LASER, %", "Seeds it needs\n(LASER)", words=("Workload",)
     )
     return Table("What these seeds can see", columns, (tuple(rows),))
 
 
 def _power_row(heading: str, table: ErrorTable) -> Row:
     expected = sensitivity.expected(table, table.decisive)
+    paper = expected.sizes.get("laser", math.nan)
     told = sensitivity.of_table(table, table.decisive, expected)
     base = table.baseline_row
     summary = table.of(base).summary if base else None
@@ -138,7 +142,7 @@ def _power_row(heading: str, table: ErrorTable) -> Row:
     laser = told.get("laser")
     needed = NONE if laser is None or laser.seeds is None else Cell(power.seeds_text(laser.seeds))
     # The paper's share is of the baseline's median (`sensitivity`).
-    share = 100 * expected.size / abs(summary.median) if summary and summary.median else math.nan
+    share = 100 * paper / abs(summary.median) if summary and summary.median else math.nan
     return (
         *(Cell(heading), Cell(seeds_of(table)), spread),
         pages.number(share, 1),
@@ -170,6 +174,8 @@ def _notes(found: Summary) -> Iterable[str]:
         reasons = {"lost seeds": "seeds were lost that may have been worse"}
         told = " or ".join(sorted(reasons.get(each, "runs differ in length") for each in withheld))
         yield f"○ no verdict, whatever p is: {told}."
+    for heading, table in zip(found.headings, found.tables, strict=True):
+        yield from (f"{heading}: {note}" for note in notes.left_out(table))
     if any(map(_is_unfinished, found.tables)):
         yield "(unfinished): an interim look; the test is planned for all seeds."
     if any(table.baseline != found.baseline for table in found.tables):
@@ -181,13 +187,13 @@ def _notes(found: Summary) -> Iterable[str]:
         yield f"Not in the lines over all. {'. '.join(left_out)}."
     if any(line.over for line in found.lines):
         yield (
-            "Over all, of the columns named: mean effect: Hedges' g (improvement in units of the "
-            "sd of paired differences, else of the pooled sd), each workload counting alike; its "
-            "interval needs 4 pairs on each. IQM: mean of the middle half of all runs' "
-            "improvements; P(better run): chance that a run beats one of the baseline's on the "
-            "same workload, 0.5 for equals; both with stratified bootstrap intervals (Agarwal et "
-            f"al. 2021) from {across.LEAST_RUNS} seeds on. Lines over different columns do not "
-            "compare."
+            "Over all, of the columns named and of the runs that their tests compare: mean effect: "
+            "improvement in units of noise, d_z (sd of paired differences) or g (pooled sd, not "
+            "paired), each workload counting alike; no mean of both kinds; its interval needs 4 "
+            "pairs on each. IQM: mean of the middle half of all runs' improvements; P(better run): "
+            "chance that a run beats one of the baseline's on the same workload, 0.5 for equals; "
+            "both with stratified bootstrap intervals (Agarwal et al. 2021) from "
+            f"{across.LEAST_RUNS} seeds on. Lines over different columns do not compare."
         )
         yield (
             "Step time: training seconds over updates, ratios paired by seed, geometric mean with "
@@ -215,9 +221,10 @@ def to_csv(found: Summary) -> str:
             if each is not None:
                 place = (line.variant, table.study.name, table.workload, "improvement_percent")
                 _write(writer, place, each.percent, _word(each.comparison))
-        over = ("effect", "iqm", "improvement", "step_time")
-        for name in over if line.over else ():
-            _write(writer, (line.variant, "", _numbers(line.over), name), getattr(line, name), "")
+        over = {f"effect_{line.effect_kind}": line.effect, "iqm": line.iqm}
+        over |= {"improvement": line.improvement, "step_time": line.step_time}
+        for name, estimate in over.items() if line.over else ():
+            _write(writer, (line.variant, "", _numbers(line.over), name), estimate, "")
         if line.failed is not None:
             share = line.failed.count / line.failed.n
             rate = Estimate(share, line.failed.low, line.failed.high)

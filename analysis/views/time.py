@@ -119,8 +119,9 @@ def _row(times: TargetTimes, row: VariantTimes, seconds: float, has_ratios: bool
     )
     if not has_ratios:
         return cells
-    pairs = (Cell(str(row.by_steps.n)) if row.by_steps else NONE,) if times.is_paired else ()
-    return (*cells, *pairs, _ratio(row.by_steps), _ratio(row.by_seconds))
+    ratio = row.by_steps
+    pairs = (Cell(str(ratio.n)) if ratio and ratio.method != "Welch" else NONE,)
+    return (*cells, *pairs * times.is_paired, _ratio(ratio), _ratio(row.by_seconds))
 
 
 def _in_words(times: TargetTimes, row: VariantTimes) -> str:
@@ -258,8 +259,8 @@ def _ratio_notes(times: TargetTimes) -> Iterable[str]:
         )
     if "Welch" in methods:
         yield (
-            "[a, b]: 95% Welch interval of the difference of mean logs (seeds are not shared "
-            "between published submissions); the ratio is that of geometric means."
+            "[a, b]: 95% Welch interval of the difference of mean logs, where most seeds are not "
+            "shared; the ratio is that of geometric means."
         )
     if "medians" in methods:
         yield (

@@ -104,22 +104,16 @@ def _numbers(table: ErrorTable, comparison: Comparison) -> str:
 def _difference(table: ErrorTable, comparison: Comparison) -> str:
     digits = table.metric.digits
     texts = [pages.number(comparison.difference, digits, signed=True).text]
-    if share := _share(table, comparison.difference):
-        texts.append(f"({share})")
+    if abs(comparison.baseline) > 0:  # not of nan either
+        texts.append(f"({comparison.difference / abs(comparison.baseline):+.1%})")
     if math.isfinite(comparison.low):
         bounds = (comparison.low, comparison.high)
         low, high = (pages.number(bound, digits, signed=True).text for bound in bounds)
         texts.append(f"[{low}, {high}]")
     said = f"mean difference {' '.join(texts)}"
+    if comparison.is_partial:
+        said += f" over the {comparison.pairs} seeds that both have"
     if math.isnan(comparison.p_holm):
         return f"{said}, too few seeds for a test"
     tested = f"{said}, {pages.p_in_words(comparison.p_holm)} after Holm"
     return f"{tested}; {WITHHELD[comparison.withheld]}" if comparison.withheld else tested
-
-
-def _share(table: ErrorTable, difference: float) -> str:
-    """Returns the difference as a share of the baseline's mean, empty where that is 0."""
-    summary = table.of(table.by_variant[table.baseline]).summary
-    if summary is None or not summary.mean:
-        return ""
-    return f"{difference / abs(summary.mean):+.1%}"

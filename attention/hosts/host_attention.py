@@ -53,15 +53,15 @@ def of_module(
     prepare: Callable[[Array, Array], tuple[Array, Array]],
     args: Any,
     kwargs: Any,
-) -> HostAttention:
+) -> HostAttention | None:
     """Returns the record of `host`, the module's function, in a call with these arguments.
 
-    `prepare` is what a variant does to query and key before. The module's scope stays as it was.
+    None where the module did not call its function. `prepare` is what a variant does to query and
+    key before. The module's scope stays as it was.
     """
     recorder = CallRecorder(host, prepare)
     assert module.scope is not None
     module.clone(parent=module.scope.rewound(), attention_fn=recorder)(*args, **kwargs)
-    assert recorder.found is not None
     return recorder.found
 
 

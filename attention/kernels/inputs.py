@@ -186,6 +186,23 @@ def canonicalize_inputs(
     return problem, value
 
 
+def per_query_head(query: Array, array: Array) -> Array:
+    """Returns keys or values with a head for each of the query's, [..., S, H, D].
+
+    Heads of grouped attention, K of them, each serve H/K heads of the query in a row, as in
+    jax.nn.dot_product_attention. Raises ValueError unless K divides H.
+    """
+    if min(query.ndim, array.ndim) < 2 or array.shape[-2] in (0, query.shape[-2]):
+        return array
+    heads, groups = query.shape[-2], array.shape[-2]
+    if heads % groups:
+        raise ValueError(
+            f"{heads} heads of queries and {groups} of keys or values: give as many, or a number "
+            f"that divides {heads} (grouped heads)"
+        )
+    return jnp.repeat(array, heads // groups, axis=-2)
+
+
 def _check_shapes(query: Array, key: Array, value: Array) -> None:
     for name, array in (("query", query), ("key", key), ("value", value)):
         if array.ndim < 3:
@@ -216,7 +233,9 @@ def check_broadcasts(name: str, array: Array | None, shape: tuple[int, ...]) -> 
     ):
         raise ValueError(f"{name} of shape {array.shape} does not broadcast to {shape}")
     if name == "bias" and not jnp.issubdtype(array.dtype, jnp.floating):
-        raise ValueError(f"bias has dtype {array.dtype}; a boolean belongs in mask")
+        raise ValueError(
+            f"bias has dtype {array.dtype}; give floating-point numbers (a boolean belongs in mask)"
+        )
     # A mask of floats is one of 0 and 1 in AlgoPerf's Conformer; a traced one cannot be looked at.
     floats = name == "mask" and jnp.issubdtype(array.dtype, jnp.floating)
     if floats and not isinstance(array, jax.core.Tracer) and not np.all(np.asarray(array) >= 0):

@@ -1,8 +1,7 @@
 """What a query may look at: masks, causality and biases brought to one answer.
 
 Shapes: T queries, S keys, H heads. A key is hidden where the mask is False, where it lies in the
-future of a causal query, and where the bias is below half of its dtype's minimum (the usual way
-to write a mask as a bias).
+future of a causal query, and where the bias is at most `HIDING_BIAS`.
 """
 
 from typing import NamedTuple
@@ -11,6 +10,12 @@ import jax
 import jax.numpy as jnp
 
 Array = jax.Array
+
+# A mask written as a bias: −1e4 (BERT, GPT-NeoX; −9984 in bfloat16), −1e9 and −1e10 (T5), float16's
+# minimum −65504, −∞. The weight of such a key is exactly 0 in every dtype, but LASER must also keep
+# its value out of the shift. No bias with a meaning of its own is as low: ALiBi's steepest slope,
+# 1/2, gets there after 10,000 positions, with a weight of e^−5000.
+HIDING_BIAS = -5000.0
 
 
 class Masks(NamedTuple):
@@ -38,7 +43,7 @@ def merged(
     if mask is not None:
         parts.append(_four_axes(mask.astype(bool)))
     if bias is not None:
-        parts.append(_four_axes(allowed(bias)))
+        parts.append(_four_axes(~(bias <= HIDING_BIAS)))  # NaN hides nothing
     if is_causal:
         parts.append(jnp.tril(jnp.ones((1, queries, keys), bool)))
     if not parts:
@@ -57,12 +62,6 @@ def of_causality(queries: int, keys: int) -> Masks:
     """Returns the same for causality alone, known without an array: every query sees key 0, and a
     key is seen by its own query."""
     return Masks(keys=None if keys <= queries else (jnp.arange(keys) < queries)[:, None, None])
-
-
-def allowed(bias: Array) -> Array:
-    """Returns where a bias hides nothing, bool of its shape."""
-    floor = 0.5 * float(jnp.finfo(bias.dtype).min)
-    return jax.lax.stop_gradient(bias) > floor
 
 
 def _four_axes(pairs: Array) -> Array:

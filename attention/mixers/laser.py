@@ -70,7 +70,7 @@ def log_mean_exp(
     if masks.rows is not None:
         output = jnp.where(masks.rows, output, 0)
     if mass is not None:
-        output = jnp.where(mass > 0, output, 0)
+        output = jnp.where(mass <= 0, 0, output)  # a mass of NaN stays visible
     return output
 
 

@@ -8,7 +8,6 @@ the source found to be needed for stable training. Bias and mask enter as everyw
 added to the logits, a hidden key has weight 0, and a query that sees no key returns 0.
 """
 
-import math
 from typing import Unpack
 
 import jax
@@ -34,7 +33,8 @@ def attend(query: Array, key: Array, value: Array, **settings: Unpack[Settings])
 
 
 def _weights(logits: Array) -> Array:
-    return jax.nn.sigmoid(logits - math.log(logits.shape[-1]))
+    keys = jnp.asarray(logits.shape[-1], logits.dtype)  # may be symbolic in jax.export
+    return jax.nn.sigmoid(logits - jnp.log(keys))
 
 
 def _backward(weights: Array, gradient: Array) -> Array:

@@ -18,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from attention.kernels import masks
 from attention.kernels.inputs import check_broadcasts
 from attention.records import Inputs, Leaves, Modifier
 
@@ -59,13 +58,7 @@ def _with_one_more_key(array: Array) -> Array:
 
 def _with_sink(bias: Array | None, logits: Array, keys: int) -> Array:
     """Returns the bias, float32 [..., H, T or 1, S + 1], the sink's logits in its last column."""
-    lowest = jnp.finfo(jnp.float32).min
-    if bias is None:
-        bias = jnp.zeros((1, 1, keys), jnp.float32)
-    else:
-        # What hides a key in the bias' own dtype must hide it in float32.
-        bias = jnp.asarray(bias)
-        bias = jnp.where(masks.allowed(bias), bias.astype(jnp.float32), lowest)
+    bias = jnp.zeros((1, 1, keys), jnp.float32) if bias is None else jnp.asarray(bias, jnp.float32)
     bias = bias.reshape((1,) * max(0, 3 - bias.ndim) + bias.shape)
     heads = len(logits)
     bias = jnp.broadcast_to(bias, (*bias.shape[:-3], heads, *bias.shape[-2:]))
@@ -106,4 +99,4 @@ def formula(
     return result, pullback
 
 
-MODIFIER = Modifier("inputs", apply, formula)
+MODIFIER = Modifier("inputs", apply, formula, adds_keys=True)

@@ -81,7 +81,7 @@ def compute(
         for module, group in leaves.items()
     }
     steps: dict[str, list[Step]] = {}
-    for name in (name for name in table.MODIFIERS if name in variant.modifiers):
+    for name in records.in_order(variant.modifiers):
         modifier, given = records.modifier(name), _given(variant, table.MODIFIERS[name])
         step = functools.partial(modifier.formula, leaves=wide, **given)
         steps.setdefault(modifier.acts_on, []).append(step)
@@ -192,7 +192,10 @@ def _norm(group: Mapping[str, Any]) -> float:
 
 
 def learned_error(gradients: Mapping[str, Mapping[str, Any]], reference: Result) -> float:
-    """Returns the largest ‖ours − reference‖/size over the modules of `reference.learned`."""
+    """Returns the largest ‖ours − reference‖/size over the modules of `reference.learned`.
+
+    NaN where one of them is.
+    """
     errors = []
     for module, group in reference.learned.items():
         difference = {
@@ -200,7 +203,7 @@ def learned_error(gradients: Mapping[str, Mapping[str, Any]], reference: Result)
             for name, leaf in group.items()
         }
         errors.append(_norm(difference) / reference.sizes[module])
-    return max(errors)
+    return float(np.max(errors))
 
 
 def relative_error(measured: object, reference: Float64) -> float:

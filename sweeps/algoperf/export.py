@@ -113,25 +113,27 @@ def _is_scored(folder: str) -> bool:
 def _marked(out: pathlib.Path) -> Iterator[tuple[pathlib.Path, dict[str, Any]]]:
     """Yields the workloads' directories of exports with their marks.
 
-    Raises ValueError for what is none.
+    Empty directories are passed over: an export that was killed may have made them. Raises
+    ValueError for what is no export's.
     """
     level = [out]
     for _ in range(3):
         level = [inside for folder in level for inside in _inside(out, folder)]
     for folder in level:
         mark = layout.read_json_if_there(folder / MARK)
-        if mark is None:
-            raise ValueError(_not_ours(out, folder))
-        if not isinstance(mark, dict) or "study" not in mark:
+        if isinstance(mark, dict) and "study" in mark:
+            yield folder, mark
+        elif mark is not None:
             raise ValueError(f"{folder / MARK} is damaged: it has no study")
-        yield folder, mark
+        elif _inside(out, folder):
+            raise ValueError(_not_ours(out, folder))
 
 
 def _inside(out: pathlib.Path, folder: pathlib.Path) -> list[pathlib.Path]:
-    inside = sorted(folder.iterdir()) if folder.is_dir() else []
-    if not inside and folder != out:
+    """Returns what is in a folder, but for hidden files: of systems, and of killed writers."""
+    if not folder.is_dir():
         raise ValueError(_not_ours(out, folder))
-    return inside
+    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
 
 
 def _check_free(out: pathlib.Path, needed: set[pathlib.Path], wanted: dict[str, Any]) -> None:
@@ -165,22 +167,19 @@ def _write(
 ) -> pathlib.Path:
     """Writes one trial; returns its directory."""
     target, source = out / place(trial), study / trial["path"]
-    target.mkdir(parents=True, exist_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # First: an export without its mark is nobody's.
     layout.write_json(target.parent / MARK, {**mark, "seed": trial["seed"]})
-    for path in _sources(source):
+    target.mkdir(exist_ok=True)
+    names = (layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS)
+    measured = [source / name for name in names if (source / name).is_file()]
+    for path in (*measured, *source.glob("meta_data_*.json")):
         layout.write_atomically(target / path.name, path.read_text("utf-8"))
     layout.write_json(target / layout.HPARAMS, trial["hyperparameters"])
     for path in source.glob("meta_data_*.json"):
         number = path.stem.rpartition("_")[2]
         layout.write_json(target / f"flags_{number}.json", _flags(source, trial))
     return target
-
-
-def _sources(trial: pathlib.Path) -> Iterator[pathlib.Path]:
-    for name in (layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS):
-        if (trial / name).is_file():
-            yield trial / name
-    yield from trial.glob("meta_data_*.json")
 
 
 def _flags(source: pathlib.Path, trial: dict[str, Any]) -> dict[str, Any]:

@@ -200,8 +200,7 @@ def show(found: Installation, parts: Sequence[str], workloads: Sequence[str]) ->
     workloads: for the parts that are about models; all where none is named. Raises ValueError for a
     part or workload that is not there, and where nothing is compared.
     """
-    version = found.commit[:12] if found.commit else found.version or "of unknown version"
-    print(f"AlgoPerf {version}; {versions()}", flush=True)
+    print("; ".join(filter(None, (str(found), found.remark, versions()))), flush=True)
     header, rule = table(())
     print(f"\n{header}\n{rule}", flush=True)
     failed = total = 0

@@ -8,7 +8,6 @@ of the shapes of training.
 """
 
 import argparse
-import os
 import statistics
 import sys
 import time
@@ -19,6 +18,7 @@ from sweeps.study import config as configs
 from sweeps.study import study
 from sweeps.study.trial import Trial
 from workloads.arguments import whole
+from workloads.base import machine
 
 ROUNDS = 7
 
@@ -44,7 +44,7 @@ def lines(options: argparse.Namespace) -> Iterator[str]:
     yield (
         f"{options.workload}, {options.variant}, batch {trial.batch_size}, probe "
         f"{options.examples}, {bench.layers} layers, {jax.devices()[0].device_kind}, "
-        f"{len(os.sched_getaffinity(0))} CPU core(s)"
+        f"{machine.cpu_count()} CPU core(s)"
     )
     pairs = [(bench.step_s(options.steps), bench.recording_s()) for _ in range(options.rounds)]
     step_s, recording_s = (statistics.median(times) for times in zip(*pairs, strict=True))

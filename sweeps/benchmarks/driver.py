@@ -61,7 +61,7 @@ def _children(pid: int) -> bytes:
     """Returns the command lines of a process's children."""
     found = b""
     with contextlib.suppress(OSError):  # it, or one of them, ended meanwhile
-        for number in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        for number in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text("utf-8").split():
             found += pathlib.Path(f"/proc/{number}/cmdline").read_bytes()
     return found
 

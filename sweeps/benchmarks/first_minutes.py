@@ -27,6 +27,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from attention import files, table
 from sweeps.launchers import local, tpu_host
 from sweeps.monitoring import calibration, hardware, jax_calls
@@ -166,14 +168,10 @@ def _errors(kernel: str) -> list[Line]:
                     for name in _VARIANTS
                     for qs in (1.0, 4.0)
                 ]
-                worst = max(
-                    max(row.output / row.limits[0], max(row.gradients) / row.limits[1])
-                    for row in rows
-                )
-                right = all(row.passed for row in rows)
+                worst = float(np.max([row.worst for row in rows]))
                 said = f"worst error {worst:.2f} of its limit, {len(rows)} cases"
                 what = f"{kernel}, {dtype}, mask {mask}"
-                lines.append(_line(what, "ok" if right else "WRONG", said, worst=worst))
+                lines.append(_line(what, "ok" if worst <= 1 else "WRONG", said, worst=worst))
     return lines
 
 
@@ -224,7 +222,7 @@ def _compare(line: Line, predicted: calibration.Prediction | None, standard_ms: 
     elif predicted.least_ms:
         figures["least_ms"] = predicted.least_ms
         line["said"] += f", at least {predicted.least_ms:.1f} ms"
-        ratios.append(min(1.0, figures["step_ms"] / predicted.least_ms))
+        ratios.append(min(figures["step_ms"] / predicted.least_ms, 1.0))
     near = all(abs(ratio - 1) <= calibration.TOLERANCE for ratio in ratios)
     line["verdict"] = "ok" if near else "DIFFERS"
 
@@ -345,7 +343,7 @@ def _killed(process: subprocess.Popen[str], directory: pathlib.Path) -> pathlib.
         time.sleep(0.02)
     trial = found[0].parents[1]
     (held,) = trial.glob(f"{layout.ATTEMPTS}/*/{lease.LEASE}")
-    worker = json.loads(held.read_text())["pid"]
+    worker = json.loads(held.read_bytes())["pid"]
     for end, number in ((os.kill, worker), (os.killpg, process.pid)):
         with contextlib.suppress(ProcessLookupError):
             end(number, signal.SIGKILL)
@@ -359,7 +357,7 @@ def _difference(trial: pathlib.Path, other: pathlib.Path) -> str:
     """Returns how two trials' evaluations differ, '' where they do not; times aside."""
     found = []
     for directory in (trial, other):
-        with (directory / layout.EVAL_MEASUREMENTS).open(newline="") as file:
+        with (directory / layout.EVAL_MEASUREMENTS).open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         kept = ("global_step", *(f"{split}/" for split in layout.SPLITS))
         found.append([{k: v for k, v in row.items() if k.startswith(kept)} for row in rows])
@@ -407,7 +405,7 @@ def _processes(here: dict[str, Any], data_dir: str) -> Iterator[Line]:
     except (ValueError, OSError, ChildProcessError) as error:
         yield _line(what, "FAILED", str(error))
         return
-    worst = max(abs(a / b - 1) for both in found for a, b in zip(both, alone, strict=True))
+    worst = float(np.max(np.abs(np.asarray(found) / np.asarray(alone) - 1)))
     said = f"losses within {worst:.1e} of one process's"
     yield _line(what, "ok" if worst < 1e-4 else "WRONG", said, worst=worst)
 

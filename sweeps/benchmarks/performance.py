@@ -164,7 +164,7 @@ def _compiled(cache: pathlib.Path, row: Row, its_study: study.Study) -> list[dic
                 raise
             return [{"variant": "", "missing": str(error)}]
         files.write(kept, json.dumps(found))
-    rows: list[dict[str, Any]] = json.loads(kept.read_text())
+    rows: list[dict[str, Any]] = json.loads(kept.read_bytes())
     return rows
 
 

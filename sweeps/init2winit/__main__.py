@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 
+from attention import checkout
 from workloads import __main__ as workloads_command
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -17,6 +18,7 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 def main() -> int:
     """Returns the exit status: the command's, 0 to 2; 1 where the parent is gone."""
+    checkout.start("sweeps.init2winit")
     parent, separator, *arguments = sys.argv[1:]
     assert separator == "--"
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL):

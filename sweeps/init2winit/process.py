@@ -28,6 +28,7 @@ from sweeps.records import (
 )
 from sweeps.study.trial import Trial
 from sweeps.training import loop
+from workloads.init2winit import installation
 
 _FOLDER, _WORKER = "init2winit", "1"
 # trainer_lib/base_trainer.py: CHECKPOINT_TTL; orbax calls a whole checkpoint by its step alone.
@@ -225,7 +226,8 @@ class Attempt:
 
     def _note_provenance(self) -> None:
         found = provenance.of_another_process(self.trial.seed, self.data_dir)
-        meta = {**found, "init2winit_dir": self.trial.init2winit_dir}
+        installed = installation.find(self.trial.init2winit_dir or None)
+        meta = {**installed.record(), **found}
         name = f"meta_data_{self.attempt.number - 1}.json"
         layout.write_json(self._directory / name, meta)
 

@@ -22,9 +22,9 @@ from typing import Any, TypeVar
 
 from sweeps.launchers import config_keys, tpu_host
 from sweeps.launchers.config_keys import Key, Range
-from sweeps.launchers.protocol import State
 from sweeps.records.submissions import Batch
 from workloads import init2winit_specs
+from workloads.base import machine
 
 KEYS = {
     "workers": Key(0, "processes; 0: one per CPU core or accelerator, at most 8", Range(0, 1024)),
@@ -112,7 +112,7 @@ class Local:
     ) -> None:
         self._pin_variable, self._accelerators = accelerators()
         cores = sorted(os.sched_getaffinity(0))
-        automatic = len(self._accelerators) or min(len(cores), _MOST_CPU_WORKERS)
+        automatic = len(self._accelerators) or min(machine.cpu_count(), _MOST_CPU_WORKERS)
         self._size = own["workers"] or automatic
         if own["pin"] and 0 < len(self._accelerators) < self._size:
             raise ValueError(
@@ -138,38 +138,11 @@ class Local:
         """Returns how many workers there may be."""
         return self._size
 
-    def submit(self, batch: Batch) -> list[str]:
-        """Starts a worker per job of a batch, with its environment; those that live are left."""
-        for slot in range(batch.size):
-            if not self._lives(slot):
-                self.start(slot, batch.environment)
-        return [str(slot) for slot in range(batch.size)]
-
-    def find(self, batch: Batch) -> list[str] | None:
-        """Returns the slots of a batch, None where no worker is in any of them."""
-        handles = [str(slot) for slot in range(batch.size)]
-        return handles if State.RUNNING in self.status(handles).values() else None
-
-    def status(self, handles: Sequence[str]) -> dict[str, State]:
-        """Returns whether a worker, also one of an earlier driver, is in each slot."""
-        return {
-            handle: State.GONE if self._is_free(int(handle)) else State.RUNNING
-            for handle in handles
-        }
-
     def cancel(self, handles: Sequence[str]) -> None:
         """Asks workers that were started here to save and end."""
-        for handle in handles:
-            if self._lives(int(handle)):
-                self._processes[int(handle)].terminate()
-
-    def _lives(self, slot: int) -> bool:
-        return slot in self._processes and self._processes[slot].poll() is None
-
-    def _is_free(self, slot: int) -> bool:
-        if held := hold_name(f"{self._owner} {slot}"):
-            held.close()
-        return held is not None
+        for slot in map(int, handles):
+            if slot in self._processes and self._processes[slot].poll() is None:
+                self._processes[slot].terminate()
 
     def start(self, slot: int, variables: dict[str, str]) -> bool:
         """Starts the worker of a slot, with a batch's variables.
@@ -180,7 +153,7 @@ class Local:
         if held is None:
             return False
         # The worker holds the name from here on, until it ends.
-        with held, self.log.open("a") as log:
+        with held, self.log.open("ab") as log:
             process = subprocess.Popen(
                 self.command(slot),
                 stdin=subprocess.PIPE,
@@ -286,7 +259,7 @@ def hold_name(name: str) -> socket.socket | None:
     abstract address of the kernel's: no file that somebody tidies up, no home directory that hosts
     share, and free as soon as the last process that holds it has ended.
     """
-    digest = hashlib.sha256(name.encode()).hexdigest()[:32]
+    digest = hashlib.sha256(os.fsencode(name)).hexdigest()[:32]
     held = socket.socket(socket.AF_UNIX)
     try:
         held.bind(f"\0attnperf-{os.getuid()}-{digest}")
@@ -326,7 +299,7 @@ def _has_google_devices() -> bool:
     """Whether a PCI device is Google's, as JAX looks for TPUs (jax/_src/hardware_utils.py)."""
     for path in glob.glob("sys/bus/pci/devices/*/vendor", root_dir=ROOT):
         with contextlib.suppress(OSError):
-            if (pathlib.Path(ROOT) / path).read_text().strip() == "0x1ae0":
+            if (pathlib.Path(ROOT) / path).read_text("utf-8").strip() == "0x1ae0":
                 return True
     return False
 
@@ -340,10 +313,9 @@ def compilation_cache() -> pathlib.Path:
     if given := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return pathlib.Path(given)
     try:
-        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+        lines = pathlib.Path("/proc/cpuinfo").read_text("utf-8").splitlines()
         features = next(line for line in lines if line.startswith(("flags", "Features")))
     except (OSError, StopIteration):
         features = ""
     name = hashlib.sha256(features.encode()).hexdigest()[:12]
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-    return pathlib.Path(os.environ.get("ATTNPERF_CACHE") or cache / "attnperf") / "xla" / name
+    return machine.cache_folder() / "xla" / name

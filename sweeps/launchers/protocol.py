@@ -50,6 +50,13 @@ class EngineError(Exception):
 class Launcher(Protocol):
     """An engine. Every method may be called by several drivers of one study at once."""
 
+    @property
+    def place(self) -> dict[str, str]:
+        """Returns those of its keys that say which engine it is, as they were resolved.
+
+        Batches record them: `launcher` with these keys asks the engine that a batch went to.
+        """
+
     def capacity(self) -> int:
         """Returns how many jobs of this study may be submitted and not yet gone at a time."""
 

@@ -136,6 +136,7 @@ class Engine(abc.ABC):
 
     def __init__(self, own: dict[str, Any]) -> None:
         self._own = own
+        self.place: dict[str, str] = {}
 
     def status(self, handles: Sequence[str]) -> dict[str, State]:
         """Returns the state of every handle; UNKNOWN where the engine cannot be reached."""

@@ -8,7 +8,6 @@ MODULES = {
     "slurm": "sweeps.launchers.slurm.launcher",
     "ray": "sweeps.launchers.ray.launcher",
     "kubernetes": "sweeps.launchers.kubernetes.launcher",
-    "skypilot": "sweeps.launchers.skypilot.launcher",
 }
 NAMES = tuple(MODULES)
 

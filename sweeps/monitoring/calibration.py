@@ -157,5 +157,5 @@ def least_ms(row: dict[str, Any], device: hardware.Hardware) -> float:
 @functools.cache
 def fitted() -> dict[str, Any]:
     """Returns the factors on file: {"platforms": ..., "points": ...}."""
-    factors: dict[str, Any] = json.loads(FILE.read_text())
+    factors: dict[str, Any] = json.loads(FILE.read_bytes())
     return factors

@@ -194,7 +194,7 @@ def _devices(where: hardware.Topology) -> tuple[Any, ...]:
 
 def _target_config(kind: str) -> str:
     """Returns XLA's description of a GPU, with the versions of the libraries that are installed."""
-    text = (pathlib.Path(__file__).parents[1] / "targets" / "h100.txtpb").read_text()
+    text = (pathlib.Path(__file__).parents[1] / "targets" / "h100.txtpb").read_text("utf-8")
     if kind == "h200":  # the same chip with another memory
         text = re.sub(r"(memory_bandwidth): \d+", r"\1: 4800000000000", text)
         text = re.sub(r"(device_memory_size): \d+", r"\1: 151397597184", text)
@@ -238,7 +238,7 @@ def _warnings(scratch: str) -> list[str]:
     """Returns what the partitioner warned of, each once, as written to logs or standard error."""
     found: dict[str, None] = {}
     for path in [*glob.glob(f"{scratch}/*.log.*"), f"{scratch}/stderr"]:
-        for line in pathlib.Path(path).read_text(errors="replace").splitlines():
+        for line in pathlib.Path(path).read_text("utf-8", errors="replace").splitlines():
             if _WARNING in line:
                 found[line[line.index(_WARNING) :][:300]] = None
     return list(found)
@@ -259,7 +259,9 @@ def _kernel_cycles(
     """
     bundles: dict[str, int] = {}
     for path in pathlib.Path(scratch).glob(f"*{_BUNDLES}*"):
-        found = re.search(r"total scheduled bundles:\s+(\d+)", path.read_text(errors="replace"))
+        found = re.search(
+            r"total scheduled bundles:\s+(\d+)", path.read_text("utf-8", errors="replace")
+        )
         name = re.sub(r"^\d+-|-\d+-" + _BUNDLES + r".*$", "", path.name)
         if found:
             bundles[_kernel_name(name)] = int(found[1])

@@ -49,7 +49,7 @@ class Call:
             raise TimeoutError(
                 f"the process that computes {self._name!r} gave no answer in {limit_s:.0f} s"
             ) from None
-        written = pathlib.Path(self._stderr.name).read_text(errors="replace")
+        written = pathlib.Path(self._stderr.name).read_text("utf-8", errors="replace")
         if error is None or isinstance(error, ValueError | OSError):
             sys.stderr.write(written)
             return self._future.result()

@@ -125,10 +125,7 @@ def troubles(found: study_reader.Survey) -> list[str]:
         those = [seen for seen in found.troubles if seen.state == state]
         for seen in those[:_SHOWN]:
             text.append(f"{seen.path} {state}: {seen.status['reason']}")
-            try:
-                tail = attempts.log_tail(found.directory / seen.path) if state == "failed" else []
-            except OSError as error:
-                tail = [f"its log cannot be read: {error}"]
+            tail = attempts.log_tail(found.directory / seen.path) if state == "failed" else []
             text += [f"    {line}" for line in tail]
         text += _more(those, state)
     text += [f"damaged: {problem}" for problem in found.damaged[:_SHOWN]]

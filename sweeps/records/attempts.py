@@ -1,33 +1,55 @@
 """How a trial's attempts ended, and whether another one makes sense."""
 
+import contextlib
 import pathlib
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 from sweeps.records import layout, lease, measurements
 
 LOG = "log.txt"
+# Outcomes after which nothing is left to do.
+_COMPLETE = ("done", "diverged")
 
 
-def fruitless(directory: pathlib.Path) -> tuple[int, int]:
-    """Returns how many attempts in a row, the last included, ended at the step they began from.
+class End(NamedTuple):
+    """How an attempt ended, and the step that it began from.
 
-    First those that failed with a reason, then those that were killed without a word. Preemptions
-    do not count, and progress (a later checkpoint) starts the count anew: a trial that is killed
-    often but moves on is never given up, one that always crashes is.
+    outcome: 'killed' where it left none. began: None where it ended before it could say.
     """
-    counts, began = {"failed": 0, "killed": 0}, None
-    for number in range(lease.latest(directory), 0, -1):
+
+    outcome: str
+    began: int | None
+
+
+def ends(directory: pathlib.Path, after: int = 0) -> Iterator[End]:
+    """Yields the ends of a trial's attempts above number `after`, the last one first.
+
+    A damaged record counts as none.
+    """
+    for number in range(lease.latest(directory), after, -1):
         attempt = directory / layout.ATTEMPTS / str(number)
-        # A damaged record counts as none: as after a kill.
         outcome = layout.read_record(attempt / lease.OUTCOME).get("outcome", "killed")
-        if outcome not in counts:
+        began = layout.read_record(attempt / measurements.RESUMED).get("global_step")
+        yield End(str(outcome), began if isinstance(began, int) else None)
+
+
+def count_failures(newest_first: Iterable[End]) -> tuple[int, int]:
+    """Returns how many attempts have failed since the trial last made progress.
+
+    First those that ended with a reason, then those that were killed without a word or lost their
+    lease. Preemptions neither count nor begin the count anew. Progress does: an attempt began from
+    a later checkpoint.
+    """
+    failed = killed = 0
+    step: int | None = None
+    for outcome, began in newest_first:
+        if outcome in _COMPLETE or (began is not None and step is not None and began < step):
             break
-        # 0, too, of one that was killed before it could say.
-        step = layout.read_record(attempt / measurements.RESUMED).get("global_step", 0)
-        if any(counts.values()) and step != began:
-            break
-        counts[outcome], began = counts[outcome] + 1, step
-    return counts["failed"], counts["killed"]
+        step = began if step is None else step
+        failed += outcome == "failed"
+        killed += outcome not in ("failed", "preempted")
+    return failed, killed
 
 
 def last_error(directory: pathlib.Path) -> dict[str, Any]:
@@ -38,8 +60,17 @@ def last_error(directory: pathlib.Path) -> dict[str, Any]:
 
 
 def log_tail(directory: pathlib.Path, lines: int = 8) -> list[str]:
-    """Returns the last lines of the last attempt's log."""
-    path = lease.last(directory) / LOG
-    if not path.is_file():
+    """Returns what `tail` does of the last attempt's log, none where that is not known."""
+    with contextlib.suppress(OSError):
+        return tail(lease.last(directory) / LOG, lines)
+    return []
+
+
+def tail(log: pathlib.Path, lines: int = 8) -> list[str]:
+    """Returns the last lines of a log, or why it cannot be read; none where there is none."""
+    try:
+        return log.read_text("utf-8", errors="replace").splitlines()[-lines:]
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    return path.read_text(errors="replace").splitlines()[-lines:]
+    except OSError as error:
+        return [f"its log cannot be read: {error}"]

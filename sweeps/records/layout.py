@@ -108,22 +108,6 @@ def downstream_path(step: int, suite: str) -> str:
     return f"{DOWNSTREAM}/{step}/{suite}"
 
 
-def downstream_results(
-    trial_directory: str | os.PathLike[str], suite: str = "*"
-) -> list[tuple[int, str, pathlib.Path]]:
-    """Returns (step, suite, path of results.json) of every complete evaluation, in order.
-
-    suite: one suite's name; '*': of all.
-    """
-    folder = pathlib.Path(trial_directory) / DOWNSTREAM
-    found = [
-        (int(path.parts[-3]), path.parts[-2], path)
-        for path in folder.glob(f"*/{suite}/{RESULTS}")
-        if path.parts[-3].isdigit()
-    ]
-    return sorted(found)
-
-
 def write_atomically(path: str | os.PathLike[str], text: str) -> None:
     """Replaces `path` by `text` (UTF-8) so that a reader sees the old or the new, never a part."""
     with replacing(path) as new:
@@ -154,7 +138,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     """Returns the JSON in `path`. Raises ValueError naming the file where it is not JSON."""
     content = pathlib.Path(path).read_bytes()
     try:
-        return json.loads(content.decode("utf-8"))
+        return json.loads(content)  # with or without a byte order mark
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not valid JSON ({error}); was it cut short?") from error
 
@@ -185,8 +169,10 @@ def study_record(directory: str | os.PathLike[str]) -> dict[str, Any]:
     record = read_json_if_there(path)
     if record is None:
         raise ValueError(f"{directory} is no study: it has no {STUDY}")
-    whole = isinstance(record, dict) and all(
-        isinstance(record.get(key), kind) for key, kind in _STUDY_RECORD.items()
+    whole = (
+        isinstance(record, dict)
+        and all(isinstance(record.get(key), kind) for key, kind in _STUDY_RECORD.items())
+        and all(isinstance(stage, str) for stage in record["stages"])
     )
     if not whole:
         lacking = ", ".join(f"{key} ({kind.__name__})" for key, kind in _STUDY_RECORD.items())

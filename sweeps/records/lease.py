@@ -113,12 +113,24 @@ def is_alive(attempt: pathlib.Path) -> bool:
     # None, or cut short by a crash of the host: claims appear whole otherwise.
     if not here.keys() <= lease.keys():
         return False
-    same_host = all(lease[key] == here[key] for key in ("boot_id", "pid_namespace"))
-    if same_host and process_start(lease["pid"]) != lease["pid_start"]:
+    if _is_same_host(lease, here) and process_start(lease["pid"]) != lease["pid_start"]:
         return False
     age = clock.clock.server_time(attempt) - os.stat(attempt / HEARTBEAT).st_mtime
     length = lease.get("expires_after_s", EXPIRES_AFTER_S)
     return age < (length if isinstance(length, int | float) else EXPIRES_AFTER_S)
+
+
+def process_here(attempt: pathlib.Path) -> int | None:
+    """Returns the process that has, or had, an attempt; None for one of another host."""
+    lease, here = layout.read_record(attempt / LEASE), identity()
+    return lease["pid"] if _is_same_host(lease, here) else None
+
+
+def _is_same_host(lease: dict[str, Any], here: dict[str, Any]) -> bool:
+    """Whether a lease is of this host and its process numbers; False where that is not known."""
+    keys, pid = ("boot_id", "pid_namespace"), lease.get("pid")
+    known = isinstance(pid, int) and pid > 0  # a signal to -1 would reach every process
+    return known and all(lease.get(key) == here[key] is not None for key in keys)
 
 
 def identity() -> dict[str, Any]:
@@ -150,7 +162,7 @@ def process_start(pid: int) -> str | None:
 def _read(path: str) -> str | None:
     """Returns what a file says, None where it cannot be read."""
     try:
-        return pathlib.Path(path).read_text().strip()
+        return pathlib.Path(path).read_text("utf-8").strip()
     except OSError:
         return None
 

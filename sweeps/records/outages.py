@@ -3,7 +3,8 @@
 A driver whose turn met an OSError says it once and goes on with the next turn; it ends after an
 hour in which no QUIET_S passed without one (most turns touch no file, so a good one proves little).
 No such turn counts against a trial. A worker that cannot claim a trial asks again for half a
-minute, and then the trial's failure is counted and reported.
+minute, and then the trial's failure is counted and reported. Between turns, as a stage begins or
+ends, a driver waits for a file server alone: what else fails there ends it.
 """
 
 import errno
@@ -26,10 +27,15 @@ Result = TypeVar("Result")
 
 
 class Outage:
-    """What a driver knows of the file system's failures. `say` prints a line."""
+    """What a driver knows of the file system's failures.
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say, self._said = say, ""
+    `say` prints a line; `stop_if_told` raises where the driver is to end.
+    """
+
+    def __init__(
+        self, say: Callable[[str], None], stop_if_told: Callable[[], None] = lambda: None
+    ) -> None:
+        self._say, self._said, self._stop_if_told = say, "", stop_if_told
         self._since: float | None = None
         self._last = 0.0
 
@@ -46,6 +52,21 @@ class Outage:
         if str(error) != self._said:
             self._said = str(error)
             self._say(f"{error}; the driver waits")
+
+    def wait_out(self, work: Callable[[], Result]) -> Result:
+        """Returns what `work`, which may be repeated, returns once the file server answers.
+
+        Raises what is no transient OSError, and what `met` and `stop_if_told` raise.
+        """
+        while True:
+            try:
+                return work()
+            except OSError as error:
+                if error.errno not in TRANSIENT:
+                    raise
+                self.met(error)
+            self._stop_if_told()
+            clock.clock.sleep(PAUSES_S[-1])
 
     def over(self) -> None:
         """A turn was good; after QUIET_S of them the outage is forgotten."""

@@ -7,16 +7,18 @@ import math
 import os
 import pathlib
 import platform
-import subprocess
 import sys
 from typing import Any
 
 from attention import precision
 from sweeps.records import layout
+from workloads.base import host_checkout
 
 _LIBRARIES = (
     "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy",
     "tensorflow-datasets", "ml_collections", "sentencepiece", "jiwer", "espeakng-loader",
+    # AlgoPerf's and init2winit's pipelines draw and transform with these.
+    "tensorflow", "tensorflow-text", "torch",
 )  # fmt: skip
 
 # JAX's options that change what a trial computes, or end it, as JAX has them unless a variable such
@@ -67,15 +69,8 @@ def git_commit() -> str | None:
         commit: str | None = snapshot["git_commit"]
         return commit
 
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(root), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        dirty = "-dirty" if git("status", "--porcelain", "--untracked-files=no") else ""
-        return git("rev-parse", "HEAD") + dirty
-    except (OSError, subprocess.CalledProcessError):
-        return None
+    found = host_checkout.revision(root)
+    return str(found) if found.commit else None
 
 
 def code() -> dict[str, Any]:
@@ -140,7 +135,7 @@ def note_hardware(path: pathlib.Path) -> None:
 
 def _cpu(field: str) -> str | None:
     try:
-        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+        lines = pathlib.Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:
         return None
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(field)), None)
@@ -177,6 +172,7 @@ def meta_data(
 ) -> dict[str, Any]:
     """Returns the content of meta_data_<k>.json: AlgoPerf's keys where it has them."""
     workload.use_data(data_dir)
+    count = parameters(workload)  # first: AlgoPerf's layers are counted as its model is traced
     own = type(workload)
     names = {name for name in dir(own) if isinstance(getattr(own, name), property)}
     properties = {}
@@ -186,7 +182,7 @@ def meta_data(
             properties[f"workload.{name}"] = value
     return {
         **properties,
-        "parameters": parameters(workload),
+        "parameters": count,
         "matmul_precision": matmul_precision,
         "float32_products": _float32_products(matmul_precision),
         **hardware(),
@@ -199,7 +195,8 @@ def _code_and_seed(seed: int, data_dir: str) -> dict[str, Any]:
         "python_version": platform.python_version(),
         "python_compiler": platform.python_compiler(),
         "versions": versions(),
-        "git_commit_hash": git_commit(),
+        "git_commit_hash": git_commit(),  # AlgoPerf's name; it is attnperf's here
+        "attnperf_commit": git_commit(),
         "rng_seed": seed,
         "data_dir": data_dir,
         "argv": sys.argv,

@@ -6,6 +6,7 @@ not counted).
 """
 
 import dataclasses
+import math
 import operator
 import pathlib
 from collections import Counter
@@ -37,8 +38,9 @@ class StageRow:
         """Counts a trial that trains for `steps`, by its status."""
         self.counts[state] += 1
         self.preemptions += found["preemption_count"]
-        if found.get("step_seconds"):
-            self.step_seconds.append(float(found["step_seconds"]))
+        seconds = found.get("step_seconds")
+        if isinstance(seconds, int | float) and 0 < seconds < math.inf:  # not nan
+            self.step_seconds.append(float(seconds))
         if state not in layout.FINISHED:
             left = max(0, steps - found["global_step"])
             self.steps_left += left

@@ -2,12 +2,14 @@
 
     <batch>.json            launcher, tasks (trials of each job), environment; written first
     <batch>.handles.json    the engine's handle per job, once they are known
-    <batch>.<i>.log         what a job printed
+    <batch>.<i>.log         what a job printed, where its engine keeps that here
+    <batch>.<i>.started.json  {"host", "started_at"}: the job was started
     <batch>.<i>.refused.json  {"host", "reason"}: a node that could not run the job
 
 A batch without handles is one whose submission was interrupted: the engine is asked for it by name.
 """
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -16,12 +18,13 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sweeps.records import layout
 
 JOBS, CANCELLED = "jobs", "cancelled.json"
+_NAME = re.compile(r"s-[a-z0-9-]+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +33,10 @@ class Batch:
 
     jobs: of each job, its trials' paths relative to the study. environment: variables that a job's
     process needs. avoid: hosts that could not run jobs of this study. platform: 'cpu', 'gpu' or
-    'tpu', what its jobs must compute on; '' for whatever there is. created_at: Unix time, seconds.
+    'tpu', what its jobs must compute on; '' for whatever there is. began: of each trial its last
+    attempt before the driver's run, after which failures are counted. place: the launcher's keys
+    that say which engine it is, as `Launcher.place`; {} in records of before. created_at: Unix
+    time, seconds.
     """
 
     file: pathlib.Path
@@ -39,6 +45,8 @@ class Batch:
     avoid: tuple[str, ...] = ()
     launcher: str = ""
     platform: str = ""
+    began: dict[str, int] = dataclasses.field(default_factory=dict)
+    place: dict[str, str] = dataclasses.field(default_factory=dict)
     created_at: float = 0.0
 
     @property
@@ -68,37 +76,46 @@ class Batch:
         """Returns where a job's output belongs."""
         return self.file.with_name(f"{self.name}.{index}.log")
 
-    def log_tail(self, index: int, lines: int = 8) -> list[str]:
-        """Returns the last lines that job `index` printed."""
-        try:
-            text = self.log(index).read_text(errors="replace")
-        except OSError:
-            return []
-        return text.splitlines()[-lines:]
-
     @property
     def handles(self) -> list[str] | None:
         """The engine's handles, [] where nothing was submitted, None where that is not known."""
-        found = layout.read_json_if_there(self._beside("handles"))
+        found = layout.read_json_if_there(_beside(self.file, "handles"))
         return None if found is None else [str(handle) for handle in found]
 
     def record(self, handles: list[str]) -> None:
         """Writes down the handles."""
-        layout.write_json(self._beside("handles"), handles)
+        layout.write_json(_beside(self.file, "handles"), handles)
+
+    def has_started(self, index: int) -> bool:
+        """Whether job `index` is known to have started: it says so, or something was printed."""
+        return _beside(self.file, f"{index}.started").exists() or self.log(index).exists()
 
     def refusal(self, index: int) -> dict[str, Any] | None:
         """Returns {"host", "reason"} where a node could not run job `index`."""
-        return layout.read_json_if_there(self._beside(f"{index}.refused"))
+        return layout.read_json_if_there(_beside(self.file, f"{index}.refused"))
 
     def refuse(self, index: int, reason: str) -> None:
         """Writes down, on a node, that it cannot run job `index`."""
         # In a pod the host's name is the pod's; Slurm's nodes may have names of their own.
         known = (os.environ.get(name) for name in ("ATTNPERF_NODE", "SLURMD_NODENAME"))
         host = next(filter(None, known), socket.gethostname())
-        layout.write_json(self._beside(f"{index}.refused"), {"host": host, "reason": reason})
+        layout.write_json(_beside(self.file, f"{index}.refused"), {"host": host, "reason": reason})
 
-    def _beside(self, suffix: str) -> pathlib.Path:
-        return self.file.with_name(f"{self.name}.{suffix}.json")
+
+def note_start(file: pathlib.Path, index: int) -> None:
+    """Writes down, on a node, that job `index` of the batch in a file was started.
+
+    Not every engine leaves a log here: without one, a job that ends before it claims a trial would
+    look like one that never ran. A node that cannot write has no trial either, and says so then.
+    """
+    with contextlib.suppress(OSError):
+        if file.is_file():
+            record = {"host": socket.gethostname(), "started_at": time.time()}
+            layout.write_json(_beside(file, f"{index}.started"), record)
+
+
+def _beside(file: pathlib.Path, suffix: str) -> pathlib.Path:
+    return file.with_name(f"{file.stem}.{suffix}.json")
 
 
 def new(
@@ -108,6 +125,8 @@ def new(
     environment: dict[str, str],
     avoid: tuple[str, ...] = (),
     platform: str = "",
+    began: Mapping[str, int] | None = None,
+    place: Mapping[str, str] | None = None,
 ) -> Batch:
     """Writes down a batch before it is submitted, and returns it."""
     folder = study_directory.resolve() / JOBS
@@ -123,6 +142,8 @@ def new(
         "avoid": list(avoid),
         "platform": platform,
         "tasks": jobs,
+        "began": dict(began or {}),
+        "place": dict(place or {}),
     }
     layout.write_json(file, record)
     return read(file)
@@ -140,18 +161,21 @@ def read(file: pathlib.Path) -> Batch:
             jobs=tuple(tuple(map(str, paths)) for paths in record["tasks"]),
             environment=record["environment"],
             avoid=tuple(record["avoid"]),
-            launcher=record["launcher"],
+            launcher=str(record["launcher"]),
             platform=record["platform"],
+            began={path: int(number) for path, number in record.get("began", {}).items()},
+            place={key: str(value) for key, value in record.get("place", {}).items()},
             created_at=float(record["created_at"]),
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{file} is no record of a batch of jobs ({error!r})") from error
 
 
 def files(study_directory: pathlib.Path) -> list[pathlib.Path]:
     """Returns the records of a study's batches, by name."""
     folder = study_directory / JOBS
-    return [file for file in sorted(folder.glob("s-*.json")) if "." not in file.stem]
+    # By their whole name: synchronised folders hold copies called 's-x-0123abcd (conflict).json'.
+    return [file for file in sorted(folder.glob("s-*.json")) if _NAME.fullmatch(file.stem)]
 
 
 def batches(study_directory: pathlib.Path) -> Iterator[Batch]:

@@ -8,9 +8,11 @@ import time
 from typing import Any
 
 from attention import files
-from sweeps.launchers import table as launchers
+from sweeps.launchers.protocol import State
 from sweeps.records import layout, lease, study_reader, submissions
 from sweeps.records.submissions import Batch
+from sweeps.scheduling import engines
+from sweeps.study import config
 
 # Below a trial's directory: the records of evaluations that were begun.
 _EVALUATIONS = f"{layout.DOWNSTREAM}/*/*/{layout.EVALUATION}"
@@ -24,10 +26,11 @@ def cancel(directory: pathlib.Path) -> str:
     too, stays as it is.
 
     Raises ValueError where the directory holds no study, or a record in it is damaged: nothing is
-    cancelled then. Raises EngineError, or ValueError, where the engine cannot be reached (the mark
-    is there by then).
+    cancelled then. Raises EngineError where an engine cannot be reached; the mark is there by then,
+    and the jobs of other engines are withdrawn.
     """
     record = layout.study_record(directory)
+    settings = config.completed(record["config"])
     rows = [row for stage in record["stages"] for row in layout.planned(directory, stage) or []]
     trials = [directory / row["path"] for row in rows]
     begun = [path.parent for one in trials for path in one.glob(_EVALUATIONS)]
@@ -40,7 +43,7 @@ def cancel(directory: pathlib.Path) -> str:
     last = [lease.last(one) for one in (*trials, *evaluated)]
     alive = [attempt for attempt in last if attempt.name != "0" and lease.is_alive(attempt)]
     stopped = len({_stop_worker(attempt) for attempt in alive} - {None})
-    cancelled = _cancel_jobs(directory, record["config"], batches)
+    cancelled = _cancel_jobs(directory, settings, batches)
     return (
         f"{directory} is cancelled: {cancelled} jobs withdrawn, {stopped} workers of this host "
         f"told to save. Continue with: python -m sweeps resume {files.quoted(directory)}"
@@ -49,28 +52,27 @@ def cancel(directory: pathlib.Path) -> str:
 
 def _cancel_jobs(directory: pathlib.Path, settings: dict[str, Any], batches: list[Batch]) -> int:
     """Cancels what engines may still have; returns how many jobs that is."""
-    count = 0
-    for name in sorted({batch.launcher for batch in batches}):
-        engine = launchers.module(name).launcher(settings, directory.resolve())
-        with contextlib.closing(engine):
-            handles: list[str] = []
-            for batch in batches:
-                if batch.launcher == name:  # by its name, where its submission was cut short
-                    known = batch.handles
-                    handles += (engine.find(batch) or []) if known is None else known
-            alive = [handle for handle, state in engine.status(handles).items() if state != "gone"]
-            if alive:
-                engine.cancel(alive)
-            count += len(alive)
+    found = engines.Engines(settings, directory)
+    known = {handle: batch for batch in batches for handle in batch.handles or ()}
+    count = _cancel_living(found, known)
+    for batch in batches:
+        if batch.handles is None:  # by its name: its submission was cut short
+            handles = found.of(batch).find(batch) or []
+            count += _cancel_living(found, dict.fromkeys(handles, batch))
     return count
+
+
+def _cancel_living(found: engines.Engines, jobs: dict[str, Batch]) -> int:
+    states = found.status(jobs)
+    living = {handle: jobs[handle] for handle in jobs if states[handle] is not State.GONE}
+    found.cancel(living)
+    return len(living)
 
 
 def _stop_worker(attempt: pathlib.Path) -> int | None:
     """Tells a worker of this host to save; returns its process, None where there was none."""
-    record, here = layout.read_json(attempt / lease.LEASE), lease.identity()
-    if any(record[key] != here[key] for key in ("boot_id", "pid_namespace")):
-        return None
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(record["pid"], signal.SIGTERM)
-        return int(record["pid"])
+    if (pid := lease.process_here(attempt)) is not None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGTERM)
+            return pid
     return None

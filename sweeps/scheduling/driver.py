@@ -5,6 +5,7 @@ twice; finished trials are not repeated and a trial has one worker at a time.
 """
 
 import contextlib
+import functools
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -52,7 +53,6 @@ class Driver:
     ) -> None:
         self.study, self._check, self._selection = study, check, selection
         self.progress = progress
-        self._stop = False
 
     def run(self) -> dict[str, int]:
         """Runs what is not finished. Returns how many trials ended in which state.
@@ -63,28 +63,36 @@ class Driver:
         study_directory.prepare(self.study)
         (self.study.directory / submissions.CANCELLED).unlink(missing_ok=True)
         counts: dict[str, int] = {}
-        with handled_signals(self._request_stop):
+        with stopping_signals() as told:
             snapshot = code_snapshot.take(self.study.directory)
-            about = Run(self.study, self.progress, lambda: self._stop, snapshot, self._check)
+            about = Run(self.study, self.progress, told, snapshot, self._check)
             with contextlib.closing(scheduler(about)) as found:
                 for stage in self.study.stages:
-                    selection = None
-                    if stage == "compare":
-                        selection = study_directory.select(self.study, self._selection)
-                        self.progress.selected(selection)
-                    trials = self.study.trials(stage, selection)
-                    trials = study_directory.materialise(self.study, stage, trials)
-                    self.progress.stage(stage, trials, self.study.directory)
-                    self._mend(trials)
-                    found.run(trials)
-                    for trial in trials:
-                        ended = status.read(self.study.directory / trial.path)
+                    wait_out = found.outage.wait_out
+                    trials = wait_out(functools.partial(self._run_stage, found, stage))
+                    for ended in wait_out(functools.partial(self._ends, trials)):
                         counts[ended["state"]] = counts.get(ended["state"], 0) + 1
                         if ended["state"] == "failed" and disk.is_reason(ended["reason"]):
                             raise ValueError(ended["reason"])  # the next stage would, too
-                    if lacking := self._evaluate(found, trials):
+                    if lacking := wait_out(functools.partial(self._evaluate, found, trials)):
                         counts["not evaluated"] = counts.get("not evaluated", 0) + lacking
         return counts
+
+    def _run_stage(self, found: Scheduler, stage: str) -> list[Trial]:
+        """Returns a stage's trials when they are finished."""
+        selection = None
+        if stage == "compare":
+            selection = study_directory.select(self.study, self._selection)
+            self.progress.selected(selection)
+        trials = self.study.trials(stage, selection)
+        trials = study_directory.materialise(self.study, stage, trials)
+        self.progress.stage(stage, trials, self.study.directory)
+        self._mend(trials)
+        found.run(trials)
+        return trials
+
+    def _ends(self, trials: list[Trial]) -> list[dict[str, Any]]:
+        return [status.read(self.study.directory / trial.path) for trial in trials]
 
     def _evaluate(self, found: Scheduler, trials: list[Trial]) -> int:
         """Has the stage's models evaluated by config.downstream, where no worker has done so when
@@ -118,22 +126,21 @@ class Driver:
                 f"(mv {lost[0][0]} {lost[0][0]}.damaged) and run this again: it is trained anew"
             )
 
-    def _request_stop(self, signum: int, frame: Any) -> None:
-        """Makes the driver save and stop at the next opportunity."""
-        del signum, frame
-        self._stop = True
-
 
 # SIGHUP: the terminal or the connection is gone.
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
-def handled_signals(stop: Callable[[int, Any], None]) -> Iterator[None]:
-    """Has `stop` handle signals to stop while it lasts."""
-    earlier = [(number, signal.signal(number, stop)) for number in _STOPPING]
+def stopping_signals() -> Iterator[Callable[[], bool]]:
+    """Yields whether a signal has told this process to save and end."""
+    told: list[int] = []
+    earlier = [
+        (number, signal.signal(number, lambda signum, frame: told.append(signum)))
+        for number in _STOPPING
+    ]
     try:
-        yield
+        yield lambda: bool(told)
     finally:
         for number, handler in earlier:
             signal.signal(number, handler)

@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import pathlib
 from collections import Counter
-from typing import Any
 
 from attention import files
 from sweeps.launchers import table as launchers
@@ -50,7 +49,7 @@ class Evaluate:
         # Of a study of a version that did not write it down, too.
         where = data_dir or trained.settings["data_dir"]
         if where and where != record["config"].get("data_dir"):
-            changed["data_dir"] = str(pathlib.Path(where).absolute())
+            changed["data_dir"] = str(files.typed_path(str(where)).absolute())
         self.study: Study = dataclasses.replace(trained, settings=trained.settings | changed)
         checks.check_downstream(self.study.settings, suite)
         launchers.module(self.study.settings["launcher"]).check(self.study.settings)
@@ -79,19 +78,17 @@ class Evaluate:
 
         Raises Interrupted when told to stop, ValueError where data or libraries are missing.
         """
-        directory, self._stop = self.study.directory, False
+        directory = self.study.directory
         (directory / submissions.CANCELLED).unlink(missing_ok=True)
         if self.left_out:
             progress.say(f"stage {self.stage}: {self.left_out}, not evaluated")
-        with driver.handled_signals(self._request_stop):
+        with driver.stopping_signals() as told:
             check = preflight.SuiteCheck(self.study, self.suite)
             with contextlib.closing(check):
                 check.finish()
             snapshot = code_snapshot.take(directory)
-            about = Run(self.study, progress, lambda: self._stop, snapshot)
+            about = Run(self.study, progress, told, snapshot)
             with contextlib.closing(driver.scheduler(about)) as found:
-                return evaluations.run(self.study, found, progress, self.wanted)
-
-    def _request_stop(self, signum: int, frame: Any) -> None:
-        del signum, frame
-        self._stop = True
+                return found.outage.wait_out(
+                    lambda: evaluations.run(self.study, found, progress, self.wanted)
+                )

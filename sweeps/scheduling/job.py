@@ -11,6 +11,7 @@ could not be claimed or given back, 2 for a batch that cannot be read.
 """
 
 import dataclasses
+import functools
 import os
 import pathlib
 import signal
@@ -22,7 +23,7 @@ from sweeps.launchers import local
 from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import AGAIN, FINISHED, WRONG_NODE, EngineError
 from sweeps.monitoring.progress import Progress
-from sweeps.records import code_snapshot, layout, status, submissions
+from sweeps.records import code_snapshot, layout, outages, status, submissions
 from sweeps.scheduling import preflight
 from sweeps.scheduling.local_scheduler import LocalScheduler
 from sweeps.scheduling.scheduler import Interrupted, Run
@@ -97,7 +98,8 @@ class NodeJob:
         self._stop = True
 
     def _state(self, one: Work) -> str:
-        return str(status.read(self.root / one.path)["state"])
+        read = functools.partial(status.read, self.root / one.path)
+        return str(outages.patiently(read, lambda: self._stop)["state"])
 
     def _train(self, together: bool) -> int:
         name = self.batch.launcher
@@ -106,12 +108,16 @@ class NodeJob:
         owner, platform = f"{self.batch.file}#{self.index}", self.batch.platform
         with Progress() as progress:
             jax = not init2winit_specs.is_init2winit(self.study.workload)
-            engine = local.Local(own, self.root / local.LOG, owner, together, platform, jax)
+            try:
+                engine = local.Local(own, self.root / local.LOG, owner, together, platform, jax)
+            except ValueError as error:  # fewer devices here than the job was to have
+                return self._refuse(str(error))
             snapshot = code_snapshot.take(self.root)
-            about = Run(self.study, progress, lambda: self._stop, snapshot)
+            stop, began = lambda: self._stop, self.batch.began
+            about = Run(self.study, progress, stop, snapshot, began=began)
             scheduler = LocalScheduler(about, engine, watches=False)
             try:
-                scheduler.run(self.trials)
+                scheduler.outage.wait_out(lambda: scheduler.run(self.trials))
             except Interrupted:
                 return self._interrupted(progress)
             except ValueError as error:  # no worker can work here: no driver, no device
@@ -143,4 +149,4 @@ def run(file: pathlib.Path, index: int) -> int:
     Raises ValueError and OSError for a batch that cannot be read.
     """
     print(f"job {file.stem} {index} on {os.uname().nodename}", flush=True)
-    return NodeJob(file, index).run()
+    return outages.patiently(lambda: NodeJob(file, index), lambda: False).run()

@@ -7,12 +7,14 @@ a job is queued, running or gone, never how it ended: the trials' files say that
 import collections
 import dataclasses
 import itertools
+import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from sweeps.launchers.protocol import EngineError, Launcher, State
 from sweeps.records import attempts, clock, lease, status, submissions
 from sweeps.records.submissions import Batch
+from sweeps.scheduling import engines
 from sweeps.scheduling.retry_policy import Next
 from sweeps.scheduling.scheduler import Interrupted, Run, Scheduler
 from sweeps.study.evaluation import Work
@@ -26,6 +28,7 @@ _PAUSE_S = 60.0
 # Kills at one step that a trial is forgiven: nodes vanish, and jobs count crashes themselves.
 _MOST_KILLS = 10
 _HOSTS_AVOIDED = 16
+_SAY_AGAIN_S = 3600.0
 
 
 @dataclasses.dataclass
@@ -50,19 +53,22 @@ class JobScheduler(Scheduler):
     """
 
     def __init__(self, about: Run, launcher: Launcher, poll_s: float, platform: str = "") -> None:
-        super().__init__(about, launcher, _MOST_KILLS)
+        super().__init__(about, _MOST_KILLS)
+        self.launcher = launcher
         self.poll_s, self.platform = poll_s, platform
         if lease_s := os.environ.get("ATTNPERF_LEASE_S"):
             self.environment["ATTNPERF_LEASE_S"] = lease_s
         self.name = str(self.study.settings["launcher"])
         self.pending: collections.deque[Work] = collections.deque()
         self.jobs: dict[str, SubmittedJob] = {}
+        self.engines = engines.Engines(self.study.settings, self.root, launcher, self._say_once)
         # Batches of which nobody knows whether the engine has them.
         self.unsure: list[Batch] = []
         self.watched: dict[str, tuple[Work, float]] = {}
         self.avoid: dict[str, None] = {}
         self._running: dict[str, Work] = {}
-        self._submitted, self._said = False, ""
+        self._submitted = False
+        self._said: dict[str, float] = {}
         self._wait_until = 0.0
 
     def _begin(self) -> None:
@@ -91,7 +97,11 @@ class JobScheduler(Scheduler):
 
     def _watch(self, trials: Iterable[Work]) -> None:
         for trial in trials:
-            self.watched[trial.path] = trial, clock.clock.monotonic()
+            self.watched[trial.path] = trial, clock.clock.monotonic() + _WATCH_S
+
+    def close(self) -> None:
+        """Lets go of the engine."""
+        self.launcher.close()
 
     def _hold_back(self) -> None:
         self._wait_until = clock.clock.monotonic() + _PAUSE_S
@@ -102,8 +112,7 @@ class JobScheduler(Scheduler):
 
     def _stop_if_told(self) -> None:
         if submissions.is_cancelled(self.root):
-            if self.jobs:
-                self.launcher.cancel(list(self.jobs))
+            self.engines.cancel(_batches(self.jobs))
             raise Interrupted
         if self.stop_requested():
             self.progress.say(
@@ -118,15 +127,17 @@ class JobScheduler(Scheduler):
         Jobs of other engines are passed over: a trial's lease tells whether it still runs there.
         """
         found: dict[str, SubmittedJob] = {}
+        unsure: list[Batch] = []
         for batch in submissions.batches(self.root):
             if batch.launcher != self.name or self.left.keys().isdisjoint(batch.paths):
                 continue
             handles = batch.handles
             if handles is None:
-                self.unsure.append(batch)
+                unsure.append(batch)
             else:
                 found |= self._jobs_of(batch, handles)
-        states = self.launcher.status(list(found)) if found else {}
+        states = self.engines.status(_batches(found))
+        self.unsure += unsure
         self.jobs |= {h: job for h, job in found.items() if states[h] is not State.GONE}
         if self.jobs:
             self.progress.say(f"{len(self.jobs)} jobs of an earlier driver are taken up")
@@ -144,7 +155,7 @@ class JobScheduler(Scheduler):
         """Asks the engine for batches whose submission was cut short before it was recorded."""
         for batch in list(self.unsure):
             try:
-                handles = self.launcher.find(batch)
+                handles = self.engines.of(batch).find(batch)
             except EngineError as error:
                 self._say_once(f"{error}; nothing is submitted twice, so this waits")
                 continue
@@ -185,7 +196,17 @@ class JobScheduler(Scheduler):
     def _submit_jobs(self, groups: list[tuple[Work, ...]]) -> None:
         paths = [tuple(trial.path for trial in group) for group in groups]
         avoid = tuple(self.avoid)[-_HOSTS_AVOIDED:]
-        batch = submissions.new(self.root, self.name, paths, self.environment, avoid, self.platform)
+        began = {trial.path: self.policy.began[trial.path] for group in groups for trial in group}
+        batch = submissions.new(
+            self.root,
+            self.name,
+            paths,
+            self.environment,
+            avoid,
+            self.platform,
+            began,
+            self.launcher.place,
+        )
         # Whatever happens until its handles are on disk: the engine is asked by the batch's name.
         self.unsure.append(batch)
         try:
@@ -209,9 +230,9 @@ class JobScheduler(Scheduler):
     def _look(self) -> None:
         if not self.jobs:
             return
-        states = self.launcher.status(list(self.jobs))
-        if all(state is State.UNKNOWN for state in states.values()):
-            self._say_once("the engine does not answer; jobs are left as they are")
+        states = self.engines.status(_batches(self.jobs))
+        if State.UNKNOWN in states.values():
+            self._say_once("an engine does not answer; its jobs are left as they are")
         for handle, state in states.items():
             job = self.jobs[handle]
             if state is State.GONE:
@@ -247,34 +268,31 @@ class JobScheduler(Scheduler):
 
     def _ended_without_attempt(self, job: SubmittedJob, trial: Work, reason: str | None) -> None:
         """A job ended, or never began, without a trace in any of its trials."""
-        log = job.batch.log(job.index)
-        started = log.exists()  # what it printed is there
+        started = job.batch.has_started(job.index)
         if not started:
             self._hold_back()
         count = self.policy.count_unrecorded(trial, reason is not None or not started)
-        tail = job.batch.log_tail(job.index)
+        tail = attempts.tail(job.batch.log(job.index))
         reason = reason or "its job ended without claiming it"
         if self.policy.may_retry(trial):
-            self.progress.ended(trial, "will be submitted again", reason)
-            self.pending.appendleft(trial)
+            self._put_back(trial, "will be tried again", reason)
             return
-        self._give_up(trial, f"{reason} ({count} jobs; the last one's log: {log})", tail)
+        self._give_up(
+            trial, f"{reason} ({count} jobs; the last one's log: {job.batch.log(job.index)})", tail
+        )
 
-    def _follow_up(self, trial: Work) -> None:
-        """Does what a trial's files ask for once its job is gone."""
-        decision = self.policy.decide(trial)
-        if decision.next is Next.WATCH:
-            self.watched[trial.path] = trial, clock.clock.monotonic() + _WATCH_S
-        elif decision.next is Next.AGAIN:
-            self.progress.ended(trial, "will be submitted again", decision.reason)
-            self.pending.appendleft(trial)
-        elif decision.next is Next.GIVE_UP:
-            error = attempts.last_error(self.root / trial.path).get("error")
-            self._give_up(trial, str(error or decision.reason))
-        else:
-            self._over(trial, decision.state, None)
+    def _put_back(self, trial: Work, outcome: str, error: str | None) -> None:
+        self.progress.ended(trial, outcome, error)
+        self.pending.appendleft(trial)
 
     def _say_once(self, text: str) -> None:
-        if text != self._said:
-            self._said = text
+        """Says something that stays true for a while, once an hour."""
+        now = clock.clock.monotonic()
+        if now - self._said.get(text, -math.inf) > _SAY_AGAIN_S:
+            self._said[text] = now
             self.progress.say(text)
+
+
+def _batches(jobs: Mapping[str, SubmittedJob]) -> dict[str, Batch]:
+    """Returns the batch of each job, by its handle."""
+    return {handle: job.batch for handle, job in jobs.items()}

@@ -1,13 +1,14 @@
 """Worker processes at work on trials on this host: which trial an idle one gets next, and what
 happens when one dies."""
 
+import pathlib
 import queue
 import time
 from collections.abc import Hashable, Iterable
 from typing import Any
 
 from sweeps.launchers import local
-from sweeps.records import attempts, disk, layout, lease, status
+from sweeps.records import attempts, disk, layout, lease
 from sweeps.scheduling.retry_policy import Next
 from sweeps.scheduling.scheduler import Interrupted, Run, Scheduler
 from sweeps.study.evaluation import Work
@@ -78,7 +79,7 @@ class LocalScheduler(Scheduler):
     """
 
     def __init__(self, about: Run, launcher: local.Local, watches: bool = True) -> None:
-        super().__init__(about, launcher)
+        super().__init__(about)
         self.workers, self.watches = launcher, watches
         self.schedule = Schedule()
         # Of each slot at work; None between a trial's end and the worker's word that it is free.
@@ -92,11 +93,15 @@ class LocalScheduler(Scheduler):
         self._occupied: set[int] = set()
 
     def _begin(self) -> None:
-        self.schedule.pending += self.left.values()
+        self.schedule.pending = list(self.left.values())
         for slot in range(min(self.workers.capacity(), len(self.schedule.pending))):
             if slot not in self.alive:
                 self._start(slot)
         self.about.check()  # while they load
+
+    def close(self) -> None:
+        """Ends the workers."""
+        self.workers.close()
 
     def _is_busy(self) -> bool:
         return bool(self.schedule.pending or self.at_hand or self.watched)
@@ -193,7 +198,9 @@ class LocalScheduler(Scheduler):
             self._put_back(trial, "failed, will be tried again", error)
         else:
             quiet = full or outcome != "failed"
-            self._over(trial, outcome, error, None if quiet else self._log_tail(trial))
+            self._over(
+                trial, outcome, error, None if quiet else attempts.log_tail(self.root / trial.path)
+            )
             if full and self.watches:
                 raise ValueError(error)  # the other trials would fail, too
 
@@ -213,7 +220,7 @@ class LocalScheduler(Scheduler):
             self._killed_early += 1
             often = self._killed_early >= self.study.settings["max_attempts"]
             if often or not self.workers.was_killed(slot):
-                tail = "\n".join(self.workers.log.read_text(errors="replace").splitlines()[-8:])
+                tail = "\n".join(attempts.tail(self.workers.log))
                 raise ValueError(
                     f"a worker ended before it was ready; {self.workers.log} ends with\n{tail}"
                 )
@@ -222,18 +229,7 @@ class LocalScheduler(Scheduler):
             self._occupied.add(slot)  # started again later, where it cannot be now
             self._start(slot)
         if trial is not None:
-            self._trial_died(trial)
-
-    def _trial_died(self, trial: Work) -> None:
-        directory = self.root / trial.path
-        state, reason = str(status.read(directory)["state"]), "the worker process died"
-        if state in status.COMPLETE:
-            self._over(trial, state, None)
-        elif self.policy.may_retry(trial):
-            self._put_back(trial, "died, will be tried again", reason)
-        else:
-            times = sum(attempts.fruitless(directory))
-            self._give_up(trial, f"{reason} {times} times at the same step")
+            self._follow_up(trial)
 
     def _look_elsewhere(self) -> None:
         """Takes back trials whose other worker has died, drops those it has finished.
@@ -265,9 +261,13 @@ class LocalScheduler(Scheduler):
             self._start(slot)
 
     def _hangs(self, trial: Work, slot: int) -> bool:
-        """Whether a worker of ours has let its lease on a trial pass."""
-        attempt = lease.last(self.root / trial.path)
-        mine = layout.read_record(attempt / lease.LEASE).get("pid") == self.workers.pid(slot)
+        """Whether a worker of ours has let its lease pass: on a trial, or on its evaluation."""
+        directory = self.root / trial.path
+        places = (directory, *directory.glob(f"{layout.DOWNSTREAM}/*/*"))
+        return any(self._has_passed(lease.last(place), slot) for place in places)
+
+    def _has_passed(self, attempt: pathlib.Path, slot: int) -> bool:
+        mine = lease.process_here(attempt) == self.workers.pid(slot)
         return mine and not (attempt / lease.OUTCOME).exists() and not lease.is_alive(attempt)
 
     def _stop_if_told(self) -> None:

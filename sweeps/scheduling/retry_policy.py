@@ -2,6 +2,8 @@
 
 import enum
 import pathlib
+from collections import Counter
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from sweeps.records import attempts, lease, status
@@ -29,58 +31,65 @@ class Decision(NamedTuple):
 
 
 class RetryPolicy:
-    """Counts failures and decides; failures before this driver's run are forgiven.
+    """Counts a trial's failures in one run of its study, and decides.
 
-    Preemptions never count, nor does a crash after progress: see `attempts.fruitless`. Attempts
-    that were killed without a word count up to `max_kills`: nodes vanish, no trial's fault.
+    See `attempts.count_failures`. Attempts that were killed without a word count up to `max_kills`:
+    nodes vanish, no trial's fault. began: of each trial its last attempt before the run, which a
+    job is told by its driver; `begin` notes it of other trials.
     """
 
-    def __init__(self, root: pathlib.Path, max_attempts: int, max_kills: int = 0) -> None:
+    def __init__(
+        self,
+        root: pathlib.Path,
+        max_attempts: int,
+        max_kills: int = 0,
+        began: Mapping[str, int] | None = None,
+    ) -> None:
         self._root, self._max_attempts = root, max_attempts
         self._max_kills = max(max_kills, max_attempts)
-        # Of each trial as this run began: its last attempt, fruitless failures and kills.
-        self._began: dict[str, tuple[int, int, int]] = {}
-        # Of each trial: its last attempt then, and how many ends followed that it knows nothing of.
-        self._unrecorded: dict[str, tuple[int, int]] = {}
-        self._excused: dict[str, int] = {}
+        self.began = dict(began or {})
+        # Jobs that left no attempt, by trial, kind of end and step: progress begins the count anew.
+        self._unrecorded: Counter[tuple[str, str, int]] = Counter()
 
     def begin(self, trial: Work) -> str:
         """Notes where a trial stands as this run begins; returns its state."""
         directory = self._root / trial.path
-        state = str(status.read(directory)["state"])
-        if state not in ("pending", *status.COMPLETE) or lease.latest(directory):
-            self._began[trial.path] = lease.latest(directory), *attempts.fruitless(directory)
-        return state
+        if trial.path not in self.began:
+            self.began[trial.path] = lease.latest(directory)
+        return str(status.read(directory)["state"])
 
     def count_unrecorded(self, trial: Work, excused: bool = False) -> int:
         """Counts an end of which the trial's files know nothing; returns how many there were.
 
         `excused` ends are those of jobs that never ran, or that a node refused.
         """
-        if excused:
-            self._excused[trial.path] = self._excused.get(trial.path, 0) + 1
-            return self._excused[trial.path]
-        latest = lease.latest(self._root / trial.path)
-        at, count = self._unrecorded.get(trial.path, (latest, 0))
-        self._unrecorded[trial.path] = latest, count + 1 if at == latest else 1
-        return self._unrecorded[trial.path][1]
+        key = self._at(trial, "excused" if excused else "failed")
+        self._unrecorded[key] += 1
+        return self._unrecorded[key]
+
+    def _at(self, trial: Work, kind: str) -> tuple[str, str, int]:
+        """Returns the key of a trial's unrecorded ends at the step where it is."""
+        return trial.path, kind, status.recorded(self._root / trial.path)["global_step"]
+
+    def count_failures(self, trial: Work) -> tuple[int, int]:
+        """Returns how often a trial failed in this run, and how often it was killed, since it last
+        made progress."""
+        ends = attempts.ends(self._root / trial.path, self.began.get(trial.path, 0))
+        failed, killed = attempts.count_failures(ends)
+        return failed + self._unrecorded[self._at(trial, "failed")], killed
 
     def may_retry(self, trial: Work) -> bool:
-        """Whether a trial that failed or was killed gets another attempt in this run."""
+        """Whether a trial that is not finished gets another attempt in this run."""
         directory = self._root / trial.path
-        latest = lease.latest(directory)
-        first, failed_before, killed_before = self._began.get(trial.path, (0, 0, 0))
         # A person who runs the study again has looked at earlier failures.
-        if latest > first and not attempts.last_error(directory).get("retry", True):
+        is_new = lease.latest(directory) > self.began.get(trial.path, 0)
+        if is_new and not attempts.last_error(directory).get("retry", True):
             return False
-        failed, killed = attempts.fruitless(directory)
-        failed, killed = failed - failed_before, killed - killed_before
-        at, unrecorded = self._unrecorded.get(trial.path, (latest, 0))
-        failed += unrecorded if at == latest else 0
+        failed, killed = self.count_failures(trial)
         return (
             failed < self._max_attempts
             and failed + killed < self._max_kills
-            and self._excused.get(trial.path, 0) < _MOST_EXCUSED
+            and self._unrecorded[self._at(trial, "excused")] < _MOST_EXCUSED
         )
 
     def decide(self, trial: Work) -> Decision:
@@ -94,6 +103,6 @@ class RetryPolicy:
             return Decision(Next.WATCH, state, reason)
         if lease.latest(directory) and lease.is_alive(lease.last(directory)):
             return Decision(Next.WATCH, "running", "claimed, not yet training")
-        if attempts.last_error(directory)["outcome"] == "preempted" or self.may_retry(trial):
+        if self.may_retry(trial):
             return Decision(Next.AGAIN, state, reason)
         return Decision(Next.GIVE_UP, "failed", reason)

@@ -7,9 +7,8 @@ import abc
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from sweeps.launchers.protocol import Launcher
 from sweeps.monitoring.progress import Progress
 from sweeps.records import attempts, code_snapshot, outages, status, submissions
 from sweeps.scheduling.retry_policy import Next, RetryPolicy
@@ -26,7 +25,8 @@ class Run:
     """What every scheduler of a run has: the study, who shows it, and the snapshot of its code.
 
     `stop_requested()` is asked at each turn. `check()` raises ValueError where no trial should
-    begin; it may be called more than once, and ends before the first trial is handed out.
+    begin; it may be called more than once, and ends before the first trial is handed out. began: of
+    trials, the last attempt before the run where an earlier process began it (see RetryPolicy).
     """
 
     study: Study
@@ -34,6 +34,7 @@ class Run:
     stop_requested: Callable[[], bool]
     snapshot: pathlib.Path
     check: Callable[[], None] = lambda: None
+    began: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 class Scheduler(abc.ABC):
@@ -44,19 +45,21 @@ class Scheduler(abc.ABC):
     what it does when told to stop.
     """
 
-    def __init__(self, about: Run, launcher: Launcher, max_kills: int = 0) -> None:
+    def __init__(self, about: Run, max_kills: int = 0) -> None:
         self.about, self.study, self.progress = about, about.study, about.progress
         self.stop_requested = about.stop_requested
-        self.root, self.launcher = self.study.directory, launcher
+        self.root = self.study.directory
         self.environment = code_snapshot.environment(about.snapshot)
-        self.policy = RetryPolicy(self.root, self.study.settings["max_attempts"], max_kills)
+        max_attempts = self.study.settings["max_attempts"]
+        self.policy = RetryPolicy(self.root, max_attempts, max_kills, about.began)
         self.left: dict[str, Work] = {}
-        self._outage = outages.Outage(self.progress.say)
+        self.outage = outages.Outage(self.progress.say, self._stop_if_told)
 
     def run(self, trials: Sequence[Work]) -> None:
         """Returns when every trial is finished. Raises Interrupted when told to stop.
 
-        Raises ValueError where none can be run at all.
+        Raises ValueError where none can be run at all, OSError from before the first turn: it may
+        be called again then.
         """
         for trial in trials:
             if self.policy.begin(trial) not in status.COMPLETE:
@@ -67,17 +70,17 @@ class Scheduler(abc.ABC):
                 self._stop_if_told()
                 if not self._turn():
                     return
-                self._outage.over()
+                self.outage.over()
             except OSError as error:
-                self._outage.met(error)
+                self.outage.met(error)
                 # What the error dropped in the middle of a turn is looked after by its files.
                 self._watch([self.left[p] for p in self.left.keys() - self._taken_care_of()])
                 self._hold_back()
             self._pause()
 
+    @abc.abstractmethod
     def close(self) -> None:
-        """Lets go of the engine."""
-        self.launcher.close()
+        """Lets go of the engine, or of workers."""
 
     @abc.abstractmethod
     def _begin(self) -> None:
@@ -103,6 +106,10 @@ class Scheduler(abc.ABC):
     def _watch(self, trials: Iterable[Work]) -> None:
         """Has trials that are in nobody's hands here looked after by their files."""
 
+    @abc.abstractmethod
+    def _put_back(self, trial: Work, outcome: str, error: str | None) -> None:
+        """Says how a trial ended and makes it pending again, to be tried first."""
+
     def _hold_back(self) -> None:  # noqa: B027
         """Puts off what may fail again at once: after a turn that a file system cut short, and
         where an engine refuses jobs or one of them never started."""
@@ -120,14 +127,31 @@ class Scheduler(abc.ABC):
         self.left.pop(trial.path, None)
         self.progress.ended(trial, outcome, error, tail)
 
+    def _follow_up(self, trial: Work) -> None:
+        """Does what a trial's files ask for once its worker or job is gone."""
+        decision = self.policy.decide(trial)
+        if decision.next is Next.WATCH:
+            self._watch([trial])
+        elif decision.next is Next.AGAIN:
+            self._put_back(trial, "will be tried again", decision.reason)
+        elif decision.next is Next.GIVE_UP:
+            error = attempts.last_error(self.root / trial.path).get("error")
+            failed, killed = self.policy.count_failures(trial)
+            self._give_up(
+                trial,
+                f"{error or decision.reason} (without progress: {failed} failures, {killed} kills)",
+            )
+        else:
+            self._over(trial, decision.state, None)
+
     def _give_up(self, trial: Work, reason: str, tail: list[str] | None = None) -> None:
         """Writes down that a trial failed for good; `tail`: of its job's log, its own otherwise."""
         if self.policy.decide(trial).next is Next.GIVE_UP:  # no live worker has it
             with contextlib.suppress(OSError):
                 status.write(self.root / trial.path, "failed", reason=reason)
-        self._over(trial, "failed", reason, self._log_tail(trial) if tail is None else tail)
-
-    def _log_tail(self, trial: Work) -> list[str]:
-        with contextlib.suppress(OSError):
-            return attempts.log_tail(self.root / trial.path)
-        return []
+        self._over(
+            trial,
+            "failed",
+            reason,
+            attempts.log_tail(self.root / trial.path) if tail is None else tail,
+        )

@@ -458,7 +458,7 @@ def docstring(name: str) -> str:
     """Returns a study file's docstring without running it."""
     import ast
 
-    return ast.get_docstring(ast.parse(_path(name).read_text())) or ""
+    return ast.get_docstring(ast.parse(_path(name).read_bytes())) or ""
 
 
 def _explain(path: pathlib.Path | str, overrides: list[str], error: BaseException) -> str:

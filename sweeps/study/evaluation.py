@@ -116,7 +116,7 @@ def materialise(study: pathlib.Path, found: Evaluation) -> bool:
     if lease.latest(directory) and lease.is_alive(lease.last(directory)):
         return True
     if status.read(directory)["state"] in status.COMPLETE:
-        (directory / layout.STATUS).unlink()
+        (directory / layout.STATUS).unlink(missing_ok=True)  # by another driver
     if layout.read_record(directory / layout.EVALUATION) != found.to_json():
         directory.mkdir(parents=True, exist_ok=True)
         layout.write_json(directory / layout.EVALUATION, found.to_json())

@@ -43,11 +43,14 @@ def best_index(values: Iterable[float], mode: str) -> int | None:
 def point_losses(values: Mapping[int, Sequence[float | None]], mode: str) -> dict[int, float]:
     """Returns each point's median, turned so that less is better; inf for one never chosen.
 
-    values: of each point its trials' best validation metrics, None for a lost seed. Points without
-    any are left out.
+    values: of each point its trials' best validation metrics, None, or no finite number, for a lost
+    seed. Points without any are left out.
     """
     losses = {
-        point: [math.inf if value is None else _loss(value, mode) for value in found]
+        point: [
+            _loss(value, mode) if value is not None and math.isfinite(value) else math.inf
+            for value in found
+        ]
         for point, found in values.items()
     }
     return {point: statistics.median(found) for point, found in losses.items() if found}
@@ -80,7 +83,7 @@ def trial_value(directory: pathlib.Path, metric: str, mode: str) -> float | None
     try:
         with path.open(newline="", encoding="utf-8") as file:
             values = [float(row[metric] or "nan") for row in csv.DictReader(file)]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(_unreadable(path, f"{type(error).__name__}: {error}")) from error
     best = best_index(values, mode)
     return None if best is None else values[best]

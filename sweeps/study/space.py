@@ -119,7 +119,7 @@ def load(name: str) -> dict[str, Any] | list[Point]:
         shipped = ", ".join(sorted(file.stem for file in SHIPPED.glob("*.json")))
         raise ValueError(f"no search space {shown(name)}: give a .json file or one of {shipped}")
     try:
-        search_space = json.loads(path.read_text())
+        search_space = json.loads(path.read_bytes())
         check(search_space)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from error

@@ -22,6 +22,7 @@ import subprocess
 import sys
 from typing import Any
 
+from attention import checkout
 from sweeps.distributed import bootstrap, process_group
 from sweeps.launchers.protocol import AGAIN, WRONG_NODE
 from sweeps.records import provenance
@@ -34,6 +35,7 @@ def main() -> int:
     Returns 0; AGAIN where the processes of its group did not find each other or one was lost;
     WRONG_NODE where JAX does not find the platform; 2 where there is no primary process to follow.
     """
+    checkout.start("sweeps.worker")
     options = _options()
     if options.cpus:
         os.sched_setaffinity(0, options.cpus)

@@ -71,7 +71,7 @@ def evaluate(
 
 def _finished(directory: pathlib.Path) -> int:
     """Returns how many tasks are on disk."""
-    return len(list((directory / layout.DOWNSTREAM_TASKS).glob("*.jsonl.gz")))
+    return len(list((directory / layout.DOWNSTREAM_TASKS).glob("[!.]*.jsonl.gz")))
 
 
 def restored(found: Evaluation, trial_directory: pathlib.Path, workload: Any) -> Any:

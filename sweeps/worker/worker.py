@@ -194,11 +194,6 @@ class Worker:
         from sweeps.worker import evaluating
 
         directory = str(attempt.trial_directory)
-        if not isinstance(self.processes, process_group.SingleProcess):
-            raise ValueError(
-                f"{found.path}: an evaluation is computed by one process, on all devices of its "
-                "host, and this job has several: give it one host"
-            )
 
         def report(event: str, **fields: Any) -> None:
             self.report(event, trial=directory, compilations=0, **fields)

@@ -1,11 +1,13 @@
 """Tests of the plugin: against our stand-in everywhere, against AlgoPerf where it is installed."""
 
+import os
 import pathlib
 import sys
 
 import pytest
 
-from workloads.algoperf import installation
+from tests.algoperf import small_models
+from workloads.algoperf import installation, supported
 from workloads.algoperf.parity import table_of_rows
 
 STAND_IN = pathlib.Path(__file__).parent / "stand_in"
@@ -28,6 +30,8 @@ def stand_in(monkeypatch):
     }
     _forget()
     monkeypatch.setattr(sys, "path", list(sys.path))
+    table = small_models.table(small_models.OF_STAND_IN)
+    monkeypatch.setattr(supported, "SUPPORTED", table)
     yield installation.find(STAND_IN)
     _forget()
     sys.modules.update(kept)
@@ -35,26 +39,23 @@ def stand_in(monkeypatch):
 
 @pytest.fixture(scope="session")
 def algoperf():
-    """The real AlgoPerf as an Installation; skips where there is none."""
+    """The real AlgoPerf as an Installation; skips where there is none, fails where one is named."""
     try:
         found = installation.find()
         found.workloads_module()
     except ImportError as error:
+        if os.environ.get(installation.DIRECTORY_VARIABLE):
+            raise
         pytest.skip(f"the real AlgoPerf is not installed: {error}")
     return found
 
 
 @pytest.fixture(scope="module")
 def reference(request, algoperf):
-    """The real AlgoPerf ready to be compared with; skips as `algoperf`.
-
-    And where a module of it cannot be imported that the test file names in NEEDS.
-    """
+    """The real AlgoPerf ready to be compared with, and what a test file names in NEEDS of it; skips
+    as `algoperf`."""
     del algoperf
     found = table_of_rows.prepared()
     for name in getattr(request.module, "NEEDS", ()):
-        try:
-            found.module(name)
-        except ImportError as error:
-            pytest.skip(f"the real AlgoPerf is not whole: {error}")
+        found.module(name)
     return found

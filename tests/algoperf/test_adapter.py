@@ -215,6 +215,10 @@ def test_trials_on_fabricated_data_say_so_with_their_sizes(make, curve, tmp_path
     meta = provenance.meta_data(make("imagenet_vit", "laser"), 0, str(tmp_path))
     assert meta["workload.attnperf_tiny"] is True
     assert meta["workload.num_validation_examples"] == 8
+    assert meta["workload.attention_layers"] == 2
+    assert meta["workload.algoperf_commit"] == "unknown"
+    assert meta["workload.algoperf_dir"].endswith("algoperf/stand_in")
+    assert meta["attnperf_commit"] == meta["git_commit_hash"]
     curve("made_up", "laser")
     (trial,) = (tmp_path / "made_up").rglob("trial_1")
     layout.write_json(trial / "meta_data_0.json", meta)

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from analysis.load import studies
+from attention import files
 from sweeps import __main__ as command
 from sweeps.algoperf import export
 from sweeps.records import layout
@@ -132,7 +133,7 @@ def test_files_of_others_are_never_replaced(finished, tmp_path):
             out.mkdir()
             path.write_text("mine")
         else:
-            path.mkdir(parents=True)
+            (path / content).mkdir(parents=True)
         with pytest.raises(ValueError, match="which no export wrote; give another --out"):
             export.export(finished, out)
         path.unlink() if content is None else None
@@ -141,6 +142,55 @@ def test_files_of_others_are_never_replaced(finished, tmp_path):
     layout.write_json(mark, {"study": "another"})
     with pytest.raises(ValueError, match="is an export of study 'another' in .*give another --out"):
         export.export(finished)
+
+
+def _tree(out):
+    return {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("function", ["mkdir", "replace"])
+def test_an_export_that_is_killed_anywhere_is_repeated(finished, tmp_path, monkeypatch, function):
+    """In what it makes for its first trial, and as it begins the next ones."""
+    out, real, calls = tmp_path / "logs", getattr(os, function), []
+    monkeypatch.setattr(files, "_sync", lambda path: None)
+    export.export(finished, out)
+    whole = _tree(out)
+
+    def killed(*arguments, **named):
+        calls.append(arguments)
+        if len(calls) == at:
+            raise KeyboardInterrupt
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(os, function, killed)
+    for at in range(1, 9):
+        calls.clear()
+        shutil.rmtree(out)
+        with pytest.raises(KeyboardInterrupt):
+            export.export(finished, out)
+        assert export.export(finished, out).trials == 7
+        assert _tree(out) == whole, at
+
+
+def test_an_export_that_is_killed_as_it_removes_trials_is_repeated(finished, tmp_path):
+    out = tmp_path / "logs"
+    export.export(finished, out)
+    last = finished / "grid/laser/imagenet_vit_jax/trial_1"
+    layout.write_json(last / layout.STATUS, {"state": "running"})
+    trial = out / "laser/study_1/imagenet_vit_jax/trial_1"
+    (trial / layout.EVAL_MEASUREMENTS).unlink()
+    export.export(finished, out)
+    assert not trial.exists()
+
+
+def test_files_that_systems_lay_beside_others_are_no_reason_to_refuse(finished, tmp_path):
+    out = tmp_path / "logs"
+    export.export(finished, out)
+    folders = [out, *(path for path in out.rglob("*") if path.is_dir())]
+    for folder in folders:
+        for name in (".DS_Store", "._x", ".nfs0000000000000001", ".attnperf_export.json.0.tmp"):
+            (folder / name).write_bytes(b"\0")
+    assert export.export(finished, out).trials == 7
 
 
 def test_a_study_of_the_same_name_elsewhere_is_another(finished, tmp_path):

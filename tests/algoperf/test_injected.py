@@ -1,14 +1,18 @@
 """A variant in a workload object: what changes, what stays, what is refused."""
 
+import dataclasses
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 
-from attention import registry
+from attention import inject, registry
 from attention.mixers import laser
 from workloads import registry as workloads
-from workloads.algoperf import injected, supported
+from workloads.algoperf import causal_attention, injected, supported
 from workloads.algoperf.parity import variants, workload_pairs
 from workloads.base import spec
 
@@ -101,6 +105,60 @@ def test_object_keeps_its_class_name_and_tells_its_variant(stand_in):
     found = logger_utils.get_meta_data(ours)
     assert found["workload.attention"] == "laser+temp"
     assert found["workload.attention_tau"] == 0.9
+
+
+class Flash(nn.MultiHeadDotProductAttention):
+    """A layer that attends by a function of its own, as somebody's fused kernel would."""
+
+    @nn.compact
+    def __call__(self, inputs, *_, **__):
+        return nn.Dense(inputs.shape[-1], name="out")(inputs)
+
+
+class Own(nn.Module):
+    """A layer that is not flax's attention at all."""
+
+    num_heads: int
+
+    @nn.compact
+    def __call__(self, inputs):
+        return nn.Dense(inputs.shape[-1], name="out")(inputs)
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "error"),
+    [
+        ("imagenet_vit", Flash, inject.InjectionError),
+        ("imagenet_vit_map", Flash, inject.InjectionError),
+        ("imagenet_vit_map", Own, ValueError),  # the pooling layer alone is flax's
+    ],
+)
+def test_layers_that_do_not_run_the_variant_are_refused(stand_in, monkeypatch, name, layer, error):
+    workload = injected.with_variant(stand_in.make_workload(name), registry.get("laser"))
+    models = sys.modules["algoperf.workloads.imagenet_vit.imagenet_jax.workload"]
+    # Of the blocks alone; the pooling layer names flax's in the same way.
+    original, made = nn.MultiHeadDotProductAttention, []
+
+    def attention(num_heads, **settings):
+        made.append(layer(num_heads, **settings) if "name" in settings else original(num_heads))
+        return made[-1]
+
+    substitute = causal_attention.Substitute(nn, MultiHeadDotProductAttention=attention)
+    monkeypatch.setattr(models, "nn", substitute)
+    with pytest.raises(error, match="'laser' ran in [01] ") as raised:
+        workload.init_model_fn(jax.random.PRNGKey(0))
+    assert isinstance(raised.value, ValueError)  # the command answers it without a traceback
+    assert any(isinstance(each, layer) for each in made)
+    assert not hasattr(workload, "attention_layers")
+
+
+@pytest.mark.parametrize(("name", "layers"), [("imagenet_vit_map", 3), ("finewebedu_lm", 2)])
+def test_a_model_with_another_number_of_layers_is_refused(stand_in, monkeypatch, name, layers):
+    entry = dataclasses.replace(supported.SUPPORTED[name], layers=12)
+    monkeypatch.setitem(supported.SUPPORTED, name, entry)
+    workload = injected.with_variant(stand_in.make_workload(name), registry.get("laser"))
+    with pytest.raises(ValueError, match=f"ran in {layers} attention layers.* has 12"):
+        workload.init_model_fn(jax.random.PRNGKey(0))
 
 
 @pytest.mark.slow
@@ -245,6 +303,7 @@ def test_unsupported_names_are_refused_with_the_reason_and_what_works(name, reas
     with pytest.raises(ValueError, match=reason) as raised:
         supported.support(name)
     assert "librispeech_conformer_gelu, wmt" in str(raised.value)
+    assert "?." not in str(raised.value)
 
 
 def test_unsupported_class_is_refused():

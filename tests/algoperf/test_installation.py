@@ -1,5 +1,6 @@
 """AlgoPerf is found, recognised, and its workloads made by name."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -11,10 +12,12 @@ import sys
 
 import pytest
 
+from sweeps.records import provenance
 from workloads.algoperf import installation
 from workloads.base import host_checkout
 
 STAND_INS = 7
+SINCE_1_0 = {"finewebedu_lm"}
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -42,20 +45,91 @@ def test_nothing_installed_says_what_to_do(monkeypatch):
         installation.find()
 
 
-def test_commit_from_git_and_the_remark_about_it(stand_in, tmp_path):
+@pytest.fixture
+def repository(tmp_path):
+    """A checkout by name only, of one commit."""
     for name in installation.FILES:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     git = ["git", "-C", str(tmp_path), "-c", "user.name=t", "-c", "user.email=t@t"]
     subprocess.run([*git, "init", "-q"], check=True)
-    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "x"], check=True)
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "x"], check=True)
+    return tmp_path
+
+
+def test_commit_from_git_and_the_remark_about_it(stand_in, repository):
+    tmp_path = repository
     found = installation.find(tmp_path)
-    assert len(found.commit) == 40
+    assert len(found.revision.commit) == 40
     assert "is at commit" in found.remark
     assert "2c90454" in found.remark
     assert "not known" in stand_in.remark
-    tested = installation.Installation(tmp_path, "0.6.0", installation.TESTED_COMMITS[0])
+    revision = host_checkout.Revision(installation.TESTED_COMMITS[0])
+    tested = installation.Installation(tmp_path, "0.6.0", revision)
     assert tested.remark is None
+    changed = dataclasses.replace(revision, changed=("algoperf/spec.py",))
+    assert "algoperf/spec.py" in dataclasses.replace(tested, revision=changed).remark
+    assert tested.record() == {
+        "algoperf_dir": str(tmp_path),
+        "algoperf_commit": installation.TESTED_COMMITS[0],
+        "algoperf_changed_files": "",
+        "attnperf_commit": provenance.git_commit(),
+    }
+
+
+def test_local_changes_are_recorded_with_the_commit(repository, monkeypatch):
+    clean = installation.find(repository)
+    monkeypatch.setattr(installation, "TESTED_COMMITS", (clean.revision.commit,))
+    assert clean.remark is None
+    (repository / "mine.py").touch()  # somebody's submission: git does not know it
+    assert installation.find(repository) == clean
+    (repository / "algoperf/spec.py").write_text("changed = True\n")
+    (repository / installation.FILES[2]).unlink()
+    (repository / installation.FILES[2]).mkdir()
+    (repository / "submission_runner.py").chmod(0o755)
+    found = host_checkout.revision(repository)
+    changed = ("algoperf/spec.py", "algoperf/workloads/workloads.py", "submission_runner.py")
+    assert (found.commit, found.changed) == (clean.revision.commit, changed)
+    dirty = dataclasses.replace(clean, revision=found)
+    assert dirty.record()["algoperf_commit"] == f"{found.commit}-dirty"
+    assert dirty.record()["algoperf_changed_files"] == ", ".join(changed)
+    assert "algoperf/spec.py" in dirty.remark
+    assert "-dirty" in str(dirty)
+
+
+def test_the_commit_is_the_directorys_inside_a_hook_of_git_too(repository, monkeypatch):
+    """There GIT_DIR names the repository whose hook it is."""
+    expected = host_checkout.revision(repository)
+    monkeypatch.setenv("GIT_DIR", str(REPOSITORY / ".git"))
+    assert host_checkout.revision(repository) == expected
+
+
+@pytest.mark.parametrize("environment", [{"PATH": ""}, {"HOME": "/nowhere"}])
+def test_without_git_the_commit_is_unknown(repository, monkeypatch, environment):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    (repository / ".git/HEAD").unlink()
+    assert str(host_checkout.revision(repository)) == "unknown"
+
+
+@pytest.mark.parametrize("named", ["absent", "file", "loop", "~no_such_user/x"])
+def test_a_directory_that_is_not_there_is_called_so(tmp_path, monkeypatch, named):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(host_checkout.MissingError, match=rf"no directory .*/{named}\."):
+        installation.find(named)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to give a directory away")
+def test_the_commit_of_another_users_checkout_is_known(repository):
+    """As containers mount one: git itself answers nothing about it."""
+    expected = host_checkout.revision(repository)
+    for path in (repository, *repository.rglob("*")):
+        os.chown(path, 65534, 65534)
+    assert host_checkout.revision(repository) == expected
+    assert expected.commit
 
 
 def test_commit_from_the_version_that_setuptools_scm_wrote(tmp_path):
@@ -65,8 +139,13 @@ def test_commit_from_the_version_that_setuptools_scm_wrote(tmp_path):
     written = "version: str\n__version__ = version = '0.5.1.dev706+g2c90454fc'\n"
     (tmp_path / "algoperf/_version.py").write_text(written)
     found = installation.find(tmp_path)
-    assert (found.version, found.commit) == ("0.5.1.dev706+g2c90454fc", "2c90454fc")
+    assert (found.version, found.revision.commit) == ("0.5.1.dev706+g2c90454fc", "2c90454fc")
     assert found.remark is None
+    # So it calls a tree with local changes.
+    (tmp_path / "algoperf/_version.py").write_text(written.replace("fc'", "fc.d20260102'"))
+    found = installation.find(tmp_path)
+    assert str(found.revision) == "2c90454fc-dirty"
+    assert "0.5.1.dev706+g2c90454fc.d20260102" in found.remark
 
 
 def test_workloads_by_name(stand_in):
@@ -81,7 +160,7 @@ def test_workloads_by_name(stand_in):
 
 def test_second_algoperf_in_one_process_is_refused(stand_in, tmp_path):
     stand_in.workloads_module()
-    other = installation.Installation(tmp_path, None, None)
+    other = installation.Installation(tmp_path, None, host_checkout.Revision())
     with pytest.raises(host_checkout.MissingError, match="can hold one AlgoPerf"):
         other.activate()
 
@@ -92,6 +171,15 @@ def test_missing_library_is_named(stand_in, monkeypatch):
     monkeypatch.delitem(sys.modules, "algoperf.workloads.base", raising=False)
     with pytest.raises(host_checkout.MissingError, match=r"cannot be imported.*\[algoperf\]"):
         stand_in.module("algoperf.workloads.base")
+
+
+def test_a_sentence_of_an_import_that_fails_ends_with_one_stop(stand_in, monkeypatch):
+    def fail(name):
+        raise ImportError(f"{name} needs a newer C library.")
+
+    monkeypatch.setattr(installation.importlib, "import_module", fail)
+    with pytest.raises(host_checkout.MissingError, match=r"needs a newer C library\. Install"):
+        stand_in.module("algoperf.spec")
 
 
 def test_importing_the_plugin_loads_nothing_heavy():
@@ -105,9 +193,11 @@ def test_importing_the_plugin_loads_nothing_heavy():
 def test_real_registry_has_what_we_support(algoperf):
     from workloads.algoperf import supported
 
-    assert set(supported.SUPPORTED) <= set(algoperf.workloads_module().WORKLOADS)
     registry = algoperf.workloads_module().WORKLOADS
+    assert set(supported.SUPPORTED) - set(registry) <= SINCE_1_0
     for name, entry in supported.SUPPORTED.items():
+        if name not in registry:
+            continue
         assert registry[name]["workload_class_name"] == entry.class_name
     for name in set(algoperf.workloads_module().WORKLOADS) - set(supported.SUPPORTED):
         with pytest.raises(ValueError, match="its model has no attention|cannot run it"):
@@ -121,7 +211,7 @@ def test_a_library_that_its_files_lack_is_named_and_that_of_a_submission_is_not(
     for directory in (theirs, mine):
         directory.mkdir()
         (directory / "needs.py").write_text("import surely_absent\n")
-    found = installation.Installation(theirs, None, None)
+    found = installation.Installation(theirs, None, host_checkout.Revision())
     missing = pytest.raises(host_checkout.MissingError, match="needs surely_absent, which")
     with missing, found.missing_named():
         runpy.run_path(str(theirs / "needs.py"))
@@ -177,6 +267,7 @@ for name in {name for names in data._LIBRARIES.values() for name in names}:
 """
 
 
+@pytest.mark.slow  # two environments of 4 GB
 @pytest.mark.parametrize("way", ["README", "AlgoPerf's guide"])
 def test_from_an_empty_environment_to_a_trained_step(checkout, tmp_path, way):
     """The pip lines as they are printed; torch is the extra's in both, AlgoPerf's own is 3 GB."""

@@ -11,6 +11,7 @@ from sweeps.algoperf import parity as algoperf_parity
 from workloads.algoperf import installation
 from workloads.algoperf.parity import metrics, rows, table_of_rows
 from workloads.algoperf.parity.rows import Row
+from workloads.base import host_checkout
 
 
 def test_rows_pass_up_to_their_tolerance_and_never_with_nan():
@@ -40,7 +41,7 @@ def test_nothing_is_broadcast_away():
 
 
 def test_one_row_beyond_its_tolerance_fails_the_command(monkeypatch, capsys):
-    found = installation.Installation(installation.Path("/nowhere"), None, None)
+    found = installation.Installation(installation.Path("/nowhere"), None, host_checkout.Revision())
     table = [Row("w", "good", 0.0, 0.0), Row("w", "bad", 1.0, 0.1, "why")]
     monkeypatch.setattr(table_of_rows, "prepared", lambda directory: found)
     monkeypatch.setattr(table_of_rows, "rows", lambda *_: iter(table))
@@ -55,7 +56,7 @@ def test_one_row_beyond_its_tolerance_fails_the_command(monkeypatch, capsys):
 def test_without_algoperf_or_with_an_unknown_part_it_says_what_to_do(tmp_path, capsys):
     assert command.main(["algoperf_parity", f"--algoperf_dir={tmp_path}"]) == 2
     assert "is not AlgoPerf" in capsys.readouterr().err
-    found = installation.Installation(tmp_path, None, None)
+    found = installation.Installation(tmp_path, None, host_checkout.Revision())
     with pytest.raises(ValueError, match="no such part; use metrics"):
         list(table_of_rows.rows(found, ["speed"]))
     with pytest.raises(ValueError, match="not compared; use imagenet_vit"):
@@ -64,7 +65,7 @@ def test_without_algoperf_or_with_an_unknown_part_it_says_what_to_do(tmp_path, c
 
 def test_the_command_has_every_part(tmp_path):
     assert set(algoperf_parity.PARTS) == {"optimizer", *table_of_rows.PARTS}
-    found = installation.Installation(tmp_path, None, None)
+    found = installation.Installation(tmp_path, None, host_checkout.Revision())
     with pytest.raises(ValueError, match="no such part; use optimizer, metrics"):
         list(table_of_rows.rows(found, ["speed"], (), algoperf_parity.PARTS))
 

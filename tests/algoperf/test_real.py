@@ -27,7 +27,7 @@ def _types(installation, name, variant):
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_every_leaf_of_a_variant_has_a_type(algoperf, name, monkeypatch):
     if not algoperf.registers(name):
-        pytest.skip(f"AlgoPerf {algoperf.commit or algoperf.version} has no {name}")
+        pytest.skip(f"{algoperf} has no {name}")
     jax_sharding_utils = algoperf.module("algoperf.jax_sharding_utils")
     # Placing arrays on devices needs arrays; here there are shapes only.
     monkeypatch.setattr(jax_sharding_utils, "replicate", lambda tree: tree)

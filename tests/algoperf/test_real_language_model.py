@@ -33,7 +33,7 @@ def data(tmp_path_factory):
 def made(algoperf):
     """A function that makes the workload, small, with a variant or none."""
     if not algoperf.registers(NAME):
-        pytest.skip(f"AlgoPerf {algoperf.commit or algoperf.version} has no {NAME}: it is of 1.0")
+        pytest.skip(f"{algoperf} has no {NAME}: it is of 1.0")
 
     def make(variant=None):
         workload = algoperf.make_workload(NAME)

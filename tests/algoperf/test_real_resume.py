@@ -1,6 +1,7 @@
-"""Trials of AlgoPerf's real workloads, killed and resumed: the same bit for bit. Skips without it.
+"""Trials of AlgoPerf's workloads, killed and resumed: the same bit for bit.
 
-Real worker processes, real pipelines on fabricated data; the models are small.
+Real worker processes; real pipelines on fabricated data, small models (skipped without AlgoPerf),
+or the stand-in's.
 """
 
 import json
@@ -17,20 +18,20 @@ import pytest
 from sweeps.records import layout, measurements
 from sweeps.study import config, study, study_directory
 from tests.sweeps.chaos import equality
-from workloads.algoperf import tiny_data
+from workloads.algoperf import installation, tiny_data
 
 HERE = pathlib.Path(__file__).parent
 STEPS = 6
 
 
 @pytest.fixture(scope="module")
-def start(algoperf, tmp_path_factory):
+def start(tmp_path_factory):
     """Returns a function that starts a worker on a trial; all are killed at the end."""
     started = []
     cache = os.environ.get("JAX_COMPILATION_CACHE_DIR") or tmp_path_factory.mktemp("xla")
 
-    def run(directory, data_dir):
-        order = {"trials": [str(directory)], "data_dir": data_dir}
+    def run(found, directory, data_dir):
+        order = {"trial": str(directory), "data_dir": str(data_dir)}
         with tempfile.TemporaryFile("w+") as orders, (directory / "said.txt").open("a") as said:
             orders.write(json.dumps(order) + "\n")
             orders.seek(0)
@@ -38,7 +39,7 @@ def start(algoperf, tmp_path_factory):
                 [
                     sys.executable,
                     HERE / "small_worker.py",
-                    algoperf.directory,
+                    found.directory,
                     f"--cache_dir={cache}",
                 ],
                 stdin=orders,
@@ -101,15 +102,26 @@ def _diagnostics(directory):
 )
 def test_a_killed_trial_is_resumed_to_the_same_bits(algoperf, start, tmp_path, workload, variant):
     data = tiny_data.prepare(tmp_path / "data", workload)
+    _compare(algoperf, start, tmp_path, workload, variant, data)
+
+
+@pytest.mark.slow
+def test_so_is_the_stand_ins(start, tmp_path):
+    """The same processes, orders and records, where no AlgoPerf is."""
+    found = installation.find(HERE / "stand_in")
+    _compare(found, start, tmp_path, "imagenet_vit", "laser+qk_norm", tmp_path)
+
+
+def _compare(algoperf, start, tmp_path, workload, variant, data):
     whole, killed = (
         _trial(tmp_path, name, algoperf, workload, variant, data) for name in ("whole", "killed")
     )
-    undisturbed = start(whole, str(data))
+    undisturbed = start(algoperf, whole, data)
     assert undisturbed.wait(900) == 0, (whole / "said.txt").read_text()
     ended = layout.read_json(whole / layout.STATUS)
     assert ended["state"] == "done", ended["reason"]
-    _kill_at(start(killed, str(data)), killed, 2)
-    again = start(killed, str(data))
+    _kill_at(start(algoperf, killed, data), killed, 2)
+    again = start(algoperf, killed, data)
     assert again.wait(900) == 0, (killed / "said.txt").read_text()
     begun = layout.read_json(killed / layout.ATTEMPTS / "2" / measurements.RESUMED)
     assert 2 <= begun["global_step"] < STEPS

@@ -11,6 +11,7 @@ import sys
 import absl.flags
 import pytest
 
+from sweeps.records import provenance
 from sweeps.scheduling.preflight import DataCheck
 from sweeps.study import config, study
 from workloads import __main__ as command
@@ -73,7 +74,8 @@ def _run(folder, *more, **changes):
     """The command in a process of its own, from another folder."""
     command_line = [
         sys.executable,
-        *("-m", "workloads", "algoperf", "--attention=laser+temp", "--tau=0.9", "--tiny"),
+        *("-m", "tests.algoperf.small_models", "algoperf"),
+        *("--attention=laser+temp", "--tau=0.9", "--tiny"),
         *(f"--algoperf_dir={STAND_IN}", "--", *_flags(folder, **changes)),
         *("--max_global_steps=2", "--rng_seed=3", *more),
     ]
@@ -99,6 +101,12 @@ def test_trains_with_the_variant_and_writes_it_down(folder):
     meta = json.loads((trial / "meta_data_0.json").read_text())
     assert meta["workload.attention"] == "laser+temp"
     assert meta["workload.attention_tau"] == 0.9
+    assert meta["workload.attention_layers"] == 2
+    assert "'laser+temp' runs in 2 of 2 attention layers" in done.stderr
+    assert meta["workload.submission_file"] == str(STAND_IN / "algorithms/sgd.py")
+    assert meta["workload.algoperf_dir"] == str(STAND_IN)
+    assert meta["workload.algoperf_commit"] == "unknown"
+    assert meta["workload.attnperf_commit"] == provenance.git_commit()
     assert meta["workload.attnperf_tiny"] is True
     assert meta["workload.num_validation_examples"] == 4
     rows = list(csv.DictReader((trial / "eval_measurements.csv").read_text().splitlines()))
@@ -162,6 +170,13 @@ def test_unknown_variant_and_hyperparameter(capsys, folder):
 )
 def test_refused_before_anything_heavy(capsys, folder, changes, words):
     assert words in _refusal(capsys, folder, "--tiny", **changes)
+
+
+def test_a_submission_that_is_nowhere_names_each_directory_once(capsys, folder, monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    said = _refusal(capsys, folder, "--tiny", submission_path="absent/sub.py")
+    directories = said.strip().split("in none of ")[1].split(", ")
+    assert directories == [str(REPOSITORY), str(STAND_IN)]
 
 
 def test_a_variant_that_does_what_the_model_does_is_refused(capsys, folder):

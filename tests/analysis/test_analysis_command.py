@@ -81,6 +81,36 @@ def test_a_file_in_no_directory_is_one_line(made, tmp_path, capsys) -> None:
     assert f"{out.parent} is no directory" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("bad", ["/proc/none/x", "/proc/x", "{file}/x"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("table", "DIR", "--out=OUT.md"),
+        ("summary", "DIR", "--out=OUT.md"),
+        ("summary", "DIR", "--plot=OUT.png"),
+        ("time", "DIR", "--out=OUT.csv"),
+        ("spikes", "DIR", "--out=OUT.txt"),
+        ("downstream", "DIR", "--out=OUT.tex"),
+        ("scaling", "DIR", "--out=OUT.html"),
+        ("plots", "DIR", "--out=OUT"),
+        ("report", "DIR", "--out=OUT.html"),
+        ("hardware", "FILE", "--out=OUT.md"),
+        ("reconstruction", "FILE", "--out=OUT.md"),
+        ("paper", "--out=OUT.md"),
+    ],
+)
+def test_an_output_is_checked_before_anything_is_read(tmp_path, capsys, command, bad) -> None:
+    """The study does not exist, and yet the output is what is refused."""
+    (tmp_path / "file").write_text("")
+    bad = bad.format(file=tmp_path / "file")
+    given = [each.replace("DIR", str(tmp_path / "no")).replace("OUT", bad) for each in command]
+    assert cli.main([each.replace("FILE", str(tmp_path / "no.json")) for each in given]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    option = "--plot=" if "--plot" in given[-1] else "--out="
+    assert f"{option}{bad}" in printed.err
+
+
 def test_csv_names_problems_on_stderr(made, capsys) -> None:
     made.trial("compare", "laser", 0, 2, None, state="pending")
     assert cli.main(["table", str(made.finish()), "--format=csv"]) == 0
@@ -282,6 +312,22 @@ def test_a_target_that_no_seed_reached_is_not_called_unknown(made, capsys) -> No
     assert "time_to_target.png: no target is known, or no seed reached it" in (
         capsys.readouterr().out
     )
+
+
+@pytest.mark.parametrize(("first", "seeds"), [(0, "12"), (1, "11"), (10, "12 v 12")])
+def test_the_short_table_has_the_n_of_the_test(hand_made, capsys, first, seeds) -> None:
+    """Of 12 seeds each 12, 11 or 2 are in both. The runs of each variant alone are told."""
+    made = hand_made()
+    for variant, begin in {"standard": 0, "laser": first}.items():
+        for seed in range(12):
+            row = made.evaluation(400, 0.5 + 0.01 * (seed * 7 % 5) - 0.1 * (variant == "laser"))
+            made.trial("compare", variant, 0, begin + seed, [row])
+    made.select({"standard": 0, "laser": 0})
+    assert cli.main(["table", str(made.finish()), "--short", "--format=markdown"]) == 0
+    printed = capsys.readouterr().out
+    laser = next(line for line in printed.splitlines() if line.startswith("| LASER |"))
+    assert f" | {seeds} | " in laser.removeprefix("| LASER | 12 | ")
+    assert ("11 (12 and 12 seeds)" in printed) == (seeds == "11")
 
 
 def test_a_short_table_has_what_a_reader_needs(made, tmp_path, capsys) -> None:

@@ -145,6 +145,10 @@ def test_groups_without_spread_have_their_difference_as_interval(other, p) -> No
         ((0, 1), (0, 1), True, "t"),
         ((0, 1), (0, 1), False, "permutation"),
         ((0, 1, 2), (2, 3, 4), True, "permutation"),
+        (range(12), range(10, 22), True, "permutation"),  # 2 of 12
+        (range(6), range(3, 9), True, "permutation"),  # half
+        (range(5), range(2, 7), True, "t"),  # 3 of 5
+        (range(2), range(12), True, "t"),  # all of the smaller side
         ((0, 1), (0,), True, "none"),
         ((0, 1), (0,), False, "none"),
         ((0,), (), True, "none"),
@@ -157,6 +161,9 @@ def test_which_test_runs(seeds, others, shares, test) -> None:
     assert found.test == test
     assert math.isnan(found.p) == (test == "none")
     assert (found.n, found.n_baseline) == (len(seeds), len(others))
+    compared = set(seeds) & set(others) if found.is_paired else set(others)
+    mean = sum(baseline[seed] for seed in compared) / len(compared) if compared else math.nan
+    assert found.baseline == pytest.approx(mean, nan_ok=True)
 
 
 def test_the_correction_for_few_seeds_by_hand() -> None:

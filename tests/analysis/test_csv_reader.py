@@ -1,5 +1,6 @@
 """Both ways of making numbers of a file give the same, and the order is that of a plain reading."""
 
+import codecs
 import math
 
 import numpy as np
@@ -186,6 +187,17 @@ def test_files_read_together_are_read_as_one_by_one(tmp_path) -> None:
         alone = csv_reader.read(path)
         check_equal(read, alone)
     assert together[0].columns[METRIC].tolist() == [0.25]
+
+
+@pytest.mark.parametrize("mark", [codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE])
+def test_utf_16_is_read_as_other_programs_save_it(mark) -> None:
+    """PowerShell's `>` writes it, with a byte order mark and two bytes to an end of line."""
+    text = "global_step,validation/loss\r\n100,2.5\r\n200,2.25\r\n"
+    encoding = "utf-16-le" if mark == codecs.BOM_UTF16_LE else "utf-16-be"
+    found = csv_reader.parse(mark + text.encode(encoding))
+    assert found.problems == ()
+    assert found.columns["global_step"].tolist() == [100, 200]
+    assert found.columns["validation/loss"].tolist() == [2.5, 2.25]
 
 
 def test_rows_of_one_file_do_not_keep_those_of_others_in_memory(tmp_path) -> None:

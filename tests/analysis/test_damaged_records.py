@@ -133,6 +133,16 @@ def test_a_record_of_another_trial_is_a_mismatch_without_an_id_too(root) -> None
     assert study.runs[0].evals == {}
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-32"])
+def test_json_is_read_in_every_encoding_of_unicode(root, capsys, encoding) -> None:
+    """As editors and PowerShell save it, with a byte order mark and other ends of lines."""
+    _, before = listed(root, capsys)
+    for path in root.rglob("*.json"):
+        path.write_bytes(path.read_text("utf-8").replace("\n", "\r\n").encode(encoding))
+    _, after = listed(root, capsys)
+    assert after == before
+
+
 def delete(name: str) -> Callable[[pathlib.Path], None]:
     return lambda root: (root / name).unlink()
 

@@ -34,6 +34,19 @@ def test_columns_are_steps_by_layers_in_order(diagnosed):
     assert (read.examples, read.edges[0], read.edges[-1]) == (8, -12, 0)
 
 
+def test_many_trials_are_parsed_once(diagnosed, tmp_path):
+    """8 variants of 20 seeds are 160; every view of a report goes through all of them."""
+    for trial in range(160):
+        (tmp_path / str(trial)).mkdir()
+        text = diagnosed.text([diagnosed.line(0, 0)])
+        (tmp_path / str(trial) / diagnostic_records.FILE).write_text(text)
+    first, again = (
+        [diagnostic_records.of_trial(tmp_path / str(trial)) for trial in range(160)]
+        for _ in range(2)
+    )
+    assert all(one is other for one, other in zip(first, again, strict=True))
+
+
 def test_layers_are_ordered_by_depth_not_by_name(diagnosed):
     lines = [diagnosed.line(0, index) for index in range(12)]
     assert _parse(diagnosed.text(lines)).layers[-1] == "encoderblock_11/attention"

@@ -1,6 +1,7 @@
 """Scores on the tasks of suites: values by hand, what cannot be compared, and every way out."""
 
 import csv
+import dataclasses
 import io
 import pathlib
 
@@ -111,6 +112,21 @@ def test_only_shared_seeds_are_compared(begun) -> None:
     assert found.scores["standard"]["next"].value == pytest.approx(0.7)
     assert found.scores["laser"]["next"].difference.value == pytest.approx(0.3)
     assert found.scores["laser"]["next"].difference.seeds == 1
+
+
+def test_score_and_difference_are_of_the_same_runs_where_seeds_are_not_shared(begun) -> None:
+    """0.4 and 1.0 of the baseline's two runs, 0.7 of the one of the other."""
+    answers = pair() | {"standard": [{"next": {"acc": STANDARD}}, {"next": {"acc": [1] * 10}}]}
+    table = table_of(begun(answers))
+    study = dataclasses.replace(table.study, shares_seeds=False)
+    (found,) = downstream.of_table(dataclasses.replace(table, study=study))
+    base, score = (found.scores[name]["next"] for name in ("standard", "laser"))
+    each = score.difference
+    assert (each.seeds, each.seeds_baseline) == (1, 2)
+    assert each.value == pytest.approx(score.value - base.value) == pytest.approx(0.0)
+    assert found.means["laser"].difference.value == pytest.approx(0.0)
+    assert each.low < 0 < each.high
+    assert 0.1 < each.p <= 1.0
 
 
 def test_mean_over_tasks_weighs_tasks_alike(begun) -> None:
@@ -365,7 +381,7 @@ def test_every_format(begun, capsys, tmp_path) -> None:
     ]
     assert lines[2]["metrics"] == "acc=0.7"
     assert float(lines[2]["p"]) == pytest.approx(0.375)
-    assert (lines[2]["right_alone"], lines[2]["baseline_alone"], lines[2]["pairs"]) == (
+    assert (lines[2]["right_alone"], lines[2]["baseline_alone"], lines[2]["seeds_compared"]) == (
         "4", "1", "1",
     )  # fmt: skip
     assert latex.render(PAGE(table_of(made)))

@@ -162,8 +162,8 @@ def test_holm_over_the_variants() -> None:
     assert rates.corrected([base], more)[0].verdict == "less often"
 
 
-def test_without_failed_runs_the_test_stays_the_paired_one(hand_made) -> None:
-    """One seed is left to both: no other test of the others takes its place."""
+def test_without_failed_runs_few_pairs_are_not_the_test(hand_made) -> None:
+    """One seed is left to both, of four each: as in the table, all runs are compared then."""
     made = hand_made(workload="spoken_digits_conformer", metric="wer")
     for variant, values in {
         "standard": (0.1, 0.11, 0.12, 0.13, 0.95, 0.96, 0.97),
@@ -174,6 +174,6 @@ def test_without_failed_runs_the_test_stays_the_paired_one(hand_made) -> None:
     made.select({"standard": 0, "laser": 0})
     table = table_of(made, EMPTY)
     laser = failed_runs.of_table(table).by_variant["laser"]
-    assert laser.comparison.pairs == 1
-    assert not laser.comparison.is_tested
-    assert "Fewer than 2 pairs are left" in markdown(view.page(table))
+    assert (laser.comparison.test, laser.comparison.seeds) == ("permutation", "4 v 4")
+    assert laser.comparison.difference == pytest.approx(0.1325 - 0.115)
+    assert "| 4 v 4 | " in markdown(view.page(table))

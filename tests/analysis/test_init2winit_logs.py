@@ -1,10 +1,12 @@
 """init2winit's own output: rows of training and evaluations mixed, in its own names."""
 
 import json
+import pathlib
 
 import numpy as np
 import pytest
 
+from analysis import cli
 from analysis.load import init2winit, studies
 
 HEADER = (
@@ -54,6 +56,16 @@ def test_evaluations_get_our_names_and_rows_of_training_are_curves(tmp_path):
     assert not any("laser" in problem for problem in study.problems)
 
 
+def test_the_guides_table_has_the_columns_that_are_printed(tmp_path, capsys):
+    page = (pathlib.Path(__file__).resolve().parents[2] / "docs/init2winit.md").read_text("utf-8")
+    lines = page.split("\nError, median over seeds", 1)[1].splitlines()
+    for name in ("standard", "laser"):
+        _write(tmp_path / "i2w", name)
+    assert cli.main(["table", str(tmp_path / "i2w")]) == 0
+    printed = capsys.readouterr().out.split("\nError, median over seeds", 1)[1].splitlines()
+    assert [line.split() for line in lines[2:4]] == [line.split() for line in printed[2:4]]
+
+
 def test_a_resumed_run_counts_what_came_after_it_went_on(tmp_path):
     resumed = (
         *LINES[:2],
@@ -65,6 +77,20 @@ def test_a_resumed_run_counts_what_came_after_it_went_on(tmp_path):
     (run,) = studies.read_study(tmp_path).runs
     assert run.evals["global_step"].tolist() == [10, 15, 20]
     assert run.evals["validation/accuracy"].tolist() == [0.25, 0.4, 0.5]
+
+
+def test_records_as_others_wrote_them(tmp_path):
+    """A byte order mark hides no trial; a wrong type and a time that is nan are not believed."""
+    path = _write(tmp_path, "laser", num_train_steps="20")
+    meta = (path / "meta_data.json").read_bytes()
+    (path / "meta_data.json").write_bytes(b"\xef\xbb\xbf" + meta)
+    lines = [EVALUATED.format(10, 1.0, 0.5, 2.0, 0.6, 0).replace(",0.5,2.0,", ",0.5,nan,")]
+    _write(tmp_path, "standard", [LINES[0], *lines, *LINES[2:]])
+    study = studies.read_study(tmp_path)
+    by_name = {run.variant: run for run in study.runs}
+    assert by_name["laser"].steps is None
+    assert any("num_train_steps is '20'" in problem for problem in study.problems)
+    assert np.isnan(by_name["standard"].evals["accumulated_submission_time"]).all()
 
 
 def test_the_incomplete_the_diverged_and_the_short_are_named(tmp_path):

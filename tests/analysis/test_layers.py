@@ -32,7 +32,7 @@ FOREIGN = {"jax", "jaxlib", "flax", "optax", "orbax", "attention", "workloads", 
 TAKEN = (
     *("sweeps.records.layout", "sweeps.records.measurements", "sweeps.records.status"),
     "sweeps.records.init2winit_columns",
-    *("sweeps.study.selection", "attention.checkout", "attention.files", "attention.table"),
+    *("sweeps.study.selection", "attention.files", "attention.table"),
     *("workloads.arguments", "workloads.base.errors.told"),
 )
 FILES = floor_plan.files("analysis")

@@ -247,6 +247,19 @@ def test_the_command_prints_sizes_fit_and_saving(hand_made, capsys) -> None:
     assert "cannot be recomputed" in text
 
 
+@pytest.mark.parametrize("count", ["NaN", '"many"', "-5", "{"])
+def test_a_number_of_parameters_that_is_none_is_not_believed(hand_made, capsys, count) -> None:
+    roots = made_studies(hand_made, [1000, 2000, 4000])
+    for meta in roots[0].rglob("meta_data_0.json"):
+        meta.write_text(f'{{"parameters": {count}}}')
+    assert main(["scaling", *map(str, roots)]) == 2
+    assert "meta_data_0.json" in capsys.readouterr().err
+    tables = [build.error_table(read_study(root)) for root in roots]
+    (problem,) = scaling_view.of_family(tables).problems
+    assert "meta_data_0.json" in problem
+    assert scaling_view.draw(tables) is None
+
+
 def test_a_study_that_is_given_twice_is_read_once(hand_made, capsys) -> None:
     first, *others = made_studies(hand_made, SIZES)
     again = first.parent / ".." / first.parent.name / first.name

@@ -2,7 +2,10 @@
 
 import itertools
 import math
+import os
 import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -55,6 +58,45 @@ def test_pictures_are_written(table, tmp_path: pathlib.Path) -> None:
         assert pixels.shape[0] > 400
         assert pixels.shape[1] > 700
         assert len(np.unique(pixels.reshape(-1, pixels.shape[-1]), axis=0)) > 50
+
+
+def test_the_user_s_settings_of_matplotlib_do_not_count(tmp_path) -> None:
+    file = tmp_path / "matplotlibrc"
+    file.write_text(
+        "text.usetex: True\nfont.size: 31\nsavefig.transparent: True\nsavefig.dpi: 20\n"
+        "axes.formatter.use_locale: True\nlines.linewidth: 9\n"
+    )
+    code = (
+        "import matplotlib\nassert matplotlib.rcParams['font.size'] == 31\n"
+        "from analysis.render import style\n"
+        "default = matplotlib.rcParamsDefault\n"
+        "found = {key for key in default if matplotlib.rcParams[key] != default[key]}\n"
+        "print(found - {'backend'})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ
+        | {"MATPLOTLIBRC": str(file), "PYTHONPATH": str(pathlib.Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "set()\n"
+
+
+def test_a_notebook_s_backend_is_not_needed(hand_made) -> None:
+    made = hand_made()
+    made.add_seeds("standard", (0.3, 0.4))
+    made.add_seeds("laser", (0.2, 0.25))
+    done = subprocess.run(
+        [sys.executable, "-m", "analysis", "summary", str(made.finish())],
+        env=os.environ | {"MPLBACKEND": "module://matplotlib_inline.backend_inline"},
+        cwd=pathlib.Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_learning_curves_hold_the_median_of_the_seeds(table) -> None:

@@ -15,6 +15,7 @@ from statsmodels.stats.power import TTestIndPower, TTestPower
 
 from analysis.compare import build, sensitivity
 from analysis.compare.error_table import ErrorTable
+from analysis.load import paper
 from analysis.load.studies import read_study
 from analysis.statistics import power
 from analysis.views.table import error_table as table_view
@@ -159,7 +160,7 @@ def test_a_study_of_the_papers_table_is_asked_for_its_difference(hand_made) -> N
     made.add_seeds("standard", (0.3, 0.5, 0.7))
     made.add_seeds("laser", (0.2, 0.3, 0.4))
     expected = sensitivity.expected(table_of(made), "test")
-    assert expected.size == pytest.approx(0.0156)
+    assert expected.sizes == pytest.approx({"laser": 0.0156})
     told = sensitivity.of_table(table_of(made), "test", expected)["laser"]
     assert (told.n, told.alpha, told.degrees) == ("3", 0.05, 2)
     assert told.sd == pytest.approx(0.1)
@@ -170,8 +171,8 @@ def test_a_study_of_the_papers_table_is_asked_for_its_difference(hand_made) -> N
 def test_another_study_is_asked_for_the_relative_difference(study) -> None:
     """On validation 0.2417 / 0.2532 - 1 of the baseline's median, 0.5."""
     expected = sensitivity.expected(table_of(study), "validation")
-    assert expected.size == pytest.approx(0.5 * (1 - 0.2417 / 0.2532))
-    assert "relative difference, -4.5% (0.2532 to 0.2417 on validation" in expected.source
+    assert expected.sizes == pytest.approx({"laser": 0.5 * (1 - 0.2417 / 0.2532)})
+    assert "validation of imagenet_vit, 0.2532 to LASER 0.2417" in expected.source
 
 
 @pytest.mark.parametrize(
@@ -190,7 +191,7 @@ def test_each_domain_has_its_own_relative_difference(hand_made, workload, metric
         made.trial("compare", variant, 0, 0, [row])
     made.select({"standard": 0, "laser": 0})
     found = sensitivity.expected(table_of(made), "validation")
-    assert found.size == pytest.approx(0.4 * share, nan_ok=True)
+    assert found.sizes == ({} if math.isnan(share) else pytest.approx({"laser": 0.4 * share}))
     assert ("give one with --effect" in found.source) == math.isnan(share)
 
 
@@ -203,6 +204,24 @@ def test_the_effect_may_be_given(study) -> None:
     for effect in (0.0, -0.05, 1.5, math.nan, math.inf):
         with pytest.raises(ValueError, match="--effect=.* above 0 and at most 1"):
             power_view.page(table_of(study), effect)
+
+
+def test_each_variant_is_asked_for_the_effect_that_the_paper_prints_of_it(hand_made) -> None:
+    """Test errors of the paper: 0.3749, with temperature 0.3742, LASER 0.3593."""
+    names = ("standard", "standard+temp", "laser")
+    cells = {
+        name: paper.cell("vit_error", "imagenet_vit", {}, name, "test").value for name in names
+    }
+    made = hand_made(names, record={"paper_table": "vit_error"})
+    for name in names:
+        made.add_seeds(name, (0.5, 0.52, 0.51))
+    found = sensitivity.expected(table_of(made), "test").sizes
+    own = {name: abs(cells[name] - cells["standard"]) for name in names[1:]}
+    assert found == pytest.approx(own)
+    assert len({round(size, 4) for size in found.values()}) == 2
+    made.config["baseline"] = "laser"
+    other = sensitivity.expected(table_of(made), "test").sizes
+    assert other["standard+temp"] == pytest.approx(abs(cells["standard+temp"] - cells["laser"]))
 
 
 def test_the_papers_effect_is_asked_of_its_variants_alone(hand_made) -> None:

@@ -34,6 +34,7 @@ def trial(root: pathlib.Path, name: str, rows: str, **meta: object) -> None:
         ("1,0.75,0.75,5\n899,0.5,0.5,449\n", "failed"),
         ("1,0.75,0.75,5\n900,0.5,0.5,300\n", "done"),  # the steps
         ("1,0.75,0.75,5\n300,0.5,0.5,450\n", "done"),  # the time
+        ("1,0.75,0.75,5\n300,0.5,0.5,450\n301,0.5,0.5,nan\n", "done"),  # its last known time
         ("1,0.75,0.75,5\n100,0.125,0.5,50\n", "done"),  # the target
         ("1,0.75,0.75,5\n100,nan,0.5,50\n", "failed"),
     ],

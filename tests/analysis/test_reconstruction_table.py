@@ -56,6 +56,11 @@ def test_outputs_that_were_not_finite_are_a_problem():
     assert problem == "nonfinite: LASER vanilla in bfloat16: 3 of 8 tensors, left out of the mean"
 
 
+def test_an_error_that_is_nan_is_a_dash():
+    (grid,) = reconstruction.page(_record(_row("Standard", mean=float("nan")))).tables
+    assert grid.sections[0][0][3].text == "–"
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

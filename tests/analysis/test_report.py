@@ -4,6 +4,7 @@ import base64
 import json
 import math
 import re
+import types
 from xml.etree import ElementTree
 
 import pytest
@@ -12,6 +13,7 @@ from analysis import cli, report
 from analysis.compare.build import error_table
 from analysis.load import metrics
 from analysis.load.studies import read_study
+from analysis.render import pictures, style
 from analysis.views import catalog
 from analysis.views.table import power as power_view
 from sweeps.launchers import table as launchers
@@ -175,14 +177,42 @@ def test_out_is_checked_before_anything_is_drawn(
     study = _study(hand_made).finish()
     assert cli.main(["report", str(study), f"--out={tmp_path / 'no' / 'x.html'}"]) == 2
     assert f"{tmp_path / 'no'} is no directory" in capsys.readouterr().err
-    assert cli.main(["report", str(tmp_path / "nowhere")]) == 2
     assert not list(study.glob("*.html"))
+
+
+def test_a_mistyped_study_has_the_message_of_a_table(tmp_path, capsys) -> None:
+    said = set()
+    for command in ("report", "table", "plots"):
+        assert cli.main([command, str(tmp_path / "nowhere")]) == 2
+        said.add(capsys.readouterr().err)
+    assert len(said) == 1
+    assert "no such directory" in said.pop()
+
+
+def test_a_mechanism_keeps_its_look_through_a_report(hand_made, monkeypatch) -> None:
+    """`zeta` is alone in one study and has others before it in the alphabet in another one."""
+    tables = []
+    for name, rows in {"a": ("standard", "zeta"), "b": ("standard", "alpha", "zeta")}.items():
+        made = hand_made(rows, name=name)
+        for row in rows:
+            made.add_seeds(row, (0.2, 0.3))
+        tables.append(error_table(read_study(made.finish())))
+    looks = []
+    monkeypatch.setattr(pictures, "embed", lambda plot, table: looks.append(style.look("zeta")))
+    report.page(tables, made.root.parent)
+    assert len(looks) > 10
+    assert len(set(looks)) == 1
+    looks.clear()
+    plot = pictures.Plot("x.png", lambda table: looks.append(style.look("zeta")), str, "", "")
+    monkeypatch.setattr(catalog, "get", lambda name: types.SimpleNamespace(PLOTS=(plot,)))
+    assert list(catalog.write_plots(tables, None))
+    assert len(set(looks)) == 1
 
 
 def test_sensitivity_is_said_in_a_sentence(hand_made) -> None:
     said = power_view.sentence(error_table(read_study(_study(hand_made).finish())))
     assert re.fullmatch(
-        r"Smallest true difference .* would find: 0\.\d{4}\. To find 0\.\d{4} \(.*\) takes "
+        r"Smallest true difference .* would find: 0\.\d{4}\. The effect asked for \(.*\) takes "
         r"\d+ seeds\.",
         said,
     )

@@ -5,6 +5,9 @@ intervals; false positives at most 5 % and power 77 to 83 % about its 80 %, plus
 errors of the simulation where it is small.
 """
 
+import pathlib
+import re
+
 import numpy as np
 import pytest
 
@@ -17,6 +20,13 @@ RUNS = 10_000
 UNPAIRED_RUNS = 800
 SEEDS = [3, 5, 10, 20]
 each_noise = pytest.mark.parametrize("skewed", [False, True], ids=["normal", "skewed"])
+
+
+def test_the_pages_give_one_rate_of_false_verdicts() -> None:
+    root = pathlib.Path(__file__).parents[2]
+    pages = [(root / page).read_text("utf-8") for page in ("README.md", "docs/analysis.md")]
+    rates = [re.findall(r"false verdict among[^%]*?([\d.]+ to [\d.]+) %", page) for page in pages]
+    assert rates == [["3.8 to 5.1"]] * 2
 
 
 @each_noise

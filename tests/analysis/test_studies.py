@@ -168,6 +168,30 @@ def test_what_lies_beside_studies_and_is_none_is_named(experiments, name, says) 
     assert re.match(f"left out: {says}", named)
 
 
+COMPANIONS = (".snapshot", ".ipynb_checkpoints", "@eaDir", "._tiny", ".tiny.x1Y2z3", ".Trash-1000")
+
+
+@pytest.mark.parametrize("name", COMPANIONS)
+def test_what_systems_lay_beside_studies_is_no_study(experiments, name) -> None:
+    """A copy of a study in a snapshot would count twice."""
+    before = read_each(experiments)
+    shutil.copytree(before[0].directory, experiments / name)
+    after = read_each(experiments)
+    assert [study.directory for study in after] == [study.directory for study in before]
+    assert [study.problems for study in after] == [study.problems for study in before]
+
+
+@pytest.mark.parametrize("name", COMPANIONS)
+def test_what_systems_lay_beside_logs_is_no_submission(tmp_path, name) -> None:
+    write_log(tmp_path, "one/study_0/imagenet_vit_jax/trial_1")
+    before = read_study(tmp_path)
+    shutil.copytree(tmp_path / "one", tmp_path / name)
+    shutil.copytree(tmp_path / name, tmp_path / "one" / "study_0" / name)
+    after = read_study(tmp_path)
+    assert [run.path for run in after.runs] == [run.path for run in before.runs]
+    assert after.problems == before.problems
+
+
 def test_studies_beside_logs_are_named_by_runs(experiments, capsys) -> None:
     write_log(experiments, "adam/study_0/w_jax/trial_1")
     assert cli.main(["runs", str(experiments)]) == 1

@@ -11,8 +11,10 @@ from scipy import stats
 from analysis import cli
 from analysis.compare import build, summary
 from analysis.load.studies import read_each
+from analysis.load.targets import TIME
 from analysis.statistics import across, comparisons
 from analysis.views import summary as view
+from analysis.views import verdicts
 
 NAN = math.nan
 
@@ -88,7 +90,7 @@ def test_the_interval_of_the_mean_effect_holds_it(seeds, least, most) -> None:
     for _ in range(1_000):
         scores = generator.normal((0.0, 0.5, 1.0), 1.0, (seeds, 3))
         effects = [
-            comparisons.hedges(float(one.mean()), float(one.std(ddof=1)), seeds - 1)
+            comparisons.standardised(float(one.mean()), float(one.std(ddof=1)), seeds - 1)
             for one in scores.T
         ]
         found = across.mean_effect(effects, [seeds] * 3, [seeds - 1] * 3)
@@ -145,6 +147,67 @@ def test_improvements_are_in_percent_of_the_baseline_s_mean(studies) -> None:
     assert laser.effect.value == pytest.approx(-sum(effects) / 2)
     assert math.isnan(laser.effect.low)  # text has 3 seeds
     assert laser.improvement.value == pytest.approx((1 + 1.5 / 9) / 2)  # 4.0 beats 4.1 and ties 4.0
+
+
+def _measured(made, variant, values: dict[int, float]) -> None:
+    for seed, value in values.items():
+        made.trial("compare", variant, 0, seed, [made.evaluation(400, value)])
+    made.select({"standard": 0, "laser": 0})
+
+
+@pytest.mark.parametrize("shared", [2, 3, 11])
+def test_point_and_interval_are_of_the_runs_that_are_compared(hand_made, shared) -> None:
+    """Where 11 of 12 seeds are shared, the twelfth of either side would move both numbers."""
+    made = hand_made(name=f"shared_{shared}")
+    noise = np.random.default_rng(shared).normal(0, 0.02, 24)
+    standard = dict(enumerate(0.3 + noise[:12]))
+    laser = {12 - shared + rank: 0.29 + x for rank, x in enumerate(noise[12:])}
+    standard[0], laser[23 - shared] = (0.99, 0.98) if shared == 11 else (0.3, 0.29)
+    _measured(made, "standard", standard)
+    _measured(made, "laser", laser)
+    made.finish()
+    (table,) = (build.error_table(study) for study in read_each(made.root))
+    comparison = table.comparisons["laser"]
+    assert comparison.pairs == (11 if shared == 11 else 0)
+    line = summary.of_tables([table]).lines[1]
+    for each in (line.iqm, line.improvement):
+        assert each.low <= each.value <= each.high
+    mine, base = (summary.scores([table], "laser", side) for side in ("laser", "standard"))
+    for scores in (mine, base):
+        assert np.isfinite(scores).sum() == (comparison.pairs or 12)
+    assert np.nanmean(mine) == pytest.approx(line.cells[0].percent.value)
+    assert np.nanmean(base) == pytest.approx(0)
+    (_, said) = verdicts.of_table(table)
+    notes = " ".join(view.page(summary.of_tables([table])).notes)
+    assert ("11 seeds that both have" in said.sentence) == comparison.is_partial == (shared == 11)
+    assert ("LASER 11 (12 and 12 seeds)" in notes) == comparison.is_partial
+
+
+def test_a_time_that_is_not_finite_is_in_no_ratio(hand_made) -> None:
+    made = hand_made()
+    for variant, error in {"standard": 0.5, "laser": 0.4}.items():
+        for seed in range(3):
+            time = "inf" if (variant, seed) == ("laser", 0) else 40.0 + seed
+            row = made.evaluation(400, error + seed**2 * error / 100 - seed / 90)
+            made.trial("compare", variant, 0, seed, [row | {TIME: time}])
+    made.select({"standard": 0, "laser": 0})
+    made.finish()
+    line = _summary(made.root).lines[1]
+    assert line.step_time.value == pytest.approx(1.0)
+
+
+def test_effects_in_different_units_have_no_mean(hand_made) -> None:
+    """Pairs of the images' seeds, none of the text's: d_z and g."""
+    for name, workload, first in (("images", "imagenet_vit", 0), ("text", "c4_lm", 5)):
+        made = hand_made(name=name, workload=workload)
+        _measured(made, "standard", dict(enumerate((0.5, 0.52, 0.51, 0.55))))
+        _measured(made, "laser", dict(enumerate((0.4, 0.42, 0.45, 0.41), first)))
+        made.finish()
+    line = _summary(made.root.parent).lines[1]
+    assert line.over == (0, 1)
+    assert line.effect_kind == "d_z and g"
+    assert math.isnan(line.effect.value)
+    assert line.iqm.value > 0
 
 
 def test_the_command_prints_variants_by_workloads(studies, capsys) -> None:
@@ -269,7 +332,7 @@ def test_csv_has_numbers(studies, capsys) -> None:
     cell = next(line for line in lines if (line["variant"], line["study"]) == ("laser", "images"))
     assert float(cell["value"]) == pytest.approx(found.lines[1].cells[0].percent.value)
     assert cell["verdict"] == "better"
-    effect = next(line for line in lines if line["quantity"] == "effect")
+    effect = next(line for line in lines if line["quantity"] == "effect_d_z")
     assert float(effect["value"]) == pytest.approx(found.lines[1].effect.value)
     assert effect["low"] == ""
 

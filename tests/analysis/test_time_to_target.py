@@ -41,6 +41,25 @@ def made_run(values, steps=None, seconds=None, **more) -> Run:
     return Run(**(known | place | {"evals": evals} | more))
 
 
+def test_a_time_that_is_nan_hides_no_other_unit() -> None:
+    """One of three seeds has no last time: the price of a step is that of the other two."""
+    seen = [crossings.Crossing(seed, 100.0, 50.0, 200.0, 100.0, 10.0) for seed in range(3)]
+    seen[0] = dataclasses.replace(seen[0], last_seconds=math.nan)
+    assert target_times.VariantTimes("a", 0, tuple(seen)).step_seconds == 0.5
+    assert math.isnan(target_times.VariantTimes("a", 0, tuple(seen[:1])).step_seconds)
+
+
+def test_few_shared_seeds_are_no_pairs() -> None:
+    """2 of 12 seeds in common: all runs are compared; of 11 the pairs are."""
+    times = {seed: 100.0 + seed for seed in range(12)}
+    few = speed_up.of({seed + 10: value for seed, value in times.items()}, times)
+    assert (few.method, few.n) == ("Welch", 12)
+    assert few.ratio == pytest.approx(1.0)
+    assert few.low < 1.0 < few.high
+    most = speed_up.of({seed + 1: value for seed, value in times.items()}, times)
+    assert (most.method, most.n) == ("paired", 11)
+
+
 def test_a_run_s_own_target_comes_first() -> None:
     stated = {"metric": "accuracy", "validation": 0.7, "test": 0.6}
     run = made_run([0.5], steps=[167_999], targets=stated)

@@ -1,42 +1,96 @@
-"""The guard against a mixture of checkouts, and commands that work from a user's folder."""
+"""How a command begins: one checkout, and text that every terminal can show."""
 
+import importlib.machinery
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
 import pytest
 
+from attention import checkout
+
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+LISTS = {"sweeps": "keys", "analysis": "--help"}  # a command of each that prints at once
 
 
-@pytest.mark.parametrize("command", ["attention", "workloads", "sweeps"])
-@pytest.mark.parametrize("foreign", ["analysis", "workloads"])
-def test_a_foreign_room_is_refused_with_both_paths(tmp_path, command, foreign):
-    """A folder called analysis/ where the user stands comes first on the path of `python -m`."""
-    if command == foreign:
-        pytest.skip("then the other's command runs, and ours has no say")
-    (tmp_path / foreign).mkdir()
-    (tmp_path / foreign / "__init__.py").write_text("")
-    done = subprocess.run(
-        [sys.executable, "-m", command, {"sweeps": "studies"}.get(command, "list")],
-        cwd=tmp_path,
+def _run(command, folder, *flags, **variables):
+    return subprocess.run(
+        [sys.executable, *flags, "-m", command, LISTS.get(command, "list")],
+        cwd=folder,
         capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **variables},
     )
+
+
+@pytest.mark.parametrize(
+    ("command", "foreign"),
+    [
+        *[(command, "attention.py") for command in ("workloads", "sweeps", "analysis")],
+        *[(command, "attention/__init__.py") for command in ("workloads", "sweeps", "analysis")],
+        *[(command, "analysis/__init__.py") for command in ("attention", "workloads", "sweeps")],
+        *[(command, "workloads/__init__.py") for command in ("attention", "sweeps", "analysis")],
+        ("analysis", "attention.py, which ends"),
+        ("attention", "sweeps.py"),
+        ("sweeps", "workloads.py"),
+    ],
+)
+def test_another_package_of_our_name_is_refused_with_both_paths(tmp_path, command, foreign):
+    """What lies where the user stands comes first on the path of `python -m`."""
+    file, _, ends = foreign.partition(", ")
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("raise SystemExit(0)" if ends else "")
+    done = _run(command, tmp_path)
     assert done.returncode == 2
-    assert str(tmp_path / foreign) in done.stderr
-    assert str(REPOSITORY) in done.stderr
+    told = done.stderr.decode()
+    assert "Traceback" not in told
+    assert str(tmp_path / file) in told
+    assert str(REPOSITORY) in told
+    assert "PYTHONSAFEPATH=1" in told
+
+
+@pytest.mark.parametrize("place", ["mine/attention.py", "mine/attention"])
+def test_a_folder_of_the_checkout_and_one_without_init_are_no_exceptions(monkeypatch, place):
+    path = str(REPOSITORY / place)
+    spec = importlib.machinery.ModuleSpec("attention", None)
+    spec.origin = path if place.endswith(".py") else None
+    spec.submodule_search_locations = None if spec.origin else [path]
+    monkeypatch.setattr(checkout.importlib.util, "find_spec", lambda room: spec)
+    with pytest.raises(ValueError, match=re.escape(path)):
+        checkout.check()
+
+
+@pytest.mark.parametrize("command", ["workloads", "sweeps", "analysis"])
+def test_the_remedy_of_a_refusal_works(tmp_path, command):
+    (tmp_path / "attention.py").write_text("raise SystemExit(0)")
+    done = _run(command, tmp_path, PYTHONSAFEPATH="1")
+    assert done.returncode == 0
+    assert done.stdout
 
 
 def test_commands_run_from_any_folder(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "attention", "list"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-    )
+    done = _run("attention", tmp_path)
     assert done.returncode == 0
-    assert "laser+per_dim_temp  <- a row of the paper's table" in done.stdout
+    assert "laser+per_dim_temp  <- a row of the paper's table" in done.stdout.decode()
+
+
+@pytest.mark.parametrize("command", ["attention", "workloads", "sweeps", "analysis"])
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "euc_jp:strict"])
+def test_a_terminal_that_is_not_utf8_gets_the_same_text(tmp_path, command, encoding):
+    done = _run(command, tmp_path, PYTHONIOENCODING=encoding)
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout.decode(encoding.partition(":")[0])
+    plain = _run(command, tmp_path, PYTHONIOENCODING="utf-8").stdout.decode()
+    assert len(printed.splitlines()) == len(plain.splitlines())
+    assert printed.count("?") <= plain.count("?")
+    assert not done.stderr
+
+
+@pytest.mark.parametrize("letter", "−–±≥≤×▲▼○")
+def test_a_letter_that_carries_meaning_has_a_stand_in_of_its_own(letter):
+    error = UnicodeEncodeError("ascii", f"a{letter}☃", 1, 3, "")
+    stand_in, end = checkout._stand_in(error)
+    assert (stand_in[-1], end) == ("?", 3)
+    assert stand_in[:-1].isascii()
+    assert stand_in[:-1] != "?"

@@ -11,6 +11,10 @@ from flax import linen as nn
 from flax import nnx
 
 from attention import inject, registry
+from attention.hosts import probe
+from attention.verification import check
+
+_FLAX = nn.MultiHeadDotProductAttention
 
 
 class Block(nn.Module):
@@ -173,6 +177,57 @@ def test_nnx_drops_weights_in_training_alone(inputs):
     np.testing.assert_array_equal(run(1, False), run(1, False))
     assert np.abs(run(1, False) - run(2, False)).max() > 1e-4
     np.testing.assert_array_equal(run(1, True), run(2, True))
+
+
+@pytest.mark.parametrize("kernel", ["xla", "jax_xla"])
+def test_nnx_with_fewer_heads_of_keys_is_flaxs(inputs, kernel):
+    """Grouped heads: two of keys and values for four of queries; mask, and NNX's own causality."""
+    settings = {"num_kv_heads": 2, "qkv_features": 8}
+    outputs = []
+    for function in (nnx.dot_product_attention, registry.get("standard", kernel=kernel)):
+        rngs = nnx.Rngs(0)
+        layer = nnx.MultiHeadAttention(
+            4, 8, decode=False, attention_fn=function, rngs=rngs, **settings
+        )
+        mask = jnp.asarray([True, True, True, True, False])[None, None, None]
+        outputs.append([layer(inputs), layer(inputs, mask=mask), layer(inputs, is_causal=True)])
+    for flax, ours in zip(*outputs, strict=True):
+        np.testing.assert_allclose(ours, flax, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["laser", "sigmoid", "laser+sink+qk_norm", "diff", "diff_laser"])
+def test_fewer_heads_of_keys_are_those_heads_repeated(name):
+    rng = np.random.default_rng(0)
+    query, key, value = (
+        jnp.asarray(rng.standard_normal((5, heads, 4)), jnp.float32) for heads in (4, 2, 2)
+    )
+    whole = [jnp.repeat(array, 2, axis=1) for array in (key, value)]
+    host = check.Host(registry.get(name), 1)
+    params = host.init(jax.random.key(0), query, *whole, None)
+    expected = host.apply(params, query, *whole, None)
+    np.testing.assert_array_equal(host.apply(params, query, key, value, None), expected)
+    with pytest.raises(ValueError, match=r"4 heads of queries and 3 of keys.*divides 4"):
+        host.apply(params, query, key[:, [0, 1, 0]], value[:, [0, 1, 0]], None)
+
+
+class Grouped(_FLAX):
+    """A subclass with half as many heads of keys and values, which calls its function."""
+
+    @nn.compact
+    def __call__(self, inputs, **kwargs):
+        heads = nn.DenseGeneral((self.num_heads, 4), name="query")(inputs)
+        return self.attention_fn(heads, heads[..., ::2, :], 3 * heads[..., ::2, :])
+
+
+@pytest.mark.parametrize("name", ["standard", "laser"])
+def test_grouped_heads_before_a_models_own_function(inputs, name):
+    outputs = []
+    for function in (nn.dot_product_attention, foreign_attention):
+        layer = Grouped(num_heads=4, attention_fn=function)
+        with inject.injected(registry.get(name)):
+            params = layer.init(jax.random.key(0), inputs)
+            outputs.append(layer.apply(jax.tree.map(jnp.ones_like, params), inputs))
+    assert outputs[0].shape == outputs[1].shape == (2, 5, 4, 4)
 
 
 @pytest.mark.parametrize("name", ["laser+qk_norm", "standard+sink", "diff"])
@@ -396,3 +451,137 @@ def test_differential_injection_asks_for_a_rule(inputs):
         Stack(functools.partial(variant, depth=0)).init(jax.random.key(0), inputs)
     with inject.injected(registry.get("laser"), depth=_depth_of):
         Block().init(jax.random.key(0), inputs)
+
+
+class OwnAttention(nn.MultiHeadDotProductAttention):
+    """Somebody's fast attention: flax's class with a `__call__` that ignores `attention_fn`."""
+
+    @nn.compact
+    def __call__(self, inputs, *args, **kwargs):
+        heads = nn.DenseGeneral((self.num_heads, 4), name="query")(inputs)
+        output = nn.dot_product_attention(heads, heads, heads)
+        return nn.DenseGeneral(inputs.shape[-1], axis=(-2, -1), name="out")(output)
+
+
+class OtherMethod(nn.MultiHeadDotProductAttention):
+    """Attends in a method of its own name."""
+
+    @nn.compact
+    def attend(self, inputs):
+        return nn.MultiHeadDotProductAttention.__call__.__wrapped__(self, inputs)
+
+
+class Through(nn.MultiHeadDotProductAttention):
+    """A subclass that leaves attention to its parent."""
+
+    @nn.compact
+    def __call__(self, inputs, **kwargs):
+        return super().__call__(2 * inputs, **kwargs)
+
+
+class Layers(nn.Module):
+    """One layer of each class, in order, called by `methods` (`__call__` unless given)."""
+
+    classes: tuple
+    method: str = "__call__"
+    repeats: int = 1
+
+    @nn.compact
+    def __call__(self, inputs):
+        for number, kind in enumerate(self.classes):
+            layer = kind(num_heads=2, name=f"layer_{number}")
+            for _ in range(self.repeats):
+                inputs = getattr(layer, self.method)(inputs)
+        return inputs
+
+
+@pytest.mark.parametrize("name", ["laser", "diff"])
+@pytest.mark.parametrize(
+    ("classes", "method", "unused"),
+    [
+        ((OwnAttention,), "__call__", "OwnAttention at 'layer_0'"),
+        ((_FLAX, OwnAttention), "__call__", "1 of 2.*OwnAttention at 'layer_1'"),
+        ((OtherMethod,), "attend", "OtherMethod at 'layer_0'"),
+        ((nn.remat(OwnAttention),), "__call__", "0 of 1.*at 'layer_0'"),
+    ],
+)
+def test_a_module_that_ignores_its_attention_function_is_refused(
+    inputs, name, classes, method, unused
+):
+    model = Layers(classes, method)
+    with (
+        pytest.raises(RuntimeError, match=unused),
+        inject.injected(registry.get(name), depth=lambda path: 0),
+    ):
+        jax.eval_shape(model.init, jax.random.key(0), inputs)
+
+
+def test_such_a_module_is_refused_when_it_is_observed_too(inputs):
+    layer = OwnAttention(num_heads=2, attention_fn=foreign_attention)
+    with (
+        pytest.raises(RuntimeError, match="OwnAttention at ''"),
+        probe.probed(),
+        inject.injected(registry.get("laser")),
+    ):
+        layer.init(jax.random.key(0), inputs)
+
+
+def test_an_error_is_not_replaced_by_that_refusal(inputs):
+    with pytest.raises(ZeroDivisionError), inject.injected(registry.get("laser")):
+        raise ZeroDivisionError(OwnAttention(num_heads=2).init(jax.random.key(0), inputs))
+
+
+class ScannedBlock(nn.Module):
+    @nn.compact
+    def __call__(self, inputs, _):
+        return _FLAX(num_heads=2, name="attention")(inputs), None
+
+
+class Scanned(nn.Module):
+    @nn.compact
+    def __call__(self, inputs):
+        split = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}}
+        inputs, _ = nn.scan(ScannedBlock, length=3, **split)(name="blocks")(inputs, None)
+        return _FLAX(num_heads=2, name="head")(inputs)
+
+
+@pytest.mark.filterwarnings("ignore:SelfAttention will be deprecated")
+@pytest.mark.parametrize(
+    ("model", "layers"),
+    [
+        (Layers((_FLAX, nn.SelfAttention, Through)), ("layer_0", "layer_1", "layer_2")),
+        (Layers((nn.remat(_FLAX), nn.jit(_FLAX))), ("layer_0", "layer_1")),
+        (Layers((_FLAX, _FLAX), repeats=2), ("layer_0", "layer_1")),
+        (Scanned(), ("blocks/attention", "head")),
+        (_FLAX(num_heads=2), ("",)),
+    ],
+    ids=["subclasses", "lifted", "shared", "scanned", "alone"],
+)
+def test_the_layers_that_took_the_variant_are_known(inputs, model, layers):
+    """By path and once each, however often a module is traced."""
+    with inject.injected(registry.get("laser")) as at_init:
+        params = jax.eval_shape(model.init, jax.random.key(0), inputs)
+    with inject.injected(registry.get("laser")) as at_apply:
+        jax.eval_shape(model.apply, params, inputs)
+    assert at_init.layers == at_apply.layers == layers
+
+
+def test_a_compiled_program_calls_no_module(inputs):
+    """Its layers are known while it is traced; what is called around it is known every time."""
+    variant, layer = registry.get("laser"), _FLAX(num_heads=2)
+    params = layer.init(jax.random.key(0), inputs)
+    run = jax.jit(layer.apply)
+    with inject.injected(variant) as injection:
+        run(params, inputs)
+    assert injection.layers == ("",)
+    with pytest.raises(RuntimeError, match="compiled already"), inject.injected(variant):
+        run(params, inputs)
+
+
+@pytest.mark.parametrize("model", [Layers((_FLAX, Through)), _FLAX(num_heads=2)])
+def test_intermediates_are_captured_once(inputs, model):
+    params = model.init(jax.random.key(0), inputs)
+    _, host = model.apply(params, inputs, capture_intermediates=True)
+    with inject.injected(registry.get("standard")):
+        _, ours = model.apply(params, inputs, capture_intermediates=True)
+    assert jax.tree.structure(ours) == jax.tree.structure(host)

@@ -166,6 +166,72 @@ HIDING = {
 }
 
 
+# What libraries add to the logits of a hidden key: BERT, GPT-NeoX, T5, Lingvo; and float16's lowest
+# number, which a cast leaves as it is.
+CUSTOMARY = {
+    "float32": (-1e4, -1e4 + 3, -1e9, -1e10, -65504.0, -0.7 * 3.4e38, LOWEST, -jnp.inf),
+    "bfloat16": (-1e4, -1e9, jnp.finfo(jnp.bfloat16).min),
+    "float16": (-1e4, -0.7 * 65504, -65504.0),
+}
+
+
+@pytest.mark.parametrize("name", ["standard", "laser", "laser+sink", "sigmoid"])
+def test_a_customary_bias_hides_as_a_mask_does(name):
+    """Values 120 above the visible ones are beyond LASER's window; gradients of one bias."""
+    query, key, value = _qkv()
+    value = value.at[4:].add(120.0)
+    seen = np.ones((T, S), bool)
+    seen[:, 4:] = seen[3] = False
+    host = check.Host(registry.get(name), depth=0)
+    params = host.init(jax.random.key(0), query, key, value, None)
+
+    class Biased(nn.Module):
+        @nn.compact
+        def __call__(self, bias, *qkv):
+            return host.variant(*qkv, bias=bias, depth=0)
+
+    def biased(low, dtype, *qkv):
+        return Biased().apply(params, jnp.where(seen, 0, low).astype(dtype), *qkv)
+
+    expected = host.apply(params, query, key, value, seen)
+    for dtype, lows in CUSTOMARY.items():
+        for low in lows:
+            output = biased(low, dtype, query, key, value)
+            np.testing.assert_allclose(output, expected, atol=2e-6, err_msg=f"{low} {dtype}")
+    gradient = jax.grad(lambda value: biased(-1e4, "float32", query, key, value).sum())(value)
+    assert not gradient[4:].any()
+    assert gradient[:4].any()
+
+
+@pytest.mark.parametrize("name", ["standard", "laser", "sigmoid"])
+def test_a_bias_of_nan_hides_nothing(name):
+    """A model that diverged shows it: a row of hidden keys would return 0."""
+    query, key, value = _qkv()
+    output = registry.get(name)(query, key, value, bias=jnp.full((T, S), jnp.nan).at[0].set(0.0))
+    assert np.isfinite(output[0]).all()
+    assert np.isnan(output[1:]).all()
+
+
+@pytest.mark.parametrize("name", ["standard", "laser+softcap", "sigmoid"])
+def test_lengths_may_be_symbolic(name):
+    """One exported program serves every length, as jax.export makes it."""
+    variant = registry.get(name)
+    queries, keys = jax.export.symbolic_shape("t, s")
+    shapes = [(queries, H, D), (keys, H, D), (keys, H, D)]
+    symbolic = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    program = jax.export.export(jax.jit(lambda *qkv: variant(*qkv)))(*symbolic)
+    qkv = _qkv()
+    np.testing.assert_allclose(program.call(*qkv), variant(*qkv), atol=1e-6)
+
+
+def test_a_large_bias_that_is_no_mask_stays_a_bias():
+    """ALiBi's steepest slope over 8,000 positions; every key of a row alike changes nothing."""
+    query, key, value = _qkv()
+    variant = registry.get("laser")
+    shifted = variant(query, key, value, bias=jnp.full((T, 1), -4000.0))
+    np.testing.assert_allclose(shifted, variant(query, key, value), atol=2e-3)
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 import os
 import pathlib
 import subprocess
@@ -12,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attention import __main__ as command
+from attention import registry
 from attention.mixers import laser, standard
 from attention.verification import check, oracle
 
@@ -339,3 +342,51 @@ def test_float64_is_kept():
         assert output.dtype == jnp.float64
         reference = oracle.attend("laser", query, key, value, cotangent).output
         assert oracle.relative_error(output, reference) < 1e-13
+
+
+@pytest.mark.parametrize("broken", ["output", "query", "key", "value", "query_ln", "key_ln"])
+def test_a_result_of_nan_passes_no_limit(broken, monkeypatch):
+    """Wherever it stands: Python's max drops a NaN that is not the first."""
+    forward_and_backward = check._forward_and_backward
+
+    def with_nan(*arguments):
+        output, gradients, learned = forward_and_backward(*arguments)
+        if broken == "output":
+            output = output.at[-1].set(jnp.nan)
+        elif broken in learned:
+            learned[broken] = jax.tree.map(lambda leaf: leaf * jnp.nan, learned[broken])
+        else:
+            index = ("query", "key", "value").index(broken)
+            gradients = tuple(
+                gradient.at[-1].set(jnp.nan) if number == index else gradient
+                for number, gradient in enumerate(gradients)
+            )
+        return output, gradients, learned
+
+    case = check.Case("laser+per_dim_temp+qk_norm", "xla", "float32", "none", 1.0, 1.0)
+    assert check.measure(case, shape=(6, 2, 4)).passed
+    monkeypatch.setattr(check, "_forward_and_backward", with_nan)
+    row = check.measure(case, shape=(6, 2, 4))
+    assert not row.passed
+    assert np.isnan(row.worst)
+
+
+@pytest.mark.parametrize("gradients", [(math.nan, 0.0, 0.0), (0.0, 0.0, math.nan), (0.0, 1.0, 0.0)])
+def test_the_command_fails_where_a_row_does(gradients, monkeypatch, capsys):
+    def measure(case, shape):
+        return check.Measurement(case, 0.0, gradients, None, (2e-6, 3e-6))
+
+    monkeypatch.setattr(check, "measure", measure)
+    assert command.main(["check", "standard", "--kernels=xla", "--shape=4,2,4"]) == 1
+    said = capsys.readouterr().out
+    assert "rows exceed their limits" in said
+    assert "all within limits" not in said
+
+
+def test_dropout_shows_a_nan():
+    """Rows that dropout left without a weight return 0; rows of NaN are no such rows."""
+    query, key, value = jax.random.normal(jax.random.key(0), (3, 1, 4, 1, 2))
+    settings = {"dropout_rate": 0.5, "dropout_rng": jax.random.key(1)}
+    for name in ("standard", "laser"):
+        output = registry.get(name)(query.at[0, 2].set(jnp.nan), key, value, **settings)
+        assert np.isnan(output[0, 2]).all(), name

@@ -18,7 +18,7 @@ from flax import linen as nn
 from attention import __main__ as command
 from attention import inject, records, registry, table
 from attention.kernels import core
-from attention.verification import check
+from attention.verification import check, oracle
 
 ALL = registry.names()
 MOST = {
@@ -231,6 +231,51 @@ def new_modifier(monkeypatch):
         monkeypatch.setitem(sys.modules, module.__name__, module)
 
     return add
+
+
+def test_the_check_knows_a_new_line_of_the_table(toy, new_modifier):
+    """Without arguments: every mixer, and each modifier of the two that have one another's."""
+    new_modifier(lambda inputs: inputs)
+    names = command.default_variants()
+    assert len(set(names)) == len(names)
+    assert {toy, "sigmoid", "standard+new", "laser+new", "laser+sink", "diff_laser"} <= set(names)
+    assert set(table.PAPER_ROWS) | set(table.DIFF_ROWS) <= set(names)
+    assert all(table.parse(name) for name in names)
+
+
+def _distance_penalty(inputs):
+    """ALiBi's slope of one head: −|t − s| on the logits of whatever keys there are."""
+    queries, keys = inputs.query.shape[-3], inputs.key.shape[-3]
+    bias = -jnp.abs(jnp.arange(queries)[:, None] - jnp.arange(keys)).astype(jnp.float32)
+    return inputs._replace(bias=bias if inputs.bias is None else inputs.bias + bias)
+
+
+def test_a_sink_comes_last_wherever_its_line_stands(new_modifier, monkeypatch):
+    """A modifier below it would penalise the sink by its distance, and the reference would too."""
+    new_modifier(_distance_penalty)
+
+    def formula(inputs, leaves):
+        penalised = inputs._replace(bias=np.asarray(_distance_penalty(inputs).bias, np.float64))
+        return penalised, lambda bars: (bars, {})
+
+    record = records.Modifier("inputs", _distance_penalty, formula)
+    monkeypatch.setattr(sys.modules["attention.modifiers.new"], "MODIFIER", record)
+    assert list(table.MODIFIERS)[-2:] == ["sink", "new"]
+    arrays = list(jax.random.normal(jax.random.key(0), (4, 5, 2, 4)))
+    leaves = {"sink": {"scale": np.asarray([0.5, -1.0], np.float32)}}
+    penalty = np.asarray(_distance_penalty(records.Inputs(*arrays[:3])).bias)
+
+    class Plain(nn.Module):
+        @nn.compact
+        def __call__(self, *qkv):
+            return registry.get("laser+sink")(*qkv, bias=penalty)
+
+    expected = Plain().apply({"params": leaves}, *arrays[:3])
+    variant = registry.get("laser+sink+new")
+    ours = check.Host(variant, 0).apply({"params": leaves}, *arrays[:3], None)
+    np.testing.assert_allclose(ours, expected, atol=1e-6)
+    exact = oracle.compute(variant, leaves, arrays, None)
+    np.testing.assert_allclose(exact.output, expected, atol=3e-6)
 
 
 def test_a_line_of_the_table_without_code_is_refused(monkeypatch, new_modifier):

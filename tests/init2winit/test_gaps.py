@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from workloads.init2winit import gaps, installation, tiny_data
+from workloads.init2winit import gaps, installation, preflight, runner, tiny_data
 
 
 def test_names_that_nothing_defines_are_found(tmp_path):
@@ -33,7 +33,7 @@ def test_the_stand_in_has_the_gaps_of_the_tested_commit(stand_in):
 
 def test_the_checkout_has_them_too(tree):
     gaps.check(tree.directory)
-    if tree.commit == installation.TESTED_COMMIT:
+    if str(tree.revision) == installation.TESTED_COMMIT:
         assert tree.remark is None
 
 
@@ -63,6 +63,14 @@ def test_a_tree_that_lacks_other_things_is_refused(stand_in):
     _replace(utils, "self.appended.append", "_read_and_write_csv(), self.appended.append")
     with pytest.raises(ValueError, match="does not leave its _read_and_write_csv uncalled"):
         gaps.check(root)
+
+
+def test_an_older_tree_is_refused_as_such_whatever_its_flags(stand_in):
+    """Flags that the tested commit lacks are those that an older one has."""
+    _replace(stand_in.directory / "init2winit/main.py", "CNS_LOGS_ENCODING", '"cns"')
+    request = preflight.Request("laser", None, None, ("--model=vit", "--dataset=mnist"))
+    with pytest.raises(ValueError, match="has other gaps than the tested commit afd5a84"):
+        runner.run(request, str(stand_in.directory))
 
 
 def test_a_stand_in_is_imported_inherited_from_and_never_used():

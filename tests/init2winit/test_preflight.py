@@ -33,7 +33,7 @@ def test_a_run_is_admitted_and_nothing_is_imported(stand_in):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--config.model=resnet",), "'resnet' has no attention that a variant goes through"),
+        (("--config.model=resnet",), r"'resnet' has no attention .* goes through\. Models with"),
         (("--config.model=vti",), "did you mean 'vit'"),
         (("--config.model=mlcommons_conformer",), "no model 'mlcommons_conformer'; it has vit"),
         (("--config.dataset=pile",), "no data set 'pile'; it has fake"),
@@ -113,6 +113,9 @@ def test_another_variants_run_is_not_gone_on_from(stand_in, tmp_path):
     record = {"worker_id": 1, "status": "incomplete", **preflight.recorded(request, admitted)}
     (admitted.directory / preflight.META).write_text(json.dumps(record))
     assert "goes on from its last checkpoint" in _check(stand_in, place).notes[0]
+    other = record | {"init2winit_commit": "0123456"}
+    (admitted.directory / preflight.META).write_text(json.dumps(other))
+    assert "which init2winit 0123456 wrote" in _check(stand_in, place).notes[0]
     with pytest.raises(ValueError, match=r"holds a run with attention 'laser'"):
         _check(stand_in, place, attention="standard")
     (admitted.directory / preflight.META).write_text("{")

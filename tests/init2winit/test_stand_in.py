@@ -9,6 +9,7 @@ import types
 import jax
 import jax.numpy as jnp
 import pytest
+from flax import linen as nn
 
 from attention import registry
 from workloads.init2winit import models, own_attention, preflight, runner
@@ -44,6 +45,7 @@ def test_a_run_trains_with_the_variant_and_records_it(stand_in, tensorflow, tmp_
     meta = json.loads((directory / "meta_data.json").read_text())
     assert meta["status"] == "done"
     assert (meta["attention"], meta["model"], meta["num_train_steps"]) == ("laser", "vit", 3)
+    assert meta["attention_layers"] == 1
     rows = list(csv.DictReader((directory / "measurements.csv").read_text().splitlines()))
     assert [row["global_step"] for row in rows] == ["1", "2", "3"]
     (same, standard), _ = _trained(stand_in, tmp_path / "standard", "vit", "standard")
@@ -111,6 +113,36 @@ def test_a_models_own_normalisation_is_not_doubled(stand_in, tensorflow):
         own_attention.injected(registry.get("laser"), depth=lambda path: 0),
     ):
         pass
+
+
+def test_a_layer_that_ignores_its_function_is_refused(stand_in, tensorflow):
+    stand_in.main_module(None)
+    attention = sys.modules["init2winit.model_lib.attention"]
+
+    class Flash(attention.SelfAttention):
+        @nn.compact
+        def __call__(self, x, mask=None):
+            return nn.Dense(x.shape[-1])(x)
+
+    with (
+        pytest.raises(RuntimeError, match="'laser' ran in 0 of 1 attention modules.*Flash"),
+        own_attention.injected(registry.get("laser"), depth=lambda path: 0),
+    ):
+        Flash(2).init(jax.random.key(0), jnp.ones((1, 2, 4)))
+
+
+@pytest.mark.parametrize("host", ["vit", "transformer", "nanodo"])
+def test_the_number_of_layers_is_that_of_the_hyperparameters(stand_in, tensorflow, host):
+    stand_in.main_module(None)
+    plain = sys.modules["init2winit.model_lib.models"].get_model(host)
+    counts = []
+    made = models.model_class(plain, host, lambda hps: registry.get("laser"), counts.append)
+    made({"num_layers": 1}).flax_module.init(jax.random.key(0), jnp.ones((1, 2, 4)))
+    assert counts == [1]
+    for hps, number in (({"num_layers": 6}, 6), ({"depth": 12, "pool_type": "map"}, 13)):
+        module = made(hps).flax_module
+        with pytest.raises(ValueError, match=f"ran in 1 attention layers, .* has {number}:"):
+            module.init(jax.random.key(0), jnp.ones((1, 2, 4)))
 
 
 def test_hyperparameters_that_are_refused_are_said_in_a_sentence(stand_in, tensorflow, tmp_path):

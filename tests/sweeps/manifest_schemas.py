@@ -1,10 +1,10 @@
 """Schemas that golden manifests are held against: an unknown or misspelt key is refused, by path.
 
-API servers, the official Python client and SkyPilot's accept misspelt keys without a word
+API servers and the official Python client accept misspelt keys without a word
 (`backofLimit` is dropped, and a job is retried six times). A schema is a JSON schema (draft
 2020-12) in which every object names all of its keys: ours, and what a person is likely to add.
 Sources: JobSet v1alpha2 (custom resource of jobset.x-k8s.io, 0.7 and later), Kubernetes batch/v1
-and core/v1, SkyPilot's own schema of tasks (sky/utils/schemas.py, 0.14.1).
+and core/v1.
 """
 
 import difflib
@@ -243,53 +243,4 @@ JOBSET = keys(
     kind=one_of("JobSet"),
     metadata=keys("name", name=_DNS, namespace=_DNS, labels=_LABELS, annotations=TEXTS),
     spec=JOBSET_SPEC,
-)
-
-_RESOURCES = keys(
-    infra=NAME,
-    accelerators=NAME,
-    accelerator_args=keys(runtime_version=NAME, tpu_name=NAME, tpu_vm=FLAG),
-    cpus=NAME,
-    memory=NAME,
-    instance_type=NAME,
-    use_spot=FLAG,
-    disk_size={"type": "integer", "minimum": 1},
-    disk_tier=one_of("low", "medium", "high", "ultra", "best"),
-    image_id=NAME,
-    labels=TEXTS,
-    job_recovery=keys(
-        strategy=one_of("EAGER_NEXT_REGION", "FAILOVER"),
-        max_restarts_on_errors=COUNT,
-        recover_on_exit_codes=EXIT_CODES,
-    ),
-)
-_BUCKET = keys(
-    "source mode",
-    source={"type": "string", "pattern": "^gs://[a-z0-9]"},
-    mode=one_of("MOUNT"),
-    store=one_of("gcs"),
-    persistent=FLAG,
-)
-TASK: Schema = keys(
-    "name resources run",
-    name={"type": "string", "pattern": r"^[a-zA-Z]([-_.a-zA-Z0-9]*[a-zA-Z0-9])?$"},
-    num_nodes={"type": "integer", "const": 1},
-    resources=_RESOURCES,
-    envs={
-        "type": "object",
-        "propertyNames": {"pattern": "^[a-zA-Z_][a-zA-Z0-9_]*$"},
-        "additionalProperties": TEXT,
-    },
-    file_mounts={
-        "type": "object",
-        "propertyNames": {"pattern": "^/"},
-        "additionalProperties": _BUCKET,
-    },
-    volumes={
-        "type": "object",
-        "propertyNames": {"pattern": "^/"},
-        "additionalProperties": NAME,
-    },
-    setup=TEXT,
-    run=NAME,
 )

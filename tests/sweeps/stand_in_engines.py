@@ -1,6 +1,6 @@
-"""Stand-ins for `kubectl` and `sky` on a machine without a cluster or a cloud.
+"""A stand-in for `kubectl` on a machine without a cluster.
 
-`stand_in_engines.py kubectl|sky ARGUMENTS` understands exactly what the launchers say, keeps its
+`stand_in_engines.py kubectl ARGUMENTS` understands exactly what the launchers say, keeps its
 objects as files in $STAND_IN, and runs each job's command as a real process, with the variables of
 its manifest and no others, restarted as the manifest's own policy says. It shows that manifests,
 exit codes, signals and states fit together; it is no proof about a real cluster. There is no
@@ -196,78 +196,11 @@ def verdict(job, container, code, disrupted):
     return "Count"
 
 
-# sky
-
-
-def sky(arguments):
-    if (ROOT / "down").exists():
-        return fail("requests.exceptions.ConnectionError: Could not connect to SkyPilot API server")
-    return {"launch": launch, "queue": queue, "cancel": cancel}[arguments[1]](arguments[2:])
-
-
-def launch(rest):
-    flag, name, *flags, file = rest
-    assert [flag, *flags] == ["--name", "--yes", "--detach-run"]
-    task = yaml.safe_load(pathlib.Path(file).read_text())
-    with (ROOT / "launches").open("a") as log:
-        log.write(f"{name}\n")
-    if (ROOT / "refused").exists() and (ROOT / "refused").read_text() == name:
-        return fail("sky.exceptions.ResourcesUnavailableError: no such machine")
-    number = len(list(ROOT.glob("*.object"))) + 1
-    write(name, "object", {"job_id": number, "job_name": name, "task": task})
-    write(name, "status", "PENDING")
-    start(name, "sky")
-    print(f"Job submitted, ID: {number}")
-    return 0
-
-
-def queue(rest):
-    assert rest == ["--all", "--output", "json"]
-    if not names():
-        return fail("sky.exceptions.ClusterNotUpError: No in-progress managed jobs.")
-    print("\x1b[2mFailed to connect to SkyPilot API server. Starting a local server.\x1b[0m")
-    records = [{**read(name, "object"), "status": read(name, "status")} for name in names()]
-    print(json.dumps(records, indent=2))
-    return 0
-
-
-def cancel(rest):
-    assert rest[0] == "--yes"
-    for name in names():
-        if str(read(name, "object")["job_id"]) in rest[1:]:
-            write(name, "deleted", True)
-            write(name, "status", "CANCELLING")
-            send(name, signal.SIGTERM, everything=True)
-    return 0
-
-
-def control_task(name):
-    """What SkyPilot's controller does with one job."""
-    task = read(name, "object")["task"]
-    recovery, failures = task["resources"]["job_recovery"], 0
-    while True:
-        write(name, "status", "RUNNING")
-        script = "\n".join([task.get("setup", ""), task["run"]])
-        environment = {**task["envs"], "SKYPILOT_TASK_ID": f"sky-{name}"}
-        code = run_once(name, ["/bin/bash", "-c", script], environment)
-        (ROOT / f"{name}.codes").open("a").write(f"{code}\n")
-        if read(name, "deleted"):
-            return write(name, "status", "CANCELLED")
-        if code == 0:
-            return write(name, "status", "SUCCEEDED")
-        vanished = code == 128 + signal.SIGKILL
-        if not vanished and code not in recovery["recover_on_exit_codes"]:
-            failures += 1
-            if failures > recovery["max_restarts_on_errors"]:
-                return write(name, "status", "FAILED")
-        write(name, "status", "RECOVERING")
-
-
-def main(engine, *arguments):
+def main(_, *arguments):
     if arguments[0] == "--control":
-        {"kubectl": control_jobset, "sky": control_task}[engine](arguments[1])
+        control_jobset(arguments[1])
         return 0
-    return {"kubectl": kubectl, "sky": sky}[engine](list(arguments))
+    return kubectl(list(arguments))
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ def test_outcome_that_is_none_counts_as_killed(tmp_path, content):
     """How an attempt ended is not known then; that it ended is."""
     first = lease.claim(tmp_path)
     (first.directory / lease.OUTCOME).write_text(content)
-    assert attempts.fruitless(tmp_path) == (0, 1)
+    assert attempts.count_failures(attempts.ends(tmp_path)) == (0, 1)
     assert attempts.last_error(tmp_path)["outcome"] == "killed"
     assert lease.claim(tmp_path).number == 2
 

@@ -1,6 +1,7 @@
 """Whole studies through the real command: interrupted, doubled, poisoned, continued."""
 
 import contextlib
+import errno
 import functools
 import os
 import pathlib
@@ -168,7 +169,7 @@ def test_a_poison_trial_is_given_up_and_the_study_completes(
     assert killed == 2
     assert re.search(r"(3 done, 1 failed|1 failed, 3 done)", output)
     assert status.read(poisoned)["state"] == "failed"
-    assert "died 2 times at the same step" in status.read(poisoned)["reason"]
+    assert "died (without progress: 0 failures, 2 kills)" in status.read(poisoned)["reason"]
     # Running again is a person's wish to try once more, and now nobody kills it.
     code, output = _finish(start_stub(protocol="grid", points=2, max_attempts=2))
     assert code == 0, output
@@ -292,6 +293,47 @@ def test_records_of_a_done_trial_are_written_anew_from_its_attempts(finished, ca
     assert re.search(rf"trial_1: .*{name}.*; written anew from its attempts", output)
     assert (directory / name).read_bytes() == whole
     assert lease.latest(directory) == 1
+
+
+def test_a_file_server_that_fails_as_a_stage_begins_or_ends(finished, capsys, monkeypatch):
+    """Of all files that the driver reads or writes by then, one fails, each in its turn."""
+    made, _ = finished
+    begun, touched = [], []
+    real_read, real_write = pathlib.Path.read_bytes, layout.write_atomically
+    make = driver.scheduler
+    monkeypatch.setattr(driver, "scheduler", lambda about: begun.append(True) or make(about))
+    monkeypatch.setattr("sweeps.records.clock.clock.sleep", lambda seconds: None)
+
+    def touch(path):
+        if begun:
+            touched.append(path)
+            if len(touched) == fails:
+                raise OSError(errno.EIO, "Input/output error", str(path))
+
+    monkeypatch.setattr(pathlib.Path, "read_bytes", lambda path: touch(path) or real_read(path))
+    monkeypatch.setattr(
+        layout, "write_atomically", lambda path, text: touch(path) or real_write(path, text)
+    )
+    fails = 0
+    _drive(made, capsys)
+    last = len(touched)
+    assert {path.name for path in touched} >= {layout.TRIALS, layout.TRIAL, layout.STATUS}
+    for fails in range(1, last + 1):
+        del begun[:], touched[:]
+        counts, output = _drive(made, capsys)
+        assert counts == {"done": 1}, touched[fails - 1]
+        assert output.count("Input/output error") == 1
+
+
+def test_a_folder_that_may_not_be_written_ends_the_driver_at_once(finished, capsys, monkeypatch):
+    made, _ = finished
+
+    def refused(*arguments):
+        raise PermissionError(errno.EACCES, "Permission denied", "/x")
+
+    monkeypatch.setattr(driver.study_directory, "materialise", refused)
+    with pytest.raises(PermissionError):
+        _drive(made, capsys)
 
 
 @pytest.mark.parametrize("lost", ["row", "record", "all"])

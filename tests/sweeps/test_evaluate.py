@@ -106,7 +106,6 @@ def test_a_worker_evaluates_and_says_of_what(trained, asked):
         *(trial.id, "standard", "pydoc_lm", 0, 60)
     ]
     assert status.read(directory)["state"] == "done"
-    assert layout.downstream_results(_first(trained)) == [(60, "pydoc", directory / layout.RESULTS)]
     assert not evaluation.materialise(trained.directory, evaluation.read_work(directory))
 
 
@@ -264,6 +263,12 @@ def test_the_last_line_of_a_trial(trained):
     layout.write_json(trained.directory / asked.wanted[0].path / layout.RESULTS, {"tasks": 3})
     with pytest.raises(ValueError, match="is not what an evaluation writes"):
         evaluations.summary(asked.study, asked.wanted)
+
+
+@pytest.mark.parametrize("typed", ["~nobody_of_that_name/x", "$DATA/x", "gs://bucket/x"])
+def test_a_data_dir_that_nobody_means_is_refused(trained, typed):
+    with pytest.raises(ValueError, match="path"):
+        evaluate.Evaluate(trained.directory, "pydoc", data_dir=typed)
 
 
 def test_evaluations_go_through_the_schedulers_of_trials(trained, asked):

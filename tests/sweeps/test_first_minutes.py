@@ -1,17 +1,21 @@
 """`python -m sweeps hardware`: what it finds on this machine, and what it says of what is wrong."""
 
+import contextlib
 import json
+import math
 import pathlib
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 
 from analysis import cli
 from analysis.views import catalog
+from attention.verification import check
 from sweeps import __main__ as command
 from sweeps.benchmarks import first_minutes
 from sweeps.monitoring import calibration, jax_calls
@@ -191,3 +195,33 @@ def test_another_curve_is_named(tmp_path):
     with (b / "eval_measurements.csv").open("a") as file:
         file.write("4,0.5,2.0\n")
     assert first_minutes._difference(b, a) == "2 evaluations, not 1"
+
+
+@pytest.mark.parametrize(
+    ("gradients", "verdict"), [((0.0, 1e-6, 0.0), "ok"), ((0.0, 0.0, math.nan), "WRONG")]
+)
+def test_a_kernel_of_nan_is_wrong(gradients, verdict, monkeypatch):
+    def measure(case):
+        given = gradients if case.qs == 4 else (0.0, 0.0, 0.0)
+        return check.Measurement(case, 0.0, given, None, (2e-6, 3e-6))
+
+    monkeypatch.setattr(check, "measure", measure)
+    assert {line["verdict"] for line in first_minutes._errors("xla")} == {verdict}
+
+
+@pytest.mark.parametrize("losses", [[1.0, 2.0, math.nan], [math.nan, 2.0, 3.0], [1.0, 2.0, 3.1]])
+def test_processes_of_other_losses_are_wrong(losses, monkeypatch):
+    class Answer(contextlib.nullcontext):
+        process = types.SimpleNamespace(exitcode=0)
+
+        def __init__(self, function, index, **settings):
+            super().__init__(self)
+            self.losses = losses if index else [1.0, 2.0, 3.0]
+
+        def result(self, limit_s):
+            return self.losses
+
+    monkeypatch.setattr(jax_calls, "Call", Answer)
+    monkeypatch.setattr(jax_calls, "call", lambda *given, **settings: [1.0, 2.0, 3.0])
+    (line,) = first_minutes._processes({"platform": "cpu", "kind": "cpu", "count": 1}, "")
+    assert line["verdict"] == "WRONG"

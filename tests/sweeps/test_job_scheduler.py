@@ -31,6 +31,7 @@ class ProcessEngine:
         self.reachable = True
         self.loses_answers = False
         self.cancelled = []
+        self.place = {}
         self.at_once = 8
         self.before = []  # commands instead of the job's own, used up first
 
@@ -170,6 +171,26 @@ def test_a_job_that_never_begins_is_given_up_with_its_log(make_scheduler, engine
     assert "2 jobs" in status.read(scheduler.root / trials[0].path)["reason"]
 
 
+@pytest.mark.parametrize("mark", [True, False])
+def test_a_job_that_leaves_no_log_is_known_by_its_mark(make_scheduler, engine, monkeypatch, mark):
+    """As on Kubernetes with a bucket. A job without log and mark never ran."""
+    monkeypatch.setattr("sweeps.scheduling.job_scheduler._PAUSE_S", 0.0)
+    scheduler, trials = make_scheduler(points=1)
+    scheduler.poll_s, batches = 0.0, []
+
+    def submit(batch):
+        batches.append(batch)
+        if mark:
+            submissions.note_start(batch.file, 0)
+        return [f"{batch.name}/0"]
+
+    engine.submit = submit
+    scheduler.run(trials)
+    assert _states(scheduler, trials) == ["failed"]
+    assert len(batches) == (3 if mark else 20)
+    assert batches[0].began == {trials[0].path: 0}
+
+
 def test_a_node_without_data_is_avoided(make_scheduler, engine, data_dir, tmp_path):
     scheduler, trials = make_scheduler(points=1)
     # The node lacks the data; the next one has it.
@@ -305,10 +326,6 @@ def test_a_refused_node_and_a_dropped_job_are_no_faults_of_the_trial(make_schedu
     assert scheduler.policy.may_retry(trial)
     scheduler.policy.count_unrecorded(trial)
     assert scheduler.policy.may_retry(trial)
-    attempt = lease.claim(scheduler.root / trial.path)
-    attempt.end("preempted")
-    scheduler.policy.count_unrecorded(trial)
-    assert scheduler.policy.may_retry(trial), "the count begins anew with every attempt"
     scheduler.policy.count_unrecorded(trial)
     assert not scheduler.policy.may_retry(trial)
 
@@ -347,3 +364,44 @@ def test_a_batch_that_an_earlier_version_submitted_is_read(tmp_path):
     assert batch.handles == ["7_0", "7_1"]
     assert batch.refusal(0) is None
     assert batch.refusal(1) == {"host": "n8", "reason": "x"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "s-quick-0123abcd (conflicted copy 2026-11-25).json",
+        "s-quick-0123abcd.sync-conflict-20261125.json",
+        "s-quick-0123abcd_1.json",
+        "s-quick-0123abcd~.json",
+        "._s-quick-0123abcd.json",
+        ".nfs00000001.json",
+    ],
+)
+def test_what_lies_beside_batches_is_none(tmp_path, name):
+    batch = submissions.new(_folder(tmp_path), "slurm", [("a",)], {})
+    batch.file.with_name(name).write_text("")
+    assert [found.name for found in submissions.batches(tmp_path / "quick")] == [batch.name]
+
+
+def _folder(tmp_path):
+    (tmp_path / "quick").mkdir()
+    return tmp_path / "quick"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"began": "x"},
+        {"began": {"a": "x"}},
+        {"place": []},
+        {"tasks": 3},
+        {"tasks": None},
+        {"created_at": "x"},
+        {"avoid": 3},
+    ],
+)
+def test_a_damaged_batch_is_named(tmp_path, changes):
+    file = submissions.new(_folder(tmp_path), "slurm", [("a",)], {}).file
+    layout.write_json(file, {**layout.read_json(file), **changes})
+    with pytest.raises(ValueError, match=f"{file} is no record of a batch of jobs"):
+        submissions.read(file)

@@ -220,6 +220,6 @@ def test_what_cannot_be_taken_back_is_found(server, launcher, batch):
 
 
 def test_a_context_that_does_not_exist_is_said_in_kubectls_words(server, launcher, batch):
-    launcher._own["context"] = "nowhere"
+    launcher.place["context"] = "nowhere"
     with pytest.raises(EngineError, match='context "nowhere" does not exist'):
         launcher.submit(batch)

@@ -14,7 +14,6 @@ import pytest
 
 from attention import files
 from sweeps.launchers import local
-from sweeps.launchers.protocol import State
 from sweeps.monitoring.progress import Progress
 from sweeps.records import clock, disk, layout, lease, outages, status, submissions
 from sweeps.scheduling import local_scheduler
@@ -272,6 +271,18 @@ def test_a_scheduler_outlives_a_file_server_that_fails(
     assert len(one.workers.given) == 4
 
 
+def test_a_scheduler_outlives_a_file_server_that_fails_as_it_begins(
+    make_scheduler, monkeypatch, capsys
+):
+    one, trials = make_scheduler()
+    monkeypatch.setattr(clock.clock, "sleep", lambda seconds: None)
+    met = failing(monkeypatch, "listdir", errno.EIO, lambda path: "attempts" in path, times=3)
+    one.outage.wait_out(lambda: one.run(trials))
+    assert len(met) == 3
+    assert len(one.workers.given) == 3
+    assert capsys.readouterr().out.count("Input/output error") == 1
+
+
 def test_an_outage_ends_after_an_hour(monkeypatch):
     said, now = [], [0.0]
     monkeypatch.setattr(clock.clock, "monotonic", lambda: now[0])
@@ -291,6 +302,55 @@ def test_an_outage_ends_after_an_hour(monkeypatch):
     assert len(said) == 2
     with pytest.raises(OSError, match=r"'/x', and nothing else for 60 minutes.*`resume` goes on"):
         fails(7600, 7721)
+
+
+@pytest.mark.parametrize("place", ["", "downstream/12/pydoc"])
+@pytest.mark.parametrize(
+    ("changes", "hangs"),
+    [
+        ({}, True),
+        ({"boot_id": "of another host"}, False),  # whose process has the number of ours
+        ({"boot_id": None}, False),
+        ({"pid_namespace": "pid:[1]"}, False),
+    ],
+)
+def test_a_worker_of_ours_that_let_its_lease_pass_is_ended(
+    make_scheduler, monkeypatch, place, changes, hangs
+):
+    """Also where it evaluates what it has trained."""
+    one, [trial] = make_scheduler(points=1)
+    monkeypatch.setattr(one.workers, "pid", lambda slot: os.getpid())
+    attempt = lease.claim(one.root / trial.path)
+    if place:
+        attempt.end("done")
+        attempt = lease.claim(one.root / trial.path / place)
+    assert not one._hangs(trial, 0)
+    path = attempt.directory / lease.LEASE
+    layout.write_json(path, {**layout.read_json(path), **changes})
+    seen = time.time() - 300
+    os.utime(attempt.directory / lease.HEARTBEAT, (seen, seen))
+    assert one._hangs(trial, 0) == hangs
+
+
+@pytest.mark.parametrize("pid", [-1, 0, "1", None, [1]])
+def test_a_damaged_lease_has_no_process_to_signal(tmp_path, pid):
+    """A signal to process -1 would reach every process of the user."""
+    attempt = lease.claim(tmp_path)
+    assert lease.process_here(attempt.directory) == os.getpid()
+    path = attempt.directory / lease.LEASE
+    layout.write_json(path, {**layout.read_json(path), "pid": pid, "pid_start": None})
+    assert lease.process_here(attempt.directory) is None
+
+
+def test_a_host_that_does_not_tell_its_boot_is_taken_for_no_other(tmp_path, monkeypatch):
+    """Sandboxed containers lack /proc/sys/kernel/random/boot_id: the heartbeat alone counts."""
+    here = {**lease.identity(), "boot_id": None}
+    monkeypatch.setattr(lease, "identity", lambda: here)
+    attempt = lease.claim(tmp_path)
+    path = attempt.directory / lease.LEASE
+    layout.write_json(path, {**layout.read_json(path), "pid": 2**22 + 1})  # of another pod
+    assert lease.is_alive(attempt.directory)
+    assert lease.claim(tmp_path) is None
 
 
 def test_a_full_disk_ends_the_driver(make_scheduler, capsys):
@@ -335,6 +395,12 @@ def test_sizes_in_words():
 # --- slots
 
 
+def test_a_folder_of_any_name_can_be_held():
+    """As Python has `é` where PYTHONUTF8=0 and LC_ALL=C."""
+    with local.hold_name(os.fsdecode(b"/studies/\xff\xe9")) as held:
+        assert held is not None
+
+
 def test_a_slot_has_no_file_and_ends_with_its_process(tmp_path):
     """Nothing in the temporary folder can be tidied up while a worker holds its slot."""
     name = str(tmp_path)
@@ -358,27 +424,24 @@ def test_a_slot_has_no_file_and_ends_with_its_process(tmp_path):
         assert local.hold_name(name) is None
 
 
-def test_this_host_is_a_launcher_as_any_other(tmp_path, monkeypatch):
-    """Its jobs are workers: found in their slots by who submits them again, told to end, gone."""
-    sleeper = [sys.executable, "-c", "import sys; print('{}', flush=True); sys.stdin.read()"]
+def test_a_slot_of_this_host_has_one_worker_whoever_starts_it(tmp_path, monkeypatch):
+    sleeper = [
+        sys.executable,
+        "-c",
+        "import sys; print('{\"event\": 1}', flush=True); sys.stdin.read()",
+    ]
     monkeypatch.setattr(local.Local, "command", lambda self, slot: sleeper)
     own = {"workload": "digits_vit", "local": {"workers": 2, "pin": False}}
-    batch = submissions.Batch(tmp_path / "s-a.json", ((), ()), {"PYTHONPATH": str(tmp_path)})
     engine, other = local.launcher(own, tmp_path), local.launcher(own, tmp_path)
     assert engine.capacity() == 2
-    assert engine.find(batch) is None
-    handles = engine.submit(batch)
-    assert {engine.events.get(timeout=60)[0] for _ in handles} == {0, 1}
-    pids = [engine.pid(slot) for slot in (0, 1)]
-    assert engine.submit(batch) == other.submit(batch) == other.find(batch) == handles
-    assert [engine.pid(slot) for slot in (0, 1)] == pids
-    running = dict.fromkeys(handles, State.RUNNING)
-    assert engine.status(handles) == other.status(handles) == running
-    engine.cancel(handles[:1])
+    assert engine.start(0, {"PYTHONPATH": str(tmp_path)})
+    assert engine.events.get(timeout=60)[0] == 0
+    assert not other.start(0, {})
+    engine.cancel(["0", "1"])
     assert engine.events.get(timeout=60) == (0, None)
-    assert engine.status(handles) == {"0": State.GONE, "1": State.RUNNING}
+    assert other.start(0, {})
     engine.close()
-    assert other.find(batch) is None
+    other.close()
     assert not local.requeue()
 
 

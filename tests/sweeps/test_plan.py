@@ -67,10 +67,14 @@ def test_kernel_and_devices_are_the_engine_s(make_study, monkeypatch):
     with pytest.raises(ValueError, match="needs an NVIDIA GPU and JAX runs on 'cpu'"):
         preflight.check_kernel(make_study(launcher="slurm", **changes))
     preflight.check_kernel(make_study(launcher="slurm", **{"slurm.gpus": 1}, **changes))
-    splash = {"kernel": "splash", "launcher": "skypilot", "skypilot.bucket": "gs://ours"}
+    splash = {
+        **{"kernel": "splash", "launcher": "kubernetes"},
+        **{"kubernetes.image": "i", "kubernetes.volume_claim": "v"},
+    }
     with pytest.raises(ValueError, match="needs a TPU and JAX runs on 'gpu' here; use kernel="):
-        preflight.check_kernel(make_study(**{"skypilot.accelerators": "L4:1"}, **splash))
-    preflight.check_kernel(make_study(**{"skypilot.accelerators": "tpu-v5e-8"}, **splash))
+        preflight.check_kernel(make_study(**{"kubernetes.gpus": 1}, **splash))
+    tpu = {"kubernetes.tpu_type": "tpu-v5-lite-podslice", "kubernetes.tpu_topology": "2x4"}
+    preflight.check_kernel(make_study(**tpu, **splash))
     preflight.check_devices(_slurm(make_study, gpus=8))
     with pytest.raises(
         ValueError, match="batch_size 16 cannot be divided over 3 devices by launch"
@@ -134,7 +138,6 @@ def test_a_job_checks_its_node(make_study, data_dir, tmp_path, capsys):
             {"image": "i", "volume_claim": "v"},
             ["kind: JobSet", "- sweeps", "- job"],
         ),
-        ("skypilot", {"volume": "v"}, ["job_recovery", "-m sweeps job"]),
     ],
 )
 def test_the_plan_shows_a_job_without_its_engine(

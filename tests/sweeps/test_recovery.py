@@ -100,7 +100,7 @@ def test_sigterm_saves_first_and_the_next_worker_goes_on_from_there(
     assert other.wait_for("compiled")["step"] == saved
     assert other.wait_for("end")["outcome"] == "done"
     assert _measured(directory) == expected
-    assert attempts.fruitless(directory) == (0, 0)
+    assert attempts.count_failures(attempts.ends(directory)) == (0, 0)
     with (directory / layout.EVAL_MEASUREMENTS).open(newline="") as file:
         counts = [row["preemption_count"] for row in csv.DictReader(file)]
     assert counts == sorted(counts)
@@ -284,28 +284,6 @@ def test_two_claims_at_once_have_one_winner(tmp_path):
             won = [c for c in pool.map(lease.claim, [folder] * 8) if c]
         assert [claim.number for claim in won] == [1]
         assert os.listdir(folder / layout.ATTEMPTS) == ["1"]
-
-
-def test_crashes_at_one_step_are_counted_and_progress_starts_anew(tmp_path):
-    def attempt(number, resumed, outcome):
-        folder = tmp_path / layout.ATTEMPTS / str(number)
-        folder.mkdir(parents=True)
-        if resumed is not None:
-            layout.write_json(folder / measurements.RESUMED, {"global_step": resumed})
-        if outcome:
-            layout.write_json(folder / lease.OUTCOME, {"outcome": outcome})
-
-    for number, resumed, outcome, expected in (
-        (1, 0, None, (0, 1)),
-        (2, 0, "failed", (1, 1)),
-        (3, 4, None, (0, 1)),
-        (4, 4, "preempted", (0, 0)),
-        (5, 8, None, (0, 1)),
-        (6, 8, None, (0, 2)),
-        (7, None, None, (0, 1)),
-    ):
-        attempt(number, resumed, outcome)
-        assert attempts.fruitless(tmp_path) == expected
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
+from sweeps.records import layout
 from sweeps.study import halton, hyperparameters, space
 
 
@@ -66,6 +67,14 @@ def test_log_scaling_is_uniform_in_the_logarithm():
     drawn = space.points({"a": {"min": 1e-4, "max": 1.0, "scaling": "log"}}, 900)
     decades = np.histogram([math.log10(point["a"]) for point in drawn], bins=4, range=(-4, 0))[0]
     assert decades.min() > 200
+
+
+def test_a_byte_order_mark_before_json_changes_nothing(tmp_path):
+    """As editors on Windows write it."""
+    content = (space.SHIPPED / "paper_nadamw.json").read_bytes()
+    (tmp_path / "mine.json").write_bytes(b"\xef\xbb\xbf" + content)
+    assert space.load(str(tmp_path / "mine.json")) == space.load("paper_nadamw")
+    assert layout.read_json(tmp_path / "mine.json") == space.load("paper_nadamw")
 
 
 def test_a_list_gives_its_points_as_they_are():

@@ -104,6 +104,9 @@ def test_estimate_by_hand():
     for step in (20, 0, 90):
         row.add("preempted", {**status.NEW, "global_step": step}, 100)
     assert (row.steps_left, row.longest, row.unfinished) == (80 + 100 + 10, 100, 3)
+    for seconds in (float("nan"), float("inf"), -1.0, "fast", [2.0], None, 2):
+        row.add("done", {**status.NEW, "global_step": 100, "step_seconds": seconds}, 100)
+    assert row.step_seconds == [2.0]
     rows = [
         StageRow("grid", "standard", {"pending": 3, "running": 1}, 350, 100, [1.0, 3.0, 2.0]),
         StageRow("grid", "laser", {"pending": 1}, 100, 100, []),

@@ -291,6 +291,12 @@ def test_selection_by_hand(tmp_path):
         0: -0.25,
         1: math.inf,
     }
+    # A value that is no finite number is a lost seed, wherever it stands, and no best value.
+    for lost in (math.nan, math.inf, -math.inf):
+        for mode in ("max", "min"):
+            assert selection.best_point({0: [lost, 0.2, 0.4], 1: [0.3, 0.3, 0.3]}, mode) is not None
+            assert selection.best_point({0: [lost], 1: [0.3]}, mode) == 1
+            assert selection.best_point({0: [0.5, lost], 1: [lost, 0.5]}, mode) is None
     _ended(tmp_path, 0.9, "diverged")
     assert selection.trial_value(tmp_path, "validation/accuracy", "max") is None
     _ended(tmp_path, 0.9)
@@ -570,6 +576,16 @@ def test_a_study_record_with_impossible_settings_is_not_resumed(tmp_path, capsys
     layout.write_json(path, {**record, "config": {**record["config"], **changes}})
     assert main(["resume", str(resolved.directory)]) == 2
     assert re.search(f"{path} is damaged: .*{message}|{message}", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("command", ["status", "cancel", "resume"])
+def test_a_study_whose_stages_are_no_names_is_damaged(tmp_path, capsys, command):
+    resolved = _study("digits_vit_quick", experiment_dir=tmp_path)
+    study_directory.prepare(resolved)
+    path = resolved.directory / layout.STUDY
+    layout.write_json(path, {**layout.read_json(path), "stages": [3]})
+    assert main([command, str(resolved.directory)]) == 2
+    assert f"{path} is no study's record" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", '{"trials": "abc"}', '{"trials": [{}]}'])

@@ -118,6 +118,11 @@ def test_evaluations_divide_over_any_number_of_devices(monkeypatch):
     assert workload.eval_batch_size == 24
 
 
+def test_bench_refuses_a_variant_before_it_reads_data():
+    with pytest.raises(ValueError, match="lazer"):
+        next(bench.lines("digits_vit", "/nowhere", ["standard", "lazer"]))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["spoken_digits_conformer", "pydoc_lm"])
 def test_bench_times_every_kind_of_model(name):

@@ -202,6 +202,11 @@ def test_other_data_is_never_replaced(tmp_path: Path) -> None:
     assert set(_files(directory)) == set(before) - {"dataset_info.json"}
 
 
+def test_companions_that_a_system_lays_there_are_no_other_data(tmp_path: Path) -> None:
+    (tmp_path / ".DS_Store").touch()
+    digits._refuse_to_replace_others(tmp_path, tmp_path)
+
+
 def test_a_data_directory_that_cannot_be_written_is_read(own: Path) -> None:
     (own / ".prepare.lock").unlink()
     (own / ".prepare.lock").mkdir()  # opening it for writing would now fail

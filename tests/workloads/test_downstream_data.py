@@ -397,3 +397,27 @@ def test_commands(tmp_path, capsys):
     told = capsys.readouterr()
     assert "has no arc_easy/test.jsonl" in told.err
     assert "cb: 3 train, 56 validation" in told.out
+
+
+def test_a_byte_order_mark_and_companions_change_nothing(tmp_path):
+    row = {"question": "is it", "passage": "it is", "label": True}
+    for split in ("train", "val", "test"):
+        _lines(tmp_path / "plain" / "BoolQ" / f"{split}.jsonl", [row, row])
+        path = tmp_path / "marked" / "BoolQ" / f"{split}.jsonl"
+        _lines(path, [row, row])
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+        path.with_name(f"._{split}.jsonl").write_bytes(b"\x00\x05\x16\x07")
+    found = [
+        _prepared(tmp_path / kind, tmp_path / f"{kind} data", "boolq", "train")
+        for kind in ("plain", "marked")
+    ]
+    assert found[0] == found[1]
+    assert found[0]
+
+
+def test_companions_beside_local_questions_are_no_split(tmp_path):
+    from workloads.downstream import rows
+
+    _lines(local_data.rows_path(tmp_path, "copa", "train"), [{"label": 1}])
+    local_data.rows_path(tmp_path, "copa", "._train").write_bytes(b"\x00\x05\x16\x07")
+    assert set(rows.local(tmp_path, "copa")) == {"train"}

@@ -176,18 +176,6 @@ def test_an_answer_without_a_token_is_named(data_dir, model):
         decoder.score([("ten", "\n")])
 
 
-def test_rolling_scores_every_token_once(data_dir, model):
-    tokens, scorer = Tokens(data_dir), Scorer(*model)
-    text = " ".join(WORDS[:90])
-    ids = tokens.encode(text)
-    assert SIZE.context < len(ids) < 2 * SIZE.context
-    request = Instance("loglikelihood_rolling", {}, (text,), 0, ("t", 0, 1))
-    found = language_model.Decoder(scorer, tokens).loglikelihood_rolling([request])
-    first, rest = ids[: SIZE.context], ids[SIZE.context :]
-    parts = scorer.loglikelihoods([([], first), (ids[-SIZE.context : -len(rest)], rest)])
-    assert found == [sum(part.loglikelihood for part in parts)]
-
-
 def test_examples_for_fine_tuning(data_dir):
     suite, tokens = fabricated_rows.fabricated(suites.get("superglue")), Tokens(data_dir)
 

@@ -10,8 +10,10 @@ import pytest
 from workloads import __main__ as command
 from workloads import catalog, registry
 from workloads.base import options
+from workloads.base.errors import DataError
 from workloads.base.workload import Sizes
 from workloads.images import digits, image_workload, images
+from workloads.text import text_workload
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +95,16 @@ def test_loss_by_hand(workload):
     assert float(two["summed"]) == pytest.approx(-log_p[0], rel=1e-6)
 
 
+def test_nan_is_no_right_answer(workload, monkeypatch):
+    """The argmax of NaN is class 0, which the first example is of."""
+    logits = jnp.full((3, 10), jnp.nan).at[2].set(jnp.arange(10.0))
+    batch = {"targets": jnp.asarray([0, 1, 9]), "weights": jnp.ones(3)}
+    monkeypatch.setattr(type(workload), "_eval_logits", lambda *ignored: logits)
+    sums, _ = workload._evaluated({}, None, batch)
+    assert float(sums["accuracy"]) == 1
+    assert float(text_workload.correct(batch["targets"], logits)) == 1
+
+
 @pytest.mark.slow
 def test_metrics_count_every_example_once(workload, data_dir):
     """Padded batches (400 examples by 150) give the metrics of one whole batch."""
@@ -166,6 +178,11 @@ def test_commands(data_dir, tmp_path, capsys):
     assert "python -m workloads prepare imagenet_vit" in capsys.readouterr().err
     assert command.main(["check", "nothing"]) == 2
     assert "unknown workload 'nothing'" in capsys.readouterr().err
+
+
+def test_missing_data_of_a_small_workload_are_made_by_its_own_command(workload, tmp_path):
+    with pytest.raises(DataError, match="workloads prepare digits_vit"):
+        next(workload._build_input_queue(0, "train", str(tmp_path), 8))
 
 
 def test_default_data_directory(monkeypatch, tmp_path):

@@ -61,6 +61,28 @@ def test_what_is_no_image_is_refused(content: bytes) -> None:
         images.decode(content)
 
 
+def test_cmyk_is_decoded_where_adobes_marker_says_how_and_refused_without() -> None:
+    """OpenCV takes all of it for inverted, as Adobe's is: without the marker it would be black."""
+    buffer = io.BytesIO()
+    Image.new("CMYK", (32, 24), (55, 135, 215, 0)).save(buffer, "JPEG", quality=95)
+    marked = buffer.getvalue()
+    assert np.abs(images.decode(marked)[5, 5].astype(int) - (200, 120, 40)).max() <= 2
+    start = marked.index(b"\xff\xee")
+    size = int.from_bytes(marked[start + 2 : start + 4], "big")
+    with pytest.raises(DataError, match="CMYK"):
+        images.decode(marked[:start] + marked[start + 2 + size :])
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 3000), (3000, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize("transform", [images.EvalTransform(), images.TrainTransform()])
+def test_an_image_of_a_pixel_or_a_line_is_resized(shape, transform) -> None:
+    record = {"image": _encode(np.full((*shape, 3), 77, np.uint8), "PNG"), "label": 1}
+    example = transform(record, np.random.default_rng(0))
+    assert example["inputs"].shape == (224, 224, 3)
+    if isinstance(transform, images.EvalTransform):
+        assert (example["inputs"] == 77).all()
+
+
 def test_resize_of_a_row_worked_by_hand() -> None:
     # 4 → 2: the first centre is at 0.5 in input pixels. Keys' kernel gives 0.5625 to pixels 0 and
     # 1, -0.0625 to pixel 2, and -0.0625 to pixel -1, which does not exist: divide by 1.0625.

@@ -451,3 +451,42 @@ def test_sizes_are_what_algoperf_leaves_over() -> None:
         for role, splits in librispeech.SPLITS.items()
     }
     assert left == {"train": 17_401, "validation": 219, "test": 148}
+
+
+COMPANIONS = ("._20-3-0000.flac", ".nfs0012.flac", ".20-3-0009.flac.tmp.flac", ".DS_Store")
+
+
+def _lay_companions(tree: Path) -> None:
+    """What a Mac's disk, NFS, a NAS and others lay beside data."""
+    chapter = tree / "dev-clean" / "20" / "3"
+    for name in (*COMPANIONS, "Thumbs.db", "desktop.ini", "20-3-0000.flac:Zone.Identifier"):
+        (chapter / name).write_bytes(b"\x00\x05\x16\x07" + bytes(4092))
+    for folder in ("@eaDir", ".ipynb_checkpoints", "__MACOSX", ".AppleDouble"):
+        for place in (chapter, chapter.parent, chapter.parents[1], tree):
+            (place / folder).mkdir()
+            (place / folder / "20-3-0000.flac").write_bytes(b"no sound")
+
+
+def test_companions_of_files_are_no_utterances(job: librispeech_prepare.SplitToPrepare) -> None:
+    plain = librispeech_prepare.prepare_split(job, expected=4)
+    _lay_companions(job.tree)
+    assert librispeech_prepare.prepare_split(job, expected=4) == plain
+
+
+def test_another_count_is_said_before_any_audio_is_decoded(
+    job: librispeech_prepare.SplitToPrepare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (job.tree / "dev-clean" / "7" / "11" / "7-11-0001.flac").rename(
+        job.tree / "dev-clean" / "7" / "11" / "7-11-0001 copy.flac"
+    )
+    monkeypatch.setattr(librispeech_prepare, "prepare_chapter", None)
+    with pytest.raises(DataError, match=r"has 5 utterances .*7-11-0001.*; LibriSpeech has 4"):
+        librispeech_prepare.prepare_split(job, expected=4)
+    assert not (job.data_dir / job.split).exists()
+
+
+def test_a_byte_order_mark_is_no_part_of_an_id(job: librispeech_prepare.SplitToPrepare) -> None:
+    path = job.tree / "dev-clean" / "7" / "11" / "7-11.trans.txt"
+    before = librispeech_prepare.read_transcripts(path.parent, "")
+    path.write_text(path.read_text("utf-8").replace("\n", "\r\n"), "utf-8-sig", newline="")
+    assert librispeech_prepare.read_transcripts(path.parent, "") == before

@@ -3,6 +3,8 @@
 import gc
 import itertools
 import multiprocessing
+import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -316,6 +318,25 @@ def test_a_worker_that_is_killed_is_named() -> None:
     stream.close()
     other.join(10)
     assert not other.is_alive()
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGBUS, signal.SIGKILL])
+def test_a_death_for_lack_of_memory_says_what_to_do(signal_number) -> None:
+    """SIGBUS: Docker's /dev/shm of 64 MB is full; SIGKILL: the memory limit of a job."""
+    before = set(multiprocessing.active_children())
+    stream = loader.train_batches(
+        Pictures(23), seed=1, batch_size=4, transform=SHIFT, num_workers=1
+    )
+    size = sum(array.nbytes for array in next(stream).values())
+    (worker,) = set(multiprocessing.active_children()) - before
+    os.kill(worker.pid, signal_number)
+    with pytest.raises((RuntimeError, ValueError), match="loader_workers") as death:
+        list(itertools.islice(stream, 20))
+    stream.close()
+    if signal_number == signal.SIGBUS:  # a retry would end the same
+        assert death.type is ValueError
+        assert f"{size / 2**20:,.1f} MiB" in str(death.value)
+        assert "--shm-size" in str(death.value)
 
 
 def test_a_forgotten_stream_ends_its_workers_whichever_thread_finds_it() -> None:

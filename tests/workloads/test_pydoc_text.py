@@ -176,6 +176,12 @@ def test_other_data_is_never_replaced(own: Path, tmp_path: Path) -> None:
         pydoc_text.prepare(tmp_path)
 
 
+def test_companions_that_a_system_lays_there_are_no_other_data(tmp_path: Path) -> None:
+    (tmp_path / ".DS_Store").touch()
+    (tmp_path / "._spm.model").touch()
+    pydoc_text._refuse_to_replace_others(tmp_path)
+
+
 def test_a_python_with_less_text_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, documents: list[pydoc_text.Document]
 ) -> None:

@@ -162,6 +162,16 @@ def test_the_last_token_is_predicted_and_never_looked_at(scorer):
     assert {one, other} <= set(everything)
 
 
+@pytest.mark.parametrize("ask", ["loglikelihoods", "greedy"])
+def test_a_model_of_nan_has_no_best_answer(scorer, monkeypatch, ask):
+    """NumPy's argmax would take the first answer, which is right one time in so many."""
+    nan = jax.tree.map(lambda leaf: leaf * np.nan, scorer._parameters)
+    monkeypatch.setattr(scorer, "_parameters", nan)
+    request = [([5, 6], [7])] if ask == "loglikelihoods" else ([[5, 6]], 1)
+    with pytest.raises(ValueError, match="NaN"):
+        scorer.loglikelihoods(request) if ask == "loglikelihoods" else scorer.greedy(*request)
+
+
 def test_a_continuation_is_the_sum_of_its_tokens(scorer):
     context, continuation = [9, 10, 11], [12, 13, 14, 15]
     parts = [

@@ -282,3 +282,29 @@ def test_a_damaged_array_record_never_goes_unnoticed(array_record_directory: Pat
         else:
             assert images == [example["image"] for example in EXAMPLES[:7]]
     assert noticed > 20
+
+
+def _forget_configuration(directory: Path) -> None:
+    def edit(info: dict[str, Any]) -> None:
+        for key in ("configName", "configDescription"):
+            info.pop(key, None)
+
+    _edit_info(directory, edit)
+
+
+def test_the_place_says_the_configuration_of_a_data_set_prepared_before_2020(
+    directory: Path, tmp_path: Path
+) -> None:
+    _forget_configuration(directory)
+    assert _open(directory).dataset == DATASET
+    for elsewhere in ("other/matched-frequency/3.0.0", "imagenet_v2/3.0.0"):
+        copy = tmp_path / "elsewhere" / elsewhere
+        shutil.copytree(directory, copy)
+        with pytest.raises(DataError, match=r"this is data set imagenet_v2:3\.0\.0, not"):
+            _open(copy)
+
+
+def test_another_configuration_in_its_place_is_refused(directory: Path) -> None:
+    _forget_configuration(directory)
+    with pytest.raises(DataError, match=r"this is data set .*matched-frequency.*, not"):
+        _open(directory, dataset="imagenet_v2/threshold-0.7:3.0.0")

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from workloads.base import machine
 from workloads.base.errors import DataError
 from workloads.storage import tfrecord
 
@@ -117,7 +118,7 @@ def test_a_file_changed_behind_a_cached_index_is_noticed(path: Path) -> None:
 
 def test_index_is_read_from_the_cache(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _read(path)
-    entries = list(tfrecord.cache_directory().rglob("*.npy"))
+    entries = list(machine.cache_folder().rglob("*.npy"))
     assert len(entries) == 1
     monkeypatch.setattr(tfrecord, "scan_offsets", None)  # a scan would now fail
     assert _read(path) == RECORDS
@@ -128,7 +129,7 @@ def test_index_is_read_from_the_cache(path: Path, monkeypatch: pytest.MonkeyPatc
 )
 def test_a_damaged_cache_entry_is_replaced(path: Path, damage: bytes) -> None:
     _read(path)
-    entry = next(tfrecord.cache_directory().rglob("*.npy"))
+    entry = next(machine.cache_folder().rglob("*.npy"))
     good = entry.read_bytes()
     entry.write_bytes(damage)
     assert _read(path) == RECORDS
@@ -137,7 +138,7 @@ def test_a_damaged_cache_entry_is_replaced(path: Path, damage: bytes) -> None:
 
 def test_a_cache_entry_of_another_file_is_replaced(path: Path) -> None:
     _read(path)
-    entry = next(tfrecord.cache_directory().rglob("*.npy"))
+    entry = next(machine.cache_folder().rglob("*.npy"))
     np.save(entry, np.array([0, path.stat().st_size + 1]))
     assert _read(path) == RECORDS
 
@@ -160,14 +161,12 @@ def test_an_unwritable_cache_is_told_once(
     assert "ATTNPERF_CACHE" in message
 
 
-def test_cache_directory_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
-    monkeypatch.setenv("ATTNPERF_CACHE", "/chosen")
-    assert tfrecord.cache_directory() == Path("/chosen")
-    monkeypatch.delenv("ATTNPERF_CACHE")
-    assert tfrecord.cache_directory() == Path("/xdg/attnperf")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert tfrecord.cache_directory() == Path.home() / ".cache" / "attnperf"
+def test_a_path_that_no_locale_can_read_is_read(tmp_path: Path) -> None:
+    """As Python has `é` where PYTHONUTF8=0 and LC_ALL=C."""
+    path = tmp_path / os.fsdecode(b"\xff\xe9.tfrecord")
+    tfrecord.write_tfrecord(path, RECORDS)
+    assert _read(path) == RECORDS
+    assert list(machine.cache_folder().rglob("*.npy"))
 
 
 def test_more_files_than_are_kept_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

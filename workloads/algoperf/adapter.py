@@ -15,7 +15,7 @@ import jax
 
 from workloads import algoperf_specs
 from workloads.algoperf import batches, installation, tiny_sizes
-from workloads.base import host_checkout, sharding, spec
+from workloads.base import sharding, spec
 from workloads.base.options import Options
 from workloads.base.workload_spec import WorkloadSpec
 
@@ -38,13 +38,10 @@ def make(
             f"{name}: AlgoPerf's pipelines give every process the same batch; use the devices of "
             "one process"
         )
-    try:
-        found = installation.find(extra_paths.get(algoperf_specs.DIRECTORY) or None)
-        modes = found.module("algoperf.spec").ForwardPassMode
-        _set_up_libraries()
-        theirs = found.make_workload(algoperf_specs.own_name(name), **_arguments(row, extra_paths))
-    except host_checkout.MissingError as missing:
-        raise ValueError(str(missing)) from missing
+    found = installation.find(extra_paths.get(algoperf_specs.DIRECTORY) or None)
+    modes = found.module("algoperf.spec").ForwardPassMode
+    _set_up_libraries()
+    theirs = found.make_workload(algoperf_specs.own_name(name), **_arguments(row, extra_paths))
     if "dropout_rate" not in inspect.signature(theirs.model_fn).parameters:
         raise ValueError(
             f"AlgoPerf in {found.directory} gives its model a dropout rate when it is made, not "
@@ -84,6 +81,10 @@ def _theirs(name: str) -> Any:
     return property(lambda self: getattr(self.theirs, name), doc=f"AlgoPerf's `{name}`.")
 
 
+def _recorded(name: str) -> Any:
+    return property(lambda self: self._found.record()[name], doc="As records have it.")
+
+
 class AlgoperfWorkload(spec.Workload):
     """AlgoPerf's workload object, `theirs`, trained and evaluated through our interface.
 
@@ -119,16 +120,15 @@ class AlgoperfWorkload(spec.Workload):
     eval_batch_size = _theirs("eval_batch_size")
     step_hint = _theirs("step_hint")
     param_shapes = _theirs("param_shapes")
+    attention_layers = _theirs("attention_layers")
+    algoperf_dir = _recorded("algoperf_dir")
+    algoperf_commit = _recorded("algoperf_commit")
+    algoperf_changed_files = _recorded("algoperf_changed_files")
 
     @property
     def attnperf_tiny(self) -> bool:
         """Whether the data is fabricated; known once `use_data` has been called."""
         return bool(getattr(self.theirs, "attnperf_tiny", False))
-
-    @property
-    def algoperf(self) -> str:
-        """Which AlgoPerf this is: its commit where it is known, else its version."""
-        return self._found.commit or self._found.version or "unknown"
 
     def has_reached_validation_target(self, eval_result: dict[str, float]) -> bool:
         return bool(self.theirs.has_reached_validation_target(eval_result))

@@ -16,6 +16,7 @@ from unittest import mock
 
 import jax
 import jax.numpy as jnp
+from absl import logging
 from flax import linen as nn
 
 from attention import inject
@@ -37,7 +38,7 @@ _KNOWN = {"query", "key", "value", "bias", "mask", "scale", "is_causal", "implem
 @contextlib.contextmanager
 def injected(
     variant: Variant, depth: inject.DepthRule, class_name: str = CLASS_NAME
-) -> Iterator[None]:
+) -> Iterator[inject.Injection]:
     """Puts `variant` into every layer of that class called inside; as `attention.inject.injected`.
 
     Learned leaves lie beside the layer's projections. Raises ValueError for `+qk_norm`, because
@@ -46,27 +47,41 @@ def injected(
     layer was called.
     """
     _check(variant)
-    found = False
+    injection = inject.Injection()
 
     def intercept(
         call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext
     ) -> Any:
-        nonlocal found
         module = context.module
         if type(module).__name__ != class_name or context.method_name != "__call__":
             return call(*args, **kwargs)
-        found = True
         index = depth("/".join(module.path)) if variant.needs_depth else None
         with _attending(module, variant, index):
-            return call(*args, **kwargs)
+            output = call(*args, **kwargs)
+        injection.add(module, 1)
+        return output
 
     with nn.intercept_methods(intercept):
-        yield
-    if not found:
-        raise RuntimeError(
+        yield injection
+    if not injection.layers:
+        raise inject.InjectionError(
             f"nothing to inject {variant.name!r} into: no {class_name} was called inside the "
             "context"
         )
+
+
+def check_layers(variant: Variant, ran: tuple[str, ...], expected: int, model: str) -> None:
+    """Logs in how many of a model's attention layers the variant ran; `ran`: their paths.
+
+    Raises ValueError for another number than `expected`.
+    """
+    if len(ran) != expected:
+        raise ValueError(
+            f"{variant.name!r} ran in {len(ran)} attention layers, and {model} has {expected}: "
+            "this is another model, or some of its layers attend in another way. It ran in "
+            f"{', '.join(ran)}. Take out local changes to the model"
+        )
+    logging.info("%r runs in %d of %d attention layers", variant.name, len(ran), expected)
 
 
 def _check(variant: Variant) -> None:
@@ -92,7 +107,7 @@ def _attending(module: nn.Module, variant: Variant, depth: int | Array | None) -
     with mock.patch.multiple(home, **names):
         yield
     if layer.calls not in _WAYS:
-        raise RuntimeError(
+        raise inject.InjectionError(
             f"{home.__name__}.{type(module).__name__} attends in a way that is not known: neither "
             "by jax.nn.dot_product_attention nor by the two einsums of AlgoPerf 1.0, once each "
             f"(found {layer.calls or 'none of them'}). Supported versions: docs/algoperf.md"

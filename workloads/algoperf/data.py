@@ -8,7 +8,6 @@ from pathlib import Path
 from attention import files
 from workloads import algoperf_specs, catalog
 from workloads.algoperf import installation, tiny_sizes
-from workloads.base import host_checkout
 from workloads.base.errors import DataError
 
 # What AlgoPerf's JAX workloads import beyond our own libraries.
@@ -73,10 +72,7 @@ class Check:
 
 
 def _algoperf(own_name: str, algoperf_dir: str) -> list[str]:
-    try:
-        found = installation.find(algoperf_dir or None)
-    except host_checkout.MissingError as problem:
-        raise DataError(str(problem)) from problem
+    found = installation.find(algoperf_dir or None)
     if not found.registers(own_name):
         raise DataError(
             f"AlgoPerf in {found.directory} has no workload {own_name!r}: another version?",
@@ -90,8 +86,7 @@ def _algoperf(own_name: str, algoperf_dir: str) -> list[str]:
             "install AlgoPerf by its docs/GETTING_STARTED.md, or what it needs: pip install "
             "'/path/to/attnperf[algoperf]'",
         )
-    version = found.commit or found.version or "unknown version"
-    return [f"AlgoPerf {version} in {found.directory}", *filter(None, [found.remark])]
+    return [str(found), *filter(None, [found.remark])]
 
 
 def _tokenizer(name: str, path: str) -> str:

@@ -21,8 +21,10 @@ def with_variant(workload: Any, variant: Variant) -> Any:
     `init_model_fn`, `model_fn`, and what else calls the model (`supported.Support`) run inside
     `attention.inject.injected` (`causal_attention.injected` for finewebedu_lm); everything else is
     AlgoPerf's own. The object gains the properties `attention` (the variant's name) and
-    `attention_tau`, which AlgoPerf writes to meta_data_0.json as `workload.attention…`
-    (algoperf/logger_utils.py).
+    `attention_tau`, and in `init_model_fn` the attribute `attention_layers` (how many ran the
+    variant), which AlgoPerf writes to meta_data_0.json as `workload.attention…`
+    (algoperf/logger_utils.py). `init_model_fn` raises ValueError for a model with another number
+    of attention layers than AlgoPerf's has.
 
     One object has one variant for good: submissions jit their step with the workload as a static
     argument, which JAX tells apart by identity, and a variant is no part of that key. Raises
@@ -77,15 +79,22 @@ def _entering(
     base: Any,
     name: str,
     entry: supported.Support,
-    context: Callable[..., contextlib.AbstractContextManager[None]],
+    context: Callable[..., contextlib.AbstractContextManager[Any]],
 ) -> Callable[..., Any]:
     """Returns `base`'s method, run inside the context."""
     method = getattr(base, name)
 
     @functools.wraps(method)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with context(getattr(self, _VARIANT), depth=entry.depth):
-            return method(self, *args, **kwargs)
+        variant = getattr(self, _VARIANT)
+        with context(variant, depth=entry.depth) as injection:
+            output = method(self, *args, **kwargs)
+        if name == "init_model_fn":
+            causal_attention.check_layers(
+                variant, injection.layers, entry.layers, f"AlgoPerf's {entry.class_name}"
+            )
+            self.attention_layers = len(injection.layers)
+        return output
 
     return run
 

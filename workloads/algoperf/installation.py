@@ -38,27 +38,36 @@ _WHAT_TO_DO = (
 class Installation:
     """One AlgoPerf: `directory` holds `submission_runner.py` and the package `algoperf`.
 
-    `version` and `commit` are None where nothing tells them. Made by `find`.
+    `version` is None where nothing tells it. Made by `find`.
     """
 
     directory: Path
     version: str | None
-    commit: str | None
+    revision: host_checkout.Revision
+
+    def __str__(self) -> str:
+        version = f" (version {self.version})" if self.version else ""
+        return f"AlgoPerf {self.revision}{version} in {self.directory}"
 
     @property
     def remark(self) -> str | None:
-        """A sentence where this is not known to be a tested commit, else None."""
-        if self.commit is None:
+        """A sentence where this is not known to be a tested commit as it is, else None."""
+        commit, changed = self.revision.commit, self.revision.changed
+        if commit is None:
             return (
                 f"the commit of AlgoPerf {self.version or '(no version)'} in {self.directory} is "
                 f"not known; attnperf was tested with {TESTED}"
             )
-        if any(tested.startswith(self.commit) for tested in TESTED_COMMITS):
+        if not changed and any(tested.startswith(commit) for tested in TESTED_COMMITS):
             return None
         return (
-            f"AlgoPerf in {self.directory} is at commit {self.commit[:12]}, attnperf was tested "
-            f"with {TESTED}; what it compares may have changed"
+            f"AlgoPerf in {self.directory} is at commit {commit[:12]}{self.revision.changes}; "
+            f"attnperf was tested with {TESTED}, and what it compares may have changed"
         )
+
+    def record(self) -> dict[str, str]:
+        """Returns what logs and studies record of it."""
+        return host_checkout.record("algoperf", self.directory, self.revision)
 
     def activate(self) -> None:
         """Puts the directory on sys.path, first, so that `import algoperf` finds this one.
@@ -88,7 +97,8 @@ class Installation:
             return importlib.import_module(name)
         except ImportError as error:
             raise host_checkout.MissingError(
-                f"{name} of {self.directory} cannot be imported: {error}. {_WHAT_TO_DO}"
+                f"{name} of {self.directory} cannot be imported: {str(error).rstrip('.')}. "
+                f"{_WHAT_TO_DO}"
             ) from error
 
     def registers(self, name: str) -> bool:
@@ -130,10 +140,9 @@ def find(directory: str | os.PathLike[str] | None = None) -> Installation:
     the directory is not AlgoPerf.
     """
     named = directory or os.environ.get(DIRECTORY_VARIABLE)
-    found = Path(named).expanduser().resolve() if named else _installed()
-    host_checkout.check_files(found, FILES, "AlgoPerf", _WHAT_TO_DO)
+    found = host_checkout.check_files(named or _installed(), FILES, "AlgoPerf", _WHAT_TO_DO)
     version = _version(found)
-    return Installation(found, version, _commit(found, version))
+    return Installation(found, version, _revision(found, version))
 
 
 def define_framework() -> None:
@@ -160,12 +169,23 @@ def _version(directory: Path) -> str | None:
     return found[1] if found else None
 
 
-def _commit(directory: Path, version: str | None) -> str | None:
-    """From git for a checkout, else from pip's record, else from the version (…+g2c90454)."""
-    if told := host_checkout.commit(directory) or _recorded_commit(directory):
-        return told
-    found = re.search(r"\+g([0-9a-f]{7,40})", version or "")
-    return found[1] if found else None
+def _revision(directory: Path, version: str | None) -> host_checkout.Revision:
+    """From git for a checkout, else from pip's record, else from the version.
+
+    The version is …+g2c90454; …+g2c90454.d20260101 where files were changed on the day of its
+    build.
+    """
+    found = host_checkout.revision(directory)
+    if found.commit:
+        return found
+    if recorded := _recorded_commit(directory):
+        return host_checkout.Revision(recorded)
+    told = re.search(r"\+g([0-9a-f]{7,40})(\.d\d+)?", version or "")
+    if told is None:
+        return found
+    return host_checkout.Revision(
+        told[1], (f"files that version {version} does not name",) if told[2] else ()
+    )
 
 
 def _recorded_commit(directory: Path) -> str | None:

@@ -188,7 +188,7 @@ def _import_root(submission: str, installation: Installation) -> Path:
     """
     path = Path(submission)
     ours = Path(__file__).resolve().parents[2]
-    roots = (Path.cwd(), installation.directory, ours)
+    roots = dict.fromkeys((Path.cwd(), installation.directory, ours))
     if path.suffix != ".py":
         raise ValueError(f"--submission_path={submission}: AlgoPerf wants a .py file")
     if path.is_absolute():

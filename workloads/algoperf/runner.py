@@ -69,11 +69,12 @@ def run(request: preflight.Request, algoperf_dir: str | None = None) -> None:
     """
     found = installation.find(algoperf_dir)
     admitted = preflight.check(request, found)
+    print(f"python -m workloads algoperf: {found}", file=sys.stderr)
     for note in filter(None, (found.remark, *admitted.notes)):
         print(f"python -m workloads algoperf: note: {note}", file=sys.stderr)
     module = found.workloads_module()
     failed: list[str] = []
-    _hook(module, functools.partial(_prepared, request, admitted, failed, module))
+    _hook(module, functools.partial(_prepared, request, admitted, failed, module, found))
     # AlgoPerf imports `a/b.py` as `a.b`; the directory it was found in comes first.
     sys.path.insert(0, str(admitted.import_root))
     script = str(found.directory / "submission_runner.py")
@@ -99,14 +100,22 @@ def _prepared(
     admitted: preflight.Admitted,
     failed: list[str],
     module: Any,
+    found: installation.Installation,
     workload: Any,
 ) -> Any:
+    """Returns the workload with the variant; what its attributes say reaches meta_data_0.json."""
+    from absl import flags
+
     from attention import registry
     from workloads.algoperf import injected, tiny_sizes
 
     if admitted.sizes is not None:
         workload = tiny_sizes.with_sizes(workload, admitted.sizes)
         _check_batches(admitted.workload, admitted.sizes, module, workload)
+    # Its path in flags_0.json is relative to one of three directories.
+    workload.submission_file = str(admitted.import_root / flags.FLAGS.submission_path)
+    for name, value in found.record().items():
+        setattr(workload, name, value)
     variant = registry.get(request.attention, **request.hyperparameters)
     return recorded(injected.with_variant(workload, variant), failed)
 

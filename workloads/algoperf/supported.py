@@ -35,7 +35,8 @@ _wmt_depth = functools.partial(layer_index, r"encoder(?:decoder)?block_(\d+)")
 class Support:
     """How one workload is injected into.
 
-    `depth`: the layer's index by the path of its attention module. `traced`: methods beside
+    `layers`: how many attention modules the model has at full size. `depth`: the layer's index by
+    the path of its attention module. `traced`: methods beside
     `init_model_fn` and `model_fn` that call the model at every call. `jitted`: methods under
     `jax.jit`, which call it only while they are traced. `own_attention`: the model is not built on
     flax's attention module (`workloads.algoperf.causal_attention`). `host_modifiers`: what the
@@ -43,6 +44,7 @@ class Support:
     """
 
     class_name: str
+    layers: int
     depth: Callable[[str], int]
     traced: tuple[str, ...] = ()
     jitted: tuple[str, ...] = ()
@@ -59,29 +61,30 @@ class Support:
 
 
 def _wmt(class_name: str) -> Support:
-    # These call their models themselves, not through model_fn (wmt_jax/workload.py).
-    return Support(class_name, _wmt_depth, ("predict_step",), ("eval_step", "initialize_cache"))
+    # These call their models themselves, not through model_fn (wmt_jax/workload.py). Six encoder
+    # blocks with one attention, six decoder blocks with two.
+    return Support(class_name, 18, _wmt_depth, ("predict_step",), ("eval_step", "initialize_cache"))
 
 
 # Class names: algoperf/workloads/workloads.py. Module names: …_jax/models.py.
 SUPPORTED: dict[str, Support] = {
-    "imagenet_vit": Support("ImagenetVitWorkload", _vit_depth),
-    "imagenet_vit_glu": Support("ImagenetVitGluWorkload", _vit_depth),
-    "imagenet_vit_map": Support("ImagenetVitMapWorkload", _vit_depth),
-    "librispeech_conformer": Support("LibriSpeechConformerWorkload", _conformer_depth),
+    "imagenet_vit": Support("ImagenetVitWorkload", 12, _vit_depth),
+    "imagenet_vit_glu": Support("ImagenetVitGluWorkload", 12, _vit_depth),
+    "imagenet_vit_map": Support("ImagenetVitMapWorkload", 13, _vit_depth),
+    "librispeech_conformer": Support("LibriSpeechConformerWorkload", 4, _conformer_depth),
     "librispeech_conformer_attention_temperature": Support(
-        "LibriSpeechConformerAttentionTemperatureWorkload", _conformer_depth
+        "LibriSpeechConformerAttentionTemperatureWorkload", 4, _conformer_depth
     ),
     "librispeech_conformer_layernorm": Support(
-        "LibriSpeechConformerLayerNormWorkload", _conformer_depth
+        "LibriSpeechConformerLayerNormWorkload", 4, _conformer_depth
     ),
-    "librispeech_conformer_gelu": Support("LibriSpeechConformerGeluWorkload", _conformer_depth),
+    "librispeech_conformer_gelu": Support("LibriSpeechConformerGeluWorkload", 4, _conformer_depth),
     "wmt": _wmt("WmtWorkload"),
     "wmt_post_ln": _wmt("WmtWorkloadPostLN"),
     "wmt_attention_temp": _wmt("WmtWorkloadAttentionTemp"),
     "wmt_glu_tanh": _wmt("WmtWorkloadGLUTanH"),
     "finewebedu_lm": Support(
-        "LmWorkload", _lm_depth, own_attention=True, host_modifiers=("qk_norm",)
+        "LmWorkload", 12, _lm_depth, own_attention=True, host_modifiers=("qk_norm",)
     ),
 }
 
@@ -118,7 +121,7 @@ def support(name: str) -> Support:
         reason = _NO_ATTENTION
     else:
         near = difflib.get_close_matches(name, SUPPORTED, n=1)
-        reason = f"did you mean {near[0]!r}?" if near else "it is not known"
+        reason = "it is not known" + (f" (did you mean {near[0]!r}?)" if near else "")
     raise ValueError(
         f"workload {name!r} does not take --attention: {reason}. These do: {', '.join(SUPPORTED)}"
     )

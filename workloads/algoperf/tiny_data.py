@@ -52,8 +52,8 @@ def prepare(directory: str | os.PathLike[str], workload: str) -> Path:
             "a workload read the data of the first)"
         )
     path = Path(directory)
-    found = {each.name for each in path.iterdir()} if path.exists() else set()
-    if found - {preparation.LOCK_FILE} and MARKER not in found:
+    found = {each.name for each in preparation.visible(path)}
+    if found and MARKER not in found:
         raise DataError(f"{path} holds data of others; it is not replaced", "name a new directory")
     with preparation.locked(path):  # two commands at once would lose an entry
         _write_marker(path, workload)

@@ -4,32 +4,88 @@ It is never changed. Nothing of it is imported here.
 """
 
 import contextlib
-import shutil
+import dataclasses
+import os
 import subprocess
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from workloads.base.errors import DataError
 
-class MissingError(ImportError):
+
+class MissingError(DataError, ImportError):
     """It, or a library that it needs, is not there; the message says what to do."""
 
 
-def commit(directory: Path) -> str | None:
-    """Returns the commit that git has checked out there, None where git does not tell."""
-    if not (directory / ".git").exists() or not shutil.which("git"):
-        return None
-    command = ["git", "-C", str(directory), "rev-parse", "HEAD"]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False)
-    return answer.stdout.strip() if answer.returncode == 0 else None
+@dataclasses.dataclass(frozen=True)
+class Revision:
+    """What is checked out: `commit` is None where nothing tells it.
+
+    changed: the files that differ from the commit, of those that git tracks.
+    """
+
+    commit: str | None = None
+    changed: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return (self.commit or "unknown") + ("-dirty" if self.changed else "")
+
+    @property
+    def changes(self) -> str:
+        """Words behind a commit: ', with local changes to a.py, b.py', '' where nothing differs."""
+        shown = ", ".join(self.changed[:5]) + (", …" if self.changed[5:] else "")
+        return f", with local changes to {shown}" if self.changed else ""
 
 
-def check_files(directory: Path, files: Sequence[str], name: str, what_to_do: str) -> None:
-    """Raises MissingError where `directory` lacks one of the files that make it `name`."""
+def record(name: str, directory: Path, found: Revision) -> dict[str, str]:
+    """Returns what logs and studies record of a checkout: `<name>_dir`, `_commit` and which files
+    differ from that; and attnperf's own commit."""
+    return {
+        "attnperf_commit": str(revision(Path(__file__).resolve().parents[2])),
+        f"{name}_dir": str(directory),
+        f"{name}_commit": str(found),
+        f"{name}_changed_files": ", ".join(found.changed),
+    }
+
+
+def revision(directory: Path) -> Revision:
+    """Returns what git has checked out in `directory`, the top of a checkout."""
+    if not (directory / ".git").exists():
+        return Revision()
+    # Inside a hook of git's, variables of its own name another repository.
+    environment = {name: os.environ[name] for name in os.environ if not name.startswith("GIT_")}
+
+    def git(*arguments: str) -> str:
+        # Without it git answers nothing about a directory of another user, as containers mount it.
+        trusted = f"safe.directory={directory}"
+        command = ["git", "-C", str(directory), "-c", trusted, *arguments]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, env=environment
+        ).stdout
+
+    try:
+        # Between names NUL: others are quoted. Unlike `status`, this refreshes no index on disk.
+        changed = git("diff", "--name-only", "--no-renames", "-z", "HEAD").split("\0")
+        return Revision(git("rev-parse", "HEAD").strip(), tuple(filter(None, changed)))
+    except (OSError, subprocess.CalledProcessError):
+        return Revision()
+
+
+def check_files(
+    named: str | os.PathLike[str], files: Sequence[str], name: str, what_to_do: str
+) -> Path:
+    """Returns the directory that a user names. Raises MissingError where there is none, or it lacks
+    a file that makes it `name`."""
+    # Unlike pathlib's, these take a loop of links, and a user without a home.
+    directory = Path(os.path.realpath(os.path.expanduser(named)))
+    if not directory.is_dir():
+        raise MissingError(f"there is no directory {directory}. {what_to_do}")
     if missing := [file for file in files if not (directory / file).is_file()]:
         lacking = ", ".join(missing)
         raise MissingError(f"{directory} is not {name}: it lacks {lacking}. {what_to_do}")
+    return directory
 
 
 def put_first(directory: Path, package: str, name: str) -> None:

@@ -15,6 +15,7 @@ import functools
 import gc
 import multiprocessing
 import os
+import shutil
 import signal
 import threading
 import weakref
@@ -26,6 +27,7 @@ import grain
 import numpy as np
 from absl import flags
 
+from workloads.base import machine
 from workloads.base.errors import DataError
 from workloads.base.sources import Source
 
@@ -34,6 +36,8 @@ Transform = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]
 # Purposes of random draws, so that no two of them share a stream.
 _ORDER, _AUGMENT, _EVAL = 1, 2, 3
 _ENDLESS = 2**48
+_SHARED_MEMORY = "/dev/shm"
+_HELD = 3  # batches that a worker process holds in shared memory: a buffer of two and the next
 _ORDER_LOCK = threading.Lock()
 
 
@@ -58,20 +62,20 @@ class BatchStream(Iterator[dict[str, np.ndarray]], contextlib.AbstractContextMan
         data = grain.MapDataset.source(batches).slice(slice(start, len(batches)))
         num_workers = min(num_workers, len(data))
         if num_threads is None:
-            num_threads = 1 if num_workers else min(len(os.sched_getaffinity(0)), 16)
+            num_threads = 1 if num_workers else min(machine.cpu_count(), 16)
         dataset = data.to_iter_dataset(
             grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=num_threads)
         )
         if num_workers:  # batch n comes from worker n mod `num_workers`
             if not flags.FLAGS.is_parsed():  # grain reads its absl flags in the workers
                 flags.FLAGS.mark_as_parsed()
-            options = grain.MultiprocessingOptions(num_workers, per_worker_buffer_size=2)
+            options = grain.MultiprocessingOptions(num_workers, per_worker_buffer_size=_HELD - 1)
             dataset = dataset.mp_prefetch(options, worker_init_fn=_start_worker)
         self._open = [iter(dataset)]
         # Takes the next batch out of the workers' memory: 33 ms for 154 MB of ImageNet's images.
         # (grain's ThreadPrefetchIterDataset would start the workers one after the other.)
         self._thread = concurrent.futures.ThreadPoolExecutor(1) if num_workers else None
-        self._left = len(data)
+        self._left, self._batches = len(data), batches
         self._ahead: concurrent.futures.Future[dict[str, np.ndarray]] | None = None
         # When the stream is forgotten, and when the interpreter ends: grain's own clean-up comes
         # too late then, and would leave processes and shared memory behind.
@@ -86,10 +90,33 @@ class BatchStream(Iterator[dict[str, np.ndarray]], contextlib.AbstractContextMan
             raise StopIteration
         if self._ahead is None:
             self._ahead = self._thread.submit(_owned, self._open[0])
-        batch = self._ahead.result()
+        try:
+            batch = self._ahead.result()
+        except RuntimeError as death:
+            self._explain(str(death))
+            raise
         self._left -= 1
         self._ahead = self._thread.submit(_owned, self._open[0]) if self._left else None
         return batch
+
+    def _explain(self, death: str) -> None:
+        """Raises what a worker's death by a signal says of memory; grain gives the code alone."""
+        if "exit code -9" in death:
+            raise RuntimeError(
+                f"{death} It was killed, perhaps for lack of memory: raise the memory limit of the "
+                "job or container, or set a smaller loader_workers"
+            )
+        if "exit code -7" in death:
+            made = self._batches
+            example = _batch(made.source, [0], made.transform, made.key, 0)
+            rows = made.rows.stop - made.rows.start
+            size = rows * sum(array.nbytes for array in example.values()) / 2**20
+            limit = shutil.disk_usage(_SHARED_MEMORY).total / 2**20
+            raise ValueError(
+                f"a loader worker died: {_SHARED_MEMORY} has {limit:,.0f} MiB, and each worker "
+                f"holds up to {_HELD} batches of {size:,.1f} MiB there. Give the container more "
+                "(docker run --shm-size=…), or set loader_workers=0"
+            )
 
     def close(self) -> None:
         """End threads and worker processes; harmless when repeated."""

@@ -17,7 +17,7 @@ from workloads.base.errors import DataError
 from workloads.downstream import local_data, suites
 from workloads.downstream.data_sets import DATA_SETS, SPLIT_NAMES, DataSet, Row, schema_of_xml
 from workloads.downstream.task_table import TASKS
-from workloads.storage import tfds_directory
+from workloads.storage import preparation, tfds_directory
 from workloads.storage.tfds_directory import TfdsSplit
 
 # Questions of the published figures, by data set and split.
@@ -175,7 +175,7 @@ def _opened(tree: Path, data_set: DataSet, split: str) -> tuple[str, Iterator[Ro
     patterns = [f"{folder}/{{}}{end}" for folder in data_set.folders for end in _ENDS]
     for pattern in (*patterns, *data_set.files):
         for name in SPLIT_NAMES[split]:
-            paths = sorted(tree.glob(pattern.format(name)))
+            paths = preparation.visible(tree, pattern.format(name))
             if paths:
                 return str(paths[0].relative_to(tree)), _read(paths)
     return None
@@ -201,15 +201,15 @@ def _parquet(path: Path) -> Iterator[Row]:
 def _lines(path: Path) -> Iterator[Row]:
     """JSON lines; PIQA's labels lie beside them."""
     labels = path.with_name(f"{path.stem}-labels.lst")
-    beside = labels.read_text().split() if labels.is_file() else []
-    with path.open(encoding="utf-8") as lines:
+    beside = labels.read_text("utf-8-sig").split() if labels.is_file() else []
+    with path.open(encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines):
             row = json.loads(line)
             yield {**row, "label": int(beside[number])} if beside else row
 
 
 def _json(path: Path) -> Iterator[Row]:
-    yield json.loads(path.read_text(encoding="utf-8"))
+    yield json.loads(path.read_bytes())
 
 
 def _table(path: Path) -> Iterator[Row]:

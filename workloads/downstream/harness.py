@@ -118,7 +118,7 @@ def _results(
     costs = collections.Counter(dict.fromkeys(vars(Costs()), 0))
     tasks = {}
     for task in suite.tasks:
-        costs.update(json.loads((folder / f"{task.name}.costs.json").read_text()))
+        costs.update(json.loads((folder / f"{task.name}.costs.json").read_bytes()))
         samples = _unpacked(folder / f"{task.name}.jsonl.gz")
         tasks[task.name] = _summary(task, samples, entries[task.entry.data])
     version = importlib.metadata.version(suites.HARNESS)

@@ -4,21 +4,19 @@ Importing this imports lm-eval, without torch and transformers.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from lm_eval.api.instance import Instance
-from lm_eval.api.model import TemplateLM
+from lm_eval.api.model import LM
 
 from workloads.downstream.scoring import Score, Scorer
 from workloads.downstream.tokens import Tokens
-from workloads.storage import tokenizer
 
 # Of an answer, where a task does not say more: the T5 prompts' longest has 6 pieces out of 32,000.
 MOST_TOKENS = 16
 Pair = tuple[str, str]
 
 
-class Decoder(TemplateLM):
+class Decoder(LM):
     """The model that lm-eval judges. Every document begins behind the separator, `</s>`.
 
     scores: of every (context, continuation) that was asked.
@@ -33,21 +31,8 @@ class Decoder(TemplateLM):
         self.scores: dict[Pair, Score] = {}
         self.answered: dict[str, tuple[str, int]] = {}
 
-    @property
-    def eot_token_id(self) -> int:
-        return tokenizer.EOS
-
-    def tok_encode(
-        self, string: str, add_special_tokens: bool | None = None, **kwargs: Any
-    ) -> list[int]:
-        del add_special_tokens, kwargs
-        return self._tokens.encode(string)
-
-    def loglikelihood(
-        self, requests: list[Instance], disable_tqdm: bool = True
-    ) -> list[tuple[float, bool]]:
+    def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
         """Returns (log-likelihood, whether greedy) of each request's continuation."""
-        del disable_tqdm
         return [(one.loglikelihood, one.greedy) for one in self.score([r.args for r in requests])]
 
     def score(self, pairs: Sequence[Pair]) -> list[Score]:
@@ -66,40 +51,12 @@ class Decoder(TemplateLM):
         self.scores.update(zip(pairs, scores, strict=True))
         return scores
 
-    def _loglikelihood_tokens(
-        self, requests: list[tuple[Pair, list[int], list[int]]], **kwargs: Any
-    ) -> list[tuple[float, bool]]:
-        """Returns the same of token ids, whose context may begin with the separator."""
-        del kwargs
-        asked = [
-            (context[1:] if context[:1] == [tokenizer.EOS] else context, continuation)
-            for _, context, continuation in requests
-        ]
-        found = self._scorer.loglikelihoods(asked, self.progress)
-        return [(one.loglikelihood, one.greedy) for one in found]
+    def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
+        """Not supported: no suite has a task that asks for whole texts."""
+        raise NotImplementedError("no suite asks for the log-likelihood of whole texts")
 
-    def loglikelihood_rolling(
-        self, requests: list[Instance], disable_tqdm: bool = True
-    ) -> list[float]:
-        """Returns texts' log-likelihoods: every token once, the last ones with a whole context."""
-        del disable_tqdm
-        size = self._scorer.context
-        windows, owners = [], []
-        for number, request in enumerate(requests):
-            ids = self._tokens.encode(request.args[0])
-            for start in range(0, len(ids), size):
-                end = min(start + size, len(ids))
-                windows.append((ids[max(0, end - size) : start], ids[start:end]))
-                owners.append(number)
-        sums = [0.0] * len(requests)
-        scores = self._scorer.loglikelihoods(windows, self.progress)
-        for number, score in zip(owners, scores, strict=True):
-            sums[number] += score.loglikelihood
-        return sums
-
-    def generate_until(self, requests: list[Instance], disable_tqdm: bool = True) -> list[str]:
+    def generate_until(self, requests: list[Instance]) -> list[str]:
         """Returns greedy answers, up to the separator or a text of the request's `until`."""
-        del disable_tqdm
         contexts = [self._tokens.encode(request.args[0]) for request in requests]
         most = max(r.args[1].get("max_gen_toks", MOST_TOKENS) for r in requests)
         answers = []

@@ -52,7 +52,7 @@ def index(data_dir: str | os.PathLike[str], repair: str = "") -> dict[str, Any]:
     """Returns what `tasks.json` says of each task. Raises DataError where it cannot be read."""
     path = folder(data_dir) / INDEX
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_bytes())
         if found["format"] != FORMAT:
             raise ValueError(f"its format is {found['format']!r}, not {FORMAT!r}")
         return dict(found["tasks"])

@@ -7,6 +7,7 @@ import pathlib
 from typing import Any
 
 from workloads.downstream import local_data
+from workloads.storage import preparation
 
 
 def local(data_dir: str, data: str, **about: Any) -> dict[str, Any]:
@@ -20,5 +21,5 @@ def local(data_dir: str, data: str, **about: Any) -> dict[str, Any]:
     folder = pathlib.Path(local_data.rows_path(data_dir, data, "any")).parent
     return {
         path.stem: datasets.Dataset.from_list(local_data.read(data_dir, data, path.stem))
-        for path in sorted(folder.glob("*.jsonl"))
+        for path in preparation.visible(folder, "*.jsonl")
     }

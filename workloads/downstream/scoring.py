@@ -220,7 +220,7 @@ class Scorer:
         rows: Sequence[tuple[tuple[int, ...], int]],
         results: list[Any],
     ) -> None:
-        """Puts a batch's results where its rows stood."""
+        """Puts a batch's results where its rows stood. Raises ValueError where one is NaN."""
         logs, words = self.workload.devices.on_host(running)
         own = len(logs) // self.workload.devices.rounded_up(1)
         for first in range(0, len(numbers), own):
@@ -228,6 +228,11 @@ class Scorer:
             flat_logs, flat_words, start = logs[device].ravel(), words[device].ravel(), 0
             for number in numbers[device]:
                 end = start + rows[number][1]
+                if np.isnan(flat_logs[start:end]).any():  # argmax would take it for the best
+                    raise ValueError(
+                        "the model's log-probabilities are NaN: its parameters are no numbers, as "
+                        "after training that diverged; evaluate another checkpoint"
+                    )
                 results[number] = flat_logs[start:end], flat_words[start:end]
                 start = end
 

@@ -7,6 +7,7 @@ reads. One fixed permutation of the scans gives the roles, none of which share a
 training set is a fixed subset of it (`workloads.base.sources.fixed_subset`).
 """
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -99,23 +100,16 @@ def _write(data_dir: Path) -> None:
     files.write(data_dir / preparation.REFERENCE_FILE, json.dumps(reference, indent=2) + "\n")
 
 
-def _note(data_dir: Path) -> str | None:
-    """What `reference.json` says that the data is; None where it cannot be read."""
-    try:
-        return str(read_reference(data_dir)["note"])
-    except (DataError, KeyError, TypeError):
-        return None
-
-
 def _refuse_to_replace_others(data_dir: Path, directory: Path) -> None:
     """DataError unless the directory is absent, empty, or digits that were prepared before."""
-    if not directory.exists() or not any(directory.iterdir()):
+    if not directory.exists() or not preparation.visible(directory):
         return
-    try:
-        description = json.loads((directory / "dataset_info.json").read_text())["description"]
-    except (OSError, ValueError, KeyError, TypeError):
-        # Cut short: the digits' own reference, written last, says what was prepared here.
-        description = _note(data_dir)
+    description = None
+    # The digits' own reference, written last, says it too, if the first is cut short.
+    info = (directory / "dataset_info.json", "description")
+    for path, key in (info, (data_dir / preparation.REFERENCE_FILE, "note")):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            description = description or json.loads(path.read_bytes())[key]
     if description != NOTE:
         raise DataError(
             f"{directory} holds something other than the digits; it is not replaced",

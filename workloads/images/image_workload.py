@@ -114,7 +114,8 @@ class ImageWorkload(BaseWorkload):
         return {"inputs": inputs, "targets": jnp.zeros(batch_size, jnp.int32)}
 
     def _open(self, split: str, data_dir: str) -> sources.Source:
-        return imagenet.open_split(data_dir, split)
+        repair = self._row.repair(data_dir) if self._row.embedded else None
+        return imagenet.open_split(data_dir, split, repair)
 
     def _cached_record(self, record: dict[str, Any]) -> dict[str, Any]:
         return images.decoded(record)
@@ -149,7 +150,9 @@ class ImageWorkload(BaseWorkload):
         self, params: spec.Parameters, model_state: spec.ModelState, batch: spec.Batch
     ) -> tuple[dict[str, Array], None]:
         logits = self._eval_logits(params, model_state, batch)
-        correct = (jnp.argmax(logits, -1) == batch["targets"]) * batch["weights"]
+        # The argmax of NaN is class 0.
+        right = (jnp.argmax(logits, -1) == batch["targets"]) & ~jnp.isnan(logits).any(-1)
+        correct = right * batch["weights"]
         loss = self.loss_fn(batch["targets"], logits, batch["weights"])["summed"]
         return {"accuracy": correct.sum(), "loss": loss}, None
 

@@ -17,6 +17,7 @@ an image more than OpenCV's.
 
 import functools
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,9 @@ _MAX_ATTEMPTS = 10
 _MIN_COVERED = 0.1
 # Of crops: their share of the image, and width over height.
 _AREAS, _ASPECTS = (0.08, 1.0), (0.75, 4 / 3)
+# The frame header of a JPEG with four components, 8 bits each, and Adobe's segment.
+_CMYK = re.compile(rb"\xff[\xc0-\xc2]\x00\x14\x08.{4}\x04", re.DOTALL)
+_ADOBE = b"\xff\xee\x00\x0eAdobe"
 _RANDAUGMENT_LAYERS, _RANDAUGMENT_MAGNITUDE = 2, 10.0
 
 
@@ -40,10 +44,13 @@ def decode(image: bytes | np.ndarray) -> np.ndarray:
     """A JPEG or PNG as uint8 RGB `[H, W, 3]`; an array is returned as it is.
 
     An orientation in the file's EXIF data is ignored, as TensorFlow does. Raises DataError if the
-    bytes are no image.
+    bytes are no image, or one that OpenCV decodes to black: it takes all CMYK for inverted, as
+    Adobe's is.
     """
     if isinstance(image, np.ndarray):
         return image
+    if b"\x00\x14\x08" in image and _CMYK.search(image) and _ADOBE not in image:
+        raise DataError("a CMYK JPEG without Adobe's marker: convert it to RGB")
     buffer = np.frombuffer(image, np.uint8)
     flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
     decoded = cv2.imdecode(buffer, flags) if buffer.size else None
@@ -72,7 +79,7 @@ def eval_crop(image: np.ndarray, image_size: int, resize_size: int) -> np.ndarra
     side, resized to uint8 `[image_size, image_size, 3]`, rounded to the nearest grey level.
     """
     height, width, _ = image.shape
-    side = int(image_size / resize_size * min(height, width))
+    side = max(1, int(image_size / resize_size * min(height, width)))
     top, left = (height - side + 1) // 2, (width - side + 1) // 2
     crop = resize(image[top : top + side, left : left + side], image_size)
     return np.clip(np.rint(crop), 0, 255).astype(np.uint8)

@@ -7,7 +7,6 @@ import os
 
 from attention import files
 from workloads import init2winit_specs as specs
-from workloads.base import host_checkout
 from workloads.base.errors import DataError
 from workloads.init2winit import gaps, installation, preflight
 
@@ -41,10 +40,7 @@ class Check:
         missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
         if missing:
             raise DataError(f"{self.name} needs {', '.join(missing)}, not installed here", _REMEDY)
-        try:
-            found = installation.find(init2winit_dir or None)
-        except host_checkout.MissingError as problem:
-            raise DataError(str(problem)) from problem
+        found = installation.find(init2winit_dir or None)
         gaps.check(found.directory)
         given = dict(specs.read_config(init2winit_config))
         request = preflight.Request(
@@ -54,7 +50,7 @@ class Check:
             arguments=arguments(given, model=specs.own_name(self.name), num_train_steps=1),
         )
         admitted = preflight.check(request, found)
-        line = f"init2winit in {found.directory}: {admitted.model} on {admitted.dataset}"
+        line = f"{found}: {admitted.model} on {admitted.dataset}"
         return [f"{line}, data in {data_dir}", *filter(None, [found.remark])]
 
     def prepare(self, data_dir: str, manual_dir: str | None = None) -> None:

@@ -31,22 +31,30 @@ _WHAT_TO_DO = (
 class Installation:
     """One checkout: `directory` holds `init2winit/` and `hessian/`.
 
-    `commit` is None where git does not tell it. Made by `find`.
+    Made by `find`.
     """
 
     directory: Path
-    commit: str | None
+    revision: host_checkout.Revision
+
+    def __str__(self) -> str:
+        return f"init2winit {self.revision} in {self.directory}"
 
     @property
     def remark(self) -> str | None:
-        """A sentence where this is not known to be the tested commit, else None."""
-        if self.commit == TESTED_COMMIT:
+        """A sentence where this is not known to be the tested commit as it is, else None."""
+        commit, changes = self.revision.commit, self.revision.changes
+        if commit == TESTED_COMMIT and not changes:
             return None
-        stands = f"is at commit {self.commit[:12]}" if self.commit else "tells no commit"
+        stands = f"is at commit {commit[:12]}{changes}" if commit else "tells no commit"
         return (
-            f"init2winit in {self.directory} {stands}, attnperf was tested with "
-            f"{TESTED_COMMIT[:7]}; it lacks the same names, but what it computes may have changed"
+            f"init2winit in {self.directory} {stands}; attnperf was tested with "
+            f"{TESTED_COMMIT[:7]}. It lacks the same names, but what it computes may have changed"
         )
+
+    def record(self) -> dict[str, str]:
+        """Returns what logs and studies record of it."""
+        return host_checkout.record("init2winit", self.directory, self.revision)
 
     def main_module(self, data_dir: str | None) -> types.ModuleType:
         """Its `main.py` as a module, imported with JAX, TensorFlow and all that it imports, what
@@ -82,6 +90,5 @@ def find(directory: str | os.PathLike[str] | None = None) -> Installation:
     named = directory or os.environ.get(DIRECTORY_VARIABLE)
     if not named:
         raise host_checkout.MissingError(f"no checkout of init2winit is named. {_WHAT_TO_DO}")
-    found = Path(named).expanduser().resolve()
-    host_checkout.check_files(found, FILES, "init2winit", _WHAT_TO_DO)
-    return Installation(found, host_checkout.commit(found))
+    found = host_checkout.check_files(named, FILES, "init2winit", _WHAT_TO_DO)
+    return Installation(found, host_checkout.revision(found))

@@ -88,19 +88,34 @@ def _register(models: Any, training_algorithm: Any, host: str, variant: str) -> 
     return name
 
 
-def model_class(model: Any, host: str, variant: Callable[[Any], Variant]) -> Any:
+def model_class(
+    model: Any,
+    host: str,
+    variant: Callable[[Any], Variant],
+    record: Callable[[int], None] = lambda count: None,
+) -> Any:
     """Returns a subclass of an init2winit model, called `host` in its registry, whose flax module
     runs the variant that `variant` makes of the model's hyperparameters.
 
-    Its parameter tree is the host's, with the variant's own leaves beside it.
+    Its parameter tree is the host's, with the variant's own leaves beside it. When parameters are
+    made, `record` gets the number of attention layers that ran the variant; ValueError where that
+    is not the number in the model's hyperparameters.
     """
     support = init2winit_specs.support(host)
 
     def build_flax_module(self: Any) -> Any:
         layers = next((self.hps[name] for name in _LAYERS if name in self.hps), 0)
+        pooling = self.hps.get("pool_type") == "map"
         depth = functools.partial(_layer_index, layers=layers)
-        enter = functools.partial(_SEAMS[support.seam](support), variant(self.hps), depth)
-        return injected_module(model.build_flax_module(self), enter)
+        made = variant(self.hps)
+
+        def check(ran: tuple[str, ...]) -> None:
+            expected = layers + pooling if layers else len(ran)
+            causal_attention.check_layers(made, ran, expected, f"init2winit's {host}")
+            record(len(ran))
+
+        enter = functools.partial(_SEAMS[support.seam](support), made, depth)
+        return injected_module(model.build_flax_module(self), enter, check)
 
     members = {"build_flax_module": build_flax_module, "__doc__": f"{model.__name__}, injected"}
     return type(model.__name__, (model,), members)
@@ -108,7 +123,7 @@ def model_class(model: Any, host: str, variant: Callable[[Any], Variant]) -> Any
 
 # What models call the number of their layers.
 _LAYERS = ("depth", "num_encoder_layers", "num_layers")
-_Enter = Callable[..., contextlib.AbstractContextManager[None]]
+_Enter = Callable[..., contextlib.AbstractContextManager[inject.Injection]]
 # A seam to what enters it, for one model's entry in the table.
 _SEAMS: dict[str, Callable[[init2winit_specs.Support], _Enter]] = {
     init2winit_specs.FLAX: lambda support: inject.injected,
@@ -120,9 +135,13 @@ _SEAMS: dict[str, Callable[[init2winit_specs.Support], _Enter]] = {
 
 
 def injected_module(
-    module: Any, enter: Callable[[], contextlib.AbstractContextManager[None]]
+    module: Any,
+    enter: Callable[[], contextlib.AbstractContextManager[inject.Injection]],
+    check: Callable[[tuple[str, ...]], None],
 ) -> Any:
     """Returns a flax module like `module` whose `init` and `apply` run inside of `enter()`.
+
+    `check` gets the paths of the layers that ran the variant in `init`.
 
     init2winit calls these two inside the functions it jits, where an injection belongs.
     """
@@ -132,8 +151,11 @@ def injected_module(
         @nn.nowrap  # flax takes other methods of a module for parts of it
         @functools.wraps(method)
         def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-            with enter():
-                return method(self, *args, **kwargs)
+            with enter() as injection:
+                output = method(self, *args, **kwargs)
+            if method.__name__ == "init":
+                check(injection.layers)
+            return output
 
         return run
 

@@ -21,38 +21,40 @@ _FILE, _CLASS = "init2winit.model_lib.attention", "MultiHeadDotProductAttention"
 
 
 @contextlib.contextmanager
-def injected(variant: Variant, depth: inject.DepthRule) -> Iterator[None]:
+def injected(variant: Variant, depth: inject.DepthRule) -> Iterator[inject.Injection]:
     """Puts `variant` into every attention module of init2winit called inside; as
     `attention.inject.injected`.
 
     Raises ValueError for `+qk_norm` in a module that normalises queries and keys itself
     (`normalize_attention`) or has another attention function than its own file's; RuntimeError on
-    a clean exit where no such module was called.
+    a clean exit where no such module was called, or one did not call its attention function.
     """
-    found = False
+    injection = inject.Injection()
 
     def intercept(
         call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext
     ) -> Any:
-        nonlocal found
         module: Any = context.module
         if context.method_name != "__call__" or not _is_host(module):
             return call(*args, **kwargs)
         if isinstance(module.attention_fn, _AttentionFunction):
             return call(*args, **kwargs)
-        found = True
         _check(module, variant)
         index = depth("/".join(module.path)) if variant.needs_depth else None
         function = _AttentionFunction(variant, index)
-        return module.clone(parent=module.scope, attention_fn=function)(*args, **kwargs)
+        with inject.attending_by(module, function):
+            output = call(*args, **kwargs)
+        injection.add(module, function.calls)
+        return output
 
     with nn.intercept_methods(intercept):
-        yield
-    if not found:
-        raise RuntimeError(
+        yield injection
+    if not injection.calls:
+        raise inject.InjectionError(
             f"nothing to inject {variant.name!r} into: no {_FILE}.{_CLASS} was called inside the "
             "context"
         )
+    injection.check(variant)
 
 
 def _is_host(module: nn.Module) -> bool:
@@ -74,12 +76,13 @@ def _check(module: Any, variant: Variant) -> None:
         )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class _AttentionFunction:
-    """A variant, called as init2winit's module calls its attention function."""
+    """A variant, called as init2winit's module calls its attention function; counts the calls."""
 
     variant: Variant
     depth: int | Array | None
+    calls: int = 0
 
     def __call__(
         self,
@@ -91,6 +94,7 @@ class _AttentionFunction:
         attn_temp: float = 1.0,
         **settings: Any,
     ) -> Array:
+        self.calls += 1
         return self.variant(
             query,
             key,

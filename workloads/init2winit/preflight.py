@@ -115,7 +115,7 @@ def check(request: Request, installation: Installation) -> Admitted:
         worker_id=given["worker_id"],
         arguments=arguments,
     )
-    note = _earlier(admitted, request)
+    note = _earlier(admitted, request, str(installation.revision))
     return dataclasses.replace(admitted, notes=(note,) if note else ())
 
 
@@ -214,7 +214,7 @@ def _check_data(dataset: str, data_dir: str | None) -> None:
             )
 
 
-def _earlier(admitted: Admitted, request: Request) -> str | None:
+def _earlier(admitted: Admitted, request: Request, commit: str) -> str | None:
     """A note where init2winit will go on from an earlier run's checkpoints; ValueError where these
     are another variant's, which it would not notice."""
     path = admitted.directory / META
@@ -235,9 +235,11 @@ def _earlier(admitted: Admitted, request: Request) -> str | None:
             f"{admitted.directory} holds a run with {words}, whose checkpoints init2winit would go "
             "on from; give another --experiment_dir or --worker_id"
         )
+    begun = record.get("init2winit_commit", commit)
+    at = "" if begun == commit else f", which init2winit {begun} wrote; this is {commit}"
     return (
         f"{admitted.directory} holds a run ({record.get('status')}); init2winit goes on from its "
-        "last checkpoint"
+        f"last checkpoint{at}"
     )
 
 

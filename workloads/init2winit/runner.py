@@ -23,8 +23,9 @@ def run(request: preflight.Request, init2winit_dir: str | None = None) -> None:
     where training ends, with status 1 where it diverged.
     """
     found = installation.find(init2winit_dir)
-    admitted = preflight.check(request, found)
     gaps.check(found.directory)
+    admitted = preflight.check(request, found)
+    print(f"python -m workloads init2winit: {found}", file=sys.stderr)
     for note in filter(None, (found.remark, *admitted.notes)):
         print(f"python -m workloads init2winit: note: {note}", file=sys.stderr)
     for gap in gaps.TABLE:
@@ -32,7 +33,7 @@ def run(request: preflight.Request, init2winit_dir: str | None = None) -> None:
     if request.data_dir is not None:
         os.environ["TFDS_DATA_DIR"] = request.data_dir
     main = found.main_module(request.data_dir)
-    record = preflight.recorded(request, admitted) | {"init2winit_commit": found.commit}
+    record = preflight.recorded(request, admitted) | found.record()
     prepare(main, request, admitted, record)
     _run(main, admitted)
 
@@ -50,7 +51,8 @@ def prepare(
     write = main._write_trial_meta_data
 
     def with_variant(name: str) -> Any:
-        return models.model_class(get_model(name), name, lambda hps: variant)
+        count = functools.partial(record.__setitem__, "attention_layers")
+        return models.model_class(get_model(name), name, lambda hps: variant, count)
 
     @functools.wraps(build)
     def build_hparams(*args: Any, **kwargs: Any) -> Any:

@@ -61,19 +61,17 @@ def word_errors(references: Sequence[str], hypotheses: Sequence[str]) -> tuple[i
     """
     if len(references) != len(hypotheses):
         raise ValueError(f"{len(references)} references, {len(hypotheses)} hypotheses")
-    if not references:
-        return 0, 0
     found = jiwer.process_words(list(references), list(hypotheses))
-    words = sum(max(len(reference.split()), 1) for reference in references)
+    words = sum(len(reference.split()) for reference in references)
     return found.substitutions + found.deletions + found.insertions, words
 
 
 def word_error_rate(references: Sequence[str], hypotheses: Sequence[str]) -> float:
     """Returns errors per word over all pairs together; above 1 where much is inserted.
 
-    Raises ValueError for no references, or as `word_errors`.
+    Raises ValueError for references without a word, or as `word_errors`.
     """
     errors, words = word_errors(references, hypotheses)
     if not words:
-        raise ValueError("no references: a word error rate needs at least one")
+        raise ValueError("no words in the references: a word error rate needs at least one")
     return errors / words

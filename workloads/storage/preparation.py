@@ -20,7 +20,7 @@ LOCK_FILE = ".prepare.lock"
 def locked(data_dir: Path) -> Iterator[None]:
     """Makes the directory and holds its lock: two preparations at once wait for each other."""
     data_dir.mkdir(parents=True, exist_ok=True)
-    with (data_dir / LOCK_FILE).open("w") as lock:
+    with (data_dir / LOCK_FILE).open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -43,6 +43,14 @@ def prepare_once(
             write(data_dir)
             check(data_dir)
     return data_dir
+
+
+def visible(folder: Path, pattern: str = "*") -> list[Path]:
+    """What matches the pattern in a folder, sorted, without what systems lay beside people's files.
+
+    Its names begin with a dot: AppleDouble's `._x.flac`, `.DS_Store`, `.nfs0012`.
+    """
+    return sorted(path for path in folder.glob(pattern) if not path.name.startswith("."))
 
 
 def repair(workload: str, data_dir: str | os.PathLike[str]) -> str:
@@ -69,7 +77,7 @@ def read_reference(data_dir: str | os.PathLike[str], repair: str) -> dict[str, A
     """
     path = Path(data_dir) / REFERENCE_FILE
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_bytes())
         if not isinstance(content, dict):
             raise ValueError("it holds no object")
         return content

@@ -90,7 +90,7 @@ class TfdsSplit:
         self.repair = repair
         self.features = dict(features)
         builder = _open_builder(self.directory, dataset, repair)
-        self.dataset: str = _full_name(builder)
+        self.dataset: str = _full_name(builder, self.directory)
         stored, splits = builder.info.features, builder.info.splits
         for name in self.features:
             if name not in stored:
@@ -251,7 +251,7 @@ def _open_builder(directory: Path, dataset: str | None, repair: str) -> Any:
         raise DataError(
             f"{directory}: dataset_info.json or features.json cannot be read: {problem}", repair
         ) from problem
-    found = _full_name(builder)
+    found = _full_name(builder, directory)
     if dataset is not None and found != dataset:
         raise DataError(f"{directory}: this is data set {found}, not {dataset}", repair)
     return builder
@@ -278,9 +278,12 @@ def _check_prepared(directory: Path, repair: str) -> None:
     raise DataError(f"{directory}: {what}", repair)
 
 
-def _full_name(builder: Any) -> str:
-    config = f"/{builder.builder_config.name}" if builder.builder_config else ""
-    return f"{builder.name}{config}:{builder.version}"
+def _full_name(builder: Any, directory: Path) -> str:
+    """The name of a data set; of one prepared before 2020 only its place says the configuration."""
+    place = directory.absolute().parts[-3:-1]
+    in_place = place[0] == builder.name != place[1]
+    config = builder.builder_config.name if builder.builder_config else place[1] * in_place
+    return f"{builder.name}{config and '/'}{config}:{builder.version}"
 
 
 def versions(directory: Path) -> list[Path]:

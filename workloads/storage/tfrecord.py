@@ -4,10 +4,10 @@ A record on disk is `length` (uint64), its checksum (uint32), the payload, its c
 all little-endian. Checksums are CRC-32C, rotated by 15 bits and offset by a constant.
 Format: https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details
 
-Offsets of the records are scanned once per file and kept in the user's cache, `$ATTNPERF_CACHE`,
-else `$XDG_CACHE_HOME/attnperf`, else `~/.cache/attnperf`. An entry is named by the file's absolute
-path, size and time of modification, so a changed file never meets a stale index; an entry that does
-not fit the file is scanned anew.
+Offsets of the records are scanned once per file and kept in the user's cache
+(`workloads.base.machine`). An entry is named by the file's absolute path, size and time of
+modification, so a changed file never meets a stale index; an entry that does not fit the file is
+scanned anew.
 """
 
 import functools
@@ -24,6 +24,7 @@ import google_crc32c
 import numpy as np
 
 from attention.files import replacing
+from workloads.base import machine
 from workloads.base.errors import DataError
 
 HEADER = struct.Struct("<QI")
@@ -110,14 +111,6 @@ def scan_offsets(path: str, repair: str = DEFAULT_REPAIR) -> np.ndarray:
 _warned_about: set[Path] = set()
 
 
-def cache_directory() -> Path:
-    """Where the indices are kept (the folder need not exist yet)."""
-    if chosen := os.environ.get("ATTNPERF_CACHE"):
-        return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "attnperf"
-
-
 def cached_offsets(path: str, repair: str = DEFAULT_REPAIR) -> np.ndarray:
     """What `scan_offsets(path)` returns, from the cache where it has it.
 
@@ -135,14 +128,14 @@ def cached_offsets(path: str, repair: str = DEFAULT_REPAIR) -> np.ndarray:
         with replacing(entry) as new, new.open("wb") as file:
             np.save(file, scanned)
     except OSError as problem:
-        _warn_once(cache_directory(), problem)
+        _warn_once(machine.cache_folder(), problem)
     return scanned
 
 
 def _entry(path: str, status: os.stat_result) -> Path:
     identity = f"{os.path.abspath(path)}\0{status.st_size}\0{status.st_mtime_ns}"
-    name = hashlib.sha256(identity.encode()).hexdigest()
-    return cache_directory() / "tfrecord_index" / name[:2] / f"{name}.npy"
+    name = hashlib.sha256(os.fsencode(identity)).hexdigest()
+    return machine.cache_folder() / "tfrecord_index" / name[:2] / f"{name}.npy"
 
 
 def _load(entry: Path, size: int) -> np.ndarray | None:

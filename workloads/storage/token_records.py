@@ -178,7 +178,7 @@ def read_info(data_dir: str | os.PathLike[str], repair: str = DEFAULT_REPAIR) ->
             repair,
         )
     try:
-        info = json.loads(path.read_text())
+        info = json.loads(path.read_bytes())
         _check_info(info)
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise DataError(

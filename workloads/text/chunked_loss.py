@@ -157,7 +157,7 @@ def _own_sums(
         logits, _, _, losses = _chunk(table, hidden, labels, label_smoothing)
         found = {"loss": jnp.sum(losses * weights)}
         if with_correct:
-            found["correct"] = jnp.sum(_is_highest(logits, labels) * weights)
+            found["correct"] = jnp.sum((_highest(logits) == labels) * weights)
         return jax.tree.map(jnp.add, sums, found), None
 
     zeros = {name: jnp.float32(0) for name in ("loss", "correct")[: 1 + with_correct]}
@@ -238,11 +238,6 @@ def _chunk(
     words = len(table) * jax.lax.axis_size("tensor")
     expected = (1.0 - label_smoothing) * at_label + label_smoothing * total / words
     return logits, is_label, normaliser, normaliser - expected
-
-
-def _is_highest(logits: Array, labels: Array) -> Array:
-    """Whether the label is the first of the words with the highest logit."""
-    return _highest(logits) == labels
 
 
 def _highest(logits: Array) -> Array:

@@ -238,7 +238,8 @@ def cross_entropy(
 
 def correct(labels: Array, logits: Array, mask: Array | None = None) -> Array:
     """Returns how many labels have the highest logit, weighted, float32."""
-    right = jnp.argmax(logits, axis=-1) == labels
+    # The argmax of NaN is its place.
+    right = (jnp.argmax(logits, axis=-1) == labels) & ~jnp.isnan(logits).any(axis=-1)
     return jnp.sum(right * token_weights(labels.shape, mask))
 
 

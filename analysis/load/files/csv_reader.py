@@ -8,6 +8,7 @@ numbers of them, by Arrow, which runs no Python code per row, or, where a line i
 line by line, some ten times slower, naming each such line; `_rows` puts the lines in order.
 """
 
+import codecs
 import math
 import pathlib
 import re
@@ -120,6 +121,8 @@ class _Text:
 def _text(content: bytes) -> _Text:
     """Returns a file's lines in the one spelling: they end in `\n`; no byte order mark, no quotes
     and no blanks around names and cells."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        content = content.decode("utf-16", "replace").encode()
     end = content.rfind(b"\n")
     if end < 0:
         empty = "truncated: the file is empty"

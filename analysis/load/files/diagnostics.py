@@ -187,7 +187,9 @@ def _nonfinite(rows: Iterable[_Line]) -> Iterable[str]:
         yield f"nonfinite: {name} in {len(where)} records, {begin}"
 
 
-@functools.lru_cache(maxsize=128)
+# A report reads all trials of a study some 25 times. Fewer places than trials never hit. A trial of
+# 12 layers and 100 steps takes 0.5 MB.
+@functools.lru_cache(maxsize=1024)
 def _read_once(path: pathlib.Path, modified: int, size: int) -> Diagnostics:
     del modified, size  # they tell a file that was written anew
     return parse(path.read_bytes())

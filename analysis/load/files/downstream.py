@@ -83,10 +83,12 @@ def of_trial(directory: pathlib.Path, name: str) -> tuple[list[Evaluation], list
     without tasks; and a sentence for each directory of no step. `name` is the trial's."""
     found, problems = [], []
     own = layout.read_record(directory / layout.TRIAL)
-    for folder in sorted((directory / layout.DOWNSTREAM).glob("*/*")):
+    for folder in sorted(
+        (directory / layout.DOWNSTREAM).glob(f"{json_records.VISIBLE}/{json_records.VISIBLE}")
+    ):
         step, suite = folder.parts[-2:]
         where = f"{name}/{layout.downstream_path(step, suite)}"  # type: ignore[arg-type]
-        if not folder.is_dir() or folder.name.startswith("."):
+        if not folder.is_dir():
             continue
         if not step.isdecimal() or not step.isascii():
             problems.append(f"unreadable: {where}: {step!r} is no step of a checkpoint")
@@ -99,7 +101,7 @@ def of_trial(directory: pathlib.Path, name: str) -> tuple[list[Evaluation], list
 
 
 def _unfinished(folder: pathlib.Path, where: str, suite: str) -> str:
-    done = len(list((folder / layout.DOWNSTREAM_TASKS).glob("*.jsonl.gz")))
+    done = len(list((folder / layout.DOWNSTREAM_TASKS).glob(f"{json_records.VISIBLE}.jsonl.gz")))
     tasks = "1 task is" if done == 1 else f"{done} tasks are"
     again = f"`python -m sweeps evaluate STUDY --suite={suite}` goes on from there"
     return f"unfinished: {where}: no {layout.RESULTS}, {tasks} finished; {again}"

@@ -8,11 +8,13 @@ import math
 import pathlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 from analysis.load.files.measurements import LARGEST
 from sweeps.records import layout
 
+# A user's own files and directories: systems lay .snapshot, .ipynb_checkpoints, ._x, @eaDir beside.
+VISIBLE = "[!.@]*"
 FLAGS_FILE, META_FILE = "flags_0.json", "meta_data_0.json"
 # Keys that stand for all others of an object: those with a `/`, as columns' names have, and any.
 COLUMN, ANY = "*/*", "*"
@@ -47,7 +49,7 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
     """Returns whether a value is a finite number."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and abs(value) < math.inf
@@ -115,6 +117,14 @@ META = _object(
         "workload.attention": _or_null(TEXT),
         "workload.attention_tau": _or_null(NUMBER),
     }
+)
+# init2winit's meta_data.json.
+TRAINER_META = _object(
+    dataset=TEXT,
+    model=TEXT,
+    num_train_steps=_or_null(POSITIVE),
+    attention=_or_null(TEXT),
+    attention_tau=_or_null(NUMBER),
 )
 CONFIG = _object(
     name=TEXT, workload=TEXT, baseline=TEXT, variants=_all_of("names", TEXT)
@@ -249,7 +259,7 @@ def planned_trials(
 
 def trial_directories(root: pathlib.Path, stage: str) -> list[str]:
     """Returns the trial directories of a stage, relative to `root`."""
-    found = sorted((root / stage).glob("*/*_jax/trial_*"))
+    found = sorted((root / stage).glob(f"{VISIBLE}/{VISIBLE}_jax/trial_*"))
     return [path.relative_to(root).as_posix() for path in found if path.is_dir()]
 
 

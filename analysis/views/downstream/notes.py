@@ -26,14 +26,19 @@ def of_suite(found: SuiteTable, printed: str) -> Iterator[str]:
             "An interval without width: all answers were right, or none, and resampling them knows "
             "no others; of n questions such a score is good to about 3 / n."
         )
-    seeds = {score.difference.seeds for score in scores if score.difference}
-    if seeds:
+    differences = [score.difference for score in scores if score.difference]
+    if differences:
         yield (
             f"p of a task: McNemar's exact test against {base}"
             + (
-                "; a question's answers are summed over the seeds that both have, and the models "
+                "; a question's answers are summed over the seeds compared, and the models "
                 "exchanged question by question (exact), which is McNemar's test for one seed"
-                if max(seeds) > 1
+                if max(each.seeds for each in differences) > 1
+                else ""
+            )
+            + (
+                "; of unequal numbers of seeds the bootstrap's over questions"
+                if any(each.seeds != each.seeds_baseline for each in differences)
                 else ""
             )
             + ". Holm's correction over variants and tasks together, since the whole table is "
@@ -41,6 +46,7 @@ def of_suite(found: SuiteTable, printed: str) -> Iterator[str]:
         )
     elif found.baseline not in found.scores:
         yield f"Nothing is compared: no trial of {base} was asked; --baseline=NAME takes another."
+    yield from _left_out(found)
     yield from _on_spread(found)
     if any(task.majority is not None for task in found.tasks.values()):
         yield "majority class: what the most frequent right answer, given to all questions, scores."
@@ -52,6 +58,23 @@ def of_suite(found: SuiteTable, printed: str) -> Iterator[str]:
         )
     if printed:
         yield from _on_paper(printed)
+
+
+def _left_out(found: SuiteTable) -> Iterator[str]:
+    """Says which differences are over fewer seeds than the scores."""
+    partial = {
+        f"{variants.label(name)} {each.difference.seeds} of {each.seeds}"
+        for name, scores in found.scores.items()
+        for task, each in scores.items()
+        if each.difference
+        and (each.seeds, found.scores[found.baseline][task].seeds)
+        != (each.difference.seeds, each.difference.seeds_baseline)
+    }
+    if partial:
+        yield (
+            "Scores are of all seeds. Differences are of the seeds that both models have: "
+            f"{', '.join(sorted(partial))}."
+        )
 
 
 def _on_suite(found: SuiteTable) -> Iterator[str]:

@@ -23,7 +23,7 @@ MARKS = {"t": "", "BCa": "", "percentile": "†", "equal": "="}
 COMPARISON = {
     "difference": "Mean\ndiff.",
     "interval": "95% interval",
-    "effect": "g",
+    "effect": "Effect",
     "n": "n",
     "p": "p",
     "p_holm": "p\n(Holm)",
@@ -57,9 +57,10 @@ def page(table: ErrorTable, effect: float | None = None) -> Page:
 
 def short(table: ErrorTable) -> Page:
     """Returns one table of the deciding split: what a reader needs to know of each variant, and no
-    note but on verdicts that are withheld or that there can be none."""
-    wanted = {"difference": f"Mean - {table.baseline_label}", "p_holm": "p (Holm)"}
-    wanted = wanted | {"verdict": "Verdict"} if table.has_baseline else {}
+    note but on runs that the test leaves out and on verdicts that are withheld."""
+    wanted = {"difference": f"Mean - {table.baseline_label}", "n": "n of test"}
+    wanted |= {"p_holm": "p (Holm)", "verdict": "Verdict"}
+    wanted = wanted if table.has_baseline else {}
     split = table.decisive
     columns = pages.columns(
         *("Variant", "n", f"{TITLES[split]}, median", f"{TITLES[split]}, mean"),
@@ -75,7 +76,8 @@ def short(table: ErrorTable) -> Page:
         for row in table.rows
     )
     shown = Table(f"{table.metric.title} on {table.workload}, {split}", columns, (rows,))
-    return Page(table.study.name, (shown,), tuple(verdict_rules.footnotes(table)), table.problems)
+    said = (*notes.left_out(table), *verdict_rules.footnotes(table))
+    return Page(table.study.name, (shown,), said, table.problems)
 
 
 def _medians(table: ErrorTable, failures: FailedRuns) -> Table:
@@ -202,12 +204,13 @@ def _comparisons(table: ErrorTable) -> Table:
                 cells = comparison_cells(table, row, split, tuple(COMPARISON))
                 yield Cell(row.label), Cell(split), *cells
 
-    how = {each.is_paired for each in table.comparisons.values() if each.is_tested}
-    words = {frozenset([True]): ", paired by seed", frozenset([False]): ", seeds not paired"}
+    kinds = sorted({each.effect_kind for each in table.comparisons.values() if each.is_tested})
+    words = {"d_z": ", paired by seed", "g": ", seeds not paired"}
+    headings = COMPARISON | {"effect": " or ".join(kinds) or "Effect"}
     return Table(
-        caption=f"Against {table.baseline_label}{words.get(frozenset(how), '')}",
+        caption=f"Against {table.baseline_label}{words[kinds[0]] if len(kinds) == 1 else ''}",
         columns=pages.columns(
-            *("Variant", "Split"), *COMPARISON.values(), words=("Variant", "Split", "Verdict")
+            *("Variant", "Split"), *headings.values(), words=("Variant", "Split", "Verdict")
         ),
         sections=pages.sections(table.groups, rows),
     )

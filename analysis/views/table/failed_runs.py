@@ -79,7 +79,7 @@ def _word(table: ErrorTable, variant: str, each: VariantFailures) -> str:
 
 
 def _without(table: ErrorTable, found: FailedRuns) -> Table:
-    headings = ("n", "Median", "Mean", "SD", "Mean\ndiff.", "95% interval", "p\n(Holm)")
+    headings = ("n", "Median", "Mean", "SD", "Mean\ndiff.", "95% interval")
     digits, rows = table.metric.digits, []
     for row in table.rows:
         each = found.by_variant.get(row.variant)
@@ -89,15 +89,16 @@ def _without(table: ErrorTable, found: FailedRuns) -> Table:
         line = [Cell(row.label), Cell(str(each.summary.n))]
         line += [pages.number(value, digits) for value in numbers]
         if each.comparison is None:
-            line += [NONE] * 3
+            line += [NONE] * 4
         else:
             line += [
                 pages.number(each.comparison.difference, digits, signed=True),
                 pages.bounds(each.comparison.low, each.comparison.high, digits, signed=True),
+                Cell(each.comparison.seeds),
                 pages.p_value(each.comparison.p_holm),
             ]
         rows.append(tuple(line))
-    columns = pages.columns("Variant", *headings)
+    columns = pages.columns("Variant", *headings, "n of\ntest", "p\n(Holm)")
     caption = f"{table.metric.title} on {table.decisive} without the runs that failed to train"
     return Table(caption, columns, (tuple(rows),))
 
@@ -136,4 +137,4 @@ def _notes(table: ErrorTable, found: FailedRuns) -> Iterable[str]:
         "to choose runs, and those just inside the limit stay; the tables above keep all."
     )
     if any(each.comparison and not each.comparison.is_tested for each in found.by_variant.values()):
-        yield "Fewer than 2 pairs are left of a variant: no test there."
+        yield "Fewer than 2 runs of a side are left of a comparison: no test there."

@@ -143,7 +143,8 @@ def _comparison_notes(table: ErrorTable) -> Iterable[str]:
     differences = f"Differences: mean of variant - {table.baseline_label}"
     yield f"{differences}{corrected if tested else ''}."
     if any(comparison.test == "t" for comparison in found):
-        yield "n seeds that both have: paired t-test, two-sided, and the interval of that test."
+        yield "n seeds of both: paired t-test, two-sided, and the interval of that test."
+    yield from left_out(table)
     if any(comparison.test == "sign" for comparison in found):
         yield "All differences equal, t undefined: p is the exact sign-flip test's, 2 / 2^n."
     yield from _permutation_notes(table, tested)
@@ -151,6 +152,20 @@ def _comparison_notes(table: ErrorTable) -> Iterable[str]:
     yield from _effect_notes(tested)
     if len(tested) < len(found):
         yield "Fewer than 2 shared seeds, or than 2 seeds of one: no test, so cannot tell."
+
+
+def left_out(table: ErrorTable) -> Iterable[str]:
+    """Says which tests are over fewer runs than the medians and means beside them."""
+    partial = [
+        f"{table.by_variant[name].label} {each.pairs} ({each.n} and {each.n_baseline} seeds)"
+        for name, each in table.comparisons.items()
+        if each.is_partial
+    ]
+    if partial:
+        yield (
+            "Differences and tests are of the seeds that both variants have: "
+            f"{'; '.join(partial)}. Medians and means are of all runs."
+        )
 
 
 def _permutation_notes(table: ErrorTable, tested: Sequence[Comparison]) -> Iterable[str]:
@@ -161,7 +176,7 @@ def _permutation_notes(table: ErrorTable, tested: Sequence[Comparison]) -> Itera
     sizes = sorted({(comparison.n, comparison.n_baseline) for comparison in found})
     reason = " (a seed's number is all that these runs share)"
     if table.study.shares_seeds:
-        reason = " (fewer than 2 seeds are in both)"
+        reason = " (most seeds of the smaller side are not in both)"
     reach = "; ".join(_reach(n, m) for n, m in sizes)
     yield (
         f"n v m seeds, not paired{reason}: two-sided permutation test of Welch's t, all "
@@ -205,10 +220,9 @@ def _out_of_reach(found: Sequence[Comparison], m: int) -> str:
 def _effect_notes(tested: Sequence[Comparison]) -> Iterable[str]:
     if not tested:
         return
-    kinds = {comparison.is_paired for comparison in tested}
-    units = {True: "the sd of the paired differences", False: "the pooled sd over seeds"}
-    unit = " or, not paired, ".join(units[kind] for kind in sorted(kinds, reverse=True))
+    units = {"d_z": "sd of the paired differences", "g": "pooled sd over seeds, not paired"}
+    kinds = sorted({comparison.effect_kind for comparison in tested})
     yield (
-        f"g: Hedges' effect size, the difference in units of {unit}, corrected for few seeds; "
-        "2 paired ones give none."
+        f"Effect size: {'; '.join(f'{kind}, in units of the {units[kind]}' for kind in kinds)}; "
+        "corrected for few seeds; 2 pairs give none."
     )

@@ -37,7 +37,7 @@ def page(table: ErrorTable, effect: float | None = None) -> Page:
     spread = SD_HEADINGS.get(tuple(designs), "SD")
     columns = pages.columns("Variant", "n", spread, *HEADINGS)
     shown = Table(f"{CAPTION}, on {split}", columns, (tuple(cells),))
-    return Page(title, (shown,), tuple(_notes(told, expected, digits)), ())
+    return Page(title, (shown,), tuple(_notes(told, expected)), ())
 
 
 def _cells(told: Sensitivity, digits: int) -> Iterable[Cell]:
@@ -54,9 +54,7 @@ def seeds_text(seeds: float) -> str:
     return f"> {MOST_SEEDS:,}" if math.isinf(seeds) else f"{seeds:,}"
 
 
-def _notes(
-    by_name: Mapping[str, Sensitivity], expected: ExpectedEffect, digits: int
-) -> Iterable[str]:
+def _notes(by_name: Mapping[str, Sensitivity], expected: ExpectedEffect) -> Iterable[str]:
     told = list(by_name.values())
     if any(each.sd >= 0 for each in told):
         yield (
@@ -64,10 +62,9 @@ def _notes(
             "power at these n and sd; seeds needed find the effect asked for with that power. "
             f"Two-sided t-test at {_level(told[0].alpha)}, normal noise."
         )
-    size = "" if math.isnan(expected.size) else f"{expected.size:.{digits + 1}f}, "
-    yield f"Effect asked for: {size}{expected.source}."
-    others = [variants.label(name) for name in by_name if math.isnan(expected.of(name))]
-    if size and others:
+    yield f"Effect asked for: {expected.source}."
+    others = [variants.label(name) for name in by_name if name not in expected.sizes]
+    if expected.sizes and others:
         yield f"Not in the paper, so not asked for its effect: {', '.join(others)}."
     known = [each for each in told if each.sd > 0]
     if known:
@@ -131,5 +128,4 @@ def sentence(table: ErrorTable) -> str:
     few, many = min(seeds), max(seeds)
     low, high = (seeds_text(bound) for bound in (few, many))
     needed = low if few == many else f"{low} to {high}"
-    size = pages.number(expected.size, digits).text
-    return f"{said} To find {size} ({expected.source}) takes {needed} seeds."
+    return f"{said} The effect asked for ({expected.source}) takes {needed} seeds."

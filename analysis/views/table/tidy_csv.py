@@ -32,6 +32,7 @@ COMPARISON = {
     "difference_high": "high",
     "difference_sd": "sd",
     "effect_size": "effect",
+    "effect_kind": "effect_kind",
     "test": "test",
     "smallest_p": "smallest_p",
     "p": "p",
@@ -56,7 +57,7 @@ COLUMNS = (
 # Of `table --short`, a line per variant on the deciding split.
 SHORT = (
     *("study", "workload", "variant", "split", "metric", "n"),
-    *("median", "mean", "difference", "p_holm", "verdict"),
+    *("median", "mean", "difference", "pairs", "n_baseline", "p_holm", "verdict"),
 )
 
 

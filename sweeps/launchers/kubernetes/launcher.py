@@ -49,6 +49,11 @@ class Kubernetes(remote.Engine):
     def __init__(self, settings: dict[str, Any], study_directory: pathlib.Path) -> None:
         super().__init__(settings["kubernetes"])
         self._settings, self._study = settings, study_directory
+        self.place = {key: self._own[key] for key in ("context", "namespace")}
+        if not self.place["context"]:  # kubectl's may be another one tomorrow
+            with contextlib.suppress(EngineError):
+                lines = self._kubectl("config", "current-context").stdout.split()
+                self.place["context"] = lines[-1] if lines else ""
 
     def submit(self, batch: Batch) -> list[str]:
         """Writes and creates the JobSets; one that exists already is this batch's.
@@ -113,8 +118,8 @@ class Kubernetes(remote.Engine):
             raise EngineError(f"kubectl delete failed: {remote.last_line(done.stderr)}")
 
     def _kubectl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        context = ["--context", self._own["context"]] if self._own["context"] else []
-        where = [*context, "--namespace", self._own["namespace"], "--request-timeout=30s"]
+        context = ["--context", self.place["context"]] if self.place["context"] else []
+        where = [*context, "--namespace", self.place["namespace"], "--request-timeout=30s"]
         absent = (
             "there is no kubectl here: install it, or create the manifests in "
             f"{self._study / 'jobs'} where there is one: for f in *.yaml; do kubectl create "

@@ -108,11 +108,11 @@ def token() -> str:
     if given := os.environ.get("RAY_AUTH_TOKEN"):
         return given.strip()
     named = os.environ.get("RAY_AUTH_TOKEN_PATH")
-    path = pathlib.Path(named) if named else pathlib.Path.home() / ".ray" / "auth_token"
+    path = pathlib.Path(named or os.path.expanduser("~/.ray/auth_token"))
     if not named and not path.is_file():
         return ""
     try:
-        return path.read_text().strip()
+        return path.read_text("utf-8-sig").strip()
     except OSError as error:
         raise EngineError(f"Ray's token {path} cannot be read: {error.strerror}") from error
 
@@ -157,6 +157,7 @@ class Ray(remote.Engine):
     def __init__(self, settings: dict[str, Any], study_directory: pathlib.Path) -> None:
         super().__init__(settings["ray"])
         self._directory = study_directory
+        self.place = {"address": address(self._own["address"])}
         self._connected: Cluster | None = None
         self._counted = -math.inf, 1
         self._given_up: dict[str, float] = {}
@@ -165,7 +166,7 @@ class Ray(remote.Engine):
         """Returns the cluster. Raises EngineError where it does not answer."""
         if self._connected is None:
             client = importlib.import_module("sweeps.launchers.ray.client")
-            self._connected = client.Cluster(address(self._own["address"]), token())
+            self._connected = client.Cluster(self.place["address"], token())
         return self._connected
 
     def capacity(self) -> int:

@@ -46,6 +46,7 @@ class Engine:
         self.jobs: dict[str, Job] = {}
         self.alive = self.most_alive = 0
         self.away_until = 0.0
+        self.place: dict[str, str] = {}
         self._each_hour()
 
     # The launcher.

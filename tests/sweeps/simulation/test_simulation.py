@@ -41,7 +41,7 @@ def run(seed=0, trials=100, **changes):
     return simulate.simulate(trials, 20, seed, **{**BAD, **changes})
 
 
-@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("seed", [1, 3])
 def test_nothing_is_lost_or_completed_twice(seed):
     result = run(seed)
     assert result.violations == []

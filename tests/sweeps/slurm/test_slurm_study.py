@@ -195,7 +195,7 @@ def test_preemption_and_the_loss_of_driver_controller_and_node(
     log = one.directory.parent / "driver.log"
     wait_for(lambda: taken_up in log.read_text(), taken_up)
     os.kill(cluster.pid("slurmctld"), signal.SIGSTOP)
-    away = "the engine does not answer; jobs are left as they are"
+    away = "an engine does not answer; its jobs are left as they are"
     wait_for(lambda: away in log.read_text(), away)
     os.kill(cluster.pid("slurmctld"), signal.SIGCONT)
     # In any attempt: while a driver takes its time to start, all first ones may end.

@@ -36,7 +36,7 @@ class Side:
     modes: Any
     variant: Any = None
 
-    def context(self) -> contextlib.AbstractContextManager[None]:
+    def context(self) -> contextlib.AbstractContextManager[Any]:
         """Puts the variant into AlgoPerf's model; ours has it built in."""
         if self.variant is None:
             return contextlib.nullcontext()

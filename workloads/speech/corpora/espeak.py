@@ -50,7 +50,7 @@ def speak(utterances: Sequence[Utterance]) -> list[np.ndarray]:
     """
     with tempfile.TemporaryDirectory(prefix="espeak-") as folder:
         order, result = Path(folder) / "utterances.json", Path(folder) / "speech.npz"
-        order.write_text(json.dumps([dataclasses.asdict(one) for one in utterances]))
+        order.write_bytes(json.dumps([dataclasses.asdict(one) for one in utterances]).encode())
         _run("speak", str(order), str(result))
         with np.load(result) as arrays:
             ends = np.cumsum(arrays["lengths"])
@@ -166,7 +166,7 @@ def _main(command: str, *paths: str) -> int:
         print(engine.version())
         return 0
     order, result = paths
-    utterances = [Utterance(**one) for one in json.loads(Path(order).read_text())]
+    utterances = [Utterance(**one) for one in json.loads(Path(order).read_bytes())]
     try:
         speech = [resample(engine.say(one)) for one in utterances]
     except ValueError as problem:

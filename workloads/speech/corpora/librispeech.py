@@ -16,6 +16,7 @@ import numpy as np
 import sentencepiece
 
 from attention import files
+from workloads.base import machine
 from workloads.base.errors import DataError
 from workloads.speech.corpora import librispeech_prepare, speech_records, speech_tokenizer
 
@@ -185,7 +186,7 @@ def prepare(
         librispeech_prepare.chapters(tree, split, repair)
     data_dir.mkdir(parents=True, exist_ok=True)
     make_tokenizer(tree, data_dir, repair)
-    workers = len(os.sched_getaffinity(0)) if num_workers is None else num_workers
+    workers = machine.cpu_count() if num_workers is None else num_workers
     for split in splits:
         job = librispeech_prepare.SplitToPrepare(
             tree,

@@ -26,6 +26,7 @@ import soundfile
 from attention import files
 from workloads.base.errors import DataError
 from workloads.speech.corpora import speech_records, speech_tokenizer
+from workloads.storage import preparation
 
 ALPHABET = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ' ")
 _UNKNOWN_LENGTH = 2**62  # soundfile gives 2**63 - 1 where the head names no length
@@ -34,7 +35,7 @@ _ID = re.compile(r"\d+-\d+-\d+")
 
 def chapters(tree: Path, split: str, repair: str) -> list[Path]:
     """The `<speaker>/<chapter>` folders of a split, sorted; DataError if there are none."""
-    found = sorted(path for path in (tree / split).glob("*/*") if path.is_dir())
+    found = [path for path in preparation.visible(tree / split, "[0-9]*/[0-9]*") if path.is_dir()]
     if not found:
         raise DataError(
             f"{tree / split} holds no <speaker>/<chapter> folders of LibriSpeech", repair
@@ -51,7 +52,7 @@ def read_transcripts(chapter: Path, repair: str) -> dict[str, str]:
     if not path.exists():
         return {}
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, ValueError) as problem:
         raise DataError(f"{path} cannot be read: {problem}", repair) from problem
     transcripts: dict[str, str] = {}
@@ -157,24 +158,44 @@ def prepare_split(job: SplitToPrepare, num_workers: int = 0, expected: int | Non
 
     `num_workers` processes share the chapters; 0 does them here. Raises DataError for a tree that
     lacks the split, for a file that cannot be read or is not 16 kHz mono, for a split in which
-    nothing is left, and, where `expected` is given, for any other number of utterances.
+    nothing is left, and, where `expected` is given, for any other number of utterances before any
+    is decoded.
     """
     folders = chapters(job.tree, job.split, job.repair)
+    if expected is not None:
+        _check_count(job, folders, expected)
     (job.data_dir / job.split).mkdir(parents=True, exist_ok=True)
     parts = list(_in_order(job, folders, num_workers))
     kept = tuple(name for part in parts for name in part.kept)
     left_out = tuple(entry for part in parts for entry in part.left_out)
     report = Report(job.split, kept, left_out)
-    total, where = len(kept) + len(left_out), job.tree / job.split
-    if expected not in (None, total):
-        raise DataError(f"{where} has {total} utterances; LibriSpeech has {expected}", job.repair)
     if not kept:
-        raise DataError(f"{where}: no utterance can be kept. {report}", job.repair)
+        raise DataError(f"{job.tree / job.split}: no utterance can be kept. {report}", job.repair)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([["id", "reason"], *left_out])
     files.write(left_out_path(job.data_dir, job.split), text.getvalue())
     speech_records.write_ids(job.data_dir, job.split, kept)
     return report
+
+
+def _check_count(job: SplitToPrepare, chapters: list[Path], expected: int) -> None:
+    """Raises DataError, before any audio is decoded, where the split has other utterances."""
+    parts = [_utterances(chapter, job.repair) for chapter in chapters]
+    total = sum(len(transcripts.keys() | audio.keys()) for transcripts, audio in parts)
+    if total == expected:
+        return
+    halves = [name for transcripts, audio in parts for name in transcripts.keys() ^ audio.keys()]
+    such = f" ({len(halves)} lack audio or transcript, such as {min(halves)})" if halves else ""
+    raise DataError(
+        f"{job.tree / job.split} has {total} utterances{such}; LibriSpeech has {expected}",
+        job.repair,
+    )
+
+
+def _utterances(chapter: Path, repair: str) -> tuple[dict[str, str], dict[str, Path]]:
+    """Transcripts and audio files of a chapter, by id."""
+    audio = {path.stem: path for path in preparation.visible(chapter, "*.flac")}
+    return read_transcripts(chapter, repair), audio
 
 
 def _in_order(job: SplitToPrepare, chapters: list[Path], num_workers: int) -> Iterator[Report]:
@@ -199,8 +220,7 @@ def prepare_chapter(
     job: SplitToPrepare, tokenizer: sentencepiece.SentencePieceProcessor, chapter: Path
 ) -> Report:
     """Write the utterances of one chapter that may be kept."""
-    transcripts = read_transcripts(chapter, job.repair)
-    audio = {path.stem: path for path in chapter.glob("*.flac")}
+    transcripts, audio = _utterances(chapter, job.repair)
     kept, left_out = [], []
     for name in sorted(transcripts.keys() | audio.keys()):
         reason = _prepare_utterance(job, tokenizer, transcripts.get(name), audio.get(name))

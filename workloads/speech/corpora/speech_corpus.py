@@ -146,7 +146,7 @@ class Corpus:
         found = [name for name in _names() if (data_dir / name).exists()]
         speakers = data_dir / TREE / spoken_tree.SPEAKERS
         try:
-            mine = speakers.read_text().startswith(f"; {self.note}\n")
+            mine = speakers.read_text("utf-8").startswith(f"; {self.note}\n")
         except (OSError, ValueError):
             mine = False
         if found and not mine:
@@ -172,7 +172,9 @@ class Corpus:
             "sha256": content_sha256(sources, tokenizer),
             "espeak_ng": version,
         }
-        (folder / preparation.REFERENCE_FILE).write_text(json.dumps(reference, indent=2) + "\n")
+        (folder / preparation.REFERENCE_FILE).write_bytes(
+            (json.dumps(reference, indent=2) + "\n").encode()
+        )
 
     def _write_tree(self, tree: Path, texts: dict[str, list[str]]) -> None:
         lines = [

@@ -115,12 +115,12 @@ def write(tree: Path, lines: Sequence[Line], note: str, random: np.random.Random
         noisy = with_noise(samples, random)
         path = folder / f"{line.name}.flac"
         soundfile.write(path, noisy, speech_records.SAMPLE_RATE, subtype="PCM_16", format="FLAC")
-        with (folder / f"{line.speaker}-{_CHAPTER}.trans.txt").open("a") as file:
+        with (folder / f"{line.speaker}-{_CHAPTER}.trans.txt").open("a", encoding="utf-8") as file:
             file.write(f"{line.name} {line.said.text.upper()}\n")
     speakers = {line.speaker: f"{line.split} | {line.said.voice}" for line in lines}
     rows = [f"{number} | {who}\n" for number, who in sorted(speakers.items())]
     header = f"; {note}\n; ID | SUBSET | VOICE of espeak-ng\n"
-    (tree / SPEAKERS).write_text(header + "".join(rows))
+    (tree / SPEAKERS).write_text(header + "".join(rows), "utf-8")
 
 
 def with_noise(samples: np.ndarray, random: np.random.RandomState) -> np.ndarray:

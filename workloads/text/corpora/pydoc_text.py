@@ -248,7 +248,7 @@ def _refuse_to_replace_others(data_dir: Path) -> None:
         kind = token_records.read_info(data_dir)["source"].get("kind")
     except DataError:
         # What a killed preparation left behind is ours.
-        there = {path.name for path in data_dir.iterdir() if path.suffix != ".tmp"}
+        there = {path.name for path in preparation.visible(data_dir)}
         others = there - _own_files()
         kind = _source()["kind"] if not others else f"files such as {min(others)}"
     if kind != _source()["kind"]:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from attention import files
+from workloads.base import machine
 from workloads.base.errors import DataError
 from workloads.storage import packing, preparation, tfds_directory, token_records, tokenizer
 
@@ -203,7 +204,7 @@ class Corpus:
         pieces = tokenizer.load(path, repair).vocab_size()
         if pieces != self.vocab_size:
             raise DataError(f"{path} has {pieces} pieces; {self.vocab_size} are needed", repair)
-        made = json.loads(note.read_text()) if note.exists() else {}
+        made = json.loads(note.read_bytes()) if note.exists() else {}
         is_ours = made.get("sha256") == tokenizer.sha256(tokenizer.read(path))
         return made["origin"] if is_ours else "given"
 
@@ -224,7 +225,7 @@ class Corpus:
                 rest.unlink()
         if len(todo) < len(jobs):
             _report(f"{len(jobs) - len(todo)} of {len(jobs)} shards are there already")
-        processes = processes or len(os.sched_getaffinity(0))
+        processes = processes or machine.cpu_count()
         start, tokens = time.perf_counter(), 0
         for number, counts in enumerate(_results(data_dir, todo, identity, processes), 1):
             tokens += counts.tokens
@@ -312,7 +313,7 @@ def _finished(
 ) -> token_records.WrittenShard | None:
     """The shard as it was noted; None where it must be written (again)."""
     try:
-        note = json.loads(_note(data_dir, job).read_text())
+        note = json.loads(_note(data_dir, job).read_bytes())
         counts = token_records.Counts(**note["counts"])
         token_records.check_file(data_dir / job.file, counts.records, identity["length"], "")
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,1 +1,0 @@
-"""SkyPilot: managed jobs on rented machines."""

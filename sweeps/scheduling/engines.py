@@ -1,0 +1,86 @@
+"""The engines that have a study's jobs: each batch is asked for where it was submitted.
+
+The study's own keys may name another cluster by now, or another namespace: there its jobs would
+look gone.
+"""
+
+import pathlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from sweeps.launchers import table as launchers
+from sweeps.launchers.protocol import EngineError, Launcher, State
+from sweeps.records.submissions import Batch
+
+
+class Engines:
+    """Launchers by what batches record of their engine.
+
+    settings: the study's, with every launcher's keys. current: the launcher of config.launcher.
+    `say` is told of engines that this host cannot ask.
+    """
+
+    def __init__(
+        self,
+        settings: dict[str, Any],
+        directory: pathlib.Path,
+        current: Launcher | None = None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._settings, self._directory, self._say = settings, directory.resolve(), say
+        self._launchers: dict[Any, Launcher] = {}
+        if current is not None:
+            self._launchers[_key(settings["launcher"], current.place)] = current
+
+    def of(self, batch: Batch) -> Launcher:
+        """Returns the launcher of a batch. Raises EngineError where this host has none."""
+        key = _key(batch.launcher, batch.place)
+        if key not in self._launchers:
+            try:
+                own = {**self._settings[batch.launcher], **batch.place}
+                settings = {**self._settings, batch.launcher: own}
+                module = launchers.module(batch.launcher)
+                self._launchers[key] = module.launcher(settings, self._directory)
+            except (KeyError, ValueError) as error:
+                where = " ".join(f"{name}={value}" for name, value in batch.place.items())
+                raise EngineError(
+                    f"jobs of {batch.file} are with {batch.launcher} {where}, which cannot be "
+                    f"asked from here ({error}); ask it from a host that can, or remove that file "
+                    "if those jobs are over"
+                ) from error
+        return self._launchers[key]
+
+    def status(self, jobs: Mapping[str, Batch]) -> dict[str, State]:
+        """Returns the state of every job, by its handle; UNKNOWN where its engine has no answer."""
+        states = dict.fromkeys(jobs, State.UNKNOWN)
+        for batch, handles in _together(jobs):
+            try:
+                states |= self.of(batch).status(handles)
+            except EngineError as error:
+                self._say(str(error))
+        return states
+
+    def cancel(self, jobs: Mapping[str, Batch]) -> None:
+        """Asks jobs to save and end. Raises EngineError, at the end, where an engine cannot be
+        reached."""
+        errors = []
+        for batch, handles in _together(jobs):
+            try:
+                self.of(batch).cancel(handles)
+            except EngineError as error:
+                errors.append(str(error))
+        if errors:
+            raise EngineError("; ".join(errors))
+
+
+def _key(launcher: str, place: Mapping[str, str]) -> tuple[Any, ...]:
+    return launcher, *sorted(place.items())
+
+
+def _together(jobs: Mapping[str, Batch]) -> Iterable[tuple[Batch, list[str]]]:
+    """Returns the handles of each engine, with one of their batches."""
+    found: dict[Any, tuple[Batch, list[str]]] = {}
+    for handle, batch in jobs.items():
+        key = _key(batch.launcher, batch.place)
+        found.setdefault(key, (batch, []))[1].append(handle)
+    return found.values()

@@ -1,0 +1,231 @@
+"""Batches are asked for where they were submitted, whatever the study's keys say by now."""
+
+import errno
+
+import pytest
+
+from sweeps.launchers.kubernetes import launcher as kubernetes
+from sweeps.launchers.protocol import EngineError, State
+from sweeps.launchers.ray import launcher as ray
+from sweeps.monitoring.progress import Progress
+from sweeps.records import code_snapshot, layout, submissions
+from sweeps.scheduling import cancel
+from sweeps.scheduling.engines import Engines
+from sweeps.scheduling.job_scheduler import JobScheduler
+from sweeps.scheduling.scheduler import Interrupted, Run
+from sweeps.study import config, study_directory
+
+
+class Cluster:
+    """A namespace of a stand-in cluster: `jobs` it has, by the namespace's name."""
+
+    jobs: dict[str, set[str]]
+    down: set[str]
+    absent: set[str]
+
+    def __init__(self, settings, directory):
+        del directory
+        self.place = {"namespace": settings["kubernetes"]["namespace"]}
+        if self.place["namespace"] in self.absent:
+            raise ValueError("no such context")
+        self.here = self.jobs.setdefault(self.place["namespace"], set())
+
+    def capacity(self):
+        return 8
+
+    def _ask(self):
+        if self.place["namespace"] in self.down:
+            raise EngineError(f"{self.place['namespace']} does not answer")
+
+    def submit(self, batch):
+        self._ask()
+        handles = [f"{batch.name}-{index}" for index in range(batch.size)]
+        self.here.update(handles)
+        return handles
+
+    def find(self, batch):
+        self._ask()
+        return [handle for handle in self.here if handle.startswith(batch.name)] or None
+
+    def status(self, handles):
+        if self.place["namespace"] in self.down:
+            return dict.fromkeys(handles, State.UNKNOWN)
+        return {handle: State.QUEUED if handle in self.here else State.GONE for handle in handles}
+
+    def cancel(self, handles):
+        self._ask()
+        self.here.difference_update(handles)
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def clusters(monkeypatch):
+    """Clusters in place of the Kubernetes launcher's; {namespace: names of its jobs}."""
+    made = type("Made", (Cluster,), {"jobs": {}, "down": set(), "absent": set()})
+    monkeypatch.setattr(kubernetes, "launcher", made)
+    return made
+
+
+@pytest.fixture
+def make_scheduler(make_study, clusters):
+    """Returns a function that makes a study, its scheduler in a namespace, and its trials."""
+
+    def make(namespace, stop):
+        settings = {"kubernetes.image": "i", "kubernetes.volume_claim": "v", "points": 2}
+        own = {"launcher": "kubernetes", "kubernetes.namespace": namespace, **settings}
+        made = make_study(**own)
+        study_directory.prepare(made)
+        trials = study_directory.materialise(made, "tune", made.trials("tune"))
+        about = Run(made, Progress(), stop, code_snapshot.take(made.directory))
+        engine = clusters(made.settings, made.directory)
+        scheduler = JobScheduler(about, engine, 0.0)
+        return scheduler, trials
+
+    return make
+
+
+def test_jobs_of_another_namespace_are_taken_up_and_not_submitted_again(make_scheduler, clusters):
+    first, trials = make_scheduler("a", lambda: True)
+    first.stop_requested = lambda: bool(first.jobs)
+    with pytest.raises(Interrupted):
+        first.run(trials)
+    assert len(clusters.jobs["a"]) == 2
+    [batch] = submissions.batches(first.root)
+    assert batch.place == {"namespace": "a"}
+    looks = iter(range(9))
+    second, trials = make_scheduler("b", lambda: next(looks) == 3)
+    with pytest.raises(Interrupted):
+        second.run(trials)
+    assert clusters.jobs["b"] == set()
+    assert second.jobs.keys() == clusters.jobs["a"]
+
+
+def test_jobs_are_taken_up_once_the_file_server_answers(make_scheduler, clusters, monkeypatch):
+    _submitted(make_scheduler, "a")
+    batch = next(submissions.batches(_submitted(make_scheduler, "a")))
+    batch.file.with_name(f"{batch.name}.handles.json").unlink()
+    real, met = submissions.read, []
+
+    def read(file):
+        if len(met) < 3:
+            met.append(file)
+            if len(met) != 1:
+                raise OSError(errno.ESTALE, "Stale file handle")
+        return real(file)
+
+    monkeypatch.setattr(submissions, "read", read)
+    monkeypatch.setattr("sweeps.records.clock.clock.sleep", lambda seconds: None)
+    looks = iter(range(99))
+    scheduler, trials = make_scheduler("a", lambda: next(looks) == 5)
+    with pytest.raises(Interrupted):
+        scheduler.outage.wait_out(lambda: scheduler.run(trials))
+    assert len(scheduler.jobs) == 4
+    assert scheduler.pending == type(scheduler.pending)()
+
+
+@pytest.mark.parametrize(
+    ("how", "said"), [("down", "does not answer"), ("absent", "namespace=a, which cannot be asked")]
+)
+def test_an_engine_out_of_reach_causes_no_resubmission(make_scheduler, clusters, capsys, how, said):
+    _submitted(make_scheduler, "a")
+    getattr(clusters, how).add("a")
+    looks = iter(range(9))
+    second, trials = make_scheduler("b", lambda: next(looks) == 6)
+    with pytest.raises(Interrupted):
+        second.run(trials)
+    assert clusters.jobs["b"] == set()
+    assert capsys.readouterr().out.count(said) == 1
+
+
+def _submitted(make_scheduler, namespace):
+    scheduler, trials = make_scheduler(namespace, lambda: False)
+    scheduler.left = {trial.path: trial for trial in trials}
+    for trial in trials:
+        scheduler.policy.begin(trial)
+    scheduler._submit_jobs([(trial,) for trial in trials])
+    return scheduler.root
+
+
+def test_cancel_reaches_jobs_of_every_namespace(make_scheduler, clusters):
+    """As of `run`, then of `evaluate --config.kubernetes.namespace=b`, which study.json lacks."""
+    root = _submitted(make_scheduler, "b")
+    _submitted(make_scheduler, "a")
+    assert layout.study_record(root)["config"]["kubernetes"]["namespace"] == "a"
+    assert "4 jobs withdrawn" in cancel.cancel(root)
+    assert clusters.jobs == {"a": set(), "b": set()}
+
+
+def test_cancel_withdraws_what_it_reaches_and_names_the_rest(make_scheduler, clusters):
+    root = _submitted(make_scheduler, "a")
+    _submitted(make_scheduler, "b")
+    clusters.down.add("a")
+    with pytest.raises(EngineError, match="a does not answer"):
+        cancel.cancel(root)
+    assert clusters.jobs["b"] == set()
+    assert len(clusters.jobs["a"]) == 2
+
+
+def test_a_batch_cut_short_is_found_where_it_went(make_scheduler, clusters):
+    root = _submitted(make_scheduler, "a")
+    [batch] = submissions.batches(root)
+    batch.file.with_name(f"{batch.name}.handles.json").unlink()
+    looks = iter(range(9))
+    scheduler, trials = make_scheduler("b", lambda: next(looks) == 3)
+    with pytest.raises(Interrupted):
+        scheduler.run(trials)
+    assert clusters.jobs["b"] == set()
+    assert batch.handles is not None
+    assert sorted(batch.handles) == sorted(clusters.jobs["a"])
+    batch.file.with_name(f"{batch.name}.handles.json").unlink()
+    assert "2 jobs withdrawn" in cancel.cancel(root)
+
+
+def test_a_launcher_that_has_left_is_named(make_scheduler, clusters):
+    root = _submitted(make_scheduler, "a")
+    [file] = submissions.files(root)
+    layout.write_json(file, {**layout.read_json(file), "launcher": "pbs"})
+    with pytest.raises(EngineError, match=r"pbs.*cannot be asked from here"):
+        cancel.cancel(root)
+
+
+def test_cancel_of_a_study_older_than_a_launcher_key(make_scheduler, clusters):
+    root = _submitted(make_scheduler, "a")
+    record = layout.study_record(root)
+    del record["config"]["kubernetes"]["namespace"], record["config"]["ray"]
+    layout.write_json(root / layout.STUDY, record)
+    assert "2 jobs withdrawn" in cancel.cancel(root)
+    [file] = submissions.files(root)
+    layout.write_json(file, {**layout.read_json(file), "place": {}})  # of before, too
+    assert "0 jobs withdrawn" in cancel.cancel(root)
+
+
+def test_a_batch_that_names_no_place_is_with_the_studys_engine(tmp_path, clusters):
+    settings = _settings(tmp_path)
+    file = tmp_path / "jobs" / "s-old-01234567.json"
+    batch = submissions.Batch(file, ((),), {}, launcher="kubernetes")
+    engines = Engines(settings, tmp_path)
+    assert engines.of(batch).place == {"namespace": settings["kubernetes"]["namespace"]}
+
+
+def test_kubernetes_and_ray_resolve_their_place_once(tmp_path, monkeypatch):
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text('#!/bin/sh\n[ "$1 $2" = "config current-context" ] && echo first\n')
+    kubectl.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    settings = _settings(tmp_path)
+    asked = []
+    engine = kubernetes.launcher(settings, tmp_path)
+    assert engine.place == {"context": "first", "namespace": "default"}
+    monkeypatch.setattr(
+        "sweeps.launchers.remote.run", lambda command, *rest, **named: asked.append(command)
+    )
+    engine._kubectl("get")
+    assert "first" in asked[0]
+    monkeypatch.setenv("RAY_ADDRESS", "http://one:8265")
+    assert ray.Ray(settings, tmp_path).place == {"address": "http://one:8265"}
+
+
+def _settings(folder):
+    return {**config.base().to_dict(), "experiment_dir": str(folder), "name": "s"}

@@ -1,0 +1,158 @@
+"""How often a trial is tried again: attempts' ends counted, by hand, by property and on disk."""
+
+import types
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeps.records import attempts, layout, lease, measurements, status
+from sweeps.records.attempts import End
+from sweeps.scheduling.retry_policy import Next, RetryPolicy
+
+
+def _count(*ends):
+    """Counts ends that are given in the order of the attempts."""
+    return attempts.count_failures([End(*end) for end in reversed(ends)])
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        ([], (0, 0)),
+        ([("failed", 0)] * 3, (3, 0)),
+        ([("failed", 0), ("killed", 0), ("failed", 0)], (2, 1)),
+        ([("failed", 0)] * 3 + [("failed", 100)], (1, 0)),
+        ([("failed", 0)] * 3 + [("preempted", 0), ("failed", 100)], (1, 0)),
+        ([("failed", 0), ("preempted", 0)] * 30, (30, 0)),
+        ([("preempted", 0)] * 30, (0, 0)),
+        ([("failed", 8), ("killed", None), ("failed", 8)], (2, 1)),  # died before it could say
+        ([("killed", None)] * 4, (0, 4)),
+        ([("failed", 0), ("killed", None), ("failed", 8)], (1, 1)),
+        ([("lost", 0), ("lost", 0)], (0, 2)),  # a worker that hangs each time
+        ([("failed", 50), ("failed", 100), ("failed", 50)], (3, 0)),  # its checkpoint was damaged
+        ([("failed", 0)] * 2 + [("done", 0)], (0, 0)),
+        ([("done", 0)] + [("failed", 0)] * 2, (2, 0)),  # of an evaluation that is made again
+    ],
+)
+def test_failures_since_the_last_progress(ends, expected):
+    assert _count(*ends) == expected
+
+
+_OUTCOMES = st.sampled_from(["failed", "killed", "lost", "preempted"])
+_ENDS = st.lists(st.tuples(_OUTCOMES, st.one_of(st.none(), st.integers(0, 3))))
+_KNOWN_ENDS = st.lists(st.tuples(_OUTCOMES, st.integers(0, 3)))
+
+
+@given(_ENDS, st.data())
+def test_preemptions_neither_count_nor_begin_the_count_anew(ends, data):
+    place = data.draw(st.integers(0, len(ends)))
+    assert _count(*ends[:place], ("preempted", None), *ends[place:]) == _count(*ends)
+
+
+@given(_KNOWN_ENDS, st.integers(4, 9), st.integers(1, 5))
+def test_what_came_before_progress_is_forgotten(ends, step, times):
+    assert _count(*ends, *[("failed", step)] * times) == (times, 0)
+
+
+@given(_ENDS)
+def test_another_failure_counts_one_more(ends):
+    failed, killed = _count(*ends)
+    assert _count(*ends, ("failed", None)) == (failed + 1, killed)
+    assert _count(*ends, ("killed", None)) == (failed, killed + 1)
+
+
+# --- on disk
+
+
+@pytest.fixture
+def trial(tmp_path):
+    """A trial with a function that adds an attempt to it."""
+    directory = tmp_path / "compare/laser/digits_vit_jax/trial_1"
+
+    def attempt(outcome, step, **fields):
+        made = lease.claim(directory)
+        layout.write_json(made.directory / measurements.RESUMED, {"global_step": step})
+        state = "pending" if outcome == "preempted" else "failed"
+        status.write(directory, state, global_step=step, reason="as told")
+        made.end(outcome, **fields)
+
+    path = str(directory.relative_to(tmp_path))
+    return types.SimpleNamespace(path=path, root=tmp_path, attempt=attempt)
+
+
+def _run(trial, max_attempts=3, outcomes=("failed",), step=0, most=40, **policy):
+    """Runs a trial whose attempts end as told, again and again; returns how many there were."""
+    decides = RetryPolicy(trial.root, max_attempts, **policy)
+    decides.begin(trial)
+    for count in range(1, most + 1):
+        trial.attempt(outcomes[(count - 1) % len(outcomes)], step)
+        if decides.decide(trial).next is Next.GIVE_UP:
+            return count
+    return most
+
+
+@pytest.mark.parametrize("max_attempts", [1, 3, 5])
+def test_a_crash_at_one_step_is_tried_max_attempts_times_in_each_run(trial, max_attempts):
+    assert _run(trial, max_attempts) == max_attempts
+    # Another step: failures of the earlier run are not in this streak.
+    assert _run(trial, max_attempts, step=100) == max_attempts
+    assert _run(trial, max_attempts, step=100) == max_attempts
+
+
+def test_a_broken_trial_on_a_queue_that_preempts_is_given_up(trial):
+    assert _run(trial, outcomes=("preempted", "failed")) == 6  # of which three failed
+    assert _run(trial, outcomes=("preempted",)) == 40
+    assert _run(trial, outcomes=("preempted", "killed"), max_kills=4) == 8
+
+
+def test_a_job_goes_on_with_the_count_of_its_run(trial):
+    """Each job is a process of its own; a run's three attempts are not three in each of them."""
+    driver = RetryPolicy(trial.root, 3)
+    driver.begin(trial)
+    for outcome in ("failed", "failed", "preempted"):
+        trial.attempt(outcome, 0)
+    assert driver.may_retry(trial)
+    assert _run(trial, began=driver.began) == 1
+    assert not driver.may_retry(trial)
+
+
+def test_a_job_that_dies_before_it_claims_a_preempted_trial_is_given_up(trial):
+    decides = RetryPolicy(trial.root, 3)
+    decides.begin(trial)
+    trial.attempt("preempted", 0)
+    for _ in range(3):
+        assert decides.decide(trial).next is Next.AGAIN
+        decides.count_unrecorded(trial)
+    assert decides.decide(trial).next is Next.GIVE_UP
+
+
+def test_jobs_without_an_attempt_are_counted_until_the_trial_makes_progress(trial):
+    decides = RetryPolicy(trial.root, 2)
+    decides.begin(trial)
+    assert [decides.count_unrecorded(trial, excused=True) for _ in range(3)] == [1, 2, 3]
+    assert decides.count_unrecorded(trial) == 1
+    trial.attempt("preempted", 0)  # no progress
+    assert decides.may_retry(trial)
+    assert decides.count_unrecorded(trial) == 2
+    assert not decides.may_retry(trial)
+    trial.attempt("preempted", 4)
+    assert decides.may_retry(trial)
+    assert decides.count_unrecorded(trial, excused=True) == 1
+
+
+def test_bad_input_is_not_tried_again_in_one_run(trial):
+    decides = RetryPolicy(trial.root, 3)
+    decides.begin(trial)
+    trial.attempt("failed", 0, error="no such column", retry=False)
+    assert decides.decide(trial).next is Next.GIVE_UP
+    again = RetryPolicy(trial.root, 3)
+    again.begin(trial)
+    assert again.decide(trial).next is Next.AGAIN
+
+
+def test_the_end_of_a_log(tmp_path):
+    (tmp_path / "log.txt").write_bytes(b"1\n\xff2\n3\n")
+    assert attempts.tail(tmp_path / "log.txt", 2) == ["\ufffd2", "3"]
+    assert attempts.tail(tmp_path / "absent") == attempts.log_tail(tmp_path) == []
+    assert "cannot be read" in attempts.tail(tmp_path)[0]

@@ -1,0 +1,127 @@
+"""What a machine or a bare container gives: CPU cores and a cache folder."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests import floor_plan
+from workloads import catalog
+from workloads.base import machine
+from workloads.storage import tfrecord
+
+CORES = 96
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "expected"),
+    [
+        ("0::/", {"cpu.max": "50000 100000"}, 1),
+        ("0::/", {"cpu.max": "250000 100000"}, 3),
+        ("0::/", {"cpu.max": "max 100000"}, CORES),
+        ("0::/", {"cpu.max": "100000000 100000"}, CORES),
+        ("0::/", {}, CORES),
+        ("0::/", {"cpu.max": "nonsense"}, CORES),
+        ("0::/a/b", {"a/cpu.max": "400000 100000", "a/b/cpu.max": "max 100000"}, 4),
+        ("0::/a/b", {"a/cpu.max": "400000 100000", "a/b/cpu.max": "200000 100000"}, 2),
+        ("0::/../other", {"cpu.max": "200000 100000"}, 2),
+        ("4:memory:/\n3:cpu,cpuacct:/a", {"cpu,cpuacct/a": ("150000", "100000")}, 2),
+        ("3:cpu:/docker/x\n0::/", {"cpu": ("400000", "100000")}, 4),
+        ("3:cpu:/a", {"cpu/a": ("-1", "100000")}, CORES),
+        ("3:cpuset:/a", {"cpuset/a": ("100000", "100000")}, CORES),
+        (None, {"cpu.max": "50000 100000"}, CORES),
+    ],
+)
+def test_the_cpu_quota_of_a_container_is_seen(tmp_path, monkeypatch, own, files, expected):
+    for name, limit in files.items():
+        path = tmp_path / "groups" / name
+        if isinstance(limit, str):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(limit)
+            continue
+        path.mkdir(parents=True)
+        for field, number in zip(("quota", "period"), limit, strict=True):
+            (path / f"cpu.cfs_{field}_us").write_text(f"{number}\n")
+    if own is not None:
+        (tmp_path / "own").write_text(f"{own}\n")
+    monkeypatch.setattr(machine, "CONTROL_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(machine, "OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda process: set(range(CORES)))
+    assert machine.cpu_count() == expected
+
+
+def test_nobody_else_counts_cores():
+    """But for what needs a list of cores, what a record says, and the size of an own pool."""
+    found = {
+        str(path.relative_to(floor_plan.ROOT))
+        for room in ("attention", "workloads", "sweeps", "analysis")
+        for path in floor_plan.files(room)
+        if re.search(r"sched_getaffinity|os\.cpu_count", path.read_text("utf-8"))
+    }
+    assert found == {
+        *("workloads/base/machine.py", "sweeps/launchers/local.py", "sweeps/launchers/ray/job.py"),
+        *("sweeps/records/provenance.py", "sweeps/benchmarks/driver.py"),
+        "analysis/load/files/trial_files.py",
+    }
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"ATTNPERF_CACHE": "/a", "XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/a"),
+        ({"ATTNPERF_CACHE": "~/a", "HOME": "/c"}, "/c/a"),
+        ({"XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/b/attnperf"),
+        ({"XDG_CACHE_HOME": "relative", "HOME": "/c"}, "/c/.cache/attnperf"),
+        ({"XDG_CACHE_HOME": "", "HOME": "/c"}, "/c/.cache/attnperf"),
+        ({"HOME": "/"}, "/.cache/attnperf"),
+        ({"HOME": ""}, "/.cache/attnperf"),
+        ({}, "/.cache/attnperf"),
+    ],
+)
+def test_one_cache_folder_whatever_the_environment_lacks(monkeypatch, variables, expected):
+    """Without HOME: a user whom no passwd entry knows."""
+    for name in ("ATTNPERF_CACHE", "ATTNPERF_DATA", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("pwd.getpwuid", lambda number: {}[number])
+    assert machine.cache_folder() == Path(expected)
+    assert catalog.default_data_dir("digits_vit") == Path(expected) / "data" / "digits_vit"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes another user's place")
+def test_a_user_without_a_home_reads_data():
+    folder = Path(tempfile.mkdtemp())  # pytest's own can be entered by its user alone
+    path = folder / "x.tfrecord"
+    tfrecord.write_tfrecord(path, [b"a"])
+    script = (
+        "import os; os.setgroups([]); os.setresgid(12345, 12345, 12345); "
+        "from workloads.storage import tfrecord; from sweeps.launchers import local; "
+        "from sweeps.launchers.ray import launcher; "
+        "os.setresuid(12345, 12345, 12345); "
+        f"print(len(tfrecord.TFRecordFile({str(path)!r})), local.compilation_cache(), "
+        "repr(launcher.token()))"
+    )
+    folder.chmod(0o755)
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("HOME", "XDG_CACHE_HOME", "ATTNPERF_CACHE", "JAX_COMPILATION_CACHE_DIR")
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=floor_plan.ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    shutil.rmtree(folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("1 /.cache/attnperf/xla/")
+    assert done.stdout.endswith(" ''\n")
+    assert done.stderr.count("cannot be written") == 1
