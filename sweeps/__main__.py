@@ -446,6 +446,7 @@ def _parity(options: argparse.Namespace) -> int:
 def _hardware(options: argparse.Namespace) -> int:
     from sweeps.benchmarks import first_minutes
     from workloads import catalog
+    from workloads.storage import preparation
 
     parts = tuple(options.parts.split(",")) if options.parts else first_minutes.PARTS
     for part in parts:
@@ -454,7 +455,8 @@ def _hardware(options: argparse.Namespace) -> int:
             raise ValueError(f"unknown part {part!r} of the check. Known: {known}")
     files.check_output(options.out)
     data_dir = options.data_dir or catalog.default_data_dir("digits_vit")
-    files.check_output_directory(data_dir, "--data_dir")
+    if not (data_dir / preparation.REFERENCE_FILE).is_file():
+        files.check_output_directory(data_dir, "--data_dir")
     return 0 if first_minutes.run(options.out, str(data_dir), parts) else 1
 
 

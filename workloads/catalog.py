@@ -148,5 +148,8 @@ def default_data_dir(name: str, environment: Mapping[str, str] = os.environ) -> 
     folder = get(name).data_name or name
     root = environment.get(DATA_VARIABLE)
     if root:
-        return files.typed_path(root) / folder
+        try:
+            return files.typed_path(root) / folder
+        except files.PathError as error:
+            raise ValueError(f"{DATA_VARIABLE}: {error}") from error
     return machine.cache_folder() / "data" / folder

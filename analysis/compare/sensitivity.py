@@ -98,7 +98,8 @@ def expected(table: ErrorTable, split: str, given: float | None = None) -> Expec
             raise ValueError(
                 f"--effect={given:g}: give a difference of {table.metric.label} above 0{limit}"
             )
-        return ExpectedEffect({row.variant: given for row in table.rows}, "as given")
+        sizes = {row.variant: given for row in table.rows}
+        return ExpectedEffect(sizes, f"{given:g}, as given")
     name, config = table.study.paper_table, dict(table.study.config)
     if name and table.metric.name == paper.TABLES[name].metric:
         printed = _printed(table, name, table.workload, config, split)

@@ -121,9 +121,12 @@ def is_alive(attempt: pathlib.Path) -> bool:
 
 
 def process_here(attempt: pathlib.Path) -> int | None:
-    """Returns the process that has, or had, an attempt; None for one of another host."""
+    """Returns the process that has an attempt; None where it is gone, or of another host."""
     lease, here = layout.read_record(attempt / LEASE), identity()
-    return lease["pid"] if _is_same_host(lease, here) else None
+    if not _is_same_host(lease, here):
+        return None
+    start = process_start(lease["pid"])
+    return int(lease["pid"]) if start is not None and start == lease.get("pid_start") else None
 
 
 def _is_same_host(lease: dict[str, Any], here: dict[str, Any]) -> bool:

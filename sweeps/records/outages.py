@@ -44,10 +44,10 @@ class Outage:
         now = self._last = clock.clock.monotonic()
         self._since = now if self._since is None else self._since
         if now - self._since > PATIENCE_S:
+            # Without a number: `wait_out` does not take it for another transient error.
             raise OSError(
-                error.errno,
                 f"{error}, and nothing else for {PATIENCE_S / 60:.0f} minutes; what is done is "
-                "kept, `resume` goes on",
+                "kept, `resume` goes on"
             ) from error
         if str(error) != self._said:
             self._said = str(error)

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from attention import files
-from sweeps.launchers.protocol import State
+from sweeps.launchers.protocol import EngineError, State
 from sweeps.records import layout, lease, study_reader, submissions
 from sweeps.records.submissions import Batch
 from sweeps.scheduling import engines
@@ -51,21 +51,26 @@ def cancel(directory: pathlib.Path) -> str:
 
 
 def _cancel_jobs(directory: pathlib.Path, settings: dict[str, Any], batches: list[Batch]) -> int:
-    """Cancels what engines may still have; returns how many jobs that is."""
-    found = engines.Engines(settings, directory)
-    known = {handle: batch for batch in batches for handle in batch.handles or ()}
-    count = _cancel_living(found, known)
+    """Cancels the jobs that engines may still have; returns their number.
+
+    Raises EngineError, at the end, where an engine cannot be reached.
+    """
+    known, errors = engines.Engines(settings, directory), []
+    jobs = {handle: batch for batch in batches for handle in batch.handles or ()}
     for batch in batches:
         if batch.handles is None:  # by its name: its submission was cut short
-            handles = found.of(batch).find(batch) or []
-            count += _cancel_living(found, dict.fromkeys(handles, batch))
-    return count
-
-
-def _cancel_living(found: engines.Engines, jobs: dict[str, Batch]) -> int:
-    states = found.status(jobs)
+            try:
+                jobs |= dict.fromkeys(known.of(batch).find(batch) or (), batch)
+            except EngineError as error:
+                errors.append(str(error))
+    states = known.status(jobs)
     living = {handle: jobs[handle] for handle in jobs if states[handle] is not State.GONE}
-    found.cancel(living)
+    try:
+        known.cancel(living)
+    except EngineError as error:
+        errors.append(str(error))
+    if errors:
+        raise EngineError("; ".join(errors))
     return len(living)
 
 

@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from attention.files import quoted
 from sweeps.launchers import local
 from sweeps.launchers import table as launchers
 from sweeps.monitoring.progress import Progress
@@ -123,7 +124,8 @@ class Driver:
             raise ValueError(
                 f"{len(lost)} of the trials that are done have damaged records, and their attempts "
                 f"do not hold them either: {named}{' ...' if lost[3:] else ''}. Move each away "
-                f"(mv {lost[0][0]} {lost[0][0]}.damaged) and run this again: it is trained anew"
+                f"(mv {quoted(lost[0][0])} {quoted(f'{lost[0][0]}.damaged')}) and run this again: "
+                "it is trained anew"
             )
 
 

@@ -1,6 +1,7 @@
 """Checks made before the first process starts, in seconds: kernel, devices, libraries, data."""
 
 import json
+import os
 import pathlib
 from typing import Any
 
@@ -15,6 +16,7 @@ from workloads import algoperf_specs, catalog, init2winit_specs
 from workloads.algoperf import tiny_sizes
 from workloads.base import errors
 from workloads.downstream import suites
+from workloads.storage.preparation import REFERENCE_FILE
 
 
 def check_kernel(study: Study) -> None:
@@ -113,12 +115,13 @@ def _check_places(study: Study) -> None:
     """
     folder = pathlib.Path(study.settings["experiment_dir"])
     files.check_output_directory(folder, "--config.experiment_dir")
-    if study.settings["launcher"] != "local":
-        return
-    if study.settings["downstream"]:
+    if study.settings["downstream"] and study.settings["launcher"] == "local":
         suites.check_harness()
-    if catalog.get(study.workload).embedded:
-        files.check_output_directory(pathlib.Path(study.data_dir), "--config.data_dir")
+    if _unseen(study):
+        return
+    data_dir = pathlib.Path(study.data_dir)
+    if catalog.get(study.workload).embedded and not (data_dir / REFERENCE_FILE).is_file():
+        files.check_output_directory(data_dir, "--config.data_dir")
         return
     with _ask(study) as call:
         call.result()
@@ -126,7 +129,7 @@ def _check_places(study: Study) -> None:
 
 def _unseen(study: Study) -> str:
     """Returns what to say of data that nodes may have and this host has not; '' of any other."""
-    if study.settings["launcher"] == "local" or pathlib.Path(study.data_dir).exists():
+    if study.settings["launcher"] == "local" or os.path.exists(study.data_dir):
         return ""
     return (
         f"{study.data_dir} is not on this host, so the data is not checked here: each job checks "

@@ -130,16 +130,16 @@ class Scheduler(abc.ABC):
     def _follow_up(self, trial: Work) -> None:
         """Does what a trial's files ask for once its worker or job is gone."""
         decision = self.policy.decide(trial)
+        reason = attempts.last_error(self.root / trial.path).get("error") or decision.reason
         if decision.next is Next.WATCH:
             self._watch([trial])
         elif decision.next is Next.AGAIN:
-            self._put_back(trial, "will be tried again", decision.reason)
+            self._put_back(trial, "will be tried again", reason)
         elif decision.next is Next.GIVE_UP:
-            error = attempts.last_error(self.root / trial.path).get("error")
             failed, killed = self.policy.count_failures(trial)
             self._give_up(
                 trial,
-                f"{error or decision.reason} (without progress: {failed} failures, {killed} kills)",
+                f"{reason} (without progress: {failed} failures, {killed} kills)",
             )
         else:
             self._over(trial, decision.state, None)

@@ -291,8 +291,8 @@ def from_record(record: dict[str, Any], directory: pathlib.Path) -> Study:
         for point in record["points"]:
             hyperparameters.complete(point)
         starts = tuple(Start(**one) for one in record.get("starts", ()))
-        # Studies of versions that did not write it down.
-        settings["data_dir"] = settings["data_dir"] or _default_data_dir(settings)
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{directory / layout.STUDY} is damaged: {error}") from error
+    # Older studies do not record it.
+    settings["data_dir"] = settings["data_dir"] or _default_data_dir(settings)
     return Study(settings, tuple(record["points"]), starts)

@@ -110,7 +110,7 @@ def test_options_of_the_command(study, capsys) -> None:
     assert cli.main(["table", root, "--effect=0.05", "--last=1", "--baseline=laser"]) == 0
     said = capsys.readouterr().out
     assert "Against LASER, paired by seed" in said
-    assert "Effect asked for: 0.05000, as given." in said
+    assert "Effect asked for: 0.05, as given." in said
     assert "Error over the last 1 evaluations" in said
     for wrong in ("--effect=0", "--effect=nan", "--last=0"):
         with pytest.raises(SystemExit, match="2"):

@@ -167,6 +167,19 @@ def test_cancel_withdraws_what_it_reaches_and_names_the_rest(make_scheduler, clu
     assert len(clusters.jobs["a"]) == 2
 
 
+def test_cancel_finds_a_batch_cut_short_though_another_engine_is_away(make_scheduler, clusters):
+    root = _submitted(make_scheduler, "a")
+    [batch] = submissions.batches(root)
+    other = batch.file.with_name(f"{batch.name}b.json")
+    layout.write_json(other, {**layout.read_json(batch.file), "place": {"namespace": "b"}})
+    clusters.jobs["b"] = {f"{batch.name}b-0"}
+    clusters.down.add("a")
+    with pytest.raises(EngineError, match="a does not answer"):
+        cancel.cancel(root)
+    assert clusters.jobs["b"] == set()
+    assert len(clusters.jobs["a"]) == 2
+
+
 def test_a_batch_cut_short_is_found_where_it_went(make_scheduler, clusters):
     root = _submitted(make_scheduler, "a")
     [batch] = submissions.batches(root)
@@ -211,7 +224,9 @@ def test_a_batch_that_names_no_place_is_with_the_studys_engine(tmp_path, cluster
 
 def test_kubernetes_and_ray_resolve_their_place_once(tmp_path, monkeypatch):
     kubectl = tmp_path / "kubectl"
-    kubectl.write_text('#!/bin/sh\n[ "$1 $2" = "config current-context" ] && echo first\n')
+    kubectl.write_text('#!/bin/sh\n[ "$1 $2" = "config view" ] && cat answer\n')
+    (tmp_path / "answer").write_text('Welcome\n{"current-context": "first"}\nA notice\n')
+    monkeypatch.chdir(tmp_path)
     kubectl.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     settings = _settings(tmp_path)

@@ -303,6 +303,13 @@ def test_an_outage_ends_after_an_hour(monkeypatch):
     with pytest.raises(OSError, match=r"'/x', and nothing else for 60 minutes.*`resume` goes on"):
         fails(7600, 7721)
 
+    def work():
+        raise error
+
+    with pytest.raises(OSError, match="nothing else") as ended:
+        outage.wait_out(work)
+    assert str(ended.value).count("nothing else") == 1
+
 
 @pytest.mark.parametrize("place", ["", "downstream/12/pydoc"])
 @pytest.mark.parametrize(
@@ -338,7 +345,10 @@ def test_a_damaged_lease_has_no_process_to_signal(tmp_path, pid):
     attempt = lease.claim(tmp_path)
     assert lease.process_here(attempt.directory) == os.getpid()
     path = attempt.directory / lease.LEASE
-    layout.write_json(path, {**layout.read_json(path), "pid": pid, "pid_start": None})
+    record = layout.read_json(path)
+    layout.write_json(path, {**record, "pid": pid, "pid_start": None})
+    assert lease.process_here(attempt.directory) is None
+    layout.write_json(path, {**record, "pid_start": "another process of that number"})
     assert lease.process_here(attempt.directory) is None
 
 

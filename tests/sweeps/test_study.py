@@ -853,5 +853,5 @@ def test_data_of_nodes_with_folders_of_their_own(launcher, monkeypatch):
     given = {**given, "environment": "ATTNPERF_DATA=$HOME/there"}  # whose, a node knows
     assert _written(launcher, **given) == ""
     monkeypatch.setenv("ATTNPERF_DATA", "gs://bucket")
-    with pytest.raises(ValueError, match="gs://bucket"):
+    with pytest.raises(ValueError, match="ATTNPERF_DATA: path 'gs://bucket'"):
         _written()

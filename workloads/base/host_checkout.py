@@ -61,9 +61,8 @@ def revision(directory: Path) -> Revision:
         # Without it git answers nothing about a directory of another user, as containers mount it.
         trusted = f"safe.directory={directory}"
         command = ["git", "-C", str(directory), "-c", trusted, *arguments]
-        return subprocess.run(
-            command, capture_output=True, text=True, check=True, env=environment
-        ).stdout
+        done = subprocess.run(command, capture_output=True, check=True, env=environment)
+        return done.stdout.decode(errors="replace")
 
     try:
         # Between names NUL: others are quoted. Unlike `status`, this refreshes no index on disk.

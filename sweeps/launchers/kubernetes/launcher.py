@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
+from attention.files import quoted
 from sweeps.launchers import remote
 from sweeps.launchers.kubernetes import keys, manifest
 from sweeps.launchers.protocol import EngineError, State
@@ -52,8 +53,13 @@ class Kubernetes(remote.Engine):
         self.place = {key: self._own[key] for key in ("context", "namespace")}
         if not self.place["context"]:  # kubectl's may be another one tomorrow
             with contextlib.suppress(EngineError):
-                lines = self._kubectl("config", "current-context").stdout.split()
-                self.place["context"] = lines[-1] if lines else ""
+                done = self._kubectl("config", "view", "--output=json")
+                contexts = (
+                    answer["current-context"]
+                    for answer in remote.json_values(done.stdout)
+                    if isinstance(answer, dict) and answer.get("current-context")
+                )
+                self.place["context"] = next(contexts, "")
 
     def submit(self, batch: Batch) -> list[str]:
         """Writes and creates the JobSets; one that exists already is this batch's.
@@ -74,8 +80,8 @@ class Kubernetes(remote.Engine):
             self.cancel(list(there))
         raise EngineError(
             f"kubectl create failed: {remote.last_line(done.stderr)}\n"
-            f"manifests: {files[0]} ... Try for f in {batch.file.with_suffix('')}.*.yaml; "
-            "do kubectl create --filename $f; done"
+            f"manifests: {files[0]} ... Try for f in {quoted(batch.file.with_suffix(''))}.*.yaml; "
+            'do kubectl create --filename "$f"; done'
         )
 
     def find(self, batch: Batch) -> list[str] | None:
@@ -123,7 +129,7 @@ class Kubernetes(remote.Engine):
         absent = (
             "there is no kubectl here: install it, or create the manifests in "
             f"{self._study / 'jobs'} where there is one: for f in *.yaml; do kubectl create "
-            "--filename $f; done"
+            '--filename "$f"; done'
         )
         # A person's kuberc has other defaults, such as deleting only what is confirmed.
         variables = {**os.environ, "KUBERC": "off"}

@@ -225,13 +225,7 @@ class Slurm(remote.Engine):
         Raises EngineError where squeue cannot reach the controller, or lists less than that has.
         """
         found = listed(handles)
-        arrays = {_array_and_task(handle)[0] for handle in handles}
-        arrays -= {name for job in found.values() for name in (job.array, job.name)}
-        for array in filter(str.isdigit, arrays):  # some sites' squeue tells of a minute ago
-            shown = _about_jobs(["scontrol", "show", "job", "--oneliner", array])
-            words = re.findall(r"\bJobState=(\w+)", shown)
-            if any(_STATES.get(word) is not State.GONE for word in words):
-                raise EngineError(f"squeue does not list job {array}, which is {words[0]}")
+        _check_listed(handles, found)
         for job in found.values():
             try:
                 if job.reason == HELD:
@@ -248,11 +242,24 @@ class Slurm(remote.Engine):
         """
         if not handles:
             return
-        jobs = listed(handles).values()
+        found = listed(handles)
+        jobs = found.values()
         scancel([job.handle for job in jobs if job.known_state is State.QUEUED])
         # scancel alone would kill after KillWait, 30 s unless the cluster says otherwise.
         running = [job.handle for job in jobs if job.known_state is State.RUNNING]
         scancel(running, "--signal=TERM")
+        _check_listed(handles, found)
+
+
+def _check_listed(handles: Sequence[str], found: dict[str, ArrayTask]) -> None:
+    """Raises EngineError where the controller has a job that squeue did not list."""
+    arrays = {_array_and_task(handle)[0] for handle in handles}
+    arrays -= {name for job in found.values() for name in (job.array, job.name)}
+    for array in filter(str.isdigit, arrays):  # some sites' squeue tells of a minute ago
+        shown = _about_jobs(["scontrol", "show", "job", "--oneliner", array])
+        words = re.findall(r"\bJobState=(\w+)", shown)
+        if any(_STATES.get(word) is not State.GONE for word in words):
+            raise EngineError(f"squeue does not list job {array}, which is {words[0]}")
 
 
 def _handles(batch: Batch, parts: list[script.ArrayPart], known: dict[int, str]) -> list[str]:
