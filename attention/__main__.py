@@ -181,8 +181,10 @@ def _check(options: argparse.Namespace) -> int:
     shape = _shape(options.shape)
     import jax
 
+    from attention.kernels import inputs
     from attention.verification import check
 
+    platform = inputs.default_platform()
     if unheard := [line for name in variants for line in check.unheard(name)]:
         print("\n".join(unheard))
         return 1
@@ -192,7 +194,7 @@ def _check(options: argparse.Namespace) -> int:
             f"no case for {', '.join(variants)} with kernels {', '.join(kernels)}: modifiers and "
             "differential mixers are checked with kernel xla; give --kernels=xla"
         )
-    print(precision.describe(options.matmul_precision, jax.default_backend()))
+    print(precision.describe(options.matmul_precision, platform))
     print(f"N, H, D = {shape}; limits: output, gradients; snippet: the paper's code, output;")
     learned = ", ".join(f"{limit:.0e} in {name}" for name, limit in check.LEARNED_LIMITS.items())
     print(f"learned: gradients of the variant's own leaves (limits: {learned})")

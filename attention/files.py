@@ -60,8 +60,8 @@ def typed_path(text: str) -> pathlib.Path:
             text[:1] in ("'", '"') and text[:1] == text[-1:]
         ),
         "names a user whose home directory is not known; give the whole path": path[:1] == "~",
-        "is an address, and files are read and written by paths alone: give the path, of a store "
-        "such as gs:// or s3:// that of its mount": re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text),
+        "is an address; give a path, for a store such as gs:// or s3:// the one where it is "
+        "mounted": re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text),
         "has a variable in it, which shells do not expand in single quotes; give the path itself": (
             _has_variable(path)
         ),

@@ -2,6 +2,7 @@
 
 import math
 import numbers
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypedDict
 
@@ -63,7 +64,7 @@ class Problem(NamedTuple):
         """What will compute, 'cpu', 'gpu' or 'tpu': the sharding's devices, which need not be here,
         or JAX's own."""
         if self.sharding is None:
-            return jax.default_backend()
+            return default_platform()
         platform: str = self.device.platform
         return "gpu" if platform in ("cuda", "rocm") else platform
 
@@ -71,6 +72,21 @@ class Problem(NamedTuple):
     def device(self) -> jax.Device:
         """One of the devices that will compute."""
         return jax.devices()[0] if self.sharding is None else self.sharding.mesh.devices.flat[0]
+
+
+def default_platform() -> str:
+    """Returns what JAX computes on here: 'cpu', 'gpu' or 'tpu'.
+
+    Raises ValueError where JAX finds no device, as with JAX_PLATFORMS=cuda on a login node.
+    """
+    try:
+        return jax.default_backend()
+    except (RuntimeError, AssertionError) as error:  # an assertion for cuda without its plugin
+        asked = os.environ.get("JAX_PLATFORMS", "")
+        reason = f" ({error})" if str(error) else ""
+        raise ValueError(
+            f"JAX finds no device with JAX_PLATFORMS={asked!r}{reason}; unset it, or set it to cpu"
+        ) from error
 
 
 def through_kernel(

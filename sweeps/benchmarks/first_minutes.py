@@ -127,11 +127,13 @@ def _devices() -> dict[str, Any]:
 
     import jax
 
-    device = jax.local_devices()[0]
+    from attention.kernels import inputs
+
+    platform, device = inputs.default_platform(), jax.local_devices()[0]
     memory = (device.memory_stats() or {}).get("bytes_limit")
     versions = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "flax")}
     return {
-        "platform": jax.default_backend(),
+        "platform": platform,
         "kind": device.device_kind,
         "count": jax.local_device_count(),
         "memory_gb": None if memory is None else memory / 1e9,

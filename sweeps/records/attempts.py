@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from sweeps.records import layout, lease, measurements
+from sweeps.records.status import COMPLETE
 
 LOG = "log.txt"
-# Outcomes after which nothing is left to do.
-_COMPLETE = ("done", "diverged")
 
 
 class End(NamedTuple):
@@ -44,7 +43,7 @@ def count_failures(newest_first: Iterable[End]) -> tuple[int, int]:
     failed = killed = 0
     step: int | None = None
     for outcome, began in newest_first:
-        if outcome in _COMPLETE or (began is not None and step is not None and began < step):
+        if outcome in COMPLETE or (began is not None and step is not None and began < step):
             break
         step = began if step is None else step
         failed += outcome == "failed"

@@ -76,7 +76,11 @@ def _primary(options: argparse.Namespace) -> int:
 
 def _look(options: argparse.Namespace) -> int:
     """Loads JAX; returns WRONG_NODE where it does not find the platform, else 0."""
-    _set_up_jax(options.cache_dir)
+    try:
+        _set_up_jax(options.cache_dir)
+    except ValueError as error:
+        print(error, file=sys.stderr, flush=True)
+        return WRONG_NODE
     return 0 if _computes_on(options.platform) else WRONG_NODE
 
 
@@ -136,12 +140,14 @@ def _set_up_jax(cache_dir: str) -> None:
     """Loads JAX with its persistent compilation cache on for every program, however small."""
     import jax
 
+    from attention.kernels import inputs
+
     if cache_dir:
         jax.config.update("jax_compilation_cache_dir", cache_dir)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     provenance.pin_options()
-    jax.devices()
+    inputs.default_platform()
 
 
 def _set_up_others_jax(cache_dir: str, platform: str) -> int:

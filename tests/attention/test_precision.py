@@ -1,11 +1,18 @@
 """What platforms make of float32 products: names, the kernels that follow, and the check."""
 
+import os
+import pathlib
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import pytest
 
 from attention import __main__ as command
 from attention import precision, registry, table
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def test_the_names_are_jaxs_and_mean_what_is_said():
@@ -92,3 +99,20 @@ def test_the_check_takes_one_and_says_what_it_is(capsys):
     assert jax.config.jax_default_matmul_precision is None
     assert command.main([*given[:2], "--kernels=cudnn", "--matmul_precision=float32"]) == 2
     assert "takes no matmul precision" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("platform", ["nonsense", "cuda"])
+def test_a_platform_that_is_not_here_is_named(platform):
+    """As of JAX_PLATFORMS=cuda in a shell's start-up file, on a login node."""
+    done = subprocess.run(
+        [sys.executable, "-m", "attention", "check", "standard", "--kernels=xla"],
+        env={**os.environ, "JAX_PLATFORMS": platform},
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    if done.returncode == 0 and platform == "cuda":
+        pytest.skip("an NVIDIA GPU is here")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert f"JAX_PLATFORMS='{platform}'" in done.stderr
