@@ -59,11 +59,6 @@ class Variant:
         """Whether a layer's index must be given: differential mixers."""
         return table.MIXERS[self.mixer].needs_depth
 
-    @property
-    def has_parameters(self) -> bool:
-        """Whether the variant adds learned leaves to its host."""
-        return any(one.parameters != "none" for one in table.entries_of(self.name).values())
-
     def __call__(
         self,
         query: Array,

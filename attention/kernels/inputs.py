@@ -83,9 +83,8 @@ def default_platform() -> str:
         return jax.default_backend()
     except (RuntimeError, AssertionError) as error:  # an assertion for cuda without its plugin
         asked = os.environ.get("JAX_PLATFORMS", "")
-        reason = f" ({error})" if str(error) else ""
         raise ValueError(
-            f"JAX finds no device with JAX_PLATFORMS={asked!r}{reason}; unset it, or set it to cpu"
+            f"JAX finds no device with JAX_PLATFORMS={asked!r}; unset it, or set it to cpu. {error}"
         ) from error
 
 
