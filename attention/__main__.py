@@ -181,10 +181,10 @@ def _check(options: argparse.Namespace) -> int:
     shape = _shape(options.shape)
     import jax
 
-    from attention.kernels import inputs
+    from attention import devices
     from attention.verification import check
 
-    platform = inputs.default_platform()
+    platform = devices.default_platform()
     if unheard := [line for name in variants for line in check.unheard(name)]:
         print("\n".join(unheard))
         return 1

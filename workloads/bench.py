@@ -14,9 +14,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from attention import devices
 from attention import registry as variants
 from attention import table as variants_table
-from attention.kernels import inputs
 from workloads import catalog, registry
 from workloads.base import spec
 from workloads.base.workload import BaseWorkload
@@ -45,7 +45,7 @@ def lines(
     entry = catalog.get(name)
     for variant in names:
         catalog.check_variant(name, variants_table.canonical(variant))
-    inputs.default_platform()
+    devices.default_platform()
     batch_size = batch_size or (entry.batch_size if entry.embedded else 8)
     if entry.embedded and loader:
         yield _loader(name, data_dir, batch_size)

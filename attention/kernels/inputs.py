@@ -2,7 +2,6 @@
 
 import math
 import numbers
-import os
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypedDict
 
@@ -11,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
-from attention import records
+from attention import devices, records
 from attention.kernels import masks
 from attention.records import Applied, Weighting
 
@@ -64,7 +63,7 @@ class Problem(NamedTuple):
         """What will compute, 'cpu', 'gpu' or 'tpu': the sharding's devices, which need not be here,
         or JAX's own."""
         if self.sharding is None:
-            return default_platform()
+            return devices.default_platform()
         platform: str = self.device.platform
         return "gpu" if platform in ("cuda", "rocm") else platform
 
@@ -72,20 +71,6 @@ class Problem(NamedTuple):
     def device(self) -> jax.Device:
         """One of the devices that will compute."""
         return jax.devices()[0] if self.sharding is None else self.sharding.mesh.devices.flat[0]
-
-
-def default_platform() -> str:
-    """Returns what JAX computes on here: 'cpu', 'gpu' or 'tpu'.
-
-    Raises ValueError where JAX finds no device, as with JAX_PLATFORMS=cuda on a login node.
-    """
-    try:
-        return jax.default_backend()
-    except (RuntimeError, AssertionError) as error:  # an assertion for cuda without its plugin
-        asked = os.environ.get("JAX_PLATFORMS", "")
-        raise ValueError(
-            f"JAX finds no device with JAX_PLATFORMS={asked!r}; unset it, or set it to cpu. {error}"
-        ) from error
 
 
 def through_kernel(

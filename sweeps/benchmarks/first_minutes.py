@@ -127,9 +127,9 @@ def _devices() -> dict[str, Any]:
 
     import jax
 
-    from attention.kernels import inputs
+    from attention import devices
 
-    platform, device = inputs.default_platform(), jax.local_devices()[0]
+    platform, device = devices.default_platform(), jax.local_devices()[0]
     memory = (device.memory_stats() or {}).get("bytes_limit")
     versions = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "flax")}
     return {

@@ -140,14 +140,14 @@ def _set_up_jax(cache_dir: str) -> None:
     """Loads JAX with its persistent compilation cache on for every program, however small."""
     import jax
 
-    from attention.kernels import inputs
+    from attention import devices
 
     if cache_dir:
         jax.config.update("jax_compilation_cache_dir", cache_dir)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     provenance.pin_options()
-    inputs.default_platform()
+    devices.default_platform()
 
 
 def _set_up_others_jax(cache_dir: str, platform: str) -> int:

@@ -13,6 +13,7 @@ ORDER = (
     "files",
     "precision",
     "checkout",
+    "devices",
     "records",
     "kernels",
     "mixers",
