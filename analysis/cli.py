@@ -17,7 +17,6 @@ take one directory further up as well, and go through its studies and workloads.
 import argparse
 import inspect
 import os
-import pathlib
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -81,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
 def _add_study(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "study",
-        type=pathlib.Path,
+        type=files.typed_path,
         metavar="DIR",
         help="a study (it has study.json), AlgoPerf's logs, or a directory of studies",
     )
@@ -137,7 +136,7 @@ def _tables(options: argparse.Namespace) -> "Iterator[ErrorTable]":
 
 
 def _add_runs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", type=pathlib.Path, help="a study, or AlgoPerf's logs")
+    parser.add_argument("directory", type=files.typed_path, help="a study, or AlgoPerf's logs")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
 
@@ -191,14 +190,14 @@ def _table(options: argparse.Namespace) -> int:
 def _add_summary(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "studies",
-        type=pathlib.Path,
+        type=files.typed_path,
         nargs="+",
         metavar="DIR",
         help="studies, AlgoPerf's logs, or directories of them",
     )
     parser.add_argument("--baseline", metavar="NAME", help="default: each study's own")
     parser.add_argument(
-        "--plot", type=pathlib.Path, metavar="FILE.png", help="draw the improvements, too"
+        "--plot", type=files.typed_path, metavar="FILE.png", help="draw the improvements, too"
     )
     printing.add_arguments(parser)
 
@@ -238,7 +237,10 @@ def _summary(options: argparse.Namespace) -> int:
 def _add_plots(parser: argparse.ArgumentParser) -> None:
     _add_comparison(parser)
     parser.add_argument(
-        "--out", type=pathlib.Path, metavar="DIR", help="default: plots/ in the study's directory"
+        "--out",
+        type=files.typed_path,
+        metavar="DIR",
+        help="default: plots/ in the study's directory",
     )
 
 
@@ -250,7 +252,7 @@ def _plots(options: argparse.Namespace) -> int:
     from analysis.views import catalog
 
     if options.out:
-        catalog.make_directory(options.out)
+        files.check_output_directory(options.out, "--out")
     for line in catalog.write_plots(list(_tables(options)), options.out):
         print(line)
     return 0
@@ -259,7 +261,7 @@ def _plots(options: argparse.Namespace) -> int:
 def _add_report(parser: argparse.ArgumentParser) -> None:
     _add_comparison(parser)
     parser.add_argument(
-        "--out", type=pathlib.Path, metavar="FILE", help=f"default: {FILE} in the directory"
+        "--out", type=files.typed_path, metavar="FILE", help=f"default: {FILE} in the directory"
     )
 
 
@@ -414,7 +416,7 @@ def _downstream(options: argparse.Namespace) -> int:
 
 def _add_scaling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "studies", type=pathlib.Path, nargs="+", metavar="DIR", help="studies, as for `table`"
+        "studies", type=files.typed_path, nargs="+", metavar="DIR", help="studies, as for `table`"
     )
     parser.add_argument(
         "--loss",
@@ -464,7 +466,7 @@ def _scaling(options: argparse.Namespace) -> int:
 
 
 def _add_reconstruction(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=pathlib.Path, metavar="FILE.json")
+    parser.add_argument("file", type=files.typed_path, metavar="FILE.json")
     parser.add_argument("--layers", action="store_true", help="a table for each layer, too")
     printing.add_arguments(parser)
 
@@ -485,7 +487,7 @@ def _reconstruction(options: argparse.Namespace) -> int:
 
 
 def _add_hardware(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=pathlib.Path, metavar="FILE.json")
+    parser.add_argument("file", type=files.typed_path, metavar="FILE.json")
     printing.add_arguments(parser)
 
 

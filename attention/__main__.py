@@ -72,10 +72,10 @@ def _add_reconstruct(commands: "argparse._SubParsersAction[argparse.ArgumentPars
         description=_RECONSTRUCT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("files", nargs="*", type=pathlib.Path, metavar="FILE.npz")
+    command.add_argument("files", nargs="*", type=files.typed_path, metavar="FILE.npz")
     command.add_argument(
         "--out",
-        type=pathlib.Path,
+        type=files.typed_path,
         default=pathlib.Path("reconstruction.json"),
         metavar="FILE.json",
         help="default: reconstruction.json",

@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from workloads.arguments import path, positive, whole
+    from workloads.arguments import positive, whole
 
     parser = argparse.ArgumentParser(
         prog="python -m sweeps",
@@ -123,15 +123,15 @@ def _parser() -> argparse.ArgumentParser:
         "are here, and writes every result to one file. Exit status 1 where one is bad."
     )
     file = pathlib.Path("hardware.json")
-    first.add_argument("--out", type=path, default=file, help=f"default: {file}")
+    first.add_argument("--out", type=files.typed_path, default=file, help=f"default: {file}")
     first.add_argument("--parts", default="", help="some of kernels,steps,recovery,processes")
     text = "of digits_vit; default: where studies look"
-    first.add_argument("--data_dir", type=path, help=text)
+    first.add_argument("--data_dir", type=files.typed_path, help=text)
     status = add("status", _status, "what is pending, running, done, diverged and failed")
     resume = add("resume", _resume, "continue a study from its directory alone")
     cancel = add("cancel", _cancel, "save and stop every trial of a study, wherever it runs")
     for command in (status, resume, cancel):
-        command.add_argument("directory", type=path, metavar="STUDY_DIR")
+        command.add_argument("directory", type=files.typed_path, metavar="STUDY_DIR")
     status.add_argument("--watch", action="store_true", help="until the study is done")
     text = "what a study's trained models can do, by a suite"
     _add_evaluate(add("evaluate", _evaluate, text, epilog=_KEYS, allow_abbrev=False))
@@ -156,12 +156,12 @@ def _parser() -> argparse.ArgumentParser:
         "Restores the trial's last checkpoint and writes what its attention layers are given on "
         "the first examples of its first training batch; for python -m attention reconstruct."
     )
-    tensors.add_argument("directory", type=path, metavar="TRIAL_DIR")
+    tensors.add_argument("directory", type=files.typed_path, metavar="TRIAL_DIR")
     out = pathlib.Path("qkv.npz")
-    tensors.add_argument("--out", type=path, default=out, help=f"default: {out}")
+    tensors.add_argument("--out", type=files.typed_path, default=out, help=f"default: {out}")
     tensors.add_argument("--examples", type=whole(1, 1_048_576), default=4, help="default: 4")
     text = "default: where the data lay when it was trained"
-    tensors.add_argument("--data_dir", type=path, help=text)
+    tensors.add_argument("--data_dir", type=files.typed_path, help=text)
     _add_export(add("export", _export, "write a study as AlgoPerf's scoring reads it"))
     parity = add(
         "algoperf_parity",
@@ -190,7 +190,7 @@ def _add_compile(command: argparse.ArgumentParser) -> None:
 
 
 def _add_evaluate(command: argparse.ArgumentParser) -> None:
-    from workloads.arguments import path, whole
+    from workloads.arguments import whole
     from workloads.downstream import suites
 
     command.description = (
@@ -200,7 +200,7 @@ def _add_evaluate(command: argparse.ArgumentParser) -> None:
         "max_attempts and mesh.* may be others than those of training. Exit status 1 where "
         "a checkpoint could not be evaluated."
     )
-    command.add_argument("directory", type=path, metavar="STUDY_DIR")
+    command.add_argument("directory", type=files.typed_path, metavar="STUDY_DIR")
     command.add_argument("--suite", required=True, help=f"of {', '.join(suites.names())}")
     text = "of each trial, the last ones (default: 1); config.keep_checkpoints has them kept"
     command.add_argument("--checkpoints", type=whole(1, 10_000), default=1, help=text)
@@ -208,31 +208,29 @@ def _add_evaluate(command: argparse.ArgumentParser) -> None:
         "--stage", default="", help="tune, compare ... (default: the last one that has begun)"
     )
     text = "where downstream/ and the tokenizer lie (default: the study's data)"
-    command.add_argument("--data_dir", type=path, help=text)
+    command.add_argument("--data_dir", type=files.typed_path, help=text)
 
 
 def _add_export(command: argparse.ArgumentParser) -> None:
-    from workloads.arguments import path
 
     command.description = (
         "Writes DIR/<variant>/study_<seed>/<workload>_jax/trial_<point> from a stage of a study; "
         "repeating it brings DIR up to date."
     )
-    command.add_argument("directory", type=path, metavar="STUDY_DIR")
+    command.add_argument("directory", type=files.typed_path, metavar="STUDY_DIR")
     command.add_argument("--format", required=True, choices=("algoperf",))
     command.add_argument("--stage", help="tune, compare ... (default: the last one that has begun)")
     text = "default: STUDY_DIR/export/algoperf_STAGE"
-    command.add_argument("--out", type=path, metavar="DIR", help=text)
+    command.add_argument("--out", type=files.typed_path, metavar="DIR", help=text)
 
 
 def _add_parity(command: argparse.ArgumentParser) -> None:
     from workloads.algoperf.parity import table_of_rows
-    from workloads.arguments import path
 
     parts = ("optimizer", *table_of_rows.PARTS)
     command.description = "Measures every difference anew. Exit status 1 where one is too large."
     text = "AlgoPerf's checkout; default: the installed one"
-    command.add_argument("--algoperf_dir", type=path, help=text)
+    command.add_argument("--algoperf_dir", type=files.typed_path, help=text)
     command.add_argument(
         "--parts", default=",".join(parts), help=f"of {', '.join(parts)}; default: all"
     )

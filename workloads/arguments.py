@@ -1,14 +1,9 @@
-"""Numbers and paths on command lines, checked where they are given. Standard library only."""
+"""Numbers on command lines, checked where they are given. Standard library only."""
 
 import argparse
 import contextlib
 from collections.abc import Callable
 from typing import Any
-
-from attention import files
-
-# An argparse type: a path, with `~` expanded.
-path = files.typed_path
 
 
 def _number(

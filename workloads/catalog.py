@@ -152,4 +152,4 @@ def default_data_dir(name: str, environment: Mapping[str, str] = os.environ) -> 
             return files.typed_path(root) / folder
         except files.PathError as error:
             raise ValueError(f"{DATA_VARIABLE}: {error}") from error
-    return machine.cache_folder() / "data" / folder
+    return machine.cache_folder(environment) / "data" / folder

@@ -32,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=FORMATS,
         help=f"default: by the suffix of --out ({' '.join(SUFFIXES)}), else text",
     )
-    parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help="write to FILE instead")
+    parser.add_argument(
+        "--out", type=files.typed_path, metavar="FILE", help="write to FILE instead"
+    )
 
 
 def check(options: argparse.Namespace) -> None:

@@ -50,7 +50,8 @@ def write_plots(tables: "Sequence[ErrorTable]", out: pathlib.Path | None) -> Ite
 
     directories = [_directory(table, tables, out) for table in tables]
     for directory in directories:
-        make_directory(directory)
+        files.check_output_directory(directory, "--out")
+        directory.mkdir(parents=True, exist_ok=True)
     style.distinguish(row.variant for table in tables for row in table.rows)
     for table, directory in zip(tables, directories, strict=True):
         for plot in (plot for name in PLOTTED for plot in get(name).PLOTS if plot.applies(table)):
@@ -60,18 +61,6 @@ def write_plots(tables: "Sequence[ErrorTable]", out: pathlib.Path | None) -> Ite
                 continue
             pictures.save(figure, directory / plot.file)
             yield f"wrote {directory / plot.file}"
-
-
-def make_directory(directory: pathlib.Path) -> None:
-    """Makes a directory for figures. Raises ValueError where none can be made or written into."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(
-            f"--out={directory}: no directory can be made there ({error.strerror}); give another "
-            "with --out=DIR"
-        ) from error
-    files.check_output(directory / "errors.png")
 
 
 def _directory(

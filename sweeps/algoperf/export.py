@@ -133,7 +133,7 @@ def _inside(out: pathlib.Path, folder: pathlib.Path) -> list[pathlib.Path]:
     """Returns what is in a folder, but for hidden files: of systems, and of killed writers."""
     if not folder.is_dir():
         raise ValueError(_not_ours(out, folder))
-    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    return sorted(path for path in folder.iterdir() if not path.name.startswith((".", "@")))
 
 
 def _check_free(out: pathlib.Path, needed: set[pathlib.Path], wanted: dict[str, Any]) -> None:

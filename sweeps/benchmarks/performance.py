@@ -24,7 +24,6 @@ from sweeps.monitoring import calibration, hardware, jax_calls
 from sweeps.monitoring import compile as compiler
 from sweeps.study import config, study
 from workloads import catalog
-from workloads.arguments import path
 
 
 class Row(NamedTuple):
@@ -117,9 +116,9 @@ def main() -> None:
     """Compiles what is not in the cache, fits `plan` to it, and writes the page."""
     parser = argparse.ArgumentParser(prog="python -m sweeps.benchmarks.performance")
     parser.add_argument("--only", default="", help="rows with this in their study's name")
-    parser.add_argument("--out", type=path, default=pathlib.Path("docs/performance.md"))
+    parser.add_argument("--out", type=files.typed_path, default=pathlib.Path("docs/performance.md"))
     cache = pathlib.Path("experiments/performance")
-    parser.add_argument("--cache", type=path, default=cache)
+    parser.add_argument("--cache", type=files.typed_path, default=cache)
     options = parser.parse_args()
     try:
         files.check_output(options.out)

@@ -58,6 +58,14 @@ def repository(tmp_path):
     return tmp_path
 
 
+def test_looking_at_a_checkout_writes_nothing_into_it(repository):
+    index = repository / ".git" / "index"
+    os.utime(repository / "algoperf/spec.py", (1, 1))  # git would refresh what it knows of it
+    before = index.read_bytes()
+    assert host_checkout.revision(repository).changed == ()
+    assert index.read_bytes() == before
+
+
 def test_commit_from_git_and_the_remark_about_it(stand_in, repository):
     tmp_path = repository
     found = installation.find(tmp_path)

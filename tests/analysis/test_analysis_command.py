@@ -1,5 +1,6 @@
 """`python -m analysis` as a person runs it."""
 
+import contextlib
 import csv
 import io
 import json
@@ -349,3 +350,33 @@ def test_a_short_table_has_what_a_reader_needs(made, tmp_path, capsys) -> None:
     assert float(rows[1]["difference"]) == pytest.approx(-0.1)
     assert cli.main(["table", str(root), "--short", "--baseline=laser"]) == 0
     assert "Mean - LASER" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["table", "~/nowhere"],
+        ["report", "nowhere", "--out=~/no/report.html"],
+        ["summary", "~/nowhere"],
+        ["reconstruction", "~/nowhere.json"],
+    ],
+)
+def test_the_home_directory_is_read_as_typed(arguments, tmp_path, monkeypatch, capsys) -> None:
+    """Shells leave `~` alone behind `--out=`."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert str(tmp_path / "home") in error
+    assert "~" not in error
+
+
+@pytest.mark.parametrize("out", ["gs://bucket/x", "$SCRATCH/x", "~/made"])
+def test_plots_of_a_mistyped_study_make_nothing(out, tmp_path, monkeypatch, capsys) -> None:
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    with contextlib.suppress(SystemExit):  # argparse's own, for a path that nobody means
+        assert cli.main(["plots", "nowhere", f"--out={out}"]) == 2
+    assert capsys.readouterr().err
+    assert [path.name for path in tmp_path.rglob("*")] == ["home"]

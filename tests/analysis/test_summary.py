@@ -1,6 +1,7 @@
 """Several studies at once: statistics over runs and tasks, and the page that sums studies up."""
 
 import csv
+import dataclasses
 import io
 import math
 
@@ -15,6 +16,7 @@ from analysis.load.targets import TIME
 from analysis.statistics import across, comparisons
 from analysis.views import summary as view
 from analysis.views import verdicts
+from analysis.views.table import notes as table_notes
 
 NAN = math.nan
 
@@ -181,6 +183,11 @@ def test_point_and_interval_are_of_the_runs_that_are_compared(hand_made, shared)
     notes = " ".join(view.page(summary.of_tables([table])).notes)
     assert ("11 seeds that both have" in said.sentence) == comparison.is_partial == (shared == 11)
     assert ("LASER 11 (12 and 12 seeds)" in notes) == comparison.is_partial
+    whole = dataclasses.replace(table.rows[1].splits["train"], comparison=None)
+    row = dataclasses.replace(table.rows[1], splits={**table.rows[1].splits, "train": whole})
+    elsewhere = dataclasses.replace(table, decisive="train", rows=(table.rows[0], row))
+    notes = " ".join(table_notes.left_out(elsewhere, ("test",)))
+    assert ("LASER 11 (12 and 12 seeds) on test" in notes) == comparison.is_partial
 
 
 def test_a_time_that_is_not_finite_is_in_no_ratio(hand_made) -> None:

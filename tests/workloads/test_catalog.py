@@ -129,3 +129,8 @@ def test_bench_times_every_kind_of_model(name):
     lines = list(bench.lines(name, "", ["standard", "laser"], batch_size=2, steps=1, rounds=1,
                              options={}, loader=False))  # fmt: skip
     assert "laser / standard" in lines[1]
+
+
+def test_a_jobs_cache_folder_holds_its_data(tmp_path):
+    found = catalog.default_data_dir("digits_vit", {"ATTNPERF_CACHE": str(tmp_path)})
+    assert found == tmp_path / "data" / "digits_vit"

@@ -178,6 +178,7 @@ def test_other_data_is_never_replaced(own: Path, tmp_path: Path) -> None:
 
 def test_companions_that_a_system_lays_there_are_no_other_data(tmp_path: Path) -> None:
     (tmp_path / ".DS_Store").touch()
+    (tmp_path / "@eaDir").mkdir()
     (tmp_path / "._spm.model").touch()
     pydoc_text._refuse_to_replace_others(tmp_path)
 

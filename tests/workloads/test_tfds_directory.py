@@ -304,6 +304,14 @@ def test_the_place_says_the_configuration_of_a_data_set_prepared_before_2020(
             _open(copy)
 
 
+@pytest.mark.parametrize("place", ["/", "/data", "imagenet_v2/3.0.0"])
+def test_a_shallow_place_says_no_configuration(directory: Path, place: str) -> None:
+    _forget_configuration(directory)
+    builder = tfds.builder_from_directory(directory)
+    name = tfds_directory._full_name(builder, Path(place))
+    assert name == "imagenet_v2:3.0.0"
+
+
 def test_another_configuration_in_its_place_is_refused(directory: Path) -> None:
     _forget_configuration(directory)
     with pytest.raises(DataError, match=r"this is data set .*matched-frequency.*, not"):

@@ -65,9 +65,12 @@ def revision(directory: Path) -> Revision:
         return done.stdout.decode(errors="replace")
 
     try:
-        # Between names NUL: others are quoted. Unlike `status`, this refreshes no index on disk.
-        changed = git("diff", "--name-only", "--no-renames", "-z", "HEAD").split("\0")
-        return Revision(git("rev-parse", "HEAD").strip(), tuple(filter(None, changed)))
+        # `diff` would write a refreshed index into the checkout. Between entries NUL: other names
+        # are quoted.
+        flags = ("--porcelain", "-z", "--untracked-files=no", "--no-renames")
+        entries = git("--no-optional-locks", "status", *flags).split("\0")
+        changed = tuple(entry[3:] for entry in entries if entry)
+        return Revision(git("rev-parse", "HEAD").strip(), changed)
     except (OSError, subprocess.CalledProcessError):
         return Revision()
 

@@ -48,9 +48,9 @@ def prepare_once(
 def visible(folder: Path, pattern: str = "*") -> list[Path]:
     """What matches the pattern in a folder, sorted, without what systems lay beside people's files.
 
-    Its names begin with a dot: AppleDouble's `._x.flac`, `.DS_Store`, `.nfs0012`.
+    Its names begin with `.` or `@`: AppleDouble's `._x.flac`, `.nfs0012`, Synology's `@eaDir`.
     """
-    return sorted(path for path in folder.glob(pattern) if not path.name.startswith("."))
+    return sorted(path for path in folder.glob(pattern) if not path.name.startswith((".", "@")))
 
 
 def repair(workload: str, data_dir: str | os.PathLike[str]) -> str:

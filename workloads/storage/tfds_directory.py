@@ -280,7 +280,7 @@ def _check_prepared(directory: Path, repair: str) -> None:
 
 def _full_name(builder: Any, directory: Path) -> str:
     """The name of a data set; of one prepared before 2020 only its place says the configuration."""
-    place = directory.absolute().parts[-3:-1]
+    place = ("", "", *directory.absolute().parts)[-3:-1]
     in_place = place[0] == builder.name != place[1]
     config = builder.builder_config.name if builder.builder_config else place[1] * in_place
     return f"{builder.name}{config and '/'}{config}:{builder.version}"

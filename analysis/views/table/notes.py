@@ -9,6 +9,7 @@ from analysis.load import metrics, paper
 from analysis.statistics import intervals, permutation
 from analysis.statistics.comparisons import ALPHA
 from analysis.statistics.results import Comparison
+from sweeps.records import layout
 
 PERPLEXITY = metrics.get("perplexity")
 # `simulation.false_positives` of one variant where the few seeds' sd is 4 times the many's, about
@@ -144,7 +145,7 @@ def _comparison_notes(table: ErrorTable) -> Iterable[str]:
     yield f"{differences}{corrected if tested else ''}."
     if any(comparison.test == "t" for comparison in found):
         yield "n seeds of both: paired t-test, two-sided, and the interval of that test."
-    yield from left_out(table)
+    yield from left_out(table, layout.SPLITS)
     if any(comparison.test == "sign" for comparison in found):
         yield "All differences equal, t undefined: p is the exact sign-flip test's, 2 / 2^n."
     yield from _permutation_notes(table, tested)
@@ -154,17 +155,23 @@ def _comparison_notes(table: ErrorTable) -> Iterable[str]:
         yield "Fewer than 2 shared seeds, or than 2 seeds of one: no test, so cannot tell."
 
 
-def left_out(table: ErrorTable) -> Iterable[str]:
-    """Says which tests are over fewer runs than the medians and means beside them."""
-    partial = [
-        f"{table.by_variant[name].label} {each.pairs} ({each.n} and {each.n_baseline} seeds)"
-        for name, each in table.comparisons.items()
-        if each.is_partial
-    ]
+def left_out(table: ErrorTable, others: Sequence[str] = ()) -> Iterable[str]:
+    """Says which tests are over fewer runs than the medians and means beside them.
+
+    On the deciding split, and on `others` where their numbers of runs differ from its.
+    """
+    partial: dict[str, str] = {}
+    for split in (table.decisive, *others):
+        for row in table.rows:
+            each = row.splits[split].comparison
+            if each is not None and each.is_partial:
+                tested = f"{row.label} {each.pairs} ({each.n} and {each.n_baseline} seeds)"
+                partial.setdefault(tested, "" if split == table.decisive else f" on {split}")
     if partial:
+        said = "; ".join(f"{tested}{where}" for tested, where in partial.items())
         yield (
             "Differences and tests are of the seeds that both variants have: "
-            f"{'; '.join(partial)}. Medians and means are of all runs."
+            f"{said}. Medians and means are of all runs."
         )
 
 
