@@ -13,7 +13,7 @@ def default_platform() -> str:
     try:
         return jax.default_backend()
     except (RuntimeError, AssertionError) as error:  # an assertion for cuda without its plugin
-        asked = os.environ.get("JAX_PLATFORMS", "")
         raise ValueError(
-            f"JAX finds no device with JAX_PLATFORMS={asked!r}; unset it, or set it to cpu. {error}"
+            f"JAX finds no device with JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')!r}; "
+            f"unset it, or set it to cpu. {error}"
         ) from error

@@ -212,7 +212,6 @@ def _add_evaluate(command: argparse.ArgumentParser) -> None:
 
 
 def _add_export(command: argparse.ArgumentParser) -> None:
-
     command.description = (
         "Writes DIR/<variant>/study_<seed>/<workload>_jax/trial_<point> from a stage of a study; "
         "repeating it brings DIR up to date."
@@ -453,8 +452,7 @@ def _hardware(options: argparse.Namespace) -> int:
             raise ValueError(f"unknown part {part!r} of the check. Known: {known}")
     files.check_output(options.out)
     data_dir = options.data_dir or catalog.default_data_dir("digits_vit")
-    if not (data_dir / preparation.REFERENCE_FILE).is_file():
-        files.check_output_directory(data_dir, "--data_dir")
+    preparation.check_place(data_dir, "--data_dir")
     return 0 if first_minutes.run(options.out, str(data_dir), parts) else 1
 
 

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from attention import files
 from sweeps.records import layout, measurements, status
 from workloads import algoperf_specs, catalog
+from workloads.storage import preparation
 
 MARK = "attnperf_export.json"
 # The workloads of AlgoPerf that a study can have: its own ones, and ours of the same name.
@@ -133,7 +134,7 @@ def _inside(out: pathlib.Path, folder: pathlib.Path) -> list[pathlib.Path]:
     """Returns what is in a folder, but for hidden files: of systems, and of killed writers."""
     if not folder.is_dir():
         raise ValueError(_not_ours(out, folder))
-    return sorted(path for path in folder.iterdir() if not path.name.startswith((".", "@")))
+    return preparation.visible(folder)
 
 
 def _check_free(out: pathlib.Path, needed: set[pathlib.Path], wanted: dict[str, Any]) -> None:

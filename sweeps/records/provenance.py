@@ -191,12 +191,13 @@ def meta_data(
 
 
 def _code_and_seed(seed: int, data_dir: str) -> dict[str, Any]:
+    commit = git_commit()
     return {
         "python_version": platform.python_version(),
         "python_compiler": platform.python_compiler(),
         "versions": versions(),
-        "git_commit_hash": git_commit(),  # AlgoPerf's name; it is attnperf's here
-        "attnperf_commit": git_commit(),
+        "git_commit_hash": commit,  # AlgoPerf's name; it is attnperf's here
+        "attnperf_commit": commit,
         "rng_seed": seed,
         "data_dir": data_dir,
         "argv": sys.argv,

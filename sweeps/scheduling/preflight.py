@@ -16,7 +16,7 @@ from workloads import algoperf_specs, catalog, init2winit_specs
 from workloads.algoperf import tiny_sizes
 from workloads.base import errors
 from workloads.downstream import suites
-from workloads.storage.preparation import REFERENCE_FILE
+from workloads.storage import preparation
 
 
 def check_kernel(study: Study) -> None:
@@ -113,15 +113,15 @@ def _check_places(study: Study) -> None:
 
     Embedded data need no more than a place.
     """
-    folder = pathlib.Path(study.settings["experiment_dir"])
-    files.check_output_directory(folder, "--config.experiment_dir")
+    files.check_output_directory(
+        pathlib.Path(study.settings["experiment_dir"]), "--config.experiment_dir"
+    )
     if study.settings["downstream"] and study.settings["launcher"] == "local":
         suites.check_harness()
     if _unseen(study):
         return
-    data_dir = pathlib.Path(study.data_dir)
-    if catalog.get(study.workload).embedded and not (data_dir / REFERENCE_FILE).is_file():
-        files.check_output_directory(data_dir, "--config.data_dir")
+    if catalog.get(study.workload).embedded:
+        preparation.check_place(pathlib.Path(study.data_dir), "--config.data_dir")
         return
     with _ask(study) as call:
         call.result()

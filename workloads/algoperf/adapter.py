@@ -82,7 +82,7 @@ def _theirs(name: str) -> Any:
 
 
 def _recorded(name: str) -> Any:
-    return property(lambda self: self._found.record()[name], doc="As records have it.")
+    return property(lambda self: self._record[name], doc="As records have it.")
 
 
 class AlgoperfWorkload(spec.Workload):
@@ -102,7 +102,7 @@ class AlgoperfWorkload(spec.Workload):
     ) -> None:
         self.name, self.theirs, self.variant = name, theirs, variant
         self.options, self.devices = Options(), sharding.Devices()
-        self._modes, self._found = modes, found
+        self._modes, self._record = modes, found.record()  # once: it asks git
         self._sizes_of: str | None = None
         self._takes_bn = "use_running_average_bn" in inspect.signature(theirs.model_fn).parameters
 

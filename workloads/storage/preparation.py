@@ -45,6 +45,15 @@ def prepare_once(
     return data_dir
 
 
+def check_place(data_dir: Path, option: str) -> None:
+    """Raises ValueError where embedded data are absent from `data_dir` and cannot be made there.
+
+    Whole data may lie where nothing can be written.
+    """
+    if not (data_dir / REFERENCE_FILE).is_file():
+        files.check_output_directory(data_dir, option)
+
+
 def visible(folder: Path, pattern: str = "*") -> list[Path]:
     """What matches the pattern in a folder, sorted, without what systems lay beside people's files.
 
