@@ -8,7 +8,7 @@ EXTRAS ?= test,downstream
 DEMO := digits_vit_demo spoken_digits_conformer_demo pydoc_lm_demo
 # Shortest first: who stops early has whole tables.
 EVIDENCE := spoken_digits_conformer_evidence digits_vit_evidence pydoc_lm_evidence pydoc_lm_lamb \
-    pydoc_lm_diff
+    pydoc_lm_diff fashion_vit_evidence
 TUNED := spoken_digits_conformer_tuned digits_vit_tuned pydoc_lm_tuned
 # Two cores are served by three: some wait. A process that dies ends the run, with its test's name:
 # what it leaves behind (a cluster's daemons) would keep the next one's tests waiting.
@@ -24,7 +24,7 @@ ALGOPERF_TESTS ?= tests/algoperf
 INIT2WINIT_TESTS ?= tests/init2winit
 QUICK := digits_vit_quick spoken_digits_conformer_quick pydoc_lm_quick
 
-.PHONY: demo evidence evidence-tuned quick test test-slow test-all test-compilers test-algoperf test-init2winit soak simulate performance check clean
+.PHONY: demo data-fashion evidence evidence-images evidence-patch4 evidence-tuned quick test test-slow test-all test-compilers test-algoperf test-init2winit soak simulate performance check clean
 
 # Made anew when the dependencies change.
 $(VENV)/.installed: setup.cfg pyproject.toml
@@ -56,8 +56,27 @@ define together
 	$(foreach study,$(1),$(call came_out,$(study)))
 endef
 
-## evidence: docs/evidence.md, tuned on standard attention, 5 to 20 seeds; at most 2 hours, resumable
-evidence: $(VENV)/.installed
+# Debian's and Ubuntu's package; the directory's own check names it and its checksum.
+## data-fashion: gets and prepares Fashion-MNIST (31 MB), unless it is there
+data-fashion: $(VENV)/.installed
+	@$(BIN)/python -m workloads check fashion_vit >/dev/null 2>&1 || { \
+	    folder=$$(mktemp -d) && trap 'rm -r "$$folder"' EXIT && \
+	    (cd "$$folder" && apt-get -qq -o APT::Sandbox::User=root download dataset-fashion-mnist) || { \
+	        echo "make: apt-get brought no package; where it has no package lists, run first, as" \
+	            "root: apt-get update" >&2; \
+	        $(BIN)/python -m workloads check fashion_vit; exit 2; } && \
+	    $(BIN)/python -m workloads prepare fashion_vit --from="$$(echo "$$folder"/*.deb)"; }
+
+## evidence-images: the paper's eight rows on real pictures, 10 seeds; at most 90 minutes, resumable
+evidence-images: data-fashion
+	$(call run,fashion_vit_evidence)
+
+## evidence-patch4: standard and LASER on the same pictures in 49 tokens; at most 60 minutes, resumable
+evidence-patch4: data-fashion
+	$(call run,fashion_vit_patch4)
+
+## evidence: docs/evidence.md, tuned on standard attention; at most 3½ hours, resumable
+evidence: data-fashion
 	$(call together,$(EVIDENCE))
 	$(BIN)/python -m analysis downstream experiments/pydoc_lm_evidence
 	$(BIN)/python -m analysis summary $(addprefix experiments/,$(filter %_evidence,$(EVIDENCE)))

@@ -38,7 +38,8 @@ def lines(
     loader: bool = True,
 ) -> Iterator[str]:
     """Yields report lines. Full-size workloads are timed without data (random examples).
-    `options` are those of `workloads.base.options.Options`; `loader` times the embedded data too.
+    `options` are those of `workloads.base.options.Options`; `loader` times the data of small ones,
+    too.
 
     Raises ValueError for an unknown workload or variant.
     """
@@ -46,8 +47,8 @@ def lines(
     for variant in names:
         catalog.check_variant(name, variants_table.canonical(variant))
     devices.default_platform()
-    batch_size = batch_size or (entry.batch_size if entry.embedded else 8)
-    if entry.embedded and loader:
+    batch_size = batch_size or (entry.batch_size if entry.stands_in_for else 8)
+    if entry.stands_in_for and loader:
         yield _loader(name, data_dir, batch_size)
     kept: dict[str, Any] = {}
     timers = {variant: _timer(name, variant, batch_size, options or {}, kept) for variant in names}

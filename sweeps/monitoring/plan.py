@@ -158,7 +158,7 @@ def summary(study: Study) -> str:
     if not entry.parameters:
         why = "python -m sweeps plan --step_seconds=... reckons it"
     text = f"whole study: {total.trials:,} trials, {total.steps:,} steps, {wall} ({why})"
-    if not entry.embedded and where.platform in _KINDS:
+    if not entry.stands_in_for and where.platform in _KINDS:
         kind = _KINDS[where.platform]
         here = hardware.Topology(f"devices such as {kind}", kind, (where.devices,))
         needs, _ = on_hardware(study, here, judged=False)
@@ -175,7 +175,7 @@ def later(study: Study, after: Sequence[Study]) -> progress.Later | None:
     known: dict[tuple[str, str], float] = {}
     for one in (study, *after):
         seconds, _ = catalog.get(one.workload).step_time(one.settings["batch_size"])
-        if seconds is None or not catalog.get(one.workload).embedded:
+        if seconds is None or not catalog.get(one.workload).stands_in_for:
             return None
         where = resources_of(one)
         if where.at_once is None:

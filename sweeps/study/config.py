@@ -51,6 +51,7 @@ _NOT_THE_RESULT = (
     "paper_table",
     "paper_note",
     "seeds",  # the table says how many
+    "first_seed",
     "name",
     "experiment_dir",
     "data_dir",
@@ -181,6 +182,7 @@ def _own_keys() -> dict[str, Key]:
         ),
         "points": Key(8, "points of the space", Range(1, 10_000)),
         "tuning_seeds": Key(1, "seeds of a point in stage 'tune'", count),
+        "first_seed": Key(0, "the first of both stages' seeds", Range(0, 10**6)),
         "seeds": Key(3, "seeds of a variant in stage 'compare', of a point in 'grid'", count),
         # Budget.
         "steps": Key(0, "updates of a trial; 0: the workload's own number", steps),

@@ -78,21 +78,19 @@ class Study:
         settings, every_point = self.settings, range(len(self.points))
         if stage == "grid":
             pairs = itertools.product(settings["variants"], every_point)
-            return self._seeds(stage, pairs, settings["seeds"])
+            return self._seeds(stage, pairs, seeds_of(settings, "seeds"))
         if stage == "tune":
             pairs = itertools.product(dict.fromkeys(self.tuned.values()), every_point)
-            return self._seeds(stage, pairs, settings["tuning_seeds"])
+            return self._seeds(stage, pairs, seeds_of(settings, "tuning_seeds"))
         if selection is None:
             raise ValueError("stage 'compare' needs the points that stage 'tune' selects")
         chosen = [(variant, selection["points"][variant]) for variant in settings["variants"]]
-        return self._seeds(stage, chosen, settings["seeds"])
+        return self._seeds(stage, chosen, seeds_of(settings, "seeds"))
 
-    def _seeds(self, stage: str, pairs: Iterable[tuple[str, int]], seeds: int) -> list[Trial]:
-        """Returns the trials of pairs of variant and point, `seeds` of each."""
+    def _seeds(self, stage: str, pairs: Iterable[tuple[str, int]], seeds: range) -> list[Trial]:
+        """Returns the trials of pairs of variant and point, one of each seed."""
         return [
-            self._trial(stage, variant, point, seed)
-            for variant, point in pairs
-            for seed in range(seeds)
+            self._trial(stage, variant, point, seed) for variant, point in pairs for seed in seeds
         ]
 
     def _trial(self, stage: str, variant: str, point: int, seed: int) -> Trial:
@@ -218,15 +216,21 @@ def _default_data_dir(settings: dict[str, Any]) -> str:
     return str(catalog.default_data_dir(name, environment).absolute())
 
 
+def seeds_of(settings: dict[str, Any], key: str) -> range:
+    """Returns the seeds of a stage; `key` says how many there are: 'seeds' or 'tuning_seeds'."""
+    return range(settings["first_seed"], settings["first_seed"] + settings[key])
+
+
 def _starts(settings: dict[str, Any], planning: bool) -> tuple[Start, ...]:
     if not settings["finetune_from"]:
         return ()
-    seeds = settings["seeds"]
-    pairs = [(variant, seed) for variant in settings["variants"] for seed in range(seeds)]
+    seeds = seeds_of(settings, "seeds")
+    pairs = [(variant, seed) for variant in settings["variants"] for seed in seeds]
     if settings["protocol"] != "grid":
         chosen = [settings["tuning_variant"]]
         tuned = chosen if settings["protocol"] == "tune_then_compare" else settings["variants"]
-        pairs += [(variant, seed) for variant in tuned for seed in range(settings["tuning_seeds"])]
+        seeds = seeds_of(settings, "tuning_seeds")
+        pairs += [(variant, seed) for variant in tuned for seed in seeds]
     try:
         return start.find(settings, dict.fromkeys(pairs))
     except start.NotTrainedError as error:

@@ -698,8 +698,8 @@ _OTHERS = {
     "data_dir": "/other",
     "attention.cap": 7.0,
 }
-# What ids of trials do not say, and yet makes another study of them: how it chooses points.
-_OTHER_STUDY = {"workload", "protocol", "tuning_variant"}
+# What makes another study, and ids of trials do not say: how it chooses points, its seeds.
+_OTHER_STUDY = {"workload", "protocol", "tuning_variant", "first_seed"}
 # The name is another directory, a changed study has no paper_table; others are of AlgoPerf's and
 # init2winit's workloads.
 _NOT_TRIED = {"name", "paper_table", "finetune_from", "algoperf_dir", "tokenizer_vocab_path"}

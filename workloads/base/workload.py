@@ -4,6 +4,7 @@ import abc
 import copy
 import dataclasses
 import math
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
@@ -18,7 +19,7 @@ from workloads.base.workload_spec import WorkloadSpec
 
 Array = jax.Array
 # Evaluation splits of up to so many bytes stay on the devices between evaluations.
-_CACHE_BYTES = 2**28
+_CACHE_BYTES = 2**25
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +36,22 @@ class Sizes:
 def _property(read: Callable[["BaseWorkload"], Any]) -> Any:
     """Returns a property of a workload that is read-only, typed as what it gives."""
     return property(read)
+
+
+class _Kept:
+    """What a workload keeps in memory: records by split and directory, batches of evaluations by
+    split, directory and size."""
+
+    def __init__(self) -> None:
+        self.sources: dict[tuple[str, str], sources.Source] = {}
+        self.batches: dict[tuple[str, str, int], list[spec.Batch]] = {}
+
+
+# Workloads with other variants share theirs as long as one of them lives: eight copies of
+# Fashion-MNIST and its evaluations are 2.8 GB.
+_KEPT: weakref.WeakValueDictionary[tuple[WorkloadSpec, Options], _Kept] = (
+    weakref.WeakValueDictionary()
+)
 
 
 class BaseWorkload(spec.Workload):
@@ -70,8 +87,7 @@ class BaseWorkload(spec.Workload):
         self.options = options
         self.devices = sharding.Devices(options.mesh)
         self._row, self._sizes, self._model, self._cache = row, sizes, model, cache
-        self._sources: dict[tuple[str, str], sources.Source] = {}
-        self._kept_batches: dict[tuple[str, str, int], list[spec.Batch]] = {}
+        self._kept = _KEPT.setdefault((row, options), _Kept()) if cache else _Kept()
         self._eval_step = jax.jit(self._evaluated)
         self._init: Any = None
 
@@ -217,14 +233,14 @@ class BaseWorkload(spec.Workload):
 
     def _source(self, split: str, data_dir: str) -> sources.Source:
         """Returns the split's records, opened once and, where small, read once."""
-        if (split, data_dir) not in self._sources:
+        if (split, data_dir) not in self._kept.sources:
             source = self._open("train" if split == "eval_train" else split, data_dir)
             if split == "eval_train":
                 source = self._eval_train(source)
             if self._cache:
                 source = sources.CachedSource(source, self._cached_record)
-            self._sources[split, data_dir] = source
-        return self._sources[split, data_dir]
+            self._kept.sources[split, data_dir] = source
+        return self._kept.sources[split, data_dir]
 
     def _num_evaluated(self, split: str, source: sources.Source) -> int:
         """Returns how many of a split's records evaluations take."""
@@ -338,8 +354,8 @@ class BaseWorkload(spec.Workload):
     def _batches_of(self, split: str, data_dir: str, batch_size: int) -> Iterator[spec.Batch]:
         """Yields the split's batches; small splits stay on the devices between evaluations."""
         key = (split, data_dir, batch_size)
-        if key in self._kept_batches:
-            yield from self._kept_batches[key]
+        if key in self._kept.batches:
+            yield from self._kept.batches[key]
             return
         number = self._num_evaluated(split, self._source(split, data_dir))
         small = number * self.eval_example_bytes <= _CACHE_BYTES
@@ -349,7 +365,7 @@ class BaseWorkload(spec.Workload):
                 kept.append(batch)
             yield batch
         if small:
-            self._kept_batches[key] = kept
+            self._kept.batches[key] = kept
 
 
 def unchanged(record: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:

@@ -10,6 +10,10 @@ format, which a bare machine trains in half a minute. Digits must not be mirrore
 training views are shifts by up to 1 of 32 pixels, without RandAugment and mixup. Patches of 4 give
 64 tokens; two layers of width 64 reach about 3 % test error in 500 steps of batch 32 (20 s on one
 CPU core), where four layers on patches of 8 needed twice the time for 4 %. 75,018 parameters.
+
+`fashion_vit`: the same on Fashion-MNIST as it is, 28 × 28: no augmentation, patches of 7, so 16
+tokens. Error near 12 % after 10,000 steps of batch 64, with a standard deviation of 0.2 points over
+seeds. `fashion_vit_patch4`: patches of 4, 49 tokens, batch 32.
 """
 
 import dataclasses
@@ -23,7 +27,7 @@ from workloads.base import sources, spec
 from workloads.base.options import Options
 from workloads.base.workload import BaseWorkload, Sizes
 from workloads.base.workload_spec import WorkloadSpec
-from workloads.images import digits, imagenet, images, vit
+from workloads.images import digits, fashion, imagenet, images, vit
 
 Array = jax.Array
 # Purpose of a random draw, folded into the seed's key before the step; training has 1 and 3.
@@ -35,7 +39,8 @@ _STDDEV = (0.229 * 255, 0.224 * 255, 0.225 * 255)
 
 @dataclasses.dataclass(frozen=True)
 class Images:
-    """What a data set fixes. mixup_alpha 0 is no mixup; cache keeps decoded images in memory."""
+    """What a data set fixes. mixup_alpha 0 is no mixup; cache keeps decoded images in memory, of
+    grey ones a single channel, which becomes three on the device."""
 
     image_size: int
     num_classes: int
@@ -44,6 +49,7 @@ class Images:
     eval_transform: Any
     mixup_alpha: float = 0.0
     cache: bool = False
+    grey: bool = False
 
 
 class ImageWorkload(BaseWorkload):
@@ -114,11 +120,14 @@ class ImageWorkload(BaseWorkload):
         return {"inputs": inputs, "targets": jnp.zeros(batch_size, jnp.int32)}
 
     def _open(self, split: str, data_dir: str) -> sources.Source:
-        repair = self._row.repair(data_dir) if self._row.embedded else None
+        repair = self._row.repair(data_dir) if self._row.stands_in_for else None
         return imagenet.open_split(data_dir, split, repair)
 
     def _cached_record(self, record: dict[str, Any]) -> dict[str, Any]:
-        return images.decoded(record)
+        found = images.decoded(record)
+        if self._data.grey:
+            found["image"] = found["image"][..., :1].copy()
+        return found
 
     def _train_batch(self, batch: dict[str, np.ndarray], key: Array, step: int) -> spec.Batch:
         return self._finish(self.devices.shard(batch), _mixup_key(key, np.int32(step)), train=True)
@@ -169,12 +178,15 @@ def _mixup_key(key: Array, step: Array) -> Array:
 
 
 _VIT_S_16 = {"patch_size": 16, "width": 384, "depth": 12, "mlp_dim": 1536, "num_heads": 6}
+_SMALL = {"width": 64, "depth": 2, "mlp_dim": 128, "num_heads": 4}
 MODELS: dict[str, dict[str, Any]] = {
     "imagenet_vit": _VIT_S_16,
     "imagenet_vit_glu": {**_VIT_S_16, "use_glu": True},
     "imagenet_vit_map": {**_VIT_S_16, "use_map": True},
     "imagenet_vit_post_ln": {**_VIT_S_16, "use_post_layer_norm": True},
-    "digits_vit": {"patch_size": 4, "width": 64, "depth": 2, "mlp_dim": 128, "num_heads": 4},
+    "digits_vit": {"patch_size": 4, **_SMALL},
+    "fashion_vit": {"patch_size": 7, **_SMALL},
+    "fashion_vit_patch4": {"patch_size": 4, **_SMALL},
 }
 _EVAL_BATCH = 2048
 
@@ -195,12 +207,12 @@ IMAGENET = Images(
 )
 DIGITS = Images(
     image_size=digits.IMAGE_SIZE,
-    num_classes=digits.NUM_CLASSES,
+    num_classes=digits.DIGITS.num_classes,
     sizes=Sizes(
-        num_train=digits.SIZES["train"],
+        num_train=digits.DIGITS.sizes["train"],
         num_eval_train=400,
-        num_validation=digits.SIZES["validation"],
-        num_test=digits.SIZES["test"],
+        num_validation=digits.DIGITS.sizes["validation"],
+        num_test=digits.DIGITS.sizes["test"],
         # Measured on one CPU core, 1200 images: 0.38 s in batches of 16, 1.11 s in one of 400.
         eval_batch_size=16,
     ),
@@ -208,11 +220,27 @@ DIGITS = Images(
     eval_transform=images.ShiftTransform(),
     cache=True,
 )
+FASHION = Images(
+    image_size=fashion.IMAGE_SIZE,
+    num_classes=fashion.FASHION.num_classes,
+    sizes=Sizes(
+        num_train=fashion.FASHION.sizes["train"],
+        num_eval_train=5_000,
+        num_validation=fashion.FASHION.sizes["validation"],
+        num_test=fashion.FASHION.sizes["test"],
+        eval_batch_size=100,
+    ),
+    train_transform=images.ShiftTransform(),
+    eval_transform=images.ShiftTransform(),
+    cache=True,
+    grey=True,
+)
+_DATA = {"digits_vit": DIGITS, "fashion_vit": FASHION, "fashion_vit_patch4": FASHION}
 
 
 def make(row: WorkloadSpec, variant: Any, options: Options) -> ImageWorkload:
     """Returns the workload; use `workloads.registry.make`."""
-    data = DIGITS if row.embedded else IMAGENET
+    data = _DATA.get(row.name, IMAGENET)
     model = vit.ViT(
         num_classes=data.num_classes,
         variant=variant,

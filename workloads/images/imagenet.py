@@ -5,7 +5,7 @@
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,20 +99,24 @@ def _check_part(data_dir: str | os.PathLike[str], role: str, full: bool) -> str:
     if source.num_classes != NUM_CLASSES:
         raise source.error(f"there are {source.num_classes} classes, {NUM_CLASSES} are expected")
     sample = np.random.RandomState(0).choice(len(source), min(_SAMPLE, len(source)), replace=False)
-    check_examples(source, sample.tolist(), NUM_CLASSES, decode=True)
-    if full:
-        check_examples(source, range(len(source)), NUM_CLASSES, decode=False)
+    every = range(len(source) * full)
+    for numbers, decode in ((sample.tolist(), True), (every, False)):
+        for _ in checked(source, numbers, NUM_CLASSES, decode):
+            pass
     extent = "every record read" if full else f"{len(sample)} images decoded"
     return f"{role}: {part.dataset} split {role!r}, {len(source)} examples, {extent}"
 
 
-def check_examples(
+def checked(
     source: tfds_directory.TfdsSplit,
     numbers: Iterable[int],
     num_classes: int,
     decode: bool,
-) -> None:
-    """Read these examples; DataError for a damaged record, a label out of range, no image."""
+) -> Iterator[dict[str, Any]]:
+    """Yields these examples, their images as they are stored or, with `decode`, uint8 RGB.
+
+    Raises DataError for a damaged record, a label out of range, no image.
+    """
     for number in numbers:
         record = source[number]
         if not 0 <= record["label"] < num_classes:
@@ -120,8 +124,7 @@ def check_examples(
                 f"example {number} has label {record['label']}; 0 to {num_classes - 1} are allowed"
             )
         try:
-            if decode:
-                images.decode(record["image"])
+            yield images.decoded(record) if decode else record
         except DataError as problem:
             raise source.error(f"example {number}: {problem}") from problem
 

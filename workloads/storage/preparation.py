@@ -18,11 +18,18 @@ LOCK_FILE = ".prepare.lock"
 
 @contextmanager
 def locked(data_dir: Path) -> Iterator[None]:
-    """Makes the directory and holds its lock: two preparations at once wait for each other."""
+    """Makes the directory and holds its lock: two preparations at once wait for each other.
+
+    An OSError of the block names the directory, where it names no file: a full disk names none.
+    """
     data_dir.mkdir(parents=True, exist_ok=True)
     with (data_dir / LOCK_FILE).open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        try:
+            yield
+        except OSError as error:
+            error.filename = error.filename or str(data_dir)
+            raise
 
 
 def prepare_once(

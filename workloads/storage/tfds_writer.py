@@ -12,6 +12,9 @@ import numpy as np
 
 from workloads.storage import tfrecord
 
+# The library's own prefix, which its readers and ours know as a half prepared directory, and ours.
+_HALF = "incomplete.attnperf_"
+
 
 def write_image_dataset(
     directory: str | os.PathLike[str],
@@ -130,8 +133,11 @@ def _write(
 
     directory = Path(directory)
     directory.parent.mkdir(parents=True, exist_ok=True)
-    # The library's own prefix, which its readers and ours know as a half prepared directory.
-    temporary = directory.with_name(f"incomplete.{uuid.uuid4().hex[:6]}_{directory.name}")
+    # Callers hold the lock of `preparation.locked`, so these are of a process that was killed.
+    for pattern in (f"{_HALF}*_{directory.name}", f".{directory.name}.*.old"):
+        for half in directory.parent.glob(pattern):
+            shutil.rmtree(half)
+    temporary = directory.with_name(f"{_HALF}{uuid.uuid4().hex[:6]}_{directory.name}")
     temporary.mkdir()
     full_name, _, version = dataset.partition(":")
     name, _, config = full_name.partition("/")

@@ -1,0 +1,168 @@
+"""A small set of labelled images in ImageNet's format: written, checked, with reference rows.
+
+Below `data_dir`: the directories that `workloads.images.imagenet` reads, and `reference.json`,
+written last, which says that all of it is there.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attention import files
+from workloads.base import sources
+from workloads.base.errors import DataError
+from workloads.base.sources import Source
+from workloads.images import imagenet, images
+from workloads.storage import preparation, tfds_directory
+
+Examples = Mapping[str, Sequence[Mapping[str, Any]]]
+_DATASETS = (imagenet.IMAGENET, imagenet.IMAGENET_V2)
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """A set of grey images.
+
+    workload: whose data it is; what: its name in messages; note: what the data is and is not;
+    sizes: examples by role (train, validation, test); content_sha256: as `digest` reckons it;
+    repair: returns the commands that make the data in a directory; neighbours: how many training
+    examples are asked for their nearest other example.
+    """
+
+    workload: str
+    what: str
+    note: str
+    sizes: Mapping[str, int]
+    num_classes: int
+    content_sha256: str
+    repair: Callable[[str | os.PathLike[str]], str]
+    neighbours: int
+
+    def prepare(self, data_dir: str | os.PathLike[str], examples: Callable[[], Examples]) -> Path:
+        """Writes the data below `data_dir` unless it is there and whole; returns `data_dir`.
+
+        examples: returns those of each role, as `tfds_writer.write_image_dataset` takes them.
+        Every directory appears whole or not at all. The same libraries give the same bytes. Two
+        preparations at once wait for each other. Raises DataError where the directories hold
+        anything else, and as `examples` does.
+        """
+        return preparation.prepare_once(
+            data_dir, self.check, lambda directory: self._write(directory, examples)
+        )
+
+    def check(self, data_dir: str | os.PathLike[str], full: bool = True) -> list[str]:
+        """Reads and decodes everything, always; returns a line per split and the content's hash.
+
+        Raises DataError at the first thing that is not as expected.
+        """
+        del full
+        splits = {role: self._open(data_dir, role) for role in self.sizes}
+        digest = self.digest(splits)
+        stored = self.read_reference(data_dir).get("sha256")
+        preparation.check_digest(data_dir, "the images", digest, stored, self.repair(data_dir))
+        if digest != self.content_sha256:
+            raise DataError(
+                f"{data_dir}: the images have SHA-256 {digest}, but this version says "
+                f"{self.content_sha256}",
+                self.repair(data_dir),
+            )
+        lines = [f"{role}: {source}, {len(source)} examples" for role, source in splits.items()]
+        return [*lines, f"SHA-256 of all images and labels: {digest}"]
+
+    def read_reference(self, data_dir: str | os.PathLike[str]) -> dict[str, Any]:
+        """Returns `reference.json`: `note`, `rows` of errors (fractions) by simple methods,
+        `sha256`."""
+        return preparation.read_reference(data_dir, self.repair(data_dir))
+
+    def digest(self, splits: Mapping[str, tfds_directory.TfdsSplit]) -> str:
+        """SHA-256 over the splits: name, then every label (one byte) and its pixels, in order.
+
+        Raises DataError for a record that is damaged, or no image, or has another label.
+        """
+        digest = hashlib.sha256()
+        for role in sorted(splits):
+            digest.update(role.encode())
+            every = range(len(splits[role]))
+            for record in imagenet.checked(splits[role], every, self.num_classes, decode=True):
+                digest.update(bytes([record["label"]]))
+                digest.update(record["image"].tobytes())
+        return digest.hexdigest()
+
+    def _open(self, data_dir: str | os.PathLike[str], role: str) -> tfds_directory.TfdsSplit:
+        source = imagenet.open_split(data_dir, role, self.repair(data_dir))
+        if (len(source), source.num_classes) != (self.sizes[role], self.num_classes):
+            raise source.error(
+                f"has {len(source)} examples of {source.num_classes} classes; {self.what} have "
+                f"{self.sizes[role]} of {self.num_classes}"
+            )
+        return source
+
+    def _write(self, data_dir: Path, examples: Callable[[], Examples]) -> None:
+        for dataset in _DATASETS:
+            self._refuse_to_replace_others(data_dir, dataset)
+        imagenet.write(
+            data_dir,
+            examples(),
+            num_classes=self.num_classes,
+            encoding="png",
+            description=self.note,
+        )
+        splits = {
+            role: imagenet.open_split(data_dir, role, self.repair(data_dir)) for role in self.sizes
+        }
+        rows, digest = self._rows(splits), self.digest(splits)
+        reference = {"note": self.note, "rows": rows, "sha256": digest}
+        files.write(data_dir / preparation.REFERENCE_FILE, json.dumps(reference, indent=2) + "\n")
+
+    def _refuse_to_replace_others(self, data_dir: Path, dataset: str) -> None:
+        """Raises DataError unless the data set's directory is absent, empty, or was written by
+        `prepare`."""
+        directory = tfds_directory.directory_of(data_dir, dataset)
+        if not directory.exists() or not preparation.visible(directory):
+            return
+        description = None
+        # The set's own reference, written last, says it too, if the first is cut short.
+        info = (directory / "dataset_info.json", "description")
+        for path, key in (info, (data_dir / preparation.REFERENCE_FILE, "note")):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                description = description or json.loads(path.read_bytes())[key]
+        if description != self.note:
+            raise DataError(
+                f"{directory} holds something other than {self.what}; it is not replaced",
+                f"choose another folder: python -m workloads prepare {self.workload} --data_dir "
+                f"FOLDER; or, if nothing in it is needed, remove {directory}",
+            )
+
+    def _rows(self, splits: Mapping[str, Source]) -> list[dict[str, Any]]:
+        """Errors (fractions) of one nearest neighbour, on train of its nearest other example, and
+        of the most frequent class of train, always."""
+        from sklearn.neighbors import NearestNeighbors
+
+        train = splits["train"]
+        asked = {**splits, "train": sources.fixed_subset(train, self.neighbours)}
+        pixels, labels = arrays(train)
+        finder = NearestNeighbors().fit(pixels)
+        frequent = int(np.bincount(labels).argmax())
+        neighbour: dict[str, Any] = {"name": "1 nearest neighbour, raw pixels"}
+        constant: dict[str, Any] = {"name": f"always {frequent}", "constant": True}
+        for role, source in asked.items():
+            itself = int(role == "train")
+            points, truth = arrays(source)
+            nearest = finder.kneighbors(points, 1 + itself, return_distance=False)[:, itself]
+            neighbour[f"{role}/error"] = float(np.mean(labels[nearest] != truth))
+            constant[f"{role}/error"] = float(np.mean(truth != frequent))
+        return [neighbour, constant]
+
+
+def arrays(source: Source) -> tuple[np.ndarray, np.ndarray]:
+    """Pixels of one channel, float32 `[N, H·W]`, and labels, int64 `[N]`."""
+    records = [source[number] for number in range(len(source))]
+    pixels = np.stack([images.decode(record["image"])[..., 0].ravel() for record in records])
+    return pixels.astype(np.float32), np.array([record["label"] for record in records])
