@@ -75,6 +75,7 @@ def test_seeds_that_there_are_not_are_taken_in_turn(other, tmp_path):
     numbers = [pathlib.Path(one.start_from).parents[1].name for one in found]
     assert numbers == ["trial_1", "trial_2", "trial_1", "trial_2", "trial_1"]
     assert len({one.id for one in found}) == 5  # seeds still draw the order of the questions
+    assert _tuned(tmp_path, first_seed=3, seeds=2).trials("grid") == found[3:]
 
 
 def test_of_several_points_the_one_that_validation_prefers(tmp_path, monkeypatch):

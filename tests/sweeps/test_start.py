@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from sweeps.benchmarks import driver
 from sweeps.monitoring import jax_calls
+from tests.sweeps import driver_benchmark as driver
 
 LIBRARIES = (
     "jax",

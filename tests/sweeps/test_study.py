@@ -11,11 +11,11 @@ import pytest
 
 from attention import table
 from sweeps.__main__ import main
-from sweeps.benchmarks import driver
 from sweeps.launchers import config_keys
 from sweeps.launchers import table as launchers
 from sweeps.records import layout, lease, status, submissions
 from sweeps.study import config, selection, space, study, study_directory, trial
+from tests.sweeps import driver_benchmark as driver
 from tests.sweeps.chaos import soak
 from tests.sweeps.simulation import simulate
 from workloads.__main__ import main as workloads_main
@@ -365,6 +365,17 @@ def _begin(made, choice=""):
     chosen = study_directory.select(made, choice)
     study_directory.materialise(made, "compare", made.trials("compare", chosen))
     return chosen
+
+
+def test_seeds_begin_where_they_are_asked_to():
+    """The trials are those of a study that begins at 0 and has more."""
+    chosen = {"points": dict.fromkeys(table.PAPER_ROWS, 5)}
+    later, all_of_them = _study(first_seed=5, seeds=2), _study(seeds=7)
+    assert {trial.seed for trial in later.trials("tune")} == {5}
+    assert {trial.seed for trial in later.trials("compare", chosen)} == {5, 6}
+    known = {trial.path: trial.id for trial in all_of_them.trials("compare", chosen)}
+    found = {trial.path: trial.id for trial in later.trials("compare", chosen)}
+    assert found.items() <= known.items()
 
 
 def test_a_point_that_lost_two_of_three_seeds_is_not_selected(tuned):

@@ -12,7 +12,7 @@ import pytest
 
 from workloads.base import loader, sources
 from workloads.base.errors import DataError
-from workloads.images import digits, imagenet, images
+from workloads.images import digits, image_set, imagenet, images
 from workloads.storage import tfds_directory, tfds_writer
 
 pytestmark = pytest.mark.slow
@@ -62,7 +62,7 @@ def test_every_scan_plays_one_role(prepared: Path) -> None:
     from sklearn.datasets import load_digits
 
     scans = load_digits()
-    sources = {role: imagenet.open_split(prepared, role) for role in digits.SIZES}
+    sources = {role: imagenet.open_split(prepared, role) for role in digits.DIGITS.sizes}
     assert {role: len(source) for role, source in sources.items()} == {
         "train": 997,
         "validation": 400,
@@ -87,7 +87,7 @@ def test_every_scan_plays_one_role(prepared: Path) -> None:
 def test_check_tells_what_is_there(prepared: Path) -> None:
     lines = digits.check(prepared)
     assert [line.split(":")[0] for line in lines[:3]] == ["train", "validation", "test"]
-    assert digits.CONTENT_SHA256 in lines[3]
+    assert digits.DIGITS.content_sha256 in lines[3]
 
 
 def test_reference_rows_are_the_nearest_neighbour_s_and_the_most_frequent_class_s(
@@ -103,8 +103,8 @@ def test_reference_rows_are_the_nearest_neighbour_s_and_the_most_frequent_class_
         "test/error": 5 / 400,
     }
     # The test error once more, without scikit-learn.
-    pixels, labels = digits._arrays(imagenet.open_split(prepared, "train"))
-    queries, truth = digits._arrays(imagenet.open_split(prepared, "test"))
+    pixels, labels = image_set.arrays(imagenet.open_split(prepared, "train"))
+    queries, truth = image_set.arrays(imagenet.open_split(prepared, "test"))
     distances = -2 * queries @ pixels.T + (pixels**2).sum(axis=1)
     wrong = labels[distances.argmin(axis=1)] != truth
     assert wrong.mean() == row["test/error"]
@@ -181,9 +181,9 @@ def test_other_images_are_found_by_their_hash(own: Path) -> None:
         splits={"test": examples},
         num_classes=10,
         encoding="png",
-        description=digits.NOTE,
+        description=digits.DIGITS.note,
     )
-    with pytest.raises(DataError, match=r"have SHA-256 .* but reference\.json says 16f4c9f2"):
+    with pytest.raises(DataError, match=r"the images have SHA-256 .*; the digits have 16f4c9f2"):
         digits.check(own)
 
 
@@ -203,9 +203,10 @@ def test_other_data_is_never_replaced(tmp_path: Path) -> None:
 
 
 def test_companions_that_a_system_lays_there_are_no_other_data(tmp_path: Path) -> None:
-    (tmp_path / ".DS_Store").touch()
-    (tmp_path / "@eaDir").mkdir()
-    digits._refuse_to_replace_others(tmp_path, tmp_path)
+    directory = tfds_directory.directory_of(tmp_path, imagenet.IMAGENET)
+    (directory / "@eaDir").mkdir(parents=True)
+    (directory / ".DS_Store").touch()
+    digits.DIGITS._refuse_to_replace_others(tmp_path, imagenet.IMAGENET)
 
 
 def test_a_data_directory_that_cannot_be_written_is_read(own: Path) -> None:
@@ -239,13 +240,13 @@ def test_the_training_queue_is_as_fast_as_training_needs(prepared: Path) -> None
 
 def test_a_truncated_dataset_info_does_not_make_the_digits_others(tmp_path):
     """`check` says run `prepare`, which does so: reference.json says whose data it is."""
-    directory = tmp_path / "imagenet2012"
-    directory.mkdir()
+    directory = tmp_path / "imagenet2012" / "5.1.0"
+    directory.mkdir(parents=True)
     (directory / "dataset_info.json").write_text('{"descr')
     with pytest.raises(DataError, match="something other than the digits"):
-        digits._refuse_to_replace_others(tmp_path, directory)
-    (tmp_path / "reference.json").write_text(json.dumps({"note": digits.NOTE}))
-    digits._refuse_to_replace_others(tmp_path, directory)
+        digits.DIGITS._refuse_to_replace_others(tmp_path, imagenet.IMAGENET)
+    (tmp_path / "reference.json").write_text(json.dumps({"note": digits.DIGITS.note}))
+    digits.DIGITS._refuse_to_replace_others(tmp_path, imagenet.IMAGENET)
     (directory / "dataset_info.json").write_text('{"description": "photographs"}')
     with pytest.raises(DataError, match="something other than the digits"):
-        digits._refuse_to_replace_others(tmp_path, directory)
+        digits.DIGITS._refuse_to_replace_others(tmp_path, imagenet.IMAGENET)

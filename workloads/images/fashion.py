@@ -2,23 +2,23 @@
 
 60,000 images to train and 10,000 to test (arXiv:1708.07747). One fixed permutation of the former
 gives 55,000 to train and 5,000 to validate. The images are not in this package: `prepare` reads
-Debian's package dataset-fashion-mnist, or the four IDX files that other libraries download
-(format: http://yann.lecun.com/exdb/mnist/), and takes them by their SHA-256 alone.
+Debian's package dataset-fashion-mnist, or the four IDX files that other libraries download, and
+knows them by their SHA-256. An IDX file is a header of 4 bytes and 4 for each axis, then uint8.
 """
 
 import gzip
 import hashlib
 import io
 import lzma
+import math
 import os
 import shutil
 import subprocess
 import tarfile
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -30,59 +30,40 @@ from workloads.images import image_set
 IMAGE_SIZE = 28
 LICENSE_FILE = "LICENSE-fashion-mnist"
 _PERMUTATION_SEED = 0
-_TRAIN, _TEST = 60_000, 10_000
-# The same version in Debian 11 to 13; SHA-256 of the file there.
-_PACKAGE = "dataset-fashion-mnist"
-_PACKAGE_FILE = "dataset-fashion-mnist_0.0~git20200523.55506a9-1_all.deb"
-_PACKAGE_SHA256 = "39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0"
-_AR_MAGIC, _AR_HEADER = b"!<arch>\n", 60
+_MOST_BYTES = 2**26  # of a file: the largest has 47 MB
 # What Python's libraries raise for compressed data that is cut short or damaged.
 _DAMAGED = (EOFError, gzip.BadGzipFile, lzma.LZMAError, tarfile.TarError, zlib.error)
 
 
-@dataclass(frozen=True)
-class IdxFile:
-    """One of the four files: its name, the shape of its array (uint8), SHA-256 of its content
-    before compression."""
+class IdxFile(NamedTuple):
+    """The shape of a file's array, and the SHA-256 of the file before compression."""
 
-    name: str
     shape: tuple[int, ...]
     sha256: str
 
-    @property
-    def header(self) -> bytes:
-        """The first bytes: 0, 0, 8 for uint8, the number of axes, and their lengths."""
-        return b"".join(
-            number.to_bytes(4, "big") for number in (0x0800 + len(self.shape), *self.shape)
-        )
 
-
-FILES = (
-    IdxFile(
-        "train-images-idx3-ubyte",
-        (_TRAIN, IMAGE_SIZE, IMAGE_SIZE),
+FILES = {
+    "train-images-idx3-ubyte": IdxFile(
+        (60_000, IMAGE_SIZE, IMAGE_SIZE),
         "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
     ),
-    IdxFile(
-        "train-labels-idx1-ubyte",
-        (_TRAIN,),
-        "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    "train-labels-idx1-ubyte": IdxFile(
+        (60_000,), "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"
     ),
-    IdxFile(
-        "t10k-images-idx3-ubyte",
-        (_TEST, IMAGE_SIZE, IMAGE_SIZE),
+    "t10k-images-idx3-ubyte": IdxFile(
+        (10_000, IMAGE_SIZE, IMAGE_SIZE),
         "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
     ),
-    IdxFile(
-        "t10k-labels-idx1-ubyte",
-        (_TEST,),
-        "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+    "t10k-labels-idx1-ubyte": IdxFile(
+        (10_000,), "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"
     ),
-)
+}
+# The same version in Debian 11 to 13.
 SOURCES = (
-    "`make data-fashion` gets them from Debian or Ubuntu; elsewhere get the package "
-    f"{_PACKAGE} ({_PACKAGE_FILE}, SHA-256 {_PACKAGE_SHA256}), or a directory with "
-    f"{', '.join(file.name for file in FILES)}, each as it is or with .gz, and run: "
+    "make data-fashion (on Debian and Ubuntu); elsewhere get the Debian package "
+    "dataset-fashion-mnist, dataset-fashion-mnist_0.0~git20200523.55506a9-1_all.deb with SHA-256 "
+    "39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0, or a directory with "
+    f"{', '.join(FILES)}, each as it is or with .gz; then: "
     "python -m workloads prepare fashion_vit --from=PATH"
 )
 
@@ -98,7 +79,7 @@ FASHION = image_set.ImageSet(
         "Small: Fashion-MNIST, grey photographs of clothes at 28 x 28, not ImageNet. Errors on it "
         "say nothing about ImageNet."
     ),
-    sizes={"train": 55_000, "validation": 5_000, "test": _TEST},
+    sizes={"train": 55_000, "validation": 5_000, "test": 10_000},
     num_classes=10,
     content_sha256="81274f5ffb51a3c753724fb4db3f514b197bb3d251ffac951821ac2e7a442700",
     repair=_repair,
@@ -110,125 +91,102 @@ check, read_reference = FASHION.check, FASHION.read_reference
 def prepare(data_dir: str | os.PathLike[str], source: Path | None = None) -> Path:
     """Writes the data below `data_dir` unless it is there and whole (`ImageSet.prepare`).
 
-    source: the Debian package, or a directory of the four files; None where the data is there. It
-    is read and checked first. Raises DataError for anything else.
+    source: as `read` takes it; it is read and checked first. None where the data is there. Raises
+    DataError for anything else.
     """
-    found = read(source) if source is not None else []
+    arrays = read(source) if source is not None else []
 
     def examples() -> image_set.Examples:
-        if not found:
+        if not arrays:
             raise DataError("Fashion-MNIST is not made from what is installed", _repair(data_dir))
         files.write(Path(data_dir, LICENSE_FILE), _LICENSE)
-        return _examples(*found)
+        return _examples(*arrays)
 
     return FASHION.prepare(data_dir, examples)
 
 
-def read(source: Path, expected: Sequence[IdxFile] = FILES) -> list[np.ndarray]:
-    """Returns the arrays of the expected files, uint8, in their order.
+def read(source: Path) -> list[np.ndarray]:
+    """Returns the arrays of FILES, uint8, in their order.
 
-    source: a Debian package (data.tar.xz or .gz; any other by dpkg-deb), or a directory that holds
-    the files, compressed by gzip or not. A file that is there twice must be right twice. Raises
-    DataError naming the file that is missing, damaged or another one.
+    source: a Debian package, or a directory that holds the files, compressed by gzip or not. A file
+    that is there twice must be right twice. Raises DataError naming the file that is missing,
+    damaged or another one.
     """
-    by_name = {file.name: file for file in expected}
     found: dict[str, np.ndarray] = {}
     for where, name, opened in _files(source):
         bare = name.removesuffix(".gz").replace(".idx", "-idx")
-        if bare in by_name:
+        if bare in FILES:
+            stream = gzip.GzipFile(fileobj=opened) if name.endswith(".gz") else opened
             try:
-                stream = gzip.GzipFile(fileobj=opened) if name.endswith(".gz") else opened
-                content = stream.read(_longest(expected) + 1)
+                content = stream.read(_MOST_BYTES)
             except _DAMAGED as problem:
-                raise _refused(f"{where} is cut short or damaged ({problem})") from problem
-            found[bare] = _array(where, content, by_name[bare], expected)
-    missing = [file.name for file in expected if file.name not in found]
-    if missing:
-        raise _refused(f"{source} holds no {', no '.join(missing)}")
-    return [found[file.name] for file in expected]
+                raise _damaged(where, problem) from problem
+            _check(where, content, bare)
+            shape = FILES[bare].shape
+            found[bare] = np.frombuffer(content, np.uint8)[-math.prod(shape) :].reshape(shape)
+    if missing := [name for name in FILES if name not in found]:
+        raise DataError(f"{source} holds no {', no '.join(missing)}", SOURCES)
+    return [found[name] for name in FILES]
 
 
-def _refused(problem: str) -> DataError:
-    return DataError(problem, SOURCES)
+def _damaged(where: object, problem: Exception) -> DataError:
+    return DataError(f"{where} is cut short or damaged: {problem}", SOURCES)
 
 
-def _longest(expected: Sequence[IdxFile]) -> int:
-    return max(len(file.header) + int(np.prod(file.shape)) for file in expected)
-
-
-def _array(where: str, content: bytes, file: IdxFile, expected: Sequence[IdxFile]) -> np.ndarray:
-    digest, size = hashlib.sha256(content).hexdigest(), int(np.prod(file.shape))
-    if digest == file.sha256:
-        return np.frombuffer(content, np.uint8, offset=len(file.header)).reshape(file.shape)
-    for other in expected:
-        if digest == other.sha256:
-            raise _refused(
-                f"{where} holds the content of {other.name}: files were swapped, or one was given "
-                "twice"
-            )
-    if content[: len(file.header)] != file.header:
-        raise _refused(
-            f"{where} begins with {content[: len(file.header)].hex()}, not with "
-            f"{file.header.hex()}, as an IDX file of uint8 {list(file.shape)}"
-        )
-    if len(content) != len(file.header) + size:
-        raise _refused(
-            f"{where} has {len(content) - len(file.header):,} values or more; {size:,} are expected"
-        )
-    raise _refused(
-        f"{where} has the form of Fashion-MNIST's file, but SHA-256 {digest} in place of "
-        f"{file.sha256}; MNIST's digits come in files of the same names and sizes"
+def _check(where: str, content: bytes, name: str) -> None:
+    digest = hashlib.sha256(content).hexdigest()
+    if digest == FILES[name].sha256:
+        return
+    problem = (
+        f"is another file: {len(content):,} bytes of SHA-256 {digest}, not {FILES[name].sha256} "
+        "(MNIST's digits come in files of these names and sizes)"
     )
+    for other, entry in FILES.items():
+        if digest == entry.sha256:
+            problem = f"holds {other}: files were swapped, or one was given twice"
+    raise DataError(f"{where} {problem}", SOURCES)
 
 
 def _files(source: Path) -> Iterator[tuple[str, str, IO[bytes]]]:
-    """Yields what errors call a file, its name, and the file, open."""
+    """Yields each file's name in messages, its name, and the file, open."""
     if source.is_dir():
-        for path in sorted(source.iterdir()):
-            if path.is_file():
-                with path.open("rb") as opened:
-                    yield str(path), path.name, opened
+        for path in filter(Path.is_file, sorted(source.iterdir())):
+            with path.open("rb") as opened:
+                yield str(path), path.name, opened
         return
-    with source.open("rb") as package:
-        if package.read(len(_AR_MAGIC)) != _AR_MAGIC:
-            raise _refused(f"{source} is no Debian package and no directory")
-        try:
-            yield from _members(source, _data_of(source, package))
-        except _DAMAGED as problem:
-            raise _refused(f"{source} is cut short or damaged ({problem})") from problem
+    try:
+        with source.open("rb") as package, tarfile.open(fileobj=_data(source, package)) as data:
+            for member in filter(tarfile.TarInfo.isfile, data):
+                content = data.extractfile(member)
+                assert content is not None
+                yield f"{source}: {member.name}", Path(member.name).name, content
+    except _DAMAGED as problem:
+        raise _damaged(source, problem) from problem
 
 
-def _members(source: Path, data: IO[bytes]) -> Iterator[tuple[str, str, IO[bytes]]]:
-    with tarfile.open(fileobj=data, mode="r:*") as archive:
-        for member in archive:
-            if opened := archive.extractfile(member) if member.isfile() else None:
-                yield f"{source}: {member.name}", Path(member.name).name, opened
+def _data(source: Path, package: IO[bytes]) -> IO[bytes]:
+    """Returns a Debian package's archive of files, its member data.tar.* (deb(5)).
 
-
-def _data_of(source: Path, package: IO[bytes]) -> IO[bytes]:
-    """Returns the archive of a package's files: its member data.tar.* (deb(5)).
-
-    A member's header has its name in the first 16 bytes and its size from byte 48 to 58; members
-    begin at even places.
+    Members follow the first 8 bytes. A member's header has 60, with its name in the first 16 and
+    its size in those from 48; it begins at an even place.
     """
-    name = "no data.tar"
-    while header := package.read(_AR_HEADER):
-        name, size = header[:16].decode("ascii", "replace").strip(" /"), header[48:58].strip()
-        if len(header) < _AR_HEADER or not size.isdigit():
-            raise EOFError("a member's header is not whole")
-        content = package.read(int(size) + int(size) % 2)
-        if name in ("data.tar.xz", "data.tar.gz", "data.tar"):
-            return io.BytesIO(content)
-        if name.startswith("data.tar"):
-            break
+    if package.read(8) != b"!<arch>\n":
+        raise DataError(f"{source} is no Debian package and no directory", SOURCES)
+    while (header := package.read(60)) and header[48:58].strip().isdigit():
+        name, size = header[:16].strip(b" /").decode("latin1"), int(header[48:58])
+        if name in ("data.tar", "data.tar.gz", "data.tar.xz"):
+            return io.BytesIO(package.read(size))
+        package.seek(size + size % 2, os.SEEK_CUR)
     if not shutil.which("dpkg-deb"):
-        raise _refused(
-            f"{source} has {name}, which Python's library does not read, and dpkg-deb is not here; "
-            "install dpkg, or unpack the package on a host that has it: dpkg-deb -x PACKAGE DIR"
+        raise DataError(
+            f"{source} has no data.tar.xz and no data.tar.gz, and dpkg-deb, which reads others, is "
+            "not here",
+            "install dpkg; or, where it is, dpkg-deb -x PACKAGE FOLDER, then "
+            "--from=FOLDER/usr/share/datasets/fashion-mnist",
         )
     unpacked = subprocess.run(["dpkg-deb", "--fsys-tarfile", source], capture_output=True)
     if unpacked.returncode:
-        raise _refused(f"{source}: {unpacked.stderr.decode(errors='replace').strip()}")
+        raise DataError(f"{source}: {unpacked.stderr.decode(errors='replace').strip()}", SOURCES)
     return io.BytesIO(unpacked.stdout)
 
 
@@ -240,17 +198,13 @@ def _examples(
 ) -> dict[str, list[dict[str, Any]]]:
     """The examples of each role, as `tfds_writer` takes them."""
     # RandomState's stream is frozen (NEP 19), so the split is the same with every NumPy.
-    order = np.random.RandomState(_PERMUTATION_SEED).permutation(_TRAIN)
-    numbers = {
-        "train": order[: FASHION.sizes["train"]],
-        "validation": order[FASHION.sizes["train"] :],
+    order = np.random.RandomState(_PERMUTATION_SEED).permutation(len(train_labels)).tolist()
+    size = FASHION.sizes["train"]
+    return {
+        "train": [_example("train", train_images, train_labels, n) for n in order[:size]],
+        "validation": [_example("train", train_images, train_labels, n) for n in order[size:]],
+        "test": [_example("test", test_images, test_labels, n) for n in range(len(test_labels))],
     }
-    found = {
-        role: [_example("train", train_images, train_labels, int(number)) for number in part]
-        for role, part in numbers.items()
-    }
-    test = [_example("test", test_images, test_labels, number) for number in range(_TEST)]
-    return {**found, "test": test}
 
 
 def _example(part: str, images: np.ndarray, labels: np.ndarray, number: int) -> dict[str, Any]:

@@ -64,12 +64,11 @@ class ImageSet:
         """
         del full
         splits = {role: self._open(data_dir, role) for role in self.sizes}
+        self.read_reference(data_dir)
         digest = self.digest(splits)
-        stored = self.read_reference(data_dir).get("sha256")
-        preparation.check_digest(data_dir, "the images", digest, stored, self.repair(data_dir))
         if digest != self.content_sha256:
             raise DataError(
-                f"{data_dir}: the images have SHA-256 {digest}, but this version says "
+                f"{data_dir}: the images have SHA-256 {digest}; {self.what} have "
                 f"{self.content_sha256}",
                 self.repair(data_dir),
             )
@@ -77,8 +76,7 @@ class ImageSet:
         return [*lines, f"SHA-256 of all images and labels: {digest}"]
 
     def read_reference(self, data_dir: str | os.PathLike[str]) -> dict[str, Any]:
-        """Returns `reference.json`: `note`, `rows` of errors (fractions) by simple methods,
-        `sha256`."""
+        """Returns `reference.json`: `note`, and `rows` of errors (fractions) by simple methods."""
         return preparation.read_reference(data_dir, self.repair(data_dir))
 
     def digest(self, splits: Mapping[str, tfds_directory.TfdsSplit]) -> str:
@@ -117,8 +115,7 @@ class ImageSet:
         splits = {
             role: imagenet.open_split(data_dir, role, self.repair(data_dir)) for role in self.sizes
         }
-        rows, digest = self._rows(splits), self.digest(splits)
-        reference = {"note": self.note, "rows": rows, "sha256": digest}
+        reference = {"note": self.note, "rows": self._rows(splits)}
         files.write(data_dir / preparation.REFERENCE_FILE, json.dumps(reference, indent=2) + "\n")
 
     def _refuse_to_replace_others(self, data_dir: Path, dataset: str) -> None:

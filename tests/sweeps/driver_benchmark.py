@@ -1,7 +1,7 @@
-"""How fast the driver is: `python -m sweeps.benchmarks.driver` prints seconds until it has
+"""How fast the driver is: `python -m tests.sweeps.driver_benchmark` prints seconds until it has
 answered.
 
-    python -m sweeps.benchmarks.driver [--runs=7]
+    python -m tests.sweeps.driver_benchmark [--runs=7]
 
 Each line is the median of several runs of the real command, in a new process each. 'python' is an
 interpreter that does nothing. 'run' counts until the first worker process exists; its study is
@@ -82,7 +82,7 @@ def cases(folder: pathlib.Path) -> dict[str, Callable[[], float]]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Prints the medians. Returns 0."""
-    prog, about = "python -m sweeps.benchmarks.driver", __doc__.splitlines()[0]
+    prog, about = "python -m tests.sweeps.driver_benchmark", __doc__.splitlines()[0]
     parser = argparse.ArgumentParser(prog=prog, description=about, allow_abbrev=False)
     text = "of each command (default 7)"
     parser.add_argument("--runs", type=whole(1, 10_000), default=7, help=text)

@@ -1,0 +1,378 @@
+"""Fashion-MNIST: read from Debian's package or the IDX files, and nothing else taken for it."""
+
+import dataclasses
+import gc
+import gzip
+import hashlib
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from attention import registry as variants
+from workloads import __main__ as command
+from workloads import registry
+from workloads.base import workload as base
+from workloads.base.errors import DataError
+from workloads.images import digits, fashion, imagenet, images
+from workloads.storage import preparation
+
+# The real package, where somebody has it: `.ci/run` gets it.
+PACKAGE = os.environ.get("ATTNPERF_FASHION_PACKAGE", "")
+TRAIN, TEST = 60, 10
+TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS = fashion.FILES
+
+
+def _idx(array):
+    """An IDX file by its description: 0, 0, 8 (uint8), axes; their lengths, big-endian; values."""
+    header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
+    return header + array.tobytes()
+
+
+def _arrays(seed):
+    drawn = np.random.RandomState(seed)
+    found = []
+    for count in (TRAIN, TEST):
+        labels = np.arange(count, dtype=np.uint8) % 10
+        found += [drawn.randint(0, 256, (count, 28, 28)).astype(np.uint8), labels]
+    return dict(zip(fashion.FILES, found, strict=True))
+
+
+ARRAYS = _arrays(0)
+CONTENTS = {name: _idx(array) for name, array in ARRAYS.items()}
+# The same format, names and sizes, other pictures: what MNIST is to Fashion-MNIST.
+OTHERS = {name: _idx(array) for name, array in _arrays(1).items()}
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch, tmp_path):
+    """Fashion-MNIST of 60 and 10 images."""
+    monkeypatch.setenv("ATTNPERF_CACHE", str(tmp_path / "cache"))
+    files = {
+        name: fashion.IdxFile(ARRAYS[name].shape, hashlib.sha256(content).hexdigest())
+        for name, content in CONTENTS.items()
+    }
+    sizes = {"train": 50, "validation": 10, "test": TEST}
+    set_of = dataclasses.replace(fashion.FASHION, sizes=sizes, neighbours=20)
+    monkeypatch.setattr(fashion, "FILES", files)
+    monkeypatch.setattr(fashion, "FASHION", set_of)
+    digest = set_of.digest(fashion._examples(*ARRAYS.values()))
+    monkeypatch.setattr(fashion, "FASHION", dataclasses.replace(set_of, content_sha256=digest))
+
+
+def _directory(folder, contents, suffix=""):
+    folder.mkdir(exist_ok=True)
+    for name, content in contents.items():
+        compressed = gzip.compress(content) if suffix == ".gz" else content
+        (folder / f"{name}{suffix}").write_bytes(compressed)
+    return folder
+
+
+def _member(name, content):
+    header = f"{name:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(content):<10}`\n".encode()
+    return header + content + b"\n" * (len(content) % 2)
+
+
+def _package(path, contents, compression="xz", folder="fashion-mnist"):
+    """A Debian package as deb(5) describes it."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode=f"w:{compression}") as data:
+        for name, content in contents.items():
+            compressed = gzip.compress(content)
+            info = tarfile.TarInfo(f"./usr/share/datasets/{folder}/{name}.gz")
+            info.size = len(compressed)
+            data.addfile(info, io.BytesIO(compressed))
+    members = {
+        "debian-binary": b"2.0\n",
+        "control.tar.xz": b"odd",
+        f"data.tar.{compression}": archive.getvalue(),
+    }
+    ar = b"!<arch>\n" + b"".join(_member(name, content) for name, content in members.items())
+    path.write_bytes(ar)
+    return path
+
+
+def _source(kind, folder):
+    if kind in ("xz", "gz"):
+        return _package(folder / "fashion.deb", CONTENTS, kind)
+    if kind == "zst":
+        if not shutil.which("dpkg-deb"):
+            pytest.skip("no dpkg-deb here")
+        tree = folder / "tree"
+        (tree / "DEBIAN").mkdir(parents=True)
+        control = (
+            "Package: some\nVersion: 1\nArchitecture: all\nMaintainer: x <x@y>\nDescription: x\n"
+        )
+        (tree / "DEBIAN" / "control").write_text(control)
+        _directory(tree / "fashion-mnist", CONTENTS, ".gz")
+        path = folder / "fashion.deb"
+        subprocess.run(["dpkg-deb", "-Zzstd", "--build", tree, path], check=True)
+        assert b"data.tar.zst" in path.read_bytes()
+        return path
+    source = _directory(folder / "files", CONTENTS, "" if kind == "bare" else ".gz")
+    if kind == "both":  # as torchvision leaves them
+        _directory(source, CONTENTS)
+    if kind == "dotted":
+        for path in source.iterdir():
+            path.rename(path.with_name(path.name.replace("-idx", ".idx")))
+    return source
+
+
+@pytest.mark.parametrize("kind", ["xz", "gz", "zst", "bare", "compressed", "both", "dotted"])
+def test_what_people_have_is_read(kind, tmp_path):
+    source = _source(kind, tmp_path)
+    for found, expected in zip(fashion.read(source), ARRAYS.values(), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def _refused(source):
+    with pytest.raises(DataError) as caught:
+        fashion.read(source)
+    assert "dataset-fashion-mnist_0.0~git20200523.55506a9-1_all.deb" in str(caught.value)
+    return str(caught.value).partition("\nTo repair")[0]
+
+
+def _damage(kind, folder):
+    """Makes a source that should not work; returns it and the file that is to be named."""
+    if kind == "other file":
+        source = folder / "pictures.zip"
+        source.write_bytes(b"PK\3\4")
+        return source, source
+    if kind == "other package":
+        return _package(folder / "a.deb", {"letters": b"abc"}), folder / "a.deb"
+    if kind == "cut package":
+        source = _package(folder / "a.deb", CONTENTS)
+        source.write_bytes(source.read_bytes()[:-2000])
+        return source, source
+    if kind == "no directory's files":
+        return folder, folder
+    source = _directory(folder / "files", OTHERS if kind == "MNIST" else CONTENTS)
+    first = source / (TEST_IMAGES if kind == "MNIST" else TRAIN_IMAGES)
+    if kind == "cut gzip":
+        whole = gzip.compress(CONTENTS[TEST_LABELS])
+        (source / TEST_LABELS).unlink()
+        first = source / f"{TEST_LABELS}.gz"
+        first.write_bytes(whole[:-9])
+    if kind == "no gzip":
+        first = source / f"{TEST_LABELS}.gz"
+        first.write_bytes(b"<html>404</html>")
+    if kind == "cut file":
+        first.write_bytes(CONTENTS[TRAIN_IMAGES][:-1])
+    if kind == "swapped":
+        (source / TRAIN_IMAGES).write_bytes(CONTENTS[TRAIN_LABELS])
+        (source / TRAIN_LABELS).write_bytes(CONTENTS[TRAIN_IMAGES])
+    if kind == "train twice":
+        first = source / TEST_IMAGES
+        first.write_bytes(CONTENTS[TRAIN_IMAGES])
+    if kind == "two sets":
+        _directory(source, OTHERS, ".gz")
+        first = source / f"{TEST_IMAGES}.gz"
+    if kind == "one missing":
+        (source / TEST_LABELS).unlink()
+        first = TEST_LABELS
+    return source, first
+
+
+BAD = [
+    *("other file", "other package", "cut package", "no directory's files", "MNIST", "cut gzip"),
+    *("no gzip", "cut file", "swapped", "train twice", "two sets", "one missing"),
+]
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_what_is_something_else_is_named(kind, tmp_path):
+    source, culprit = _damage(kind, tmp_path)
+    assert str(culprit) in _refused(source)
+
+
+@pytest.mark.parametrize(
+    ("kind", "holds"), [("swapped", TRAIN_LABELS), ("train twice", TRAIN_IMAGES)]
+)
+def test_a_file_in_the_place_of_another_is_said_to_be(kind, holds, tmp_path):
+    assert f"holds {holds}: files were swapped, or" in _refused(_damage(kind, tmp_path)[0])
+
+
+def test_compression_that_needs_dpkg_names_both_ways_out(tmp_path, monkeypatch):
+    source = _source("zst", tmp_path)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(DataError, match=r"install dpkg; or, where it is, dpkg-deb -x .*--from="):
+        fashion.read(source)
+
+
+def test_a_fixed_permutation_gives_the_roles(tmp_path):
+    prepared = fashion.prepare(tmp_path / "data", _source("xz", tmp_path))
+    order = np.random.RandomState(0).permutation(TRAIN)
+    trained = ARRAYS[TRAIN_IMAGES], ARRAYS[TRAIN_LABELS]
+    parts = {
+        "train": (*trained, order[:50]),
+        "validation": (*trained, order[50:]),
+        "test": (ARRAYS[TEST_IMAGES], ARRAYS[TEST_LABELS], range(TEST)),
+    }
+    for role, (pictures, labels, numbers) in parts.items():
+        source = imagenet.open_split(prepared, role)
+        assert [record["label"] for record in source] == labels[numbers].tolist()
+        for record, number in zip(source, numbers, strict=True):
+            decoded = images.decode(record["image"])
+            np.testing.assert_array_equal(decoded, np.stack([pictures[number]] * 3, -1))
+    text = (prepared / fashion.LICENSE_FILE).read_text()
+    assert "Copyright (c) 2017 Zalando SE" in text
+    assert "substantial portions of the Software" in text
+
+
+def test_reference_rows(tmp_path):
+    """Of random pictures, by the definition: the nearest other image, the most frequent class."""
+    prepared = fashion.prepare(tmp_path / "data", _source("xz", tmp_path))
+    neighbour, constant = fashion.FASHION.read_reference(prepared)["rows"]
+    order = np.random.RandomState(0).permutation(TRAIN)[:50]
+    known = ARRAYS[TRAIN_IMAGES][order].reshape(50, -1).astype(np.int64)
+    labels = ARRAYS[TRAIN_LABELS][order]
+    queries = ARRAYS[TEST_IMAGES].reshape(TEST, -1).astype(np.int64)
+    distances = ((queries[:, None] - known) ** 2).sum(-1)
+    nearest = labels[distances.argmin(1)]
+    assert neighbour["test/error"] == np.mean(nearest != ARRAYS[TEST_LABELS])
+    frequent = np.bincount(labels).argmax()
+    assert (constant["name"], constant["constant"]) == (f"always {frequent}", True)
+    assert constant["test/error"] == 0.9
+    asked = np.random.RandomState(0).permutation(50)[:20]
+    own = ((known[asked][:, None] - known) ** 2).sum(-1)
+    own[np.arange(20), asked] = own.max() + 1
+    assert neighbour["train/error"] == np.mean(labels[own.argmin(1)] != labels[asked])
+
+
+def _files(directory):
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_source_changes_nothing(kind, tmp_path, capsys):
+    prepared = fashion.prepare(tmp_path / "data", _source("xz", tmp_path))
+    before = _files(prepared)
+    (tmp_path / "bad").mkdir()
+    source, _ = _damage(kind, tmp_path / "bad")
+    arguments = ["prepare", "fashion_vit", f"--data_dir={prepared}", f"--from={source}"]
+    assert command.main(arguments) == 2
+    assert _files(prepared) == before
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_without_a_source_the_ways_to_one_are_said(tmp_path, capsys):
+    assert command.main(["prepare", "fashion_vit", f"--data_dir={tmp_path / 'data'}"]) == 2
+    said = capsys.readouterr().err
+    for part in ("make data-fashion", "--from=PATH", TEST_LABELS, "39e172fe32dd318e"):
+        assert part in said
+    assert command.main(["prepare", "fashion_vit", f"--from={tmp_path}/nothing"]) == 2
+    assert f"{tmp_path}/nothing: it does not exist" in capsys.readouterr().err
+
+
+def test_data_of_another_set_is_not_replaced(tmp_path):
+    directory = tmp_path / "imagenet2012" / "5.1.0"
+    directory.mkdir(parents=True)
+    description = json.dumps({"description": digits.DIGITS.note})
+    (directory / "dataset_info.json").write_text(description)
+    with pytest.raises(DataError, match="something other than Fashion-MNIST; it is not replaced"):
+        fashion.prepare(tmp_path, _source("xz", tmp_path))
+
+
+def test_what_a_killed_preparation_left_is_removed(tmp_path):
+    source, data = _source("xz", tmp_path), tmp_path / "data"
+    whole = _files(fashion.prepare(data, source))
+    (data / preparation.REFERENCE_FILE).unlink()
+    place, other = data / "imagenet2012" / "5.1.0", data / "imagenet_v2" / "matched-frequency"
+    place.rename(place.with_name("incomplete.attnperf_0a1b2c_5.1.0"))
+    shutil.copytree(other / "3.0.0", other / ".3.0.0.0a1b2c.old")
+    theirs = place.with_name("incomplete.AB12CD_5.1.0")  # of TFDS itself, perhaps running
+    theirs.mkdir()
+    fashion.prepare(data, source)
+    assert _files(data) == whole
+    assert theirs.is_dir()
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A tmpfs of 64 kB; skips where mounting is not allowed."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)])
+    if mounted.returncode:
+        pytest.skip("cannot mount a tmpfs here: a full disk is not tested")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_disk_that_fills_is_named_and_then_goes_on(disk, tmp_path, capsys):
+    source = _source("xz", tmp_path)
+    arguments = ["prepare", "fashion_vit", f"--data_dir={disk}/data", f"--from={source}"]
+    filler = disk / "filler"
+    filler.write_bytes(b"\0" * 2**15)
+    assert command.main(arguments) == 2
+    assert f"{disk}/data: no room is left there" in capsys.readouterr().err
+    filler.unlink()
+    subprocess.run(["mount", "-o", "remount,size=1m", str(disk)], check=True)
+    assert command.main(arguments) == 0
+
+
+def _workload(name="laser", **options):
+    return registry.make("fashion_vit", variants.get(name), **options)
+
+
+def test_workloads_of_a_process_share_their_images(tmp_path):
+    prepared = str(fashion.prepare(tmp_path / "data", _source("xz", tmp_path)))
+    first, second = _workload("standard"), _workload("laser")
+    source = first._source("train", prepared)
+    assert second._source("train", prepared) is source
+    assert source[0]["image"].shape == (28, 28, 1)
+    batches = [next(one._build_input_queue(jax.random.key(0), "train", prepared, 4))
+               for one in (first, second)]  # fmt: skip
+    np.testing.assert_array_equal(batches[0]["inputs"], batches[1]["inputs"])
+    assert batches[0]["inputs"].shape == (4, 28, 28, 3)
+    assert _workload("laser", compute_dtype="bfloat16")._kept is not first._kept
+    assert registry.make("fashion_vit_patch4")._kept is not first._kept
+    key = (first._row, first.options)
+    assert key in base._KEPT
+    del first, second
+    gc.collect()
+    assert key not in base._KEPT
+
+
+def test_one_channel_becomes_three_on_the_device(tmp_path):
+    prepared = str(fashion.prepare(tmp_path / "data", _source("xz", tmp_path)))
+    record = imagenet.open_split(prepared, "test")[0]
+    picture = images.decode(record["image"]).astype(np.float32)
+    mean = np.array([0.485, 0.456, 0.406], np.float32) * 255
+    deviation = np.array([0.229, 0.224, 0.225], np.float32) * 255
+    batch = next(_workload()._build_input_queue(jax.random.key(0), "test", prepared, 2))
+    np.testing.assert_allclose(batch["inputs"][0], (picture - mean) / deviation, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_the_real_package(tmp_path, monkeypatch):
+    """Prepared by the command, killed at any moment: it goes on, to the same pictures."""
+    if not PACKAGE:
+        pytest.skip("ATTNPERF_FASHION_PACKAGE names no Debian package dataset-fashion-mnist")
+    monkeypatch.undo()
+    data = tmp_path / "data"
+    arguments = [sys.executable, "-m", "workloads"]
+    prepare = [*arguments, "prepare", "fashion_vit", f"--data_dir={data}", f"--from={PACKAGE}"]
+    for _ in range(2):
+        with subprocess.Popen(prepare) as process:
+            time.sleep(random.Random(time.time()).uniform(3.0, 12.0))
+            process.send_signal(signal.SIGKILL)
+    subprocess.run(prepare, check=True)
+    check = [*arguments, "check", "fashion_vit", f"--data_dir={data}"]
+    checked = subprocess.run(check, check=True, capture_output=True, text=True)
+    assert fashion.FASHION.content_sha256 in checked.stdout
+    assert not [*data.rglob("incomplete.*"), *data.rglob(".*.old")]
+    assert sum(path.stat().st_size for path in data.rglob("*")) < 2**26
+    rows = fashion.read_reference(data)["rows"]
+    assert rows[0]["test/error"] == pytest.approx(0.1528, abs=1e-4)
+    assert rows[1]["test/error"] == 0.9
