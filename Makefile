@@ -8,7 +8,7 @@ EXTRAS ?= test,downstream
 DEMO := digits_vit_demo spoken_digits_conformer_demo pydoc_lm_demo
 # Shortest first: who stops early has whole tables.
 EVIDENCE := spoken_digits_conformer_evidence digits_vit_evidence pydoc_lm_evidence pydoc_lm_lamb \
-    pydoc_lm_diff fashion_vit_evidence
+    pydoc_lm_diff
 TUNED := spoken_digits_conformer_tuned digits_vit_tuned pydoc_lm_tuned
 # Two cores are served by three: some wait. A process that dies ends the run, with its test's name:
 # what it leaves behind (a cluster's daemons) would keep the next one's tests waiting.
@@ -56,15 +56,15 @@ define together
 	$(foreach study,$(1),$(call came_out,$(study)))
 endef
 
-# Debian's and Ubuntu's package; the directory's own check names it and its checksum.
-## data-fashion: gets and prepares Fashion-MNIST (31 MB), unless it is there
+## data-fashion: gets and prepares Fashion-MNIST (31 MB, from Debian or Ubuntu), unless it is there
 data-fashion: $(VENV)/.installed
 	@$(BIN)/python -m workloads check fashion_vit >/dev/null 2>&1 || { \
-	    folder=$$(mktemp -d) && trap 'rm -r "$$folder"' EXIT && \
+	    folder=$$(mktemp -d) || exit 2; \
+	    trap 'rm -r "$$folder"' EXIT; trap 'exit 2' INT TERM; \
 	    (cd "$$folder" && apt-get -qq -o APT::Sandbox::User=root download dataset-fashion-mnist) || { \
-	        echo "make: apt-get brought no package; where it has no package lists, run first, as" \
-	            "root: apt-get update" >&2; \
-	        $(BIN)/python -m workloads check fashion_vit; exit 2; } && \
+	        echo "make: apt-get could not download dataset-fashion-mnist. If it has no package" \
+	            "lists, run apt-get update as root and repeat. What else is possible:" >&2; \
+	        $(BIN)/python -m workloads check fashion_vit; exit 2; }; \
 	    $(BIN)/python -m workloads prepare fashion_vit --from="$$(echo "$$folder"/*.deb)"; }
 
 ## evidence-images: the paper's eight rows on real pictures, 10 seeds; at most 90 minutes, resumable
@@ -76,10 +76,12 @@ evidence-patch4: data-fashion
 	$(call run,fashion_vit_patch4)
 
 ## evidence: docs/evidence.md, tuned on standard attention; at most 3½ hours, resumable
-evidence: data-fashion
+evidence: $(VENV)/.installed
 	$(call together,$(EVIDENCE))
 	$(BIN)/python -m analysis downstream experiments/pydoc_lm_evidence
-	$(BIN)/python -m analysis summary $(addprefix experiments/,$(filter %_evidence,$(EVIDENCE)))
+	$(MAKE) evidence-images
+	$(BIN)/python -m analysis summary \
+	    $(addprefix experiments/,$(filter %_evidence,$(EVIDENCE)) fashion_vit_evidence)
 
 ## evidence-tuned: the same rows, each tuned for itself; 2 to 2½ hours, resumable
 evidence-tuned: $(VENV)/.installed

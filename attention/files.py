@@ -24,7 +24,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
 
     A reader sees the old file or the new one, also after a crash of the host: both the file and
     its name are on disk then. Its permissions are those of any new file, by the umask. Where the
-    block raises, the old file stays and the new one is removed.
+    block raises, the old file stays and the new one is removed; an OSError names the file.
     """
     target = pathlib.Path(path)
     # A name may have 255 bytes.
@@ -33,7 +33,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
         yield new
         _sync(new)
         os.replace(new, target)
-    except BaseException:
+    except BaseException as problem:
+        if isinstance(problem, OSError) and problem.errno:
+            # A full disk names no file.
+            problem.filename = problem.filename or str(target)
         with contextlib.suppress(OSError):
             new.unlink(missing_ok=True)
         raise

@@ -16,6 +16,7 @@ from workloads import catalog
 from workloads.arguments import positive, whole
 from workloads.base import errors
 from workloads.base.workload_spec import WorkloadSpec
+from workloads.storage import preparation
 from workloads.text import finetuning_specs
 
 _EPILOG = """data of the full-size workloads (--data_dir says where it is written and read):
@@ -23,6 +24,8 @@ _EPILOG = """data of the full-size workloads (--data_dir says where it is writte
   prepare librispeech_conformer --from=FLAC_TREE  LibriSpeech's folders, 60 GB; writes 110 GB
   prepare c4_lm --from=TFDS_DIR                   TFDS c4/en as prepared, 800 GB; writes 312 GB
   prepare wikipedia_bert --from=DIR               TFDS wikipedia, or MLPerf's text files, 20 GB
+  prepare fashion_vit --from=PATH                 Debian's package, or the four IDX files, 31 MB;
+                                                  `make data-fashion` gets them
   prepare downstream --from=TREE                  benchmarks (docs/downstream.md); --data_dir is
                                                   that of the model; without --from: pydoc_lm's own
 
@@ -98,8 +101,9 @@ def _parser() -> argparse.ArgumentParser:
                 "--manual_dir",
                 dest="manual_dir",
                 type=files.typed_path,
-                metavar="DIR",
-                help="what was downloaded by hand: archives, LibriSpeech's FLAC tree, TFDS text",
+                metavar="PATH",
+                help="what was downloaded by hand: archives, LibriSpeech's FLAC tree, TFDS text, "
+                "Fashion-MNIST",
             )
         if name == "check":
             command.add_argument("--full", action="store_true", help="read every record")
@@ -188,7 +192,9 @@ def _list(options: argparse.Namespace) -> int:
             f"    {entry.parameters:,} parameters, batch {entry.batch_size}, "
             f"{entry.step_hint:,} steps; {_targets(entry)}"
         )
-        kind = f"embedded, stands in for {entry.stands_in_for}" if entry.embedded else "to provide"
+        kind = "embedded" if entry.embedded else "to provide"
+        if entry.stands_in_for:
+            kind += f", stands in for {entry.stands_in_for}"
         print(f"    data ({kind}): {catalog.default_data_dir(name)}")
     able = [name for name, entry in catalog.WORKLOADS.items() if entry.decoder]
     print(f"MODEL:SUITE: a decoder fine-tuned on questions, such as {able[-1]}:pydoc_returns")
@@ -219,7 +225,7 @@ def _prepare(options: argparse.Namespace) -> int:
             raise ValueError(f"{options.name} is made from what is installed: no --from")
         module.prepare(directory)
     else:
-        files.check_output_directory(pathlib.Path(directory), "--data_dir")
+        preparation.check_place(pathlib.Path(directory), "--data_dir")
         module.prepare(directory, options.manual_dir)
     if options.name == "pydoc_lm":
         from workloads.downstream import embedded

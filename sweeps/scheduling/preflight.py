@@ -140,7 +140,7 @@ def _unseen(study: Study) -> str:
 class DataCheck:
     """Makes sure that the workload's data is there and whole; prepares embedded data itself.
 
-    It begins at once, in a process of its own, for it takes about a second: workers may start
+    It begins at once, in a process of its own, for it takes seconds: workers may start
     meanwhile. Where an engine runs the trials and this host does not see the data, warns that every
     job checks it.
     """

@@ -2,7 +2,7 @@
 
 Command:  make evidence-patch4   (or: python -m sweeps run --config=fashion_vit_patch4)
 Time:     about 45 minutes on two CPU cores (3 tuning trials, then 24; 10,000 steps each).
-Result:   docs/evidence.md, with the question it was asked before it was run.
+Result:   docs/evidence.md; its question was fixed before the run.
 """
 
 from sweeps.studies import ConfigDict, fashion_vit_evidence

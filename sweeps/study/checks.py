@@ -7,6 +7,7 @@ from typing import Any
 from attention import table as variants_table
 from sweeps.launchers import table as launchers
 from sweeps.launchers.config_keys import shown
+from sweeps.records import layout
 from sweeps.study import config as configs
 from sweeps.study.trial import CHANGEABLE, EXTRA_PATHS
 from workloads import algoperf_specs, catalog, init2winit_specs
@@ -221,6 +222,12 @@ def _check_names(settings: dict[str, Any]) -> None:
 def _check_size(settings: dict[str, Any]) -> None:
     """Counts the trials without making one."""
     variants, points, seeds = len(settings["variants"]), settings["points"], settings["seeds"]
+    last = settings["first_seed"] + max(seeds, settings["tuning_seeds"]) - 1
+    if last >= layout.SEEDS_PER_POINT:
+        raise ValueError(
+            f"first_seed {settings['first_seed']} and its number of seeds end at seed {last:,}; "
+            f"{layout.SEEDS_PER_POINT - 1} is the last one. Lower first_seed, seeds or tuning_seeds"
+        )
     trials = variants * points * seeds
     if settings["protocol"] != "grid":
         tuned = 1 if settings["protocol"] == "tune_then_compare" else variants

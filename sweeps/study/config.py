@@ -23,6 +23,7 @@ from attention import table as variants_table
 from sweeps.launchers import table as launchers
 from sweeps.launchers.config_keys import PATH, Key, OneOf, Range, Text, shown
 from sweeps.launchers.config_keys import check as check_keys
+from sweeps.records import layout
 
 SHIPPED = pathlib.Path(__file__).parents[1] / "studies"
 PROTOCOLS = ("tune_then_compare", "tune_each", "grid")
@@ -46,7 +47,7 @@ PAPER_TABLES = (
 )
 # Of a study; the largest that was simulated has 100,000 trials (docs/simulation.md).
 MOST_VARIANTS, MOST_TRIALS = 100, 100_000
-# Keys that change who computes a study, and where, not what comes out.
+# Keys that change who computes a study, where, and how often, not what comes out of a trial.
 _NOT_THE_RESULT = (
     "paper_table",
     "paper_note",
@@ -182,7 +183,7 @@ def _own_keys() -> dict[str, Key]:
         ),
         "points": Key(8, "points of the space", Range(1, 10_000)),
         "tuning_seeds": Key(1, "seeds of a point in stage 'tune'", count),
-        "first_seed": Key(0, "the first of both stages' seeds", Range(0, 10**6)),
+        "first_seed": Key(0, "first seed of every stage", Range(0, layout.SEEDS_PER_POINT - 1)),
         "seeds": Key(3, "seeds of a variant in stage 'compare', of a point in 'grid'", count),
         # Budget.
         "steps": Key(0, "updates of a trial; 0: the workload's own number", steps),

@@ -112,7 +112,9 @@ def select(study: Study, choice: str = "") -> dict[str, Any]:
         "from_stage": "tune",
         "points": {variant: chosen[source] for variant, source in tuned},
         "trials": {
-            variant: layout.trial_path("tune", source, study.workload, chosen[source], 0)
+            variant: layout.trial_path(
+                "tune", source, study.workload, chosen[source], study.settings["first_seed"]
+            )
             for variant, source in tuned
         },
         "lost": [path for found in trials for path, value in found.items() if value is None],

@@ -378,6 +378,15 @@ def test_seeds_begin_where_they_are_asked_to():
     assert found.items() <= known.items()
 
 
+def test_seeds_that_no_trial_can_have_are_refused():
+    assert _study(first_seed=997, seeds=3)
+    for changes in ({"seeds": 4}, {"seeds": 1, "tuning_seeds": 4}):
+        with pytest.raises(ValueError, match="end at seed 1,000; 999 is the last one"):
+            _study(first_seed=997, **changes)
+    with pytest.raises(ValueError, match="first_seed is 1000"):
+        _study(first_seed=1000)
+
+
 def test_a_point_that_lost_two_of_three_seeds_is_not_selected(tuned):
     made = tuned({(0, 0): "diverged", (0, 1): 0.9, (0, 2): "failed", (1, 0): 0.2})
     chosen = _begin(made)

@@ -107,7 +107,7 @@ def test_evaluation_masks_belong_to_the_record(workload, tokens):
 
 def test_evaluation_batches_count_on(workload, tokens):
     """The second batch of a split is masked by the numbers of its own records."""
-    workload._kept.sources["validation", "memory"] = [{"tokens": row} for row in tokens[:8]]
+    workload._cached.sources["validation", "memory"] = [{"tokens": row} for row in tokens[:8]]
     _, second = workload._build_input_queue(0, "validation", "memory", 4)
     weights = np.ones(4, np.float32)
     expected = workload._eval_batch({"tokens": tokens[4:8], "weights": weights}, 4)

@@ -183,7 +183,7 @@ def test_other_images_are_found_by_their_hash(own: Path) -> None:
         encoding="png",
         description=digits.DIGITS.note,
     )
-    with pytest.raises(DataError, match=r"the images have SHA-256 .*; the digits have 16f4c9f2"):
+    with pytest.raises(DataError, match=r"the images have SHA-256 .*, not 16f4c9f2"):
         digits.check(own)
 
 
@@ -206,7 +206,7 @@ def test_companions_that_a_system_lays_there_are_no_other_data(tmp_path: Path) -
     directory = tfds_directory.directory_of(tmp_path, imagenet.IMAGENET)
     (directory / "@eaDir").mkdir(parents=True)
     (directory / ".DS_Store").touch()
-    digits.DIGITS._refuse_to_replace_others(tmp_path, imagenet.IMAGENET)
+    digits.DIGITS._refuse_to_replace_others(tmp_path)
 
 
 def test_a_data_directory_that_cannot_be_written_is_read(own: Path) -> None:
@@ -244,9 +244,9 @@ def test_a_truncated_dataset_info_does_not_make_the_digits_others(tmp_path):
     directory.mkdir(parents=True)
     (directory / "dataset_info.json").write_text('{"descr')
     with pytest.raises(DataError, match="something other than the digits"):
-        digits.DIGITS._refuse_to_replace_others(tmp_path, imagenet.IMAGENET)
+        digits.DIGITS._refuse_to_replace_others(tmp_path)
     (tmp_path / "reference.json").write_text(json.dumps({"note": digits.DIGITS.note}))
-    digits.DIGITS._refuse_to_replace_others(tmp_path, imagenet.IMAGENET)
+    digits.DIGITS._refuse_to_replace_others(tmp_path)
     (directory / "dataset_info.json").write_text('{"description": "photographs"}')
     with pytest.raises(DataError, match="something other than the digits"):
-        digits.DIGITS._refuse_to_replace_others(tmp_path, imagenet.IMAGENET)
+        digits.DIGITS._refuse_to_replace_others(tmp_path)

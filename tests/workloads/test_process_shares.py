@@ -75,7 +75,7 @@ def _text(kind, name, mesh):
     workload = kind(
         catalog.get(name), variants.get("laser"), Options(mesh=mesh), TINY, Sizes(8, 4, 5, 5, 4)
     )
-    workload._kept.sources |= {("train", "-"): _records(8), ("validation", "-"): _records(5)}
+    workload._cached.sources |= {("train", "-"): _records(8), ("validation", "-"): _records(5)}
     return workload, "-"
 
 

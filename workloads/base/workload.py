@@ -18,8 +18,6 @@ from workloads.base.options import Options
 from workloads.base.workload_spec import WorkloadSpec
 
 Array = jax.Array
-# Evaluation splits of up to so many bytes stay on the devices between evaluations.
-_CACHE_BYTES = 2**25
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +36,7 @@ def _property(read: Callable[["BaseWorkload"], Any]) -> Any:
     return property(read)
 
 
-class _Kept:
+class _Cache:
     """What a workload keeps in memory: records by split and directory, batches of evaluations by
     split, directory and size."""
 
@@ -47,9 +45,9 @@ class _Kept:
         self.batches: dict[tuple[str, str, int], list[spec.Batch]] = {}
 
 
-# Workloads with other variants share theirs as long as one of them lives: eight copies of
-# Fashion-MNIST and its evaluations are 2.8 GB.
-_KEPT: weakref.WeakValueDictionary[tuple[WorkloadSpec, Options], _Kept] = (
+# Workloads that differ only in the variant share one cache, freed with the last of them: eight
+# copies of Fashion-MNIST are 1.3 GB.
+_CACHES: weakref.WeakValueDictionary[tuple[WorkloadSpec, Options], _Cache] = (
     weakref.WeakValueDictionary()
 )
 
@@ -63,13 +61,15 @@ class BaseWorkload(spec.Workload):
 
     parameter_rules: (regular expression on a parameter's path, axis names from the last dimension
     backwards), see `workloads.base.sharding`; without rules every device holds all parameters.
-    eval_example_bytes: what an example of an evaluation takes on the devices.
+    eval_example_bytes: what an example of an evaluation takes on the devices; splits of up to
+    most_kept_bytes stay there between evaluations.
     """
 
     parameter_rules: tuple[sharding.Rule, ...] = ()
     train_transform: loader.Transform
     eval_transform: loader.Transform
     eval_example_bytes: int
+    most_kept_bytes = 2**28
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class BaseWorkload(spec.Workload):
         self.options = options
         self.devices = sharding.Devices(options.mesh)
         self._row, self._sizes, self._model, self._cache = row, sizes, model, cache
-        self._kept = _KEPT.setdefault((row, options), _Kept()) if cache else _Kept()
+        self._cached = _CACHES.setdefault((row, options), _Cache()) if cache else _Cache()
         self._eval_step = jax.jit(self._evaluated)
         self._init: Any = None
 
@@ -233,14 +233,14 @@ class BaseWorkload(spec.Workload):
 
     def _source(self, split: str, data_dir: str) -> sources.Source:
         """Returns the split's records, opened once and, where small, read once."""
-        if (split, data_dir) not in self._kept.sources:
+        if (split, data_dir) not in self._cached.sources:
             source = self._open("train" if split == "eval_train" else split, data_dir)
             if split == "eval_train":
                 source = self._eval_train(source)
             if self._cache:
                 source = sources.CachedSource(source, self._cached_record)
-            self._kept.sources[split, data_dir] = source
-        return self._kept.sources[split, data_dir]
+            self._cached.sources[split, data_dir] = source
+        return self._cached.sources[split, data_dir]
 
     def _num_evaluated(self, split: str, source: sources.Source) -> int:
         """Returns how many of a split's records evaluations take."""
@@ -354,18 +354,18 @@ class BaseWorkload(spec.Workload):
     def _batches_of(self, split: str, data_dir: str, batch_size: int) -> Iterator[spec.Batch]:
         """Yields the split's batches; small splits stay on the devices between evaluations."""
         key = (split, data_dir, batch_size)
-        if key in self._kept.batches:
-            yield from self._kept.batches[key]
+        if key in self._cached.batches:
+            yield from self._cached.batches[key]
             return
         number = self._num_evaluated(split, self._source(split, data_dir))
-        small = number * self.eval_example_bytes <= _CACHE_BYTES
+        small = number * self.eval_example_bytes <= self.most_kept_bytes
         kept: list[spec.Batch] = []
         for batch in self._eval_batches(split, data_dir, batch_size):
             if small:
                 kept.append(batch)
             yield batch
         if small:
-            self._kept.batches[key] = kept
+            self._cached.batches[key] = kept
 
 
 def unchanged(record: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:

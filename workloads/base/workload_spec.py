@@ -16,7 +16,7 @@ class WorkloadSpec:
     module, or 'module:object', with `check(data_dir)` and `prepare(data_dir)`, or a class, made by
     the workload's name; data_name: the folder that workloads on the same data share; embedded says
     that `prepare` needs no download. stands_in_for: the full-size workload whose model class,
-    loader and metric an embedded one has.
+    loader and metric a small one has.
     host_modifiers: modifiers that the model itself contains, so that no variant may add them.
     keeps_softmax: whether the model weighs the values by a function of its own, which variants can
     only wrap (`Variant.through_host`): no other kernel runs there, and not every mixer.

@@ -3,13 +3,12 @@
 60,000 images to train and 10,000 to test (arXiv:1708.07747). One fixed permutation of the former
 gives 55,000 to train and 5,000 to validate. The images are not in this package: `prepare` reads
 Debian's package dataset-fashion-mnist, or the four IDX files that other libraries download, and
-knows them by their SHA-256. An IDX file is a header of 4 bytes and 4 for each axis, then uint8.
+checks their SHA-256. An IDX file is a header of 4 bytes and 4 for each axis, then uint8.
 """
 
 import gzip
 import hashlib
 import io
-import lzma
 import math
 import os
 import shutil
@@ -30,9 +29,10 @@ from workloads.images import image_set
 IMAGE_SIZE = 28
 LICENSE_FILE = "LICENSE-fashion-mnist"
 _PERMUTATION_SEED = 0
-_MOST_BYTES = 2**26  # of a file: the largest has 47 MB
+# The largest of the four files has 47 MB, the package 31.
+_MOST_BYTES = 2**26
 # What Python's libraries raise for compressed data that is cut short or damaged.
-_DAMAGED = (EOFError, gzip.BadGzipFile, lzma.LZMAError, tarfile.TarError, zlib.error)
+_DAMAGED = (EOFError, gzip.BadGzipFile, tarfile.TarError, zlib.error)
 
 
 class IdxFile(NamedTuple):
@@ -40,6 +40,11 @@ class IdxFile(NamedTuple):
 
     shape: tuple[int, ...]
     sha256: str
+
+    @property
+    def size(self) -> int:
+        """Bytes before compression."""
+        return 4 + 4 * len(self.shape) + math.prod(self.shape)
 
 
 FILES = {
@@ -58,18 +63,22 @@ FILES = {
         (10_000,), "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"
     ),
 }
-# The same version in Debian 11 to 13.
-SOURCES = (
-    "make data-fashion (on Debian and Ubuntu); elsewhere get the Debian package "
-    "dataset-fashion-mnist, dataset-fashion-mnist_0.0~git20200523.55506a9-1_all.deb with SHA-256 "
-    "39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0, or a directory with "
-    f"{', '.join(FILES)}, each as it is or with .gz; then: "
-    "python -m workloads prepare fashion_vit --from=PATH"
-)
 
 
-def _repair(data_dir: str | os.PathLike[str]) -> str:
-    return f"{SOURCES} --data_dir={files.quoted(data_dir)}"
+def repair(data_dir: str | os.PathLike[str]) -> str:
+    """Returns where the images are found, and the command that prepares them.
+
+    The package has the same version in Debian 11 to 13.
+    """
+    return (
+        "`make data-fashion` prepares the default folder on Debian and Ubuntu. Elsewhere, get one "
+        "of these: the Debian package dataset-fashion-mnist "
+        "(dataset-fashion-mnist_0.0~git20200523.55506a9-1_all.deb, SHA-256 "
+        "39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0); or a folder with "
+        f"{', '.join(FILES)}, with or without .gz, such as FashionMNIST/raw or "
+        "/usr/share/datasets/fashion-mnist. Then run: python -m workloads prepare fashion_vit "
+        f"--from=PATH --data_dir={files.quoted(data_dir)}"
+    )
 
 
 FASHION = image_set.ImageSet(
@@ -82,7 +91,7 @@ FASHION = image_set.ImageSet(
     sizes={"train": 55_000, "validation": 5_000, "test": 10_000},
     num_classes=10,
     content_sha256="81274f5ffb51a3c753724fb4db3f514b197bb3d251ffac951821ac2e7a442700",
-    repair=_repair,
+    repair=repair,
     neighbours=5_000,
 )
 check, read_reference = FASHION.check, FASHION.read_reference
@@ -91,14 +100,18 @@ check, read_reference = FASHION.check, FASHION.read_reference
 def prepare(data_dir: str | os.PathLike[str], source: Path | None = None) -> Path:
     """Writes the data below `data_dir` unless it is there and whole (`ImageSet.prepare`).
 
-    source: as `read` takes it; it is read and checked first. None where the data is there. Raises
-    DataError for anything else.
+    source: as `read` takes it; it is read and checked first. It may be None if the data is whole.
+    Raises DataError for anything else.
     """
-    arrays = read(source) if source is not None else []
+    if source is None:
+        FASHION.check(data_dir)
+        return Path(data_dir)
+    try:
+        arrays = read(source)
+    except DataError as problem:
+        raise DataError(str(problem), repair(data_dir)) from problem
 
     def examples() -> image_set.Examples:
-        if not arrays:
-            raise DataError("Fashion-MNIST is not made from what is installed", _repair(data_dir))
         files.write(Path(data_dir, LICENSE_FILE), _LICENSE)
         return _examples(*arrays)
 
@@ -108,60 +121,60 @@ def prepare(data_dir: str | os.PathLike[str], source: Path | None = None) -> Pat
 def read(source: Path) -> list[np.ndarray]:
     """Returns the arrays of FILES, uint8, in their order.
 
-    source: a Debian package, or a directory that holds the files, compressed by gzip or not. A file
-    that is there twice must be right twice. Raises DataError naming the file that is missing,
-    damaged or another one.
+    source: a Debian package, or a folder with the files, compressed by gzip or not. If a file is
+    there in both forms, both are checked. Raises DataError naming the file that is missing, damaged
+    or another one.
     """
-    found: dict[str, np.ndarray] = {}
-    for where, name, opened in _files(source):
-        bare = name.removesuffix(".gz").replace(".idx", "-idx")
-        if bare in FILES:
-            stream = gzip.GzipFile(fileobj=opened) if name.endswith(".gz") else opened
+    arrays: dict[str, np.ndarray] = {}
+    for where, file_name, opened in _files(source):
+        name = file_name.removesuffix(".gz").replace(".idx", "-idx")
+        if name in FILES:
+            stream = gzip.GzipFile(fileobj=opened) if file_name.endswith(".gz") else opened
             try:
                 content = stream.read(_MOST_BYTES)
             except _DAMAGED as problem:
-                raise _damaged(where, problem) from problem
-            _check(where, content, bare)
-            shape = FILES[bare].shape
-            found[bare] = np.frombuffer(content, np.uint8)[-math.prod(shape) :].reshape(shape)
-    if missing := [name for name in FILES if name not in found]:
-        raise DataError(f"{source} holds no {', no '.join(missing)}", SOURCES)
-    return [found[name] for name in FILES]
-
-
-def _damaged(where: object, problem: Exception) -> DataError:
-    return DataError(f"{where} is cut short or damaged: {problem}", SOURCES)
+                raise DataError(f"{where} is cut short or damaged: {problem}") from problem
+            _check(where, content, name)
+            shape = FILES[name].shape
+            arrays[name] = np.frombuffer(content, np.uint8)[-math.prod(shape) :].reshape(shape)
+    if missing := [name for name in FILES if name not in arrays]:
+        raise DataError(f"{source} lacks {', '.join(missing)}")
+    return [arrays[name] for name in FILES]
 
 
 def _check(where: str, content: bytes, name: str) -> None:
-    digest = hashlib.sha256(content).hexdigest()
-    if digest == FILES[name].sha256:
+    digest, expected = hashlib.sha256(content).hexdigest(), FILES[name]
+    if digest == expected.sha256:
         return
-    problem = (
-        f"is another file: {len(content):,} bytes of SHA-256 {digest}, not {FILES[name].sha256} "
-        "(MNIST's digits come in files of these names and sizes)"
-    )
+    problem = f"is not Fashion-MNIST's {name}: its SHA-256 is {digest}, not {expected.sha256}"
+    if len(content) == expected.size:
+        problem += "; MNIST's digits come in files of the same names and sizes"
     for other, entry in FILES.items():
         if digest == entry.sha256:
             problem = f"holds {other}: files were swapped, or one was given twice"
-    raise DataError(f"{where} {problem}", SOURCES)
+    raise DataError(f"{where} {problem}")
 
 
 def _files(source: Path) -> Iterator[tuple[str, str, IO[bytes]]]:
-    """Yields each file's name in messages, its name, and the file, open."""
+    """Yields (name in messages, file name, open file)."""
+    import lzma  # which some builds of Python lack
+
     if source.is_dir():
         for path in filter(Path.is_file, sorted(source.iterdir())):
             with path.open("rb") as opened:
                 yield str(path), path.name, opened
         return
+    if source.exists() and not source.is_file():
+        raise DataError(f"{source} is neither a Debian package nor a folder")
     try:
         with source.open("rb") as package, tarfile.open(fileobj=_data(source, package)) as data:
             for member in filter(tarfile.TarInfo.isfile, data):
                 content = data.extractfile(member)
                 assert content is not None
                 yield f"{source}: {member.name}", Path(member.name).name, content
-    except _DAMAGED as problem:
-        raise _damaged(source, problem) from problem
+    except (*_DAMAGED, lzma.LZMAError) as problem:
+        first_line = str(problem).partition("\n")[0]
+        raise DataError(f"{source} is cut short or damaged: {first_line}") from problem
 
 
 def _data(source: Path, package: IO[bytes]) -> IO[bytes]:
@@ -171,22 +184,29 @@ def _data(source: Path, package: IO[bytes]) -> IO[bytes]:
     its size in those from 48; it begins at an even place.
     """
     if package.read(8) != b"!<arch>\n":
-        raise DataError(f"{source} is no Debian package and no directory", SOURCES)
+        raise DataError(f"{source} is neither a Debian package nor a folder")
     while (header := package.read(60)) and header[48:58].strip().isdigit():
         name, size = header[:16].strip(b" /").decode("latin1"), int(header[48:58])
         if name in ("data.tar", "data.tar.gz", "data.tar.xz"):
-            return io.BytesIO(package.read(size))
+            return io.BytesIO(package.read(min(size, _MOST_BYTES)))
+        if name.startswith("data.tar"):
+            return _unpacked(source, name)
         package.seek(size + size % 2, os.SEEK_CUR)
+    raise EOFError("it has no data.tar")
+
+
+def _unpacked(source: Path, name: str) -> IO[bytes]:
+    """Returns the same by dpkg-deb, which reads every compression."""
     if not shutil.which("dpkg-deb"):
         raise DataError(
-            f"{source} has no data.tar.xz and no data.tar.gz, and dpkg-deb, which reads others, is "
-            "not here",
-            "install dpkg; or, where it is, dpkg-deb -x PACKAGE FOLDER, then "
-            "--from=FOLDER/usr/share/datasets/fashion-mnist",
+            f"{source} has {name}, which only dpkg-deb reads, and dpkg-deb is not here. Install "
+            "dpkg; or, where it is, run dpkg-deb -x PACKAGE FOLDER and give "
+            "--from=FOLDER/usr/share/datasets/fashion-mnist"
         )
-    unpacked = subprocess.run(["dpkg-deb", "--fsys-tarfile", source], capture_output=True)
+    command = ["dpkg-deb", "--fsys-tarfile", os.fspath(source.absolute())]
+    unpacked = subprocess.run(command, capture_output=True)
     if unpacked.returncode:
-        raise DataError(f"{source}: {unpacked.stderr.decode(errors='replace').strip()}", SOURCES)
+        raise DataError(f"{source}: {unpacked.stderr.decode(errors='replace').strip()}")
     return io.BytesIO(unpacked.stdout)
 
 

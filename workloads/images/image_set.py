@@ -1,7 +1,7 @@
 """A small set of labelled images in ImageNet's format: written, checked, with reference rows.
 
 Below `data_dir`: the directories that `workloads.images.imagenet` reads, and `reference.json`,
-written last, which says that all of it is there.
+written last: it marks the set as complete.
 """
 
 import contextlib
@@ -23,17 +23,16 @@ from workloads.images import imagenet, images
 from workloads.storage import preparation, tfds_directory
 
 Examples = Mapping[str, Sequence[Mapping[str, Any]]]
-_DATASETS = (imagenet.IMAGENET, imagenet.IMAGENET_V2)
 
 
 @dataclass(frozen=True)
 class ImageSet:
     """A set of grey images.
 
-    workload: whose data it is; what: its name in messages; note: what the data is and is not;
-    sizes: examples by role (train, validation, test); content_sha256: as `digest` reckons it;
-    repair: returns the commands that make the data in a directory; neighbours: how many training
-    examples are asked for their nearest other example.
+    workload: its name; what: the set's display name; note: the warning that tables print; sizes:
+    examples by role (train, validation, test); content_sha256: expected result of `digest`; repair:
+    returns the commands that make the data in a directory; neighbours: training examples whose
+    nearest other example is looked for.
     """
 
     workload: str
@@ -64,12 +63,15 @@ class ImageSet:
         """
         del full
         splits = {role: self._open(data_dir, role) for role in self.sizes}
-        self.read_reference(data_dir)
+        reference = self.read_reference(data_dir)
+        if reference.get("note") != self.note or "rows" not in reference:
+            name = Path(data_dir, preparation.REFERENCE_FILE)
+            raise DataError(f"{name} is not that of {self.what}", self.repair(data_dir))
         digest = self.digest(splits)
         if digest != self.content_sha256:
             raise DataError(
-                f"{data_dir}: the images have SHA-256 {digest}; {self.what} have "
-                f"{self.content_sha256}",
+                f"{data_dir}: the images have SHA-256 {digest}, not {self.content_sha256}, as "
+                f"{self.what}",
                 self.repair(data_dir),
             )
         lines = [f"{role}: {source}, {len(source)} examples" for role, source in splits.items()]
@@ -97,14 +99,13 @@ class ImageSet:
         source = imagenet.open_split(data_dir, role, self.repair(data_dir))
         if (len(source), source.num_classes) != (self.sizes[role], self.num_classes):
             raise source.error(
-                f"has {len(source)} examples of {source.num_classes} classes; {self.what} have "
+                f"has {len(source)} examples of {source.num_classes} classes; expected "
                 f"{self.sizes[role]} of {self.num_classes}"
             )
         return source
 
     def _write(self, data_dir: Path, examples: Callable[[], Examples]) -> None:
-        for dataset in _DATASETS:
-            self._refuse_to_replace_others(data_dir, dataset)
+        self._refuse_to_replace_others(data_dir)
         imagenet.write(
             data_dir,
             examples(),
@@ -118,23 +119,23 @@ class ImageSet:
         reference = {"note": self.note, "rows": self._rows(splits)}
         files.write(data_dir / preparation.REFERENCE_FILE, json.dumps(reference, indent=2) + "\n")
 
-    def _refuse_to_replace_others(self, data_dir: Path, dataset: str) -> None:
-        """Raises DataError unless the data set's directory is absent, empty, or was written by
-        `prepare`."""
-        directory = tfds_directory.directory_of(data_dir, dataset)
-        if not directory.exists() or not preparation.visible(directory):
-            return
-        description = None
-        # The set's own reference, written last, says it too, if the first is cut short.
-        info = (directory / "dataset_info.json", "description")
-        for path, key in (info, (data_dir / preparation.REFERENCE_FILE, "note")):
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                description = description or json.loads(path.read_bytes())[key]
-        if description != self.note:
+    def _refuse_to_replace_others(self, data_dir: Path) -> None:
+        """Raises DataError where `data_dir` has another set's reference, or a directory that is to
+        be written holds anything that `prepare` did not write."""
+        reference = data_dir / preparation.REFERENCE_FILE
+        note = _text(reference, "note")
+        others = [reference] if note not in ("", self.note) else []
+        for dataset in (imagenet.IMAGENET, imagenet.IMAGENET_V2):
+            directory = tfds_directory.directory_of(data_dir, dataset)
+            if directory.exists() and preparation.visible(directory):
+                # The reference is the fallback where dataset_info.json is cut short.
+                description = _text(directory / "dataset_info.json", "description") or note
+                others += [directory] if description != self.note else []
+        if others:
             raise DataError(
-                f"{directory} holds something other than {self.what}; it is not replaced",
+                f"{others[0]} is of something other than {self.what}; it is not replaced",
                 f"choose another folder: python -m workloads prepare {self.workload} --data_dir "
-                f"FOLDER; or, if nothing in it is needed, remove {directory}",
+                f"FOLDER; or, if nothing in it is needed, remove {others[0]}",
             )
 
     def _rows(self, splits: Mapping[str, Source]) -> list[dict[str, Any]]:
@@ -156,6 +157,13 @@ class ImageSet:
             neighbour[f"{role}/error"] = float(np.mean(labels[nearest] != truth))
             constant[f"{role}/error"] = float(np.mean(truth != frequent))
         return [neighbour, constant]
+
+
+def _text(path: Path, key: str) -> str:
+    """Returns a text of a JSON object, '' where there is none."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return str(json.loads(path.read_bytes())[key])
+    return ""
 
 
 def arrays(source: Source) -> tuple[np.ndarray, np.ndarray]:

@@ -18,18 +18,11 @@ LOCK_FILE = ".prepare.lock"
 
 @contextmanager
 def locked(data_dir: Path) -> Iterator[None]:
-    """Makes the directory and holds its lock: two preparations at once wait for each other.
-
-    An OSError of the block names the directory, where it names no file: a full disk names none.
-    """
+    """Makes the directory and holds its lock: two preparations at once wait for each other."""
     data_dir.mkdir(parents=True, exist_ok=True)
     with (data_dir / LOCK_FILE).open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            yield
-        except OSError as error:
-            error.filename = error.filename or str(data_dir)
-            raise
+        yield
 
 
 def prepare_once(
@@ -53,7 +46,7 @@ def prepare_once(
 
 
 def check_place(data_dir: Path, option: str) -> None:
-    """Raises ValueError where embedded data are absent from `data_dir` and cannot be made there.
+    """Raises ValueError where small data are absent from `data_dir` and cannot be made there.
 
     Whole data may lie where nothing can be written.
     """

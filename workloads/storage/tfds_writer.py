@@ -12,8 +12,8 @@ import numpy as np
 
 from workloads.storage import tfrecord
 
-# The library's own prefix, which its readers and ours know as a half prepared directory, and ours.
-_HALF = "incomplete.attnperf_"
+# TFDS's prefix for unfinished directories, and our own mark.
+_UNFINISHED = "incomplete.attnperf_"
 
 
 def write_image_dataset(
@@ -133,11 +133,11 @@ def _write(
 
     directory = Path(directory)
     directory.parent.mkdir(parents=True, exist_ok=True)
-    # Callers hold the lock of `preparation.locked`, so these are of a process that was killed.
-    for pattern in (f"{_HALF}*_{directory.name}", f".{directory.name}.*.old"):
+    # Callers hold the lock of `preparation.locked`: these were left by a killed process.
+    for pattern in (f"{_UNFINISHED}*_{directory.name}", f".{directory.name}.*.old"):
         for half in directory.parent.glob(pattern):
-            shutil.rmtree(half)
-    temporary = directory.with_name(f"{_HALF}{uuid.uuid4().hex[:6]}_{directory.name}")
+            shutil.rmtree(half, ignore_errors=True)  # it may be a link
+    temporary = directory.with_name(f"{_UNFINISHED}{uuid.uuid4().hex[:6]}_{directory.name}")
     temporary.mkdir()
     full_name, _, version = dataset.partition(":")
     name, _, config = full_name.partition("/")
@@ -173,8 +173,7 @@ def _replace_directory(new: Path, target: Path) -> None:
     if target.exists():
         os.rename(target, old)
     os.rename(new, target)
-    if old.exists():
-        shutil.rmtree(old)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _write_split(

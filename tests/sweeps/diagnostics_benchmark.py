@@ -1,4 +1,4 @@
-"""What diagnostics cost here: `python -m sweeps.benchmarks.diagnostics WORKLOAD --every=100`.
+"""What diagnostics cost here: `python -m tests.sweeps.diagnostics_benchmark WORKLOAD --every=100`.
 
 Times a recording (`sweeps.training.diagnostics`: computing it, fetching it and making its rows)
 against a train step of the workload's own batch size, in one process and one run, taking turns,
@@ -122,7 +122,7 @@ def _trial(options: argparse.Namespace) -> Trial:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m sweeps.benchmarks.diagnostics",
+        prog="python -m tests.sweeps.diagnostics_benchmark",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
