@@ -72,7 +72,7 @@ def _decided_by_the_locale(path: pathlib.Path) -> list[int]:
         texts = [one.value for one in node.args if isinstance(one, ast.Constant)]
         modes = [text for text in texts if re.fullmatch("[rwaxbt+]+", str(text))]
         least = {"read_text": 1, "write_text": 2}.get(name, 0)
-        binary = owner in ("os", "gzip") or "b" in "".join(modes)
+        binary = owner in ("os", "gzip", "tarfile") or "b" in "".join(modes)
         if len(node.args) < least or (name == "open" and not binary):
             found.append(node.lineno)
     return found

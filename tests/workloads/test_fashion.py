@@ -115,7 +115,7 @@ def _source(kind, folder):
         control = (
             "Package: some\nVersion: 1\nArchitecture: all\nMaintainer: x <x@y>\nDescription: x\n"
         )
-        (tree / "DEBIAN" / "control").write_text(control)
+        (tree / "DEBIAN" / "control").write_text(control, "utf-8")
         _directory(tree / "fashion-mnist", CONTENTS, ".gz")
         path = folder / "fashion.deb"
         subprocess.run(["dpkg-deb", "-Zzstd", "--build", tree, path], check=True)
@@ -240,7 +240,7 @@ def test_a_fixed_permutation_gives_the_roles(tmp_path):
         for record, number in zip(source, numbers, strict=True):
             decoded = images.decode(record["image"])
             np.testing.assert_array_equal(decoded, np.stack([pictures[number]] * 3, -1))
-    text = (prepared / fashion.LICENSE_FILE).read_text()
+    text = (prepared / fashion.LICENSE_FILE).read_text("utf-8")
     assert "Copyright (c) 2017 Zalando SE" in text
     assert "substantial portions of the Software" in text
 
@@ -300,13 +300,13 @@ def test_whole_data_need_no_source_and_no_permission(tmp_path, capsys):
 def test_a_reference_of_another_set_is_no_reference(content, tmp_path):
     data = fashion.prepare(tmp_path / "data", _source("xz", tmp_path))
     reference = data / preparation.REFERENCE_FILE
-    reference.write_text(json.dumps(content))
+    reference.write_text(json.dumps(content), "utf-8")
     with pytest.raises(DataError, match=f"{reference} is not that of Fashion-MNIST"):
         fashion.FASHION.check(data)
 
 
 def test_another_reference_is_not_replaced(tmp_path):
-    (tmp_path / preparation.REFERENCE_FILE).write_text('{"note": "theirs"}')
+    (tmp_path / preparation.REFERENCE_FILE).write_text('{"note": "theirs"}', "utf-8")
     with pytest.raises(DataError, match="reference.json is of something other than Fashion-MNIST"):
         fashion.prepare(tmp_path, _source("xz", tmp_path / "sources"))
     assert not (tmp_path / "imagenet2012").exists()
@@ -335,7 +335,7 @@ def test_data_of_another_set_is_not_replaced(tmp_path):
     directory = tmp_path / "imagenet2012" / "5.1.0"
     directory.mkdir(parents=True)
     description = json.dumps({"description": digits.DIGITS.note})
-    (directory / "dataset_info.json").write_text(description)
+    (directory / "dataset_info.json").write_text(description, "utf-8")
     with pytest.raises(DataError, match="something other than Fashion-MNIST; it is not replaced"):
         fashion.prepare(tmp_path, _source("xz", tmp_path))
 
