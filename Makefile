@@ -67,7 +67,7 @@ data-fashion: $(VENV)/.installed
 	        $(BIN)/python -m workloads check fashion_vit; exit 2; }; \
 	    $(BIN)/python -m workloads prepare fashion_vit --from="$$(echo "$$folder"/*.deb)"; }
 
-## evidence-images: the paper's eight rows on real pictures, 10 seeds; at most 90 minutes, resumable
+## evidence-images: the paper's eight rows on real pictures, 10 seeds; 75 to 110 minutes, resumable
 evidence-images: data-fashion
 	$(call run,fashion_vit_evidence)
 
@@ -75,7 +75,7 @@ evidence-images: data-fashion
 evidence-patch4: data-fashion
 	$(call run,fashion_vit_patch4)
 
-## evidence: docs/evidence.md, tuned on standard attention; at most 3½ hours, resumable
+## evidence: docs/evidence.md, tuned on standard attention; at most 4 hours, resumable
 evidence: $(VENV)/.installed
 	$(call together,$(EVIDENCE))
 	$(BIN)/python -m analysis downstream experiments/pydoc_lm_evidence

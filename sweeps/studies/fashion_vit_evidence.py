@@ -1,7 +1,7 @@
 """Evidence on real pictures: eight attention rows x 10 seeds on Fashion-MNIST, after tuning NAdamW.
 
 Command:  make evidence-images   (or: python -m sweeps run --config=fashion_vit_evidence)
-Time:     75 to 95 minutes on two CPU cores (3 tuning trials, then 80; 10,000 steps each).
+Time:     75 to 110 minutes on two CPU cores (3 tuning trials, then 80; 10,000 steps each).
 Result:   docs/evidence.md; its questions were fixed before the run. With 10,000 test images 10
           seeds find a difference of 3.5 % of the error.
 

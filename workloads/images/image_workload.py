@@ -28,7 +28,7 @@ from workloads.base import sources, spec
 from workloads.base.options import Options
 from workloads.base.workload import BaseWorkload, Sizes
 from workloads.base.workload_spec import WorkloadSpec
-from workloads.images import digits, fashion, imagenet, images, vit
+from workloads.images import digits, fashion, image_set, imagenet, images, vit
 
 Array = jax.Array
 # Purpose of a random draw, folded into the seed's key before the step; training has 1 and 3.
@@ -129,10 +129,10 @@ class ImageWorkload(BaseWorkload):
         return imagenet.open_split(data_dir, split, repair)
 
     def _cached_record(self, record: dict[str, Any]) -> dict[str, Any]:
-        found = images.decoded(record)
+        decoded = images.decoded(record)
         if self._data.grey:
-            found["image"] = found["image"][..., :1].copy()
-        return found
+            decoded["image"] = decoded["image"][..., :1].copy()
+        return decoded
 
     def _train_batch(self, batch: dict[str, np.ndarray], key: Array, step: int) -> spec.Batch:
         return self._finish(self.devices.shard(batch), _mixup_key(key, np.int32(step)), train=True)
@@ -210,37 +210,43 @@ IMAGENET = Images(
     eval_transform=images.EvalTransform(),
     mixup_alpha=0.2,
 )
-DIGITS = Images(
-    image_size=digits.IMAGE_SIZE,
-    num_classes=digits.DIGITS.num_classes,
-    sizes=Sizes(
-        num_train=digits.DIGITS.sizes["train"],
-        num_eval_train=400,
-        num_validation=digits.DIGITS.sizes["validation"],
-        num_test=digits.DIGITS.sizes["test"],
-        # Measured on one CPU core, 1200 images: 0.38 s in batches of 16, 1.11 s in one of 400.
-        eval_batch_size=16,
-    ),
-    train_transform=images.ShiftTransform(max_shift=1),
-    eval_transform=images.ShiftTransform(),
-    cache=True,
-    repair=digits.DIGITS.repair,
+
+
+def _small(
+    content: image_set.ImageSet,
+    image_size: int,
+    *,
+    num_eval_train: int,
+    eval_batch_size: int,
+    max_shift: int = 0,
+    grey: bool = False,
+) -> Images:
+    """Returns what a small data set fixes: no mixup, training views moved by up to max_shift."""
+    return Images(
+        image_size=image_size,
+        num_classes=content.num_classes,
+        sizes=Sizes(
+            num_train=content.sizes["train"],
+            num_eval_train=num_eval_train,
+            num_validation=content.sizes["validation"],
+            num_test=content.sizes["test"],
+            eval_batch_size=eval_batch_size,
+        ),
+        train_transform=images.ShiftTransform(max_shift),
+        eval_transform=images.ShiftTransform(),
+        cache=True,
+        grey=grey,
+        repair=content.repair,
+    )
+
+
+# Measured on one CPU core, 1200 images: 0.38 s in batches of 16, 1.11 s in one of 400.
+DIGITS = _small(
+    digits.DIGITS, digits.IMAGE_SIZE, num_eval_train=400, eval_batch_size=16, max_shift=1
 )
-FASHION = Images(
-    image_size=fashion.IMAGE_SIZE,
-    num_classes=fashion.FASHION.num_classes,
-    sizes=Sizes(
-        num_train=fashion.FASHION.sizes["train"],
-        num_eval_train=5_000,
-        num_validation=fashion.FASHION.sizes["validation"],
-        num_test=fashion.FASHION.sizes["test"],
-        eval_batch_size=100,
-    ),
-    train_transform=images.ShiftTransform(),
-    eval_transform=images.ShiftTransform(),
-    cache=True,
-    grey=True,
-    repair=fashion.repair,
+# Measured on one CPU core, 10,000 images: 0.48 s in batches of 100, 0.53 s in batches of 50 or 500.
+FASHION = _small(
+    fashion.FASHION, fashion.IMAGE_SIZE, num_eval_train=5_000, eval_batch_size=100, grey=True
 )
 _DATA = {"digits_vit": DIGITS, "fashion_vit": FASHION, "fashion_vit_patch4": FASHION}
 
