@@ -1,5 +1,6 @@
 """Corpora that the tests of text workloads are prepared from."""
 
+import multiprocessing.process
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -37,6 +38,21 @@ def sentences(count: int, seed: int) -> list[str]:
 def spm_model() -> bytes:
     """A vocabulary of 330 pieces with byte fallback."""
     return tokenizer.train(sentences(300, 99), VOCABULARY, byte_fallback=True)
+
+
+@pytest.fixture
+def started_processes(monkeypatch) -> list[multiprocessing.process.BaseProcess]:
+    """All processes that were started since: one that read a short split may have ended before it
+    can be counted among those that live."""
+    started = []
+    start = multiprocessing.process.BaseProcess.start
+
+    def noted(process: multiprocessing.process.BaseProcess) -> None:
+        start(process)
+        started.append(process)
+
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", noted)
+    return started
 
 
 @pytest.fixture

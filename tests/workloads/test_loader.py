@@ -2,7 +2,6 @@
 
 import gc
 import itertools
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -89,16 +88,14 @@ def test_threads_change_nothing(num_threads: int | None) -> None:
     _assert_same(_train(12, 2, num_threads=num_threads), _train(12, 2))
 
 
-def test_worker_processes_change_nothing_and_end_with_the_stream() -> None:
-    before = set(multiprocessing.active_children())
+def test_worker_processes_change_nothing_and_end_with_the_stream(started_processes) -> None:
     stream = loader.train_batches(
         Pictures(23), seed=1, batch_size=4, transform=SHIFT, start_step=5, num_workers=2
     )
     _assert_same([next(stream) for _ in range(5)], _train(5, 5))
-    workers = set(multiprocessing.active_children()) - before
-    assert len(workers) == 2
+    assert len(started_processes) == 2
     stream.close()
-    for worker in workers:
+    for worker in started_processes:
         worker.join(10)
         assert not worker.is_alive()
     with pytest.raises(ValueError, match="closed"):
@@ -212,12 +209,11 @@ def test_evaluation_sees_each_example_once_in_order(
     assert not inputs[number:].any()
 
 
-def test_evaluation_by_worker_processes_is_the_same() -> None:
+def test_evaluation_by_worker_processes_is_the_same(started_processes) -> None:
     settings: dict[str, Any] = {"batch_size": 12, "transform": PLAIN}
-    before = set(multiprocessing.active_children())
     with loader.eval_batches(Pictures(23), num_workers=9, **settings) as stream:
         found = [next(stream)]
-        assert len(set(multiprocessing.active_children()) - before) == 2  # as many as batches
+        assert len(started_processes) == 2  # as many as batches
         found += stream
     _assert_same(found, list(loader.eval_batches(Pictures(23), num_threads=0, **settings)))
 
@@ -304,13 +300,12 @@ def test_more_examples_than_there_are_is_refused() -> None:
         loader.eval_batches(Pictures(23), batch_size=2, transform=PLAIN, num_examples=24)
 
 
-def test_a_worker_that_is_killed_is_named() -> None:
-    before = set(multiprocessing.active_children())
+def test_a_worker_that_is_killed_is_named(started_processes) -> None:
     stream = loader.train_batches(
         Pictures(23), seed=1, batch_size=4, transform=SHIFT, num_workers=2
     )
     next(stream)
-    killed, other = set(multiprocessing.active_children()) - before
+    killed, other = started_processes
     killed.kill()
     for _ in range(2):  # and again, when asked again
         with pytest.raises(RuntimeError, match="terminated unexpectedly with exit code -9"):
@@ -321,14 +316,13 @@ def test_a_worker_that_is_killed_is_named() -> None:
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGBUS, signal.SIGKILL])
-def test_a_death_for_lack_of_memory_says_what_to_do(signal_number) -> None:
+def test_a_death_for_lack_of_memory_says_what_to_do(signal_number, started_processes) -> None:
     """SIGBUS: Docker's /dev/shm of 64 MB is full; SIGKILL: the memory limit of a job."""
-    before = set(multiprocessing.active_children())
     stream = loader.train_batches(
         Pictures(23), seed=1, batch_size=4, transform=SHIFT, num_workers=1
     )
     size = sum(array.nbytes for array in next(stream).values())
-    (worker,) = set(multiprocessing.active_children()) - before
+    (worker,) = started_processes
     os.kill(worker.pid, signal_number)
     with pytest.raises((RuntimeError, ValueError), match="loader_workers") as death:
         list(itertools.islice(stream, 20))
@@ -339,19 +333,17 @@ def test_a_death_for_lack_of_memory_says_what_to_do(signal_number) -> None:
         assert "--shm-size" in str(death.value)
 
 
-def test_a_forgotten_stream_ends_its_workers_whichever_thread_finds_it() -> None:
+def test_a_forgotten_stream_ends_its_workers_whichever_thread_finds_it(started_processes) -> None:
     """Garbage is collected in any thread, also in the one that takes batches over."""
-    before = set(multiprocessing.active_children())
     stream = loader.train_batches(
         Pictures(23), seed=1, batch_size=4, transform=SHIFT, num_workers=2
     )
     next(stream)
-    workers = set(multiprocessing.active_children()) - before
-    assert len(workers) == 2
+    assert len(started_processes) == 2
     iterators = stream._open  # else grain's would be collected, too
     assert stream._thread is not None
     stream._thread.submit(stream._end).result(20)  # as the collector would, from there
-    for worker in workers:
+    for worker in started_processes:
         worker.join(20)
         assert not worker.is_alive()
     assert iterators == []
