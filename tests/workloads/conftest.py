@@ -1,4 +1,4 @@
-"""Corpora that the tests of text workloads are prepared from."""
+"""Corpora that the tests of text workloads are prepared from, and processes that a test starts."""
 
 import multiprocessing.process
 from collections.abc import Callable, Mapping, Sequence
@@ -42,16 +42,18 @@ def spm_model() -> bytes:
 
 @pytest.fixture
 def started_processes(monkeypatch) -> list[multiprocessing.process.BaseProcess]:
-    """All processes that were started since: one that read a short split may have ended before it
-    can be counted among those that live."""
+    """Every process that the test has started, also one that has ended.
+
+    A worker that reads a short split may end before it can be counted among the living.
+    """
     started = []
     start = multiprocessing.process.BaseProcess.start
 
-    def noted(process: multiprocessing.process.BaseProcess) -> None:
+    def start_and_note(process: multiprocessing.process.BaseProcess) -> None:
         start(process)
         started.append(process)
 
-    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", noted)
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", start_and_note)
     return started
 
 
