@@ -1,6 +1,8 @@
 """What every test needs."""
 
+import ctypes
 import fcntl
+import gc
 import os
 import pathlib
 import shutil
@@ -95,3 +97,28 @@ def made_once(tmp_path_factory):
         return folder
 
     return made
+
+
+# Compiled programs stay in memory as long as JAX's caches hold them: without a limit a process of
+# the tests grows to 4.4 GB. Bytes by which it may grow until the caches are emptied.
+_GROWTH_LIMIT = 1_000_000_000
+_memory_after_clearing = [1_000_000_000]
+
+
+def _resident_bytes() -> int:
+    pages = pathlib.Path("/proc/self/statm").read_text("ascii").split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.fixture(autouse=True)
+def bounded_memory():
+    """Frees compiled programs after a test when this process has grown too large."""
+    yield
+    if "jax" not in sys.modules or _resident_bytes() < _memory_after_clearing[0] + _GROWTH_LIMIT:
+        return
+    import jax
+
+    jax.clear_caches()
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    _memory_after_clearing[0] = _resident_bytes()
