@@ -7,26 +7,13 @@ from typing import Any
 from attention import table as variants_table
 from sweeps.launchers import table as launchers
 from sweeps.launchers.config_keys import shown
-from sweeps.records import layout
+from sweeps.records import layout, stages
 from sweeps.study import config as configs
-from sweeps.study.trial import CHANGEABLE, EXTRA_PATHS
+from sweeps.study import keys
+from sweeps.study.trial import EXTRA_PATHS
 from workloads import algoperf_specs, catalog, init2winit_specs
 from workloads.base.options import MESH_AXES, Options
 from workloads.downstream import suites
-
-# The keys of fields of a trial that are called otherwise.
-_KEYS = {
-    "diagnose_every": "diagnostics",
-    "diagnose_examples": "diagnostics_examples",
-    "start_from": "finetune_from",
-}
-# Keys that may differ when a study on disk is continued: they add trials, change who runs them and
-# what they are compared with, or leave the ids of trials as they are.
-_MAY_CHANGE = (
-    "space", "points", "seeds", "variants", "tuning_seeds", "experiment_dir", "data_dir",
-    "loader_workers", "launcher", "max_attempts", "baseline", "paper_table", "paper_note",
-    *(_KEYS.get(name, name) for name in CHANGEABLE),
-)  # fmt: skip
 
 
 def check(settings: dict[str, Any]) -> None:
@@ -221,29 +208,25 @@ def _check_names(settings: dict[str, Any]) -> None:
 
 def _check_size(settings: dict[str, Any]) -> None:
     """Counts the trials without making one."""
-    variants, points, seeds = len(settings["variants"]), settings["points"], settings["seeds"]
-    last = settings["first_seed"] + max(seeds, settings["tuning_seeds"]) - 1
+    counted = stages.of(settings)
+    last = max(seed for _, seed in counted.pairs)
     if last >= layout.SEEDS_PER_POINT:
         raise ValueError(
-            f"first_seed {settings['first_seed']} and its number of seeds end at seed {last:,}; "
+            f"first_seed {counted.first_seed} and its number of seeds end at seed {last:,}; "
             f"{layout.SEEDS_PER_POINT - 1} is the last one. Lower first_seed, seeds or tuning_seeds"
         )
-    trials = variants * points * seeds
-    if settings["protocol"] != "grid":
-        tuned = 1 if settings["protocol"] == "tune_then_compare" else variants
-        trials = tuned * points * settings["tuning_seeds"] + variants * seeds
-    if trials > configs.MOST_TRIALS:
+    if counted.trials > keys.MOST_TRIALS:
         raise ValueError(
-            f"{trials:,} trials: {variants} variants, {points:,} points, {seeds:,} seeds, "
-            f"{settings['tuning_seeds']:,} tuning_seeds; a study may have {configs.MOST_TRIALS:,}. "
-            "Lower one of them, or make several studies"
+            f"{counted.trials:,} trials: {len(counted.variants)} variants, {counted.points:,} "
+            f"points, {counted.seeds:,} seeds, {counted.tuning_seeds:,} tuning_seeds; a study may "
+            f"have {keys.MOST_TRIALS:,}. Lower one of them, or make several studies"
         )
 
 
 def check_same(settings: dict[str, Any], record: dict[str, Any], where: pathlib.Path) -> None:
     """Raises ValueError where the study on disk is another one, naming the keys that differ."""
     stored = configs.completed(record["config"])
-    free = {*_MAY_CHANGE, *launchers.NAMES}
+    free = {key for key, role in keys.ROLES.items() if role.may_change}
     if stored["diagnostics"]:  # what is recorded would not fit what other examples give
         free.remove("diagnostics_examples")
     differing = [

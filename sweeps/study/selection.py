@@ -157,10 +157,3 @@ def _chosen(space: str, experiment_dir: str, study: Any, selection: Any) -> dict
         raise IndexError(f"point {chosen} of {len(study['points'])}")
     point: dict[str, float] = study["points"][chosen]
     return point
-
-
-def keeps_paper_table(space: str, experiment_dir: str) -> bool:
-    """Returns whether the study of 'selected:<study>' still is the paper's: False where changed."""
-    directory = pathlib.Path(experiment_dir) / space.removeprefix(SELECTED)
-    study = layout.read_json_if_there(directory / layout.STUDY)
-    return not isinstance(study, dict) or bool(study.get("paper_table"))

@@ -104,7 +104,7 @@ def select(study: Study, choice: str = "") -> dict[str, Any]:
             )
         chosen[variant] = best
     _check_begun(study, begun, chosen, choice)
-    tuned = study.tuned.items()
+    tuned = study.extent.tuned.items()
     trials = [found for by_point in values.values() for found in by_point.values()]
     record = {
         "metric": f"validation/{entry.metric}",
@@ -175,8 +175,8 @@ def materialise(study: Study, stage: str, trials: list[Trial]) -> list[Trial]:
 
     A trial that is there and not done takes over what may change (`trial.CHANGEABLE`): its next
     attempt looks at that, on those devices, and for things there. One that is done or diverged
-    stays as it was recorded. Returns the trials as they stand: one recorded under an earlier
-    schema keeps its id. Raises ValueError where a trial's directory holds another trial.
+    stays as it was recorded. Returns the trials as they stand. Raises ValueError where a trial's
+    directory holds another trial.
     """
     folder = study.directory / stage
     folder.mkdir(exist_ok=True)
@@ -196,7 +196,7 @@ def _write_trial(directory: pathlib.Path, trial: Trial) -> Trial:
         layout.write_json(path, {**trial.to_json(), **provenance.code()})
         return trial
     found = from_record(record, path)
-    if not found.computes_the_same(trial):
+    if found.id != trial.id:
         raise ValueError(
             f"{directory} holds trial {found.id}, this study wants {trial.id} there. "
             "Choose another --config.name, or remove that directory"
