@@ -26,8 +26,8 @@ def check(settings: dict[str, Any]) -> None:
             f"({settings['eval_every']}), so that no evaluation is lost or done twice"
         )
     for variant in {*settings["variants"], settings["tuning_variant"]}:
-        given = variant_hyperparameters(variant, settings)
-        variants_table.check(variant, given, settings["kernel"])
+        hyperparameters = variant_hyperparameters(variant, settings)
+        variants_table.check(variant, hyperparameters, settings["kernel"])
         variants_table.check_precision(settings["kernel"], settings["matmul_precision"])
         catalog.check_variant(settings["workload"], variant, settings["kernel"])
     catalog.check_options(settings["workload"], options(settings))
@@ -58,12 +58,12 @@ def check_downstream(settings: dict[str, Any], suite: str) -> None:
 def _several_hosts(settings: dict[str, Any]) -> list[tuple[str, int]]:
     """Returns the launcher's keys that give a trial more than one host, with how many."""
     name = settings["launcher"]
-    found = ((f"{name}.{key}", settings[name].get(key, 1)) for key in ("hosts", "nodes"))
-    return [(key, count) for key, count in found if count > 1]
+    counts = ((f"{name}.{key}", settings[name].get(key, 1)) for key in ("hosts", "nodes"))
+    return [(key, count) for key, count in counts if count > 1]
 
 
 def _check_extra_paths(settings: dict[str, Any]) -> None:
-    """Workloads of others: what they need is said, what they cannot do is not asked."""
+    """Raises ValueError where a setting of AlgoPerf's or init2winit's workloads does not apply."""
     name = settings["workload"]
     needs = catalog.get(name).extra_paths
     for key in (*EXTRA_PATHS, init2winit_specs.CONFIG):
@@ -79,7 +79,7 @@ def _check_extra_paths(settings: dict[str, Any]) -> None:
 
 
 def _check_init2winit(settings: dict[str, Any]) -> None:
-    """Its own trainer is told what it has a name for; nothing else may differ from its default."""
+    """Raises ValueError for a setting that init2winit's own trainer has no name for."""
     name = settings["workload"]
     if not init2winit_specs.is_init2winit(name):
         return
@@ -182,8 +182,8 @@ def _check_microbatches(settings: dict[str, Any]) -> None:
 def options(settings: dict[str, Any]) -> Options:
     """Returns how the study's models are computed. Raises ValueError for what does not exist."""
     names = {field.name for field in dataclasses.fields(Options)} - {"mesh"}
-    given = {key: settings[key] for key in names}
-    return Options(**given, mesh=tuple(settings["mesh"][axis] for axis in MESH_AXES))
+    values = {key: settings[key] for key in names}
+    return Options(**values, mesh=tuple(settings["mesh"][axis] for axis in MESH_AXES))
 
 
 def variant_hyperparameters(variant: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -207,7 +207,7 @@ def _check_names(settings: dict[str, Any]) -> None:
 
 
 def _check_size(settings: dict[str, Any]) -> None:
-    """Counts the trials without making one."""
+    """Raises ValueError for more trials or seeds than a study may have; makes no trial."""
     counted = stages.of(settings)
     last = max(seed for _, seed in counted.pairs)
     if last >= layout.SEEDS_PER_POINT:

@@ -109,10 +109,11 @@ class Study:
         return {(start.variant, start.seed): start for start in self.starts}
 
     def tuned_values(self) -> dict[str, dict[int, dict[str, float | None]]]:
-        """Returns what 'tune' measured: of each tuned variant and point its trials' best
-        validation metrics by path, None for one that is lost (`sweeps.study.selection`).
+        """Returns what 'tune' measured, when it is over.
 
-        Call it when 'tune' is over. Raises ValueError where a trial that is done cannot be read.
+        Of each tuned variant and point the trials' best validation metrics by path, None for a lost
+        trial (`sweeps.study.selection`). Raises ValueError where a trial that is done cannot be
+        read.
         """
         entry = catalog.get(self.workload)
         metric = f"validation/{entry.metric}"
@@ -126,17 +127,16 @@ class Study:
 def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
     """Returns the study a config describes, with defaults filled in and everything checked.
 
-    `planning` lets a study whose point another one has yet to select be reckoned with: costs do
-    not depend on it. Raises ValueError by name for anything that could not run: nothing is
-    started before this.
+    planning: whether a point that another study has yet to select is assumed, for costs, which do
+    not depend on it. Raises ValueError by name for anything that could not run.
     """
     settings = config.to_dict()
     keys.check(settings)
     # --config.variants=standard,laser arrives as one string.
-    given = [name for names in settings["variants"] for name in names.split(",") if name.strip()]
-    if len(given) > keys.MOST_VARIANTS:
-        raise ValueError(f"{len(given):,} variants; a study may have {keys.MOST_VARIANTS}")
-    settings["variants"] = [variants_table.canonical(name) for name in given]
+    names = [name for part in settings["variants"] for name in part.split(",") if name.strip()]
+    if len(names) > keys.MOST_VARIANTS:
+        raise ValueError(f"{len(names):,} variants; a study may have {keys.MOST_VARIANTS}")
+    settings["variants"] = [variants_table.canonical(name) for name in names]
     for key in ("baseline", "tuning_variant"):
         settings[key] = variants_table.canonical(settings[key])
     entry = catalog.get(settings["workload"])
@@ -185,11 +185,11 @@ def _default_data_dir(settings: dict[str, Any]) -> str:
     cache folder. '' where only a node of such a launcher can say: it fills in a variable's `$NAME`,
     and makes embedded data in its own cache folder where there is no ATTNPERF_DATA.
     """
-    name, own = settings["workload"], settings[settings["launcher"]]
-    environment = {**os.environ, **remote.variables(own.get("environment", ""))}
+    name, launcher = settings["workload"], settings[settings["launcher"]]
+    environment = {**os.environ, **remote.variables(launcher.get("environment", ""))}
     folder = environment.get(catalog.DATA_VARIABLE, "")
     is_of_node = "$" in folder or (not folder and catalog.get(name).embedded)
-    if "environment" in own and is_of_node:
+    if "environment" in launcher and is_of_node:
         return ""
     return str(catalog.default_data_dir(name, environment).absolute())
 
@@ -252,9 +252,7 @@ def from_record(record: dict[str, Any], directory: pathlib.Path) -> Study:
         catalog.get(settings["workload"])
         for point in record["points"]:
             hyperparameters.complete(point)
-        starts = tuple(Start(**one) for one in record.get("starts", ()))
+        starts = tuple(Start(**row) for row in record.get("starts", ()))
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{directory / layout.STUDY} is damaged: {error}") from error
-    # Older studies do not record it.
-    settings["data_dir"] = settings["data_dir"] or _default_data_dir(settings)
     return Study(settings, tuple(record["points"]), starts)

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import json
 import math
 import re
 import time
@@ -14,7 +15,7 @@ from sweeps.__main__ import main
 from sweeps.launchers import config_keys
 from sweeps.launchers import table as launchers
 from sweeps.records import layout, lease, status, submissions
-from sweeps.study import config, selection, space, study, study_directory, trial
+from sweeps.study import config, keys, selection, space, study, study_directory, trial
 from tests.sweeps import driver_benchmark as driver
 from tests.sweeps.chaos import soak
 from tests.sweeps.simulation import simulate
@@ -85,32 +86,10 @@ def test_ids_follow_what_is_computed():
         {"loss_chunk_tokens": 4096},
         {"microbatches": 4},
         {"checkpoint_every": 100},
-        {"diagnose_every": 5},
+        {"diagnostics": 5},
         {"algoperf_dir": "/elsewhere"},
     ):
         assert dataclasses.replace(first, **change).id == first.id
-
-
-def test_every_setting_that_a_trial_has_a_field_for_reaches_it():
-    fields = {field.name for field in dataclasses.fields(trial.Trial)}
-    named = fields & config.keys().keys() - {"workload"}
-    assert named == {*study._TRIAL_SETTINGS, *trial.EXTRA_PATHS}
-
-
-def test_the_mesh_of_what_is_not_done_may_change(make_study):
-    """Of a trial that failed, too: it is tried again, perhaps for that."""
-    made = make_study(points=4)
-    study_directory.prepare(made)
-    trials = study_directory.materialise(made, "tune", made.trials("tune"))
-    states = ("pending", "failed", "diverged", "done")
-    for one, state in zip(trials, states, strict=True):
-        layout.write_json(made.directory / one.path / layout.STATUS, {"state": state})
-    moved = make_study(points=4, **{"mesh.data": 1})
-    study_directory.prepare(moved)
-    standing = study_directory.materialise(moved, "tune", moved.trials("tune"))
-    assert [one.id for one in standing] == [one.id for one in trials]
-    assert [one.mesh[0] for one in standing] == [1, 1, 0, 0]
-    assert [trial.read(moved.directory / one.path) for one in standing] == standing
 
 
 def test_record_on_disk_is_checked(tmp_path):
@@ -120,21 +99,58 @@ def test_record_on_disk_is_checked(tmp_path):
     layout.write_json(tmp_path / layout.TRIAL, {**record.to_json(), "seed": 4})
     with pytest.raises(ValueError, match=r"trial\.json: id .* does not belong to its content"):
         trial.read(tmp_path)
-    for changed, match in (
-        ({"schema": 3}, "its id is of schema 3, and this version knows 1, 2"),
-        ({"schema": []}, r"its id is of schema \[\]"),
-        ({"schema": 1}, "does not belong to its content"),
-        ({"mesh": 5}, "is not a trial record"),
+    for content, match in (
+        (json.dumps({**record.to_json(), "schema": 3}), "its id is of schema 3"),
+        (json.dumps({**record.to_json(), "mesh": 5}), "is not a trial record"),
+        (json.dumps({"id": "x", "schema": trial.SCHEMA}), "is not a trial record"),
+        ("[]", "is not a trial record"),
+        ('{"id": "x"', "cut short"),
     ):
-        layout.write_json(tmp_path / layout.TRIAL, {**record.to_json(), **changed})
+        (tmp_path / layout.TRIAL).write_text(content)
         with pytest.raises(ValueError, match=match):
             trial.read(tmp_path)
-    layout.write_json(tmp_path / layout.TRIAL, {"id": "x"})
-    with pytest.raises(ValueError, match="lacks batch_size"):
-        trial.read(tmp_path)
-    (tmp_path / layout.TRIAL).write_text('{"id": "x"')
-    with pytest.raises(ValueError, match="cut short"):
-        trial.read(tmp_path)
+
+
+def test_a_study_of_another_schema_is_refused_before_anything_is_written(make_study):
+    made = make_study()
+    study_directory.prepare(made)
+    first, *_ = study_directory.materialise(made, "tune", made.trials("tune"))
+    record = first.to_json()
+    del record["schema"]  # as schema 1 was recorded
+    layout.write_json(made.directory / first.path / layout.TRIAL, record)
+    (made.directory / layout.STUDY).touch()
+    before = (made.directory / layout.STUDY).stat().st_mtime_ns
+    with pytest.raises(ValueError, match="its id is of schema 1.*Choose another --config.exp"):
+        study_directory.prepare(made)
+    assert (made.directory / layout.STUDY).stat().st_mtime_ns == before
+
+
+def test_a_study_with_settings_of_another_version_is_refused(make_study):
+    made = make_study()
+    study_directory.prepare(made)
+    record = layout.study_record(made.directory)
+    record["config"] |= {"pack": 4, "local": {**record["config"]["local"], "packed": True}}
+    with pytest.raises(ValueError, match="local.packed, pack. Choose another --config.exper"):
+        study.from_record(record, made.directory)
+
+
+def test_what_ids_leave_out_may_change_until_a_trial_is_finished(make_study):
+    """A trial that failed is tried again, perhaps because of the change."""
+    changes = {"workload": "pydoc_lm", "points": 4, "variants": "standard", "seeds": 1}
+    made = make_study(**changes)
+    study_directory.prepare(made)
+    trials = study_directory.materialise(made, "tune", made.trials("tune"))
+    states = ("pending", "failed", "diverged", "done")
+    for one, state in zip(trials, states, strict=True):
+        layout.write_json(made.directory / one.path / layout.STATUS, {"state": state})
+    again = make_study(**changes, remat=True, checkpoint_every=8, **{"mesh.data": 1})
+    study_directory.prepare(again)
+    standing = study_directory.materialise(again, "tune", again.trials("tune"))
+    assert [one.id for one in standing] == [one.id for one in trials]
+    new, old = (True, 8, 1), (False, 4, 0)
+    changed = [(one.remat, one.checkpoint_every, one.mesh[0]) for one in standing]
+    assert changed == [new, new, old, old]
+    assert [trial.read(again.directory / one.path) for one in standing] == standing
 
 
 def test_protocols():
@@ -215,8 +231,15 @@ def test_mixers_and_kernels_that_a_model_cannot_have_are_refused_before_anything
 
 
 def test_unknown_study_and_malformed_overrides():
-    with pytest.raises(ValueError, match="no study 'digit_demo'.*digits_vit_demo"):
-        config.parse("digit_demo", [])
+    for name, match in (
+        ("digit_demo", "no study 'digit_demo'.*c4_lm_paper.*Did you mean 'digits_vit_demo'"),
+        ("digits_vit:dmo", "digits_vit_quick. Did you mean 'digits_vit_demo'"),
+        ("digits_vit", "one of digits_vit_demo"),
+        (f"{config.SHIPPED}/digits_vit.py:dmo", "unknown study 'digits_vit_dmo'"),
+    ):
+        with pytest.raises(ValueError, match=match) as raised:
+            config.parse(name, [])
+        assert ("c4_lm_paper" in str(raised.value)) == (name == "digit_demo")
     for override in ("seeds=3", "--config.seeds"):
         with pytest.raises(ValueError, match="not understood"):
             config.parse("digits_vit_demo", [override])
@@ -233,37 +256,12 @@ def test_study_files_of_ones_own(tmp_path):
         "    return config\n"
     )
     assert study.resolve(config.parse(str(path), ["--config.seeds=2"])).settings["seeds"] == 2
-    path.write_text(path.read_text().replace("config.name = 'mine'", "config.nmae = 'mine'"))
+    own = path.read_text()
+    path.write_text(own.replace("config.name = 'mine'", "config.nmae = 'mine'"))
     with pytest.raises(ValueError, match="nmae"):
         config.parse(str(path), [])
-
-
-@pytest.mark.parametrize(
-    ("line", "now"),
-    [
-        ("from sweeps import config", "from sweeps.study import config"),
-        ("import sweeps.config", "from sweeps.study import config"),
-        ("from sweeps import lm_config", "from sweeps import studies as lm_config"),
-        ("from sweeps.config import base", "from sweeps.study import config"),
-    ],
-)
-def test_a_file_from_before_is_told_where_modules_are_now(tmp_path, line, now):
-    path = tmp_path / "mine.py"
-    path.write_text(f"{line}\n")
-    with pytest.raises(ValueError, match=f"mine.py, line 1: .*It has moved: {now}$"):
-        config.parse(str(path), [])
-    path.write_text("from sweeps import nothing\n")
-    with pytest.raises(ValueError, match="cannot import name 'nothing'") as raised:
-        config.parse(str(path), [])
-    assert "moved" not in str(raised.value)
-
-
-def test_a_file_with_a_key_that_has_left_is_told_so(tmp_path):
-    path = tmp_path / "mine.py"
-    made = "def get_config():\n    config = configs.base()\n    config.pack = 4\n"
-    path.write_text(f"from sweeps.study import config as configs\n{made}    return config\n")
-    with pytest.raises(ValueError, match=r"mine.py, line 4: pack has left: .*Leave the line out$"):
-        config.parse(str(path), [])
+    path.write_text(own.replace("get_config()", "get_config(size)").replace("'mine'", "size"))
+    assert config.parse(f"{path}:a:b", []).name == "a:b"
 
 
 def test_a_list_space_that_is_too_short_says_so(tmp_path, capsys):
@@ -477,10 +475,7 @@ def test_points_and_variants_added_to_a_comparison(tuned):
         ({"local.workers": 10**6}, "local.workers is 1000000; it must be 0 to 1,024"),
         ({"loader_workers": 10**9}, "loader_workers is .* 0 to 256"),
         ({"max_attempts": 10**20}, "max_attempts is .* 1 to 100,000"),
-        (
-            {"pack": 4},
-            "pack has left: .* never faster.* Leave '--config.pack=4' out",
-        ),
+        ({"pack": 4}, "unknown config key 'pack'"),
         ({"name": "x" * 300}, r"name is 'x+\.\.\. \(302 characters\); .* at most 200 bytes"),
         ({"name": ""}, "name is empty"),
         ({"name": "-rf"}, "name is '-rf'.*begins with neither"),
@@ -507,7 +502,7 @@ def test_what_a_study_may_hold_is_bounded_before_anything_is_made(changes, messa
 def test_every_key_is_printed_with_what_is_checked(capsys):
     assert main(["keys"]) == 0
     text = capsys.readouterr().out
-    assert set(re.findall(r"^([\w.]+)=", text, re.M)) == set(config.flat(config.base()))
+    assert set(re.findall(r"^([\w.]+)=", text, re.M)) == set(config.flat(config.base().to_dict()))
     assert main(["keys", "slurm.save"]) == 0
     assert capsys.readouterr().out == (
         "slurm.save_seconds=120\n    before the time limit, to save and be queued again\n"
@@ -585,7 +580,6 @@ def test_a_study_record_without_settings_is_named_by_status(tmp_path, capsys, co
         ({"seeds": "x"}, "seeds is 'x'; it must be 1 to 1,000"),
         ({"workload": "nowhere"}, "unknown workload 'nowhere'"),
         ({"variants": 3}, "variants is 3"),
-        ({"mesh": 3}, "damaged"),
     ],
 )
 def test_a_study_record_with_impossible_settings_is_not_resumed(tmp_path, capsys, changes, message):
@@ -724,7 +718,7 @@ _OTHER_STUDY = {"workload", "protocol", "tuning_variant", "first_seed"}
 # init2winit's workloads.
 _NOT_TRIED = {"name", "paper_table", "finetune_from", "algoperf_dir", "tokenizer_vocab_path"}
 _NOT_TRIED |= {"init2winit_dir", "init2winit_config", *launchers.NAMES}
-_KEYS = [key for key in config.keys() if key.split(".")[0] not in _NOT_TRIED]  # noqa: SIM118
+_KEYS = [key for key in keys.every() if key.split(".")[0] not in _NOT_TRIED]
 
 
 @functools.cache
@@ -766,30 +760,6 @@ def _points(made):
     return {"points": dict.fromkeys(made.settings["variants"], 0)}
 
 
-def test_remat_and_checkpoints_of_what_is_not_done_may_change(make_study):
-    """`compile` advises remat of a model that does not fit: its trials take it over."""
-    changes = {"workload": "pydoc_lm", "points": 2, "variants": "standard", "seeds": 1}
-    made = make_study(**changes)
-    study_directory.prepare(made)
-    first, second = study_directory.materialise(made, "tune", made.trials("tune"))
-    layout.write_json(made.directory / first.path / layout.STATUS, {"state": "done"})
-    again = make_study(**changes, remat=True, checkpoint_every=8)
-    study_directory.prepare(again)
-    standing = study_directory.materialise(again, "tune", again.trials("tune"))
-    assert [one.id for one in standing] == [first.id, second.id]
-    assert [(one.remat, one.checkpoint_every) for one in standing] == [(False, 4), (True, 8)]
-
-
-def test_a_trial_of_schema_1_keeps_what_its_id_says():
-    first = _study("pydoc_lm_quick").trials("tune")[0]
-    old = dataclasses.replace(first, schema=1)
-    changed = old.with_changes(
-        dataclasses.replace(first, remat=True, mesh=(2, 1, 1), profile="1:2")
-    )
-    assert (changed.remat, changed.mesh, changed.profile) == (False, (2, 1, 1), "1:2")
-    assert changed.id == old.id
-
-
 PATH_KEYS = {
     "experiment_dir": "digits_vit_quick",
     "data_dir": "digits_vit_quick",
@@ -813,7 +783,7 @@ def test_a_path_of_the_home_directory(key, tmp_path, monkeypatch):
 
 
 def test_every_key_of_a_path_is_read_as_one():
-    named = {name for name, key in config.keys().items() if key.allowed is config_keys.PATH}
+    named = {name for name, key in keys.every().items() if key.allowed is config_keys.PATH}
     assert named == {*PATH_KEYS, "finetune_from"}
 
 
@@ -829,12 +799,11 @@ def test_a_path_that_nobody_means_is_refused_by_its_key(key, path, tmp_path, cap
 
 def test_a_study_file_and_the_study_of_a_start_lie_in_the_home_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    text = (config.SHIPPED / "digits_vit_quick.py").read_text()
-    (tmp_path / "mine.py").write_text(text)
-    made = study.resolve(config.parse("~/mine.py", ["--config.finetune_from=~/other"]), True)
+    (tmp_path / "mine.py").write_text((config.SHIPPED / "digits_vit.py").read_text())
+    made = study.resolve(config.parse("~/mine.py:quick", ["--config.finetune_from=~/other"]), True)
     assert made.settings["finetune_from"] == str(tmp_path / "other")
     overrides = ["--config.finetune_from=other", "--config.experiment_dir=~/e"]
-    made = study.resolve(config.parse("~/mine.py", overrides), True)
+    made = study.resolve(config.parse("~/mine.py:quick", overrides), True)
     assert made.settings["finetune_from"] == str(tmp_path / "e" / "other")
 
 
@@ -852,10 +821,6 @@ def test_data_named_by_a_variable_is_written_down_once(tmp_path, monkeypatch):
     monkeypatch.setenv("ATTNPERF_DATA", "/elsewhere")
     record = layout.study_record(made.directory)
     assert study.from_record(record, made.directory).data_dir == str(tmp_path / "all/digits_vit")
-    # Of a version that did not write it: by the environment that goes on with it, and written then.
-    record["config"]["data_dir"] = ""
-    again = study.from_record(record, made.directory)
-    assert again.settings["data_dir"] == "/elsewhere/digits_vit"
 
 
 @pytest.mark.parametrize("launcher", ["ray", "kubernetes"])
