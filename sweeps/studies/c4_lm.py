@@ -16,7 +16,6 @@ def paper_lm(workload: str, paper_table: str = "", fsdp: int = 8) -> ConfigDict:
     config = base()
     config.paper_table = paper_table
     config.workload = workload
-    config.variants = ("standard", "laser")
     config.optimizer = "adamw"
     config.protocol = "grid"
     config.space = f"selected:{_TUNING_STUDY}"

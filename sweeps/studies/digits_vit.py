@@ -63,7 +63,6 @@ def digits_vit_quick() -> ConfigDict:
     """
     config = base()
     config.workload = "digits_vit"
-    config.variants = ("standard", "laser")
     config.points = 2
     config.seeds = 1
     config.steps = 100

@@ -26,7 +26,6 @@ def imagenet_vit_paper() -> ConfigDict:
     config.points = 50
     config.seeds = 5
     config.eval_every = 1_680
-    config.checkpoint_every = 1_680
     config.local.workers = 1
     config.loader_workers = 32
     return config

@@ -21,7 +21,6 @@ def init2winit_vit_demo() -> ConfigDict:
     config = base()
     config.workload = "init2winit:vit"
     config.init2winit_config = json.dumps({"dataset": "mnist", "hparam_overrides": _SMALL})
-    config.variants = ("standard", "laser")
     config.points = 2
     config.seeds = 3
     config.steps = 100

