@@ -220,14 +220,20 @@ def _explain(path: pathlib.Path | str, overrides: list[str], error: BaseExceptio
 
 
 def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a stored config, with defaults for keys that it lacks.
-
-    Raises ValueError where it has a key that this version does not know.
-    """
+    """Returns a stored config, with defaults for keys that it lacks."""
     config = base().to_dict()
     for key, value in stored.items():
         both = isinstance(value, dict) and isinstance(config.get(key), dict)
         config[key] = {**config[key], **value} if both else value
+    return config
+
+
+def of_this_version(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a stored config as `completed` does, for trials that are to be trained.
+
+    Raises ValueError where it has a key that this version does not know.
+    """
+    config = completed(stored)
     if unknown := sorted(flat(config).keys() - keys.every().keys()):
         raise ValueError(
             f"study {stored.get('name')} has settings that this version does not know: "

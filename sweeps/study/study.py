@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import pathlib
@@ -69,15 +70,15 @@ class Study:
 
     def trials(self, stage: str, selection: dict[str, Any] | None = None) -> list[Trial]:
         """Returns a stage's trials; 'compare' needs the selection made after 'tune'."""
-        points = dict.fromkeys(self.extent.variants_in(stage), range(len(self.points)))
+        variants, every_point = self.extent.variants_in(stage), range(len(self.points))
+        pairs = list(itertools.product(variants, every_point))
         if stage == "compare":
             if selection is None:
                 raise ValueError("stage 'compare' needs the points that stage 'tune' selects")
-            points = {variant: [selection["points"][variant]] for variant in points}
+            pairs = [(variant, selection["points"][variant]) for variant in variants]
         return [
             self._trial(stage, variant, point, seed)
-            for variant in points
-            for point in points[variant]
+            for variant, point in pairs
             for seed in self.extent.seeds_in(stage)
         ]
 
@@ -242,7 +243,8 @@ def from_record(record: dict[str, Any], directory: pathlib.Path) -> Study:
     Raises ValueError where a setting cannot be, or the folder has another name.
     """
     directory = directory.resolve()
-    settings = {**configs.completed(record["config"]), "experiment_dir": str(directory.parent)}
+    settings = configs.of_this_version(record["config"])
+    settings["experiment_dir"] = str(directory.parent)
     if directory.name != settings["name"]:
         raise ValueError(
             f"{directory} holds study {settings['name']!r}; give the folder that name again"

@@ -15,6 +15,7 @@ from sweeps.__main__ import main
 from sweeps.launchers import config_keys
 from sweeps.launchers import table as launchers
 from sweeps.records import layout, lease, status, submissions
+from sweeps.scheduling import cancel
 from sweeps.study import config, keys, selection, space, study, study_directory, trial
 from tests.sweeps import driver_benchmark as driver
 from tests.sweeps.chaos import soak
@@ -53,14 +54,21 @@ def test_paper_study_is_the_full_protocol():
     assert (first.steps, first.batch_size, first.step_hint) == (167_999, 1024, 167_999)
 
 
-def test_trial_numbers_never_move():
-    """Adding points, seeds or variants leaves every earlier trial where it was."""
-    small, large = _study(points=3, seeds=2), _study(points=9, seeds=5)
-    chosen = {"points": dict.fromkeys(small.settings["variants"], 2)}
-    for stage in ("tune", "compare"):
-        before = {t.path: t.id for t in small.trials(stage, chosen)}
-        after = {t.path: t.id for t in large.trials(stage, chosen)}
-        assert before.items() <= after.items()
+@pytest.mark.parametrize(
+    "changes", [{"points": 9, "seeds": 5}, {"first_seed": 1, "seeds": 1, "tuning_seeds": 1}]
+)
+def test_trial_numbers_never_move(changes):
+    """Trials stay where they are when points or seeds are added; later seeds keep their numbers."""
+    usual = {"points": 3, "seeds": 2, "tuning_seeds": 2}
+    trials = []
+    for made in (_study(**usual), _study(**{**usual, **changes})):
+        chosen = {"points": dict.fromkeys(made.settings["variants"], 2)}
+        trials.append({t.path: t.id for stage in made.stages for t in made.trials(stage, chosen)})
+    fewer, more = sorted(trials, key=len)
+    assert fewer.items() < more.items()
+
+
+def test_a_trial_s_directory():
     assert layout.trial_path("tune", "laser", "digits_vit", 3, 1) == (
         "tune/laser/digits_vit_jax/trial_3002"
     )
@@ -125,13 +133,19 @@ def test_a_study_of_another_schema_is_refused_before_anything_is_written(make_st
     assert (made.directory / layout.STUDY).stat().st_mtime_ns == before
 
 
-def test_a_study_with_settings_of_another_version_is_refused(make_study):
+def test_a_study_with_settings_of_another_version_is_refused_and_can_be_cancelled(make_study):
     made = make_study()
     study_directory.prepare(made)
     record = layout.study_record(made.directory)
     record["config"] |= {"pack": 4, "local": {**record["config"]["local"], "packed": True}}
-    with pytest.raises(ValueError, match="local.packed, pack. Choose another --config.exper"):
+    layout.write_json(made.directory / layout.STUDY, record)
+    match = "local.packed, pack. Choose another --config.experiment_dir"
+    with pytest.raises(ValueError, match=match):
         study.from_record(record, made.directory)
+    with pytest.raises(ValueError, match=match):
+        study_directory.prepare(made)
+    cancel.cancel(made.directory)
+    assert submissions.is_cancelled(made.directory)
 
 
 def test_what_ids_leave_out_may_change_until_a_trial_is_finished(make_study):
@@ -354,15 +368,9 @@ def test_a_stale_running_over_done_is_selected_by(tmp_path):
     assert selection.trial_value(tmp_path, "validation/accuracy", "max") == 0.9
 
 
-def test_what_is_done_and_cannot_be_read_is_not_passed_over(tmp_path):
-    def refused(match):
-        with pytest.raises(ValueError, match=match):
-            selection.trial_value(tmp_path, "validation/accuracy", "max")
-
-    assert selection.trial_value(tmp_path, "validation/accuracy", "max") is None  # nobody began it
-    _ended(tmp_path, 0.9)
-    path = tmp_path / layout.EVAL_MEASUREMENTS
-    for content, match in (
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
         ("global_step,validation/accuracy\n1,0.9\n", "ends at step 1 of 2"),
         ("", "it has no complete evaluation"),
         ("global_step,validation/accuracy\n2,zero\n", "could not convert"),
@@ -370,11 +378,16 @@ def test_what_is_done_and_cannot_be_read_is_not_passed_over(tmp_path):
         ("global_step,validation/accuracy\nx,0.9\n", "has no global_step"),
         ("global_step,validation/accuracy\n1,0.9\n2,0.", "its last line is cut short"),
         ("\0\xff", "eval_measurements.csv of a trial that is done"),
-    ):
-        path.write_text(content, encoding="latin-1")
-        refused(match)
-    path.unlink()
-    refused("of a trial that is done: no eval_measurements.csv.*resume")
+        (None, "of a trial that is done: no eval_measurements.csv.*resume"),
+    ],
+)
+def test_what_is_done_and_cannot_be_read_is_not_passed_over(tmp_path, content, message):
+    assert selection.trial_value(tmp_path, "validation/accuracy", "max") is None  # nobody began it
+    _ended(tmp_path, 0.9)
+    path = tmp_path / layout.EVAL_MEASUREMENTS
+    path.unlink() if content is None else path.write_text(content, encoding="latin-1")
+    with pytest.raises(ValueError, match=message):
+        selection.trial_value(tmp_path, "validation/accuracy", "max")
 
 
 @pytest.fixture
@@ -400,17 +413,6 @@ def _begin(made, choice=""):
     chosen = study_directory.select(made, choice)
     study_directory.materialise(made, "compare", made.trials("compare", chosen))
     return chosen
-
-
-def test_seeds_begin_where_they_are_asked_to():
-    """The trials are those of a study that begins at 0 and has more."""
-    chosen = {"points": dict.fromkeys(table.PAPER_ROWS, 5)}
-    later, all_of_them = _study(first_seed=5, seeds=2), _study(seeds=7)
-    assert {trial.seed for trial in later.trials("tune")} == {5}
-    assert {trial.seed for trial in later.trials("compare", chosen)} == {5, 6}
-    known = {trial.path: trial.id for trial in all_of_them.trials("compare", chosen)}
-    found = {trial.path: trial.id for trial in later.trials("compare", chosen)}
-    assert found.items() <= known.items()
 
 
 def test_seeds_that_no_trial_can_have_are_refused():
