@@ -2,7 +2,20 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class TrialGroup(NamedTuple):
+    """A variant's trials in a stage: one for each of its points and seeds."""
+
+    variant: str
+    points: int
+    seeds: range
+
+    @property
+    def trials(self) -> int:
+        """How many trials these are."""
+        return self.points * len(self.seeds)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,40 +42,14 @@ class Stages:
             return dict.fromkeys(self.variants, self.tuning_variant)
         return {variant: variant for variant in self.variants}
 
-    def variants_in(self, stage: str) -> list[str]:
-        """Returns the variants that a stage trains."""
-        return list(dict.fromkeys(self.tuned.values())) if stage == "tune" else self.variants
-
-    def points_in(self, stage: str) -> int:
-        """Returns how many points a variant has in a stage."""
-        return 1 if stage == "compare" else self.points
-
-    def seeds_in(self, stage: str) -> range:
-        """Returns the seeds of a point."""
-        count = self.tuning_seeds if stage == "tune" else self.seeds
-        return range(self.first_seed, self.first_seed + count)
-
-    def trials_of_a_variant(self, stage: str) -> int:
-        """Returns how many trials a variant has in a stage."""
-        return self.points_in(stage) * len(self.seeds_in(stage))
-
-    @property
-    def trials(self) -> int:
-        """How many trials the study has."""
-        return sum(
-            len(self.variants_in(stage)) * self.trials_of_a_variant(stage) for stage in self.names
-        )
-
-    @property
-    def pairs(self) -> list[tuple[str, int]]:
-        """Every variant with every seed that it is trained with, each pair once."""
-        pairs = [
-            (variant, seed)
-            for stage in reversed(self.names)
-            for variant in self.variants_in(stage)
-            for seed in self.seeds_in(stage)
-        ]
-        return list(dict.fromkeys(pairs))
+    def groups(self, stage: str) -> list[TrialGroup]:
+        """Returns the trials of a stage by variant."""
+        is_tuning = stage == "tune"
+        variants = list(dict.fromkeys(self.tuned.values())) if is_tuning else self.variants
+        points = 1 if stage == "compare" else self.points
+        count = self.tuning_seeds if is_tuning else self.seeds
+        seeds = range(self.first_seed, self.first_seed + count)
+        return [TrialGroup(variant, points, seeds) for variant in variants]
 
 
 def of(settings: Mapping[str, Any]) -> Stages:

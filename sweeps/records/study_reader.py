@@ -188,9 +188,14 @@ class StudyReader:
 
 def not_begun(record: dict[str, Any], stage: str) -> list[StageRow]:
     """Returns the rows of a stage whose trials are not on disk yet."""
-    counted, steps = stages.of(record["config"]), operator.index(record["config"]["steps"])
-    trials = counted.trials_of_a_variant(stage)
+    steps = operator.index(record["config"]["steps"])
     return [
-        StageRow(stage, variant, Counter(pending=trials), steps_left=trials * steps, longest=steps)
-        for variant in counted.variants_in(stage)
+        StageRow(
+            stage,
+            group.variant,
+            Counter(pending=group.trials),
+            steps_left=group.trials * steps,
+            longest=steps,
+        )
+        for group in stages.of(record["config"]).groups(stage)
     ]

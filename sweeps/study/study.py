@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 import json
 import os
 import pathlib
@@ -70,16 +69,14 @@ class Study:
 
     def trials(self, stage: str, selection: dict[str, Any] | None = None) -> list[Trial]:
         """Returns a stage's trials; 'compare' needs the selection made after 'tune'."""
-        variants, every_point = self.extent.variants_in(stage), range(len(self.points))
-        pairs = list(itertools.product(variants, every_point))
-        if stage == "compare":
-            if selection is None:
-                raise ValueError("stage 'compare' needs the points that stage 'tune' selects")
-            pairs = [(variant, selection["points"][variant]) for variant in variants]
+        selected = selection["points"] if stage == "compare" and selection else {}
+        if stage == "compare" and not selected:
+            raise ValueError("stage 'compare' needs the points that stage 'tune' selects")
         return [
-            self._trial(stage, variant, point, seed)
-            for variant, point in pairs
-            for seed in self.extent.seeds_in(stage)
+            self._trial(stage, group.variant, selected.get(group.variant, point), seed)
+            for group in self.extent.groups(stage)
+            for point in range(group.points)
+            for seed in group.seeds
         ]
 
     def _trial(self, stage: str, variant: str, point: int, seed: int) -> Trial:
@@ -198,8 +195,15 @@ def _default_data_dir(settings: dict[str, Any]) -> str:
 def _starts(settings: dict[str, Any], planning: bool) -> tuple[Start, ...]:
     if not settings["finetune_from"]:
         return ()
+    extent = stages.of(settings)
+    pairs = dict.fromkeys(
+        (group.variant, seed)
+        for stage in reversed(extent.names)
+        for group in extent.groups(stage)
+        for seed in group.seeds
+    )
     try:
-        return start.find(settings, stages.of(settings).pairs)
+        return start.find(settings, pairs)
     except start.NotTrainedError as error:
         if not planning:
             raise

@@ -89,8 +89,7 @@ def select(study: Study, choice: str = "") -> dict[str, Any]:
     entry, path = catalog.get(study.workload), study.directory / layout.SELECTION
     begun, values = _begun(study), study.tuned_values()
     # What a person has decided against, by tuned variant.
-    remembered = layout.read_record(path).get("kept") if not choice else None
-    remembered = remembered if isinstance(remembered, dict) else {}
+    remembered = {} if choice else layout.read_record(path).get("kept", {})
     chosen: dict[str, int] = {}
     kept: dict[str, int | None] = {}
     for variant, by_point in values.items():
