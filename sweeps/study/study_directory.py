@@ -155,23 +155,15 @@ def _check_begun(study: Study, begun: dict[str, int], chosen: dict[str, int], ch
 
 
 def _begun(study: Study) -> dict[str, int]:
-    """Returns the points that 'compare' has begun with, by tuned variant; {} where it has not.
-
-    selection.json speaks for a trials.json that is damaged.
-    """
+    """Returns the points that 'compare' has begun with, by tuned variant; {} where it has not."""
     try:
-        rows = layout.planned(study.directory, "compare", "variant", "point")
-        points = {row["variant"]: int(row["point"]) for row in rows or ()}
-    except (ValueError, TypeError):
-        try:
-            selected = layout.read_json(study.directory / layout.SELECTION)["points"]
-            points = {variant: int(point) for variant, point in selected.items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f"{study.directory / 'compare' / layout.TRIALS} and {layout.SELECTION} are "
-                "damaged, so the points that the comparison began with are not known; bring one of "
-                "them back, or remove both to choose anew"
-            ) from error
+        rows = layout.planned(study.directory, "compare", "variant", "point") or ()
+    except ValueError as error:
+        raise ValueError(
+            f"{study.directory / 'compare' / layout.TRIALS} is damaged, so the points that the "
+            "comparison began with are not known; copy it back, or remove it to choose anew"
+        ) from error
+    points = {row["variant"]: row["point"] for row in rows}
     if study.settings["protocol"] == "tune_then_compare" and points:
         return {study.settings["tuning_variant"]: next(iter(points.values()))}
     return points
