@@ -73,7 +73,7 @@ class Study:
         if stage == "compare" and not selected:
             raise ValueError("stage 'compare' needs the points that stage 'tune' selects")
         return [
-            self._trial(stage, group.variant, selected.get(group.variant, point), seed)
+            self._trial(stage, group.variant, selected[group.variant] if selected else point, seed)
             for group in self.extent.groups(stage)
             for point in range(group.points)
             for seed in group.seeds

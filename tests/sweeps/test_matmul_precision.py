@@ -1,4 +1,4 @@
-"""`config.matmul_precision`: part of a trial, of everything it computes, and of what is told."""
+"""`config.matmul_precision`: part of a trial, of everything it computes, and of its records."""
 
 import os
 import types
@@ -44,10 +44,10 @@ class Workload:
     train_loss = spec.Workload.train_loss
 
     def __init__(self):
-        self.seen = []
+        self.precisions = []
 
-    def model_fn(self, params, batch, *given, **settings):
-        self.seen.append(jax.config.jax_default_matmul_precision)
+    def model_fn(self, params, batch, *arguments, **settings):
+        self.precisions.append(jax.config.jax_default_matmul_precision)
         return batch["inputs"] @ params["w"], None
 
     def loss_fn(self, targets, logits, weights, smoothing):
@@ -57,32 +57,32 @@ class Workload:
         return {"w": jnp.ones((2, 2))}, None
 
 
-@pytest.mark.parametrize(("given", "named"), [("float32", "float32"), ("default", None)])
-def test_a_step_is_compiled_in_it_wherever_that_is_done(given, named):
+@pytest.mark.parametrize(("precision", "named"), [("float32", "float32"), ("default", None)])
+def test_a_step_is_compiled_in_it_wherever_that_is_done(precision, named):
     """Of a command that compiles and trains nothing, too."""
-    step = train_step.TrainStep(Workload(), "nadamw", matmul_precision=given)
+    step = train_step.TrainStep(Workload(), "nadamw", matmul_precision=precision)
     names = ("learning_rate", "one_minus_beta1", "beta2", "epsilon", "weight_decay", "grad_clip")
     others = ("label_smoothing", "dropout_rate", "warmup_steps", "step_hint")
     scalars = {name: jnp.float32(0.5) for name in (*names, *others)}
     batch = {"inputs": jnp.ones((2, 2)), "targets": jnp.ones((2, 2))}
     state = step.first_state(0)
     update = step.compile(state, batch, scalars, jax.random.key(0))
-    assert set(step.workload.seen) == {named}
+    assert set(step.workload.precisions) == {named}
     _, measured = update(state, batch, scalars, jax.random.key(0))
     assert measured.loss == 4.0
     assert measured.nonfinite_at == -1
 
 
 def test_it_is_recorded_beside_what_the_platform_makes_of_it(monkeypatch):
-    found = types.SimpleNamespace(use_data=lambda where: None, param_shapes={})
-    told = provenance.meta_data(found, 0, "", "float32")
-    assert (told["matmul_precision"], told["float32_products"]) == ("float32", "float32")
+    workload = types.SimpleNamespace(use_data=lambda where: None, param_shapes={})
+    record = provenance.meta_data(workload, 0, "", "float32")
+    assert (record["matmul_precision"], record["float32_products"]) == ("float32", "float32")
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(provenance, "hardware", dict)
     for capability, made in (("9.0", "TF32"), ("7.5", "float32")):
         gpu = types.SimpleNamespace(compute_capability=capability)
         monkeypatch.setattr(jax, "devices", lambda gpu=gpu: [gpu])
-        assert provenance.meta_data(found, 0, "")["float32_products"] == made
+        assert provenance.meta_data(workload, 0, "")["float32_products"] == made
 
 
 def test_plan_says_it_in_one_line(make_study):

@@ -1,4 +1,4 @@
-"""What study files state is what `plan` reckons and what the compilers said: else it is stale."""
+"""The figures that studies state are those of `plan` and of the compilers."""
 
 import math
 import re
@@ -24,13 +24,13 @@ ROWS = re.compile(
 
 def stating(*patterns):
     """Returns the studies whose docstring states one of the patterns."""
-    found = [
+    studies = [
         name
         for name in config.shipped()
         if any(pattern.search(config.shipped()[name].docstring) for pattern in patterns)
     ]
-    assert len(found) > 5
-    return found
+    assert len(studies) > 5
+    return studies
 
 
 @pytest.fixture(autouse=True)

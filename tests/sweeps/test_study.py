@@ -155,16 +155,16 @@ def test_what_ids_leave_out_may_change_until_a_trial_is_finished(make_study):
     study_directory.prepare(made)
     trials = study_directory.materialise(made, "tune", made.trials("tune"))
     states = ("pending", "failed", "diverged", "done")
-    for one, state in zip(trials, states, strict=True):
-        layout.write_json(made.directory / one.path / layout.STATUS, {"state": state})
+    for record, state in zip(trials, states, strict=True):
+        layout.write_json(made.directory / record.path / layout.STATUS, {"state": state})
     again = make_study(**changes, remat=True, checkpoint_every=8, **{"mesh.data": 1})
     study_directory.prepare(again)
     standing = study_directory.materialise(again, "tune", again.trials("tune"))
-    assert [one.id for one in standing] == [one.id for one in trials]
-    new, old = (True, 8, 1), (False, 4, 0)
-    changed = [(one.remat, one.checkpoint_every, one.mesh[0]) for one in standing]
-    assert changed == [new, new, old, old]
-    assert [trial.read(again.directory / one.path) for one in standing] == standing
+    assert [record.id for record in standing] == [record.id for record in trials]
+    after, before = (True, 8, 1), (False, 4, 0)
+    changed = [(new.remat, new.checkpoint_every, new.mesh[0]) for new in standing]
+    assert changed == [after, after, before, before]
+    assert [trial.read(again.directory / new.path) for new in standing] == standing
 
 
 def test_protocols():
@@ -246,12 +246,12 @@ def test_what_cannot_run_is_refused_before_anything_is_made(changes, message):
 
 
 def test_a_hyperparameter_of_a_modifier_is_a_key_of_the_study():
-    """It enters the trials of its own rows alone, and is refused where it cannot be."""
+    """It enters the trials of its variants alone, and is refused where it cannot be."""
 
     def trials(*changes):
-        given = ["variants=standard,laser+softcap", "protocol=grid", "points=1", *changes]
+        settings = ["variants=standard,laser+softcap", "protocol=grid", "points=1", *changes]
         resolved = study.resolve(
-            config.parse("digits_vit_quick", [f"--config.{change}" for change in given])
+            config.parse("digits_vit_quick", [f"--config.{change}" for change in settings])
         )
         return {trial.variant: trial for trial in resolved.trials("grid", None)}
 
@@ -265,11 +265,12 @@ def test_a_hyperparameter_of_a_modifier_is_a_key_of_the_study():
 
 
 def test_mixers_and_kernels_that_a_model_cannot_have_are_refused_before_anything_runs(toy):
-    """No diagnostics without weights of its own; a model that keeps its softmax is no host."""
+    """Without weights there are no diagnostics; a model may keep its own softmax."""
 
     def resolve(mixer, *changes):
-        given = [f"--config.{change}" for change in (f"variants=standard,{mixer}", *changes)]
-        return study.resolve(config.parse("digits_vit_quick", given))
+        settings = (f"variants=standard,{mixer}", *changes)
+        overrides = [f"--config.{change}" for change in settings]
+        return study.resolve(config.parse("digits_vit_quick", overrides))
 
     assert resolve(toy).settings["variants"] == ["standard", toy]
     with pytest.raises(ValueError, match="no diagnostics of 'toy'.*config.diagnostics=0"):
@@ -296,7 +297,7 @@ def test_unknown_study_and_malformed_overrides():
             config.parse("digits_vit_demo", [override])
 
 
-def test_study_files_of_ones_own(tmp_path):
+def test_a_user_s_study_file(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(
         "from sweeps.study import config as configs\n"
@@ -307,11 +308,11 @@ def test_study_files_of_ones_own(tmp_path):
         "    return config\n"
     )
     assert study.resolve(config.parse(str(path), ["--config.seeds=2"])).settings["seeds"] == 2
-    own = path.read_text()
-    path.write_text(own.replace("config.name = 'mine'", "config.nmae = 'mine'"))
+    text = path.read_text()
+    path.write_text(text.replace("config.name = 'mine'", "config.nmae = 'mine'"))
     with pytest.raises(ValueError, match="nmae"):
         config.parse(str(path), [])
-    path.write_text(own.replace("get_config()", "get_config(size)").replace("'mine'", "size"))
+    path.write_text(text.replace("get_config()", "get_config(size)").replace("'mine'", "size"))
     assert config.parse(f"{path}:a:b", []).name == "a:b"
 
 
@@ -399,10 +400,10 @@ def tuned(make_study):
         changes = {"points": points, "tuning_seeds": 3, "protocol": protocol, **changes}
         made = make_study(**changes)
         study_directory.prepare(made)
-        for one in study_directory.materialise(made, "tune", made.trials("tune")):
-            found = values.get((one.point, one.seed), 0.1)
-            state = found if isinstance(found, str) else "done"
-            _ended(made.directory / one.path, 0.99 if state == found else found, state)
+        for record in study_directory.materialise(made, "tune", made.trials("tune")):
+            value = values.get((record.point, record.seed), 0.1)
+            state = value if isinstance(value, str) else "done"
+            _ended(made.directory / record.path, 0.99 if state == value else value, state)
         return made
 
     return tune
@@ -485,7 +486,7 @@ def test_a_comparison_whose_trials_are_not_known_is_not_chosen_anew_unasked(tune
 
 
 def test_points_and_variants_added_to_a_comparison(tuned):
-    """More variants take its point; a study of fewer points than it needs is told so."""
+    """More variants take its point; a study of fewer points than it needs is refused."""
     _begin(tuned({(0, 0): 0.2, (2, 0): 0.3, (2, 1): 0.3}))
     more = tuned({(2, 0): 0.3, (2, 1): 0.3}, variants="standard,laser,diff")
     assert study_directory.select(more)["points"] == dict.fromkeys(("standard", "laser", "diff"), 2)
@@ -598,8 +599,9 @@ def test_a_finished_study_is_not_said_to_be_cancelled(tmp_path, capsys):
     study_directory.prepare(resolved)
     trials = resolved.trials("grid")
     study_directory.materialise(resolved, "grid", trials)
-    for one in trials:
-        status.write(resolved.directory / one.path, "done", global_step=one.steps, steps=one.steps)
+    for record in trials:
+        steps = {"global_step": record.steps, "steps": record.steps}
+        status.write(resolved.directory / record.path, "done", **steps)
     assert main(["cancel", str(resolved.directory)]) == 0
     assert "is complete: every trial has ended" in capsys.readouterr().out
     assert not submissions.is_cancelled(resolved.directory)
@@ -645,19 +647,19 @@ def test_trials_that_no_simulated_study_has_are_refused(capsys):
 
 @pytest.mark.parametrize("place", ["loop", "file/x", "file"])
 @pytest.mark.parametrize("command", ["status", "resume", "cancel", "run", "prepare"])
-def test_paths_that_cannot_be_are_told_in_words(tmp_path, capsys, command, place):
+def test_impossible_paths_give_a_message(tmp_path, capsys, command, place):
     (tmp_path / "file").write_text("")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    given = str(tmp_path / place)
-    words = [command, given]
+    typed = str(tmp_path / place)
+    words = [command, typed]
     if command == "run":
-        words = ["run", "--config=digits_vit_quick", f"--config.experiment_dir={given}"]
+        words = ["run", "--config=digits_vit_quick", f"--config.experiment_dir={typed}"]
     run = main
     if command == "prepare":
-        run, words = workloads_main, ["prepare", "digits_vit", f"--data_dir={given}"]
+        run, words = workloads_main, ["prepare", "digits_vit", f"--data_dir={typed}"]
     assert run(words) == 2
     error = capsys.readouterr().err
-    assert given in error
+    assert typed in error
     assert "Errno" not in error
     assert re.search("loop of symbolic|no study|cannot be written|directory is needed", error)
 
@@ -702,25 +704,25 @@ _KEYS = [key for key in keys.every() if key.split(".")[0] not in _NOT_TRIED]
 
 @functools.cache
 def _a_study(**changes):
-    given = {"steps": 40, "eval_every": 4, "points": 2, "seeds": 2, "experiment_dir": "/e"}
-    given |= {"variants": "standard,laser,laser+temp,diff,standard+softcap", **changes}
-    return _study("pydoc_lm_quick", **given)
+    settings = {"steps": 40, "eval_every": 4, "points": 2, "seeds": 2, "experiment_dir": "/e"}
+    settings |= {"variants": "standard,laser,laser+temp,diff,standard+softcap", **changes}
+    return _study("pydoc_lm_quick", **settings)
 
 
 @pytest.mark.parametrize("key", _KEYS)
 def test_a_study_may_change_what_the_ids_of_its_trials_do_not_say(key, tmp_path):
-    """And nothing else: a resume and the ids go by one list."""
+    """And nothing else: resuming and ids both follow the keys' roles."""
     before, after = _a_study(), _a_study(**{key: _OTHERS.get(key, 4)})
     assert before.settings != after.settings
-    one, other = (
+    ids, ids_after = (
         {
-            found.path: found.id
+            record.path: record.id
             for stage in made.stages
-            for found in made.trials(stage, _points(made))
+            for record in made.trials(stage, _points(made))
         }
         for made in (before, after)
     )
-    same = all(other.get(path, name) == name for path, name in one.items())
+    same = all(ids_after.get(path, name) == name for path, name in ids.items())
     same &= key not in _OTHER_STUDY
     there = dataclasses.replace(after, settings={**after.settings, "experiment_dir": tmp_path})
     there.directory.mkdir()
@@ -756,8 +758,8 @@ def test_a_path_of_the_home_directory(key, tmp_path, monkeypatch):
     shipped = space.SHIPPED / "paper_adamw.json"
     (tmp_path / "x.json").write_text(shipped.read_text())
     overrides = [f"--config.{key}=~/x.json"]
-    found = study.resolve(config.parse(PATH_KEYS[key], overrides), planning=True)
-    assert found.settings[key] == str(tmp_path / "x.json")
+    made = study.resolve(config.parse(PATH_KEYS[key], overrides), planning=True)
+    assert made.settings[key] == str(tmp_path / "x.json")
     assert not (tmp_path / "~").exists()
 
 
@@ -768,7 +770,7 @@ def test_every_key_of_a_path_is_read_as_one():
 
 @pytest.mark.parametrize("key", [*PATH_KEYS, "finetune_from"])
 @pytest.mark.parametrize("path", ["$HOME/x", "gs://b/x", "/x ", "'/x'", "~no-such-user/x"])
-def test_a_path_that_nobody_means_is_refused_by_its_key(key, path, tmp_path, capsys, monkeypatch):
+def test_an_impossible_path_is_refused_by_its_key(key, path, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["run", f"--config={PATH_KEYS.get(key, 'digits_vit_quick')}", f"--config.{key}={path}"]
     assert main(words) == 2
@@ -786,11 +788,6 @@ def test_a_study_file_and_the_study_of_a_start_lie_in_the_home_directory(tmp_pat
     assert made.settings["finetune_from"] == str(tmp_path / "e" / "other")
 
 
-def _written(launcher="local", name="digits_vit_quick", **keys):
-    changes = {f"{launcher}.{key}": value for key, value in keys.items()}
-    return _study(name, launcher=launcher, **changes).settings["data_dir"]
-
-
 def test_data_named_by_a_variable_is_written_down_once(tmp_path, monkeypatch):
     """So that jobs on nodes, and a resume under another environment, read what the driver did."""
     monkeypatch.setenv("ATTNPERF_DATA", str(tmp_path / "all"))
@@ -802,20 +799,33 @@ def test_data_named_by_a_variable_is_written_down_once(tmp_path, monkeypatch):
     assert study.from_record(record, made.directory).data_dir == str(tmp_path / "all/digits_vit")
 
 
-@pytest.mark.parametrize("launcher", ["ray", "kubernetes"])
-def test_data_of_nodes_with_folders_of_their_own(launcher, monkeypatch):
-    """The launcher's own variable wins, which is what the nodes have."""
-    keys = {"kubernetes": {"image": "i", "volume_claim": "c", "queue": "q", "gpus": 1}}
-    given = keys.get(launcher, {})
-    monkeypatch.delenv("ATTNPERF_DATA", raising=False)
-    assert _written(launcher, **given) == ""  # each node makes it in its cache
-    assert _written(launcher, "imagenet_vit_paper", **given).endswith("data/imagenet_vit")
-    monkeypatch.setenv("ATTNPERF_DATA", "/here")
-    assert _written(launcher, **given) == "/here/digits_vit"
-    given = {**given, "environment": "ATTNPERF_DATA=/there"}
-    assert _written(launcher, **given) == "/there/digits_vit"
-    given = {**given, "environment": "ATTNPERF_DATA=$HOME/there"}  # whose, a node knows
-    assert _written(launcher, **given) == ""
+_KUBERNETES = {"image": "i", "volume_claim": "c", "queue": "q", "gpus": 1}
+
+
+@pytest.mark.parametrize(("launcher", "required"), [("ray", {}), ("kubernetes", _KUBERNETES)])
+@pytest.mark.parametrize(
+    ("driver", "nodes", "data_dir"),
+    [
+        ("", "", ""),  # each node makes it in its cache
+        ("/here", "", "/here/digits_vit"),
+        ("/here", "ATTNPERF_DATA=/there", "/there/digits_vit"),
+        ("/here", "ATTNPERF_DATA=$HOME/there", ""),  # whose home, a node knows
+    ],
+)
+def test_data_of_nodes_with_folders_of_their_own(
+    launcher, required, driver, nodes, data_dir, monkeypatch
+):
+    """The launcher's variable wins, which is what the nodes have."""
+    monkeypatch.setenv("ATTNPERF_DATA", driver)
+    settings = {**required, "environment": nodes}
+    changes = {f"{launcher}.{key}": value for key, value in settings.items()}
+    made = _study("digits_vit_quick", launcher=launcher, **changes)
+    assert made.settings["data_dir"] == data_dir
+    full = _study("imagenet_vit_paper", launcher=launcher, **changes).settings["data_dir"]
+    assert bool(full) == ("$" not in nodes)  # nothing that a node could make
+
+
+def test_data_at_an_address_are_refused(monkeypatch):
     monkeypatch.setenv("ATTNPERF_DATA", "gs://bucket")
     with pytest.raises(ValueError, match="ATTNPERF_DATA: path 'gs://bucket'"):
-        _written()
+        _study("digits_vit_quick")
