@@ -242,15 +242,15 @@ def _studies(options: argparse.Namespace) -> int:
     del options
     from sweeps.study import config
 
-    for name in config.shipped_names():
-        print(f"{name}\n    " + config.docstring(name).replace("\n", "\n    ") + "\n")
+    for name, study in config.shipped().items():
+        print(f"{name}\n    " + study.docstring.replace("\n", "\n    ") + "\n")
     return 0
 
 
 def _keys(options: argparse.Namespace) -> int:
-    from sweeps.study import config
+    from sweeps.study import keys
 
-    print(config.describe(options.word))
+    print(keys.describe(options.word))
     return 0
 
 

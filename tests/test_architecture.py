@@ -41,10 +41,8 @@ def test_the_page_lists_every_folder_of_every_room():
 
 
 def test_folders_can_be_taken_in_at_a_glance():
-    """Studies are a catalogue, one file each."""
     every = [path for room in ROOMS for path in floor_plan.files(room)]
     counts = Counter(path.parent for path in every if path.name != "__init__.py")
-    del counts[ROOT / "sweeps/studies"]
     assert max(counts.values()) <= MOST_FILES, counts.most_common(1)
 
 

@@ -1,10 +1,11 @@
 """Keys of a study: default, meaning and allowed values, written once.
 
 What is printed by `python -m sweeps keys`, what a study begins with and what is refused before
-anything starts all come from here; the tables themselves are in `sweeps.study.config` and
+anything starts all come from here; the tables themselves are in `sweeps.study.keys` and
 `sweeps.launchers`.
 """
 
+import enum
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -74,12 +75,42 @@ PATH = Text("a path of parts of at most 255 bytes", r"(?s)/*(([^/]{1,255})(/+|$)
 Allowed = Range | OneOf | Text
 
 
+class Role(enum.Enum):
+    """What a key decides.
+
+    RESULT: what is computed. EXTENT: which trials there are, and the baseline. FORM: how results
+    are named, numbered and stored. TABLE: what stands in the table and beside it. ROUNDING: in how
+    many parts, and on how many devices, the same is computed. PATH: where something lies.
+    OBSERVATION: what is recorded and kept of a trial. RUNNER: who runs the trials.
+    """
+
+    RESULT = enum.auto()
+    EXTENT = enum.auto()
+    FORM = enum.auto()
+    TABLE = enum.auto()
+    ROUNDING = enum.auto()
+    PATH = enum.auto()
+    OBSERVATION = enum.auto()
+    RUNNER = enum.auto()
+
+    @property
+    def may_change(self) -> bool:
+        """Whether a study may be continued with another value: no trial's id depends on it."""
+        return self not in (Role.RESULT, Role.FORM)
+
+    @property
+    def is_protocol(self) -> bool:
+        """Whether the paper's table depends on it."""
+        return self in (Role.RESULT, Role.EXTENT)
+
+
 class Key(NamedTuple):
-    """A key: its default (whose type every value has), what it means, what it may say."""
+    """A key: its default (whose type every value has), meaning, allowed values and role."""
 
     default: Any
     meaning: str
     allowed: Allowed | None = None
+    role: Role = Role.RESULT
 
     def describe(self) -> str:
         """Returns the allowed values in words."""

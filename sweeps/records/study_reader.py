@@ -12,7 +12,7 @@ import pathlib
 from collections import Counter
 from typing import Any
 
-from sweeps.records import layout, measurements, status
+from sweeps.records import layout, measurements, stages, status
 
 # `preempted` is a pending trial that has begun and was stopped or killed.
 COLUMNS = (*layout.STATES, "preempted")
@@ -187,18 +187,15 @@ class StudyReader:
 
 
 def not_begun(record: dict[str, Any], stage: str) -> list[StageRow]:
-    """Returns the rows of a stage whose trials are not on disk yet; as sweeps.study.study counts
-    them."""
-    config = record["config"]
-    variants, each = config["variants"], operator.index(config["seeds"])
-    if stage == "tune":
-        each = operator.index(config["tuning_seeds"])
-    if stage != "compare":
-        each *= len(record["points"])
-    if stage == "tune" and config["protocol"] == "tune_then_compare":
-        variants = [config["tuning_variant"]]
-    steps = operator.index(config["steps"])
+    """Returns the rows of a stage whose trials are not on disk yet."""
+    steps = operator.index(record["config"]["steps"])
     return [
-        StageRow(stage, variant, Counter(pending=each), steps_left=each * steps, longest=steps)
-        for variant in variants
+        StageRow(
+            stage,
+            group.variant,
+            Counter(pending=group.trials),
+            steps_left=group.trials * steps,
+            longest=steps,
+        )
+        for group in stages.of(record["config"]).groups(stage)
     ]

@@ -7,26 +7,13 @@ from typing import Any
 from attention import table as variants_table
 from sweeps.launchers import table as launchers
 from sweeps.launchers.config_keys import shown
-from sweeps.records import layout
+from sweeps.records import layout, stages
 from sweeps.study import config as configs
-from sweeps.study.trial import CHANGEABLE, EXTRA_PATHS
+from sweeps.study import keys
+from sweeps.study.trial import EXTRA_PATHS
 from workloads import algoperf_specs, catalog, init2winit_specs
 from workloads.base.options import MESH_AXES, Options
 from workloads.downstream import suites
-
-# The keys of fields of a trial that are called otherwise.
-_KEYS = {
-    "diagnose_every": "diagnostics",
-    "diagnose_examples": "diagnostics_examples",
-    "start_from": "finetune_from",
-}
-# Keys that may differ when a study on disk is continued: they add trials, change who runs them and
-# what they are compared with, or leave the ids of trials as they are.
-_MAY_CHANGE = (
-    "space", "points", "seeds", "variants", "tuning_seeds", "experiment_dir", "data_dir",
-    "loader_workers", "launcher", "max_attempts", "baseline", "paper_table", "paper_note",
-    *(_KEYS.get(name, name) for name in CHANGEABLE),
-)  # fmt: skip
 
 
 def check(settings: dict[str, Any]) -> None:
@@ -39,8 +26,8 @@ def check(settings: dict[str, Any]) -> None:
             f"({settings['eval_every']}), so that no evaluation is lost or done twice"
         )
     for variant in {*settings["variants"], settings["tuning_variant"]}:
-        given = variant_hyperparameters(variant, settings)
-        variants_table.check(variant, given, settings["kernel"])
+        hyperparameters = variant_hyperparameters(variant, settings)
+        variants_table.check(variant, hyperparameters, settings["kernel"])
         variants_table.check_precision(settings["kernel"], settings["matmul_precision"])
         catalog.check_variant(settings["workload"], variant, settings["kernel"])
     catalog.check_options(settings["workload"], options(settings))
@@ -71,12 +58,12 @@ def check_downstream(settings: dict[str, Any], suite: str) -> None:
 def _several_hosts(settings: dict[str, Any]) -> list[tuple[str, int]]:
     """Returns the launcher's keys that give a trial more than one host, with how many."""
     name = settings["launcher"]
-    found = ((f"{name}.{key}", settings[name].get(key, 1)) for key in ("hosts", "nodes"))
-    return [(key, count) for key, count in found if count > 1]
+    counts = ((f"{name}.{key}", settings[name].get(key, 1)) for key in ("hosts", "nodes"))
+    return [(key, count) for key, count in counts if count > 1]
 
 
 def _check_extra_paths(settings: dict[str, Any]) -> None:
-    """Workloads of others: what they need is said, what they cannot do is not asked."""
+    """Raises ValueError where a setting of AlgoPerf's or init2winit's workloads does not apply."""
     name = settings["workload"]
     needs = catalog.get(name).extra_paths
     for key in (*EXTRA_PATHS, init2winit_specs.CONFIG):
@@ -92,7 +79,7 @@ def _check_extra_paths(settings: dict[str, Any]) -> None:
 
 
 def _check_init2winit(settings: dict[str, Any]) -> None:
-    """Its own trainer is told what it has a name for; nothing else may differ from its default."""
+    """Raises ValueError for a setting that init2winit's own trainer has no name for."""
     name = settings["workload"]
     if not init2winit_specs.is_init2winit(name):
         return
@@ -195,8 +182,8 @@ def _check_microbatches(settings: dict[str, Any]) -> None:
 def options(settings: dict[str, Any]) -> Options:
     """Returns how the study's models are computed. Raises ValueError for what does not exist."""
     names = {field.name for field in dataclasses.fields(Options)} - {"mesh"}
-    given = {key: settings[key] for key in names}
-    return Options(**given, mesh=tuple(settings["mesh"][axis] for axis in MESH_AXES))
+    values = {key: settings[key] for key in names}
+    return Options(**values, mesh=tuple(settings["mesh"][axis] for axis in MESH_AXES))
 
 
 def variant_hyperparameters(variant: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -220,30 +207,28 @@ def _check_names(settings: dict[str, Any]) -> None:
 
 
 def _check_size(settings: dict[str, Any]) -> None:
-    """Counts the trials without making one."""
-    variants, points, seeds = len(settings["variants"]), settings["points"], settings["seeds"]
-    last = settings["first_seed"] + max(seeds, settings["tuning_seeds"]) - 1
+    """Raises ValueError for more trials or seeds than a study may have; makes no trial."""
+    counted = stages.of(settings)
+    groups = [group for stage in counted.names for group in counted.groups(stage)]
+    last = max(group.seeds[-1] for group in groups)
     if last >= layout.SEEDS_PER_POINT:
         raise ValueError(
-            f"first_seed {settings['first_seed']} and its number of seeds end at seed {last:,}; "
+            f"first_seed {counted.first_seed} and its number of seeds end at seed {last:,}; "
             f"{layout.SEEDS_PER_POINT - 1} is the last one. Lower first_seed, seeds or tuning_seeds"
         )
-    trials = variants * points * seeds
-    if settings["protocol"] != "grid":
-        tuned = 1 if settings["protocol"] == "tune_then_compare" else variants
-        trials = tuned * points * settings["tuning_seeds"] + variants * seeds
-    if trials > configs.MOST_TRIALS:
+    trials = sum(group.trials for group in groups)
+    if trials > keys.MOST_TRIALS:
         raise ValueError(
-            f"{trials:,} trials: {variants} variants, {points:,} points, {seeds:,} seeds, "
-            f"{settings['tuning_seeds']:,} tuning_seeds; a study may have {configs.MOST_TRIALS:,}. "
-            "Lower one of them, or make several studies"
+            f"{trials:,} trials: {len(counted.variants)} variants, {counted.points:,} "
+            f"points, {counted.seeds:,} seeds, {counted.tuning_seeds:,} tuning_seeds; a study may "
+            f"have {keys.MOST_TRIALS:,}. Lower one of them, or make several studies"
         )
 
 
 def check_same(settings: dict[str, Any], record: dict[str, Any], where: pathlib.Path) -> None:
     """Raises ValueError where the study on disk is another one, naming the keys that differ."""
-    stored = configs.completed(record["config"])
-    free = {*_MAY_CHANGE, *launchers.NAMES}
+    stored = configs.of_this_version(record["config"])
+    free = {key for key, role in keys.ROLES.items() if role.may_change}
     if stored["diagnostics"]:  # what is recorded would not fit what other examples give
         free.remove("diagnostics_examples")
     differing = [

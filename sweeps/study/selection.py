@@ -13,14 +13,13 @@ trials that have not finished, by `best_index`, `point_losses` and `best_point`.
 """
 
 import csv
-import difflib
 import math
 import pathlib
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from attention import files
+from attention.table import unknown
 from sweeps.records import layout, measurements, status
 
 SELECTED = "selected:"
@@ -49,11 +48,11 @@ def point_losses(values: Mapping[int, Sequence[float | None]], mode: str) -> dic
     losses = {
         point: [
             _loss(value, mode) if value is not None and math.isfinite(value) else math.inf
-            for value in found
+            for value in trials
         ]
-        for point, found in values.items()
+        for point, trials in values.items()
     }
-    return {point: statistics.median(found) for point, found in losses.items() if found}
+    return {point: statistics.median(trials) for point, trials in losses.items() if trials}
 
 
 def best_point(values: Mapping[int, Sequence[float | None]], mode: str) -> int | None:
@@ -74,11 +73,11 @@ def trial_value(directory: pathlib.Path, metric: str, mode: str) -> float | None
     metric: a column, 'validation/accuracy'. Raises ValueError where the trial is done and its
     evaluations cannot be read.
     """
-    found = status.read(directory)
-    if found["state"] != "done":
+    record = status.read(directory)
+    if record["state"] != "done":
         return None
     path = directory / layout.EVAL_MEASUREMENTS
-    if problem := measurements.lacking(path, found.get("steps", 0)):
+    if problem := measurements.lacking(path, record.get("steps", 0)):
         raise ValueError(_unreadable(path, problem))
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -106,61 +105,34 @@ def selected_point(space: str, experiment_dir: str, shipped: Sequence[str]) -> d
     """
     name = space.removeprefix(SELECTED)
     directory = pathlib.Path(experiment_dir) / name
-    study = layout.read_json_if_there(directory / layout.STUDY) if name else None
-    if study is None and name not in shipped:
-        folders = pathlib.Path(experiment_dir).glob("*/study.json")
-        there = sorted(path.parent.name for path in folders)
-        nearest = difflib.get_close_matches(name, [*there, *shipped], n=1)
-        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-        raise ValueError(
-            f"space {space!r}: there is no study {name!r} in {experiment_dir} (it has "
-            f"{', '.join(there) or 'none'}), and none of that name ships ({', '.join(shipped)})."
-            f"{hint}"
+    is_there = bool(name) and (directory / layout.STUDY).exists()
+    if not is_there and name not in shipped:
+        names = sorted(
+            path.parent.name for path in pathlib.Path(experiment_dir).glob("*/study.json")
         )
-    chosen = layout.read_json_if_there(directory / layout.SELECTION)
-    try:
-        return _chosen(space, experiment_dir, study, chosen)
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise ValueError(
-            f"space {space!r}: {layout.STUDY} or {layout.SELECTION} in {directory} is damaged "
-            f"({type(error).__name__}: {error}); `python -m sweeps resume "
-            f"{files.quoted(directory)}` writes "
-            f"{layout.SELECTION} anew, or give the point in a file: --config.space=FILE.json"
-        ) from error
-
-
-def _chosen(space: str, experiment_dir: str, study: Any, selection: Any) -> dict[str, float]:
-    name = space.removeprefix(SELECTED)
-    directory = pathlib.Path(experiment_dir) / name
-    if study is not None and study["config"]["protocol"] == "grid":
+        raise ValueError(f"space {space!r}: {unknown('study', name, [*names, *shipped])}")
+    selected = layout.read_json_if_there(directory / layout.SELECTION)
+    study = layout.study_record(directory) if is_there else None
+    if study and study["config"].get("protocol") == "grid":
         raise ValueError(
             f"space {space!r}: study {name} is a grid and selects nothing; name a study with "
             "another protocol, or give the point in a file: --config.space=FILE.json"
         )
-    if study is None or selection is None:
-        have = "has selected no point yet" if study is not None else "is not there"
+    if study is None or selected is None:
         raise NotSelectedError(
-            f"space {space!r}: study {directory} {have}. Run it first: python -m sweeps run "
-            f"--config={files.quoted(name)} "
+            f"space {space!r}: study {directory} has selected no point yet. Run it first: "
+            f"python -m sweeps run --config={files.quoted(name)} "
             f"--config.experiment_dir={files.quoted(experiment_dir)}; or give the point itself "
             "in a file: --config.space=FILE.json"
         )
-    tuned = study["config"]["tuning_variant"]
-    if tuned not in selection["points"]:
-        known = ", ".join(selection["points"])
+    tuned = study["config"].get("tuning_variant")
+    try:
+        point: dict[str, float] = study["points"][selected["points"][tuned]]
+    except (KeyError, TypeError, IndexError) as error:
         raise ValueError(
-            f"space {space!r}: {directory} selected for {known}, not for its tuning variant "
-            f"{tuned!r}; give the point in a file: --config.space=FILE.json"
-        )
-    chosen = selection["points"][tuned]
-    if not 0 <= chosen < len(study["points"]):
-        raise IndexError(f"point {chosen} of {len(study['points'])}")
-    point: dict[str, float] = study["points"][chosen]
+            f"space {space!r}: {directory / layout.SELECTION} selects no point for the tuning "
+            f"variant {tuned!r} ({type(error).__name__}: {error}); `python -m sweeps resume "
+            f"{files.quoted(directory)}` writes it anew, or give the point in a file: "
+            "--config.space=FILE.json"
+        ) from error
     return point
-
-
-def keeps_paper_table(space: str, experiment_dir: str) -> bool:
-    """Returns whether the study of 'selected:<study>' still is the paper's: False where changed."""
-    directory = pathlib.Path(experiment_dir) / space.removeprefix(SELECTED)
-    study = layout.read_json_if_there(directory / layout.STUDY)
-    return not isinstance(study, dict) or bool(study.get("paper_table"))

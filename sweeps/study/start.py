@@ -46,22 +46,22 @@ def content(checkpoint: pathlib.Path) -> str:
     """Returns what identifies a checkpoint's parameters: its trial, its step, their shapes and the
     sums of their bits.
 
-    Raises ValueError where its record is damaged, or of before there were sums.
+    Raises ValueError where its record is damaged.
     """
     path = checkpoint / layout.CHECKPOINT_RECORD
     record: Any = layout.read_json_if_there(path)
     try:
-        told: dict[str, Any] = {
+        identity: dict[str, Any] = {
             part: {name: value for name, value in record[part].items() if name.startswith(_PARTS)}
             for part in ("shapes", "sums")
         }
-        told |= {"trial": record["trial"], "step": int(checkpoint.name)}
+        identity |= {"trial": record["trial"], "step": int(checkpoint.name)}
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path} does not say what the checkpoint holds ({type(error).__name__}: {error}), so "
-            "nothing can start from it: it is damaged, or was written before checkpoints had sums"
+            "nothing can start from it"
         ) from error
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def find(settings: dict[str, Any], pairs: Iterable[tuple[str, int]]) -> tuple[Start, ...]:
@@ -76,18 +76,17 @@ def find(settings: dict[str, Any], pairs: Iterable[tuple[str, int]]) -> tuple[St
     for row in rows:
         if status.read(directory / row["path"])["state"] == "done":
             by_variant.setdefault(row["variant"], {}).setdefault(row["seed"], []).append(row)
-    found = []
+    starts = []
     for variant, seed in pairs:
         seeds = by_variant.get(variant)
         if not seeds:
-            there = ", ".join(by_variant) or "none"
             raise NotTrainedError(
-                f"finetune_from: {directory} has no trial of {variant} that is done, for trials "
-                f"of {variant} to start from; variants with one: {there}"
+                f"finetune_from: {directory} has no trial of {variant} that is done, for trials of "
+                f"{variant} to start from; variants with one: {', '.join(by_variant) or 'none'}"
             )
         of_seed = seeds[seed] if seed in seeds else seeds[sorted(seeds)[seed % len(seeds)]]
-        found.append(_start(settings, directory, variant, seed, _best(directory, of_seed)))
-    return tuple(found)
+        starts.append(_start(settings, directory, variant, seed, _best(directory, of_seed)))
+    return tuple(starts)
 
 
 def _rows(directory: pathlib.Path) -> list[dict[str, Any]]:
@@ -136,9 +135,9 @@ def _check_model(settings: dict[str, Any], variant: str, other: Trial, where: pa
     """Raises ValueError where a trial's model is another one than the study's."""
     mine, its = catalog.model(settings["workload"]), catalog.model(other.workload)
     differing = [f"its model is {its}, this study's {mine}"] if mine != its else []
-    given = checks.variant_hyperparameters(variant, settings)
-    if given != other.variant_hyperparameters:
-        differing.append(f"{variant} has {other.variant_hyperparameters} there and {given} here")
+    here, there = checks.variant_hyperparameters(variant, settings), other.variant_hyperparameters
+    if here != there:
+        differing.append(f"{variant} has {there} there and {here} here")
     differing += [
         f"{key} is {getattr(other, key)} there and {settings[key]} here"
         for key in ("param_dtype", "scan_layers")

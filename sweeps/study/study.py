@@ -2,33 +2,22 @@
 
 import dataclasses
 import functools
-import itertools
 import json
 import os
 import pathlib
-from collections.abc import Iterable
 from typing import Any
 
 import ml_collections
 
 from attention import table as variants_table
 from sweeps.launchers import remote
-from sweeps.records import layout
-from sweeps.study import checks, hyperparameters, selection, space, start
+from sweeps.records import layout, stages
+from sweeps.records.stages import Stages
+from sweeps.study import checks, hyperparameters, keys, selection, space, start
 from sweeps.study import config as configs
 from sweeps.study.start import Start
-from sweeps.study.trial import EXTRA_PATHS, Trial
+from sweeps.study.trial import EXTRA_PATHS, SETTINGS, Trial
 from workloads import algoperf_specs, catalog, init2winit_specs
-
-# Settings that a trial takes over as they are, listed because its id is the hash of what it has: a
-# new key of the config must not enter ids because a field of a trial has its name.
-_TRIAL_SETTINGS = (
-    "steps", "step_hint", "batch_size", "eval_every", "log_every", "checkpoint_every",
-    "optimizer", "kernel", "compute_dtype", "param_dtype", "scan_layers", "remat",
-    "loss_chunk_tokens", "microbatches", "matmul_precision",
-    "checkpoint_minutes", "tensorboard", "profile", "keep_checkpoints", "downstream",
-    "init2winit_config",
-)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,38 +57,36 @@ class Study:
         names = (*EXTRA_PATHS, init2winit_specs.CONFIG)
         return {name: self.settings[name] for name in names}
 
+    @functools.cached_property
+    def extent(self) -> Stages:
+        """The variants, points and seeds of each stage."""
+        return stages.of(self.settings)
+
     @property
     def stages(self) -> tuple[str, ...]:
         """Names of the stages, in order."""
-        return ("grid",) if self.settings["protocol"] == "grid" else ("tune", "compare")
+        return self.extent.names
 
     def trials(self, stage: str, selection: dict[str, Any] | None = None) -> list[Trial]:
         """Returns a stage's trials; 'compare' needs the selection made after 'tune'."""
-        settings, every_point = self.settings, range(len(self.points))
-        if stage == "grid":
-            pairs = itertools.product(settings["variants"], every_point)
-            return self._seeds(stage, pairs, seeds_of(settings, "seeds"))
-        if stage == "tune":
-            pairs = itertools.product(dict.fromkeys(self.tuned.values()), every_point)
-            return self._seeds(stage, pairs, seeds_of(settings, "tuning_seeds"))
-        if selection is None:
+        selected = selection["points"] if stage == "compare" and selection else {}
+        if stage == "compare" and not selected:
             raise ValueError("stage 'compare' needs the points that stage 'tune' selects")
-        chosen = [(variant, selection["points"][variant]) for variant in settings["variants"]]
-        return self._seeds(stage, chosen, seeds_of(settings, "seeds"))
-
-    def _seeds(self, stage: str, pairs: Iterable[tuple[str, int]], seeds: range) -> list[Trial]:
-        """Returns the trials of pairs of variant and point, one of each seed."""
         return [
-            self._trial(stage, variant, point, seed) for variant, point in pairs for seed in seeds
+            self._trial(stage, group.variant, selected[group.variant] if selected else point, seed)
+            for group in self.extent.groups(stage)
+            for point in range(group.points)
+            for seed in group.seeds
         ]
 
     def _trial(self, stage: str, variant: str, point: int, seed: int) -> Trial:
         settings, entry = self.settings, catalog.get(self.workload)
-        began = self._starts.get((variant, seed))
+        start = self._starts.get((variant, seed))
+        values = {name: settings[name] for name in SETTINGS}
+        values["mesh"] = checks.options(settings).mesh
         return Trial(
             study=self.name,
             stage=stage,
-            workload=self.workload,
             variant=variant,
             variant_hyperparameters=checks.variant_hyperparameters(variant, settings),
             hyperparameters=self.points[point],
@@ -110,31 +97,21 @@ class Study:
                 "validation": entry.validation_target,
                 "test": entry.test_target,
             },
-            mesh=checks.options(settings).mesh,
-            start=began.content if began else "",
-            start_from=began.checkpoint if began else "",
-            diagnose_every=settings["diagnostics"],
-            diagnose_examples=settings["diagnostics_examples"],
-            **{name: settings[name] for name in (*_TRIAL_SETTINGS, *EXTRA_PATHS)},
+            start=start.content if start else "",
+            start_from=start.checkpoint if start else "",
+            **values,
         )
 
     @functools.cached_property
     def _starts(self) -> dict[tuple[str, int], Start]:
-        return {(one.variant, one.seed): one for one in self.starts}
-
-    @property
-    def tuned(self) -> dict[str, str]:
-        """Each variant's name to that of the variant whose trials choose its point."""
-        variants = self.settings["variants"]
-        if self.settings["protocol"] == "tune_then_compare":
-            return dict.fromkeys(variants, self.settings["tuning_variant"])
-        return {variant: variant for variant in variants}
+        return {(start.variant, start.seed): start for start in self.starts}
 
     def tuned_values(self) -> dict[str, dict[int, dict[str, float | None]]]:
-        """Returns what 'tune' measured: of each tuned variant and point its trials' best
-        validation metrics by path, None for one that is lost (`sweeps.study.selection`).
+        """Returns what 'tune' measured, when it is over.
 
-        Call it when 'tune' is over. Raises ValueError where a trial that is done cannot be read.
+        Of each tuned variant and point the trials' best validation metrics by path, None for a lost
+        trial (`sweeps.study.selection`). Raises ValueError where a trial that is done cannot be
+        read.
         """
         entry = catalog.get(self.workload)
         metric = f"validation/{entry.metric}"
@@ -148,17 +125,16 @@ class Study:
 def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
     """Returns the study a config describes, with defaults filled in and everything checked.
 
-    `planning` lets a study whose point another one has yet to select be reckoned with: costs do
-    not depend on it. Raises ValueError by name for anything that could not run: nothing is
-    started before this.
+    planning: whether a point that another study has yet to select is assumed, for costs, which do
+    not depend on it. Raises ValueError by name for anything that could not run.
     """
     settings = config.to_dict()
-    configs.check(settings)
+    keys.check(settings)
     # --config.variants=standard,laser arrives as one string.
-    given = [name for names in settings["variants"] for name in names.split(",") if name.strip()]
-    if len(given) > configs.MOST_VARIANTS:
-        raise ValueError(f"{len(given):,} variants; a study may have {configs.MOST_VARIANTS}")
-    settings["variants"] = [variants_table.canonical(name) for name in given]
+    names = [name for part in settings["variants"] for name in part.split(",") if name.strip()]
+    if len(names) > keys.MOST_VARIANTS:
+        raise ValueError(f"{len(names):,} variants; a study may have {keys.MOST_VARIANTS}")
+    settings["variants"] = [variants_table.canonical(name) for name in names]
     for key in ("baseline", "tuning_variant"):
         settings[key] = variants_table.canonical(settings[key])
     entry = catalog.get(settings["workload"])
@@ -167,7 +143,7 @@ def resolve(config: ml_collections.ConfigDict, planning: bool = False) -> Study:
         if specs.DIRECTORY in entry.extra_paths and not settings[specs.DIRECTORY]:
             settings[specs.DIRECTORY] = os.environ.get(specs.DIRECTORY_VARIABLE, "")
     is_path = "/" in settings["finetune_from"]  # else the name of a study of experiment_dir
-    settings |= configs.paths(settings)
+    settings |= keys.typed_paths(settings)
     for key in ("data_dir", *EXTRA_PATHS):
         if settings[key]:  # jobs start in other folders
             settings[key] = str(pathlib.Path(settings[key]).absolute())
@@ -207,32 +183,27 @@ def _default_data_dir(settings: dict[str, Any]) -> str:
     cache folder. '' where only a node of such a launcher can say: it fills in a variable's `$NAME`,
     and makes embedded data in its own cache folder where there is no ATTNPERF_DATA.
     """
-    name, own = settings["workload"], settings[settings["launcher"]]
-    environment = {**os.environ, **remote.variables(own.get("environment", ""))}
+    name, launcher = settings["workload"], settings[settings["launcher"]]
+    environment = {**os.environ, **remote.variables(launcher.get("environment", ""))}
     folder = environment.get(catalog.DATA_VARIABLE, "")
     is_of_node = "$" in folder or (not folder and catalog.get(name).embedded)
-    if "environment" in own and is_of_node:
+    if "environment" in launcher and is_of_node:
         return ""
     return str(catalog.default_data_dir(name, environment).absolute())
-
-
-def seeds_of(settings: dict[str, Any], key: str) -> range:
-    """Returns the seeds of a stage; `key` says how many there are: 'seeds' or 'tuning_seeds'."""
-    return range(settings["first_seed"], settings["first_seed"] + settings[key])
 
 
 def _starts(settings: dict[str, Any], planning: bool) -> tuple[Start, ...]:
     if not settings["finetune_from"]:
         return ()
-    seeds = seeds_of(settings, "seeds")
-    pairs = [(variant, seed) for variant in settings["variants"] for seed in seeds]
-    if settings["protocol"] != "grid":
-        chosen = [settings["tuning_variant"]]
-        tuned = chosen if settings["protocol"] == "tune_then_compare" else settings["variants"]
-        seeds = seeds_of(settings, "tuning_seeds")
-        pairs += [(variant, seed) for variant in tuned for seed in seeds]
+    extent = stages.of(settings)
+    pairs = dict.fromkeys(
+        (group.variant, seed)
+        for stage in reversed(extent.names)
+        for group in extent.groups(stage)
+        for seed in group.seeds
+    )
     try:
-        return start.find(settings, dict.fromkeys(pairs))
+        return start.find(settings, pairs)
     except start.NotTrainedError as error:
         if not planning:
             raise
@@ -243,17 +214,9 @@ def _starts(settings: dict[str, Any], planning: bool) -> tuple[Start, ...]:
 def _points(settings: dict[str, Any], planning: bool) -> list[space.Point]:
     if not settings["space"].startswith(selection.SELECTED):
         return space.points(space.load(settings["space"]), settings["points"])
-    if settings["paper_table"] and not selection.keeps_paper_table(
-        settings["space"], settings["experiment_dir"]
-    ):
-        settings["paper_table"] = ""
-        configs.warn(
-            f"space {settings['space']!r}: that study was changed from the paper's protocol, so "
-            "the paper's table will not stand beside this one's either"
-        )
     try:
         name, folder = settings["space"], settings["experiment_dir"]
-        return [selection.selected_point(name, folder, configs.shipped_names())]
+        return [selection.selected_point(name, folder, list(configs.shipped()))]
     except selection.NotSelectedError as error:
         if not planning:
             raise
@@ -284,19 +247,18 @@ def from_record(record: dict[str, Any], directory: pathlib.Path) -> Study:
     Raises ValueError where a setting cannot be, or the folder has another name.
     """
     directory = directory.resolve()
-    settings = {**configs.completed(record["config"]), "experiment_dir": str(directory.parent)}
+    settings = configs.of_this_version(record["config"])
+    settings["experiment_dir"] = str(directory.parent)
     if directory.name != settings["name"]:
         raise ValueError(
             f"{directory} holds study {settings['name']!r}; give the folder that name again"
         )
     try:
-        configs.check(settings)
+        keys.check(settings)
         catalog.get(settings["workload"])
         for point in record["points"]:
             hyperparameters.complete(point)
-        starts = tuple(Start(**one) for one in record.get("starts", ()))
+        starts = tuple(Start(**row) for row in record.get("starts", ()))
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{directory / layout.STUDY} is damaged: {error}") from error
-    # Older studies do not record it.
-    settings["data_dir"] = settings["data_dir"] or _default_data_dir(settings)
     return Study(settings, tuple(record["points"]), starts)

@@ -9,7 +9,7 @@ from typing import Any
 from sweeps.records import layout, provenance, status
 from sweeps.study import checks, selection, space
 from sweeps.study.study import Study
-from sweeps.study.trial import Trial, from_record
+from sweeps.study.trial import Trial, from_record, read
 from workloads import catalog
 
 
@@ -38,7 +38,7 @@ def prepare(study: Study) -> None:
         "points": study.points,
         "space_sha256": space.sha256(study.points),
         "stages": study.stages,
-        "starts": [dataclasses.asdict(one) for one in study.starts],
+        "starts": [dataclasses.asdict(start) for start in study.starts],
         "paper_table": study.settings["paper_table"],
         "paper_note": study.settings["paper_note"],
         **provenance.code(),
@@ -53,6 +53,9 @@ def check_same(study: Study) -> None:
         return
     record = layout.study_record(directory)
     checks.check_same(study.settings, record, directory)
+    recorded = next(directory.glob(f"*/*/*/trial_*/{layout.TRIAL}"), None)
+    if recorded is not None:  # of another schema: before anything is written
+        read(recorded.parent)
     common = min(len(record["points"]), len(study.points))
     if list(study.points[:common]) != record["points"][:common]:
         raise ValueError(
@@ -64,13 +67,13 @@ def check_same(study: Study) -> None:
 
 def _check_starts(study: Study, record: dict[str, Any]) -> None:
     """Raises ValueError where trials would start from other parameters than when it began."""
-    stored = {(one["variant"], one["seed"]): one["content"] for one in record.get("starts", ())}
-    for one in study.starts:
-        if stored.get((one.variant, one.seed), one.content) != one.content:
+    contents = {(row["variant"], row["seed"]): row["content"] for row in record.get("starts", ())}
+    for start in study.starts:
+        if contents.get((start.variant, start.seed), start.content) != start.content:
             raise ValueError(
-                f"{study.directory}: {one.checkpoint}, from which {one.variant} starts with seed "
-                f"{one.seed}, holds other parameters than when the study began. Choose another "
-                "--config.name, or restore that study"
+                f"{study.directory}: {start.checkpoint}, from which {start.variant} starts with "
+                f"seed {start.seed}, holds other parameters than when the study began. Choose "
+                "another --config.name, or restore that study"
             )
 
 
@@ -86,12 +89,11 @@ def select(study: Study, choice: str = "") -> dict[str, Any]:
     entry, path = catalog.get(study.workload), study.directory / layout.SELECTION
     begun, values = _begun(study), study.tuned_values()
     # What a person has decided against, by tuned variant.
-    remembered = layout.read_record(path).get("kept") if not choice else None
-    remembered = remembered if isinstance(remembered, dict) else {}
+    remembered = {} if choice else layout.read_record(path).get("kept", {})
     chosen: dict[str, int] = {}
     kept: dict[str, int | None] = {}
     for variant, by_point in values.items():
-        seeds = {point: list(found.values()) for point, found in by_point.items()}
+        seeds = {point: list(by_path.values()) for point, by_path in by_point.items()}
         best, before = selection.best_point(seeds, entry.mode), begun.get(variant)
         again = variant in remembered and remembered[variant] == best
         if before is not None and before != best and (choice == "keep" or again):
@@ -104,8 +106,13 @@ def select(study: Study, choice: str = "") -> dict[str, Any]:
             )
         chosen[variant] = best
     _check_begun(study, begun, chosen, choice)
-    tuned = study.tuned.items()
-    trials = [found for by_point in values.values() for found in by_point.values()]
+    tuned = study.extent.tuned.items()
+    trials = [
+        trial
+        for by_point in values.values()
+        for by_path in by_point.values()
+        for trial in by_path.items()
+    ]
     record = {
         "metric": f"validation/{entry.metric}",
         "mode": entry.mode,
@@ -117,7 +124,7 @@ def select(study: Study, choice: str = "") -> dict[str, Any]:
             )
             for variant, source in tuned
         },
-        "lost": [path for found in trials for path, value in found.items() if value is None],
+        "lost": [path for path, value in trials if value is None],
     }
     if kept:  # what validation would choose instead
         record["kept"] = kept
@@ -148,23 +155,15 @@ def _check_begun(study: Study, begun: dict[str, int], chosen: dict[str, int], ch
 
 
 def _begun(study: Study) -> dict[str, int]:
-    """Returns the points that 'compare' has begun with, by tuned variant; {} where it has not.
-
-    selection.json speaks for a trials.json that is damaged.
-    """
+    """Returns the points that 'compare' has begun with, by tuned variant; {} where it has not."""
     try:
-        rows = layout.planned(study.directory, "compare", "variant", "point")
-        points = {row["variant"]: int(row["point"]) for row in rows or ()}
-    except (ValueError, TypeError):
-        try:
-            found = layout.read_json(study.directory / layout.SELECTION)["points"]
-            points = {variant: int(point) for variant, point in found.items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f"{study.directory / 'compare' / layout.TRIALS} and {layout.SELECTION} are "
-                "damaged, so the points that the comparison began with are not known; bring one of "
-                "them back, or remove both to choose anew"
-            ) from error
+        rows = layout.planned(study.directory, "compare", "variant", "point") or ()
+    except ValueError as error:
+        raise ValueError(
+            f"{study.directory / 'compare' / layout.TRIALS} is damaged, so the points that the "
+            "comparison began with are not known; copy it back, or remove it to choose anew"
+        ) from error
+    points = {row["variant"]: row["point"] for row in rows}
     if study.settings["protocol"] == "tune_then_compare" and points:
         return {study.settings["tuning_variant"]: next(iter(points.values()))}
     return points
@@ -173,17 +172,17 @@ def _begun(study: Study) -> dict[str, int]:
 def materialise(study: Study, stage: str, trials: list[Trial]) -> list[Trial]:
     """Writes trials.json of a stage, and each trial's record where it is not there yet.
 
-    A trial that is there and not done takes over what may change (`trial.CHANGEABLE`): its next
-    attempt looks at that, on those devices, and for things there. One that is done or diverged
-    stays as it was recorded. Returns the trials as they stand: one recorded under an earlier
-    schema keeps its id. Raises ValueError where a trial's directory holds another trial.
+    A recorded trial that has not ended takes over what may change (`trial.CHANGEABLE`), for its
+    next attempt. One that is done or diverged stays as it was recorded. Returns the trials as they
+    are recorded. Raises ValueError where a trial's
+    directory holds another trial.
     """
     folder = study.directory / stage
     folder.mkdir(exist_ok=True)
-    standing = [_write_trial(study.directory / trial.path, trial) for trial in trials]
-    rows = [{"path": trial.path, **trial.to_json()} for trial in standing]
+    recorded = [_write_trial(study.directory / trial.path, trial) for trial in trials]
+    rows = [{"path": trial.path, **trial.to_json()} for trial in recorded]
     layout.write_json(folder / layout.TRIALS, {"stage": stage, "trials": rows})
-    return standing
+    return recorded
 
 
 def _write_trial(directory: pathlib.Path, trial: Trial) -> Trial:
@@ -195,14 +194,14 @@ def _write_trial(directory: pathlib.Path, trial: Trial) -> Trial:
         layout.write_json(directory / "flags_0.json", trial.to_json())
         layout.write_json(path, {**trial.to_json(), **provenance.code()})
         return trial
-    found = from_record(record, path)
-    if not found.computes_the_same(trial):
+    recorded = from_record(record, path)
+    if recorded.id != trial.id:
         raise ValueError(
-            f"{directory} holds trial {found.id}, this study wants {trial.id} there. "
+            f"{directory} holds trial {recorded.id}, this study wants {trial.id} there. "
             "Choose another --config.name, or remove that directory"
         )
-    changed = found.with_changes(trial)
-    if changed == found or status.read(directory)["state"] in ("done", "diverged"):
-        return found
+    changed = recorded.with_changes(trial)
+    if changed == recorded or status.read(directory)["state"] in ("done", "diverged"):
+        return recorded
     layout.write_json(path, record | changed.to_json())
     return changed

@@ -7,58 +7,30 @@ import json
 import pathlib
 from typing import Any
 
+from sweeps.launchers.config_keys import Role
 from sweeps.records import layout
+from sweeps.study import keys
 from workloads import init2winit_specs
 from workloads.base.options import Options
 
-# What is looked at, or kept, while a trial trains; its result is the same.
-LOOKED_AT = (
-    "diagnose_every", "diagnose_examples", "checkpoint_minutes", "tensorboard", "profile",
-    "keep_checkpoints", "downstream",
-)  # fmt: skip
-# Where things lie that a worker needs beside the data; the same content may lie elsewhere later.
-EXTRA_PATHS = ("algoperf_dir", "tokenizer_vocab_path", "init2winit_dir")
-PATHS = (*EXTRA_PATHS, "start_from")
-# What is computed a part at a time, in how many parts.
-IN_PARTS = ("loss_chunk_tokens", "microbatches")
-# What ids of schema 1 had in them, too.
-_HASHED_ONCE = ("mesh", "remat", "checkpoint_every")
-# What ids leave out, and may change until a trial is finished. Results differ between meshes, with
-# remat, and by the number of parts, by rounding alone.
-CHANGEABLE = (*LOOKED_AT, *PATHS, *IN_PARTS, *_HASHED_ONCE)
-# Which rule an id was made by. Records of schema 1 name none.
+# Of an id: which rule it was made by. Records of schema 1 name none.
 SCHEMA = 2
-# Where the trial stands in a study and how it is recorded, not what it computes.
-_PLACE = ("study", "stage", "point", "schema", "hashed_mesh")
-_LEFT_OUT = {
-    1: (*_PLACE, *(name for name in CHANGEABLE if name not in _HASHED_ONCE)),
-    2: (*_PLACE, *CHANGEABLE),
-}
+# Where the trial stands in a study, and the id's own rule.
+_PLACE = ("study", "stage", "point", "schema")
+# Values that ids leave out: fields that came later than schema 2, as trials had them before.
+_OMITTED = {"matmul_precision": "default", "start": "", "init2winit_config": ""}
 
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
     """One run: workload × variant × hyperparameters × seed × budget.
 
-    steps, eval_every, log_every, checkpoint_every count updates; step_hint is the schedule's
-    horizon; targets are the workload's {"metric", "validation", "test"}; compute_dtype to mesh and
-    loss_chunk_tokens are the options of `workloads.base.options`; a batch is computed in so many
-    microbatches. Diagnostics (`sweeps.training.diagnostics`) are recorded every `diagnose_every`
-    updates, 0 for never, on `diagnose_examples` examples.
-    checkpoint_minutes: between checkpoints beside those of checkpoint_every, 0 for none.
-    tensorboard: whether event files are written (`sweeps.records.event_files`); profile: which
-    updates are traced, 'first:last' (`sweeps.training.trace`), '' for none. keep_checkpoints: how
-    many, of those that an evaluation goes with, outlive the training; downstream: the suite that
-    the trained model is evaluated by, '' for none.
-    matmul_precision: of `attention.precision`; in ids where it is not 'default', which ids of
-    before it meant.
-    start: the content of another study's checkpoint whose parameters the trial starts from, '' for
-    random ones, of which ids know nothing; start_from: that checkpoint's folder
-    (`sweeps.study.start`).
-    algoperf_dir and tokenizer_vocab_path are what AlgoPerf's own workloads need, init2winit_dir and
-    init2winit_config (in ids where it is given) what init2winit's do, '' for others.
-    `schema` is that of the id; `hashed_mesh` is the mesh in an id of schema 1, which stays when the
-    mesh changes.
+    A field with the name of a study's key holds that key's value (`sweeps.study.keys`).
+
+    targets: the workload's {"metric", "validation", "test"}. mesh: devices on the axes (data, fsdp,
+    tensor). start: the content of another study's checkpoint whose parameters the trial starts
+    from, '' for random ones; start_from: that checkpoint's folder (`sweeps.study.start`).
+    schema: of the id.
     """
 
     study: str
@@ -85,8 +57,8 @@ class Trial:
     targets: dict[str, Any]
     loss_chunk_tokens: int = 0
     microbatches: int = 1
-    diagnose_every: int = 0
-    diagnose_examples: int = 8
+    diagnostics: int = 0
+    diagnostics_examples: int = 8
     checkpoint_minutes: int = 0
     tensorboard: bool = False
     profile: str = ""
@@ -100,12 +72,9 @@ class Trial:
     init2winit_dir: str = ""
     init2winit_config: str = ""
     schema: int = SCHEMA
-    hashed_mesh: tuple[int, int, int] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mesh", tuple(self.mesh))  # JSON has lists
-        if self.schema == 1:
-            object.__setattr__(self, "hashed_mesh", tuple(self.hashed_mesh or self.mesh))
 
     @property
     def unit(self) -> str:
@@ -139,31 +108,18 @@ class Trial:
     @functools.cached_property
     def id(self) -> str:
         """16 hex digits: equal for runs that compute the same, wherever they stand in a study."""
-        content = {k: v for k, v in self._fields().items() if k not in _LEFT_OUT[self.schema]}
-        if self.schema == 1:
-            content["mesh"] = self.hashed_mesh
-        if self.matmul_precision == "default":
-            del content["matmul_precision"]
-        for name in ("start", "init2winit_config"):
-            if not content[name]:
-                del content[name]
+        content = {
+            name: value
+            for name, value in self._fields().items()
+            if name not in _NOT_IN_IDS and _OMITTED.get(name) != value
+        }
         text = json.dumps(content, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def with_changes(self, other: "Trial") -> "Trial":
-        """Returns the trial with what may change as `other` has it; its id stays.
-
-        Trials of schema 1 keep the remat and the checkpoint_every that are in their ids.
-        """
-        names = [name for name in CHANGEABLE if name == "mesh" or name in _LEFT_OUT[self.schema]]
-        return dataclasses.replace(self, **{name: getattr(other, name) for name in names})
-
-    def computes_the_same(self, other: "Trial") -> bool:
-        """Whether two trials are one by today's rule, whatever schema their ids are of."""
-        mine, its = (
-            dataclasses.replace(one, schema=SCHEMA, hashed_mesh=None) for one in (self, other)
-        )
-        return mine.id == its.id
+        """Returns the trial with the values of `other` for what ids leave out."""
+        changes = {name: getattr(other, name) for name in CHANGEABLE}
+        return dataclasses.replace(self, **changes)
 
     @property
     def path(self) -> str:
@@ -180,14 +136,20 @@ class Trial:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the record as written to trial.json."""
-        fields = self._fields()
-        if self.hashed_mesh is None:
-            del fields["hashed_mesh"]
-        return {"id": self.id, **fields}
+        return {"id": self.id, **self._fields()}
 
     def _fields(self) -> dict[str, Any]:
         # dataclasses.asdict copies every value: most of a driver's time with 100,000 trials.
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
+# Fields that are keys of a study.
+SETTINGS = tuple(field.name for field in dataclasses.fields(Trial) if field.name in keys.ROLES)
+# Where things lie that a worker needs beside the data.
+EXTRA_PATHS = tuple(name for name in SETTINGS if keys.ROLES[name] is Role.PATH)
+# Fields that may change until a trial is finished: results differ by rounding alone.
+CHANGEABLE = (*(name for name in SETTINGS if keys.ROLES[name].may_change), "start_from")
+_NOT_IN_IDS = frozenset((*_PLACE, *CHANGEABLE))
 
 
 def read(directory: pathlib.Path) -> Trial:
@@ -199,21 +161,16 @@ def read(directory: pathlib.Path) -> Trial:
 def from_record(record: Any, path: pathlib.Path) -> Trial:
     """Returns the trial that `record`, the content of the trial.json `path`, describes.
 
-    Raises ValueError where it is damaged, of a later version, or its id not that of its content.
+    Raises ValueError where it is damaged, of another schema, or its id not that of its content.
     """
-    fields = dataclasses.fields(Trial)
-    needed = {field.name for field in fields if field.default is dataclasses.MISSING}
-    missing = needed - set(record if isinstance(record, dict) else ())
-    if missing:
-        raise ValueError(f"{path} is not a trial record: it lacks {', '.join(sorted(missing))}")
-    record = {"schema": 1, **record}
-    if record["schema"] not in tuple(_LEFT_OUT):
+    schema = record.get("schema", 1) if isinstance(record, dict) else SCHEMA
+    if schema != SCHEMA:
         raise ValueError(
-            f"{path}: its id is of schema {record['schema']!r}, and this version knows "
-            f"{', '.join(map(str, _LEFT_OUT))}; continue the study with the version that wrote it"
+            f"{path}: its id is of schema {schema!r}, and this version makes those of schema "
+            f"{SCHEMA}. {keys.OTHER_VERSION}"
         )
-    names = [field.name for field in fields if field.name in record]
     try:
+        names = [field.name for field in dataclasses.fields(Trial) if field.name in record]
         trial = Trial(**{name: record[name] for name in names})
     except TypeError as error:
         raise ValueError(f"{path} is not a trial record: {error}") from error

@@ -140,13 +140,13 @@ class Recorder:
     ) -> None:
         """`queue(step)` returns the trial's training batches from a step on."""
         self._trial, self._compiled = trial, of(step_function)
-        self._batch = self._compiled.first(next(queue(0)), trial.diagnose_examples)
+        self._batch = self._compiled.first(next(queue(0)), trial.diagnostics_examples)
         self._smoothing = jnp.asarray(trial.hyperparameters["label_smoothing"], jnp.float32)
         self._measure = self._compiled.compile(state, self._batch, self._smoothing)
 
     def is_due(self, step: int) -> bool:
         """Whether to record after `step` updates: at the start, every so many, and at the end."""
-        return step % self._trial.diagnose_every == 0 or step == self._trial.steps
+        return step % self._trial.diagnostics == 0 or step == self._trial.steps
 
     def row(self, step: int, state: train_step.TrainState) -> dict[str, Any]:
         """Returns the attempt's row (`sweeps.records.measurements`), of the state after `step`
@@ -159,6 +159,6 @@ class Recorder:
             "kind": measurements.DIAGNOSTICS,
             "global_step": step,
             "histogram_edges_log10": list(diagnostics.HISTOGRAM_EDGES),
-            "examples": self._trial.diagnose_examples,
+            "examples": self._trial.diagnostics_examples,
             "layers": self._compiled.layers(measured),
         }

@@ -194,7 +194,7 @@ class Training:
         )
 
     def _open_recorder(self, state: train_step.TrainState) -> None:
-        if self.trial.diagnose_every:
+        if self.trial.diagnostics:
             from sweeps.training import diagnostics
 
             queue = self._queue

@@ -1,6 +1,5 @@
 """Studies of AlgoPerf's own workloads: names, identity, and what is refused before a start."""
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -39,7 +38,9 @@ def test_an_entry_is_that_of_our_own_model(name):
 
 @pytest.mark.parametrize("name", ["imagenet_vit", "librispeech_conformer"])
 def test_the_paper_study_is_its_twins_with_another_workload(name):
-    theirs, ours = (config.flat(config.parse(f"{p}{name}_paper", [])) for p in ("algoperf_", ""))
+    theirs, ours = (
+        config.flat(config.parse(f"{p}{name}_paper", []).to_dict()) for p in ("algoperf_", "")
+    )
     assert {key for key in ours if ours[key] != theirs[key]} == {
         "name", "workload", "loader_workers"}  # fmt: skip
     assert catalog.paper_rows(theirs["workload"]) == theirs["variants"]
@@ -108,27 +109,6 @@ def test_a_study_that_moved_tells_its_unfinished_trials(tmp_path):
     study_directory.materialise(moved, "tune", moved.trials("tune"))
     assert trial.read(done).algoperf_dir == "/old"
     assert trial.read(open_).algoperf_dir == "/new"
-
-
-def test_what_earlier_versions_wrote_is_read_and_has_its_id(tmp_path):
-    made = _study(tmp_path, "data_dir=/data")
-    study_directory.prepare(made)
-    new = made.trials("tune")[0]
-    one = dataclasses.replace(new, schema=1)
-    assert one.id == "38d1fa6a873c3e0b"
-    study_directory.materialise(made, "tune", [one])
-    path = made.directory / one.path / layout.TRIAL
-    record = layout.read_json(path)
-    layout.write_json(
-        path,
-        {k: v for k, v in record.items() if k not in (*trial.EXTRA_PATHS, "schema", "hashed_mesh")},
-    )
-    assert trial.read(path.parent) == one
-    assert study_directory.materialise(made, "tune", [new]) == [one]
-    stored = layout.read_json(made.directory / layout.STUDY)
-    for key in trial.EXTRA_PATHS:
-        del stored["config"][key]
-    assert study.from_record(stored, made.directory).trials("tune")[0] == new
 
 
 class TestCheck:

@@ -9,7 +9,7 @@ from analysis.load import paper
 from analysis.load.studies import read_study
 from analysis.views.table import notes
 from sweeps.records import layout
-from sweeps.study import config
+from sweeps.study import keys
 
 FLOAT32, BFLOAT16 = (
     {"compute_dtype": name, "param_dtype": name} for name in ("float32", "bfloat16")
@@ -76,7 +76,7 @@ def test_every_figure_of_every_file_is_within_reach_of_some_study() -> None:
 
 
 def test_sweeps_and_analysis_name_the_same_tables() -> None:
-    assert set(paper.TABLES) == set(config.PAPER_TABLES)
+    assert set(paper.TABLES) == set(keys.PAPER_TABLES)
 
 
 @pytest.mark.parametrize(

@@ -18,16 +18,16 @@ def in_process(monkeypatch):
     monkeypatch.setattr(jax_calls, "call", lambda function, **arguments: function(**arguments))
 
 
-@pytest.mark.parametrize("name", config.shipped_names())
+@pytest.mark.parametrize("name", config.shipped())
 def test_a_shipped_study_resolves_and_says_what_to_expect(name, tmp_path, in_process):
     resolved = study.resolve(
         config.parse(name, [f"--config.experiment_dir={tmp_path}"]), planning=True
     )
     assert resolved.name == name
-    text = config.docstring(name)
-    assert re.search(r"^(Command|Time|Result): ", text, re.M)
+    shipped = config.shipped()[name]
     for part in ("Command:", "Time:", "Result:"):
-        assert part in text, f"{name} lacks {part}"
+        assert re.search(f"^{part} ", shipped.docstring, re.M), f"{name} lacks {part}"
+    assert config.parse(f"{shipped.path.stem}:{shipped.argument}", []) == config.parse(name, [])
     assert "hours" in plan.render(resolved)
 
 
@@ -36,6 +36,7 @@ def _experiment(directory, points, chosen, paper_table="lm_test_loss"):
     directory.mkdir()
     settings = {"tuning_variant": "standard", "protocol": "tune_then_compare"}
     record = {"config": settings, "points": points, "paper_table": paper_table}
+    record |= {"name": directory.name, "stages": ["tune", "compare"]}
     (directory / "study.json").write_text(json.dumps(record))
     (directory / "selection.json").write_text(json.dumps({"points": chosen}))
 
@@ -58,22 +59,43 @@ def test_a_study_takes_the_point_another_selected(tmp_path):
     assert resolved.settings["paper_table"] == ""
 
 
-def test_a_selection_that_is_not_there(tmp_path):
-    with pytest.raises(selection.NotSelectedError, match="is not there. Run it first: python -m"):
-        study.resolve(config.parse("c4_lm_paper", [f"--config.experiment_dir={tmp_path}"]))
-    _experiment(tmp_path / "c4_lm_234m_paper", [{}], {"laser": 0})
-    with pytest.raises(ValueError, match="not for its tuning variant 'standard'"):
-        study.resolve(config.parse("c4_lm_paper", [f"--config.experiment_dir={tmp_path}"]))
-
-
 @pytest.mark.parametrize("planning", [True, False])
-@pytest.mark.parametrize("name", ["nope", "", "c4_lm_234m_papr"])
-def test_a_selection_of_no_study(tmp_path, capsys, name, planning):
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("study.json", "{}", "study.json is no study's record"),
+        ("study.json", "{", "study.json.*cut short"),
+        ("study.json", None, "is a grid and selects nothing"),
+        (
+            "selection.json",
+            '{"points": {"laser": 0}}',
+            "no point for the tuning variant 'standard'",
+        ),
+        ("selection.json", '{"points": {"standard": 7}}', "no point for .* 'standard' .IndexError"),
+        ("selection.json", "[]", "no point for .* 'standard' .TypeError"),
+        ("selection.json", '{"points": ', "selection.json.*cut short"),
+    ],
+)
+def test_a_selection_that_cannot_be_taken(tmp_path, name, content, message, planning):
+    directory = tmp_path / "c4_lm_234m_paper"
+    _experiment(directory, [{}], {"standard": 0})
+    path = directory / name
+    path.write_text(content or path.read_text().replace("tune_then_compare", "grid"))
+    with pytest.raises(ValueError, match=message):
+        study.resolve(
+            config.parse("c4_lm_paper", [f"--config.experiment_dir={tmp_path}"]), planning
+        )
+
+
+def test_a_selection_that_is_not_there(tmp_path):
     _experiment(tmp_path / "mine", [{}], {"standard": 0})
-    changed = [f"--config.experiment_dir={tmp_path}", f"--config.space=selected:{name}"]
-    with pytest.raises(ValueError, match=f"no study '{name}' in .*it has mine.*c4_lm_234m_paper"):
-        study.resolve(config.parse("c4_lm_paper", changed), planning)
-    assert "epsilon" not in capsys.readouterr().err
+    place = f"--config.experiment_dir={tmp_path}"
+    with pytest.raises(selection.NotSelectedError, match="no point yet. Run it first: python -m"):
+        study.resolve(config.parse("c4_lm_paper", [place]))
+    for name in ("nope", "", "c4_lm_234m_papr"):
+        match = f"unknown study '{name}'. Known: mine, .*c4_lm_234m_paper"
+        with pytest.raises(ValueError, match=match):
+            study.resolve(config.parse("c4_lm_paper", [place, f"--config.space=selected:{name}"]))
 
 
 def test_a_plan_without_the_point_warns_of_that_alone(tmp_path, capsys):
@@ -84,40 +106,6 @@ def test_a_plan_without_the_point_warns_of_that_alone(tmp_path, capsys):
     assert "epsilon" not in shown
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("study.json", "{}"),
-        ("study.json", "[]"),
-        ("study.json", "{"),
-        ("selection.json", "{}"),
-        ("selection.json", "[]"),
-        ("selection.json", '{"points": '),
-        ("selection.json", '{"points": {"standard": 7}}'),
-        ("selection.json", '{"points": {"standard": -1}}'),
-        ("selection.json", '{"points": {"standard": "0"}}'),
-        ("selection.json", '{"points": ["standard"]}'),
-    ],
-)
-def test_a_damaged_selection_of_another_study(tmp_path, name, content):
-    _experiment(tmp_path / "c4_lm_234m_paper", [{}], {"standard": 0})
-    (tmp_path / "c4_lm_234m_paper" / name).write_text(content)
-    for planning in (True, False):
-        with pytest.raises(ValueError, match=f"{name}.*(is damaged|cut short)"):
-            study.resolve(
-                config.parse("c4_lm_paper", [f"--config.experiment_dir={tmp_path}"]), planning
-            )
-
-
-def test_a_grid_selects_nothing(tmp_path):
-    directory = tmp_path / "pydoc_lm_demo"
-    directory.mkdir()
-    (directory / "study.json").write_text(json.dumps({"config": {"protocol": "grid"}}))
-    overrides = [f"--config.experiment_dir={tmp_path}", "--config.space=selected:pydoc_lm_demo"]
-    with pytest.raises(ValueError, match="is a grid and selects nothing"):
-        study.resolve(config.parse("pydoc_lm_evidence", overrides))
-
-
 def test_speech_has_six_rows_and_says_why():
     assert len(catalog.paper_rows("imagenet_vit")) == 8
     rows = catalog.paper_rows("librispeech_conformer")
@@ -125,27 +113,13 @@ def test_speech_has_six_rows_and_says_why():
         "standard+per_dim_temp",
         "laser+per_dim_temp",
     }
-    changed = ['--config.variants=("standard","laser+per_dim_temp")']
-    with pytest.raises(ValueError, match="per_dim_temp inside every attention"):
-        study.resolve(config.parse("librispeech_conformer_paper", changed))
-
-
-def test_what_a_model_cannot_do_is_refused_before_anything_starts():
-    for change, message in (
-        ("mesh.fsdp=0", "mesh.fsdp is 0; it must be 1 to"),
-        ("param_dtype=float16", "param_dtype='float16'"),
-        ("param_dtype=bfloat16", "digits_vit has no param_dtype 'bfloat16'.*c4_lm"),
-        ("mesh.tensor=2", r"digits_vit has no mesh \(fsdp, tensor\) \(1, 2\)"),
-        ("paper_table=vit", "unknown paper_table 'vit'"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            study.resolve(config.parse("digits_vit_quick", [f"--config.{change}"]))
-    with pytest.raises(ValueError, match=r"heads 8 cannot be divided over mesh.tensor = 16"):
-        study.resolve(config.parse("c4_lm_234m_paper", ["--config.mesh.tensor=16"]))
+    for change in ("variants=standard,laser+per_dim_temp", "tuning_variant=standard+per_dim_temp"):
+        with pytest.raises(ValueError, match="per_dim_temp inside every attention"):
+            study.resolve(config.parse("librispeech_conformer_paper", [f"--config.{change}"]))
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in config.shipped_names() if name.startswith(("c4", "wikipedia"))]
+    "name", [name for name in config.shipped() if name.startswith(("c4", "wikipedia"))]
 )
 def test_full_size_models_fit_the_devices_they_are_planned_for(name, in_process):
     resolved = study.resolve(config.parse(name, []), planning=True)
@@ -197,8 +171,10 @@ def test_hours_are_those_of_the_topology(in_process):
         plan.render(resolved, None, "v5e")
 
 
-def test_mesh_and_batch_must_fit_the_host(monkeypatch):
+def test_mesh_and_batch_must_fit_the_model_and_the_host(monkeypatch):
     """Checked before anything starts: a host of 8 devices, all of them for one trial."""
+    with pytest.raises(ValueError, match=r"heads 8 cannot be divided over mesh.tensor = 16"):
+        study.resolve(config.parse("c4_lm_234m_paper", ["--config.mesh.tensor=16"]))
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
@@ -219,20 +195,6 @@ def test_mesh_and_batch_must_fit_the_host(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "")
     with pytest.raises(ValueError, match=r"does not fit the 1 device.*--config.mesh.fsdp"):
         check("mesh.fsdp=8")
-
-
-def test_variants_as_people_type_them():
-    resolved = study.resolve(config.parse("digits_vit_quick", ["--config.variants=standard,diff"]))
-    assert resolved.settings["variants"] == ["standard", "diff"]
-    (diff,) = (t for t in resolved.trials("compare", {"points": {"standard": 0, "diff": 0}})
-               if t.variant == "diff")  # fmt: skip
-    assert diff.variant_hyperparameters == {"head_norm": True}
-
-
-def test_a_tuning_variant_the_model_cannot_have():
-    changed = ["--config.tuning_variant=standard+per_dim_temp"]
-    with pytest.raises(ValueError, match="inside every attention"):
-        study.resolve(config.parse("librispeech_conformer_paper", changed))
 
 
 def test_presets_by_their_other_names():

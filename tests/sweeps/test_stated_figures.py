@@ -1,4 +1,4 @@
-"""What study files state is what `plan` reckons and what the compilers said: else it is stale."""
+"""The figures that studies state are those of `plan` and of the compilers."""
 
 import math
 import re
@@ -24,13 +24,13 @@ ROWS = re.compile(
 
 def stating(*patterns):
     """Returns the studies whose docstring states one of the patterns."""
-    found = [
+    studies = [
         name
-        for name in config.shipped_names()
-        if any(pattern.search(config.docstring(name)) for pattern in patterns)
+        for name in config.shipped()
+        if any(pattern.search(config.shipped()[name].docstring) for pattern in patterns)
     ]
-    assert len(found) > 5
-    return found
+    assert len(studies) > 5
+    return studies
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def _stages(resolved):
 
 @pytest.mark.parametrize("name", stating(TUNED, PLAIN))
 def test_trials_and_steps_are_the_study_s(name):
-    text = config.docstring(name)
+    text = config.shipped()[name].docstring
     tuned, plain = TUNED.search(text), PLAIN.search(text)
     trials, steps = _stages(_resolved(name))
     if tuned:
@@ -72,7 +72,7 @@ def test_trials_and_steps_are_the_study_s(name):
 def test_minutes_are_those_that_plan_reckons_with(name):
     """Two trials at a time by the catalog's step time; compilation, evaluations and data are in the
     words and not in the plan: at most as long again and two minutes."""
-    stated = MINUTES.search(config.docstring(name))
+    stated = MINUTES.search(config.shipped()[name].docstring)
     resolved = _resolved(name)
     seconds = catalog.get(resolved.workload).step_seconds
     if seconds is None:
@@ -87,7 +87,7 @@ def test_minutes_are_those_that_plan_reckons_with(name):
 
 @pytest.mark.parametrize("name", stating(HOURS, CHIPS))
 def test_hours_and_chips_are_those_of_plan(name):
-    text = config.docstring(name)
+    text = config.shipped()[name].docstring
     hours, chips = HOURS.search(text), CHIPS.search(text)
     resolved = _resolved(name)
     where = hardware.topology(catalog.get(resolved.workload).topology)
@@ -104,8 +104,8 @@ def test_what_was_compiled_is_in_the_table_of_performance():
     rows = ROWS.findall((ROOT / "docs" / "performance.md").read_text("utf-8"))
     assert len(rows) > 30
     stated = 0
-    for name in config.shipped_names():
-        for ms, gb in COMPILED.findall(config.docstring(name)):
+    for name in config.shipped():
+        for ms, gb in COMPILED.findall(config.shipped()[name].docstring):
             there = [
                 (round(float(row[5])), round(float(row[4]), 1)) for row in rows if row[0] == name
             ]
@@ -114,17 +114,13 @@ def test_what_was_compiled_is_in_the_table_of_performance():
     assert stated
 
 
-@pytest.mark.parametrize("name", config.shipped_names())
-def test_nothing_is_said_that_is_no_longer_so(name):
-    """A trial of any workload of ours may have several hosts; what is reckoned was not measured."""
-    text = " ".join(config.docstring(name).split())
-    assert not re.search(r"(a trial has|trials have|each trial has) one host", text)
-    assert "measured" not in text.partition("Time:")[2].partition("Result:")[0]
+@pytest.mark.parametrize("name", config.shipped())
+def test_a_study_names_studies_that_exist(name):
     for other in re.findall(
-        r"\b(?:c4|pydoc|digits|spoken|imagenet|librispeech)_\w+_(?:paper|demo|study|evidence|tuned|quick)\b",
-        text,
+        r"\b(?:c4|pydoc|digits|spoken|imagenet|librispeech)_\w+_(?:paper|demo|evidence|tuned|quick)\b",
+        config.shipped()[name].docstring,
     ):
-        assert other in config.shipped_names(), f"{name} speaks of {other}, which is no study"
+        assert other in config.shipped(), f"{name} speaks of {other}, which is no study"
 
 
 def test_the_table_of_full_size_studies_is_that_of_plan():
@@ -152,4 +148,4 @@ def test_the_table_of_full_size_studies_is_that_of_plan():
     assert stated == sum(name.endswith(("paper", "diff", "lamb", "bfloat16")) for name in PAPERS)
 
 
-PAPERS = [name for name in config.shipped_names() if not name.startswith(("pydoc", "algoperf"))]
+PAPERS = [name for name in config.shipped() if not name.startswith(("pydoc", "algoperf"))]

@@ -13,7 +13,7 @@ from sweeps.monitoring import status as status_view
 from sweeps.monitoring import watch
 from sweeps.records import layout, lease, measurements, status, study_reader, submissions
 from sweeps.records.study_reader import StageRow
-from sweeps.study import config, study_directory
+from sweeps.study import keys, study_directory
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_estimate_by_hand():
     assert status_view.seconds_left([StageRow("grid", "standard", {"done": 3})], rates, 0) == 0
 
 
-@pytest.mark.parametrize("protocol", config.PROTOCOLS)
+@pytest.mark.parametrize("protocol", keys.PROTOCOLS)
 def test_stages_to_come_are_counted_as_the_study_counts_them(make_study, protocol):
     resolved = make_study(protocol=protocol, points=3, seeds=4, tuning_seeds=2)
     study_directory.prepare(resolved)

@@ -1,0 +1,248 @@
+"""The paper's language models on C4: one study per table and size."""
+
+from sweeps.studies import ConfigDict, base, member
+
+# The paper tunes on its 16-layer model and takes that point everywhere.
+_TUNING_STUDY = "c4_lm_234m_paper"
+
+
+def paper_lm(workload: str, paper_table: str = "", fsdp: int = 8) -> ConfigDict:
+    """Returns the settings of one language model of the paper: standard against LASER, AdamW.
+
+    One seed, as far as the paper says; the point is the one that c4_lm_234m_paper selected, in the
+    same experiment_dir. Blocks in a loop with rematerialisation; one trial at a time has all
+    devices of the host, of which `fsdp` share a copy of the parameters.
+    """
+    config = base()
+    config.paper_table = paper_table
+    config.workload = workload
+    config.optimizer = "adamw"
+    config.protocol = "grid"
+    config.space = f"selected:{_TUNING_STUDY}"
+    config.points = 1
+    config.seeds = 1
+    config.eval_every = 8_000
+    config.mesh.fsdp = fsdp  # with a copy of all moments each, 301 M do not fit 16 GB
+    config.scan_layers = True
+    config.remat = True
+    # Of 16,384 tokens a device (c4_lm on 64 chips) the float32 logits are 2.1 GB, of these 0.26.
+    config.loss_chunk_tokens = 2048
+    config.local.workers = 1
+    return config
+
+
+def c4_lm_234m_paper() -> ConfigDict:
+    """The paper's language-model table, row 1, with its tuning: 15 AdamW points, 16 layers.
+
+    Command:  python -m sweeps run --config=c4_lm_234m_paper --config.data_dir=$DATA/c4
+    Devices:  64 TPU v5e chips, parameters divided over 8 of them (mesh.fsdp).
+              Of several hosts by slurm.nodes or kubernetes.hosts; --config.mesh.fsdp=N for fewer.
+    Time:     15 tuning trials and 2 to compare, each of 160,000 steps (167.8 B tokens): about 19 h
+              a trial by `plan`, so 312 h; the tuning is the expensive part.
+    Result:   the paper prints C4 test losses of 2.681 (standard) and 2.673 (LASER).
+
+    The other language-model studies take the point that this one selects: run it first, with the
+    same --config.experiment_dir. The paper does not print its warmup: here 5 % of the steps.
+    Learning rates of 0.1 and 0.01 are in its grid and may diverge: a loss that is not finite ends a
+    trial at its next evaluation. One seed, so no interval and no verdict: --config.seeds=3 gives
+    them.
+    """
+    config = paper_lm("c4_lm_234m", "lm_test_loss")
+    config.protocol = "tune_then_compare"
+    config.space = "paper_adamw"
+    config.points = 15
+    return config
+
+
+def c4_lm_paper() -> ConfigDict:
+    """The paper's language-model table, row 2: 301 M parameters, 32 layers, MLP 2048.
+
+    Command:  python -m sweeps run --config=c4_lm_paper --config.data_dir=$DATA/c4
+              (after c4_lm_234m_paper, whose selected point it takes)
+    Devices:  64 TPU v5e chips, parameters divided over 8 of them (mesh.fsdp).
+              Of several hosts by slurm.nodes or kubernetes.hosts; --config.mesh.fsdp=N for fewer.
+    Time:     2 trials of 160,000 steps (167.8 B tokens): about 32 h each, by `plan`.
+              Faster and smaller, another precision than the paper's:
+              --config.compute_dtype=bfloat16 --config.kernel=fused --config.mesh.fsdp=16,
+              300 ms a step and 2.3 GB as compiled (LASER 306 and 2.5; docs/performance.md): 13 h.
+              That kernel is ours and has not run on a TPU yet: `python -m sweeps hardware` first;
+              kernel=splash, a library's, takes 336 ms.
+    Result:   the paper prints C4 test losses of 2.641 (standard) and 2.595 (LASER).
+    """
+    return paper_lm("c4_lm", "lm_test_loss")
+
+
+def c4_lm_435m_paper() -> ConfigDict:
+    """The paper's language-model table, row 3: 435 M parameters, 32 layers, MLP 4096.
+
+    Command:  python -m sweeps run --config=c4_lm_435m_paper --config.data_dir=$DATA/c4
+              (after c4_lm_234m_paper, whose selected point it takes)
+    Devices:  64 TPU v5e chips, parameters divided over 8 of them (mesh.fsdp).
+              Of several hosts by slurm.nodes or kubernetes.hosts; --config.mesh.fsdp=N for fewer.
+    Time:     2 trials of 160,000 steps (167.8 B tokens): about 37 h each, by `plan`.
+    Result:   the paper prints C4 test losses of 2.575 (standard) and 2.555 (LASER).
+    """
+    return paper_lm("c4_lm_435m", "lm_test_loss")
+
+
+def c4_lm_1b_paper() -> ConfigDict:
+    """The paper's scaling set, 1.1 B parameters.
+
+    Model dim 2048: the paper's caption prints 1024, which would be 570 M parameters.
+
+    The set is c4_lm_234m_paper, c4_lm_paper, c4_lm_435m_paper, this study and c4_lm_2b_paper, each
+    with a table of its own: python -m analysis table EXPERIMENT_DIR prints all.
+
+    Command:  python -m sweeps run --config=c4_lm_1b_paper --config.data_dir=$DATA/c4
+              (after c4_lm_234m_paper, whose selected point it takes)
+    Devices:  128 TPU v5e chips, parameters divided over 8 of them (mesh.fsdp).
+              Of several hosts by slurm.nodes or kubernetes.hosts; --config.mesh.fsdp=N for fewer.
+    Time:     2 trials of 160,000 steps: about 32 h each, by `plan`.
+    Result:   the paper prints no loss for this size, only that LASER needs 15.65 % fewer parameters
+              for a test loss of 2.347, which cannot be recomputed from what it prints.
+    """
+    return paper_lm("c4_lm_1b", "lm_scaling")
+
+
+def c4_lm_2b_paper() -> ConfigDict:
+    """The paper's 2.2 B model in float32: end of the scaling set, first half of the precision pair.
+
+    The second half is c4_lm_2b_bfloat16. Products of float32 arrays are float32 here
+    (matmul_precision), six products of bfloat16 numbers each on a TPU; the paper does not say
+    whether its own were.
+
+    Command:  python -m sweeps run --config=c4_lm_2b_paper --config.data_dir=$DATA/c4
+              (after c4_lm_234m_paper, whose selected point it takes)
+    Devices:  256 TPU v5e chips, parameters divided over 16 of them (mesh.fsdp).
+              Of several hosts by slurm.nodes or kubernetes.hosts; --config.mesh.fsdp=N for fewer.
+    Time:     2 trials of 160,000 steps: about 119 h each, by `plan`: a float32
+              product is six of bfloat16.
+    Result:   the paper prints losses of 2.344 (standard) and 2.326 (LASER) in float32; elsewhere it
+              has its standard model reach 2.327, and the two cannot be reconciled.
+    """
+    config = paper_lm("c4_lm_2b", "lm_precision", fsdp=16)
+    config.matmul_precision = "float32"  # a TPU's own is bfloat16, the other half of the pair
+    return config
+
+
+def c4_lm_2b_bfloat16() -> ConfigDict:
+    """The paper's precision pair, second half: 2.2 B with weights and activations in bfloat16.
+
+    The first half is c4_lm_2b_paper. Optimizer moments and the loss stay in float32.
+
+    Command:  python -m sweeps run --config=c4_lm_2b_bfloat16 --config.data_dir=$DATA/c4
+              (after c4_lm_234m_paper, whose selected point it takes)
+    Devices:  256 TPU v5e chips, parameters divided over 16 of them (mesh.fsdp).
+              Of several hosts by slurm.nodes or kubernetes.hosts; --config.mesh.fsdp=N for fewer.
+    Time:     2 trials of 160,000 steps: about 24 h each, by `plan`.
+    Result:   the paper prints losses of 2.350 (standard) and 2.333 (LASER).
+    """
+    config = paper_lm("c4_lm_2b", "lm_precision", fsdp=16)
+    config.compute_dtype = "bfloat16"
+    config.param_dtype = "bfloat16"
+    config.matmul_precision = "bfloat16"
+    return config
+
+
+def c4_lm_2b_diff() -> ConfigDict:
+    """The paper's Differential Transformer pair: Diff against Diff + LASER, 2.2 B, 24 B tokens.
+
+    Command:  python -m sweeps run --config=c4_lm_2b_diff --config.data_dir=$DATA/c4
+              (after c4_lm_234m_paper, whose selected point it takes)
+    Devices:  256 TPU v5e chips, parameters divided over 16 of them (mesh.fsdp).
+              Of several hosts by slurm.nodes or kubernetes.hosts; --config.mesh.fsdp=N for fewer.
+    Time:     2 trials of 22,888 steps (24 B tokens): about 6 h each, by `plan`.
+    Result:   the paper prints downstream accuracies alone for this pair (about 1 point in the
+              mean); this study reports the loss, which is another quantity. The paper does not say
+              whether it keeps Diff's norm per head: --config.diff_head_norm=False leaves it out.
+    """
+    config = paper_lm("c4_lm_2b", fsdp=16)
+    config.paper_note = (
+        "The paper prints downstream accuracies for its Differential Transformer pair, no loss: "
+        "nothing of it can stand beside this table."
+    )
+    config.variants = ("diff", "diff_laser")
+    config.baseline = "diff"
+    config.steps = 22_888
+    config.eval_every = 2_289
+    return config
+
+
+def c4_lm_2b_superglue() -> ConfigDict:
+    """The paper's SuperGLUE table: the 2.2 B models fine-tuned on four tasks for ten epochs.
+
+    The tasks are COPA, WiC, WSC and RTE. The paper says neither batch, rate, mixture nor prompt.
+    Ours: one model learns the four tasks mixed, in lm-eval's T5 prompts, 32 questions a batch, one
+    of three rates chosen on standard attention by the questions that are held out of training.
+    --config.workload=c4_lm_2b:superglue_rte and the like have one model for a task;
+    --config.finetune_from= has random weights to compare with.
+
+    Command:  python -m sweeps run --config=c4_lm_2b_superglue --config.data_dir=$DATA/c4
+              (after c4_lm_2b_paper, in the same experiment_dir, and
+              python -m workloads prepare downstream --from=TREE --data_dir=$DATA/c4)
+    Devices:  those of c4_lm_2b_paper, or fewer: --config.mesh.fsdp=N.
+    Time:     5 trials of 2,495 steps of 32 sequences: 2.4 h on 32 TPU v5e chips, by `plan`, for
+              rows of 1024 tokens; these questions need fewer.
+    Result:   not run: the benchmark's data are to be had by a network alone.
+    """
+    config = paper_lm("c4_lm_2b:superglue", fsdp=8)
+    config.finetune_from = "c4_lm_2b_paper"
+    config.matmul_precision = "float32"
+    config.protocol = "tune_then_compare"
+    config.space = "finetuning_adamw"
+    config.points = 3
+    config.eval_every = 250
+    config.downstream = "superglue"
+    return config
+
+
+def c4_lm_8b_paper() -> ConfigDict:
+    """The paper's 7.7 B pair: standard against LASER on 44 B tokens.
+
+    Command:  python -m sweeps run --config=c4_lm_8b_paper --config.data_dir=$DATA/c4
+              (after c4_lm_234m_paper, whose selected point it takes)
+    Devices:  256 TPU v5e chips, parameters divided over 16 of them (mesh.fsdp), and heads, MLP and
+              vocabulary over 2 (mesh.tensor), 11.0 GB each; mesh.tensor=1 takes 15.5. Of several
+              hosts by slurm.nodes or kubernetes.hosts; --config.mesh.fsdp=N for fewer.
+    Time:     2 trials of 41,962 steps (44 B tokens): about 26 h each, by `plan`.
+    Result:   the paper prints downstream accuracies alone for this size; this study reports the
+              loss, which is another quantity.
+
+    Activations are in bfloat16 and parameters in float32, our choice: the paper does not say.
+    """
+    config = paper_lm("c4_lm_8b", fsdp=16)
+    config.paper_note = (
+        "The paper prints downstream accuracies for its 7.7 B model, no loss: nothing of it can "
+        "stand beside this table."
+    )
+    config.steps = 41_962
+    config.eval_every = 2_099
+    config.compute_dtype = "bfloat16"
+    config.mesh.tensor = 2
+    return config
+
+
+def c4_lm_lamb() -> ConfigDict:
+    """The paper's optimizer ablation: the 301 M language model trained with LAMB.
+
+    Command:  python -m sweeps run --config=c4_lm_lamb --config.data_dir=$DATA/c4
+    Devices:  64 TPU v5e chips, parameters divided over 8 of them (mesh.fsdp).
+              Of several hosts by slurm.nodes or kubernetes.hosts; --config.mesh.fsdp=N for fewer.
+    Time:     3 tuning trials and 2 to compare, each of 160,000 steps: about 32 h each, by `plan`.
+    Result:   the paper prints test losses of 2.758 (standard) and 2.741 (LASER), and train losses
+              of 2.749 and 2.736.
+
+    The paper does not print LAMB's hyperparameters: three learning rates (0.01, 0.003, 0.001) with
+    weight decay 0.1 are tried on standard attention (spaces/lamb.json).
+    """
+    config = paper_lm("c4_lm", "lm_lamb")
+    config.optimizer = "lamb"
+    config.protocol = "tune_then_compare"
+    config.space = "lamb"
+    config.points = 3
+    return config
+
+
+def get_config(argument: str) -> ConfigDict:
+    """Returns the configuration of study `c4_lm_<argument>`."""
+    return member("c4_lm", argument, globals())
