@@ -132,11 +132,19 @@ def variables(text: str) -> dict[str, str]:
 
 
 class Engine(abc.ABC):
-    """What launchers of engines on other hosts have alike, for an engine's keys `own`."""
+    """The part of `protocol.Launcher` that engines on other hosts share.
 
-    def __init__(self, own: dict[str, Any]) -> None:
-        self._own = own
+    name: the launcher's in the config.
+    """
+
+    def __init__(self, name: str, settings: dict[str, Any], study_directory: pathlib.Path) -> None:
+        self._settings, self._own, self._directory = settings, settings[name], study_directory
         self.place: dict[str, str] = {}
+
+    @staticmethod
+    def requeue() -> bool:
+        """Returns False: the engine runs no job twice, the driver submits it again."""
+        return False
 
     def status(self, handles: Sequence[str]) -> dict[str, State]:
         """Returns the state of every handle; UNKNOWN where the engine cannot be reached."""

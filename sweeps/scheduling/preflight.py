@@ -22,7 +22,7 @@ from workloads.storage import preparation
 def check_kernel(study: Study) -> None:
     """Raises ValueError where the study's kernel cannot run where its launcher runs trials."""
     settings = study.settings
-    platform = launchers.module(settings["launcher"]).platform(settings)
+    platform = launchers.launcher_class(settings["launcher"]).platform(settings)
     head_size = catalog.get(study.workload).head_size
     for variant in settings["variants"]:
         variants_table.check_kernel(
@@ -59,7 +59,7 @@ def check_mesh(study: Study) -> int:
     """
     settings = study.settings
     launcher = settings["launcher"]
-    devices = launchers.module(launcher).devices(settings)
+    devices = launchers.launcher_class(launcher).devices(settings)
     lever = "--config.local.workers" if launcher == "local" else f"the keys of --config.{launcher}"
     data, fsdp, tensor = checks.options(settings).mesh
     groups = data * fsdp or devices // tensor

@@ -12,7 +12,7 @@ import urllib.parse
 
 import pytest
 
-from sweeps.launchers.kubernetes import launcher as kubernetes
+from sweeps.launchers.kubernetes.launcher import Kubernetes
 from sweeps.launchers.protocol import EngineError, State
 from sweeps.records.submissions import Batch
 from tests.sweeps import defaults
@@ -170,10 +170,10 @@ def server(tmp_path, monkeypatch):
 def launcher(tmp_path):
     """A launcher for context 'stand-in', namespace 'sweeps'."""
     own = {"image": "i", "volume_claim": "v", "context": "stand-in", "namespace": "sweeps"}
-    keys = {**defaults.of(kubernetes), **own}
+    keys = {**defaults.of(Kubernetes), **own}
     settings = {"name": "quick", "experiment_dir": str(tmp_path), "kubernetes": keys}
-    kubernetes.check(settings)
-    return kubernetes.launcher(settings, tmp_path / "quick")
+    Kubernetes.check(settings)
+    return Kubernetes(settings, tmp_path / "quick")
 
 
 @pytest.fixture

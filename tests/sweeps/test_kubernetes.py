@@ -23,7 +23,7 @@ _READY = [{"name": "w", "active": 1, "ready": 1}]
 
 
 def _settings(experiment_dir, name, **own):
-    keys = {**defaults.of(kubernetes), "image": "registry.example/attnperf:1", **own}
+    keys = {**defaults.of(kubernetes.Kubernetes), "image": "registry.example/attnperf:1", **own}
     return {"name": name, "experiment_dir": str(experiment_dir), "kubernetes": keys}
 
 
@@ -109,10 +109,10 @@ def make_launcher(tmp_path):
         python.chmod(0o755)
         keys = {"volume_claim": "v", "mount_path": str(tmp_path / "mnt"), "python": str(python)}
         settings = _settings(tmp_path / "volume", "quick", **{**keys, **own})
-        kubernetes.check(settings)
+        kubernetes.Kubernetes.check(settings)
         code = {"PYTHONPATH": str(study / "code")}
         batch = Batch(study / "jobs" / "s-quick-00000000.json", ((),) * size, code)
-        return kubernetes.launcher(settings, study), batch
+        return kubernetes.Kubernetes(settings, study), batch
 
     return make
 

@@ -15,7 +15,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sweeps.launchers import remote
-from sweeps.launchers.kubernetes import launcher, manifest
+from sweeps.launchers.kubernetes import manifest
+from sweeps.launchers.kubernetes.launcher import Kubernetes
 from sweeps.launchers.protocol import EngineError
 from sweeps.records.submissions import Batch
 from tests.sweeps import defaults
@@ -60,7 +61,7 @@ _FREE = ("labels", "annotations", "nodeSelector", "requests", "limits", "volumeA
 
 
 def _settings(experiment_dir="/mnt/laptop/experiments", name="Quick study", **own):
-    keys = {**defaults.of(launcher), "image": "registry.example/attnperf:1", **own}
+    keys = {**defaults.of(Kubernetes), "image": "registry.example/attnperf:1", **own}
     return {"name": name, "experiment_dir": str(experiment_dir), "kubernetes": keys}
 
 
@@ -71,7 +72,7 @@ def _golden(case):
 @pytest.mark.parametrize("case", CASES)
 def test_manifests_are_the_golden_ones(case):
     settings = _settings(**CASES[case])
-    launcher.check(settings)
+    Kubernetes.check(settings)
     made = manifest.jobset(BATCH, 1, settings)
     schemas.check(made, schemas.JOBSET, case)
     assert remote.to_yaml(made) == (GOLDEN / f"{case}.yaml").read_text()
@@ -88,7 +89,7 @@ def test_manifests_are_the_golden_ones(case):
 )
 def test_nodes_are_selected_by_the_labels_given(gpu_type, spot, selector):
     settings = _settings(gpus=4, gpu_type=gpu_type, spot=spot, volume_claim="studies")
-    launcher.check(settings)
+    Kubernetes.check(settings)
     made = manifest.jobset(BATCH, 1, settings)
     pod = made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     assert pod.get("nodeSelector", {}) == selector
@@ -201,7 +202,7 @@ def test_real_kubectl_decodes_every_key_of_the_job(case, tmp_path):
 def test_without_yaml_the_command_to_run_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(ValueError, match=re.escape("pip install -e '.[kubernetes]'")):
-        launcher.preview(_settings(volume_claim="studies"), BATCH)
+        Kubernetes.preview(_settings(volume_claim="studies"), BATCH)
 
 
 @given(
@@ -287,9 +288,9 @@ def test_code_outside_of_the_volume_is_refused():
     ],
 )
 def test_what_no_cluster_could_run_is_refused_before_anything_starts(keys, message):
-    launcher.check(_settings(volume_claim="studies"))
+    Kubernetes.check(_settings(volume_claim="studies"))
     with pytest.raises(ValueError, match=re.escape(message)):
-        launcher.check(_settings(**{"volume_claim": "studies", **keys}))
+        Kubernetes.check(_settings(**{"volume_claim": "studies", **keys}))
 
 
 @pytest.mark.parametrize(
@@ -306,6 +307,6 @@ def test_what_no_cluster_could_run_is_refused_before_anything_starts(keys, messa
 )
 def test_platform_and_devices_of_a_trial(keys, platform, devices):
     settings = _settings(volume_claim="studies", **keys)
-    launcher.check(settings)
-    assert launcher.platform(settings) == platform
-    assert launcher.devices(settings) == devices
+    Kubernetes.check(settings)
+    assert Kubernetes.platform(settings) == platform
+    assert Kubernetes.devices(settings) == devices

@@ -18,38 +18,17 @@ from sweeps.launchers.kubernetes import keys, manifest
 from sweeps.launchers.protocol import EngineError, State
 from sweeps.records.submissions import Batch
 
-KEYS, platform, devices = keys.KEYS, keys.platform, keys.devices
 _RESOURCE = "jobsets.jobset.x-k8s.io"
 _TIMEOUT_S = 120
-
-
-def check(settings: dict[str, Any]) -> None:
-    """Raises ValueError for what no cluster could run; the cluster itself is not asked."""
-    keys.check(settings)
-    manifest.jobset(remote.sample(settings), 0, settings)  # what can be said but not written
-
-
-def preview(settings: dict[str, Any], batch: Batch) -> str:
-    """Returns what would be submitted for a batch's first job; the engine is not needed."""
-    return remote.to_yaml(manifest.jobset(batch, 0, settings))
-
-
-def requeue() -> bool:
-    """Returns whether exit code 75 restarts this job's pod; the job's policy does the rest."""
-    return "JOB_COMPLETION_INDEX" in os.environ  # set in pods of indexed jobs
-
-
-def launcher(settings: dict[str, Any], study_directory: pathlib.Path) -> "Kubernetes":
-    """Returns the launcher of a study."""
-    return Kubernetes(settings, study_directory)
 
 
 class Kubernetes(remote.Engine):
     """Jobs as JobSets; a handle is a JobSet's name."""
 
+    KEYS, platform, devices = keys.KEYS, staticmethod(keys.platform), staticmethod(keys.devices)
+
     def __init__(self, settings: dict[str, Any], study_directory: pathlib.Path) -> None:
-        super().__init__(settings["kubernetes"])
-        self._settings, self._study = settings, study_directory
+        super().__init__("kubernetes", settings, study_directory)
         self.place = {key: self._own[key] for key in ("context", "namespace")}
         if not self.place["context"]:  # kubectl's may be another one tomorrow
             with contextlib.suppress(EngineError):
@@ -60,6 +39,22 @@ class Kubernetes(remote.Engine):
                     if isinstance(answer, dict) and answer.get("current-context")
                 )
                 self.place["context"] = next(contexts, "")
+
+    @classmethod
+    def check(cls, settings: dict[str, Any]) -> None:
+        """Raises ValueError for what no cluster could run; the cluster itself is not asked."""
+        keys.check(settings)
+        manifest.jobset(remote.sample(settings), 0, settings)  # what can be said but not written
+
+    @classmethod
+    def preview(cls, settings: dict[str, Any], batch: Batch) -> str:
+        """Returns the manifest of a batch's first job."""
+        return remote.to_yaml(manifest.jobset(batch, 0, settings))
+
+    @staticmethod
+    def requeue() -> bool:
+        """Returns whether exit code 75 restarts this job's pod; the job's policy does the rest."""
+        return "JOB_COMPLETION_INDEX" in os.environ  # set in pods of indexed jobs
 
     def submit(self, batch: Batch) -> list[str]:
         """Writes and creates the JobSets; one that exists already is this batch's.
@@ -128,7 +123,7 @@ class Kubernetes(remote.Engine):
         where = [*context, "--namespace", self.place["namespace"], "--request-timeout=30s"]
         absent = (
             "there is no kubectl here: install it, or create the manifests in "
-            f"{self._study / 'jobs'} where there is one: for f in *.yaml; do kubectl create "
+            f"{self._directory / 'jobs'} where there is one: for f in *.yaml; do kubectl create "
             '--filename "$f"; done'
         )
         # A person's kuberc has other defaults, such as deleting only what is confirmed.

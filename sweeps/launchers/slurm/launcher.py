@@ -20,7 +20,6 @@ from sweeps.launchers.protocol import EngineError, State
 from sweeps.launchers.slurm import keys, script
 from sweeps.records.submissions import Batch
 
-KEYS, check = keys.KEYS, keys.check
 # Slurm's programs give up by themselves after 10 to 100 s (MessageTimeout).
 _PATIENCE_S = 180.0
 _ARGUMENTS = 500  # of one scancel
@@ -48,70 +47,6 @@ HELD = "launch failed requeued held"
 _LOOKS = 5
 
 
-def platform(settings: dict[str, Any]) -> str:
-    """Returns 'gpu' or 'cpu': where trials compute."""
-    return "gpu" if settings["slurm"]["gpus"] else "cpu"
-
-
-def devices(settings: dict[str, Any]) -> int:
-    """Returns how many devices one trial sees, on all its nodes; a node without GPU counts one."""
-    slurm = settings["slurm"]
-    return int(slurm["nodes"] * max(1, slurm["gpus"] // max(1, slurm["workers"])))
-
-
-def preview(settings: dict[str, Any], batch: Batch) -> str:
-    """Returns what would be submitted for a batch's first job; the engine is not needed."""
-    slurm, part = settings["slurm"], script.parts(batch.size, 1001)[0]
-    command = shlex.join(["sbatch", *script.options(slurm, batch, part)])
-    return f"{command}\n{script.script(slurm, batch, part)}"
-
-
-def requeue() -> bool:
-    """Has Slurm run this job again, unless it was cancelled; returns whether it will.
-
-    False also where Slurm cannot be asked; the driver then submits what is left. Raises EngineError
-    outside of a job.
-    """
-    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
-    if array is None or task is None:
-        raise EngineError("no task of a Slurm array: SLURM_ARRAY_JOB_ID is not set")
-    if os.environ.get("SLURM_PROCID", "0") != "0":
-        return True  # task 0 asks for all nodes
-    job = f"{array}_{task}"
-    for _ in range(_LOOKS):
-        # Looked at again where the signal to the whole job ended scontrol, too, or where a requeue
-        # is refused because Slurm has begun it since the job was shown.
-        with contextlib.suppress(EngineError, KeyError, ValueError):
-            shown = run(["scontrol", "show", "job", "--oneliner", job])
-            found = dict(re.findall(r"(\w+)=(\S*)", shown))
-            if int(found["Restarts"]) > int(os.environ.get("SLURM_RESTART_COUNT", "0")):
-                return True  # preempted without grace, or a node failed: done by Slurm already
-            if found["JobState"] == "RUNNING":
-                run(["scontrol", "requeue", job])
-                return True
-        # COMPLETING: Slurm is about to say that it requeues, or it was scancel, or the time
-        # limit. A cancelled job would be requeued too, if asked for.
-        time.sleep(1.0)
-    return False
-
-
-def launcher(settings: dict[str, Any], study_directory: Path) -> "Slurm":
-    """Returns the launcher. Raises ValueError where this host cannot submit."""
-    missing = [name for name in ("sbatch", "squeue", "scancel") if not shutil.which(name)]
-    if missing:
-        raise ValueError(
-            f"launcher slurm: no {missing[0]} on this host; run on a login node of the cluster"
-        )
-    if "\\" in str(study_directory.resolve()):
-        raise ValueError(f"{study_directory}: Slurm writes no logs below a name with a backslash")
-    if settings["slurm"]["container"] and "--container-image" not in run(["srun", "--help"]):
-        raise ValueError(
-            "slurm.container needs pyxis (srun --container-image), which this cluster does not "
-            "have; use slurm.setup and slurm.python instead, or ask its administrators"
-        )
-    return Slurm(settings["slurm"])
-
-
 class ArrayTask(NamedTuple):
     """A line of squeue."""
 
@@ -133,15 +68,78 @@ class ArrayTask(NamedTuple):
 
 
 class Slurm(remote.Engine):
-    """A cluster, by its programs; `slurm` is config.slurm.
+    """A cluster, by its programs.
 
     A handle is <array>_<task>; where sbatch was cut off before it said whether it had succeeded,
     <job name>_<task>: GONE, once Slurm answers, if no such job exists.
     """
 
-    def __init__(self, slurm: dict[str, Any]) -> None:
-        super().__init__(slurm)
+    KEYS, check = keys.KEYS, staticmethod(keys.check)
+
+    def __init__(self, settings: dict[str, Any], study_directory: Path) -> None:
+        super().__init__("slurm", settings, study_directory)
         self._largest = 0
+        missing = [name for name in ("sbatch", "squeue", "scancel") if not shutil.which(name)]
+        if missing:
+            raise ValueError(
+                f"launcher slurm: no {missing[0]} on this host; run on a login node of the cluster"
+            )
+        if "\\" in str(study_directory.resolve()):
+            raise ValueError(
+                f"{study_directory}: Slurm writes no logs below a name with a backslash"
+            )
+        if self._own["container"] and "--container-image" not in run(["srun", "--help"]):
+            raise ValueError(
+                "slurm.container needs pyxis (srun --container-image), which this cluster does not "
+                "have; use slurm.setup and slurm.python instead, or ask its administrators"
+            )
+
+    @classmethod
+    def platform(cls, settings: dict[str, Any]) -> str:
+        """Returns 'gpu' or 'cpu': where trials compute."""
+        return "gpu" if settings["slurm"]["gpus"] else "cpu"
+
+    @classmethod
+    def devices(cls, settings: dict[str, Any]) -> int:
+        """Returns how many devices a trial sees, on all its nodes; a node without GPU counts 1."""
+        slurm = settings["slurm"]
+        return int(slurm["nodes"] * max(1, slurm["gpus"] // max(1, slurm["workers"])))
+
+    @classmethod
+    def preview(cls, settings: dict[str, Any], batch: Batch) -> str:
+        """Returns sbatch's command and the script for a batch's first job."""
+        slurm, part = settings["slurm"], script.parts(batch.size, 1001)[0]
+        command = shlex.join(["sbatch", *script.options(slurm, batch, part)])
+        return f"{command}\n{script.script(slurm, batch, part)}"
+
+    @staticmethod
+    def requeue() -> bool:
+        """Has Slurm run this job again, unless it was cancelled; returns whether it will.
+
+        False also where Slurm cannot be asked; the driver then submits what is left. Raises
+        EngineError outside of a job.
+        """
+        array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+        if array is None or task is None:
+            raise EngineError("no task of a Slurm array: SLURM_ARRAY_JOB_ID is not set")
+        if os.environ.get("SLURM_PROCID", "0") != "0":
+            return True  # task 0 asks for all nodes
+        job = f"{array}_{task}"
+        for _ in range(_LOOKS):
+            # Looked at again where the signal to the whole job ended scontrol, too, or where a
+            # requeue is refused because Slurm has begun it since the job was shown.
+            with contextlib.suppress(EngineError, KeyError, ValueError):
+                shown = run(["scontrol", "show", "job", "--oneliner", job])
+                found = dict(re.findall(r"(\w+)=(\S*)", shown))
+                if int(found["Restarts"]) > int(os.environ.get("SLURM_RESTART_COUNT", "0")):
+                    return True  # preempted without grace, or a node failed: done by Slurm already
+                if found["JobState"] == "RUNNING":
+                    run(["scontrol", "requeue", job])
+                    return True
+            # COMPLETING: Slurm is about to say that it requeues, or it was scancel, or the time
+            # limit. A cancelled job would be requeued too, if asked for.
+            time.sleep(1.0)
+        return False
 
     def submit(self, batch: Batch) -> list[str]:
         """Submits a batch as one array, or several above the cluster's MaxArraySize.
