@@ -79,6 +79,12 @@ class Launcher(Protocol):
         Batches record them: `launcher` with these keys asks the engine that a batch went to.
         """
 
+    def verify(self) -> None:
+        """Asks the engine whether it would take the study's jobs; submits nothing.
+
+        Raises ValueError where it would not; EngineError where it cannot be asked.
+        """
+
     def capacity(self) -> int:
         """Returns how many jobs of this study may be submitted and not yet gone at a time."""
 

@@ -67,6 +67,7 @@ class Evaluate:
             )
         preflight.check_kernel(self.study)
         preflight.check_mesh(self.study)
+        preflight.check_engine(self.study)
 
     def _left_out(self, found: list[Trial]) -> str:
         states = [str(status.read(self.study.directory / trial.path)["state"]) for trial in found]

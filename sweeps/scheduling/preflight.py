@@ -1,5 +1,6 @@
 """Checks made before the first process starts, in seconds: kernel, devices, libraries, data."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -8,6 +9,7 @@ from typing import Any
 from attention import files
 from attention import table as variants_table
 from sweeps.launchers import table as launchers
+from sweeps.launchers.protocol import EngineError
 from sweeps.monitoring import jax_calls
 from sweeps.records import event_files, layout
 from sweeps.study import checks, config, study_directory
@@ -71,6 +73,23 @@ def check_mesh(study: Study) -> int:
             f".data, or {lever}; `python -m sweeps plan --topology=...` says what fits"
         )
     return groups
+
+
+def check_engine(study: Study) -> None:
+    """Raises ValueError where the engine would refuse the study's jobs.
+
+    Warns where it cannot be asked.
+    """
+    settings = study.settings
+    name = settings["launcher"]
+    if name == "local":
+        return
+    engine = launchers.launcher_class(name)(settings, study.directory.resolve())
+    try:
+        with contextlib.closing(engine):
+            engine.verify()
+    except EngineError as error:
+        config.warn(f"{name} cannot be asked whether it takes this study's jobs: {error}")
 
 
 def check_event_files(study: Study, here: bool = False) -> None:
