@@ -25,7 +25,8 @@ _RESOURCE = "jobsets.jobset.x-k8s.io"
 _TIMEOUT_S = 120
 # kubectl's words where the server judged a manifest: anything else says nothing about it.
 _REFUSED = re.compile(
-    r"is invalid|\((Invalid|NotFound)\)|no matches for kind|strict decoding error|denied the request"
+    r"is invalid|\((Invalid|NotFound)\)|no matches for kind|strict decoding error|"
+    "denied the request"
 )
 
 
