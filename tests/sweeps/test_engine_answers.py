@@ -175,23 +175,6 @@ def test_an_error_of_squeue_is_one_even_where_it_ends_with_0(site, tmp_path):
     assert _slurm(tmp_path).status(["1000_0"]) == {"1000_0": State.UNKNOWN}
 
 
-def test_handles_recorded_with_a_greeting_are_read_by_their_last_line(site, make_batch, tmp_path):
-    engine = _slurm(tmp_path)
-    engine.submit(make_batch())
-    old = f"{BANNER.strip()}\n1000_1"
-    assert engine.status([old]) == {old: State.QUEUED}
-    engine.cancel([old])
-    assert (site / "cancelled").read_text() == "1000_1\n"
-
-
-@pytest.mark.parametrize("handle", ["Welcome_0", "", "1000", "1000_x", "1000\nGoodbye_0", "_0"])
-def test_what_is_no_handle_is_refused_by_its_name(site, tmp_path, handle):
-    engine = _slurm(tmp_path)
-    for ask in (engine.status, engine.cancel):
-        with pytest.raises(ValueError, match=r"handles\.json"):
-            ask([handle])
-
-
 @pytest.mark.parametrize(
     "variable",
     [

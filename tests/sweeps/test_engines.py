@@ -10,7 +10,6 @@ from sweeps.launchers.ray.launcher import Ray
 from sweeps.monitoring.progress import Progress
 from sweeps.records import code_snapshot, layout, submissions
 from sweeps.scheduling import cancel
-from sweeps.scheduling.engines import Engines
 from sweeps.scheduling.job_scheduler import JobScheduler
 from sweeps.scheduling.scheduler import Interrupted, Run
 from sweeps.study import config, study_directory
@@ -212,14 +211,6 @@ def test_cancel_of_a_study_older_than_a_launcher_key(make_scheduler, clusters):
     [file] = submissions.files(root)
     layout.write_json(file, {**layout.read_json(file), "place": {}})  # of before, too
     assert "0 jobs withdrawn" in cancel.cancel(root)
-
-
-def test_a_batch_that_names_no_place_is_with_the_studys_engine(tmp_path, clusters):
-    settings = _settings(tmp_path)
-    file = tmp_path / "jobs" / "s-old-01234567.json"
-    batch = submissions.Batch(file, ((),), {}, launcher="kubernetes")
-    engines = Engines(settings, tmp_path)
-    assert engines.of(batch).place == {"namespace": settings["kubernetes"]["namespace"]}
 
 
 def test_kubernetes_and_ray_resolve_their_place_once(tmp_path, monkeypatch):

@@ -35,8 +35,6 @@ _WORDS = {
 _SUBMITTED = re.compile(
     r"^\s*(?:Submitted batch job )?(\d+)(?:;\S+| on cluster \S+)?\s*$", re.MULTILINE
 )
-# A handle: the last line of one that was recorded with a site's greeting before it.
-_HANDLE = re.compile(r"^\s*(\d+|s-[a-z0-9-]+(?:\.\d+)?)_(\d+)\Z", re.MULTILINE)
 _FORMAT = "--format=%F|%K|%j|%T|%r"
 _ROW = re.compile(r"(\d+)\|([^|]*)\|([^|]*)\|([^|]*)\|(.*)")
 _STATES = {word: state for state, words in _WORDS.items() for word in words.split()}
@@ -251,7 +249,7 @@ class Slurm(remote.Engine):
 
 def _check_listed(handles: Sequence[str], found: dict[str, ArrayTask]) -> None:
     """Raises EngineError where the controller has a job that squeue did not list."""
-    arrays = {_array_and_task(handle)[0] for handle in handles}
+    arrays = {handle.rpartition("_")[0] for handle in handles}
     arrays -= {name for job in found.values() for name in (job.array, job.name)}
     for array in filter(str.isdigit, arrays):  # some sites' squeue tells of a minute ago
         shown = _about_jobs(["scontrol", "show", "job", "--oneliner", array])
@@ -272,29 +270,16 @@ def _handles(batch: Batch, parts: list[script.ArrayPart], known: dict[int, str])
 def listed(handles: Sequence[str]) -> dict[str, ArrayTask]:
     """Returns the jobs behind those handles that Slurm knows, by a squeue each for ids and names.
 
-    Neither asks a cluster of a hundred thousand jobs for all that it has. Raises ValueError for
-    what is no handle.
+    Neither asks a cluster of a hundred thousand jobs for all that it has.
     """
-    names = {handle: _array_and_task(handle) for handle in handles}
-    arrays = sorted({array for array, _ in names.values()})
+    arrays = sorted({handle.rpartition("_")[0] for handle in handles})
     by_id = [array for array in arrays if array.isdigit()]
     by_name = [array for array in arrays if not array.isdigit()]
     # With an unknown id among several, squeue lists the others.
     jobs = squeue(f"--jobs={','.join(by_id)}") if by_id else []
     jobs += squeue(f"--name={','.join(by_name)}") if by_name else []
-    found = {(job.array, job.task): job for job in jobs}
-    found |= {(job.name, job.task): job for job in jobs}
-    return {handle: found[name] for handle, name in names.items() if name in found}
-
-
-def _array_and_task(handle: str) -> tuple[str, str]:
-    found = _HANDLE.search(handle)
-    if found is None:
-        raise ValueError(
-            f"{handle!r} names no job of Slurm: remove the *.handles.json that holds it from the "
-            "study's jobs folder, and the batch is looked for by its name"
-        )
-    return found[1], found[2]
+    known = {job.handle: job for job in jobs} | {f"{job.name}_{job.task}": job for job in jobs}
+    return {handle: known[handle] for handle in handles if handle in known}
 
 
 def squeue(*which: str) -> list[ArrayTask]:

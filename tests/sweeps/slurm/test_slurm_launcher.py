@@ -36,7 +36,7 @@ def make(cluster, stand_ins):
     """Returns a function that makes a launcher and a batch of stand-ins."""
 
     def make(size, avoid=(), **keys):
-        settings = {"slurm": {**defaults.of(launcher), "cpus": 1, **keys}}
+        settings = {"slurm": {**defaults.of(launcher.Slurm), "cpus": 1, **keys}}
         name = f"s-{uuid.uuid4().hex[:8]}"
         # Slurm has patterns in the names of logs, and the shell its quotes.
         file = stand_ins.folder / "lab's 100% study" / f"{name}.json"
