@@ -45,48 +45,6 @@ _FORCED = r"--xla_force_host_platform_device_count=(\d+)"
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
 
 
-def check(settings: dict[str, Any]) -> None:
-    """Raises ValueError for a number of workers that cannot be."""
-    config_keys.check(KEYS, settings["local"], "local.")
-
-
-def platform(settings: dict[str, Any]) -> str:
-    """Returns 'gpu', 'tpu' or 'cpu': what this host's workers will compute on."""
-    del settings
-    variable, numbers = accelerators()
-    names = {"CUDA_VISIBLE_DEVICES": "gpu", "TPU_VISIBLE_CHIPS": "tpu"}
-    return names[variable] if numbers else "cpu"
-
-
-def devices(settings: dict[str, Any]) -> int:
-    """Returns how many devices JAX will see in a worker of this host."""
-    own, (_, numbers) = settings["local"], accelerators()
-    if not numbers:
-        forced = re.search(_FORCED, os.environ.get("XLA_FLAGS", ""))
-        return int(forced[1]) if forced else 1
-    workers = own["workers"] or len(numbers)
-    return max(1, len(numbers) // workers) if own["pin"] else len(numbers)
-
-
-def preview(settings: dict[str, Any], batch: Batch) -> str:
-    """Returns the command of a batch's first worker."""
-    return shlex.join(Local(settings["local"], batch.file, "").command(0))
-
-
-def requeue() -> bool:
-    """Returns False: this host starts no job twice, the scheduler does."""
-    return False
-
-
-def launcher(settings: dict[str, Any], study_directory: pathlib.Path) -> "Local":
-    """Returns the launcher of a study. Raises ValueError for more workers than accelerators."""
-    # A host without accelerator may compute on whatever JAX finds.
-    found = platform(settings).replace("cpu", "")
-    log, owner = study_directory / LOG, os.path.realpath(study_directory)
-    jax = not init2winit_specs.is_init2winit(settings["workload"])
-    return Local(settings["local"], log, owner, platform=found, jax=jax)
-
-
 class Local:
     """This host. A job is a worker process in a slot, which the handle numbers: '0' … 'size − 1'.
 
@@ -234,6 +192,52 @@ class Local:
                 process.wait(timeout)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+class LocalLauncher(Local):
+    """The workers of a study. Raises ValueError for more workers than accelerators."""
+
+    KEYS = KEYS
+
+    def __init__(self, settings: dict[str, Any], study_directory: pathlib.Path) -> None:
+        # A host without accelerator may compute on whatever JAX finds.
+        accelerator = self.platform(settings).replace("cpu", "")
+        log, owner = study_directory / LOG, os.path.realpath(study_directory)
+        jax = not init2winit_specs.is_init2winit(settings["workload"])
+        super().__init__(settings["local"], log, owner, platform=accelerator, jax=jax)
+
+    @classmethod
+    def check(cls, settings: dict[str, Any]) -> None:
+        """Raises ValueError for a number of workers that cannot be."""
+        config_keys.check(cls.KEYS, settings["local"], "local.")
+
+    @classmethod
+    def platform(cls, settings: dict[str, Any]) -> str:
+        """Returns 'gpu', 'tpu' or 'cpu': what this host's workers will compute on."""
+        del settings
+        variable, numbers = accelerators()
+        names = {"CUDA_VISIBLE_DEVICES": "gpu", "TPU_VISIBLE_CHIPS": "tpu"}
+        return names[variable] if numbers else "cpu"
+
+    @classmethod
+    def devices(cls, settings: dict[str, Any]) -> int:
+        """Returns how many devices JAX will see in a worker of this host."""
+        own, (_, numbers) = settings["local"], accelerators()
+        if not numbers:
+            forced = re.search(_FORCED, os.environ.get("XLA_FLAGS", ""))
+            return int(forced[1]) if forced else 1
+        workers = own["workers"] or len(numbers)
+        return max(1, len(numbers) // workers) if own["pin"] else len(numbers)
+
+    @classmethod
+    def preview(cls, settings: dict[str, Any], batch: Batch) -> str:
+        """Returns the command of a batch's first worker."""
+        return shlex.join(Local(settings["local"], batch.file, "").command(0))
+
+    @staticmethod
+    def requeue() -> bool:
+        """Returns False: this host starts no job twice, the scheduler does."""
+        return False
 
 
 def _share(things: list[Thing], slot: int, size: int) -> list[Thing]:

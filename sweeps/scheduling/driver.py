@@ -28,14 +28,14 @@ def scheduler(about: Run) -> Scheduler:
     """Returns the study's scheduler, by config.launcher; local workers load JAX during checks."""
     study = about.study
     name = study.settings["launcher"]
-    module = launchers.module(name)
+    launcher_class = launchers.launcher_class(name)
     if name != "local":
         about.check()
-    engine = module.launcher(study.settings, study.directory.resolve())
+    engine = launcher_class(study.settings, study.directory.resolve())
     if isinstance(engine, local.Local):
         return LocalScheduler(about, engine)
     poll_s = float(study.settings[name]["poll_seconds"])
-    return JobScheduler(about, engine, poll_s, module.platform(study.settings))
+    return JobScheduler(about, engine, poll_s, launcher_class.platform(study.settings))
 
 
 class Driver:

@@ -135,7 +135,7 @@ class NodeJob:
             return FINISHED  # nobody is to start it again
         again = "the driver submits what is left again"
         try:
-            if launchers.module(self.batch.launcher).requeue():
+            if launchers.launcher_class(self.batch.launcher).requeue():
                 again = "the engine runs this job again"
         except EngineError as error:  # e.g. a job that a person runs by hand
             print(error, flush=True)

@@ -279,7 +279,7 @@ def every() -> dict[str, Key]:
     """Returns every key by its name, such as 'points' or 'slurm.gpus'."""
     keys = dict(OWN)
     for name in launchers.NAMES:
-        for inner, key in launchers.module(name).KEYS.items():
+        for inner, key in launchers.launcher_class(name).KEYS.items():
             keys[f"{name}.{inner}"] = key._replace(role=Role.RUNNER)
     return keys
 

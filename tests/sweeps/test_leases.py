@@ -442,7 +442,7 @@ def test_a_slot_of_this_host_has_one_worker_whoever_starts_it(tmp_path, monkeypa
     ]
     monkeypatch.setattr(local.Local, "command", lambda self, slot: sleeper)
     own = {"workload": "digits_vit", "local": {"workers": 2, "pin": False}}
-    engine, other = local.launcher(own, tmp_path), local.launcher(own, tmp_path)
+    engine, other = local.LocalLauncher(own, tmp_path), local.LocalLauncher(own, tmp_path)
     assert engine.capacity() == 2
     assert engine.start(0, {"PYTHONPATH": str(tmp_path)})
     assert engine.events.get(timeout=60)[0] == 0
@@ -452,7 +452,7 @@ def test_a_slot_of_this_host_has_one_worker_whoever_starts_it(tmp_path, monkeypa
     assert other.start(0, {})
     engine.close()
     other.close()
-    assert not local.requeue()
+    assert not local.LocalLauncher.requeue()
 
 
 # --- what a host has to compute on
@@ -480,7 +480,8 @@ def test_what_a_host_must_compute_on(host, monkeypatch, paths, vendor, variables
     host(*paths, vendor=vendor)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert (local.platform({}).replace("cpu", ""), local.accelerators()[1]) == expected
+    platform = local.LocalLauncher.platform({}).replace("cpu", "")
+    assert (platform, local.accelerators()[1]) == expected
 
 
 def test_a_gpu_that_jax_does_not_see_is_refused(make_study, host):
