@@ -163,12 +163,6 @@ def _parser() -> argparse.ArgumentParser:
     text = "default: where the data lay when it was trained"
     tensors.add_argument("--data_dir", type=files.typed_path, help=text)
     _add_export(add("export", _export, "write a study as AlgoPerf's scoring reads it"))
-    parity = add(
-        "algoperf_parity",
-        _parity,
-        "workloads and optimizer against AlgoPerf's own: the table of differences",
-    )
-    _add_parity(parity)
     return parser
 
 
@@ -221,21 +215,6 @@ def _add_export(command: argparse.ArgumentParser) -> None:
     command.add_argument("--stage", help="tune, compare ... (default: the last one that has begun)")
     text = "default: STUDY_DIR/export/algoperf_STAGE"
     command.add_argument("--out", type=files.typed_path, metavar="DIR", help=text)
-
-
-def _add_parity(command: argparse.ArgumentParser) -> None:
-    from workloads.algoperf.parity import table_of_rows
-
-    parts = ("optimizer", *table_of_rows.PARTS)
-    command.description = "Measures every difference anew. Exit status 1 where one is too large."
-    text = "AlgoPerf's checkout; default: the installed one"
-    command.add_argument("--algoperf_dir", type=files.typed_path, help=text)
-    command.add_argument(
-        "--parts", default=",".join(parts), help=f"of {', '.join(parts)}; default: all"
-    )
-    command.add_argument(
-        "--workloads", default="", help="parts about models: of these workloads alone"
-    )
 
 
 def _studies(options: argparse.Namespace) -> int:
@@ -428,16 +407,6 @@ def _export(options: argparse.Namespace) -> int:
         "    (summaries; its --compute_performance_profiles needs all of AlgoPerf's base workloads)"
     )
     return 0
-
-
-def _parity(options: argparse.Namespace) -> int:
-    from workloads.algoperf.parity import table_of_rows
-
-    found = table_of_rows.prepared(options.algoperf_dir)
-    from sweeps.algoperf import parity  # our submission's flags come after AlgoPerf's
-
-    workloads = options.workloads.split(",") if options.workloads else ()
-    return parity.show(found, options.parts.split(","), workloads)
 
 
 def _hardware(options: argparse.Namespace) -> int:

@@ -11,9 +11,9 @@ from flax import linen as nn
 
 from attention import inject, registry
 from attention.mixers import laser
+from tests.algoperf.parity import variants, workload_pairs
 from workloads import registry as workloads
 from workloads.algoperf import causal_attention, injected, supported
-from workloads.algoperf.parity import variants, workload_pairs
 from workloads.base import spec
 
 NAMES = ("imagenet_vit", "imagenet_vit_map", "librispeech_conformer", "wmt", "finewebedu_lm")

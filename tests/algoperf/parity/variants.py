@@ -14,11 +14,11 @@ from flax import linen as nn
 from attention import registry
 from attention.variant import Variant
 from attention.verification import oracle
+from tests.algoperf.parity import workload_pairs
+from tests.algoperf.parity.rows import CLOSE, Row, largest
+from tests.algoperf.parity.workload_pairs import FULL_SIZE, Side, step_rows
 from workloads import catalog
 from workloads.algoperf.installation import Installation
-from workloads.algoperf.parity import workload_pairs
-from workloads.algoperf.parity.rows import CLOSE, Row, largest
-from workloads.algoperf.parity.workload_pairs import FULL_SIZE, Side, step_rows
 
 _KEY = 13
 _TAU = 0.9

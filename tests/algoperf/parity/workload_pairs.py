@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention import inject
+from tests.algoperf.parity.rows import CLOSE, SPEECH_GRADIENT, Row, largest, norm_ratio
 from workloads import algoperf_specs, registry
 from workloads.algoperf.installation import Installation
-from workloads.algoperf.parity.rows import CLOSE, SPEECH_GRADIENT, Row, largest, norm_ratio
 from workloads.base import spec
 
 # Of these, the variants and the full size are compared.

@@ -20,11 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention import registry
+from tests.algoperf.parity import workload_pairs
+from tests.algoperf.parity.rows import CLOSE, DOUBLE, Row, largest, norm_ratio
+from tests.algoperf.parity.workload_pairs import FULL_SIZE, Pair, step_rows
 from workloads import algoperf_specs
 from workloads.algoperf.installation import Installation
-from workloads.algoperf.parity import workload_pairs
-from workloads.algoperf.parity.rows import CLOSE, DOUBLE, Row, largest, norm_ratio
-from workloads.algoperf.parity.workload_pairs import FULL_SIZE, Pair, step_rows
 from workloads.base import dropout
 from workloads.speech import spectrogram
 
