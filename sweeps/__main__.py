@@ -207,13 +207,13 @@ def _add_evaluate(command: argparse.ArgumentParser) -> None:
 
 def _add_export(command: argparse.ArgumentParser) -> None:
     command.description = (
-        "Writes DIR/<variant>/study_<seed>/<workload>_jax/trial_<point> from a stage of a study; "
-        "repeating it brings DIR up to date."
+        "Writes DIR/<variant>/study_<seed>/<workload>_jax/trial_<point> from a stage of each "
+        "study, whole or not at all. DIR must not exist."
     )
-    command.add_argument("directory", type=files.typed_path, metavar="STUDY_DIR")
+    command.add_argument("directories", type=files.typed_path, metavar="STUDY_DIR", nargs="+")
     command.add_argument("--format", required=True, choices=("algoperf",))
     command.add_argument("--stage", help="tune, compare ... (default: the last one that has begun)")
-    text = "default: STUDY_DIR/export/algoperf_STAGE"
+    text = "default: export/algoperf_STAGE in the first STUDY_DIR"
     command.add_argument("--out", type=files.typed_path, metavar="DIR", help=text)
 
 
@@ -395,10 +395,11 @@ def _tensors(options: argparse.Namespace) -> int:
 def _export(options: argparse.Namespace) -> int:
     from sweeps.algoperf import export
 
-    written = export.export(options.directory, options.out, options.stage)
+    written = export.export(options.directories, options.out, options.stage)
     for line in written.left_out:
         print(f"left out: {line}")
-    print(f"{written.directory}: {written.trials} trials of stage {written.stage}")
+    stages = ", ".join(dict.fromkeys(written.stages))
+    print(f"{written.directory}: {written.trials} trials of stage {stages}")
     print(f"then: python -m analysis table {files.quoted(written.directory)}, or AlgoPerf's")
     print(
         f"    scoring/score_submissions.py --submission_directory={files.quoted(written.directory)}"
