@@ -26,9 +26,10 @@ from typing import Any
 import numpy as np
 
 from attention import precision
-from sweeps.monitoring import hardware, jax_calls
+from sweeps.monitoring import jax_calls
 from sweeps.study import checks
 from sweeps.study.study import Study
+from sweeps.training import accelerators
 from workloads import catalog
 
 FILE = pathlib.Path(__file__).with_name("calibration.json")
@@ -71,7 +72,7 @@ def verdict(needed_gb: float, available_gb: float) -> str:
     return "CLOSE, `python -m sweeps compile` decides"
 
 
-def predict(study: Study, where: hardware.Topology) -> dict[str, Prediction]:
+def predict(study: Study, where: accelerators.Topology) -> dict[str, Prediction]:
     """Returns the prediction for every variant's train step; none where no figures were fitted.
 
     Only of workloads at full size: what matters in a small step is not in the model. Raises
@@ -79,7 +80,7 @@ def predict(study: Study, where: hardware.Topology) -> dict[str, Prediction]:
     """
     settings = study.settings
     if catalog.get(study.workload).topology:
-        factors = fitted()["platforms"][where.hardware.platform]
+        factors = fitted()["platforms"][where.accelerator.platform]
         found = costs(study, where.devices)
         return {name: by_factors(one, where.kind, factors) for name, one in found.items()}
     points = fitted()["points"].get(study.workload, {}).get(where.kind)
@@ -134,18 +135,18 @@ def by_factors(
     }
     if "time" not in kinds:
         return Prediction(memory, None)
-    ideal = ideal_ms(found["work"], hardware.KINDS[kind])
+    ideal = ideal_ms(found["work"], accelerators.KINDS[kind])
     time = sum(ms * factors["time"][part] for part, ms in ideal.items())
     return Prediction(memory, time * kinds["time"])
 
 
-def ideal_ms(work: dict[str, float], device: hardware.Hardware) -> dict[str, float]:
+def ideal_ms(work: dict[str, float], device: accelerators.Accelerator) -> dict[str, float]:
     """Returns how long each part would take at the device's peak or bandwidth, alone."""
     rates = {True: device.peak_tflops * 1e9, False: device.bandwidth_gb * 1e6}
     return {part: amount / rates[part in FLOPS] for part, amount in work.items()}
 
 
-def least_ms(row: dict[str, Any], device: hardware.Hardware) -> float:
+def least_ms(row: dict[str, Any], device: accelerators.Accelerator) -> float:
     """Returns what a step of float32 takes at least, but for caches, from a row of `compile`.
 
     Its products at the peak (a GPU's in TF32 is half of bfloat16's), or its bytes at the bandwidth.

@@ -3,8 +3,8 @@
 Definitions (per device and step):
 
 - memory_gb: arguments + outputs − aliases + scratch + code; peak_gb: XLA's own peak. 10⁹ bytes.
-- xla_ms: the TPU compiler's estimated cycles by the clock of `hardware`; it knows no waiting for
-  the network or for transfers. kernel_ms: of kernels, which carry no cycles: what their
+- xla_ms: the TPU compiler's estimated cycles by the clock of `accelerators`; it knows no waiting
+  for the network or for transfers. kernel_ms: of kernels, which carry no cycles: what their
   instructions take (bundles × grid steps / clock), their products at the matrix units' peak, or
   their bytes at the memory's bandwidth, whichever is most. step_ms: both. A GPU's compiler gives
   no times without a device: null.
@@ -17,9 +17,10 @@ Definitions (per device and step):
 import json
 from typing import Any
 
-from sweeps.monitoring import calibration, compiled_step, hardware, jax_calls
+from sweeps.monitoring import calibration, compiled_step, jax_calls
 from sweeps.study.study import Study
 from sweeps.study.trial import Trial
+from sweeps.training import accelerators
 from workloads import catalog
 
 
@@ -31,7 +32,7 @@ def rows(study: Study, topology: str, plain: bool = False) -> list[dict[str, Any
     Raises ValueError where the topology does not exist, its compiler is not installed, or mesh and
     batch do not fit it.
     """
-    where = hardware.topology(topology)
+    where = accelerators.topology(topology)
     settings, model = study.settings, model_flops(study, where)
     first = first_trials(study)
     planned = calibration.predict(study, where)
@@ -58,20 +59,20 @@ def first_trials(study: Study) -> dict[str, Trial]:
     return {one.variant: one for one in reversed(study.trials(study.stages[-1], selection))}
 
 
-def model_flops(study: Study, where: hardware.Topology) -> float | None:
+def model_flops(study: Study, where: accelerators.Topology) -> float | None:
     """Returns the model's FLOP of a step on one of the devices; None where no formula is kept."""
     model = catalog.get(study.workload).flops
     return None if model is None else model * study.settings["batch_size"] / where.devices
 
 
 def figures(
-    where: hardware.Topology, said: dict[str, Any], model_flops: float | None
+    where: accelerators.Topology, said: dict[str, Any], model_flops: float | None
 ) -> dict[str, Any]:
     """Returns the figures of a row from what `compiled_step` was told by the compiler."""
     if "out_of_memory" in said:
         return {**dict.fromkeys(_FIELDS), "fits": False, "warnings": [said["out_of_memory"]]}
     row: dict[str, Any] = {}
-    device = where.hardware
+    device = where.accelerator
     memory = sum(said["memory"].values())
     times: dict[str, float | None] = dict.fromkeys(("step_ms", "xla_ms", "kernel_ms"))
     if device.platform == "tpu":
@@ -117,7 +118,7 @@ _FIELDS = (
 )
 
 
-def _ms(cycles: float, device: hardware.Hardware) -> float:
+def _ms(cycles: float, device: accelerators.Accelerator) -> float:
     return cycles / device.clock_ghz / 1e6
 
 
@@ -128,10 +129,10 @@ def as_json(study: Study, topology: str, found: list[dict[str, Any]]) -> str:
 
 def render(study: Study, topology: str, found: list[dict[str, Any]]) -> str:
     """Returns the rows as text: memory by part, times by part, traffic, warnings, ratios."""
-    where = hardware.topology(topology)
+    where = accelerators.topology(topology)
     text = [
         f"study {study.name} on {topology}: {where.devices} devices of "
-        f"{where.hardware.memory_gb:.1f} GB, as compiled; nothing was run"
+        f"{where.accelerator.memory_gb:.1f} GB, as compiled; nothing was run"
     ]
     for row in found:
         text += ["", *_lines(row, found, study, where)]
@@ -139,7 +140,7 @@ def render(study: Study, topology: str, found: list[dict[str, Any]]) -> str:
 
 
 def _lines(
-    row: dict[str, Any], found: list[dict[str, Any]], study: Study, where: hardware.Topology
+    row: dict[str, Any], found: list[dict[str, Any]], study: Study, where: accelerators.Topology
 ) -> list[str]:
     if row["memory_gb"] is None:
         return [
@@ -186,11 +187,11 @@ def share_of_peak(row: dict[str, Any], topology: str) -> float | None:
     """Returns the model's FLOP over what the device can do in a step's time; None without both."""
     if row["model_flops"] is None or row["step_ms"] is None:
         return None
-    device = hardware.topology(topology).hardware
+    device = accelerators.topology(topology).accelerator
     return float(row["model_flops"] / (row["step_ms"] / 1e3 * device.peak_tflops * 1e12))
 
 
-def _share(row: dict[str, Any], where: hardware.Topology) -> str:
+def _share(row: dict[str, Any], where: accelerators.Topology) -> str:
     share = share_of_peak(row, where.text)
     if share is None:
         return ""
@@ -208,7 +209,7 @@ def _ratio(row: dict[str, Any], found: list[dict[str, Any]], study: Study) -> st
     return f", {row['step_ms'] / baseline['step_ms']:.3f} times {baseline['variant']}"
 
 
-def _remedy(settings: dict[str, Any], where: hardware.Topology) -> str:
+def _remedy(settings: dict[str, Any], where: accelerators.Topology) -> str:
     """Returns what to change where a step does not fit, the least costly first."""
     changes = []
     if not settings["remat"]:

@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from attention import table as variants_table
-from sweeps.monitoring import hardware, hlo
+from sweeps.monitoring import hlo
 from sweeps.study.trial import Trial
+from sweeps.training import accelerators
 
 # A part of the step, and a pattern of where in the traced program its operations come from; the
 # first that matches. The optimizer has no module and no derivative.
@@ -49,7 +50,7 @@ def compiled(trial: Trial, topology: str, plain: bool = False) -> dict[str, Any]
     {"out_of_memory"}, in the compiler's words, where the memory does not suffice. Raises ValueError
     where the extra is not installed, or mesh and batch do not fit the topology.
     """
-    where = hardware.topology(topology)
+    where = accelerators.topology(topology)
     # Kernels of no one platform are XLA's own operations.
     with told(where, has_kernels=bool(variants_table.KERNELS[trial.kernel].platforms)) as scratch:
         from sweeps.training import train_step
@@ -61,7 +62,7 @@ def compiled(trial: Trial, topology: str, plain: bool = False) -> dict[str, Any]
 
 
 @contextlib.contextmanager
-def told(where: hardware.Topology, has_kernels: bool) -> Iterator[str]:
+def told(where: accelerators.Topology, has_kernels: bool) -> Iterator[str]:
     """Has the compilers that JAX will load work for a topology; gives a folder for their words.
 
     Before JAX is imported. Raises ValueError where the topology's compiler is not installed.
@@ -71,21 +72,21 @@ def told(where: hardware.Topology, has_kernels: bool) -> Iterator[str]:
         yield scratch
 
 
-def _tell(where: hardware.Topology, scratch: str, has_kernels: bool) -> None:
+def _tell(where: accelerators.Topology, scratch: str, has_kernels: bool) -> None:
     """Sets what the compilers read from the environment."""
-    extra = "compile-tpu" if where.hardware.platform == "tpu" else "compile-gpu"
-    module = "libtpu" if where.hardware.platform == "tpu" else "jax_cuda12_plugin"
+    extra = "compile-tpu" if where.accelerator.platform == "tpu" else "compile-gpu"
+    module = "libtpu" if where.accelerator.platform == "tpu" else "jax_cuda12_plugin"
     if importlib.util.find_spec(module) is None:
         raise ValueError(
             f"compiling for {where.text} needs the compiler of that platform: "
             f"pip install 'attnperf[{extra}]' ({module} is not installed)"
         )
     os.environ["JAX_PLATFORMS"] = "cpu"
-    if where.hardware.platform == "tpu":
+    if where.accelerator.platform == "tpu":
         os.environ |= {
             "TPU_SKIP_MDS_QUERY": "1",
             "TPU_WORKER_HOSTNAMES": "localhost",
-            "TPU_ACCELERATOR_TYPE": where.hardware.accelerator_type,
+            "TPU_ACCELERATOR_TYPE": where.accelerator.accelerator_type,
             "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
             "TPU_LOG_DIR": scratch,
             "XLA_FLAGS": "",  # the caller's are for what it runs, such as its number of CPU devices
@@ -107,7 +108,7 @@ def _tell(where: hardware.Topology, scratch: str, has_kernels: bool) -> None:
 def said(
     trace: Callable[[], Any],
     named: dict[str, Any],
-    where: hardware.Topology,
+    where: accelerators.Topology,
     scratch: str,
     options: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -136,13 +137,13 @@ def said(
     kernels: dict[str, float] = {}
     pallas_calls = list(_pallas_calls(traced.jaxpr))
     again = {one["name"]: _read_again(one) for one in pallas_calls}
-    if where.hardware.platform == "tpu":
+    if where.accelerator.platform == "tpu":
         own = [one for one in calls if one.is_kernel]
         programs = {
             one["name"]: (math.prod(one["grid_mapping"].grid), _products(one["jaxpr"]))
             for one in pallas_calls
         }
-        kernels, uncounted = _kernel_cycles(own, programs, where.hardware, scratch)
+        kernels, uncounted = _kernel_cycles(own, programs, where.accelerator, scratch)
         warnings += [
             f"kernel {name} is NOT counted: no bundles or grid known" for name in uncounted
         ]
@@ -166,15 +167,15 @@ def said(
         "flops": _products(traced.jaxpr) / where.devices,
         "warnings": warnings,
         "cpu_seconds": time.process_time(),
-        "versions": _versions(where.hardware.platform),
+        "versions": _versions(where.accelerator.platform),
     }
 
 
-def _devices(where: hardware.Topology) -> tuple[Any, ...]:
+def _devices(where: accelerators.Topology) -> tuple[Any, ...]:
     import jax
     from jax.experimental import topologies
 
-    if where.hardware.platform == "cuda":
+    if where.accelerator.platform == "cuda":
         shape = "x".join(map(str, where.shape))
         config = _target_config(where.kind)
         found = topologies.get_topology_desc(platform="cuda", target_config=config, topology=shape)
@@ -247,7 +248,7 @@ def _warnings(scratch: str) -> list[str]:
 def _kernel_cycles(
     calls: list[hlo.Counted],
     programs: dict[str, tuple[int, float]],
-    device: hardware.Hardware,
+    device: accelerators.Accelerator,
     scratch: str,
 ) -> tuple[dict[str, float], list[str]]:
     """Returns cycles by kernel, and the kernels that nothing is known of.
@@ -313,7 +314,7 @@ def _read_again(call: dict[str, Any]) -> float:
     return total / 2 if call["name"].endswith("_causal") else total
 
 
-def _traffic(one: hlo.Counted, where: hardware.Topology, again: dict[str, float]) -> float:
+def _traffic(one: hlo.Counted, where: accelerators.Topology, again: dict[str, float]) -> float:
     """Returns the bytes of main memory an instruction moves; more than once for a GPU's kernels.
 
     again: of kernels in Triton by name, see `_read_again`. cuDNN's read keys and values (backward:
@@ -321,11 +322,11 @@ def _traffic(one: hlo.Counted, where: hardware.Topology, again: dict[str, float]
     it is causal: (T/128 − 1) times their bytes, beside operands and results once. What its cache
     (50 MB) saves is not taken off.
     """
-    if where.hardware.platform == "cuda" and "triton" in one.call:
+    if where.accelerator.platform == "cuda" and "triton" in one.call:
         name = re.search(r'\bname = "(\w+)"', one.instruction.rest)
         return one.bytes + (again[name[1]] if name else 0.0)
     shape = re.match(r"\w+\[(\d+),(\d+),(\d+),(\d+)\]", one.instruction.result.lstrip("("))
-    if where.hardware.platform != "cuda" or not one.is_kernel or shape is None:
+    if where.accelerator.platform != "cuda" or not one.is_kernel or shape is None:
         return one.bytes
     batch, rows, heads, size = map(int, shape.groups())
     more = max(0, math.ceil(rows / 128) - 1) * 2 * (2 * batch * rows * heads * size)

@@ -17,6 +17,7 @@ from typing import Any
 from sweeps.study import config as configs
 from sweeps.study import study
 from sweeps.study.trial import Trial
+from workloads import bench
 from workloads.arguments import whole
 from workloads.base import machine
 
@@ -40,19 +41,19 @@ def lines(options: argparse.Namespace) -> Iterator[str]:
     import jax
 
     trial = _trial(options)
-    bench = Bench(trial, options.examples)
+    timed = Bench(trial, options.examples)
     yield (
         f"{options.workload}, {options.variant}, batch {trial.batch_size}, probe "
-        f"{options.examples}, {bench.layers} layers, {jax.devices()[0].device_kind}, "
+        f"{options.examples}, {timed.layers} layers, {jax.devices()[0].device_kind}, "
         f"{machine.cpu_count()} CPU core(s)"
     )
-    pairs = [(bench.step_s(options.steps), bench.recording_s()) for _ in range(options.rounds)]
+    pairs = [(timed.step_s(options.steps), timed.recording_s()) for _ in range(options.rounds)]
     step_s, recording_s = (statistics.median(times) for times in zip(*pairs, strict=True))
     yield f"train step        {1e3 * step_s:10.1f} ms"
     yield f"recording         {1e3 * recording_s:10.1f} ms   {recording_s / step_s:.2f} steps"
     share = recording_s / (options.every * step_s)
     yield f"every {options.every:5} steps {100 * share:10.2f} % more time"
-    yield f"compilation       {bench.compile_s:10.1f} s    train step {bench.step_compile_s:.1f} s"
+    yield f"compilation       {timed.compile_s:10.1f} s    train step {timed.step_compile_s:.1f} s"
 
 
 class Bench:
@@ -88,20 +89,15 @@ class Bench:
 
     def step_s(self, steps: int) -> float:
         """Returns the seconds of a train step, a mean over `steps`."""
-        import jax
-
-        jax.block_until_ready(self._state)
-        started = time.perf_counter()
-        for _ in range(steps):
-            self._state, _ = self._update(self._state, *self._arguments)
-        jax.block_until_ready(self._state)
-        return (time.perf_counter() - started) / steps
+        return bench.seconds(self._step, steps)
 
     def recording_s(self) -> float:
         """Returns the seconds of a recording."""
-        started = time.perf_counter()
-        self._record()
-        return time.perf_counter() - started
+        return bench.seconds(self._record, 1)
+
+    def _step(self) -> Any:
+        self._state, metrics = self._update(self._state, *self._arguments)
+        return self._state, metrics
 
     def _record(self) -> list[dict[str, Any]]:
         measured = self._measure(self._state.params, self._state.model_state, *self._looked_at)

@@ -18,8 +18,9 @@ from attention import registry
 from attention.kernels import fused
 from sweeps import __main__ as sweeps
 from sweeps.monitoring import compile as compiler
-from sweeps.monitoring import compiled_step, hardware, hlo
+from sweeps.monitoring import compiled_step, hlo
 from sweeps.study import config, study
+from sweeps.training import accelerators
 
 libtpu = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None,
@@ -161,16 +162,16 @@ def test_no_kernel_is_quicker_than_its_products_or_bytes(
     (tmp_path / "77-fused_forward.1-9-schedule-analysis_final_bundles.txt").write_text(said)
     line = hlo.Instruction("fused_forward.2", "f32[1]", "custom-call", (), "")
     call = hlo.Counted(line, 2, moved, moved, 0)
-    device = hardware.KINDS["v5e"]
+    device = accelerators.KINDS["v5e"]
     programs = {"fused_forward": (8, flop)}
     found = compiled_step._kernel_cycles([call], programs, device, str(tmp_path))
     assert found == ({"fused_forward": pytest.approx(2 * cycles)}, [])
 
 
 def test_slices_of_a_topology() -> None:
-    found = hardware.topology("v5e:4x4*2")
+    found = accelerators.topology("v5e:4x4*2")
     assert (found.devices, found.shape, found.slices) == (32, (4, 4), 2)
-    assert hardware.topology("v5e:4x4").slices == 1
+    assert accelerators.topology("v5e:4x4").slices == 1
 
 
 @pytest.mark.parametrize("topology", ["v5e:3", "v7:2x2", "h100:8", "h100:1x1x8*2", "v5e:2x2*0"])

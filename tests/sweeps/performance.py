@@ -1,6 +1,6 @@
 """docs/performance.md: what accelerators' compilers say of our studies' steps.
 
-    python -m sweeps.benchmarks.performance [--only=c4_lm] [--out=docs/performance.md]
+    python -m tests.sweeps.performance [--only=c4_lm] [--out=docs/performance.md]
 
 Rows are compiled one after the other, each in a process of its own; what was compiled is kept in
 the `--cache` directory, so that a run that was stopped goes on: remove it where the code or a
@@ -19,10 +19,11 @@ import numpy as np
 from scipy import optimize
 
 from attention import files
-from sweeps.benchmarks import peers
-from sweeps.monitoring import calibration, hardware, jax_calls
+from sweeps.monitoring import calibration, jax_calls
 from sweeps.monitoring import compile as compiler
 from sweeps.study import config, study
+from sweeps.training import accelerators
+from tests.sweeps import maxtext
 from workloads import catalog
 
 
@@ -105,7 +106,7 @@ within 15 % of the compiler on all of them.
 
 AlgoPerf's rows are its own models with their own attention, trained by our step. MaxText's are its own
 `train_compile` of c4_lm's work: its decoder with an MLP without a gate, one table of embeddings, without
-rotary embedding, bfloat16, full rematerialisation, layers scanned, AdamW (sweeps/benchmarks/peers.py).
+rotary embedding, bfloat16, full rematerialisation, layers scanned, AdamW (tests/sweeps/maxtext.py).
 
 | study | changed | topology | variant | GB | plan GB | fits | ms | plan ms | of them kernels | HBM GB | collectives GB | of peak | × baseline | warnings |
 |---|---|---|---|--:|--:|:--|--:|--:|--:|--:|--:|--:|--:|--:|
@@ -114,7 +115,7 @@ rotary embedding, bfloat16, full rematerialisation, layers scanned, AdamW (sweep
 
 def main() -> None:
     """Compiles what is not in the cache, fits `plan` to it, and writes the page."""
-    parser = argparse.ArgumentParser(prog="python -m sweeps.benchmarks.performance")
+    parser = argparse.ArgumentParser(prog="python -m tests.sweeps.performance")
     parser.add_argument("--only", default="", help="rows with this in their study's name")
     parser.add_argument("--out", type=files.typed_path, default=pathlib.Path("docs/performance.md"))
     cache = pathlib.Path("experiments/performance")
@@ -172,8 +173,8 @@ def _rows(row: Row, its_study: study.Study) -> list[dict[str, Any]]:
         return compiler.rows(its_study, row.topology, plain=bool(row.peer))
     attention, size = row.changed.partition("=")[2], its_study.settings["batch_size"]
     arguments = {"topology": row.topology, "batch_size": size, "attention": attention}
-    said = jax_calls.call(peers.maxtext, **arguments)
-    where = hardware.topology(row.topology)
+    said = jax_calls.call(maxtext.compiled, **arguments)
+    where = accelerators.topology(row.topology)
     model = compiler.model_flops(its_study, where)
     return [{"variant": "", **compiler.figures(where, said, model)}]
 
@@ -183,13 +184,13 @@ def fit(found: list[tuple[Row, study.Study, list[dict[str, Any]]]]) -> dict[str,
     amounts: dict[str, list[Any]] = {}
     lines: dict[str, dict[str, list[Any]]] = {}
     for row, its_study, said in found:
-        where = hardware.topology(row.topology)
+        where = accelerators.topology(row.topology)
         fitting = [one for one in said if row.calibrates and one["memory_gb"] is not None]
         if not fitting:
             continue
         if catalog.get(its_study.workload).topology:
             costs = calibration.costs(its_study, where.devices)
-            rows = amounts.setdefault(where.hardware.platform, [])
+            rows = amounts.setdefault(where.accelerator.platform, [])
             rows += [(where.kind, costs[one["variant"]], one) for one in fitting]
         else:
             examples = its_study.settings["batch_size"] / where.devices
@@ -197,7 +198,7 @@ def fit(found: list[tuple[Row, study.Study, list[dict[str, Any]]]]) -> dict[str,
             points += [(examples, one) for one in fitting]
     platforms = {name: _factors(rows) for name, rows in amounts.items()}
     by_examples = {
-        workload: {kind: _points(rows, hardware.KINDS[kind]) for kind, rows in kinds.items()}
+        workload: {kind: _points(rows, accelerators.KINDS[kind]) for kind, rows in kinds.items()}
         for workload, kinds in lines.items()
     }
     return {"platforms": platforms, "points": by_examples}
@@ -214,7 +215,7 @@ def _factors(rows: list[tuple[str, Any, dict[str, Any]]]) -> dict[str, Any]:
     memory |= dict.fromkeys(calibration.EXACT, 1.0)
     time: dict[str, float] = {}
     if own[0][2]["step_ms"] is not None:
-        ideal = [calibration.ideal_ms(c["work"], hardware.KINDS[first]) for _, c, _ in own]
+        ideal = [calibration.ideal_ms(c["work"], accelerators.KINDS[first]) for _, c, _ in own]
         wanted = [one["step_ms"] for *_, one in own]
         time = _non_negative(list(ideal[0]), [list(one.values()) for one in ideal], wanted)
     factors: dict[str, Any] = {"memory": memory, "time": time, "kinds": {}}
@@ -253,7 +254,7 @@ def _non_negative(
 
 
 def _points(
-    rows: list[tuple[float, dict[str, Any]]], device: hardware.Hardware
+    rows: list[tuple[float, dict[str, Any]]], device: accelerators.Accelerator
 ) -> list[dict[str, float]]:
     """Returns the mean figures of each number of examples, in order; a GPU's least times."""
 
@@ -323,7 +324,7 @@ def _page(found: list[tuple[Row, study.Study, list[dict[str, Any]]]]) -> str:
     lines: list[str] = []
     versions: dict[str, str] = {}
     for row, its_study, said in found:
-        planned = calibration.predict(its_study, hardware.topology(row.topology))
+        planned = calibration.predict(its_study, accelerators.topology(row.topology))
         lines += [_line(row, planned.get(one["variant"]), one, said[0]) for one in said]
         versions |= said[0].get("versions", {})
     definitions = (compiler.__doc__ or "").partition("Definitions ")[2]
