@@ -1,6 +1,5 @@
 """Studies of AlgoPerf's own workloads: names, identity, and what is refused before a start."""
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -72,6 +71,7 @@ def test_a_driver_loads_neither_jax_nor_algoperf(tmp_path):
         (["workload=algoperf:imagenet_vit", "loader_workers=4"], "choose their own threads"),
         (["workload=algoperf:imagenet_vit", "tokenizer_vocab_path=/x"], "imagenet_vit has no use"),
         (["workload=algoperf:imagenet_vit", "compute_dtype=bfloat16"], "has no compute_dtype"),
+        (["workload=algoperf:finewebedu_lm", "diagnostics=3"], "cannot be looked into"),
     ],
 )
 def test_what_cannot_be_is_refused_before_a_start(tmp_path, changes, message):
@@ -108,27 +108,6 @@ def test_a_study_that_moved_tells_its_unfinished_trials(tmp_path):
     study_directory.materialise(moved, "tune", moved.trials("tune"))
     assert trial.read(done).algoperf_dir == "/old"
     assert trial.read(open_).algoperf_dir == "/new"
-
-
-def test_what_earlier_versions_wrote_is_read_and_has_its_id(tmp_path):
-    made = _study(tmp_path, "data_dir=/data")
-    study_directory.prepare(made)
-    new = made.trials("tune")[0]
-    one = dataclasses.replace(new, schema=1)
-    assert one.id == "38d1fa6a873c3e0b"
-    study_directory.materialise(made, "tune", [one])
-    path = made.directory / one.path / layout.TRIAL
-    record = layout.read_json(path)
-    layout.write_json(
-        path,
-        {k: v for k, v in record.items() if k not in (*trial.EXTRA_PATHS, "schema", "hashed_mesh")},
-    )
-    assert trial.read(path.parent) == one
-    assert study_directory.materialise(made, "tune", [new]) == [one]
-    stored = layout.read_json(made.directory / layout.STUDY)
-    for key in trial.EXTRA_PATHS:
-        del stored["config"][key]
-    assert study.from_record(stored, made.directory).trials("tune")[0] == new
 
 
 class TestCheck:

@@ -140,20 +140,6 @@ def test_an_interrupted_export_leaves_nothing(finished, tmp_path, monkeypatch, f
     assert export.export([finished], out).trials == 7
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "lacks"),
-    [
-        (layout.STUDY, "[]", "no study's record"),
-        (layout.STUDY, '{"name": "x"}', "no study's record"),
-        (f"grid/{layout.TRIALS}", "{}", "no list of a stage's trials"),
-    ],
-)
-def test_damaged_records_are_named(finished, name, content, lacks):
-    (finished / name).write_text(content)
-    with pytest.raises(ValueError, match=f"{name} is {lacks}"):
-        export.export([finished])
-
-
 @pytest.mark.parametrize("workload", ["digits_vit", "pydoc_lm"])
 def test_a_workload_that_algoperf_lacks_is_refused(tmp_path, workload, capsys):
     """AlgoPerf's scoring would end at it with KeyError."""
