@@ -81,8 +81,8 @@ def predict(study: Study, where: accelerators.Topology) -> dict[str, Prediction]
     settings = study.settings
     if catalog.get(study.workload).topology:
         factors = fitted()["platforms"][where.accelerator.platform]
-        found = costs(study, where.devices)
-        return {name: by_factors(one, where.kind, factors) for name, one in found.items()}
+        variants = costs(study, where.devices).items()
+        return {name: by_factors(amounts, where.kind, factors) for name, amounts in variants}
     points = fitted()["points"].get(study.workload, {}).get(where.kind)
     if not points or any(settings[key] != value for key, value in _OF_POINTS.items()):
         return {}
@@ -107,10 +107,10 @@ def costs(study: Study, devices: int) -> dict[str, dict[str, dict[str, float]]]:
     """
     settings = study.settings
     variants = settings["variants"]
-    found: dict[str, dict[str, dict[str, float]]] = jax_calls.call(
+    amounts: dict[str, dict[str, dict[str, float]]] = jax_calls.call(
         jax_calls.costs,
         workload=study.workload,
-        variants={one: checks.variant_hyperparameters(one, settings) for one in variants},
+        variants={name: checks.variant_hyperparameters(name, settings) for name in variants},
         options=dataclasses.asdict(checks.options(settings)),
         batch_size=settings["batch_size"],
         microbatches=settings["microbatches"],
@@ -119,23 +119,23 @@ def costs(study: Study, devices: int) -> dict[str, dict[str, dict[str, float]]]:
     )
     if settings["compute_dtype"] == "float32":
         passes = precision.tpu_passes(settings["matmul_precision"])
-        for one in found.values():
-            one["work"] |= {part: one["work"][part] * passes for part in FLOPS}
-    return found
+        for variant in amounts.values():
+            variant["work"] |= {part: variant["work"][part] * passes for part in FLOPS}
+    return amounts
 
 
 def by_factors(
-    found: dict[str, dict[str, float]], kind: str, factors: dict[str, Any]
+    amounts: dict[str, dict[str, float]], kind: str, factors: dict[str, Any]
 ) -> Prediction:
     """Returns the prediction from a step's costs and its platform's factors."""
     kinds = factors["kinds"].get(kind, {"memory": 1.0})
     memory = {
         part: size * factors["memory"][part] / 1e9 * (1 if part in EXACT else kinds["memory"])
-        for part, size in found["memory"].items()
+        for part, size in amounts["memory"].items()
     }
     if "time" not in kinds:
         return Prediction(memory, None)
-    ideal = ideal_ms(found["work"], accelerators.KINDS[kind])
+    ideal = ideal_ms(amounts["work"], accelerators.KINDS[kind])
     time = sum(ms * factors["time"][part] for part, ms in ideal.items())
     return Prediction(memory, time * kinds["time"])
 

@@ -128,8 +128,7 @@ def test_evaluations_do_not_depend_on_how_many_there_were(make):
         "validation/num_examples", "test/accuracy", "test/loss", "test/num_examples",
     }  # fmt: skip
     assert all(isinstance(value, int | float) for value in first.values())
-    train = [first["train/loss"], evaluate(workload)["train/loss"]]
-    assert train[0] == train[1]
+    assert evaluate(workload)["train/loss"] == first["train/loss"]
 
 
 @pytest.fixture
@@ -213,12 +212,17 @@ def test_trials_on_fabricated_data_say_so_with_their_sizes(make, curve, tmp_path
     marker = {"sizes": {"imagenet_vit": {"train": 16, "validation": 8, "test": 4}}}
     (tmp_path / tiny_sizes.MARKER).write_text(json.dumps(marker))
     meta = provenance.meta_data(make("imagenet_vit", "laser"), 0, str(tmp_path))
-    assert meta["workload.attnperf_tiny"] is True
-    assert meta["workload.num_validation_examples"] == 8
-    assert meta["workload.attention_layers"] == 2
-    assert meta["workload.algoperf_commit"] == "unknown"
+    assert (
+        meta.items()
+        >= {
+            "workload.attnperf_tiny": True,
+            "workload.num_validation_examples": 8,
+            "workload.attention_layers": 2,
+            "workload.algoperf_commit": "unknown",
+            "attnperf_commit": meta["git_commit_hash"],
+        }.items()
+    )
     assert meta["workload.algoperf_dir"].endswith("algoperf/stand_in")
-    assert meta["attnperf_commit"] == meta["git_commit_hash"]
     curve("made_up", "laser")
     (trial,) = (tmp_path / "made_up").rglob("trial_1")
     layout.write_json(trial / "meta_data_0.json", meta)

@@ -47,7 +47,7 @@ def compiled(topology: str, batch_size: int, attention: str) -> dict[str, Any]:
     if importlib.util.find_spec("maxtext") is None:
         raise ValueError("MaxText is not installed")
     where = accelerators.topology(topology)
-    with compiled_step.told(where, has_kernels=True) as scratch:
+    with compiled_step.compiling_for(where, has_kernels=True) as scratch:
         return _compiled(where, batch_size, attention, scratch)
 
 
@@ -86,7 +86,9 @@ def _compiled(
         )
         named = {"state": arguments[0], "batch": arguments[1]}
         with jax.set_mesh(mesh), rules:
-            found.update(compiled_step.said(lambda: step.trace(*arguments), named, where, scratch))
+            found.update(
+                compiled_step.compiler_report(lambda: step.trace(*arguments), named, where, scratch)
+            )
         raise _DoneError
 
     train_compile.jit_and_compile = compile_and_look

@@ -97,8 +97,11 @@ def wer_rows(installation: Installation) -> Iterator[Row]:
         path = Path(folder) / speech_tokenizer.FILE_NAME
         path.write_bytes(speech_tokenizer.train([word for pair in cases for word in pair], 24))
         theirs = [_algoperf(metrics, path, [case]) for case in cases]
-    ours = [ctc.word_errors([said], [heard]) for said, heard in cases]
-    shown = [ctc.word_errors([printed(said)], [printed(heard)]) for said, heard in cases]
+    ours = [ctc.word_errors([reference], [hypothesis]) for reference, hypothesis in cases]
+    shown = [
+        ctc.word_errors([printed(reference)], [printed(hypothesis)])
+        for reference, hypothesis in cases
+    ]
     yield from _wer_rows(np.asarray(theirs), np.asarray(ours), np.asarray(shown))
 
 
@@ -121,9 +124,9 @@ def _most(values: Any) -> float:
 def _algoperf(metrics: Any, path: Path, cases: Sequence[tuple[str, str]]) -> tuple[float, float]:
     """Returns errors and words by AlgoPerf's own function, from ids as its evaluation has them."""
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(path))
-    said, heard = ([pieces.encode(case[side]) for case in cases] for side in (0, 1))
+    reference, hypothesis = ([pieces.encode(case[side]) for case in cases] for side in (0, 1))
     arrays: list[np.ndarray] = []
-    for rows in (heard, said):
+    for rows in (hypothesis, reference):
         size = max(1, *(len(row) for row in rows), 1) + 1
         ids = np.zeros((len(rows), size), np.int32)
         for number, row in enumerate(rows):
