@@ -13,9 +13,10 @@ TUNED := spoken_digits_conformer_tuned digits_vit_tuned pydoc_lm_tuned
 # Two cores are served by three: some wait. A process that dies ends the run, with its test's name:
 # what it leaves behind (a cluster's daemons) would keep the next one's tests waiting.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup --max-worker-restart=0
-# What `make soak`, `make simulate` and `make test-compilers` are given.
+# Options of `make soak`, `make simulate`, `make test-compilers` and `make parity`.
 SOAK ?= --kills 100 --trials 40
 SIMULATE ?= --trials 1000 --workers 1000
+PARITY ?=
 COMPILER ?= tpu
 COMPILED ?= tests/sweeps/test_compile.py tests/sweeps/test_tpu_host.py \
     tests/attention/test_accelerated_compiled.py
@@ -24,7 +25,7 @@ ALGOPERF_TESTS ?= tests/algoperf
 INIT2WINIT_TESTS ?= tests/init2winit
 QUICK := digits_vit_quick spoken_digits_conformer_quick pydoc_lm_quick
 
-.PHONY: demo data-fashion evidence evidence-images evidence-patch4 evidence-tuned quick test test-slow test-all test-compilers test-algoperf test-init2winit soak simulate performance check clean
+.PHONY: demo data-fashion evidence evidence-images evidence-patch4 evidence-tuned quick test test-slow test-all test-compilers test-algoperf test-init2winit parity soak simulate performance check clean
 
 # Made anew when the dependencies change.
 $(VENV)/.installed: setup.cfg pyproject.toml
@@ -135,6 +136,11 @@ test-init2winit: named-INIT2WINIT_DIR .venv-with-init2winit/.installed
 	ATTNPERF_INIT2WINIT_DIR="$(abspath $(INIT2WINIT_DIR))" \
 	    .venv-with-init2winit/bin/python -m pytest -rs $(INIT2WINIT_TESTS)
 
+## parity: our workloads and optimizer against those of ALGOPERF_DIR, number by number
+parity: named-ALGOPERF_DIR .venv-with-algoperf/.installed
+	.venv-with-algoperf/bin/python -m tests.algoperf.parity \
+	    --algoperf_dir="$(abspath $(ALGOPERF_DIR))" $(PARITY)
+
 ## soak: a study whose workers and drivers are killed a hundred times loses nothing (docs/faults.md)
 soak: $(VENV)/.installed
 	$(BIN)/python -m tests.sweeps.chaos.soak $(SOAK)
@@ -145,7 +151,7 @@ simulate: $(VENV)/.installed
 
 ## performance: docs/performance.md, by the real TPU compiler; about an hour
 performance: .venv-compile-tpu/.installed
-	.venv-compile-tpu/bin/python -m sweeps.benchmarks.performance
+	.venv-compile-tpu/bin/python -m tests.sweeps.performance
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check .

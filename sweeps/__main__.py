@@ -119,14 +119,12 @@ def _parser() -> argparse.ArgumentParser:
     _add_compile(add("compile", _compile, text, epilog=_KEYS, allow_abbrev=False))
     first = add("hardware", _hardware, "what this host's devices really do: ten minutes, one file")
     first.description = (
-        "Checks kernels, train steps, a kill and a resume, and two processes on the devices that "
-        "are here, and writes every result to one file. Exit status 1 where one is bad."
+        "Checks kernels, train steps and two processes on the devices that are here, and writes "
+        "every result to one file. Exit status 1 where one is bad."
     )
     file = pathlib.Path("hardware.json")
     first.add_argument("--out", type=files.typed_path, default=file, help=f"default: {file}")
-    first.add_argument("--parts", default="", help="some of kernels,steps,recovery,processes")
-    text = "of digits_vit; default: where studies look"
-    first.add_argument("--data_dir", type=files.typed_path, help=text)
+    first.add_argument("--parts", default="", help="some of kernels,steps,processes")
     status = add("status", _status, "what is pending, running, done, diverged and failed")
     resume = add("resume", _resume, "continue a study from its directory alone")
     cancel = add("cancel", _cancel, "save and stop every trial of a study, wherever it runs")
@@ -163,12 +161,6 @@ def _parser() -> argparse.ArgumentParser:
     text = "default: where the data lay when it was trained"
     tensors.add_argument("--data_dir", type=files.typed_path, help=text)
     _add_export(add("export", _export, "write a study as AlgoPerf's scoring reads it"))
-    parity = add(
-        "algoperf_parity",
-        _parity,
-        "workloads and optimizer against AlgoPerf's own: the table of differences",
-    )
-    _add_parity(parity)
     return parser
 
 
@@ -213,29 +205,14 @@ def _add_evaluate(command: argparse.ArgumentParser) -> None:
 
 def _add_export(command: argparse.ArgumentParser) -> None:
     command.description = (
-        "Writes DIR/<variant>/study_<seed>/<workload>_jax/trial_<point> from a stage of a study; "
-        "repeating it brings DIR up to date."
+        "Writes DIR/<variant>/study_<seed>/<workload>_jax/trial_<point> from a stage of each "
+        "study, whole or not at all. DIR must not exist."
     )
-    command.add_argument("directory", type=files.typed_path, metavar="STUDY_DIR")
+    command.add_argument("directories", type=files.typed_path, metavar="STUDY_DIR", nargs="+")
     command.add_argument("--format", required=True, choices=("algoperf",))
     command.add_argument("--stage", help="tune, compare ... (default: the last one that has begun)")
-    text = "default: STUDY_DIR/export/algoperf_STAGE"
+    text = "default: export/algoperf_STAGE in the first STUDY_DIR"
     command.add_argument("--out", type=files.typed_path, metavar="DIR", help=text)
-
-
-def _add_parity(command: argparse.ArgumentParser) -> None:
-    from workloads.algoperf.parity import table_of_rows
-
-    parts = ("optimizer", *table_of_rows.PARTS)
-    command.description = "Measures every difference anew. Exit status 1 where one is too large."
-    text = "AlgoPerf's checkout; default: the installed one"
-    command.add_argument("--algoperf_dir", type=files.typed_path, help=text)
-    command.add_argument(
-        "--parts", default=",".join(parts), help=f"of {', '.join(parts)}; default: all"
-    )
-    command.add_argument(
-        "--workloads", default="", help="parts about models: of these workloads alone"
-    )
 
 
 def _studies(options: argparse.Namespace) -> int:
@@ -417,10 +394,11 @@ def _tensors(options: argparse.Namespace) -> int:
 def _export(options: argparse.Namespace) -> int:
     from sweeps.algoperf import export
 
-    written = export.export(options.directory, options.out, options.stage)
+    written = export.export(options.directories, options.out, options.stage)
     for line in written.left_out:
         print(f"left out: {line}")
-    print(f"{written.directory}: {written.trials} trials of stage {written.stage}")
+    stages = ", ".join(dict.fromkeys(written.stages))
+    print(f"{written.directory}: {written.trials} trials of stage {stages}")
     print(f"then: python -m analysis table {files.quoted(written.directory)}, or AlgoPerf's")
     print(
         f"    scoring/score_submissions.py --submission_directory={files.quoted(written.directory)}"
@@ -431,30 +409,16 @@ def _export(options: argparse.Namespace) -> int:
     return 0
 
 
-def _parity(options: argparse.Namespace) -> int:
-    from workloads.algoperf.parity import table_of_rows
-
-    found = table_of_rows.prepared(options.algoperf_dir)
-    from sweeps.algoperf import parity  # our submission's flags come after AlgoPerf's
-
-    workloads = options.workloads.split(",") if options.workloads else ()
-    return parity.show(found, options.parts.split(","), workloads)
-
-
 def _hardware(options: argparse.Namespace) -> int:
-    from sweeps.benchmarks import first_minutes
-    from workloads import catalog
-    from workloads.storage import preparation
+    from sweeps.monitoring import hardware_check
 
-    parts = tuple(options.parts.split(",")) if options.parts else first_minutes.PARTS
+    parts = tuple(options.parts.split(",")) if options.parts else hardware_check.PARTS
     for part in parts:
-        if part not in first_minutes.PARTS:
-            known = ", ".join(first_minutes.PARTS)
+        if part not in hardware_check.PARTS:
+            known = ", ".join(hardware_check.PARTS)
             raise ValueError(f"unknown part {part!r} of the check. Known: {known}")
     files.check_output(options.out)
-    data_dir = options.data_dir or catalog.default_data_dir("digits_vit")
-    preparation.check_place(data_dir, "--data_dir")
-    return 0 if first_minutes.run(options.out, str(data_dir), parts) else 1
+    return 0 if hardware_check.run(options.out, parts) else 1
 
 
 def _status(options: argparse.Namespace) -> int:

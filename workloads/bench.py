@@ -5,10 +5,11 @@ the median over rounds. A step is forward, backward and gradients at a fixed bat
 synchronised; the optimizer's update is left out, being the same for all.
 """
 
+import functools
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -70,15 +71,11 @@ def lines(
 def _loader(name: str, data_dir: str, batch_size: int) -> str:
     """Returns how fast training batches come, finished and on the device."""
     queue = registry.make(name)._build_input_queue(0, "train", data_dir, batch_size)
-    jax.block_until_ready([next(queue) for _ in range(5)])
-    started = time.perf_counter()
-    for _ in range(_LOADER_BATCHES):
-        batch = next(queue)
-    jax.block_until_ready(batch)
-    seconds = (time.perf_counter() - started) / _LOADER_BATCHES
+    seconds(lambda: next(queue), 5)
+    took = seconds(lambda: next(queue), _LOADER_BATCHES)
     return (
-        f"{name}, loader: {batch_size / seconds:,.0f} examples/s, "
-        f"{1e3 * seconds:.2f} ms a batch of {batch_size}"
+        f"{name}, loader: {batch_size / took:,.0f} examples/s, "
+        f"{1e3 * took:.2f} ms a batch of {batch_size}"
     )
 
 
@@ -103,7 +100,7 @@ def _first_values(workload: BaseWorkload, kept: dict[str, Any]) -> Any:
 
 def _timer(
     name: str, variant: str, batch_size: int, options: dict[str, Any], kept: dict[str, Any]
-) -> Any:
+) -> Callable[[int], float]:
     """Returns a function that gives the mean wall time, in seconds, of n compiled steps."""
     made = variants.get(variant, **variants_table.hyperparameters(variant, tau=0.9))
     workload = registry.make(name, made, **options)
@@ -126,11 +123,13 @@ def _timer(
     step = jax.jit(jax.value_and_grad(loss))
     jax.block_until_ready(step(params, batch, jax.random.key(2)))
 
-    def run(steps: int) -> float:
-        started = time.perf_counter()
-        for _ in range(steps):
-            result = step(params, batch, jax.random.key(2))
-        jax.block_until_ready(result)
-        return (time.perf_counter() - started) / steps
+    return functools.partial(seconds, lambda: step(params, batch, jax.random.key(2)))
 
-    return run
+
+def seconds(step: Callable[[], Any], steps: int) -> float:
+    """Returns the mean wall time of `steps` calls; the devices have finished the last result."""
+    started = time.perf_counter()
+    for _ in range(steps):
+        result = step()
+    jax.block_until_ready(result)
+    return (time.perf_counter() - started) / steps

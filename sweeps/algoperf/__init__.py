@@ -1,1 +1,1 @@
-"""AlgoPerf: our NAdamW as its submission, logs in its format, parity of training."""
+"""AlgoPerf: our NAdamW as its submission, logs in its format."""

@@ -1,32 +1,33 @@
-"""`python -m sweeps export --format=algoperf STUDY_DIR`: a study as AlgoPerf's logs.
+"""`python -m sweeps export --format=algoperf STUDY_DIR...`: studies as AlgoPerf's logs.
 
     <out>/<variant>/study_<seed>/<workload>_jax/trial_<point>/
         eval_measurements.csv measurements.csv hparams.json meta_data_<k>.json flags_<k>.json
 
-A submission is a variant, a study a seed, a trial a hyperparameter point, seeds and points counted
-from 1 as AlgoPerf's are. An export is of one stage; several, of other workloads or variants, may
-share <out>. AlgoPerf's scoring (scoring/scoring_utils.py) takes everything in <out> for a
-submission's directory, everything in that for a study's, and everything called trial_<number> in
-a workload's for a trial: so the mark by which an export is known lies in the workloads'
-directories. It writes a summary of every submission for any number of workloads, all of which its
-registry must know: one that it lacks ends it with KeyError (scoring_utils.py), so that such
-studies are not exported. Its performance profiles are of all its base workloads (eight, nine since
-1.0) and raise KeyError for fewer, also without --strict (performance_profile.py).
+A submission is a variant, a study a seed, a trial a hyperparameter point. Seeds and points count
+from 1, as AlgoPerf's do. An export holds one stage of every study. It is written whole or not at
+all, and never into a directory that exists.
+
+AlgoPerf's scoring (scoring/scoring_utils.py) takes every entry of <out> for a submission's
+directory, every entry of that for a study's, and every trial_<number> of a workload's for a trial.
+It summarises submissions of any number of workloads. A workload that its registry lacks ends it
+with KeyError, so studies of such a workload are refused. Its performance profiles need all of its
+base workloads (eight, nine since 1.0) and raise KeyError for fewer, also without --strict
+(performance_profile.py).
 
 Without JAX; `python -m analysis` reads the result, too.
 """
 
+import os
 import pathlib
 import shutil
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from attention import files
 from sweeps.records import layout, measurements, status
 from workloads import algoperf_specs, catalog
-from workloads.storage import preparation
 
-MARK = "attnperf_export.json"
 # The workloads of AlgoPerf that a study can have: its own ones, and ours of the same name.
 _SCORED = tuple(
     name.removeprefix(algoperf_specs.PREFIX)
@@ -35,56 +36,74 @@ _SCORED = tuple(
 
 
 class Exported(NamedTuple):
-    """What an export wrote: its directory, the stage and the number of trials in it, and those
-    left out with the reason."""
+    """An export: its directory, the stage of each study, the number of trials, and those left out
+    with the reason."""
 
     directory: pathlib.Path
-    stage: str
+    stages: tuple[str, ...]
     trials: int
     left_out: tuple[str, ...]
 
 
 def export(
-    study: pathlib.Path, out: pathlib.Path | None = None, stage: str | None = None
+    studies: Sequence[pathlib.Path], out: pathlib.Path | None = None, stage: str | None = None
 ) -> Exported:
-    """Writes a stage of a study as AlgoPerf's logs: by default the last one that has begun.
+    """Writes a stage of each study as AlgoPerf's logs: by default the last one that has begun.
 
-    out: by default `<study>/export/algoperf_<stage>`. Repeating it brings the export up to date;
-    files that no export of this study's stage wrote are never replaced, and exports of others
-    stay. Trials that are not done, or have no evaluation, are left out by name.
+    out: by default `export/algoperf_<stage>` in the first study. Trials that are not done, or have
+    no evaluation, are left out by name.
 
-    Raises ValueError where `study` is no study, has no such stage or nothing to export in it, or
-    is of a workload that AlgoPerf lacks, where `out` holds what is no export or an export of such
-    a workload, and where that of another study or stage is in the way.
+    Raises ValueError where a study's record is missing or damaged, a study has no such stage or
+    nothing to export in it, is of a workload that AlgoPerf lacks, where `out` exists, and where two
+    trials would have one directory.
     """
-    record = layout.study_record(study)
-    stage, trials = layout.planned_stage(study, record, stage)
-    for folder in sorted({place(trial).parts[2] for trial in trials}):
-        if not _is_scored(folder):
-            raise ValueError(
-                f"{study} is of {folder.removesuffix('_jax')}, which AlgoPerf lacks: its scoring "
-                f"would end with KeyError. Its workloads: {', '.join(_SCORED)}. The study's own "
-                f"files have AlgoPerf's names and columns; read them: python -m analysis table "
-                f"{files.quoted(study)}"
-            )
-    out = out or study / "export" / f"algoperf_{stage}"
+    stages: list[str] = []
+    sources: dict[pathlib.PurePosixPath, tuple[pathlib.Path, dict[str, Any]]] = {}
+    left_out: list[str] = []
+    for study in studies:
+        study_stage, trials = layout.planned_stage(study, layout.study_record(study), stage)
+        reasons = _check_trials(study, study_stage, trials)
+        targets = {place(trial): trial for trial in trials if trial["path"] not in reasons}
+        for target in targets.keys() & sources.keys():
+            other = sources[target][0]
+            raise ValueError(f"{study} and {other} both have {target}; export them apart")
+        sources |= {target: (study, trial) for target, trial in targets.items()}
+        stages.append(study_stage)
+        left_out += [f"{path}: {reason}" for path, reason in reasons.items()]
+    out = out or studies[0] / "export" / f"algoperf_{stages[0]}"
+    if os.path.lexists(out):
+        raise ValueError(f"--out={out} exists; remove it, or give another --out")
     files.check_output_directory(out, "--out")
-    where = str(study.resolve())  # studies of several directories may have one name
-    mark = {"format": "algoperf", "study": record["name"], "directory": where, "stage": stage}
-    _check_free(out, {out / place(trial).parent for trial in trials}, mark)
-    done, left_out = [], []
-    for trial in trials:
-        reason = _reason_to_leave_out(study / trial["path"], trial["steps"])
-        if reason:
-            left_out.append(f"{trial['path']}: {reason}")
-        else:
-            done.append(trial)
-    if not done:
-        reasons = "; ".join(left_out[:3])
-        raise ValueError(f"{study}: stage {stage} has no trial to export ({reasons}); run it first")
-    written = {_write(study, out, trial, mark) for trial in done}
-    _remove_others(out, written, mark)
-    return Exported(out, stage, len(done), tuple(left_out))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
+        for target, (study, trial) in sources.items():
+            _write(study / trial["path"], trial, pathlib.Path(folder, "export", target))
+        os.rename(pathlib.Path(folder, "export"), out)
+    return Exported(out, tuple(stages), len(sources), tuple(left_out))
+
+
+def _check_trials(study: pathlib.Path, stage: str, trials: list[dict[str, Any]]) -> dict[str, str]:
+    """Returns why trials of a study are left out, by their paths.
+
+    Raises ValueError for a workload that AlgoPerf lacks, and where no trial is left.
+    """
+    for workload in sorted({_workload(trial) for trial in trials} - set(_SCORED)):
+        raise ValueError(
+            f"{study} is of {workload}, which AlgoPerf lacks: its scoring would end with KeyError. "
+            f"Its workloads: {', '.join(_SCORED)}. The study's own files have AlgoPerf's names and "
+            f"columns; read them: python -m analysis table {files.quoted(study)}"
+        )
+    checked = {
+        trial["path"]: _reason_to_leave_out(study / trial["path"], trial["steps"])
+        for trial in trials
+    }
+    reasons = {path: reason for path, reason in checked.items() if reason}
+    if len(reasons) == len(trials):
+        examples = "; ".join(f"{path}: {reason}" for path, reason in list(reasons.items())[:3])
+        raise ValueError(
+            f"{study}: stage {stage} has no trial to export ({examples}); run it first"
+        )
+    return reasons
 
 
 def _reason_to_leave_out(trial: pathlib.Path, steps: int) -> str | None:
@@ -106,88 +125,26 @@ def place(trial: dict[str, Any]) -> pathlib.PurePosixPath:
     )
 
 
-def _is_scored(folder: str) -> bool:
-    """Whether AlgoPerf's registry has the workload of a folder `<workload>_jax`."""
-    return folder.removesuffix("_jax") in _SCORED
+def _workload(trial: dict[str, Any]) -> str:
+    return pathlib.PurePosixPath(trial["path"]).parent.name.removesuffix("_jax")
 
 
-def _marked(out: pathlib.Path) -> Iterator[tuple[pathlib.Path, dict[str, Any]]]:
-    """Yields the workloads' directories of exports with their marks.
-
-    Empty directories are passed over: an export that was killed may have made them. Raises
-    ValueError for what is no export's.
-    """
-    level = [out]
-    for _ in range(3):
-        level = [inside for folder in level for inside in _inside(out, folder)]
-    for folder in level:
-        mark = layout.read_json_if_there(folder / MARK)
-        if isinstance(mark, dict) and "study" in mark:
-            yield folder, mark
-        elif mark is not None:
-            raise ValueError(f"{folder / MARK} is damaged: it has no study")
-        elif _inside(out, folder):
-            raise ValueError(_not_ours(out, folder))
-
-
-def _inside(out: pathlib.Path, folder: pathlib.Path) -> list[pathlib.Path]:
-    """Returns what is in a folder, but for hidden files: of systems, and of killed writers."""
-    if not folder.is_dir():
-        raise ValueError(_not_ours(out, folder))
-    return preparation.visible(folder)
-
-
-def _check_free(out: pathlib.Path, needed: set[pathlib.Path], wanted: dict[str, Any]) -> None:
-    """Raises ValueError unless `out` is absent or holds exports alone, where needed this one."""
-    if not out.exists():
-        return
-    for folder, mark in _marked(out):
-        if not _is_scored(folder.name):
-            raise ValueError(
-                f"--out={out} holds {folder.relative_to(out)}, an earlier export of a workload "
-                "that AlgoPerf lacks, at which its scoring would end with KeyError; remove it, or "
-                "give another --out"
-            )
-        if folder in needed and not _is_of(mark, wanted):
-            raise ValueError(
-                f"{folder} is an export of study {mark['study']!r} in {mark.get('directory')}, "
-                f"stage {mark.get('stage')!r}; give another --out"
-            )
-
-
-def _is_of(mark: dict[str, Any], wanted: dict[str, Any]) -> bool:
-    return all(mark.get(key) == value for key, value in wanted.items())
-
-
-def _not_ours(out: pathlib.Path, path: pathlib.Path) -> str:
-    return f"--out={out} holds {path.relative_to(out)}, which no export wrote; give another --out"
-
-
-def _write(
-    study: pathlib.Path, out: pathlib.Path, trial: dict[str, Any], mark: dict[str, Any]
-) -> pathlib.Path:
-    """Writes one trial; returns its directory."""
-    target, source = out / place(trial), study / trial["path"]
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # First: an export without its mark is nobody's.
-    layout.write_json(target.parent / MARK, {**mark, "seed": trial["seed"]})
-    target.mkdir(exist_ok=True)
-    names = (layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS)
-    measured = [source / name for name in names if (source / name).is_file()]
-    for path in (*measured, *source.glob("meta_data_*.json")):
-        layout.write_atomically(target / path.name, path.read_text("utf-8"))
+def _write(source: pathlib.Path, trial: dict[str, Any], target: pathlib.Path) -> None:
+    target.mkdir(parents=True)
+    for pattern in (layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS, "meta_data_*.json"):
+        for path in source.glob(pattern):
+            shutil.copyfile(path, target / path.name)
     layout.write_json(target / layout.HPARAMS, trial["hyperparameters"])
     for path in source.glob("meta_data_*.json"):
         number = path.stem.rpartition("_")[2]
         layout.write_json(target / f"flags_{number}.json", _flags(source, trial))
-    return target
 
 
 def _flags(source: pathlib.Path, trial: dict[str, Any]) -> dict[str, Any]:
-    """Returns what AlgoPerf's runner would have been told, beside the trial's own record."""
+    """Returns the flags that AlgoPerf's runner would have had, beside the trial's record."""
     return {
         **(layout.read_json_if_there(source / "flags_0.json") or {}),
-        "workload": pathlib.PurePosixPath(trial["path"]).parent.name.removesuffix("_jax"),
+        "workload": _workload(trial),
         "framework": "jax",
         "tuning_ruleset": "external",
         "attention": trial["variant"],
@@ -195,11 +152,3 @@ def _flags(source: pathlib.Path, trial: dict[str, Any]) -> dict[str, Any]:
         "rng_seed": trial["seed"],
         "written_by": "attnperf",
     }
-
-
-def _remove_others(out: pathlib.Path, written: set[pathlib.Path], wanted: dict[str, Any]) -> None:
-    """Removes trials of an earlier export that are no more: a selection that changed."""
-    for folder, mark in list(_marked(out)):
-        for trial in sorted(folder.glob("trial_*")) if _is_of(mark, wanted) else ():
-            if trial not in written:
-                shutil.rmtree(trial)

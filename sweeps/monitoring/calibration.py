@@ -26,9 +26,10 @@ from typing import Any
 import numpy as np
 
 from attention import precision
-from sweeps.monitoring import hardware, jax_calls
+from sweeps.monitoring import jax_calls
 from sweeps.study import checks
 from sweeps.study.study import Study
+from sweeps.training import accelerators
 from workloads import catalog
 
 FILE = pathlib.Path(__file__).with_name("calibration.json")
@@ -71,7 +72,7 @@ def verdict(needed_gb: float, available_gb: float) -> str:
     return "CLOSE, `python -m sweeps compile` decides"
 
 
-def predict(study: Study, where: hardware.Topology) -> dict[str, Prediction]:
+def predict(study: Study, where: accelerators.Topology) -> dict[str, Prediction]:
     """Returns the prediction for every variant's train step; none where no figures were fitted.
 
     Only of workloads at full size: what matters in a small step is not in the model. Raises
@@ -79,9 +80,9 @@ def predict(study: Study, where: hardware.Topology) -> dict[str, Prediction]:
     """
     settings = study.settings
     if catalog.get(study.workload).topology:
-        factors = fitted()["platforms"][where.hardware.platform]
-        found = costs(study, where.devices)
-        return {name: by_factors(one, where.kind, factors) for name, one in found.items()}
+        factors = fitted()["platforms"][where.accelerator.platform]
+        variants = costs(study, where.devices).items()
+        return {name: by_factors(amounts, where.kind, factors) for name, amounts in variants}
     points = fitted()["points"].get(study.workload, {}).get(where.kind)
     if not points or any(settings[key] != value for key, value in _OF_POINTS.items()):
         return {}
@@ -106,10 +107,10 @@ def costs(study: Study, devices: int) -> dict[str, dict[str, dict[str, float]]]:
     """
     settings = study.settings
     variants = settings["variants"]
-    found: dict[str, dict[str, dict[str, float]]] = jax_calls.call(
+    amounts: dict[str, dict[str, dict[str, float]]] = jax_calls.call(
         jax_calls.costs,
         workload=study.workload,
-        variants={one: checks.variant_hyperparameters(one, settings) for one in variants},
+        variants={name: checks.variant_hyperparameters(name, settings) for name in variants},
         options=dataclasses.asdict(checks.options(settings)),
         batch_size=settings["batch_size"],
         microbatches=settings["microbatches"],
@@ -118,34 +119,34 @@ def costs(study: Study, devices: int) -> dict[str, dict[str, dict[str, float]]]:
     )
     if settings["compute_dtype"] == "float32":
         passes = precision.tpu_passes(settings["matmul_precision"])
-        for one in found.values():
-            one["work"] |= {part: one["work"][part] * passes for part in FLOPS}
-    return found
+        for variant in amounts.values():
+            variant["work"] |= {part: variant["work"][part] * passes for part in FLOPS}
+    return amounts
 
 
 def by_factors(
-    found: dict[str, dict[str, float]], kind: str, factors: dict[str, Any]
+    amounts: dict[str, dict[str, float]], kind: str, factors: dict[str, Any]
 ) -> Prediction:
     """Returns the prediction from a step's costs and its platform's factors."""
     kinds = factors["kinds"].get(kind, {"memory": 1.0})
     memory = {
         part: size * factors["memory"][part] / 1e9 * (1 if part in EXACT else kinds["memory"])
-        for part, size in found["memory"].items()
+        for part, size in amounts["memory"].items()
     }
     if "time" not in kinds:
         return Prediction(memory, None)
-    ideal = ideal_ms(found["work"], hardware.KINDS[kind])
+    ideal = ideal_ms(amounts["work"], accelerators.KINDS[kind])
     time = sum(ms * factors["time"][part] for part, ms in ideal.items())
     return Prediction(memory, time * kinds["time"])
 
 
-def ideal_ms(work: dict[str, float], device: hardware.Hardware) -> dict[str, float]:
+def ideal_ms(work: dict[str, float], device: accelerators.Accelerator) -> dict[str, float]:
     """Returns how long each part would take at the device's peak or bandwidth, alone."""
     rates = {True: device.peak_tflops * 1e9, False: device.bandwidth_gb * 1e6}
     return {part: amount / rates[part in FLOPS] for part, amount in work.items()}
 
 
-def least_ms(row: dict[str, Any], device: hardware.Hardware) -> float:
+def least_ms(row: dict[str, Any], device: accelerators.Accelerator) -> float:
     """Returns what a step of float32 takes at least, but for caches, from a row of `compile`.
 
     Its products at the peak (a GPU's in TF32 is half of bfloat16's), or its bytes at the bandwidth.

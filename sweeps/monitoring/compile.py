@@ -3,8 +3,8 @@
 Definitions (per device and step):
 
 - memory_gb: arguments + outputs − aliases + scratch + code; peak_gb: XLA's own peak. 10⁹ bytes.
-- xla_ms: the TPU compiler's estimated cycles by the clock of `hardware`; it knows no waiting for
-  the network or for transfers. kernel_ms: of kernels, which carry no cycles: what their
+- xla_ms: the TPU compiler's estimated cycles by the clock of `accelerators`; it knows no waiting
+  for the network or for transfers. kernel_ms: of kernels, which carry no cycles: what their
   instructions take (bundles × grid steps / clock), their products at the matrix units' peak, or
   their bytes at the memory's bandwidth, whichever is most. step_ms: both. A GPU's compiler gives
   no times without a device: null.
@@ -17,9 +17,10 @@ Definitions (per device and step):
 import json
 from typing import Any
 
-from sweeps.monitoring import calibration, compiled_step, hardware, jax_calls
+from sweeps.monitoring import calibration, compiled_step, jax_calls
 from sweeps.study.study import Study
 from sweeps.study.trial import Trial
+from sweeps.training import accelerators
 from workloads import catalog
 
 
@@ -31,25 +32,25 @@ def rows(study: Study, topology: str, plain: bool = False) -> list[dict[str, Any
     Raises ValueError where the topology does not exist, its compiler is not installed, or mesh and
     batch do not fit it.
     """
-    where = hardware.topology(topology)
+    where = accelerators.topology(topology)
     settings, model = study.settings, model_flops(study, where)
     first = first_trials(study)
     planned = calibration.predict(study, where)
-    found: list[dict[str, Any]] = []
+    compiled: list[dict[str, Any]] = []
     for variant in settings["variants"]:
-        said = jax_calls.call(
+        report = jax_calls.call(
             compiled_step.compiled, trial=first[variant], topology=topology, plain=plain
         )
         row = {
             "variant": variant,
             "kernel": settings["kernel"],
-            **figures(where, said, model),
+            **figures(where, report, model),
         }
-        said_by_plan = planned.get(variant)
-        row["plan_gb"] = said_by_plan and said_by_plan.total_gb
-        row["plan_ms"] = said_by_plan and said_by_plan.step_ms
-        found.append(row)
-    return found
+        prediction = planned.get(variant)
+        row["plan_gb"] = prediction and prediction.total_gb
+        row["plan_ms"] = prediction and prediction.step_ms
+        compiled.append(row)
+    return compiled
 
 
 def first_trials(study: Study) -> dict[str, Trial]:
@@ -58,45 +59,45 @@ def first_trials(study: Study) -> dict[str, Trial]:
     return {one.variant: one for one in reversed(study.trials(study.stages[-1], selection))}
 
 
-def model_flops(study: Study, where: hardware.Topology) -> float | None:
+def model_flops(study: Study, where: accelerators.Topology) -> float | None:
     """Returns the model's FLOP of a step on one of the devices; None where no formula is kept."""
     model = catalog.get(study.workload).flops
     return None if model is None else model * study.settings["batch_size"] / where.devices
 
 
 def figures(
-    where: hardware.Topology, said: dict[str, Any], model_flops: float | None
+    where: accelerators.Topology, report: dict[str, Any], model_flops: float | None
 ) -> dict[str, Any]:
-    """Returns the figures of a row from what `compiled_step` was told by the compiler."""
-    if "out_of_memory" in said:
-        return {**dict.fromkeys(_FIELDS), "fits": False, "warnings": [said["out_of_memory"]]}
+    """Returns the figures of a row from a report of `compiled_step`."""
+    if "out_of_memory" in report:
+        return {**dict.fromkeys(_FIELDS), "fits": False, "warnings": [report["out_of_memory"]]}
     row: dict[str, Any] = {}
-    device = where.hardware
-    memory = sum(said["memory"].values())
+    device = where.accelerator
+    memory = sum(report["memory"].values())
     times: dict[str, float | None] = dict.fromkeys(("step_ms", "xla_ms", "kernel_ms"))
     if device.platform == "tpu":
-        by_part = {part: _ms(cycles, device) for part, cycles in said["parts"].items()}
-        kernels = {call: _ms(cycles, device) for call, cycles in said["kernels"].items()}
+        by_part = {part: _ms(cycles, device) for part, cycles in report["parts"].items()}
+        kernels = {call: _ms(cycles, device) for call, cycles in report["kernels"].items()}
         xla, own = sum(by_part.values()), sum(kernels.values())
         times = {"step_ms": xla + own, "xla_ms": xla, "kernel_ms": own}
         row |= {"parts_ms": by_part, "kernels_ms": kernels}
     return {
         **row,
         "memory_gb": memory / 1e9,
-        "peak_gb": None if said["peak"] is None else said["peak"] / 1e9,
+        "peak_gb": None if report["peak"] is None else report["peak"] / 1e9,
         # A TPU's compiler refuses what does not fit.
         "fits": device.platform == "tpu" or memory / 1e9 <= device.usable_gb(),
         **times,
-        "hbm_gb": said["hbm"] / 1e9,
-        "kernel_hbm_gb": said["kernel_hbm"] / 1e9,
-        "collectives_gb": said["collectives"] / 1e9,
-        "flops": said["flops"],
+        "hbm_gb": report["hbm"] / 1e9,
+        "kernel_hbm_gb": report["kernel_hbm"] / 1e9,
+        "collectives_gb": report["collectives"] / 1e9,
+        "flops": report["flops"],
         "model_flops": model_flops,
-        "custom_calls": {call: int(times) for call, times in said["calls"].items()},
-        "warnings": said["warnings"],
-        "memory_parts_gb": {part: size / 1e9 for part, size in said["memory"].items()},
-        "compile_cpu_seconds": said["cpu_seconds"],
-        "versions": said["versions"],
+        "custom_calls": {call: int(times) for call, times in report["calls"].items()},
+        "warnings": report["warnings"],
+        "memory_parts_gb": {part: size / 1e9 for part, size in report["memory"].items()},
+        "compile_cpu_seconds": report["cpu_seconds"],
+        "versions": report["versions"],
     }
 
 
@@ -117,29 +118,29 @@ _FIELDS = (
 )
 
 
-def _ms(cycles: float, device: hardware.Hardware) -> float:
+def _ms(cycles: float, device: accelerators.Accelerator) -> float:
     return cycles / device.clock_ghz / 1e6
 
 
-def as_json(study: Study, topology: str, found: list[dict[str, Any]]) -> str:
+def as_json(study: Study, topology: str, compiled: list[dict[str, Any]]) -> str:
     """Returns one object with the rows, as the design pins it."""
-    return json.dumps({"study": study.name, "topology": topology, "rows": found}, indent=1)
+    return json.dumps({"study": study.name, "topology": topology, "rows": compiled}, indent=1)
 
 
-def render(study: Study, topology: str, found: list[dict[str, Any]]) -> str:
+def render(study: Study, topology: str, compiled: list[dict[str, Any]]) -> str:
     """Returns the rows as text: memory by part, times by part, traffic, warnings, ratios."""
-    where = hardware.topology(topology)
+    where = accelerators.topology(topology)
     text = [
         f"study {study.name} on {topology}: {where.devices} devices of "
-        f"{where.hardware.memory_gb:.1f} GB, as compiled; nothing was run"
+        f"{where.accelerator.memory_gb:.1f} GB, as compiled; nothing was run"
     ]
-    for row in found:
-        text += ["", *_lines(row, found, study, where)]
+    for row in compiled:
+        text += ["", *_lines(row, compiled, study, where)]
     return "\n".join(text)
 
 
 def _lines(
-    row: dict[str, Any], found: list[dict[str, Any]], study: Study, where: hardware.Topology
+    row: dict[str, Any], compiled: list[dict[str, Any]], study: Study, where: accelerators.Topology
 ) -> list[str]:
     if row["memory_gb"] is None:
         return [
@@ -157,7 +158,7 @@ def _lines(
     if row["step_ms"] is not None:
         lines.append(
             f"    step {row['step_ms']:.4g} ms{_planned(row, 'plan_ms', 'ms')}"
-            f"{_share(row, where)}{_ratio(row, found, study)}"
+            f"{_share(row, where)}{_ratio(row, compiled, study)}"
         )
         times = {**row["parts_ms"], **{f"kernel {k}": ms for k, ms in row["kernels_ms"].items()}}
         ordered = sorted(times.items(), key=lambda item: -item[1])
@@ -186,11 +187,11 @@ def share_of_peak(row: dict[str, Any], topology: str) -> float | None:
     """Returns the model's FLOP over what the device can do in a step's time; None without both."""
     if row["model_flops"] is None or row["step_ms"] is None:
         return None
-    device = hardware.topology(topology).hardware
+    device = accelerators.topology(topology).accelerator
     return float(row["model_flops"] / (row["step_ms"] / 1e3 * device.peak_tflops * 1e12))
 
 
-def _share(row: dict[str, Any], where: hardware.Topology) -> str:
+def _share(row: dict[str, Any], where: accelerators.Topology) -> str:
     share = share_of_peak(row, where.text)
     if share is None:
         return ""
@@ -200,15 +201,15 @@ def _share(row: dict[str, Any], where: hardware.Topology) -> str:
     )
 
 
-def _ratio(row: dict[str, Any], found: list[dict[str, Any]], study: Study) -> str:
+def _ratio(row: dict[str, Any], compiled: list[dict[str, Any]], study: Study) -> str:
     wanted = study.settings["baseline"], row["kernel"]
-    baseline = next(one for one in found if (one["variant"], one["kernel"]) == wanted)
+    baseline = next(one for one in compiled if (one["variant"], one["kernel"]) == wanted)
     if row is baseline or baseline["step_ms"] is None:
         return ""
     return f", {row['step_ms'] / baseline['step_ms']:.3f} times {baseline['variant']}"
 
 
-def _remedy(settings: dict[str, Any], where: hardware.Topology) -> str:
+def _remedy(settings: dict[str, Any], where: accelerators.Topology) -> str:
     """Returns what to change where a step does not fit, the least costly first."""
     changes = []
     if not settings["remat"]:

@@ -1,6 +1,6 @@
 """A trial's train step compiled for accelerators that are not here, and what the compiler says.
 
-Runs in a process of its own (`jax_calls`): the compilers are told by environment variables, which
+Runs in a process of its own (`jax_calls`): the compilers read environment variables, which
 JAX reads when it is imported, and a compiler that crashes takes no one with it. jax's
 `topologies` give devices without hardware; the step is the one that trains, lowered for shapes.
 """
@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from attention import table as variants_table
-from sweeps.monitoring import hardware, hlo
+from sweeps.monitoring import hlo
 from sweeps.study.trial import Trial
+from sweeps.training import accelerators
 
 # A part of the step, and a pattern of where in the traced program its operations come from; the
 # first that matches. The optimizer has no module and no derivative.
@@ -49,72 +50,73 @@ def compiled(trial: Trial, topology: str, plain: bool = False) -> dict[str, Any]
     {"out_of_memory"}, in the compiler's words, where the memory does not suffice. Raises ValueError
     where the extra is not installed, or mesh and batch do not fit the topology.
     """
-    where = hardware.topology(topology)
+    where = accelerators.topology(topology)
     # Kernels of no one platform are XLA's own operations.
-    with told(where, has_kernels=bool(variants_table.KERNELS[trial.kernel].platforms)) as scratch:
+    with compiling_for(
+        where, has_kernels=bool(variants_table.KERNELS[trial.kernel].platforms)
+    ) as scratch:
         from sweeps.training import train_step
 
         step = train_step.of_trial(trial, plain)
         state, *others = step.abstract_arguments(trial, _devices(where))
         named = {"parameters": state.params, "moments": state.optimizer, "batch": others[0]}
-        return said(lambda: step.traced(state, *others), named, where, scratch)
+        return compiler_report(lambda: step.traced(state, *others), named, where, scratch)
 
 
 @contextlib.contextmanager
-def told(where: hardware.Topology, has_kernels: bool) -> Iterator[str]:
-    """Has the compilers that JAX will load work for a topology; gives a folder for their words.
+def compiling_for(where: accelerators.Topology, has_kernels: bool) -> Iterator[str]:
+    """Has the compilers that JAX will load compile for a topology; gives a folder for their logs.
 
     Before JAX is imported. Raises ValueError where the topology's compiler is not installed.
     """
-    with tempfile.TemporaryDirectory() as scratch:
-        _tell(where, scratch, has_kernels)
-        yield scratch
-
-
-def _tell(where: hardware.Topology, scratch: str, has_kernels: bool) -> None:
-    """Sets what the compilers read from the environment."""
-    extra = "compile-tpu" if where.hardware.platform == "tpu" else "compile-gpu"
-    module = "libtpu" if where.hardware.platform == "tpu" else "jax_cuda12_plugin"
+    is_tpu = where.accelerator.platform == "tpu"
+    extra, module = ("tpu", "libtpu") if is_tpu else ("gpu", "jax_cuda12_plugin")
     if importlib.util.find_spec(module) is None:
         raise ValueError(
             f"compiling for {where.text} needs the compiler of that platform: "
-            f"pip install 'attnperf[{extra}]' ({module} is not installed)"
+            f"pip install 'attnperf[compile-{extra}]' ({module} is not installed)"
         )
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    if where.hardware.platform == "tpu":
-        os.environ |= {
-            "TPU_SKIP_MDS_QUERY": "1",
-            "TPU_WORKER_HOSTNAMES": "localhost",
-            "TPU_ACCELERATOR_TYPE": where.hardware.accelerator_type,
-            "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-            "TPU_LOG_DIR": scratch,
-            "XLA_FLAGS": "",  # the caller's are for what it runs, such as its number of CPU devices
-        }
-        if has_kernels:
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ["JAX_PLATFORMS"] = "cpu"
+        os.environ |= _tpu_settings(where, scratch) if is_tpu else _GPU_SETTINGS
+        if is_tpu and has_kernels:
             # How many instructions (bundles) each operation became: nothing else times a kernel.
             os.environ["LIBTPU_INIT_ARGS"] = (
                 f"--xla_jf_dump_to={scratch} --xla_jf_dump_llo_text=true "
                 "--xla_jf_dump_llo_pass_label_regex=final_bundles"
             )
-    else:
-        os.environ |= {
-            "CUDA_VISIBLE_DEVICES": "-1",
-            # Without a device nothing can be timed; Triton's matmuls are chosen by timing.
-            "XLA_FLAGS": "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false",
-        }
+        yield scratch
 
 
-def said(
+_GPU_SETTINGS = {
+    "CUDA_VISIBLE_DEVICES": "-1",
+    # Without a device nothing can be timed; Triton's matmuls are chosen by timing.
+    "XLA_FLAGS": "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false",
+}
+
+
+def _tpu_settings(where: accelerators.Topology, scratch: str) -> dict[str, str]:
+    return {
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_WORKER_HOSTNAMES": "localhost",
+        "TPU_ACCELERATOR_TYPE": where.accelerator.accelerator_type,
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        "TPU_LOG_DIR": scratch,
+        "XLA_FLAGS": "",  # the caller's are for what it runs, such as its number of CPU devices
+    }
+
+
+def compiler_report(
     trace: Callable[[], Any],
     named: dict[str, Any],
-    where: hardware.Topology,
+    where: accelerators.Topology,
     scratch: str,
     options: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Returns what the compiler says of the traced program that `trace` returns; see `compiled`.
 
-    named: trees of sharded shapes among its arguments, for "memory". scratch: of `told`. options:
-    the compiler's.
+    named: trees of sharded shapes among its arguments, for "memory". scratch: of `compiling_for`.
+    options: the compiler's.
     """
     import jax
 
@@ -136,13 +138,13 @@ def said(
     kernels: dict[str, float] = {}
     pallas_calls = list(_pallas_calls(traced.jaxpr))
     again = {one["name"]: _read_again(one) for one in pallas_calls}
-    if where.hardware.platform == "tpu":
+    if where.accelerator.platform == "tpu":
         own = [one for one in calls if one.is_kernel]
         programs = {
             one["name"]: (math.prod(one["grid_mapping"].grid), _products(one["jaxpr"]))
             for one in pallas_calls
         }
-        kernels, uncounted = _kernel_cycles(own, programs, where.hardware, scratch)
+        kernels, uncounted = _kernel_cycles(own, programs, where.accelerator, scratch)
         warnings += [
             f"kernel {name} is NOT counted: no bundles or grid known" for name in uncounted
         ]
@@ -166,30 +168,32 @@ def said(
         "flops": _products(traced.jaxpr) / where.devices,
         "warnings": warnings,
         "cpu_seconds": time.process_time(),
-        "versions": _versions(where.hardware.platform),
+        "versions": _versions(where.accelerator.platform),
     }
 
 
-def _devices(where: hardware.Topology) -> tuple[Any, ...]:
+def _devices(where: accelerators.Topology) -> tuple[Any, ...]:
     import jax
     from jax.experimental import topologies
 
-    if where.hardware.platform == "cuda":
+    if where.accelerator.platform == "cuda":
         shape = "x".join(map(str, where.shape))
         config = _target_config(where.kind)
-        found = topologies.get_topology_desc(platform="cuda", target_config=config, topology=shape)
-        return tuple(found.devices)
+        description = topologies.get_topology_desc(
+            platform="cuda", target_config=config, topology=shape
+        )
+        return tuple(description.devices)
     # libtpu's hosts have 4 or 8 chips; a smaller topology is one host of so many.
     chips = where.shape + (1,) * (3 - len(where.shape))
-    given: dict[str, Any] = {}
-    given |= {"chips_per_host_bounds": chips} if math.prod(where.shape) < 4 else {}
-    given |= {"num_slices": where.slices} if where.slices > 1 else {}
+    settings: dict[str, Any] = {}
+    settings |= {"chips_per_host_bounds": chips} if math.prod(where.shape) < 4 else {}
+    settings |= {"num_slices": where.slices} if where.slices > 1 else {}
     slice_name = where.text.partition("*")[0]
     try:
-        found = topologies.get_topology_desc(slice_name, platform="tpu", **given)
+        description = topologies.get_topology_desc(slice_name, platform="tpu", **settings)
     except (ValueError, jax.errors.JaxRuntimeError) as error:
         raise ValueError(f"topology {where.text!r}: libtpu has no such slice: {error}") from error
-    return tuple(found.devices)
+    return tuple(description.devices)
 
 
 def _target_config(kind: str) -> str:
@@ -236,18 +240,18 @@ def _out_of_memory(message: str) -> dict[str, Any]:
 
 def _warnings(scratch: str) -> list[str]:
     """Returns what the partitioner warned of, each once, as written to logs or standard error."""
-    found: dict[str, None] = {}
+    warnings: dict[str, None] = {}
     for path in [*glob.glob(f"{scratch}/*.log.*"), f"{scratch}/stderr"]:
         for line in pathlib.Path(path).read_text("utf-8", errors="replace").splitlines():
             if _WARNING in line:
-                found[line[line.index(_WARNING) :][:300]] = None
-    return list(found)
+                warnings[line[line.index(_WARNING) :][:300]] = None
+    return list(warnings)
 
 
 def _kernel_cycles(
     calls: list[hlo.Counted],
     programs: dict[str, tuple[int, float]],
-    device: hardware.Hardware,
+    device: accelerators.Accelerator,
     scratch: str,
 ) -> tuple[dict[str, float], list[str]]:
     """Returns cycles by kernel, and the kernels that nothing is known of.
@@ -259,12 +263,12 @@ def _kernel_cycles(
     """
     bundles: dict[str, int] = {}
     for path in pathlib.Path(scratch).glob(f"*{_BUNDLES}*"):
-        found = re.search(
+        total = re.search(
             r"total scheduled bundles:\s+(\d+)", path.read_text("utf-8", errors="replace")
         )
         name = re.sub(r"^\d+-|-\d+-" + _BUNDLES + r".*$", "", path.name)
-        if found:
-            bundles[_kernel_name(name)] = int(found[1])
+        if total:
+            bundles[_kernel_name(name)] = int(total[1])
     clock = device.clock_ghz * 1e9
     cycles: dict[str, float] = {}
     uncounted = []
@@ -293,8 +297,8 @@ def _pallas_calls(jaxpr: Any) -> Iterator[dict[str, Any]]:
         if equation.primitive.name == "pallas_call":
             yield equation.params
         for value in equation.params.values():
-            several = value if isinstance(value, tuple | list) else (value,)
-            for program in (inner for one in several for inner in _inner(one)):
+            values = value if isinstance(value, tuple | list) else (value,)
+            for program in (inner for part in values for inner in _inner(part)):
                 yield from _pallas_calls(program)
 
 
@@ -313,7 +317,7 @@ def _read_again(call: dict[str, Any]) -> float:
     return total / 2 if call["name"].endswith("_causal") else total
 
 
-def _traffic(one: hlo.Counted, where: hardware.Topology, again: dict[str, float]) -> float:
+def _traffic(one: hlo.Counted, where: accelerators.Topology, again: dict[str, float]) -> float:
     """Returns the bytes of main memory an instruction moves; more than once for a GPU's kernels.
 
     again: of kernels in Triton by name, see `_read_again`. cuDNN's read keys and values (backward:
@@ -321,11 +325,11 @@ def _traffic(one: hlo.Counted, where: hardware.Topology, again: dict[str, float]
     it is causal: (T/128 − 1) times their bytes, beside operands and results once. What its cache
     (50 MB) saves is not taken off.
     """
-    if where.hardware.platform == "cuda" and "triton" in one.call:
+    if where.accelerator.platform == "cuda" and "triton" in one.call:
         name = re.search(r'\bname = "(\w+)"', one.instruction.rest)
         return one.bytes + (again[name[1]] if name else 0.0)
     shape = re.match(r"\w+\[(\d+),(\d+),(\d+),(\d+)\]", one.instruction.result.lstrip("("))
-    if where.hardware.platform != "cuda" or not one.is_kernel or shape is None:
+    if where.accelerator.platform != "cuda" or not one.is_kernel or shape is None:
         return one.bytes
     batch, rows, heads, size = map(int, shape.groups())
     more = max(0, math.ceil(rows / 128) - 1) * 2 * (2 * batch * rows * heads * size)
@@ -357,27 +361,27 @@ def _products(jaxpr: Any) -> float:
     """
     total = 0.0
     for equation in jaxpr.eqns:
-        name, given = equation.primitive.name, equation.params
+        name, params = equation.primitive.name, equation.params
         if name == "dot_general":
-            (contracted, _), _ = given["dimension_numbers"]
+            (contracted, _), _ = params["dimension_numbers"]
             shape = equation.invars[0].aval.shape
             total += 2.0 * equation.outvars[0].aval.size * math.prod(shape[d] for d in contracted)
         elif name == "conv_general_dilated":
             kernel = equation.invars[1].aval
-            outputs = kernel.shape[given["dimension_numbers"].rhs_spec[0]]
+            outputs = kernel.shape[params["dimension_numbers"].rhs_spec[0]]
             total += 2.0 * equation.outvars[0].aval.size * kernel.size / outputs
         elif name == "cond":
-            total += max(_products(branch.jaxpr) for branch in given["branches"])
+            total += max(_products(branch.jaxpr) for branch in params["branches"])
         else:
             times = 1.0
             if name == "scan":
-                times = given["length"]
+                times = params["length"]
             elif name == "pallas_call":
-                times = math.prod(given["grid_mapping"].grid)
+                times = math.prod(params["grid_mapping"].grid)
             elif name == "shard_map":
-                times = given["mesh"].size
-            inner = (_inner(value) for value in given.values())
-            total += times * sum(_products(one) for found in inner for one in found)
+                times = params["mesh"].size
+            programs = (program for value in params.values() for program in _inner(value))
+            total += times * sum(map(_products, programs))
     return total
 
 

@@ -117,16 +117,13 @@ class Module:
                 lines = self.computations.setdefault(header[2], {})
                 self.entry = header[2] if header[1] else self.entry
             elif _LINE.match(line) or line.startswith("}"):
-                self._keep(lines, pending)
+                if pending:
+                    instruction = _instruction(pending)
+                    lines[instruction.name] = instruction
                 pending = "" if line.startswith("}") else line
             elif pending:
                 # Attributes of Mosaic's calls span several lines.
                 pending += " " + line.strip()
-
-    def _keep(self, lines: dict[str, Instruction], line: str) -> None:
-        if line:
-            one = _instruction(line)
-            lines[one.name] = one
 
     def counted(self) -> Iterator[Counted]:
         """Yields every instruction that runs, loops and branches included (the longer branch)."""
@@ -210,7 +207,7 @@ class Module:
             return 0
         if one.opcode == "custom-call" and _BOOKKEEPING.search(one.rest):
             return 0
-        given = [lines[name] for name in one.operands if name in lines]
+        operands = [lines[name] for name in one.operands if name in lines]
         if one.opcode.endswith("-start"):
             # (result, operand, …) of a transfer; a slice's operand is larger than what is read.
             sizes = [size for size, main in _shapes(one.result) if main and size > 64]
@@ -223,16 +220,16 @@ class Module:
         if one.opcode in ("dynamic-slice", "slice", "gather"):
             return 2 * written
         if one.opcode == "dynamic-update-slice":
-            return 2 * _main(given[1].result) if len(given) > 1 else written
+            return 2 * _main(operands[1].result) if len(operands) > 1 else written
         if one.opcode == "fusion":
-            return self._fused_bytes(one, given)
-        return written + sum(_main(operand.result) for operand in given)
+            return self._fused_bytes(one, operands)
+        return written + sum(_main(operand.result) for operand in operands)
 
-    def _fused_bytes(self, one: Instruction, given: list[Instruction]) -> int:
+    def _fused_bytes(self, one: Instruction, operands: list[Instruction]) -> int:
         inner = self.computations[one.called("calls")]
         users = _users(inner)
         total = 0
-        for parameter, operand in zip(_parameters(inner), given, strict=False):
+        for parameter, operand in zip(_parameters(inner), operands, strict=False):
             main = _main(operand.result)
             total += min(main, self._read_of(parameter, users)) if main else 0
         root = list(inner.values())[-1]
@@ -241,7 +238,7 @@ class Module:
         ):
             if part is not None:
                 total += self._written(part, inner)
-        return min(total, sum(_main(g.result) for g in given) + _main(one.result))
+        return min(total, sum(_main(operand.result) for operand in operands) + _main(one.result))
 
     def _written(self, part: Instruction, inner: dict[str, Instruction]) -> int:
         """Returns what a fusion writes for one of its results: the update alone where it is one."""
@@ -265,8 +262,10 @@ class Module:
                 total += self._read_of(user, users)
             elif user.opcode == "fusion":
                 inner = self.computations[user.called("calls")]
-                given, deeper = zip(user.operands, _parameters(inner), strict=False), _users(inner)
-                total += sum(self._read_of(one, deeper) for name, one in given if name == part.name)
+                passed, deeper = zip(user.operands, _parameters(inner), strict=False), _users(inner)
+                total += sum(
+                    self._read_of(one, deeper) for name, one in passed if name == part.name
+                )
             else:
                 return _size(part.result)
         return min(total, _size(part.result))
@@ -274,12 +273,8 @@ class Module:
 
 def _parameters(inner: dict[str, Instruction]) -> list[Instruction]:
     """Returns the parameters of a computation in their order."""
-    found = [part for part in inner.values() if part.opcode == "parameter"]
-    return sorted(found, key=lambda one: int(re.search(r"parameter\((\d+)\)", _full(one))[1]))  # type: ignore[index]
-
-
-def _full(one: Instruction) -> str:
-    return f"{one.opcode}({','.join(one.operands)}){one.rest}"
+    parameters = [part for part in inner.values() if part.opcode == "parameter"]
+    return sorted(parameters, key=lambda one: int(re.search(r"\d+", one.rest)[0]))  # type: ignore[index]
 
 
 def _users(lines: dict[str, Instruction]) -> dict[str, list[Instruction]]:
@@ -294,10 +289,11 @@ def _instruction(line: str) -> Instruction:
     name = _LINE.match(line)
     assert name is not None
     rest = line[name.end() :]
-    end = _closing(rest, 0) + 1 if rest.startswith("(") else _type_end(rest)
+    # Layouts of a single result hold no blanks.
+    end = _closing(rest) + 1 if rest.startswith("(") else rest.index(" ")
     result, rest = rest[:end], rest[end:].lstrip()
     opcode, _, after = rest.partition("(")
-    close = _closing("(" + after, 0)
+    close = _closing("(" + after)
     inside = after[: close - 1]
     operands = tuple(re.findall(r"%([\w.\-]+)", inside))
     if opcode in ("parameter", "constant"):
@@ -305,16 +301,11 @@ def _instruction(line: str) -> Instruction:
     return Instruction(name[1], result, opcode, operands, after[close:])
 
 
-def _type_end(text: str) -> int:
-    """Returns where a single result's type ends: layouts hold no blanks."""
-    return text.index(" ")
-
-
-def _closing(text: str, start: int) -> int:
-    """Returns the index of the bracket that closes the one at `start`."""
+def _closing(text: str) -> int:
+    """Returns the index of the bracket that closes the first character."""
     depth = 0
-    for index in range(start, len(text)):
-        depth += (text[index] == "(") - (text[index] == ")")
+    for index, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
         if depth == 0:
             return index
     return len(text) - 1

@@ -12,10 +12,11 @@ from attention import table as variants_table
 from sweeps.launchers import remote
 from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import EngineError
-from sweeps.monitoring import calibration, hardware, progress
+from sweeps.monitoring import calibration, progress
 from sweeps.records import layout, status
 from sweeps.study import checks
 from sweeps.study.study import Study
+from sweeps.training import accelerators
 from workloads import catalog
 from workloads.base.options import MESH_AXES
 from workloads.base.workload_spec import WorkloadSpec
@@ -160,7 +161,7 @@ def summary(study: Study) -> str:
     text = f"whole study: {total.trials:,} trials, {total.steps:,} steps, {wall} ({why})"
     if not entry.stands_in_for and where.platform in _KINDS:
         kind = _KINDS[where.platform]
-        here = hardware.Topology(f"devices such as {kind}", kind, (where.devices,))
+        here = accelerators.Topology(f"devices such as {kind}", kind, (where.devices,))
         needs, _ = on_hardware(study, here, judged=False)
         text = "\n".join(one for one in (needs, text) if one)
     return text
@@ -204,7 +205,7 @@ def _in_hours(steps: int | None, seconds: float | None) -> float | None:
 
 
 def on_hardware(
-    study: Study, where: hardware.Topology, device_gb: float | None = None, judged: bool = True
+    study: Study, where: accelerators.Topology, device_gb: float | None = None, judged: bool = True
 ) -> tuple[str, float | None]:
     """Returns what a train step needs on accelerators, as text, and its seconds if they are known.
 
@@ -214,7 +215,7 @@ def on_hardware(
     model knows nothing of the workload. Raises ValueError where mesh, batch or kernel do not fit.
     """
     settings = study.settings
-    platform = "gpu" if where.hardware.platform == "cuda" else where.hardware.platform
+    platform = "gpu" if where.accelerator.platform == "cuda" else where.accelerator.platform
     able = variants_table.KERNELS[settings["kernel"]].platforms
     if able and platform not in able:
         raise ValueError(
@@ -240,7 +241,7 @@ def on_hardware(
     variant, found = max(known.items(), key=lambda item: item[1].total_gb)
     answer = ""
     if judged:
-        gb = where.hardware.usable_gb(device_gb)
+        gb = where.accelerator.usable_gb(device_gb)
         answer = f", {calibration.verdict(found.total_gb, gb)}: {gb:.4g} GB can be had"
     listing = " + ".join(f"{part} {size:.2f}" for part, size in found.memory_gb.items() if size)
     seconds = None if found.step_ms is None else found.step_ms / 1e3
@@ -282,7 +283,7 @@ def render(
     needs, devices = "", entry.devices
     seconds, source = entry.step_time(settings["batch_size"])
     if topology or entry.topology:
-        found = hardware.topology(topology or entry.topology)
+        found = accelerators.topology(topology or entry.topology)
         needs, predicted = on_hardware(study, found, device_gb)
         needs = needs or f"on {found.text}: no figures of a compiler are known for {entry.name}"
         if predicted is not None:
@@ -363,7 +364,7 @@ def _most_input(study: Study, topology: str, judged: bool) -> str:
 
     judged: say whether the study's loader_workers are enough for them.
     """
-    known = calibration.predict(study, hardware.topology(topology)).values()
+    known = calibration.predict(study, accelerators.topology(topology)).values()
     least = min((one.least_ms for one in known if one.least_ms is not None), default=None)
     if least is None:
         return ""

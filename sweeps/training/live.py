@@ -7,8 +7,8 @@ A row: {"kind": "train", "global_step", "loss", "grad_norm", "step_seconds", "<u
 "model_flop_utilisation"}. step_seconds: training time per update since the row before (or since the
 attempt began), evaluations, checkpoints and diagnostics not in it. <unit>: tokens, images or
 examples, of all devices. model_flop_utilisation: the model's FLOP (`WorkloadSpec.flops`) over those
-that all devices could do in bfloat16, None where the device kind is not in PEAK_FLOPS, as no CPU
-is, or the workload has no formula.
+that all devices could do in bfloat16, None where the device is not in `accelerators.KINDS` (no
+CPU is) or the workload has no formula.
 """
 
 from collections.abc import Callable
@@ -17,42 +17,9 @@ from typing import Any
 import jax
 
 from sweeps.study.trial import Trial
+from sweeps.training import accelerators
 from sweeps.training.train_step import StepMetrics
 from workloads import catalog
-
-# Dense bfloat16 FLOP/s of one of JAX's devices by its device_kind, the longest name that it begins
-# with; float16's where there is no bfloat16. Google: cloud.google.com/tpu/docs/v4 and so on; v2 and
-# v3 have two devices a chip. NVIDIA: data sheets, without sparsity.
-PEAK_FLOPS = {
-    "TPU v2": 22.5e12,
-    "TPU v3": 61.5e12,
-    "TPU v4": 275e12,
-    "TPU v5 lite": 197e12,
-    "TPU v5e": 197e12,
-    "TPU v5": 459e12,
-    "TPU v6 lite": 918e12,
-    "TPU v6e": 918e12,
-    "Tesla V100": 125e12,
-    "Tesla V100-PCIE": 112e12,
-    "NVIDIA A100": 312e12,
-    "NVIDIA H100 PCIe": 756e12,
-    "NVIDIA H100 NVL": 835e12,
-    "NVIDIA H100": 989.4e12,
-    "NVIDIA H200": 989.4e12,
-    "NVIDIA H200 NVL": 835e12,
-    "NVIDIA GH200": 989.4e12,
-    "NVIDIA B200": 2250e12,
-}
-
-
-def peak_flops(device_kind: str) -> float | None:
-    """Returns the most FLOP a second of a device, None where that is not known.
-
-    A part of a GPU (MIG) has not the whole one's.
-    """
-    whole = " MIG " not in device_kind
-    names = [name for name in PEAK_FLOPS if whole and device_kind.startswith(name)]
-    return PEAK_FLOPS[max(names, key=len)] if names else None
 
 
 class Speed:
@@ -62,9 +29,10 @@ class Speed:
         entry, devices = catalog.get(trial.workload), jax.devices()
         self._column = f"{entry.unit}_per_second"
         self._units = trial.batch_size * entry.units
-        peak = peak_flops(devices[0].device_kind)
+        kind = accelerators.of_device(devices[0].device_kind)
         self._least = None  # seconds of an update at the devices' peak
-        if peak is not None and entry.flops is not None:
+        if kind is not None and entry.flops is not None:
+            peak = accelerators.KINDS[kind].peak_tflops * 1e12
             self._least = trial.batch_size * entry.flops / (peak * len(devices))
 
     def columns(self, seconds: float) -> dict[str, float | None]:

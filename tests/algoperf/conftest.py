@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from tests.algoperf import small_models
+from tests.algoperf.parity import __main__ as parity
 from workloads.algoperf import installation, supported
-from workloads.algoperf.parity import table_of_rows
 
 STAND_IN = pathlib.Path(__file__).parent / "stand_in"
 
@@ -50,12 +50,8 @@ def algoperf():
     return found
 
 
-@pytest.fixture(scope="module")
-def reference(request, algoperf):
-    """The real AlgoPerf ready to be compared with, and what a test file names in NEEDS of it; skips
-    as `algoperf`."""
+@pytest.fixture(scope="session")
+def reference(algoperf):
+    """The real AlgoPerf ready to be compared with; skips as `algoperf`."""
     del algoperf
-    found = table_of_rows.prepared()
-    for name in getattr(request.module, "NEEDS", ()):
-        found.module(name)
-    return found
+    return parity.prepared()

@@ -128,8 +128,7 @@ def test_evaluations_do_not_depend_on_how_many_there_were(make):
         "validation/num_examples", "test/accuracy", "test/loss", "test/num_examples",
     }  # fmt: skip
     assert all(isinstance(value, int | float) for value in first.values())
-    train = [first["train/loss"], evaluate(workload)["train/loss"]]
-    assert train[0] == train[1]
+    assert evaluate(workload)["train/loss"] == first["train/loss"]
 
 
 @pytest.fixture
@@ -213,23 +212,22 @@ def test_trials_on_fabricated_data_say_so_with_their_sizes(make, curve, tmp_path
     marker = {"sizes": {"imagenet_vit": {"train": 16, "validation": 8, "test": 4}}}
     (tmp_path / tiny_sizes.MARKER).write_text(json.dumps(marker))
     meta = provenance.meta_data(make("imagenet_vit", "laser"), 0, str(tmp_path))
-    assert meta["workload.attnperf_tiny"] is True
-    assert meta["workload.num_validation_examples"] == 8
-    assert meta["workload.attention_layers"] == 2
-    assert meta["workload.algoperf_commit"] == "unknown"
+    assert (
+        meta.items()
+        >= {
+            "workload.attnperf_tiny": True,
+            "workload.num_validation_examples": 8,
+            "workload.attention_layers": 2,
+            "workload.algoperf_commit": "unknown",
+            "attnperf_commit": meta["git_commit_hash"],
+        }.items()
+    )
     assert meta["workload.algoperf_dir"].endswith("algoperf/stand_in")
-    assert meta["attnperf_commit"] == meta["git_commit_hash"]
     curve("made_up", "laser")
     (trial,) = (tmp_path / "made_up").rglob("trial_1")
     layout.write_json(trial / "meta_data_0.json", meta)
     cli.main(["table", str(tmp_path / "made_up")])
     assert "fabricated: grid/laser" in capsys.readouterr().out
-
-
-def test_diagnostics_that_cannot_be_are_refused_at_the_door():
-    changes = ("workload=algoperf:finewebedu_lm", "diagnostics=3", "variants=standard,laser")
-    with pytest.raises(ValueError, match="finewebedu_lm cannot be looked into"):
-        study.resolve(config.parse("digits_vit_quick", [f"--config.{c}" for c in changes]))
 
 
 def test_diagnostics_see_every_layer_and_change_nothing(curve, tmp_path):
@@ -255,23 +253,6 @@ def test_diagnostics_see_attention_of_every_kind(make, name, calls):
     assert len({layer.path for layer in layers}) == calls
 
 
-def test_batch_statistics_are_those_that_were_asked_for(make, monkeypatch, stand_in):
-    base, seen = stand_in.module("algoperf.workloads.base").TinyWorkload, []
-    original = base.model_fn
-
-    def model_fn(self, *args, use_running_average_bn=None, dropout_rate=0.0):
-        seen.append(use_running_average_bn)
-        return original(self, *args, dropout_rate=dropout_rate)
-
-    monkeypatch.setattr(base, "model_fn", model_fn)
-    workload = make()
-    params, state = workload.init_model_fn(jax.random.key(0))
-    forward = params, next(_queue(workload, 0)), state, spec.ForwardPassMode.EVAL
-    for asked in (None, False, True):
-        workload.model_fn(*forward, jax.random.key(0), False, asked)
-    assert seen == [None, False, True]
-
-
 def test_a_model_state_keeps_its_shapes(make, monkeypatch, stand_in):
     """AlgoPerf's Conformer: statistics of shape [D] are [1, 1, D] after the first update."""
     base = stand_in.module("algoperf.workloads.base").TinyWorkload
@@ -293,38 +274,29 @@ def test_a_model_state_keeps_its_shapes(make, monkeypatch, stand_in):
     np.testing.assert_array_equal(new["mean"], batch["inputs"].mean((0, 1)))
 
 
-def test_what_it_needs_is_refused_by_name(stand_in, make, monkeypatch, tmp_path):
-    with pytest.raises(ValueError, match="AlgoPerf calls every word error rate 0"):
-        registry.make("algoperf:librispeech_conformer", None,
-                      extra_paths={"algoperf_dir": str(stand_in.directory)})  # fmt: skip
-    with pytest.raises(ValueError, match="is not AlgoPerf: it lacks"):
-        registry.make("algoperf:imagenet_vit", None, extra_paths={"algoperf_dir": str(tmp_path)})
-    with pytest.raises(ValueError, match="has no workload 'imagenet_vit_glu'"):
-        make("imagenet_vit_glu")
-    with pytest.raises(ValueError, match="has no compute_dtype 'bfloat16'"):
-        registry.make("algoperf:imagenet_vit", None, "bfloat16")
-    base = stand_in.module("algoperf.workloads.base").TinyWorkload
+def test_modes_and_batch_statistics_are_those_that_were_asked_for(make, monkeypatch, stand_in):
+    base, calls = stand_in.module("algoperf.workloads.base").TinyWorkload, []
+    original = base.model_fn
 
+    def model_fn(self, *args, use_running_average_bn=None, dropout_rate=0.0):
+        calls.append((args[3], use_running_average_bn))
+        return original(self, *args, dropout_rate=dropout_rate)
+
+    monkeypatch.setattr(base, "model_fn", model_fn)
+    workload = make()
+    params, state = workload.init_model_fn(jax.random.key(0))
+    forward, key = (params, next(_queue(workload, 0)), state), jax.random.key(0)
+    theirs = stand_in.module("algoperf.spec").ForwardPassMode
+    for mode, running in (("EVAL", None), ("EVAL", False), ("TRAIN", True)):
+        workload.model_fn(*forward, spec.ForwardPassMode[mode], key, False, running)
+        assert calls.pop() == (theirs[mode], running)
+
+
+def test_an_algoperf_without_a_dropout_rate_is_refused(stand_in, make, monkeypatch):
     def older(self, params, batch, model_state, mode, rng, update_batch_norm):
         raise NotImplementedError
 
+    base = stand_in.module("algoperf.workloads.base").TinyWorkload
     monkeypatch.setattr(base, "model_fn", older)
     with pytest.raises(ValueError, match="gives its model a dropout rate when it is made"):
         make()
-
-
-def test_modes_are_algoperfs_own(make, monkeypatch):
-    workload = make("wmt")
-    seen = []
-    original = workload.theirs.model_fn
-
-    def model_fn(params, batch, model_state, mode, *args, **kwargs):
-        seen.append((type(mode).__module__, mode.name))
-        return original(params, batch, model_state, mode, *args, **kwargs)
-
-    monkeypatch.setattr(workload.theirs, "model_fn", model_fn)
-    params, state = workload.init_model_fn(jax.random.key(0))
-    batch = next(_queue(workload, 0))
-    for mode in spec.ForwardPassMode:
-        workload.model_fn(params, batch, state, mode, jax.random.key(0), False)
-    assert seen == [("algoperf.spec", "TRAIN"), ("algoperf.spec", "EVAL")]

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import linen as nn
 
 from attention import registry
 from attention.hosts import probe
@@ -193,11 +192,3 @@ def test_a_layer_of_bfloat16_is_near_that_of_float32(models):
     wanted = _inside(laser, module.apply, *wide)
     assert found.dtype == jnp.bfloat16
     assert float(jnp.abs(found - wanted).max() / jnp.abs(wanted).max()) < 0.02
-
-
-def test_another_modules_attention_is_left_alone(models):
-    other = nn.MultiHeadDotProductAttention(num_heads=2)
-    hidden = jnp.ones((1, 4, 8))
-    params = other.init(jax.random.key(0), hidden)
-    with pytest.raises(RuntimeError, match="nothing to inject"):
-        _inside(registry.get("laser"), other.apply, params, hidden)

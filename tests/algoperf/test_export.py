@@ -1,17 +1,16 @@
-"""A study as AlgoPerf's logs: what is written, what is left out, what is never overwritten."""
+"""A study as AlgoPerf's logs: what is written, what is left out, what is refused."""
 
 import csv
+import itertools
 import json
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 
 import pytest
 
 from analysis.load import studies
-from attention import files
 from sweeps import __main__ as command
 from sweeps.algoperf import export
 from sweeps.records import layout
@@ -67,11 +66,12 @@ def _grid(tmp_path, name, workload, *more):
     return made.directory
 
 
-def test_the_tree_is_the_one_that_scoring_reads(finished):
-    written = export.export(finished)
-    assert written.trials == 7
-    assert written.left_out == ("grid/laser/imagenet_vit_jax/trial_1002: it is pending",)
-    root = written.directory
+def test_the_tree_is_the_one_that_scoring_reads(finished, capsys):
+    assert command.main(["export", "--format=algoperf", str(finished)]) == 0
+    said = capsys.readouterr().out
+    assert "left out: grid/laser/imagenet_vit_jax/trial_1002: it is pending" in said
+    assert "export/algoperf_grid: 7 trials of stage grid" in said
+    root = finished / "export/algoperf_grid"
     found = sorted(path.relative_to(root).as_posix() for path in root.glob("*/*/*/trial_*"))
     assert found == sorted(
         f"{variant}/study_{seed}/imagenet_vit_jax/trial_{point}"
@@ -98,7 +98,7 @@ def test_the_tree_is_the_one_that_scoring_reads(finished):
 def test_analysis_reads_study_and_export_alike(finished):
     ours, exported = (
         studies.read_study(finished),
-        studies.read_study(export.export(finished).directory),
+        studies.read_study(export.export([finished]).directory),
     )
     assert {run.workload for run in ours.runs} == {"algoperf:imagenet_vit"}
     assert {run.workload for run in exported.runs} == {"imagenet_vit"}
@@ -111,114 +111,38 @@ def test_analysis_reads_study_and_export_alike(finished):
             assert (twin.steps, twin.hyperparameters) == (run.steps, run.hyperparameters)
 
 
-def test_repeating_brings_it_up_to_date(finished):
-    root = export.export(finished).directory
-    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    assert export.export(finished).left_out
-    assert before == {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    last = finished / "grid/laser/imagenet_vit_jax/trial_1002"
-    _finish(last, "diverged")
-    assert export.export(finished).trials == 8
-    assert (root / "laser/study_2/imagenet_vit_jax/trial_2/hparams.json").is_file()
-    layout.write_json(last / layout.STATUS, {"state": "running"})
-    export.export(finished)
-    assert not (root / "laser/study_2/imagenet_vit_jax/trial_2").exists()
+@pytest.mark.parametrize("contents", [[], ["notes.txt"]])
+def test_an_existing_directory_is_refused_and_kept(finished, tmp_path, contents):
+    out = tmp_path / "logs"
+    out.mkdir()
+    for name in contents:
+        (out / name).touch()
+    with pytest.raises(ValueError, match="exists"):
+        export.export([finished], out)
+    assert [path.name for path in out.iterdir()] == contents
 
 
-def test_files_of_others_are_never_replaced(finished, tmp_path):
-    for name, content in (("notes.txt", None), ("nadamw/study_1/imagenet_vit_jax", "trial_1")):
-        out = tmp_path / "logs"
-        path = out / name
-        if content is None:
-            out.mkdir()
-            path.write_text("mine")
-        else:
-            (path / content).mkdir(parents=True)
-        with pytest.raises(ValueError, match="which no export wrote; give another --out"):
-            export.export(finished, out)
-        path.unlink() if content is None else None
-    out = export.export(finished).directory
-    mark = next(out.glob("*/*/*/" + export.MARK))
-    layout.write_json(mark, {"study": "another"})
-    with pytest.raises(ValueError, match="is an export of study 'another' in .*give another --out"):
-        export.export(finished)
+@pytest.mark.parametrize(("function", "call"), [("mkdir", 8), ("replace", 3), ("rename", 1)])
+def test_an_interrupted_export_leaves_nothing(finished, tmp_path, monkeypatch, function, call):
+    original, numbers = getattr(os, function), itertools.count(1)
 
-
-def _tree(out):
-    return {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-
-
-@pytest.mark.parametrize("function", ["mkdir", "replace"])
-def test_an_export_that_is_killed_anywhere_is_repeated(finished, tmp_path, monkeypatch, function):
-    """In what it makes for its first trial, and as it begins the next ones."""
-    out, real, calls = tmp_path / "logs", getattr(os, function), []
-    monkeypatch.setattr(files, "_sync", lambda path: None)
-    export.export(finished, out)
-    whole = _tree(out)
-
-    def killed(*arguments, **named):
-        calls.append(arguments)
-        if len(calls) == at:
+    def interrupted(*arguments, **named):
+        if next(numbers) == call:
             raise KeyboardInterrupt
-        return real(*arguments, **named)
+        return original(*arguments, **named)
 
-    monkeypatch.setattr(os, function, killed)
-    for at in range(1, 9):
-        calls.clear()
-        shutil.rmtree(out)
-        with pytest.raises(KeyboardInterrupt):
-            export.export(finished, out)
-        assert export.export(finished, out).trials == 7
-        assert _tree(out) == whole, at
-
-
-def test_an_export_that_is_killed_as_it_removes_trials_is_repeated(finished, tmp_path):
-    out = tmp_path / "logs"
-    export.export(finished, out)
-    last = finished / "grid/laser/imagenet_vit_jax/trial_1"
-    layout.write_json(last / layout.STATUS, {"state": "running"})
-    trial = out / "laser/study_1/imagenet_vit_jax/trial_1"
-    (trial / layout.EVAL_MEASUREMENTS).unlink()
-    export.export(finished, out)
-    assert not trial.exists()
-
-
-def test_files_that_systems_lay_beside_others_are_no_reason_to_refuse(finished, tmp_path):
-    out = tmp_path / "logs"
-    export.export(finished, out)
-    folders = [out, *(path for path in out.rglob("*") if path.is_dir())]
-    for folder in folders:
-        for name in (".DS_Store", "._x", ".nfs0000000000000001", ".attnperf_export.json.0.tmp"):
-            (folder / name).write_bytes(b"\0")
-    assert export.export(finished, out).trials == 7
-
-
-def test_a_study_of_the_same_name_elsewhere_is_another(finished, tmp_path):
-    out = tmp_path / "logs"
-    export.export(finished, out)
-    shutil.copytree(finished, tmp_path / "elsewhere" / finished.name)
-    with pytest.raises(ValueError, match="is an export of study .* in .*give another --out"):
-        export.export(tmp_path / "elsewhere" / finished.name, out)
-    assert len(list(out.glob("*/*/*/trial_*"))) == 7
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "lacks"),
-    [
-        (layout.STUDY, "[]", "no study's record"),
-        (layout.STUDY, '{"name": "x"}', "no study's record"),
-        (f"grid/{layout.TRIALS}", "{}", "no list of a stage's trials"),
-    ],
-)
-def test_damaged_records_are_named(finished, name, content, lacks):
-    (finished / name).write_text(content)
-    with pytest.raises(ValueError, match=f"{name} is {lacks}"):
-        export.export(finished)
+    out = tmp_path / "exports" / "logs"
+    monkeypatch.setattr(os, function, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        export.export([finished], out)
+    monkeypatch.setattr(os, function, original)
+    assert not list((tmp_path / "exports").iterdir())
+    assert export.export([finished], out).trials == 7
 
 
 @pytest.mark.parametrize("workload", ["digits_vit", "pydoc_lm"])
-def test_a_workload_that_algoperf_lacks_is_refused(finished, tmp_path, workload, capsys):
-    """Its scoring would stop at it: KeyError, and of every other export in the directory too."""
+def test_a_workload_that_algoperf_lacks_is_refused(tmp_path, workload, capsys):
+    """AlgoPerf's scoring would end at it with KeyError."""
     small = _grid(tmp_path, "of_ours", "wmt")
     trials = json.loads((small / "grid" / layout.TRIALS).read_text())
     for trial in trials["trials"]:
@@ -226,40 +150,24 @@ def test_a_workload_that_algoperf_lacks_is_refused(finished, tmp_path, workload,
     layout.write_json(small / "grid" / layout.TRIALS, trials)
     out = tmp_path / "logs"
     assert command.main(["export", "--format=algoperf", f"--out={out}", str(small)]) == 2
-    said = capsys.readouterr().err
-    assert f"{small} is of {workload}, which AlgoPerf lacks" in said
+    assert f"{small} is of {workload}" in capsys.readouterr().err
     assert not out.exists()
-    # An export that an earlier version wrote is in the way of the next.
-    export.export(finished, out)
-    old = out / "laser/study_1" / f"{workload}_jax"
-    shutil.copytree(out / "laser/study_1/imagenet_vit_jax", old)
-    with pytest.raises(ValueError, match=f"study_1/{workload}_jax, an earlier export of a workl"):
-        export.export(finished, out)
-    shutil.rmtree(old)
-    assert export.export(finished, out).trials == 7
 
 
 def test_every_workload_that_algoperf_has_is_exported(algoperf):
     assert set(export._SCORED) <= {*algoperf.workloads_module().WORKLOADS, "finewebedu_lm"}
 
 
-def test_exports_of_several_studies_share_a_directory(finished, tmp_path):
-    speech = _grid(tmp_path, "wmt", "wmt")
+def test_several_studies_are_one_export(finished, tmp_path, capsys):
+    wmt, other = (_grid(tmp_path, name, "wmt") for name in ("wmt", "other"))
     out = tmp_path / "logs"
-    first = export.export(finished, out)
-    assert export.export(speech, out).trials == first.trials == 7
+    arguments = ["export", "--format=algoperf", f"--out={out}", str(finished), str(wmt)]
+    assert command.main(arguments) == 0
+    assert f"{out}: 14 trials of stage grid" in capsys.readouterr().out
     assert {path.name for path in out.glob("*/*/*")} == {"imagenet_vit_jax", "wmt_jax"}
     assert len(list(out.glob("*/*/*/trial_*"))) == 14
-    for path in speech.glob("grid/laser/*/*/" + layout.STATUS):
-        path.unlink()
-    assert export.export(speech, out).trials == 4
-    assert {path.parts[-4] for path in out.glob("*/*/wmt_jax/trial_*")} == {"standard"}
-    assert len(list(out.glob("*/*/imagenet_vit_jax/trial_*"))) == 7
-    other = _grid(tmp_path, "other", "wmt")
-    with pytest.raises(
-        ValueError, match="is an export of study 'wmt' in .*, stage 'grid'; give another"
-    ):
-        export.export(other, out)
+    with pytest.raises(ValueError, match="both have .*/wmt_jax/trial_"):
+        export.export([wmt, other], tmp_path / "both")
 
 
 @pytest.fixture
@@ -279,24 +187,16 @@ def tuned(tmp_path):
 
 
 def test_stages_are_exported_apart(tuned, capsys):
-    last = export.export(tuned)
-    assert (last.stage, last.directory) == ("compare", tuned / "export/algoperf_compare")
-    tune = export.export(tuned, stage="tune")
-    assert (tune.stage, tune.directory) == ("tune", tuned / "export/algoperf_tune")
-    assert [len(one.left_out) for one in (last, tune)] == [1, 1]
-    assert all(name.startswith("tune/") for name in tune.left_out)
-    # The same directory in both: one would take the other's place.
-    with pytest.raises(
-        ValueError, match="study 'tuned' in .*, stage 'compare'; give another --out"
-    ):
-        export.export(tuned, last.directory, "tune")
-    with pytest.raises(ValueError, match="no stage 'grid' in tuned; it has tune, compare"):
-        export.export(tuned, stage="grid")
-    assert command.main(["export", "--format=algoperf", "--stage=tune", str(tuned)]) == 0
+    last = export.export([tuned])
+    assert (last.stages, last.directory) == (("compare",), tuned / "export/algoperf_compare")
+    arguments = ["export", "--format=algoperf", "--stage=tune", str(tuned)]
+    assert command.main(arguments) == 0
     assert "algoperf_tune: 1 trials of stage tune" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="no stage 'grid'"):
+        export.export([tuned], stage="grid")
     (tuned / "compare" / layout.TRIALS).unlink()
-    with pytest.raises(ValueError, match="stage compare of .* has no trials yet; run it: python"):
-        export.export(tuned, stage="compare")
+    with pytest.raises(ValueError, match="stage compare of .* has no trials yet"):
+        export.export([tuned], stage="compare")
 
 
 def test_what_cannot_be_exported_says_why(finished, tmp_path, capsys):
@@ -308,21 +208,13 @@ def test_what_cannot_be_exported_says_why(finished, tmp_path, capsys):
     assert "has no trial to export" in capsys.readouterr().err
 
 
-def test_the_command_says_what_it_left_out(finished, tmp_path, capsys):
-    out = tmp_path / "logs"
-    assert command.main(["export", "--format=algoperf", f"--out={out}", str(finished)]) == 0
-    text = capsys.readouterr().out
-    assert "left out: grid/laser/imagenet_vit_jax/trial_1002: it is pending" in text
-    assert f"{out}: 7 trials of stage grid" in text
-
-
 @pytest.mark.filterwarnings("ignore")  # AlgoPerf's and its libraries' own
 def test_algoperfs_scoring_reads_the_export(finished, algoperf, monkeypatch):
     pytest.importorskip("pandas", reason="AlgoPerf's scoring needs pandas")
     monkeypatch.syspath_prepend(str(algoperf.directory))
     from scoring import scoring_utils
 
-    root = export.export(finished).directory
+    root = export.export([finished]).directory
     metric, target = scoring_utils.get_workload_metrics_and_targets("imagenet_vit_jax")
     assert (metric, target) == ("validation/accuracy", pytest.approx(0.77309))
     for variant, count in (("standard", 4), ("laser", 3)):
@@ -349,8 +241,7 @@ runpy.run_path(str(found.directory / "scoring/score_submissions.py"), run_name="
 def test_algoperfs_score_submissions_summarises_two_workloads(finished, algoperf, tmp_path):
     pytest.importorskip("pandas", reason="AlgoPerf's scoring needs pandas")
     out, results = tmp_path / "logs", tmp_path / "results"
-    for one in (finished, _grid(tmp_path, "wmt", "wmt")):
-        export.export(one, out)
+    export.export([finished, _grid(tmp_path, "wmt", "wmt")], out)
     command_line = [
         sys.executable, "-W", "ignore", "-c", SCORE, algoperf.directory,
         f"--submission_directory={out}", f"--output_dir={results}",
@@ -363,7 +254,3 @@ def test_algoperfs_score_submissions_summarises_two_workloads(finished, algoperf
         named = {row["workload"]: row["val target metric name"] for row in rows}
         assert named == {"imagenet_vit_jax": "validation/accuracy", "wmt_jax": "validation/bleu"}
         assert [row["val target reached"] for row in rows].count("True") == reached
-    profiles = [*command_line, "--compute_performance_profiles"]
-    ran = subprocess.run(profiles, env=here, check=False, capture_output=True, text=True)
-    assert "KeyError" in ran.stderr
-    assert "criteo1tb" in ran.stderr

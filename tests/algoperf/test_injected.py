@@ -1,6 +1,7 @@
 """A variant in a workload object: what changes, what stays, what is refused."""
 
 import dataclasses
+import functools
 import sys
 
 import jax
@@ -11,9 +12,9 @@ from flax import linen as nn
 
 from attention import inject, registry
 from attention.mixers import laser
+from tests.algoperf.parity import variants, workload_pairs
 from workloads import registry as workloads
 from workloads.algoperf import causal_attention, injected, supported
-from workloads.algoperf.parity import variants, workload_pairs
 from workloads.base import spec
 
 NAMES = ("imagenet_vit", "imagenet_vit_map", "librispeech_conformer", "wmt", "finewebedu_lm")
@@ -205,34 +206,33 @@ def test_cached_decoding_equals_the_whole_pass_step_by_step(stand_in, variant):
     np.testing.assert_allclose(cached, whole, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_laser_takes_its_logarithm_before_the_hosts_factor_and_keeps_its_scaler(stand_in):
-    name = "librispeech_conformer_attention_temperature"
-    workload, params, state = _made(stand_in, name, "laser")
-    params = _moved(params)
-    batch = _batch(workload)
-    found = _logits(workload, params, state, batch)
-    hidden = batch["inputs"]
-    for block in ("ConformerBlock_0", "ConformerBlock_1"):
-        layer = params[block]["MultiHeadedSelfAttention_0"]["MultiHeadDotProductAttention_0"]
-        hidden = hidden + _laser_by_hand(layer, hidden, 1.6)
-    wanted = hidden.mean(axis=1) @ params["head"]["kernel"] + params["head"]["bias"]
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
-    assert workload.attention_temperature == 1.6
-
-
-def _laser_by_hand(layer, hidden, factor):
-    """factor · log(softmax(scaled q kᵀ/√D)·exp(v)), then the output projection."""
+@pytest.mark.filterwarnings("ignore")  # AlgoPerf's and its libraries' own
+@pytest.mark.parametrize(
+    ("host", "function"),
+    [("stand_in", "workload.attention"), ("algoperf", "models.dot_product_attention")],
+)
+def test_laser_takes_its_logarithm_before_the_hosts_factor(request, host, function):
+    """The Conformer's own attention function inside flax's module, its scaler kept."""
+    file, name = function.split(".")
+    path = f"algoperf.workloads.librispeech_conformer.librispeech_jax.{file}"
+    attend = getattr(request.getfixturevalue(host).module(path), name)
+    temperature = functools.partial(attend, temperature=1.6)
+    layer = nn.MultiHeadDotProductAttention(num_heads=2, attention_fn=temperature)
+    hidden = jnp.asarray(np.random.default_rng(0).standard_normal((2, 5, 8)), jnp.float32)
+    with inject.injected(registry.get("laser")):
+        params = _moved(layer.init(jax.random.PRNGKey(0), hidden)["params"])
+        output = layer.apply({"params": params}, hidden)
 
     def project(name):
-        return jnp.einsum("btc,chd->bthd", hidden, layer[name]["kernel"]) + layer[name]["bias"]
+        return jnp.einsum("btc,chd->bthd", hidden, params[name]["kernel"]) + params[name]["bias"]
 
-    scale = jax.nn.softplus(layer["QueryScaler_0"]["scale"]) / jax.nn.softplus(0.0)
+    scale = jax.nn.softplus(params["QueryScaler_0"]["scale"]) / jax.nn.softplus(0.0)
     query, key, value = project("query") * scale, project("key"), project("value")
-    logits = jnp.einsum("bthd,bshd->bhts", query, key) / np.sqrt(query.shape[-1])
+    logits = jnp.einsum("bthd,bshd->bhts", query, key) / 2.0
     mean = jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(logits), jnp.exp(value))
-    out = layer["out"]
-    return jnp.einsum("bthd,hdc->btc", factor * jnp.log(mean), out["kernel"]) + out["bias"]
+    out = params["out"]
+    expected = jnp.einsum("bthd,hdc->btc", 1.6 * jnp.log(mean), out["kernel"]) + out["bias"]
+    np.testing.assert_allclose(output, expected, atol=1e-5)
 
 
 FORMULAS = ("laser", "diff_laser", "laser+qk_norm", "standard+temp")

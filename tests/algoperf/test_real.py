@@ -132,33 +132,3 @@ def test_wmt_cached_decoding_equals_the_whole_pass(algoperf, small_wmt, variant)
         np.testing.assert_allclose(logits[:, 0], whole[:, step], atol=2e-5)
     found = workload.predict_step(inputs, params, workload.initialize_cache(inputs, 5), 2, 5)
     assert found.shape == (2, 4)
-
-
-def test_conformer_logarithm_before_its_temperature_and_scaler_kept(algoperf):
-    """AlgoPerf's own attention function inside flax's module, against the formula by hand."""
-    import functools
-
-    from flax import linen as nn
-
-    from attention import inject
-
-    path = "algoperf.workloads.librispeech_conformer.librispeech_jax.models"
-    chosen = functools.partial(algoperf.module(path).dot_product_attention, temperature=1.6)
-    layer = nn.MultiHeadDotProductAttention(num_heads=2, attention_fn=chosen)
-    hidden = jnp.asarray(np.random.default_rng(0).standard_normal((2, 5, 8)), jnp.float32)
-    with inject.injected(registry.get("laser")):
-        params = layer.init(jax.random.PRNGKey(0), hidden)["params"]
-    params = jax.tree.map(lambda leaf: leaf + 0.3, params)
-    with inject.injected(registry.get("laser")):
-        found = layer.apply({"params": params}, hidden)
-
-    def project(name):
-        return jnp.einsum("btc,chd->bthd", hidden, params[name]["kernel"]) + params[name]["bias"]
-
-    scale = 1.442695041 * jax.nn.softplus(params["QueryScaler_0"]["scale"])
-    query, key, value = project("query") * scale, project("key"), project("value")
-    logits = jnp.einsum("bthd,bshd->bhts", query, key) / 2.0
-    mean = jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(logits), jnp.exp(value))
-    out = params["out"]
-    wanted = jnp.einsum("bthd,hdc->btc", 1.6 * jnp.log(mean), out["kernel"]) + out["bias"]
-    np.testing.assert_allclose(found, wanted, atol=1e-5)

@@ -96,10 +96,11 @@ import jax, jax.numpy as jnp, numpy as np
 import nvidia.cuda_nvcc
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from attention import registry
-from sweeps.monitoring import compiled_step, hardware
+from sweeps.monitoring import compiled_step
+from sweeps.training import accelerators
 name, dtype, precision, dump = sys.argv[1:5]
 size, length = map(int, sys.argv[5:])
-devices = np.array(compiled_step._devices(hardware.topology("h100:1x1x4")))
+devices = np.array(compiled_step._devices(accelerators.topology("h100:1x1x4")))
 mesh = Mesh(devices.reshape(2, 1, 2), ("data", "fsdp", "tensor"))
 heads = NamedSharding(mesh, P(("data", "fsdp"), None, "tensor", None))
 attend = dataclasses.replace(registry.get(name, kernel="fused"), sharding=heads)

@@ -2,21 +2,20 @@
 
 Times a recording (`sweeps.training.diagnostics`: computing it, fetching it and making its rows)
 against a train step of the workload's own batch size, in one process and one run, taking turns,
-because a machine's speed drifts; medians over rounds. The share is what recordings add to the time
-of the steps between them. Compilation is paid once per program, not per trial. Batches are random,
-of the shapes of training.
+because a machine's speed drifts; medians over rounds. The share is the time that recordings add to
+the steps between them. Batches are random, of the shapes of training.
 """
 
 import argparse
 import statistics
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from sweeps.study import config as configs
 from sweeps.study import study
 from sweeps.study.trial import Trial
+from workloads import bench
 from workloads.arguments import whole
 from workloads.base import machine
 
@@ -24,87 +23,61 @@ ROUNDS = 7
 
 
 def main() -> int:
-    """Prints the figures. Returns 0, or 2 for something that does not exist."""
+    """Prints the figures. Returns 0."""
+    import jax
+
     options = _options()
-    try:
-        for line in lines(options):
-            print(line, flush=True)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    trial = _trial(options)
+    timed = Bench(trial, options.examples)
+    print(
+        f"{options.workload}, {options.variant}, batch {trial.batch_size}, probe "
+        f"{options.examples}, {timed.layers} layers, {jax.devices()[0].device_kind}, "
+        f"{machine.cpu_count()} CPU core(s)"
+    )
+    pairs = [
+        (bench.seconds(timed.step, options.steps), bench.seconds(timed.recording, 1))
+        for _ in range(options.rounds)
+    ]
+    step_s, recording_s = (statistics.median(times) for times in zip(*pairs, strict=True))
+    share = recording_s / (options.every * step_s)
+    print(f"train step        {1e3 * step_s:10.1f} ms")
+    print(f"recording         {1e3 * recording_s:10.1f} ms   {recording_s / step_s:.2f} steps")
+    print(f"every {options.every:5} steps {100 * share:10.2f} % more time")
+    print(f"compilation       {timed.compile_s:10.1f} s")
     return 0
 
 
-def lines(options: argparse.Namespace) -> Iterator[str]:
-    """Yields the report's lines. Raises ValueError for what is not known."""
-    import jax
-
-    trial = _trial(options)
-    bench = Bench(trial, options.examples)
-    yield (
-        f"{options.workload}, {options.variant}, batch {trial.batch_size}, probe "
-        f"{options.examples}, {bench.layers} layers, {jax.devices()[0].device_kind}, "
-        f"{machine.cpu_count()} CPU core(s)"
-    )
-    pairs = [(bench.step_s(options.steps), bench.recording_s()) for _ in range(options.rounds)]
-    step_s, recording_s = (statistics.median(times) for times in zip(*pairs, strict=True))
-    yield f"train step        {1e3 * step_s:10.1f} ms"
-    yield f"recording         {1e3 * recording_s:10.1f} ms   {recording_s / step_s:.2f} steps"
-    share = recording_s / (options.every * step_s)
-    yield f"every {options.every:5} steps {100 * share:10.2f} % more time"
-    yield f"compilation       {bench.compile_s:10.1f} s    train step {bench.step_compile_s:.1f} s"
-
-
 class Bench:
-    """A workload's train step and its recorder."""
+    """A workload's train step and its recorder, compiled."""
 
     def __init__(self, trial: Trial, examples: int) -> None:
         import jax.numpy as jnp
 
         from sweeps.training import diagnostics, train_step
 
-        self._step_function = train_step.of_trial(trial)
-        made: Any = self._step_function.workload
-        self._state = self._step_function.first_state(0)
+        step = train_step.of_trial(trial)
+        workload: Any = step.workload
+        self._state = step.first_state(0)
+        batch = workload.example_batch(trial.batch_size)
         key = train_step.seed_key(0, train_step.DROPOUT)
-        batch = made.example_batch(trial.batch_size)
         self._arguments = (batch, train_step.scalars_of(trial), key)
-        began = time.perf_counter()
-        self._update = self._step_function.compile(self._state, *self._arguments)
-        self.step_compile_s = time.perf_counter() - began
-        self._probe = diagnostics.of(self._step_function)
-        few = self._probe.first(batch, examples)
-        self._looked_at = (few, jnp.float32(0.1))
-        began = time.perf_counter()
-        self._measure = self._probe.compile(self._state, *self._looked_at)
-        self.compile_s = time.perf_counter() - began
-        self.step_s(1)
-        self.recording_s()
-
-    @property
-    def layers(self) -> int:
-        """How many attention layers a recording has."""
-        return len(self._record())
-
-    def step_s(self, steps: int) -> float:
-        """Returns the seconds of a train step, a mean over `steps`."""
-        import jax
-
-        jax.block_until_ready(self._state)
+        self._update = step.compile(self._state, *self._arguments)
+        self._probe = diagnostics.of(step)
+        self._observed = (self._probe.first(batch, examples), jnp.float32(0.1))
         started = time.perf_counter()
-        for _ in range(steps):
-            self._state, _ = self._update(self._state, *self._arguments)
-        jax.block_until_ready(self._state)
-        return (time.perf_counter() - started) / steps
+        self._measure = self._probe.compile(self._state, *self._observed)
+        self.compile_s = time.perf_counter() - started
+        self.step()
+        self.layers = len(self.recording())
 
-    def recording_s(self) -> float:
-        """Returns the seconds of a recording."""
-        started = time.perf_counter()
-        self._record()
-        return time.perf_counter() - started
+    def step(self) -> Any:
+        """Makes an update."""
+        self._state, metrics = self._update(self._state, *self._arguments)
+        return self._state, metrics
 
-    def _record(self) -> list[dict[str, Any]]:
-        measured = self._measure(self._state.params, self._state.model_state, *self._looked_at)
+    def recording(self) -> list[dict[str, Any]]:
+        """Returns the rows of a recording."""
+        measured = self._measure(self._state.params, self._state.model_state, *self._observed)
         return self._probe.layers(measured)
 
 

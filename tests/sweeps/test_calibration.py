@@ -5,8 +5,9 @@ import pathlib
 
 import pytest
 
-from sweeps.benchmarks import peers, performance
-from sweeps.monitoring import calibration, hardware, jax_calls
+from sweeps.monitoring import calibration, jax_calls
+from sweeps.training import accelerators
+from tests.sweeps import maxtext, performance
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "performance.md"
 
@@ -30,7 +31,7 @@ def _number(text):
 def test_plan_is_near_the_compiler_on_every_row(row, monkeypatch):
     """What the page says of plan is what plan says now, and both are near the compiler."""
     monkeypatch.setattr(jax_calls, "call", lambda function, **arguments: function(**arguments))
-    its_study, where = performance.resolved(row), hardware.topology(row.topology)
+    its_study, where = performance.resolved(row), accelerators.topology(row.topology)
     rows, found = _rows(), 0
     every = calibration.predict(its_study, where)
     for variant in its_study.settings["variants"]:
@@ -44,7 +45,7 @@ def test_plan_is_near_the_compiler_on_every_row(row, monkeypatch):
         assert planned.total_gb == pytest.approx(float(told["plan GB"]), abs=0.006)
         compiled = float(told["GB"])
         assert abs(planned.total_gb / compiled - 1) <= calibration.TOLERANCE
-        said = calibration.verdict(planned.total_gb, where.hardware.usable_gb())
+        said = calibration.verdict(planned.total_gb, where.accelerator.usable_gb())
         assert {"fits": "yes", "DOES NOT FIT": "NO"}.get(said, told["fits"]) == told["fits"]
         if (step_ms := _number(told["ms"])) is not None:
             assert planned.step_ms == pytest.approx(float(told["plan ms"]), abs=0.06)
@@ -52,7 +53,7 @@ def test_plan_is_near_the_compiler_on_every_row(row, monkeypatch):
         else:
             assert planned.step_ms is None
         if planned.least_ms is not None:
-            least = 1e3 * float(told["HBM GB"]) / where.hardware.bandwidth_gb
+            least = 1e3 * float(told["HBM GB"]) / where.accelerator.bandwidth_gb
             assert planned.least_ms <= least + 0.02  # the page's last digit
         found += 1
     assert found
@@ -61,7 +62,7 @@ def test_plan_is_near_the_compiler_on_every_row(row, monkeypatch):
 def test_figures_of_other_settings_are_not_given():
     """ViT's own figures are of float32 and our core: a kernel or a precision has others."""
     row = next(row for row in performance.ROWS if row.study == "imagenet_vit_paper")
-    where = hardware.topology(row.topology)
+    where = accelerators.topology(row.topology)
     assert set(calibration.predict(performance.resolved(row), where)) == {"standard", "laser"}
     for change in ("compute_dtype=bfloat16", "kernel=splash", "matmul_precision=float32"):
         changed = performance.resolved(row._replace(changed=change))
@@ -71,7 +72,7 @@ def test_figures_of_other_settings_are_not_given():
 def test_rows_that_did_not_calibrate_are_among_them():
     held_out = [row for row in performance.ROWS if not (row.calibrates or row.peer)]
     assert len({row.study for row in held_out}) >= 5
-    assert {hardware.topology(row.topology).hardware.platform for row in held_out} == {
+    assert {accelerators.topology(row.topology).accelerator.platform for row in held_out} == {
         "tpu",
         "cuda",
     }
@@ -88,7 +89,7 @@ def test_peers_stand_beside(row):
 @pytest.mark.skipif(importlib.util.find_spec("maxtext") is not None, reason="MaxText is installed")
 def test_a_peer_that_is_not_installed():
     with pytest.raises(ValueError, match="MaxText is not installed"):
-        peers.maxtext("v5e:8x8", 1024, "flash")
+        maxtext.compiled("v5e:8x8", 1024, "flash")
 
 
 def test_a_verdict_leaves_to_the_compiler_what_it_cannot_tell():
@@ -101,17 +102,17 @@ def test_a_verdict_leaves_to_the_compiler_what_it_cannot_tell():
 def test_times_by_hand():
     """On v5e 197 TFLOP/s and 819 GB/s: 1.97 TFLOP are 10 ms, 8.19 GB too."""
     work = {"products": 1.97e12, "score_products": 3.94e12, "score_bytes": 8.19e9}
-    ideal = calibration.ideal_ms(work, hardware.KINDS["v5e"])
+    ideal = calibration.ideal_ms(work, accelerators.KINDS["v5e"])
     assert ideal == pytest.approx({"products": 10, "score_products": 20, "score_bytes": 10})
 
 
 def test_the_least_time_by_hand():
-    """33.5232 GB at 3,352.32 GB/s are 10 ms; 9.89 TFLOP are 20 in TF32, 50 at v5e's 197."""
-    row = {"flops": 9.89e11, "hbm_gb": 33.5232}
-    assert calibration.least_ms(row, hardware.KINDS["h100"]) == pytest.approx(10)
-    row["flops"] = 9.89e12
-    assert calibration.least_ms(row, hardware.KINDS["h100"]) == pytest.approx(20)
-    assert calibration.least_ms(row, hardware.KINDS["v5e"]) == pytest.approx(9890 / 197)
+    """33.5232 GB at 3,352.32 GB/s are 10 ms; 9.894 TFLOP are 20 in TF32, 50 at v5e's 197."""
+    row = {"flops": 9.894e11, "hbm_gb": 33.5232}
+    assert calibration.least_ms(row, accelerators.KINDS["h100"]) == pytest.approx(10)
+    row["flops"] = 9.894e12
+    assert calibration.least_ms(row, accelerators.KINDS["h100"]) == pytest.approx(20)
+    assert calibration.least_ms(row, accelerators.KINDS["v5e"]) == pytest.approx(9894 / 197)
 
 
 def test_factors_come_back_from_what_they_made():

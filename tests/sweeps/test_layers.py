@@ -20,7 +20,6 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     "worker": ("records", "launchers", "study", "distributed", "training", "init2winit"),
     "algoperf": ("records", "study", "training"),
     "monitoring": ("records", "launchers", "study", "training"),
-    "benchmarks": ("records", "launchers", "study", "training", "monitoring"),
     "scheduling": ("records", "launchers", "study", "distributed", "monitoring"),
 }
 # What a driver never loads; of these folders every module is imported without it.

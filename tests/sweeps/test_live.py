@@ -12,7 +12,7 @@ import pytest
 
 from sweeps.records import layout, lease, measurements, status
 from sweeps.study import trial as trials
-from sweeps.training import live, loop, train_step
+from sweeps.training import accelerators, live, loop, train_step
 from workloads import catalog
 
 ROW = {
@@ -98,19 +98,20 @@ def test_records_of_before_have_the_columns_of_before(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "peak"),
     [
-        ("NVIDIA H100 80GB HBM3", 989.4e12),
-        ("NVIDIA H100 PCIe", 756e12),
-        ("NVIDIA A100-SXM4-40GB", 312e12),
-        ("TPU v5 lite", 197e12),
-        ("TPU v5", 459e12),
-        ("TPU v5p", 459e12),
+        ("NVIDIA H100 80GB HBM3", 989.4),
+        ("NVIDIA H100 PCIe", 756),
+        ("NVIDIA A100-SXM4-40GB", 312),
+        ("TPU v5 lite", 197),
+        ("TPU v5", 459),
+        ("TPU v5p", 459),
         ("cpu", None),
         ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
         ("NVIDIA GeForce GTX 1080", None),
     ],
 )
 def test_peaks_by_device_kind(kind, peak):
-    assert live.peak_flops(kind) == peak
+    name = accelerators.of_device(kind)
+    assert (name and accelerators.KINDS[name].peak_tflops) == peak
 
 
 def test_speed_is_of_all_devices(monkeypatch, make_trial):

@@ -1,5 +1,7 @@
 """Where trials would run, what must fit there, and data that this host does not see."""
 
+import contextlib
+
 import pytest
 
 from sweeps import __main__ as command
@@ -59,32 +61,41 @@ def test_an_engine_that_is_not_here_can_be_planned_for(make_study, monkeypatch, 
         assert found.side_by_side == side_by_side
 
 
-def test_kernel_and_devices_are_the_engine_s(make_study, monkeypatch):
+_CUDNN = {"kernel": "cudnn", "compute_dtype": "bfloat16"}
+_SPLASH = {
+    "kernel": "splash",
+    "launcher": "kubernetes",
+    "kubernetes.image": "i",
+    "kubernetes.volume_claim": "v",
+}
+_TPU = {"kubernetes.tpu_type": "tpu-v5-lite-podslice", "kubernetes.tpu_topology": "2x4"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (_CUDNN, "needs an NVIDIA GPU and JAX runs on 'cpu'"),
+        ({**_CUDNN, "launcher": "slurm"}, "needs an NVIDIA GPU and JAX runs on 'cpu'"),
+        ({**_CUDNN, "launcher": "slurm", "slurm.gpus": 1}, None),
+        ({**_SPLASH, "kubernetes.gpus": 1}, "needs a TPU and JAX runs on 'gpu' here"),
+        ({**_SPLASH, **_TPU}, None),
+    ],
+)
+def test_the_kernel_is_one_of_the_engine_s_devices(make_study, monkeypatch, changes, message):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    changes = {"kernel": "cudnn", "compute_dtype": "bfloat16"}
-    with pytest.raises(ValueError, match="needs an NVIDIA GPU and JAX runs on 'cpu'"):
-        preflight.check_kernel(make_study(**changes))
-    with pytest.raises(ValueError, match="needs an NVIDIA GPU and JAX runs on 'cpu'"):
-        preflight.check_kernel(make_study(launcher="slurm", **changes))
-    preflight.check_kernel(make_study(launcher="slurm", **{"slurm.gpus": 1}, **changes))
-    splash = {
-        **{"kernel": "splash", "launcher": "kubernetes"},
-        **{"kubernetes.image": "i", "kubernetes.volume_claim": "v"},
-    }
-    with pytest.raises(ValueError, match="needs a TPU and JAX runs on 'gpu' here; use kernel="):
-        preflight.check_kernel(make_study(**{"kubernetes.gpus": 1}, **splash))
-    tpu = {"kubernetes.tpu_type": "tpu-v5-lite-podslice", "kubernetes.tpu_topology": "2x4"}
-    preflight.check_kernel(make_study(**tpu, **splash))
+    resolved = make_study(**changes)
+    refused = pytest.raises(ValueError, match=message) if message else contextlib.nullcontext()
+    with refused:
+        preflight.check_kernel(resolved)
+
+
+def test_the_batch_and_the_mesh_fit_the_engine_s_devices(make_study):
     preflight.check_devices(_slurm(make_study, gpus=8))
-    with pytest.raises(
-        ValueError, match="batch_size 16 cannot be divided over 3 devices by launch"
-    ):
+    with pytest.raises(ValueError, match="batch_size 16 cannot be divided over 3 devices"):
         preflight.check_devices(_slurm(make_study, gpus=3))
     overrides = ["--config.launcher=slurm", "--config.slurm.gpus=8", "--config.mesh.fsdp=16"]
     large = study.resolve(config.parse("c4_lm_paper", overrides), planning=True)
-    with pytest.raises(
-        ValueError, match=r"the 8 device.* by launcher slurm.*keys of --config.slurm"
-    ):
+    with pytest.raises(ValueError, match=r"the 8 device.* by launcher slurm"):
         preflight.check_devices(large)
 
 
@@ -152,15 +163,18 @@ def test_the_plan_shows_a_job_without_its_engine(
         assert part in text[2]
 
 
-def test_a_mesh_gives_way_to_the_devices_that_are_asked_about():
-    for mesh, devices, expected in (
+@pytest.mark.parametrize(
+    ("mesh", "devices", "expected"),
+    [
         ((0, 16, 1), 8, (0, 8, 1)),
         ((0, 16, 1), 32, (0, 16, 1)),
         ((0, 16, 1), 7, (0, 1, 1)),
         ((2, 4, 2), 8, (0, 4, 2)),
         ((0, 1, 8), 4, (0, 1, 4)),
-    ):
-        assert plan._mesh_for(mesh, devices) == expected
+    ],
+)
+def test_a_mesh_gives_way_to_the_devices_that_are_asked_about(mesh, devices, expected):
+    assert plan._mesh_for(mesh, devices) == expected
 
 
 def test_a_run_begins_with_the_whole_study_s_cost(make_study, monkeypatch):
@@ -206,17 +220,17 @@ SIZED = {name: entry.train_examples for name, entry in catalog.WORKLOADS.items()
 
 
 @pytest.mark.parametrize("name", [name for name, size in SIZED.items() if 0 < size < 1_048_576])
-def test_a_batch_larger_than_the_training_split_is_refused(name):
-    settings = {"workload": name, "steps": 2, "eval_every": 1, "variants": "standard"}
-    for planning in (True, False):
-        for size in (SIZED[name], SIZED[name] + 1):
-            overrides = [f"--config.{key}={value}" for key, value in settings.items()]
-            parsed = config.parse("digits_vit_quick", [*overrides, f"--config.batch_size={size}"])
-            if size == SIZED[name]:
-                study.resolve(parsed, planning=planning)
-                continue
-            with pytest.raises(ValueError, match=f"batch_size={SIZED[name]}"):
-                study.resolve(parsed, planning=planning)
+@pytest.mark.parametrize("planning", [True, False])
+def test_a_batch_larger_than_the_training_split_is_refused(name, planning):
+    def resolve(batch_size):
+        settings = {"workload": name, "steps": 2, "eval_every": 1, "variants": "standard"}
+        settings["batch_size"] = batch_size
+        overrides = [f"--config.{key}={value}" for key, value in settings.items()]
+        return study.resolve(config.parse("digits_vit_quick", overrides), planning=planning)
+
+    resolve(SIZED[name])
+    with pytest.raises(ValueError, match=f"batch_size={SIZED[name]}"):
+        resolve(SIZED[name] + 1)
 
 
 def test_the_time_of_a_step_is_in_proportion_to_its_batch(make_study):

@@ -6,9 +6,10 @@ import re
 import pytest
 
 from attention import table as variants
-from sweeps.monitoring import hardware, jax_calls, plan
+from sweeps.monitoring import jax_calls, plan
 from sweeps.scheduling import preflight
 from sweeps.study import config, selection, study
+from sweeps.training import accelerators
 from workloads import catalog
 
 
@@ -124,11 +125,11 @@ def test_speech_has_six_rows_and_says_why():
 def test_full_size_models_fit_the_devices_they_are_planned_for(name, in_process):
     resolved = study.resolve(config.parse(name, []), planning=True)
     entry = catalog.get(resolved.workload)
-    text, seconds = plan.on_hardware(resolved, hardware.topology(entry.topology))
+    text, seconds = plan.on_hardware(resolved, accelerators.topology(entry.topology))
     assert ", fits: 16.91 GB can be had, " in text
     # Its own FLOP at 15 to 80 % of bfloat16's peak, or of a sixth of it for float32's products.
     ideal = entry.flops * resolved.settings["batch_size"]
-    ideal /= hardware.topology(entry.topology).devices * 197e12
+    ideal /= accelerators.topology(entry.topology).devices * 197e12
     if resolved.settings["matmul_precision"] == "float32":
         ideal *= 6
     assert ideal / 0.8 < seconds < ideal / 0.15
@@ -140,19 +141,19 @@ def test_full_size_models_fit_the_devices_they_are_planned_for(name, in_process)
 def test_what_does_not_fit_is_said(in_process):
     """The 2.2 B pair in float32 on a host of GPUs, of 80 GB or half of it."""
     resolved = study.resolve(config.parse("c4_lm_8b_paper", ["--config.mesh.fsdp=2"]), True)
-    where = hardware.topology("h100:1x1x8")
+    where = accelerators.topology("h100:1x1x8")
     text, seconds = plan.on_hardware(resolved, where, device_gb=40)
     assert "DOES NOT FIT: 36 GB can be had" in text
     assert seconds is None
     assert "FIT" not in plan.on_hardware(resolved, where, judged=False)[0]
     with pytest.raises(ValueError, match="cannot be divided over the 3 groups of devices"):
-        plan.on_hardware(resolved, hardware.topology("h100:1x1x3"))
+        plan.on_hardware(resolved, accelerators.topology("h100:1x1x3"))
     by_cudnn = study.resolve(
         config.parse("c4_lm_paper", ["--config.kernel=cudnn", "--config.compute_dtype=bfloat16"]),
         planning=True,
     )
     with pytest.raises(ValueError, match="kernel 'cudnn' runs on gpu, not on v5e:8x8: choose"):
-        plan.on_hardware(by_cudnn, hardware.topology("v5e:8x8"))
+        plan.on_hardware(by_cudnn, accelerators.topology("v5e:8x8"))
     small = study.resolve(config.parse("digits_vit_quick", []))
     assert plan.on_hardware(small, where) == ("", None)
 

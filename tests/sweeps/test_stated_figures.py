@@ -5,8 +5,9 @@ import re
 
 import pytest
 
-from sweeps.monitoring import hardware, jax_calls, plan
+from sweeps.monitoring import jax_calls, plan
 from sweeps.study import config, study
+from sweeps.training import accelerators
 from tests.floor_plan import ROOT
 from workloads import catalog
 
@@ -90,7 +91,7 @@ def test_hours_and_chips_are_those_of_plan(name):
     text = config.shipped()[name].docstring
     hours, chips = HOURS.search(text), CHIPS.search(text)
     resolved = _resolved(name)
-    where = hardware.topology(catalog.get(resolved.workload).topology)
+    where = accelerators.topology(catalog.get(resolved.workload).topology)
     if chips:
         stated = int(chips.group(1)), chips.group(2), int(chips.group(3))
         assert stated == (where.devices, where.kind, resolved.settings["mesh"]["fsdp"])
@@ -137,7 +138,7 @@ def test_the_table_of_full_size_studies_is_that_of_plan():
             if "V100" in devices:
                 count, seconds = 8, entry.step_seconds  # AlgoPerf allows this on 8 of them
             else:
-                where = hardware.topology(entry.topology)
+                where = accelerators.topology(entry.topology)
                 count, seconds = where.devices, plan.on_hardware(resolved, where)[1]
             assert int(devices.split()[0]) == count
             assert int(trials.split()[0]) == sum(counts)

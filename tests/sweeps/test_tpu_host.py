@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from sweeps.benchmarks import first_minutes
 from sweeps.launchers import local, tpu_host
+from sweeps.monitoring import hardware_check
 
 _LOADS = """
 import sys
@@ -92,11 +92,9 @@ def test_two_processes_have_a_half_each(count, kind, grid):
 def test_a_small_host_has_no_halves(host, count):
     host(*_chips(count))
     here = {"platform": "tpu", "kind": "TPU v6 lite", "count": count}
-    (line,) = first_minutes._processes(here, "")
-    assert (line["verdict"], line["said"]) == (
-        "not here",
-        f"a TPU host of 4 or 8 chips (it has {count})",
-    )
+    (result,) = hardware_check._processes(here)
+    assert result.verdict == "not here"
+    assert f"it has {count}" in result.summary
 
 
 @pytest.mark.slow

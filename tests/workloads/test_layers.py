@@ -21,7 +21,6 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     # Files of the top level: the table of what there is, and what makes one of it.
     "catalog": ("base", *_DOMAINS),
     "algoperf": (*_BELOW, "catalog"),
-    "algoperf/parity": (*_BELOW, "catalog", "algoperf"),
     "init2winit": (*_BELOW, "catalog", "algoperf"),
     "commands": (*_BELOW, "downstream", "catalog", "algoperf", "init2winit"),
 }

@@ -67,19 +67,19 @@ def run(request: preflight.Request, algoperf_dir: str | None = None) -> None:
     (known once it is imported) among it, MissingError without AlgoPerf, SystemExit where
     its runner exits, with status 1 where evaluations failed (`reported`).
     """
-    found = installation.find(algoperf_dir)
-    admitted = preflight.check(request, found)
-    print(f"python -m workloads algoperf: {found}", file=sys.stderr)
-    for note in filter(None, (found.remark, *admitted.notes)):
+    checkout = installation.find(algoperf_dir)
+    checked = preflight.check(request, checkout)
+    print(f"python -m workloads algoperf: {checkout}", file=sys.stderr)
+    for note in filter(None, (checkout.remark, *checked.notes)):
         print(f"python -m workloads algoperf: note: {note}", file=sys.stderr)
-    module = found.workloads_module()
+    module = checkout.workloads_module()
     failed: list[str] = []
-    _hook(module, functools.partial(_prepared, request, admitted, failed, module, found))
+    _hook(module, functools.partial(_prepared, request, checked, failed, module, checkout))
     # AlgoPerf imports `a/b.py` as `a.b`; the directory it was found in comes first.
-    sys.path.insert(0, str(admitted.import_root))
-    script = str(found.directory / "submission_runner.py")
+    sys.path.insert(0, str(checked.import_root))
+    script = str(checkout.directory / "submission_runner.py")
     sys.argv = [script, *request.arguments, *_define_flags(request)]
-    with reported(failed), found.missing_named():
+    with reported(failed), checkout.missing_named():
         runpy.run_path(script, run_name="__main__")
 
 
@@ -97,10 +97,10 @@ def _hook(module: Any, prepare: Callable[[Any], Any]) -> None:
 
 def _prepared(
     request: preflight.Request,
-    admitted: preflight.Admitted,
+    checked: preflight.CheckedRun,
     failed: list[str],
     module: Any,
-    found: installation.Installation,
+    checkout: installation.Installation,
     workload: Any,
 ) -> Any:
     """Returns the workload with the variant; what its attributes say reaches meta_data_0.json."""
@@ -109,12 +109,12 @@ def _prepared(
     from attention import registry
     from workloads.algoperf import injected, tiny_sizes
 
-    if admitted.sizes is not None:
-        workload = tiny_sizes.with_sizes(workload, admitted.sizes)
-        _check_batches(admitted.workload, admitted.sizes, module, workload)
+    if checked.sizes is not None:
+        workload = tiny_sizes.with_sizes(workload, checked.sizes)
+        _check_batches(checked.workload, checked.sizes, module, workload)
     # Its path in flags_0.json is relative to one of three directories.
-    workload.submission_file = str(admitted.import_root / flags.FLAGS.submission_path)
-    for name, value in found.record().items():
+    workload.submission_file = str(checked.import_root / flags.FLAGS.submission_path)
+    for name, value in checkout.record().items():
         setattr(workload, name, value)
     variant = registry.get(request.attention, **request.hyperparameters)
     return recorded(injected.with_variant(workload, variant), failed)

@@ -67,7 +67,7 @@ class WorkloadSpec:
     devices: int = 1
     # What reading and decoding a training example takes of a CPU core; None where it is not known.
     example_cpu_ms: float | None = None
-    # The accelerators that the workload is planned for (sweeps/monitoring/hardware.py).
+    # The accelerators that the workload is planned for (sweeps/training/accelerators.py).
     topology: str = ""
 
     def step_time(self, batch_size: int) -> tuple[float | None, str]:

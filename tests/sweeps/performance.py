@@ -1,6 +1,6 @@
 """docs/performance.md: what accelerators' compilers say of our studies' steps.
 
-    python -m sweeps.benchmarks.performance [--only=c4_lm] [--out=docs/performance.md]
+    python -m tests.sweeps.performance [--only=c4_lm] [--out=docs/performance.md]
 
 Rows are compiled one after the other, each in a process of its own; what was compiled is kept in
 the `--cache` directory, so that a run that was stopped goes on: remove it where the code or a
@@ -19,10 +19,11 @@ import numpy as np
 from scipy import optimize
 
 from attention import files
-from sweeps.benchmarks import peers
-from sweeps.monitoring import calibration, hardware, jax_calls
+from sweeps.monitoring import calibration, jax_calls
 from sweeps.monitoring import compile as compiler
 from sweeps.study import config, study
+from sweeps.training import accelerators
+from tests.sweeps import maxtext
 from workloads import catalog
 
 
@@ -105,7 +106,7 @@ within 15 % of the compiler on all of them.
 
 AlgoPerf's rows are its own models with their own attention, trained by our step. MaxText's are its own
 `train_compile` of c4_lm's work: its decoder with an MLP without a gate, one table of embeddings, without
-rotary embedding, bfloat16, full rematerialisation, layers scanned, AdamW (sweeps/benchmarks/peers.py).
+rotary embedding, bfloat16, full rematerialisation, layers scanned, AdamW (tests/sweeps/maxtext.py).
 
 | study | changed | topology | variant | GB | plan GB | fits | ms | plan ms | of them kernels | HBM GB | collectives GB | of peak | × baseline | warnings |
 |---|---|---|---|--:|--:|:--|--:|--:|--:|--:|--:|--:|--:|--:|
@@ -114,7 +115,7 @@ rotary embedding, bfloat16, full rematerialisation, layers scanned, AdamW (sweep
 
 def main() -> None:
     """Compiles what is not in the cache, fits `plan` to it, and writes the page."""
-    parser = argparse.ArgumentParser(prog="python -m sweeps.benchmarks.performance")
+    parser = argparse.ArgumentParser(prog="python -m tests.sweeps.performance")
     parser.add_argument("--only", default="", help="rows with this in their study's name")
     parser.add_argument("--out", type=files.typed_path, default=pathlib.Path("docs/performance.md"))
     cache = pathlib.Path("experiments/performance")
@@ -126,18 +127,20 @@ def main() -> None:
     except ValueError as error:
         parser.error(str(error))
     options.cache.mkdir(parents=True, exist_ok=True)
-    found = []
+    compiled = []
     for row in ROWS:
         if options.only in row.study:
             its_study = resolved(row)
-            found.append((row, its_study, _compiled(options.cache, row, its_study)))
-            print(*row[:3], *(_told(one) for one in found[-1][2]), sep="  ", flush=True)
-    calibrating = [said for row, _, said in found if row.calibrates]
-    if not options.only and not any("missing" in one for said in calibrating for one in said):
-        factors = fit(found)
+            compiled.append((row, its_study, _compiled(options.cache, row, its_study)))
+            print(*row[:3], *(_told(entry) for entry in compiled[-1][2]), sep="  ", flush=True)
+    calibrating = [entries for row, _, entries in compiled if row.calibrates]
+    if not options.only and not any(
+        "missing" in entry for entries in calibrating for entry in entries
+    ):
+        factors = fit(compiled)
         files.write(calibration.FILE, json.dumps(factors, indent=1) + "\n")
         calibration.fitted.cache_clear()
-    files.write(options.out, _page(found))
+    files.write(options.out, _page(compiled))
 
 
 def resolved(row: Row) -> study.Study:
@@ -157,12 +160,12 @@ def _compiled(cache: pathlib.Path, row: Row, its_study: study.Study) -> list[dic
     kept = cache / f"{key}.json"
     if not kept.is_file():
         try:
-            found = _rows(row, its_study)
+            entries = _rows(row, its_study)
         except ValueError as error:
             if "not installed" not in str(error):
                 raise
             return [{"variant": "", "missing": str(error)}]
-        files.write(kept, json.dumps(found))
+        files.write(kept, json.dumps(entries))
     rows: list[dict[str, Any]] = json.loads(kept.read_bytes())
     return rows
 
@@ -172,32 +175,32 @@ def _rows(row: Row, its_study: study.Study) -> list[dict[str, Any]]:
         return compiler.rows(its_study, row.topology, plain=bool(row.peer))
     attention, size = row.changed.partition("=")[2], its_study.settings["batch_size"]
     arguments = {"topology": row.topology, "batch_size": size, "attention": attention}
-    said = jax_calls.call(peers.maxtext, **arguments)
-    where = hardware.topology(row.topology)
+    report = jax_calls.call(maxtext.compiled, **arguments)
+    where = accelerators.topology(row.topology)
     model = compiler.model_flops(its_study, where)
-    return [{"variant": "", **compiler.figures(where, said, model)}]
+    return [{"variant": "", **compiler.figures(where, report, model)}]
 
 
-def fit(found: list[tuple[Row, study.Study, list[dict[str, Any]]]]) -> dict[str, Any]:
+def fit(compiled: list[tuple[Row, study.Study, list[dict[str, Any]]]]) -> dict[str, Any]:
     """Returns the factors of `calibration`, fitted to the rows that calibrate."""
     amounts: dict[str, list[Any]] = {}
     lines: dict[str, dict[str, list[Any]]] = {}
-    for row, its_study, said in found:
-        where = hardware.topology(row.topology)
-        fitting = [one for one in said if row.calibrates and one["memory_gb"] is not None]
+    for row, its_study, entries in compiled:
+        where = accelerators.topology(row.topology)
+        fitting = [entry for entry in entries if row.calibrates and entry["memory_gb"] is not None]
         if not fitting:
             continue
         if catalog.get(its_study.workload).topology:
             costs = calibration.costs(its_study, where.devices)
-            rows = amounts.setdefault(where.hardware.platform, [])
-            rows += [(where.kind, costs[one["variant"]], one) for one in fitting]
+            rows = amounts.setdefault(where.accelerator.platform, [])
+            rows += [(where.kind, costs[entry["variant"]], entry) for entry in fitting]
         else:
             examples = its_study.settings["batch_size"] / where.devices
             points = lines.setdefault(its_study.workload, {}).setdefault(where.kind, [])
-            points += [(examples, one) for one in fitting]
+            points += [(examples, entry) for entry in fitting]
     platforms = {name: _factors(rows) for name, rows in amounts.items()}
     by_examples = {
-        workload: {kind: _points(rows, hardware.KINDS[kind]) for kind, rows in kinds.items()}
+        workload: {kind: _points(rows, accelerators.KINDS[kind]) for kind, rows in kinds.items()}
         for workload, kinds in lines.items()
     }
     return {"platforms": platforms, "points": by_examples}
@@ -206,27 +209,33 @@ def fit(found: list[tuple[Row, study.Study, list[dict[str, Any]]]]) -> dict[str,
 def _factors(rows: list[tuple[str, Any, dict[str, Any]]]) -> dict[str, Any]:
     """Fits the factors to the first kind's rows; the other kinds of its platform get one each."""
     first = rows[0][0]
-    own = [row for row in rows if row[0] == first]
-    exact = [sum(costs["memory"][part] for part in calibration.EXACT) / 1e9 for _, costs, _ in own]
-    parts = [part for part in own[0][1]["memory"] if part not in calibration.EXACT]
-    amounts = [[costs["memory"][part] / 1e9 for part in parts] for _, costs, _ in own]
-    memory = _non_negative(parts, amounts, [one["memory_gb"] for *_, one in own], exact)
+    alike_rows = [row for row in rows if row[0] == first]
+    exact = [
+        sum(costs["memory"][part] for part in calibration.EXACT) / 1e9 for _, costs, _ in alike_rows
+    ]
+    parts = [part for part in alike_rows[0][1]["memory"] if part not in calibration.EXACT]
+    amounts = [[costs["memory"][part] / 1e9 for part in parts] for _, costs, _ in alike_rows]
+    memory = _non_negative(parts, amounts, [entry["memory_gb"] for *_, entry in alike_rows], exact)
     memory |= dict.fromkeys(calibration.EXACT, 1.0)
     time: dict[str, float] = {}
-    if own[0][2]["step_ms"] is not None:
-        ideal = [calibration.ideal_ms(c["work"], hardware.KINDS[first]) for _, c, _ in own]
-        wanted = [one["step_ms"] for *_, one in own]
-        time = _non_negative(list(ideal[0]), [list(one.values()) for one in ideal], wanted)
+    if alike_rows[0][2]["step_ms"] is not None:
+        ideal = [
+            calibration.ideal_ms(c["work"], accelerators.KINDS[first]) for _, c, _ in alike_rows
+        ]
+        wanted = [entry["step_ms"] for *_, entry in alike_rows]
+        time = _non_negative(
+            list(ideal[0]), [list(parts_ms.values()) for parts_ms in ideal], wanted
+        )
     factors: dict[str, Any] = {"memory": memory, "time": time, "kinds": {}}
     alike = {"memory": 1.0, **({"time": 1.0} if time else {})}
     ratios: dict[str, dict[str, list[float]]] = {}
-    for kind, costs, one in rows:
+    for kind, costs, entry in rows:
         of_kind = ratios.setdefault(kind, {name: [] for name in alike})
-        found = calibration.by_factors(costs, kind, {**factors, "kinds": {kind: alike}})
-        known = sum(found.memory_gb[part] for part in calibration.EXACT)
-        of_kind["memory"].append((one["memory_gb"] - known) / (found.total_gb - known))
-        if found.step_ms:
-            of_kind["time"].append(one["step_ms"] / found.step_ms)
+        prediction = calibration.by_factors(costs, kind, {**factors, "kinds": {kind: alike}})
+        known = sum(prediction.memory_gb[part] for part in calibration.EXACT)
+        of_kind["memory"].append((entry["memory_gb"] - known) / (prediction.total_gb - known))
+        if prediction.step_ms:
+            of_kind["time"].append(entry["step_ms"] / prediction.step_ms)
     for kind, of_kind in ratios.items():
         means = {name: float(np.mean(several)) for name, several in of_kind.items()}
         factors["kinds"][kind] = alike if kind == first else means
@@ -243,28 +252,32 @@ def _non_negative(
     target = np.asarray(wanted)
     shares, goal = np.asarray(amounts) / target[:, None], 1 - np.asarray(known) / target
     error = -np.ones((len(target), 1))
-    found = optimize.linprog(
+    solution = optimize.linprog(
         [*np.full(len(names), 1e-6), 1.0],
         A_ub=np.block([[shares, error], [-shares, error]]),
         b_ub=np.concatenate([goal, -goal]),
     )
-    factors = [round(float(one), 4) for one in found.x[:-1]]
+    factors = [round(float(factor), 4) for factor in solution.x[:-1]]
     return dict(zip(names, factors, strict=True))
 
 
 def _points(
-    rows: list[tuple[float, dict[str, Any]]], device: hardware.Hardware
+    rows: list[tuple[float, dict[str, Any]]], device: accelerators.Accelerator
 ) -> list[dict[str, float]]:
     """Returns the mean figures of each number of examples, in order; a GPU's least times."""
 
     points = []
     for examples in sorted({examples for examples, _ in rows}):
-        own = [one for number, one in rows if number == examples]
+        alike_rows = [entry for number, entry in rows if number == examples]
         if device.platform == "cuda":
-            time = {"least_ms": round(min(calibration.least_ms(one, device) for one in own), 2)}
+            time = {
+                "least_ms": round(
+                    min(calibration.least_ms(entry, device) for entry in alike_rows), 2
+                )
+            }
         else:
-            time = {"ms": round(float(np.mean([one["step_ms"] for one in own])), 2)}
-        gb = round(float(np.mean([one["memory_gb"] for one in own])), 3)
+            time = {"ms": round(float(np.mean([entry["step_ms"] for entry in alike_rows])), 2)}
+        gb = round(float(np.mean([entry["memory_gb"] for entry in alike_rows])), 3)
         points.append({"examples": examples, "gb": gb, **time})
     return points
 
@@ -281,7 +294,7 @@ def _told(row: dict[str, Any]) -> str:
 def _line(
     row: Row,
     planned: calibration.Prediction | None,
-    one: dict[str, Any],
+    entry: dict[str, Any],
     baseline: dict[str, Any],
 ) -> str:
     mark = "†" if not (row.calibrates or row.peer) else ""
@@ -289,28 +302,28 @@ def _line(
         row.study + mark,
         row.changed,
         row.topology,
-        f"{row.peer}'s own" if row.peer else one["variant"],
+        f"{row.peer}'s own" if row.peer else entry["variant"],
     ]
-    if "missing" in one:
+    if "missing" in entry:
         return _cells([*cells, "not installed"])
     plan_gb = f"{planned.total_gb:.2f}" if planned else "–"
     plan_ms = f"{planned.step_ms:.1f}" if planned and planned.step_ms else "–"
-    if one["memory_gb"] is None:
-        return _cells([*cells, one["warnings"][0], plan_gb, "NO"])
-    timed = one["step_ms"] is not None
-    share = compiler.share_of_peak(one, row.topology)
+    if entry["memory_gb"] is None:
+        return _cells([*cells, entry["warnings"][0], plan_gb, "NO"])
+    timed = entry["step_ms"] is not None
+    share = compiler.share_of_peak(entry, row.topology)
     figures = [
-        f"{one['memory_gb']:.2f}",
+        f"{entry['memory_gb']:.2f}",
         plan_gb,
-        "yes" if one["fits"] else "NO",
-        f"{one['step_ms']:.1f}" if timed else "–",
+        "yes" if entry["fits"] else "NO",
+        f"{entry['step_ms']:.1f}" if timed else "–",
         plan_ms,
-        f"{one['kernel_ms']:.1f}" if timed else "–",
-        f"{one['hbm_gb']:.1f}",
-        f"{one['collectives_gb']:.2f}",
+        f"{entry['kernel_ms']:.1f}" if timed else "–",
+        f"{entry['hbm_gb']:.1f}",
+        f"{entry['collectives_gb']:.2f}",
         f"{share:.1%}" if share else "–",
-        f"{one['step_ms'] / baseline['step_ms']:.3f}" if timed else "–",
-        str(len(one["warnings"])),
+        f"{entry['step_ms'] / baseline['step_ms']:.3f}" if timed else "–",
+        str(len(entry["warnings"])),
     ]
     return _cells([*cells, *figures])
 
@@ -319,17 +332,17 @@ def _cells(texts: list[str]) -> str:
     return f"| {' | '.join(texts)} |"
 
 
-def _page(found: list[tuple[Row, study.Study, list[dict[str, Any]]]]) -> str:
+def _page(compiled: list[tuple[Row, study.Study, list[dict[str, Any]]]]) -> str:
     lines: list[str] = []
     versions: dict[str, str] = {}
-    for row, its_study, said in found:
-        planned = calibration.predict(its_study, hardware.topology(row.topology))
-        lines += [_line(row, planned.get(one["variant"]), one, said[0]) for one in said]
-        versions |= said[0].get("versions", {})
+    for row, its_study, entries in compiled:
+        planned = calibration.predict(its_study, accelerators.topology(row.topology))
+        lines += [_line(row, planned.get(entry["variant"]), entry, entries[0]) for entry in entries]
+        versions |= entries[0].get("versions", {})
     definitions = (compiler.__doc__ or "").partition("Definitions ")[2]
     head = _HEAD.format(definitions=f"Definitions {definitions}")
-    told = ", ".join(f"{name} {number}" for name, number in versions.items())
-    return head + "\n".join(lines) + f"\n\nVersions: {told}.\n"
+    listed = ", ".join(f"{name} {number}" for name, number in versions.items())
+    return head + "\n".join(lines) + f"\n\nVersions: {listed}.\n"
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """One line of the parity table: a quantity of ours beside AlgoPerf's, with its tolerance."""
 
+import contextlib
 import dataclasses
 import importlib.metadata
-from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -20,6 +20,7 @@ CLOSE = 1e-5
 SPEECH_GRADIENT = 5e-5
 # In float64, which has 1.1e-16, the same sums leave some 1e-14.
 DOUBLE = 1e-11
+HEADER = ("| subject | quantity | difference | tolerance | |", "|---|---|--:|--:|---|")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,38 +61,30 @@ def norm_ratio(ours: Any, theirs: Any) -> float:
 
 
 def _leaves(ours: Any, theirs: Any) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    trees = str(jax.tree.structure(ours)), str(jax.tree.structure(theirs))
+    trees = [str(jax.tree.structure(tree)) for tree in (ours, theirs)]
     if trees[0] != trees[1]:
         raise ValueError(f"trees differ: {trees[0]}, {trees[1]}")
-    first, second = ([_wide(leaf) for leaf in jax.tree.leaves(tree)] for tree in (ours, theirs))
-    shapes = [[leaf.shape for leaf in side] for side in (first, second)]
-    if shapes[0] != shapes[1]:
-        raise ValueError(f"shapes differ: {shapes[0]}, {shapes[1]}")
-    return first, second
-
-
-def _wide(leaf: Any) -> np.ndarray:
-    return np.asarray(leaf, np.float64)
+    leaves = [
+        [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(tree)] for tree in (ours, theirs)
+    ]
+    first, second = ([leaf.shape for leaf in side] for side in leaves)
+    if first != second:
+        raise ValueError(f"shapes differ: {first}, {second}")
+    return leaves[0], leaves[1]
 
 
 def versions() -> str:
-    """Returns the versions of the libraries that are installed, in one line."""
-    found = []
+    """Returns the versions of the installed libraries, in one line."""
+    installed = {}
     for name in _LIBRARIES:
-        try:
-            found.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return ", ".join(found)
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            installed[name] = importlib.metadata.version(name)
+    return ", ".join(f"{name} {version}" for name, version in installed.items())
 
 
-def table(rows: Iterable[Row]) -> list[str]:
-    """Returns the rows as a Markdown table."""
-    lines = ["| subject | quantity | difference | tolerance | |", "|---|---|--:|--:|---|"]
-    for row in rows:
-        verdict = "pass" if row.passed else "**FAIL**"
-        remark = f"{row.quantity}; {row.remark}" if row.remark else row.quantity
-        lines.append(
-            f"| {row.subject} | {remark} | {row.difference:.2g} | {row.tolerance:.2g} | {verdict} |"
-        )
-    return lines
+def line(row: Row) -> str:
+    """Returns a row of the Markdown table."""
+    verdict = "pass" if row.passed else "**FAIL**"
+    remark = f"{row.quantity}; {row.remark}" if row.remark else row.quantity
+    figures = f"{row.difference:.2g} | {row.tolerance:.2g}"
+    return f"| {row.subject} | {remark} | {figures} | {verdict} |"

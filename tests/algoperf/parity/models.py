@@ -20,11 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention import registry
+from tests.algoperf.parity import workload_pairs
+from tests.algoperf.parity.rows import CLOSE, DOUBLE, Row, largest, norm_ratio
+from tests.algoperf.parity.workload_pairs import FULL_SIZE, Pair, step_rows
 from workloads import algoperf_specs
 from workloads.algoperf.installation import Installation
-from workloads.algoperf.parity import workload_pairs
-from workloads.algoperf.parity.rows import CLOSE, DOUBLE, Row, largest, norm_ratio
-from workloads.algoperf.parity.workload_pairs import FULL_SIZE, Pair, step_rows
 from workloads.base import dropout
 from workloads.speech import spectrogram
 
@@ -83,15 +83,15 @@ def model_rows(name: str, installation: Installation, *, small: bool) -> Iterato
     ours, theirs = (_start(side, pair, key, small) for side in (pair.ours, pair.theirs))
     yield Row(label, "initial values and model state, same key", largest(ours, theirs), 0)
     params, state = workload_pairs.moved(theirs[0], jax.random.key(1)), theirs[1]
-    given = (params, state, pair.batch(), key)
-    yield from _forward_rows(label, *pair.outputs(*given), is_speech=pair.is_speech)
-    both = pair.outputs(*given, train=True)
+    arguments = (params, state, pair.batch(), key)
+    yield from _forward_rows(label, *pair.outputs(*arguments), is_speech=pair.is_speech)
+    both = pair.outputs(*arguments, train=True)
     yield from _step_rows(label, "training, dropout 0", pair, both)
     if small:
         # Dropout's places, keys and rates, with `jax.random.bernoulli`'s bits in our mask: our own
         # are others on purpose (`workloads.base.dropout.keep_mask`); SpecAugment's coincide.
         with mock.patch.object(dropout, "keep_mask", jax.random.bernoulli):
-            both = pair.outputs(*given, train=True, dropout_rate=_RATE)
+            both = pair.outputs(*arguments, train=True, dropout_rate=_RATE)
         what = f"training, dropout {_RATE}, jax.random.bernoulli's bits"
         yield from _step_rows(label, what, pair, both)
 
@@ -173,10 +173,10 @@ def double_rows(name: str, variant: str, installation: Installation) -> Iterator
     pair = workload_pairs.make(name, installation, variant=registry.get(variant), small=True)
     key = jax.random.PRNGKey(_KEY)
     params, state = pair.theirs.initial(key, *pair.examples())
-    given = workload_pairs.moved(params, jax.random.key(1)), state, pair.batch()
-    single = jax.device_get(pair.outputs(*given, key, train=True))
+    arguments = workload_pairs.moved(params, jax.random.key(1)), state, pair.batch()
+    single = jax.device_get(pair.outputs(*arguments, key, train=True))
     with double(installation):
-        wide = jax.device_get(_doubled(pair).outputs(*_wide(given), key, train=True))
+        wide = jax.device_get(_doubled(pair).outputs(*_wide(arguments), key, train=True))
     label = f"{name}, small, {variant}"
     _check_precision(wide)
     names = (
@@ -205,9 +205,9 @@ def _wide(tree: Any) -> Any:
 
 def _check_precision(*trees: Any) -> None:
     """Raises TypeError where a result is not float64: the comparison would prove nothing."""
-    found = {str(leaf.dtype) for leaf in jax.tree.leaves(trees)}
-    if found != {"float64"}:
-        raise TypeError(f"results have dtypes {sorted(found)}, wanted float64 alone")
+    dtypes = {str(leaf.dtype) for leaf in jax.tree.leaves(trees)}
+    if dtypes != {"float64"}:
+        raise TypeError(f"results have dtypes {sorted(dtypes)}, wanted float64 alone")
 
 
 def _error_row(label: str, single: Any, wide: Any) -> Row:

@@ -14,11 +14,11 @@ from flax import linen as nn
 from attention import registry
 from attention.variant import Variant
 from attention.verification import oracle
+from tests.algoperf.parity import workload_pairs
+from tests.algoperf.parity.rows import CLOSE, Row, largest
+from tests.algoperf.parity.workload_pairs import FULL_SIZE, Side, step_rows
 from workloads import catalog
 from workloads.algoperf.installation import Installation
-from workloads.algoperf.parity import workload_pairs
-from workloads.algoperf.parity.rows import CLOSE, Row, largest
-from workloads.algoperf.parity.workload_pairs import FULL_SIZE, Side, step_rows
 
 _KEY = 13
 _TAU = 0.9
@@ -75,13 +75,13 @@ def formula_row(
             side.workload.model_fn(params, batch, state, side.modes.EVAL, key, False)
         return spy.layers
 
-    found, exact = {}, {}
+    outputs, exact = {}, {}
     for path, layer in jax.device_get(jax.jit(forward)(params)).items():
         mask = layer.get("mask")
-        seen = True if mask is None else np.any(mask, axis=-1).swapaxes(-1, -2)[..., None] > 0
-        found[path] = np.where(seen, layer["out"], 0)
-        exact[path] = np.where(seen, _formula(variant, path, params, layer, mask), 0)
-    return Row(label, "attention's outputs, float64 formula", largest(found, exact), CLOSE)
+        visible = True if mask is None else np.any(mask, axis=-1).swapaxes(-1, -2)[..., None] > 0
+        outputs[path] = np.where(visible, layer["out"], 0)
+        exact[path] = np.where(visible, _formula(variant, path, params, layer, mask), 0)
+    return Row(label, "attention's outputs, float64 formula", largest(outputs, exact), CLOSE)
 
 
 def _formula(

@@ -1,16 +1,12 @@
-"""`python -m sweeps algoperf_parity`: what is ours against AlgoPerf's own, as a table.
-
-Workloads are compared in `workloads.algoperf.parity`; here are the parts that lie above them: our
-NAdamW submission, its schedule and the Halton points.
-"""
+"""Parity of training: our NAdamW submission, its schedule and the Halton points."""
 
 import collections
 import functools
-import importlib.util
 import json
+import runpy
+import types
 from collections.abc import Iterator, Sequence
 from typing import Any
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +15,8 @@ import numpy as np
 from sweeps.algoperf import submission as our_submission
 from sweeps.study import space
 from sweeps.training import optimizers
+from tests.algoperf.parity.rows import Row, norm_ratio
 from workloads.algoperf.installation import Installation
-from workloads.algoperf.parity import table_of_rows
-from workloads.algoperf.parity.rows import Row, norm_ratio, table, versions
 
 _THEIRS = "algorithms/baselines/external_tuning/jax_nadamw_full_budget.py"
 _SPACE = "paper_nadamw"
@@ -33,7 +28,6 @@ HORIZONS = (100, 7919, 76_000, 167_999)
 _BATCH, _WIDTH, _CLASSES = 8, 12, 5
 # Sums of float32's roundings, 6e-8 each; Halton points are float64.
 _SINGLE, _DOUBLE = 1e-6, 1e-12
-PARTS = {"optimizer": "sweeps.algoperf.parity:rows", **table_of_rows.PARTS}
 
 
 class Regression:
@@ -91,7 +85,7 @@ class Regression:
 
 
 def rows(installation: Installation, names: Sequence[str]) -> Iterator[Row]:
-    """Yields all of it; no part of it is about a workload of one of the names."""
+    """Yields all rows; none depends on `names`, the workloads."""
     del names
     yield from update_rows(installation)
     yield from schedule_rows(installation)
@@ -113,14 +107,8 @@ def update_rows(installation: Installation) -> Iterator[Row]:
 
 
 def _baseline(installation: Installation) -> Any:
-    """AlgoPerf's submission as a new module, from its file."""
-    path = installation.directory / _THEIRS
-    found = importlib.util.spec_from_file_location("nadamw_of_algoperf", path)
-    if found is None or found.loader is None:
-        raise ValueError(f"{path} is no Python file")
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
+    """Returns AlgoPerf's submission, executed anew from its file."""
+    return types.SimpleNamespace(**runpy.run_path(str(installation.directory / _THEIRS)))
 
 
 def _train(submission: Any, point: dict[str, float]) -> tuple[Any, Any]:
@@ -157,13 +145,20 @@ def schedule_rows(installation: Installation) -> Iterator[Row]:
 
 
 def _schedule(installation: Installation, point: dict[str, float], horizon: int) -> Any:
-    """AlgoPerf's own function, which its submission hands to its optimizer and keeps to itself."""
-    module = _baseline(installation)
+    """Returns AlgoPerf's learning rate, which its submission passes to its optimizer alone."""
+    submission = _baseline(installation)
+    settings: dict[str, Any] = {}
     workload = Regression(horizon)
     workload.init()
-    with mock.patch.object(module, "nadamw", wraps=module.nadamw) as made:
-        module.init_optimizer_state(workload, None, None, _named(point), None)
-    return made.call_args.kwargs["learning_rate"]
+
+    def nadamw(**named: Any) -> Any:
+        settings.update(named)
+        return original(**named)
+
+    namespace = submission.init_optimizer_state.__globals__
+    original, namespace["nadamw"] = namespace["nadamw"], nadamw
+    submission.init_optimizer_state(workload, None, None, _named(point), None)
+    return settings["learning_rate"]
 
 
 def _our_rate(step: jax.Array, point: dict[str, float], horizon: int) -> jax.Array:
@@ -192,25 +187,3 @@ def _sorted(points: list[dict[str, float]]) -> dict[str, np.ndarray]:
     names = sorted(points[0])
     values = sorted([point[name] for name in names] for point in points)
     return dict(zip(names, np.asarray(values).T, strict=True))
-
-
-def show(found: Installation, parts: Sequence[str], workloads: Sequence[str]) -> int:
-    """Prints the table, each row as it is measured; returns 1 where a difference is too large.
-
-    workloads: for the parts that are about models; all where none is named. Raises ValueError for a
-    part or workload that is not there, and where nothing is compared.
-    """
-    print("; ".join(filter(None, (str(found), found.remark, versions()))), flush=True)
-    header, rule = table(())
-    print(f"\n{header}\n{rule}", flush=True)
-    failed = total = 0
-    for row in table_of_rows.rows(found, parts, workloads, PARTS):
-        print(table((row,))[-1], flush=True)
-        total, failed = total + 1, failed + (not row.passed)
-    if not total:
-        raise ValueError(
-            f"nothing was compared: {', '.join(parts)} have nothing of {', '.join(workloads)}; "
-            "leave --workloads out, or name other parts"
-        )
-    print(f"\n{total} quantities, {failed} beyond their tolerance")
-    return 1 if failed else 0

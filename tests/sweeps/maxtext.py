@@ -11,7 +11,8 @@ import pathlib
 import tempfile
 from typing import Any
 
-from sweeps.monitoring import compiled_step, hardware
+from sweeps.monitoring import compiled_step
+from sweeps.training import accelerators
 
 # c4_lm in MaxText's words: 301 M parameters, one table of embeddings, an MLP without a gate, full
 # rematerialisation, layers scanned, AdamW, bfloat16 computed from float32 parameters.
@@ -36,7 +37,7 @@ _C4_LM = {
 }
 
 
-def maxtext(topology: str, batch_size: int, attention: str) -> dict[str, Any]:
+def compiled(topology: str, batch_size: int, attention: str) -> dict[str, Any]:
     """Returns what the compiler says (`compiled_step.compiled`) of MaxText's train step of c4_lm.
 
     batch_size: of the whole topology; parameters are divided over 8 devices. attention: 'flash' or
@@ -45,13 +46,13 @@ def maxtext(topology: str, batch_size: int, attention: str) -> dict[str, Any]:
     """
     if importlib.util.find_spec("maxtext") is None:
         raise ValueError("MaxText is not installed")
-    where = hardware.topology(topology)
-    with compiled_step.told(where, has_kernels=True) as scratch:
+    where = accelerators.topology(topology)
+    with compiled_step.compiling_for(where, has_kernels=True) as scratch:
         return _compiled(where, batch_size, attention, scratch)
 
 
 def _compiled(
-    where: hardware.Topology, batch_size: int, attention: str, scratch: str
+    where: accelerators.Topology, batch_size: int, attention: str, scratch: str
 ) -> dict[str, Any]:
     import jax
     from jax.experimental import xla_metadata
@@ -85,7 +86,9 @@ def _compiled(
         )
         named = {"state": arguments[0], "batch": arguments[1]}
         with jax.set_mesh(mesh), rules:
-            found.update(compiled_step.said(lambda: step.trace(*arguments), named, where, scratch))
+            found.update(
+                compiled_step.compiler_report(lambda: step.trace(*arguments), named, where, scratch)
+            )
         raise _DoneError
 
     train_compile.jit_and_compile = compile_and_look

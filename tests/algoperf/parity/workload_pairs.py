@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention import inject
+from tests.algoperf.parity.rows import CLOSE, SPEECH_GRADIENT, Row, largest, norm_ratio
 from workloads import algoperf_specs, registry
 from workloads.algoperf.installation import Installation
-from workloads.algoperf.parity.rows import CLOSE, SPEECH_GRADIENT, Row, largest, norm_ratio
 from workloads.base import spec
 
 # Of these, the variants and the full size are compared.
@@ -142,9 +142,11 @@ class Pair:
         """Of a forward pass, and of a gradient."""
         return CLOSE, SPEECH_GRADIENT if self.is_speech else CLOSE
 
-    def outputs(self, *given: Any, **settings: Any) -> tuple[Any, Any]:
+    def outputs(self, *arguments: Any, **settings: Any) -> tuple[Any, Any]:
         """Returns both sides' `Side.outputs` of parameters, model state, batch and key."""
-        return self.ours.outputs(*given, **settings), self.theirs.outputs(*given, **settings)
+        return self.ours.outputs(*arguments, **settings), self.theirs.outputs(
+            *arguments, **settings
+        )
 
     def examples(self) -> tuple[jax.Array, ...]:
         """Returns what models are initialised on; no parameter depends on its size."""

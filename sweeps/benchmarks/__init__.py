@@ -1,1 +1,0 @@
-"""Benchmarks: what the parts of a sweep cost here."""

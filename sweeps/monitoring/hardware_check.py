@@ -1,0 +1,350 @@
+"""`python -m sweeps hardware`: what the devices of a host really do, in about ten minutes.
+
+    kernels     every kernel that can run here against float64, standard attention and LASER
+    steps       train steps of the three domains on random examples: milliseconds, memory, LASER
+                over standard, beside the figures of `plan`
+    processes   updates of one trial by two processes, each with devices of its own, against one
+
+Each part has a process of its own, so that devices are free for the next one; this one loads no
+JAX. Every result is printed and in the file as soon as it is known: `python -m analysis hardware
+FILE` prints it again. Verdicts: ok; WRONG (an error beyond its limit, other losses); DIFFERS (more
+than calibration.TOLERANCE from the prediction); FAILED (with the error); measured (nothing was
+predicted); not here (with what is missing).
+"""
+
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from attention import files, table
+from sweeps.launchers import local, tpu_host
+from sweeps.monitoring import calibration, jax_calls
+from sweeps.monitoring import compile as compiler
+from sweeps.study import config, study
+from sweeps.study.trial import Trial
+from sweeps.training import accelerators
+
+_VARIANTS = ("standard", "laser")
+_TIMED = 10
+_LIMIT_S = 300.0
+
+# As analysis reads them (analysis/views/hardware.py).
+FORMAT = "attnperf-hardware-1"
+BAD = ("WRONG", "DIFFERS", "FAILED")
+
+
+@dataclasses.dataclass
+class Result:
+    """A checked quantity: its verdict, a summary for people, and the figures behind it."""
+
+    what: str
+    verdict: str
+    summary: str
+    figures: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class TimedStudy:
+    """A study whose train step is timed, with so many examples on each device."""
+
+    study: str
+    examples: int
+    kernels: tuple[str, ...]
+    settings: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+_BF16 = {"compute_dtype": "bfloat16"}
+_VIT, _CONFORMER, _LM = "imagenet_vit_paper", "librispeech_conformer_paper", "c4_lm_paper"
+_TIMED_STUDIES = {
+    "tpu": (
+        TimedStudy(_VIT, 128, ("xla", "fused")),
+        TimedStudy(_CONFORMER, 32, ("xla", "fused")),
+        TimedStudy(_LM, 16, ("xla", "splash", "fused"), _BF16),
+    ),
+    "gpu": (
+        TimedStudy(_VIT, 128, ("xla", "jax_xla", "fused")),
+        TimedStudy(_CONFORMER, 32, ("xla", "fused")),
+        TimedStudy(_LM, 16, ("xla", "cudnn", "fused"), _BF16),
+    ),
+    "cpu": (
+        TimedStudy("digits_vit_quick", 32, ("xla",)),
+        TimedStudy("spoken_digits_conformer_quick", 16, ("xla",)),
+        TimedStudy("pydoc_lm_quick", 32, ("xla",)),
+    ),
+}
+
+
+def run(out: pathlib.Path, parts: tuple[str, ...]) -> bool:
+    """Runs the parts, printing a line per result and writing all to `out`; True if none is bad."""
+    started = time.monotonic()
+    devices = jax_calls.call(_devices)
+    report: dict[str, Any] = {"format": FORMAT, "devices": devices, "lines": []}
+    versions = ", ".join(f"{name} {value}" for name, value in devices["versions"].items())
+    print(f"{devices['count']} × {devices['kind']}, {versions}", flush=True)
+    verdicts = []
+    for part in parts:
+        for result in _PARTS[part](devices):
+            verdicts.append(result.verdict)
+            report["lines"].append(_line(part, result))
+            report["seconds"] = time.monotonic() - started
+            files.write(out, json.dumps(report, indent=1) + "\n")
+            print(f"{result.verdict:9s} {part}: {result.what}: {result.summary}", flush=True)
+    counts = ", ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts))
+    minutes = (time.monotonic() - started) / 60
+    print(f"{out}: {counts} in {minutes:.1f} min; python -m analysis hardware {files.quoted(out)}")
+    return not set(verdicts) & set(BAD)
+
+
+def _line(part: str, result: Result) -> dict[str, Any]:
+    """Returns a result as the file has it."""
+    named = dataclasses.asdict(result)
+    return {"part": part, "said": named.pop("summary"), **named}
+
+
+def _in_process(what: str, function: Callable[..., list[Result]], **arguments: Any) -> list[Result]:
+    """Returns the results that a function gives in a process of its own, or its failure as one."""
+    try:
+        results: list[Result] = jax_calls.call(function, **arguments)
+    except (ValueError, OSError, ChildProcessError) as error:
+        return [Result(what, "FAILED", str(error))]
+    return results
+
+
+def _devices() -> dict[str, Any]:
+    import importlib.metadata
+
+    import jax
+
+    from attention import devices
+
+    platform, device = devices.default_platform(), jax.local_devices()[0]
+    memory = (device.memory_stats() or {}).get("bytes_limit")
+    versions = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "flax")}
+    return {
+        "platform": platform,
+        "kind": device.device_kind,
+        "count": jax.local_device_count(),
+        "memory_gb": None if memory is None else memory / 1e9,
+        "versions": {**versions, "runtime": device.client.platform_version.splitlines()[0]},
+    }
+
+
+def _kernels(devices: dict[str, Any]) -> Iterator[Result]:
+    for name, entry in table.KERNELS.items():
+        if entry.platforms and devices["platform"] not in entry.platforms:
+            needed = " or ".join(entry.platforms)
+            yield Result(name, "not here", f"runs on {needed}, and this is {devices['platform']}")
+        else:
+            yield from _in_process(name, _errors, kernel=name)
+
+
+def _errors(kernel: str) -> list[Result]:
+    """Returns a result per dtype and mask, with the worst error over its limit."""
+    import jax
+
+    from attention.verification import check
+
+    results = []
+    for dtype in ("float32", "bfloat16"):
+        if dtype not in (table.KERNELS[kernel].dtypes or (dtype,)):
+            continue
+        # A TPU would multiply float32 as bfloat16; kernels in bfloat16 know the default alone.
+        precision = "highest" if dtype == "float32" else "default"
+        for mask in ("none", "causal"):
+            cases = [
+                check.Case(name, kernel, dtype, mask, qs, 1.0)
+                for name in _VARIANTS
+                for qs in (1.0, 4.0)
+            ]
+            with jax.default_matmul_precision(precision):
+                worst = float(np.max([check.measure(case).worst for case in cases]))
+            summary = f"worst error {worst:.2f} of its limit, {len(cases)} cases"
+            what = f"{kernel}, {dtype}, mask {mask}"
+            verdict = "ok" if worst <= 1 else "WRONG"
+            results.append(Result(what, verdict, summary, {"worst": worst}))
+    return results
+
+
+def _steps(devices: dict[str, Any]) -> Iterator[Result]:
+    count, kind = devices["count"], accelerators.of_device(devices["kind"])
+    for timed in _TIMED_STUDIES.get(devices["platform"], _TIMED_STUDIES["cpu"]):
+        for kernel in timed.kernels:
+            settings = {
+                "kernel": kernel,
+                "variants": ",".join(_VARIANTS),
+                "batch_size": str(timed.examples * count),
+                **timed.settings,
+            }
+            if timed.study == _LM:
+                settings["mesh.fsdp"] = str(math.gcd(count, 8))
+            resolved = _resolved(timed.study, settings)
+            predicted: dict[str, calibration.Prediction] = {}
+            if kind in accelerators.COMPILED:
+                topology = accelerators.Topology(f"{kind}:{count}", kind, (count,))
+                predicted = calibration.predict(resolved, topology)
+            trials, standard_ms = compiler.first_trials(resolved), None
+            for variant in _VARIANTS:
+                what = f"{timed.study}, {timed.examples * count} examples, {variant} by {kernel}"
+                for result in _in_process(what, _step, what=what, trial=trials[variant]):
+                    if result.figures:
+                        standard_ms = standard_ms or result.figures["step_ms"]
+                        _compare(result, predicted.get(variant), standard_ms)
+                    yield result
+
+
+def _resolved(name: str, settings: dict[str, str]) -> study.Study:
+    overrides = [f"--config.{key}={value}" for key, value in settings.items()]
+    return study.resolve(config.parse(name, overrides), planning=True)
+
+
+def _compare(result: Result, predicted: calibration.Prediction | None, standard_ms: float) -> None:
+    """Adds a step's prediction, and its time over standard attention's."""
+    figures = result.figures
+    figures["over_standard"] = figures["step_ms"] / standard_ms
+    result.summary += f", {figures['over_standard']:.3f} times standard"
+    if predicted is None:
+        return
+    figures["plan_gb"], ratios = predicted.total_gb, [figures["memory_gb"] / predicted.total_gb]
+    result.summary += f"; plan: {predicted.total_gb:.2f} GB"
+    if predicted.step_ms:
+        figures["plan_ms"] = predicted.step_ms
+        ratios.append(figures["step_ms"] / predicted.step_ms)
+        result.summary += f", {predicted.step_ms:.1f} ms"
+    elif predicted.least_ms:
+        figures["least_ms"] = predicted.least_ms
+        ratios.append(min(figures["step_ms"] / predicted.least_ms, 1.0))
+        result.summary += f", at least {predicted.least_ms:.1f} ms"
+    near = all(abs(ratio - 1) <= calibration.TOLERANCE for ratio in ratios)
+    result.verdict = "ok" if near else "DIFFERS"
+
+
+def _step(what: str, trial: Trial) -> list[Result]:
+    import jax
+
+    from sweeps.training import train_step
+    from workloads import bench
+
+    step = train_step.of_trial(trial)
+    workload: Any = step.workload
+    state = step.first_state(0)
+    batch = jax.device_put(workload.example_batch(trial.batch_size), workload.devices.batch())
+    arguments = batch, train_step.scalars_of(trial), train_step.seed_key(0, train_step.DROPOUT)
+    started = time.monotonic()
+    update = step.compile(state, *arguments)
+    compiled_s = time.monotonic() - started
+
+    def updated() -> Any:
+        nonlocal state
+        state, metrics = update(state, *arguments)
+        return state, metrics
+
+    bench.seconds(updated, 2)
+    step_ms = 1e3 * min(bench.seconds(updated, _TIMED) for _ in range(2))
+    memory = update.memory_analysis()
+    sizes = (
+        memory.argument_size_in_bytes,
+        memory.output_size_in_bytes,
+        memory.temp_size_in_bytes,
+        memory.generated_code_size_in_bytes,
+    )
+    memory_gb = (sum(sizes) - memory.alias_size_in_bytes) / 1e9
+    figures = {"step_ms": step_ms, "memory_gb": memory_gb, "compiled_s": compiled_s}
+    summary = f"{step_ms:.1f} ms, compiler {memory_gb:.2f} GB"
+    if peak := (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use"):
+        figures["peak_gb"] = peak / 1e9
+        summary += f", at most {figures['peak_gb']:.2f} GB in use"
+    return [Result(what, "measured", summary, figures)]
+
+
+def _processes(devices: dict[str, Any]) -> Iterator[Result]:
+    what = "digits_vit, three updates by two processes"
+    names = local.accelerators()[1]
+    port, *ports = local.free_ports(3)
+    environments: list[dict[str, str]] = [{}, {}]
+    if devices["platform"] == "gpu":
+        if len(names) < 2:
+            yield Result(what, "not here", "one device")
+            return
+        environments = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in names[:2]]
+    elif devices["platform"] == "tpu":
+        if (halves := tpu_host.halves(names, devices["kind"])) is None:
+            summary = f"a TPU host of 4 or 8 chips (it has {len(names)})"
+            yield Result(what, "not here", summary)
+            return
+        grid, shares = halves
+        environments = [
+            tpu_host.variables(share, ports, index, grid) for index, share in enumerate(shares)
+        ]
+    try:
+        trial = compiler.first_trials(_resolved("digits_vit_quick", {"batch_size": "32"}))["laser"]
+        shared = {"count": 2, "port": port, "trial": trial}
+        with (
+            jax_calls.Call(_losses, index=1, environment=environments[1], **shared) as second,
+            jax_calls.Call(_losses, index=0, environment=environments[0], **shared) as first,
+        ):
+            losses = first.result(_LIMIT_S), second.result(_LIMIT_S)
+        codes = [call.process.exitcode for call in (first, second)]
+        if any(codes):
+            raise ValueError(f"the processes gave their losses, and ended with codes {codes}")
+        alone = jax_calls.call(_losses, index=0, environment={}, count=1, port=0, trial=trial)
+    except (ValueError, OSError, ChildProcessError) as error:
+        yield Result(what, "FAILED", str(error))
+        return
+    worst = float(np.max(np.abs(np.asarray(losses) / np.asarray(alone) - 1)))
+    summary = f"losses within {worst:.1e} of one process's"
+    yield Result(what, "ok" if worst < 1e-4 else "WRONG", summary, {"worst": worst})
+
+
+def _losses(
+    trial: Trial, index: int, count: int, port: int, environment: dict[str, str]
+) -> list[float]:
+    """Returns the losses of three updates, as one of `count` processes with devices of their own.
+
+    environment: which ones; {} is all, or a CPU.
+    """
+    os.environ |= environment
+    import jax
+
+    from sweeps.training import train_step
+
+    if count > 1:
+        # Where one fails, the other is not to wait for it longer than that.
+        jax.distributed.initialize(
+            f"127.0.0.1:{port}",
+            count,
+            index,
+            initialization_timeout=60,
+            shutdown_timeout_seconds=20,
+        )
+    step = train_step.of_trial(trial)
+    workload: Any = step.workload
+    state = step.first_state(0)
+    whole = jax.device_get(workload.example_batch(trial.batch_size))
+    rows = workload.devices.rows(trial.batch_size)
+    batch = workload.devices.shard(jax.tree.map(lambda leaf: leaf[rows], whole))
+    scalars, key = train_step.scalars_of(trial), train_step.seed_key(0, train_step.DROPOUT)
+    update = step.compile(state, batch, scalars, key)
+    losses = []
+    for _ in range(3):
+        state, metrics = update(state, batch, scalars, key)
+        losses.append(float(metrics.loss))
+    if count > 1:
+        # Both now: at their ends the first would wait 20 s for the other, which is told to end
+        # after it, and both would abort.
+        jax.distributed.shutdown()
+    return losses
+
+
+_PARTS: dict[str, Callable[[dict[str, Any]], Iterator[Result]]] = {
+    "kernels": _kernels,
+    "steps": _steps,
+    "processes": _processes,
+}
+PARTS = tuple(_PARTS)

@@ -1,0 +1,181 @@
+"""`python -m sweeps hardware`: what it finds on this machine, and what it says of what is wrong."""
+
+import contextlib
+import json
+import math
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import types
+
+import pytest
+
+from analysis import cli
+from analysis.views import catalog
+from attention.verification import check
+from sweeps import __main__ as command
+from sweeps.monitoring import calibration, hardware_check, jax_calls
+
+
+@pytest.mark.slow
+def test_all_of_it_on_this_machine(tmp_path, capfd):
+    """Kernels within their limits, steps of three domains, two processes."""
+    out = tmp_path / "hardware.json"
+    assert command.main(["hardware", f"--out={out}"]) == 0
+    lines = json.loads(out.read_text())["lines"]
+    printed = capfd.readouterr().out
+    assert all(line["said"] in printed for line in lines)
+    verdicts = {
+        part: {line["what"]: line["verdict"] for line in lines if line["part"] == part}
+        for part in hardware_check.PARTS
+    }
+    absent = {what for what, verdict in verdicts["kernels"].items() if verdict == "not here"}
+    assert absent == {"cudnn", "splash", "fused"}
+    assert len(verdicts["steps"]) == 6
+    assert all(line["figures"]["step_ms"] > 0 for line in lines if line["part"] == "steps")
+    assert list(verdicts["processes"].values()) == ["ok"]
+    assert cli.main(["hardware", str(out)]) == 0
+    assert "pydoc_lm_quick, 32 examples, laser by xla" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--parts=recovery"], "unknown part 'recovery' of the check. Known: kernels, steps"),
+        (["--out=no/such/file.json"], "no/such is no directory"),
+        (["--out=/"], "--out=/: that is a directory"),
+    ],
+)
+def test_bad_arguments(arguments, message, capsys):
+    assert command.main(["hardware", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_analysis_reads_what_is_written():
+    """It loads no module of the check, so that the words stand in both."""
+    page = catalog.get("hardware")
+    assert (page.FORMAT, page.BAD) == (hardware_check.FORMAT, hardware_check.BAD)
+
+
+def _fails():
+    raise ValueError("no room")
+
+
+def test_a_part_that_fails_is_a_result():
+    (result,) = hardware_check._in_process("a kernel", _fails)
+    assert result == hardware_check.Result("a kernel", "FAILED", "no room")
+
+
+def _waits():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(600)
+
+
+def test_a_process_that_does_not_answer_is_ended():
+    """Two that never find each other would else hold the devices and the command for ever."""
+    with (
+        pytest.raises(TimeoutError, match="'_waits' gave no answer in 5 s"),
+        jax_calls.Call(_waits) as call,
+    ):
+        call.result(5)
+    call.process.join(30)
+    assert call.process.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_does_not_end_the_command_without_a_word(tmp_path, environment):
+    """Its pool would write to it: SIGPIPE is ignored wherever processes are started."""
+    command_line = [sys.executable, "-m", "sweeps", "hardware", f"--out={tmp_path}/hardware.json"]
+    with subprocess.Popen(command_line, env=environment(), stdout=subprocess.DEVNULL) as program:
+        try:
+            started = pathlib.Path(f"/proc/{program.pid}/task/{program.pid}/children")
+            while not started.read_text():
+                assert program.poll() is None
+                time.sleep(0.1)
+            status = pathlib.Path(f"/proc/{program.pid}/status").read_text()
+        finally:
+            program.kill()
+    (ignored,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:"))
+    assert int(ignored, 16) >> (signal.SIGPIPE - 1) & 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("part", "number"), [("kernels", "SIGTERM"), ("processes", "SIGINT")])
+def test_a_check_that_is_stopped_leaves_no_process_and_no_semaphore(
+    tmp_path, environment, part, number
+):
+    with subprocess.Popen(
+        [sys.executable, "-m", "sweeps", "hardware", f"--parts={part}"],
+        env=environment(),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as program:
+        program.stdout.readline()  # the devices: a process of theirs came to its end
+        children = pathlib.Path(f"/proc/{program.pid}/task/{program.pid}/children")
+        started = set()
+        while len(started) < 2:  # the tracker of semaphores, and the part's own
+            assert program.poll() is None
+            started |= {int(child) for child in children.read_text().split()}
+            time.sleep(0.1)
+        program.send_signal(getattr(signal, number))
+        _, said = program.communicate(timeout=60)
+    assert program.returncode == 130
+    assert "leaked" not in said
+    assert "Traceback" not in said
+    assert not [child for child in started if pathlib.Path(f"/proc/{child}/cwd").exists()]
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "prediction", "verdict"),
+    [
+        (11.0, calibration.Prediction({"all": 2.1}, 10.0), "ok"),
+        (12.0, calibration.Prediction({"all": 2.1}, 10.0), "DIFFERS"),
+        (11.0, calibration.Prediction({"all": 2.4}, 10.0), "DIFFERS"),
+        # A GPU's step takes its least time or more.
+        (50.0, calibration.Prediction({"all": 2.1}, None, 4.0), "ok"),
+        (3.6, calibration.Prediction({"all": 2.1}, None, 4.0), "ok"),
+        (3.3, calibration.Prediction({"all": 2.1}, None, 4.0), "DIFFERS"),
+        (5.0, None, "measured"),
+    ],
+)
+def test_a_step_beside_its_prediction(step_ms, prediction, verdict):
+    figures = {"step_ms": step_ms, "memory_gb": 2.0}
+    result = hardware_check.Result("x", "measured", "", figures)
+    hardware_check._compare(result, prediction, 4.0)
+    assert result.verdict == verdict
+    assert figures["over_standard"] == step_ms / 4
+    assert figures.get("plan_gb") == (prediction and prediction.total_gb)
+
+
+@pytest.mark.parametrize(
+    ("gradients", "verdict"), [((0.0, 1e-6, 0.0), "ok"), ((0.0, 0.0, math.nan), "WRONG")]
+)
+def test_a_kernel_of_nan_is_wrong(gradients, verdict, monkeypatch):
+    def measure(case):
+        given = gradients if case.qs == 4 else (0.0, 0.0, 0.0)
+        return check.Measurement(case, 0.0, given, None, (2e-6, 3e-6))
+
+    monkeypatch.setattr(check, "measure", measure)
+    assert {result.verdict for result in hardware_check._errors("xla")} == {verdict}
+
+
+@pytest.mark.parametrize("losses", [[1.0, 2.0, math.nan], [math.nan, 2.0, 3.0], [1.0, 2.0, 3.1]])
+def test_processes_of_other_losses_are_wrong(losses, monkeypatch):
+    class Answer(contextlib.nullcontext):
+        process = types.SimpleNamespace(exitcode=0)
+
+        def __init__(self, function, index, **settings):
+            super().__init__(self)
+            self.losses = losses if index else [1.0, 2.0, 3.0]
+
+        def result(self, limit_s):
+            return self.losses
+
+    monkeypatch.setattr(jax_calls, "Call", Answer)
+    monkeypatch.setattr(jax_calls, "call", lambda *given, **settings: [1.0, 2.0, 3.0])
+    (result,) = hardware_check._processes({"platform": "cpu", "kind": "cpu", "count": 1})
+    assert result.verdict == "WRONG"

@@ -1,1 +1,0 @@
-"""Parity: our workloads against AlgoPerf's own, part by part."""
