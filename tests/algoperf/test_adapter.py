@@ -228,7 +228,7 @@ def test_trials_on_fabricated_data_say_so_with_their_sizes(make, curve, tmp_path
 
 def test_diagnostics_that_cannot_be_are_refused_at_the_door():
     changes = ("workload=algoperf:finewebedu_lm", "diagnostics=3", "variants=standard,laser")
-    with pytest.raises(ValueError, match="finewebedu_lm cannot be looked into"):
+    with pytest.raises(ValueError, match="finewebedu_lm cannot be observed"):
         study.resolve(config.parse("digits_vit_quick", [f"--config.{c}" for c in changes]))
 
 

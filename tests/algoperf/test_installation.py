@@ -209,7 +209,7 @@ def test_real_registry_has_what_we_support(algoperf):
         assert registry[name]["workload_class_name"] == entry.class_name
     for name in set(algoperf.workloads_module().WORKLOADS) - set(supported.SUPPORTED):
         with pytest.raises(ValueError, match="its model has no attention|cannot run it"):
-            supported.support(name)
+            supported.injection_point(name)
 
 
 def test_a_library_that_its_files_lack_is_named_and_that_of_a_submission_is_not(

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from workloads import catalog
 from workloads import init2winit_specs as specs
 from workloads.base import host_checkout
 from workloads.init2winit import installation, preflight
@@ -84,13 +85,13 @@ def test_variants_that_cannot_be_are_refused(stand_in, attention, words):
 
 
 def test_what_a_model_does_itself_is_refused_by_name():
-    with pytest.raises(ValueError, match=r"conformer scales its queries per dimension itself"):
-        specs.support("conformer").check("conformer", "laser+per_dim_temp")
-    with pytest.raises(ValueError, match=r"nanodo divides its queries"):
-        specs.support("nanodo").check("nanodo", "standard+qk_norm")
-    specs.support("transformer").check("transformer", "sigmoid")
+    with pytest.raises(ValueError, match=r"conformer.*scales its queries per dimension itself"):
+        catalog.check_variant("init2winit:conformer", "laser+per_dim_temp")
+    with pytest.raises(ValueError, match=r"nanodo.*divides its queries"):
+        catalog.check_variant("init2winit:nanodo", "standard+qk_norm")
+    catalog.check_variant("init2winit:transformer", "sigmoid")
     with pytest.raises(ValueError, match="no variant was tried in init2winit's xformer_translate"):
-        specs.support("xformer_translate_binary")
+        specs.model("xformer_translate_binary")
 
 
 def test_data_that_tfds_would_download_are_refused(stand_in, tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 from attention import registry, table
+from workloads import catalog
 from workloads import init2winit_specs as specs
 from workloads.init2winit import models as variants
 
@@ -25,7 +26,7 @@ REFUSED = {
     *((host, f"{mixer}+qk_norm") for host in ("nanodo", "rope_nanodo")
       for mixer in ("standard", "laser")),
 }  # fmt: skip
-ROWS = [(host, row) for host in specs.SUPPORTED for row in table.PAPER_ROWS]
+ROWS = [(host, row) for host in specs.MODELS for row in table.PAPER_ROWS]
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +103,9 @@ def _leaves(variables):
 def test_a_row_has_the_hosts_parameters_and_its_own_or_is_refused(modules, host, row):
     if (host, row) in REFUSED:
         with pytest.raises(ValueError, match=host):
-            specs.support(host).check(host, row)
+            catalog.check_variant(specs.PREFIX + host, row)
         return
-    specs.support(host).check(host, row)
+    catalog.check_variant(specs.PREFIX + host, row)
     variant = registry.get(row, **({"tau": 0.9} if "temp" in row.split("+") else {}))
     plain, ours = _flax_module(modules, host), _flax_module(modules, host, variant)
     before, after = _leaves(_init(plain, host)), _leaves(variables := _init(ours, host))

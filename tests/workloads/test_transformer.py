@@ -277,16 +277,3 @@ def test_where_the_largest_model_lies():
         "layers/mlp/down/kernel": (32, 724, 215),
         "layers/mlp_norm/scale": (32, 3440),
     }
-
-
-@pytest.mark.parametrize(
-    ("mesh", "message"),
-    [
-        ((1, 1, 3), "heads 4 cannot be divided over mesh.tensor = 3"),
-        ((1, 3, 1), "width 16 cannot be divided over mesh.fsdp = 3"),
-    ],
-)
-def test_meshes_that_do_not_divide(mesh, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        TINY.check_mesh(mesh)
-    TINY.check_mesh((5, 16, 4))

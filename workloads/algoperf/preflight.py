@@ -90,8 +90,8 @@ def check(request: Request, installation: Installation) -> Admitted:
             f"--framework={given['framework']}: variants are JAX code; give --framework=jax"
         )
     name = given["workload"]
-    supported.support(name).check(request.attention)
-    catalog.check_softmax(algoperf_specs.PREFIX + name, request.attention)
+    supported.injection_point(name)
+    catalog.check_variant(algoperf_specs.PREFIX + name, request.attention)
     if not installation.registers(name):
         raise ValueError(
             f"AlgoPerf in {installation.directory} has no workload {name!r}; use a version that "

@@ -15,6 +15,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from attention import files
+from workloads import catalog
 from workloads import init2winit_specs as specs
 from workloads.algoperf import preflight as algoperf
 from workloads.init2winit import config as default_config
@@ -96,7 +97,8 @@ def check(request: Request, installation: Installation) -> Admitted:
     for name in ("model", "dataset", "num_train_steps"):
         if config.get(name) is None:
             raise ValueError(f"init2winit's main.py needs --config.{name}=…, after `--`")
-    specs.support(config.model).check(config.model, request.attention)
+    specs.model(config.model)
+    catalog.check_variant(specs.PREFIX + config.model, request.attention)
     for file, kind, name in (
         (MODELS, "model", config.model),
         (DATASETS, "data set", config.dataset),
