@@ -164,14 +164,14 @@ def test_the_temperature_of_a_host_comes_after_lasers_logarithm(modules):
 def test_models_are_registered_with_their_hosts_training_defaults(modules):
     models, algorithm = modules
     hosts = ("vit", "conformer", "mlcommons_conformer")
-    names = variants.register(models, algorithm, hosts=hosts)
+    names = variants.register(models, algorithm, names=hosts)
     assert "vit_laser" in names
     assert "conformer_laser+per_dim_temp" not in names
     assert len(names) == 8 + 6 + 6
     assert algorithm._MODEL_TRAINING_DEFAULTS["vit_laser"]["batch_size"] == 1024
     assert models.get_model_hparams("vit_laser+temp").attention_tau == 1.0
     with pytest.raises(ValueError, match="already"):
-        variants.register(models, algorithm, hosts=hosts)
+        variants.register(models, algorithm, names=hosts)
 
 
 def test_every_model_and_data_set_of_the_tree_is_found_without_importing_it(tree, modules):
