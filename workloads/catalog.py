@@ -67,6 +67,12 @@ def get(name: str) -> WorkloadSpec:
     return known[name]
 
 
+def model(name: str) -> str:
+    """Returns the workload whose model a workload trains: its own name, where it is no
+    fine-tuning."""
+    return finetuning_specs.split(name)[0]
+
+
 def check(
     name: str,
     options: Options,

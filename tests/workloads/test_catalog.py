@@ -92,6 +92,7 @@ def test_targets_are_reached_from_the_right_side():
     assert not speech.has_reached_test_target({"test/wer": 0.3})
     unknown = registry.make("c4_lm_8b", scan_layers=True)
     assert not unknown.has_reached_test_target({"test/loss": 0.0})
+    assert not unknown.is_output_params("layers")
 
 
 def test_workloads_on_the_same_data_share_a_folder(monkeypatch, tmp_path):
