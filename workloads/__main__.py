@@ -196,7 +196,7 @@ def _list(options: argparse.Namespace) -> int:
         if entry.stands_in_for:
             kind += f", stands in for {entry.stands_in_for}"
         print(f"    data ({kind}): {catalog.default_data_dir(name)}")
-    able = [name for name, entry in catalog.WORKLOADS.items() if entry.decoder]
+    able = [name for name, entry in catalog.WORKLOADS.items() if entry.support.decoder]
     print(f"MODEL:SUITE: a decoder fine-tuned on questions, such as {able[-1]}:pydoc_returns")
     print(f"    MODEL of {', '.join(able)}; SUITE of {', '.join(finetuning_specs.SUITES)}")
     return 0

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from workloads.base.workload_spec import WorkloadSpec
+from workloads.base.workload_spec import ModelSupport, WorkloadSpec
 
 PREFIX = "algoperf:"
 # Where things lie that a worker must know; study keys and trial fields have these names.
@@ -19,8 +19,11 @@ DIRECTORY_VARIABLE = "ATTNPERF_ALGOPERF_DIR"
 _OWN: dict[str, Any] = {
     "factory": "workloads.algoperf.adapter:make",
     "data": "workloads.algoperf.data:Check",
-    "serves": (),  # its models have one dtype, one layer loop, and parameters whole everywhere
 }
+# Its models have one dtype, one layer loop, and parameters whole everywhere.
+_SUPPORT = ModelSupport(
+    options=(), whole_batch="AlgoPerf's own models draw dropout for a batch as a whole"
+)
 
 
 def _same(ours: WorkloadSpec) -> WorkloadSpec:
@@ -31,7 +34,11 @@ def _same(ours: WorkloadSpec) -> WorkloadSpec:
         **_OWN,
         data_name=ours.data_name or ours.name,
         description=f"AlgoPerf's own {ours.description}",
-        keeps_softmax=ours.name in SPEECH,  # its query scaler is a function around flax's own
+        support=dataclasses.replace(
+            _SUPPORT,
+            refused=ours.support.refused,
+            keeps_softmax=ours.name in SPEECH,  # its query scaler is a function around flax's own
+        ),
         extra_paths=(DIRECTORY, TOKENIZER) if ours.name in SPEECH else (DIRECTORY,),
     )
 
@@ -52,6 +59,7 @@ def _wmt(
         test_target=targets[1],
         parameters=parameters,
         head_size=64,
+        support=_SUPPORT,
         extra_paths=(DIRECTORY,),
         # 43,336 s allowed for 120,000 steps (max_allowed_runtime_sec of the workload).
         step_seconds=0.3611,
@@ -73,9 +81,13 @@ _LM = WorkloadSpec(
     test_target=None,
     parameters=252_815_372,
     head_size=128,
-    host_modifiers=("qk_norm",),
-    keeps_softmax=True,  # AlgoPerf 1.0's two einsums; the version before calls jax.nn's function
-    observable=False,  # its attention is no module that diagnostics know
+    support=dataclasses.replace(
+        _SUPPORT,
+        refused=(("qk_norm", "normalises its queries and keys itself"),),
+        # AlgoPerf 1.0's two einsums; the version before calls jax.nn's function.
+        keeps_softmax=True,
+        observable=False,  # its attention is no module that diagnostics know
+    ),
     extra_paths=(DIRECTORY,),
     step_seconds=0.4440,
     step_source="hours of 4 A100s: AlgoPerf's time budget of 0.444 s a step, an upper bound",

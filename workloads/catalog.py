@@ -8,14 +8,14 @@ import dataclasses
 import importlib
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from attention import files
 from attention import table as variants_table
 from workloads import algoperf_specs, init2winit_specs
 from workloads.base import machine
-from workloads.base.options import Options
+from workloads.base.options import MESH_AXES, Options, check_batch
 from workloads.base.workload_spec import WorkloadSpec
 from workloads.images import specs as image_specs
 from workloads.speech import specs as speech_specs
@@ -37,7 +37,9 @@ INIT2WINIT: dict[str, WorkloadSpec] = {spec.name: spec for spec in init2winit_sp
 # A decoder trained on a suite's questions, 'pydoc_lm:pydoc_returns'.
 FINETUNED: dict[str, WorkloadSpec] = {
     spec.name: spec
-    for spec in finetuning_specs.specs(one for one in WORKLOADS.values() if one.decoder)
+    for spec in finetuning_specs.specs(
+        entry for entry in WORKLOADS.values() if entry.support.decoder
+    )
 }
 
 # Names the folder of all data.
@@ -71,62 +73,90 @@ def model(name: str) -> str:
     return finetuning_specs.split(name)[0]
 
 
+def check(
+    name: str,
+    options: Options,
+    *,
+    variants: Iterable[str] = (),
+    kernel: str = "xla",
+    batch_size: int = 0,
+    microbatches: int = 1,
+    observed: bool = False,
+) -> None:
+    """Raises ValueError for the first thing that a workload cannot take of a study, before it runs.
+
+    batch_size: 0 for none. observed: whether diagnostics look into its attention.
+    """
+    for variant in variants:
+        check_variant(name, variant, kernel)
+    _check_options(name, options)
+    entry = get(name)
+    if observed and not entry.support.observable:
+        raise ValueError(f"the attention of {name} cannot be observed; set --config.diagnostics=0")
+    if entry.train_examples and batch_size > entry.train_examples:
+        raise ValueError(
+            f"batch_size is {batch_size:,}, and {name} has {entry.train_examples:,} examples to "
+            f"train on; set --config.batch_size={entry.train_examples} or fewer"
+        )
+    if microbatches > 1 and entry.support.whole_batch:
+        raise ValueError(
+            f"{name}: microbatches={microbatches} would change what is computed: "
+            f"{entry.support.whole_batch}; set --config.microbatches=1"
+        )
+    check_batch(batch_size, 1, microbatches)
+
+
 def check_variant(name: str, variant: str, kernel: str = "xla") -> None:
     """Raises ValueError where a workload's model cannot have a variant, or a kernel."""
-    check_softmax(name, variant, kernel)
-    if init2winit_specs.is_init2winit(name):
-        init2winit_specs.check_variant(name, variant)
-    spec = get(name)
-    if not spec.can_have(variant):
-        modifier = min(set(spec.host_modifiers) & set(variant.split("+")[1:]))
-        raise ValueError(
-            f"{name} has no row {variant!r}: its model has {modifier} inside every attention "
-            f"already, standard attention included; drop +{modifier}"
-        )
+    support = get(name).support
+    if support.keeps_softmax:
+        variants_table.check_host_mean(variant, name)
+        if kernel != "xla":
+            raise ValueError(
+                f"{name} weighs the values by its own function, so kernel={kernel!r} cannot run "
+                "there; use kernel='xla', which leaves the sum to the model"
+            )
+    if reason := support.refusal(variant):
+        raise ValueError(f"{name} has no row {variant!r}: {reason}")
 
 
-def check_softmax(name: str, variant: str, kernel: str = "xla") -> None:
-    """Raises ValueError for what a model that keeps its own softmax cannot compute."""
-    if not get(name).keeps_softmax:
-        return
-    variants_table.check_host_mean(variant, name)
-    if kernel != "xla":
-        raise ValueError(
-            f"{name} weighs the values by its own function, so kernel={kernel!r} cannot run "
-            "there; use kernel='xla', which leaves the sum to the model"
-        )
+def _check_options(name: str, options: Options) -> None:
+    support = get(name).support
+    for field in dataclasses.fields(Options):
+        value, default = getattr(options, field.name), field.default
+        if field.name == "mesh":
+            value, default = options.mesh[1:], (1, 1)
+        if value != default and field.name not in support.options:
+            able = ", ".join(
+                other for other, e in WORKLOADS.items() if field.name in e.support.options
+            )
+            what = "mesh (fsdp, tensor)" if field.name == "mesh" else field.name
+            raise ValueError(
+                f"{name} has no {what} {value!r}, only {default!r}; workloads that have: {able}"
+            )
+    devices = dict(zip(MESH_AXES, options.mesh, strict=True))
+    for dimension, size, axis in support.divided:
+        if size % devices[axis]:
+            raise ValueError(
+                f"{dimension} {size} cannot be divided over mesh.{axis} = {devices[axis]}; choose "
+                f"a mesh.{axis} that divides it"
+            )
 
 
 def check_decoder(name: str) -> None:
     """Raises ValueError where a workload's model does not give the next token of a text."""
-    if not get(name).decoder:
-        able = ", ".join(other for other, entry in WORKLOADS.items() if entry.decoder)
+    if not get(name).support.decoder:
+        able = ", ".join(other for other, entry in WORKLOADS.items() if entry.support.decoder)
         raise ValueError(
             f"{name} is no decoder: its model does not say how probable a text's continuation is, "
             f"which suites ask; workloads that can be evaluated: {able}"
         )
 
 
-def check_options(name: str, options: Options) -> None:
-    """Raises ValueError for an option that a workload's model cannot serve, naming ones that do."""
-    serves = get(name).serves
-    for field in dataclasses.fields(Options):
-        given, default = getattr(options, field.name), field.default
-        if field.name == "mesh":
-            given, default = options.mesh[1:], (1, 1)
-        if given != default and field.name not in serves:
-            able = ", ".join(other for other, e in WORKLOADS.items() if field.name in e.serves)
-            what = "mesh (fsdp, tensor)" if field.name == "mesh" else field.name
-            raise ValueError(
-                f"{name} has no {what} {given!r}, only {default!r}; workloads that have: {able}"
-            )
-    if model(name) in text_specs.SIZES:
-        text_specs.SIZES[model(name)].check_mesh(options.mesh)
-
-
 def paper_rows(name: str) -> tuple[str, ...]:
     """Returns the rows of the paper's table that a workload can have: eight, six for speech."""
-    return tuple(row for row in variants_table.PAPER_ROWS if get(name).can_have(row))
+    support = get(name).support
+    return tuple(row for row in variants_table.PAPER_ROWS if not support.refusal(row))
 
 
 def data_module(name: str) -> Any:

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from attention import table
-from workloads.base.workload_spec import WorkloadSpec
+from workloads.base.workload_spec import ModelSupport, WorkloadSpec
+from workloads.speech.specs import SCALED
 
 PREFIX = "init2winit:"
 # Study keys and trial fields have these names.
@@ -21,50 +22,75 @@ DIRECTORY, CONFIG = "init2winit_dir", "init2winit_config"
 # As `installation` reads it.
 DIRECTORY_VARIABLE = "ATTNPERF_INIT2WINIT_DIR"
 OVERRIDES = "hparam_overrides"
-# Seams: where a model's attention is met. `flax`: flax's own attention module, whose function is
-# wrapped; `own`: init2winit's copy of it (model_lib/attention.py), whose function is replaced;
-# `causal`: the einsums, or jax.nn's function, of a layer with a name.
+# Injection points: where a variant enters a model. `flax`: flax's own attention module, whose
+# function is wrapped; `own`: init2winit's copy of it (model_lib/attention.py), whose function is
+# replaced; `causal`: the einsums, or jax.nn's function, of a layer with a name.
 FLAX, OWN, CAUSAL = "flax", "own", "causal"
 
 
 @dataclasses.dataclass(frozen=True)
-class Support:
-    """How one model is injected into.
+class Model:
+    """One model of init2winit.
 
-    `refused`: modifiers that no variant may have there, with the reason. `class_name`: the layer's
-    at the seam `causal`.
+    injection_point: see above; class_name: the layer's at `causal`. refused: as
+    `ModelSupport.refused`. dropout: what init2winit calls its rates, which all get a point's
+    `dropout_rate`. metric: by our name; an error rate is an accuracy
+    (sweeps/records/init2winit_columns.py).
     """
 
-    seam: str
-    refused: tuple[tuple[str, str], ...] = ()
+    description: str
+    metric: str
+    batch_size: int
+    injection_point: str
     class_name: str = ""
-
-    def check(self, model: str, attention: str) -> None:
-        """Raises ValueError for a variant, by name, that the model cannot have, with the reason."""
-        has = attention.split("+")[1:]
-        for modifier, reason in self.refused:
-            if modifier in has:
-                raise ValueError(f"{model} {reason}, so not {attention!r}; drop +{modifier}")
-        if self.seam != OWN:
-            table.check_host_mean(attention, f"init2winit's {model}")
+    refused: tuple[tuple[str, str], ...] = ()
+    dropout: tuple[str, ...] = ()
+    unit: str = "examples"
 
 
-_SCALED = (("per_dim_temp", "scales its queries per dimension itself"),)
 # Model names: init2winit/model_lib/models.py.
-SUPPORTED: dict[str, Support] = {
-    "vit": Support(FLAX),
-    "conformer": Support(FLAX, _SCALED),
-    "mlcommons_conformer": Support(FLAX, _SCALED),
-    "transformer": Support(OWN),
-    "nanodo": Support(
-        CAUSAL,
-        (("qk_norm", "divides its queries by √D before a variant meets them"),),
-        "CausalAttn",
+MODELS: dict[str, Model] = {
+    "vit": Model(
+        "Vision Transformer", "accuracy", 1024, FLAX, dropout=("dropout_rate",), unit="images"
     ),
-    "rope_nanodo": Support(
+    "conformer": Model(
+        "Conformer",
+        "wer",
+        256,
+        FLAX,
+        refused=(SCALED,),
+        dropout=("residual_dropout_rate", "input_dropout_rate"),
+    ),
+    "mlcommons_conformer": Model(
+        "Conformer as MLCommons has it",
+        "wer",
+        256,
+        FLAX,
+        refused=(SCALED,),
+        dropout=("dropout_rate", "aux_dropout_rate"),
+    ),
+    "transformer": Model(
+        "decoder-only Transformer",
+        "loss",
+        512,
+        OWN,
+        dropout=("dropout_rate", "attention_dropout_rate"),
+    ),
+    "nanodo": Model(
+        "nanodo",
+        "loss",
+        256,
         CAUSAL,
-        (("qk_norm", "normalises and scales its queries before a variant meets them"),),
+        "CausalAttn",
+        refused=(("qk_norm", "divides its queries by √D before a variant meets them"),),
+    ),
+    "rope_nanodo": Model(
+        "nanodo with rotary positions",
+        "loss",
+        256,
+        CAUSAL,
         "Attention",
+        refused=(("qk_norm", "normalises and scales its queries before a variant meets them"),),
     ),
 }
 _HAVE_NOT_BEEN_TRIED = (
@@ -76,21 +102,21 @@ _HAVE_NOT_BEEN_TRIED = (
 )
 
 
-def support(model: str) -> Support:
-    """Returns how init2winit's `model` is injected into.
+def model(name: str) -> Model:
+    """Returns init2winit's model of that name.
 
-    Raises ValueError with the reason, and what works, for one that cannot be.
+    Raises ValueError with the reason, and what works, for one that no variant can enter.
     """
-    if model in SUPPORTED:
-        return SUPPORTED[model]
-    words = ", ".join(SUPPORTED)
-    if model.startswith(_HAVE_NOT_BEEN_TRIED):
-        raise ValueError(f"no variant was tried in init2winit's {model}; those that are: {words}")
-    near = difflib.get_close_matches(model, SUPPORTED, n=1)
+    if name in MODELS:
+        return MODELS[name]
+    able = ", ".join(MODELS)
+    if name.startswith(_HAVE_NOT_BEEN_TRIED):
+        raise ValueError(f"no variant was tried in init2winit's {name}; those that are: {able}")
+    near = difflib.get_close_matches(name, MODELS, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise ValueError(
-        f"init2winit's {model!r} has no attention that a variant goes through{hint}. Models with: "
-        f"{words}"
+        f"init2winit's {name!r} has no attention that a variant goes through{hint}. Models with: "
+        f"{able}"
     )
 
 
@@ -108,58 +134,36 @@ TRIALS_OWN = ("optimizer", "opt_hparams", "lr_hparams", "batch_size", "rng_seed"
 # Of `sweeps.training.optimizers`, those that its `kitchen_sink` makes with a point's numbers: the
 # element that gives the direction.
 OPTIMIZERS = {"nadamw": "scale_by_nadam", "adamw": "scale_by_adam"}
-# What init2winit calls its rates of dropout, by model; all get a point's `dropout_rate`.
-DROPOUT = {
-    "vit": ("dropout_rate",),
-    "conformer": ("residual_dropout_rate", "input_dropout_rate"),
-    "mlcommons_conformer": ("dropout_rate", "aux_dropout_rate"),
-    "transformer": ("dropout_rate", "attention_dropout_rate"),
-    "nanodo": (),
-    "rope_nanodo": (),
-}
 
 
-def _spec(
-    model: str,
-    description: str,
-    metric: str,
-    mode: str,
-    batch_size: int,
-    unit: str = "examples",
-) -> WorkloadSpec:
-    entry = SUPPORTED[model]
+def _spec(name: str, model: Model) -> WorkloadSpec:
     return WorkloadSpec(
-        name=PREFIX + model,
+        name=PREFIX + name,
         factory="workloads.init2winit_specs:refuse",
         data="workloads.init2winit.data:Check",
-        description=f"init2winit's {description}, by its own trainer",
-        metric=metric,
-        mode=mode,
-        batch_size=batch_size,
+        description=f"init2winit's {model.description}, by its own trainer",
+        metric=model.metric,
+        mode="max" if model.metric == "accuracy" else "min",
+        batch_size=model.batch_size,
         step_hint=0,  # its main.py has no default
         validation_target=None,
         test_target=None,
         parameters=0,  # as its hyperparameters say
         head_size=64,
         data_name="init2winit",
-        host_modifiers=tuple(modifier for modifier, _ in entry.refused),
-        keeps_softmax=entry.seam != OWN,
+        support=ModelSupport(
+            refused=model.refused,
+            keeps_softmax=model.injection_point != OWN,
+            options=(),
+            whole_batch="init2winit's own trainer knows no microbatches",
+            observable=False,
+        ),
         extra_paths=(DIRECTORY, CONFIG),
-        observable=False,
-        unit=unit,
-        serves=(),
+        unit=model.unit,
     )
 
 
-# Metrics by our names: an error rate is an accuracy (sweeps/records/init2winit_columns.py).
-SPECS = (
-    _spec("vit", "Vision Transformer", "accuracy", "max", 1024, "images"),
-    _spec("conformer", "Conformer", "wer", "min", 256),
-    _spec("mlcommons_conformer", "Conformer as MLCommons has it", "wer", "min", 256),
-    _spec("transformer", "decoder-only Transformer", "loss", "min", 512),
-    _spec("nanodo", "nanodo", "loss", "min", 256),
-    _spec("rope_nanodo", "nanodo with rotary positions", "loss", "min", 256),
-)
+SPECS = tuple(_spec(name, entry) for name, entry in MODELS.items())
 
 
 def is_init2winit(name: str) -> bool:
@@ -180,14 +184,9 @@ def refuse(row: WorkloadSpec, *_: Any, **__: Any) -> Any:
     )
 
 
-def check_variant(name: str, variant: str) -> None:
-    """Raises ValueError where a workload's model cannot have a variant, with the reason."""
-    support(own_name(name)).check(name, variant)
-
-
 def check_point(name: str, point: Mapping[str, float]) -> None:
     """Raises ValueError for a point whose `dropout_rate` a workload's model has no name for."""
-    if point["dropout_rate"] and not DROPOUT[own_name(name)]:
+    if point["dropout_rate"] and not MODELS[own_name(name)].dropout:
         raise ValueError(
             f"dropout_rate is {point['dropout_rate']}, and init2winit's {own_name(name)} has no "
             "dropout; take it out"
@@ -200,17 +199,17 @@ def read_config(text: str) -> dict[str, Any]:
     Raises ValueError for what is no JSON object of `FIELDS`, or says what the study itself does.
     """
     try:
-        given = json.loads(text) if text else {}
+        fields = json.loads(text) if text else {}
     except ValueError as error:
         raise ValueError(f"{CONFIG} is no JSON ({error}): {text}") from error
-    overrides = given.get(OVERRIDES, {}) if isinstance(given, dict) else None
+    overrides = fields.get(OVERRIDES, {}) if isinstance(fields, dict) else None
     if not isinstance(overrides, dict):
         raise ValueError(
             f"{CONFIG} is an object of fields of init2winit's config, of which {OVERRIDES} is one "
             f'itself, such as {{"dataset": "mnist", "{OVERRIDES}": {{"width": 48}}}}; '
             f"given: {text}"
         )
-    for field in given:
+    for field in fields:
         if field not in FIELDS:
             words = table.unknown(f"field of {CONFIG}", field, FIELDS)
             raise ValueError(f"{words} Steps, evaluations and seeds are the study's own keys")
@@ -220,4 +219,4 @@ def read_config(text: str) -> dict[str, Any]:
                 f"{CONFIG}: hyperparameter {name} is what the study's space, seeds and batch_size "
                 "say; take it out"
             )
-    return given
+    return fields

@@ -19,12 +19,12 @@ def make(
 ) -> spec.Workload:
     """Returns a new workload object whose model uses an attention variant.
 
-    variant: from `attention.registry.get`, or None for the plain host model. One object serves
+    variant: from `attention.registry.get`, or None for the plain model. One object serves
     one variant: its compiled functions have it built in. `options` are the other fields of
     `workloads.base.options.Options`. extra_paths: where things lie, by the names in
     `WorkloadSpec.extra_paths`; what is not given is ''.
 
-    Raises ValueError for an unknown name or option, for a variant that the host model already
+    Raises ValueError for an unknown name or option, for a variant that the model already
     contains, and for an option that the workload cannot serve.
     """
     row = catalog.get(name)
@@ -33,9 +33,8 @@ def make(
         if option not in known:
             raise ValueError(f"unknown option {option!r} of a workload. Known: {', '.join(known)}")
     checked = Options(compute_dtype, **options)
-    catalog.check_options(name, checked)
-    if variant is not None:
-        catalog.check_variant(name, variant.name, variant.kernel)
+    variants, kernel = ((), "xla") if variant is None else ((variant.name,), variant.kernel)
+    catalog.check(name, checked, variants=variants, kernel=kernel)
     module, function = row.factory.split(":")
     factory = getattr(importlib.import_module(module), function)
     paths = {key: (extra_paths or {}).get(key, "") for key in row.extra_paths}

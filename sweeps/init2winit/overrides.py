@@ -49,7 +49,7 @@ def hparam_overrides(trial: Trial) -> dict[str, Any]:
 
 def _dropout(trial: Trial) -> dict[str, float]:
     """A point that names no rate has 0 (`sweeps.study.hyperparameters.DEFAULTS`)."""
-    names = specs.DROPOUT[specs.own_name(trial.workload)]
+    names = specs.MODELS[specs.own_name(trial.workload)].dropout
     return dict.fromkeys(names, trial.hyperparameters["dropout_rate"])
 
 

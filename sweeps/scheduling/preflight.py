@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import pathlib
-from typing import Any
 
 from attention import files
 from attention import table as variants_table
@@ -17,6 +16,7 @@ from sweeps.study.study import Study
 from workloads import algoperf_specs, catalog, init2winit_specs
 from workloads.algoperf import tiny_sizes
 from workloads.base import errors
+from workloads.base.options import check_batch, mesh_shape
 from workloads.downstream import suites
 from workloads.storage import preparation
 
@@ -38,20 +38,7 @@ def check_kernel(study: Study) -> None:
 
 def check_devices(study: Study) -> None:
     """Raises ValueError where mesh or batch do not fit the devices that a trial gets."""
-    settings, groups = study.settings, check_mesh(study)
-    parts = settings["microbatches"]
-    if settings["batch_size"] // parts % groups:
-        each = f" in {parts} microbatches" if parts > 1 else ""
-        raise ValueError(
-            f"batch_size {settings['batch_size']}{each} cannot be divided over {groups} devices "
-            f"{_who(settings)}; choose a multiple, or fewer devices"
-            f"{' or microbatches' if each else ''}"
-        )
-
-
-def _who(settings: dict[str, Any]) -> str:
-    launcher = settings["launcher"]
-    return "on this host" if launcher == "local" else f"by launcher {launcher}"
+    check_batch(study.settings["batch_size"], check_mesh(study), study.settings["microbatches"])
 
 
 def check_mesh(study: Study) -> int:
@@ -63,16 +50,14 @@ def check_mesh(study: Study) -> int:
     launcher = settings["launcher"]
     devices = launchers.launcher_class(launcher).devices(settings)
     lever = "--config.local.workers" if launcher == "local" else f"the keys of --config.{launcher}"
-    data, fsdp, tensor = checks.options(settings).mesh
-    groups = data * fsdp or devices // tensor
-    if groups * tensor != devices or groups % fsdp:
+    try:
+        data, fsdp, _ = mesh_shape(checks.options(settings).mesh, devices)
+    except ValueError as error:
         raise ValueError(
-            f"mesh.data={data}, mesh.fsdp={fsdp}, mesh.tensor={tensor} does not fit the "
-            f"{devices} device(s) that a trial has {_who(settings)}: the sizes must multiply to "
-            "that (data 0: all that the others leave). Change --config.mesh.fsdp, .tensor or "
+            f"a trial by launcher {launcher}: {error}. Change --config.mesh.fsdp, .tensor or "
             f".data, or {lever}; `python -m sweeps plan --topology=...` says what fits"
-        )
-    return groups
+        ) from error
+    return data * fsdp
 
 
 def check_engine(study: Study) -> None:

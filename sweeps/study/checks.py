@@ -29,15 +29,20 @@ def check(settings: dict[str, Any]) -> None:
         hyperparameters = variant_hyperparameters(variant, settings)
         variants_table.check(variant, hyperparameters, settings["kernel"])
         variants_table.check_precision(settings["kernel"], settings["matmul_precision"])
-        catalog.check_variant(settings["workload"], variant, settings["kernel"])
-    catalog.check_options(settings["workload"], options(settings))
+    catalog.check(
+        settings["workload"],
+        options(settings),
+        variants=(*settings["variants"], settings["tuning_variant"]),
+        kernel=settings["kernel"],
+        batch_size=settings["batch_size"],
+        microbatches=settings["microbatches"],
+        observed=bool(settings["diagnostics"]),
+    )
     launchers.launcher_class(settings["launcher"]).check(settings)
     _check_extra_paths(settings)
     _check_init2winit(settings)
     _check_diagnostics(settings)
     _check_profile(settings)
-    _check_batch(settings)
-    _check_microbatches(settings)
     if settings["downstream"]:
         check_downstream(settings, settings["downstream"])
 
@@ -84,7 +89,7 @@ def _check_init2winit(settings: dict[str, Any]) -> None:
     if not init2winit_specs.is_init2winit(name):
         return
     defaults = configs.base().to_dict()
-    same = ["kernel", "matmul_precision", "param_dtype", "microbatches", "mesh", "loader_workers"]
+    same = ["kernel", "matmul_precision", "loader_workers"]
     same += ["attention", "diff_head_norm"]  # the command takes a temperature alone
     same += ["checkpoint_minutes", "keep_checkpoints", "tensorboard", "profile", "finetune_from"]
     for key in same:
@@ -127,11 +132,6 @@ def _check_diagnostics(settings: dict[str, Any]) -> None:
             f"examples, of which they are the first; set --config.diagnostics_examples="
             f"{settings['batch_size']} or fewer"
         )
-    if every and not catalog.get(settings["workload"]).observable:
-        raise ValueError(
-            f"diagnostics={every}: the attention of {settings['workload']} cannot be looked into; "
-            "set --config.diagnostics=0"
-        )
     for variant in settings["variants"] if every else ():
         variants_table.check_weights(variant)
 
@@ -145,37 +145,6 @@ def _check_profile(settings: dict[str, Any]) -> None:
             f"profile={shown(settings['profile'])}: it traces the updates from the first number to "
             f"before the second, so the first must be smaller, and a trial has "
             f"{settings['steps']} updates; give --config.profile=100:110, for instance"
-        )
-
-
-def _check_batch(settings: dict[str, Any]) -> None:
-    name, size = settings["workload"], settings["batch_size"]
-    examples = catalog.get(name).train_examples
-    if examples and size > examples:
-        raise ValueError(
-            f"batch_size is {size:,}, and {name} has {examples:,} examples to train on; set "
-            f"--config.batch_size={examples} or fewer"
-        )
-
-
-def _check_microbatches(settings: dict[str, Any]) -> None:
-    name, parts, size = settings["workload"], settings["microbatches"], settings["batch_size"]
-    if parts == 1:
-        return
-    problem = ""
-    if algoperf_specs.is_algoperf(name):
-        problem = "AlgoPerf's own models draw dropout for a batch as a whole"
-    elif catalog.get(name).batch_norm:
-        problem = "its BatchNorm takes its statistics over a batch, and would over a part of it"
-    if problem:
-        raise ValueError(
-            f"{name}: microbatches={parts} would change what is computed: {problem}; set "
-            "--config.microbatches=1"
-        )
-    if size % parts:
-        raise ValueError(
-            f"batch_size {size} cannot be divided into {parts} microbatches; choose a "
-            "--config.microbatches that divides it"
         )
 
 

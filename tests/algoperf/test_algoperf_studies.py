@@ -31,8 +31,8 @@ def test_an_entry_is_that_of_our_own_model(name):
         ours = catalog.get(own)
         assert (entry.metric, entry.batch_size, entry.step_hint, entry.parameters) == (
             ours.metric, ours.batch_size, ours.step_hint, ours.parameters)  # fmt: skip
-        assert (entry.validation_target, entry.host_modifiers) == (
-            ours.validation_target, ours.host_modifiers)  # fmt: skip
+        assert (entry.validation_target, entry.support.refused) == (
+            ours.validation_target, ours.support.refused)  # fmt: skip
         assert catalog.default_data_dir(name) == catalog.default_data_dir(own)
 
 

@@ -200,7 +200,7 @@ def test_real_registry_has_what_we_support(algoperf):
         assert registry[name]["workload_class_name"] == entry.class_name
     for name in set(algoperf.workloads_module().WORKLOADS) - set(supported.SUPPORTED):
         with pytest.raises(ValueError, match="its model has no attention|cannot run it"):
-            supported.support(name)
+            supported.injection_point(name)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from workloads.init2winit import gaps, installation
+from workloads.init2winit import installation, missing_symbols
 
 STAND_IN = pathlib.Path(__file__).parent / "stand_in"
 # What stands in for TensorFlow.
@@ -37,7 +37,7 @@ def stand_in(tmp_path, monkeypatch):
         del sys.modules[name]
     yield installation.find(root)
     for name, module in list(sys.modules.items()):
-        if name.split(".")[0] == "init2winit" or isinstance(module, gaps.StandIn):
+        if name.split(".")[0] == "init2winit" or isinstance(module, missing_symbols.RaisingModule):
             del sys.modules[name]
     sys.modules.update(
         {name: module for name, module in before.items() if name.split(".")[0] == "init2winit"}

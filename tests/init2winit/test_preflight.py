@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from workloads import catalog
 from workloads import init2winit_specs as specs
 from workloads.base import host_checkout
 from workloads.init2winit import installation, preflight
@@ -21,12 +22,12 @@ def _check(stand_in, *arguments, attention="laser", tau=None, data_dir=None, bas
 
 
 def test_a_run_is_admitted_and_nothing_is_imported(stand_in):
-    admitted = _check(stand_in, "--worker_id=3")
-    assert admitted.model == "vit"
-    assert admitted.num_train_steps == 4
-    assert str(admitted.directory) == "/nowhere/experiment/3"
-    assert admitted.arguments[0] == f"--config={preflight.CONFIG}"
-    assert admitted.notes == ()
+    run = _check(stand_in, "--worker_id=3")
+    assert run.model == "vit"
+    assert run.num_train_steps == 4
+    assert str(run.directory) == "/nowhere/experiment/3"
+    assert run.arguments[0] == f"--config={preflight.CONFIG}"
+    assert run.notes == ()
     assert "init2winit" not in sys.modules
 
 
@@ -84,13 +85,13 @@ def test_variants_that_cannot_be_are_refused(stand_in, attention, words):
 
 
 def test_what_a_model_does_itself_is_refused_by_name():
-    with pytest.raises(ValueError, match=r"conformer scales its queries per dimension itself"):
-        specs.support("conformer").check("conformer", "laser+per_dim_temp")
-    with pytest.raises(ValueError, match=r"nanodo divides its queries"):
-        specs.support("nanodo").check("nanodo", "standard+qk_norm")
-    specs.support("transformer").check("transformer", "sigmoid")
+    with pytest.raises(ValueError, match=r"conformer.*scales its queries per dimension itself"):
+        catalog.check_variant("init2winit:conformer", "laser+per_dim_temp")
+    with pytest.raises(ValueError, match=r"nanodo.*divides its queries"):
+        catalog.check_variant("init2winit:nanodo", "standard+qk_norm")
+    catalog.check_variant("init2winit:transformer", "sigmoid")
     with pytest.raises(ValueError, match="no variant was tried in init2winit's xformer_translate"):
-        specs.support("xformer_translate_binary")
+        specs.model("xformer_translate_binary")
 
 
 def test_data_that_tfds_would_download_are_refused(stand_in, tmp_path, monkeypatch):
@@ -108,17 +109,17 @@ def test_data_that_tfds_would_download_are_refused(stand_in, tmp_path, monkeypat
 def test_another_variants_run_is_not_gone_on_from(stand_in, tmp_path):
     place = f"--experiment_dir={tmp_path}"
     request = preflight.Request("laser", None, None, (*ARGUMENTS, place))
-    admitted = preflight.check(request, stand_in)
-    admitted.directory.mkdir()
-    record = {"worker_id": 1, "status": "incomplete", **preflight.recorded(request, admitted)}
-    (admitted.directory / preflight.META).write_text(json.dumps(record))
+    run = preflight.check(request, stand_in)
+    run.directory.mkdir()
+    record = {"worker_id": 1, "status": "incomplete", **preflight.recorded(request, run)}
+    (run.directory / preflight.META).write_text(json.dumps(record))
     assert "goes on from its last checkpoint" in _check(stand_in, place).notes[0]
     other = record | {"init2winit_commit": "0123456"}
-    (admitted.directory / preflight.META).write_text(json.dumps(other))
+    (run.directory / preflight.META).write_text(json.dumps(other))
     assert "which init2winit 0123456 wrote" in _check(stand_in, place).notes[0]
     with pytest.raises(ValueError, match=r"holds a run with attention 'laser'"):
         _check(stand_in, place, attention="standard")
-    (admitted.directory / preflight.META).write_text("{")
+    (run.directory / preflight.META).write_text("{")
     with pytest.raises(ValueError, match=r"attention None"):
         _check(stand_in, place)
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 from attention import registry, table
+from workloads import catalog
 from workloads import init2winit_specs as specs
 from workloads.init2winit import models as variants
 
@@ -25,7 +26,7 @@ REFUSED = {
     *((host, f"{mixer}+qk_norm") for host in ("nanodo", "rope_nanodo")
       for mixer in ("standard", "laser")),
 }  # fmt: skip
-ROWS = [(host, row) for host in specs.SUPPORTED for row in table.PAPER_ROWS]
+ROWS = [(host, row) for host in specs.MODELS for row in table.PAPER_ROWS]
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +103,9 @@ def _leaves(variables):
 def test_a_row_has_the_hosts_parameters_and_its_own_or_is_refused(modules, host, row):
     if (host, row) in REFUSED:
         with pytest.raises(ValueError, match=host):
-            specs.support(host).check(host, row)
+            catalog.check_variant(specs.PREFIX + host, row)
         return
-    specs.support(host).check(host, row)
+    catalog.check_variant(specs.PREFIX + host, row)
     variant = registry.get(row, **({"tau": 0.9} if "temp" in row.split("+") else {}))
     plain, ours = _flax_module(modules, host), _flax_module(modules, host, variant)
     before, after = _leaves(_init(plain, host)), _leaves(variables := _init(ours, host))
@@ -163,14 +164,14 @@ def test_the_temperature_of_a_host_comes_after_lasers_logarithm(modules):
 def test_models_are_registered_with_their_hosts_training_defaults(modules):
     models, algorithm = modules
     hosts = ("vit", "conformer", "mlcommons_conformer")
-    names = variants.register(models, algorithm, hosts=hosts)
+    names = variants.register(models, algorithm, names=hosts)
     assert "vit_laser" in names
     assert "conformer_laser+per_dim_temp" not in names
     assert len(names) == 8 + 6 + 6
     assert algorithm._MODEL_TRAINING_DEFAULTS["vit_laser"]["batch_size"] == 1024
     assert models.get_model_hparams("vit_laser+temp").attention_tau == 1.0
     with pytest.raises(ValueError, match="already"):
-        variants.register(models, algorithm, hosts=hosts)
+        variants.register(models, algorithm, names=hosts)
 
 
 def test_every_model_and_data_set_of_the_tree_is_found_without_importing_it(tree, modules):

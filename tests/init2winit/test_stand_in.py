@@ -22,11 +22,11 @@ def _trained(stand_in, directory, model, attention, overrides=""):
         f"--experiment_dir={directory}", f"--config.hparam_overrides_json={overrides}",
     )  # fmt: skip
     request = preflight.Request(attention, None, "/texts", arguments)
-    admitted = preflight.check(request, stand_in)
+    run = preflight.check(request, stand_in)
     main = stand_in.main_module(request.data_dir)
-    record = preflight.recorded(request, admitted)
+    record = preflight.recorded(request, run)
     before = (main.models, main.hyperparameters, main._write_trial_meta_data)
-    runner.prepare(main, request, admitted, record)
+    runner.prepare(main, request, run, record)
     config = types.SimpleNamespace(
         model=model,
         num_train_steps=3,
@@ -35,7 +35,7 @@ def _trained(stand_in, directory, model, attention, overrides=""):
         log_frequency=1,
     )
     try:
-        return main.train(config), admitted.directory
+        return main.train(config), run.directory
     finally:
         main.models, main.hyperparameters, main._write_trial_meta_data = before
 
@@ -160,9 +160,9 @@ def test_one_process_holds_one_checkout(stand_in, tensorflow, tmp_path):
         other.activate()
 
 
-def test_unknown_hosts_are_refused():
+def test_unknown_models_are_refused():
     empty = types.SimpleNamespace(_ALL_MODELS={})
     with pytest.raises(ValueError, match="no attention that a variant goes through"):
-        models.register(empty, hosts=["resnet"])
+        models.register(empty, names=["resnet"])
     with pytest.raises(ValueError, match="has no 'vit'"):
-        models.register(empty, hosts=["vit"])
+        models.register(empty, names=["vit"])

@@ -19,7 +19,6 @@ from sweeps.records import layout, measurements, status, submissions
 from sweeps.study import config, study, study_directory, trial
 from tests import floor_plan
 from workloads import catalog, registry
-from workloads import init2winit_specs as specs
 from workloads.init2winit import data, installation
 
 POINT = {
@@ -67,8 +66,6 @@ def test_every_rate_of_dropout_gets_the_points(tmp_path):
     speech = _trial(tmp_path, workload="init2winit:conformer")
     found = overrides.hparam_overrides(speech)
     assert (found["residual_dropout_rate"], found["input_dropout_rate"]) == (0.2, 0.2)
-    assert set(specs.DROPOUT) == set(specs.SUPPORTED)
-    assert {specs.own_name(spec.name) for spec in specs.SPECS} == set(specs.SUPPORTED)
 
 
 def test_its_rows_become_ours(tmp_path):

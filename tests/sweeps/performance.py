@@ -147,7 +147,7 @@ def resolved(row: Row) -> study.Study:
     """Returns the row's study: of standard attention and LASER unless it names its variants."""
     changed = "variants=standard" if row.peer == "MaxText" else row.changed
     overrides = [f"--config.{change}" for change in changed.split()]
-    is_sharded = "mesh" in catalog.get(config.parse(row.study, []).workload).serves
+    is_sharded = "mesh" in catalog.get(config.parse(row.study, []).workload).support.options
     if row.topology.startswith("h") and is_sharded:  # of one host
         overrides += ["--config.mesh.fsdp=8", "--config.mesh.tensor=1"]
     if "variants=" not in changed:

@@ -79,7 +79,7 @@ def test_every_row_is_in_one_part():
     assert sorted(rows.ravel().tolist()) == list(range(12))
     np.testing.assert_array_equal(parts["targets"], rows)
     np.testing.assert_array_equal(parts["inputs"], batch["inputs"][rows])
-    with pytest.raises(ValueError, match="batch size 12 in 5 microbatches: each must be a mult"):
+    with pytest.raises(ValueError, match="batch_size 12 cannot be divided into 5 microbatches"):
         sharding.Devices().parts(batch, 5)
 
 
@@ -123,5 +123,5 @@ def test_devices_share_each_part(monkeypatch):
     made = _study(microbatches=4)
     launcher = preflight.launchers.launcher_class("local")
     monkeypatch.setattr(launcher, "devices", lambda settings: 4)
-    with pytest.raises(ValueError, match="batch_size 8 in 4 microbatches cannot be divided over 4"):
+    with pytest.raises(ValueError, match="divided into 4 microbatches over 4 dev"):
         preflight.check_devices(made)

@@ -7,12 +7,13 @@ from attention import registry as variants
 from attention import table as variants_table
 from workloads import bench, catalog, registry
 from workloads.base import sharding, spec
+from workloads.base.options import Options
 
 
 @pytest.mark.parametrize("name", list(catalog.WORKLOADS))
 def test_an_entry_tells_the_truth(name):
     entry = catalog.get(name)
-    stacked = {"scan_layers": True} if "scan_layers" in entry.serves else {}
+    stacked = {"scan_layers": True} if "scan_layers" in entry.support.options else {}
     workload = registry.make(name, variants.get("standard"), **stacked)
     params, _ = jax.eval_shape(workload.init_model_fn, jax.random.key(0))
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == entry.parameters
@@ -57,11 +58,11 @@ def test_the_catalog_knows_which_mixers_a_model_can_have(name, toy):
     our function: what it says of an embedded workload, its model says too."""
     entry = catalog.get(name)
     for mixer, line in variants_table.MIXERS.items():
-        if line.host_mean or not entry.keeps_softmax:
+        if line.host_mean or not entry.support.keeps_softmax:
             catalog.check_variant(name, mixer)
     theirs = name.startswith("algoperf:")
-    assert entry.keeps_softmax == (theirs and ("conformer" in name or "finewebedu" in name))
-    if entry.keeps_softmax:
+    assert entry.support.keeps_softmax == (theirs and ("conformer" in name or "finewebedu" in name))
+    if entry.support.keeps_softmax:
         with pytest.raises(ValueError, match=f"{name} cannot have 'toy'.*that are: standard,"):
             catalog.check_variant(name, toy)
         with pytest.raises(ValueError, match="kernel='jax_xla' cannot run there"):
@@ -91,6 +92,7 @@ def test_targets_are_reached_from_the_right_side():
     assert not speech.has_reached_test_target({"test/wer": 0.3})
     unknown = registry.make("c4_lm_8b", scan_layers=True)
     assert not unknown.has_reached_test_target({"test/loss": 0.0})
+    assert not unknown.is_output_params("layers")
 
 
 def test_workloads_on_the_same_data_share_a_folder(monkeypatch, tmp_path):
@@ -100,13 +102,32 @@ def test_workloads_on_the_same_data_share_a_folder(monkeypatch, tmp_path):
     assert catalog.default_data_dir("imagenet_vit_glu") == tmp_path / "imagenet_vit"
 
 
-def test_what_a_host_contains_is_refused_by_the_model_too():
-    with pytest.raises(ValueError, match="per_dim_temp inside every attention"):
+@pytest.mark.parametrize(
+    ("name", "options", "study", "words"),
+    [
+        ("spoken_digits_conformer", {}, {"variants": ["laser+per_dim_temp"]}, "drop .per_dim_temp"),
+        ("algoperf:finewebedu_lm", {}, {"variants": ["laser+qk_norm"]}, "drop .qk_norm"),
+        ("digits_vit", {"remat": True}, {}, "digits_vit has no remat True"),
+        ("digits_vit", {"loss_chunk_tokens": 4}, {}, "digits_vit has no loss_chunk_tokens 4"),
+        ("digits_vit", {"mesh": (0, 2, 1)}, {}, "digits_vit has no mesh"),
+        ("pydoc_lm", {"mesh": (0, 1, 3)}, {}, "heads 4 cannot be divided over mesh.tensor = 3"),
+        ("pydoc_lm:pydoc_returns", {"mesh": (0, 3, 1)}, {}, "width 64 cannot be divided"),
+        ("algoperf:finewebedu_lm", {}, {"observed": True}, "cannot be observed"),
+        ("digits_vit", {}, {"batch_size": 998}, "997 examples"),
+        ("spoken_digits_conformer", {}, {"microbatches": 2}, "BatchNorm"),
+        ("digits_vit", {}, {"batch_size": 8, "microbatches": 3}, "cannot be divided into 3"),
+    ],
+)
+def test_what_a_model_cannot_take_is_refused_before_a_study_begins(name, options, study, words):
+    with pytest.raises(ValueError, match=words):
+        catalog.check(name, Options(**options), **study)
+
+
+def test_a_workload_is_made_of_checked_options_only():
+    with pytest.raises(ValueError, match="drop .per_dim_temp"):
         registry.make("spoken_digits_conformer", variants.get("laser+per_dim_temp"))
     with pytest.raises(ValueError, match="unknown option 'remate'"):
         registry.make("pydoc_lm", remate=True)
-    with pytest.raises(ValueError, match="digits_vit has no remat True"):
-        registry.make("digits_vit", remat=True)
 
 
 def test_evaluations_divide_over_any_number_of_devices(monkeypatch):

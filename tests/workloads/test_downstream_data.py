@@ -143,52 +143,57 @@ def test_tfds_with_nested_features(tmp_path):
     }
     for level in ("middle", "high"):
         _tfds(tmp_path, f"race/{level}:2.0.0", race, {"train": [article], "test": [article] * 2})
-    letters = tfds.features.ClassLabel(names=list("ABCDE"))
-    arc = tfds.features.FeaturesDict(
-        {
-            **_texts("question"),
-            "choices": sequence({"text": text, "label": letters}),
-            "answerKey": letters,
-        }
-    )
-    asked = {
-        "question": "why",
-        "choices": {"text": ["x", "y", "z"], "label": ["A", "B", "C"]},
-        "answerKey": "C",
-    }
-    _tfds(
-        tmp_path,
-        "ai2_arc/ARC-Easy:1.0.0",
-        arc,
-        {"train": [asked], "validation": [asked], "test": [asked]},
-    )
-    book = tfds.features.FeaturesDict(
-        {
-            "question": _texts("stem", *(f"choice_{letter}" for letter in "ABCD")),
-            "answerKey": tfds.features.ClassLabel(names=list("ABCD")),
-        }
-    )
-    stem = {"stem": "how", **{f"choice_{letter}": letter.lower() for letter in "ABCD"}}
-    opened = {"question": stem, "answerKey": "B"}
-    _tfds(
-        tmp_path,
-        "openbookqa:0.1.0",
-        book,
-        {"train": [opened], "validation": [opened], "test": [opened]},
-    )
     data_dir = tmp_path / "data"
     found = _prepared(tmp_path, data_dir, "race_high", "test")
     second = {"article": "a", "question": "q2", "options": ["5", "6", "7", "8"], "answer": "D"}
     assert len(found) == 4
     assert found[1] == second
-    assert local_data.read(data_dir, "arc_easy", "test") == [asked]
-    assert local_data.read(data_dir, "openbookqa", "test") == [
-        {
-            "question_stem": "how",
-            "choices": {"text": ["a", "b", "c", "d"], "label": ["A", "B", "C", "D"]},
-            "answerKey": "B",
-        }
-    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "expected"),
+    [
+        (
+            "arc_easy",
+            {"question": "why", "choices": {"text": ["x", "y"], "label": [0, 1]}, "answerKey": 1},
+            {
+                "question": "why",
+                "choices": {"text": ["x", "y"], "label": ["A", "B"]},
+                "answerKey": "B",
+            },
+        ),
+        (
+            "openbookqa",
+            {
+                "question": {"stem": "how", **{f"choice_{x}": x.lower() for x in "ABCD"}},
+                "answerKey": 1,
+            },
+            {
+                "question_stem": "how",
+                "choices": {"text": ["a", "b", "c", "d"], "label": ["A", "B", "C", "D"]},
+                "answerKey": "B",
+            },
+        ),
+        (
+            "hellaswag",
+            {"context": "He sits. He stands. she", "endings": [], "label": 2},
+            {"ctx_a": "He sits. He stands.", "ctx_b": "she", "label": "2"},
+        ),
+        (
+            "hellaswag",
+            {"context": "He sits. He stands.", "endings": [], "label": 2},
+            {"ctx_a": "He sits. He stands.", "ctx_b": ""},
+        ),
+        (
+            "storycloze_2016",
+            {"context": "A b. C d. E f. G h.", "endings": ["x", "y"], "label": 1},
+            {"input_sentence_4": "d. E f. G h.", "sentence_quiz2": "y", "answer_right_ending": 1},
+        ),
+    ],
+)
+def test_rows_of_tfds_become_lm_evals(name, row, expected):
+    (converted,) = DATA_SETS[name].convert(row)
+    assert expected.items() <= converted.items()
 
 
 def test_parquet_as_the_hub_has_it(tmp_path):
@@ -273,18 +278,6 @@ def test_published_files(tmp_path):
     }
 
 
-def test_tfds_texts_that_were_joined_are_parted():
-    story = {"context": "A b. C d. E f. G h.", "endings": ["x", "y"], "label": 1}
-    (row,) = DATA_SETS["storycloze_2016"].convert(story)
-    parts = [row[f"input_sentence_{number}"] for number in range(1, 5)]
-    assert " ".join(parts) == story["context"]
-    convert = DATA_SETS["hellaswag"].convert
-    (row,) = convert({"context": "He sits. He stands. she", "endings": [], "label": 2})
-    assert (row["ctx_a"], row["ctx_b"], row["label"]) == ("He sits. He stands.", "she", "2")
-    (row,) = convert({"context": "He sits. He stands.", "endings": [], "label": 2})
-    assert (row["ctx_a"], row["ctx_b"]) == ("He sits. He stands.", "")
-
-
 def test_another_number_of_questions_than_the_papers_is_refused(tmp_path):
     writer = fabricated_rows.Writer(WORDS)
     for split in ("train", "validation"):
@@ -348,12 +341,9 @@ def test_what_lacks_is_named_with_its_remedy(whole):
         suites.check_data(suite, data_dir)
 
 
-def test_unknown_suite():
+def test_every_suite_names_its_metric_and_the_papers_number():
     with pytest.raises(ValueError, match=r"unknown suite 'pydocs'.*Did you mean 'pydoc'"):
         suites.get("pydocs")
-
-
-def test_every_suite_names_its_metric_and_the_papers_number():
     assert set(suites.names()) == {
         "paper_one_shot",
         "paper_7b",
@@ -416,8 +406,6 @@ def test_a_byte_order_mark_and_companions_change_nothing(tmp_path):
 
 
 def test_companions_beside_local_questions_are_no_split(tmp_path):
-    from workloads.downstream import rows
-
     _lines(local_data.rows_path(tmp_path, "copa", "train"), [{"label": 1}])
     local_data.rows_path(tmp_path, "copa", "._train").write_bytes(b"\x00\x05\x16\x07")
-    assert set(rows.local(tmp_path, "copa")) == {"train"}
+    assert set(local_data.lm_eval_dataset(tmp_path, "copa")) == {"train"}

@@ -26,7 +26,6 @@ pytest.importorskip("lm_eval", reason="needs .[downstream]")
 
 SIZE = TransformerSize(1, 8, 16, 2, 4, vocabulary=VOCABULARY, context=128)
 NAME = "pydoc_lm:superglue"
-TWIN = suites.get("pydoc_returns")
 
 
 def _workload():
@@ -76,7 +75,7 @@ def test_no_question_is_trained_and_validated(few, data_dir):
         assert [len(one) for one in found.values()] == [4, 1, fabricated_rows.N]
         assert not set(found["train"]) & set(found["validation"])
         keeps = questions.trains_on(task)
-        trained = examples(few, task.name, "train", data_dir, SIZE.context, keeps)
+        trained = examples(few, task, "train", data_dir, SIZE.context, keeps)
         asked = questions.of_task(task, "train", data_dir)
         assert len(trained) == sum(bool(one.gold) for one in asked)
     own = dataclasses.replace(
@@ -105,7 +104,7 @@ def test_the_loss_is_that_of_the_answers(few, data_dir):
     known = [
         (one.context, one.answer)
         for task in few.tasks
-        for one in examples(few, task.name, "train", data_dir, SIZE.context)
+        for one in examples(few, task, "train", data_dir, SIZE.context)
     ]
     assert all(row in known and row[1][-1] == tokenizer.EOS for row in rows)
     again = next(workload._build_input_queue(3, "train", str(data_dir), 4))
@@ -196,12 +195,9 @@ def test_metrics_by_hand(monkeypatch):
 
 def test_names_of_models_and_suites(data_dir):
     entry = catalog.get(NAME)
-    assert (entry.metric, entry.mode, entry.decoder) == ("accuracy", "max", True)
-    assert (
-        catalog.model(NAME),
-        catalog.model("c4_lm"),
-        catalog.model("algoperf:imagenet_vit"),
-    ) == (*("pydoc_lm", "c4_lm", "algoperf:imagenet_vit"),)
+    assert (entry.metric, entry.mode, entry.support.decoder) == ("accuracy", "max", True)
+    models = {NAME: "pydoc_lm", "c4_lm": "c4_lm", "algoperf:imagenet_vit": "algoperf:imagenet_vit"}
+    assert {name: catalog.model(name) for name in models} == models
     for suite in finetuning_specs.SUITES:
         assert all(task.entry.generates for task in suites.get(suite).tasks), suite
     with pytest.raises(ValueError, match="unknown workload 'pydoc_lm:paper_7b'"):

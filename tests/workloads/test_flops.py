@@ -51,7 +51,7 @@ def _open(program):
 )
 def test_a_forward_pass_is_a_third_of_the_step(name, within):
     entry = catalog.get(name)
-    options = Options(scan_layers="scan_layers" in entry.serves)
+    options = Options(scan_layers="scan_layers" in entry.support.options)
     workload = registry.make(name, variants.get("standard"), scan_layers=options.scan_layers)
     key = jax.random.key(0)
     params, state = jax.eval_shape(workload.init_model_fn, key)

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from workloads import catalog, registry
+from workloads import catalog
 from workloads.base import sources, spec
 from workloads.base.errors import DataError
 from workloads.base.options import Options
@@ -65,10 +65,6 @@ def test_batches_are_shifted_and_a_function_of_seed_and_step(workload, tokens_di
     np.testing.assert_array_equal(next(later)["targets"], batches[14]["targets"])
     other = workload._build_input_queue(4, "train", tokens_dir, 4)
     assert (next(other)["targets"] != batches[0]["targets"]).any()
-
-
-def test_special_ids_are_the_tokenizers():
-    assert tokenizer.SPECIAL_IDS["eos"] == tokenizer.EOS
 
 
 def test_loss_by_hand(workload):
@@ -139,18 +135,6 @@ def test_records_of_another_model_are_refused(tokens_dir, tmp_path):
         other._source("train", tokens_dir)
     with pytest.raises(DataError, match="prepare pydoc_lm --data_dir"):
         _workload()._source("train", str(tmp_path))
-
-
-def test_targets_and_options():
-    full = registry.make("c4_lm", None, "bfloat16", scan_layers=True, remat=True, mesh=(1, 16, 4))
-    assert (full.step_hint, full.target_metric_name) == (160_000, "loss")
-    assert full.is_output_params("embedding")
-    assert not full.is_output_params("layers")
-    assert full.has_reached_validation_target({"validation/loss": 2.6})
-    assert not full.has_reached_validation_target({"validation/loss": 2.7})
-    assert full.loss_type == spec.LossType.SOFTMAX_CROSS_ENTROPY
-    with pytest.raises(ValueError, match=r"heads 8 cannot be divided over mesh.tensor = 16"):
-        registry.make("c4_lm", mesh=(1, 1, 16))
 
 
 def test_example_batches_have_the_shapes_of_training(workload, tokens_dir):

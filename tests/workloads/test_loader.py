@@ -150,16 +150,6 @@ def test_seeds_and_epochs_share_no_order() -> None:
     assert max(orders.values()) <= 2
 
 
-def test_an_order_is_uniform() -> None:
-    first = Counter(
-        int(
-            _train(1, seed=seed, source=Pictures(5), batch_size=1, transform=PLAIN)[0]["targets"][0]
-        )
-        for seed in range(1000)
-    )
-    assert all(150 < first[label] < 250 for label in range(5))  # 200 ± 4 standard deviations
-
-
 def test_augmentation_differs_by_seed_epoch_and_example() -> None:
     class OneLabel(Pictures):
         def __getitem__(self, number: int) -> dict[str, Any]:
@@ -294,26 +284,8 @@ def test_a_damaged_image_is_named(how: dict[str, int]) -> None:
 def test_wrong_arguments_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         _train(1, **settings)
-
-
-def test_more_examples_than_there_are_is_refused() -> None:
     with pytest.raises(ValueError, match=r"num_examples is 24, but .* has 23"):
         loader.eval_batches(Pictures(23), batch_size=2, transform=PLAIN, num_examples=24)
-
-
-def test_a_worker_that_is_killed_is_named(started_processes) -> None:
-    stream = loader.train_batches(
-        Pictures(23), seed=1, batch_size=4, transform=SHIFT, num_workers=2
-    )
-    next(stream)
-    killed, other = started_processes
-    killed.kill()
-    for _ in range(2):  # and again, when asked again
-        with pytest.raises(RuntimeError, match="terminated unexpectedly with exit code -9"):
-            list(itertools.islice(stream, 20))
-    stream.close()
-    other.join(10)
-    assert not other.is_alive()
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGBUS, signal.SIGKILL])
@@ -325,8 +297,9 @@ def test_a_death_for_lack_of_memory_says_what_to_do(signal_number, started_proce
     size = sum(array.nbytes for array in next(stream).values())
     (worker,) = started_processes
     os.kill(worker.pid, signal_number)
-    with pytest.raises((RuntimeError, ValueError), match="loader_workers") as death:
-        list(itertools.islice(stream, 20))
+    for _ in range(2):  # and again, when asked again
+        with pytest.raises((RuntimeError, ValueError), match="loader_workers") as death:
+            list(itertools.islice(stream, 20))
     stream.close()
     if signal_number == signal.SIGBUS:  # a retry would end the same
         assert death.type is ValueError

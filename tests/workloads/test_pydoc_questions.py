@@ -126,12 +126,6 @@ def test_references_by_hand(data_dir):
     assert pydoc_questions.references(rows, Letters(), train, "acc_mutual_info")["bigram"] == 0.5
 
 
-def test_word_overlap_counts_words_and_not_letters():
-    overlap = pydoc_questions._overlap
-    assert overlap("Returns the Thread, or None.", "the thread none other") == 0.75
-    assert overlap("", "a b") == overlap("a", "...") == 0
-
-
 def test_they_are_made_once_and_again_where_they_are_damaged(data_dir, tmp_path):
     assert pydoc_text.QUESTIONS_FOLDER == local_data.FOLDER
     index = local_data.index(data_dir)

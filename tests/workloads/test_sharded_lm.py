@@ -200,9 +200,9 @@ def test_work_of_a_large_model():
     ("name", "mesh", "batch_size", "message"),
     [
         ("digits_vit", (0, 1, 1), 8, "'digits_vit' is no Transformer workload"),
-        ("c4_lm", (3, 1, 1), 8, "does not fit 8 devices"),
-        ("c4_lm", (8, 1, 1), 12, "batch size 12 cannot be divided over the 8 groups"),
-        ("c4_lm_8b", (1, 1, 32), 32, "heads 16 cannot be divided over mesh.tensor = 32"),
+        ("c4_lm", (3, 1, 1), 8, "does not fit the 8 device"),
+        ("c4_lm", (8, 1, 1), 12, "batch_size 12 cannot be divided over 8 devices"),
+        ("c4_lm_8b", (1, 1, 32), 32, "cannot be divided over 32 devices of mesh axis 'tensor'"),
     ],
 )
 def test_costs_refuse(name, mesh, batch_size, message):

@@ -29,8 +29,8 @@ Array = jax.Array
 CLASS_NAME = "CausalAttn"
 # AlgoPerf 1.0's logits and its weighted mean of the values.
 _LOGITS, _MEAN = "...qhd,...khd->...hqk", "...hqk,...khd->...qhd"
-# What one call of a layer may ask for, in order.
-_WAYS = (["dot_product_attention"], [_LOGITS, _MEAN])
+# The calls of one layer, in order, in each version.
+_FORMS = (["dot_product_attention"], [_LOGITS, _MEAN])
 # `implementation` chooses among kernels that compute the same; ours is the variant's `kernel`.
 _KNOWN = {"query", "key", "value", "bias", "mask", "scale", "is_causal", "implementation"}
 
@@ -41,12 +41,13 @@ def injected(
 ) -> Iterator[inject.Injection]:
     """Puts `variant` into every layer of that class called inside; as `attention.inject.injected`.
 
-    Learned leaves lie beside the layer's projections. Raises ValueError for `+qk_norm`, because
-    the layer normalises its queries and keys itself, and where the variant meets a call that it
-    does not know; RuntimeError on a clean exit where a layer attended by neither way, or where no
-    layer was called.
+    Learned leaves lie beside the layer's projections. What the model can take is checked before
+    (`workloads.catalog.check_variant`). Raises ValueError where the layer is to be observed, and
+    where the variant meets a call that it does not know; RuntimeError on a clean exit where a layer
+    attended in neither of the two forms, or where no layer was called.
     """
-    _check(variant)
+    if probe.is_on():
+        raise ValueError("this layer's attention cannot be observed; leave diagnostics off")
     injection = inject.Injection()
 
     def intercept(
@@ -84,16 +85,6 @@ def check_layers(variant: Variant, ran: tuple[str, ...], expected: int, model: s
     logging.info("%r runs in %d of %d attention layers", variant.name, len(ran), expected)
 
 
-def _check(variant: Variant) -> None:
-    if "qk_norm" in variant.modifiers:
-        raise ValueError(
-            f"finewebedu_lm normalises queries and keys itself, so {variant.name!r} would do it "
-            "twice; drop +qk_norm"
-        )
-    if probe.is_on():
-        raise ValueError("finewebedu_lm's attention cannot be observed; leave diagnostics off")
-
-
 @contextlib.contextmanager
 def _attending(module: nn.Module, variant: Variant, depth: int | Array | None) -> Iterator[None]:
     """Has the layer's own file call the variant. Raises RuntimeError where it did not, once."""
@@ -106,11 +97,11 @@ def _attending(module: nn.Module, variant: Variant, depth: int | Array | None) -
     }
     with mock.patch.multiple(home, **names):
         yield
-    if layer.calls not in _WAYS:
+    if layer.calls not in _FORMS:
         raise inject.InjectionError(
-            f"{home.__name__}.{type(module).__name__} attends in a way that is not known: neither "
+            f"{home.__name__}.{type(module).__name__} attends in a form that is not known: neither "
             "by jax.nn.dot_product_attention nor by the two einsums of AlgoPerf 1.0, once each "
-            f"(found {layer.calls or 'none of them'}). Supported versions: docs/algoperf.md"
+            f"(it called {layer.calls or 'none of them'}). Supported versions: docs/algoperf.md"
         )
 
 
@@ -140,7 +131,7 @@ class _Layer:
         """In place of jax.nn's: the variant, with our kernel."""
         if unknown := sorted(set(settings) - _KNOWN):
             raise ValueError(
-                f"finewebedu_lm gives jax.nn.dot_product_attention {unknown[0]!r}, which no "
+                f"the layer gives jax.nn.dot_product_attention {unknown[0]!r}, which no "
                 f"variant takes; known: {', '.join(sorted(_KNOWN))}"
             )
         self.calls.append("dot_product_attention")

@@ -9,6 +9,7 @@ from flax import linen as nn
 
 from attention import inject
 from attention.variant import Variant
+from workloads import algoperf_specs, catalog
 from workloads.algoperf import causal_attention, supported, tiny_sizes
 
 _MODEL_METHODS = ("init_model_fn", "model_fn")
@@ -18,9 +19,9 @@ _VARIANT = "_attnperf_variant"
 def with_variant(workload: Any, variant: Variant) -> Any:
     """Returns `workload` itself, its class now a subclass that trains with `variant`.
 
-    `init_model_fn`, `model_fn`, and what else calls the model (`supported.Support`) run inside
-    `attention.inject.injected` (`causal_attention.injected` for finewebedu_lm); everything else is
-    AlgoPerf's own. The object gains the properties `attention` (the variant's name) and
+    `init_model_fn`, `model_fn`, and what else calls the model (`supported.InjectionPoint`) run
+    inside `attention.inject.injected` (`causal_attention.injected` for finewebedu_lm); everything
+    else is AlgoPerf's own. The object gains the properties `attention` (the variant's name) and
     `attention_tau`, and in `init_model_fn` the attribute `attention_layers` (how many ran the
     variant), which AlgoPerf writes to meta_data_0.json as `workload.attention…`
     (algoperf/logger_utils.py). `init_model_fn` raises ValueError for a model with another number
@@ -29,9 +30,11 @@ def with_variant(workload: Any, variant: Variant) -> Any:
     One object has one variant for good: submissions jit their step with the workload as a static
     argument, which JAX tells apart by identity, and a variant is no part of that key. Raises
     ValueError for an object with a variant, one whose model was made already, one with an
-    equality of its own, and a workload that is not supported.
+    equality of its own, a workload that is not supported, and a variant that it cannot take.
     """
-    entry = supported.SUPPORTED[supported.name_of_class(type(workload).__name__)]
+    name = supported.name_of_class(type(workload).__name__)
+    entry = supported.SUPPORTED[name]
+    catalog.check_variant(algoperf_specs.PREFIX + name, variant.name)
     _check_unused(workload, variant)
     setattr(workload, _VARIANT, variant)
     base: Any = type(workload)
@@ -59,7 +62,7 @@ def _check_unused(workload: Any, variant: Variant) -> None:
 
 
 @functools.cache
-def _subclass(base: Any, entry: supported.Support) -> Any:
+def _subclass(base: Any, entry: supported.InjectionPoint) -> Any:
     """Returns a subclass of the same name, whose model methods enter the variant."""
     namespace: dict[str, Any] = {
         "attention": property(lambda self: getattr(self, _VARIANT).name),
@@ -78,7 +81,7 @@ def _subclass(base: Any, entry: supported.Support) -> Any:
 def _entering(
     base: Any,
     name: str,
-    entry: supported.Support,
+    entry: supported.InjectionPoint,
     context: Callable[..., contextlib.AbstractContextManager[Any]],
 ) -> Callable[..., Any]:
     """Returns `base`'s method, run inside the context."""

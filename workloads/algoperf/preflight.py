@@ -84,8 +84,8 @@ def check(request: Request, installation: Installation) -> CheckedRun:
             f"--framework={values['framework']}: variants are JAX code; give --framework=jax"
         )
     name = values["workload"]
-    supported.support(name).check(request.attention)
-    catalog.check_softmax(algoperf_specs.PREFIX + name, request.attention)
+    supported.injection_point(name)
+    catalog.check_variant(algoperf_specs.PREFIX + name, request.attention)
     base = data.base_of(name)
     _check_tokenizer(values, base)
     _check_resume(values)

@@ -12,12 +12,12 @@ def layer_index(pattern: str, path: str) -> int:
 
     Raises ValueError where the model's names are not those that `pattern` was written for.
     """
-    found = re.search(pattern, path)
-    if found is None:
+    match = re.search(pattern, path)
+    if match is None:
         raise ValueError(
             f"no {pattern!r} in {path!r}: AlgoPerf's model has other names than 2c90454"
         )
-    return int(found[1])
+    return int(match[1])
 
 
 def _vit_depth(path: str) -> int:
@@ -32,15 +32,15 @@ _wmt_depth = functools.partial(layer_index, r"encoder(?:decoder)?block_(\d+)")
 
 
 @dataclasses.dataclass(frozen=True)
-class Support:
-    """How one workload is injected into.
+class InjectionPoint:
+    """Where a variant enters one workload's model.
 
     `layers`: how many attention modules the model has at full size. `depth`: the layer's index by
     the path of its attention module. `traced`: methods beside
     `init_model_fn` and `model_fn` that call the model at every call. `jitted`: methods under
     `jax.jit`, which call it only while they are traced. `own_attention`: the model is not built on
-    flax's attention module (`workloads.algoperf.causal_attention`). `host_modifiers`: what the
-    model does itself, so that no variant may do it again.
+    flax's attention module (`workloads.algoperf.causal_attention`). What the model can take:
+    `workloads.algoperf_specs`.
     """
 
     class_name: str
@@ -49,43 +49,36 @@ class Support:
     traced: tuple[str, ...] = ()
     jitted: tuple[str, ...] = ()
     own_attention: bool = False
-    host_modifiers: tuple[str, ...] = ()
-
-    def check(self, attention: str) -> None:
-        """Raises ValueError for a variant, by name, that does again what the model does."""
-        if twice := sorted(set(self.host_modifiers) & set(attention.split("+")[1:])):
-            raise ValueError(
-                f"{self.class_name}'s model has {', '.join(twice)} itself, so {attention!r} would "
-                f"do it twice; drop +{twice[0]}"
-            )
 
 
-def _wmt(class_name: str) -> Support:
+def _wmt(class_name: str) -> InjectionPoint:
     # These call their models themselves, not through model_fn (wmt_jax/workload.py). Six encoder
     # blocks with one attention, six decoder blocks with two.
-    return Support(class_name, 18, _wmt_depth, ("predict_step",), ("eval_step", "initialize_cache"))
+    return InjectionPoint(
+        class_name, 18, _wmt_depth, ("predict_step",), ("eval_step", "initialize_cache")
+    )
 
 
 # Class names: algoperf/workloads/workloads.py. Module names: …_jax/models.py.
-SUPPORTED: dict[str, Support] = {
-    "imagenet_vit": Support("ImagenetVitWorkload", 12, _vit_depth),
-    "imagenet_vit_glu": Support("ImagenetVitGluWorkload", 12, _vit_depth),
-    "imagenet_vit_map": Support("ImagenetVitMapWorkload", 13, _vit_depth),
-    "librispeech_conformer": Support("LibriSpeechConformerWorkload", 4, _conformer_depth),
-    "librispeech_conformer_attention_temperature": Support(
+SUPPORTED: dict[str, InjectionPoint] = {
+    "imagenet_vit": InjectionPoint("ImagenetVitWorkload", 12, _vit_depth),
+    "imagenet_vit_glu": InjectionPoint("ImagenetVitGluWorkload", 12, _vit_depth),
+    "imagenet_vit_map": InjectionPoint("ImagenetVitMapWorkload", 13, _vit_depth),
+    "librispeech_conformer": InjectionPoint("LibriSpeechConformerWorkload", 4, _conformer_depth),
+    "librispeech_conformer_attention_temperature": InjectionPoint(
         "LibriSpeechConformerAttentionTemperatureWorkload", 4, _conformer_depth
     ),
-    "librispeech_conformer_layernorm": Support(
+    "librispeech_conformer_layernorm": InjectionPoint(
         "LibriSpeechConformerLayerNormWorkload", 4, _conformer_depth
     ),
-    "librispeech_conformer_gelu": Support("LibriSpeechConformerGeluWorkload", 4, _conformer_depth),
+    "librispeech_conformer_gelu": InjectionPoint(
+        "LibriSpeechConformerGeluWorkload", 4, _conformer_depth
+    ),
     "wmt": _wmt("WmtWorkload"),
     "wmt_post_ln": _wmt("WmtWorkloadPostLN"),
     "wmt_attention_temp": _wmt("WmtWorkloadAttentionTemp"),
     "wmt_glu_tanh": _wmt("WmtWorkloadGLUTanH"),
-    "finewebedu_lm": Support(
-        "LmWorkload", 12, _lm_depth, own_attention=True, host_modifiers=("qk_norm",)
-    ),
+    "finewebedu_lm": InjectionPoint("LmWorkload", 12, _lm_depth, own_attention=True),
 }
 
 _NO_ATTENTION = "its model has no attention"
@@ -108,8 +101,8 @@ _WITHOUT_ATTENTION = (
 )
 
 
-def support(name: str) -> Support:
-    """Returns how the workload `name` is injected into.
+def injection_point(name: str) -> InjectionPoint:
+    """Returns where a variant enters the workload `name`.
 
     Raises ValueError with the reason, and what works, for one that cannot be.
     """
@@ -128,13 +121,13 @@ def support(name: str) -> Support:
 
 
 def name_of_class(class_name: str) -> str:
-    """Returns the workload's name for its class. Raises ValueError as `support`."""
+    """Returns the workload's name for its class. Raises ValueError as `injection_point`."""
     names = {entry.class_name: name for name, entry in SUPPORTED.items()}
     if class_name == "ImagenetVitPostLNWorkload":
-        support("imagenet_vit_post_ln")
+        injection_point("imagenet_vit_post_ln")
     if class_name not in names:
         raise ValueError(
             f"workload class {class_name!r} does not take an attention variant. These do: "
-            + ", ".join(f"{name} ({found})" for found, name in names.items())
+            + ", ".join(f"{name} ({known})" for known, name in names.items())
         )
     return names[class_name]

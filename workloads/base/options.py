@@ -44,18 +44,44 @@ class Options:
             )
 
 
-def _check_dtype(option: str, given: str) -> None:
-    if given not in DTYPES:
-        reason = " (LASER in float16 gives NaN at values of size 4)" if given == "float16" else ""
-        raise ValueError(f"{option}={given!r} is not available{reason}; use {' or '.join(DTYPES)}")
+def mesh_shape(sizes: tuple[int, int, int], devices: int) -> tuple[int, int, int]:
+    """Returns (data, fsdp, tensor), data 0 replaced by what the others leave of the devices.
+
+    Raises ValueError where the sizes do not multiply to the number of devices.
+    """
+    data, fsdp, tensor = sizes
+    data = data or devices // (fsdp * tensor)
+    if data * fsdp * tensor != devices:
+        raise ValueError(
+            f"mesh (data, fsdp, tensor) = {sizes} does not fit the {devices} device(s): the sizes "
+            "must multiply to their number (data 0: all that the others leave)"
+        )
+    return data, fsdp, tensor
 
 
-def _checked_mesh(given: Any) -> tuple[int, int, int]:
-    mesh = tuple(given)
+def check_batch(batch_size: int, groups: int, microbatches: int = 1) -> None:
+    """Raises ValueError where a batch cannot be divided over groups of devices, in microbatches."""
+    if batch_size % (groups * microbatches):
+        parts = f" into {microbatches} microbatches" if microbatches > 1 else ""
+        over = f" over {groups} devices" if groups > 1 else ""
+        raise ValueError(
+            f"batch_size {batch_size} cannot be divided{parts}{over}; choose a multiple of "
+            f"{groups * microbatches}, or fewer devices or microbatches"
+        )
+
+
+def _check_dtype(option: str, dtype: str) -> None:
+    if dtype not in DTYPES:
+        reason = " (LASER in float16 gives NaN at values of size 4)" if dtype == "float16" else ""
+        raise ValueError(f"{option}={dtype!r} is not available{reason}; use {' or '.join(DTYPES)}")
+
+
+def _checked_mesh(sizes: Any) -> tuple[int, int, int]:
+    mesh = tuple(sizes)
     whole = all(isinstance(size, int) and not isinstance(size, bool) for size in mesh)
     if len(mesh) != len(MESH_AXES) or not whole or mesh[0] < 0 or min(mesh[1:]) < 1:
         raise ValueError(
-            f"mesh={given!r}: give whole numbers of devices for {', '.join(MESH_AXES)}; "
+            f"mesh={sizes!r}: give whole numbers of devices for {', '.join(MESH_AXES)}; "
             "data may be 0 (all that are left), fsdp and tensor are 1 or more"
         )
     return mesh

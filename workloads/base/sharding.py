@@ -18,37 +18,22 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from workloads.base.options import MESH_AXES
+from workloads.base.options import MESH_AXES, check_batch, mesh_shape
 
 Array = jax.Array
 # Examples are divided over these; 'tensor' divides heads and MLP of each.
 BATCH_AXES = MESH_AXES[:2]
 
 
-def mesh_shape(sizes: tuple[int, int, int], devices: int) -> tuple[int, int, int]:
-    """Returns (data, fsdp, tensor), data 0 replaced by what the others leave of the devices.
-
-    Raises ValueError where the sizes do not multiply to the number of devices.
-    """
-    data, fsdp, tensor = sizes
-    data = data or devices // (fsdp * tensor)
-    if data * fsdp * tensor != devices:
-        raise ValueError(
-            f"mesh (data, fsdp, tensor) = {sizes} does not fit {devices} devices: the sizes "
-            "must multiply to their number (data 0: all that the others leave)"
-        )
-    return data, fsdp, tensor
-
-
 @functools.cache
 def mesh(sizes: tuple[int, int, int] = (0, 1, 1), over: tuple[Any, ...] = ()) -> Mesh:
-    """Returns the mesh over all devices with axes (data, fsdp, tensor), as `mesh_shape`.
+    """Returns the mesh over all devices with axes (data, fsdp, tensor), as `options.mesh_shape`.
 
     The devices of a process stand side by side, so that its rows of a batch are one piece, and
     those of a slice, so that 'data' alone crosses the network between slices. (`jax.make_mesh`
     refuses two thirds of the shapes of v5e and v5p slices; where it does not, on v5e:16x16 fsdp=16,
     its groups are 15 hops wide and these 8, and a process's rows lie apart.) `over`: devices that
-    are not here, to compile for. Raises ValueError as `mesh_shape`, and where a slice does not hold
+    are not here, to compile for. Raises ValueError as that does, and where a slice does not hold
     whole groups of fsdp · tensor.
     """
 
@@ -114,7 +99,7 @@ class Devices:
         """
         if jax.process_count() == 1:
             return slice(0, batch_size)
-        self._check(batch_size)
+        check_batch(batch_size, self._parts)
         held = self.batch().addressable_devices_indices_map((batch_size,)).values()
         spans = {index[0].indices(batch_size)[:2] for index in held if index is not None}
         return slice(min(start for start, _ in spans), max(stop for _, stop in spans))
@@ -127,11 +112,11 @@ class Devices:
         """
         size = len(jax.tree.leaves(batch)[0])
         if jax.process_count() == 1:
-            self._check(size)
+            check_batch(size, self._parts)
             return jax.device_put(batch, self.batch())
         own = self.rows(self._parts)
         size = size * self._parts // (own.stop - own.start)
-        self._check(size)
+        check_batch(size, self._parts)
         return jax.tree.map(
             lambda leaf: jax.make_array_from_process_local_data(
                 self.batch(), leaf, (size, *leaf.shape[1:])
@@ -146,11 +131,7 @@ class Devices:
         ValueError where the parts do not divide over the devices that share a batch.
         """
         size = len(jax.tree.leaves(batch)[0])
-        if size % (number * self._parts):
-            raise ValueError(
-                f"batch size {size} in {number} microbatches: each must be a multiple of the "
-                f"{self._parts} devices; choose fewer microbatches, or a larger batch"
-            )
+        check_batch(size, self._parts, number)
         place = NamedSharding(self.mesh, PartitionSpec(None, BATCH_AXES))
 
         def cut(leaf: Array) -> Array:
@@ -160,13 +141,6 @@ class Devices:
             return jax.lax.with_sharding_constraint(leaf, place)
 
         return jax.tree.map(cut, batch), cut(jnp.arange(size, dtype=jnp.int32))
-
-    def _check(self, batch_size: int) -> None:
-        if batch_size % self._parts:
-            raise ValueError(
-                f"batch size {batch_size} is not a multiple of the {self._parts} devices; choose "
-                "one that is"
-            )
 
     def on_host(self, tree: Any) -> Any:
         """Returns whole NumPy arrays of a tree of arrays, on every process."""
@@ -218,5 +192,4 @@ def _spec(
                 f"divided over {mesh.shape[axis]} devices of mesh axis {axis!r}; choose a size of "
                 "the axis that divides it"
             )
-    given = [axis for axis in reversed(axes)]
-    return PartitionSpec(*[None] * (len(shape) - len(given)), *given)
+    return PartitionSpec(*[None] * (len(shape) - len(axes)), *reversed(axes))

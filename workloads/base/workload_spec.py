@@ -6,6 +6,40 @@ from attention import files
 
 
 @dataclasses.dataclass(frozen=True)
+class ModelSupport:
+    """What a model can take of a study: one row per model, checked by `workloads.catalog.check`.
+
+    refused: modifiers that no variant may have there, each with the reason: (modifier, reason).
+    keeps_softmax: whether the model weighs the values by a function of its own, which variants can
+    only wrap (`Variant.through_host`): no other kernel runs there, and not every mixer.
+    options: the fields of `workloads.base.options.Options` that may differ from their defaults;
+    without `mesh` in it, every device holds all parameters.
+    divided: (name, size, mesh axis) of the dimensions that the devices of an axis share.
+    whole_batch: why microbatches would change what is computed; '' where they do not.
+    decoder: whether the model gives the next token of a text: what downstream suites ask.
+    observable: whether diagnostics can look into its attention.
+    """
+
+    refused: tuple[tuple[str, str], ...] = ()
+    keeps_softmax: bool = False
+    options: tuple[str, ...] = ("compute_dtype",)
+    divided: tuple[tuple[str, int, str], ...] = ()
+    whole_batch: str = ""
+    decoder: bool = False
+    observable: bool = True
+
+    def refusal(self, variant: str) -> str:
+        """Returns why the model can have no such variant, by its modifiers; '' where it can."""
+        modifiers = variant.split("+")[1:]
+        reasons = (
+            f"its model {reason}; drop +{modifier}"
+            for modifier, reason in self.refused
+            if modifier in modifiers
+        )
+        return next(reasons, "")
+
+
+@dataclasses.dataclass(frozen=True)
 class WorkloadSpec:
     """One row of the catalog of workloads.
 
@@ -17,19 +51,12 @@ class WorkloadSpec:
     the workload's name; data_name: the folder that workloads on the same data share; embedded says
     that `prepare` needs no download. stands_in_for: the full-size workload whose model class,
     loader and metric a small one has.
-    host_modifiers: modifiers that the model itself contains, so that no variant may add them.
-    keeps_softmax: whether the model weighs the values by a function of its own, which variants can
-    only wrap (`Variant.through_host`): no other kernel runs there, and not every mixer.
+    support: what the model can take of a study.
     extra_paths: keys of a study that say where else something lies which the workload needs.
-    batch_norm: whether the model takes statistics over a batch, which cannot be had from its parts.
-    decoder: whether the model gives the next token of a text: what downstream suites ask.
-    observable: whether diagnostics can look into its attention.
     train_examples: in the training split, 0 where the data that was prepared decides.
     unit: what throughput counts, units of it an example: 1024 tokens, 1 image. flops: a training
     step's model FLOP per example, forward and backward, of standard attention and without what
     rematerialisation repeats; None where no formula is kept.
-    serves: the fields of `workloads.base.options.Options` that may differ from their defaults;
-    without `mesh` in it, every device holds all parameters.
     """
 
     name: str
@@ -48,17 +75,12 @@ class WorkloadSpec:
     target_source: str = "AlgoPerf"
     embedded: bool = False
     stands_in_for: str = ""
-    host_modifiers: tuple[str, ...] = ()
-    keeps_softmax: bool = False
+    support: ModelSupport = ModelSupport()
     extra_paths: tuple[str, ...] = ()
-    batch_norm: bool = False
-    decoder: bool = False
-    observable: bool = True
     train_examples: int = 0
     unit: str = "examples"
     units: int = 1
     flops: float | None = None
-    serves: tuple[str, ...] = ("compute_dtype",)
     # Wall time of one update of batch_size examples, and where the figure is from: what
     # `sweeps plan` reckons with.
     step_seconds: float | None = None
@@ -88,7 +110,3 @@ class WorkloadSpec:
             f"--data_dir={files.quoted(data_dir)}{source}; then "
             f"python -m workloads check {self.name} --data_dir={files.quoted(data_dir)}"
         )
-
-    def can_have(self, variant: str) -> bool:
-        """Whether a variant adds nothing that the model already contains."""
-        return not set(self.host_modifiers) & set(variant.split("+")[1:])

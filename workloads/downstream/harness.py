@@ -25,7 +25,7 @@ from jax.experimental import multihost_utils
 from attention import files
 from workloads.base import spec
 from workloads.downstream import local_data, suites, task_loading
-from workloads.downstream.scoring import Costs, Scorer, check_decoder
+from workloads.downstream.scoring import Costs, Scorer
 from workloads.downstream.suites import Suite, Task
 from workloads.downstream.tokens import Tokens
 
@@ -55,16 +55,15 @@ def evaluate(
     Raises ValueError where the workload is no decoder or of another vocabulary than the data's, as
     `suites.check`, and for an answer that the model cannot be asked.
     """
-    check_decoder(workload)
     suites.check(suite, data_dir)
     directory = pathlib.Path(directory)
     with contextlib.suppress(FileNotFoundError):
         done: dict[str, Any] = json.loads((directory / RESULTS).read_text(encoding="utf-8"))
         return done
-    tokens = Tokens(data_dir).checked(str(workload), workload.size.vocabulary)  # type: ignore[attr-defined]
+    scorer = Scorer(workload, parameters)
+    tokens = Tokens(data_dir).checked(str(workload), scorer.workload.size.vocabulary)
     folder = directory / TASKS
     folder.mkdir(parents=True, exist_ok=True)
-    scorer = Scorer(workload, parameters)
     for task in suite.tasks:
         path = folder / f"{task.name}.jsonl.gz"
         if path.exists():

@@ -1,7 +1,8 @@
 """Questions on local disk: `DATA_DIR/downstream/TASK/SPLIT.jsonl`, told by `tasks.json`.
 
 `tasks.json` is written after the rows and says of every split how many there are and their file's
-SHA-256; what it does not name is not there. Standard library only.
+SHA-256; what it does not name is not there. All but `lm_eval_dataset` needs the standard library
+alone.
 """
 
 import hashlib
@@ -13,6 +14,7 @@ from typing import Any
 
 from attention import files
 from workloads.base.errors import DataError
+from workloads.storage import preparation
 
 FOLDER, INDEX = "downstream", "tasks.json"
 FORMAT = "attnperf downstream data 1"
@@ -105,3 +107,17 @@ def read(data_dir: str | os.PathLike[str], task: str, split: str) -> list[dict[s
     """Returns the rows of a split that `check_split` found whole."""
     with rows_path(data_dir, task, split).open(encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]
+
+
+def lm_eval_dataset(data_dir: str, data: str, **metadata: Any) -> dict[str, Any]:
+    """Returns a `datasets.Dataset` in memory per split that is there: `custom_dataset` of tasks.
+
+    lm-eval's own `datasets.load_dataset` writes a copy of every file below the user's home.
+    """
+    del metadata
+    import datasets
+
+    return {
+        path.stem: datasets.Dataset.from_list(read(data_dir, data, path.stem))
+        for path in preparation.visible(folder(data_dir) / data, "*.jsonl")
+    }

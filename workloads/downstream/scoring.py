@@ -79,8 +79,11 @@ class Scorer:
     """
 
     def __init__(self, workload: spec.Workload, parameters: Any, tokens: int = _TOKENS) -> None:
-        check_decoder(workload)
-        assert isinstance(workload, TextWorkload)
+        if not isinstance(workload, TextWorkload) or not workload.is_causal:
+            raise ValueError(
+                f"{workload} is no decoder: suites score what a model says next; evaluate a "
+                "language model such as pydoc_lm or c4_lm"
+            )
         self.workload, self.context = workload, workload.size.context
         self.costs = Costs()
         self.use(parameters)
@@ -102,17 +105,10 @@ class Scorer:
         """Returns the scores of (context, continuation) token ids, in the order of the requests.
 
         Neither begins with the separator; the context may be empty: the unconditional probability.
-        Equal requests are computed once. progress: told (done, all) after every batch. Raises
-        ValueError, before anything is computed, for a continuation without tokens or longer than
-        the model's context.
+        A continuation has 1 to `context` tokens. Equal requests are computed once. progress: called
+        with (done, all) after every batch.
         """
         keys = [(tuple(context), tuple(continuation)) for context, continuation in requests]
-        for number, (_, continuation) in enumerate(keys):
-            if not 0 < len(continuation) <= self.context:
-                raise ValueError(
-                    f"request {number} asks for a continuation of {len(continuation)} tokens; the "
-                    f"model scores 1 to {self.context}"
-                )
         different = list(dict.fromkeys(keys))
         rows = []
         for context, continuation in different:
@@ -235,12 +231,3 @@ class Scorer:
                     )
                 results[number] = flat_logs[start:end], flat_words[start:end]
                 start = end
-
-
-def check_decoder(workload: spec.Workload) -> None:
-    """Raises ValueError where a workload is no decoder-only language model of ours."""
-    if not isinstance(workload, TextWorkload) or not workload.is_causal:
-        raise ValueError(
-            f"{workload} is no decoder: suites score what a model says next; evaluate a language "
-            "model such as pydoc_lm or c4_lm"
-        )

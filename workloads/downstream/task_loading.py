@@ -36,7 +36,7 @@ def load(task: Task, data_dir: str | os.PathLike[str]) -> Any:
 def _task_file(task: Task, data_dir: str | os.PathLike[str], dump: Callable[..., str]) -> str:
     """Returns a task file that includes the named one."""
     entry = task.entry
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "include": str(_OURS / entry.file if entry.ours else _stock(entry.file)),
         "task": task.name,
         "dataset_path": "json",
@@ -45,14 +45,15 @@ def _task_file(task: Task, data_dir: str | os.PathLike[str], dump: Callable[...,
         "num_fewshot": task.shots,
     }
     if task.shots:
-        said["fewshot_split"] = entry.shots_from
+        fields["fewshot_split"] = entry.shots_from
     if not entry.generates:
         # lm-eval would score the choices alone, which are no continuations there.
         asked = ("acc",) if entry.partial else ("acc", "acc_norm", "acc_mutual_info")
-        said["metric_list"] = [
+        fields["metric_list"] = [
             {"metric": name, "aggregation": "mean", "higher_is_better": True} for name in asked
         ]
-    return dump(said) + "custom_dataset: !function workloads.downstream.rows.local\n"
+    rows = "!function workloads.downstream.local_data.lm_eval_dataset"
+    return f"{dump(fields)}custom_dataset: {rows}\n"
 
 
 def _stock(file: str) -> pathlib.Path:

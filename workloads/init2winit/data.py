@@ -8,7 +8,7 @@ import os
 from attention import files
 from workloads import init2winit_specs as specs
 from workloads.base.errors import DataError
-from workloads.init2winit import gaps, installation, preflight
+from workloads.init2winit import installation, preflight
 
 # What its main.py loads beyond our own libraries: the extra `init2winit` of setup.cfg.
 _LIBRARIES = (
@@ -40,36 +40,35 @@ class Check:
         missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
         if missing:
             raise DataError(f"{self.name} needs {', '.join(missing)}, not installed here", _REMEDY)
-        found = installation.find(init2winit_dir or None)
-        gaps.check(found.directory)
-        given = dict(specs.read_config(init2winit_config))
+        checkout = installation.find(init2winit_dir or None)
+        fields = dict(specs.read_config(init2winit_config))
         request = preflight.Request(
             attention="standard",
             tau=None,
             data_dir=str(data_dir),
-            arguments=arguments(given, model=specs.own_name(self.name), num_train_steps=1),
+            arguments=arguments(fields, model=specs.own_name(self.name), num_train_steps=1),
         )
-        admitted = preflight.check(request, found)
-        line = f"{found}: {admitted.model} on {admitted.dataset}"
-        return [f"{line}, data in {data_dir}", *filter(None, [found.remark])]
+        run = preflight.check(request, checkout)
+        line = f"{checkout}: {run.model} on {run.dataset}"
+        return [f"{line}, data in {data_dir}", *filter(None, [checkout.remark])]
 
     def prepare(self, data_dir: str, manual_dir: str | None = None) -> None:
         """Raises DataError: its data sets are prepared by tensorflow-datasets or by hand."""
         del manual_dir
         raise DataError(
             f"{self.name} reads what init2winit reads",
-            f"python -m workloads init2winit_data {files.quoted(data_dir)} makes a small stand-in",
+            f"python -m workloads init2winit_data {files.quoted(data_dir)} makes a small one",
         )
 
 
 def arguments(
-    given: dict[str, object], experiment_dir: str = "/", **own: object
+    config: dict[str, object], experiment_dir: str = "/", **settings: object
 ) -> tuple[str, ...]:
-    """Returns main.py's arguments: the fields of its config `given` and `own`, and where it writes.
+    """Returns main.py's arguments: the fields of its config, and where it writes.
 
     Hyperparameters are one JSON text, as on a command line.
     """
-    fields = {**given, **own}
+    fields = {**config, **settings}
     overrides = fields.pop(specs.OVERRIDES, {})
     return (
         *(f"--config.{name}={value}" for name, value in fields.items()),

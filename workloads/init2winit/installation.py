@@ -8,7 +8,7 @@ import types
 from pathlib import Path
 
 from workloads.base import host_checkout
-from workloads.init2winit import gaps
+from workloads.init2winit import missing_symbols
 from workloads.init2winit_specs import DIRECTORY_VARIABLE
 
 # github.com/google/init2winit, branch master of 2 July 2026.
@@ -58,19 +58,17 @@ class Installation:
 
     def main_module(self, data_dir: str | None) -> types.ModuleType:
         """Its `main.py` as a module, imported with JAX, TensorFlow and all that it imports, what
-        the tree lacks filled in (`gaps`).
+        the tree lacks filled in (`missing_symbols`).
 
-        Raises MissingError naming the library that is not installed, ValueError where
-        the tree lacks other names than those that are filled in.
+        Raises MissingError naming the library that is not installed.
         """
         self.activate()
         if "init2winit.main" in sys.modules:
             return sys.modules["init2winit.main"]
-        gaps.check(self.directory)
         with host_checkout.missing_named(self.directory, _WHAT_TO_DO):
-            gaps.fill_modules(self.directory, data_dir)
+            missing_symbols.fill_modules(self.directory, data_dir)
             main = importlib.import_module("init2winit.main")
-            gaps.fill_names(main)
+            missing_symbols.fill_names(main)
         return main
 
     def activate(self) -> None:
@@ -85,10 +83,11 @@ def find(directory: str | os.PathLike[str] | None = None) -> Installation:
     """Returns the init2winit in `directory`, else of ATTNPERF_INIT2WINIT_DIR.
 
     Imports nothing of it. Raises MissingError, saying what to do, where none is named or
-    the directory is not init2winit.
+    the directory is not init2winit, ValueError as `missing_symbols.check`.
     """
     named = directory or os.environ.get(DIRECTORY_VARIABLE)
     if not named:
         raise host_checkout.MissingError(f"no checkout of init2winit is named. {_WHAT_TO_DO}")
-    found = host_checkout.check_files(named, FILES, "init2winit", _WHAT_TO_DO)
-    return Installation(found, host_checkout.revision(found))
+    path = host_checkout.check_files(named, FILES, "init2winit", _WHAT_TO_DO)
+    missing_symbols.check(path)
+    return Installation(path, host_checkout.revision(path))

@@ -25,7 +25,7 @@ from flax import linen as nn
 
 from attention import inject, registry, table
 from attention.variant import Variant
-from workloads import init2winit_specs
+from workloads import catalog, init2winit_specs
 from workloads.algoperf import causal_attention
 from workloads.init2winit import own_attention
 
@@ -34,88 +34,83 @@ def register(
     models: Any,
     training_algorithm: Any = None,
     *,
-    hosts: Iterable[str] = tuple(init2winit_specs.SUPPORTED),
+    names: Iterable[str] = tuple(init2winit_specs.MODELS),
     variants: Iterable[str] = table.PAPER_ROWS,
 ) -> tuple[str, ...]:
-    """Adds `<host>_<variant>` for each of both; returns the names, `vit_laser+qk_norm` for one.
+    """Adds `<model>_<variant>` for each of both; returns their names, such as `vit_laser+qk_norm`.
 
     models: the module `init2winit.model_lib.models`, whose `_ALL_MODELS` gets the class and the
-    host's default hyperparameters; a +temp variant has one more, `attention_tau`, 1.0.
+    model's default hyperparameters; a +temp variant has one more, `attention_tau`, 1.0.
     training_algorithm: the module `init2winit.trainer_lib.training_algorithm`, whose
-    `_MODEL_TRAINING_DEFAULTS` get the host's. A row that a host cannot have (`per_dim_temp` of the
-    Conformers, which have it inside) is left out.
+    `_MODEL_TRAINING_DEFAULTS` get the model's. A variant that a model cannot have (`per_dim_temp`
+    of the Conformers, which have it inside) is left out.
 
-    Raises ValueError for a host that is not known to work or is not registered there, for an
+    Raises ValueError for a model that is not known to work or is not registered there, for an
     unknown variant, and for a name that is taken.
     """
     variants = tuple(variants)
-    added = []
-    for host in hosts:
-        support = _known(models, host)
+    pairs = []
+    for name in names:
+        init2winit_specs.model(name)
+        if name not in models._ALL_MODELS:
+            registered = ", ".join(models._ALL_MODELS)
+            raise ValueError(f"init2winit's registry has no {name!r}: {registered}")
         for variant in variants:
             table.check(variant, {})
             with contextlib.suppress(ValueError):
-                support.check(host, variant)
-                added.append((host, variant))
-    return tuple(_register(models, training_algorithm, *each) for each in added)
+                catalog.check_variant(init2winit_specs.PREFIX + name, variant)
+                pairs.append((name, variant))
+    return tuple(_register(models, training_algorithm, *pair) for pair in pairs)
 
 
-def _known(models: Any, host: str) -> init2winit_specs.Support:
-    support = init2winit_specs.support(host)
-    if host not in models._ALL_MODELS:
-        raise ValueError(f"init2winit's registry has no {host!r}: {', '.join(models._ALL_MODELS)}")
-    return support
-
-
-def _register(models: Any, training_algorithm: Any, host: str, variant: str) -> str:
-    name = f"{host}_{variant}"
+def _register(models: Any, training_algorithm: Any, base: str, variant: str) -> str:
+    name = f"{base}_{variant}"
     if name in models._ALL_MODELS:
         raise ValueError(f"{name!r} is registered already; register once per process")
-    model, hyperparameters = models._ALL_MODELS[host]
+    model, hyperparameters = models._ALL_MODELS[base]
     hyperparameters = hyperparameters.copy_and_resolve_references()
     if "temp" in variant.split("+"):
         hyperparameters.attention_tau = 1.0
 
-    def of(hps: Any) -> Variant:
-        return registry.get(
-            variant, **({"tau": hps.attention_tau} if "attention_tau" in hps else {})
-        )
+    def make_variant(hps: Any) -> Variant:
+        temperature = {"tau": hps.attention_tau} if "attention_tau" in hps else {}
+        return registry.get(variant, **temperature)
 
-    models._ALL_MODELS[name] = (model_class(model, host, of), hyperparameters)
+    models._ALL_MODELS[name] = (model_class(model, base, make_variant), hyperparameters)
     if training_algorithm is not None:
         defaults = training_algorithm._MODEL_TRAINING_DEFAULTS
-        defaults[name] = defaults[host]
+        defaults[name] = defaults[base]
     return name
 
 
 def model_class(
     model: Any,
-    host: str,
+    name: str,
     variant: Callable[[Any], Variant],
     record: Callable[[int], None] = lambda count: None,
 ) -> Any:
-    """Returns a subclass of an init2winit model, called `host` in its registry, whose flax module
+    """Returns a subclass of an init2winit model, called `name` in its registry, whose flax module
     runs the variant that `variant` makes of the model's hyperparameters.
 
-    Its parameter tree is the host's, with the variant's own leaves beside it. When parameters are
+    Its parameter tree is the model's, with the variant's own leaves beside it. When parameters are
     made, `record` gets the number of attention layers that ran the variant; ValueError where that
     is not the number in the model's hyperparameters.
     """
-    support = init2winit_specs.support(host)
+    enter = _enter(init2winit_specs.model(name))
 
     def build_flax_module(self: Any) -> Any:
-        layers = next((self.hps[name] for name in _LAYERS if name in self.hps), 0)
+        layers = next((self.hps[key] for key in _LAYERS if key in self.hps), 0)
         pooling = self.hps.get("pool_type") == "map"
         depth = functools.partial(_layer_index, layers=layers)
         made = variant(self.hps)
 
         def check(ran: tuple[str, ...]) -> None:
             expected = layers + pooling if layers else len(ran)
-            causal_attention.check_layers(made, ran, expected, f"init2winit's {host}")
+            causal_attention.check_layers(made, ran, expected, f"init2winit's {name}")
             record(len(ran))
 
-        enter = functools.partial(_SEAMS[support.seam](support), made, depth)
-        return injected_module(model.build_flax_module(self), enter, check)
+        inside = functools.partial(enter, made, depth)
+        return injected_module(model.build_flax_module(self), inside, check)
 
     members = {"build_flax_module": build_flax_module, "__doc__": f"{model.__name__}, injected"}
     return type(model.__name__, (model,), members)
@@ -123,15 +118,17 @@ def model_class(
 
 # What models call the number of their layers.
 _LAYERS = ("depth", "num_encoder_layers", "num_layers")
-_Enter = Callable[..., contextlib.AbstractContextManager[inject.Injection]]
-# A seam to what enters it, for one model's entry in the table.
-_SEAMS: dict[str, Callable[[init2winit_specs.Support], _Enter]] = {
-    init2winit_specs.FLAX: lambda support: inject.injected,
-    init2winit_specs.OWN: lambda support: own_attention.injected,
-    init2winit_specs.CAUSAL: lambda support: functools.partial(
-        causal_attention.injected, class_name=support.class_name
-    ),
-}
+
+
+def _enter(
+    model: init2winit_specs.Model,
+) -> Callable[..., contextlib.AbstractContextManager[inject.Injection]]:
+    """Returns what puts a variant into a model, at its injection point."""
+    if model.injection_point == init2winit_specs.FLAX:
+        return inject.injected
+    if model.injection_point == init2winit_specs.OWN:
+        return own_attention.injected
+    return functools.partial(causal_attention.injected, class_name=model.class_name)
 
 
 def injected_module(
@@ -177,7 +174,7 @@ def _layer_index(path: str, layers: int) -> int:
     """
     if "MAPHead" in path:
         return layers
-    found = re.search(r"blocks?_(\d+)", path, re.IGNORECASE)
-    if found is None:
+    match = re.search(r"blocks?_(\d+)", path, re.IGNORECASE)
+    if match is None:
         raise ValueError(f"no layer number in {path!r}; differential attention needs one")
-    return int(found[1])
+    return int(match[1])

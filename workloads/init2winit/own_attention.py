@@ -35,7 +35,7 @@ def injected(variant: Variant, depth: inject.DepthRule) -> Iterator[inject.Injec
         call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext
     ) -> Any:
         module: Any = context.module
-        if context.method_name != "__call__" or not _is_host(module):
+        if context.method_name != "__call__" or not _is_attention(module):
             return call(*args, **kwargs)
         if isinstance(module.attention_fn, _AttentionFunction):
             return call(*args, **kwargs)
@@ -57,9 +57,9 @@ def injected(variant: Variant, depth: inject.DepthRule) -> Iterator[inject.Injec
     injection.check(variant)
 
 
-def _is_host(module: nn.Module) -> bool:
+def _is_attention(module: nn.Module) -> bool:
     classes = type(module).__mro__
-    return any(each.__name__ == _CLASS and each.__module__ == _FILE for each in classes)
+    return any(base.__name__ == _CLASS and base.__module__ == _FILE for base in classes)
 
 
 def _check(module: Any, variant: Variant) -> None:
@@ -68,10 +68,10 @@ def _check(module: Any, variant: Variant) -> None:
             f"the model normalises queries and keys itself (normalize_attention=True), so "
             f"{variant.name!r} would do it twice; drop +qk_norm or the model's setting"
         )
-    host = module.attention_fn
-    if getattr(host, "__module__", "") != _FILE:
+    function = module.attention_fn
+    if getattr(function, "__module__", "") != _FILE:
         raise ValueError(
-            f"the model has an attention function of its own, {host!r}, which {variant.name!r} "
+            f"the model has an attention function of its own, {function!r}, which {variant.name!r} "
             "would replace; leave it out"
         )
 

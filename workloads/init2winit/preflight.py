@@ -15,6 +15,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from attention import files
+from workloads import catalog
 from workloads import init2winit_specs as specs
 from workloads.algoperf import preflight as algoperf
 from workloads.init2winit import config as default_config
@@ -67,7 +68,7 @@ class Request:
 
 
 @dataclasses.dataclass(frozen=True)
-class Admitted:
+class CheckedRun:
     """What the checks found. `arguments` are main.py's, with its config first."""
 
     model: str
@@ -84,7 +85,7 @@ class Admitted:
         return self.experiment_dir / str(self.worker_id)
 
 
-def check(request: Request, installation: Installation) -> Admitted:
+def check(request: Request, installation: Installation) -> CheckedRun:
     """Returns what a run needs to know beside its request. Reads no data and loads no JAX.
 
     Raises ValueError with what to do: unknown variant, model or data set, a model without
@@ -96,7 +97,8 @@ def check(request: Request, installation: Installation) -> Admitted:
     for name in ("model", "dataset", "num_train_steps"):
         if config.get(name) is None:
             raise ValueError(f"init2winit's main.py needs --config.{name}=…, after `--`")
-    specs.support(config.model).check(config.model, request.attention)
+    specs.model(config.model)
+    catalog.check_variant(specs.PREFIX + config.model, request.attention)
     for file, kind, name in (
         (MODELS, "model", config.model),
         (DATASETS, "data set", config.dataset),
@@ -107,7 +109,7 @@ def check(request: Request, installation: Installation) -> Admitted:
     if config.dataset in _BROKEN:
         raise ValueError(f"data set {config.dataset}: {_BROKEN[config.dataset]}")
     _check_data(config.dataset, request.data_dir)
-    admitted = Admitted(
+    run = CheckedRun(
         model=config.model,
         dataset=config.dataset,
         num_train_steps=config.num_train_steps,
@@ -115,8 +117,8 @@ def check(request: Request, installation: Installation) -> Admitted:
         worker_id=given["worker_id"],
         arguments=arguments,
     )
-    note = _earlier(admitted, request, str(installation.revision))
-    return dataclasses.replace(admitted, notes=(note,) if note else ())
+    note = _earlier(run, request, str(installation.revision))
+    return dataclasses.replace(run, notes=(note,) if note else ())
 
 
 def _with_config(arguments: tuple[str, ...]) -> tuple[str, ...]:
@@ -214,42 +216,42 @@ def _check_data(dataset: str, data_dir: str | None) -> None:
             )
 
 
-def _earlier(admitted: Admitted, request: Request, commit: str) -> str | None:
+def _earlier(run: CheckedRun, request: Request, commit: str) -> str | None:
     """A note where init2winit will go on from an earlier run's checkpoints; ValueError where these
     are another variant's, which it would not notice."""
-    path = admitted.directory / META
+    path = run.directory / META
     if not path.is_file():
         return None
     try:
         record = json.loads(path.read_text("utf-8"))
     except ValueError:
         record = {}
-    before = {key: record.get(key) for key in recorded(request, admitted)}
-    now = recorded(request, admitted)
+    before = {key: record.get(key) for key in recorded(request, run)}
+    now = recorded(request, run)
     differs = [
         key for key in ("attention", "attention_tau", "model", "dataset") if before[key] != now[key]
     ]
     if differs:
         words = ", ".join(f"{key} {before[key]!r}" for key in differs)
         raise ValueError(
-            f"{admitted.directory} holds a run with {words}, whose checkpoints init2winit would go "
+            f"{run.directory} holds a run with {words}, whose checkpoints init2winit would go "
             "on from; give another --experiment_dir or --worker_id"
         )
     begun = record.get("init2winit_commit", commit)
     at = "" if begun == commit else f", which init2winit {begun} wrote; this is {commit}"
     return (
-        f"{admitted.directory} holds a run ({record.get('status')}); init2winit goes on from its "
+        f"{run.directory} holds a run ({record.get('status')}); init2winit goes on from its "
         f"last checkpoint{at}"
     )
 
 
-def recorded(request: Request, admitted: Admitted) -> dict[str, Any]:
+def recorded(request: Request, run: CheckedRun) -> dict[str, Any]:
     """Returns what meta_data.json gains: what init2winit itself does not write anywhere."""
     mixer, *modifiers = request.attention.split("+")
     return {
         "attention": "+".join((mixer, *sorted(modifiers))),
         "attention_tau": 1.0 if request.tau is None else request.tau,
-        "model": admitted.model,
-        "dataset": admitted.dataset,
-        "num_train_steps": admitted.num_train_steps,
+        "model": run.model,
+        "dataset": run.dataset,
+        "num_train_steps": run.num_train_steps,
     }

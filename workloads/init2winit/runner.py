@@ -3,7 +3,7 @@
 Its `main.py` is run as it is: its function `main` reads its config, makes data set,
 hyperparameters and model, and trains by its trainer. Replaced, in memory, are `models.get_model`,
 whose class gets the variant, `_write_trial_meta_data`, which records it, and what the public tree
-lacks (`gaps`). What its hyperparameters refuse is said in a sentence.
+lacks (`missing_symbols`). What its hyperparameters refuse is said in a sentence.
 """
 
 import functools
@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any
 
-from workloads.init2winit import gaps, installation, preflight
+from workloads.init2winit import installation, missing_symbols, preflight
 
 
 def run(request: preflight.Request, init2winit_dir: str | None = None) -> None:
@@ -22,26 +22,26 @@ def run(request: preflight.Request, init2winit_dir: str | None = None) -> None:
     hyperparameters that init2winit refuses, MissingError without init2winit, SystemExit
     where training ends, with status 1 where it diverged.
     """
-    found = installation.find(init2winit_dir)
-    gaps.check(found.directory)
-    admitted = preflight.check(request, found)
-    print(f"python -m workloads init2winit: {found}", file=sys.stderr)
-    for note in filter(None, (found.remark, *admitted.notes)):
+    checkout = installation.find(init2winit_dir)
+    checked = preflight.check(request, checkout)
+    print(f"python -m workloads init2winit: {checkout}", file=sys.stderr)
+    for note in filter(None, (checkout.remark, *checked.notes)):
         print(f"python -m workloads init2winit: note: {note}", file=sys.stderr)
-    for gap in gaps.TABLE:
-        print(f"filled in ({gap.kind}): {gap.missing}: {gap.instead}", file=sys.stderr)
+    for symbol in missing_symbols.TABLE:
+        line = f"filled in ({symbol.kind}): {symbol.missing}: {symbol.instead}"
+        print(line, file=sys.stderr)
     if request.data_dir is not None:
         os.environ["TFDS_DATA_DIR"] = request.data_dir
-    main = found.main_module(request.data_dir)
-    record = preflight.recorded(request, admitted) | found.record()
-    prepare(main, request, admitted, record)
-    _run(main, admitted)
+    main = checkout.main_module(request.data_dir)
+    record = preflight.recorded(request, checked) | checkout.record()
+    prepare(main, request, checked, record)
+    _run(main, checked)
 
 
 def prepare(
-    main: Any, request: preflight.Request, admitted: preflight.Admitted, record: dict[str, Any]
+    main: Any, request: preflight.Request, checked: preflight.CheckedRun, record: dict[str, Any]
 ) -> None:
-    """Has init2winit's module main train `admitted` with the variant and record `record`."""
+    """Has init2winit's module main train `checked` with the variant and record `record`."""
     from attention import registry
     from workloads.algoperf.causal_attention import Substitute
     from workloads.init2winit import models
@@ -67,8 +67,8 @@ def prepare(
     main.models = Substitute(main.models, get_model=with_variant)
     main.hyperparameters = Substitute(main.hyperparameters, build_hparams=build_hparams)
     main._write_trial_meta_data = lambda path, meta_data: write(path, {**meta_data, **record})
-    main.experiment_dir = str(admitted.experiment_dir)
-    main.worker_id = admitted.worker_id
+    main.experiment_dir = str(checked.experiment_dir)
+    main.worker_id = checked.worker_id
 
 
 def check_schedule(hps: Any) -> None:
@@ -83,12 +83,12 @@ def check_schedule(hps: Any) -> None:
         )
 
 
-def _run(main: Any, admitted: preflight.Admitted) -> None:
+def _run(main: Any, checked: preflight.CheckedRun) -> None:
     """Runs its function main as the last lines of its file would."""
     import jax
     from absl import app, flags
 
-    sys.argv = [str(main.__file__), *admitted.arguments]
+    sys.argv = [str(main.__file__), *checked.arguments]
     flags.DEFINE_integer("worker_id", 1, "The run's number: <experiment_dir>/<worker_id>.")
     jax.config.config_with_absl()
     diverged = sys.modules["init2winit.utils"].TrainingDivergedError

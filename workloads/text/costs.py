@@ -40,7 +40,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh
 
 from workloads.base import sharding
-from workloads.base.options import MESH_AXES, Options
+from workloads.base.options import MESH_AXES, Options, check_batch, mesh_shape
 from workloads.text import finetuning_specs, language_models, transformer
 from workloads.text.specs import SIZES, TransformerSize
 
@@ -68,16 +68,9 @@ def per_device(
     if name not in SIZES:
         raise ValueError(f"{name!r} is no Transformer workload; those are {', '.join(SIZES)}")
     size = SIZES[name]
-    shape = sharding.mesh_shape(options.mesh, devices)
-    mesh = AbstractMesh(shape, MESH_AXES)
-    size.check_mesh(shape)
+    mesh = AbstractMesh(mesh_shape(options.mesh, devices), MESH_AXES)
     groups = mesh.shape["data"] * mesh.shape["fsdp"]
-    if batch_size % (groups * microbatches):
-        raise ValueError(
-            f"batch size {batch_size} cannot be divided over the {groups} groups of devices of "
-            f"mesh (data, fsdp, tensor) = {shape}"
-            + (f", in {microbatches} microbatches" if microbatches > 1 else "")
-        )
+    check_batch(batch_size, groups, microbatches)
     parameters = _parameters(size, variant, options, mesh)
     moments = 2 * parameters * 4 // jnp.dtype(options.param_dtype).itemsize
     narrow, tensor = jnp.dtype(options.compute_dtype).itemsize, mesh.shape["tensor"]

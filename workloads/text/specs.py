@@ -11,7 +11,9 @@ that it names.
 import dataclasses
 from typing import Any
 
-from workloads.base.workload_spec import WorkloadSpec
+from workloads.base.workload_spec import ModelSupport, WorkloadSpec
+
+_OPTIONS = ("compute_dtype", "param_dtype", "scan_layers", "remat", "mesh", "loss_chunk_tokens")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,21 +50,18 @@ class TransformerSize:
         per_token += 12 * self.layers * self.heads * self.head_size * self.context
         return per_token * self.context
 
-    def check_mesh(self, mesh: tuple[int, int, int]) -> None:
-        """Raises ValueError where (data, fsdp, tensor) devices cannot share the parameters."""
-        _, fsdp, tensor = mesh
-        shared = (
-            ("heads", self.heads, "tensor", tensor),
-            ("mlp_width", self.mlp_width, "tensor", tensor),
-            ("vocabulary", self.vocabulary, "tensor", tensor),
-            ("width", self.width, "fsdp", fsdp),
+    def support(self, decoder: bool) -> ModelSupport:
+        """Returns what a Transformer of this size can take of a study."""
+        return ModelSupport(
+            options=_OPTIONS,
+            divided=(
+                ("heads", self.heads, "tensor"),
+                ("mlp_width", self.mlp_width, "tensor"),
+                ("vocabulary", self.vocabulary, "tensor"),
+                ("width", self.width, "fsdp"),
+            ),
+            decoder=decoder,
         )
-        for name, size, axis, devices in shared:
-            if size % devices:
-                raise ValueError(
-                    f"{name} {size} cannot be divided over mesh.{axis} = {devices}; choose a "
-                    f"mesh.{axis} that divides it"
-                )
 
 
 SIZES: dict[str, TransformerSize] = {
@@ -81,30 +80,31 @@ SIZES: dict[str, TransformerSize] = {
 
 # Of BERT's tokens, those to predict: CHOSEN in workloads/text/language_models.py.
 _PREDICTED = 0.15
-_SERVES = ("compute_dtype", "param_dtype", "scan_layers", "remat", "mesh", "loss_chunk_tokens")
 
 
-def _throughput(name: str) -> dict[str, Any]:
-    """Returns what the entry of a Transformer says of tokens and FLOP."""
-    size = SIZES[name]
-    flops = size.flops(_PREDICTED if "bert" in name else 1.0)
-    return {"unit": "tokens", "units": size.context, "flops": flops}
+def _of_model(name: str) -> dict[str, Any]:
+    """Returns what the entry of a Transformer says of its model, its tokens and FLOP."""
+    size, is_bert = SIZES[name], "bert" in name
+    return {
+        "parameters": size.parameters,
+        "head_size": size.head_size,
+        "support": size.support(decoder=not is_bert),
+        "unit": "tokens",
+        "units": size.context,
+        "flops": size.flops(_PREDICTED if is_bert else 1.0),
+    }
 
 
 def _full_size(name: str, target: float | None, topology: str, **particulars: Any) -> WorkloadSpec:
     """Returns the entry of a model of the paper: 1024 sequences a batch, 160,000 steps."""
-    size = SIZES[name]
     return WorkloadSpec(
         name=name,
         batch_size=1024,
         step_hint=160_000,
         validation_target=target,
         test_target=target,
-        serves=_SERVES,
-        parameters=size.parameters,
-        head_size=size.head_size,
         topology=topology,
-        **_throughput(name),
+        **_of_model(name),
         **particulars,
     )
 
@@ -118,7 +118,6 @@ def _c4(name: str, says: str, loss: float | None, topology: str) -> WorkloadSpec
         data="workloads.text.corpora.c4:C4",
         data_name="c4_lm",
         description=f"decoder-only Transformer, {says}, on C4",
-        decoder=True,
         metric="loss",
         mode="min",
         target_source="the paper's standard attention, test",
@@ -148,16 +147,13 @@ def _pydoc(name: str, says: str, target: float, seconds: float, **particulars: A
         description=f"small {says} on Python's own documentation",
         validation_target=target,
         test_target=target,
-        serves=_SERVES,
-        parameters=SIZES[name].parameters,
-        head_size=SIZES[name].head_size,
         target_source="ours",
         embedded=True,
         train_examples=6800,
         step_seconds=seconds,
         step_source=f"hours of one CPU core: {seconds:.3f} s a step, measured on a 2-core cloud "
         "machine",
-        **_throughput(name),
+        **_of_model(name),
         **particulars,
     )
 
@@ -183,7 +179,6 @@ SPECS: tuple[WorkloadSpec, ...] = (
         factory="workloads.text.language_models:make_lm",
         metric="loss",
         mode="min",
-        decoder=True,
         batch_size=8,
         step_hint=3000,
         stands_in_for="c4_lm",

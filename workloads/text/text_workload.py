@@ -27,7 +27,7 @@ class TextWorkload(BaseWorkload):
     """A Transformer with its loss and data. Losses are nats per token (per predicted token).
 
     Sizes of evaluations are numbers of sequences. `parameter_rules` divide the parameters over
-    options.mesh. Raises ValueError where they cannot be divided.
+    options.mesh.
     """
 
     loss_type = spec.LossType.SOFTMAX_CROSS_ENTROPY
@@ -45,7 +45,6 @@ class TextWorkload(BaseWorkload):
         size: TransformerSize,
         sizes: Sizes,
     ) -> None:
-        size.check_mesh(options.mesh)
         model = transformer.Transformer(size, variant, self.is_causal, options)
         super().__init__(row, model, variant, options, sizes)
         self.size = size

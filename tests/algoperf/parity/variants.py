@@ -35,10 +35,10 @@ _VARIANTS = (
 
 
 def rows(installation: Installation, names: Sequence[str]) -> Iterator[Row]:
-    """Yields the rows of every variant that a workload's host model can have."""
+    """Yields the rows of every variant that a workload's model can have."""
     for name in FULL_SIZE:
         for variant in _VARIANTS if name in names else ():
-            if catalog.get(name).can_have(variant):
+            if not catalog.get(name).support.refusal(variant):
                 yield from variant_rows(name, variant, installation)
 
 

@@ -30,7 +30,7 @@ class Example(NamedTuple):
 
 def examples(
     suite: Suite,
-    task: str,
+    task: Task,
     split: str,
     data_dir: str | os.PathLike[str],
     length: int,
@@ -40,36 +40,24 @@ def examples(
 
     split: train or validation. keeps: which rows, by their numbers. length: the model's context; of
     a longer question the left is cut.
-    Raises ValueError for a task that generates nothing or that the suite has not, as
-    `suites.check`, for a split that is not there, and for an answer that the tokenizer cannot say
-    or that leaves no room for its question.
+    task: one of the suite's whose answers are generated. Raises ValueError as `suites.check`, for a
+    split that is not there, and for an answer that the tokenizer cannot say or that leaves no room
+    for its question.
     """
-    one = _task(suite, task)
     suites.check(suite, data_dir)
     advice = suites.repair(suite, data_dir)
     entries = local_data.index(data_dir, advice)
-    local_data.check_split(data_dir, entries, one.entry.data, split, advice)
-    tokens = Tokens(data_dir)
-    found = []
+    local_data.check_split(data_dir, entries, task.entry.data, split, advice)
+    tokens, shown = Tokens(data_dir), []
     with task_loading.quiet():
-        loaded = task_loading.load(one, data_dir)
+        loaded = task_loading.load(task, data_dir)
         for number, row in enumerate(loaded.dataset[split]):
             answer = right_answer(loaded, row)
             if answer is not None and keeps(number):
-                found.append(_example(tokens, loaded.doc_to_text(row), answer, length))
-    if not found:
-        raise DataError(f"{task} has no examples in {split!r}", advice)
-    return found
-
-
-def _task(suite: Suite, name: str) -> Task:
-    able = {task.name: task for task in suite.tasks if task.entry.generates}
-    if name not in able:
-        there = ", ".join(able) or "none"
-        raise ValueError(
-            f"suite {suite.name} has no task {name!r} whose answer is generated; it has: {there}"
-        )
-    return able[name]
+                shown.append(_example(tokens, loaded.doc_to_text(row), answer, length))
+    if not shown:
+        raise DataError(f"{task.name} has no examples in {split!r}", advice)
+    return shown
 
 
 def right_answer(loaded: Any, row: Mapping[str, Any]) -> str | None:

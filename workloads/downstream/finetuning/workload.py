@@ -20,7 +20,7 @@ import numpy as np
 
 from workloads.base import spec
 from workloads.base.options import Options
-from workloads.base.workload import Sizes
+from workloads.base.workload import Sizes, unchanged
 from workloads.base.workload_spec import WorkloadSpec
 from workloads.downstream import scoring, suites
 from workloads.downstream.finetuning.examples import Example, examples
@@ -79,7 +79,7 @@ class FinetuningWorkload(LMWorkload):
         sizes = Sizes(suite.questions, _EVAL_TRAIN, 0, 0, suite.batch_size)
         super().__init__(row, variant, options, size, sizes)
         self.suite = suite.name
-        self.train_transform = self.eval_transform = _unchanged
+        self.train_transform = self.eval_transform = unchanged
         self._scorer: scoring.Scorer | None = None
         self._found: dict[tuple[str, str], list[Question]] = {}
 
@@ -88,11 +88,14 @@ class FinetuningWorkload(LMWorkload):
         assert split == "train", split
         self._tokens(data_dir)
         suite, context = suites.get(self.suite), self.size.context
-        found = []
-        for task in suite.tasks:
-            keeps = trains_on(task)
-            found += examples(suite, task.name, "train", data_dir, context, keeps)
-        return Rows(found, context)
+        return Rows(
+            [
+                example
+                for task in suite.tasks
+                for example in examples(suite, task, "train", data_dir, context, trains_on(task))
+            ],
+            context,
+        )
 
     def _questions(self, split: str, data_dir: str) -> list[Question]:
         key = (split, data_dir)
@@ -198,11 +201,6 @@ class FinetuningWorkload(LMWorkload):
 def _mean(values: Any) -> float:
     found = list(values)
     return sum(found) / len(found)
-
-
-def _unchanged(record: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
-    del generator
-    return record
 
 
 def make(row: WorkloadSpec, variant: Any, options: Options) -> FinetuningWorkload:

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from workloads.init2winit import gaps, installation, preflight, runner, tiny_data
+from workloads.init2winit import installation, missing_symbols, preflight, runner, tiny_data
 
 
 def test_names_that_nothing_defines_are_found(tmp_path):
@@ -24,15 +24,15 @@ def test_names_that_nothing_defines_are_found(tmp_path):
         "    return LATER\n"
         "LATER = None\n"
     )
-    assert gaps.undefined(path) == {"missing", "default", "absent"}
+    assert missing_symbols.undefined(path) == {"missing", "default", "absent"}
 
 
 def test_the_stand_in_has_the_gaps_of_the_tested_commit(stand_in):
-    gaps.check(stand_in.directory)
+    missing_symbols.check(stand_in.directory)
 
 
 def test_the_checkout_has_them_too(tree):
-    gaps.check(tree.directory)
+    missing_symbols.check(tree.directory)
     if str(tree.revision) == installation.TESTED_COMMIT:
         assert tree.remark is None
 
@@ -48,37 +48,37 @@ def test_a_tree_that_lacks_other_things_is_refused(stand_in):
     lingvo = root / "init2winit/model_lib/lingvo_attention.py"
     lingvo.write_text("")
     with pytest.raises(ValueError, match=r"it has init2winit/model_lib/lingvo_att.*checkout afd5a"):
-        gaps.check(root)
+        missing_symbols.check(root)
     lingvo.unlink()
     main = root / "init2winit/main.py"
     _replace(main, "CNS_LOGS_ENCODING", '"cns"')
     with pytest.raises(ValueError, match=r"main.py leaves app, experiment_dir, worker_id undef"):
-        gaps.check(root)
+        missing_symbols.check(root)
     _replace(main, '"cns"', "CNS_LOGS_ENCODING")
     _replace(main, "hps.rng_seed", "unheard_of")
     with pytest.raises(ValueError, match="unheard_of"):
-        gaps.check(root)
+        missing_symbols.check(root)
     _replace(main, "unheard_of", "hps.rng_seed")
     utils = root / "init2winit/utils.py"
     _replace(utils, "self.appended.append", "_read_and_write_csv(), self.appended.append")
     with pytest.raises(ValueError, match="does not leave its _read_and_write_csv uncalled"):
-        gaps.check(root)
+        missing_symbols.check(root)
 
 
 def test_an_older_tree_is_refused_as_such_whatever_its_flags(stand_in):
     """Flags that the tested commit lacks are those that an older one has."""
     _replace(stand_in.directory / "init2winit/main.py", "CNS_LOGS_ENCODING", '"cns"')
     request = preflight.Request("laser", None, None, ("--model=vit", "--dataset=mnist"))
-    with pytest.raises(ValueError, match="has other gaps than the tested commit afd5a84"):
+    with pytest.raises(ValueError, match="lacks other things than the tested commit afd5a84"):
         runner.run(request, str(stand_in.directory))
 
 
 def test_a_stand_in_is_imported_inherited_from_and_never_used():
-    module = gaps.StandIn("grain.tensorflow")
+    module = missing_symbols.RaisingModule("grain.tensorflow")
     inherited = type("Mixup", (module.MapTransform,), {})
     with pytest.raises(RuntimeError, match="grain.tensorflow.MapTransform is not published"):
         inherited(1)
-    made = gaps.StandIn("lingvo", made=True).DotProductAttention(num_heads=2)
+    made = missing_symbols.RaisingModule("lingvo", made=True).DotProductAttention(num_heads=2)
     with pytest.raises(RuntimeError, match="lingvo.DotProductAttention"):
         made("queries")
     with pytest.raises(AttributeError):
@@ -92,7 +92,7 @@ def test_what_is_there_is_not_stood_in_for(stand_in, tensorflow):
     there.mkdir()
     (there / "__init__.py").write_text("")
     (there / "pyvizier.py").write_text("REAL = True")
-    gaps.fill_modules(stand_in.directory, None)
+    missing_symbols.fill_modules(stand_in.directory, None)
     from vizier import pyvizier
 
     assert pyvizier.REAL
@@ -111,7 +111,7 @@ def test_its_own_function_writes_the_measurements():
 
             metrics["global_step"] = int(metrics["global_step"])
 
-    Logger.append_scalar_metrics = gaps.with_own_writer(Logger.append_scalar_metrics)
+    Logger.append_scalar_metrics = missing_symbols.with_own_writer(Logger.append_scalar_metrics)
     logger = Logger()
     logger.append_scalar_metrics({"global_step": 3.0, "cost": 1.5})
     assert logger.written == [{"global_step": 3, "cost": 1.5}]

@@ -7,7 +7,6 @@ which, and the command prints it. What holds for a tree is checked before (`chec
 commit may lack other names.
 """
 
-import ast
 import builtins
 import functools
 import importlib
@@ -16,67 +15,71 @@ import os
 import symtable
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 _LIB = "init2winit/dataset_lib"
-_LOGGER, _WRITER = "append_scalar_metrics", "_read_and_write_csv"
+_WRITER = "_read_and_write_csv"
 
 
-class Gap(NamedTuple):
-    """`missing`: what is not there; `kind`: alias, raises or call; `instead`: what stands in."""
+class MissingSymbol(NamedTuple):
+    """`missing`: what is not there; `kind`: alias, raises or call; `instead`: its replacement."""
 
     missing: str
     kind: str
     instead: str
 
 
-TABLE: tuple[Gap, ...] = (
-    Gap("init2winit.hessian", "alias", "the folder hessian/, published beside the package"),
-    Gap(
+TABLE: tuple[MissingSymbol, ...] = (
+    MissingSymbol(
+        "init2winit.hessian", "alias", "the folder hessian/, published beside the package"
+    ),
+    MissingSymbol(
         "init2winit.model_lib.lingvo_attention",
         "raises",
         "used by the Conformers with use_lingvo_attention=True alone",
     ),
-    Gap(
+    MissingSymbol(
         "grain.tensorflow, grain._src.tensorflow",
         "raises",
         "in no grain on PyPI; used by the data set imagenet with use_grain=True alone",
     ),
-    Gap(
+    MissingSymbol(
         "tensorflow.contrib",
         "raises",
         "TensorFlow 1's; used by AutoAugment and RandAugment of the data set imagenet alone",
     ),
-    Gap("vizier.pyvizier", "raises", "imported by main.py, used nowhere"),
-    Gap(
+    MissingSymbol("vizier.pyvizier", "raises", "imported by main.py, used nowhere"),
+    MissingSymbol(
         "SPM_TOKENIZER_VOCAB_PATH of dataset_lib/wikitext103_input_pipeline.py",
         "alias",
         "None: give the hyperparameter tokenizer_vocab_path",
     ),
-    Gap(
+    MissingSymbol(
         "DATA_DIR of wikitext2, wikitext103 and fineweb_edu_10b",
         "alias",
         "the directory of --data_dir",
     ),
-    Gap(
+    MissingSymbol(
         "experiment_dir, worker_id, CNS_LOGS_ENCODING, makedirs(mode=) of main.py",
         "alias",
         "its flag --experiment_dir, the flag --worker_id that it had until March 2026, no folder, "
         "os.makedirs",
     ),
-    Gap(
+    MissingSymbol(
         "orbax.checkpoint.options.Cns2StorageOptions",
         "alias",
         "where files lie in Google's own file system: left out of its checkpoints' options",
     ),
-    Gap(
+    MissingSymbol(
         "the call of _read_and_write_csv in utils.py: MetricLogger.append_scalar_metrics",
         "call",
         "its own function, published and called until April 2026, writes measurements.csv",
     ),
-    Gap("gfile.FileError", "alias", "tensorflow.errors.NotFoundError, which tf.io.gfile raises"),
+    MissingSymbol(
+        "gfile.FileError", "alias", "tensorflow.errors.NotFoundError, which tf.io.gfile raises"
+    ),
 )
 
 _LINGVO = "init2winit.model_lib.lingvo_attention"
@@ -105,68 +108,67 @@ _ORBAX_USERS = ("init2winit/trainer_lib/base_trainer.py", "init2winit/utils.py")
 def check(root: Path) -> None:
     """Raises ValueError where the tree in `root` lacks other things than `TABLE` fills in. Reads
     eight files and imports nothing."""
-    found = [*_differences(root)]
-    if found:
+    if differences := [*_differences(root)]:
         raise ValueError(
-            f"init2winit in {root} has other gaps than the tested commit afd5a84: "
-            f"{'; '.join(found)}. Run `git checkout afd5a84` there"
+            f"init2winit in {root} lacks other things than the tested commit afd5a84: "
+            f"{'; '.join(differences)}. Run `git checkout afd5a84` there"
         )
 
 
-def _differences(root: Path) -> list[str]:
-    found = []
-    if not (root / "hessian/precondition.py").is_file():
-        found.append("it has no hessian/precondition.py")
+def _differences(root: Path) -> Iterator[str]:
     for name in ("hessian", "model_lib/lingvo_attention.py"):
         if (root / "init2winit" / name).exists():
-            found.append(f"it has init2winit/{name}")
+            yield f"it has init2winit/{name}"
+    absent = [
+        name for name in ("hessian/precondition.py", *_UNDEFINED) if not (root / name).is_file()
+    ]
+    if absent:
+        yield f"it has no {', '.join(absent)}"
+        return
     for name, expected in _UNDEFINED.items():
-        if not (root / name).is_file():
-            found.append(f"it has no {name}")
-        elif (names := undefined(root / name)) != expected:
-            words = ", ".join(sorted(names)) or "nothing"
-            found.append(f"{name} leaves {words} undefined")
-    if not found and not _is_uncalled(root / "init2winit/utils.py"):
-        found.append(f"utils.py: {_LOGGER} does not leave its {_WRITER} uncalled")
-    if not found:
-        users = [name for name in _ORBAX_USERS if "Cns2StorageOptions" in _text(root / name)]
-        if users != list(_ORBAX_USERS):
-            found.append("other files use Cns2StorageOptions")
-    return found
+        if (names := undefined(root / name)) != expected:
+            yield f"{name} leaves {', '.join(sorted(names)) or 'nothing'} undefined"
+    if not _is_uncalled(root / "init2winit/utils.py"):
+        yield f"utils.py: MetricLogger does not leave its {_WRITER} uncalled"
+    if not all("Cns2StorageOptions" in _text(root / name) for name in _ORBAX_USERS):
+        yield f"one of {', '.join(_ORBAX_USERS)} does not use Cns2StorageOptions"
 
 
 def undefined(path: Path) -> frozenset[str]:
     """Returns the names that the functions and the body of a Python file read and that neither it
     nor Python defines."""
-    top = symtable.symtable(_text(path), str(path), "exec")
+    scopes = _scopes(path)
+    top = scopes[0]
     defined = {
         symbol.get_name()
         for symbol in top.get_symbols()
         if symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace()
     }
-    read: set[str] = set()
-    tables = [top]
-    while tables:
-        table = tables.pop()
-        tables += table.get_children()
-        for symbol in table.get_symbols():
-            if symbol.is_referenced() and (symbol.is_global() or table is top):
-                read.add(symbol.get_name())
-    known = {*dir(builtins), "__name__", "__file__"}
-    return frozenset(read - defined - known)
+    read = {
+        symbol.get_name()
+        for scope in scopes
+        for symbol in scope.get_symbols()
+        if symbol.is_referenced() and (symbol.is_global() or scope is top)
+    }
+    return frozenset(read - defined - {*dir(builtins), "__name__", "__file__"})
+
+
+def _scopes(path: Path) -> list[symtable.SymbolTable]:
+    """Returns the tables of a file's body, functions and classes, the body's first."""
+    scopes = [symtable.symtable(_text(path), str(path), "exec")]
+    for scope in scopes:  # the list grows meanwhile
+        scopes += scope.get_children()
+    return scopes
 
 
 def _is_uncalled(path: Path) -> bool:
-    functions = (
-        node
-        for node in ast.walk(ast.parse(_text(path)))
-        if isinstance(node, ast.FunctionDef) and node.name == _LOGGER
-    )
-    for function in functions:
-        inner = [node for node in ast.walk(function) if isinstance(node, ast.FunctionDef)]
-        names = [node.id for node in ast.walk(function) if isinstance(node, ast.Name)]
-        return _WRITER in [node.name for node in inner] and _WRITER not in names
-    return False
+    symbols = [
+        symbol
+        for scope in _scopes(path)
+        for symbol in scope.get_symbols()
+        if symbol.get_name() == _WRITER
+    ]
+    return bool(symbols) and not any(symbol.is_referenced() for symbol in symbols)
 
 
 def _text(path: Path) -> str:
@@ -193,9 +195,11 @@ class _NoAttributes(type):
         _refuse(f"{cls.__qualname__}.{name}")
 
 
-class StandIn(types.ModuleType):
-    """A module that is not there: every public name in it is a class that raises when it is made
-    or looked into, so that its tree's files can be imported, classes that inherit from it too.
+class RaisingModule(types.ModuleType):
+    """Takes the place of a module that is not there, so that files that use it can be imported.
+
+    Every public name in it is a class, which may be inherited from, and raises when it is made or
+    looked into.
 
     With `made`, objects of these classes are made and raise when they are called: the Conformers
     make a layer of lingvo's in any case, and call it with use_lingvo_attention=True alone.
@@ -228,12 +232,12 @@ def fill_modules(root: Path, data_dir: str | None) -> None:
     package.hessian = hessian  # type: ignore[attr-defined]
     for name in _RAISING:
         if not _exists(name):
-            _put(StandIn(name, made=name == _LINGVO))
+            _put(RaisingModule(name, made=name == _LINGVO))
     data = {} if data_dir is None else {"DATA_DIR": data_dir}
     for path, names in _UNDEFINED.items():
         if "DATA_DIR" in names:
-            own = dict.fromkeys(names & {"SPM_TOKENIZER_VOCAB_PATH"})
-            _import_with(path.removesuffix(".py").replace("/", "."), {**own, **data})
+            without = dict.fromkeys(names & {"SPM_TOKENIZER_VOCAB_PATH"})
+            _import_with(path.removesuffix(".py").replace("/", "."), {**without, **data})
 
 
 def _exists(name: str) -> bool:
@@ -273,9 +277,9 @@ def fill_names(main: Any) -> None:
     main.CNS_LOGS_ENCODING = ""
     main.makedirs = functools.partial(os.makedirs, exist_ok=True)
 
-    def file_options(*, cns2_storage_options: None = None, **given: Any) -> Any:
+    def file_options(*, cns2_storage_options: None = None, **options: Any) -> Any:
         del cns2_storage_options
-        return ocp.checkpoint_manager.FileOptions(**given)
+        return ocp.checkpoint_manager.FileOptions(**options)
 
     def no_options(**_: Any) -> None:
         return None
@@ -298,16 +302,16 @@ def with_own_writer(append: Callable[..., None]) -> Callable[..., None]:
     """Returns MetricLogger.append_scalar_metrics that calls, at its end, the function
     `_read_and_write_csv` that it defines: the published code itself, for its object and metrics."""
     code = next(
-        found
-        for found in append.__code__.co_consts
-        if isinstance(found, types.CodeType) and found.co_name == _WRITER
+        constant
+        for constant in append.__code__.co_consts
+        if isinstance(constant, types.CodeType) and constant.co_name == _WRITER
     )
 
     @functools.wraps(append)
     def append_scalar_metrics(self: Any, metrics: dict[str, Any]) -> None:
         append(self, metrics)
-        given = {"self": self, "metrics": metrics}
-        cells = tuple(types.CellType(given[name]) for name in code.co_freevars)
+        free = {"self": self, "metrics": metrics}
+        cells = tuple(types.CellType(free[name]) for name in code.co_freevars)
         types.FunctionType(code, append.__globals__, _WRITER, None, cells)()
 
     return append_scalar_metrics
