@@ -181,10 +181,9 @@ def test_missing_data_is_named_with_its_command(tmp_path: Path) -> None:
     for part in (
         str(tmp_path / "tree" / "c4" / "en"),
         "c4-train.tfrecord-00000-of-01024",
-        f"python -m workloads prepare c4_lm --data_dir {tmp_path / 'data'} --from TREE",
+        f"python -m workloads prepare c4_lm --data_dir={tmp_path / 'data'} --from=TREE",
     ):
         assert part in str(caught.value)
-    assert str(caught.value).endswith("--from TREE")
     with pytest.raises(DataError, match="python -m workloads prepare c4_lm"):
         c4.C4.check(tmp_path / "nowhere")
 

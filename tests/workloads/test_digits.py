@@ -47,6 +47,7 @@ def _files(directory: Path) -> dict[str, bytes]:
 def test_the_layout_is_imagenets(prepared: Path) -> None:
     assert set(_files(prepared)) == {
         ".prepare.lock",
+        "NOTE",
         "reference.json",
         "imagenet2012/5.1.0/dataset_info.json",
         "imagenet2012/5.1.0/features.json",
@@ -187,28 +188,6 @@ def test_other_images_are_found_by_their_hash(own: Path) -> None:
         digits.check(own)
 
 
-def test_other_data_is_never_replaced(tmp_path: Path) -> None:
-    directory = tfds_directory.directory_of(tmp_path, imagenet.IMAGENET)
-    example = digits._examples()["test"][0]
-    tfds_writer.write_image_dataset(
-        directory, dataset=imagenet.IMAGENET, splits={"train": [example]}, num_classes=10
-    )
-    before = _files(directory)
-    with pytest.raises(DataError, match="something other than the digits; it is not replaced"):
-        digits.prepare(tmp_path)
-    (directory / "dataset_info.json").unlink()
-    with pytest.raises(DataError, match="it is not replaced"):
-        digits.prepare(tmp_path)
-    assert set(_files(directory)) == set(before) - {"dataset_info.json"}
-
-
-def test_companions_that_a_system_lays_there_are_no_other_data(tmp_path: Path) -> None:
-    directory = tfds_directory.directory_of(tmp_path, imagenet.IMAGENET)
-    (directory / "@eaDir").mkdir(parents=True)
-    (directory / ".DS_Store").touch()
-    digits.DIGITS._refuse_to_replace_others(tmp_path)
-
-
 def test_a_data_directory_that_cannot_be_written_is_read(own: Path) -> None:
     (own / ".prepare.lock").unlink()
     (own / ".prepare.lock").mkdir()  # opening it for writing would now fail
@@ -236,17 +215,3 @@ def test_the_training_queue_is_as_fast_as_training_needs(prepared: Path) -> None
         for _ in range(50):
             next(stream)
     assert 1e3 * (time.process_time() - started) / 50 < 20
-
-
-def test_a_truncated_dataset_info_does_not_make_the_digits_others(tmp_path):
-    """`check` says run `prepare`, which does so: reference.json says whose data it is."""
-    directory = tmp_path / "imagenet2012" / "5.1.0"
-    directory.mkdir(parents=True)
-    (directory / "dataset_info.json").write_text('{"descr')
-    with pytest.raises(DataError, match="something other than the digits"):
-        digits.DIGITS._refuse_to_replace_others(tmp_path)
-    (tmp_path / "reference.json").write_text(json.dumps({"note": digits.DIGITS.note}))
-    digits.DIGITS._refuse_to_replace_others(tmp_path)
-    (directory / "dataset_info.json").write_text('{"description": "photographs"}')
-    with pytest.raises(DataError, match="something other than the digits"):
-        digits.DIGITS._refuse_to_replace_others(tmp_path)

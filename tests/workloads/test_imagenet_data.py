@@ -177,7 +177,7 @@ def test_a_missing_directory_says_how_to_get_it(tmp_path: Path) -> None:
         imagenet.check(tmp_path / "nowhere")
     message = str(caught.value)
     assert f"{tmp_path}/nowhere/imagenet2012/5.1.0: does not exist" in message
-    assert f"python -m workloads prepare imagenet_vit --data_dir {tmp_path}/nowhere" in message
+    assert f"python -m workloads prepare imagenet_vit --data_dir={tmp_path}/nowhere" in message
 
 
 def test_the_folder_above_algoperfs_is_recognised(small: Path, tmp_path: Path) -> None:

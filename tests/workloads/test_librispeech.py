@@ -407,7 +407,7 @@ def test_check_names_what_is_missing(prepared: Path, file: str, message: str) ->
         librispeech.check(prepared)
     assert message in str(caught.value)
     assert "python -m workloads prepare librispeech_conformer --data_dir" in str(caught.value)
-    assert "--from DIR" in str(caught.value)
+    assert "--from=DIR" in str(caught.value)
 
 
 def test_check_finds_another_tokenizer(prepared: Path) -> None:

@@ -39,6 +39,7 @@ def _files(directory: Path) -> dict[str, bytes]:
 def test_files_and_sizes(prepared: Path) -> None:
     assert set(_files(prepared)) == {
         ".prepare.lock",
+        "NOTE",
         "reference.json",
         "tokens.json",
         "spm.model",
@@ -164,23 +165,10 @@ def test_records_that_the_reference_does_not_speak_of_are_refused(own: Path) -> 
         pydoc_text.check(own)
 
 
-def test_other_data_is_never_replaced(own: Path, tmp_path: Path) -> None:
-    info = json.loads((own / "tokens.json").read_text())
-    info["source"] = {"kind": "C4"}
-    (own / "tokens.json").write_text(json.dumps(info))
-    (own / "reference.json").unlink()
-    with pytest.raises(DataError, match=r"something else \(C4\); it is not replaced"):
-        pydoc_text.prepare(own)
-    (tmp_path / "thesis.tex").touch()
-    with pytest.raises(DataError, match=r"such as own\); it is not replaced"):
+def test_other_data_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "tokens.json").write_text("{}")
+    with pytest.raises(DataError, match=r"tokens\.json is there, .* it is not replaced"):
         pydoc_text.prepare(tmp_path)
-
-
-def test_companions_that_a_system_lays_there_are_no_other_data(tmp_path: Path) -> None:
-    (tmp_path / ".DS_Store").touch()
-    (tmp_path / "@eaDir").mkdir()
-    (tmp_path / "._spm.model").touch()
-    pydoc_text._refuse_to_replace_others(tmp_path)
 
 
 def test_a_python_with_less_text_is_named(

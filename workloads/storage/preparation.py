@@ -1,9 +1,9 @@
-"""Preparing a directory: one preparation at a time, and only where the data is not whole."""
+"""Preparing a directory: one at a time, where the data is not whole, never over other data."""
 
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from workloads.base.errors import DataError
 
 # Of embedded data: written last, so that it says that all of it is there.
 REFERENCE_FILE = "reference.json"
+# Says what a directory holds: written first, so that a preparation that was killed is known.
+NOTE_FILE = "NOTE"
 LOCK_FILE = ".prepare.lock"
 
 
@@ -62,12 +64,24 @@ def visible(folder: Path, pattern: str = "*") -> list[Path]:
     return sorted(path for path in folder.glob(pattern) if not path.name.startswith((".", "@")))
 
 
-def repair(workload: str, data_dir: str | os.PathLike[str]) -> str:
-    """The commands that make embedded data, and say what is wrong with it."""
-    return (
-        f"python -m workloads prepare {workload} --data_dir {files.quoted(data_dir)}; then "
-        f"python -m workloads check {workload} --data_dir {files.quoted(data_dir)}"
-    )
+def claim(directory: Path, note: str, names: Iterable[str] | None = None) -> None:
+    """Makes the directory and writes `note`, which says what it holds, into its file NOTE.
+
+    names: what is going to be written below it; None: anything. Raises DataError where some of that
+    is there, unless NOTE or the `note` of reference.json says the same.
+    """
+    paths = visible(directory) if names is None else [directory / name for name in names]
+    occupied = [path for path in paths if path.is_file() or visible(path)]
+    notes = [directory / name for name in (NOTE_FILE, REFERENCE_FILE)]
+    texts = [path.read_text("utf-8", "replace") for path in notes if path.is_file()]
+    if occupied and not any(note in text for text in texts):
+        raise DataError(
+            f"{occupied[0]} is there, and is of other data; it is not replaced",
+            "choose another folder; or, if nothing in it is needed, remove "
+            f"{files.quoted(occupied[0])}",
+        )
+    directory.mkdir(parents=True, exist_ok=True)
+    files.write(directory / NOTE_FILE, f"{note}\n")
 
 
 def _is_whole(data_dir: Path, check: Callable[[Path], Any]) -> bool:

@@ -17,7 +17,7 @@ import sentencepiece
 
 from attention import files
 from workloads.base import machine
-from workloads.base.errors import DataError
+from workloads.base.errors import DataError, repair_commands
 from workloads.speech.corpora import librispeech_prepare, speech_records, speech_tokenizer
 
 MAX_AUDIO, MAX_TARGETS, VOCAB_SIZE = 320_000, 256, 1024
@@ -230,8 +230,6 @@ def make_tokenizer(tree: Path, data_dir: Path, repair: str) -> None:
 
 
 def _repair(data_dir: str | os.PathLike[str]) -> str:
-    return (
-        f"python -m workloads prepare librispeech_conformer --data_dir {files.quoted(data_dir)} "
-        f"--from DIR, "
-        "where DIR holds the unpacked archives of LibriSpeech"
+    return repair_commands(
+        "librispeech_conformer", data_dir, "DIR", "the unpacked archives of LibriSpeech"
     )

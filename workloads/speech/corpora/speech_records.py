@@ -33,6 +33,15 @@ def targets_path(data_dir: str | os.PathLike[str], split: str, utterance: str) -
     return Path(data_dir) / split / f"{utterance}_targets.npy"
 
 
+def write(
+    data_dir: Path, split: str, utterance: str, audio: np.ndarray, targets: Iterable[int]
+) -> None:
+    """Writes the samples (int16) and the target ids of an utterance."""
+    (data_dir / split).mkdir(parents=True, exist_ok=True)
+    np.save(audio_path(data_dir, split, utterance), audio)
+    np.save(targets_path(data_dir, split, utterance), np.array(list(targets), np.int32))
+
+
 def write_ids(data_dir: Path, split: str, ids: Iterable[str]) -> None:
     """Writes `<split>.csv`, which appears whole or not at all."""
     text = io.StringIO()

@@ -23,7 +23,7 @@ from typing import Any
 
 from attention import files
 from workloads.base import machine
-from workloads.base.errors import DataError
+from workloads.base.errors import DataError, repair_commands
 from workloads.storage import packing, preparation, tfds_directory, token_records, tokenizer
 
 SPLITS = ("train", "validation", "test")
@@ -101,14 +101,16 @@ def shards_of(split: tfds_directory.TfdsSplit) -> list[Input]:
 class Corpus:
     """Records of `length` tokens out of `vocab_size`, made from a tree of text files.
 
-    inputs(tree, repair): the data set's name and the inputs of train, validation and test; raises
-    DataError where the tree has none. advice: how errors end, `{data_dir}` in it. documents: of
-    train, the first ones, on which the vocabulary is trained. fewest: records of each split
-    without which an evaluation could not be made.
+    workload: its name. inputs(tree, repair): the data set's name and the inputs of train,
+    validation and test; raises DataError where the tree has none. content: of that tree, for
+    errors. documents: of train, the first ones, on which the vocabulary is trained. fewest: records
+    of each split without which an evaluation could not be made.
     """
 
+    workload: str
+
     inputs: Callable[[Path, str], tuple[str, Mapping[str, Sequence[Input]]]]
-    advice: str
+    content: str
     length: int
     vocab_size: int = 32_000
     documents: int = 100_000
@@ -117,7 +119,7 @@ class Corpus:
     )
 
     def _repair(self, data_dir: str | os.PathLike[str]) -> str:
-        return self.advice.format(data_dir=files.quoted(data_dir))
+        return repair_commands(self.workload, data_dir, "TREE", self.content)
 
     def check(self, data_dir: str | os.PathLike[str], full: bool = False) -> list[str]:
         """One line about the source, one about the tokenizer, one per split; seconds.

@@ -110,9 +110,9 @@ def _mlperf_inputs(
 
 
 WIKIPEDIA = Corpus(
+    "wikipedia_bert",
     _inputs,
-    "python -m workloads prepare wikipedia_bert --data_dir {data_dir} --from TREE, where TREE "
-    "holds wikipedia/<date>.en/<version> of TFDS (`tfds build wikipedia/20230601.en`), or the "
-    "text files of MLPerf's BERT benchmark; copy damaged files of it again",
+    "wikipedia/<date>.en/<version> of TFDS (`tfds build wikipedia/20230601.en`), or the text files "
+    "of MLPerf's BERT benchmark (copy damaged ones again)",
     length=512,
 )
