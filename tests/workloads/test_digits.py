@@ -1,10 +1,8 @@
 """The embedded digits: prepared whole, the same everywhere, never over somebody else's data."""
 
-import fcntl
-import json
 import shutil
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +10,7 @@ import pytest
 
 from workloads.base import loader, sources
 from workloads.base.errors import DataError
-from workloads.images import digits, image_set, imagenet, images
+from workloads.images import digits, imagenet, images
 from workloads.storage import tfds_directory, tfds_writer
 
 pytestmark = pytest.mark.slow
@@ -103,71 +101,37 @@ def test_reference_rows_are_the_nearest_neighbour_s_and_the_most_frequent_class_
         "validation/error": 8 / 400,
         "test/error": 5 / 400,
     }
-    # The test error once more, without scikit-learn.
-    pixels, labels = image_set.arrays(imagenet.open_split(prepared, "train"))
-    queries, truth = image_set.arrays(imagenet.open_split(prepared, "test"))
-    distances = -2 * queries @ pixels.T + (pixels**2).sum(axis=1)
-    wrong = labels[distances.argmin(axis=1)] != truth
-    assert wrong.mean() == row["test/error"]
-    answers = [np.mean(truth != answer) for answer in range(10)]
-    frequent = max(range(10), key=list(labels).count)
-    assert constant["name"] == f"always {frequent}"
+    assert constant["name"] == "always 3"
     assert constant["constant"]
     assert "constant" not in row
-    assert constant["test/error"] == answers[frequent]
     assert 0.85 < constant["train/error"] < 0.9
-
-
-def test_preparing_again_changes_nothing(own: Path) -> None:
-    before = {path: path.stat().st_mtime_ns for path in own.rglob("*")}
-    digits.prepare(own)
-    assert {path: path.stat().st_mtime_ns for path in own.rglob("*")} == before
 
 
 def test_preparing_elsewhere_gives_the_same_bytes(prepared: Path, tmp_path: Path) -> None:
     assert _files(digits.prepare(tmp_path / "new" / "place")) == _files(prepared)
 
 
-def test_two_preparations_at_once_wait_for_each_other(prepared: Path, tmp_path: Path) -> None:
-    with (tmp_path / ".prepare.lock").open("w") as lock, ThreadPoolExecutor(1) as pool:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        waiting = pool.submit(digits.prepare, tmp_path)
-        with pytest.raises(TimeoutError):
-            waiting.result(timeout=0.5)
-        assert not (tmp_path / "imagenet2012").exists()
-        fcntl.flock(lock, fcntl.LOCK_UN)
-        waiting.result(timeout=30)
-    assert digits.check(tmp_path) == [
-        line.replace(str(prepared), str(tmp_path)) for line in digits.check(prepared)
-    ]
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
 
 
 @pytest.mark.parametrize(
-    "damaged",
+    ("damage", "file"),
     [
-        "reference.json",
-        "imagenet2012/5.1.0/imagenet2012-validation.tfrecord-00000-of-00001",
-        "imagenet_v2/matched-frequency/3.0.0/features.json",
+        (Path.unlink, "reference.json"),
+        (_flip, "imagenet2012/5.1.0/imagenet2012-train.tfrecord-00000-of-00001"),
+        (Path.unlink, "imagenet_v2/matched-frequency/3.0.0/features.json"),
     ],
 )
-def test_what_is_missing_is_named_and_prepared_again(
-    own: Path, prepared: Path, damaged: str
+def test_damage_is_named_and_prepared_again(
+    own: Path, prepared: Path, damage: Callable[[Path], None], file: str
 ) -> None:
-    (own / damaged).unlink()
+    damage(own / file)
     with pytest.raises(DataError, match="python -m workloads prepare digits_vit") as caught:
         digits.check(own)
-    assert Path(damaged).name in str(caught.value)
-    digits.prepare(own)
-    assert _files(own) == _files(prepared)
-
-
-def test_a_damaged_record_is_found_and_prepared_again(own: Path, prepared: Path) -> None:
-    shard = own / "imagenet2012/5.1.0/imagenet2012-train.tfrecord-00000-of-00001"
-    content = bytearray(shard.read_bytes())
-    content[len(content) // 2] ^= 1
-    shard.write_bytes(content)
-    with pytest.raises(DataError, match=r"record \d+ at byte \d+ is corrupt"):
-        digits.check(own)
+    assert Path(file).name in str(caught.value)
     digits.prepare(own)
     assert _files(own) == _files(prepared)
 
@@ -185,18 +149,6 @@ def test_other_images_are_found_by_their_hash(own: Path) -> None:
         description=digits.DIGITS.note,
     )
     with pytest.raises(DataError, match=r"the images have SHA-256 .*, not 16f4c9f2"):
-        digits.check(own)
-
-
-def test_a_data_directory_that_cannot_be_written_is_read(own: Path) -> None:
-    (own / ".prepare.lock").unlink()
-    (own / ".prepare.lock").mkdir()  # opening it for writing would now fail
-    assert digits.prepare(own) == own
-
-
-def test_reference_that_is_no_json_is_named(own: Path) -> None:
-    (own / "reference.json").write_text(json.dumps(digits.read_reference(own))[:-4])
-    with pytest.raises(DataError, match=r"reference\.json cannot be read"):
         digits.check(own)
 
 

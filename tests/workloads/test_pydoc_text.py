@@ -149,22 +149,6 @@ def test_damage_is_found_and_prepared_again_with_the_same_bytes(
     assert _files(own) == _files(prepared)
 
 
-def test_preparing_again_changes_nothing(own: Path) -> None:
-    before = {path: path.stat().st_mtime_ns for path in own.iterdir()}
-    pydoc_text.prepare(own)
-    assert {path: path.stat().st_mtime_ns for path in own.iterdir()} == before
-
-
-def test_records_that_the_reference_does_not_speak_of_are_refused(own: Path) -> None:
-    reference = {**pydoc_text.read_reference(own), "sha256": "0" * 64}
-    (own / "reference.json").write_text(json.dumps(reference))
-    with pytest.raises(DataError, match=r"have SHA-256 .*, but reference\.json says 0000"):
-        pydoc_text.check(own)
-    (own / "reference.json").write_text("{")
-    with pytest.raises(DataError, match=r"reference\.json cannot be read"):
-        pydoc_text.check(own)
-
-
 def test_other_data_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "tokens.json").write_text("{}")
     with pytest.raises(DataError, match=r"tokens\.json is there, .* it is not replaced"):

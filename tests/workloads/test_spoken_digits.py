@@ -1,12 +1,10 @@
 """Embedded speech: the same everywhere, voices and texts disjoint, never over other speech."""
 
 import dataclasses
-import fcntl
 import json
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -81,14 +79,6 @@ def test_digit_strings_are_of_two_to_four_words() -> None:
     assert {word for text in spoken.digits("train") for word in text.split()} == set(spoken.WORDS)
 
 
-def test_sentences_follow_the_grammar() -> None:
-    said = [text for role in ROLES for text in spoken.sentences(role)]
-    assert len(set(said)) == len(said)
-    for place, words in enumerate(spoken.GRAMMAR):
-        assert len(set(words)) == 9
-        assert {text.split()[place] for text in said} == set(words)
-
-
 def test_no_timbre_has_two_roles() -> None:
     variants = [set(speakers.VARIANTS[role]) for role in ROLES]
     assert [len(each) for each in variants] == [41, 10, 10]
@@ -119,23 +109,10 @@ def test_two_processes_say_the_same() -> None:
     assert all(5000 < len(one) < 16_000 and np.abs(one).max() > 2000 for one in first)
 
 
-def test_a_faster_rate_is_shorter() -> None:
-    slow, fast = espeak.speak([espeak.Utterance("one two", "en-us+m1", r) for r in (160, 320)])
-    assert 1.6 < len(slow) / len(fast) < 2.4
-
-
 @pytest.mark.parametrize("voice", ["xx+m1", "en-us+nobody"])
 def test_an_unknown_voice_is_refused(voice: str) -> None:
     with pytest.raises(ValueError, match="espeak-ng has no voice"):
         espeak.speak([espeak.Utterance("one", voice)])
-
-
-@pytest.mark.parametrize(
-    "arguments", [{"text": ""}, {"rate": 79}, {"rate": 451}, {"pitch": -1}, {"pitch": 100}]
-)
-def test_what_espeak_cannot_do_is_refused(arguments: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="a rate of 80 to 450 and a pitch of 0 to 99"):
-        espeak.Utterance(**{"text": "one", "voice": "en-us+m1", **arguments})
 
 
 def test_resampling_keeps_tones_below_8_khz_and_removes_others() -> None:
@@ -196,25 +173,6 @@ def test_preparing_elsewhere_gives_the_same_bytes(small: Path, tmp_path: Path) -
     assert _files(SMALL.prepare(tmp_path / "new" / "place")) == _files(small)
 
 
-def test_preparing_again_changes_nothing(own: Path) -> None:
-    before = {path: path.stat().st_mtime_ns for path in own.rglob("*")}
-    SMALL.prepare(own)
-    assert {path: path.stat().st_mtime_ns for path in own.rglob("*")} == before
-
-
-def test_two_preparations_at_once_wait_for_each_other(small: Path, tmp_path: Path) -> None:
-    with (tmp_path / ".prepare.lock").open("w") as lock, ThreadPoolExecutor(1) as pool:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        waiting = pool.submit(SMALL.prepare, tmp_path)
-        with pytest.raises(TimeoutError):
-            waiting.result(timeout=0.5)
-        shutil.copytree(small, tmp_path, dirs_exist_ok=True)  # the other one ends
-        before = (tmp_path / "reference.json").stat().st_mtime_ns
-        fcntl.flock(lock, fcntl.LOCK_UN)
-        waiting.result(timeout=60)
-    assert (tmp_path / "reference.json").stat().st_mtime_ns == before
-
-
 def _flip(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
@@ -227,7 +185,7 @@ def _some(directory: Path, pattern: str) -> Path:
 
 def test_damage_is_found_and_mended(own: Path, small: Path) -> None:
     for damage, pattern, message in (
-        (_flip, "test/*_audio.npy", "but reference.json says"),
+        (_flip, "test/*_audio.npy", "audio, targets and pieces have SHA-256"),
         (_flip, "validation/*_targets.npy", ""),
         (Path.unlink, "train/*_audio.npy", "_audio.npy cannot be read"),
         (Path.unlink, "reference.json", "reference.json cannot be read"),
@@ -278,12 +236,6 @@ def test_data_of_the_former_layout_are_refused_and_made_anew(small: Path, tmp_pa
     assert _files(tmp_path) == _files(small)
 
 
-def test_a_directory_that_cannot_be_written_is_read(own: Path) -> None:
-    (own / ".prepare.lock").unlink()
-    (own / ".prepare.lock").mkdir()  # opening it for writing would now fail
-    assert SMALL.prepare(own) == own
-
-
 def test_an_utterance_that_is_too_long_ends_a_preparation(tmp_path: Path) -> None:
     short = dataclasses.replace(SMALL, max_audio=9000)
     with pytest.raises(DataError, match=r"9000 are allowed.*\n.*espeakng-loader=="):
@@ -299,10 +251,9 @@ def test_check_compares_with_the_published_hash(small: Path) -> None:
         f"SHA-256 of audio, targets and pieces: {digest}",
         f"made by espeak-ng {version}, the same audio as the author's",
     ]
-    other = dataclasses.replace(same, content_sha256="0" * 64)
-    assert other.check(small)[-1].startswith(f"note: espeak-ng {version} gave 0000")
-    older = dataclasses.replace(same, espeak_version="1.51")
-    assert older.check(small)[-1].endswith("figures of this repository are from 1.51")
+    for other in ({"content_sha256": "0" * 64}, {"espeak_version": "1.51"}):
+        (last,) = dataclasses.replace(same, **other).check(small)[-1:]
+        assert last.startswith(f"note: made by espeak-ng {version}; figures")
 
 
 def test_reference_rows() -> None:

@@ -17,6 +17,7 @@ from workloads.storage import tfds_directory, tfds_writer, tfrecord
 
 DATASET = "imagenet_v2/matched-frequency:3.0.0"
 REPAIR = "run the repair command"
+LAST = "imagenet_v2-train.tfrecord-00002-of-00003"
 
 
 @pytest.fixture(autouse=True)
@@ -133,62 +134,44 @@ def test_a_split_can_be_sent_to_another_process(directory: Path) -> None:
     assert pickle.loads(sent)[11] == split[11]
 
 
-def _remove_info(directory: Path) -> None:
-    (directory / "dataset_info.json").unlink()
+def _remove(name: str) -> Callable[[Path], None]:
+    return lambda directory: (directory / name).unlink()
 
 
-def _damage_info(directory: Path) -> None:
-    (directory / "dataset_info.json").write_text("{")
-
-
-def _damage_features(directory: Path) -> None:
-    (directory / "features.json").write_text("{}")
-
-
-def _remove_all(directory: Path) -> None:
-    shutil.rmtree(directory)
+def _overwrite(name: str, content: str) -> Callable[[Path], object]:
+    return lambda directory: (directory / name).write_text(content)
 
 
 def _interrupt(directory: Path) -> None:
     directory.rename(directory.with_name("incomplete.AB12CD_3.0.0"))
 
 
-def _remove_shard(directory: Path) -> None:
-    (directory / "imagenet_v2-train.tfrecord-00001-of-00003").unlink()
-
-
-def _empty_shard(directory: Path) -> None:
-    (directory / "imagenet_v2-train.tfrecord-00002-of-00003").write_bytes(b"")
-
-
 def _cut_shard(directory: Path) -> None:
-    shard = directory / "imagenet_v2-train.tfrecord-00002-of-00003"
+    shard = directory / LAST
     shard.write_bytes(shard.read_bytes()[:-1])
 
 
-def _change_format(directory: Path) -> None:
-    _edit_info(directory, lambda info: info.update(fileFormat="riegeli"))
-
-
-def _edit_info(directory: Path, edit: Callable[[dict[str, Any]], None]) -> None:
+def _edit_info(directory: Path, **changes: str | None) -> None:
+    """Changes entries of dataset_info.json; None removes one."""
     path = directory / "dataset_info.json"
-    info = json.loads(path.read_text())
-    edit(info)
-    path.write_text(json.dumps(info))
+    info = {**json.loads(path.read_text()), **changes}
+    path.write_text(json.dumps({k: value for k, value in info.items() if value is not None}))
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (_remove_all, "3.0.0: does not exist"),
+        (shutil.rmtree, "3.0.0: does not exist"),
         (_interrupt, r"interrupted and left \S*incomplete.AB12CD_3.0.0"),
-        (_remove_info, "3.0.0: has no dataset_info.json"),
-        (_damage_info, "dataset_info.json or features.json cannot be read"),
-        (_damage_features, "dataset_info.json or features.json cannot be read"),
-        (_remove_shard, "1 of 3 shards are missing: imagenet_v2-train.tfrecord-00001-of-00003"),
-        (_empty_shard, "00002-of-00003 is too small for the 6 records"),
+        (_remove("dataset_info.json"), "3.0.0: has no dataset_info.json"),
+        (_overwrite("dataset_info.json", "{"), "dataset_info.json or features.json cannot be read"),
+        (_overwrite("features.json", "{}"), "dataset_info.json or features.json cannot be read"),
+        (_remove(LAST), f"1 of 3 shards are missing: {LAST}"),
         (_cut_shard, r"the shards have \d+ bytes together"),
-        (_change_format, "'riegeli' cannot be read; tfrecord and array_record can"),
+        (
+            lambda directory: _edit_info(directory, fileFormat="riegeli"),
+            "'riegeli' cannot be read; tfrecord and array_record can",
+        ),
     ],
 )
 def test_a_directory_that_is_not_whole_is_refused(
@@ -256,7 +239,7 @@ def array_record_directory(directory: Path) -> Path:
             writer.write(record)
         writer.close()
         path.unlink()
-    _edit_info(directory, lambda info: info.update(fileFormat="array_record"))
+    _edit_info(directory, fileFormat="array_record")
     return directory
 
 
@@ -286,11 +269,7 @@ def test_a_damaged_array_record_never_goes_unnoticed(array_record_directory: Pat
 
 
 def _forget_configuration(directory: Path) -> None:
-    def edit(info: dict[str, Any]) -> None:
-        for key in ("configName", "configDescription"):
-            info.pop(key, None)
-
-    _edit_info(directory, edit)
+    _edit_info(directory, configName=None, configDescription=None)
 
 
 def test_the_place_says_the_configuration_of_a_data_set_prepared_before_2020(

@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import os
 import select
+import shutil
 import subprocess
 import sys
 import time
@@ -103,7 +104,9 @@ def test_tfds_to_records(
     tree = tmp_path / "tree"
     write_text_dataset(tree, "wikipedia/20220620.en:1.0.0", {"train": [["old"]] * 3})
     write_text_dataset(tree, "wikipedia/20230601.de:1.0.0", {"train": [["alt"]] * 3})
-    write_text_dataset(tree, "wikipedia/20230601.en:1.0.0", {"train": articles})
+    place = write_text_dataset(tree, "wikipedia/20230601.en:1.0.0", {"train": articles}).parent
+    write_text_dataset(tree, "wikipedia/20230601.en:0.9.0", {"train": [["old"]] * 3})
+    (place / "1.9.0").mkdir()  # half prepared
     wikipedia.WIKIPEDIA.prepare(data, tree, processes=1)
     for split, files in (
         ("train", articles[:3]),
@@ -185,30 +188,22 @@ def test_killed_in_the_middle_it_leaves_no_process_and_goes_on(
     assert _files(data) == _files(tmp_path / "whole")
 
 
-def _drop_part(tree: Path) -> None:
-    (tree / "part-00002-of-00004").unlink()
-
-
-def _drop_eval(tree: Path) -> None:
-    (tree / "eval.txt").unlink()
-
-
-def _drop_all(tree: Path) -> None:
-    for path in tree.iterdir():
-        path.unlink()
-
-
-def _mix(tree: Path) -> None:
-    (tree / "part-00000-of-00002").write_text("a\n")
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (_drop_part, "1 of 4 parts are missing, the first is part-00002-of-00004"),
-        (_drop_eval, "eval.txt is missing: MLPerf's articles for evaluation"),
-        (_drop_all, "no Wikipedia is there. Looked for: TFDS folders such as"),
-        (_mix, "parts of 00002 and 00004 are mixed"),
+        (
+            lambda tree: (tree / "part-00002-of-00004").unlink(),
+            "1 of 4 parts are missing, the first is part-00002-of-00004",
+        ),
+        (
+            lambda tree: (tree / "eval.txt").unlink(),
+            "eval.txt is missing: MLPerf's articles for evaluation",
+        ),
+        (shutil.rmtree, "no Wikipedia is there. Looked for: TFDS folders such as"),
+        (
+            lambda tree: (tree / "part-00000-of-00002").write_text("a\n"),
+            "parts of 00002 and 00004 are mixed",
+        ),
     ],
 )
 def test_text_files_that_are_not_whole_are_refused(

@@ -20,8 +20,6 @@ from workloads.images import image_set
 
 IMAGE_SIZE = 32
 DIGITS = image_set.ImageSet(
-    workload="digits_vit",
-    what="the digits",
     note=(
         "Stand-in: scikit-learn's 1797 handwritten digits at 32 x 32, not ImageNet. Errors on it "
         "say nothing about ImageNet."

@@ -82,8 +82,6 @@ def repair(data_dir: str | os.PathLike[str]) -> str:
 
 
 FASHION = image_set.ImageSet(
-    workload="fashion_vit",
-    what="Fashion-MNIST",
     note=(
         "Small: Fashion-MNIST, grey photographs of clothes at 28 x 28, not ImageNet. Errors on it "
         "say nothing about ImageNet."

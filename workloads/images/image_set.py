@@ -16,7 +16,6 @@ import numpy as np
 
 from attention import files
 from workloads.base import sources
-from workloads.base.errors import DataError
 from workloads.base.sources import Source
 from workloads.images import imagenet, images
 from workloads.storage import preparation, tfds_directory
@@ -28,14 +27,11 @@ Examples = Mapping[str, Sequence[Mapping[str, Any]]]
 class ImageSet:
     """A set of grey images.
 
-    workload: its name; what: the set's display name; note: the warning that tables print; sizes:
-    examples by role (train, validation, test); content_sha256: expected result of `digest`; repair:
-    returns the commands that make the data in a directory; neighbours: training examples whose
-    nearest other example is looked for.
+    note: the warning that tables print; sizes: examples by role (train, validation, test);
+    content_sha256: expected result of `digest`; repair: returns the commands that make the data in
+    a directory; neighbours: training examples whose nearest other example is looked for.
     """
 
-    workload: str
-    what: str
     note: str
     sizes: Mapping[str, int]
     num_classes: int
@@ -61,17 +57,11 @@ class ImageSet:
         """
         del full
         splits = {role: self._open(data_dir, role) for role in self.sizes}
-        reference = self.read_reference(data_dir)
-        if reference.get("note") != self.note or "rows" not in reference:
-            name = Path(data_dir, preparation.REFERENCE_FILE)
-            raise DataError(f"{name} is not that of {self.what}", self.repair(data_dir))
+        self.read_reference(data_dir)
         digest = self.digest(splits)
-        if digest != self.content_sha256:
-            raise DataError(
-                f"{data_dir}: the images have SHA-256 {digest}, not {self.content_sha256}, as "
-                f"{self.what}",
-                self.repair(data_dir),
-            )
+        preparation.check_digest(
+            data_dir, "the images", digest, self.content_sha256, self.repair(data_dir)
+        )
         lines = [f"{role}: {source}, {len(source)} examples" for role, source in splits.items()]
         return [*lines, f"SHA-256 of all images and labels: {digest}"]
 

@@ -109,10 +109,8 @@ def read_reference(data_dir: str | os.PathLike[str], repair: str) -> dict[str, A
 
 
 def check_digest(
-    data_dir: str | os.PathLike[str], what: str, digest: str, stored: Any, repair: str
+    data_dir: str | os.PathLike[str], what: str, digest: str, expected: Any, repair: str
 ) -> None:
-    """Raises DataError where the content's SHA-256 is not the one that `reference.json` says."""
-    if digest != stored:
-        raise DataError(
-            f"{data_dir}: {what} have SHA-256 {digest}, but {REFERENCE_FILE} says {stored}", repair
-        )
+    """Raises DataError where the content's SHA-256 is not the expected one."""
+    if digest != expected:
+        raise DataError(f"{data_dir}: {what} have SHA-256 {digest}, not {expected}", repair)

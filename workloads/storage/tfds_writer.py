@@ -44,7 +44,7 @@ def write_image_dataset(
         features=features,
         supervised_keys=("image", "label"),
         description=description,
-        shards=shards,
+        shards=dict.fromkeys(splits, shards),
     )
 
 
@@ -56,13 +56,14 @@ def write_dataset(
     features: Any,
     supervised_keys: tuple[str, str] | None = None,
     description: str = "",
-    shards: int = 1,
+    shards: Mapping[str, int] | None = None,
 ) -> None:
     """Write splits as `tfds.builder_from_directory` reads them.
 
     `dataset` is `name[/config]:version`. `features` is a connector of the library; an encoded image
-    is bytes. `dataset_info.json` and `features.json`, without which nothing is read, are written
-    last. Files that are there are removed first. The same input gives the same bytes.
+    is bytes. `shards` are those of each split, 1 if it is not named. `dataset_info.json` and
+    `features.json`, without which nothing is read, are written last. Files that are there are
+    removed first. The same input gives the same bytes.
     """
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core import dataset_info, file_adapters
@@ -87,7 +88,7 @@ def write_dataset(
     )
     info.set_file_format(file_adapters.FileFormat.TFRECORD)
     written = [
-        _write_split(directory, name, split, examples, features, shards)
+        _write_split(directory, name, split, examples, features, (shards or {}).get(split, 1))
         for split, examples in splits.items()
     ]
     info.set_splits(tfds.core.splits.SplitDict(written))

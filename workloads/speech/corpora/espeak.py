@@ -23,16 +23,12 @@ _RETRIEVE, _UTF8, _RATE, _PITCH = 2, 1, 1, 3  # speak_lib.h: synchronous output;
 
 @dataclasses.dataclass(frozen=True)
 class Utterance:
-    """What to say. voice: `accent+variant`; rate: words a minute, 80 to 450; pitch: 0 to 99."""
+    """A text and its speaker. voice: `accent+variant`; rate: words a minute; pitch: 0 to 99."""
 
     text: str
     voice: str
     rate: int = 175
     pitch: int = 50
-
-    def __post_init__(self) -> None:
-        if not (self.text and 80 <= self.rate <= 450 and 0 <= self.pitch <= 99):
-            raise ValueError(f"{self}: text, a rate of 80 to 450 and a pitch of 0 to 99 are needed")
 
 
 def speak(utterances: Sequence[Utterance]) -> list[np.ndarray]:

@@ -100,18 +100,13 @@ class Corpus:
         ]
 
     def _comparison(self, digest: str, version: str) -> str:
-        if version != self.espeak_version:
-            return (
-                f"made by espeak-ng {version}; figures of this repository are from "
-                f"{self.espeak_version}"
-            )
-        if digest != self.content_sha256:
-            return (
-                f"note: espeak-ng {version} gave {self.content_sha256} on the author's machine; "
-                "its floating point, or SentencePiece, differs here, so results may differ "
-                "slightly from the published ones"
-            )
-        return f"made by espeak-ng {version}, the same audio as the author's"
+        if (version, digest) == (self.espeak_version, self.content_sha256):
+            return f"made by espeak-ng {version}, the same audio as the author's"
+        return (
+            f"note: made by espeak-ng {version}; figures of this repository are from "
+            f"{self.espeak_version}, which gave {self.content_sha256} on the author's machine. "
+            "Results may differ slightly from the published ones"
+        )
 
     def read_reference(self, data_dir: str | os.PathLike[str]) -> dict[str, Any]:
         """`reference.json`: `note`, `rows` with `<role>/wer`, `sha256`, `espeak_ng`."""

@@ -11,11 +11,9 @@ import functools
 import itertools
 import json
 import multiprocessing
-import multiprocessing.connection
 import os
 import shutil
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -269,7 +267,7 @@ def _results(
     pool = concurrent.futures.ProcessPoolExecutor(
         min(processes, len(jobs)),
         multiprocessing.get_context("spawn"),  # forked threads of the libraries could hang
-        initializer=_end_with_parent,
+        initializer=machine.end_with_parent,
     )
     with pool:
         running = [pool.submit(_write, data_dir, job, identity) for job in jobs]
@@ -278,18 +276,6 @@ def _results(
                 yield done.result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _end_with_parent() -> None:
-    """Ends this worker when its parent is killed: idle, it would wait for work for ever."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    threading.Thread(target=_watch, args=(parent.sentinel,), daemon=True).start()
-
-
-def _watch(sentinel: int) -> None:
-    multiprocessing.connection.wait([sentinel])
-    os._exit(1)
 
 
 def _write(data_dir: Path, job: OutputShard, identity: dict[str, Any]) -> token_records.Counts:
