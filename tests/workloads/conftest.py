@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from workloads.storage import tfds_directory, tfds_writer, tokenizer
+from workloads.storage import tfds_directory, tfds_writer, token_records, tokenizer
 
 # fmt: off
 _SYLLABLES = (
@@ -45,6 +45,24 @@ def started_processes(monkeypatch) -> list[multiprocessing.process.BaseProcess]:
 
     monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", start_and_note)
     return started
+
+
+@pytest.fixture
+def check_records() -> Callable[[Path, Mapping[str, Sequence[Sequence[str]]]], None]:
+    return _check_records
+
+
+def _check_records(directory: Path, splits: Mapping[str, Sequence[Sequence[str]]]) -> None:
+    """Asserts that records of 16 tokens are those of the texts, packed by hand shard by shard."""
+    processor = tokenizer.load(directory / "spm.model")
+    for split, shards in splits.items():
+        rows = []
+        for shard in shards:
+            stream = [token for text in shard for token in [*processor.encode(text), 1]]
+            rows.append(np.array(stream[: len(stream) // 16 * 16]).reshape(-1, 16))
+        source = token_records.TokenSplit(directory, split)
+        records = [source[number]["tokens"] for number in range(len(source))]
+        np.testing.assert_array_equal(records, np.concatenate(rows))
 
 
 @pytest.fixture

@@ -1,14 +1,12 @@
 """The embedded digits: prepared whole, the same everywhere, never over somebody else's data."""
 
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from workloads.base import loader, sources
 from workloads.base.errors import DataError
 from workloads.images import digits, imagenet, images
 from workloads.storage import tfds_directory, tfds_writer
@@ -150,20 +148,3 @@ def test_other_images_are_found_by_their_hash(own: Path) -> None:
     )
     with pytest.raises(DataError, match=r"the images have SHA-256 .*, not 16f4c9f2"):
         digits.check(own)
-
-
-def test_the_training_queue_is_as_fast_as_training_needs(prepared: Path) -> None:
-    """64 shifted images take 1.2 to 1.6 ms on one core; a tenth of that speed still passes."""
-    source = sources.CachedSource(imagenet.open_split(prepared, "train"), images.decoded)
-    with loader.train_batches(
-        source,
-        seed=0,
-        batch_size=64,
-        transform=images.ShiftTransform(4),
-        num_threads=0,
-    ) as stream:
-        next(stream)
-        started = time.process_time()
-        for _ in range(50):
-            next(stream)
-    assert 1e3 * (time.process_time() - started) / 50 < 20

@@ -181,15 +181,6 @@ def test_missing_data_of_a_small_workload_are_made_by_its_own_command(workload, 
         next(workload._build_input_queue(0, "train", str(tmp_path), 8))
 
 
-def test_default_data_directory(monkeypatch, tmp_path):
-    monkeypatch.setenv("ATTNPERF_DATA", str(tmp_path))
-    assert catalog.default_data_dir("digits_vit") == tmp_path / "digits_vit"
-    monkeypatch.delenv("ATTNPERF_DATA")
-    monkeypatch.delenv("ATTNPERF_CACHE", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert catalog.default_data_dir("digits_vit") == tmp_path / "attnperf" / "data" / "digits_vit"
-
-
 @pytest.mark.slow
 def test_bench_prints_ratios(data_dir, capsys):
     arguments = ["bench", "digits_vit", "--data_dir", data_dir, "--steps=2", "--rounds=2"]

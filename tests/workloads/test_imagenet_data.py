@@ -94,15 +94,6 @@ def test_training_views_of_every_shape_of_jpeg(small: Path, num_threads: int) ->
     assert all(picture.std() > 0 for batch in batches for picture in batch["inputs"])
 
 
-def test_evaluation_views_through_the_whole_path(small: Path) -> None:
-    source = imagenet.open_split(small, "test")
-    with loader.eval_batches(source, batch_size=4, transform=images.EvalTransform()) as stream:
-        batches = list(stream)
-    assert [batch["weights"].sum() for batch in batches] == [4, 4, 1]
-    labels = np.concatenate([batch["targets"] for batch in batches])[:9]
-    assert labels.tolist() == [source[number]["label"] for number in range(9)]
-
-
 @pytest.mark.usefixtures("sizes_of_the_small")
 @pytest.mark.parametrize("full", [False, True])
 def test_a_whole_directory_passes(small: Path, full: bool) -> None:

@@ -1,7 +1,5 @@
 """The speech workload on a directory of eight short utterances: batches, loss, metrics, a step."""
 
-import csv
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +12,7 @@ from workloads.base.options import Options
 from workloads.base.workload import Sizes
 from workloads.speech import conformer, speech_workload
 from workloads.speech.conformer_layers import SpecAugMasks
-from workloads.speech.corpora import speech_tokenizer
+from workloads.speech.corpora import speech_records, speech_tokenizer
 
 TEXTS = ["AB BA", "BA", "AB", "BAB A", "A B", "BB AA", "ABBA", "A"]
 VOCABULARY = 8
@@ -30,14 +28,11 @@ def data_dir(tmp_path_factory):
     tokenizer = speech_tokenizer.load(folder, VOCABULARY, "prepare")
     random = np.random.default_rng(0)
     for split, count in (("train-clean-100", 8), ("dev-clean", 3), ("test-clean", 3)):
-        (folder / split).mkdir()
-        with (folder / f"{split}.csv").open("w", newline="") as file:
-            csv.writer(file).writerows([["", "id"], *([n, f"u{n}"] for n in range(count))])
         for number, text in enumerate(TEXTS[:count]):
             audio = random.integers(-2000, 2000, 4800 - 160 * number)
-            np.save(folder / split / f"u{number}_audio.npy", audio)
-            ids = np.array(speech_tokenizer.encode(tokenizer, text), np.int32)
-            np.save(folder / split / f"u{number}_targets.npy", ids)
+            ids = speech_tokenizer.encode(tokenizer, text)
+            speech_records.write(folder, split, f"u{number}", audio, ids)
+        speech_records.write_ids(folder, split, [f"u{number}" for number in range(count)])
     return str(folder)
 
 

@@ -103,12 +103,6 @@ def test_examples_are_what_the_library_parses(directory: Path) -> None:
         assert parsed["file_name"] == EXAMPLES[number]["file_name"].encode()
 
 
-def test_the_same_input_gives_the_same_bytes(directory: Path, tmp_path: Path) -> None:
-    _write(tmp_path / "again")
-    first = {path.name: path.read_bytes() for path in directory.iterdir()}
-    assert first == {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()}
-
-
 def test_writing_again_replaces_what_is_there(directory: Path) -> None:
     (directory / "imagenet_v2-train.tfrecord-00001-of-00003").unlink()
     (directory / "imagenet_v2-train.tfrecord-00000-of-00001").touch()

@@ -7,7 +7,6 @@ import logging
 import os
 import pickle
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -189,14 +188,3 @@ def test_a_file_can_be_sent_to_another_process(path: Path) -> None:
     file = tfrecord.TFRecordFile(path)
     assert file[0] == b"abc"
     assert list(pickle.loads(pickle.dumps(file))) == RECORDS
-
-
-def test_a_failed_write_leaves_the_old_file(path: Path) -> None:
-    def records() -> Iterator[bytes]:
-        yield b"new"
-        raise OSError("disk full")
-
-    with pytest.raises(OSError, match="disk full"):
-        tfrecord.write_tfrecord(path, records())
-    assert _read(path) == RECORDS
-    assert not list(path.parent.glob(".*.tmp"))

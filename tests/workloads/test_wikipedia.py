@@ -12,11 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
 import pytest
 
 from workloads.base.errors import DataError
-from workloads.storage import token_records, tokenizer
 from workloads.text.corpora import token_preparation, wikipedia
 
 Found = TypeVar("Found")
@@ -67,39 +65,30 @@ def mlperf(tmp_path: Path, articles: list[list[str]]) -> Path:
     return tree
 
 
-def _records(directory: Path, split: str) -> np.ndarray:
-    source = token_records.TokenSplit(directory, split)
-    return np.stack([source[number]["tokens"] for number in range(len(source))])
-
-
-def _expected(directory: Path, files: list[list[str]]) -> np.ndarray:
-    processor = tokenizer.load(directory / "spm.model")
-    rows = []
-    for documents in files:
-        stream = [token for text in documents for token in [*processor.encode(text), 1]]
-        rows.append(np.array(stream[: len(stream) // 16 * 16]).reshape(-1, 16))
-    return np.concatenate(rows)
-
-
 def _files(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def test_mlperf_files_to_records(data: Path, mlperf: Path, articles: list[list[str]]) -> None:
+def _splits(articles: list[list[str]]) -> dict[str, list[list[str]]]:
+    return {"train": articles[:3], "validation": articles[3:4], "test": articles[4:]}
+
+
+def test_mlperf_files_to_records(
+    data: Path, mlperf: Path, articles: list[list[str]], check_records: Callable[..., None]
+) -> None:
     wikipedia.WIKIPEDIA.prepare(data, mlperf, processes=1)
-    for split, files in (
-        ("train", articles[:3]),
-        ("validation", articles[3:4]),
-        ("test", articles[4:]),
-    ):
-        assert np.array_equal(_records(data, split), _expected(data, files))
+    check_records(data, _splits(articles))
     lines = wikipedia.WIKIPEDIA.check(data, full=True)
     assert lines[0] == "made from MLPerf's text files, vocabulary given"
     assert "36 documents" in lines[2]
 
 
 def test_tfds_to_records(
-    data: Path, tmp_path: Path, articles: list[list[str]], write_text_dataset: Callable[..., Path]
+    data: Path,
+    tmp_path: Path,
+    articles: list[list[str]],
+    write_text_dataset: Callable[..., Path],
+    check_records: Callable[..., None],
 ) -> None:
     tree = tmp_path / "tree"
     write_text_dataset(tree, "wikipedia/20220620.en:1.0.0", {"train": [["old"]] * 3})
@@ -108,12 +97,7 @@ def test_tfds_to_records(
     write_text_dataset(tree, "wikipedia/20230601.en:0.9.0", {"train": [["old"]] * 3})
     (place / "1.9.0").mkdir()  # half prepared
     wikipedia.WIKIPEDIA.prepare(data, tree, processes=1)
-    for split, files in (
-        ("train", articles[:3]),
-        ("validation", articles[3:4]),
-        ("test", articles[4:]),
-    ):
-        assert np.array_equal(_records(data, split), _expected(data, files))
+    check_records(data, _splits(articles))
     assert wikipedia.WIKIPEDIA.check(data)[0].startswith("made from wikipedia/20230601.en:1.0.0")
 
 

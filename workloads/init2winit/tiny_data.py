@@ -92,14 +92,14 @@ def _write_wikitext(path: Path) -> Path:
     target = path / "wikitext103"
     preparation.claim(target, NOTE)
     parts = {
-        role: list(_lines((one.text for one in documents), _CHARACTERS[role]))
+        role: list(_lines((document.text for document in documents), _CHARACTERS[role]))
         for role, documents in pydoc_text.split_documents(pydoc_text.documents()).items()
     }
     counts = collections.Counter(word for line in parts["train"] for word in line)
     known = {word for word, _ in counts.most_common(WORDS)}
     for role, name in _TEXT_FILES.items():
         lines = (
-            " ".join(word if word in known else "<unk>" for word in one) for one in parts[role]
+            " ".join(word if word in known else "<unk>" for word in line) for line in parts[role]
         )
         files.write(target / name, "\n".join(lines) + "\n")
     return target
@@ -152,7 +152,7 @@ def _write_librispeech(path: Path) -> Path:
         supervised_keys=("speech", "text"),
         description=NOTE,
     )
-    spoken_texts = (str(one["text"]) for one in splits[_SPEECH_SPLITS["train"]])
+    spoken_texts = (str(example["text"]) for example in splits[_SPEECH_SPLITS["train"]])
     (path / TOKENIZER).write_bytes(speech_tokenizer.train(spoken_texts, PIECES))
     return path
 

@@ -62,9 +62,7 @@ class TfdsSplit:
         for name in self.features:
             if name not in stored:
                 raise self.error(f"features.json has no feature {name!r}, only {', '.join(stored)}")
-        self.num_classes: int | None = getattr(
-            dict(stored).get("label"), "num_classes", None
-        )
+        self.num_classes: int | None = getattr(dict(stored).get("label"), "num_classes", None)
         if split not in splits:
             names = ", ".join(splits) or "none"
             raise self.error(f"dataset_info.json has no such split; it has: {names}")
@@ -191,14 +189,14 @@ class TfdsSplit:
 def _plain(value: Any) -> Any:
     """Returns NumPy's values as Python's, bytes as text."""
     if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
+        return {name: _plain(part) for name, part in value.items()}
     if isinstance(value, bytes):
         return value.decode()
     if hasattr(value, "to_list"):  # ragged
         return _plain(value.to_list())
     if hasattr(value, "tolist"):
         return _plain(value.tolist())
-    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def split_names(directory: Path, repair: str = DEFAULT_REPAIR) -> tuple[str, ...]:

@@ -97,15 +97,15 @@ def load(path: str | os.PathLike[str], repair: str = "") -> Any:
 
 def _check_ids(processor: Any, path: str | os.PathLike[str], repair: str) -> None:
     mask = processor.piece_to_id(MASK_PIECE)
-    found = {
+    ids = {
         "pad": processor.pad_id(),
         "eos": processor.eos_id(),
         "unk": processor.unk_id(),
         "mask": mask if processor.id_to_piece(mask) == MASK_PIECE else -1,
     }
-    if found != SPECIAL_IDS or processor.bos_id() != -1:
+    if ids != SPECIAL_IDS or processor.bos_id() != -1:
         raise DataError(
-            f"{path}: special ids are {found}, bos {processor.bos_id()}; they must be "
+            f"{path}: special ids are {ids}, bos {processor.bos_id()}; they must be "
             f"{SPECIAL_IDS} and no bos (-1). {MASK_PIECE!r} is a control symbol",
             repair or "train the vocabulary with workloads.storage.tokenizer.train",
         )

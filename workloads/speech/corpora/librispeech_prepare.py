@@ -35,12 +35,12 @@ _ID = re.compile(r"\d+-\d+-\d+")
 
 def chapters(tree: Path, split: str, repair: str) -> list[Path]:
     """The `<speaker>/<chapter>` folders of a split, sorted; DataError if there are none."""
-    found = [path for path in preparation.visible(tree / split, "[0-9]*/[0-9]*") if path.is_dir()]
-    if not found:
+    folders = [path for path in preparation.visible(tree / split, "[0-9]*/[0-9]*") if path.is_dir()]
+    if not folders:
         raise DataError(
             f"{tree / split} holds no <speaker>/<chapter> folders of LibriSpeech", repair
         )
-    return found
+    return folders
 
 
 def read_transcripts(chapter: Path, repair: str) -> dict[str, str]:
@@ -71,11 +71,11 @@ def frames(path: Path, repair: str) -> int:
         info = soundfile.info(str(path))
     except (OSError, soundfile.SoundFileError) as problem:
         raise DataError(f"{path} is no sound file: {problem}", repair) from problem
-    found = info.samplerate, info.channels, info.subtype
-    if found != (speech_records.SAMPLE_RATE, 1, "PCM_16"):
+    encoding = info.samplerate, info.channels, info.subtype
+    if encoding != (speech_records.SAMPLE_RATE, 1, "PCM_16"):
         raise DataError(
-            f"{path} has {found[0]} Hz, {found[1]} channels, {found[2]}; 16000 Hz, 1 channel, "
-            "PCM_16 is expected",
+            f"{path} has {info.samplerate} Hz, {info.channels} channels, {info.subtype}; "
+            "16000 Hz, 1 channel, PCM_16 is expected",
             repair,
         )
     if not 0 < info.frames < _UNKNOWN_LENGTH:

@@ -205,6 +205,9 @@ def reference_rows(texts: dict[str, list[str]]) -> list[dict[str, Any]]:
     answers = {"empty transcript": "", f"always {commonest.lower()!r}": commonest}
     return [
         {"name": name, "constant": True}
-        | {f"{role}/wer": jiwer.wer(said, [answer] * len(said)) for role, said in texts.items()}
+        | {
+            f"{role}/wer": jiwer.wer(spoken, [answer] * len(spoken))
+            for role, spoken in texts.items()
+        }
         for name, answer in answers.items()
     ]

@@ -136,8 +136,8 @@ class SpeechSplit:
 def _flaw(array: Any, limit: int, unit: str) -> str:
     """What is wrong with an array of samples or ids; empty if nothing."""
     if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in "iu":
-        found = f"{array.dtype} {list(array.shape)}" if hasattr(array, "dtype") else type(array)
-        return f"it holds {found}; a list of integers is expected"
+        kind = f"{array.dtype} {list(array.shape)}" if hasattr(array, "dtype") else type(array)
+        return f"it holds {kind}; a list of integers is expected"
     if not 0 < len(array) <= limit:
         return (
             f"it holds {len(array)} {unit}; 1 to {limit} are allowed. Preparation leaves longer "

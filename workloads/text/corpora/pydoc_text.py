@@ -68,7 +68,7 @@ def documents() -> list[Document]:
     return deduplicated(itertools.chain(_topics(), _library()))
 
 
-def deduplicated(found: Iterable[tuple[str, str]]) -> list[Document]:
+def deduplicated(texts: Iterable[tuple[str, str]]) -> list[Document]:
     """Documents from (name, text): paragraphs on one line each, later copies of one dropped.
 
     Copies are found by their letters and digits alone; paragraphs without any are dropped, and so
@@ -76,7 +76,7 @@ def deduplicated(found: Iterable[tuple[str, str]]) -> list[Document]:
     """
     seen: set[str] = set()
     kept = []
-    for name, text in found:
+    for name, text in texts:
         paragraphs = [" ".join(part.split()) for part in _BLANK_LINE.split(text)]
         new = [paragraph for paragraph in paragraphs if _is_new(paragraph, seen)]
         if new:
@@ -230,7 +230,9 @@ def split_documents(
     documents: list[Document],
 ) -> dict[str, list[Document]]:
     """Documents of each role, by the order of their names' SHA-256 and their characters."""
-    ordered = sorted(documents, key=lambda one: hashlib.sha256(one.name.encode()).digest())
+    ordered = sorted(
+        documents, key=lambda document: hashlib.sha256(document.name.encode()).digest()
+    )
     sizes = np.cumsum([0] + [len(document.text) for document in ordered])
     share = sizes[:-1] / sizes[-1]  # of the characters that stand before each document
     roles = np.where(share < _HELD_OUT, "test", np.where(share < 2 * _HELD_OUT, "validation", ""))

@@ -126,11 +126,11 @@ class Corpus:
         """
         repair = self._repair(data_dir)
         info = token_records.read_info(data_dir, repair)
-        found = (info["length"], info["vocab_size"], sorted(info["splits"]))
-        if found != (self.length, self.vocab_size, sorted(SPLITS)):
+        stored = (info["length"], info["vocab_size"], sorted(info["splits"]))
+        if stored != (self.length, self.vocab_size, sorted(SPLITS)):
             raise DataError(
-                f"{data_dir}: records of {found[0]} tokens out of {found[1]} in the splits "
-                f"{', '.join(found[2])}; {self.length} tokens out of {self.vocab_size} in "
+                f"{data_dir}: records of {stored[0]} tokens out of {stored[1]} in the splits "
+                f"{', '.join(stored[2])}; {self.length} tokens out of {self.vocab_size} in "
                 f"{', '.join(SPLITS)} are expected",
                 repair,
             )
@@ -163,16 +163,16 @@ class Corpus:
         """
         data_dir = Path(data_dir)
         with preparation.locked(data_dir):
-            if _is_told(data_dir):
+            if _has_info(data_dir):
                 self.check(data_dir)
                 return
             dataset, inputs = self.inputs(Path(manual_dir or data_dir), self._repair(data_dir))
-            texts = itertools.chain.from_iterable(one.texts() for one in inputs["train"])
+            texts = itertools.chain.from_iterable(part.texts() for part in inputs["train"])
             source = {"dataset": dataset, "vocabulary": self._vocabulary(data_dir, texts)}
             jobs = [
-                OutputShard(split, token_records.file_name(split, number, len(inputs[split])), one)
+                OutputShard(split, token_records.file_name(split, number, len(inputs[split])), part)
                 for split in SPLITS
-                for number, one in enumerate(inputs[split])
+                for number, part in enumerate(inputs[split])
             ]
             self._write_records(data_dir, jobs, source, processes)
 
@@ -243,8 +243,8 @@ class Corpus:
         shutil.rmtree(data_dir / PROGRESS)
 
 
-def _is_told(data_dir: Path) -> bool:
-    """Whether there is a `tokens.json`; one that is no JSON, as after a crash, is removed."""
+def _has_info(data_dir: Path) -> bool:
+    """Whether there is a `tokens.json`; one that is no JSON is removed."""
     path = data_dir / token_records.INFO_FILE
     try:
         json.loads(path.read_bytes())
