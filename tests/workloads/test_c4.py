@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.workloads import data_files
 from workloads.base.errors import DataError
 from workloads.storage import tfds_directory, tfrecord, tokenizer
 from workloads.text.corpora import c4, token_preparation
@@ -37,10 +38,6 @@ def tree(
 ) -> Path:
     write_text_dataset(tmp_path / "tree", "c4/en:3.0.1", texts)
     return tmp_path / "tree"
-
-
-def _files(directory: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
 def test_records_are_the_documents(
@@ -87,33 +84,12 @@ def test_processes_and_place_change_nothing(tree: Path, tmp_path: Path, spm_mode
         (tmp_path / name).mkdir()
         (tmp_path / name / "spm.model").write_bytes(spm_model)
         c4.C4.prepare(tmp_path / name, tree, processes=processes)
-    assert _files(tmp_path / "one") == _files(tmp_path / "three")
+    assert data_files.contents(tmp_path / "one") == data_files.contents(tmp_path / "three")
     shutil.copytree(tree / "c4", tmp_path / "in_place" / "c4")
     shutil.copy(tmp_path / "one" / "spm.model", tmp_path / "in_place")
     c4.C4.prepare(tmp_path / "in_place", processes=1)
     shutil.rmtree(tmp_path / "in_place" / "c4")
-    assert _files(tmp_path / "in_place") == _files(tmp_path / "one")
-
-
-def test_a_tokens_json_cut_short_is_mended_as_check_says(
-    tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`check` names `prepare`, which writes the same records anew; other damage is not touched."""
-    data = tmp_path / "data"
-    c4.C4.prepare(data, tree, processes=1)
-    whole = _files(data)
-    info = data / "tokens.json"
-    info.write_bytes(info.read_bytes()[:-9])
-    with pytest.raises(DataError, match=r"tokens\.json cannot be used.*\n.*prepare c4_lm"):
-        c4.C4.check(data)
-    c4.C4.prepare(data, tree, processes=1)
-    assert "tokens.json is damaged: all records are written anew" in capsys.readouterr().err
-    found = {**_files(data), "tokens.json": b""}
-    assert found == {**whole, "tokens.json": b""}
-    assert c4.C4.check(data, full=True)
-    info.write_text("{}")
-    with pytest.raises(DataError, match=r"tokens\.json cannot be used"):
-        c4.C4.prepare(data, tree, processes=1)
+    assert data_files.contents(tmp_path / "in_place") == data_files.contents(tmp_path / "one")
 
 
 def test_a_damaged_shard_stops_it_and_it_goes_on_after_repair(
@@ -121,8 +97,7 @@ def test_a_damaged_shard_stops_it_and_it_goes_on_after_repair(
 ) -> None:
     c4.C4.prepare(tmp_path / "whole", tree, processes=1)
     shard = tree / "c4" / "en" / "3.0.1" / TRAIN.format(2)
-    content = shard.read_bytes()
-    shard.write_bytes(content[:500] + bytes([content[500] ^ 1]) + content[501:])
+    data_files.flip(shard, 500)
     data = tmp_path / "data"
     with pytest.raises(DataError, match=rf"{TRAIN.format(2)}: record \d+ at byte \d+ is corrupt"):
         c4.C4.prepare(data, tree, processes=1)
@@ -130,12 +105,12 @@ def test_a_damaged_shard_stops_it_and_it_goes_on_after_repair(
         c4.C4.check(data)
     finished = {path: path.stat().st_mtime_ns for path in data.glob("*.npy")}
     assert len(finished) == 2
-    shard.write_bytes(content)
+    data_files.flip(shard, 500)
     capsys.readouterr()
     c4.C4.prepare(data, tree, processes=1)
     assert "2 of 6 shards are there already" in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
-    assert _files(data) == _files(tmp_path / "whole")
+    assert data_files.contents(data) == data_files.contents(tmp_path / "whole")
 
 
 def test_what_is_finished_is_left_alone(tree: Path, tmp_path: Path) -> None:
@@ -146,9 +121,10 @@ def test_what_is_finished_is_left_alone(tree: Path, tmp_path: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "data").iterdir()}
     c4.C4.prepare(tmp_path / "data", tree)
     after = {path: path.stat().st_mtime_ns for path in before}
-    assert {path for path in before if before[path] != after[path]} <= {
-        tmp_path / "data" / ".prepare.lock"
-    }
+    assert {path.name for path in before if before[path] != after[path]} <= {data_files.LOCK}
+    (tmp_path / "data" / "tokens.json").write_text("{")
+    with pytest.raises(DataError, match=r"tokens\.json cannot be used.* remove it.*\n.*prepare c4_lm"):
+        c4.C4.prepare(tmp_path / "data", tree)
 
 
 def test_missing_data_is_named_with_its_command(tmp_path: Path) -> None:

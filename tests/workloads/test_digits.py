@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.workloads import data_files
 from workloads.base.errors import DataError
 from workloads.images import digits, imagenet, images
 from workloads.storage import tfds_directory, tfds_writer
@@ -32,17 +33,8 @@ def own(prepared: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(prepared, tmp_path / "own"))
 
 
-def _files(directory: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(directory)): path.read_bytes()
-        for path in directory.rglob("*")
-        if path.is_file()
-    }
-
-
 def test_the_layout_is_imagenets(prepared: Path) -> None:
-    assert set(_files(prepared)) == {
-        ".prepare.lock",
+    assert set(data_files.contents(prepared)) == {
         "NOTE",
         "reference.json",
         "imagenet2012/5.1.0/dataset_info.json",
@@ -99,27 +91,26 @@ def test_reference_rows_are_the_nearest_neighbour_s_and_the_most_frequent_class_
         "validation/error": 8 / 400,
         "test/error": 5 / 400,
     }
-    assert constant["name"] == "always 3"
+    assert constant["name"] == "always 5"
     assert constant["constant"]
     assert "constant" not in row
     assert 0.85 < constant["train/error"] < 0.9
 
 
 def test_preparing_elsewhere_gives_the_same_bytes(prepared: Path, tmp_path: Path) -> None:
-    assert _files(digits.prepare(tmp_path / "new" / "place")) == _files(prepared)
-
-
-def _flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+    assert data_files.contents(digits.prepare(tmp_path / "new" / "place")) == data_files.contents(
+        prepared
+    )
 
 
 @pytest.mark.parametrize(
     ("damage", "file"),
     [
         (Path.unlink, "reference.json"),
-        (_flip, "imagenet2012/5.1.0/imagenet2012-train.tfrecord-00000-of-00001"),
+        (
+            lambda path: data_files.flip(path, 9000),
+            "imagenet2012/5.1.0/imagenet2012-train.tfrecord-00000-of-00001",
+        ),
         (Path.unlink, "imagenet_v2/matched-frequency/3.0.0/features.json"),
     ],
 )
@@ -131,7 +122,7 @@ def test_damage_is_named_and_prepared_again(
         digits.check(own)
     assert Path(file).name in str(caught.value)
     digits.prepare(own)
-    assert _files(own) == _files(prepared)
+    assert data_files.contents(own) == data_files.contents(prepared)
 
 
 def test_other_images_are_found_by_their_hash(own: Path) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from attention import registry as variants
+from tests.workloads import data_files
 from workloads import __main__ as command
 from workloads import registry
 from workloads.base import workload as base
@@ -185,12 +186,12 @@ PACKAGES = {
 @pytest.mark.parametrize("kind", PACKAGES)
 def test_a_bad_package_is_named_and_changes_nothing(kind, tmp_path, capsys):
     prepared = fashion.prepare(tmp_path / "data", _source("xz", tmp_path))
-    before = _files(prepared)
+    before = data_files.contents(prepared)
     source = tmp_path / "bad.deb"
     source.write_bytes(PACKAGES[kind])
     arguments = ["prepare", "fashion_vit", f"--data_dir={prepared}", f"--from={source}"]
     assert command.main(arguments) == 2
-    assert _files(prepared) == before
+    assert data_files.contents(prepared) == before
     assert str(source) in capsys.readouterr().err
 
 
@@ -247,10 +248,6 @@ def test_reference_rows(tmp_path):
     assert neighbour["train/error"] == np.mean(labels[own.argmin(1)] != labels[asked])
 
 
-def _files(directory):
-    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
-
-
 def test_whole_data_need_no_source_and_no_permission(tmp_path, capsys):
     data = fashion.prepare(tmp_path / "data", _source("xz", tmp_path))
     arguments = ["prepare", "fashion_vit", f"--data_dir={data}"]
@@ -294,13 +291,13 @@ def test_data_of_another_set_is_not_replaced(tmp_path):
 
 def test_a_killed_preparation_is_repeated(tmp_path):
     source, data = _source("xz", tmp_path), tmp_path / "data"
-    whole = _files(fashion.prepare(data, source))
+    whole = data_files.contents(fashion.prepare(data, source))
     (data / preparation.REFERENCE_FILE).unlink()
     place = data / "imagenet2012" / "5.1.0"
     (place / "dataset_info.json").unlink()
     (place / "left-00000-of-00001").touch()
     fashion.prepare(data, source)
-    assert _files(data) == whole
+    assert data_files.contents(data) == whole
 
 
 @pytest.fixture

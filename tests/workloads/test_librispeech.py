@@ -218,23 +218,25 @@ def test_an_interrupted_split_goes_on(job: librispeech_prepare.SplitToPrepare) -
 
 
 @pytest.mark.parametrize("file", ["20-3-0001_audio.npy", "20-3-0001_targets.npy"])
-@pytest.mark.parametrize("damage", ["cut", "removed", "of another utterance"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(path.read_bytes()[:-1]),
+        Path.unlink,
+        # Of another utterance.
+        lambda path: shutil.copy(path.with_name(path.name.replace("0001", "0000")), path),
+    ],
+)
 def test_what_is_not_whole_is_made_again(
-    job: librispeech_prepare.SplitToPrepare, file: str, damage: str
+    job: librispeech_prepare.SplitToPrepare, file: str, damage: Callable[[Path], object]
 ) -> None:
     librispeech_prepare.prepare_split(job)
-    folder = job.data_dir / "dev-clean"
-    path = folder / file
-    content, before = path.read_bytes(), _stamps(folder)
-    if damage == "cut":
-        path.write_bytes(content[:-1])
-    elif damage == "removed":
-        path.unlink()
-    else:
-        shutil.copy(folder / file.replace("0001", "0000"), path)
+    path = job.data_dir / "dev-clean" / file
+    content, before = path.read_bytes(), _stamps(path.parent)
+    damage(path)
     librispeech_prepare.prepare_split(job)
     assert path.read_bytes() == content
-    after = _stamps(folder)
+    after = _stamps(path.parent)
     assert {name for name in before if after[name] != before[name]} == {file}
 
 

@@ -16,8 +16,9 @@ def test_a_claimed_directory_stays_that_of_its_data(tmp_path):
     preparation.claim(tmp_path / "new", NOTE)
     (tmp_path / "new" / "shard").touch()
     preparation.claim(tmp_path / "new", NOTE)
-    with pytest.raises(DataError, match=r"NOTE is there, and is of other data; .*\n.*remove"):
-        preparation.claim(tmp_path / "new", "Small: sounds.")
+    for names in (None, ["nothing"]):
+        with pytest.raises(DataError, match=r"NOTE is there, and is of other data; .*\n.*remove"):
+            preparation.claim(tmp_path / "new", "Small: sounds.", names)
     assert (tmp_path / "new" / "NOTE").read_text("utf-8") == f"{NOTE}\n"
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.workloads import data_files
 from workloads.base.errors import DataError
 from workloads.storage import token_records, tokenizer
 from workloads.text.corpora import pydoc_text
@@ -32,13 +33,8 @@ def own(prepared: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(prepared, tmp_path / "own"))
 
 
-def _files(directory: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in directory.iterdir()}
-
-
 def test_files_and_sizes(prepared: Path) -> None:
-    assert set(_files(prepared)) == {
-        ".prepare.lock",
+    assert set(data_files.contents(prepared)) == {
         "NOTE",
         "reference.json",
         "tokens.json",
@@ -139,14 +135,11 @@ def test_damage_is_found_and_prepared_again_with_the_same_bytes(
     documents: list[pydoc_text.Document],
 ) -> None:
     monkeypatch.setattr(pydoc_text, "documents", lambda: documents)  # read anew, but once
-    shard = own / "train-00000-of-00001.npy"
-    content = bytearray(shard.read_bytes())
-    content[-2] ^= 1
-    shard.write_bytes(content)
+    data_files.flip(own / "train-00000-of-00001.npy", -2)
     with pytest.raises(DataError, match="python -m workloads prepare pydoc_lm"):
         pydoc_text.check(own)
     pydoc_text.prepare(own)
-    assert _files(own) == _files(prepared)
+    assert data_files.contents(own) == data_files.contents(prepared)
 
 
 def test_other_data_is_never_replaced(tmp_path: Path) -> None:

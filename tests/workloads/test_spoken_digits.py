@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.workloads import data_files
 from workloads.base.errors import DataError
 from workloads.speech.corpora import (
     espeak,
@@ -46,14 +47,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def own(small: Path, tmp_path: Path) -> Path:
     """A copy that a test may damage."""
     return Path(shutil.copytree(small, tmp_path / "own"))
-
-
-def _files(directory: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(directory)): path.read_bytes()
-        for path in directory.rglob("*")
-        if path.is_file() and path.name != ".prepare.lock"
-    }
 
 
 # What is said, and by whom.
@@ -170,13 +163,9 @@ def test_speakers_have_the_voices_of_their_role(small: Path) -> None:
 
 
 def test_preparing_elsewhere_gives_the_same_bytes(small: Path, tmp_path: Path) -> None:
-    assert _files(SMALL.prepare(tmp_path / "new" / "place")) == _files(small)
-
-
-def _flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
+    assert data_files.contents(SMALL.prepare(tmp_path / "new" / "place")) == data_files.contents(
+        small
+    )
 
 
 def _some(directory: Path, pattern: str) -> Path:
@@ -185,8 +174,8 @@ def _some(directory: Path, pattern: str) -> Path:
 
 def test_damage_is_found_and_mended(own: Path, small: Path) -> None:
     for damage, pattern, message in (
-        (_flip, "test/*_audio.npy", "audio, targets and pieces have SHA-256"),
-        (_flip, "validation/*_targets.npy", ""),
+        (data_files.flip, "test/*_audio.npy", "audio, targets and pieces have SHA-256"),
+        (data_files.flip, "validation/*_targets.npy", ""),
         (Path.unlink, "train/*_audio.npy", "_audio.npy cannot be read"),
         (Path.unlink, "reference.json", "reference.json cannot be read"),
         (Path.unlink, "spm_model.vocab", "is not prepared: it has no spm_model.vocab"),
@@ -199,10 +188,10 @@ def test_damage_is_found_and_mended(own: Path, small: Path) -> None:
             SMALL.check(own)
         assert message in str(caught.value)
         path.write_bytes(whole)
-    _flip(_some(own, "test/*_audio.npy"))
+    data_files.flip(_some(own, "test/*_audio.npy"))
     (own / "train" / "killed_audio.npy").touch()
     SMALL.prepare(own)
-    assert _files(own) == _files(small)
+    assert data_files.contents(own) == data_files.contents(small)
 
 
 def test_a_shorter_list_is_found(own: Path) -> None:
@@ -214,10 +203,10 @@ def test_a_shorter_list_is_found(own: Path) -> None:
 
 def test_other_speech_is_never_replaced(own: Path, tmp_path: Path) -> None:
     other = dataclasses.replace(SMALL, note="Other speech.", vocab_size=23)
-    before = _files(own)
+    before = data_files.contents(own)
     with pytest.raises(DataError, match="is of other data; it is not replaced"):
         other.prepare(own)
-    assert _files(own) == before
+    assert data_files.contents(own) == before
     (tmp_path / "train.csv").write_text(",id\n")
     with pytest.raises(DataError, match=r"train\.csv is there, .* it is not replaced"):
         SMALL.prepare(tmp_path)
@@ -233,7 +222,7 @@ def test_data_of_the_former_layout_are_refused_and_made_anew(small: Path, tmp_pa
         SMALL.check(tmp_path)
     SMALL.prepare(tmp_path)
     (tmp_path / "train-clean-100.csv").unlink()
-    assert _files(tmp_path) == _files(small)
+    assert data_files.contents(tmp_path) == data_files.contents(small)
 
 
 def test_an_utterance_that_is_too_long_ends_a_preparation(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
+from tests.workloads import data_files
 from workloads.base.errors import DataError
 from workloads.storage import tfds_directory, tfds_writer, tfrecord
 
@@ -140,11 +141,6 @@ def _interrupt(directory: Path) -> None:
     directory.rename(directory.with_name("incomplete.AB12CD_3.0.0"))
 
 
-def _cut_shard(directory: Path) -> None:
-    shard = directory / LAST
-    shard.write_bytes(shard.read_bytes()[:-1])
-
-
 def _edit_info(directory: Path, **changes: str | None) -> None:
     """Changes entries of dataset_info.json; None removes one."""
     path = directory / "dataset_info.json"
@@ -161,7 +157,7 @@ def _edit_info(directory: Path, **changes: str | None) -> None:
         (_overwrite("dataset_info.json", "{"), "dataset_info.json or features.json cannot be read"),
         (_overwrite("features.json", "{}"), "dataset_info.json or features.json cannot be read"),
         (_remove(LAST), f"1 of 3 shards are missing: {LAST}"),
-        (_cut_shard, r"the shards have \d+ bytes together"),
+        (lambda directory: data_files.cut(directory / LAST), r"the shards have \d+ bytes together"),
         (
             lambda directory: _edit_info(directory, fileFormat="riegeli"),
             "'riegeli' cannot be read; tfrecord and array_record can",

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.workloads import data_files
 from workloads.base.errors import DataError
 from workloads.storage import token_records, tokenizer
 
@@ -105,21 +106,6 @@ def _save(rows: np.ndarray) -> Callable[[Path], None]:
     return lambda directory: np.save(directory / SECOND, rows)
 
 
-def _change(place: int, value: int) -> Callable[[Path], None]:
-    """Changes a byte of the second shard, counted from its end."""
-
-    def change(directory: Path) -> None:
-        content = bytearray((directory / SECOND).read_bytes())
-        content[place] = value
-        (directory / SECOND).write_bytes(content)
-
-    return change
-
-
-def _cut(directory: Path) -> None:
-    (directory / SECOND).write_bytes((directory / SECOND).read_bytes()[:-1])
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -129,10 +115,13 @@ def _cut(directory: Path) -> None:
         (_edit(special_ids={"pad": 0}), "special ids are"),
         (_edit(length=7), r"holds uint16 \[4, 6\]; uint16 \[4, 7\] is expected"),
         (_remove(SECOND), f"{SECOND} cannot be read"),
-        (_cut, f"{SECOND} has 187 bytes; 188 are expected"),
+        (
+            lambda directory: data_files.cut(directory / SECOND),
+            f"{SECOND} has 187 bytes; 188 are expected",
+        ),
         (_save(ROWS[4:9].astype(np.int32)), r"holds int32 \[5, 6\]; uint16 \[5, 6\] is expected"),
         (_save(ROWS[4:10]), r"holds uint16 \[6, 6\]; uint16 \[5, 6\] is expected"),
-        (_change(0 - 188, 0), f"{SECOND} cannot be read"),
+        (lambda directory: data_files.flip(directory / SECOND, 0), f"{SECOND} cannot be read"),
     ],
 )
 def test_a_directory_that_is_not_whole_is_refused(
@@ -161,13 +150,13 @@ def test_check_tells_what_it_read(directory: Path) -> None:
 
 
 def test_an_id_outside_the_vocabulary_is_found(directory: Path) -> None:
-    _change(-1, 2)(directory)  # the last id is 57 + 512
-    with pytest.raises(DataError, match="record 8 has token id 569; 0 to 329 are allowed"):
+    data_files.flip(directory / SECOND)  # the last id is 57 + 256
+    with pytest.raises(DataError, match="record 8 has token id 313; 0 to 329 are allowed"):
         token_records.check(directory, REPAIR)
 
 
 def test_a_changed_token_is_found_by_the_full_check(directory: Path) -> None:
-    _change(-2, 0)(directory)
+    data_files.flip(directory / SECOND, -2)
     token_records.check(directory, REPAIR)
     with pytest.raises(DataError, match=f"{SECOND} is damaged: its SHA-256 is not"):
         token_records.check(directory, REPAIR, full=True)

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import pytest
 
+from tests.workloads import data_files
 from workloads.base.errors import DataError
 from workloads.text.corpora import token_preparation, wikipedia
 
@@ -63,10 +64,6 @@ def mlperf(tmp_path: Path, articles: list[list[str]]) -> Path:
     for name, documents in zip(names, articles, strict=True):
         (tree / name).write_text("\n\n".join(documents) + "\n")
     return tree
-
-
-def _files(directory: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
 def _splits(articles: list[list[str]]) -> dict[str, list[list[str]]]:
@@ -169,7 +166,7 @@ def test_killed_in_the_middle_it_leaves_no_process_and_goes_on(
     pipe.write_bytes(content)
     wikipedia.WIKIPEDIA.prepare(data, mlperf, processes=1)
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
-    assert _files(data) == _files(tmp_path / "whole")
+    assert data_files.contents(data) == data_files.contents(tmp_path / "whole")
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,10 @@ def claim(directory: Path, note: str, names: Iterable[str] | None = None) -> Non
     names: what is going to be written below it; None: anything. Raises DataError where some of that
     is there, unless NOTE or the `note` of reference.json says the same.
     """
-    paths = visible(directory) if names is None else [directory / name for name in names]
+    if names is None:
+        paths = visible(directory)
+    else:
+        paths = [directory / name for name in (*names, NOTE_FILE)]
     occupied = [path for path in paths if path.is_file() or visible(path)]
     notes = [directory / name for name in (NOTE_FILE, REFERENCE_FILE)]
     texts = [path.read_text("utf-8", "replace") for path in notes if path.is_file()]

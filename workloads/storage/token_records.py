@@ -183,7 +183,7 @@ def read_info(data_dir: str | os.PathLike[str], repair: str = DEFAULT_REPAIR) ->
         _check_info(info)
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise DataError(
-            f"{path} cannot be used: {type(problem).__name__}: {problem}", repair
+            f"{path} cannot be used ({type(problem).__name__}: {problem}); remove it first", repair
         ) from problem
     return info
 

@@ -156,14 +156,13 @@ class Corpus:
         """Writes the records below `data_dir` from the files in `manual_dir` (None: `data_dir`).
 
         Killed, it goes on where it was when it is called again. What is there is left as it is
-        where `check` passes. A `tokens.json` that was cut short says nothing: everything but the
-        vocabulary is written anew. `processes` (None: the CPUs this process may use) read, tokenise
+        where `check` passes. `processes` (None: the CPUs this process may use) read, tokenise
         and pack, one input file each at a time. Raises DataError where files are missing, not whole
         or damaged.
         """
         data_dir = Path(data_dir)
         with preparation.locked(data_dir):
-            if _has_info(data_dir):
+            if (data_dir / token_records.INFO_FILE).exists():
                 self.check(data_dir)
                 return
             dataset, inputs = self.inputs(Path(manual_dir or data_dir), self._repair(data_dir))
@@ -241,20 +240,6 @@ class Corpus:
             data_dir, length=self.length, vocab_size=self.vocab_size, splits=splits, source=source
         )
         shutil.rmtree(data_dir / PROGRESS)
-
-
-def _has_info(data_dir: Path) -> bool:
-    """Whether there is a `tokens.json`; one that is no JSON is removed."""
-    path = data_dir / token_records.INFO_FILE
-    try:
-        json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return False
-    except ValueError:
-        _report(f"{path} is damaged: all records are written anew")
-        path.unlink()
-        return False
-    return True
 
 
 def _results(
