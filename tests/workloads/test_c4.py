@@ -123,7 +123,9 @@ def test_what_is_finished_is_left_alone(tree: Path, tmp_path: Path) -> None:
     after = {path: path.stat().st_mtime_ns for path in before}
     assert {path.name for path in before if before[path] != after[path]} <= {data_files.LOCK}
     (tmp_path / "data" / "tokens.json").write_text("{")
-    with pytest.raises(DataError, match=r"tokens\.json cannot be used.* remove it.*\n.*prepare c4_lm"):
+    with pytest.raises(
+        DataError, match=r"tokens\.json cannot be used.* remove it.*\n.*prepare c4_lm"
+    ):
         c4.C4.prepare(tmp_path / "data", tree)
 
 

@@ -133,8 +133,13 @@ def _source(kind, folder):
 @pytest.mark.parametrize("kind", ["xz", "gz", "zst", "bare", "compressed", "both", "dotted"])
 def test_what_people_have_is_read(kind, tmp_path):
     source = _source(kind, tmp_path)
-    for found, expected in zip(fashion.read(source), ARRAYS.values(), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for array, expected in zip(fashion.read(source), ARRAYS.values(), strict=True):
+        np.testing.assert_array_equal(array, expected)
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    return fashion.prepare(tmp_path / "data", _source("xz", tmp_path))
 
 
 TEST_LABELS_GZ = f"{TEST_LABELS}.gz"
@@ -184,8 +189,7 @@ PACKAGES = {
 
 
 @pytest.mark.parametrize("kind", PACKAGES)
-def test_a_bad_package_is_named_and_changes_nothing(kind, tmp_path, capsys):
-    prepared = fashion.prepare(tmp_path / "data", _source("xz", tmp_path))
+def test_a_bad_package_is_named_and_changes_nothing(kind, prepared, tmp_path, capsys):
     before = data_files.contents(prepared)
     source = tmp_path / "bad.deb"
     source.write_bytes(PACKAGES[kind])
@@ -208,8 +212,7 @@ def test_compression_that_needs_dpkg_names_both_ways_out(tmp_path, monkeypatch):
         fashion.read(source)
 
 
-def test_a_fixed_permutation_gives_the_roles(tmp_path):
-    prepared = fashion.prepare(tmp_path / "data", _source("xz", tmp_path))
+def test_a_fixed_permutation_gives_the_roles(prepared):
     order = np.random.RandomState(0).permutation(TRAIN)
     trained = ARRAYS[TRAIN_IMAGES], ARRAYS[TRAIN_LABELS]
     parts = {
@@ -228,9 +231,8 @@ def test_a_fixed_permutation_gives_the_roles(tmp_path):
     assert "substantial portions of the Software" in text
 
 
-def test_reference_rows(tmp_path):
+def test_reference_rows(prepared):
     """Of random pictures, by the definition: the nearest other image, the most frequent class."""
-    prepared = fashion.prepare(tmp_path / "data", _source("xz", tmp_path))
     neighbour, constant = fashion.FASHION.read_reference(prepared)["rows"]
     order = np.random.RandomState(0).permutation(TRAIN)[:50]
     known = ARRAYS[TRAIN_IMAGES][order].reshape(50, -1).astype(np.int64)
@@ -248,27 +250,24 @@ def test_reference_rows(tmp_path):
     assert neighbour["train/error"] == np.mean(labels[own.argmin(1)] != labels[asked])
 
 
-def test_whole_data_need_no_source_and_no_permission(tmp_path, capsys):
-    data = fashion.prepare(tmp_path / "data", _source("xz", tmp_path))
-    arguments = ["prepare", "fashion_vit", f"--data_dir={data}"]
-    (data / ".prepare.lock").unlink()
-    (data / ".prepare.lock").mkdir()  # opening it for writing would now fail
+def test_whole_data_need_no_source_and_no_permission(prepared, capsys):
+    arguments = ["prepare", "fashion_vit", f"--data_dir={prepared}"]
+    (prepared / data_files.LOCK).unlink()
+    (prepared / data_files.LOCK).mkdir()  # to open it for writing would now fail
     assert command.main(arguments) == 0
-    shard = next(data.glob("*/*/*train.tfrecord*"))
-    shard.write_bytes(shard.read_bytes()[:-1])
+    data_files.cut(next(prepared.glob("*/*/*train.tfrecord*")))
     capsys.readouterr()
     assert command.main(arguments) == 2
     assert "the shards have" in capsys.readouterr().err
 
 
-def test_a_link_to_another_disk_is_replaced(tmp_path):
-    source, data = _source("xz", tmp_path), tmp_path / "data"
-    place = fashion.prepare(data, source) / "imagenet2012" / "5.1.0"
+def test_a_link_to_another_disk_stays(prepared, tmp_path):
+    place = prepared / "imagenet2012" / "5.1.0"
     place.rename(tmp_path / "big")
     place.symlink_to(tmp_path / "big")
-    (data / preparation.REFERENCE_FILE).unlink()
-    fashion.prepare(data, source)
-    fashion.prepare(data, source)
+    (prepared / preparation.REFERENCE_FILE).unlink()
+    fashion.prepare(prepared, tmp_path / "fashion.deb")
+    assert place.is_symlink()
 
 
 def test_without_a_source_the_ways_to_one_are_said(tmp_path, capsys):
@@ -289,15 +288,14 @@ def test_data_of_another_set_is_not_replaced(tmp_path):
     assert shard.read_bytes() == b""
 
 
-def test_a_killed_preparation_is_repeated(tmp_path):
-    source, data = _source("xz", tmp_path), tmp_path / "data"
-    whole = data_files.contents(fashion.prepare(data, source))
-    (data / preparation.REFERENCE_FILE).unlink()
-    place = data / "imagenet2012" / "5.1.0"
+def test_a_killed_preparation_is_repeated(prepared, tmp_path):
+    whole = data_files.contents(prepared)
+    (prepared / preparation.REFERENCE_FILE).unlink()
+    place = prepared / "imagenet2012" / "5.1.0"
     (place / "dataset_info.json").unlink()
     (place / "left-00000-of-00001").touch()
-    fashion.prepare(data, source)
-    assert data_files.contents(data) == whole
+    fashion.prepare(prepared, tmp_path / "fashion.deb")
+    assert data_files.contents(prepared) == whole
 
 
 @pytest.fixture
@@ -328,8 +326,8 @@ def _workload(name="laser", **options):
     return registry.make("fashion_vit", variants.get(name), **options)
 
 
-def test_workloads_of_a_process_share_their_images(tmp_path):
-    prepared = str(fashion.prepare(tmp_path / "data", _source("xz", tmp_path)))
+def test_workloads_of_a_process_share_their_images(prepared):
+    prepared = str(prepared)
     first, second = _workload("standard"), _workload("laser")
     source = first._source("train", prepared)
     assert second._source("train", prepared) is source
@@ -347,8 +345,8 @@ def test_workloads_of_a_process_share_their_images(tmp_path):
     assert key not in base._CACHES
 
 
-def test_one_channel_becomes_three_on_the_device(tmp_path):
-    prepared = str(fashion.prepare(tmp_path / "data", _source("xz", tmp_path)))
+def test_one_channel_becomes_three_on_the_device(prepared):
+    prepared = str(prepared)
     record = imagenet.open_split(prepared, "test")[0]
     picture = images.decode(record["image"]).astype(np.float32)
     mean = np.array([0.485, 0.456, 0.406], np.float32) * 255

@@ -347,7 +347,7 @@ def test_algoperfs_int64_and_missing_lists_of_left_out_are_fine(prepared: Path) 
 @pytest.mark.parametrize(
     ("file", "message"),
     [
-        ("spm_model.vocab", "is not prepared: it has no spm_model.vocab"),
+        ("spm_model.vocab", "spm_model.vocab: the tokenizer cannot be read"),
         ("dev-other.csv", "lacks dev-other.csv of LibriSpeech as AlgoPerf prepares it"),
         ("test-clean/105-1-0001_audio.npy", "105-1-0001_audio.npy is missing; test-clean.csv"),
         ("test-clean/105-1-0001_targets.npy", "is missing; test-clean.csv lists it"),

@@ -44,9 +44,7 @@ def test_batches_of_documents_change_nothing(
 
 @pytest.fixture(scope="module")
 def processor(spm_model: bytes) -> Any:
-    found = sentencepiece.SentencePieceProcessor()
-    found.LoadFromSerializedProto(spm_model)
-    return found
+    return sentencepiece.SentencePieceProcessor(model_proto=spm_model)
 
 
 def test_a_shard_holds_what_was_tokenised(
@@ -71,9 +69,8 @@ def test_a_shard_holds_what_was_tokenised(
 
 def test_unknown_tokens_are_counted(tmp_path: Path) -> None:
     model = tokenizer.train(["a cat sat on the mat by the sea"] * 20, 18)
-    found = sentencepiece.SentencePieceProcessor()
-    found.LoadFromSerializedProto(model)
-    counts = packing.write_shard(tmp_path / "a.npy", ["a 你 cat 好 sat"], found, 2)
+    small = sentencepiece.SentencePieceProcessor(model_proto=model)
+    counts = packing.write_shard(tmp_path / "a.npy", ["a 你 cat 好 sat"], small, 2)
     assert counts.unknown_tokens == 2
 
 

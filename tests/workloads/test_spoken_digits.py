@@ -178,7 +178,7 @@ def test_damage_is_found_and_mended(own: Path, small: Path) -> None:
         (data_files.flip, "validation/*_targets.npy", ""),
         (Path.unlink, "train/*_audio.npy", "_audio.npy cannot be read"),
         (Path.unlink, "reference.json", "reference.json cannot be read"),
-        (Path.unlink, "spm_model.vocab", "is not prepared: it has no spm_model.vocab"),
+        (Path.unlink, "spm_model.vocab", "spm_model.vocab: the tokenizer cannot be read"),
         (Path.unlink, "validation.csv", "validation.csv cannot be read"),
     ):
         path = _some(own, pattern)

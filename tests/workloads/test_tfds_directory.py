@@ -280,9 +280,3 @@ def test_a_shallow_place_says_no_configuration(directory: Path, place: str) -> N
     builder = tfds.builder_from_directory(directory)
     name = tfds_directory._full_name(builder, Path(place))
     assert name == "imagenet_v2:3.0.0"
-
-
-def test_another_configuration_in_its_place_is_refused(directory: Path) -> None:
-    _forget_configuration(directory)
-    with pytest.raises(DataError, match=r"this is data set .*matched-frequency.*, not"):
-        _open(directory, dataset="imagenet_v2/threshold-0.7:3.0.0")

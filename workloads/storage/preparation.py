@@ -1,14 +1,17 @@
 """Preparing a directory: one at a time, where the data is not whole, never over other data."""
 
+import concurrent.futures
 import fcntl
 import json
+import multiprocessing
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from attention import files
+from workloads.base import machine
 from workloads.base.errors import DataError
 
 # Of embedded data: written last, so that it says that all of it is there.
@@ -16,6 +19,7 @@ REFERENCE_FILE = "reference.json"
 # Says what a directory holds: written first, so that a preparation that was killed is known.
 NOTE_FILE = "NOTE"
 LOCK_FILE = ".prepare.lock"
+Job, Result = TypeVar("Job"), TypeVar("Result")
 
 
 @contextmanager
@@ -85,6 +89,36 @@ def claim(directory: Path, note: str, names: Iterable[str] | None = None) -> Non
         )
     directory.mkdir(parents=True, exist_ok=True)
     files.write(directory / NOTE_FILE, f"{note}\n")
+
+
+def in_processes(
+    function: Callable[[Job], Result], jobs: Sequence[Job], processes: int
+) -> Iterator[Result]:
+    """What a picklable function returns for each job, in their order.
+
+    With fewer than two processes or jobs it runs in this one. Raises OSError where a process was
+    killed, and what the function raises.
+    """
+    if min(processes, len(jobs)) < 2:
+        yield from map(function, jobs)
+        return
+    pool = concurrent.futures.ProcessPoolExecutor(
+        min(processes, len(jobs)),
+        multiprocessing.get_context("spawn"),  # forked threads of the libraries could hang
+        initializer=machine.end_with_parent,
+    )
+    with pool:
+        running = [pool.submit(function, job) for job in jobs]
+        try:
+            for future in running:
+                yield future.result()
+        except concurrent.futures.process.BrokenProcessPool as problem:
+            raise OSError(
+                "a process of this preparation was killed, perhaps for lack of memory; run the "
+                "same command again, what is whole is kept"
+            ) from problem
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _is_whole(data_dir: Path, check: Callable[[Path], Any]) -> bool:

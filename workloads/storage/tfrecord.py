@@ -198,8 +198,7 @@ class TFRecordFile:
     def offsets(self) -> np.ndarray:
         """Byte offset of every record, and the file's size at the end: int64 `[records + 1]`."""
         if self._offsets is None:
-            status = os.stat(self.path)
-            self._identity = (status.st_ino, status.st_size, status.st_mtime_ns)
+            self._identity = identity(self.path)
             self._offsets = cached_offsets(self.path, self._repair)
         return self._offsets
 
@@ -218,6 +217,12 @@ class TFRecordFile:
         frame = _opened(self.path, self._identity).read(start, end)
         where = Where(self.path, number, start, self._repair)
         return payload_of(frame, end - start, where)
+
+
+def identity(path: str) -> tuple[int, ...]:
+    """What differs between a file and another that replaced it."""
+    status = os.stat(path)
+    return (status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 class _OpenFile:

@@ -26,7 +26,7 @@ import numpy as np
 
 from attention import files
 from workloads.base.errors import DataError
-from workloads.storage import tokenizer
+from workloads.storage import tfrecord, tokenizer
 
 DTYPE = np.dtype("<u2")
 MAX_VOCAB_SIZE = 2**16
@@ -89,12 +89,6 @@ def check_file(path: Path, records: int, length: int, repair: str) -> None:
 def _mapped(path: str, identity: tuple[int, ...]) -> Any:
     del identity  # part of the key: a file that was replaced is mapped anew
     return np.load(path, mmap_mode="r", allow_pickle=False)
-
-
-def identity(path: str) -> tuple[int, ...]:
-    """What tells a file from one that replaced it."""
-    status = os.stat(path)
-    return (status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def sha256(path: Path) -> str:
@@ -218,7 +212,7 @@ class TokenSplit:
         self._paths = [str(self.data_dir / shard["file"]) for shard in shards]
         for path, shard in zip(self._paths, shards, strict=True):
             check_file(Path(path), shard["records"], self.length, repair)
-        self._identities = [identity(path) for path in self._paths]
+        self._identities = [tfrecord.identity(path) for path in self._paths]
         self._starts = list(itertools.accumulate((s["records"] for s in shards), initial=0))
 
     def __len__(self) -> int:

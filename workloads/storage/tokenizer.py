@@ -83,16 +83,20 @@ def _sentences(texts: Iterable[str]) -> Iterator[str]:
 
 def load(path: str | os.PathLike[str], repair: str = "") -> Any:
     """The `SentencePieceProcessor` of a file; DataError unless it has the four ids above."""
+    processor = read_processor(path, repair)
+    _check_ids(processor, path, repair)
+    return processor
+
+
+def read_processor(path: str | os.PathLike[str], repair: str = "") -> Any:
+    """The `SentencePieceProcessor` of a file, which can be pickled; DataError if it is no model."""
     import sentencepiece
 
     model = read(path, repair)
-    processor = sentencepiece.SentencePieceProcessor()
     try:
-        processor.LoadFromSerializedProto(model)
+        return sentencepiece.SentencePieceProcessor(model_proto=model)
     except (RuntimeError, OSError) as problem:
         raise DataError(f"{path} is no SentencePiece model: {problem}", repair) from problem
-    _check_ids(processor, path, repair)
-    return processor
 
 
 def _check_ids(processor: Any, path: str | os.PathLike[str], repair: str) -> None:

@@ -7,16 +7,14 @@ and whole is kept, targets are made anew and written where they differ, and `<sp
 last, says that a split is whole. `<split>_left_out.csv` holds what is left out, and why.
 """
 
-import concurrent.futures
 import csv
 import dataclasses
 import functools
 import io
-import multiprocessing
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -165,7 +163,9 @@ def prepare_split(job: SplitToPrepare, num_workers: int = 0, expected: int | Non
     if expected is not None:
         _check_count(job, folders, expected)
     (job.data_dir / job.split).mkdir(parents=True, exist_ok=True)
-    parts = list(_in_order(job, folders, num_workers))
+    tokenizer = speech_tokenizer.load(job.data_dir, job.vocab_size, job.repair)
+    prepare = functools.partial(prepare_chapter, job, tokenizer)
+    parts = list(preparation.in_processes(prepare, folders, num_workers))
     kept = tuple(name for part in parts for name in part.kept)
     left_out = tuple(entry for part in parts for entry in part.left_out)
     report = Report(job.split, kept, left_out)
@@ -196,24 +196,6 @@ def _utterances(chapter: Path, repair: str) -> tuple[dict[str, str], dict[str, P
     """Transcripts and audio files of a chapter, by id."""
     audio = {path.stem: path for path in preparation.visible(chapter, "*.flac")}
     return read_transcripts(chapter, repair), audio
-
-
-def _in_order(job: SplitToPrepare, chapters: list[Path], num_workers: int) -> Iterator[Report]:
-    tokenizer = speech_tokenizer.load(job.data_dir, job.vocab_size, job.repair)
-    prepare = functools.partial(prepare_chapter, job, tokenizer)
-    if not num_workers:
-        yield from map(prepare, chapters)
-        return
-    # Spawned, not forked: the caller may have threads.
-    context = multiprocessing.get_context("spawn")
-    try:
-        with concurrent.futures.ProcessPoolExecutor(num_workers, context) as pool:
-            yield from pool.map(prepare, chapters, chunksize=4)
-    except concurrent.futures.process.BrokenProcessPool as problem:
-        raise OSError(
-            f"a process that prepared {job.split} was killed, perhaps for lack of memory; run the "
-            "same command again, what is whole is kept"
-        ) from problem
 
 
 def prepare_chapter(

@@ -26,12 +26,7 @@ def load(
     the unknown piece.
     """
     path = Path(data_dir) / FILE_NAME
-    if not path.is_file():
-        raise DataError(f"{data_dir} is not prepared: it has no {FILE_NAME}", repair)
-    try:
-        processor = sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes())
-    except (OSError, RuntimeError, ValueError) as problem:
-        raise DataError(f"{path} is no SentencePiece model: {problem}", repair) from problem
+    processor: sentencepiece.SentencePieceProcessor = tokenizer.read_processor(path, repair)
     sizes = processor.vocab_size(), processor.unk_id(), processor.eos_id()
     if sizes[:2] != (vocab_size, BLANK) or sizes[2] < 0:
         raise DataError(

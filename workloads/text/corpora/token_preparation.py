@@ -5,12 +5,10 @@ finished shard is noted in `.progress/`, so a preparation that was killed goes o
 that are missing; `tokens.json`, written last, replaces the notes.
 """
 
-import concurrent.futures
 import dataclasses
 import functools
 import itertools
 import json
-import multiprocessing
 import os
 import shutil
 import sys
@@ -224,9 +222,10 @@ class Corpus:
                 rest.unlink()
         if len(todo) < len(jobs):
             _report(f"{len(jobs) - len(todo)} of {len(jobs)} shards are there already")
-        processes = processes or machine.cpu_count()
         start, tokens = time.perf_counter(), 0
-        for number, counts in enumerate(_results(data_dir, todo, identity, processes), 1):
+        write = functools.partial(_write, data_dir, identity)
+        results = preparation.in_processes(write, todo, processes or machine.cpu_count())
+        for number, counts in enumerate(results, 1):
             tokens += counts.tokens
             speed = tokens / (time.perf_counter() - start)
             _report(f"{number} of {len(todo)} shards, {tokens:,} tokens, {speed:,.0f} tokens/s")
@@ -242,28 +241,7 @@ class Corpus:
         shutil.rmtree(data_dir / PROGRESS)
 
 
-def _results(
-    data_dir: Path, jobs: Sequence[OutputShard], identity: dict[str, Any], processes: int
-) -> Iterator[token_records.Counts]:
-    """Works through the jobs; with one process, in this one."""
-    if processes == 1 or len(jobs) < 2:
-        yield from (_write(data_dir, job, identity) for job in jobs)
-        return
-    pool = concurrent.futures.ProcessPoolExecutor(
-        min(processes, len(jobs)),
-        multiprocessing.get_context("spawn"),  # forked threads of the libraries could hang
-        initializer=machine.end_with_parent,
-    )
-    with pool:
-        running = [pool.submit(_write, data_dir, job, identity) for job in jobs]
-        try:
-            for done in concurrent.futures.as_completed(running):
-                yield done.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _write(data_dir: Path, job: OutputShard, identity: dict[str, Any]) -> token_records.Counts:
+def _write(data_dir: Path, identity: dict[str, Any], job: OutputShard) -> token_records.Counts:
     path = data_dir / job.file
     processor = tokenizer.load(data_dir / token_records.TOKENIZER_FILE)
     counts = packing.write_shard(path, job.input.texts(), processor, int(identity["length"]))
