@@ -37,10 +37,12 @@ def test_the_layout_is_imagenets(prepared: Path) -> None:
     assert set(data_files.contents(prepared)) == {
         "NOTE",
         "reference.json",
+        "imagenet2012/5.1.0/NOTE",
         "imagenet2012/5.1.0/dataset_info.json",
         "imagenet2012/5.1.0/features.json",
         "imagenet2012/5.1.0/imagenet2012-train.tfrecord-00000-of-00001",
         "imagenet2012/5.1.0/imagenet2012-validation.tfrecord-00000-of-00001",
+        "imagenet_v2/matched-frequency/3.0.0/NOTE",
         "imagenet_v2/matched-frequency/3.0.0/dataset_info.json",
         "imagenet_v2/matched-frequency/3.0.0/features.json",
         "imagenet_v2/matched-frequency/3.0.0/imagenet_v2-test.tfrecord-00000-of-00001",

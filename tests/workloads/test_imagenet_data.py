@@ -178,4 +178,4 @@ def test_preparing_without_the_archives_names_them(tmp_path: Path) -> None:
     message = str(caught.value)
     assert f"{tmp_path}: ILSVRC2012_img_val.tar missing" in message
     assert "https://image-net.org/download-images" in message
-    assert "--manual_dir" in message
+    assert "--from=FOLDER" in message

@@ -10,6 +10,7 @@ from workloads.base.errors import DataError
 from workloads.storage import preparation
 
 NOTE = "Small: pictures."
+REFERENCE = json.dumps({"note": NOTE})
 
 
 def test_a_claimed_directory_stays_that_of_its_data(tmp_path):
@@ -22,13 +23,20 @@ def test_a_claimed_directory_stays_that_of_its_data(tmp_path):
     assert (tmp_path / "new" / "NOTE").read_text("utf-8") == f"{NOTE}\n"
 
 
-def test_a_reference_says_the_same_as_a_note_even_cut_short(tmp_path):
-    content = json.dumps({"note": NOTE, "rows": []})
-    (tmp_path / preparation.REFERENCE_FILE).write_text(content[:-4], "utf-8")
+@pytest.mark.parametrize("name", ["reference.json", "dataset_info.json", "tokens.json"])
+def test_every_file_that_is_whole_must_say_the_same(name, tmp_path):
+    path = tmp_path / name
+    path.write_text(json.dumps({"note": NOTE, "rows": []}), "utf-8")
     preparation.claim(tmp_path, NOTE)
-    (tmp_path / preparation.NOTE_FILE).unlink()
+    path.write_text('{"note": "Sm', "utf-8")  # a crash
+    preparation.claim(tmp_path, NOTE)
+    path.write_text('{"description": "photographs"}', "utf-8")
     with pytest.raises(DataError, match="it is not replaced"):
-        preparation.claim(tmp_path, "Small: sounds.")
+        preparation.claim(tmp_path, NOTE)
+    (tmp_path / preparation.NOTE_FILE).unlink()
+    path.write_text('{"descr', "utf-8")
+    with pytest.raises(DataError, match="it is not replaced"):
+        preparation.claim(tmp_path, NOTE)
 
 
 @pytest.mark.parametrize("other", ["shard", "folder/file"])
@@ -51,7 +59,7 @@ def test_files_that_a_system_lays_beside_data_are_no_data(tmp_path):
 
 def _write(directory):
     preparation.claim(directory, NOTE)
-    (directory / preparation.REFERENCE_FILE).write_text("{}", "utf-8")
+    (directory / preparation.REFERENCE_FILE).write_text(REFERENCE, "utf-8")
 
 
 def _check(directory):
@@ -60,21 +68,21 @@ def _check(directory):
 
 def test_data_is_made_where_it_is_not_whole_and_left_where_it_is(tmp_path):
     data = preparation.prepare_once(tmp_path / "new" / "place", _check, _write)
-    assert _check(data) == {}
+    assert _check(data) == {"note": NOTE}
     preparation.prepare_once(data, _check, None)
     (data / ".prepare.lock").unlink()
     (data / ".prepare.lock").mkdir()  # to open it for writing would now fail
     preparation.prepare_once(data, _check, None)
 
 
-@pytest.mark.parametrize("content", ['{"note": ', "[]", "\xff"])
+@pytest.mark.parametrize("content", ['{"note": ', "\xff"])
 def test_a_reference_that_cannot_be_read_is_named_and_made_again(content, tmp_path):
     (tmp_path / preparation.REFERENCE_FILE).write_text(content, "latin-1")
     with pytest.raises(DataError, match=r"reference\.json cannot be read.*\n.*mend it"):
         _check(tmp_path)
     (tmp_path / preparation.NOTE_FILE).write_text(NOTE, "utf-8")
     preparation.prepare_once(tmp_path, _check, _write)
-    assert _check(tmp_path) == {}
+    assert _check(tmp_path) == {"note": NOTE}
 
 
 def test_a_preparation_that_leaves_data_damaged_is_an_error(tmp_path):

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workloads.base import sources
 from workloads.base.errors import DataError
 from workloads.speech.corpora import speech_records
 
@@ -141,24 +140,3 @@ def test_what_was_saved_is_read(
     assert record["targets"][: record["targets_length"]].tolist() == targets
     assert not record["audio"][len(audio) :].any()
     assert not record["targets"][len(targets) :].any()
-
-
-def test_the_cache_gives_the_same_records_without_the_files(directory: Path) -> None:
-    source = _open(directory)
-    expected = [source[number] for number in range(3)]
-    cache = sources.CachedSource(source)
-    for path in directory.glob("a/*.npy"):
-        path.unlink()
-    assert len(cache) == 3
-    for number, record in enumerate(expected):
-        assert {name: np.array(value).tolist() for name, value in cache[number].items()} == {
-            name: np.array(value).tolist() for name, value in record.items()
-        }
-    assert str(cache) == f"{source} (in memory)"
-
-
-def test_the_cache_has_a_limit(directory: Path) -> None:
-    # A record takes 4 samples of 2 bytes and 3 ids of 4: 20 bytes.
-    sources.CachedSource(_open(directory), max_bytes=60)
-    with pytest.raises(ValueError, match="the first 3 of 3 examples need 60 bytes.* 59 are"):
-        sources.CachedSource(_open(directory), max_bytes=59)

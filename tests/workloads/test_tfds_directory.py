@@ -67,7 +67,7 @@ def _open(directory: Path, split: str = "train", dataset: str | None = DATASET) 
 def test_layout_is_the_one_of_tfds(directory: Path, tmp_path: Path) -> None:
     assert directory == tmp_path / "data" / "imagenet_v2" / "matched-frequency" / "3.0.0"
     assert sorted(path.name for path in directory.iterdir()) == sorted(
-        ["dataset_info.json", "features.json"]
+        ["NOTE", "dataset_info.json", "features.json"]
         + [f"imagenet_v2-{s}.tfrecord-0000{n}-of-00003" for s in ("train", "test") for n in "012"]
     )
 
@@ -137,10 +137,6 @@ def _overwrite(name: str, content: str) -> Callable[[Path], object]:
     return lambda directory: (directory / name).write_text(content)
 
 
-def _interrupt(directory: Path) -> None:
-    directory.rename(directory.with_name("incomplete.AB12CD_3.0.0"))
-
-
 def _edit_info(directory: Path, **changes: str | None) -> None:
     """Changes entries of dataset_info.json; None removes one."""
     path = directory / "dataset_info.json"
@@ -152,7 +148,6 @@ def _edit_info(directory: Path, **changes: str | None) -> None:
     ("damage", "message"),
     [
         (shutil.rmtree, "3.0.0: does not exist"),
-        (_interrupt, r"interrupted and left \S*incomplete.AB12CD_3.0.0"),
         (_remove("dataset_info.json"), "3.0.0: has no dataset_info.json"),
         (_overwrite("dataset_info.json", "{"), "dataset_info.json or features.json cannot be read"),
         (_overwrite("features.json", "{}"), "dataset_info.json or features.json cannot be read"),

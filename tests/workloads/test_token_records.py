@@ -142,14 +142,7 @@ def test_check_tells_what_it_read(directory: Path) -> None:
     lines = token_records.check(directory, REPAIR, full=True)
     assert [line.split(":")[0] for line in lines] == ["tokenizer", "train", "test"]
     assert "9 records of 6 tokens, 3 documents (0 empty)" in lines[1]
-    assert "6 dropped at the end; every record read" in lines[1]
-    assert "; 9 records read" in token_records.check(directory, REPAIR)[1]
-
-
-def test_an_id_outside_the_vocabulary_is_found(directory: Path) -> None:
-    data_files.flip(directory / SECOND)  # the last id is 57 + 256
-    with pytest.raises(DataError, match="record 8 has token id 313; 0 to 329 are allowed"):
-        token_records.check(directory, REPAIR)
+    assert "6 dropped at the end; every shard read" in lines[1]
 
 
 def test_a_changed_token_is_found_by_the_full_check(directory: Path) -> None:

@@ -56,7 +56,6 @@ def _write_mnist(path: Path) -> Path:
     import tensorflow_datasets as tfds
     from sklearn.datasets import load_digits
 
-    preparation.claim(path / "mnist", NOTE)
     scans = load_digits()
     # RandomState's stream is frozen (NEP 19), so the split is the same with every NumPy.
     order = np.random.RandomState(0).permutation(len(scans.target))
@@ -117,7 +116,6 @@ def _lines(texts: Iterable[str], characters: int) -> Iterable[list[str]]:
 def _write_librispeech(path: Path) -> Path:
     import tensorflow_datasets as tfds
 
-    preparation.claim(path / "librispeech", NOTE)
     splits = {}
     for seed, (role, split) in enumerate(_SPEECH_SPLITS.items()):
         random, count = np.random.RandomState(seed), _UTTERANCES[role]

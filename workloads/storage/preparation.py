@@ -1,12 +1,12 @@
 """Preparing a directory: one at a time, where the data is not whole, never over other data."""
 
 import concurrent.futures
+import contextlib
 import fcntl
 import json
 import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ LOCK_FILE = ".prepare.lock"
 Job, Result = TypeVar("Job"), TypeVar("Result")
 
 
-@contextmanager
+@contextlib.contextmanager
 def locked(data_dir: Path) -> Iterator[None]:
     """Makes the directory and holds its lock: two preparations at once wait for each other."""
     data_dir.mkdir(parents=True, exist_ok=True)
@@ -72,16 +72,15 @@ def claim(directory: Path, note: str, names: Iterable[str] | None = None) -> Non
     """Makes the directory and writes `note`, which says what it holds, into its file NOTE.
 
     names: what is going to be written below it; None: anything. Raises DataError where some of that
-    is there, unless NOTE or the `note` of reference.json says the same.
+    is there, unless every file that says what the directory holds says `note`.
     """
     if names is None:
         paths = visible(directory)
     else:
         paths = [directory / name for name in (*names, NOTE_FILE)]
     occupied = [path for path in paths if path.is_file() or visible(path)]
-    notes = [directory / name for name in (NOTE_FILE, REFERENCE_FILE)]
-    texts = [path.read_text("utf-8", "replace") for path in notes if path.is_file()]
-    if occupied and not any(note in text for text in texts):
+    statements = _statements(directory)
+    if occupied and not (statements and all(note in statement for statement in statements)):
         raise DataError(
             f"{occupied[0]} is there, and is of other data; it is not replaced",
             "choose another folder; or, if nothing in it is needed, remove "
@@ -89,6 +88,18 @@ def claim(directory: Path, note: str, names: Iterable[str] | None = None) -> Non
         )
     directory.mkdir(parents=True, exist_ok=True)
     files.write(directory / NOTE_FILE, f"{note}\n")
+
+
+def _statements(directory: Path) -> list[str]:
+    """The content of files that say what a directory holds, but for JSON that was cut short."""
+    statements = []
+    for name in (NOTE_FILE, REFERENCE_FILE, "dataset_info.json", "tokens.json"):
+        with contextlib.suppress(OSError, ValueError):
+            statement = (directory / name).read_text("utf-8")
+            if name != NOTE_FILE:
+                json.loads(statement)
+            statements.append(statement)
+    return statements
 
 
 def in_processes(

@@ -230,21 +230,12 @@ def _check_prepared(directory: Path, repair: str) -> None:
     missing = [n for n in ("dataset_info.json", "features.json") if not (directory / n).is_file()]
     if not missing:
         return
-    halves = sorted(
-        str(path)
-        for place in (directory, directory.parent)
-        if place.is_dir()
-        for path in place.iterdir()
-        if path.name.startswith(_INCOMPLETE)
-    )
-    if halves:
-        raise DataError(
-            f"{directory}: the preparation was interrupted and left {', '.join(halves)} "
-            "(remove it, unless it is still running)",
-            repair,
-        )
     what = "has no " + " and no ".join(missing) if directory.is_dir() else "does not exist"
-    raise DataError(f"{directory}: {what}", repair)
+    raise DataError(
+        f"{directory}: {what}. A preparation that was interrupted leaves a folder {_INCOMPLETE}* "
+        "beside it; remove that, unless it is still running",
+        repair,
+    )
 
 
 def _full_name(builder: Any, directory: Path) -> str:

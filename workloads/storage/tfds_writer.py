@@ -62,16 +62,18 @@ def write_dataset(
 
     `dataset` is `name[/config]:version`. `features` is a connector of the library; an encoded image
     is bytes. `shards` are those of each split, 1 if it is not named. `dataset_info.json` and
-    `features.json`, without which nothing is read, are written last. Files that are there are
-    removed first. The same input gives the same bytes.
+    `features.json`, without which nothing is read, are written last. Files of an earlier call with
+    the same `description` are removed first. The same input gives the same bytes. Raises DataError
+    where the directory holds other files.
     """
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core import dataset_info, file_adapters
 
     directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
+    preparation.claim(directory, description)
     for path in preparation.visible(directory):
-        path.unlink()
+        if path.name != preparation.NOTE_FILE:
+            path.unlink()
     full_name, _, version = dataset.partition(":")
     name, _, config = full_name.partition("/")
     info = tfds.core.DatasetInfo(

@@ -9,7 +9,6 @@ behind it may round differently on another machine.
 import hashlib
 import json
 import os
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,12 +21,7 @@ import sentencepiece
 
 from attention import files
 from workloads.base.errors import DataError, repair_commands
-from workloads.speech.corpora import (
-    espeak,
-    speakers,
-    speech_records,
-    speech_tokenizer,
-)
+from workloads.speech.corpora import espeak, speakers, speech_records, speech_tokenizer
 from workloads.storage import preparation
 
 SPLITS: dict[str, tuple[str, ...]] = {
@@ -35,8 +29,6 @@ SPLITS: dict[str, tuple[str, ...]] = {
     "validation": ("validation",),
     "test": ("test",),
 }
-# Of data that was prepared through a tree of FLAC files: nothing here reads them.
-_FORMER_FOLDERS = ("LibriSpeech", "train-clean-100", "dev-clean", "test-clean")
 
 
 @dataclass(frozen=True)
@@ -122,8 +114,6 @@ class Corpus:
         lists = [f"{split}.csv" for split in SPLITS]
         preparation.claim(data_dir, self.note, [*names, *SPLITS, *lists])
         (data_dir / preparation.REFERENCE_FILE).unlink(missing_ok=True)
-        for name in (*SPLITS, *_FORMER_FOLDERS):
-            shutil.rmtree(data_dir / name, ignore_errors=True)
         texts = {role: self.texts(role) for role in SPLITS}
         model = speech_tokenizer.train(texts["train"], self.vocab_size)
         files.write(data_dir / speech_tokenizer.FILE_NAME, model)

@@ -258,10 +258,7 @@ def _write(data_dir: Path) -> None:
         length=LENGTH,
         vocab_size=VOCAB_SIZE,
         splits={role: [_write_split(data_dir, role, parts[role])] for role in SIZES},
-        source={
-            "kind": "Python's help topics and docstrings",
-            "python": platform.python_version(),
-        },
+        source={"note": NOTE, "python": platform.python_version()},
     )
     open_split = functools.partial(token_records.TokenSplit, data_dir, repair=_repair(data_dir))
     sources = {role: open_split(role) for role in SIZES}
