@@ -201,8 +201,8 @@ def test_a_directory_holds_fabricated_data_of_several_workloads(folder, monkeypa
     assert "holds real data (no attnperf_tiny_data.json that names wmt)" in _refusal(
         capsys, folder, "--tiny", workload="wmt"
     )
-    (tiny / tiny_sizes.MARKER).unlink()
-    with pytest.raises(DataError, match="holds data of others; it is not replaced"):
+    (tiny / "NOTE").unlink()
+    with pytest.raises(DataError, match="is of other data; it is not replaced"):
         tiny_data.prepare(tiny, "imagenet_vit")
 
 

@@ -122,7 +122,8 @@ def test_tiny_data_is_for_three_data_sets_and_replaces_no_other(tmp_path):
         tiny_data.prepare(tmp_path, "imagenet")
     other = tmp_path / "wikitext103"
     other.mkdir()
-    with pytest.raises(ValueError, match="holds other data"):
+    (other / "train.txt").touch()
+    with pytest.raises(ValueError, match="is of other data"):
         tiny_data.prepare(tmp_path, "wikitext103")
 
 

@@ -7,23 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from workloads.storage import tfds_directory, tfrecord, tokenizer
+from workloads.storage import tfds_directory, tfds_writer, token_records, tokenizer
 
+# fmt: off
 _SYLLABLES = (
-    "at",
-    "ten",
-    "ti",
-    "on",
-    "is",
-    "all",
-    "you",
-    "need",
-    "the",
-    "cat",
-    "sat",
-    "mat",
-    "val",
+    "at", "ten", "ti", "on", "is", "all", "you", "need", "the", "cat", "sat", "mat", "val",
 )
+# fmt: on
 WORDS = [a + b for a in _SYLLABLES for b in _SYLLABLES]
 VOCABULARY = 330
 
@@ -58,6 +48,24 @@ def started_processes(monkeypatch) -> list[multiprocessing.process.BaseProcess]:
 
 
 @pytest.fixture
+def check_records() -> Callable[[Path, Mapping[str, Sequence[Sequence[str]]]], None]:
+    return _check_records
+
+
+def _check_records(directory: Path, splits: Mapping[str, Sequence[Sequence[str]]]) -> None:
+    """Asserts that records of 16 tokens are those of the texts, packed by hand shard by shard."""
+    processor = tokenizer.load(directory / "spm.model")
+    for split, shards in splits.items():
+        rows = []
+        for shard in shards:
+            stream = [token for text in shard for token in [*processor.encode(text), 1]]
+            rows.append(np.array(stream[: len(stream) // 16 * 16]).reshape(-1, 16))
+        source = token_records.TokenSplit(directory, split)
+        records = [source[number]["tokens"] for number in range(len(source))]
+        np.testing.assert_array_equal(records, np.concatenate(rows))
+
+
+@pytest.fixture
 def write_text_dataset() -> Callable[..., Path]:
     return _write_text_dataset
 
@@ -65,64 +73,26 @@ def write_text_dataset() -> Callable[..., Path]:
 def _write_text_dataset(
     tree: Path, dataset: str, splits: Mapping[str, Sequence[Sequence[str]]]
 ) -> Path:
-    """Writes `dataset` (`name/config:version`) into a TFDS tree; splits hold shards of texts."""
+    """Writes `dataset` (`name/config:version`) into a TFDS tree; splits hold shards of texts, all
+    of one length."""
     import tensorflow_datasets as tfds
-    from tensorflow_datasets.core import dataset_info, file_adapters
 
     directory = tfds_directory.directory_of(tree, dataset)
-    directory.mkdir(parents=True)
-    full_name, version = dataset.split(":")
-    name, config = full_name.split("/")
-    texts = tfds.features.FeaturesDict({"text": tfds.features.Text(), "url": tfds.features.Text()})
-    info = tfds.core.DatasetInfo(
-        builder=dataset_info.DatasetIdentity(
-            name=name,
-            version=tfds.core.Version(version),
-            data_dir=str(directory),
-            module_name="",
-            config_name=config,
+    tfds_writer.write_dataset(
+        directory,
+        dataset=dataset,
+        splits={
+            split: [
+                {"text": text, "url": "http://example.org"} for shard in shards for text in shard
+            ]
+            for split, shards in splits.items()
+        },
+        features=tfds.features.FeaturesDict(
+            {"text": tfds.features.Text(), "url": tfds.features.Text()}
         ),
-        features=texts,
+        shards={split: len(shards) for split, shards in splits.items()},
     )
-    info.set_file_format(file_adapters.FileFormat.TFRECORD)
-    info.set_splits(
-        tfds.core.splits.SplitDict(
-            [_write_split(directory, name, split, shards) for split, shards in splits.items()]
-        )
-    )
-    info.write_to_directory(directory)
     return directory
-
-
-def _write_split(directory: Path, name: str, split: str, shards: Sequence[Sequence[str]]) -> object:
-    import tensorflow_datasets as tfds
-
-    template = tfds.core.ShardedFileTemplate(
-        data_dir=directory, dataset_name=name, split=split, filetype_suffix="tfrecord"
-    )
-    size = 0
-    for number, texts in enumerate(shards):
-        records = [text_example(text) for text in texts]
-        path = template.sharded_filepath(shard_index=number, num_shards=len(shards))
-        tfrecord.write_tfrecord(path, records)
-        size += sum(map(len, records))
-    return tfds.core.SplitInfo(
-        name=split,
-        shard_lengths=[len(texts) for texts in shards],
-        num_bytes=size,
-        filename_template=template,
-    )
-
-
-def text_example(text: str | bytes) -> bytes:
-    """A serialized `tf.train.Example` as TFDS writes a text."""
-    from tensorflow_datasets.proto import tf_example_pb2
-
-    example = tf_example_pb2.Example()
-    content = text.encode() if isinstance(text, str) else text
-    example.features.feature["text"].bytes_list.value.append(content)
-    example.features.feature["url"].bytes_list.value.append(b"http://example.org")
-    return example.SerializeToString(deterministic=True)
 
 
 @pytest.fixture(scope="session")

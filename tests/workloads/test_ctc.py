@@ -91,22 +91,3 @@ def test_references_without_words():
             ctc.word_error_rate(silent, silent)
     with pytest.raises(ValueError, match="1 references, 2 hypotheses"):
         ctc.word_errors(["A"], ["A", "B"])
-
-
-words = st.lists(st.sampled_from(["A", "B", "C"]), max_size=6)
-
-
-def _distance(source, target):
-    row = list(range(len(target) + 1))
-    for i, word in enumerate(source, 1):
-        above, row = row, [i]
-        for j, other in enumerate(target, 1):
-            row.append(min(above[j] + 1, row[-1] + 1, above[j - 1] + (word != other)))
-    return row[-1]
-
-
-@settings(max_examples=100)
-@given(words, words)
-def test_word_errors_are_the_edit_distance(reference, hypothesis):
-    errors, count = ctc.word_errors([" ".join(reference)], [" ".join(hypothesis)])
-    assert (errors, count) == (_distance(reference, hypothesis), len(reference))

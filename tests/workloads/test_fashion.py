@@ -5,7 +5,6 @@ import gc
 import gzip
 import hashlib
 import io
-import json
 import os
 import random
 import re
@@ -21,11 +20,12 @@ import numpy as np
 import pytest
 
 from attention import registry as variants
+from tests.workloads import data_files
 from workloads import __main__ as command
 from workloads import registry
 from workloads.base import workload as base
 from workloads.base.errors import DataError
-from workloads.images import digits, fashion, imagenet, images
+from workloads.images import fashion, imagenet, images
 from workloads.storage import preparation
 
 # The real package, where somebody has it: `.ci/run` gets it.
@@ -84,13 +84,13 @@ def _member(name, content):
     return header + content + b"\n" * (len(content) % 2)
 
 
-def _package(path, contents, compression="xz", folder="fashion-mnist"):
+def _package(contents, compression="xz"):
     """A Debian package as deb(5) describes it."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode=f"w:{compression}") as data:
         for name, content in contents.items():
             compressed = gzip.compress(content)
-            info = tarfile.TarInfo(f"./usr/share/datasets/{folder}/{name}.gz")
+            info = tarfile.TarInfo(f"./usr/share/datasets/fashion-mnist/{name}.gz")
             info.size = len(compressed)
             data.addfile(info, io.BytesIO(compressed))
     members = {
@@ -98,15 +98,15 @@ def _package(path, contents, compression="xz", folder="fashion-mnist"):
         "control.tar.xz": b"odd",
         f"data.tar.{compression}": archive.getvalue(),
     }
-    ar = b"!<arch>\n" + b"".join(_member(name, content) for name, content in members.items())
-    path.write_bytes(ar)
-    return path
+    return b"!<arch>\n" + b"".join(_member(name, content) for name, content in members.items())
 
 
 def _source(kind, folder):
     folder.mkdir(exist_ok=True)
     if kind in ("xz", "gz"):
-        return _package(folder / "fashion.deb", CONTENTS, kind)
+        path = folder / "fashion.deb"
+        path.write_bytes(_package(CONTENTS, kind))
+        return path
     if kind == "zst":
         if not shutil.which("dpkg-deb"):
             pytest.skip("no dpkg-deb here")
@@ -133,89 +133,76 @@ def _source(kind, folder):
 @pytest.mark.parametrize("kind", ["xz", "gz", "zst", "bare", "compressed", "both", "dotted"])
 def test_what_people_have_is_read(kind, tmp_path):
     source = _source(kind, tmp_path)
-    for found, expected in zip(fashion.read(source), ARRAYS.values(), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for array, expected in zip(fashion.read(source), ARRAYS.values(), strict=True):
+        np.testing.assert_array_equal(array, expected)
 
 
-def _refused(source):
-    with pytest.raises(DataError) as caught:
-        fashion.read(source)
-    return str(caught.value)
+@pytest.fixture
+def prepared(tmp_path):
+    return fashion.prepare(tmp_path / "data", _source("xz", tmp_path))
 
 
-def _damage(kind, folder):
-    """Makes a source that should not work; returns it and the file that is to be named."""
-    if kind == "other file":
-        source = folder / "pictures.zip"
-        source.write_bytes(b"PK\3\4")
-        return source, source
-    if kind == "pipe":
-        os.mkfifo(folder / "pipe")
-        return folder / "pipe", folder / "pipe"
-    if kind == "empty file":
-        (folder / "empty.deb").touch()
-        return folder / "empty.deb", folder / "empty.deb"
-    if kind == "huge member":
-        source = folder / "a.deb"
-        source.write_bytes(b"!<arch>\n" + f"{'data.tar.xz':<48}{10**10 - 1:<10}`\n".encode() + b"x")
-        return source, source
-    if kind == "library":  # an archive of other members
-        source = folder / "a.deb"
-        source.write_bytes(b"!<arch>\n" + _member("a.o", b"code"))
-        return source, source
-    if kind == "other package":
-        return _package(folder / "a.deb", {"letters": b"abc"}), folder / "a.deb"
-    if kind == "cut package":
-        source = _package(folder / "a.deb", CONTENTS)
-        source.write_bytes(source.read_bytes()[:-2000])
-        return source, source
-    if kind == "no directory's files":
-        return folder, folder
-    source = _directory(folder / "files", OTHERS if kind == "MNIST" else CONTENTS)
-    first = source / (TEST_IMAGES if kind == "MNIST" else TRAIN_IMAGES)
-    if kind == "cut gzip":
-        whole = gzip.compress(CONTENTS[TEST_LABELS])
-        (source / TEST_LABELS).unlink()
-        first = source / f"{TEST_LABELS}.gz"
-        first.write_bytes(whole[:-9])
-    if kind == "no gzip":
-        first = source / f"{TEST_LABELS}.gz"
-        first.write_bytes(b"<html>404</html>")
-    if kind == "cut file":
-        first.write_bytes(CONTENTS[TRAIN_IMAGES][:-1])
-    if kind == "swapped":
-        (source / TRAIN_IMAGES).write_bytes(CONTENTS[TRAIN_LABELS])
-        (source / TRAIN_LABELS).write_bytes(CONTENTS[TRAIN_IMAGES])
-    if kind == "train twice":
-        first = source / TEST_IMAGES
-        first.write_bytes(CONTENTS[TRAIN_IMAGES])
-    if kind == "two sets":
-        _directory(source, OTHERS, ".gz")
-        first = source / f"{TEST_IMAGES}.gz"
-    if kind == "one missing":
-        (source / TEST_LABELS).unlink()
-        first = TEST_LABELS
-    return source, first
+TEST_LABELS_GZ = f"{TEST_LABELS}.gz"
+# Files of a folder (None: missing), and what the refusal says.
+FOLDERS = {
+    "MNIST": (OTHERS, "MNIST's digits come in files of the same names and sizes"),
+    "cut gzip": (
+        {TEST_LABELS: None, TEST_LABELS_GZ: gzip.compress(CONTENTS[TEST_LABELS])[:-9]},
+        f"{TEST_LABELS_GZ} is cut short or damaged",
+    ),
+    "no gzip": ({TEST_LABELS_GZ: b"<html>404</html>"}, f"{TEST_LABELS_GZ} is cut short or damaged"),
+    "cut file": ({TRAIN_IMAGES: CONTENTS[TRAIN_IMAGES][:-1]}, f"{TRAIN_IMAGES} is not"),
+    "swapped": (
+        {TRAIN_IMAGES: CONTENTS[TRAIN_LABELS], TRAIN_LABELS: CONTENTS[TRAIN_IMAGES]},
+        f"{TRAIN_IMAGES} holds {TRAIN_LABELS}: files were swapped, or",
+    ),
+    "train twice": (
+        {TEST_IMAGES: CONTENTS[TRAIN_IMAGES]},
+        f"{TEST_IMAGES} holds {TRAIN_IMAGES}: files were swapped, or",
+    ),
+    "two sets": (
+        {f"{TEST_IMAGES}.gz": gzip.compress(OTHERS[TEST_IMAGES])},
+        f"{TEST_IMAGES}.gz is not Fashion-MNIST's",
+    ),
+    "one missing": ({TEST_LABELS: None}, f"lacks {TEST_LABELS}"),
+    "all missing": (dict.fromkeys(CONTENTS), f"lacks {TRAIN_IMAGES}, {TRAIN_LABELS}"),
+}
 
 
-BAD = [
-    *("other file", "other package", "cut package", "no directory's files", "MNIST", "cut gzip"),
-    *("pipe", "empty file", "huge member", "library"),
-    *("no gzip", "cut file", "swapped", "train twice", "two sets", "one missing"),
-]
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_a_folder_of_other_files_is_refused(kind, tmp_path):
+    changes, message = FOLDERS[kind]
+    contents = {**CONTENTS, **changes}
+    present = {name: content for name, content in contents.items() if content is not None}
+    with pytest.raises(DataError, match=re.escape(message)):
+        fashion.read(_directory(tmp_path / "files", present))
 
 
-@pytest.mark.parametrize("kind", BAD)
-def test_what_is_something_else_is_named(kind, tmp_path):
-    source, culprit = _damage(kind, tmp_path)
-    assert str(culprit) in _refused(source)
+HUGE_MEMBER = f"{'data.tar.xz':<48}{10**10 - 1:<10}`\n".encode()
+PACKAGES = {
+    "other file": b"PK\3\4",
+    "huge member": b"!<arch>\n" + HUGE_MEMBER + b"x",
+    "library": b"!<arch>\n" + _member("a.o", b"code"),
+    "other package": _package({"letters": b"abc"}),
+    "cut package": _package(CONTENTS)[:-2000],
+}
 
 
-@pytest.mark.parametrize(
-    ("kind", "holds"), [("swapped", TRAIN_LABELS), ("train twice", TRAIN_IMAGES)]
-)
-def test_a_file_in_the_place_of_another_is_said_to_be(kind, holds, tmp_path):
-    assert f"holds {holds}: files were swapped, or" in _refused(_damage(kind, tmp_path)[0])
+@pytest.mark.parametrize("kind", PACKAGES)
+def test_a_bad_package_is_named_and_changes_nothing(kind, prepared, tmp_path, capsys):
+    before = data_files.contents(prepared)
+    source = tmp_path / "bad.deb"
+    source.write_bytes(PACKAGES[kind])
+    arguments = ["prepare", "fashion_vit", f"--data_dir={prepared}", f"--from={source}"]
+    assert command.main(arguments) == 2
+    assert data_files.contents(prepared) == before
+    assert str(source) in capsys.readouterr().err
+
+
+def test_a_pipe_is_no_package(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="pipe is neither a Debian package nor a folder"):
+        fashion.read(tmp_path / "pipe")
 
 
 def test_compression_that_needs_dpkg_names_both_ways_out(tmp_path, monkeypatch):
@@ -225,8 +212,7 @@ def test_compression_that_needs_dpkg_names_both_ways_out(tmp_path, monkeypatch):
         fashion.read(source)
 
 
-def test_a_fixed_permutation_gives_the_roles(tmp_path):
-    prepared = fashion.prepare(tmp_path / "data", _source("xz", tmp_path))
+def test_a_fixed_permutation_gives_the_roles(prepared):
     order = np.random.RandomState(0).permutation(TRAIN)
     trained = ARRAYS[TRAIN_IMAGES], ARRAYS[TRAIN_LABELS]
     parts = {
@@ -245,9 +231,8 @@ def test_a_fixed_permutation_gives_the_roles(tmp_path):
     assert "substantial portions of the Software" in text
 
 
-def test_reference_rows(tmp_path):
+def test_reference_rows(prepared):
     """Of random pictures, by the definition: the nearest other image, the most frequent class."""
-    prepared = fashion.prepare(tmp_path / "data", _source("xz", tmp_path))
     neighbour, constant = fashion.FASHION.read_reference(prepared)["rows"]
     order = np.random.RandomState(0).permutation(TRAIN)[:50]
     known = ARRAYS[TRAIN_IMAGES][order].reshape(50, -1).astype(np.int64)
@@ -265,61 +250,24 @@ def test_reference_rows(tmp_path):
     assert neighbour["train/error"] == np.mean(labels[own.argmin(1)] != labels[asked])
 
 
-def _files(directory):
-    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
-
-
-@pytest.mark.parametrize("kind", BAD)
-def test_a_bad_source_changes_nothing(kind, tmp_path, capsys):
-    prepared = fashion.prepare(tmp_path / "data", _source("xz", tmp_path))
-    before = _files(prepared)
-    (tmp_path / "bad").mkdir()
-    source, _ = _damage(kind, tmp_path / "bad")
-    arguments = ["prepare", "fashion_vit", f"--data_dir={prepared}", f"--from={source}"]
-    assert command.main(arguments) == 2
-    assert _files(prepared) == before
-    assert "Traceback" not in capsys.readouterr().err
-
-
-def test_whole_data_need_no_source_and_no_permission(tmp_path, capsys):
-    data = fashion.prepare(tmp_path / "data", _source("xz", tmp_path))
-    arguments = ["prepare", "fashion_vit", f"--data_dir={data}"]
-    (data / ".prepare.lock").unlink()
-    (data / ".prepare.lock").mkdir()  # opening it for writing would now fail
+def test_whole_data_need_no_source_and_no_permission(prepared, capsys):
+    arguments = ["prepare", "fashion_vit", f"--data_dir={prepared}"]
+    (prepared / data_files.LOCK).unlink()
+    (prepared / data_files.LOCK).mkdir()  # to open it for writing would now fail
     assert command.main(arguments) == 0
-    shard = next(data.glob("*/*/*train.tfrecord*"))
-    shard.write_bytes(shard.read_bytes()[:-1])
+    data_files.cut(next(prepared.glob("*/*/*train.tfrecord*")))
     capsys.readouterr()
     assert command.main(arguments) == 2
     assert "the shards have" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "content", [{"note": "theirs", "rows": []}, {"note": fashion.FASHION.note}]
-)
-def test_a_reference_of_another_set_is_no_reference(content, tmp_path):
-    data = fashion.prepare(tmp_path / "data", _source("xz", tmp_path))
-    reference = data / preparation.REFERENCE_FILE
-    reference.write_text(json.dumps(content), "utf-8")
-    with pytest.raises(DataError, match=f"{reference} is not that of Fashion-MNIST"):
-        fashion.FASHION.check(data)
-
-
-def test_another_reference_is_not_replaced(tmp_path):
-    (tmp_path / preparation.REFERENCE_FILE).write_text('{"note": "theirs"}', "utf-8")
-    with pytest.raises(DataError, match="reference.json is of something other than Fashion-MNIST"):
-        fashion.prepare(tmp_path, _source("xz", tmp_path / "sources"))
-    assert not (tmp_path / "imagenet2012").exists()
-
-
-def test_a_link_to_another_disk_is_replaced(tmp_path):
-    source, data = _source("xz", tmp_path), tmp_path / "data"
-    place = fashion.prepare(data, source) / "imagenet2012" / "5.1.0"
+def test_a_link_to_another_disk_stays(prepared, tmp_path):
+    place = prepared / "imagenet2012" / "5.1.0"
     place.rename(tmp_path / "big")
     place.symlink_to(tmp_path / "big")
-    (data / preparation.REFERENCE_FILE).unlink()
-    fashion.prepare(data, source)
-    fashion.prepare(data, source)
+    (prepared / preparation.REFERENCE_FILE).unlink()
+    fashion.prepare(prepared, tmp_path / "fashion.deb")
+    assert place.is_symlink()
 
 
 def test_without_a_source_the_ways_to_one_are_said(tmp_path, capsys):
@@ -332,26 +280,22 @@ def test_without_a_source_the_ways_to_one_are_said(tmp_path, capsys):
 
 
 def test_data_of_another_set_is_not_replaced(tmp_path):
-    directory = tmp_path / "imagenet2012" / "5.1.0"
-    directory.mkdir(parents=True)
-    description = json.dumps({"description": digits.DIGITS.note})
-    (directory / "dataset_info.json").write_text(description, "utf-8")
-    with pytest.raises(DataError, match="something other than Fashion-MNIST; it is not replaced"):
+    shard = tmp_path / "imagenet2012" / "5.1.0" / "dataset_info.json"
+    shard.parent.mkdir(parents=True)
+    shard.touch()
+    with pytest.raises(DataError, match="is of other data; it is not replaced"):
         fashion.prepare(tmp_path, _source("xz", tmp_path))
+    assert shard.read_bytes() == b""
 
 
-def test_what_a_killed_preparation_left_is_removed(tmp_path):
-    source, data = _source("xz", tmp_path), tmp_path / "data"
-    whole = _files(fashion.prepare(data, source))
-    (data / preparation.REFERENCE_FILE).unlink()
-    place, other = data / "imagenet2012" / "5.1.0", data / "imagenet_v2" / "matched-frequency"
-    place.rename(place.with_name("incomplete.attnperf_0a1b2c_5.1.0"))
-    shutil.copytree(other / "3.0.0", other / ".3.0.0.0a1b2c.old")
-    theirs = place.with_name("incomplete.AB12CD_5.1.0")  # of TFDS itself, perhaps running
-    theirs.mkdir()
-    fashion.prepare(data, source)
-    assert _files(data) == whole
-    assert theirs.is_dir()
+def test_a_killed_preparation_is_repeated(prepared, tmp_path):
+    whole = data_files.contents(prepared)
+    (prepared / preparation.REFERENCE_FILE).unlink()
+    place = prepared / "imagenet2012" / "5.1.0"
+    (place / "dataset_info.json").unlink()
+    (place / "left-00000-of-00001").touch()
+    fashion.prepare(prepared, tmp_path / "fashion.deb")
+    assert data_files.contents(prepared) == whole
 
 
 @pytest.fixture
@@ -382,8 +326,8 @@ def _workload(name="laser", **options):
     return registry.make("fashion_vit", variants.get(name), **options)
 
 
-def test_workloads_of_a_process_share_their_images(tmp_path):
-    prepared = str(fashion.prepare(tmp_path / "data", _source("xz", tmp_path)))
+def test_workloads_of_a_process_share_their_images(prepared):
+    prepared = str(prepared)
     first, second = _workload("standard"), _workload("laser")
     source = first._source("train", prepared)
     assert second._source("train", prepared) is source
@@ -401,8 +345,8 @@ def test_workloads_of_a_process_share_their_images(tmp_path):
     assert key not in base._CACHES
 
 
-def test_one_channel_becomes_three_on_the_device(tmp_path):
-    prepared = str(fashion.prepare(tmp_path / "data", _source("xz", tmp_path)))
+def test_one_channel_becomes_three_on_the_device(prepared):
+    prepared = str(prepared)
     record = imagenet.open_split(prepared, "test")[0]
     picture = images.decode(record["image"]).astype(np.float32)
     mean = np.array([0.485, 0.456, 0.406], np.float32) * 255
@@ -428,7 +372,6 @@ def test_the_real_package(tmp_path, monkeypatch):
     check = [*arguments, "check", "fashion_vit", f"--data_dir={data}"]
     checked = subprocess.run(check, check=True, capture_output=True, text=True)
     assert fashion.FASHION.content_sha256 in checked.stdout
-    assert not [*data.rglob("incomplete.*"), *data.rglob(".*.old")]
     assert sum(path.stat().st_size for path in data.rglob("*")) < 2**26
     rows = fashion.read_reference(data)["rows"]
     assert rows[0]["test/error"] == pytest.approx(0.1528, abs=1e-4)

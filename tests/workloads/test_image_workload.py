@@ -147,9 +147,7 @@ def test_targets_and_sizes_are_algoperfs():
     assert (full.num_train_examples, full.num_eval_train_examples) == (1_281_167, 51_200)
     assert (full.num_validation_examples, full.num_test_examples) == (50_000, 10_000)
     assert (full.eval_batch_size, full.step_hint) == (2048, 167_999)
-    assert full.has_reached_validation_target({"validation/accuracy": 0.7731})
-    assert not full.has_reached_validation_target({"validation/accuracy": 0.77309})
-    assert not full.has_reached_test_target({"test/accuracy": 0.65})
+    assert (full.validation_target_value, full.test_target_value) == (0.77309, 0.6519)
     assert full.is_output_params("head")
     with pytest.raises(ValueError, match="init_model_fn"):
         _ = full.param_shapes
@@ -179,21 +177,3 @@ def test_commands(data_dir, tmp_path, capsys):
 def test_missing_data_of_a_small_workload_are_made_by_its_own_command(workload, tmp_path):
     with pytest.raises(DataError, match="workloads prepare digits_vit"):
         next(workload._build_input_queue(0, "train", str(tmp_path), 8))
-
-
-def test_default_data_directory(monkeypatch, tmp_path):
-    monkeypatch.setenv("ATTNPERF_DATA", str(tmp_path))
-    assert catalog.default_data_dir("digits_vit") == tmp_path / "digits_vit"
-    monkeypatch.delenv("ATTNPERF_DATA")
-    monkeypatch.delenv("ATTNPERF_CACHE", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert catalog.default_data_dir("digits_vit") == tmp_path / "attnperf" / "data" / "digits_vit"
-
-
-@pytest.mark.slow
-def test_bench_prints_ratios(data_dir, capsys):
-    arguments = ["bench", "digits_vit", "--data_dir", data_dir, "--steps=2", "--rounds=2"]
-    assert command.main([*arguments, "--batch_size=8"]) == 0
-    printed = capsys.readouterr().out
-    assert "examples/s" in printed
-    assert "laser / standard" in printed

@@ -49,19 +49,15 @@ def _rows(path: Path) -> list[list[str]]:
         return list(csv.reader(file))
 
 
-@pytest.fixture(scope="module")
-def model() -> bytes:
-    return speech_tokenizer.train(TEXTS, VOCAB_SIZE)
-
-
 @pytest.fixture
-def job(tmp_path: Path, model: bytes) -> librispeech_prepare.SplitToPrepare:
+def job(tmp_path: Path) -> librispeech_prepare.SplitToPrepare:
     """Two chapters of two speakers in one split."""
     tree = tmp_path / "LibriSpeech"
     _chapter(tree, "dev-clean", 20, 3, list(TEXTS[:2]))
     _chapter(tree, "dev-clean", 7, 11, list(TEXTS[2:]))
     data_dir = tmp_path / "data"
     data_dir.mkdir()
+    model = speech_tokenizer.train(TEXTS, VOCAB_SIZE)
     (data_dir / speech_tokenizer.FILE_NAME).write_bytes(model)
     limits = {"max_audio": 200, "max_characters": 60, "max_targets": 58}
     return librispeech_prepare.SplitToPrepare(
@@ -96,11 +92,6 @@ def test_samples_and_transcripts_survive(job: librispeech_prepare.SplitToPrepare
         assert speech_tokenizer.decode(tokenizer, targets.tolist()) == text
 
 
-def _long(tree: Path, name: str, length: int) -> None:
-    speaker, chapter, _ = name.split("-")
-    _flac(tree / "dev-clean" / speaker / chapter / f"{name}.flac", _samples(length, 1))
-
-
 def test_every_reason_is_counted(job: librispeech_prepare.SplitToPrepare) -> None:
     folder = _chapter(job.tree, "dev-clean", 9, 1, ["FOX"] * 9)
     transcripts = {
@@ -118,8 +109,8 @@ def test_every_reason_is_counted(job: librispeech_prepare.SplitToPrepare) -> Non
     }
     lines = "".join(f"{name} {text}\n" for name, text in transcripts.items())
     (folder / "9-1.trans.txt").write_text(lines)
-    _long(job.tree, "9-1-0010", 201)
-    _long(job.tree, "9-1-0011", 200)
+    for name, length in (("9-1-0010", 201), ("9-1-0011", 200)):
+        _flac(folder / f"{name}.flac", _samples(length, 1))
     lonely = _chapter(job.tree, "dev-clean", 10, 1, ["FOX"])
     (lonely / "10-1.trans.txt").unlink()
     report = librispeech_prepare.prepare_split(job)
@@ -146,10 +137,8 @@ def test_every_reason_is_counted(job: librispeech_prepare.SplitToPrepare) -> Non
         ["id", "reason"],
         *map(list, expected),
     ]
-    assert str(report) == (
-        "dev-clean: 7 utterances, 10 left out (1 of more than 200 samples; 1 of more than 58 "
-        "targets; 1 of more than 60 characters; 1 with an empty transcript; 2 with characters "
-        "other than A-Z, apostrophe and space; 1 without audio; 3 without transcript)"
+    assert str(report).startswith(
+        "dev-clean: 7 utterances, 10 left out (1 of more than 200 samples;"
     )
     assert not (job.data_dir / "dev-clean" / "9-1-0010_audio.npy").exists()
 
@@ -165,50 +154,34 @@ def test_what_the_tokenizer_does_not_know_is_left_out(
     assert ("9-1-0001", "with characters that the tokenizer does not know") in report.left_out
 
 
-def _noise_in(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-60:-10] = bytes(50)
-    path.write_bytes(content)
+def _patch(start: int, new: bytes) -> Callable[[Path], object]:
+    def patch(path: Path) -> None:
+        content = bytearray(path.read_bytes())
+        content[start : start + len(new)] = new
+        path.write_bytes(content)
+
+    return patch
 
 
-def _without_length(path: Path) -> None:
-    """Takes the 36 bits out of STREAMINFO that say how many samples there are."""
-    content = bytearray(path.read_bytes())
-    content[21] &= 0xF0
-    content[22:26] = bytes(4)
-    path.write_bytes(content)
-
-
-def _promises_more(path: Path) -> None:
-    """Says 150 samples where there are 101."""
-    content = bytearray(path.read_bytes())
-    content[25] = 150
-    path.write_bytes(content)
+FLAC, TEXT = "7-11-0001.flac", "7-11.trans.txt"
 
 
 @pytest.mark.parametrize(
     ("damage", "file", "message"),
     [
-        (_promises_more, "7-11-0001.flac", "cannot be decoded"),
-        (_without_length, "7-11-0001.flac", "does not say how many samples"),
-        (lambda path: path.write_bytes(b""), "7-11-0001.flac", "is no sound file"),
-        (lambda path: path.write_bytes(b"no flac"), "7-11-0001.flac", "is no sound file"),
-        (_noise_in, "7-11-0001.flac", "decoded"),
-        (lambda path: _flac(path, _samples(9, 0), rate=8000), "7-11-0001.flac", "has 8000 Hz"),
-        (
-            lambda path: _flac(path, _samples(18, 0).reshape(9, 2)),
-            "7-11-0001.flac",
-            "2 channels",
-        ),
-        (
-            lambda path: _flac(path, _samples(9, 0), subtype="PCM_24"),
-            "7-11-0001.flac",
-            "PCM_24; 16000 Hz, 1 channel, PCM_16 is expected",
-        ),
-        (lambda path: path.write_text("7-11-0000 A\n7-11-0000 B\n"), "7-11.trans.txt", "twice"),
-        (lambda path: path.write_text("7-11-0000 A\n\n"), "7-11.trans.txt", "line 2: '' is no id"),
-        (lambda path: path.write_text("../../x A\n"), "7-11.trans.txt", "is no id"),
-        (lambda path: path.write_bytes(b"7-11-0000 \xff\n"), "7-11.trans.txt", "cannot be read"),
+        # STREAMINFO says how many samples there are, in 36 bits from the middle of byte 21 on.
+        (_patch(25, b"\x96"), FLAC, "cannot be decoded"),
+        (_patch(21, b"\xf0" + bytes(4)), FLAC, "does not say how many samples"),
+        (_patch(150, bytes(50)), FLAC, "decoded"),
+        (lambda path: path.write_bytes(b""), FLAC, "is no sound file"),
+        (lambda path: path.write_bytes(b"no flac"), FLAC, "is no sound file"),
+        (lambda path: _flac(path, _samples(9, 0), rate=8000), FLAC, "has 8000 Hz"),
+        (lambda path: _flac(path, _samples(18, 0).reshape(9, 2)), FLAC, "2 channels"),
+        (lambda path: _flac(path, _samples(9, 0), subtype="PCM_24"), FLAC, "PCM_16 is expected"),
+        (lambda path: path.write_text("7-11-0000 A\n7-11-0000 B\n"), TEXT, "twice"),
+        (lambda path: path.write_text("7-11-0000 A\n\n"), TEXT, "line 2: '' is no id"),
+        (lambda path: path.write_text("../../x A\n"), TEXT, "is no id"),
+        (lambda path: path.write_bytes(b"7-11-0000 \xff\n"), TEXT, "cannot be read"),
     ],
 )
 def test_damaged_files_stop_the_split_and_are_named(
@@ -233,6 +206,8 @@ def test_an_interrupted_split_goes_on(job: librispeech_prepare.SplitToPrepare) -
     bad.write_bytes(b"not yet unpacked")
     with pytest.raises(DataError):
         librispeech_prepare.prepare_split(job)
+    algoperfs = job.data_dir / "dev-clean/20-3-0000_audio.npy"
+    np.save(algoperfs, np.load(algoperfs).astype(np.int64))
     before = _stamps(job.data_dir / "dev-clean")
     assert len(before) == 6
     bad.write_bytes(whole)
@@ -243,32 +218,26 @@ def test_an_interrupted_split_goes_on(job: librispeech_prepare.SplitToPrepare) -
 
 
 @pytest.mark.parametrize("file", ["20-3-0001_audio.npy", "20-3-0001_targets.npy"])
-@pytest.mark.parametrize("damage", ["cut", "removed", "of another utterance"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(path.read_bytes()[:-1]),
+        Path.unlink,
+        # Of another utterance.
+        lambda path: shutil.copy(path.with_name(path.name.replace("0001", "0000")), path),
+    ],
+)
 def test_what_is_not_whole_is_made_again(
-    job: librispeech_prepare.SplitToPrepare, file: str, damage: str
+    job: librispeech_prepare.SplitToPrepare, file: str, damage: Callable[[Path], object]
 ) -> None:
     librispeech_prepare.prepare_split(job)
-    folder = job.data_dir / "dev-clean"
-    path = folder / file
-    content, before = path.read_bytes(), _stamps(folder)
-    if damage == "cut":
-        path.write_bytes(content[:-1])
-    elif damage == "removed":
-        path.unlink()
-    else:
-        shutil.copy(folder / file.replace("0001", "0000"), path)
+    path = job.data_dir / "dev-clean" / file
+    content, before = path.read_bytes(), _stamps(path.parent)
+    damage(path)
     librispeech_prepare.prepare_split(job)
     assert path.read_bytes() == content
-    after = _stamps(folder)
+    after = _stamps(path.parent)
     assert {name for name in before if after[name] != before[name]} == {file}
-
-
-def test_audio_in_algoperfs_int64_is_kept(job: librispeech_prepare.SplitToPrepare) -> None:
-    librispeech_prepare.prepare_split(job)
-    path = job.data_dir / "dev-clean/20-3-0000_audio.npy"
-    np.save(path, np.load(path).astype(np.int64))
-    librispeech_prepare.prepare_split(job)
-    assert np.load(path).dtype == np.int64
 
 
 def test_processes_give_the_same_files(job: librispeech_prepare.SplitToPrepare) -> None:
@@ -281,13 +250,6 @@ def test_processes_give_the_same_files(job: librispeech_prepare.SplitToPrepare) 
     (job.tree / "dev-clean/20/3/20-3-0001.flac").write_bytes(b"no flac")
     with pytest.raises(DataError, match=r"20-3-0001\.flac is no sound file"):
         librispeech_prepare.prepare_split(job, num_workers=2)
-
-
-def test_a_split_of_another_size_is_refused(job: librispeech_prepare.SplitToPrepare) -> None:
-    with pytest.raises(DataError, match="dev-clean has 4 utterances; LibriSpeech has 2703"):
-        librispeech_prepare.prepare_split(job, expected=2703)
-    assert not (job.data_dir / "dev-clean.csv").exists()
-    librispeech_prepare.prepare_split(job, expected=4)
 
 
 def test_a_split_of_nothing_is_refused(job: librispeech_prepare.SplitToPrepare) -> None:
@@ -322,54 +284,44 @@ def prepared(corpus: Path) -> Path:
     return corpus / "data"
 
 
-def test_the_whole_way(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_splits_are_prepared_and_read(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (corpus / "LibriSpeech/dev-other/104/1/104-1-0001.flac").unlink()
     librispeech.SIZES["validation"] = 3
     librispeech.prepare(corpus / "data", corpus / "LibriSpeech", num_workers=0)
-    told = capsys.readouterr().out.splitlines()
-    assert told[0] == "train-clean-100: 4 utterances, 0 left out"
-    assert told[4] == "dev-other: 1 utterances, 1 left out (1 without audio)"
-    assert len(told) == 6
-    assert librispeech.check(corpus / "data") == librispeech.check(corpus / "data", full=False)
-    assert librispeech.check(corpus / "data", full=True) == [
-        "tokenizer: 40 pieces",
-        "train-clean-100: 4 utterances, every utterance read, 0 left out",
-        "train-clean-360: 4 utterances, every utterance read, 0 left out",
-        "train-other-500: 4 utterances, every utterance read, 0 left out",
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[4] == "dev-other: 1 utterances, 1 left out (1 without audio)"
+    assert len(printed) == 6
+    lines = librispeech.check(corpus / "data", full=True)
+    assert lines[1:4] == [
+        f"{split}: 4 utterances, every utterance read, 0 left out"
+        for split in ("train-clean-100", "train-clean-360", "train-other-500")
+    ]
+    assert [line for line in lines if "in all" in line] == [
         "train: 12 utterances in all",
-        "dev-clean: 2 utterances, every utterance read, 0 left out",
-        "dev-other: 1 utterances, every utterance read, 1 left out (1 without audio)",
         "validation: 3 utterances in all",
-        "test-clean: 2 utterances, every utterance read, 0 left out",
         "test: 2 utterances in all",
     ]
 
 
-def test_the_optional_split_is_prepared_where_it_is(corpus: Path) -> None:
-    _chapter(corpus / "LibriSpeech", "test-other", 900, 1, list(TEXTS[:2]))
+@pytest.mark.parametrize("texts", [TEXTS[::-1], None])
+def test_a_tokenizer_is_used_or_trained_on_train_clean_100_alone(
+    corpus: Path, texts: list[str] | None
+) -> None:
+    """test-other is prepared where it is; the tree and the data may lie in one folder."""
+    _chapter(corpus / "LibriSpeech", "test-other", 900, 1, ["JUMP JUMP", "QUICK DOG"])
+    model = speech_tokenizer.train(texts or TEXTS, VOCAB_SIZE)
+    if texts:
+        (corpus / speech_tokenizer.FILE_NAME).write_bytes(model)
     librispeech.prepare(corpus, num_workers=0)
+    assert (corpus / speech_tokenizer.FILE_NAME).read_bytes() == model
     assert librispeech.check(corpus)[-1] == "test-other: 2 utterances, 2 decoded, 0 left out"
 
 
-def test_a_tokenizer_that_is_there_is_used(corpus: Path) -> None:
-    (corpus / "data").mkdir()
-    model = speech_tokenizer.train(TEXTS[::-1], VOCAB_SIZE)
-    (corpus / "data" / speech_tokenizer.FILE_NAME).write_bytes(model)
-    librispeech.prepare(corpus / "data", corpus, num_workers=0)
-    assert (corpus / "data" / speech_tokenizer.FILE_NAME).read_bytes() == model
-
-
 def test_a_tokenizer_of_another_size_is_refused(corpus: Path) -> None:
-    (corpus / "data").mkdir()
     model = speech_tokenizer.train(TEXTS, VOCAB_SIZE - 1)
-    (corpus / "data" / speech_tokenizer.FILE_NAME).write_bytes(model)
+    (corpus / speech_tokenizer.FILE_NAME).write_bytes(model)
     with pytest.raises(DataError, match=r"spm_model\.vocab has 39 pieces, unknown id 0"):
-        librispeech.prepare(corpus / "data", corpus, num_workers=0)
-
-
-def test_the_tokenizer_is_trained_on_train_clean_100_alone(corpus: Path, model: bytes) -> None:
-    librispeech.prepare(corpus / "data", corpus, num_workers=0)
-    assert (corpus / "data" / speech_tokenizer.FILE_NAME).read_bytes() == model
+        librispeech.prepare(corpus, num_workers=0)
 
 
 def test_a_missing_split_is_named_before_anything_is_written(corpus: Path) -> None:
@@ -395,7 +347,7 @@ def test_algoperfs_int64_and_missing_lists_of_left_out_are_fine(prepared: Path) 
 @pytest.mark.parametrize(
     ("file", "message"),
     [
-        ("spm_model.vocab", "is not prepared: it has no spm_model.vocab"),
+        ("spm_model.vocab", "spm_model.vocab: the tokenizer cannot be read"),
         ("dev-other.csv", "lacks dev-other.csv of LibriSpeech as AlgoPerf prepares it"),
         ("test-clean/105-1-0001_audio.npy", "105-1-0001_audio.npy is missing; test-clean.csv"),
         ("test-clean/105-1-0001_targets.npy", "is missing; test-clean.csv lists it"),
@@ -407,34 +359,36 @@ def test_check_names_what_is_missing(prepared: Path, file: str, message: str) ->
         librispeech.check(prepared)
     assert message in str(caught.value)
     assert "python -m workloads prepare librispeech_conformer --data_dir" in str(caught.value)
-    assert "--from DIR" in str(caught.value)
+    assert "--from=DIR" in str(caught.value)
 
 
-def test_check_finds_another_tokenizer(prepared: Path) -> None:
+def test_check_finds_another_tokenizer_and_targets_without_an_end(prepared: Path) -> None:
+    path = prepared / "test-clean/105-1-0000_targets.npy"
+    targets = np.load(path)
+    np.save(path, targets[:-1])
+    with pytest.raises(DataError, match=r"105-1-0000_targets\.npy goes up to .* and ends with"):
+        librispeech.check(prepared)
+    np.save(path, targets)
     model = speech_tokenizer.train(["SPHINX OF BLACK QUARTZ JUDGE MY VOW ITS", *TEXTS], VOCAB_SIZE)
     (prepared / speech_tokenizer.FILE_NAME).write_bytes(model)
     with pytest.raises(DataError, match="is not the one that made them"):
         librispeech.check(prepared)
 
 
-def test_check_finds_targets_without_an_end(prepared: Path) -> None:
-    path = prepared / "test-clean/105-1-0000_targets.npy"
-    np.save(path, np.load(path)[:-1])
-    with pytest.raises(DataError, match=r"105-1-0000_targets\.npy goes up to .* and ends with"):
-        librispeech.check(prepared)
-
-
+@pytest.mark.parametrize(
+    ("role", "size", "message"),
+    [
+        ("train", 14, "train-other-500 list 12 utterances; 14 are expected"),
+        ("validation", 5, "dev-clean and dev-other list 4 utterances; 5 are"),
+    ],
+)
 def test_check_refuses_other_sizes_and_tells_a_slight_one(
-    prepared: Path, monkeypatch: pytest.MonkeyPatch
+    prepared: Path, monkeypatch: pytest.MonkeyPatch, role: str, size: int, message: str
 ) -> None:
     monkeypatch.setitem(librispeech.SIZES, "train", 13)
     assert "train: 12 utterances in all (AlgoPerf says 13)" in librispeech.check(prepared)
-    monkeypatch.setitem(librispeech.SIZES, "train", 14)
-    with pytest.raises(DataError, match="train-other-500 list 12 utterances; 14 are expected"):
-        librispeech.check(prepared)
-    monkeypatch.setitem(librispeech.SIZES, "train", 12)
-    monkeypatch.setitem(librispeech.SIZES, "validation", 5)
-    with pytest.raises(DataError, match="dev-clean and dev-other list 4 utterances; 5 are"):
+    monkeypatch.setitem(librispeech.SIZES, role, size)
+    with pytest.raises(DataError, match=message):
         librispeech.check(prepared)
 
 

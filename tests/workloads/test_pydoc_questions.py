@@ -127,7 +127,6 @@ def test_references_by_hand(data_dir):
 
 
 def test_they_are_made_once_and_again_where_they_are_damaged(data_dir, tmp_path):
-    assert pydoc_text.QUESTIONS_FOLDER == local_data.FOLDER
     index = local_data.index(data_dir)
     assert set(index) == {"next", "near", "sig", "swap", "returns"}
     assert set(index["sig"]["references"]) == {"bigram", "word overlap"}

@@ -5,8 +5,6 @@ magnitude 10 and at others): every operation gives the same bytes, except sharpn
 0.7 % of the values differ by 1, because TensorFlow sums in float32 what is summed exactly here.
 """
 
-from collections import Counter
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -174,14 +172,7 @@ def test_any_operation_takes_any_picture(
     np.testing.assert_array_equal(picture, before)
 
 
-def test_every_operation_and_both_signs_are_drawn_equally_often() -> None:
-    # On one column of distinct values most operations leave a trace of their own; count instead
-    # the draws themselves, by replaying the generator's first number.
-    drawn = Counter(
-        int(np.random.default_rng(seed).integers(len(ra.OPERATIONS))) for seed in range(8000)
-    )
-    assert set(drawn) == set(range(16))
-    assert all(400 < count < 600 for count in drawn.values())
+def test_both_signs_are_drawn_equally_often() -> None:
     translate = next(o for o in ra.OPERATIONS if o.name == "TranslateX")
     left = sum(
         int(ra.apply(translate, SMALL, 0.1, np.random.default_rng(seed))[0, 0, 0] == 2)

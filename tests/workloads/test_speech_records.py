@@ -8,33 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workloads.base import loader, sources
 from workloads.base.errors import DataError
 from workloads.speech.corpora import speech_records
 
 REPAIR = "python -m workloads prepare it"
 
 
-def _write(data_dir: Path, split: str, name: str, audio: np.ndarray, targets: np.ndarray) -> None:
-    (data_dir / split).mkdir(exist_ok=True)
-    np.save(data_dir / split / f"{name}_audio.npy", audio)
-    np.save(data_dir / split / f"{name}_targets.npy", targets)
-
-
-def _list(data_dir: Path, split: str, *names: str) -> None:
-    rows = [f"{number},{name}\n" for number, name in enumerate(names)]
-    (data_dir / f"{split}.csv").write_text(",id\n" + "".join(rows))
-
-
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     """Two splits of two utterances and one, in AlgoPerf's types."""
     ids = np.array([5, 7, 2], np.int32)
-    _write(tmp_path, "a", "1-1-0", np.array([1, -32768, 32767], np.int64), ids)
-    _write(tmp_path, "a", "1-1-1", np.array([4, 5], np.int64), ids[:2])
-    _write(tmp_path, "b", "2-1-0", np.array([6], np.int16), ids[2:])
-    _list(tmp_path, "a", "1-1-1", "1-1-0")
-    _list(tmp_path, "b", "2-1-0")
+    speech_records.write(tmp_path, "a", "1-1-0", np.array([1, -32768, 32767], np.int64), ids)
+    speech_records.write(tmp_path, "a", "1-1-1", np.array([4, 5], np.int64), ids[:2])
+    speech_records.write(tmp_path, "b", "2-1-0", np.array([6], np.int16), ids[2:])
+    speech_records.write_ids(tmp_path, "a", ["1-1-1", "1-1-0"])
+    speech_records.write_ids(tmp_path, "b", ["2-1-0"])
     return tmp_path
 
 
@@ -143,41 +131,12 @@ def test_what_was_saved_is_read(
     tmp_path_factory: pytest.TempPathFactory, audio: list[int], targets: list[int], kind: str
 ) -> None:
     directory = tmp_path_factory.mktemp("records")
-    _write(directory, "a", "1-2-3", np.array(audio, kind), np.array(targets, np.int32))
-    _list(directory, "a", "1-2-3")
+    speech_records.write(
+        directory, "a", "1-2-3", np.array(audio, kind), np.array(targets, np.int32)
+    )
+    speech_records.write_ids(directory, "a", ["1-2-3"])
     record = speech_records.SpeechSplit(directory, ("a",), 20, 6, REPAIR)[0]
     assert record["audio"][: record["audio_length"]].tolist() == audio
     assert record["targets"][: record["targets_length"]].tolist() == targets
     assert not record["audio"][len(audio) :].any()
     assert not record["targets"][len(targets) :].any()
-
-
-def test_the_cache_gives_the_same_records_without_the_files(directory: Path) -> None:
-    source = _open(directory)
-    expected = [source[number] for number in range(3)]
-    cache = sources.CachedSource(source)
-    for path in directory.glob("a/*.npy"):
-        path.unlink()
-    assert len(cache) == 3
-    for number, record in enumerate(expected):
-        assert {name: np.array(value).tolist() for name, value in cache[number].items()} == {
-            name: np.array(value).tolist() for name, value in record.items()
-        }
-    assert str(cache) == f"{source} (in memory)"
-
-
-def test_the_cache_has_a_limit(directory: Path) -> None:
-    # A record takes 4 samples of 2 bytes and 3 ids of 4: 20 bytes.
-    sources.CachedSource(_open(directory), max_bytes=60)
-    with pytest.raises(ValueError, match="the first 3 of 3 examples need 60 bytes.* 59 are"):
-        sources.CachedSource(_open(directory), max_bytes=59)
-
-
-def test_batches_of_a_queue(directory: Path) -> None:
-    with loader.eval_batches(
-        _open(directory), batch_size=2, transform=lambda record, generator: record, num_threads=0
-    ) as stream:
-        first, second = list(stream)
-    assert first["audio"].shape == (2, 4)
-    assert second["audio_length"].tolist() == [1, 0]
-    assert second["weights"].tolist() == [1, 0]

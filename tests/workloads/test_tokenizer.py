@@ -2,7 +2,6 @@
 
 import io
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sentencepiece
@@ -13,29 +12,25 @@ from workloads.storage import tokenizer
 TEXTS = ["a cat sat on the mat by the sea"] * 20
 
 
-def _processor(model: bytes) -> Any:
-    found = sentencepiece.SentencePieceProcessor()
-    found.LoadFromSerializedProto(model)
-    return found
-
-
 def test_special_ids(spm_model: bytes) -> None:
-    found = _processor(spm_model)
-    assert [found.id_to_piece(number) for number in range(4)] == [
+    processor = sentencepiece.SentencePieceProcessor(model_proto=spm_model)
+    assert [processor.id_to_piece(number) for number in range(4)] == [
         "<pad>",
         "</s>",
         "<unk>",
         "<mask>",
     ]
-    assert found.bos_id() == -1
-    assert 3 not in found.encode("a <mask> b")
-    assert found.vocab_size() == 330
+    assert processor.bos_id() == -1
+    assert 3 not in processor.encode("a <mask> b")
+    assert processor.vocab_size() == 330
 
 
 def test_bytes_stand_for_unknown_characters(spm_model: bytes) -> None:
-    found = _processor(spm_model)
-    assert found.decode(found.encode("你")) == "你"
-    assert tokenizer.UNK in _processor(tokenizer.train(TEXTS, 17)).encode("你")
+    processor = sentencepiece.SentencePieceProcessor(model_proto=spm_model)
+    assert processor.decode(processor.encode("你")) == "你"
+    assert tokenizer.UNK in sentencepiece.SentencePieceProcessor(
+        model_proto=tokenizer.train(TEXTS, 17)
+    ).encode("你")
 
 
 def test_the_same_texts_give_the_same_bytes() -> None:
@@ -48,8 +43,10 @@ def test_the_same_texts_give_the_same_bytes() -> None:
 def test_a_long_text_counts_whole() -> None:
     """SentencePiece would drop a sentence of 80,000 bytes."""
     filler = "a cat " * 13_000
-    found = _processor(tokenizer.train([filler + "zebra " * 2000 + "q" * 5000], 14))
-    assert tokenizer.UNK not in found.encode("zebra q")
+    processor = sentencepiece.SentencePieceProcessor(
+        model_proto=tokenizer.train([filler + "zebra " * 2000 + "q" * 5000], 14)
+    )
+    assert tokenizer.UNK not in processor.encode("zebra q")
     assert max(map(len, tokenizer._sentences([filler, "q" * 9000]))) <= 4000
 
 

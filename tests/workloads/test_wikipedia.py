@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import os
 import select
+import shutil
 import subprocess
 import sys
 import time
@@ -11,11 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
 import pytest
 
+from tests.workloads import data_files
 from workloads.base.errors import DataError
-from workloads.storage import token_records, tokenizer
 from workloads.text.corpora import token_preparation, wikipedia
 
 Found = TypeVar("Found")
@@ -66,51 +66,35 @@ def mlperf(tmp_path: Path, articles: list[list[str]]) -> Path:
     return tree
 
 
-def _records(directory: Path, split: str) -> np.ndarray:
-    source = token_records.TokenSplit(directory, split)
-    return np.stack([source[number]["tokens"] for number in range(len(source))])
+def _splits(articles: list[list[str]]) -> dict[str, list[list[str]]]:
+    return {"train": articles[:3], "validation": articles[3:4], "test": articles[4:]}
 
 
-def _expected(directory: Path, files: list[list[str]]) -> np.ndarray:
-    processor = tokenizer.load(directory / "spm.model")
-    rows = []
-    for documents in files:
-        stream = [token for text in documents for token in [*processor.encode(text), 1]]
-        rows.append(np.array(stream[: len(stream) // 16 * 16]).reshape(-1, 16))
-    return np.concatenate(rows)
-
-
-def _files(directory: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in directory.iterdir()}
-
-
-def test_mlperf_files_to_records(data: Path, mlperf: Path, articles: list[list[str]]) -> None:
+def test_mlperf_files_to_records(
+    data: Path, mlperf: Path, articles: list[list[str]], check_records: Callable[..., None]
+) -> None:
     wikipedia.WIKIPEDIA.prepare(data, mlperf, processes=1)
-    for split, files in (
-        ("train", articles[:3]),
-        ("validation", articles[3:4]),
-        ("test", articles[4:]),
-    ):
-        assert np.array_equal(_records(data, split), _expected(data, files))
+    check_records(data, _splits(articles))
     lines = wikipedia.WIKIPEDIA.check(data, full=True)
     assert lines[0] == "made from MLPerf's text files, vocabulary given"
     assert "36 documents" in lines[2]
 
 
 def test_tfds_to_records(
-    data: Path, tmp_path: Path, articles: list[list[str]], write_text_dataset: Callable[..., Path]
+    data: Path,
+    tmp_path: Path,
+    articles: list[list[str]],
+    write_text_dataset: Callable[..., Path],
+    check_records: Callable[..., None],
 ) -> None:
     tree = tmp_path / "tree"
     write_text_dataset(tree, "wikipedia/20220620.en:1.0.0", {"train": [["old"]] * 3})
     write_text_dataset(tree, "wikipedia/20230601.de:1.0.0", {"train": [["alt"]] * 3})
-    write_text_dataset(tree, "wikipedia/20230601.en:1.0.0", {"train": articles})
+    place = write_text_dataset(tree, "wikipedia/20230601.en:1.0.0", {"train": articles}).parent
+    write_text_dataset(tree, "wikipedia/20230601.en:0.9.0", {"train": [["old"]] * 3})
+    (place / "1.9.0").mkdir()  # half prepared
     wikipedia.WIKIPEDIA.prepare(data, tree, processes=1)
-    for split, files in (
-        ("train", articles[:3]),
-        ("validation", articles[3:4]),
-        ("test", articles[4:]),
-    ):
-        assert np.array_equal(_records(data, split), _expected(data, files))
+    check_records(data, _splits(articles))
     assert wikipedia.WIKIPEDIA.check(data)[0].startswith("made from wikipedia/20230601.en:1.0.0")
 
 
@@ -182,33 +166,25 @@ def test_killed_in_the_middle_it_leaves_no_process_and_goes_on(
     pipe.write_bytes(content)
     wikipedia.WIKIPEDIA.prepare(data, mlperf, processes=1)
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
-    assert _files(data) == _files(tmp_path / "whole")
-
-
-def _drop_part(tree: Path) -> None:
-    (tree / "part-00002-of-00004").unlink()
-
-
-def _drop_eval(tree: Path) -> None:
-    (tree / "eval.txt").unlink()
-
-
-def _drop_all(tree: Path) -> None:
-    for path in tree.iterdir():
-        path.unlink()
-
-
-def _mix(tree: Path) -> None:
-    (tree / "part-00000-of-00002").write_text("a\n")
+    assert data_files.contents(data) == data_files.contents(tmp_path / "whole")
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (_drop_part, "1 of 4 parts are missing, the first is part-00002-of-00004"),
-        (_drop_eval, "eval.txt is missing: MLPerf's articles for evaluation"),
-        (_drop_all, "no Wikipedia is there. Looked for: TFDS folders such as"),
-        (_mix, "parts of 00002 and 00004 are mixed"),
+        (
+            lambda tree: (tree / "part-00002-of-00004").unlink(),
+            "1 of 4 parts are missing, the first is part-00002-of-00004",
+        ),
+        (
+            lambda tree: (tree / "eval.txt").unlink(),
+            "eval.txt is missing: MLPerf's articles for evaluation",
+        ),
+        (shutil.rmtree, "no Wikipedia is there. Looked for: TFDS folders such as"),
+        (
+            lambda tree: (tree / "part-00000-of-00002").write_text("a\n"),
+            "parts of 00002 and 00004 are mixed",
+        ),
     ],
 )
 def test_text_files_that_are_not_whole_are_refused(

@@ -43,8 +43,7 @@ def prepare(directory: str | os.PathLike[str], workload: str) -> Path:
     file `attnperf_tiny_data.json` names the workloads whose data in the directory is fabricated,
     and the sizes of their splits. The same examples every time.
 
-    Raises ValueError for another workload, DataError where the directory holds anything without
-    such a file.
+    Raises ValueError for another workload, DataError where the directory holds other data.
     """
     if workload not in _WRITERS:
         raise ValueError(
@@ -52,9 +51,7 @@ def prepare(directory: str | os.PathLike[str], workload: str) -> Path:
             "a workload read the data of the first)"
         )
     path = Path(directory)
-    found = {each.name for each in preparation.visible(path)}
-    if found and MARKER not in found:
-        raise DataError(f"{path} holds data of others; it is not replaced", "name a new directory")
+    preparation.claim(path, DESCRIPTION)
     with preparation.locked(path):  # two commands at once would lose an entry
         _write_marker(path, workload)
     _WRITERS[workload](path)
@@ -95,13 +92,11 @@ def _write_librispeech(path: Path) -> None:
         draws = np.random.RandomState(seed)
         parts = np.array_split(np.arange(SIZES[role]), len(splits))
         for split, numbers in zip(splits, parts, strict=True):
-            (path / split).mkdir(exist_ok=True)
             names = [f"0-0-{number:04d}" for number in numbers]
             for name in names:
                 text = " ".join(_some_words(draws, 5)).upper()
-                ids = np.array(speech_tokenizer.encode(processor, text), np.int32)
-                np.save(speech_records.audio_path(path, split, name), _tones(text))
-                np.save(speech_records.targets_path(path, split, name), ids)
+                ids = speech_tokenizer.encode(processor, text)
+                speech_records.write(path, split, name, _tones(text), ids)
             speech_records.write_ids(path, split, names)
 
 
@@ -113,13 +108,16 @@ def _tones(text: str) -> np.ndarray:
 
 
 def _write_wmt(path: Path) -> None:
+    import tensorflow_datasets as tfds
+
     (path / WMT_TOKENIZER).write_bytes(_word_model(WMT_VOCABULARY))
     for dataset, splits in (("wmt17", ("train",)), ("wmt14", ("validation", "test"))):
-        tfds_writer.write_translation_dataset(
+        tfds_writer.write_dataset(
             path / f"{dataset}_translate/de-en/1.0.0",
             dataset=f"{dataset}_translate/de-en:1.0.0",
             splits={split: _sentences(split) for split in splits},
-            languages=("de", "en"),
+            features=tfds.features.Translation(languages=("de", "en")),
+            supervised_keys=("de", "en"),
             description=DESCRIPTION,
         )
 

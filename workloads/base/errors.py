@@ -1,6 +1,9 @@
 """Errors of data on disk that is not what a workload needs, and errors in words."""
 
 import errno
+import os
+
+from attention import files
 
 _ADVICE = {
     errno.ELOOP: "a loop of symbolic links; remove it, or give another path",
@@ -27,6 +30,22 @@ class DataError(ValueError):
 
     def __init__(self, problem: str, repair: str = "") -> None:
         super().__init__(f"{problem}\nTo repair: {repair}" if repair else problem)
+
+
+def repair_commands(
+    workload: str, data_dir: str | os.PathLike[str], source: str = "", where: str = ""
+) -> str:
+    """The commands that make a workload's data and check it.
+
+    source: what stands for the path in `--from`, if that is needed; where: what that path holds.
+    """
+    directory = f"{workload} --data_dir={files.quoted(data_dir)}"
+    option = f" --from={source}" if source else ""
+    explained = f", where {source} holds {where}" if where else ""
+    return (
+        f"python -m workloads prepare {directory}{option}{explained}; then "
+        f"python -m workloads check {directory}"
+    )
 
 
 def told(error: BaseException) -> str:

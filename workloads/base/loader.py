@@ -5,7 +5,8 @@ batch is computed from its number alone, and grain only runs that computation ah
 
 The order of an epoch is a NumPy permutation from (seed, epoch). grain's own `shuffle` adds the
 epoch to the seed, so that the second epoch of seed 0 is the first of seed 1, and trials that
-should be independent would see each other's order; on 1000 examples it also takes 38 µs an index.
+should be independent would see each other's order. With grain's shuffle, random map and batch, an
+example of digits_vit took 89 µs instead of 19, and a training step 6 % longer.
 """
 
 import concurrent.futures
@@ -13,8 +14,6 @@ import contextlib
 import dataclasses
 import functools
 import gc
-import multiprocessing
-import os
 import shutil
 import signal
 import threading
@@ -156,16 +155,8 @@ def _start_worker(worker: int, workers: int) -> None:
     # An engine may tell a whole job to stop: these serve until the trial is saved, and are closed.
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    machine.end_with_parent()
     cv2.setNumThreads(0)
-
-
-def _end_with_parent() -> None:
-    """Else a worker whose trial was killed would wait for it, and hold its batches, for ever."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
 
 
 def train_batches(

@@ -2,8 +2,10 @@
 
 import contextlib
 import math
+import multiprocessing.connection
 import os
 import pathlib
+import threading
 from collections.abc import Mapping
 
 # Where control groups are mounted and what they say of this process; tests replace both.
@@ -42,6 +44,22 @@ def _quotas() -> list[float]:
 
 def _text(path: pathlib.Path) -> str:
     return path.read_text("utf-8") if os.access(path, os.R_OK) else ""
+
+
+def end_with_parent() -> None:
+    """Ends this process as soon as the one that started it has ended.
+
+    A worker whose parent was killed would otherwise wait for it, and hold its memory, for ever.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    # Of two threads that join one process, one may be told that it lives: each waits by itself.
+    threading.Thread(target=_end_after, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_after(sentinel: int) -> None:
+    multiprocessing.connection.wait([sentinel])
+    os._exit(1)
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> pathlib.Path:

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from attention import files
+from workloads.base import errors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,9 +104,5 @@ class WorkloadSpec:
 
     def repair(self, data_dir: str) -> str:
         """Returns the commands that make the workload's data, and say what is wrong with it."""
-        source = "" if self.embedded else " --from=WHERE_IT_WAS_DOWNLOADED"
-        return (
-            f"python -m workloads prepare {self.name} "
-            f"--data_dir={files.quoted(data_dir)}{source}; then "
-            f"python -m workloads check {self.name} --data_dir={files.quoted(data_dir)}"
-        )
+        source = "" if self.embedded else "WHERE_IT_WAS_DOWNLOADED"
+        return errors.repair_commands(self.name, data_dir, source)

@@ -15,13 +15,11 @@ from typing import Any
 import cv2
 import numpy as np
 
+from workloads.base.errors import repair_commands
 from workloads.images import image_set
-from workloads.storage import preparation
 
 IMAGE_SIZE = 32
 DIGITS = image_set.ImageSet(
-    workload="digits_vit",
-    what="the digits",
     note=(
         "Stand-in: scikit-learn's 1797 handwritten digits at 32 x 32, not ImageNet. Errors on it "
         "say nothing about ImageNet."
@@ -29,7 +27,7 @@ DIGITS = image_set.ImageSet(
     sizes={"train": 997, "validation": 400, "test": 400},
     num_classes=10,
     content_sha256="16f4c9f253479c4bb57586999594d78cddc3f7e421e34a18feed17706c067276",
-    repair=functools.partial(preparation.repair, "digits_vit"),
+    repair=functools.partial(repair_commands, "digits_vit"),
     neighbours=997,
 )
 check, read_reference = DIGITS.check, DIGITS.read_reference

@@ -23,7 +23,7 @@ import cv2
 import numpy as np
 
 from attention import files
-from workloads.base.errors import DataError
+from workloads.base.errors import DataError, repair_commands
 from workloads.images import image_set
 
 IMAGE_SIZE = 28
@@ -76,14 +76,12 @@ def repair(data_dir: str | os.PathLike[str]) -> str:
         "(dataset-fashion-mnist_0.0~git20200523.55506a9-1_all.deb, SHA-256 "
         "39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0); or a folder with "
         f"{', '.join(FILES)}, with or without .gz, such as FashionMNIST/raw or "
-        "/usr/share/datasets/fashion-mnist. Then run: python -m workloads prepare fashion_vit "
-        f"--from=PATH --data_dir={files.quoted(data_dir)}"
+        "/usr/share/datasets/fashion-mnist. Then run: "
+        + repair_commands("fashion_vit", data_dir, "PATH")
     )
 
 
 FASHION = image_set.ImageSet(
-    workload="fashion_vit",
-    what="Fashion-MNIST",
     note=(
         "Small: Fashion-MNIST, grey photographs of clothes at 28 x 28, not ImageNet. Errors on it "
         "say nothing about ImageNet."

@@ -1,10 +1,9 @@
 """A small set of labelled images in ImageNet's format: written, checked, with reference rows.
 
-Below `data_dir`: the directories that `workloads.images.imagenet` reads, and `reference.json`,
-written last: it marks the set as complete.
+Below `data_dir`: `NOTE`, the directories that `workloads.images.imagenet` reads, and
+`reference.json`, written last: it marks the set as complete.
 """
 
-import contextlib
 import hashlib
 import json
 import os
@@ -17,7 +16,6 @@ import numpy as np
 
 from attention import files
 from workloads.base import sources
-from workloads.base.errors import DataError
 from workloads.base.sources import Source
 from workloads.images import imagenet, images
 from workloads.storage import preparation, tfds_directory
@@ -29,14 +27,11 @@ Examples = Mapping[str, Sequence[Mapping[str, Any]]]
 class ImageSet:
     """A set of grey images.
 
-    workload: its name; what: the set's display name; note: the warning that tables print; sizes:
-    examples by role (train, validation, test); content_sha256: expected result of `digest`; repair:
-    returns the commands that make the data in a directory; neighbours: training examples whose
-    nearest other example is looked for.
+    note: the warning that tables print; sizes: examples by role (train, validation, test);
+    content_sha256: expected result of `digest`; repair: returns the commands that make the data in
+    a directory; neighbours: training examples whose nearest other example is looked for.
     """
 
-    workload: str
-    what: str
     note: str
     sizes: Mapping[str, int]
     num_classes: int
@@ -48,9 +43,8 @@ class ImageSet:
         """Writes the data below `data_dir` unless it is there and whole; returns `data_dir`.
 
         examples: returns those of each role, as `tfds_writer.write_image_dataset` takes them.
-        Every directory appears whole or not at all. The same libraries give the same bytes. Two
-        preparations at once wait for each other. Raises DataError where the directories hold
-        anything else, and as `examples` does.
+        The same libraries give the same bytes. Two preparations at once wait for each other. Raises
+        DataError where the directories hold anything else, and as `examples` does.
         """
         return preparation.prepare_once(
             data_dir, self.check, lambda directory: self._write(directory, examples)
@@ -63,17 +57,11 @@ class ImageSet:
         """
         del full
         splits = {role: self._open(data_dir, role) for role in self.sizes}
-        reference = self.read_reference(data_dir)
-        if reference.get("note") != self.note or "rows" not in reference:
-            name = Path(data_dir, preparation.REFERENCE_FILE)
-            raise DataError(f"{name} is not that of {self.what}", self.repair(data_dir))
+        self.read_reference(data_dir)
         digest = self.digest(splits)
-        if digest != self.content_sha256:
-            raise DataError(
-                f"{data_dir}: the images have SHA-256 {digest}, not {self.content_sha256}, as "
-                f"{self.what}",
-                self.repair(data_dir),
-            )
+        preparation.check_digest(
+            data_dir, "the images", digest, self.content_sha256, self.repair(data_dir)
+        )
         lines = [f"{role}: {source}, {len(source)} examples" for role, source in splits.items()]
         return [*lines, f"SHA-256 of all images and labels: {digest}"]
 
@@ -105,7 +93,9 @@ class ImageSet:
         return source
 
     def _write(self, data_dir: Path, examples: Callable[[], Examples]) -> None:
-        self._refuse_to_replace_others(data_dir)
+        datasets = (imagenet.IMAGENET, imagenet.IMAGENET_V2)
+        folders = [os.fspath(tfds_directory.directory_of("", dataset)) for dataset in datasets]
+        preparation.claim(data_dir, self.note, [preparation.REFERENCE_FILE, *folders])
         imagenet.write(
             data_dir,
             examples(),
@@ -118,25 +108,6 @@ class ImageSet:
         }
         reference = {"note": self.note, "rows": self._rows(splits)}
         files.write(data_dir / preparation.REFERENCE_FILE, json.dumps(reference, indent=2) + "\n")
-
-    def _refuse_to_replace_others(self, data_dir: Path) -> None:
-        """Raises DataError where `data_dir` has another set's reference, or a directory that is to
-        be written holds anything that `prepare` did not write."""
-        reference = data_dir / preparation.REFERENCE_FILE
-        note = _text(reference, "note")
-        others = [reference] if note not in ("", self.note) else []
-        for dataset in (imagenet.IMAGENET, imagenet.IMAGENET_V2):
-            directory = tfds_directory.directory_of(data_dir, dataset)
-            if directory.exists() and preparation.visible(directory):
-                # The reference is the fallback where dataset_info.json is cut short.
-                description = _text(directory / "dataset_info.json", "description") or note
-                others += [directory] if description != self.note else []
-        if others:
-            raise DataError(
-                f"{others[0]} is of something other than {self.what}; it is not replaced",
-                f"choose another folder: python -m workloads prepare {self.workload} --data_dir "
-                f"FOLDER; or, if nothing in it is needed, remove {others[0]}",
-            )
 
     def _rows(self, splits: Mapping[str, Source]) -> list[dict[str, Any]]:
         """Errors (fractions) of one nearest neighbour, on train of its nearest other example, and
@@ -157,13 +128,6 @@ class ImageSet:
             neighbour[f"{role}/error"] = float(np.mean(labels[nearest] != truth))
             constant[f"{role}/error"] = float(np.mean(truth != frequent))
         return [neighbour, constant]
-
-
-def _text(path: Path, key: str) -> str:
-    """Returns a text of a JSON object, '' where there is none."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return str(json.loads(path.read_bytes())[key])
-    return ""
 
 
 def arrays(source: Source) -> tuple[np.ndarray, np.ndarray]:

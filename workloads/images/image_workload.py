@@ -84,9 +84,9 @@ class ImageWorkload(BaseWorkload):
 
     def observable(self) -> Self:
         """Its layers are not in a loop."""
-        one = super().observable()
-        one._model = one._model.clone(scan_layers=False)
-        return one
+        workload = super().observable()
+        workload._model = workload._model.clone(scan_layers=False)
+        return workload
 
     def observable_parameters(self, params: spec.Parameters) -> spec.Parameters:
         return vit.unstacked(params)

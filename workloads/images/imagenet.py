@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from attention import files
-from workloads.base.errors import DataError
+from workloads.base.errors import DataError, repair_commands
 from workloads.images import images
 from workloads.storage import tfds_directory, tfds_writer
 
@@ -152,9 +151,8 @@ def prepare(
             raise DataError(
                 f"{builder.data_dir}: the builder of {dataset} failed: "
                 f"{type(problem).__name__}: {problem}",
-                f"python -m workloads prepare imagenet_vit --data_dir {files.quoted(data_dir)} "
-                f"goes on with what "
-                "is missing; with too few open files allowed, run `ulimit -n 8192` before",
+                "the same command goes on with what is missing; with too few open files allowed, "
+                "run `ulimit -n 8192` before",
             ) from problem
 
 
@@ -179,16 +177,13 @@ def _require_archives(data_dir: str | os.PathLike[str], manual: Path) -> None:
             "register at https://image-net.org/download-images and take the training and the "
             "validation images of ILSVRC2012 (138 GB and 6.3 GB)",
             f"put them into {manual}, or say where they are: "
-            f"python -m workloads prepare imagenet_vit --data_dir {files.quoted(data_dir)} "
-            f"--manual_dir FOLDER",
+            + repair_commands("imagenet_vit", data_dir, "FOLDER"),
         )
 
 
 def _repair(data_dir: str | os.PathLike[str]) -> str:
     return (
         "copy the named files again from a whole directory, or, if there is none, remove the "
-        f"damaged one and run: python -m workloads prepare imagenet_vit --data_dir "
-        f"{files.quoted(data_dir)} "
-        "--from ARCHIVES (needs pip install -e '.[tfds]'); "
-        f"then: python -m workloads check imagenet_vit --data_dir {files.quoted(data_dir)}"
+        "damaged one; install TensorFlow by pip install -e '.[tfds]'; and run: "
+        + repair_commands("imagenet_vit", data_dir, "ARCHIVES")
     )

@@ -102,7 +102,7 @@ class EncoderBlock(nn.Module):
         return hidden + drop(mlp(mlp_norm(hidden), dropout_rate, deterministic))
 
 
-def _is_dear(primitive: Any, *_: Any, **__: Any) -> bool:
+def _is_expensive(primitive: Any, *_: Any, **__: Any) -> bool:
     """Whether the backward pass is to keep what an operation gave: matrix products and kernels."""
     return primitive.name in ("dot_general", "pallas_call")
 
@@ -138,7 +138,7 @@ class Encoder(nn.Module):
 
             layers = _stacked_blocks(self.variables["params"])[STACKED]
             # Else a loop keeps every array of a block; unrolled, XLA computes such again by itself.
-            run = jax.checkpoint(run, prevent_cse=False, policy=_is_dear)
+            run = jax.checkpoint(run, prevent_cse=False, policy=_is_expensive)
             hidden, _ = jax.lax.scan(run, hidden, (layers, jnp.arange(self.depth), keys))
         else:
             for layer in range(self.depth):

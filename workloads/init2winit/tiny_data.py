@@ -17,8 +17,7 @@ import cv2
 import numpy as np
 
 from attention import files
-from workloads.base.errors import DataError
-from workloads.speech.corpora import espeak, speech_tokenizer, spoken, spoken_tree
+from workloads.speech.corpora import espeak, speakers, speech_records, speech_tokenizer, spoken
 from workloads.storage import preparation, tfds_writer
 from workloads.text.corpora import pydoc_text
 
@@ -54,17 +53,27 @@ def prepare(directory: str | os.PathLike[str], dataset: str) -> Path:
 
 
 def _write_mnist(path: Path) -> Path:
+    import tensorflow_datasets as tfds
     from sklearn.datasets import load_digits
 
-    target = path / "mnist/3.0.1"
-    _refuse_to_replace_others(target, target / "dataset_info.json")
     scans = load_digits()
     # RandomState's stream is frozen (NEP 19), so the split is the same with every NumPy.
     order = np.random.RandomState(0).permutation(len(scans.target))
     examples = [_example(scans.images[i], int(scans.target[i])) for i in order]
     test = MNIST_SIZES["test_size"]
-    tfds_writer.write_mnist(
-        target, splits={"train": examples[:-test], "test": examples[-test:]}, description=NOTE
+    features = tfds.features.FeaturesDict(
+        {
+            "image": tfds.features.Image(shape=(28, 28, 1), encoding_format="png"),
+            "label": tfds.features.ClassLabel(num_classes=10),
+        }
+    )
+    tfds_writer.write_dataset(
+        path / "mnist/3.0.1",
+        dataset="mnist:3.0.1",
+        splits={"train": examples[:-test], "test": examples[-test:]},
+        features=features,
+        supervised_keys=("image", "label"),
+        description=NOTE,
     )
     return path
 
@@ -80,18 +89,16 @@ def _write_wikitext(path: Path) -> Path:
     """Lines of words and marks with spaces between them; a word that is not among the `WORDS` most
     frequent of the training text is <unk>, as in WikiText itself."""
     target = path / "wikitext103"
-    _refuse_to_replace_others(target, target / "NOTE")
+    preparation.claim(target, NOTE)
     parts = {
-        role: list(_lines((one.text for one in documents), _CHARACTERS[role]))
+        role: list(_lines((document.text for document in documents), _CHARACTERS[role]))
         for role, documents in pydoc_text.split_documents(pydoc_text.documents()).items()
     }
     counts = collections.Counter(word for line in parts["train"] for word in line)
     known = {word for word, _ in counts.most_common(WORDS)}
-    target.mkdir(exist_ok=True)
-    files.write(target / "NOTE", NOTE + "\n")
     for role, name in _TEXT_FILES.items():
         lines = (
-            " ".join(word if word in known else "<unk>" for word in one) for one in parts[role]
+            " ".join(word if word in known else "<unk>" for word in line) for line in parts[role]
         )
         files.write(target / name, "\n".join(lines) + "\n")
     return target
@@ -107,34 +114,45 @@ def _lines(texts: Iterable[str], characters: int) -> Iterable[list[str]]:
 
 
 def _write_librispeech(path: Path) -> Path:
-    target = path / "librispeech/default/2.1.1"
-    _refuse_to_replace_others(target, target / "dataset_info.json")
+    import tensorflow_datasets as tfds
+
     splits = {}
     for seed, (role, split) in enumerate(_SPEECH_SPLITS.items()):
         random, count = np.random.RandomState(seed), _UTTERANCES[role]
         pool = spoken.digit_strings(role, 2)
         texts = [pool[number % len(pool)] for number in range(count)]
-        lines = spoken_tree.lines(split, texts, spoken_tree.voices(role), (160, 220), random)
-        speech = espeak.speak([line.said for line in lines])
+        lines = speakers.lines(split, texts, speakers.voices(role), (160, 220), random)
+        speech = espeak.speak([line.utterance for line in lines])
         splits[split] = [
             {
                 "speech": samples,
-                "text": line.said.text.upper(),
+                "text": line.utterance.text.upper(),
                 "speaker_id": line.speaker,
                 "chapter_id": 1,
                 "id": line.name,
             }
             for line, samples in zip(lines, speech, strict=True)
         ]
-    tfds_writer.write_librispeech(target, splits=splits, description=NOTE)
-    spoken_texts = (str(one["text"]) for one in splits[_SPEECH_SPLITS["train"]])
+    features = tfds.features.FeaturesDict(
+        {
+            "speech": tfds.features.Audio(sample_rate=speech_records.SAMPLE_RATE, dtype=np.int16),
+            "text": tfds.features.Text(),
+            "speaker_id": np.int64,
+            "chapter_id": np.int64,
+            "id": np.str_,
+        }
+    )
+    tfds_writer.write_dataset(
+        path / "librispeech/default/2.1.1",
+        dataset="librispeech/default:2.1.1",
+        splits=splits,
+        features=features,
+        supervised_keys=("speech", "text"),
+        description=NOTE,
+    )
+    spoken_texts = (str(example["text"]) for example in splits[_SPEECH_SPLITS["train"]])
     (path / TOKENIZER).write_bytes(speech_tokenizer.train(spoken_texts, PIECES))
     return path
-
-
-def _refuse_to_replace_others(target: Path, note: Path) -> None:
-    if target.exists() and (not note.is_file() or NOTE not in note.read_text("utf-8")):
-        raise DataError(f"{target} holds other data; it is not replaced", "name a new directory")
 
 
 _WRITERS: dict[str, Callable[[Path], Path]] = {

@@ -106,14 +106,14 @@ def query_scaled_attention(variant: Any, depth: int, temperature: float) -> Call
         if variant is None:
             output = nn.dot_product_attention(QueryScaler()(query), key, value, **settings)
         else:
-            given = {"depth": depth, "scale_query": QueryScaler()}
+            layer = {"depth": depth, "scale_query": QueryScaler()}
             if mask is not None and variants_table.KERNELS[variant.kernel].key_masks_only:
                 # Frames that may not look give 0 by our core; these kernels are told of keys alone.
                 rows = jnp.swapaxes(jnp.any(mask, axis=-1, keepdims=True), -3, -2)
                 settings["mask"] = jnp.any(mask, axis=-2, keepdims=True)
-                output = jnp.where(rows, variant(query, key, value, **given, **settings), 0)
+                output = jnp.where(rows, variant(query, key, value, **layer, **settings), 0)
             else:
-                output = variant(query, key, value, **given, **settings)
+                output = variant(query, key, value, **layer, **settings)
         return output * temperature
 
     return attend
@@ -130,7 +130,7 @@ class MultiHeadedSelfAttention(nn.Module):
     def __call__(self, inputs: Array, paddings: Array, dropout_rate: Rate, train: bool) -> Array:
         """Returns [B, T, C] for inputs [B, T, C]; padded frames neither look nor are seen."""
         config = self.config
-        there = paddings == 0
+        valid = paddings == 0
         hidden = nn.MultiHeadDotProductAttention(
             num_heads=config.num_heads,
             qkv_features=config.encoder_dim,
@@ -142,7 +142,7 @@ class MultiHeadedSelfAttention(nn.Module):
             attention_fn=query_scaled_attention(
                 self.variant, self.depth, config.attention_temperature
             ),
-        )(LayerNorm(config.dtype)(inputs), mask=nn.make_attention_mask(there, there, dtype=bool))
+        )(LayerNorm(config.dtype)(inputs), mask=nn.make_attention_mask(valid, valid, dtype=bool))
         return Dropout()(hidden, dropout_rate, not train)
 
 

@@ -61,9 +61,9 @@ def word_errors(references: Sequence[str], hypotheses: Sequence[str]) -> tuple[i
     """
     if len(references) != len(hypotheses):
         raise ValueError(f"{len(references)} references, {len(hypotheses)} hypotheses")
-    found = jiwer.process_words(list(references), list(hypotheses))
+    alignment = jiwer.process_words(list(references), list(hypotheses))
     words = sum(len(reference.split()) for reference in references)
-    return found.substitutions + found.deletions + found.insertions, words
+    return alignment.substitutions + alignment.deletions + alignment.insertions, words
 
 
 def word_error_rate(references: Sequence[str], hypotheses: Sequence[str]) -> float:

@@ -199,22 +199,22 @@ class SpeechWorkload(BaseWorkload):
         del num_examples
         references: list[str] = []
         hypotheses: list[str] = []
-        for one in predictions:
-            there = one["weights"] > 0
-            hypotheses += self._texts(data_dir, one["symbols"], one["lengths"], there)
-            references += self._texts(data_dir, one["targets"], one["targets_length"], there)
+        for batch in predictions:
+            valid = batch["weights"] > 0
+            hypotheses += self._texts(data_dir, batch["symbols"], batch["lengths"], valid)
+            references += self._texts(data_dir, batch["targets"], batch["targets_length"], valid)
         loss = sums["loss"] / max(sums["targets"], 1.0)
         return {"wer": ctc.word_error_rate(references, hypotheses), "ctc_loss": loss, "loss": loss}
 
-    def _texts(self, data_dir: str, ids: Any, lengths: Any, there: np.ndarray) -> list[str]:
-        """Returns the text of each row of ids [B, N] where `there` [B] is True."""
+    def _texts(self, data_dir: str, ids: Any, lengths: Any, valid: np.ndarray) -> list[str]:
+        """Returns the text of each row of ids [B, N] where `valid` [B] is True."""
         if data_dir not in self._tokenizers:
             tokenizer = speech_tokenizer.load(
                 data_dir, self._data.vocab_size, self._row.repair(data_dir)
             )
             self._tokenizers[data_dir] = tokenizer
         ids, lengths = np.asarray(ids), np.asarray(lengths)
-        rows = [ids[row, : lengths[row]] for row in np.flatnonzero(there)]
+        rows = [ids[row, : lengths[row]] for row in np.flatnonzero(valid)]
         return [speech_tokenizer.decode(self._tokenizers[data_dir], row) for row in rows]
 
 

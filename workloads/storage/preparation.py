@@ -1,22 +1,28 @@
-"""Preparing a directory: one preparation at a time, and only where the data is not whole."""
+"""Preparing a directory: one at a time, where the data is not whole, never over other data."""
 
+import concurrent.futures
+import contextlib
 import fcntl
 import json
+import multiprocessing
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from attention import files
+from workloads.base import machine
 from workloads.base.errors import DataError
 
 # Of embedded data: written last, so that it says that all of it is there.
 REFERENCE_FILE = "reference.json"
+# Says what a directory holds: written first, so that a preparation that was killed is known.
+NOTE_FILE = "NOTE"
 LOCK_FILE = ".prepare.lock"
+Job, Result = TypeVar("Job"), TypeVar("Result")
 
 
-@contextmanager
+@contextlib.contextmanager
 def locked(data_dir: Path) -> Iterator[None]:
     """Makes the directory and holds its lock: two preparations at once wait for each other."""
     data_dir.mkdir(parents=True, exist_ok=True)
@@ -62,12 +68,68 @@ def visible(folder: Path, pattern: str = "*") -> list[Path]:
     return sorted(path for path in folder.glob(pattern) if not path.name.startswith((".", "@")))
 
 
-def repair(workload: str, data_dir: str | os.PathLike[str]) -> str:
-    """The commands that make embedded data, and say what is wrong with it."""
-    return (
-        f"python -m workloads prepare {workload} --data_dir {files.quoted(data_dir)}; then "
-        f"python -m workloads check {workload} --data_dir {files.quoted(data_dir)}"
+def claim(directory: Path, note: str, names: Iterable[str] | None = None) -> None:
+    """Makes the directory and writes `note`, which says what it holds, into its file NOTE.
+
+    names: what is going to be written below it; None: anything. Raises DataError where some of that
+    is there, unless every file that says what the directory holds says `note`.
+    """
+    if names is None:
+        paths = visible(directory)
+    else:
+        paths = [directory / name for name in (*names, NOTE_FILE)]
+    occupied = [path for path in paths if path.is_file() or visible(path)]
+    statements = _statements(directory)
+    if occupied and not (statements and all(note in statement for statement in statements)):
+        raise DataError(
+            f"{occupied[0]} is there, and is of other data; it is not replaced",
+            "choose another folder; or, if nothing in it is needed, remove "
+            f"{files.quoted(occupied[0])}",
+        )
+    directory.mkdir(parents=True, exist_ok=True)
+    files.write(directory / NOTE_FILE, f"{note}\n")
+
+
+def _statements(directory: Path) -> list[str]:
+    """The content of files that say what a directory holds, but for JSON that was cut short."""
+    statements = []
+    for name in (NOTE_FILE, REFERENCE_FILE, "dataset_info.json", "tokens.json"):
+        with contextlib.suppress(OSError, ValueError):
+            statement = (directory / name).read_text("utf-8")
+            if name != NOTE_FILE:
+                json.loads(statement)
+            statements.append(statement)
+    return statements
+
+
+def in_processes(
+    function: Callable[[Job], Result], jobs: Sequence[Job], processes: int
+) -> Iterator[Result]:
+    """What a picklable function returns for each job, in their order.
+
+    With fewer than two processes or jobs it runs in this one. Raises OSError where a process was
+    killed, and what the function raises.
+    """
+    if min(processes, len(jobs)) < 2:
+        yield from map(function, jobs)
+        return
+    pool = concurrent.futures.ProcessPoolExecutor(
+        min(processes, len(jobs)),
+        multiprocessing.get_context("spawn"),  # forked threads of the libraries could hang
+        initializer=machine.end_with_parent,
     )
+    with pool:
+        running = [pool.submit(function, job) for job in jobs]
+        try:
+            for future in running:
+                yield future.result()
+        except concurrent.futures.process.BrokenProcessPool as problem:
+            raise OSError(
+                "a process of this preparation was killed, perhaps for lack of memory; run the "
+                "same command again, what is whole is kept"
+            ) from problem
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _is_whole(data_dir: Path, check: Callable[[Path], Any]) -> bool:
@@ -95,10 +157,8 @@ def read_reference(data_dir: str | os.PathLike[str], repair: str) -> dict[str, A
 
 
 def check_digest(
-    data_dir: str | os.PathLike[str], what: str, digest: str, stored: Any, repair: str
+    data_dir: str | os.PathLike[str], what: str, digest: str, expected: Any, repair: str
 ) -> None:
-    """Raises DataError where the content's SHA-256 is not the one that `reference.json` says."""
-    if digest != stored:
-        raise DataError(
-            f"{data_dir}: {what} have SHA-256 {digest}, but {REFERENCE_FILE} says {stored}", repair
-        )
+    """Raises DataError where the content's SHA-256 is not the expected one."""
+    if digest != expected:
+        raise DataError(f"{data_dir}: {what} have SHA-256 {digest}, not {expected}", repair)

@@ -9,50 +9,13 @@ import bisect
 import functools
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from workloads.base.errors import DataError
 from workloads.storage import tfrecord
 
-_STREAM_BYTES = 2**20
-
-
-def _stream_tfrecord(path: str, repair: str) -> Iterator[bytes]:
-    """The records of one shard in order, each checked, without an index."""
-    offset = 0
-    with open(path, "rb", buffering=_STREAM_BYTES) as file:
-        for number in itertools.count():
-            header = file.read(tfrecord.HEADER.size)
-            if not header:
-                return
-            where = tfrecord.Where(path, number, offset, repair)
-            length = tfrecord.payload_length(header, where)
-            rest = file.read(length + tfrecord.CHECKSUM.size)
-            size = length + tfrecord.FRAME_BYTES
-            yield tfrecord.payload_of(header + rest, size, where)
-            offset += size
-
-
-def _stream_array(path: str, repair: str) -> Iterator[bytes]:
-    try:
-        source = _open_array_records([path])
-        for number in range(len(source)):
-            yield source[number]
-    except _UNREADABLE as problem:
-        raise DataError(f"{path} cannot be read: {problem}", repair) from problem
-
-
-def _open_array_records(paths: Sequence[str]) -> Any:
-    from array_record.python.array_record_data_source import ArrayRecordDataSource
-
-    return ArrayRecordDataSource(list(paths))
-
-
-# By file format: the records of one shard as a stream.
-_STREAMS = {"tfrecord": _stream_tfrecord, "array_record": _stream_array}
-_UNREADABLE = (RuntimeError, ValueError, IndexError)  # what array_record raises
 DEFAULT_REPAIR = "prepare the directory again with `python -m workloads prepare NAME`"
 _INCOMPLETE = "incomplete."
 
@@ -62,14 +25,18 @@ IMAGE_AND_LABEL = {"image": "bytes_list", "label": "int64_list"}
 TEXT = {"text": "bytes_list"}
 
 
+FILE_FORMATS = ("tfrecord", "array_record")
+_UNREADABLE = (RuntimeError, ValueError, IndexError)  # what array_record raises
+
+
 class TfdsSplit:
     """Examples of one split: `split[i]` is `{"image": bytes, "label": int}`, the image encoded.
 
     `features` says what else is read: with `TEXT`, `split[i]` is `{"text": bytes}`, UTF-8.
     `dataset` is the expected name, `name[/config]:version`, such as
     `imagenet_v2/matched-frequency:3.0.0`; None takes what is there. `repair` is the advice that
-    errors end with. Opening checks the identity, the split, and that every shard is there and
-    large enough; each record is checked when it is read. Picklable, safe in threads, cheap to
+    errors end with. Opening checks the identity, the split, and that the shards are there
+    and large enough; each record is checked when it is read. Picklable, safe in threads, cheap to
     send to worker processes.
 
     Raises DataError where the directory is absent, half prepared, of another data set, lacks
@@ -95,19 +62,17 @@ class TfdsSplit:
         for name in self.features:
             if name not in stored:
                 raise self.error(f"features.json has no feature {name!r}, only {', '.join(stored)}")
-        self.num_classes: int | None = (
-            getattr(stored["label"], "num_classes", None) if "label" in stored else None
-        )
+        self.num_classes: int | None = getattr(dict(stored).get("label"), "num_classes", None)
         if split not in splits:
-            there = ", ".join(splits) or "none"
-            raise self.error(f"dataset_info.json has no such split; it has: {there}")
+            names = ", ".join(splits) or "none"
+            raise self.error(f"dataset_info.json has no such split; it has: {names}")
         info = splits[split]
         self.shard_lengths: tuple[int, ...] = tuple(info.shard_lengths)
         self.shards: tuple[str, ...] = tuple(os.fspath(path) for path in info.filepaths)
         self.file_format: str = builder.info.file_format.value
-        if self.file_format not in _STREAMS:
+        if self.file_format not in FILE_FORMATS:
             raise self.error(
-                f"file format {self.file_format!r} cannot be read; {' and '.join(_STREAMS)} can"
+                f"file format {self.file_format!r} cannot be read; {' and '.join(FILE_FORMATS)} can"
             )
         self._starts = list(itertools.accumulate(self.shard_lengths, initial=0))
         self._files = [tfrecord.TFRecordFile(path, repair) for path in self.shards]
@@ -118,9 +83,6 @@ class TfdsSplit:
         if missing:
             names = ", ".join(os.path.basename(path) for path in missing[:3])
             raise self.error(f"{len(missing)} of {len(self.shards)} shards are missing: {names} …")
-        for path, length in zip(self.shards, self.shard_lengths, strict=True):
-            if os.path.getsize(path) < length * tfrecord.FRAME_BYTES:
-                raise self.error(f"{path} is too small for the {length} records it should hold")
         on_disk = sum(os.path.getsize(path) for path in self.shards)
         expected = num_bytes + len(self) * tfrecord.FRAME_BYTES
         if on_disk < expected and self.file_format == "tfrecord":
@@ -142,16 +104,21 @@ class TfdsSplit:
         than `dataset_info.json` says.
         """
         count = 0
-        for serialized in _STREAMS[self.file_format](self.shards[shard], self.repair):
-            yield self._parsed(serialized, self._starts[shard] + count)
+        start, end = self._starts[shard : shard + 2]
+        if self.file_format == "tfrecord":
+            records = tfrecord.stream(self.shards[shard], self.repair)
+        else:
+            records = map(self.serialized, range(start, end))
+        for serialized in records:
+            yield self._parsed(serialized, start + count)
             count += 1
         self._check_count(shard, count)
 
-    def _check_count(self, shard: int, found: int) -> None:
-        wanted = self.shard_lengths[shard]
-        if found != wanted:
+    def _check_count(self, shard: int, count: int) -> None:
+        expected = self.shard_lengths[shard]
+        if count != expected:
             raise self.error(
-                f"{self.shards[shard]} has {found} records, dataset_info.json says {wanted}"
+                f"{self.shards[shard]} has {count} records, dataset_info.json says {expected}"
             )
 
     def _parsed(self, serialized: bytes, number: int) -> dict[str, Any]:
@@ -163,11 +130,11 @@ class TfdsSplit:
         from tensorflow_datasets.proto import tf_example_pb2
 
         try:
-            found = tf_example_pb2.Example.FromString(serialized).features.feature
+            stored = tf_example_pb2.Example.FromString(serialized).features.feature
         except Exception as problem:  # protobuf's DecodeError, whose module differs by version
             raise self.error(f"example {number} is no tf.train.Example: {problem}") from problem
         # A protobuf map makes the key that is asked for, so a missing feature is an empty list.
-        values = {name: getattr(found[name], kind).value for name, kind in self.features.items()}
+        values = {name: getattr(stored[name], kind).value for name, kind in self.features.items()}
         if any(len(value) != 1 for value in values.values()):
             counts = " and ".join(f"{len(value)} {name}s" for name, value in values.items())
             raise self.error(f"example {number} has {counts}, not one each")
@@ -201,7 +168,9 @@ class TfdsSplit:
 
     @functools.cached_property
     def _array_records(self) -> Any:
-        source = _open_array_records(self.shards)
+        from array_record.python.array_record_data_source import ArrayRecordDataSource
+
+        source = ArrayRecordDataSource(list(self.shards))
         if len(source) != len(self):
             raise ValueError(f"the shards hold {len(source)} records, not {len(self)}")
         return source
@@ -220,14 +189,14 @@ class TfdsSplit:
 def _plain(value: Any) -> Any:
     """Returns NumPy's values as Python's, bytes as text."""
     if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
+        return {name: _plain(part) for name, part in value.items()}
     if isinstance(value, bytes):
         return value.decode()
     if hasattr(value, "to_list"):  # ragged
         return _plain(value.to_list())
     if hasattr(value, "tolist"):
         return _plain(value.tolist())
-    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def split_names(directory: Path, repair: str = DEFAULT_REPAIR) -> tuple[str, ...]:
@@ -251,9 +220,9 @@ def _open_builder(directory: Path, dataset: str | None, repair: str) -> Any:
         raise DataError(
             f"{directory}: dataset_info.json or features.json cannot be read: {problem}", repair
         ) from problem
-    found = _full_name(builder, directory)
-    if dataset is not None and found != dataset:
-        raise DataError(f"{directory}: this is data set {found}, not {dataset}", repair)
+    name = _full_name(builder, directory)
+    if dataset is not None and name != dataset:
+        raise DataError(f"{directory}: this is data set {name}, not {dataset}", repair)
     return builder
 
 
@@ -261,21 +230,12 @@ def _check_prepared(directory: Path, repair: str) -> None:
     missing = [n for n in ("dataset_info.json", "features.json") if not (directory / n).is_file()]
     if not missing:
         return
-    halves = sorted(
-        str(path)
-        for place in (directory, directory.parent)
-        if place.is_dir()
-        for path in place.iterdir()
-        if path.name.startswith(_INCOMPLETE)
-    )
-    if halves:
-        raise DataError(
-            f"{directory}: the preparation was interrupted and left {', '.join(halves)} "
-            "(remove it, unless it is still running)",
-            repair,
-        )
     what = "has no " + " and no ".join(missing) if directory.is_dir() else "does not exist"
-    raise DataError(f"{directory}: {what}", repair)
+    raise DataError(
+        f"{directory}: {what}. A preparation that was interrupted leaves a folder {_INCOMPLETE}* "
+        "beside it; remove that, unless it is still running",
+        repair,
+    )
 
 
 def _full_name(builder: Any, directory: Path) -> str:

@@ -12,6 +12,7 @@ scanned anew.
 
 import functools
 import hashlib
+import itertools
 import logging
 import os
 import resource
@@ -31,6 +32,7 @@ HEADER = struct.Struct("<QI")
 CHECKSUM = struct.Struct("<I")
 FRAME_BYTES = HEADER.size + CHECKSUM.size
 _MASK_DELTA = 0xA282EAD8
+_STREAM_BYTES = 2**20
 
 DEFAULT_REPAIR = (
     "copy the file again from where it came, or prepare the directory again with "
@@ -108,14 +110,11 @@ def scan_offsets(path: str, repair: str = DEFAULT_REPAIR) -> np.ndarray:
     return np.asarray(offsets, dtype=np.int64)
 
 
-_warned_about: set[Path] = set()
-
-
 def cached_offsets(path: str, repair: str = DEFAULT_REPAIR) -> np.ndarray:
     """What `scan_offsets(path)` returns, from the cache where it has it.
 
     Raises DataError as the scan does. A cache that cannot be written costs a scan in every
-    process; that is said once, by `logging.warning`.
+    process; `logging.warning` says so once.
     """
     status = os.stat(path)
     entry = _entry(path, status)
@@ -128,7 +127,7 @@ def cached_offsets(path: str, repair: str = DEFAULT_REPAIR) -> np.ndarray:
         with replacing(entry) as new, new.open("wb") as file:
             np.save(file, scanned)
     except OSError as problem:
-        _warn_once(machine.cache_folder(), problem)
+        _warn_once(machine.cache_folder(), str(problem))
     return scanned
 
 
@@ -140,19 +139,15 @@ def _entry(path: str, status: os.stat_result) -> Path:
 
 def _load(entry: Path, size: int) -> np.ndarray | None:
     try:
-        found = np.load(entry, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
+        offsets = np.load(entry, allow_pickle=False)
+        # An index that is wrong within a file is noticed by the records' checksums.
+        return offsets if offsets.dtype == np.int64 and offsets[-1] == size else None
+    except (OSError, ValueError, EOFError, IndexError):
         return None
-    if found.dtype != np.int64 or found.ndim != 1 or found.size == 0:
-        return None
-    gaps_are_frames = bool(np.all(np.diff(found) >= FRAME_BYTES))
-    return found if found[0] == 0 and found[-1] == size and gaps_are_frames else None
 
 
-def _warn_once(directory: Path, problem: OSError) -> None:
-    if directory in _warned_about:
-        return
-    _warned_about.add(directory)
+@functools.cache
+def _warn_once(directory: Path, problem: str) -> None:
     logging.warning(
         "The cache of record positions %s cannot be written (%s): every process scans the data "
         "files anew. Set ATTNPERF_CACHE to a folder that can be written.",
@@ -169,6 +164,20 @@ def write_tfrecord(path: str | os.PathLike[str], records: Iterable[bytes]) -> in
             file.write(framed(record))
             count += 1
     return count
+
+
+def stream(path: str, repair: str = DEFAULT_REPAIR) -> Iterator[bytes]:
+    """The records of a file in order, each checked, without an index."""
+    offset = 0
+    with open(path, "rb", buffering=_STREAM_BYTES) as file:
+        for number in itertools.count():
+            header = file.read(HEADER.size)
+            if not header:
+                return
+            where = Where(path, number, offset, repair)
+            size = payload_length(header, where) + FRAME_BYTES
+            yield payload_of(header + file.read(size - HEADER.size), size, where)
+            offset += size
 
 
 class TFRecordFile:
@@ -189,16 +198,12 @@ class TFRecordFile:
     def offsets(self) -> np.ndarray:
         """Byte offset of every record, and the file's size at the end: int64 `[records + 1]`."""
         if self._offsets is None:
-            status = os.stat(self.path)
-            self._identity = (status.st_ino, status.st_size, status.st_mtime_ns)
+            self._identity = identity(self.path)
             self._offsets = cached_offsets(self.path, self._repair)
         return self._offsets
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
-
-    def __iter__(self) -> Iterator[bytes]:
-        return (self[number] for number in range(len(self)))
 
     def __getitem__(self, number: int) -> bytes:
         """Payload of one record.
@@ -212,6 +217,12 @@ class TFRecordFile:
         frame = _opened(self.path, self._identity).read(start, end)
         where = Where(self.path, number, start, self._repair)
         return payload_of(frame, end - start, where)
+
+
+def identity(path: str) -> tuple[int, ...]:
+    """What differs between a file and another that replaced it."""
+    status = os.stat(path)
+    return (status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 class _OpenFile:

@@ -83,29 +83,33 @@ def _sentences(texts: Iterable[str]) -> Iterator[str]:
 
 def load(path: str | os.PathLike[str], repair: str = "") -> Any:
     """The `SentencePieceProcessor` of a file; DataError unless it has the four ids above."""
-    import sentencepiece
-
-    model = read(path, repair)
-    processor = sentencepiece.SentencePieceProcessor()
-    try:
-        processor.LoadFromSerializedProto(model)
-    except (RuntimeError, OSError) as problem:
-        raise DataError(f"{path} is no SentencePiece model: {problem}", repair) from problem
+    processor = read_processor(path, repair)
     _check_ids(processor, path, repair)
     return processor
 
 
+def read_processor(path: str | os.PathLike[str], repair: str = "") -> Any:
+    """The `SentencePieceProcessor` of a file, which can be pickled; DataError if it is no model."""
+    import sentencepiece
+
+    model = read(path, repair)
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=model)
+    except (RuntimeError, OSError) as problem:
+        raise DataError(f"{path} is no SentencePiece model: {problem}", repair) from problem
+
+
 def _check_ids(processor: Any, path: str | os.PathLike[str], repair: str) -> None:
     mask = processor.piece_to_id(MASK_PIECE)
-    found = {
+    ids = {
         "pad": processor.pad_id(),
         "eos": processor.eos_id(),
         "unk": processor.unk_id(),
         "mask": mask if processor.id_to_piece(mask) == MASK_PIECE else -1,
     }
-    if found != SPECIAL_IDS or processor.bos_id() != -1:
+    if ids != SPECIAL_IDS or processor.bos_id() != -1:
         raise DataError(
-            f"{path}: special ids are {found}, bos {processor.bos_id()}; they must be "
+            f"{path}: special ids are {ids}, bos {processor.bos_id()}; they must be "
             f"{SPECIAL_IDS} and no bos (-1). {MASK_PIECE!r} is a control symbol",
             repair or "train the vocabulary with workloads.storage.tokenizer.train",
         )

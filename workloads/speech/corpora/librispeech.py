@@ -17,7 +17,7 @@ import sentencepiece
 
 from attention import files
 from workloads.base import machine
-from workloads.base.errors import DataError
+from workloads.base.errors import DataError, repair_commands
 from workloads.speech.corpora import librispeech_prepare, speech_records, speech_tokenizer
 
 MAX_AUDIO, MAX_TARGETS, VOCAB_SIZE = 320_000, 256, 1024
@@ -114,13 +114,13 @@ def _check_split(
 def _check_files(source: speech_records.SpeechSplit) -> None:
     folder = source.data_dir / source.splits[0]
     try:
-        there = set(os.listdir(folder))
+        names = set(os.listdir(folder))
     except OSError as problem:
         raise DataError(f"{folder} cannot be read: {problem}", source.repair) from problem
     for split, name in source.ids:
         for path_of in (speech_records.audio_path, speech_records.targets_path):
             path = path_of(source.data_dir, split, name)
-            if path.name not in there:
+            if path.name not in names:
                 raise DataError(f"{path} is missing; {split}.csv lists it", source.repair)
 
 
@@ -152,15 +152,15 @@ def _left_out(data_dir: Path, split: str) -> str:
     return librispeech_prepare.summary(rows)
 
 
-def _check_size(data_dir: Path, role: str, found: int) -> str:
-    if abs(found - SIZES[role]) > _TOLERANCE[role]:
+def _check_size(data_dir: Path, role: str, count: int) -> str:
+    if abs(count - SIZES[role]) > _TOLERANCE[role]:
         raise DataError(
-            f"{data_dir}: {' and '.join(SPLITS[role])} list {found} utterances; "
+            f"{data_dir}: {' and '.join(SPLITS[role])} list {count} utterances; "
             f"{SIZES[role]} are expected",
             _repair(data_dir),
         )
-    note = "" if found == SIZES[role] else f" (AlgoPerf says {SIZES[role]})"
-    return f"{role}: {found} utterances in all{note}"
+    note = "" if count == SIZES[role] else f" (AlgoPerf says {SIZES[role]})"
+    return f"{role}: {count} utterances in all{note}"
 
 
 def prepare(
@@ -230,8 +230,6 @@ def make_tokenizer(tree: Path, data_dir: Path, repair: str) -> None:
 
 
 def _repair(data_dir: str | os.PathLike[str]) -> str:
-    return (
-        f"python -m workloads prepare librispeech_conformer --data_dir {files.quoted(data_dir)} "
-        f"--from DIR, "
-        "where DIR holds the unpacked archives of LibriSpeech"
+    return repair_commands(
+        "librispeech_conformer", data_dir, "DIR", "the unpacked archives of LibriSpeech"
     )

@@ -7,16 +7,14 @@ and whole is kept, targets are made anew and written where they differ, and `<sp
 last, says that a split is whole. `<split>_left_out.csv` holds what is left out, and why.
 """
 
-import concurrent.futures
 import csv
 import dataclasses
 import functools
 import io
-import multiprocessing
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -35,12 +33,12 @@ _ID = re.compile(r"\d+-\d+-\d+")
 
 def chapters(tree: Path, split: str, repair: str) -> list[Path]:
     """The `<speaker>/<chapter>` folders of a split, sorted; DataError if there are none."""
-    found = [path for path in preparation.visible(tree / split, "[0-9]*/[0-9]*") if path.is_dir()]
-    if not found:
+    folders = [path for path in preparation.visible(tree / split, "[0-9]*/[0-9]*") if path.is_dir()]
+    if not folders:
         raise DataError(
             f"{tree / split} holds no <speaker>/<chapter> folders of LibriSpeech", repair
         )
-    return found
+    return folders
 
 
 def read_transcripts(chapter: Path, repair: str) -> dict[str, str]:
@@ -71,11 +69,11 @@ def frames(path: Path, repair: str) -> int:
         info = soundfile.info(str(path))
     except (OSError, soundfile.SoundFileError) as problem:
         raise DataError(f"{path} is no sound file: {problem}", repair) from problem
-    found = info.samplerate, info.channels, info.subtype
-    if found != (speech_records.SAMPLE_RATE, 1, "PCM_16"):
+    encoding = info.samplerate, info.channels, info.subtype
+    if encoding != (speech_records.SAMPLE_RATE, 1, "PCM_16"):
         raise DataError(
-            f"{path} has {found[0]} Hz, {found[1]} channels, {found[2]}; 16000 Hz, 1 channel, "
-            "PCM_16 is expected",
+            f"{path} has {info.samplerate} Hz, {info.channels} channels, {info.subtype}; "
+            "16000 Hz, 1 channel, PCM_16 is expected",
             repair,
         )
     if not 0 < info.frames < _UNKNOWN_LENGTH:
@@ -165,7 +163,9 @@ def prepare_split(job: SplitToPrepare, num_workers: int = 0, expected: int | Non
     if expected is not None:
         _check_count(job, folders, expected)
     (job.data_dir / job.split).mkdir(parents=True, exist_ok=True)
-    parts = list(_in_order(job, folders, num_workers))
+    tokenizer = speech_tokenizer.load(job.data_dir, job.vocab_size, job.repair)
+    prepare = functools.partial(prepare_chapter, job, tokenizer)
+    parts = list(preparation.in_processes(prepare, folders, num_workers))
     kept = tuple(name for part in parts for name in part.kept)
     left_out = tuple(entry for part in parts for entry in part.left_out)
     report = Report(job.split, kept, left_out)
@@ -196,24 +196,6 @@ def _utterances(chapter: Path, repair: str) -> tuple[dict[str, str], dict[str, P
     """Transcripts and audio files of a chapter, by id."""
     audio = {path.stem: path for path in preparation.visible(chapter, "*.flac")}
     return read_transcripts(chapter, repair), audio
-
-
-def _in_order(job: SplitToPrepare, chapters: list[Path], num_workers: int) -> Iterator[Report]:
-    tokenizer = speech_tokenizer.load(job.data_dir, job.vocab_size, job.repair)
-    prepare = functools.partial(prepare_chapter, job, tokenizer)
-    if not num_workers:
-        yield from map(prepare, chapters)
-        return
-    # Spawned, not forked: the caller may have threads.
-    context = multiprocessing.get_context("spawn")
-    try:
-        with concurrent.futures.ProcessPoolExecutor(num_workers, context) as pool:
-            yield from pool.map(prepare, chapters, chunksize=4)
-    except concurrent.futures.process.BrokenProcessPool as problem:
-        raise OSError(
-            f"a process that prepared {job.split} was killed, perhaps for lack of memory; run the "
-            "same command again, what is whole is kept"
-        ) from problem
 
 
 def prepare_chapter(

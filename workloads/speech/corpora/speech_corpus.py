@@ -1,17 +1,14 @@
 """An embedded corpus of synthesised speech: what it consists of, its check, and how it is made.
 
-Below `data_dir`: `LibriSpeech/<split>/<speaker>/<chapter>/…` with `SPEAKERS.TXT`, and what
-`librispeech_prepare` makes of it, with the splits' names of LibriSpeech; `reference.json`, written
-last, says that all of it is there. Noise and every choice come from RandomState, whose streams are
-frozen (NEP 19), in integer arithmetic; only espeak-ng itself may round differently on another
-machine.
+Below `data_dir`: the tokenizer and, in `speech_records`' layout, the splits train, validation and
+test; `reference.json`, written last, says that all of it is there. Noise and every choice come from
+RandomState, whose streams are frozen (NEP 19), in integer arithmetic; only espeak-ng and the filter
+behind it may round differently on another machine.
 """
 
 import hashlib
 import json
 import os
-import shutil
-import uuid
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,31 +20,24 @@ import numpy as np
 import sentencepiece
 
 from attention import files
-from workloads.base.errors import DataError
-from workloads.speech.corpora import (
-    espeak,
-    librispeech_prepare,
-    speech_records,
-    speech_tokenizer,
-    spoken_tree,
-)
+from workloads.base.errors import DataError, repair_commands
+from workloads.speech.corpora import espeak, speakers, speech_records, speech_tokenizer
 from workloads.storage import preparation
 
 SPLITS: dict[str, tuple[str, ...]] = {
-    "train": ("train-clean-100",),
-    "validation": ("dev-clean",),
-    "test": ("test-clean",),
+    "train": ("train",),
+    "validation": ("validation",),
+    "test": ("test",),
 }
-TREE = "LibriSpeech"
 
 
 @dataclass(frozen=True)
 class Corpus:
     """An embedded corpus.
 
-    workload: whose data it is; texts(role): what is said, one text per utterance, upper case;
-    rates: words a minute, from and to; max_audio in samples, max_targets in ids, both at most;
-    content_sha256: as `check` reckons it, made by `espeak_version` on the author's machine.
+    workload: whose data it is; texts(role): one text per utterance, upper case;
+    rates: words a minute, from and to; max_audio: samples, and max_targets: ids, at most;
+    content_sha256: as `check` computes it, made by `espeak_version` on the author's machine.
     """
 
     workload: str
@@ -65,10 +55,10 @@ class Corpus:
     def prepare(self, data_dir: str | os.PathLike[str]) -> Path:
         """Write the corpus below `data_dir` unless it is there and whole; returns `data_dir`.
 
-        It is made aside and moved into place when it is whole. Two preparations at once wait for
-        each other. Raises DataError where the directory holds other speech.
+        Two preparations at once wait for each other. Raises DataError where the directory holds
+        other speech.
         """
-        return preparation.prepare_once(data_dir, self.check, self._make)
+        return preparation.prepare_once(data_dir, self.check, self._write)
 
     def open_split(self, data_dir: str | os.PathLike[str], role: str) -> speech_records.SpeechSplit:
         """The utterances of a role (train, validation, test)."""
@@ -102,120 +92,83 @@ class Corpus:
         ]
 
     def _comparison(self, digest: str, version: str) -> str:
-        if version != self.espeak_version:
-            return (
-                f"made by espeak-ng {version}; figures of this repository are from "
-                f"{self.espeak_version}"
-            )
-        if digest != self.content_sha256:
-            return (
-                f"note: espeak-ng {version} gave {self.content_sha256} on the author's machine; "
-                "its floating point, or SentencePiece, differs here, so results may differ "
-                "slightly from the published ones"
-            )
-        return f"made by espeak-ng {version}, the same audio as the author's"
+        if (version, digest) == (self.espeak_version, self.content_sha256):
+            return f"made by espeak-ng {version}, the same audio as the author's"
+        return (
+            f"note: made by espeak-ng {version}; figures of this repository are from "
+            f"{self.espeak_version}, which gave {self.content_sha256} on the author's machine. "
+            "Results may differ slightly from the published ones"
+        )
 
     def read_reference(self, data_dir: str | os.PathLike[str]) -> dict[str, Any]:
         """`reference.json`: `note`, `rows` with `<role>/wer`, `sha256`, `espeak_ng`."""
         return preparation.read_reference(data_dir, self.repair(data_dir))
 
     def repair(self, data_dir: str | os.PathLike[str]) -> str:
-        """The command that mends the directory."""
-        return f"python -m workloads prepare {self.workload} --data_dir {files.quoted(data_dir)}"
+        """The commands that make the corpus and check it."""
+        return repair_commands(self.workload, data_dir)
 
-    def _make(self, data_dir: Path) -> None:
-        """Makes everything in a folder beside, then moves it: the reference last."""
-        self._refuse_to_replace_others(data_dir)
-        for left in data_dir.glob(".making-*"):  # of a preparation that was killed
-            shutil.rmtree(left)
-        aside = data_dir / f".making-{uuid.uuid4().hex}"
-        (aside / "old").mkdir(parents=True)
-        try:
-            self._write(aside)
-            # The tree, which says whose data this is, goes last and comes first.
-            for name in reversed(_names()):
-                if (data_dir / name).exists():
-                    os.replace(data_dir / name, aside / "old" / name)
-            for name in _names():
-                os.replace(aside / name, data_dir / name)
-        finally:
-            shutil.rmtree(aside)
-
-    def _refuse_to_replace_others(self, data_dir: Path) -> None:
-        """DataError unless the directory has no speech, or this corpus as prepared before."""
-        found = [name for name in _names() if (data_dir / name).exists()]
-        speakers = data_dir / TREE / spoken_tree.SPEAKERS
-        try:
-            mine = speakers.read_text("utf-8").startswith(f"; {self.note}\n")
-        except (OSError, ValueError):
-            mine = False
-        if found and not mine:
-            raise DataError(
-                f"{data_dir} holds {found[0]} that is not of {self.workload}; it is not replaced",
-                f"choose another folder: python -m workloads prepare {self.workload} --data_dir "
-                f"FOLDER; or, if nothing of it is needed, remove {', '.join(found)} there",
-            )
-
-    def _write(self, folder: Path) -> None:
+    def _write(self, data_dir: Path) -> None:
+        """Writes everything, the reference last."""
+        names = [speech_tokenizer.FILE_NAME, preparation.REFERENCE_FILE]
+        lists = [f"{split}.csv" for split in SPLITS]
+        preparation.claim(data_dir, self.note, [*names, *SPLITS, *lists])
+        (data_dir / preparation.REFERENCE_FILE).unlink(missing_ok=True)
         texts = {role: self.texts(role) for role in SPLITS}
-        version = espeak.version()
-        self._write_tree(folder / TREE, texts)
         model = speech_tokenizer.train(texts["train"], self.vocab_size)
-        (folder / speech_tokenizer.FILE_NAME).write_bytes(model)
-        for role in SPLITS:
-            self._write_role(folder, role, version)
-        tokenizer = speech_tokenizer.load(folder, self.vocab_size, "")
-        sources = {role: self.open_split(folder, role) for role in SPLITS}
+        files.write(data_dir / speech_tokenizer.FILE_NAME, model)
+        tokenizer = speech_tokenizer.load(data_dir, self.vocab_size, "")
+        version = espeak.version()
+        self._write_records(data_dir, self._lines(texts), tokenizer, version)
+        sources = {role: self.open_split(data_dir, role) for role in SPLITS}
         reference = {
             "note": self.note,
             "rows": reference_rows(texts),
             "sha256": content_sha256(sources, tokenizer),
             "espeak_ng": version,
         }
-        (folder / preparation.REFERENCE_FILE).write_bytes(
-            (json.dumps(reference, indent=2) + "\n").encode()
-        )
+        files.write(data_dir / preparation.REFERENCE_FILE, json.dumps(reference, indent=2) + "\n")
 
-    def _write_tree(self, tree: Path, texts: dict[str, list[str]]) -> None:
-        lines = [
+    def _lines(self, texts: dict[str, list[str]]) -> list[speakers.Line]:
+        return [
             line
             for number, role in enumerate(SPLITS)
-            for line in spoken_tree.lines(
-                SPLITS[role][0],
+            for line in speakers.lines(
+                role,
                 texts[role],
-                spoken_tree.voices(role),
+                speakers.voices(role),
                 self.rates,
                 # A stream of its own for every role: one role's size changes no other's speech.
                 np.random.RandomState([self.seed, number]),
             )
         ]
-        spoken_tree.write(tree, lines, self.note, np.random.RandomState(self.seed))
 
-    def _write_role(self, folder: Path, role: str, version: str) -> None:
-        """From the tree to AlgoPerf's layout. Raises DataError if not every utterance is kept."""
-        job = librispeech_prepare.SplitToPrepare(
-            tree=folder / TREE,
-            data_dir=folder,
-            split=SPLITS[role][0],
-            max_audio=self.max_audio,
-            max_targets=self.max_targets,
-            vocab_size=self.vocab_size,
-            repair=self.repair(folder.parent),
-        )
-        report = librispeech_prepare.prepare_split(job)
-        if len(report.kept) != self.sizes[role]:
-            raise DataError(
-                f"{report}; {self.sizes[role]} are expected, all kept. This is espeak-ng "
-                f"{version}, the corpus was laid out with {self.espeak_version}",
-                "pip install 'espeakng-loader==0.2.4'",
-            )
+    def _write_records(
+        self,
+        data_dir: Path,
+        lines: list[speakers.Line],
+        tokenizer: sentencepiece.SentencePieceProcessor,
+        version: str,
+    ) -> None:
+        """Speaks the lines in their order, adds noise, writes records.
 
-
-def _names() -> list[str]:
-    """What stands below the directory, in the order in which it is moved there."""
-    splits = [split for parts in SPLITS.values() for split in parts]
-    lists = [f"{split}{end}.csv" for split in splits for end in ("", "_left_out")]
-    return [TREE, speech_tokenizer.FILE_NAME, *splits, *lists, preparation.REFERENCE_FILE]
+        Raises DataError for an utterance that is longer than `max_audio`.
+        """
+        random = np.random.RandomState(self.seed)
+        speech = espeak.speak([line.utterance for line in lines])
+        for line, samples in zip(lines, speech, strict=True):
+            audio = speakers.with_noise(samples, random)
+            if len(audio) > self.max_audio:
+                raise DataError(
+                    f"{line.utterance} has {len(audio)} samples; {self.max_audio} are allowed. "
+                    f"espeak-ng is {version}; this corpus was laid out with {self.espeak_version}",
+                    "pip install 'espeakng-loader==0.2.4'",
+                )
+            ids = speech_tokenizer.encode(tokenizer, line.utterance.text.upper())
+            speech_records.write(data_dir, line.split, line.name, audio, ids)
+        for role in SPLITS:
+            names = [line.name for line in lines if line.split == role]
+            speech_records.write_ids(data_dir, role, names)
 
 
 def content_sha256(
@@ -242,6 +195,9 @@ def reference_rows(texts: dict[str, list[str]]) -> list[dict[str, Any]]:
     answers = {"empty transcript": "", f"always {commonest.lower()!r}": commonest}
     return [
         {"name": name, "constant": True}
-        | {f"{role}/wer": jiwer.wer(said, [answer] * len(said)) for role, said in texts.items()}
+        | {
+            f"{role}/wer": jiwer.wer(spoken, [answer] * len(spoken))
+            for role, spoken in texts.items()
+        }
         for name, answer in answers.items()
     ]

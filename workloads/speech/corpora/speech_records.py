@@ -33,6 +33,15 @@ def targets_path(data_dir: str | os.PathLike[str], split: str, utterance: str) -
     return Path(data_dir) / split / f"{utterance}_targets.npy"
 
 
+def write(
+    data_dir: Path, split: str, utterance: str, audio: np.ndarray, targets: Iterable[int]
+) -> None:
+    """Writes the samples (int16) and the target ids of an utterance."""
+    (data_dir / split).mkdir(parents=True, exist_ok=True)
+    np.save(audio_path(data_dir, split, utterance), audio)
+    np.save(targets_path(data_dir, split, utterance), np.array(list(targets), np.int32))
+
+
 def write_ids(data_dir: Path, split: str, ids: Iterable[str]) -> None:
     """Writes `<split>.csv`, which appears whole or not at all."""
     text = io.StringIO()
@@ -127,8 +136,8 @@ class SpeechSplit:
 def _flaw(array: Any, limit: int, unit: str) -> str:
     """What is wrong with an array of samples or ids; empty if nothing."""
     if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in "iu":
-        found = f"{array.dtype} {list(array.shape)}" if hasattr(array, "dtype") else type(array)
-        return f"it holds {found}; a list of integers is expected"
+        kind = f"{array.dtype} {list(array.shape)}" if hasattr(array, "dtype") else type(array)
+        return f"it holds {kind}; a list of integers is expected"
     if not 0 < len(array) <= limit:
         return (
             f"it holds {len(array)} {unit}; 1 to {limit} are allowed. Preparation leaves longer "

@@ -26,16 +26,11 @@ def load(
     the unknown piece.
     """
     path = Path(data_dir) / FILE_NAME
-    if not path.is_file():
-        raise DataError(f"{data_dir} is not prepared: it has no {FILE_NAME}", repair)
-    try:
-        processor = sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes())
-    except (OSError, RuntimeError, ValueError) as problem:
-        raise DataError(f"{path} is no SentencePiece model: {problem}", repair) from problem
-    found = processor.vocab_size(), processor.unk_id(), processor.eos_id()
-    if found[:2] != (vocab_size, BLANK) or found[2] < 0:
+    processor: sentencepiece.SentencePieceProcessor = tokenizer.read_processor(path, repair)
+    sizes = processor.vocab_size(), processor.unk_id(), processor.eos_id()
+    if sizes[:2] != (vocab_size, BLANK) or sizes[2] < 0:
         raise DataError(
-            f"{path} has {found[0]} pieces, unknown id {found[1]}, end-of-sentence id {found[2]}; "
+            f"{path} has {sizes[0]} pieces, unknown id {sizes[1]}, end-of-sentence id {sizes[2]}; "
             f"{vocab_size} pieces, unknown id {BLANK} (the blank) and an end are expected",
             repair,
         )

@@ -2,7 +2,7 @@
 
 The embedded stand-in for LibriSpeech, `DIGITS`: strings of two to four digits. 1600 utterances to
 train, 200 to validate, 200 to test, 0.75 s on average. The three roles share neither voices
-(timbres, `spoken_tree`) nor strings: of the strings of each length, one permutation gives 80 % to
+(timbres, `speakers`) nor strings: of the strings of each length, one permutation gives 80 % to
 train, 10 % to validation, 10 % to test. Two-digit strings, of which there are only 100, are a tenth
 of the utterances; the others are three- and four-digit strings, in equal parts. Strings are
 repeated only where a role has fewer than it needs.
@@ -76,7 +76,7 @@ DIGITS = Corpus(
     seed=_DIGITS_SEED,
     espeak_version="1.52.0",
     # Of audio, targets and pieces; espeak-ng's floating point may differ on another CPU.
-    content_sha256="05dcd4b18e63e64312ecb9f822d9fa7ce988c212c3f5fa08e272aaba4941f27f",
+    content_sha256="191e45fd202950c963127501c54728ddc4542a8abd4a6cf524ee84fd086fd0d8",
 )
 SENTENCES = Corpus(
     workload="spoken_sentences_conformer",
@@ -90,5 +90,5 @@ SENTENCES = Corpus(
     vocab_size=64,
     seed=_SENTENCES_SEED,
     espeak_version="1.52.0",
-    content_sha256="833562218fcf201454b1c949c1e4e2b0191e6405a7f9afc204d0e0c0bffa4889",
+    content_sha256="2d095b6a246a3762b6f7251873ac1a20f612965157d4a3a19b1d0d3244e4beb2",
 )

@@ -26,19 +26,19 @@ def _inputs(tree: Path, repair: str) -> tuple[str, dict[str, Sequence[Input]]]:
     Raises DataError where there is none.
     """
     place = tree / "c4" / "en"
-    found = [path for path in tfds_directory.versions(place) if path.name.startswith("3.")]
-    if not found:
+    versions = [path for path in tfds_directory.versions(place) if path.name.startswith("3.")]
+    if not versions:
         raise DataError(
             f"{place}: no prepared C4 is there. Folders such as {place / '3.1.0'} are looked for, "
             "with dataset_info.json, features.json, c4-train.tfrecord-00000-of-01024 to 01023 and "
             "c4-validation.tfrecord-00000-of-00008 to 00007 (800 GB)",
-            "prepare it with `tfds build c4/en` (needs Apache Beam), or copy a prepared one, then "
-            f"say where it is: {repair.partition(', where TREE')[0]}",
+            "prepare it with `tfds build c4/en` (needs Apache Beam), or copy a prepared one; then "
+            f"run {repair}",
         )
-    dataset = f"c4/en:{found[0].name}"
+    dataset = f"c4/en:{versions[0].name}"
     open_split = functools.partial(
         tfds_directory.TfdsSplit,
-        found[0],
+        versions[0],
         dataset=dataset,
         repair=repair,
         features=tfds_directory.TEXT,
@@ -54,8 +54,8 @@ def _inputs(tree: Path, repair: str) -> tuple[str, dict[str, Sequence[Input]]]:
 
 
 C4 = Corpus(
+    "c4_lm",
     _inputs,
-    "python -m workloads prepare c4_lm --data_dir {data_dir} --from TREE, where TREE holds "
-    "c4/en/3.1.0 of TFDS; copy damaged files of it again",
+    "c4/en/3.1.0 of TFDS (copy damaged files of it again)",
     length=1024,
 )

@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 
 from attention import files
-from workloads.base.errors import DataError
+from workloads.base.errors import DataError, repair_commands
 from workloads.storage import packing, preparation, token_records, tokenizer
 
 _NOT_EVERYWHERE = {"ensurepip", "idlelib", "test", "tests", "tkinter", "turtledemo"}
@@ -55,7 +55,7 @@ class Document:
     text: str
 
 
-_repair = functools.partial(preparation.repair, "pydoc_lm")
+_repair = functools.partial(repair_commands, "pydoc_lm")
 
 
 def documents() -> list[Document]:
@@ -68,7 +68,7 @@ def documents() -> list[Document]:
     return deduplicated(itertools.chain(_topics(), _library()))
 
 
-def deduplicated(found: Iterable[tuple[str, str]]) -> list[Document]:
+def deduplicated(texts: Iterable[tuple[str, str]]) -> list[Document]:
     """Documents from (name, text): paragraphs on one line each, later copies of one dropped.
 
     Copies are found by their letters and digits alone; paragraphs without any are dropped, and so
@@ -76,7 +76,7 @@ def deduplicated(found: Iterable[tuple[str, str]]) -> list[Document]:
     """
     seen: set[str] = set()
     kept = []
-    for name, text in found:
+    for name, text in texts:
         paragraphs = [" ".join(part.split()) for part in _BLANK_LINE.split(text)]
         new = [paragraph for paragraph in paragraphs if _is_new(paragraph, seen)]
         if new:
@@ -149,8 +149,6 @@ def _walk(node: ast.AST) -> Iterator[str]:
 
 
 VOCAB_SIZE, LENGTH = 1024, 64
-# Beside the records: questions about the test part (workloads/downstream/pydoc_questions.py).
-QUESTIONS_FOLDER = "downstream"
 # Python 3.11.2 has 7148, 964 and 890; 3.11.7 7178, 962 and 888; 3.13.5 more than 6891, 943, 878.
 SIZES = {"train": 6800, "validation": 800, "test": 800}
 NOTE = (
@@ -232,7 +230,9 @@ def split_documents(
     documents: list[Document],
 ) -> dict[str, list[Document]]:
     """Documents of each role, by the order of their names' SHA-256 and their characters."""
-    ordered = sorted(documents, key=lambda one: hashlib.sha256(one.name.encode()).digest())
+    ordered = sorted(
+        documents, key=lambda document: hashlib.sha256(document.name.encode()).digest()
+    )
     sizes = np.cumsum([0] + [len(document.text) for document in ordered])
     share = sizes[:-1] / sizes[-1]  # of the characters that stand before each document
     roles = np.where(share < _HELD_OUT, "test", np.where(share < 2 * _HELD_OUT, "validation", ""))
@@ -242,53 +242,23 @@ def split_documents(
     return parts
 
 
-def _refuse_to_replace_others(data_dir: Path) -> None:
-    """DataError where `tokens.json` speaks of another text, or other data lies here."""
-    try:
-        kind = token_records.read_info(data_dir)["source"].get("kind")
-    except DataError:
-        # What a killed preparation left behind is ours.
-        there = {path.name for path in preparation.visible(data_dir)}
-        others = there - _own_files()
-        kind = _source()["kind"] if not others else f"files such as {min(others)}"
-    if kind != _source()["kind"]:
-        raise DataError(
-            f"{data_dir} holds something else ({kind}); it is not replaced",
-            "choose another folder: python -m workloads prepare pydoc_lm --data_dir FOLDER",
-        )
-
-
-def _own_files() -> set[str]:
-    shards = {token_records.file_name(role, 0, 1) for role in SIZES}
-    return {
-        *shards,
-        QUESTIONS_FOLDER,
-        preparation.LOCK_FILE,
-        preparation.REFERENCE_FILE,
-        token_records.INFO_FILE,
-        token_records.TOKENIZER_FILE,
-    }
-
-
-def _source() -> dict[str, Any]:
-    return {"kind": "Python's help topics and docstrings", "python": platform.python_version()}
-
-
 def _write(data_dir: Path) -> None:
-    _refuse_to_replace_others(data_dir)
-    for name in (
-        preparation.REFERENCE_FILE,
-        token_records.INFO_FILE,
-    ):  # what says that the rest is whole
+    complete = (preparation.REFERENCE_FILE, token_records.INFO_FILE)
+    shards = [token_records.file_name(role, 0, 1) for role in SIZES]
+    preparation.claim(data_dir, NOTE, [*complete, token_records.TOKENIZER_FILE, *shards])
+    for name in complete:
         (data_dir / name).unlink(missing_ok=True)
     for leftover in data_dir.glob(".*.tmp"):
         leftover.unlink()
     parts = split_documents(documents())
     model = tokenizer.train((document.text for document in parts["train"]), VOCAB_SIZE)
     files.write(data_dir / token_records.TOKENIZER_FILE, model)
-    shards = {role: [_write_split(data_dir, role, parts[role])] for role in SIZES}
     token_records.write_info(
-        data_dir, length=LENGTH, vocab_size=VOCAB_SIZE, splits=shards, source=_source()
+        data_dir,
+        length=LENGTH,
+        vocab_size=VOCAB_SIZE,
+        splits={role: [_write_split(data_dir, role, parts[role])] for role in SIZES},
+        source={"note": NOTE, "python": platform.python_version()},
     )
     open_split = functools.partial(token_records.TokenSplit, data_dir, repair=_repair(data_dir))
     sources = {role: open_split(role) for role in SIZES}

@@ -5,17 +5,13 @@ finished shard is noted in `.progress/`, so a preparation that was killed goes o
 that are missing; `tokens.json`, written last, replaces the notes.
 """
 
-import concurrent.futures
 import dataclasses
 import functools
 import itertools
 import json
-import multiprocessing
-import multiprocessing.connection
 import os
 import shutil
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +19,7 @@ from typing import Any
 
 from attention import files
 from workloads.base import machine
-from workloads.base.errors import DataError
+from workloads.base.errors import DataError, repair_commands
 from workloads.storage import packing, preparation, tfds_directory, token_records, tokenizer
 
 SPLITS = ("train", "validation", "test")
@@ -101,14 +97,16 @@ def shards_of(split: tfds_directory.TfdsSplit) -> list[Input]:
 class Corpus:
     """Records of `length` tokens out of `vocab_size`, made from a tree of text files.
 
-    inputs(tree, repair): the data set's name and the inputs of train, validation and test; raises
-    DataError where the tree has none. advice: how errors end, `{data_dir}` in it. documents: of
-    train, the first ones, on which the vocabulary is trained. fewest: records of each split
-    without which an evaluation could not be made.
+    workload: its name. inputs(tree, repair): the data set's name and the inputs of train,
+    validation and test; raises DataError where the tree has none. content: of that tree, for
+    errors. documents: of train, the first ones, on which the vocabulary is trained. fewest: records
+    of each split without which an evaluation could not be made.
     """
 
+    workload: str
+
     inputs: Callable[[Path, str], tuple[str, Mapping[str, Sequence[Input]]]]
-    advice: str
+    content: str
     length: int
     vocab_size: int = 32_000
     documents: int = 100_000
@@ -117,7 +115,7 @@ class Corpus:
     )
 
     def _repair(self, data_dir: str | os.PathLike[str]) -> str:
-        return self.advice.format(data_dir=files.quoted(data_dir))
+        return repair_commands(self.workload, data_dir, "TREE", self.content)
 
     def check(self, data_dir: str | os.PathLike[str], full: bool = False) -> list[str]:
         """One line about the source, one about the tokenizer, one per split; seconds.
@@ -126,11 +124,11 @@ class Corpus:
         """
         repair = self._repair(data_dir)
         info = token_records.read_info(data_dir, repair)
-        found = (info["length"], info["vocab_size"], sorted(info["splits"]))
-        if found != (self.length, self.vocab_size, sorted(SPLITS)):
+        stored = (info["length"], info["vocab_size"], sorted(info["splits"]))
+        if stored != (self.length, self.vocab_size, sorted(SPLITS)):
             raise DataError(
-                f"{data_dir}: records of {found[0]} tokens out of {found[1]} in the splits "
-                f"{', '.join(found[2])}; {self.length} tokens out of {self.vocab_size} in "
+                f"{data_dir}: records of {stored[0]} tokens out of {stored[1]} in the splits "
+                f"{', '.join(stored[2])}; {self.length} tokens out of {self.vocab_size} in "
                 f"{', '.join(SPLITS)} are expected",
                 repair,
             )
@@ -156,23 +154,22 @@ class Corpus:
         """Writes the records below `data_dir` from the files in `manual_dir` (None: `data_dir`).
 
         Killed, it goes on where it was when it is called again. What is there is left as it is
-        where `check` passes. A `tokens.json` that was cut short says nothing: everything but the
-        vocabulary is written anew. `processes` (None: the CPUs this process may use) read, tokenise
+        where `check` passes. `processes` (None: the CPUs this process may use) read, tokenise
         and pack, one input file each at a time. Raises DataError where files are missing, not whole
         or damaged.
         """
         data_dir = Path(data_dir)
         with preparation.locked(data_dir):
-            if _is_told(data_dir):
+            if (data_dir / token_records.INFO_FILE).exists():
                 self.check(data_dir)
                 return
             dataset, inputs = self.inputs(Path(manual_dir or data_dir), self._repair(data_dir))
-            texts = itertools.chain.from_iterable(one.texts() for one in inputs["train"])
+            texts = itertools.chain.from_iterable(part.texts() for part in inputs["train"])
             source = {"dataset": dataset, "vocabulary": self._vocabulary(data_dir, texts)}
             jobs = [
-                OutputShard(split, token_records.file_name(split, number, len(inputs[split])), one)
+                OutputShard(split, token_records.file_name(split, number, len(inputs[split])), part)
                 for split in SPLITS
-                for number, one in enumerate(inputs[split])
+                for number, part in enumerate(inputs[split])
             ]
             self._write_records(data_dir, jobs, source, processes)
 
@@ -225,9 +222,10 @@ class Corpus:
                 rest.unlink()
         if len(todo) < len(jobs):
             _report(f"{len(jobs) - len(todo)} of {len(jobs)} shards are there already")
-        processes = processes or machine.cpu_count()
         start, tokens = time.perf_counter(), 0
-        for number, counts in enumerate(_results(data_dir, todo, identity, processes), 1):
+        write = functools.partial(_write, data_dir, identity)
+        results = preparation.in_processes(write, todo, processes or machine.cpu_count())
+        for number, counts in enumerate(results, 1):
             tokens += counts.tokens
             speed = tokens / (time.perf_counter() - start)
             _report(f"{number} of {len(todo)} shards, {tokens:,} tokens, {speed:,.0f} tokens/s")
@@ -243,54 +241,7 @@ class Corpus:
         shutil.rmtree(data_dir / PROGRESS)
 
 
-def _is_told(data_dir: Path) -> bool:
-    """Whether there is a `tokens.json`; one that is no JSON, as after a crash, is removed."""
-    path = data_dir / token_records.INFO_FILE
-    try:
-        json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return False
-    except ValueError:
-        _report(f"{path} is damaged: all records are written anew")
-        path.unlink()
-        return False
-    return True
-
-
-def _results(
-    data_dir: Path, jobs: Sequence[OutputShard], identity: dict[str, Any], processes: int
-) -> Iterator[token_records.Counts]:
-    """Works through the jobs; with one process, in this one."""
-    if processes == 1 or len(jobs) < 2:
-        yield from (_write(data_dir, job, identity) for job in jobs)
-        return
-    pool = concurrent.futures.ProcessPoolExecutor(
-        min(processes, len(jobs)),
-        multiprocessing.get_context("spawn"),  # forked threads of the libraries could hang
-        initializer=_end_with_parent,
-    )
-    with pool:
-        running = [pool.submit(_write, data_dir, job, identity) for job in jobs]
-        try:
-            for done in concurrent.futures.as_completed(running):
-                yield done.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _end_with_parent() -> None:
-    """Ends this worker when its parent is killed: idle, it would wait for work for ever."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    threading.Thread(target=_watch, args=(parent.sentinel,), daemon=True).start()
-
-
-def _watch(sentinel: int) -> None:
-    multiprocessing.connection.wait([sentinel])
-    os._exit(1)
-
-
-def _write(data_dir: Path, job: OutputShard, identity: dict[str, Any]) -> token_records.Counts:
+def _write(data_dir: Path, identity: dict[str, Any], job: OutputShard) -> token_records.Counts:
     path = data_dir / job.file
     processor = tokenizer.load(data_dir / token_records.TOKENIZER_FILE)
     counts = packing.write_shard(path, job.input.texts(), processor, int(identity["length"]))

@@ -50,12 +50,12 @@ def _inputs(tree: Path, repair: str) -> tuple[str, dict[str, Sequence[Input]]]:
 
 def _newest(tree: Path) -> Path | None:
     """The newest version of the newest English Wikipedia in the tree."""
-    found = [
+    versions = [
         version
         for config in sorted((tree / "wikipedia").glob("*.en"), reverse=True)
         for version in tfds_directory.versions(config)
     ]
-    return found[0] if found else None
+    return versions[0] if versions else None
 
 
 def _tfds_inputs(directory: Path, repair: str) -> tuple[str, dict[str, Sequence[Input]]]:
@@ -73,12 +73,12 @@ def _tfds_inputs(directory: Path, repair: str) -> tuple[str, dict[str, Sequence[
 
 def _parts(tree: Path, repair: str) -> list[Path]:
     """MLPerf's parts in order, none missing."""
-    found = {match[1]: path for path, match in _matches(tree)}
+    paths = {match[1]: path for path, match in _matches(tree)}
     counts = {match[2] for _, match in _matches(tree)}
-    if not found:
+    if not paths:
         return []
     wanted = [f"{number:05d}" for number in range(int(max(counts)))]
-    missing = [number for number in wanted if number not in found]
+    missing = [number for number in wanted if number not in paths]
     if missing or len(counts) > 1:
         raise DataError(
             f"{tree}: {len(missing)} of {len(wanted)} parts are missing"
@@ -86,7 +86,7 @@ def _parts(tree: Path, repair: str) -> list[Path]:
             + (f"; parts of {' and '.join(sorted(counts))} are mixed" if len(counts) > 1 else ""),
             repair,
         )
-    return [found[number] for number in wanted]
+    return [paths[number] for number in wanted]
 
 
 def _matches(tree: Path) -> Iterator[tuple[Path, re.Match[str]]]:
@@ -110,9 +110,9 @@ def _mlperf_inputs(
 
 
 WIKIPEDIA = Corpus(
+    "wikipedia_bert",
     _inputs,
-    "python -m workloads prepare wikipedia_bert --data_dir {data_dir} --from TREE, where TREE "
-    "holds wikipedia/<date>.en/<version> of TFDS (`tfds build wikipedia/20230601.en`), or the "
-    "text files of MLPerf's BERT benchmark; copy damaged files of it again",
+    "wikipedia/<date>.en/<version> of TFDS (`tfds build wikipedia/20230601.en`), or the text files "
+    "of MLPerf's BERT benchmark (copy damaged ones again)",
     length=512,
 )

@@ -1,7 +1,4 @@
-"""Texts spoken by espeak-ng, written as LibriSpeech's tree: which voices, how fast, in what noise.
-
-`<split>/<speaker>/<chapter>/<speaker>-<chapter>-<number>.flac`, the transcripts beside them, and
-`SPEAKERS.TXT` with the voice of every speaker.
+"""Who says which text in a synthesised corpus: which voices, how fast, in what noise.
 
 A speaker is an accent with a variant (the timbre). The accents are shared; the variants of the
 three roles differ, so validation and test are spoken by timbres that training never had. Variants
@@ -14,12 +11,10 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-import soundfile
 
-from workloads.speech.corpora import espeak, speech_records
+from workloads.speech.corpora import espeak
 
 ACCENTS = (
     "en-us",
@@ -61,7 +56,6 @@ def speaker_ids() -> dict[str, int]:
     return {voice: number for number, voice in enumerate(everyone, 1)}
 
 
-SPEAKERS = "SPEAKERS.TXT"
 _CHAPTER = 1  # one for every speaker
 _LEAD = 1600  # at most 0.1 s before the speech
 _PITCHES = (30, 71)
@@ -71,16 +65,16 @@ _NOISE_GAINS = [round(2**15 * 10 ** (-decibels / 20)) for decibels in range(10, 
 
 @dataclass(frozen=True)
 class Line:
-    """One utterance to be made: its split, its speaker's number, its own, and what is said how."""
+    """An utterance of a speaker; number: from 0 on for every speaker."""
 
     split: str
     speaker: int
     number: int
-    said: espeak.Utterance
+    utterance: espeak.Utterance
 
     @property
     def name(self) -> str:
-        """LibriSpeech's id, `<speaker>-<chapter>-<number>`."""
+        """An id like LibriSpeech's, `<speaker>-<chapter>-<number>`."""
         return f"{self.speaker}-{_CHAPTER}-{self.number:04d}"
 
 
@@ -91,36 +85,19 @@ def lines(
     rates: tuple[int, int],
     random: np.random.RandomState,
 ) -> list[Line]:
-    """Who says each text, and how fast and high; in the order of the tree.
+    """Who says each text, and how fast and high; sorted by speaker and number.
 
     The voices take equal parts; `rates` are words a minute, from and to, without the last.
     """
-    ids, spoken = speaker_ids(), Counter[int]()
+    ids, counts = speaker_ids(), Counter[int]()
     chosen = [voices[i % len(voices)] for i in random.permutation(len(texts))]
-    found = []
+    result = []
     for text, voice in zip(texts, chosen, strict=True):
         rate, pitch = random.randint(*rates), random.randint(*_PITCHES)
-        said = espeak.Utterance(text.lower(), voice, rate, pitch)
-        found.append(Line(split, ids[voice], spoken[ids[voice]], said))
-        spoken[ids[voice]] += 1
-    return sorted(found, key=lambda line: (line.speaker, line.number))
-
-
-def write(tree: Path, lines: Sequence[Line], note: str, random: np.random.RandomState) -> None:
-    """Speak the lines in this order, add noise, write the tree; `note` heads `SPEAKERS.TXT`."""
-    speech = espeak.speak([line.said for line in lines])
-    for line, samples in zip(lines, speech, strict=True):
-        folder = tree / line.split / str(line.speaker) / str(_CHAPTER)
-        folder.mkdir(parents=True, exist_ok=True)
-        noisy = with_noise(samples, random)
-        path = folder / f"{line.name}.flac"
-        soundfile.write(path, noisy, speech_records.SAMPLE_RATE, subtype="PCM_16", format="FLAC")
-        with (folder / f"{line.speaker}-{_CHAPTER}.trans.txt").open("a", encoding="utf-8") as file:
-            file.write(f"{line.name} {line.said.text.upper()}\n")
-    speakers = {line.speaker: f"{line.split} | {line.said.voice}" for line in lines}
-    rows = [f"{number} | {who}\n" for number, who in sorted(speakers.items())]
-    header = f"; {note}\n; ID | SUBSET | VOICE of espeak-ng\n"
-    (tree / SPEAKERS).write_text(header + "".join(rows), "utf-8")
+        utterance = espeak.Utterance(text.lower(), voice, rate, pitch)
+        result.append(Line(split, ids[voice], counts[ids[voice]], utterance))
+        counts[ids[voice]] += 1
+    return sorted(result, key=lambda line: (line.speaker, line.number))
 
 
 def with_noise(samples: np.ndarray, random: np.random.RandomState) -> np.ndarray:

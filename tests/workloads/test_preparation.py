@@ -1,0 +1,106 @@
+"""Data is made once, by one process at a time, and never over data of other people."""
+
+import fcntl
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from workloads.base.errors import DataError
+from workloads.storage import preparation
+
+NOTE = "Small: pictures."
+REFERENCE = json.dumps({"note": NOTE})
+
+
+def test_a_claimed_directory_stays_that_of_its_data(tmp_path):
+    preparation.claim(tmp_path / "new", NOTE)
+    (tmp_path / "new" / "shard").touch()
+    preparation.claim(tmp_path / "new", NOTE)
+    for names in (None, ["nothing"]):
+        with pytest.raises(DataError, match=r"NOTE is there, and is of other data; .*\n.*remove"):
+            preparation.claim(tmp_path / "new", "Small: sounds.", names)
+    assert (tmp_path / "new" / "NOTE").read_text("utf-8") == f"{NOTE}\n"
+
+
+@pytest.mark.parametrize("name", ["reference.json", "dataset_info.json", "tokens.json"])
+def test_every_file_that_is_whole_must_say_the_same(name, tmp_path):
+    path = tmp_path / name
+    path.write_text(json.dumps({"note": NOTE, "rows": []}), "utf-8")
+    preparation.claim(tmp_path, NOTE)
+    path.write_text('{"note": "Sm', "utf-8")  # a crash
+    preparation.claim(tmp_path, NOTE)
+    path.write_text('{"description": "photographs"}', "utf-8")
+    with pytest.raises(DataError, match="it is not replaced"):
+        preparation.claim(tmp_path, NOTE)
+    (tmp_path / preparation.NOTE_FILE).unlink()
+    path.write_text('{"descr', "utf-8")
+    with pytest.raises(DataError, match="it is not replaced"):
+        preparation.claim(tmp_path, NOTE)
+
+
+@pytest.mark.parametrize("other", ["shard", "folder/file"])
+def test_files_of_others_are_not_replaced(other, tmp_path):
+    path = tmp_path / other
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    for names in (None, ["nothing", other.split("/")[0]]):
+        with pytest.raises(DataError, match=f"{other.split('/')[0]} is there"):
+            preparation.claim(tmp_path, NOTE, names)
+    preparation.claim(tmp_path, NOTE, ["nothing"])
+
+
+def test_files_that_a_system_lays_beside_data_are_no_data(tmp_path):
+    (tmp_path / "folder" / "@eaDir").mkdir(parents=True)
+    (tmp_path / "folder" / ".DS_Store").touch()
+    preparation.claim(tmp_path, NOTE, ["folder"])
+    preparation.claim(tmp_path / "folder", NOTE)
+
+
+def _write(directory):
+    preparation.claim(directory, NOTE)
+    (directory / preparation.REFERENCE_FILE).write_text(REFERENCE, "utf-8")
+
+
+def _check(directory):
+    return preparation.read_reference(directory, "mend it")
+
+
+def test_data_is_made_where_it_is_not_whole_and_left_where_it_is(tmp_path):
+    data = preparation.prepare_once(tmp_path / "new" / "place", _check, _write)
+    assert _check(data) == {"note": NOTE}
+    preparation.prepare_once(data, _check, None)
+    (data / ".prepare.lock").unlink()
+    (data / ".prepare.lock").mkdir()  # to open it for writing would now fail
+    preparation.prepare_once(data, _check, None)
+
+
+@pytest.mark.parametrize("content", ['{"note": ', "\xff"])
+def test_a_reference_that_cannot_be_read_is_named_and_made_again(content, tmp_path):
+    (tmp_path / preparation.REFERENCE_FILE).write_text(content, "latin-1")
+    with pytest.raises(DataError, match=r"reference\.json cannot be read.*\n.*mend it"):
+        _check(tmp_path)
+    (tmp_path / preparation.NOTE_FILE).write_text(NOTE, "utf-8")
+    preparation.prepare_once(tmp_path, _check, _write)
+    assert _check(tmp_path) == {"note": NOTE}
+
+
+def test_a_preparation_that_leaves_data_damaged_is_an_error(tmp_path):
+    with pytest.raises(DataError, match=r"reference\.json cannot be read"):
+        preparation.prepare_once(tmp_path, _check, lambda directory: None)
+
+
+def test_two_preparations_at_once_wait_for_each_other(tmp_path):
+    with (tmp_path / ".prepare.lock").open("w") as lock, ThreadPoolExecutor(1) as pool:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        waiting = pool.submit(preparation.prepare_once, tmp_path, _check, None)
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=0.5)
+        _write(tmp_path)  # the other one ends
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        waiting.result(timeout=60)
+
+
+def test_content_of_another_digest_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"the records have SHA-256 ab, not cd\n.*mend it"):
+        preparation.check_digest(tmp_path, "the records", "ab", "cd", "mend it")
