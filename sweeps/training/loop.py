@@ -63,6 +63,8 @@ class Training:
         self.processes = processes or process_group.SingleProcess()
         self.directory = attempt.trial_directory
         self.times = TrainingTimes()
+        # Bytes of measurements of earlier attempts that the curve up to here consists of.
+        self._measured: dict[str, int] = {}
         self._saved = -1
         self._said_at = self._saved_at = time.monotonic()
         self._recorder: Any = None
@@ -94,7 +96,6 @@ class Training:
     def _open(self, opened: contextlib.ExitStack) -> None:
         self._writer = measurements.Writer(self.attempt.directory)
         opened.callback(self._writer.close)
-        self._csv = measurements.LiveCsv(self.attempt)
         opened.callback(self._close_events)
 
     def _close_events(self) -> None:
@@ -108,10 +109,11 @@ class Training:
     def _first_or_restored(self, store: checkpoints.Checkpoints) -> train_step.TrainState:
         state = self.step_function.first_state(self.trial.seed)
         stored = self.step_function.stored(state)
-        found, start = store.restore(stored), 0
-        if found is not None:
-            start, stored, progress = found
-            self.times = TrainingTimes(**progress["clock"])
+        checkpoint, start = store.restore(stored), 0
+        if checkpoint is not None:
+            start, stored, record = checkpoint
+            self.times = TrainingTimes(**record["clock"])
+            self._measured = record["measurements"]
             state = self.step_function.trained(stored)
         elif self.trial.start:
             params, model_state = checkpoints.start(self.trial, stored.params, stored.model_state)
@@ -182,7 +184,14 @@ class Training:
         return "done"
 
     def _conclude(self, state: str, step: int, reason: str | None = None) -> None:
-        self.processes.on_primary(lambda: self._say(state, step, reason))
+        """Writes the CSVs, and how the attempt ended."""
+
+        def write() -> None:
+            self.attempt.check()
+            measurements.publish(self.directory)
+            self._say(state, step, reason)
+
+        self.processes.on_primary(write)
 
     def _queue(self, start: int) -> Iterator[Any]:
         return self.workload._build_input_queue(
@@ -260,9 +269,8 @@ class Training:
         return bool(minutes) and now - self._saved_at >= 60 * minutes
 
     def _put_rows(self, rows: list[dict[str, Any]]) -> None:
-        """Adds train rows to every file."""
+        """Adds rows to the attempt's files."""
         self._writer.append(rows)
-        self._csv.append(rows)
         if self._events is not None:
             self._events.append(rows)
 
@@ -288,10 +296,8 @@ class Training:
 
     def _log(self, rows: list[dict[str, Any]]) -> None:
         self.attempt.check()
-        self._writer.append(rows)
-        self._csv.publish()
-        if self._events is not None:
-            self._events.append(rows)
+        self._put_rows(rows)
+        measurements.publish(self.directory)
         self._evaluated, self._said_at = True, time.monotonic()
         row = {name: value for name, value in rows[-1].items() if name != "kind"}
         # Seconds a step with its share of evaluations: what `status` reckons with.
@@ -308,20 +314,22 @@ class Training:
         started = self._train_time(state, mark)
         # Rows first: a checkpoint promises that everything before it is on disk.
         rows = self._take(started)
-        self.processes.on_primary(lambda: self._put_down(rows))
-        stored = self.step_function.stored(state)
-        store.save(step, stored, {"clock": dataclasses.asdict(self.times)})  # type: ignore[dict-item]
+        size = self.processes.on_primary(lambda: self._put_down(rows))
+        measured = {**self._measured, str(self.attempt.number): size}
+        store.save(step, self.step_function.stored(state), measured, dataclasses.asdict(self.times))
         self._saved_at = time.monotonic()
         now = time.perf_counter()
         self.times.accumulated_logging_time += now - started
         return now
 
-    def _put_down(self, rows: list[dict[str, Any]]) -> None:
+    def _put_down(self, rows: list[dict[str, Any]]) -> int:
+        """Returns the bytes of the attempt's measurements, which are on disk."""
         self.attempt.check()
         if rows:
             self._put_rows(rows)
-        self._writer.sync()
+        size = self._writer.sync()
         self.attempt.check()  # again: a busy disk may take longer than a lease
+        return size
 
     def _diverged(self, step: int) -> str:
         self._conclude("diverged", step, f"the loss of update {step} was not finite")

@@ -121,7 +121,7 @@ class TrainStep:
         optimizer = optimizers.init(self.optimizer, params)
         zero = jnp.zeros([], jnp.int32)
         state = TrainState(zero, params, model_state, optimizer, zero - 1)
-        trained: TrainState = getattr(self.workload, "as_trained", lambda own: own)(state)
+        trained: TrainState = self.workload.as_trained(state)
         return trained
 
     def trained(self, state: TrainState) -> TrainState:
@@ -134,8 +134,7 @@ class TrainStep:
 
     def _converted(self, name: str, state: TrainState) -> TrainState:
         if name not in self._converters:
-            # AlgoPerf's own workloads train what they store.
-            convert = getattr(self.workload, name, lambda own: own)
+            convert = getattr(self.workload, name)
             shapes: Any = jax.eval_shape(convert, state)
             given: Any = jax.tree.structure(state)
             self._converters[name] = None
@@ -156,8 +155,7 @@ class TrainStep:
 
     def traced(self, state: TrainState, batch: Any, scalars: dict[str, Array], key: Array) -> Any:
         """Returns the step as JAX traced it, to be lowered, or its `jaxpr` to be looked at."""
-        devices = getattr(self.workload, "devices", sharding.Devices())
-        shardings = self._shardings(state), devices.replicated()
+        shardings = self._shardings(state), self.workload.devices.replicated()
         step = jax.jit(self._step, donate_argnums=0, out_shardings=shardings)
         with precise(self.matmul_precision):
             return step.trace(state, batch, scalars, key)
@@ -254,20 +252,14 @@ class TrainStep:
 
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), state.params)
         nothing = jnp.float32(0), jnp.float32(0), placed(zeros)
-        devices = getattr(self.workload, "devices", sharding.Devices())
-        parts = devices.parts(batch, self.microbatches)
+        parts = self.workload.devices.parts(batch, self.microbatches)
         (summed, count, gradients), _ = jax.lax.scan(add, nothing, parts)
         return (summed, (count, None)), gradients
 
 
 def _shardings(workload: Any, tree: Any) -> Any:
-    """Returns where each part of a tree lies: by the workload's rules, or on all devices.
-
-    AlgoPerf's own workloads have neither devices nor rules.
-    """
-    devices = getattr(workload, "devices", sharding.Devices())
-    rules = getattr(workload, "parameter_rules", ())
-    return sharding.shardings(tree, rules, devices.mesh)
+    """Returns where each part of a tree lies: by the workload's rules, or on all devices."""
+    return sharding.shardings(tree, workload.parameter_rules, workload.devices.mesh)
 
 
 def placed_shapes(workload: spec.Workload, key: Array) -> tuple[Any, Any]:

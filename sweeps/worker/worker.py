@@ -154,11 +154,9 @@ class Worker:
         """Returns 'done' or 'diverged', or raises what ended the training."""
         if init2winit_specs.is_init2winit(record.workload):
             return self._follow_process(record, attempt, data_dir)
-        from sweeps.training import checkpoints, loop
+        from sweeps.training import loop
 
         directory = attempt.trial_directory
-        for line in checkpoints.drop_unverified_checkpoints(record, directory):
-            print(line, flush=True)
         program = self._program(record, loader_workers)
         _note_provenance(record, attempt, program, data_dir)
         before = program.compilations

@@ -14,12 +14,11 @@ import types
 import jax
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
 import pytest
 
 from sweeps.monitoring import progress
 from sweeps.monitoring import status as status_view
-from sweeps.records import attempts, layout, status, study_reader
+from sweeps.records import attempts, layout, measurements, status, study_reader
 from sweeps.study import config, study, study_directory
 from sweeps.training import checkpoints, tensors, train_step
 from sweeps.worker import worker
@@ -128,6 +127,10 @@ DAMAGES = [
 ]
 
 
+# Bytes of measurements by attempt, and the clock: of a state that counts on no row.
+PROGRESS = {"1": 0}, {"seconds": 1.0}
+
+
 class _Trial:
     id, keep_checkpoints = "abc", 1
 
@@ -147,32 +150,29 @@ def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved") / layout.CHECKPOINTS
     store = checkpoints.Checkpoints(folder, _Trial)
     for step in (2, 4):
-        store.save(step, _state(step), {"clock": 1.0})
+        store.save(step, _state(step), *PROGRESS)
     store.close()
     return folder
 
 
 @pytest.mark.parametrize(
-    ("file", "damage"),
+    ("file", "break_file"),
     [pytest.param(f, d, id=f"{getattr(f, '__name__', f)}{d.__name__}") for f, d in DAMAGES],
 )
-def test_the_checkpoint_before_is_restored(saved, tmp_path, file, damage):
-    """Whatever is damaged of the newest: its file is named, and the older arrays are exact."""
+def test_the_checkpoint_before_is_restored(saved, tmp_path, file, break_file):
+    """Whatever is damaged of the newest: it is named, and the older arrays are exact."""
     folder = tmp_path / saved.name
     shutil.copytree(saved, folder)
-    path = file(folder / "4") if callable(file) else folder / "4" / file
-    damage(path)
+    break_file(file(folder / "4") if callable(file) else folder / "4" / file)
     store = checkpoints.Checkpoints(folder, _Trial)
-    step, state, _ = store.restore(_state(0))
-    store.save(4, _state(4), {"clock": 2.0})
+    step, state, record = store.restore(_state(0))
+    store.save(4, _state(4), *PROGRESS)
     store.close()
-    (told,) = store.damages
-    assert step == 2
+    (damage,) = store.damages
+    assert (step, record["measurements"], record["clock"]) == (2, *PROGRESS)
     jax.tree.map(np.testing.assert_array_equal, state, _state(2))
-    assert told.startswith(f"checkpoint 4 is damaged and set aside: {folder / '4'}")
-    # The sum of an array does not say in which of its files the byte lies.
-    assert str(path) in told or damage in (_missing, _flipped)
-    assert sorted(one.name for one in folder.iterdir()) == ["2", "4", f"{checkpoints.DAMAGED}4"]
+    assert str(folder / "4") in damage
+    assert sorted(os.listdir(folder)) == ["2", "4", f"{checkpoints.DAMAGED}4"]
 
 
 def test_errors_that_are_no_damage_set_nothing_aside(saved, tmp_path, monkeypatch):
@@ -201,20 +201,56 @@ def _raises(error):
     return fails
 
 
-def test_checkpoints_from_before_there_were_sums(tmp_path):
-    """Are read as they are: nothing says what they should be."""
-    folder = tmp_path / layout.CHECKPOINTS
-    store = checkpoints.Checkpoints(folder, _Trial)
-    record = {"trial": "abc", "shapes": checkpoints._shapes(_state(2)), "clock": 1.0}
-    items = ocp.args.Composite(
-        state=ocp.args.StandardSave(_state(2)), progress=ocp.args.JsonSave(record)
-    )
-    store._manager.save(2, args=items, force=True)
+def _attempt(trial_directory, number, resumed):
+    """Makes an attempt that began after `resumed` updates; returns its measurements' writer."""
+    attempt = trial_directory / layout.ATTEMPTS / str(number)
+    attempt.mkdir(parents=True)
+    layout.write_json(attempt / measurements.RESUMED, {"global_step": resumed})
+    return measurements.Writer(attempt)
+
+
+def _measure(writer, steps):
+    """Appends the losses of some updates; returns the bytes that are on disk then."""
+    writer.append([{"kind": "train", "global_step": step, "loss": 1.0} for step in steps])
+    return writer.sync()
+
+
+@pytest.fixture
+def measured(tmp_path):
+    """A store with checkpoints 2 and 4 of an attempt that measured six updates, and its rows."""
+    writer = _attempt(tmp_path, 1, 0)
+    store = checkpoints.Checkpoints(tmp_path / layout.CHECKPOINTS, _Trial)
+    for step in (2, 4):
+        store.save(step, _state(step), {"1": _measure(writer, (step - 2, step - 1))}, {})
+    _measure(writer, (4, 5))
     store.wait()
-    step, state, found = store.restore(_state(0))
+    yield store, tmp_path / layout.ATTEMPTS / "1" / measurements.FILE
     store.close()
-    assert (step, found) == (2, record)
-    jax.tree.map(np.testing.assert_array_equal, state, _state(2))
+
+
+@pytest.mark.parametrize(("damaged", "step"), [(4, 4), (3, 2), (2, 2), (1, None)])
+@pytest.mark.parametrize("end", [b"", b"}{\n", b"\xff\xfe\0\n"], ids=["cut", "rubbish", "no text"])
+def test_a_checkpoint_counts_on_its_measurements(measured, damaged, step, end):
+    """The row with this number is the first that is lost; those behind it are there or not."""
+    store, path = measured
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[damaged] = end and end.rjust(len(lines[damaged]), b" ")
+    path.write_bytes(b"".join(lines if end else lines[:damaged]))
+    restored = store.restore(_state(0))
+    assert (restored and restored[0]) == step
+    assert all(str(path) in damage for damage in store.damages)
+    assert len(store.damages) == {4: 0, 2: 1, None: 2}[step]
+
+
+def test_a_checkpoint_counts_only_until_an_attempt_resumes_before_it(measured, tmp_path):
+    """One that a frozen worker finishes is not used, though its own rows are all there."""
+    store, _ = measured
+    _attempt(tmp_path, 2, 4).close()
+    (tmp_path / layout.ATTEMPTS / "3").mkdir()  # it ended before it could begin
+    assert store.restore(_state(0))[0] == 4
+    _attempt(tmp_path, 4, 2).close()
+    assert store.restore(_state(0))[0] == 2
+    assert len(store.damages) == 1
 
 
 @pytest.mark.slow
@@ -224,9 +260,9 @@ def test_a_trial_goes_on_from_the_one_before(trained, stopped, capsys):
     path = stopped / layout.CHECKPOINTS / "4" / checkpoints.RECORD
     _garbled(path)
     assert orders.run(stopped, stop_at=4) == "preempted"
-    note = f"checkpoint 4 is damaged and set aside: {path}: "
-    (told,) = (event["text"] for event in orders.events if event["event"] == "note")
-    assert told.startswith(note)
+    note = f"checkpoint 4 is set aside: {path}: "
+    (text,) = (event["text"] for event in orders.events if event["event"] == "note")
+    assert text.startswith(note)
     assert status.read(stopped)["note"].endswith("; goes on from step 2")
     assert note in capsys.readouterr().out  # a worker process's goes to the attempt's log
     seen = study_reader.TrialStatus("trial", "running", 6, status.recorded(stopped))
@@ -397,7 +433,7 @@ def test_parameters_are_restored_without_the_optimizers_moments(tmp_path):
     folder = tmp_path / layout.CHECKPOINTS
     like = jax.tree.map(jnp.zeros_like, (params, model_state))
     store = checkpoints.Checkpoints(folder, _Trial)
-    store.save(7, state, {"clock": 1.0})
+    store.save(7, state, *PROGRESS)
     store.wait()
     restore = functools.partial(checkpoints.restore_parameters, _Trial, tmp_path, 7)
     before = _bytes_read()
@@ -416,7 +452,7 @@ def test_parameters_are_restored_without_the_optimizers_moments(tmp_path):
     np.testing.assert_array_equal(store.restore(state)[1].optimizer["mu"]["dense"]["kernel"], noise)
     with pytest.raises(ValueError, match=r"is of another model: \.params\['dense'\]\['bias'\]"):
         restore({"dense": {"bias": noise}}, like[1])
-    with pytest.raises(ValueError, match=r"is of another model: it also has \.model_state"):
+    with pytest.raises(ValueError, match=r"is of another model: \.model_state"):
         restore(like[0])
     with pytest.raises(ValueError, match="has no checkpoint of step 8; it has 7"):
         checkpoints.restore_parameters(_Trial, tmp_path, 8, *like)
@@ -464,7 +500,7 @@ def test_what_is_kept_outlives_resuming_and_the_end(saved, tmp_path, keeps, stay
     for step in (5, 6):  # another attempt for each
         store = checkpoints.Checkpoints(folder, Keeping)
         assert store.restore(_state(0))[0] == {5: 4, 6: 5}[step]
-        store.save(step, _state(step), {"clock": 1.0})
+        store.save(step, _state(step), *PROGRESS)
         store.close()
     (folder / f"{checkpoints.DAMAGED}3").mkdir()
     checkpoints.keep_the_last(Keeping, tmp_path)

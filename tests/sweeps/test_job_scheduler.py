@@ -403,5 +403,5 @@ def _folder(tmp_path):
 def test_a_damaged_batch_is_named(tmp_path, changes):
     file = submissions.new(_folder(tmp_path), "slurm", [("a",)], {}).file
     layout.write_json(file, {**layout.read_json(file), **changes})
-    with pytest.raises(ValueError, match=f"{file} is no record of a batch of jobs"):
+    with pytest.raises(ValueError, match=f"{file} is damaged: "):
         submissions.read(file)
