@@ -31,6 +31,7 @@ from attention import files
 from attention.files import SUFFIX
 from attention.files import replacing as replacing
 from attention.files import temporary as temporary
+from attention.files import write as write_atomically  # noqa: F401
 
 STUDY, TRIALS = "study.json", "trials.json"
 SELECTION, REFERENCE = "selection.json", "reference.json"
@@ -108,12 +109,6 @@ def checkpoint_steps(trial_directory: str | os.PathLike[str]) -> list[int]:
 def downstream_path(step: int, suite: str) -> str:
     """Returns where what a suite says of a checkpoint lies, relative to its trial's directory."""
     return f"{DOWNSTREAM}/{step}/{suite}"
-
-
-def write_atomically(path: str | os.PathLike[str], text: str) -> None:
-    """Replaces `path` by `text` (UTF-8) so that a reader sees the old or the new, never a part."""
-    with replacing(path) as new:
-        new.write_text(text, encoding="utf-8")
 
 
 def remove_left_overs(folder: pathlib.Path, now: float) -> None:

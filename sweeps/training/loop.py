@@ -146,7 +146,7 @@ class Training:
             update = self.step_function.compile(state, batch, scalars, key)
             self._open_recorder(state)
         self.report("compiled", step=start)
-        self._figures = live.Figures(trial, start, self.times.accumulated_submission_time)
+        self._logged = live.LoggedMetrics(trial, start, self.times.accumulated_submission_time)
         self._evaluated = start >= trial.eval_every
         mark = time.perf_counter()
         if start == 0:
@@ -161,11 +161,11 @@ class Training:
                 batch = next(queue)
             # Of an earlier update: the devices are at work on this one meanwhile.
             is_old = self._show(mark)
-            self._figures.note(step, measured)
+            self._logged.note(step, measured)
             if self._trace.ends(done):
                 mark = self._profile(self._trace.close, state, mark)
             mark = self._diagnose(done, state, mark)
-            diverged = self._figures.nonfinite_at >= 0
+            diverged = self._logged.nonfinite_at >= 0
             if diverged or trial.evaluates_at(done):
                 mark = self._evaluate(done, state, mark)
                 if int(state.nonfinite_at) >= 0:
@@ -251,7 +251,7 @@ class Training:
 
     def _take(self, mark: float) -> list[dict[str, Any]]:
         so_far = self.times.accumulated_submission_time
-        return self._figures.take(lambda: so_far + time.perf_counter() - mark)
+        return self._logged.take(lambda: so_far + time.perf_counter() - mark)
 
     def _put_figures(self, rows: list[dict[str, Any]]) -> bool:
         self.attempt.check()

@@ -70,12 +70,11 @@ def _record(directory: pathlib.Path, examples: int) -> Trial:
 
 
 def _data_dir(directory: pathlib.Path) -> str:
-    """Returns what the trial's last attempt noted."""
+    """Returns the data directory of the trial's last attempt."""
     notes = sorted(directory.glob("meta_data_*.json"), key=lambda path: path.stat().st_mtime)
-    found = layout.read_json(notes[-1]).get("data_dir") if notes else None
-    if found is None:
+    if not notes:
         raise ValueError(f"{directory} does not say where its data lie; give --data_dir")
-    return str(found)
+    return str(layout.record(notes[-1], data_dir=str)["data_dir"])
 
 
 def _restored(

@@ -166,10 +166,10 @@ class TrainStep:
         The workload, one of ours, is bound to them, and can be compiled alone from then on.
         """
         workload: Any = self.workload
-        own = workload.devices
+        devices_of_study = workload.devices
         workload.devices = sharding.Devices()  # the study's mesh needs more than are here
         example = workload.example_batch(1)
-        workload.devices = dataclasses.replace(own, over=devices)
+        workload.devices = dataclasses.replace(devices_of_study, over=devices)
         whole, rows = workload.devices.replicated(), workload.devices.batch()
         params, model_state = jax.eval_shape(workload.init_model_fn, seed_key(0, INIT))
         state = jax.eval_shape(self._first_state, params, model_state)
@@ -264,12 +264,12 @@ def _shardings(workload: Any, tree: Any) -> Any:
 
 def placed_shapes(workload: spec.Workload, key: Array) -> tuple[Any, Any]:
     """Returns (parameters, model state) as `workload.init_model_fn` would, shapes alone."""
-    found = jax.eval_shape(workload.init_model_fn, key)
+    shapes = jax.eval_shape(workload.init_model_fn, key)
 
     def placed(leaf: Any, where: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
 
-    params, model_state = jax.tree.map(placed, found, _shardings(workload, found))
+    params, model_state = jax.tree.map(placed, shapes, _shardings(workload, shapes))
     return params, model_state
 
 

@@ -19,7 +19,6 @@ import pytest
 from sweeps.monitoring import progress
 from sweeps.monitoring import status as status_view
 from sweeps.records import attempts, layout, measurements, status, study_reader
-from sweeps.study import config, study, study_directory
 from sweeps.training import checkpoints, tensors, train_step
 from sweeps.worker import worker
 from tests.sweeps.chaos import equality
@@ -58,28 +57,16 @@ class Orders:
         return self.events[-1]["outcome"]
 
 
-def _trial(folder, data_dir, **changes):
-    settings = {
-        **{"experiment_dir": folder, "data_dir": data_dir, "batch_size": 4, "steps": 6},
-        **{"eval_every": 2, "log_every": 1, "protocol": "grid", "variants": "standard"},
-        **changes,
-    }
-    made = study.resolve(
-        config.parse("digits_vit_quick", [f"--config.{k}={v}" for k, v in settings.items()])
-    )
-    study_directory.prepare(made)
-    trials = made.trials("grid")[:1]
-    study_directory.materialise(made, "grid", trials)
-    return made.directory / trials[0].path
+SMALL = {"protocol": "grid", "variants": "standard", "batch_size": 4, "steps": 6, "eval_every": 2}
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory, data_dir):
+def trained(tmp_path_factory, make_trial_in, data_dir):
     """A worker, a trial that it trained in peace, and one stopped with checkpoints 2 and 4."""
     orders = Orders(data_dir)
-    whole = _trial(tmp_path_factory.mktemp("whole"), data_dir)
+    whole = make_trial_in(tmp_path_factory.mktemp("whole"), "grid", **SMALL)
     assert orders.run(whole) == "done"
-    stopped = _trial(tmp_path_factory.mktemp("stopped"), data_dir)
+    stopped = make_trial_in(tmp_path_factory.mktemp("stopped"), "grid", **SMALL)
     assert orders.run(stopped, stop_at=4) == "preempted"
     return orders, whole, stopped
 
@@ -228,18 +215,34 @@ def measured(tmp_path):
     store.close()
 
 
-@pytest.mark.parametrize(("damaged", "step"), [(4, 4), (3, 2), (2, 2), (1, None)])
-@pytest.mark.parametrize("end", [b"", b"}{\n", b"\xff\xfe\0\n"], ids=["cut", "rubbish", "no text"])
-def test_a_checkpoint_counts_on_its_measurements(measured, damaged, step, end):
-    """The row with this number is the first that is lost; those behind it are there or not."""
+@pytest.mark.parametrize(
+    "end", [b"", b"}{", b"[]", b"\xff\xfe\0"], ids=["cut", "rubbish", "list", "no text"]
+)
+def test_bytes_of_measurements_that_are_lost(tmp_path, end):
+    """From the first damaged line on, though the lines behind it are whole."""
+    writer = _attempt(tmp_path, 1, 0)
+    sizes = [_measure(writer, [update]) for update in range(4)]
+    path = tmp_path / layout.ATTEMPTS / "1" / measurements.FILE
+    lines = path.read_bytes().splitlines()
+    for damaged, line in enumerate(lines):
+        changed = [
+            *lines[:damaged],
+            *([end.rjust(len(line))] if end else ()),
+            *lines[damaged + 1 :],
+        ]
+        path.write_bytes(b"\n".join(changed if end else [*lines[:damaged], line[:-3]]))
+        for update, size in enumerate(sizes):
+            problem = measurements.lacking(tmp_path, update + 1, {"1": size})
+            assert (problem is None) == (update < damaged)
+            assert problem is None or str(path) in problem
+
+
+def test_a_checkpoint_does_not_count_without_its_measurements(measured):
     store, path = measured
-    lines = path.read_bytes().splitlines(keepends=True)
-    lines[damaged] = end and end.rjust(len(lines[damaged]), b" ")
-    path.write_bytes(b"".join(lines if end else lines[:damaged]))
-    restored = store.restore(_state(0))
-    assert (restored and restored[0]) == step
-    assert all(str(path) in damage for damage in store.damages)
-    assert len(store.damages) == {4: 0, 2: 1, None: 2}[step]
+    assert store.restore(_state(0))[0] == 4
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
+    assert store.restore(_state(0))[0] == 2
+    assert [str(path) in damage for damage in store.damages] == [True]
 
 
 def test_a_checkpoint_counts_only_until_an_attempt_resumes_before_it(measured, tmp_path):
@@ -275,12 +278,16 @@ def test_a_trial_goes_on_from_the_one_before(trained, stopped, capsys):
 
 
 @pytest.mark.slow
-def test_layers_in_a_loop_are_stored_as_layers_in_a_row(trained, tmp_path, data_dir):
+def test_layers_in_a_loop_are_stored_as_layers_in_a_row(trained, make_trial, tmp_path, data_dir):
     """Stacked while they train; on disk AlgoPerf's tree, from which the curve goes on."""
     orders, row, _ = trained
-    looked_at = {"diagnostics": 2, "diagnostics_examples": 4}
-    changes = {"scan_layers": True, "optimizer": "lamb", **looked_at}
-    whole = _trial(tmp_path / "whole", data_dir, **changes)
+    changes = {
+        "scan_layers": True,
+        "optimizer": "lamb",
+        "diagnostics": 2,
+        "diagnostics_examples": 4,
+    }
+    whole = make_trial("grid", name="whole", **SMALL, **changes)
     assert orders.run(whole) == "done"
     shapes = [
         json.loads((one / layout.CHECKPOINTS / "6" / checkpoints.RECORD).read_text())["shapes"]
@@ -289,7 +296,7 @@ def test_layers_in_a_loop_are_stored_as_layers_in_a_row(trained, tmp_path, data_
     params = [{k: v for k, v in one.items() if k.startswith(".params")} for one in shapes]
     assert params[0] == params[1]
     assert sum("encoderblock_1" in path for path in shapes[1]) == 3 * 16  # and two moments
-    stopped = _trial(tmp_path / "stopped", data_dir, **changes)
+    stopped = make_trial("grid", name="stopped", **SMALL, **changes)
     assert orders.run(stopped, stop_at=4) == "preempted"
     assert orders.run(stopped) == "done"
     assert equality.trial_problems(stopped, whole) == []

@@ -12,7 +12,6 @@ adds 16 bytes and a call into C++). Damage is found by size at opening, by SHA-2
 import bisect
 import dataclasses
 import functools
-import hashlib
 import itertools
 import json
 import os
@@ -94,12 +93,6 @@ def identity(path: str) -> tuple[int, ...]:
     """What tells a file from one that replaced it."""
     status = os.stat(path)
     return (status.st_ino, status.st_size, status.st_mtime_ns)
-
-
-def sha256(path: Path) -> str:
-    """SHA-256 of the file, in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -301,5 +294,5 @@ def _check_ids(source: TokenSplit, numbers: Sequence[int]) -> None:
 def _check_hashes(data_dir: Path, shards: Sequence[Mapping[str, Any]], repair: str) -> None:
     for shard in shards:
         path = data_dir / shard["file"]
-        if sha256(path) != shard["sha256"]:
+        if files.sha256(path) != shard["sha256"]:
             raise DataError(f"{path} is damaged: its SHA-256 is not {shard['sha256']}", repair)

@@ -298,7 +298,7 @@ def _write(data_dir: Path, job: OutputShard, identity: dict[str, Any]) -> token_
         **identity,
         "input": job.input.identity,
         "counts": dataclasses.asdict(counts),
-        "sha256": token_records.sha256(path),
+        "sha256": files.sha256(path),
     }
     files.write(_note(data_dir, job), json.dumps(note))
     return counts
