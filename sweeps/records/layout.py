@@ -31,7 +31,7 @@ from attention import files
 from attention.files import SUFFIX
 from attention.files import replacing as replacing
 from attention.files import temporary as temporary
-from attention.files import write as write_atomically  # noqa: F401
+from attention.files import write as write_atomically
 
 STUDY, TRIALS = "study.json", "trials.json"
 SELECTION, REFERENCE = "selection.json", "reference.json"
@@ -149,7 +149,9 @@ def read_json_if_there(path: str | os.PathLike[str]) -> Any | None:
 
 
 def record(path: str | os.PathLike[str], **types: Any) -> dict[str, Any]:
-    """Returns the JSON object in `path`, which has the keys in `types` with values of those types.
+    """Returns the JSON object in `path`, whose values have the `types` given for their keys.
+
+    A key may be absent where its type allows None.
 
     Raises ValueError, naming the file and what it lacks, for any other content; FileNotFoundError
     where there is no file.

@@ -10,6 +10,12 @@ from sweeps.records import clock, layout, lease
 COMPLETE = ("done", "diverged")
 # Of a trial that nobody has begun.
 NEW = {"state": "pending", "reason": None, "global_step": 0, "preemption_count": 0}
+_TYPES: dict[str, Any] = {
+    "state": str,
+    "reason": str | None,
+    "global_step": int | None,
+    "preemption_count": int | None,
+}
 
 
 def write(directory: pathlib.Path, state: str, **fields: Any) -> None:
@@ -99,7 +105,7 @@ def recorded(directory: pathlib.Path) -> dict[str, Any]:
     """Returns what status.json says, whoever is alive; see `read`."""
     path = directory / layout.STATUS
     try:
-        status = NEW | layout.record(path, state=str)
+        status = NEW | layout.record(path, **_TYPES)
     except layout.ABSENT:
         return dict(NEW)
     except ValueError as error:

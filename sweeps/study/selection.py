@@ -71,16 +71,18 @@ def trial_value(directory: pathlib.Path, metric: str, mode: str) -> float | None
     """Returns a trial's best validation metric, None where it is lost: see the module.
 
     metric: a column, 'validation/accuracy'. Raises ValueError where the trial is done and its
-    attempts hold no evaluation of it.
+    attempts lack its last evaluation.
     """
-    if status.read(directory)["state"] != "done":
+    record = status.read(directory)
+    if record["state"] != "done":
         return None
-    values = [float(row[metric]) for row in measurements.evaluations(directory)]
-    if not values:
+    rows = measurements.evaluations(directory)
+    if not rows or rows[-1]["global_step"] < record["global_step"]:
         raise ValueError(
-            f"{directory} is done and its attempts hold no evaluation, so nothing can be selected. "
-            "Bring its attempts back, or remove it and resume, which trains it anew"
+            f"{directory} is done, but its attempts lack its last evaluation, so nothing can be "
+            "selected. Bring its attempts back, or remove it and resume, which trains it anew"
         )
+    values = [float(row[metric]) for row in rows]
     best = best_index(values, mode)
     return None if best is None else values[best]
 

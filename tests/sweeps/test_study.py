@@ -305,7 +305,7 @@ def test_selection_by_hand(tmp_path):
 
 
 def _ended(directory, accuracy, state="done"):
-    status.write(directory, state)
+    status.write(directory, state, global_step=2)
     attempt = directory / layout.ATTEMPTS / "1"
     attempt.mkdir(parents=True, exist_ok=True)
     layout.write_json(attempt / measurements.RESUMED, {"global_step": 0})
@@ -324,9 +324,10 @@ def test_what_is_done_and_cannot_be_read_is_not_passed_over(tmp_path):
     assert selection.trial_value(tmp_path, "validation/accuracy", "max") is None  # nobody began it
     _ended(tmp_path, 0.9)
     attempt = tmp_path / layout.ATTEMPTS / "1"
-    (attempt / measurements.FILE).write_text("{")
-    with pytest.raises(ValueError, match=f"{tmp_path} is done and its attempts hold no evaluation"):
-        selection.trial_value(tmp_path, "validation/accuracy", "max")
+    for row in ({"kind": "eval", "global_step": 1, "validation/accuracy": 0.9}, {}):
+        (attempt / measurements.FILE).write_text(json.dumps(row) + "\n")
+        with pytest.raises(ValueError, match=f"{tmp_path} is done, but its attempts lack"):
+            selection.trial_value(tmp_path, "validation/accuracy", "max")
     (attempt / measurements.RESUMED).write_text("{}")
     with pytest.raises(ValueError, match=f"{attempt / measurements.RESUMED} is damaged"):
         selection.trial_value(tmp_path, "validation/accuracy", "max")
