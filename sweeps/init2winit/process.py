@@ -105,6 +105,8 @@ class Attempt:
                         time.sleep(_POLL_S)
             self._put(self._reader.take())
             self._writer.sync()
+        self.attempt.check()
+        measurements.publish(self._directory)
         return self._ended(process.returncode)
 
     @property
@@ -166,7 +168,7 @@ class Attempt:
                 process.wait()
 
     def _put(self, found: list[dict[str, Any]]) -> None:
-        """Adds rows to the attempt's measurements and the CSVs; tells the driver."""
+        """Adds rows to the attempt's measurements, and at evaluations to the CSVs; reports them."""
         if not found:
             return
         if not self._compiled:
