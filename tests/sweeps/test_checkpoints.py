@@ -22,6 +22,7 @@ from sweeps.records import attempts, layout, measurements, status, study_reader
 from sweeps.training import checkpoints, tensors, train_step
 from sweeps.worker import worker
 from tests.sweeps.chaos import equality
+from tests.sweeps.chaos.damage import damage
 
 # Orbax leaves its other reads and writes behind where one has failed.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -83,34 +84,12 @@ def _largest(folder):
     return max(folder.glob("state/**/d/*"), key=lambda path: path.stat().st_size)
 
 
-def _cut(path):
-    path.write_bytes(path.read_bytes()[:-7])
-
-
-def _garbled(path):
-    path.write_bytes(path.read_bytes()[:-7] + b"\xff\xfe\x00\x00\xff\n")
-
-
-def _flipped(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-def _emptied(path):
-    path.write_bytes(b"")
-
-
-def _missing(path):
-    path.unlink()
-
-
 RECORD, METADATA = checkpoints.RECORD, "state/_METADATA"
 DAMAGES = [
-    *[(RECORD, damage) for damage in (_cut, _garbled, _flipped, _emptied, _missing)],
-    *[(METADATA, damage) for damage in (_cut, _garbled, _emptied)],
-    *[("state/manifest.ocdbt", damage) for damage in (_flipped, _missing)],
-    *[(_largest, damage) for damage in (_flipped, _emptied, _missing)],
+    *[(RECORD, kind) for kind in ("cut", "garbled", "flipped", "emptied", "missing")],
+    *[(METADATA, kind) for kind in ("cut", "garbled", "emptied")],
+    *[("state/manifest.ocdbt", kind) for kind in ("flipped", "missing")],
+    *[("arrays", kind) for kind in ("flipped", "emptied", "missing")],
 ]
 
 
@@ -142,23 +121,20 @@ def saved(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(
-    ("file", "break_file"),
-    [pytest.param(f, d, id=f"{getattr(f, '__name__', f)}{d.__name__}") for f, d in DAMAGES],
-)
-def test_the_checkpoint_before_is_restored(saved, tmp_path, file, break_file):
+@pytest.mark.parametrize(("file", "kind"), DAMAGES)
+def test_the_checkpoint_before_is_restored(saved, tmp_path, file, kind):
     """Whatever is damaged of the newest: it is named, and the older arrays are exact."""
     folder = tmp_path / saved.name
     shutil.copytree(saved, folder)
-    break_file(file(folder / "4") if callable(file) else folder / "4" / file)
+    damage(_largest(folder / "4") if file == "arrays" else folder / "4" / file, kind)
     store = checkpoints.Checkpoints(folder, _Trial)
     step, state, record = store.restore(_state(0))
     store.save(4, _state(4), *PROGRESS)
     store.close()
-    (damage,) = store.damages
+    (problem,) = store.damages
     assert (step, record["measurements"], record["clock"]) == (2, *PROGRESS)
     jax.tree.map(np.testing.assert_array_equal, state, _state(2))
-    assert str(folder / "4") in damage
+    assert str(folder / "4") in problem
     assert sorted(os.listdir(folder)) == ["2", "4", f"{checkpoints.DAMAGED}4"]
 
 
@@ -242,7 +218,7 @@ def test_a_checkpoint_does_not_count_without_its_measurements(measured):
     assert store.restore(_state(0))[0] == 4
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
     assert store.restore(_state(0))[0] == 2
-    assert [str(path) in damage for damage in store.damages] == [True]
+    assert [str(path) in problem for problem in store.damages] == [True]
 
 
 def test_a_checkpoint_counts_only_until_an_attempt_resumes_before_it(measured, tmp_path):
@@ -261,7 +237,7 @@ def test_a_trial_goes_on_from_the_one_before(trained, stopped, capsys):
     """Bit for bit the curve of a run never disturbed; said in log, status and driver."""
     orders, whole, _ = trained
     path = stopped / layout.CHECKPOINTS / "4" / checkpoints.RECORD
-    _garbled(path)
+    damage(path, "garbled")
     assert orders.run(stopped, stop_at=4) == "preempted"
     note = f"checkpoint 4 is set aside: {path}: "
     (text,) = (event["text"] for event in orders.events if event["event"] == "note")
@@ -304,25 +280,21 @@ def test_layers_in_a_loop_are_stored_as_layers_in_a_row(trained, make_trial, tmp
 
 
 @pytest.mark.slow
-def test_none_whole_begins_anew(trained, stopped):
+@pytest.mark.parametrize("lost", ["arrays", "measurements"])
+def test_none_whole_begins_anew(trained, stopped, lost):
+    """Neither damage hides the other: no checkpoint whose rows are gone is restored."""
     orders, whole, _ = trained
-    for step in ("2", "4"):
-        _emptied(_largest(stopped / layout.CHECKPOINTS / step))
+    folder = stopped / layout.CHECKPOINTS
+    damage(_largest(folder / "4"), "emptied")
+    if lost == "arrays":
+        damage(_largest(folder / "2"), "emptied")
+    else:
+        damage(stopped / layout.ATTEMPTS / "1" / measurements.FILE, "missing")
     assert orders.run(stopped) == "done"
     (note,) = (event["text"] for event in orders.events if event["event"] == "note")
     assert "checkpoint 4 is" in note
     assert "checkpoint 2 is" in note
     assert note.endswith("; goes on from step 0")
-    assert equality.trial_problems(stopped, whole) == []
-
-
-@pytest.mark.slow
-def test_damage_and_missing_rows_together(trained, stopped):
-    """Neither hides the other: no checkpoint whose rows are gone is restored."""
-    orders, whole, _ = trained
-    _emptied(stopped / layout.CHECKPOINTS / "4" / checkpoints.RECORD)
-    (stopped / layout.ATTEMPTS / "1" / "measurements.jsonl").unlink()
-    assert orders.run(stopped) == "done"
     assert equality.trial_problems(stopped, whole) == []
 
 
@@ -470,8 +442,8 @@ def test_parameters_are_restored_without_the_optimizers_moments(tmp_path):
         restore(*like)
     assert (folder / "7").exists()
     assert store.restore(state) is None
-    (damage,) = store.damages
-    assert "is not what was written" in damage
+    (problem,) = store.damages
+    assert "is not what was written" in problem
     store.close()
 
 
