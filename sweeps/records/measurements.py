@@ -127,10 +127,10 @@ def lacking(trial_directory: pathlib.Path, step: int, sizes: Mapping[str, int]) 
         _, end = _read(folder / number)
         if end < size:
             return f"{folder / number / FILE} has {end} of the {size} bytes that it counts on"
-    for number in range(max(map(int, sizes)) + 1, lease.latest(trial_directory) + 1):
-        resumed = layout.read_record(folder / str(number) / RESUMED).get("global_step", step)
+    for later in range(max(map(int, sizes)) + 1, lease.latest(trial_directory) + 1):
+        resumed = layout.read_record(folder / str(later) / RESUMED).get("global_step", step)
         if resumed < step:
-            return f"attempt {number} has begun again at step {resumed}"
+            return f"attempt {later} has begun again at step {resumed}"
     return None
 
 

@@ -36,6 +36,8 @@ from sweeps.records import disk, layout, measurements
 from sweeps.study import start as starts
 from sweeps.study import trial as trials
 from sweeps.study.trial import Trial
+from sweeps.training import train_step
+from workloads.base import spec
 
 
 class _Brief(logging.Filter):
@@ -215,9 +217,26 @@ def restore_parameters(
 
     So no moments of the optimizer need a place in memory: a third of what training holds. Arrays
     take the shapes, dtypes and shardings of what is given, arrays or `jax.ShapeDtypeStruct`. A
-    damage of what is not read is not noticed. Raises ValueError where the checkpoint belongs to
-    another trial or model, or is not there; DamagedError.
+    damage of what is not read is not noticed. Raises ValueError where the checkpoint is damaged,
+    not there, or another trial's or model's.
     """
+    try:
+        return _parameters(trial, directory, step, params, model_state)
+    except DamagedError as damage:
+        raise ValueError(f"{damage}: the checkpoint is damaged") from damage
+
+
+def restore_trained(
+    trial: Trial, directory: pathlib.Path, step: int, workload: spec.Workload
+) -> tuple[Any, Any]:
+    """Returns what `restore_parameters` does, placed as the workload's mesh says."""
+    key = train_step.seed_key(trial.seed, train_step.INIT)
+    return restore_parameters(trial, directory, step, *train_step.placed_shapes(workload, key))
+
+
+def _parameters(
+    trial: Trial, directory: pathlib.Path, step: int, params: Any, model_state: Any
+) -> tuple[Any, Any]:
     folder = directory.absolute() / layout.CHECKPOINTS / str(step)
     if not folder.is_dir():
         there = ", ".join(map(str, layout.checkpoint_steps(directory))) or "none"
@@ -250,11 +269,8 @@ def start(trial: Trial, params: Any, model_state: Any) -> tuple[Any, Any]:
             f"{folder} holds other parameters ({content}) than those that the trial starts from "
             f"({trial.start}); restore that study, or run this one under another --config.name"
         )
-    step, other = int(folder.name), trials.read(directory)
-    try:
-        return restore_parameters(other, directory, step, params, model_state)
-    except DamagedError as damage:
-        raise ValueError(f"{damage}: the checkpoint to start from is damaged") from damage
+    step = int(folder.name)
+    return restore_parameters(trials.read(directory), directory, step, params, model_state)
 
 
 def _record(folder: pathlib.Path) -> dict[str, Any]:
@@ -312,10 +328,11 @@ def _damage_of(folder: pathlib.Path) -> Iterator[None]:
     except Exception as problem:
         if isinstance(problem, OSError) and not isinstance(problem, FileNotFoundError):
             raise
-        while problem.__cause__ is not None:
-            problem = problem.__cause__
+        cause: BaseException = problem
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
         # Tensorstore adds its whole specification.
-        why = str(problem).partition(" [")[0]
+        why = str(cause).partition(" [")[0]
         raise DamagedError(f"{folder / 'state'}: {why[:160]}") from problem
 
 

@@ -216,9 +216,7 @@ class Training:
         started = self._train_time(state, mark)
         row = self._recorder.row(step, state)
         self.processes.on_primary(lambda: self._put_row(row))
-        now = time.perf_counter()
-        self.times.accumulated_logging_time += now - started
-        return now
+        return self._log_time(started)
 
     def _profile(
         self, turn: Callable[[], None], state: train_step.TrainState, mark: float
@@ -226,9 +224,7 @@ class Training:
         """Begins or ends the trace while the devices are idle; its time is logging's."""
         started = self._train_time(state, mark)
         self.processes.on_primary(turn)
-        now = time.perf_counter()
-        self.times.accumulated_logging_time += now - started
-        return now
+        return self._log_time(started)
 
     def _put_row(self, row: dict[str, Any]) -> None:
         self.attempt.check()
@@ -239,6 +235,12 @@ class Training:
         jax.block_until_ready(state)
         now = time.perf_counter()
         self.times.accumulated_submission_time += now - mark
+        return now
+
+    def _log_time(self, since: float) -> float:
+        """Adds the time since then to the logging time; returns now."""
+        now = time.perf_counter()
+        self.times.accumulated_logging_time += now - since
         return now
 
     def _show(self, mark: float) -> bool:
@@ -290,9 +292,7 @@ class Training:
         self.times.accumulated_eval_time += ended - started
         rows += [{"kind": "eval", "global_step": step, **metrics, **self.times.columns()}]
         self.processes.on_primary(lambda: self._log(rows))
-        now = time.perf_counter()
-        self.times.accumulated_logging_time += now - ended
-        return now
+        return self._log_time(ended)
 
     def _log(self, rows: list[dict[str, Any]]) -> None:
         self.attempt.check()
@@ -318,9 +318,7 @@ class Training:
         measured = {**self._measured, str(self.attempt.number): size}
         store.save(step, self.step_function.stored(state), measured, dataclasses.asdict(self.times))
         self._saved_at = time.monotonic()
-        now = time.perf_counter()
-        self.times.accumulated_logging_time += now - started
-        return now
+        return self._log_time(started)
 
     def _put_down(self, rows: list[dict[str, Any]]) -> int:
         """Returns the bytes of the attempt's measurements, which are on disk."""

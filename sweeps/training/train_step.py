@@ -109,13 +109,12 @@ class TrainStep:
         """Returns the state before the first update, as a step takes it; of the seed alone."""
         params, model_state = self.workload.init_model_fn(seed_key(seed, INIT))
         if self._first is None:
-            shardings = self._shardings(jax.eval_shape(self._first_state, params, model_state))
+            shardings = _shardings(
+                self.workload, jax.eval_shape(self._first_state, params, model_state)
+            )
             self._first = jax.jit(self._first_state, out_shardings=shardings)
         state: TrainState = self._first(params, model_state)
         return state
-
-    def _shardings(self, state: Any) -> Any:
-        return _shardings(self.workload, state)
 
     def _first_state(self, params: Any, model_state: Any) -> TrainState:
         optimizer = optimizers.init(self.optimizer, params)
@@ -139,7 +138,7 @@ class TrainStep:
             given: Any = jax.tree.structure(state)
             self._converters[name] = None
             if jax.tree.structure(shapes) != given:
-                converted = jax.jit(convert, out_shardings=self._shardings(shapes))
+                converted = jax.jit(convert, out_shardings=_shardings(self.workload, shapes))
                 self._converters[name] = converted
         convert = self._converters[name]
         return state if convert is None else convert(state)
@@ -155,7 +154,7 @@ class TrainStep:
 
     def traced(self, state: TrainState, batch: Any, scalars: dict[str, Array], key: Array) -> Any:
         """Returns the step as JAX traced it, to be lowered, or its `jaxpr` to be looked at."""
-        shardings = self._shardings(state), self.workload.devices.replicated()
+        shardings = _shardings(self.workload, state), self.workload.devices.replicated()
         step = jax.jit(self._step, donate_argnums=0, out_shardings=shardings)
         with precise(self.matmul_precision):
             return step.trace(state, batch, scalars, key)
@@ -185,7 +184,7 @@ class TrainStep:
             return shaped(leaf, whole)
 
         return (
-            jax.tree.map(shaped, state, self._shardings(state)),
+            jax.tree.map(shaped, state, _shardings(self.workload, state)),
             jax.tree.map(batched, example),
             jax.tree.map(everywhere, scalars_of(trial)),
             everywhere(seed_key(0, DROPOUT)),
@@ -248,7 +247,7 @@ class TrainStep:
             return (*new[:2], placed(new[2])), None
 
         def placed(gradients: Any) -> Any:
-            return jax.lax.with_sharding_constraint(gradients, self._shardings(gradients))
+            return jax.lax.with_sharding_constraint(gradients, _shardings(self.workload, gradients))
 
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), state.params)
         nothing = jnp.float32(0), jnp.float32(0), placed(zeros)
