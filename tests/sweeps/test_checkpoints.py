@@ -240,8 +240,7 @@ def test_a_trial_goes_on_from_the_one_before(trained, stopped, capsys):
     damage(path, "garbled")
     assert orders.run(stopped, stop_at=4) == "preempted"
     note = f"checkpoint 4 is set aside: {path}: "
-    (text,) = (event["text"] for event in orders.events if event["event"] == "note")
-    assert text.startswith(note)
+    assert status.read(stopped)["note"].startswith(note)
     assert status.read(stopped)["note"].endswith("; goes on from step 2")
     assert note in capsys.readouterr().out  # a worker process's goes to the attempt's log
     seen = study_reader.TrialStatus("trial", "running", 6, status.recorded(stopped))
@@ -291,7 +290,7 @@ def test_none_whole_begins_anew(trained, stopped, lost):
     else:
         damage(stopped / layout.ATTEMPTS / "1" / measurements.FILE, "missing")
     assert orders.run(stopped) == "done"
-    (note,) = (event["text"] for event in orders.events if event["event"] == "note")
+    note = status.read(stopped)["note"]
     assert "checkpoint 4 is" in note
     assert "checkpoint 2 is" in note
     assert note.endswith("; goes on from step 0")
@@ -333,12 +332,11 @@ def test_a_full_disk_is_named_and_costs_nothing(trained, disk, capsys, monkeypat
     room = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
     (disk / "filler").write_bytes(b"\0" * (room - 2**18))
     assert orders.run(trial_directory) == "failed"
-    error = orders.events[-1]["error"]
+    error = status.read(trial_directory)["reason"]
     needs = sum(path.stat().st_size for path in (whole / layout.CHECKPOINTS / "6").rglob("*"))
     assert error.startswith(f"disk full: No space left on device for {trial_directory} (")
     (taken,) = re.findall(r"a checkpoint takes ([0-9.]+) kB", error)
     assert float(taken) * 1e3 == pytest.approx(needs, rel=0.2)
-    assert status.read(trial_directory)["reason"] == error
     assert attempts.last_error(trial_directory)["retry"] is False
     said = capsys.readouterr().err
     assert said.splitlines()[-1] == error
