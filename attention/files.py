@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import hashlib
 import os
 import pathlib
 import re
@@ -129,6 +130,12 @@ def write(path: str | os.PathLike[str], content: bytes | str) -> None:
     """Writes a file that appears whole or not at all; text as UTF-8."""
     with replacing(path) as new:
         new.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def sha256(path: pathlib.Path) -> str:
+    """Returns the SHA-256 of a file's content, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sync(path: pathlib.Path) -> None:

@@ -12,7 +12,6 @@ from analysis.load.files.measurements import ATTEMPT, Measurements
 from analysis.load.files.trial_files import TrialFiles
 from analysis.load.records import Run
 from sweeps.records import layout, status
-from sweeps.records import measurements as recorded
 
 NOTHING = Measurements({})
 # What trial.json repeats of its entry in trials.json.
@@ -55,8 +54,7 @@ def _read_trial(planned: Run, entry: dict[str, Any], files: TrialFiles, whole: b
         files.problems += [*strange, *(text for each in evaluations for text in each.problems)]
     run = _with_record(planned, record, seen, evals or NOTHING, files)
     if run.state == "done":
-        lacking = recorded.ends_early(run.last_step, run.steps or 0)
-        run = replace(run, ends_early=lacking is not None)
+        run = replace(run, ends_early=(run.last_step or 0) < (run.steps or 1))
     absent = measurements.absent(evals, run.metric) if evals and evals.columns else []
     problems = (*files.problems, *_problems(run, evals, files))
     notes = [f"{run.name}: no column {ATTEMPT}"] * (ATTEMPT in absent)
@@ -140,7 +138,9 @@ def _state_problems(run: Run, evals: Measurements | None, files: TrialFiles) -> 
         yield f"unfinished: {run.name}: {run.state}, {reached}"
     elif published and run.state == "done":
         # As the engine judges it; a file of which nothing could be read is named once.
-        lacking = recorded.ends_early(run.last_step, run.steps or 0)
+        end = f"ends at step {run.last_step} of {run.steps}"
+        if run.last_step is None:
+            end = "has no complete evaluation"
         is_named = run.last_step is None and files.names_damage(layout.EVAL_MEASUREMENTS)
-        if lacking is not None and not is_named:
-            yield f"truncated: {run.name}: done, but {lacking}"
+        if run.ends_early and not is_named:
+            yield f"truncated: {run.name}: done, but it {end}"

@@ -112,8 +112,8 @@ def _reason_to_leave_out(trial: pathlib.Path, steps: int) -> str | None:
         return f"it is {state}"
     if not (trial / layout.EVAL_MEASUREMENTS).is_file():
         return f"it is {state} and has no {layout.EVAL_MEASUREMENTS}"
-    if state == "done" and (lacking := measurements.unsound(trial, steps)):
-        return f"it is done, with damaged records: {lacking}"
+    if state == "done" and not measurements.are_whole(trial, steps):
+        return "it is done, and its CSVs are not whole: `python -m sweeps resume` writes them anew"
     return None
 
 

@@ -89,7 +89,6 @@ class Attempt:
         self._note_provenance()
         self._say("running", self._start, note=found.note)
         with contextlib.closing(measurements.Writer(self.attempt.directory)) as self._writer:
-            self._csv = measurements.LiveCsv(self.attempt)
             self._writer.append(list(found.unread))
             self._writer.sync()
             (self._own / _WORKER).mkdir(parents=True)
@@ -106,6 +105,8 @@ class Attempt:
                         time.sleep(_POLL_S)
             self._put(self._reader.take())
             self._writer.sync()
+        self.attempt.check()
+        measurements.publish(self._directory)
         return self._ended(process.returncode)
 
     @property
@@ -167,7 +168,7 @@ class Attempt:
                 process.wait()
 
     def _put(self, found: list[dict[str, Any]]) -> None:
-        """Adds rows to the attempt's measurements and the CSVs; tells the driver."""
+        """Adds rows to the attempt's measurements, and at evaluations to the CSVs; reports them."""
         if not found:
             return
         if not self._compiled:
@@ -175,9 +176,7 @@ class Attempt:
             self.report("compiled", step=self._start)
         self._writer.append(found)
         if any(row["kind"] == "eval" for row in found):
-            self._csv.publish()
-        else:
-            self._csv.append(found)
+            measurements.publish(self._directory)
         for row in found:
             kind, row = row["kind"], {k: v for k, v in row.items() if k != "kind"}
             if kind == "eval":

@@ -14,9 +14,9 @@ from workloads import catalog
 class Reader:
     """An attempt's measurements.csv, which init2winit writes anew with every row.
 
-    before: the trial's last evaluation that stands, whose accumulated times go on; None at first.
-    resumed: after a restart init2winit adds the costs from before its checkpoint to those behind
-    it, so that their mean is no loss until its next evaluation is over: it is left out.
+    before: the trial's last evaluation that counts, whose accumulated times go on; None at first.
+    resumed: whether init2winit was restarted. Its `train_cost` is then, up to the next evaluation,
+    a mean that includes costs from before its checkpoint. It is no loss, so it is left out.
     """
 
     def __init__(
@@ -40,10 +40,10 @@ class Reader:
         whole = list(csv.DictReader(text.splitlines())) if text.endswith("\n") else []
         # Shorter than before: it is being written.
         new, self._read = whole[self._read :], max(self._read, len(whole))
-        return [row for found in new for row in self._rows(found)]
+        return [row for cells in new for row in self._rows(cells)]
 
-    def _rows(self, found: Mapping[str, str]) -> list[dict[str, Any]]:
-        values = {name: float(cell) for name, cell in found.items() if cell}
+    def _rows(self, cells: Mapping[str, str]) -> list[dict[str, Any]]:
+        values = {name: float(cell) for name, cell in cells.items() if cell}
         step = int(values["global_step"])
         rows: list[dict[str, Any]] = [{"kind": "train", "global_step": step - 1}]
         logged = {} if self._carries else columns.LOGGED

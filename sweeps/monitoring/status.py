@@ -35,16 +35,8 @@ def summary(found: study_reader.Survey) -> list[str]:
     if preemptions := sum(row.preemptions for row in found.rows):
         text.append(f"preemptions and other new attempts so far: {preemptions}")
     text += job_lines(found)
-    if found.broken:
-        text += [
-            f"{len(found.broken)} done, with damaged records:",
-            *(f"    {line}" for line in found.broken[:_SHOWN]),
-            *_more(found.broken, "damaged records"),
-            "to have them written anew from the trials' attempts, or learn what to do: "
-            f"python -m sweeps resume {files.quoted(found.directory)}",
-        ]
     if found.complete:
-        return text if found.broken else [*text, "complete"]
+        return [*text, "complete"]
     text.append(time_left(found))
     if not found.running:
         again = f"python -m sweeps resume {files.quoted(found.directory)}"

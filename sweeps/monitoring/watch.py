@@ -66,9 +66,7 @@ def line(found: study_reader.Survey) -> str:
         rows = [row.counts for row in found.rows if row.stage == stage]
         counts = {name: sum(row[name] for row in rows) for name in study_reader.COLUMNS}
         parts.append(f"{stage} " + " ".join(f"{n} {name}" for name, n in counts.items() if n))
-    if found.broken:
-        parts.append(f"{len(found.broken)} done, with damaged records")
-    return ", ".join(parts) + ("; complete" if found.complete and not found.broken else "")
+    return ", ".join(parts) + ("; complete" if found.complete else "")
 
 
 def table(found: study_reader.Survey) -> Any:

@@ -53,13 +53,13 @@ def count_failures(newest_first: Iterable[End]) -> tuple[int, int]:
 
 def last_error(directory: pathlib.Path) -> dict[str, Any]:
     """Returns the last attempt's {"outcome", "error", "retry"}; 'killed' if it left none."""
-    found = layout.read_record(lease.last(directory) / lease.OUTCOME)
+    record = layout.read_record(lease.last(directory) / lease.OUTCOME)
     killed = {"outcome": "killed", "error": "the worker process died", "retry": True}
-    return found if isinstance(found.get("outcome"), str) else killed
+    return record if isinstance(record.get("outcome"), str) else killed
 
 
 def log_tail(directory: pathlib.Path, lines: int = 8) -> list[str]:
-    """Returns what `tail` does of the last attempt's log, none where that is not known."""
+    """Returns the last lines of the last attempt's log, as `tail`."""
     with contextlib.suppress(OSError):
         return tail(lease.last(directory) / LOG, lines)
     return []

@@ -33,8 +33,8 @@ def take(study_directory: pathlib.Path) -> pathlib.Path:
     folder.mkdir(exist_ok=True)
     draft = pathlib.Path(tempfile.mkdtemp(prefix=".draft-", dir=folder))
     try:
-        for room in checkout.ROOMS:
-            shutil.copytree(_HERE / room, draft / room, ignore=_SKIPPED)
+        for package in checkout.ROOMS:
+            shutil.copytree(_HERE / package, draft / package, ignore=_SKIPPED)
         record = {"sha256": name, "git_commit": provenance.git_commit()}
         layout.write_json(draft / RECORD, record)
         draft.chmod(0o755)
@@ -48,13 +48,13 @@ def take(study_directory: pathlib.Path) -> pathlib.Path:
 
 def digest(root: pathlib.Path) -> str:
     """Returns the SHA-256 of the four packages below `root`: names and contents of all files."""
-    found = hashlib.sha256()
-    for room in checkout.ROOMS:
-        for path in sorted((root / room).rglob("*")):
+    content = hashlib.sha256()
+    for package in checkout.ROOMS:
+        for path in sorted((root / package).rglob("*")):
             if path.is_file() and path.suffix != ".pyc":
                 for part in (str(path.relative_to(root)).encode(), path.read_bytes()):
-                    found.update(b"%d:%b" % (len(part), part))
-    return found.hexdigest()
+                    content.update(b"%d:%b" % (len(part), part))
+    return content.hexdigest()
 
 
 def environment(snapshot: pathlib.Path) -> dict[str, str]:

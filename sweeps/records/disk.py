@@ -1,4 +1,4 @@
-"""A disk that is full: recognised whoever says it, and said with where and how much is needed."""
+"""A disk that is full: recognised whoever reports it, and named with the room that is needed."""
 
 import errno
 import os
@@ -12,17 +12,23 @@ _OF_TENSORSTORE = re.compile(rf"os_error_code='({errno.ENOSPC}|{errno.EDQUOT})'"
 
 
 class FullError(OSError):
-    """A disk is full; the message says which, and what is needed."""
+    """A disk is full; the message names it, its free space and what is needed."""
 
     def __init__(self, directory: pathlib.Path, needs: str) -> None:
-        super().__init__(errno.ENOSPC, _sentence(directory, needs))
-
-    def __str__(self) -> str:
-        return str(self.args[1])
+        try:
+            disk = os.statvfs(directory)
+            free = f"{size(disk.f_bavail * disk.f_frsize)} free, or a quota is used up"
+        except OSError:
+            free = "its free space is unknown"
+        super().__init__(
+            f"{_FULL}No space left on device for {directory} ({free}); {needs}. Make room and "
+            "resume the study: nothing is lost"
+        )
+        self.errno = errno.ENOSPC
 
 
 def is_full(problem: BaseException | None) -> bool:
-    """Whether a full disk, or a quota, is what an error or one of its causes speaks of."""
+    """Whether an error, or one of its causes, is that of a full disk or a quota."""
     while problem is not None:
         if isinstance(problem, OSError) and problem.errno in _CODES:
             return True
@@ -33,35 +39,18 @@ def is_full(problem: BaseException | None) -> bool:
 
 
 def is_reason(reason: str | None) -> bool:
-    """Whether a full disk is the reason that a status, or a worker's event, gives."""
+    """Whether a full disk is the reason that a status gives."""
     return str(reason).startswith(_FULL)
 
 
 def named(problem: Exception, directory: pathlib.Path) -> str:
-    """Returns an error in words; of a full disk where, and what to do."""
-    if isinstance(problem, FullError):
-        return str(problem)
-    if is_full(problem):
-        return _sentence(directory, "its small files take some kB")
-    return f"{type(problem).__name__}: {problem}"
+    """Returns an error as text; a full disk's with its directory and what to do."""
+    if is_full(problem) and not isinstance(problem, FullError):
+        problem = FullError(directory, "its small files take some kB")
+    return str(problem) if is_full(problem) else f"{type(problem).__name__}: {problem}"
 
 
-def _sentence(directory: pathlib.Path, needs: str) -> str:
-    try:
-        found = os.statvfs(directory)
-        free = f"{size(found.f_bavail * found.f_frsize)} free, or a quota is used up"
-    except OSError:
-        free = "nobody can say how much is free"
-    return (
-        f"{_FULL}No space left on device for {directory} ({free}); {needs}. Make room and resume "
-        "the study: nothing is lost"
-    )
-
-
-def size(count: int) -> str:
-    """Returns bytes as people say it: '3.1 MB'."""
-    value, units = float(count), ["kB", "MB", "GB", "TB"]
-    value /= 1000
-    while value >= 1000 and len(units) > 1:
-        value, units = value / 1000, units[1:]
-    return f"{value:.1f} {units[0]}"
+def size(count: float) -> str:
+    """Returns bytes in the unit that people use: '3.1 MB'."""
+    thousands = min(4, max(1, (len(str(int(count))) - 1) // 3))
+    return f"{count / 1000**thousands:.1f} {('kB', 'MB', 'GB', 'TB')[thousands - 1]}"

@@ -3,11 +3,13 @@
 Every attempt writes a file of its own into <trial>/tensorboard, each row in one piece, on disk
 before a checkpoint counts on it. An attempt that resumes after s updates begins with an order to
 purge: TensorBoard then forgets the points from step s on that earlier files have, and the
-evaluation after s updates, which stands, is written once more. So no point is shown twice. Needs
-tensorboardX, which is the extra `tensorboard`.
+evaluation after s updates, which stands, is written once more. So no point is shown twice.
+
+`tensorboardX.SummaryWriter(purge_step=)` would write the same order. It queues events for a thread,
+and its `flush` does not wait for the queue: after five flushed points and SIGKILL none was on disk.
+So events go to the library's file writer directly. Needs tensorboardX, the extra `tensorboard`.
 """
 
-import importlib
 import importlib.util
 import time
 from typing import Any
@@ -31,32 +33,32 @@ class EventFile:
 
     def __init__(self, attempt: lease.Attempt, resumed: int) -> None:
         check()
-        writers = importlib.import_module(f"{LIBRARY}.event_file_writer")
-        events = importlib.import_module(f"{LIBRARY}.proto.event_pb2")
-        self._scalar = importlib.import_module(f"{LIBRARY}.summary").scalar
-        self._event, self._session = events.Event, events.SessionLog
+        from tensorboardX.event_file_writer import EventsWriter
+
         folder = attempt.trial_directory / layout.TENSORBOARD
         folder.mkdir(exist_ok=True)
         # Names begin with the time in seconds: two attempts may begin in the same one.
-        suffix = f".attempt_{attempt.number:06}"
-        self._writer: Any = writers.EventsWriter(str(folder / "events"), suffix)
-        start = self._session(status=self._session.START)
-        self._put(step=resumed, session_log=start)
+        self._writer = EventsWriter(str(folder / "events"), f".attempt_{attempt.number:06}")
+        self._put(resumed, session_log={"status": "START"})
         curve = measurements.curve(attempt.trial_directory)
         self.append([row for row in curve if row["global_step"] >= resumed])
 
-    def append(self, rows: list[dict[str, Any]]) -> None:
-        """Adds the numbers of rows of losses and evaluations, at once."""
+    def append(self, rows: list[measurements.Row]) -> None:
+        """Adds the numbers of rows of losses and evaluations; they are in the file on return."""
         for row in rows:
-            if row["kind"] == measurements.DIAGNOSTICS:
-                continue
-            for tag, value in row.items():
-                if tag not in ("kind", "global_step") and value is not None:
-                    self._put(step=row["global_step"], summary=self._scalar(tag, value))
+            if row["kind"] != measurements.DIAGNOSTICS:
+                values = [
+                    {"tag": tag, "simple_value": value}
+                    for tag, value in row.items()
+                    if tag not in ("kind", "global_step") and value is not None
+                ]
+                self._put(row["global_step"], summary={"value": values})
         self._writer.flush()
 
-    def _put(self, **content: Any) -> None:
-        self._writer.write_event(self._event(wall_time=time.time(), **content))
+    def _put(self, step: int, **content: Any) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+
+        self._writer.write_event(Event(wall_time=time.time(), step=step, **content))
 
     def close(self) -> None:
         """Closes the file."""

@@ -31,6 +31,7 @@ from attention import files
 from attention.files import SUFFIX
 from attention.files import replacing as replacing
 from attention.files import temporary as temporary
+from attention.files import write as write_atomically
 
 STUDY, TRIALS = "study.json", "trials.json"
 SELECTION, REFERENCE = "selection.json", "reference.json"
@@ -52,6 +53,8 @@ DOWNSTREAM_FORMAT = "attnperf downstream 1"
 # Longer than any file takes to be written.
 LEFT_OVER_S = 3600.0
 _STUDY_RECORD = {"name": str, "config": dict, "points": list, "stages": list}
+# What reading a file raises where it is not there.
+ABSENT = (FileNotFoundError, NotADirectoryError)
 
 # A trial's states; `pending` is also the state of a trial that has no status.json yet.
 STATES = ("pending", "running", "done", "diverged", "failed")
@@ -108,12 +111,6 @@ def downstream_path(step: int, suite: str) -> str:
     return f"{DOWNSTREAM}/{step}/{suite}"
 
 
-def write_atomically(path: str | os.PathLike[str], text: str) -> None:
-    """Replaces `path` by `text` (UTF-8) so that a reader sees the old or the new, never a part."""
-    with replacing(path) as new:
-        new.write_text(text, encoding="utf-8")
-
-
 def remove_left_overs(folder: pathlib.Path, now: float) -> None:
     """Removes what writers that were killed over an hour ago have left in a folder.
 
@@ -147,17 +144,34 @@ def read_json_if_there(path: str | os.PathLike[str]) -> Any | None:
     """Returns the JSON in `path`, or None where there is no such file."""
     try:
         return read_json(path)
-    except (FileNotFoundError, NotADirectoryError):
+    except ABSENT:
         return None
+
+
+def record(path: str | os.PathLike[str], **types: Any) -> dict[str, Any]:
+    """Returns the JSON object in `path`, whose values have the `types` given for their keys.
+
+    A key may be absent where its type allows None.
+
+    Raises ValueError, naming the file and what it lacks, for any other content; FileNotFoundError
+    where there is no file.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is damaged: it holds no JSON object")
+    for key, kind in types.items():
+        if not isinstance(content.get(key), kind):
+            name = getattr(kind, "__name__", str(kind))
+            raise ValueError(f"{path} is damaged: {key} is {content.get(key)!r:.80}, not {name}")
+    return content
 
 
 def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Returns the JSON object in `path`, {} where there is none or it is damaged."""
     try:
-        found = read_json_if_there(path)
-    except ValueError:
+        return record(path)
+    except (*ABSENT, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def study_record(directory: str | os.PathLike[str]) -> dict[str, Any]:
@@ -165,22 +179,10 @@ def study_record(directory: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raises ValueError where there is none, or it is not a study's record.
     """
-    path = pathlib.Path(directory) / STUDY
-    record = read_json_if_there(path)
-    if record is None:
-        raise ValueError(f"{directory} is no study: it has no {STUDY}")
-    whole = (
-        isinstance(record, dict)
-        and all(isinstance(record.get(key), kind) for key, kind in _STUDY_RECORD.items())
-        and all(isinstance(stage, str) for stage in record["stages"])
-    )
-    if not whole:
-        lacking = ", ".join(f"{key} ({kind.__name__})" for key, kind in _STUDY_RECORD.items())
-        raise ValueError(
-            f"{path} is no study's record, which has {lacking}: copy it back, or run the study "
-            "under another --config.name"
-        )
-    return dict(record)
+    try:
+        return record(pathlib.Path(directory) / STUDY, **_STUDY_RECORD)
+    except ABSENT:
+        raise ValueError(f"{directory} is no study: it has no {STUDY}") from None
 
 
 def planned(
@@ -191,10 +193,11 @@ def planned(
     Each has its path, and the keys that are `needed`. Raises ValueError where the file is damaged.
     """
     keys = {"path", *needed}
-    rows = planned_entries(directory, stage)
-    if rows is not None and not all(isinstance(row, dict) and keys <= set(row) for row in rows):
-        raise ValueError(_no_list(directory, stage))
-    return rows
+    trials = planned_entries(directory, stage)
+    if trials is not None and not all(isinstance(row, dict) and keys <= set(row) for row in trials):
+        path = pathlib.Path(directory) / stage / TRIALS
+        raise ValueError(f"{path} is damaged: {_written_again(directory)}")
+    return trials
 
 
 def planned_entries(directory: str | os.PathLike[str], stage: str) -> list[Any] | None:
@@ -202,13 +205,13 @@ def planned_entries(directory: str | os.PathLike[str], stage: str) -> list[Any] 
 
     Raises ValueError where the file holds no list of them.
     """
-    record = read_json_if_there(pathlib.Path(directory) / stage / TRIALS)
-    if record is None:
+    try:
+        trials: list[Any] = record(pathlib.Path(directory) / stage / TRIALS, trials=list)["trials"]
+    except ABSENT:
         return None
-    rows = record.get("trials") if isinstance(record, dict) else None
-    if not isinstance(rows, list):
-        raise ValueError(_no_list(directory, stage))
-    return rows
+    except ValueError as error:
+        raise ValueError(f"{error}; {_written_again(directory)}") from None
+    return trials
 
 
 def planned_stage(
@@ -242,8 +245,5 @@ def study_of(directory: pathlib.Path) -> pathlib.Path:
     return directory.parents[6 if of_evaluation else 3]
 
 
-def _no_list(directory: str | os.PathLike[str], stage: str) -> str:
-    return (
-        f"{pathlib.Path(directory) / stage / TRIALS} is no list of a stage's trials; `python -m "
-        f"sweeps resume {files.quoted(directory)}` writes it again"
-    )
+def _written_again(directory: str | os.PathLike[str]) -> str:
+    return f"`python -m sweeps resume {files.quoted(directory)}` writes it again"

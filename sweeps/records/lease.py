@@ -19,8 +19,8 @@ from typing import Any
 from sweeps.records import clock, layout
 
 LEASE, HEARTBEAT, OUTCOME = "lease.json", "heartbeat", "outcome.json"
-# Of this process's own leases, which say it; well above an NFS client's attribute cache (60 s by
-# default). Leases written before they said it are taken for as long as this host's.
+# How long the leases that this process writes last; each records it. Well above an NFS client's
+# attribute cache (60 s by default).
 EXPIRES_AFTER_S = float(os.environ.get("ATTNPERF_LEASE_S", "120"))
 HEARTBEAT_EVERY_S = min(10.0, EXPIRES_AFTER_S / 6)
 
@@ -86,11 +86,11 @@ def claim(trial_directory: pathlib.Path) -> Attempt | None:
     folder.mkdir(parents=True, exist_ok=True)
     token = uuid.uuid4().hex
     draft, attempt = folder / layout.temporary(token), Attempt(trial_directory, number + 1)
-    own = {**identity(), "expires_after_s": EXPIRES_AFTER_S, "token": token}
+    record = {**identity(), "expires_after_s": EXPIRES_AFTER_S, "token": token}
     try:
         draft.mkdir()
         clock.clock.touch(draft / HEARTBEAT)
-        layout.write_json(draft / LEASE, own)
+        layout.write_json(draft / LEASE, record)
         # Never replaces: a directory that holds a lease is not empty.
         os.rename(draft, attempt.directory)
     except OSError as error:
@@ -111,13 +111,12 @@ def is_alive(attempt: pathlib.Path) -> bool:
         return False
     lease, here = layout.read_record(attempt / LEASE), identity()
     # None, or cut short by a crash of the host: claims appear whole otherwise.
-    if not here.keys() <= lease.keys():
+    if not {*here, "expires_after_s"} <= lease.keys():
         return False
     if _is_same_host(lease, here) and process_start(lease["pid"]) != lease["pid_start"]:
         return False
     age = clock.clock.server_time(attempt) - os.stat(attempt / HEARTBEAT).st_mtime
-    length = lease.get("expires_after_s", EXPIRES_AFTER_S)
-    return age < (length if isinstance(length, int | float) else EXPIRES_AFTER_S)
+    return bool(age < lease["expires_after_s"])
 
 
 def process_here(attempt: pathlib.Path) -> int | None:

@@ -29,17 +29,17 @@ Result = TypeVar("Result")
 class Outage:
     """What a driver knows of the file system's failures.
 
-    `say` prints a line; `stop_if_told` raises where the driver is to end.
+    `say` prints a line; `stop_if_ordered` raises where the driver is to end.
     """
 
     def __init__(
-        self, say: Callable[[str], None], stop_if_told: Callable[[], None] = lambda: None
+        self, say: Callable[[str], None], stop_if_ordered: Callable[[], None] = lambda: None
     ) -> None:
-        self._say, self._said, self._stop_if_told = say, "", stop_if_told
+        self._say, self._printed, self._stop_if_ordered = say, "", stop_if_ordered
         self._since: float | None = None
         self._last = 0.0
 
-    def met(self, error: OSError) -> None:
+    def note_error(self, error: OSError) -> None:
         """A turn failed. Raises OSError where the outage is older than PATIENCE_S."""
         now = self._last = clock.clock.monotonic()
         self._since = now if self._since is None else self._since
@@ -49,14 +49,14 @@ class Outage:
                 f"{error}, and nothing else for {PATIENCE_S / 60:.0f} minutes; what is done is "
                 "kept, `resume` goes on"
             ) from error
-        if str(error) != self._said:
-            self._said = str(error)
+        if str(error) != self._printed:
+            self._printed = str(error)
             self._say(f"{error}; the driver waits")
 
     def wait_out(self, work: Callable[[], Result]) -> Result:
         """Returns what `work`, which may be repeated, returns once the file server answers.
 
-        Raises what is no transient OSError, and what `met` and `stop_if_told` raise.
+        Raises what is no transient OSError, and what `note_error` and `stop_if_ordered` raise.
         """
         while True:
             try:
@@ -64,17 +64,17 @@ class Outage:
             except OSError as error:
                 if error.errno not in TRANSIENT:
                     raise
-                self.met(error)
-            self._stop_if_told()
+                self.note_error(error)
+            self._stop_if_ordered()
             clock.clock.sleep(PAUSES_S[-1])
 
-    def over(self) -> None:
+    def note_success(self) -> None:
         """A turn was good; after QUIET_S of them the outage is forgotten."""
         if self._since is not None and clock.clock.monotonic() - self._last > QUIET_S:
-            self._since, self._said = None, ""
+            self._since, self._printed = None, ""
 
 
-def patiently(work: Callable[[], Result], stop_requested: Callable[[], bool]) -> Result:
+def retry_transient(work: Callable[[], Result], stop_requested: Callable[[], bool]) -> Result:
     """Returns what `work` returns, asked again after a transient OSError; raises the last one."""
     for pause in PAUSES_S:
         try:

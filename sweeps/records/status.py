@@ -10,6 +10,12 @@ from sweeps.records import clock, layout, lease
 COMPLETE = ("done", "diverged")
 # Of a trial that nobody has begun.
 NEW = {"state": "pending", "reason": None, "global_step": 0, "preemption_count": 0}
+_TYPES: dict[str, Any] = {
+    "state": str,
+    "reason": str | None,
+    "global_step": int | None,
+    "preemption_count": int | None,
+}
 
 
 def write(directory: pathlib.Path, state: str, **fields: Any) -> None:
@@ -88,37 +94,24 @@ def seen(directory: pathlib.Path) -> dict[str, Any]:
     try:
         return read(directory)
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        found = dict(NEW)
+        status = dict(NEW)
         with contextlib.suppress(OSError):
-            found = recorded(directory)
-        problem = f"{directory} says {found['state']}, but not whether it lives"
-        return {**found, "damaged": f"{problem} ({error})"}
+            status = recorded(directory)
+        problem = f"{directory} says {status['state']}, but not whether it lives"
+        return {**status, "damaged": f"{problem} ({error})"}
 
 
 def recorded(directory: pathlib.Path) -> dict[str, Any]:
     """Returns what status.json says, whoever is alive; see `read`."""
     path = directory / layout.STATUS
     try:
-        found = layout.read_json_if_there(path)
-    except ValueError as error:
-        return _damaged(str(error))
-    if found is None:
+        status = NEW | layout.record(path, **_TYPES)
+    except layout.ABSENT:
         return dict(NEW)
-    if not isinstance(found, dict):
-        return _damaged(f"{path}: not a trial's status: not a JSON object")
-    if found.get("state") not in layout.STATES:
-        known = ", ".join(layout.STATES)
-        return _damaged(
-            f"{path}: not a trial's status: state is {found.get('state')!r}, not one of {known}"
-        )
-    status = {**NEW, **found}
-    if not isinstance(status["reason"], str | None):
-        return _damaged(f"{path}: reason is {status['reason']!r}, not text")
-    for key in ("global_step", "preemption_count"):
-        if not isinstance(status[key], int):
-            return _damaged(f"{path}: {key} is {status[key]!r}")
-    return status
-
-
-def _damaged(problem: str) -> dict[str, Any]:
+    except ValueError as error:
+        problem = str(error)
+    else:
+        if status["state"] in layout.STATES:
+            return status
+        problem = f"{path} is damaged: its state is {status['state']!r}"
     return {**NEW, "reason": problem, "damaged": problem}

@@ -1,8 +1,7 @@
 """A survey of a study: what its files say at one moment. Standard library only.
 
-File operations per trial, whatever the study's size: 1 for a trial that is pending or
-diverged, 3 for one that is done or failed, 9 for one that is running (reads of /proc
-not counted).
+File operations per trial, whatever the study's size: 1 for a trial that is pending, done or
+diverged, 3 for one that failed, 9 for one that is running (reads of /proc not counted).
 """
 
 import dataclasses
@@ -12,7 +11,7 @@ import pathlib
 from collections import Counter
 from typing import Any
 
-from sweeps.records import layout, measurements, stages, status
+from sweeps.records import layout, stages, status
 
 # `preempted` is a pending trial that has begun and was stopped or killed.
 COLUMNS = (*layout.STATES, "preempted")
@@ -68,8 +67,7 @@ class Survey:
     """A study at one moment.
 
     metric: what validation selects by, '' before the first stage. unfinished: paths of trials on
-    disk that have not ended. broken: `<path> (<what is missing>)` of each trial that is done
-    without whole records. damaged: a sentence per file that cannot be read as what it is.
+    disk that have not ended. damaged: a sentence per file that cannot be read as what it is.
     """
 
     directory: pathlib.Path
@@ -80,7 +78,6 @@ class Survey:
     running: list[TrialStatus] = dataclasses.field(default_factory=list)
     troubles: list[TrialStatus] = dataclasses.field(default_factory=list)
     unfinished: list[str] = dataclasses.field(default_factory=list)
-    broken: list[str] = dataclasses.field(default_factory=list)
     damaged: list[str] = dataclasses.field(default_factory=list)
 
     @property
@@ -150,15 +147,13 @@ class StudyReader:
     def _add(self, survey: Survey, stage: str, trials: list[dict[str, Any]]) -> None:
         rows: dict[str, StageRow] = {}
         for trial in trials:
-            found = self._status(trial["path"], trial["steps"])
+            found = self._status(trial["path"])
             state, reason = found["state"], str(found.get("reason") or "")
             if state == "pending" and reason.startswith(("preempted", "interrupted")):
                 state = "preempted"
             variant = trial["variant"]
             rows.setdefault(variant, StageRow(stage, variant)).add(state, found, trial["steps"])
             seen = TrialStatus(trial["path"], state, trial["steps"], found)
-            if lacking := found.get("lacking"):
-                survey.broken.append(f"{seen.path} ({lacking})")
             if state not in layout.FINISHED:
                 survey.unfinished.append(seen.path)
             if state == "running":
@@ -169,20 +164,13 @@ class StudyReader:
                 survey.damaged.append(found["damaged"])
         survey.rows += rows.values()
 
-    def _status(self, path: str, steps: int) -> dict[str, Any]:
+    def _status(self, path: str) -> dict[str, Any]:
         if path in self._ended:
             return self._ended[path]
         found = status.seen(self._directory / path)
         if found["state"] in status.COMPLETE:
             keys = ("state", "global_step", "preemption_count", "reason", "step_seconds")
-            found = {key: found.get(key) for key in keys}
-            if found["state"] == "done":
-                try:
-                    found["lacking"] = measurements.unsound(self._directory / path, steps)
-                except OSError:  # of the file server: looked at again the next time
-                    return found
-            if not found.get("lacking"):  # which `resume` may mend
-                self._ended[path] = found
+            found = self._ended[path] = {key: found.get(key) for key in keys}
         return found
 
 

@@ -25,6 +25,16 @@ from sweeps.records import layout
 
 JOBS, CANCELLED = "jobs", "cancelled.json"
 _NAME = re.compile(r"s-[a-z0-9-]+")
+_TYPES = {
+    "tasks": list,
+    "environment": dict,
+    "avoid": list,
+    "launcher": str,
+    "platform": str,
+    "began": dict,
+    "place": dict,
+    "created_at": float,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +45,7 @@ class Batch:
     process needs. avoid: hosts that could not run jobs of this study. platform: 'cpu', 'gpu' or
     'tpu', what its jobs must compute on; '' for whatever there is. began: of each trial its last
     attempt before the driver's run, after which failures are counted. place: the launcher's keys
-    that say which engine it is, as `Launcher.place`; {} in records of before. created_at: Unix
-    time, seconds.
+    that say which engine it is, as `Launcher.place`. created_at: Unix time, seconds.
     """
 
     file: pathlib.Path
@@ -154,21 +163,18 @@ def read(file: pathlib.Path) -> Batch:
 
     Raises ValueError where it is no such record, OSError where it cannot be read.
     """
-    record = layout.read_json(file)
-    try:
-        return Batch(
-            file=file,
-            jobs=tuple(tuple(map(str, paths)) for paths in record["tasks"]),
-            environment=record["environment"],
-            avoid=tuple(record["avoid"]),
-            launcher=str(record["launcher"]),
-            platform=record["platform"],
-            began={path: int(number) for path, number in record.get("began", {}).items()},
-            place={key: str(value) for key, value in record.get("place", {}).items()},
-            created_at=float(record["created_at"]),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{file} is no record of a batch of jobs ({error!r})") from error
+    record = layout.record(file, **_TYPES)
+    return Batch(
+        file=file,
+        jobs=tuple(map(tuple, record["tasks"])),
+        environment=record["environment"],
+        avoid=tuple(record["avoid"]),
+        launcher=record["launcher"],
+        platform=record["platform"],
+        began=record["began"],
+        place=record["place"],
+        created_at=record["created_at"],
+    )
 
 
 def files(study_directory: pathlib.Path) -> list[pathlib.Path]:

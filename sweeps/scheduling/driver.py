@@ -10,7 +10,6 @@ import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from attention.files import quoted
 from sweeps.launchers import local
 from sweeps.launchers import table as launchers
 from sweeps.monitoring.progress import Progress
@@ -88,7 +87,10 @@ class Driver:
         trials = self.study.trials(stage, selection)
         trials = study_directory.materialise(self.study, stage, trials)
         self.progress.stage(stage, trials, self.study.directory)
-        self._mend(trials)
+        for trial in trials:
+            directory = self.study.directory / trial.path
+            if status.read(directory)["state"] == "done":
+                measurements.restore(directory, trial.steps)
         found.run(trials)
         return trials
 
@@ -101,32 +103,6 @@ class Driver:
         suite = self.study.settings["downstream"]
         wanted = evaluations.of_trials(self.study, trials, suite, 1) if suite else []
         return len(evaluations.run(self.study, found, self.progress, wanted))
-
-    def _mend(self, trials: list[Trial]) -> None:
-        """Has every trial that is done have its records: the next stage and tables go by them.
-
-        Raises ValueError, which names them, where some cannot be written anew.
-        """
-        lost = []
-        for trial in trials:
-            directory = self.study.directory / trial.path
-            if status.read(directory)["state"] != "done":
-                continue
-            lacking = measurements.unsound(directory, trial.steps)
-            if lacking is None:
-                continue
-            if measurements.republish(directory, trial):
-                self.progress.say(f"{trial.path}: {lacking}; written anew from its attempts")
-            else:
-                lost.append((directory, lacking))
-        if lost:
-            named = "; ".join(f"{path} ({lacking})" for path, lacking in lost[:3])
-            raise ValueError(
-                f"{len(lost)} of the trials that are done have damaged records, and their attempts "
-                f"do not hold them either: {named}{' ...' if lost[3:] else ''}. Move each away "
-                f"(mv {quoted(lost[0][0])} {quoted(f'{lost[0][0]}.damaged')}) and run this again: "
-                "it is trained anew"
-            )
 
 
 # SIGHUP: the terminal or the connection is gone.

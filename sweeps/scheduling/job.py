@@ -99,7 +99,7 @@ class NodeJob:
 
     def _state(self, one: Work) -> str:
         read = functools.partial(status.read, self.root / one.path)
-        return str(outages.patiently(read, lambda: self._stop)["state"])
+        return str(outages.retry_transient(read, lambda: self._stop)["state"])
 
     def _train(self, together: bool) -> int:
         name = self.batch.launcher
@@ -149,4 +149,4 @@ def run(file: pathlib.Path, index: int) -> int:
     Raises ValueError and OSError for a batch that cannot be read.
     """
     print(f"job {file.stem} {index} on {os.uname().nodename}", flush=True)
-    return outages.patiently(lambda: NodeJob(file, index), lambda: False).run()
+    return outages.retry_transient(lambda: NodeJob(file, index), lambda: False).run()

@@ -70,9 +70,9 @@ class Scheduler(abc.ABC):
                 self._stop_if_told()
                 if not self._turn():
                     return
-                self.outage.over()
+                self.outage.note_success()
             except OSError as error:
-                self.outage.met(error)
+                self.outage.note_error(error)
                 # What the error dropped in the middle of a turn is looked after by its files.
                 self._watch([self.left[p] for p in self.left.keys() - self._taken_care_of()])
                 self._hold_back()

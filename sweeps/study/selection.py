@@ -12,7 +12,6 @@ trials that have not finished, by `best_index`, `point_losses` and `best_point`.
 'selected:<study>' is the point that another study chose so.
 """
 
-import csv
 import math
 import pathlib
 import statistics
@@ -71,28 +70,20 @@ def trial_value(directory: pathlib.Path, metric: str, mode: str) -> float | None
     """Returns a trial's best validation metric, None where it is lost: see the module.
 
     metric: a column, 'validation/accuracy'. Raises ValueError where the trial is done and its
-    evaluations cannot be read.
+    attempts lack its last evaluation.
     """
     record = status.read(directory)
     if record["state"] != "done":
         return None
-    path = directory / layout.EVAL_MEASUREMENTS
-    if problem := measurements.lacking(path, record.get("steps", 0)):
-        raise ValueError(_unreadable(path, problem))
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            values = [float(row[metric] or "nan") for row in csv.DictReader(file)]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(_unreadable(path, f"{type(error).__name__}: {error}")) from error
+    rows = measurements.evaluations(directory)
+    if not rows or rows[-1]["global_step"] < record["global_step"]:
+        raise ValueError(
+            f"{directory} is done, but its attempts lack its last evaluation, so nothing can be "
+            "selected. Bring its attempts back, or remove it and resume, which trains it anew"
+        )
+    values = [float(row[metric]) for row in rows]
     best = best_index(values, mode)
     return None if best is None else values[best]
-
-
-def _unreadable(path: pathlib.Path, problem: str) -> str:
-    return (
-        f"{path} of a trial that is done: {problem}. Nothing can be selected without it: bring the "
-        "file back, or remove the trial's directory and resume, which trains it anew"
-    )
 
 
 def selected_point(space: str, experiment_dir: str, shipped: Sequence[str]) -> dict[str, float]:

@@ -7,16 +7,15 @@ A process killed while it writes leaves the previous checkpoint as it was; what 
 removed at the next start. Of several processes each writes the parts that it holds, all call the
 same methods, and another number of processes can restore what they wrote.
 
-A damaged checkpoint is set aside as `damaged-<step>` and the one before it is restored; where none
-is whole the trial begins anew, which costs time and changes no figure. Orbax notices files that are
-cut or missing, but not a changed byte of an array (0.12.8: it restores other numbers), so that a
-checkpoint carries sums of its own.
+A checkpoint names the bytes of each attempt's measurements that it counts on: a trial resumes at a
+checkpoint, and its curve goes on there. Those bytes may be lost because their file was cut short or
+corrupted. They may also be void, because a worker that was frozen past its lease finished writing a
+checkpoint of updates whose rows a later attempt replaced.
 
-A trial resumes at its last checkpoint, and its curve goes on there. So a checkpoint counts only
-where its trial has every measurement of the updates before it: rows may be missing because their
-file was cut short or corrupted, or because a worker that was frozen past its lease finished writing
-a checkpoint of updates whose rows a later attempt replaced. `drop_unverified_checkpoints` removes
-those, and the trial computes their updates again.
+A checkpoint that is damaged, or does not have its measurements, is set aside as `damaged-<step>`
+and the one before it is restored. Where none is whole the trial begins anew, which costs time and
+changes no figure. Orbax notices files that are cut or missing, but not a changed byte of an array
+(0.12.8: it restores other numbers), so a checkpoint carries sums of its own.
 """
 
 import contextlib
@@ -25,7 +24,6 @@ import json
 import logging
 import os
 import pathlib
-import re
 import shutil
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -38,6 +36,8 @@ from sweeps.records import disk, layout, measurements
 from sweeps.study import start as starts
 from sweeps.study import trial as trials
 from sweeps.study.trial import Trial
+from sweeps.training import train_step
+from workloads.base import spec
 
 
 class _Brief(logging.Filter):
@@ -55,6 +55,14 @@ DAMAGED = "damaged-"
 # In the name of a folder that orbax is writing; older ones have a number behind it.
 _UNFINISHED = ".orbax-checkpoint-tmp"
 RECORD = layout.CHECKPOINT_RECORD
+_TYPES = {
+    "trial": str,
+    "shapes": dict,
+    "sums": dict,
+    "measurements": dict,
+    "clock": dict,
+    "sha256": str,
+}
 
 
 class _Kept:
@@ -66,7 +74,7 @@ class _Kept:
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
         """Returns of each checkpoint, oldest first, whether it stays."""
         del context
-        steps = [int(one.step) for one in checkpoints]
+        steps = [int(checkpoint.step) for checkpoint in checkpoints]
         kept = _kept(self._trial, steps, newest=2)
         return [step in kept for step in steps]
 
@@ -87,7 +95,7 @@ class _Parameters(NamedTuple):
 
 
 class DamagedError(Exception):
-    """A checkpoint cannot be read as it was written; the message names the file."""
+    """A checkpoint cannot be read as it was written; the message names it."""
 
 
 class Checkpoints:
@@ -109,17 +117,21 @@ class Checkpoints:
         with self._naming_a_full_disk():
             self._manager = ocp.CheckpointManager(self._directory, options=options)
 
-    def save(self, step: int, state: Any, progress: dict[str, float]) -> None:
-        """Starts writing the state after `step` updates; `progress` is small plain data.
+    def save(
+        self, step: int, state: Any, measured: dict[str, int], clock: dict[str, float]
+    ) -> None:
+        """Starts writing the state after `step` updates.
 
-        Raises `disk.FullError`, as `wait` and `close` do.
+        measured: the bytes of measurements that it counts on, by the number of the attempt. clock:
+        accumulated seconds. Raises `disk.FullError`, as `wait` and `close` do.
         """
         self._bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
         record = {
             "trial": self._trial.id,
             "shapes": _shapes(state),
             "sums": _sums(state),
-            **progress,
+            "measurements": measured,
+            "clock": clock,
         }
         items = ocp.args.Composite(
             state=ocp.args.StandardSave(state),
@@ -129,11 +141,12 @@ class Checkpoints:
             self._manager.save(step, args=items, force=True)
 
     def restore(self, like: Any) -> tuple[int, Any, dict[str, Any]] | None:
-        """Returns (step, state, progress) of the last whole checkpoint, None where none is whole.
+        """Returns (step, state, record) of the last whole checkpoint, None where none is whole.
 
-        Arrays take the shapes, dtypes and shardings of `like`. Later checkpoints, which are
-        damaged, are set aside; `damages` says which. Raises ValueError where a checkpoint belongs
-        to another trial or model; DamagedError where several processes must begin again.
+        Arrays take the shapes, dtypes and shardings of `like`. The record holds `measurements` and
+        `clock` as `save` got them. Later checkpoints, which do not count, are set aside; `damages`
+        says which. Raises ValueError where a checkpoint belongs to another trial or model;
+        DamagedError where several processes must begin again.
         """
         # NumPy's integers where another process was asked.
         for step in sorted(map(int, self._manager.all_steps()), reverse=True):
@@ -141,7 +154,7 @@ class Checkpoints:
                 return step, *self._read(step, like)
             except DamagedError as damage:
                 self._set_aside(step)
-                self.damages.append(f"checkpoint {step} is damaged and set aside: {damage}")
+                self.damages.append(f"checkpoint {step} is set aside: {damage}")
                 # Of several processes one may see it, and the others wait for it.
                 if jax.process_count() > 1:
                     raise
@@ -151,6 +164,8 @@ class Checkpoints:
         folder = self._directory / str(step)
         record = _record(folder)
         _check(folder, record, _shapes(like), record["shapes"], self._trial.id)
+        if lost := measurements.lacking(self._directory.parent, step, record["measurements"]):
+            raise DamagedError(lost)
         target = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
         with _damage_of(folder):
             state = self._manager.restore(
@@ -202,26 +217,43 @@ def restore_parameters(
 
     So no moments of the optimizer need a place in memory: a third of what training holds. Arrays
     take the shapes, dtypes and shardings of what is given, arrays or `jax.ShapeDtypeStruct`. A
-    damage of what is not read is not noticed. Raises ValueError where the checkpoint belongs to
-    another trial or model, or is not there; DamagedError.
+    damage of what is not read is not noticed. Raises ValueError where the checkpoint is damaged,
+    not there, or another trial's or model's.
     """
+    try:
+        return _parameters(trial, directory, step, params, model_state)
+    except DamagedError as damage:
+        raise ValueError(f"{damage}: the checkpoint is damaged") from damage
+
+
+def restore_trained(
+    trial: Trial, directory: pathlib.Path, step: int, workload: spec.Workload
+) -> tuple[Any, Any]:
+    """Returns what `restore_parameters` does, placed as the workload's mesh says."""
+    key = train_step.seed_key(trial.seed, train_step.INIT)
+    return restore_parameters(trial, directory, step, *train_step.placed_shapes(workload, key))
+
+
+def _parameters(
+    trial: Trial, directory: pathlib.Path, step: int, params: Any, model_state: Any
+) -> tuple[Any, Any]:
     folder = directory.absolute() / layout.CHECKPOINTS / str(step)
     if not folder.is_dir():
         there = ", ".join(map(str, layout.checkpoint_steps(directory))) or "none"
         raise ValueError(f"{directory} has no checkpoint of step {step}; it has {there}")
     like, record = _Parameters(params, model_state), _record(folder)
     parts = tuple(f".{name}" for name in like._fields)
-    told = {path: shape for path, shape in record["shapes"].items() if path.startswith(parts)}
-    _check(folder, record, _shapes(like), told, trial.id)
+    stored = {path: shape for path, shape in record["shapes"].items() if path.startswith(parts)}
+    _check(folder, record, _shapes(like), stored, trial.id)
     item = {name: part for name, part in like._asdict().items() if part is not None}
     args = ocp.args.PyTreeRestore(
         item, ocp.checkpoint_utils.construct_restore_args(item), partial_restore=True
     )
     # The manager reads whole states.
     with _damage_of(folder), ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
-        found = like._replace(**reader.restore(folder / "state", args=args))
-    _check_sums(folder, record, found)
-    return found.params, found.model_state
+        restored = like._replace(**reader.restore(folder / "state", args=args))
+    _check_sums(folder, record, restored)
+    return restored.params, restored.model_state
 
 
 def start(trial: Trial, params: Any, model_state: Any) -> tuple[Any, Any]:
@@ -237,46 +269,39 @@ def start(trial: Trial, params: Any, model_state: Any) -> tuple[Any, Any]:
             f"{folder} holds other parameters ({content}) than those that the trial starts from "
             f"({trial.start}); restore that study, or run this one under another --config.name"
         )
-    step, other = int(folder.name), trials.read(directory)
-    try:
-        return restore_parameters(other, directory, step, params, model_state)
-    except DamagedError as damage:
-        raise ValueError(f"{damage}: the checkpoint to start from is damaged") from damage
+    step = int(folder.name)
+    return restore_parameters(trials.read(directory), directory, step, params, model_state)
 
 
 def _record(folder: pathlib.Path) -> dict[str, Any]:
     """Returns what a checkpoint says beside its arrays."""
-    with _damage_of(folder):
-        record = layout.read_json(folder / RECORD)
-        # Those written before there were sums have neither.
-        told = record.pop("sha256", None)
-        if told is not None and told != _sha256(record):
-            raise DamagedError(f"{folder / RECORD} is not what was written")
-        if not {"shapes", "trial"} <= record.keys():
-            raise DamagedError(f"{folder / RECORD} lacks what every checkpoint says")
-    return dict(record)
+    path = folder / RECORD
+    try:
+        record = layout.record(path, **_TYPES)
+    except (*layout.ABSENT, ValueError) as problem:
+        raise DamagedError(str(problem)) from problem
+    if record.pop("sha256") != _sha256(record):
+        raise DamagedError(f"{path} is not what was written")
+    return record
 
 
 def _check(
     folder: pathlib.Path,
     record: dict[str, Any],
     expected: dict[str, str],
-    told: dict[str, str],
+    stored: dict[str, str],
     trial_id: str,
 ) -> None:
     """Raises ValueError where a checkpoint's arrays are not as expected, or it is another
     trial's."""
     where = f"checkpoint {folder}"
-    for path, shape in expected.items():
-        found = told.get(path)
-        if found != shape:
+    for path in sorted({*expected, *stored}):
+        if stored.get(path) != expected.get(path):
             raise ValueError(
-                f"{where} is of another model: {path} is {found or 'absent'} there and {shape} "
-                "here. Remove the trial's directory to train it anew"
+                f"{where} is of another model: {path} is {stored.get(path, 'absent')} there and "
+                f"{expected.get(path, 'absent')} here. Remove the trial's directory to train it "
+                "anew"
             )
-    if len(told) != len(expected):
-        extra = sorted(set(told) - set(expected))
-        raise ValueError(f"{where} is of another model: it also has {extra[0]}")
     if record["trial"] != trial_id:
         raise ValueError(
             f"{where} belongs to trial {record['trial']}, not {trial_id}. Remove the "
@@ -285,8 +310,7 @@ def _check(
 
 
 def _check_sums(folder: pathlib.Path, record: dict[str, Any], state: Any) -> None:
-    sums = _sums(state) if "sums" in record else {}
-    wrong = [name for name, found in sums.items() if found != record["sums"].get(name)]
+    wrong = [name for name, total in _sums(state).items() if total != record["sums"].get(name)]
     if wrong:
         raise DamagedError(f"{folder / 'state'}: {wrong[0]} is not what was written")
 
@@ -299,34 +323,17 @@ def _damage_of(folder: pathlib.Path) -> Iterator[None]:
     """
     try:
         yield
-    except (DamagedError, MemoryError, RuntimeError):
+    except (MemoryError, RuntimeError):
         raise
     except Exception as problem:
         if isinstance(problem, OSError) and not isinstance(problem, FileNotFoundError):
             raise
+        cause: BaseException = problem
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
         # Tensorstore adds its whole specification.
-        why = str(_last_cause(problem)).partition(" [")[0]
-        raise DamagedError(f"{_culprit(folder, why)}: {why[:160]}") from problem
-
-
-def _culprit(folder: pathlib.Path, why: str) -> pathlib.Path | str:
-    """Returns the file that is damaged, or the folder where no file can be named."""
-    # What orbax reads of its JSON; it does not say which file it could not.
-    for pattern in (RECORD, "state/_METADATA", "state/array_metadatas/*"):
-        for path in sorted(folder.glob(pattern)):
-            try:
-                layout.read_json(path)
-            except ValueError:
-                return path
-    empty = [path for path in sorted(folder.glob("state/**/d/*")) if not path.stat().st_size]
-    named = re.findall(r'"(/[^"]+[^"/])"', why)
-    return empty[0] if empty else named[-1] if named else folder / "state"
-
-
-def _last_cause(problem: BaseException) -> BaseException:
-    while problem.__cause__ is not None:
-        problem = problem.__cause__
-    return problem
+        why = str(cause).partition(" [")[0]
+        raise DamagedError(f"{folder / 'state'}: {why[:160]}") from problem
 
 
 def _sha256(record: dict[str, Any]) -> str:
@@ -357,34 +364,6 @@ def _shapes(state: Any) -> dict[str, str]:
         jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape)}"
         for path, leaf in jax.tree_util.tree_leaves_with_path(state)
     }
-
-
-def drop_unverified_checkpoints(trial: Trial, directory: pathlib.Path) -> list[str]:
-    """Removes checkpoints that do not count; returns a line on each, and on damaged files.
-
-    Call it as the trial's only worker, before its checkpoints are opened. Raises ValueError where
-    the curve cannot be put together at all.
-    """
-    folder, steps = directory / layout.CHECKPOINTS, layout.checkpoint_steps(directory)
-    if not steps:
-        return []
-    found = measurements.damages(directory)
-    rows = measurements.curve(directory)
-    for step in reversed(steps):
-        lacking = measurements.missing(rows, step, trial)
-        if lacking is None or _is_of_another(trial, folder / str(step)):
-            break
-        found.append(f"checkpoint {step} is removed: no {lacking} is on disk; it is computed again")
-        shutil.rmtree(folder / str(step))
-    return found
-
-
-def _is_of_another(trial: Trial, checkpoint: pathlib.Path) -> bool:
-    """Whether a checkpoint says that it is another trial's; it is refused when it is opened."""
-    try:
-        return bool(layout.read_json(checkpoint / RECORD)["trial"] != trial.id)
-    except (OSError, ValueError, KeyError, TypeError):  # damaged
-        return False
 
 
 def keep_the_last(trial: Trial, directory: pathlib.Path) -> None:

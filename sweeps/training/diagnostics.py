@@ -21,7 +21,7 @@ from attention.verification import diagnostics
 from sweeps.records import measurements
 from sweeps.study.trial import Trial
 from sweeps.training import train_step
-from workloads.base import sharding, spec
+from workloads.base import spec
 
 Array = jax.Array
 
@@ -31,10 +31,8 @@ class CompiledDiagnostics:
 
     def __init__(self, workload: spec.Workload) -> None:
         self._workload = workload
-        # AlgoPerf's own workloads have neither: their layers are in no loop.
-        self._observable = getattr(workload, "observable", lambda: workload)()
-        self._observable_parameters = getattr(workload, "observable_parameters", lambda own: own)
-        self._whole = getattr(workload, "devices", sharding.Devices()).replicated()
+        self._observable = workload.observable()
+        self._whole = workload.devices.replicated()
         self._compiled: dict[Any, Any] = {}
         self._paths: tuple[str, ...] = ()
 
@@ -71,7 +69,7 @@ class CompiledDiagnostics:
         """Returns every attention call of the forward pass, whole on every device."""
 
         def forward(params: Any, model_state: Any, batch: spec.Batch) -> list[probe.Layer]:
-            params = self._observable_parameters(params)
+            params = self._workload.observable_parameters(params)
             return self._loss(params, None, model_state, batch, jnp.zeros([]))[1]
 
         run = jax.jit(forward, out_shardings=self._whole)
@@ -79,7 +77,7 @@ class CompiledDiagnostics:
         return layers
 
     def _measure(self, params: Any, model_state: Any, batch: spec.Batch, smoothing: Array) -> Any:
-        params = self._observable_parameters(params)
+        params = self._workload.observable_parameters(params)
 
         def loss(params: Any, probes: Any) -> tuple[Array, list[probe.Layer]]:
             return self._loss(params, probes, model_state, batch, smoothing)

@@ -22,7 +22,7 @@ from sweeps.training.train_step import StepMetrics
 from workloads import catalog
 
 
-class Speed:
+class Throughput:
     """What a trial's seconds per update mean."""
 
     def __init__(self, trial: Trial) -> None:
@@ -44,7 +44,7 @@ class Speed:
         }
 
 
-class Figures:
+class LoggedMetrics:
     """The figures of an attempt's logged updates, on their way from the devices to rows.
 
     When it is made `done` updates are done, in `seconds` of training. `nonfinite_at` is the first
@@ -52,7 +52,7 @@ class Figures:
     """
 
     def __init__(self, trial: Trial, done: int, seconds: float) -> None:
-        self._every, self._speed = trial.log_every, Speed(trial)
+        self._every, self._throughput = trial.log_every, Throughput(trial)
         self._done, self._seconds = done, seconds
         self._coming: tuple[int, StepMetrics] | None = None
         self.nonfinite_at = -1
@@ -78,4 +78,4 @@ class Figures:
         each = (now - self._seconds) / (done - self._done)
         self._seconds, self._done = now, done
         row = {"kind": "train", "global_step": step, "loss": float(loss)}
-        return [row | {"grad_norm": float(grad_norm), **self._speed.columns(each)}]
+        return [row | {"grad_norm": float(grad_norm), **self._throughput.columns(each)}]

@@ -63,6 +63,8 @@ class Training:
         self.processes = processes or process_group.SingleProcess()
         self.directory = attempt.trial_directory
         self.times = TrainingTimes()
+        # Bytes of measurements of earlier attempts that the curve up to here consists of.
+        self._measured: dict[str, int] = {}
         self._saved = -1
         self._said_at = self._saved_at = time.monotonic()
         self._recorder: Any = None
@@ -94,7 +96,6 @@ class Training:
     def _open(self, opened: contextlib.ExitStack) -> None:
         self._writer = measurements.Writer(self.attempt.directory)
         opened.callback(self._writer.close)
-        self._csv = measurements.LiveCsv(self.attempt)
         opened.callback(self._close_events)
 
     def _close_events(self) -> None:
@@ -108,10 +109,11 @@ class Training:
     def _first_or_restored(self, store: checkpoints.Checkpoints) -> train_step.TrainState:
         state = self.step_function.first_state(self.trial.seed)
         stored = self.step_function.stored(state)
-        found, start = store.restore(stored), 0
-        if found is not None:
-            start, stored, progress = found
-            self.times = TrainingTimes(**progress["clock"])
+        checkpoint, start = store.restore(stored), 0
+        if checkpoint is not None:
+            start, stored, record = checkpoint
+            self.times = TrainingTimes(**record["clock"])
+            self._measured = record["measurements"]
             state = self.step_function.trained(stored)
         elif self.trial.start:
             params, model_state = checkpoints.start(self.trial, stored.params, stored.model_state)
@@ -144,7 +146,7 @@ class Training:
             update = self.step_function.compile(state, batch, scalars, key)
             self._open_recorder(state)
         self.report("compiled", step=start)
-        self._figures = live.Figures(trial, start, self.times.accumulated_submission_time)
+        self._logged = live.LoggedMetrics(trial, start, self.times.accumulated_submission_time)
         self._evaluated = start >= trial.eval_every
         mark = time.perf_counter()
         if start == 0:
@@ -159,11 +161,11 @@ class Training:
                 batch = next(queue)
             # Of an earlier update: the devices are at work on this one meanwhile.
             is_old = self._show(mark)
-            self._figures.note(step, measured)
+            self._logged.note(step, measured)
             if self._trace.ends(done):
                 mark = self._profile(self._trace.close, state, mark)
             mark = self._diagnose(done, state, mark)
-            diverged = self._figures.nonfinite_at >= 0
+            diverged = self._logged.nonfinite_at >= 0
             if diverged or trial.evaluates_at(done):
                 mark = self._evaluate(done, state, mark)
                 if int(state.nonfinite_at) >= 0:
@@ -182,7 +184,14 @@ class Training:
         return "done"
 
     def _conclude(self, state: str, step: int, reason: str | None = None) -> None:
-        self.processes.on_primary(lambda: self._say(state, step, reason))
+        """Writes the CSVs, and how the attempt ended."""
+
+        def write() -> None:
+            self.attempt.check()
+            measurements.publish(self.directory)
+            self._say(state, step, reason)
+
+        self.processes.on_primary(write)
 
     def _queue(self, start: int) -> Iterator[Any]:
         return self.workload._build_input_queue(
@@ -207,9 +216,7 @@ class Training:
         started = self._train_time(state, mark)
         row = self._recorder.row(step, state)
         self.processes.on_primary(lambda: self._put_row(row))
-        now = time.perf_counter()
-        self.times.accumulated_logging_time += now - started
-        return now
+        return self._log_time(started)
 
     def _profile(
         self, turn: Callable[[], None], state: train_step.TrainState, mark: float
@@ -217,9 +224,7 @@ class Training:
         """Begins or ends the trace while the devices are idle; its time is logging's."""
         started = self._train_time(state, mark)
         self.processes.on_primary(turn)
-        now = time.perf_counter()
-        self.times.accumulated_logging_time += now - started
-        return now
+        return self._log_time(started)
 
     def _put_row(self, row: dict[str, Any]) -> None:
         self.attempt.check()
@@ -232,6 +237,12 @@ class Training:
         self.times.accumulated_submission_time += now - mark
         return now
 
+    def _log_time(self, since: float) -> float:
+        """Adds the time since then to the logging time; returns now."""
+        now = time.perf_counter()
+        self.times.accumulated_logging_time += now - since
+        return now
+
     def _show(self, mark: float) -> bool:
         """Writes down the logged figures that are on their way; `mark` as for `_train_time`.
 
@@ -242,7 +253,7 @@ class Training:
 
     def _take(self, mark: float) -> list[dict[str, Any]]:
         so_far = self.times.accumulated_submission_time
-        return self._figures.take(lambda: so_far + time.perf_counter() - mark)
+        return self._logged.take(lambda: so_far + time.perf_counter() - mark)
 
     def _put_figures(self, rows: list[dict[str, Any]]) -> bool:
         self.attempt.check()
@@ -260,9 +271,8 @@ class Training:
         return bool(minutes) and now - self._saved_at >= 60 * minutes
 
     def _put_rows(self, rows: list[dict[str, Any]]) -> None:
-        """Adds train rows to every file."""
+        """Adds rows to the attempt's files."""
         self._writer.append(rows)
-        self._csv.append(rows)
         if self._events is not None:
             self._events.append(rows)
 
@@ -282,16 +292,12 @@ class Training:
         self.times.accumulated_eval_time += ended - started
         rows += [{"kind": "eval", "global_step": step, **metrics, **self.times.columns()}]
         self.processes.on_primary(lambda: self._log(rows))
-        now = time.perf_counter()
-        self.times.accumulated_logging_time += now - ended
-        return now
+        return self._log_time(ended)
 
     def _log(self, rows: list[dict[str, Any]]) -> None:
         self.attempt.check()
-        self._writer.append(rows)
-        self._csv.publish()
-        if self._events is not None:
-            self._events.append(rows)
+        self._put_rows(rows)
+        measurements.publish(self.directory)
         self._evaluated, self._said_at = True, time.monotonic()
         row = {name: value for name, value in rows[-1].items() if name != "kind"}
         # Seconds a step with its share of evaluations: what `status` reckons with.
@@ -308,20 +314,20 @@ class Training:
         started = self._train_time(state, mark)
         # Rows first: a checkpoint promises that everything before it is on disk.
         rows = self._take(started)
-        self.processes.on_primary(lambda: self._put_down(rows))
-        stored = self.step_function.stored(state)
-        store.save(step, stored, {"clock": dataclasses.asdict(self.times)})  # type: ignore[dict-item]
+        size = self.processes.on_primary(lambda: self._put_down(rows))
+        measured = {**self._measured, str(self.attempt.number): size}
+        store.save(step, self.step_function.stored(state), measured, dataclasses.asdict(self.times))
         self._saved_at = time.monotonic()
-        now = time.perf_counter()
-        self.times.accumulated_logging_time += now - started
-        return now
+        return self._log_time(started)
 
-    def _put_down(self, rows: list[dict[str, Any]]) -> None:
+    def _put_down(self, rows: list[dict[str, Any]]) -> int:
+        """Returns the bytes of the attempt's measurements, which are on disk."""
         self.attempt.check()
         if rows:
             self._put_rows(rows)
-        self._writer.sync()
+        size = self._writer.sync()
         self.attempt.check()  # again: a busy disk may take longer than a lease
+        return size
 
     def _diverged(self, step: int) -> str:
         self._conclude("diverged", step, f"the loss of update {step} was not finite")

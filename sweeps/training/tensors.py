@@ -35,7 +35,9 @@ def dump(
     provenance.pin_options()
     step_function = train_step.of_trial(record)
     with train_step.precise(record.matmul_precision):
-        step, params, model_state = _restored(directory, record, step_function)
+        step = layout.checkpoint_steps(directory)[-1]
+        workload = step_function.workload
+        params, model_state = checkpoints.restore_trained(record, directory, step, workload)
         where = str(data_dir or _data_dir(directory))
         seen = _observed(record, step_function, params, model_state, examples, where)
     about = {
@@ -70,25 +72,11 @@ def _record(directory: pathlib.Path, examples: int) -> Trial:
 
 
 def _data_dir(directory: pathlib.Path) -> str:
-    """Returns what the trial's last attempt noted."""
+    """Returns the data directory of the trial's last attempt."""
     notes = sorted(directory.glob("meta_data_*.json"), key=lambda path: path.stat().st_mtime)
-    found = layout.read_json(notes[-1]).get("data_dir") if notes else None
-    if found is None:
+    if not notes:
         raise ValueError(f"{directory} does not say where its data lie; give --data_dir")
-    return str(found)
-
-
-def _restored(
-    directory: pathlib.Path, record: Trial, step_function: train_step.TrainStep
-) -> tuple[int, Any, Any]:
-    """Returns step, parameters and model state."""
-    key = train_step.seed_key(record.seed, train_step.INIT)
-    like = train_step.placed_shapes(step_function.workload, key)
-    step = layout.checkpoint_steps(directory)[-1]
-    try:
-        return step, *checkpoints.restore_parameters(record, directory, step, *like)
-    except checkpoints.DamagedError as damage:
-        raise ValueError(f"{damage}: its last checkpoint is damaged; train it anew") from damage
+    return str(layout.record(notes[-1], data_dir=str)["data_dir"])
 
 
 def _observed(

@@ -109,19 +109,18 @@ class TrainStep:
         """Returns the state before the first update, as a step takes it; of the seed alone."""
         params, model_state = self.workload.init_model_fn(seed_key(seed, INIT))
         if self._first is None:
-            shardings = self._shardings(jax.eval_shape(self._first_state, params, model_state))
+            shardings = _shardings(
+                self.workload, jax.eval_shape(self._first_state, params, model_state)
+            )
             self._first = jax.jit(self._first_state, out_shardings=shardings)
         state: TrainState = self._first(params, model_state)
         return state
-
-    def _shardings(self, state: Any) -> Any:
-        return _shardings(self.workload, state)
 
     def _first_state(self, params: Any, model_state: Any) -> TrainState:
         optimizer = optimizers.init(self.optimizer, params)
         zero = jnp.zeros([], jnp.int32)
         state = TrainState(zero, params, model_state, optimizer, zero - 1)
-        trained: TrainState = getattr(self.workload, "as_trained", lambda own: own)(state)
+        trained: TrainState = self.workload.as_trained(state)
         return trained
 
     def trained(self, state: TrainState) -> TrainState:
@@ -134,13 +133,12 @@ class TrainStep:
 
     def _converted(self, name: str, state: TrainState) -> TrainState:
         if name not in self._converters:
-            # AlgoPerf's own workloads train what they store.
-            convert = getattr(self.workload, name, lambda own: own)
+            convert = getattr(self.workload, name)
             shapes: Any = jax.eval_shape(convert, state)
             given: Any = jax.tree.structure(state)
             self._converters[name] = None
             if jax.tree.structure(shapes) != given:
-                converted = jax.jit(convert, out_shardings=self._shardings(shapes))
+                converted = jax.jit(convert, out_shardings=_shardings(self.workload, shapes))
                 self._converters[name] = converted
         convert = self._converters[name]
         return state if convert is None else convert(state)
@@ -156,8 +154,7 @@ class TrainStep:
 
     def traced(self, state: TrainState, batch: Any, scalars: dict[str, Array], key: Array) -> Any:
         """Returns the step as JAX traced it, to be lowered, or its `jaxpr` to be looked at."""
-        devices = getattr(self.workload, "devices", sharding.Devices())
-        shardings = self._shardings(state), devices.replicated()
+        shardings = _shardings(self.workload, state), self.workload.devices.replicated()
         step = jax.jit(self._step, donate_argnums=0, out_shardings=shardings)
         with precise(self.matmul_precision):
             return step.trace(state, batch, scalars, key)
@@ -168,10 +165,10 @@ class TrainStep:
         The workload, one of ours, is bound to them, and can be compiled alone from then on.
         """
         workload: Any = self.workload
-        own = workload.devices
+        devices_of_study = workload.devices
         workload.devices = sharding.Devices()  # the study's mesh needs more than are here
         example = workload.example_batch(1)
-        workload.devices = dataclasses.replace(own, over=devices)
+        workload.devices = dataclasses.replace(devices_of_study, over=devices)
         whole, rows = workload.devices.replicated(), workload.devices.batch()
         params, model_state = jax.eval_shape(workload.init_model_fn, seed_key(0, INIT))
         state = jax.eval_shape(self._first_state, params, model_state)
@@ -187,7 +184,7 @@ class TrainStep:
             return shaped(leaf, whole)
 
         return (
-            jax.tree.map(shaped, state, self._shardings(state)),
+            jax.tree.map(shaped, state, _shardings(self.workload, state)),
             jax.tree.map(batched, example),
             jax.tree.map(everywhere, scalars_of(trial)),
             everywhere(seed_key(0, DROPOUT)),
@@ -250,34 +247,28 @@ class TrainStep:
             return (*new[:2], placed(new[2])), None
 
         def placed(gradients: Any) -> Any:
-            return jax.lax.with_sharding_constraint(gradients, self._shardings(gradients))
+            return jax.lax.with_sharding_constraint(gradients, _shardings(self.workload, gradients))
 
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), state.params)
         nothing = jnp.float32(0), jnp.float32(0), placed(zeros)
-        devices = getattr(self.workload, "devices", sharding.Devices())
-        parts = devices.parts(batch, self.microbatches)
+        parts = self.workload.devices.parts(batch, self.microbatches)
         (summed, count, gradients), _ = jax.lax.scan(add, nothing, parts)
         return (summed, (count, None)), gradients
 
 
 def _shardings(workload: Any, tree: Any) -> Any:
-    """Returns where each part of a tree lies: by the workload's rules, or on all devices.
-
-    AlgoPerf's own workloads have neither devices nor rules.
-    """
-    devices = getattr(workload, "devices", sharding.Devices())
-    rules = getattr(workload, "parameter_rules", ())
-    return sharding.shardings(tree, rules, devices.mesh)
+    """Returns where each part of a tree lies: by the workload's rules, or on all devices."""
+    return sharding.shardings(tree, workload.parameter_rules, workload.devices.mesh)
 
 
 def placed_shapes(workload: spec.Workload, key: Array) -> tuple[Any, Any]:
     """Returns (parameters, model state) as `workload.init_model_fn` would, shapes alone."""
-    found = jax.eval_shape(workload.init_model_fn, key)
+    shapes = jax.eval_shape(workload.init_model_fn, key)
 
     def placed(leaf: Any, where: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
 
-    params, model_state = jax.tree.map(placed, found, _shardings(workload, found))
+    params, model_state = jax.tree.map(placed, shapes, _shardings(workload, shapes))
     return params, model_state
 
 

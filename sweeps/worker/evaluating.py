@@ -53,7 +53,9 @@ def evaluate(
             report("figures", global_step=whole - 1, step_seconds=seconds)
 
     with train_step.precise(found.trial.matmul_precision):
-        parameters = restored(found, directory.parents[2], workload)
+        parameters, _ = checkpoints.restore_trained(
+            found.trial, directory.parents[2], found.checkpoint, workload
+        )
         about = {
             "trial_id": found.trial.id,
             "variant": found.trial.variant,
@@ -72,22 +74,6 @@ def evaluate(
 def _finished(directory: pathlib.Path) -> int:
     """Returns how many tasks are on disk."""
     return len(list((directory / layout.DOWNSTREAM_TASKS).glob("[!.]*.jsonl.gz")))
-
-
-def restored(found: Evaluation, trial_directory: pathlib.Path, workload: Any) -> Any:
-    """Returns the parameters of an evaluation's checkpoint, placed as the workload's mesh says.
-
-    Raises ValueError where the checkpoint is damaged, absent or another model's.
-    """
-    key = train_step.seed_key(found.trial.seed, train_step.INIT)
-    like = train_step.placed_shapes(workload, key)
-    step = found.checkpoint
-    try:
-        return checkpoints.restore_parameters(found.trial, trial_directory, step, *like)[0]
-    except checkpoints.DamagedError as damage:
-        raise ValueError(f"{damage}: the checkpoint is damaged, and nothing else holds it") from (
-            damage
-        )
 
 
 def _say(

@@ -69,7 +69,7 @@ class Worker:
         if not self._is_finished(directory):
             outcome = "claimed elsewhere"
             claim = functools.partial(lease.claim, directory)
-            if (attempt := outages.patiently(claim, lambda: self.stopping)) is not None:
+            if (attempt := outages.retry_transient(claim, lambda: self.stopping)) is not None:
                 if not self._is_finished(directory):
                     with contextlib.suppress(OSError):  # left by writers that were killed
                         now = os.stat(attempt.directory / lease.HEARTBEAT).st_mtime
@@ -84,7 +84,7 @@ class Worker:
 
     def _is_finished(self, directory: pathlib.Path) -> bool:
         read = functools.partial(status.read, directory)
-        return outages.patiently(read, lambda: self.stopping)["state"] in status.COMPLETE
+        return outages.retry_transient(read, lambda: self.stopping)["state"] in status.COMPLETE
 
     def _ended(
         self, directory: pathlib.Path, outcome: str, error: str | None = None, **fields: Any
@@ -154,11 +154,9 @@ class Worker:
         """Returns 'done' or 'diverged', or raises what ended the training."""
         if init2winit_specs.is_init2winit(record.workload):
             return self._follow_process(record, attempt, data_dir)
-        from sweeps.training import checkpoints, loop
+        from sweeps.training import loop
 
         directory = attempt.trial_directory
-        for line in checkpoints.drop_unverified_checkpoints(record, directory):
-            print(line, flush=True)
         program = self._program(record, loader_workers)
         _note_provenance(record, attempt, program, data_dir)
         before = program.compilations

@@ -112,7 +112,7 @@ def test_trials_that_are_no_list_are_named(root, capsys) -> None:
     assert (code, record["runs"]) == (1, [])
     (problem,) = record["problems"]
     assert problem.startswith("unreadable: compare/trials.json: ")
-    assert "trials.json is no list of a stage's trials" in problem
+    assert "trials.json is damaged: " in problem
 
 
 def test_a_path_out_of_the_study_is_not_followed(root, capsys) -> None:

@@ -77,7 +77,7 @@ def test_a_directory_that_was_deleted_is_missing_by_name(study) -> None:
             "sleeping",
             None,
             [
-                "unreadable: {}/status.json: not a trial's status: state is 'sleeping', not one of",
+                "unreadable: {}/status.json is damaged: its state is 'sleeping'",
                 "unfinished: {}: pending, last evaluation at step 200 of 400",
             ],
         ),
@@ -140,12 +140,12 @@ def test_a_done_trial_ends_with_the_evaluation_of_its_last_step(hand_made, last)
     rows = [made.evaluation(step, 0.3) for step in (1, 101, 201, *last)]
     trial = made.trial("grid", "standard", 0, 0, rows)
     study = read_study(made.finish())
-    lacking = measurements.unsound(trial, 400)
-    assert (lacking is None) == (400 in last) == (not study.runs[0].ends_early)
+    is_whole = measurements.are_whole(trial, 400)
+    assert is_whole == (400 in last) == (not study.runs[0].ends_early)
     cut = f"done, but it ends at step {max(last, default=201)} of 400"
-    expected = () if lacking is None else (f"truncated: {study.runs[0].name}: {cut}",)
+    expected = () if is_whole else (f"truncated: {study.runs[0].name}: {cut}",)
     assert study.problems == expected
-    assert bool(study.notes) == (lacking is not None)
+    assert bool(study.notes) == (not is_whole)
     assert all(f"python -m sweeps resume {study.directory}" in note for note in study.notes)
 
 

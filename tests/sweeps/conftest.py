@@ -1,5 +1,6 @@
 """Small real studies on digits, and real processes to run and kill them."""
 
+import functools
 import json
 import os
 import pathlib
@@ -25,13 +26,13 @@ def data_dir(made_once):
     return str(made_once("digits", digits.prepare))
 
 
-@pytest.fixture
-def make_study(tmp_path, data_dir):
-    """Returns a function that makes a small study below tmp_path, `--config.key=value` changed."""
+@pytest.fixture(scope="session")
+def make_study_in(data_dir):
+    """Returns a function that makes a small study below a folder, `--config.key=value` changed."""
 
-    def make(**changes):
+    def make(folder, **changes):
         settings = {
-            "experiment_dir": tmp_path,
+            "experiment_dir": folder,
             "data_dir": data_dir,
             "batch_size": 16,
             "steps": 12,
@@ -45,18 +46,30 @@ def make_study(tmp_path, data_dir):
     return make
 
 
-@pytest.fixture
-def make_trial(make_study):
+@pytest.fixture(scope="session")
+def make_trial_in(make_study_in):
     """Returns a function that writes one trial of a study to disk and returns its directory."""
 
-    def make(stage="tune", index=0, **changes):
-        resolved = make_study(**changes)
+    def make(folder, stage="tune", index=0, **changes):
+        resolved = make_study_in(folder, **changes)
         study_directory.prepare(resolved)
         trials = resolved.trials(stage)
         study_directory.materialise(resolved, stage, trials)
         return resolved.directory / trials[index].path
 
     return make
+
+
+@pytest.fixture
+def make_study(make_study_in, tmp_path):
+    """`make_study_in` below tmp_path."""
+    return functools.partial(make_study_in, tmp_path)
+
+
+@pytest.fixture
+def make_trial(make_trial_in, tmp_path):
+    """`make_trial_in` below tmp_path."""
+    return functools.partial(make_trial_in, tmp_path)
 
 
 @pytest.fixture

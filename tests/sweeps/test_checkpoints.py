@@ -14,16 +14,15 @@ import types
 import jax
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
 import pytest
 
 from sweeps.monitoring import progress
 from sweeps.monitoring import status as status_view
-from sweeps.records import attempts, layout, status, study_reader
-from sweeps.study import config, study, study_directory
+from sweeps.records import attempts, layout, measurements, status, study_reader
 from sweeps.training import checkpoints, tensors, train_step
 from sweeps.worker import worker
 from tests.sweeps.chaos import equality
+from tests.sweeps.chaos.damage import damage
 
 # Orbax leaves its other reads and writes behind where one has failed.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -59,28 +58,16 @@ class Orders:
         return self.events[-1]["outcome"]
 
 
-def _trial(folder, data_dir, **changes):
-    settings = {
-        **{"experiment_dir": folder, "data_dir": data_dir, "batch_size": 4, "steps": 6},
-        **{"eval_every": 2, "log_every": 1, "protocol": "grid", "variants": "standard"},
-        **changes,
-    }
-    made = study.resolve(
-        config.parse("digits_vit_quick", [f"--config.{k}={v}" for k, v in settings.items()])
-    )
-    study_directory.prepare(made)
-    trials = made.trials("grid")[:1]
-    study_directory.materialise(made, "grid", trials)
-    return made.directory / trials[0].path
+SMALL = {"protocol": "grid", "variants": "standard", "batch_size": 4, "steps": 6, "eval_every": 2}
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory, data_dir):
+def trained(tmp_path_factory, make_trial_in, data_dir):
     """A worker, a trial that it trained in peace, and one stopped with checkpoints 2 and 4."""
     orders = Orders(data_dir)
-    whole = _trial(tmp_path_factory.mktemp("whole"), data_dir)
+    whole = make_trial_in(tmp_path_factory.mktemp("whole"), "grid", **SMALL)
     assert orders.run(whole) == "done"
-    stopped = _trial(tmp_path_factory.mktemp("stopped"), data_dir)
+    stopped = make_trial_in(tmp_path_factory.mktemp("stopped"), "grid", **SMALL)
     assert orders.run(stopped, stop_at=4) == "preempted"
     return orders, whole, stopped
 
@@ -97,35 +84,17 @@ def _largest(folder):
     return max(folder.glob("state/**/d/*"), key=lambda path: path.stat().st_size)
 
 
-def _cut(path):
-    path.write_bytes(path.read_bytes()[:-7])
-
-
-def _garbled(path):
-    path.write_bytes(path.read_bytes()[:-7] + b"\xff\xfe\x00\x00\xff\n")
-
-
-def _flipped(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-def _emptied(path):
-    path.write_bytes(b"")
-
-
-def _missing(path):
-    path.unlink()
-
-
 RECORD, METADATA = checkpoints.RECORD, "state/_METADATA"
 DAMAGES = [
-    *[(RECORD, damage) for damage in (_cut, _garbled, _flipped, _emptied, _missing)],
-    *[(METADATA, damage) for damage in (_cut, _garbled, _emptied)],
-    *[("state/manifest.ocdbt", damage) for damage in (_flipped, _missing)],
-    *[(_largest, damage) for damage in (_flipped, _emptied, _missing)],
+    *[(RECORD, kind) for kind in ("cut", "garbled", "flipped", "emptied", "missing")],
+    *[(METADATA, kind) for kind in ("cut", "garbled", "emptied")],
+    *[("state/manifest.ocdbt", kind) for kind in ("flipped", "missing")],
+    *[("arrays", kind) for kind in ("flipped", "emptied", "missing")],
 ]
+
+
+# Bytes of measurements by attempt, and the clock: of a state that counts on no row.
+PROGRESS = {"1": 0}, {"seconds": 1.0}
 
 
 class _Trial:
@@ -147,32 +116,26 @@ def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved") / layout.CHECKPOINTS
     store = checkpoints.Checkpoints(folder, _Trial)
     for step in (2, 4):
-        store.save(step, _state(step), {"clock": 1.0})
+        store.save(step, _state(step), *PROGRESS)
     store.close()
     return folder
 
 
-@pytest.mark.parametrize(
-    ("file", "damage"),
-    [pytest.param(f, d, id=f"{getattr(f, '__name__', f)}{d.__name__}") for f, d in DAMAGES],
-)
-def test_the_checkpoint_before_is_restored(saved, tmp_path, file, damage):
-    """Whatever is damaged of the newest: its file is named, and the older arrays are exact."""
+@pytest.mark.parametrize(("file", "kind"), DAMAGES)
+def test_the_checkpoint_before_is_restored(saved, tmp_path, file, kind):
+    """Whatever is damaged of the newest: it is named, and the older arrays are exact."""
     folder = tmp_path / saved.name
     shutil.copytree(saved, folder)
-    path = file(folder / "4") if callable(file) else folder / "4" / file
-    damage(path)
+    damage(_largest(folder / "4") if file == "arrays" else folder / "4" / file, kind)
     store = checkpoints.Checkpoints(folder, _Trial)
-    step, state, _ = store.restore(_state(0))
-    store.save(4, _state(4), {"clock": 2.0})
+    step, state, record = store.restore(_state(0))
+    store.save(4, _state(4), *PROGRESS)
     store.close()
-    (told,) = store.damages
-    assert step == 2
+    (problem,) = store.damages
+    assert (step, record["measurements"], record["clock"]) == (2, *PROGRESS)
     jax.tree.map(np.testing.assert_array_equal, state, _state(2))
-    assert told.startswith(f"checkpoint 4 is damaged and set aside: {folder / '4'}")
-    # The sum of an array does not say in which of its files the byte lies.
-    assert str(path) in told or damage in (_missing, _flipped)
-    assert sorted(one.name for one in folder.iterdir()) == ["2", "4", f"{checkpoints.DAMAGED}4"]
+    assert str(folder / "4") in problem
+    assert sorted(os.listdir(folder)) == ["2", "4", f"{checkpoints.DAMAGED}4"]
 
 
 def test_errors_that_are_no_damage_set_nothing_aside(saved, tmp_path, monkeypatch):
@@ -201,20 +164,72 @@ def _raises(error):
     return fails
 
 
-def test_checkpoints_from_before_there_were_sums(tmp_path):
-    """Are read as they are: nothing says what they should be."""
-    folder = tmp_path / layout.CHECKPOINTS
-    store = checkpoints.Checkpoints(folder, _Trial)
-    record = {"trial": "abc", "shapes": checkpoints._shapes(_state(2)), "clock": 1.0}
-    items = ocp.args.Composite(
-        state=ocp.args.StandardSave(_state(2)), progress=ocp.args.JsonSave(record)
-    )
-    store._manager.save(2, args=items, force=True)
+def _attempt(trial_directory, number, resumed):
+    """Makes an attempt that began after `resumed` updates; returns its measurements' writer."""
+    attempt = trial_directory / layout.ATTEMPTS / str(number)
+    attempt.mkdir(parents=True)
+    layout.write_json(attempt / measurements.RESUMED, {"global_step": resumed})
+    return measurements.Writer(attempt)
+
+
+def _measure(writer, steps):
+    """Appends the losses of some updates; returns the bytes that are on disk then."""
+    writer.append([{"kind": "train", "global_step": step, "loss": 1.0} for step in steps])
+    return writer.sync()
+
+
+@pytest.fixture
+def measured(tmp_path):
+    """A store with checkpoints 2 and 4 of an attempt that measured six updates, and its rows."""
+    writer = _attempt(tmp_path, 1, 0)
+    store = checkpoints.Checkpoints(tmp_path / layout.CHECKPOINTS, _Trial)
+    for step in (2, 4):
+        store.save(step, _state(step), {"1": _measure(writer, (step - 2, step - 1))}, {})
+    _measure(writer, (4, 5))
     store.wait()
-    step, state, found = store.restore(_state(0))
+    yield store, tmp_path / layout.ATTEMPTS / "1" / measurements.FILE
     store.close()
-    assert (step, found) == (2, record)
-    jax.tree.map(np.testing.assert_array_equal, state, _state(2))
+
+
+@pytest.mark.parametrize(
+    "end", [b"", b"}{", b"[]", b"\xff\xfe\0"], ids=["cut", "rubbish", "list", "no text"]
+)
+def test_bytes_of_measurements_that_are_lost(tmp_path, end):
+    """From the first damaged line on, though the lines behind it are whole."""
+    writer = _attempt(tmp_path, 1, 0)
+    sizes = [_measure(writer, [update]) for update in range(4)]
+    path = tmp_path / layout.ATTEMPTS / "1" / measurements.FILE
+    lines = path.read_bytes().splitlines()
+    for damaged, line in enumerate(lines):
+        changed = [
+            *lines[:damaged],
+            *([end.rjust(len(line))] if end else ()),
+            *lines[damaged + 1 :],
+        ]
+        path.write_bytes(b"\n".join(changed if end else [*lines[:damaged], line[:-3]]))
+        for update, size in enumerate(sizes):
+            problem = measurements.lacking(tmp_path, update + 1, {"1": size})
+            assert (problem is None) == (update < damaged)
+            assert problem is None or str(path) in problem
+
+
+def test_a_checkpoint_does_not_count_without_its_measurements(measured):
+    store, path = measured
+    assert store.restore(_state(0))[0] == 4
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
+    assert store.restore(_state(0))[0] == 2
+    assert [str(path) in problem for problem in store.damages] == [True]
+
+
+def test_a_checkpoint_counts_only_until_an_attempt_resumes_before_it(measured, tmp_path):
+    """One that a frozen worker finishes is not used, though its own rows are all there."""
+    store, _ = measured
+    _attempt(tmp_path, 2, 4).close()
+    (tmp_path / layout.ATTEMPTS / "3").mkdir()  # it ended before it could begin
+    assert store.restore(_state(0))[0] == 4
+    _attempt(tmp_path, 4, 2).close()
+    assert store.restore(_state(0))[0] == 2
+    assert len(store.damages) == 1
 
 
 @pytest.mark.slow
@@ -222,11 +237,10 @@ def test_a_trial_goes_on_from_the_one_before(trained, stopped, capsys):
     """Bit for bit the curve of a run never disturbed; said in log, status and driver."""
     orders, whole, _ = trained
     path = stopped / layout.CHECKPOINTS / "4" / checkpoints.RECORD
-    _garbled(path)
+    damage(path, "garbled")
     assert orders.run(stopped, stop_at=4) == "preempted"
-    note = f"checkpoint 4 is damaged and set aside: {path}: "
-    (told,) = (event["text"] for event in orders.events if event["event"] == "note")
-    assert told.startswith(note)
+    note = f"checkpoint 4 is set aside: {path}: "
+    assert status.read(stopped)["note"].startswith(note)
     assert status.read(stopped)["note"].endswith("; goes on from step 2")
     assert note in capsys.readouterr().out  # a worker process's goes to the attempt's log
     seen = study_reader.TrialStatus("trial", "running", 6, status.recorded(stopped))
@@ -239,12 +253,16 @@ def test_a_trial_goes_on_from_the_one_before(trained, stopped, capsys):
 
 
 @pytest.mark.slow
-def test_layers_in_a_loop_are_stored_as_layers_in_a_row(trained, tmp_path, data_dir):
+def test_layers_in_a_loop_are_stored_as_layers_in_a_row(trained, make_trial, tmp_path, data_dir):
     """Stacked while they train; on disk AlgoPerf's tree, from which the curve goes on."""
     orders, row, _ = trained
-    looked_at = {"diagnostics": 2, "diagnostics_examples": 4}
-    changes = {"scan_layers": True, "optimizer": "lamb", **looked_at}
-    whole = _trial(tmp_path / "whole", data_dir, **changes)
+    changes = {
+        "scan_layers": True,
+        "optimizer": "lamb",
+        "diagnostics": 2,
+        "diagnostics_examples": 4,
+    }
+    whole = make_trial("grid", name="whole", **SMALL, **changes)
     assert orders.run(whole) == "done"
     shapes = [
         json.loads((one / layout.CHECKPOINTS / "6" / checkpoints.RECORD).read_text())["shapes"]
@@ -253,7 +271,7 @@ def test_layers_in_a_loop_are_stored_as_layers_in_a_row(trained, tmp_path, data_
     params = [{k: v for k, v in one.items() if k.startswith(".params")} for one in shapes]
     assert params[0] == params[1]
     assert sum("encoderblock_1" in path for path in shapes[1]) == 3 * 16  # and two moments
-    stopped = _trial(tmp_path / "stopped", data_dir, **changes)
+    stopped = make_trial("grid", name="stopped", **SMALL, **changes)
     assert orders.run(stopped, stop_at=4) == "preempted"
     assert orders.run(stopped) == "done"
     assert equality.trial_problems(stopped, whole) == []
@@ -261,25 +279,21 @@ def test_layers_in_a_loop_are_stored_as_layers_in_a_row(trained, tmp_path, data_
 
 
 @pytest.mark.slow
-def test_none_whole_begins_anew(trained, stopped):
+@pytest.mark.parametrize("lost", ["arrays", "measurements"])
+def test_none_whole_begins_anew(trained, stopped, lost):
+    """Neither damage hides the other: no checkpoint whose rows are gone is restored."""
     orders, whole, _ = trained
-    for step in ("2", "4"):
-        _emptied(_largest(stopped / layout.CHECKPOINTS / step))
+    folder = stopped / layout.CHECKPOINTS
+    damage(_largest(folder / "4"), "emptied")
+    if lost == "arrays":
+        damage(_largest(folder / "2"), "emptied")
+    else:
+        damage(stopped / layout.ATTEMPTS / "1" / measurements.FILE, "missing")
     assert orders.run(stopped) == "done"
-    (note,) = (event["text"] for event in orders.events if event["event"] == "note")
+    note = status.read(stopped)["note"]
     assert "checkpoint 4 is" in note
     assert "checkpoint 2 is" in note
     assert note.endswith("; goes on from step 0")
-    assert equality.trial_problems(stopped, whole) == []
-
-
-@pytest.mark.slow
-def test_damage_and_missing_rows_together(trained, stopped):
-    """Neither hides the other: no checkpoint whose rows are gone is restored."""
-    orders, whole, _ = trained
-    _emptied(stopped / layout.CHECKPOINTS / "4" / checkpoints.RECORD)
-    (stopped / layout.ATTEMPTS / "1" / "measurements.jsonl").unlink()
-    assert orders.run(stopped) == "done"
     assert equality.trial_problems(stopped, whole) == []
 
 
@@ -295,7 +309,7 @@ def test_tensors_of_a_damaged_checkpoint_are_refused(trained, tmp_path):
         step = max(1, len(content) // 16)  # a third of them all is parameters
         content[step // 2 :: step] = bytes(byte ^ 1 for byte in content[step // 2 :: step])
         path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"checkpoints/6/.*its last checkpoint is damaged"):
+    with pytest.raises(ValueError, match=r"checkpoints/6/.*is damaged"):
         tensors.dump(directory, tmp_path / "out.npz", 2, trained[0].data_dir)
     assert (directory / layout.CHECKPOINTS / "6").exists()
 
@@ -318,12 +332,11 @@ def test_a_full_disk_is_named_and_costs_nothing(trained, disk, capsys, monkeypat
     room = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
     (disk / "filler").write_bytes(b"\0" * (room - 2**18))
     assert orders.run(trial_directory) == "failed"
-    error = orders.events[-1]["error"]
+    error = status.read(trial_directory)["reason"]
     needs = sum(path.stat().st_size for path in (whole / layout.CHECKPOINTS / "6").rglob("*"))
     assert error.startswith(f"disk full: No space left on device for {trial_directory} (")
     (taken,) = re.findall(r"a checkpoint takes ([0-9.]+) kB", error)
     assert float(taken) * 1e3 == pytest.approx(needs, rel=0.2)
-    assert status.read(trial_directory)["reason"] == error
     assert attempts.last_error(trial_directory)["retry"] is False
     said = capsys.readouterr().err
     assert said.splitlines()[-1] == error
@@ -397,7 +410,7 @@ def test_parameters_are_restored_without_the_optimizers_moments(tmp_path):
     folder = tmp_path / layout.CHECKPOINTS
     like = jax.tree.map(jnp.zeros_like, (params, model_state))
     store = checkpoints.Checkpoints(folder, _Trial)
-    store.save(7, state, {"clock": 1.0})
+    store.save(7, state, *PROGRESS)
     store.wait()
     restore = functools.partial(checkpoints.restore_parameters, _Trial, tmp_path, 7)
     before = _bytes_read()
@@ -416,19 +429,19 @@ def test_parameters_are_restored_without_the_optimizers_moments(tmp_path):
     np.testing.assert_array_equal(store.restore(state)[1].optimizer["mu"]["dense"]["kernel"], noise)
     with pytest.raises(ValueError, match=r"is of another model: \.params\['dense'\]\['bias'\]"):
         restore({"dense": {"bias": noise}}, like[1])
-    with pytest.raises(ValueError, match=r"is of another model: it also has \.model_state"):
+    with pytest.raises(ValueError, match=r"is of another model: \.model_state"):
         restore(like[0])
     with pytest.raises(ValueError, match="has no checkpoint of step 8; it has 7"):
         checkpoints.restore_parameters(_Trial, tmp_path, 8, *like)
     _change_sum(folder / "7", ".optimizer['mu']['dense']['kernel']")
     restore(*like)
     _change_sum(folder / "7", ".params['dense']['kernel']")
-    with pytest.raises(checkpoints.DamagedError, match="params.*is not what was written"):
+    with pytest.raises(ValueError, match="params.*is not what was written"):
         restore(*like)
     assert (folder / "7").exists()
     assert store.restore(state) is None
-    (damage,) = store.damages
-    assert "is not what was written" in damage
+    (problem,) = store.damages
+    assert "is not what was written" in problem
     store.close()
 
 
@@ -464,7 +477,7 @@ def test_what_is_kept_outlives_resuming_and_the_end(saved, tmp_path, keeps, stay
     for step in (5, 6):  # another attempt for each
         store = checkpoints.Checkpoints(folder, Keeping)
         assert store.restore(_state(0))[0] == {5: 4, 6: 5}[step]
-        store.save(step, _state(step), {"clock": 1.0})
+        store.save(step, _state(step), *PROGRESS)
         store.close()
     (folder / f"{checkpoints.DAMAGED}3").mkdir()
     checkpoints.keep_the_last(Keeping, tmp_path)

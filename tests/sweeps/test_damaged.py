@@ -1,18 +1,14 @@
 """Files of a study cut short or corrupted: named by every command, never a bare traceback."""
 
-import os
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 from analysis import cli
 from sweeps import __main__ as sweeps
 from sweeps.records import attempts, layout, lease, measurements
-from sweeps.study import trial
-from sweeps.training import checkpoints
 from tests.sweeps.chaos import equality
+from tests.sweeps.chaos.damage import damage
 
 pytestmark = pytest.mark.slow
 
@@ -27,19 +23,6 @@ def finished(drivers, undisturbed):
     return drivers
 
 
-def _cut(path):
-    """Cuts a file's last bytes off, as a crash of the host can."""
-    path.write_bytes(path.read_bytes()[:-7])
-
-
-def _garble(path):
-    """Writes bytes that are no text into a file."""
-    path.write_bytes(path.read_bytes()[:-7] + b"\xff\xfe\x00\x00\xff\n")
-
-
-DAMAGES = {"cut": _cut, "garbled": _garble}
-
-
 def _call(main, arguments, capsys):
     """Returns a command's exit code and everything that it printed."""
     code = main([*map(str, arguments)])
@@ -47,7 +30,7 @@ def _call(main, arguments, capsys):
     return code, shown.out + shown.err
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("kind", ["cut", "garbled"])
 @pytest.mark.parametrize(
     ("name", "status_code", "table_code"),
     [
@@ -55,15 +38,15 @@ def _call(main, arguments, capsys):
         (f"grid/{layout.TRIALS}", 0, 0),
         (f"{TRIAL}/{layout.TRIAL}", 0, 0),
         (f"{TRIAL}/{layout.STATUS}", 0, 0),
-        (f"{TRIAL}/{layout.EVAL_MEASUREMENTS}", 1, 0),
-        (f"{TRIAL}/{layout.MEASUREMENTS}", 1, 0),
+        (f"{TRIAL}/{layout.EVAL_MEASUREMENTS}", 0, 0),
+        (f"{TRIAL}/{layout.MEASUREMENTS}", 0, 0),
     ],
 )
 def test_status_and_table_name_what_is_damaged(
-    finished, capsys, damage, name, status_code, table_code
+    finished, capsys, kind, name, status_code, table_code
 ):
     """Without a word only where a command does not read the file."""
-    DAMAGES[damage](finished.study / name)
+    damage(finished.study / name, kind)
     code, shown = _call(sweeps.main, ["status", finished.study], capsys)
     assert code == status_code, shown
     reads = name in (layout.STUDY, f"grid/{layout.TRIALS}", f"{TRIAL}/{layout.STATUS}")
@@ -79,11 +62,13 @@ def test_status_and_table_name_what_is_damaged(
     assert "Traceback" not in shown + listed
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_run_repairs_what_can_be_told_from_other_files(finished, undisturbed, damage):
-    """Status, lease, list of trials: the trial's checkpoints and the config speak for them."""
+@pytest.mark.parametrize("kind", ["cut", "garbled"])
+def test_run_repairs_what_can_be_told_from_other_files(finished, undisturbed, kind):
+    """Status, lease, list of trials, CSVs: checkpoints, config and attempts speak for them."""
     for name in (f"{TRIAL}/{layout.STATUS}", f"grid/{layout.TRIALS}", f"{ATTEMPT}/{lease.LEASE}"):
-        DAMAGES[damage](finished.study / name)
+        damage(finished.study / name, kind)
+    for name in (layout.EVAL_MEASUREMENTS, layout.MEASUREMENTS):
+        damage(finished.trial(1) / name, kind)
     (finished.study / ATTEMPT / lease.OUTCOME).unlink()
     code, output = finished.finish(finished.run())
     assert code == 0, output
@@ -92,11 +77,11 @@ def test_run_repairs_what_can_be_told_from_other_files(finished, undisturbed, da
     assert equality.problems(finished.study, undisturbed) == []
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("kind", ["cut", "garbled"])
 @pytest.mark.parametrize("name", [layout.STUDY, f"{TRIAL}/{layout.TRIAL}"])
-def test_run_refuses_what_it_must_not_guess(finished, damage, name):
+def test_run_refuses_what_it_must_not_guess(finished, kind, name):
     """Identity of the study and of a trial: the file is named, and nothing begins."""
-    DAMAGES[damage](finished.study / name)
+    damage(finished.study / name, kind)
     for command in ("run", "resume"):
         code, output = finished.finish(finished.run(command=command))
         assert code == 2, output
@@ -122,80 +107,22 @@ def test_outcome_that_is_none_counts_as_killed(tmp_path, content):
     assert lease.claim(tmp_path).number == 2
 
 
-def _damage_measurements(path, damage):
-    lines = path.read_bytes().splitlines(keepends=True)
-    if damage == "replaced":  # the last line: the evaluation after 12 updates
-        path.write_bytes(b"".join([*lines[:-1], b"}{\n"]))
-    elif damage == "removed":
-        path.unlink()
-    else:
-        DAMAGES[damage](path)
-    return len(lines)
-
-
-@pytest.mark.parametrize(
-    ("damage", "missing", "named"),
-    [
-        ("cut", "evaluation after 12 updates", False),
-        ("garbled", "evaluation after 12 updates", True),
-        ("replaced", "evaluation after 12 updates", True),
-        ("removed", "loss of update 0", False),
-    ],
-)
-def test_checkpoint_without_its_rows_does_not_count(finished, damage, missing, named):
-    """It is removed, and the damaged line named, before a worker resumes from it."""
-    directory = finished.trial(0)
-    assert checkpoints.drop_unverified_checkpoints(trial.read(directory), directory) == []
-    path = directory / layout.ATTEMPTS / "1" / measurements.FILE
-    line = _damage_measurements(path, damage)
-    told = checkpoints.drop_unverified_checkpoints(trial.read(directory), directory)
-    assert f"checkpoint 12 is removed: no {missing} is on disk; it is computed again" in told
-    assert any(text.startswith(f"{path}, line {line}: ") for text in told) == named
-    assert os.listdir(directory / layout.CHECKPOINTS) == []
-
-
-def test_checkpoint_of_a_frozen_worker_does_not_count(finished):
-    """It was put down after attempt 2 had resumed at 4: the rows from 4 on are nobody's."""
-    directory = finished.trial(0)
-    second = directory / layout.ATTEMPTS / "2"
-    second.mkdir()
-    layout.write_json(second / measurements.RESUMED, {"global_step": 4})
-    (told,) = checkpoints.drop_unverified_checkpoints(trial.read(directory), directory)
-    assert told.startswith("checkpoint 12 is removed: no loss of update 4 is on disk")
-
-
-def test_checkpoint_of_another_trial_is_left_to_be_refused(finished):
-    directory, other = finished.trial(0), finished.trial(1)
-    (directory / layout.ATTEMPTS / "1" / measurements.FILE).unlink()
-    shutil.rmtree(directory / layout.CHECKPOINTS)
-    shutil.copytree(other / layout.CHECKPOINTS, directory / layout.CHECKPOINTS)
-    assert checkpoints.drop_unverified_checkpoints(trial.read(directory), directory) == []
-    assert os.listdir(directory / layout.CHECKPOINTS) == ["12"]
-
-
 def test_damaged_measurements_are_computed_again(finished, undisturbed, worker, one_core, data_dir):
     directory = finished.trial(0)
     path = directory / layout.ATTEMPTS / "1" / measurements.FILE
-    line = _damage_measurements(path, "replaced")
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:-1], b"}{\n"]))  # the evaluation after 12 updates
     (directory / layout.STATUS).unlink()
-    one = worker(one_core)
-    one.run(directory, data_dir)
-    assert one.wait_for("end")["outcome"] == "done"
+    process = worker(one_core)
+    process.run(directory, data_dir)
+    assert process.wait_for("end")["outcome"] == "done"
     log = (directory / layout.ATTEMPTS / "2" / attempts.LOG).read_text()
-    assert f"{path}, line {line}: not a measurement" in log
-    assert "checkpoint 12 is removed" in log
+    assert f"checkpoint 12 is set aside: {path} has " in log
     assert equality.problems(finished.study, undisturbed) == [f"{TRIAL}: completed by 2 attempts"]
 
 
-def test_damage_is_no_traceback_for_cancel(finished):
-    _cut(finished.study / layout.STUDY)
-    done = subprocess.run(
-        [sys.executable, "-m", "sweeps", "cancel", str(finished.study)],
-        capture_output=True,
-        text=True,
-        env=finished.environment,
-        cwd=finished.folder,
-    )
-    assert done.returncode == 2
-    assert str(finished.study / layout.STUDY) in done.stderr
-    assert "Traceback" not in done.stderr
+def test_damage_is_no_traceback_for_cancel(finished, capsys):
+    damage(finished.study / layout.STUDY, "cut")
+    code, shown = _call(sweeps.main, ["cancel", finished.study], capsys)
+    assert code == 2
+    assert str(finished.study / layout.STUDY) in shown

@@ -1,9 +1,7 @@
 """Diagnostics while training: what is recorded, that nothing else changes, kills and resumes."""
 
 import contextlib
-import csv
 import dataclasses
-import io
 import json
 
 import jax
@@ -15,6 +13,7 @@ from attention.verification import diagnostics as numbers
 from sweeps.records import layout, lease, measurements
 from sweeps.study import config, study, study_directory, trial
 from sweeps.training import diagnostics, loop, train_step
+from tests.sweeps.chaos import equality
 from workloads import catalog, registry
 from workloads.base.options import Options
 from workloads.base.workload import Sizes
@@ -25,8 +24,6 @@ from workloads.text.specs import TransformerSize
 pytestmark = pytest.mark.slow
 
 TINY = TransformerSize(2, 8, 16, 2, 4, vocabulary=1024, context=12)
-# Times aside, which no two runs share.
-EXACT = ("global_step", "loss", "grad_norm", "train/", "validation/", "test/", "preemption_count")
 KEYS = [
     "global_step",
     "preemption_count",
@@ -86,14 +83,6 @@ def _lines(directory):
     return [json.loads(line) for line in text.splitlines()]
 
 
-def _exact(directory):
-    found = []
-    for name in (layout.MEASUREMENTS, layout.EVAL_MEASUREMENTS):
-        rows = csv.DictReader(io.StringIO((directory / name).read_text()))
-        found.append([{k: v for k, v in row.items() if k.startswith(EXACT)} for row in rows])
-    return found
-
-
 def test_curves_are_the_same_with_and_without(make_trial, program, data_dir):
     off, on = make_trial(name="off"), make_trial(name="on", diagnostics=5)
     assert trial.read(off).id == trial.read(on).id
@@ -102,7 +91,7 @@ def test_curves_are_the_same_with_and_without(make_trial, program, data_dir):
     compilations = program.compilations
     _attempt(on, program, data_dir)
     assert program.compilations == compilations
-    assert _exact(off) == _exact(on)
+    assert equality.curves(off) == equality.curves(on)
     heads = [(path / layout.MEASUREMENTS).read_text().splitlines()[0] for path in (off, on)]
     assert heads[0] == heads[1]
     assert not (off / layout.DIAGNOSTICS).exists()

@@ -12,8 +12,7 @@ import pytest
 
 from sweeps.launchers.protocol import WRONG_NODE
 from sweeps.records import code_snapshot, layout, lease, status, submissions
-from sweeps.study import config as configs
-from sweeps.study import study, study_directory
+from sweeps.study import study_directory
 from tests.sweeps.chaos import equality
 
 NOBODY = 65534
@@ -142,11 +141,9 @@ def _job(directory, trials, environment, cwd):
 @pytest.mark.parametrize(
     ("workload", "data_dir"), [("imagenet_vit", "/nowhere"), ("digits_vit", "/proc/nowhere")]
 )
-def test_node_without_the_data(tmp_path, environment, workload, data_dir):
+def test_node_without_the_data(tmp_path, environment, make_study, workload, data_dir):
     """Exit 76, the refusal with its host and reason on disk, the trial untouched."""
-    changes = {"workload": workload, "data_dir": data_dir, "experiment_dir": tmp_path, "steps": 8}
-    overrides = [f"--config.{key}={value}" for key, value in changes.items()]
-    made = study.resolve(configs.parse("digits_vit_quick", overrides))
+    made = make_study(workload=workload, data_dir=data_dir, steps=8)
     study_directory.prepare(made)
     trials = made.trials("tune")
     study_directory.materialise(made, "tune", trials)

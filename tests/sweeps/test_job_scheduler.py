@@ -345,27 +345,6 @@ def test_a_file_system_that_comes_back_costs_nothing(make_scheduler, engine, mon
     assert _states(scheduler, trials) == ["done", "done"]
 
 
-def test_a_batch_that_an_earlier_version_submitted_is_read(tmp_path):
-    """As `sweeps` wrote it when its jobs ran `python -m sweeps.job`."""
-    file = tmp_path / "jobs" / "s-quick-0123abcd.json"
-    file.parent.mkdir()
-    file.write_text(
-        '{"launcher": "slurm", "created_at": 1795330650.25, "environment": {"PYTHONPATH": "/c", '
-        '"PYTHONSAFEPATH": "1"}, "avoid": ["n7"], "platform": "gpu", '
-        '"tasks": [["tune/laser/x_jax/trial_1", "tune/laser/x_jax/trial_1001"], ["a"]]}\n'
-    )
-    file.with_name("s-quick-0123abcd.handles.json").write_text('["7_0", "7_1"]\n')
-    file.with_name("s-quick-0123abcd.1.refused.json").write_text('{"host": "n8", "reason": "x"}')
-    [batch] = submissions.batches(tmp_path)
-    assert (batch.name, batch.size, batch.launcher) == ("s-quick-0123abcd", 2, "slurm")
-    assert batch.jobs[0] == ("tune/laser/x_jax/trial_1", "tune/laser/x_jax/trial_1001")
-    assert (batch.avoid, batch.platform) == (("n7",), "gpu")
-    assert batch.environment == {"PYTHONPATH": "/c", "PYTHONSAFEPATH": "1"}
-    assert batch.handles == ["7_0", "7_1"]
-    assert batch.refusal(0) is None
-    assert batch.refusal(1) == {"host": "n8", "reason": "x"}
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -392,7 +371,6 @@ def _folder(tmp_path):
     "changes",
     [
         {"began": "x"},
-        {"began": {"a": "x"}},
         {"place": []},
         {"tasks": 3},
         {"tasks": None},
@@ -403,5 +381,5 @@ def _folder(tmp_path):
 def test_a_damaged_batch_is_named(tmp_path, changes):
     file = submissions.new(_folder(tmp_path), "slurm", [("a",)], {}).file
     layout.write_json(file, {**layout.read_json(file), **changes})
-    with pytest.raises(ValueError, match=f"{file} is no record of a batch of jobs"):
+    with pytest.raises(ValueError, match=f"{file} is damaged: "):
         submissions.read(file)

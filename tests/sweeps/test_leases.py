@@ -51,13 +51,6 @@ def test_a_lease_says_how_long_it_is(tmp_path, monkeypatch):
     monkeypatch.setattr(lease, "EXPIRES_AFTER_S", 120.0)
     assert lease.is_alive(first.directory)
     assert lease.claim(tmp_path / "new") is None
-    # A lease that does not say it, from before, or says nonsense: as long as this host's own.
-    for length in ({}, {"expires_after_s": "long"}, {"expires_after_s": None}):
-        del elsewhere["expires_after_s"]
-        elsewhere |= {"expires_after_s": 0} | length if length else {}
-        layout.write_json(first.directory / lease.LEASE, elsewhere)
-        assert not lease.is_alive(first.directory)
-        elsewhere.setdefault("expires_after_s", 0)
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES, errno.ENOSPC])
@@ -291,13 +284,13 @@ def test_an_outage_ends_after_an_hour(monkeypatch):
     def fails(start, end):
         """A look at files every minute fails; the turns between them touch none."""
         for now[0] in range(start, end, 60):
-            outage.met(error)
-            outage.over()
+            outage.note_error(error)
+            outage.note_success()
 
     fails(0, 3600)
     assert said == ["[Errno 5] Input/output error: '/x'; the driver waits"]
     now[0] += outages.QUIET_S + 1
-    outage.over()
+    outage.note_success()
     fails(4000, 7600)
     assert len(said) == 2
     with pytest.raises(OSError, match=r"'/x', and nothing else for 60 minutes.*`resume` goes on"):

@@ -1,4 +1,4 @@
-"""Live figures: rows reach measurements.csv while a trial trains, one update late; early ends."""
+"""Live figures: rows reach the attempt's file one update late, CSVs at evaluations; early ends."""
 
 import csv
 import itertools
@@ -15,84 +15,27 @@ from sweeps.study import trial as trials
 from sweeps.training import accelerators, live, loop, train_step
 from workloads import catalog
 
-ROW = {
-    **{"kind": "train", "loss": 0.5, "grad_norm": 1.0},
-    **{"step_seconds": 0.1, "images_per_second": 7.0},
-}
 
-
-def _row(step, **changes):
-    return {**ROW, "global_step": step, **changes}
-
-
-def _attempt(directory, resumed):
-    attempt = lease.claim(directory)
-    layout.write_json(attempt.directory / measurements.RESUMED, {"global_step": resumed})
-    return attempt
-
-
-def _put(writer, published, *rows):
-    writer.append([*rows])
-    published.append([*rows])
-
-
-def _written_anew(directory):
-    """Returns measurements.csv as publishing it gives."""
-    measurements.publish(directory)
-    return (directory / layout.MEASUREMENTS).read_bytes()
-
-
-def test_what_is_appended_is_what_publishing_writes(tmp_path):
-    attempt = _attempt(tmp_path, 0)
-    writer, published = measurements.Writer(attempt.directory), measurements.LiveCsv(attempt)
-    file = tmp_path / layout.MEASUREMENTS
-    writer.append([{"kind": "eval", "global_step": 0, "validation/loss": 3.0}])
-    before = None
-    for step in range(4):
-        _put(writer, published, _row(step, loss=float("nan") if step == 3 else 0.5))
-        if step > 1:  # the file is added to, not replaced
-            assert file.stat().st_ino == before
-        before = file.stat().st_ino
-    appended = file.read_bytes()
-    assert appended == _written_anew(tmp_path)
-    assert [row["loss"] for row in csv.DictReader(appended.decode().splitlines())] == [
-        *("", "0.5", "0.5", "0.5", "nan")
-    ]
-    _put(writer, published, _row(4, model_flop_utilisation=None))  # a new column, without a value
-    assert file.read_bytes() == _written_anew(tmp_path)
-    assert b",model_flop_utilisation," in file.read_bytes()
-    file.unlink()
-    _put(writer, published, _row(5))
-    assert file.read_bytes() == _written_anew(tmp_path)
-    writer.close()
-
-
-def test_the_next_attempts_first_row_mends_what_a_killed_one_left(tmp_path):
-    """A row beyond the checkpoint and a torn line: neither stays, nothing is there twice."""
-    first = _attempt(tmp_path, 0)
-    writer, published = measurements.Writer(first.directory), measurements.LiveCsv(first)
-    for step in range(6):
-        _put(writer, published, _row(step))
-    with (tmp_path / layout.MEASUREMENTS).open("ab") as file:
-        file.write(b"6,1.0,0.")
-    first.end("killed")
-    second = _attempt(tmp_path, 4)
-    _put(measurements.Writer(second.directory), measurements.LiveCsv(second), _row(4, loss=0.25))
-    rows = list(csv.DictReader((tmp_path / layout.MEASUREMENTS).read_text().splitlines()))
-    assert [(row["global_step"], row["loss"], row["preemption_count"]) for row in rows] == [
-        *((str(step), "0.5", "0") for step in range(4)),
-        ("4", "0.25", "1"),
-    ]
-
-
-def test_records_of_before_have_the_columns_of_before(tmp_path):
-    attempt = _attempt(tmp_path, 0)
+def test_csvs_have_algoperfs_columns_and_ours(tmp_path):
+    """Sorted, the step first; a value that is not known is an empty cell."""
+    attempt = lease.claim(tmp_path)
+    layout.write_json(attempt.directory / measurements.RESUMED, {"global_step": 0})
     writer = measurements.Writer(attempt.directory)
-    writer.append([{"kind": "train", "global_step": 0, "loss": 0.5, "grad_norm": 1.0}])
+    train = {"kind": "train", "global_step": 0, "loss": float("nan"), "grad_norm": 1.0}
+    writer.append([{**train, "step_seconds": 0.1, "model_flop_utilisation": None}])
     writer.append([{"kind": "eval", "global_step": 1, "validation/loss": 3.0, "score": 1.0}])
-    header = _written_anew(tmp_path).splitlines()[0]
-    assert header == b"global_step,grad_norm,loss,preemption_count,score,validation/loss"
     writer.close()
+    measurements.publish(tmp_path)
+    assert (tmp_path / layout.EVAL_MEASUREMENTS).read_text().splitlines() == [
+        "global_step,preemption_count,score,validation/loss",
+        "1,0,1.0,3.0",
+    ]
+    assert (tmp_path / layout.MEASUREMENTS).read_text().splitlines() == [
+        "global_step,grad_norm,loss,step_seconds,model_flop_utilisation,preemption_count,score,"
+        "validation/loss",
+        "0,1.0,nan,0.1,,0,,",
+        "1,,,,,0,1.0,3.0",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +63,7 @@ def test_speed_is_of_all_devices(monkeypatch, make_trial):
     record = record.__class__(**{**record._fields(), "workload": "c4_lm", "batch_size": 1024})
     kind = types.SimpleNamespace(device_kind="TPU v5 lite")
     monkeypatch.setattr(jax, "devices", lambda: [kind] * 64)
-    found = live.Speed(record).columns(0.665)
+    found = live.Throughput(record).columns(0.665)
     assert found["step_seconds"] == 0.665
     assert found["tokens_per_second"] == pytest.approx(1024 * 1024 / 0.665)
     parameters = catalog.get("c4_lm").parameters
@@ -128,7 +71,8 @@ def test_speed_is_of_all_devices(monkeypatch, make_trial):
     assert found["model_flop_utilisation"] == pytest.approx(by_hand, rel=1e-3)
     assert 6 * parameters * 1024 * 1024 / (64 * 197e12 * 0.665) == pytest.approx(0.226, abs=0.001)
     monkeypatch.undo()
-    assert live.Speed(record).columns(1.0)["model_flop_utilisation"] is None  # no CPU has a peak
+    on_cpu = live.Throughput(record).columns(1.0)
+    assert on_cpu["model_flop_utilisation"] is None
 
 
 class Device:
@@ -188,54 +132,55 @@ class Device:
         return {"validation/accuracy": 0.5, "validation/loss": float(given[1]["w"][0])}
 
     def train(self, directory):
-        """Returns how an attempt at a trial ended, and its events."""
-        attempt, said = lease.claim(directory), []
+        """Returns how an attempt at a trial ended."""
+        attempt = lease.claim(directory)
         training = loop.Training(
-            trials.read(directory),
-            attempt,
-            self,
-            "",
-            lambda event, **fields: said.append((event, fields)),
-            lambda: False,
+            trials.read(directory), attempt, self, "", lambda *event, **fields: None, lambda: False
         )
         try:
             end = training.run()
         except MemoryError:
             end = "killed"
         attempt.end(end)
-        return end, said
+        return end
 
 
 def _curve(directory):
+    """Returns the losses in measurements.csv with their steps."""
     rows = list(csv.DictReader((directory / layout.MEASUREMENTS).read_text().splitlines()))
     return [(int(row["global_step"]), row["loss"]) for row in rows if row["loss"]]
 
 
+def _measured(directory):
+    """Returns the updates whose losses are in the attempts' files."""
+    rows = measurements.curve(directory)
+    return [row["global_step"] for row in rows if row["kind"] == "train"]
+
+
 def test_a_row_is_read_behind_the_next_update_and_reaches_the_file_at_once(make_trial, monkeypatch):
     directory = make_trial(steps=12, eval_every=12, log_every=5)
-    seen = []
+    rows = {}
 
     def losses(step):
-        if step:
-            seen.append((step, _curve(directory) if step > 1 else []))
+        rows[step] = _measured(directory)
         return 1.0 / (1 + step)
 
     device = Device(losses, monkeypatch)
-    end, said = device.train(directory)
+    end = device.train(directory)
     assert end == "done"
     steps = [("update", step) for step in range(12)]
     for logged, behind in ((0.0, 1), (5.0, 6), (10.0, 11)):
         steps.insert(steps.index(("update", behind)) + 1, ("read", logged))
     assert device.events == [*steps, ("eval", 12)]
     # What was in the file when an update was dispatched.
-    rows = {step: [number for number, _ in curve] for step, curve in seen}
-    assert rows == {step: [0, 5][: (step > 1) + (step > 6)] for step in range(1, 12)}
-    figures = [fields for event, fields in said if event == "figures"]
-    assert [(one["global_step"], one["loss"]) for one in figures] == [
+    assert rows == {step: [0, 5][: (step > 1) + (step > 6)] for step in range(12)}
+    figures = [row for row in measurements.curve(directory) if row["kind"] == "train"]
+    assert [(row["global_step"], row["loss"]) for row in figures] == [
         *((0, 1.0), (5, pytest.approx(1 / 6)), (10, pytest.approx(1 / 11)))
     ]
-    assert all(one["images_per_second"] == pytest.approx(16 / one["step_seconds"])
-               for one in figures)  # fmt: skip
+    assert all(
+        row["images_per_second"] == pytest.approx(16 / row["step_seconds"]) for row in figures
+    )
     assert status.read(directory)["figures"] is None  # of a running trial alone
 
 
@@ -248,7 +193,7 @@ def test_a_loss_that_is_not_finite_ends_the_trial_within_log_every(
     """Even where the next logged loss is finite again. It is evaluated, as ever, and ends."""
     directory = make_trial(steps=40, eval_every=20, log_every=every)
     device = Device(lambda step: float("inf") if step == bad else 1.0, monkeypatch)
-    end, _ = device.train(directory)
+    end = device.train(directory)
     assert end == "diverged"
     assert [what for what, _ in device.events].count("update") == updates
     assert device.events[-1] == ("eval", updates)
@@ -261,7 +206,7 @@ def test_a_loss_that_is_not_finite_ends_the_trial_within_log_every(
 
 def test_divergence_between_logged_losses_is_met_by_an_evaluation_as_ever(make_trial, monkeypatch):
     directory = make_trial(steps=40, eval_every=4, log_every=30)
-    end, _ = Device(lambda step: float("nan") if step == 5 else 1.0, monkeypatch).train(directory)
+    end = Device(lambda step: float("nan") if step == 5 else 1.0, monkeypatch).train(directory)
     assert end == "diverged"
     assert status.read(directory)["global_step"] == 5
     evaluations = (directory / layout.EVAL_MEASUREMENTS).read_text().splitlines()
@@ -281,18 +226,33 @@ def test_checkpoints_by_wall_time_hold_their_rows_and_resume(make_trial, monkeyp
     monkeypatch.setattr(loop, "time", clock)
     device = Device(lambda step: 1 / (1 + step), monkeypatch)
     device.killed_at = 11
-    assert device.train(directory)[0] == "killed"
-    saved = sorted(int(path.name) for path in (directory / layout.CHECKPOINTS).iterdir())
-    assert saved == [4, 8]
-    rows = measurements.curve(directory)
-    assert measurements.missing(rows, 8, trials.read(directory)) is None
+    assert device.train(directory) == "killed"
+    assert layout.checkpoint_steps(directory) == [4, 8]
+    assert _measured(directory) == [0, 2, 4, 6, 8]
     device.killed_at = None
     device.events.clear()
-    assert device.train(directory)[0] == "done"
+    assert device.train(directory) == "done"
     assert device.events[0] == ("update", 8)
     assert _curve(directory) == _curve(whole)
     record = layout.read_json(directory / layout.TRIAL)
     assert record["id"] == layout.read_json(whole / layout.TRIAL)["id"]
+
+
+def test_csvs_are_whole_after_a_kill_between_evaluations(make_trial, monkeypatch):
+    """They are as of the last evaluation; the next attempt's evaluations bring them up to date."""
+    settings = {"steps": 12, "eval_every": 4, "log_every": 1}
+    whole, directory = (make_trial(name=name, **settings) for name in ("whole", "killed"))
+    Device(lambda step: 1 / (1 + step), monkeypatch).train(whole)
+    device = Device(lambda step: 1 / (1 + step), monkeypatch)
+    device.killed_at = 6
+    assert device.train(directory) == "killed"
+    assert _measured(directory) == [*range(5)]  # the last one was on its way
+    assert measurements.are_whole(directory, 4)
+    assert _curve(directory) == _curve(whole)[:4]
+    device.killed_at = None
+    device.train(directory)
+    assert measurements.are_whole(directory, 12)
+    assert _curve(directory) == _curve(whole)
 
 
 def test_a_status_is_not_written_at_every_row(make_trial, monkeypatch):

@@ -216,8 +216,6 @@ def test_truncated_last_line_is_no_measurement(tmp_path):
         assert len(measurements.curve(tmp_path)) == complete
     path.write_bytes(b"rubbish\n" + whole)
     assert measurements.curve(tmp_path) == []
-    [damage] = measurements.damages(tmp_path)
-    assert "measurements.jsonl, line 1" in damage
 
 
 def test_curve_is_cut_where_the_next_attempt_resumed(tmp_path):

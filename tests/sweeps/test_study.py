@@ -14,7 +14,7 @@ from attention import table
 from sweeps.__main__ import main
 from sweeps.launchers import config_keys
 from sweeps.launchers import table as launchers
-from sweeps.records import layout, lease, status, submissions
+from sweeps.records import layout, lease, measurements, status, submissions
 from sweeps.scheduling import cancel
 from sweeps.study import config, keys, selection, space, study, study_directory, trial
 from tests.sweeps import driver_benchmark as driver
@@ -354,40 +354,31 @@ def test_selection_by_hand(tmp_path):
 
 
 def _ended(directory, accuracy, state="done"):
-    directory.mkdir(parents=True, exist_ok=True)
-    layout.write_json(directory / layout.STATUS, {"state": state, "steps": 2})
-    path = directory / layout.EVAL_MEASUREMENTS
-    path.write_text(f"global_step,validation/accuracy\n2,{accuracy}\n")
+    status.write(directory, state, global_step=2)
+    attempt = directory / layout.ATTEMPTS / "1"
+    attempt.mkdir(parents=True, exist_ok=True)
+    layout.write_json(attempt / measurements.RESUMED, {"global_step": 0})
+    row = {"kind": "eval", "global_step": 2, "validation/accuracy": accuracy}
+    (attempt / measurements.FILE).write_text(json.dumps(row) + "\n")
 
 
 def test_a_stale_running_over_done_is_selected_by(tmp_path):
     """A worker that was stopped between its check and its write has put `running` over `done`."""
     _ended(tmp_path, 0.9, "running")
-    status = layout.read_json(tmp_path / layout.STATUS)
-    layout.write_json(tmp_path / layout.STATUS, {**status, "heartbeat": 1.0})
     lease.claim(tmp_path).end("done")
     assert selection.trial_value(tmp_path, "validation/accuracy", "max") == 0.9
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("global_step,validation/accuracy\n1,0.9\n", "ends at step 1 of 2"),
-        ("", "it has no complete evaluation"),
-        ("global_step,validation/accuracy\n2,zero\n", "could not convert"),
-        ("global_step,validation/wer\n2,0.9\n", "KeyError: 'validation/accuracy'"),
-        ("global_step,validation/accuracy\nx,0.9\n", "has no global_step"),
-        ("global_step,validation/accuracy\n1,0.9\n2,0.", "its last line is cut short"),
-        ("\0\xff", "eval_measurements.csv of a trial that is done"),
-        (None, "of a trial that is done: no eval_measurements.csv.*resume"),
-    ],
-)
-def test_what_is_done_and_cannot_be_read_is_not_passed_over(tmp_path, content, message):
+def test_what_is_done_and_cannot_be_read_is_not_passed_over(tmp_path):
     assert selection.trial_value(tmp_path, "validation/accuracy", "max") is None  # nobody began it
     _ended(tmp_path, 0.9)
-    path = tmp_path / layout.EVAL_MEASUREMENTS
-    path.unlink() if content is None else path.write_text(content, encoding="latin-1")
-    with pytest.raises(ValueError, match=message):
+    attempt = tmp_path / layout.ATTEMPTS / "1"
+    for row in ({"kind": "eval", "global_step": 1, "validation/accuracy": 0.9}, {}):
+        (attempt / measurements.FILE).write_text(json.dumps(row) + "\n")
+        with pytest.raises(ValueError, match=f"{tmp_path} is done, but its attempts lack"):
+            selection.trial_value(tmp_path, "validation/accuracy", "max")
+    (attempt / measurements.RESUMED).write_text("{}")
+    with pytest.raises(ValueError, match=f"{attempt / measurements.RESUMED} is damaged"):
         selection.trial_value(tmp_path, "validation/accuracy", "max")
 
 
@@ -590,7 +581,7 @@ def test_damaged_lists_of_trials_are_named_by_cancel(tmp_path, capsys, content):
     path = resolved.directory / "tune" / layout.TRIALS
     path.write_text(content)
     assert main(["cancel", str(resolved.directory)]) == 2
-    assert f"{path} is no list of a stage's trials" in capsys.readouterr().err
+    assert f"{path} is damaged: " in capsys.readouterr().err
     assert not submissions.is_cancelled(resolved.directory)
 
 

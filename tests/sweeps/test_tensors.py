@@ -12,7 +12,6 @@ from attention.kernels.masks import Masks
 from attention.verification import cached_tensors
 from sweeps import __main__ as command
 from sweeps.records import layout, status
-from sweeps.study import config, study, study_directory
 from sweeps.training import tensors
 from sweeps.worker import worker
 
@@ -20,27 +19,12 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def trial(tmp_path_factory, data_dir):
+def trial(tmp_path_factory, make_trial_in, data_dir):
     """The directory of a trial of digits_vit, laser+temp at τ = 0.5, trained for 4 steps."""
-    settings = {
-        "experiment_dir": tmp_path_factory.mktemp("trained"),
-        "data_dir": data_dir,
-        "protocol": "grid",
-        "variants": "laser+temp",
-        "baseline": "laser+temp",
-        "tuning_variant": "laser+temp",
-        "tau": 0.5,
-        "points": 1,
-        "batch_size": 16,
-        "steps": 4,
-        "eval_every": 4,
-    }
-    overrides = [f"--config.{key}={value}" for key, value in settings.items()]
-    resolved = study.resolve(config.parse("digits_vit_quick", overrides))
-    study_directory.prepare(resolved)
-    (planned,) = resolved.trials("grid")
-    study_directory.materialise(resolved, "grid", [planned])
-    directory = resolved.directory / planned.path
+    variant = "laser+temp"
+    settings = {"variants": variant, "baseline": variant, "tuning_variant": variant, "tau": 0.5}
+    folder = tmp_path_factory.mktemp("trained")
+    directory = make_trial_in(folder, "grid", protocol="grid", points=1, steps=4, **settings)
     worker.Worker(io.StringIO()).run(directory, data_dir)
     assert status.read(directory)["state"] == "done"
     return directory

@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 
+from attention import files
 from workloads import catalog
 from workloads.base import sources, spec
 from workloads.base.errors import DataError
@@ -35,7 +36,7 @@ def tokens_dir(tmp_path_factory):
         with token_records.writing(path, 8) as writer:
             writer.write(rows)
         counts = token_records.Counts(records=count, tokens=count * 8)
-        shard = token_records.WrittenShard(path.name, counts, token_records.sha256(path))
+        shard = token_records.WrittenShard(path.name, counts, files.sha256(path))
         splits[split] = [shard]
     token_records.write_info(folder, length=8, vocab_size=32, splits=splits, source={})
     return str(folder)

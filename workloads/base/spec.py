@@ -9,9 +9,11 @@ import abc
 import dataclasses
 import enum
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import jax
+
+from workloads.base import sharding
 
 Array = jax.Array
 Parameters = Any
@@ -63,11 +65,33 @@ class Workload(abc.ABC):
     num_test_examples: int
     step_hint: int
     _param_shapes: Any = None
+    # How a batch and the parameters are divided over devices (`workloads.base.sharding`). Ours.
+    devices: sharding.Devices = sharding.Devices()
+    parameter_rules: tuple[sharding.Rule, ...] = ()
     # Processes that make training batches ahead of time; 0: threads. Changes speed alone. Ours.
     loader_workers: int = 0
 
     def use_data(self, data_dir: str) -> None:  # noqa: B027
         """Takes sizes from the data where they depend on it; most workloads' do not. Ours."""
+
+    def observable(self) -> Self:
+        """Returns this workload with a model whose attention can be observed, for `model_fn` alone.
+
+        It computes the same from `observable_parameters`. Ours, as the next three.
+        """
+        return self
+
+    def observable_parameters(self, params: Parameters) -> Parameters:
+        """Returns parameters as the model of `observable` has them."""
+        return params
+
+    def as_trained(self, state: Any) -> Any:
+        """Returns parameters, or what holds some, as a train step keeps them between updates."""
+        return state
+
+    def as_stored(self, state: Any) -> Any:
+        """Returns what `as_trained` was given: parameters as `init_model_fn` gives them."""
+        return state
 
     @abc.abstractmethod
     def has_reached_validation_target(self, eval_result: dict[str, float]) -> bool:

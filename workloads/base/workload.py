@@ -65,7 +65,6 @@ class BaseWorkload(spec.Workload):
     most_kept_bytes stay there between evaluations.
     """
 
-    parameter_rules: tuple[sharding.Rule, ...] = ()
     train_transform: loader.Transform
     eval_transform: loader.Transform
     eval_example_bytes: int
@@ -194,30 +193,14 @@ class BaseWorkload(spec.Workload):
         """Returns a random batch of the shapes and dtypes that training uses: for `bench`."""
 
     def observable(self) -> Self:
-        """Returns this workload with a model whose attention can be observed, for `model_fn` alone.
-
-        It computes the same from `observable_parameters`. cuDNN's kernel, whose bias has shapes
-        and a gradient of its own, gives way to XLA's form of the same call; those for TPUs, which
-        take no bias, to our core.
-        """
+        """cuDNN's kernel, whose bias has shapes and a gradient of its own, gives way to XLA's form
+        of the same call; those for TPUs, which take no bias, to our core."""
         one = copy.copy(self)
         other = self.variant and variants_table.KERNELS[self.variant.kernel].observed_by
         if other:
             one.variant = dataclasses.replace(self.variant, kernel=other)
             one._model = self._model.clone(variant=one.variant)
         return one
-
-    def observable_parameters(self, params: spec.Parameters) -> spec.Parameters:
-        """Returns parameters as the model of `observable` has them."""
-        return params
-
-    def as_trained(self, state: Any) -> Any:
-        """Returns parameters, or what holds some, as a train step keeps them between updates."""
-        return state
-
-    def as_stored(self, state: Any) -> Any:
-        """Returns what `as_trained` was given: parameters as `init_model_fn` gives them."""
-        return state
 
     @abc.abstractmethod
     def _open(self, split: str, data_dir: str) -> sources.Source:

@@ -93,14 +93,8 @@ def check_split(
         raise DataError(f"{path} cannot be read: {problem}", repair) from problem
     if size != told["bytes"]:
         raise DataError(f"{path} has {size:,} bytes; {INDEX} says {told['bytes']:,}", repair)
-    if full and (digest := sha256(path)) != told["sha256"]:
+    if full and (digest := files.sha256(path)) != told["sha256"]:
         raise DataError(f"{path} has SHA-256 {digest}; {INDEX} says {told['sha256']}", repair)
-
-
-def sha256(path: pathlib.Path) -> str:
-    """Returns a file's SHA-256, in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read(data_dir: str | os.PathLike[str], task: str, split: str) -> list[dict[str, Any]]:

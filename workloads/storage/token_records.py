@@ -13,7 +13,6 @@ full check.
 import bisect
 import dataclasses
 import functools
-import hashlib
 import itertools
 import json
 import os
@@ -91,10 +90,6 @@ def _mapped(path: str, identity: tuple[int, ...]) -> Any:
     return np.load(path, mmap_mode="r", allow_pickle=False)
 
 
-def sha256(path: Path) -> str:
-    """SHA-256 of the file, in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -271,5 +266,5 @@ def _check_tokenizer(data_dir: Path, info: dict[str, Any], repair: str) -> str:
 def _check_hashes(data_dir: Path, shards: Sequence[Mapping[str, Any]], repair: str) -> None:
     for shard in shards:
         path = data_dir / shard["file"]
-        if sha256(path) != shard["sha256"]:
+        if files.sha256(path) != shard["sha256"]:
             raise DataError(f"{path} is damaged: its SHA-256 is not {shard['sha256']}", repair)

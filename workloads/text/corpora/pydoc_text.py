@@ -284,7 +284,7 @@ def _write_split(
             f"{role}; {SIZES[role]} are needed",
             "use Python 3.11, 3.12 or 3.13 with its whole standard library",
         )
-    return token_records.WrittenShard(path.name, counts, token_records.sha256(path))
+    return token_records.WrittenShard(path.name, counts, files.sha256(path))
 
 
 def reference_rows(records: Mapping[str, np.ndarray], vocab_size: int) -> list[dict[str, Any]]:

@@ -249,7 +249,7 @@ def _write(data_dir: Path, identity: dict[str, Any], job: OutputShard) -> token_
         **identity,
         "input": job.input.identity,
         "counts": dataclasses.asdict(counts),
-        "sha256": token_records.sha256(path),
+        "sha256": files.sha256(path),
     }
     files.write(_note(data_dir, job), json.dumps(note))
     return counts
