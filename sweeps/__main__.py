@@ -53,8 +53,7 @@ _KEYS = (
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command.
 
-    Returns 0; 1 where a trial has not finished, or has no whole records; 2 for bad input; 130 if
-    interrupted.
+    Returns 0; 1 where a trial has not finished; 2 for bad input; 130 if interrupted.
     """
     options, rest = _parser().parse_known_args(arguments)
     try:
@@ -337,7 +336,7 @@ def _resume(options: argparse.Namespace) -> int:
 
 def _drive(resolved: "Study", selection: str, after: "Sequence[Study]" = ()) -> int:
     """Runs a study, others come `after` it; returns 0, 1 where a trial failed, 130 if stopped."""
-    from sweeps.monitoring import plan, progress
+    from sweeps.monitoring import plan, progress, survey
     from sweeps.scheduling import driver, preflight
     from sweeps.scheduling.scheduler import Interrupted
     from sweeps.study import study_directory
@@ -350,8 +349,9 @@ def _drive(resolved: "Study", selection: str, after: "Sequence[Study]" = ()) -> 
     print(plan.summary(resolved), flush=True)
     study_directory.prepare(resolved)
     check = preflight.DataCheck(resolved)
-    later = plan.later(resolved, after)
-    with contextlib.closing(check), progress.Progress(later) as shown:
+    planned = survey.planned(resolved.directory)
+    planned.steps_after = plan.steps_after(resolved, after)
+    with contextlib.closing(check), progress.Progress(planned) as shown:
         try:
             counts = driver.Driver(resolved, shown, check.finish, selection).run()
         except Interrupted:
@@ -361,7 +361,7 @@ def _drive(resolved: "Study", selection: str, after: "Sequence[Study]" = ()) -> 
             )
             return 130
     summary = ", ".join(f"{count} {state}" for state, count in counts.items())
-    print(f"{resolved.directory}: {summary}; {shown.compilations} train steps compiled or loaded")
+    print(f"{resolved.directory}: {summary}")
     print(f"table: python -m analysis table {files.quoted(resolved.directory)}")
     return 1 if set(counts) - {"done", "diverged"} else 0
 
@@ -457,17 +457,19 @@ def _hardware(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
+    from sweeps.monitoring import survey, view
+    from sweeps.records import submissions
+
     if options.watch:
-        from sweeps.monitoring import watch
-
-        watch.show(options.directory)
+        view.watch(options.directory)
         return 0
-    from sweeps.monitoring import status
-    from sweeps.records import study_reader
-
-    found = study_reader.StudyReader(options.directory).look()
-    print(status.render(found))
-    return 1 if found.broken else 0
+    found = survey.StudyReader(options.directory).look()
+    print(view.render(found))
+    if not found.complete and not found.running:
+        state = "cancelled" if submissions.is_cancelled(found.directory) else "no trial is running"
+        again = f"python -m sweeps resume {files.quoted(found.directory)}"
+        print(f"{state}; to go on, unless it is waiting for an engine: {again}")
+    return 0
 
 
 if __name__ == "__main__":

@@ -111,8 +111,8 @@ class LocalScheduler(Scheduler):
             return False  # others have this node's slots or the trials
         self._hand_out()
         # First, so that a file system that fails keeps no worker waiting.
-        if not self._handle_next():
-            self.progress.tick()
+        self._handle_next()
+        self.progress.tick()
         self._look_elsewhere()
         return True
 
@@ -169,11 +169,6 @@ class LocalScheduler(Scheduler):
     def _handle_trial(self, slot: int, trial: Work, event: dict[str, Any]) -> None:
         if event["event"] == "compiled":
             self.schedule.compiled(trial.program, slot)
-            self.progress.compiled(trial, event)
-        elif event["event"] == "eval":
-            self.progress.evaluated(trial, event)
-        elif event["event"] == "figures":
-            self.progress.logged(trial, event)
         elif event["event"] == "note":
             self.progress.say(f"{trial.path}: {event['text']}")
         elif event["event"] == "end":

@@ -8,8 +8,8 @@ import tarfile
 import pytest
 
 from analysis.load.studies import read_study
+from sweeps.monitoring.survey import StudyReader
 from sweeps.records import layout, lease, measurements, provenance, status
-from sweeps.records.study_reader import StudyReader
 from sweeps.study import study, study_directory, trial
 from sweeps.worker import worker
 from tests.sweeps.chaos import equality
