@@ -108,14 +108,25 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_KEYS,
         allow_abbrev=False,
     )
-    text = "name or .py file; several, one after the other, with commas between them"
     for command in (plan, run):
-        command.add_argument("--config", required=True, metavar="STUDY[,STUDY...]", help=text)
+        command.add_argument(
+            "--config",
+            required=True,
+            metavar="STUDY[,STUDY...]",
+            help="name or .py file; several, one after the other, with commas between them",
+        )
     plan.add_argument("--step_seconds", type=positive(), help="measured time per step")
     plan.add_argument("--topology", default="", help="for which, such as v5e:8x8 or h100:1x1x8")
     plan.add_argument("--device_gb", type=positive(most=1e6), help="of a device with other memory")
-    text = "memory and time of its train step, by an accelerator's compiler"
-    _add_compile(add("compile", _compile, text, epilog=_KEYS, allow_abbrev=False))
+    _add_compile(
+        add(
+            "compile",
+            _compile,
+            "memory and time of its train step, by an accelerator's compiler",
+            epilog=_KEYS,
+            allow_abbrev=False,
+        )
+    )
     first = add("hardware", _hardware, "what this host's devices really do: ten minutes, one file")
     first.description = (
         "Checks kernels, train steps, a kill and a resume, and two processes on the devices that "
@@ -124,16 +135,24 @@ def _parser() -> argparse.ArgumentParser:
     file = pathlib.Path("hardware.json")
     first.add_argument("--out", type=files.typed_path, default=file, help=f"default: {file}")
     first.add_argument("--parts", default="", help="some of kernels,steps,recovery,processes")
-    text = "of digits_vit; default: where studies look"
-    first.add_argument("--data_dir", type=files.typed_path, help=text)
+    first.add_argument(
+        "--data_dir", type=files.typed_path, help="of digits_vit; default: where studies look"
+    )
     status = add("status", _status, "what is pending, running, done, diverged and failed")
     resume = add("resume", _resume, "continue a study from its directory alone")
     cancel = add("cancel", _cancel, "save and stop every trial of a study, wherever it runs")
     for command in (status, resume, cancel):
         command.add_argument("directory", type=files.typed_path, metavar="STUDY_DIR")
     status.add_argument("--watch", action="store_true", help="until the study is done")
-    text = "what a study's trained models can do, by a suite"
-    _add_evaluate(add("evaluate", _evaluate, text, epilog=_KEYS, allow_abbrev=False))
+    _add_evaluate(
+        add(
+            "evaluate",
+            _evaluate,
+            "what a study's trained models can do, by a suite",
+            epilog=_KEYS,
+            allow_abbrev=False,
+        )
+    )
     for command in (run, resume):
         command.add_argument(
             "--selection",
@@ -159,8 +178,11 @@ def _parser() -> argparse.ArgumentParser:
     out = pathlib.Path("qkv.npz")
     tensors.add_argument("--out", type=files.typed_path, default=out, help=f"default: {out}")
     tensors.add_argument("--examples", type=whole(1, 1_048_576), default=4, help="default: 4")
-    text = "default: where the data lay when it was trained"
-    tensors.add_argument("--data_dir", type=files.typed_path, help=text)
+    tensors.add_argument(
+        "--data_dir",
+        type=files.typed_path,
+        help="default: where the data lay when it was trained",
+    )
     _add_export(add("export", _export, "write a study as AlgoPerf's scoring reads it"))
     parity = add(
         "algoperf_parity",
@@ -201,13 +223,20 @@ def _add_evaluate(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("directory", type=files.typed_path, metavar="STUDY_DIR")
     command.add_argument("--suite", required=True, help=f"of {', '.join(suites.names())}")
-    text = "of each trial, the last ones (default: 1); config.keep_checkpoints has them kept"
-    command.add_argument("--checkpoints", type=whole(1, 10_000), default=1, help=text)
+    command.add_argument(
+        "--checkpoints",
+        type=whole(1, 10_000),
+        default=1,
+        help="of each trial, the last ones (default: 1); config.keep_checkpoints has them kept",
+    )
     command.add_argument(
         "--stage", default="", help="tune, compare ... (default: the last one that has begun)"
     )
-    text = "where downstream/ and the tokenizer lie (default: the study's data)"
-    command.add_argument("--data_dir", type=files.typed_path, help=text)
+    command.add_argument(
+        "--data_dir",
+        type=files.typed_path,
+        help="where downstream/ and the tokenizer lie (default: the study's data)",
+    )
 
 
 def _add_export(command: argparse.ArgumentParser) -> None:
@@ -309,20 +338,19 @@ def _compile(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     from sweeps.study import config, study
 
-    found, worst = _resolved(options), 0
+    studies, worst = _resolved(options), 0
     for number, (name, resolved) in enumerate(
-        zip(options.config.split(","), found, strict=True), 1
+        zip(options.config.split(","), studies, strict=True), 1
     ):
-        if len(found) > 1:
-            print(f"study {number} of {len(found)}: {resolved.name}", flush=True)
+        if len(studies) > 1:
+            print(f"study {number} of {len(studies)}: {resolved.name}", flush=True)
         if number > 1:  # what it takes from those before is there by now
             resolved = study.resolve(config.parse(name, options.overrides))
-        ended = _drive(resolved, options.selection, found[number:])
-        if ended == 130:
-            if len(found) > 1:
+        worst = max(worst, _drive(resolved, options.selection, studies[number:]))
+        if worst == 130:
+            if len(studies) > 1:
                 print("the same command goes on with all studies", flush=True)
-            return ended
-        worst = max(worst, ended)
+            break
     return worst
 
 

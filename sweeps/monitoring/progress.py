@@ -1,21 +1,17 @@
-"""The progress of a run: a driver's survey of its study, kept up to date and shown.
+"""The progress of a run: a driver's survey of its study, kept up to date by events and shown.
 
-An event costs the same in a study of 100 trials and of 100,000; a look reads the status of 20
-running trials, one file operation each.
+An event costs the same in a study of 100 trials and of 100,000. Files are read as a stage begins
+and as a trial ends; whoever looks at running trials passes on what their status says.
 """
 
-import dataclasses
 import pathlib
 from collections.abc import Sequence
 from typing import Any
 
 from sweeps.monitoring import view
-from sweeps.monitoring.survey import LISTED, Survey, TrialStatus, column
-from sweeps.records import clock, layout, status
+from sweeps.monitoring.survey import Survey, TrialStatus, column
+from sweeps.records import layout, status
 from sweeps.study.evaluation import Work
-
-# Between two looks at running trials.
-_LOOK_S = 1.0
 
 
 class Progress(view.Display):
@@ -25,8 +21,6 @@ class Progress(view.Display):
         super().__init__()
         self.survey = survey or Survey(pathlib.Path(), "", [])
         self._stage = ""
-        self._looked = -_LOOK_S
-        self._turn = 0
 
     def __exit__(self, *exception: Any) -> None:
         if self._terminal is not None:
@@ -73,22 +67,12 @@ class Progress(view.Display):
         for line in tail or []:
             self.say(f"    {line}")
 
-    def tick(self) -> None:
-        """Looks at some of the running trials, in turn, and shows the survey.
+    def looked(self, trial: Work, record: dict[str, Any]) -> None:
+        """The status of a running trial was read."""
+        self._put(trial, "running", record)
 
-        Raises OSError where their files cannot be read.
-        """
-        now = clock.clock.monotonic()
-        if now - self._looked < _LOOK_S:
-            return
-        self._looked = now
-        running = list(self.survey.running.values())
-        turn = self._turn % max(1, len(running))
-        self._turn = turn + LISTED
-        for trial in (running[turn:] + running[:turn])[:LISTED]:
-            record = status.recorded(self.survey.directory / trial.path)
-            if record["state"] not in layout.FINISHED:
-                self.survey.put(dataclasses.replace(trial, status=record))
+    def tick(self) -> None:
+        """Shows the survey; to be called often."""
         self.show(self.survey)
 
     def _put(self, trial: Work, state: str, record: dict[str, Any]) -> None:

@@ -6,18 +6,21 @@ a job is queued, running or gone, never how it ended: the trials' files say that
 
 import collections
 import dataclasses
+import itertools
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
 from sweeps.launchers.protocol import EngineError, Launcher, State
-from sweeps.records import attempts, clock, lease, submissions
+from sweeps.records import attempts, clock, lease, status, submissions
 from sweeps.records.submissions import Batch
 from sweeps.scheduling import engines
 from sweeps.scheduling.retry_policy import Next
 from sweeps.scheduling.scheduler import Interrupted, Run, Scheduler
 from sweeps.study.evaluation import Work
 
+# Running trials whose progress is read at each look, in turn: a bound on file operations.
+_READ_AT_ONCE = 20
 # Trials that somebody else holds are looked at when their lease may have passed.
 _WATCH_S = 30.0
 # Before the engine is tried again after it refused, or dropped, jobs.
@@ -63,6 +66,7 @@ class JobScheduler(Scheduler):
         self.unsure: list[Batch] = []
         self.watched: dict[str, tuple[Work, float]] = {}
         self.avoid: dict[str, None] = {}
+        self._running: dict[str, Work] = {}
         self._submitted = False
         self._said: dict[str, float] = {}
         self._wait_until = 0.0
@@ -237,8 +241,16 @@ class JobScheduler(Scheduler):
             elif state is State.RUNNING and job.state is not State.RUNNING:
                 for trial in job.trials.values():
                     self.progress.started(trial, f"{self.name} job {handle}")
+                    self._running[trial.path] = trial
             if state in (State.RUNNING, State.QUEUED):
                 job.state = state
+        for path in list(itertools.islice(self._running, _READ_AT_ONCE)):
+            trial = self._running.pop(path)
+            # One file operation, not ten: the engine says that it runs.
+            found = status.recorded(self.root / path)
+            if found["state"] in ("pending", "running"):
+                self.progress.looked(trial, found)
+                self._running[path] = trial
 
     def _gone(self, job: SubmittedJob) -> None:
         refusal = job.batch.refusal(job.index)
@@ -248,6 +260,7 @@ class JobScheduler(Scheduler):
         before = (job.before or {}).items()
         begun = job.before is None or any(lease.latest(self.root / p) != n for p, n in before)
         for trial in job.trials.values():
+            self._running.pop(trial.path, None)
             if self.policy.decide(trial).next is Next.AGAIN and not begun:
                 self._ended_without_attempt(job, trial, refusal["reason"] if refusal else None)
             else:

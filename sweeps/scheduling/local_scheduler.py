@@ -8,14 +8,14 @@ from collections.abc import Hashable, Iterable
 from typing import Any
 
 from sweeps.launchers import local
-from sweeps.records import attempts, disk, layout, lease
+from sweeps.records import attempts, disk, layout, lease, status
 from sweeps.scheduling.retry_policy import Next
 from sweeps.scheduling.scheduler import Interrupted, Run, Scheduler
 from sweeps.study.evaluation import Work
 
 _POLL_S = 0.5
 # How often trials that others hold, and slots that others occupy, are looked at.
-_LOOK_S = 5.0
+_LOOK_S = 2.0
 _SAVE_S = 600.0
 
 
@@ -235,6 +235,8 @@ class LocalScheduler(Scheduler):
             return
         self._looked = time.monotonic()
         for slot, trial in self.at_hand.items():
+            if trial is not None:
+                self.progress.looked(trial, status.recorded(self.root / trial.path))
             if trial is not None and self._hangs(trial, slot):
                 self.progress.say(f"worker {slot} has been silent for too long and is ended")
                 self.workers.kill(slot)

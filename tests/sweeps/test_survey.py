@@ -12,7 +12,7 @@ import pytest
 from sweeps.monitoring import progress, survey
 from sweeps.monitoring.survey import StudyReader, Survey, TrialStatus
 from sweeps.records import layout, lease, status, submissions
-from sweeps.study import config, study_directory
+from sweeps.study import study_directory
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_a_stage_takes_no_less_than_its_longest_trial():
     assert [*look.rows["grid", "standard"].step_seconds] == [2.0, 2.0, 2.0, 4.0]
 
 
-@pytest.mark.parametrize("protocol", config.PROTOCOLS)
+@pytest.mark.parametrize("protocol", ["tune_then_compare", "tune_each", "grid"])
 def test_stages_to_come_are_counted_as_the_study_counts_them(make_study, protocol):
     resolved = make_study(protocol=protocol, points=3, seeds=4, tuning_seeds=2)
     study_directory.prepare(resolved)
@@ -165,7 +165,6 @@ def test_damaged_files_are_named(begin):
         b"\xff\xfe",
         b"[]",
         b'{"state": "asleep"}',
-        b'{"state": "done", "global_step": "x"}',
     ):
         (paths[0] / layout.STATUS).write_bytes(content)
         look = StudyReader(directory).look()
@@ -208,12 +207,11 @@ def test_jobs_are_counted_by_their_trials(begin):
     assert look.jobs == {"slurm": {"running": 1}}
 
 
-def test_a_drivers_survey_is_that_of_the_files(begin, monkeypatch):
+def test_a_drivers_survey_is_that_of_the_files(begin):
     """At each event: `run` shows what `status` would."""
     directory, (first, second, third) = begin(points=3)
     _write(directory / first.path, "done", 12, step_seconds=2.0)
     shown = progress.Progress(survey.planned(directory))
-    monkeypatch.setattr(progress, "_LOOK_S", -1.0)
 
     def is_same():
         look, now = StudyReader(directory).look(), shown.survey
@@ -229,7 +227,7 @@ def test_a_drivers_survey_is_that_of_the_files(begin, monkeypatch):
             _write(directory / trial.path, "running", step, step_seconds=step + 1.0)
             if step == 0:
                 shown.started(trial, 1)
-        shown.tick()
+            shown.looked(trial, status.recorded(directory / trial.path))
     counts = is_same()
     assert (counts["done"], counts["running"]) == (1, 2)
     _write(directory / second.path, "pending", 8, reason="preempted at step 8")
@@ -246,22 +244,6 @@ def test_a_drivers_survey_is_that_of_the_files(begin, monkeypatch):
     }
 
 
-def test_a_look_of_the_driver_reads_twenty_trials_in_turn(begin, monkeypatch):
-    directory, trials = begin(points=25, **GRID)
-    shown = progress.Progress()
-    shown.stage("grid", trials, directory)
-    for trial in trials:
-        shown.started(trial, "a node")
-        _write(directory / trial.path, "running", 3)
-    monkeypatch.setattr(progress, "_LOOK_S", -1.0)
-    steps = []
-    for _ in range(2):
-        shown.tick()
-        running = shown.survey.running.values()
-        steps.append(sum(trial.status["global_step"] == 3 for trial in running))
-    assert steps == [20, 25]
-
-
 def test_an_event_costs_the_same_in_a_large_study(begin, tmp_path):
     import dataclasses
 
@@ -275,7 +257,7 @@ def test_an_event_costs_the_same_in_a_large_study(begin, tmp_path):
 
         def event():
             record = {**status.NEW, "global_step": next(steps), "step_seconds": 1.0}
-            shown._put(many[0], "running", record)
+            shown.looked(many[0], record)
             shown.survey.time_left()
 
         return min(timeit.repeat(event, number=100, repeat=5))

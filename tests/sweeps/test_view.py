@@ -89,7 +89,7 @@ def test_a_run_in_a_log(begun, capsys, monkeypatch):
         monkeypatch.setattr(view, "_LINE_S", -1.0)
         shown.tick()
         monkeypatch.undo()
-        shown.tick()
+        shown.tick()  # not yet a minute later
         shown.ended(trials[1], "failed, will be tried again", "KeyError: 'x'")
         _finish(directories)
         shown.ended(trials[1], "done", None)
