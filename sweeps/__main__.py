@@ -53,8 +53,7 @@ _KEYS = (
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command.
 
-    Returns 0; 1 where a trial has not finished, or has no whole records; 2 for bad input; 130 if
-    interrupted.
+    Returns 0; 1 where a trial has not finished; 2 for bad input; 130 if interrupted.
     """
     options, rest = _parser().parse_known_args(arguments)
     try:
@@ -109,14 +108,25 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_KEYS,
         allow_abbrev=False,
     )
-    text = "name or .py file; several, one after the other, with commas between them"
     for command in (plan, run):
-        command.add_argument("--config", required=True, metavar="STUDY[,STUDY...]", help=text)
+        command.add_argument(
+            "--config",
+            required=True,
+            metavar="STUDY[,STUDY...]",
+            help="name or .py file; several, one after the other, with commas between them",
+        )
     plan.add_argument("--step_seconds", type=positive(), help="measured time per step")
     plan.add_argument("--topology", default="", help="for which, such as v5e:8x8 or h100:1x1x8")
     plan.add_argument("--device_gb", type=positive(most=1e6), help="of a device with other memory")
-    text = "memory and time of its train step, by an accelerator's compiler"
-    _add_compile(add("compile", _compile, text, epilog=_KEYS, allow_abbrev=False))
+    _add_compile(
+        add(
+            "compile",
+            _compile,
+            "memory and time of its train step, by an accelerator's compiler",
+            epilog=_KEYS,
+            allow_abbrev=False,
+        )
+    )
     first = add("hardware", _hardware, "what this host's devices really do: ten minutes, one file")
     first.description = (
         "Checks kernels, train steps and two processes on the devices that are here, and writes "
@@ -131,8 +141,15 @@ def _parser() -> argparse.ArgumentParser:
     for command in (status, resume, cancel):
         command.add_argument("directory", type=files.typed_path, metavar="STUDY_DIR")
     status.add_argument("--watch", action="store_true", help="until the study is done")
-    text = "what a study's trained models can do, by a suite"
-    _add_evaluate(add("evaluate", _evaluate, text, epilog=_KEYS, allow_abbrev=False))
+    _add_evaluate(
+        add(
+            "evaluate",
+            _evaluate,
+            "what a study's trained models can do, by a suite",
+            epilog=_KEYS,
+            allow_abbrev=False,
+        )
+    )
     for command in (run, resume):
         command.add_argument(
             "--selection",
@@ -158,8 +175,11 @@ def _parser() -> argparse.ArgumentParser:
     out = pathlib.Path("qkv.npz")
     tensors.add_argument("--out", type=files.typed_path, default=out, help=f"default: {out}")
     tensors.add_argument("--examples", type=whole(1, 1_048_576), default=4, help="default: 4")
-    text = "default: where the data lay when it was trained"
-    tensors.add_argument("--data_dir", type=files.typed_path, help=text)
+    tensors.add_argument(
+        "--data_dir",
+        type=files.typed_path,
+        help="default: where the data lay when it was trained",
+    )
     _add_export(add("export", _export, "write a study as AlgoPerf's scoring reads it"))
     return parser
 
@@ -194,13 +214,20 @@ def _add_evaluate(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("directory", type=files.typed_path, metavar="STUDY_DIR")
     command.add_argument("--suite", required=True, help=f"of {', '.join(suites.names())}")
-    text = "of each trial, the last ones (default: 1); config.keep_checkpoints has them kept"
-    command.add_argument("--checkpoints", type=whole(1, 10_000), default=1, help=text)
+    command.add_argument(
+        "--checkpoints",
+        type=whole(1, 10_000),
+        default=1,
+        help="of each trial, the last ones (default: 1); config.keep_checkpoints has them kept",
+    )
     command.add_argument(
         "--stage", default="", help="tune, compare ... (default: the last one that has begun)"
     )
-    text = "where downstream/ and the tokenizer lie (default: the study's data)"
-    command.add_argument("--data_dir", type=files.typed_path, help=text)
+    command.add_argument(
+        "--data_dir",
+        type=files.typed_path,
+        help="where downstream/ and the tokenizer lie (default: the study's data)",
+    )
 
 
 def _add_export(command: argparse.ArgumentParser) -> None:
@@ -287,20 +314,19 @@ def _compile(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     from sweeps.study import config, study
 
-    found, worst = _resolved(options), 0
+    studies, worst = _resolved(options), 0
     for number, (name, resolved) in enumerate(
-        zip(options.config.split(","), found, strict=True), 1
+        zip(options.config.split(","), studies, strict=True), 1
     ):
-        if len(found) > 1:
-            print(f"study {number} of {len(found)}: {resolved.name}", flush=True)
+        if len(studies) > 1:
+            print(f"study {number} of {len(studies)}: {resolved.name}", flush=True)
         if number > 1:  # what it takes from those before is there by now
             resolved = study.resolve(config.parse(name, options.overrides))
-        ended = _drive(resolved, options.selection, found[number:])
-        if ended == 130:
-            if len(found) > 1:
+        worst = max(worst, _drive(resolved, options.selection, studies[number:]))
+        if worst == 130:
+            if len(studies) > 1:
                 print("the same command goes on with all studies", flush=True)
-            return ended
-        worst = max(worst, ended)
+            break
     return worst
 
 
@@ -314,7 +340,7 @@ def _resume(options: argparse.Namespace) -> int:
 
 def _drive(resolved: "Study", selection: str, after: "Sequence[Study]" = ()) -> int:
     """Runs a study, others come `after` it; returns 0, 1 where a trial failed, 130 if stopped."""
-    from sweeps.monitoring import plan, progress
+    from sweeps.monitoring import plan, progress, survey
     from sweeps.scheduling import driver, preflight
     from sweeps.scheduling.scheduler import Interrupted
     from sweeps.study import study_directory
@@ -328,8 +354,9 @@ def _drive(resolved: "Study", selection: str, after: "Sequence[Study]" = ()) -> 
     print(plan.summary(resolved), flush=True)
     study_directory.prepare(resolved)
     check = preflight.DataCheck(resolved)
-    later = plan.later(resolved, after)
-    with contextlib.closing(check), progress.Progress(later) as shown:
+    planned = survey.planned(resolved.directory)
+    planned.steps_after = plan.steps_after(resolved, after)
+    with contextlib.closing(check), progress.Progress(planned) as shown:
         try:
             counts = driver.Driver(resolved, shown, check.finish, selection).run()
         except Interrupted:
@@ -339,7 +366,7 @@ def _drive(resolved: "Study", selection: str, after: "Sequence[Study]" = ()) -> 
             )
             return 130
     summary = ", ".join(f"{count} {state}" for state, count in counts.items())
-    print(f"{resolved.directory}: {summary}; {shown.compilations} train steps compiled or loaded")
+    print(f"{resolved.directory}: {summary}")
     print(f"table: python -m analysis table {files.quoted(resolved.directory)}")
     return 1 if set(counts) - {"done", "diverged"} else 0
 
@@ -422,15 +449,18 @@ def _hardware(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
+    from sweeps.monitoring import survey, view
+    from sweeps.records import submissions
+
     if options.watch:
-        from sweeps.monitoring import watch
-
-        watch.show(options.directory)
+        view.watch(options.directory)
         return 0
-    from sweeps.monitoring import status
-    from sweeps.records import study_reader
-
-    print(status.render(study_reader.StudyReader(options.directory).look()))
+    found = survey.StudyReader(options.directory).look()
+    print(view.render(found))
+    if not found.complete and not found.running:
+        state = "cancelled" if submissions.is_cancelled(found.directory) else "no trial is running"
+        again = f"python -m sweeps resume {files.quoted(found.directory)}"
+        print(f"{state}; to go on, unless it is waiting for an engine: {again}")
     return 0
 
 

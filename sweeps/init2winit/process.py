@@ -181,7 +181,10 @@ class Attempt:
             kind, row = row["kind"], {k: v for k, v in row.items() if k != "kind"}
             if kind == "eval":
                 self._last_evaluation = step = row["global_step"]
-                self._say("running", step, step_seconds=row["total_duration"] / step)
+                selected_by = f"validation/{self.trial.targets['metric']}"
+                evaluation = {selected_by: row[selected_by]}
+                seconds = row["total_duration"] / step
+                self._say("running", step, step_seconds=seconds, evaluation=evaluation)
                 self.report("eval", **row)
             elif "step_seconds" in row:
                 self._figures(row)

@@ -1,1 +1,1 @@
-"""Monitoring: what a study will cost, how it stands, how far it is."""
+"""Monitoring: the plan of a study, its survey and the one view of it, what compilers say of it."""

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import math
-import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,8 +11,8 @@ from attention import table as variants_table
 from sweeps.launchers import remote
 from sweeps.launchers import table as launchers
 from sweeps.launchers.protocol import EngineError
-from sweeps.monitoring import calibration, progress
-from sweeps.records import layout, status
+from sweeps.monitoring import calibration, survey, view
+from sweeps.records import layout
 from sweeps.study import checks
 from sweeps.study.study import Study
 from sweeps.training import accelerators
@@ -154,7 +153,7 @@ def summary(study: Study) -> str:
     seconds, source = entry.step_time(study.settings["batch_size"])
     total = _total(lines(study, where, seconds))
     known = total.wall_hours is not None and where.devices == entry.devices
-    wall = f"about {progress.duration(3600 * (total.wall_hours or 0))}" if known else "unknown time"
+    wall = f"about {view.duration(3600 * (total.wall_hours or 0))}" if known else "unknown time"
     why = source if known else "python -m sweeps plan --topology=... reckons it"
     if not entry.parameters:
         why = "python -m sweeps plan --step_seconds=... reckons it"
@@ -167,37 +166,23 @@ def summary(study: Study) -> str:
     return text
 
 
-def later(study: Study, after: Sequence[Study]) -> progress.Later | None:
-    """Returns what comes after each stage of `study` and then of the studies `after` it.
+def steps_after(study: Study, after: Sequence[Study]) -> float:
+    """Returns the time of the studies `after` one, in steps of that one.
 
-    Trials that are finished are left out. None where a time is not known: small twins alone have
-    one for each host.
+    Those that are complete count nothing. 0 where the time of a step is not known: only small
+    workloads have one for any host.
     """
-    known: dict[tuple[str, str], float] = {}
-    for one in (study, *after):
-        seconds, _ = catalog.get(one.workload).step_time(one.settings["batch_size"])
-        if seconds is None or not catalog.get(one.workload).stands_in_for:
-            return None
-        where = resources_of(one)
-        if where.at_once is None:
-            return None
-        for cost in lines(one, where, seconds):
-            steps = cost.steps // cost.trials
-            left = cost.trials - _finished(one.directory / cost.stage)
-            wall = where.wall_steps(max(left, 0), steps) or 0
-            known[str(one.directory), cost.stage] = wall * seconds
-    stages, result = list(known), {}
-    for number, (directory, stage) in enumerate(stages):
-        if directory == str(study.directory):
-            result[stage] = sum(known[name] for name in stages[number + 1 :])
-    seconds, _ = catalog.get(study.workload).step_time(study.settings["batch_size"])
-    return progress.Later(result, seconds or math.nan)
-
-
-def _finished(stage: pathlib.Path) -> int:
-    """Returns how many trials of a stage's directory will not run again, as `Progress` counts."""
-    found = stage.glob(f"*/*/trial_*/{layout.STATUS}")
-    return sum(status.read(file.parent)["state"] in ("done", "diverged") for file in found)
+    entries = [catalog.get(one.workload) for one in (study, *after)]
+    if not all(entry.stands_in_for for entry in entries):
+        return 0.0
+    hours = 0.0
+    for other, entry in zip(after, entries[1:], strict=True):
+        begun = (other.directory / layout.STUDY).exists()
+        if not begun or not survey.StudyReader(other.directory).look().complete:
+            seconds, _ = entry.step_time(other.settings["batch_size"])
+            hours += _total(lines(other, resources_of(other), seconds)).wall_hours or 0
+    seconds, _ = entries[0].step_time(study.settings["batch_size"])
+    return 3600 * hours / seconds if seconds else 0.0
 
 
 def _in_hours(steps: int | None, seconds: float | None) -> float | None:

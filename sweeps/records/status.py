@@ -2,6 +2,7 @@
 
 import contextlib
 import pathlib
+import socket
 from typing import Any
 
 from sweeps.records import clock, layout, lease
@@ -54,6 +55,7 @@ def say(
         reason=reason,
         attempt=attempt.number,
         preemption_count=attempt.number - 1,
+        host=socket.gethostname(),
         **fields,
     )
 

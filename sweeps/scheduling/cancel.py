@@ -9,7 +9,8 @@ from typing import Any
 
 from attention import files
 from sweeps.launchers.protocol import EngineError, State
-from sweeps.records import layout, lease, study_reader, submissions
+from sweeps.monitoring import survey
+from sweeps.records import layout, lease, submissions
 from sweeps.records.submissions import Batch
 from sweeps.scheduling import engines
 from sweeps.study import config
@@ -36,7 +37,7 @@ def cancel(directory: pathlib.Path) -> str:
     begun = [path.parent for one in trials for path in one.glob(_EVALUATIONS)]
     evaluated = [one for one in begun if not (one / layout.RESULTS).exists()]
     batches = list(submissions.batches(directory))
-    if study_reader.StudyReader(directory).look().complete and not evaluated:
+    if survey.StudyReader(directory).look().complete and not evaluated:
         return f"{directory} is complete: every trial has ended, and there is nothing to cancel"
     layout.write_json(directory / submissions.CANCELLED, {"cancelled_at": time.time()})
     # First, for an engine that is out of reach ends this.

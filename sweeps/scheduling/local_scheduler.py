@@ -8,14 +8,14 @@ from collections.abc import Hashable, Iterable
 from typing import Any
 
 from sweeps.launchers import local
-from sweeps.records import attempts, disk, layout, lease
+from sweeps.records import attempts, disk, layout, lease, status
 from sweeps.scheduling.retry_policy import Next
 from sweeps.scheduling.scheduler import Interrupted, Run, Scheduler
 from sweeps.study.evaluation import Work
 
 _POLL_S = 0.5
 # How often trials that others hold, and slots that others occupy, are looked at.
-_LOOK_S = 5.0
+_LOOK_S = 2.0
 _SAVE_S = 600.0
 
 
@@ -111,8 +111,8 @@ class LocalScheduler(Scheduler):
             return False  # others have this node's slots or the trials
         self._hand_out()
         # First, so that a file system that fails keeps no worker waiting.
-        if not self._handle_next():
-            self.progress.tick()
+        self._handle_next()
+        self.progress.tick()
         self._look_elsewhere()
         return True
 
@@ -169,11 +169,6 @@ class LocalScheduler(Scheduler):
     def _handle_trial(self, slot: int, trial: Work, event: dict[str, Any]) -> None:
         if event["event"] == "compiled":
             self.schedule.compiled(trial.program, slot)
-            self.progress.compiled(trial, event)
-        elif event["event"] == "eval":
-            self.progress.evaluated(trial, event)
-        elif event["event"] == "figures":
-            self.progress.logged(trial, event)
         elif event["event"] == "note":
             self.progress.say(f"{trial.path}: {event['text']}")
         elif event["event"] == "end":
@@ -240,6 +235,8 @@ class LocalScheduler(Scheduler):
             return
         self._looked = time.monotonic()
         for slot, trial in self.at_hand.items():
+            if trial is not None:
+                self.progress.looked(trial, status.recorded(self.root / trial.path))
             if trial is not None and self._hangs(trial, slot):
                 self.progress.say(f"worker {slot} has been silent for too long and is ended")
                 self.workers.kill(slot)

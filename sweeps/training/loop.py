@@ -302,7 +302,9 @@ class Training:
         row = {name: value for name, value in rows[-1].items() if name != "kind"}
         # Seconds a step with its share of evaluations: what `status` reckons with.
         seconds = row["total_duration"] / row["global_step"]
-        self._say("running", row["global_step"], step_seconds=seconds)
+        selected_by = f"validation/{self.trial.targets['metric']}"
+        evaluation = {selected_by: row[selected_by]}
+        self._say("running", row["global_step"], step_seconds=seconds, evaluation=evaluation)
         self.report("eval", **row)
 
     def _save(

@@ -16,9 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sweeps.monitoring import progress
-from sweeps.monitoring import status as status_view
-from sweeps.records import attempts, layout, measurements, status, study_reader
+from sweeps.monitoring import progress, survey, view
+from sweeps.records import attempts, layout, measurements, status
 from sweeps.training import checkpoints, tensors, train_step
 from sweeps.worker import worker
 from tests.sweeps.chaos import equality
@@ -243,9 +242,10 @@ def test_a_trial_goes_on_from_the_one_before(trained, stopped, capsys):
     assert status.read(stopped)["note"].startswith(note)
     assert status.read(stopped)["note"].endswith("; goes on from step 2")
     assert note in capsys.readouterr().out  # a worker process's goes to the attempt's log
-    seen = study_reader.TrialStatus("trial", "running", 6, status.recorded(stopped))
-    found = study_reader.Survey(stopped, {}, running=[seen])
-    assert f"; {note}" in status_view.running(found)[0]
+    record = status.recorded(stopped)
+    seen = survey.Survey(stopped, "", [])
+    seen.put(survey.TrialStatus("trial", "grid", "standard", "running", 6, record))
+    assert f"; {note}" in view.render(seen)
     assert orders.run(stopped) == "done"
     assert equality.trial_problems(stopped, whole) == []
     # What was set aside goes with the other checkpoints that nothing needs.

@@ -100,7 +100,7 @@ def test_study_of_somebody_else(drivers, undisturbed, open_folder):
         "from sweeps import __main__ as command; sys.exit(command.main(sys.argv[1:]))"
     )
     imports = (
-        "import sweeps.monitoring.status, sweeps.study.study, sweeps.scheduling.driver;"
+        "import sweeps.monitoring.view, sweeps.study.study, sweeps.scheduling.driver;"
         "import sweeps.scheduling.preflight, sweeps.scheduling.cancel, sweeps.monitoring.plan;"
         "import sweeps.monitoring.progress; sweeps.study.config.base();"
     )

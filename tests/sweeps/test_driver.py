@@ -513,7 +513,7 @@ def test_several_studies_run_one_after_the_other(tmp_path, monkeypatch, capsys):
     driven = []
 
     def drive(resolved, selection, after=()):
-        later = plan.later(resolved, after)
+        later = plan.steps_after(resolved, after)
         driven.append((resolved.name, [one.name for one in after], later))
         if resolved.name == "c4_lm_234m_paper":
             layout.write_json(resolved.directory / "study.json", {
@@ -532,10 +532,9 @@ def test_several_studies_run_one_after_the_other(tmp_path, monkeypatch, capsys):
         ("c4_lm_234m_paper", ["c4_lm_paper"]),
         ("c4_lm_paper", []),
     ]
-    assert driven[0][2] is None  # of full size no time is known on this host
+    assert driven[0][2] == 0  # of full size no time is known on this host
     driven.clear()
     assert command.main(["run", "--config=digits_vit_quick,pydoc_lm_quick", where]) == 1
     first, second = (each[2] for each in driven)
-    assert first.seconds["tune"] > first.seconds["compare"] > 0
-    assert list(second.seconds.values())[-1] == 0
+    assert first > second == 0
     assert "study 2 of 2: pydoc_lm_quick" in capsys.readouterr().out

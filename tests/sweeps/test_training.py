@@ -163,7 +163,7 @@ def test_batches_that_do_not_divide_are_refused(data_dir, environment):
 
 def test_the_driver_loads_neither_jax_nor_tensorflow(data_dir, environment):
     code = (
-        "import sys; from sweeps import __main__; from sweeps.monitoring import status, plan;"
+        "import sys; from sweeps import __main__; from sweeps.monitoring import view, plan;"
         "from sweeps.scheduling import driver, preflight; from sweeps.study import config, study;"
         "s = study.resolve(config.parse('digits_vit_demo', []));"
         f"from workloads.images import digits; digits.check({data_dir!r});"

@@ -1,0 +1,292 @@
+"""The survey of a study: its stages, states, running trials and time left at one moment, as data.
+
+`StudyReader` makes one from the study's files; a driver keeps its own up to date
+(`sweeps.monitoring.progress`). Standard library only.
+
+File operations of a reader per trial, whatever the study's size: 1 for a trial that is pending,
+done or diverged, 3 for one that has failed, 9 for one that is running (reads of /proc not counted).
+"""
+
+import collections
+import dataclasses
+import operator
+import pathlib
+import statistics
+from collections import Counter
+from typing import Any
+
+from sweeps.records import attempts, layout, stages, status, submissions
+
+# `preempted` is a pending trial that has begun and was stopped or killed.
+COLUMNS = (*layout.STATES, "preempted")
+# Trials of a kind that are listed; a study may have 100,000.
+LISTED = 20
+# Measured times per step that an estimate is the median of.
+_TIMES = 32
+
+
+@dataclasses.dataclass
+class TrialStatus:
+    """A trial of `steps` updates at one moment.
+
+    state: one of COLUMNS. status: as `sweeps.records.status.read` returns it. log_tail: the last
+    lines of its log, of failed trials that are listed.
+    """
+
+    path: str
+    stage: str
+    variant: str
+    state: str
+    steps: int
+    status: dict[str, Any]
+    log_tail: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def steps_left(self) -> int:
+        """Updates that are left, 0 for a trial that has ended."""
+        has_ended = self.state in layout.FINISHED
+        return 0 if has_ended else max(0, self.steps - int(self.status["global_step"]))
+
+
+@dataclasses.dataclass
+class StageRow:
+    """The trials of a variant in a stage.
+
+    counts: trials by column. steps_left: of all of them. preemptions: of all of them so far.
+    step_seconds: the last measured ones.
+    """
+
+    stage: str
+    variant: str
+    counts: Counter[str] = dataclasses.field(default_factory=Counter)
+    steps_left: int = 0
+    preemptions: int = 0
+    step_seconds: collections.deque[float] = dataclasses.field(
+        default_factory=lambda: collections.deque(maxlen=_TIMES)
+    )
+
+    @property
+    def unfinished(self) -> int:
+        """How many trials have not ended."""
+        return self.counts.total() - sum(self.counts[state] for state in layout.FINISHED)
+
+    def count(self, trial: TrialStatus, sign: int = 1) -> None:
+        """Counts a trial; with sign −1, counts it no longer."""
+        self.counts[trial.state] += sign
+        self.steps_left += sign * trial.steps_left
+        self.preemptions += sign * int(trial.status["preemption_count"])
+
+
+@dataclasses.dataclass
+class Survey:
+    """A study at one moment.
+
+    rows: by stage and variant. unfinished, running, problems: trials by their path; a problem is a
+    trial that is preempted, diverged or failed. damaged: a sentence per file that cannot be read,
+    by its path. jobs: of each launcher that runs jobs, how many are running, waiting and over.
+    at_once: trials that ran side by side when the last one began. steps_after: time of the studies
+    that follow, in steps of this one.
+    """
+
+    directory: pathlib.Path
+    name: str
+    stages: list[str]
+    rows: dict[tuple[str, str], StageRow] = dataclasses.field(default_factory=dict)
+    unfinished: dict[str, TrialStatus] = dataclasses.field(default_factory=dict)
+    running: dict[str, TrialStatus] = dataclasses.field(default_factory=dict)
+    problems: dict[str, TrialStatus] = dataclasses.field(default_factory=dict)
+    damaged: dict[str, str] = dataclasses.field(default_factory=dict)
+    jobs: dict[str, Counter[str]] = dataclasses.field(default_factory=dict)
+    at_once: int = 0
+    steps_after: float = 0.0
+
+    @property
+    def complete(self) -> bool:
+        """Whether every trial of every stage has ended."""
+        return not any(row.unfinished for row in self.rows.values())
+
+    def of_stage(self, stage: str) -> list[StageRow]:
+        """Returns the rows of a stage."""
+        return [row for row in self.rows.values() if row.stage == stage]
+
+    def counts(self, stage: str) -> Counter[str]:
+        """Returns the trials of a stage by column."""
+        return sum((row.counts for row in self.of_stage(stage)), Counter[str]())
+
+    def begin(self, stage: str) -> None:
+        """Drops the planned rows of a stage; its trials follow."""
+        self.rows = {key: row for key, row in self.rows.items() if row.stage != stage}
+        if stage not in self.stages:
+            self.stages.append(stage)
+
+    def put(self, trial: TrialStatus) -> None:
+        """Takes a trial's status, in place of its earlier one where it had not ended."""
+        new = StageRow(trial.stage, trial.variant)
+        row = self.rows.setdefault((trial.stage, trial.variant), new)
+        earlier = self.unfinished.get(trial.path)
+        if earlier is not None:
+            row.count(earlier, -1)
+        row.count(trial)
+        seconds = trial.status.get("step_seconds")
+        # A trial that stands still would outweigh those that move.
+        if seconds and (earlier is None or trial.steps_left < earlier.steps_left):
+            row.step_seconds.append(seconds)
+        tables = (
+            (self.unfinished, trial.state not in layout.FINISHED),
+            (self.running, trial.state == "running"),
+            (self.problems, trial.state in (*layout.LOST, "preempted")),
+        )
+        for table, holds in tables:
+            if holds:
+                table[trial.path] = trial
+            else:
+                table.pop(trial.path, None)
+        if trial.state == "running" and (earlier is None or earlier.state != "running"):
+            self.at_once = len(self.running)
+        if "damaged" in trial.status:
+            self.damaged[trial.path] = trial.status["damaged"]
+
+    def time_left(self) -> dict[str, float]:
+        """Returns the estimated seconds left of each stage that has not ended, one after the other.
+
+        A stage takes its work, by the measured times per step, over the trials that run at once,
+        and no less than the running trial with most left. A variant that was not measured takes the
+        median of all that were. {} where nothing was measured, or no trial runs.
+        """
+        rates = self._rates()
+        if not rates or not self.at_once:
+            return {}
+        left = {}
+        for stage in self.stages:
+            rows = self.of_stage(stage)
+            if unfinished := sum(row.unfinished for row in rows):
+                work = sum(row.steps_left * rates[row.variant] for row in rows)
+                longest = [
+                    trial.steps_left * rates[trial.variant]
+                    for trial in self.running.values()
+                    if trial.stage == stage
+                ]
+                left[stage] = max([work / min(self.at_once, unfinished), *longest])
+        if self.steps_after:
+            left["the studies after it"] = self.steps_after * statistics.median(rates.values())
+        return left
+
+    def _rates(self) -> dict[str, float]:
+        measured: dict[str, list[float]] = collections.defaultdict(list)
+        for row in self.rows.values():
+            measured[row.variant] += row.step_seconds
+        everything = [seconds for row in self.rows.values() for seconds in row.step_seconds]
+        items = measured.items() if everything else ()
+        return {variant: statistics.median(values or everything) for variant, values in items}
+
+
+def column(record: dict[str, Any]) -> str:
+    """Returns the column that a trial counts in, by its status."""
+    reason = str(record["reason"] or "")
+    if record["state"] == "pending" and reason.startswith(("preempted", "interrupted")):
+        return "preempted"
+    return str(record["state"])
+
+
+def planned(directory: pathlib.Path) -> Survey:
+    """Returns the survey of a study of which no stage has begun.
+
+    Raises ValueError where the directory holds no study, or its study.json is damaged.
+    """
+    record = layout.study_record(directory)
+    survey = Survey(directory, record["name"], record["stages"])
+    try:
+        for stage in survey.stages:
+            survey.rows |= {(row.stage, row.variant): row for row in not_begun(record, stage)}
+    except (KeyError, TypeError) as problem:
+        raise ValueError(
+            f"{directory / layout.STUDY} is damaged: its config cannot be counted with "
+            f"({type(problem).__name__}: {problem}); copy it back"
+        ) from problem
+    return survey
+
+
+class StudyReader:
+    """Looks at a study again and again; trials that have ended well are read once."""
+
+    def __init__(self, directory: pathlib.Path) -> None:
+        self._directory = directory
+        self._ended: dict[str, dict[str, Any]] = {}
+        self._listed: dict[str, tuple[tuple[int, ...], list[dict[str, Any]]]] = {}
+
+    def look(self) -> Survey:
+        """Returns the study as it is now. Raises ValueError as `planned`."""
+        survey = planned(self._directory)
+        for stage in survey.stages:
+            try:
+                trials = self._trials(stage)
+            except FileNotFoundError:
+                continue
+            except (ValueError, OSError) as error:
+                survey.damaged[stage] = str(error)
+                continue
+            survey.begin(stage)
+            for trial in trials:
+                record = self._status(trial["path"])
+                survey.put(TrialStatus(stage=stage, state=column(record), status=record, **trial))
+        failed = [trial for trial in survey.problems.values() if trial.state == "failed"]
+        for trial in failed[:LISTED]:
+            trial.log_tail = attempts.log_tail(self._directory / trial.path)
+        _count_jobs(survey)
+        return survey
+
+    def _trials(self, stage: str) -> list[dict[str, Any]]:
+        """Returns the path, variant and steps of a stage's trials."""
+        stat = (self._directory / stage / layout.TRIALS).stat()
+        version = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
+        if self._listed.get(stage, ((), []))[0] != version:
+            keys = ("path", "variant", "steps")
+            rows = layout.planned(self._directory, stage, *keys) or []
+            # 100,000 whole records would stay in memory.
+            self._listed[stage] = version, [{key: row[key] for key in keys} for row in rows]
+        return self._listed[stage][1]
+
+    def _status(self, path: str) -> dict[str, Any]:
+        record = self._ended.get(path) or status.seen(self._directory / path)
+        if record["state"] in status.COMPLETE:
+            self._ended[path] = {**status.NEW, **record, "figures": None}
+        return record
+
+
+def _count_jobs(survey: Survey) -> None:
+    """Counts the jobs at engines by the files of their trials.
+
+    A trial counts for the last job that got it; jobs that lost all their trials to later ones are
+    over.
+    """
+    batches = []
+    for path in submissions.files(survey.directory):
+        try:
+            batches.append(submissions.read(path))
+        except (OSError, ValueError) as error:
+            survey.damaged[path.name] = str(error)
+    jobs, last = [], {}
+    for batch in sorted(batches, key=lambda batch: batch.created_at):
+        if batch.handles != []:  # else the engine refused it
+            for index, paths in enumerate(batch.jobs):
+                jobs.append((batch.launcher, batch.name, index))
+                last |= dict.fromkeys(paths, jobs[-1])
+    running = {last[path] for path in survey.running if path in last}
+    unfinished = {last[path] for path in survey.unfinished if path in last}
+    for job in jobs:
+        state = "running" if job in running else "waiting" if job in unfinished else "over"
+        survey.jobs.setdefault(job[0], Counter())[state] += 1
+
+
+def not_begun(record: dict[str, Any], stage: str) -> list[StageRow]:
+    """Returns the rows of a stage whose trials are not on disk yet."""
+    steps = operator.index(record["config"]["steps"])
+    return [
+        StageRow(
+            stage,
+            group.variant,
+            Counter(pending=group.trials),
+            steps_left=group.trials * steps,
+        )
+        for group in stages.of(record["config"]).groups(stage)
+    ]

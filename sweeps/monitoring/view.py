@@ -1,0 +1,175 @@
+"""The view of a study: a survey as text, the same for `run`, `status` and `status --watch`."""
+
+import contextlib
+import pathlib
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from sweeps.monitoring.survey import COLUMNS, LISTED, StudyReader, Survey, TrialStatus
+
+# Between two lines of a survey where no terminal shows it.
+_LINE_S = 60.0
+# Running trials in such a line.
+_IN_A_LINE = 4
+# Looking takes at most this part of the time: 100,000 trials on a slow disk are looked at rarely.
+_SHARE = 0.1
+
+
+def render(survey: Survey) -> str:
+    """Returns the states by stage and variant, the time left, running trials, then problems."""
+    lines = [f"study {survey.name} in {survey.directory}", *_table(survey)]
+    if preemptions := sum(row.preemptions for row in survey.rows.values()):
+        lines.append(f"preemptions and other new attempts so far: {preemptions}")
+    for launcher, counts in survey.jobs.items():
+        states = ", ".join(f"{counts[state]} {state}" for state in ("running", "waiting", "over"))
+        lines.append(f"jobs of {launcher}: {states}")
+    lines.append(time_left(survey))
+    lines += _listed("running", [_running(trial) for trial in survey.running.values()])
+    for state in ("preempted", "diverged", "failed"):
+        trials = [trial for trial in survey.problems.values() if trial.state == state]
+        lines += _listed(state, [_problem(trial) for trial in trials])
+    damaged = [f"damaged: {problem}" for problem in survey.damaged.values()]
+    return "\n".join([*lines, *_listed("damaged", damaged)])
+
+
+def _table(survey: Survey) -> list[str]:
+    table = [("stage", "variant", *COLUMNS)]
+    for stage in survey.stages:
+        for row in survey.of_stage(stage):
+            counts = (str(row.counts[name]) for name in COLUMNS)
+            table.append((stage, row.variant, *counts))
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    layout = "  ".join(f"{{:<{width}}}" for width in widths)
+    return [layout.format(*cells).rstrip() for cells in table]
+
+
+def _listed(state: str, lines: list[str]) -> list[str]:
+    more = len(lines) - LISTED
+    return [*lines[:LISTED], f"and {more:,} more {state}"] if more > 0 else lines
+
+
+def time_left(survey: Survey) -> str:
+    """Returns the time left of each stage and in all; 'complete' where nothing is left."""
+    if survey.complete:
+        return "complete"
+    left = survey.time_left()
+    if not left:
+        return "time left: unknown until a trial runs and its steps are timed"
+    parts = ", ".join(f"{name} {duration(seconds)}" for name, seconds in left.items())
+    total = duration(sum(left.values()))
+    return f"time left: about {total} ({parts}) with {survey.at_once} at a time"
+
+
+def _running(trial: TrialStatus) -> str:
+    record = trial.status
+    host = f" on {record['host']}" if record.get("host") else ""
+    figures = (record.get("figures") or {}) | (record.get("evaluation") or {})
+    parts = [f"{trial.path} running{host}: step {record['global_step']}/{trial.steps}"]
+    parts += [
+        f"{name} {value:.4g}"
+        for name, value in figures.items()
+        if name != "global_step" and value is not None
+    ]
+    note = f"; {record['note']}" if record.get("note") else ""
+    return ", ".join(parts) + note
+
+
+def _problem(trial: TrialStatus) -> str:
+    log = (f"    {line}" for line in trial.log_tail)
+    return "\n".join([f"{trial.path} {trial.state}: {trial.status['reason']}", *log])
+
+
+def line(survey: Survey) -> str:
+    """Returns the survey in a line: states by stage, the time left, some of the running trials."""
+    parts = []
+    for stage in survey.stages:
+        counts = survey.counts(stage)
+        states = (f"{counts[name]} {name}" for name in COLUMNS if counts[name])
+        parts.append(" ".join([stage, *states]))
+    running = [_running(trial) for trial in survey.running.values()]
+    if more := len(running[_IN_A_LINE:]):
+        running = [*running[:_IN_A_LINE], f"and {more:,} more running"]
+    return "; ".join([", ".join(parts), time_left(survey), *running])
+
+
+def duration(seconds: float) -> str:
+    """Returns a time as people say it: '80 s', '12 min', '3.2 h', '5.0 days'."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 172_800:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86_400:.1f} days"
+
+
+class Display:
+    """Shows a study while it goes on: renewed in place on a terminal, elsewhere in lines."""
+
+    def __init__(self) -> None:
+        self._terminal: Any = None
+        self._began = self._shown = time.monotonic()
+
+    def __enter__(self) -> "Display":
+        if sys.stdout.isatty():
+            from rich.live import Live
+
+            self._terminal = Live(auto_refresh=False, vertical_overflow="crop")
+            self._terminal.__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        if self._terminal is not None:  # the last survey stays on the screen
+            self._terminal.__exit__(*exception)
+            self._terminal = None
+
+    def say(self, text: str) -> None:
+        """Prints a line with the time since the start."""
+        minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
+        text = f"[{minutes:02d}:{seconds:02d}] {text}"
+        if self._terminal is not None:
+            self._terminal.console.print(text, markup=False, highlight=False)
+        else:
+            with contextlib.suppress(OSError):  # a run outlives its reader
+                print(text, flush=True)
+
+    def show(self, survey: Survey, is_news: bool = False) -> None:
+        """Renews the screen; elsewhere prints a line of news, or once a minute."""
+        if self._terminal is not None:
+            from rich.text import Text
+
+            self._terminal.update(Text(render(survey)), refresh=True)
+        elif is_news or time.monotonic() - self._shown > _LINE_S:
+            self._shown = time.monotonic()
+            self.say(line(survey))
+
+
+def watch(directory: pathlib.Path, every_s: float = 2.0) -> None:
+    """Shows a study until it is complete; Ctrl-C ends it without a word.
+
+    Raises ValueError where the directory holds no study.
+    """
+    shown: list[Any] = []
+    with contextlib.suppress(KeyboardInterrupt), Display() as display:
+        for survey in looks(StudyReader(directory), every_s):
+            counts = [row.counts for row in survey.rows.values()]
+            display.show(survey, is_news=counts != shown)
+            shown = counts
+
+
+def looks(reader: StudyReader, every_s: float) -> Iterator[Survey]:
+    """Yields surveys, at least `every_s` apart, the last one of a study that is complete."""
+    was_complete = False
+    while True:
+        began = time.monotonic()
+        survey = reader.look()
+        yield survey
+        # A trial that failed may be tried again in the next moment: it must look so twice.
+        failed = any(trial.state == "failed" for trial in survey.problems.values())
+        if survey.complete and (was_complete or not failed):
+            return
+        was_complete = survey.complete
+        took = time.monotonic() - began
+        time.sleep(max(every_s, took / _SHARE - took))

@@ -1,0 +1,323 @@
+"""What a survey holds: states, time left, jobs, damage; a reader's and a driver's are the same."""
+
+import contextlib
+import io
+import itertools
+import os
+import re
+import timeit
+
+import pytest
+
+from sweeps.monitoring import progress, survey
+from sweeps.monitoring.survey import StudyReader, Survey, TrialStatus
+from sweeps.records import layout, lease, status, submissions
+from sweeps.study import study_directory
+
+
+@pytest.fixture
+def begin(make_study):
+    """Returns a function that puts a study's first stage on disk: its directory, its trials.
+
+    Two points of 12 steps on 'standard', then standard and laser with one seed each.
+    """
+
+    def make(**changes):
+        resolved = make_study(**changes)
+        study_directory.prepare(resolved)
+        trials = resolved.trials(resolved.stages[0])
+        study_directory.materialise(resolved, resolved.stages[0], trials)
+        return resolved.directory, trials
+
+    return make
+
+
+GRID = {"protocol": "grid", "variants": "standard"}
+
+
+def _write(directory, state, step=0, **fields):
+    status.write(directory, state, global_step=step, steps=12, **fields)
+
+
+def test_states_per_stage_and_variant(begin):
+    directory, trials = begin(points=6, **GRID)
+    paths = [directory / trial.path for trial in trials]
+    for path, state, reason in zip(
+        paths,
+        ("done", "diverged", "failed", "pending", "running"),
+        (None, "the loss of update 3 was not finite", "KeyError: 'x'", "preempted at step 4", None),
+        strict=False,
+    ):
+        _write(path, state, reason=reason, preemption_count=2)
+    attempt = lease.claim(paths[4])
+    look = StudyReader(directory).look()
+    [row] = look.rows.values()
+    assert row.counts == dict.fromkeys(survey.COLUMNS, 1)  # the sixth was never begun
+    assert (row.preemptions, row.steps_left) == (10, 36)
+    problems = {
+        path: (trial.state, trial.status["reason"]) for path, trial in look.problems.items()
+    }
+    assert problems == {
+        trials[1].path: ("diverged", "the loss of update 3 was not finite"),
+        trials[2].path: ("failed", "KeyError: 'x'"),
+        trials[3].path: ("preempted", "preempted at step 4"),
+    }
+    assert not look.complete
+    attempt.end("failed")
+    counts = StudyReader(directory).look().counts("grid")
+    assert (counts["running"], counts["preempted"]) == (0, 2)  # interrupted: its worker is gone
+
+
+def test_the_time_left_of_a_study_on_disk(begin):
+    directory, trials = begin(points=2)
+    first, second = (directory / trial.path for trial in trials)
+    assert StudyReader(directory).look().time_left() == {}
+    _write(first, "done", 12, step_seconds=2.0)
+    _write(second, "running", 4, step_seconds=4.0)
+    attempt = lease.claim(second)
+    # Median of 2 and 4 is 3 s; 8 steps of 'tune', then 2 trials of 12; one at a time.
+    assert StudyReader(directory).look().time_left() == {"tune": 24.0, "compare": 72.0}
+    attempt.end("done")
+    _write(second, "done", 12, step_seconds=4.0)
+    look = StudyReader(directory).look()
+    assert look.counts("compare") == {"pending": 2}
+    assert look.time_left() == {}  # no trial is running
+
+
+def _trial(number, state, step=0, variant="standard", **fields):
+    record = {**status.NEW, "global_step": step, **fields}
+    return TrialStatus(f"grid/{variant}/w/trial_{number}", "grid", variant, state, 100, record)
+
+
+@pytest.mark.parametrize(
+    ("at_once", "seconds"),
+    # Work of 490 · 2 s, on five trials at most; the running one has 90 steps left.
+    [(0, None), (1, 980), (3, 980 / 3), (64, 980 / 5)],
+)
+def test_the_time_left_by_hand(at_once, seconds):
+    look = Survey(None, "by hand", ["grid"])
+    for number in range(4):
+        look.put(_trial(number, "pending"))
+    look.put(_trial(0, "pending", variant="laser"))  # not measured: the median of all
+    look.put(_trial(4, "done", 100, step_seconds=1.0))
+    look.put(_trial(5, "diverged", 50, step_seconds=3.0))
+    look.put(_trial(0, "running", 10))
+    look.at_once = at_once
+    assert look.time_left() == ({} if seconds is None else {"grid": pytest.approx(seconds)})
+
+
+def test_a_stage_takes_no_less_than_its_longest_trial():
+    look = Survey(None, "by hand", ["grid"], steps_after=30.0)
+    for number, step in enumerate((98, 90, 0)):
+        look.put(_trial(number, "running", step, step_seconds=2.0))
+    assert look.time_left() == {"grid": 200.0, "the studies after it": 60.0}
+    # What ran side by side when the last one began holds at the end of a stage, too.
+    for number in (0, 1):
+        look.put(_trial(number, "done", 100))
+    assert look.at_once == 3
+    # A trial that stands still is measured once, one that moves again.
+    for step in (0, 0, 10):
+        look.put(_trial(2, "running", step, step_seconds=4.0))
+    assert [*look.rows["grid", "standard"].step_seconds] == [2.0, 2.0, 2.0, 4.0]
+
+
+@pytest.mark.parametrize("protocol", ["tune_then_compare", "tune_each", "grid"])
+def test_stages_to_come_are_counted_as_the_study_counts_them(make_study, protocol):
+    resolved = make_study(protocol=protocol, points=3, seeds=4, tuning_seeds=2)
+    study_directory.prepare(resolved)
+    record = layout.read_json(resolved.directory / layout.STUDY)
+    selection = {"points": dict.fromkeys(resolved.settings["variants"], 0)}
+    for stage in resolved.stages:
+        trials = resolved.trials(stage, selection)
+        for row in survey.not_begun(record, stage):
+            own = [trial for trial in trials if trial.variant == row.variant]
+            assert row.counts == {"pending": len(own)}
+            assert row.steps_left == sum(trial.steps for trial in own)
+        planned = {row.variant for row in survey.not_begun(record, stage)}
+        assert planned == {trial.variant for trial in trials}
+
+
+def test_failed_trials_have_the_end_of_their_log(begin):
+    directory, trials = begin(points=1, **GRID)
+    attempt = lease.claim(directory / trials[0].path)
+    (attempt.directory / "log.txt").write_text("".join(f"line {n}\n" for n in range(20)))
+    _write(directory / trials[0].path, "failed", reason="RuntimeError: boom")
+    attempt.end("failed")
+    look = StudyReader(directory).look()
+    assert look.complete
+    assert look.problems[trials[0].path].log_tail == [f"line {n}" for n in range(12, 20)]
+
+
+def test_damaged_files_are_named(begin):
+    directory, trials = begin(points=3)
+    paths = [directory / trial.path for trial in trials]
+    for path in paths[1:]:
+        lease.claim(path)
+        _write(path, "running", 4)
+    (paths[1] / "attempts/1" / lease.LEASE).write_text('{"host": "el')
+    # Of another host, whose heartbeat is gone: nobody can say whether it lives.
+    attempt = paths[2] / "attempts/1"
+    record = layout.read_json(attempt / lease.LEASE)
+    layout.write_json(attempt / lease.LEASE, {**record, "boot_id": "another"})
+    (attempt / lease.HEARTBEAT).unlink()
+    for content in (
+        b'{"state": "do',
+        b"\xff\xfe",
+        b"[]",
+        b'{"state": "asleep"}',
+    ):
+        (paths[0] / layout.STATUS).write_bytes(content)
+        look = StudyReader(directory).look()
+        assert str(paths[0] / layout.STATUS) in look.damaged[trials[0].path]
+        assert status.read(paths[0])["state"] == "pending"
+    assert re.search(rf"{paths[2]} says running.*{lease.HEARTBEAT}", look.damaged[trials[2].path])
+    assert look.counts("tune") == {"pending": 1, "preempted": 1, "running": 1}
+    # The trial's next word repairs it.
+    _write(paths[0], "running", 4)
+    assert status.recorded(paths[0])["reason"] is None
+    (directory / "tune" / layout.TRIALS).write_text('{"trials": [{"path"')
+    look = StudyReader(directory).look()
+    assert f"{directory / 'tune' / layout.TRIALS}: not valid JSON" in look.damaged["tune"]
+    assert look.counts("tune") == {"pending": 3}
+    for content in ("{", "[]"):
+        (directory / layout.STUDY).write_text(content)
+        with pytest.raises(ValueError, match=layout.STUDY):
+            StudyReader(directory).look()
+
+
+def test_jobs_are_counted_by_their_trials(begin):
+    directory, trials = begin(points=4)
+    paths = [trial.path for trial in trials]
+    jobs = [(paths[0], paths[1]), (paths[2],), (paths[3],)]
+    first = submissions.new(directory, "slurm", jobs, {})
+    first.record(["7_0", "7_1", "7_2"])
+    submissions.new(directory, "slurm", [(paths[0],)], {}).record([])  # refused whole
+    assert StudyReader(directory).look().jobs == {"slurm": {"waiting": 3}}
+    lease.claim(directory / paths[1])
+    _write(directory / paths[1], "running")
+    _write(directory / paths[2], "done", 12)
+    # The second trial's job was lost, and another one got that trial.
+    again = submissions.new(directory, "slurm", [(paths[1],)], {})
+    record = layout.read_json(again.file)
+    layout.write_json(again.file, {**record, "created_at": 9e9})
+    assert StudyReader(directory).look().jobs == {"slurm": {"running": 1, "waiting": 2, "over": 1}}
+    first.file.write_text("{")
+    look = StudyReader(directory).look()
+    assert str(first.file) in look.damaged[first.file.name]
+    assert look.jobs == {"slurm": {"running": 1}}
+
+
+def test_a_drivers_survey_is_that_of_the_files(begin):
+    """At each event: `run` shows what `status` would."""
+    directory, (first, second, third) = begin(points=3)
+    _write(directory / first.path, "done", 12, step_seconds=2.0)
+    shown = progress.Progress(survey.planned(directory))
+
+    def is_same():
+        look, now = StudyReader(directory).look(), shown.survey
+        keys = ("stages", "rows", "unfinished", "running", "problems", "at_once")
+        assert {key: getattr(look, key) for key in keys} == {key: getattr(now, key) for key in keys}
+        return look.counts("tune")
+
+    shown.stage("tune", [first, second, third], directory)
+    assert is_same() == {"done": 1, "pending": 2}
+    attempts = [lease.claim(directory / trial.path) for trial in (second, third)]
+    for step in (0, 4):
+        for trial in (second, third):
+            _write(directory / trial.path, "running", step, step_seconds=step + 1.0)
+            if step == 0:
+                shown.started(trial, 1)
+            shown.looked(trial, status.recorded(directory / trial.path))
+    counts = is_same()
+    assert (counts["done"], counts["running"]) == (1, 2)
+    _write(directory / second.path, "pending", 8, reason="preempted at step 8")
+    attempts[0].end("preempted")
+    shown.ended(second, "preempted", None)
+    _write(directory / third.path, "failed", 4, reason="KeyError: 'x'")
+    attempts[1].end("failed")
+    shown.ended(third, "failed", "KeyError: 'x'")
+    counts = shown.survey.counts("tune")
+    assert +counts == {"done": 1, "preempted": 1, "failed": 1}
+    assert {path: trial.state for path, trial in shown.survey.problems.items()} == {
+        second.path: "preempted",
+        third.path: "failed",
+    }
+
+
+def test_an_event_costs_the_same_in_a_large_study(begin, tmp_path):
+    import dataclasses
+
+    _, trials = begin(points=1, **GRID)
+
+    def seconds(count):
+        shown = progress.Progress()
+        many = [dataclasses.replace(trials[0], point=point) for point in range(count)]
+        shown.stage("grid", many, tmp_path / "empty")
+        steps = itertools.cycle(range(1, 12))
+
+        def event():
+            record = {**status.NEW, "global_step": next(steps), "step_seconds": 1.0}
+            shown.looked(many[0], record)
+            shown.survey.time_left()
+
+        return min(timeit.repeat(event, number=100, repeat=5))
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        # A sum over the trials would make it 20 times as long.
+        assert seconds(20_000) < 5 * seconds(100)
+
+
+def test_file_operations_per_trial_stay_constant(tmp_path, monkeypatch):
+    """As the docstring of sweeps.monitoring.survey counts them; a second look spares those that
+    have ended well."""
+
+    def operations(directory):
+        count = 0
+
+        def counted(function):
+            def call(*arguments, **keywords):
+                nonlocal count
+                count += not str(arguments[0]).startswith("/proc")
+                return function(*arguments, **keywords)
+
+            return call
+
+        with monkeypatch.context() as patched:
+            for module, name in _OPERATIONS:
+                patched.setattr(module, name, counted(getattr(module, name)))
+            reader = StudyReader(directory)
+            reader.look()
+            first, count = count, 0
+            reader.look()
+        return first, count
+
+    few, many = _study_of(tmp_path / "few", 200), _study_of(tmp_path / "many", 400)
+    (few_first, few_again), (first, again) = operations(few), operations(many)
+    # Of four trials one is pending, one done, one failed, one says that it runs.
+    assert (first - few_first) / 200 == (1 + 1 + 3 + 9) / 4
+    assert (again - few_again) / 200 == (1 + 0 + 3 + 9) / 4
+
+
+# What pathlib and layout call; a probe of the file server's clock is made by os.open (touch).
+_OPERATIONS = ((io, "open"), *((os, name) for name in ("open", "stat", "listdir", "unlink")))
+
+
+def _study_of(directory, count):
+    """Writes a study of `count` trials, in equal parts pending, done, failed and running."""
+    rows = []
+    for number in range(count):
+        path = f"grid/standard/digits_vit_jax/trial_{number + 1}"
+        rows.append({"path": path, "variant": "standard", "steps": 12})
+        (directory / path).mkdir(parents=True)
+        state = ("pending", "done", "failed", "running")[number % 4]
+        if state in ("failed", "running"):
+            attempt = lease.claim(directory / path)
+        if state == "failed":
+            attempt.end("failed")
+        if state != "pending":
+            _write(directory / path, state)
+    settings = {"variants": ["standard"], "seeds": 1, "steps": 12, "protocol": "grid"}
+    record = {"name": directory.name, "stages": ["grid"], "config": settings, "points": []}
+    layout.write_json(directory / layout.STUDY, record)
+    layout.write_json(directory / "grid" / layout.TRIALS, {"trials": rows})
+    return directory

@@ -1,0 +1,223 @@
+"""What a person sees of a study: by `status`, by `status --watch` as a process, and by `run`."""
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from sweeps import __main__ as command
+from sweeps.monitoring import progress, view
+from sweeps.monitoring.survey import StudyReader, Survey, TrialStatus
+from sweeps.records import lease, status
+from sweeps.study import study_directory
+
+CODE = (
+    "import pathlib, sys; from sweeps.monitoring import view; "
+    "view.watch(pathlib.Path(sys.argv[1]), 0.05)"
+)
+
+
+@pytest.fixture
+def begun(make_study):
+    """A grid of two trials, one of them running: the directory, the trials, their directories."""
+    resolved = make_study(protocol="grid", points=2, variants="standard", name="watched")
+    study_directory.prepare(resolved)
+    trials = resolved.trials("grid")
+    study_directory.materialise(resolved, "grid", trials)
+    directories = [resolved.directory / trial.path for trial in trials]
+    lease.claim(directories[0])
+    status.write(directories[0], "running", global_step=4, steps=12, step_seconds=2.0)
+    return resolved.directory, trials, directories
+
+
+def _finish(directories):
+    for directory in directories:
+        status.write(directory, "done", global_step=12)
+
+
+# 8 steps are left of the first trial and 12 of the second, 2 s each.
+LEFT = "time left: about 40 s (grid 40 s) with 1 at a time"
+
+
+def test_a_status(begun, capsys):
+    directory, trials, directories = begun
+    figures = {"global_step": 3, "loss": 0.5, "images_per_second": 123.45, "share": None}
+    evaluation = {"validation/accuracy": 0.25}
+    status.write(
+        directories[0], "running", figures=figures, evaluation=evaluation, host="node7", note="slow"
+    )
+    assert command.main(["status", str(directory)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"study watched in {directory}",
+        "stage  variant   pending  running  done  diverged  failed  preempted",
+        "grid   standard  1        1        0     0         0       0",
+        LEFT,
+        f"{trials[0].path} running on node7: step 4/12, loss 0.5, images_per_second 123.5, "
+        "validation/accuracy 0.25; slow",
+    ]
+    lease.last(directories[0]).joinpath(lease.OUTCOME).write_text("{}")
+    assert command.main(["status", str(directory)]) == 0
+    assert f"python -m sweeps resume {directory}\n" in capsys.readouterr().out
+    _finish(directories)
+    assert command.main(["status", str(directory)]) == 0
+    assert capsys.readouterr().out.endswith("\ncomplete\n")
+    assert command.main(["status", str(directory.parent)]) == 2
+
+
+def test_many_failures_do_not_fill_the_screen():
+    survey = Survey(None, "failing", ["grid"])
+    for number in range(25):
+        record = {**status.NEW, "reason": "RuntimeError: boom"}
+        survey.put(TrialStatus(f"trial_{number}", "grid", "laser", "failed", 12, record, ["end"]))
+    text = view.render(survey)
+    assert text.count("RuntimeError: boom\n    end") == 20
+    assert text.endswith("and 5 more failed")
+
+
+def test_a_run_in_a_log(begun, capsys, monkeypatch):
+    directory, trials, directories = begun
+    with progress.Progress() as shown:
+        shown.stage("grid", trials, directory)
+        shown.selected({"points": {"a": 3, "b": 1}, "metric": "loss", "lost": ["x"]})
+        shown.started(trials[1], "slurm job 12_3")
+        monkeypatch.setattr(view, "_LINE_S", -1.0)
+        shown.tick()
+        monkeypatch.undo()
+        shown.tick()  # not yet a minute later
+        shown.ended(trials[1], "failed, will be tried again", "KeyError: 'x'")
+        _finish(directories)
+        shown.ended(trials[1], "done", None)
+        shown.ended(trials[1], "done", None)  # counts once
+        shown.ended(trials[0], "failed", "KeyError: 'x'", ["last line"])
+    paths = [trial.path for trial in trials]
+    assert [line.split("] ", 1)[1] for line in capsys.readouterr().out.splitlines()] == [
+        "stage grid: 2 trials, 0 already finished",
+        "selected by loss: point 1, 3; 1 lost trials counted as the worst",
+        f"{paths[1]} started on slurm job 12_3",
+        "grid 2 running; time left: about 24 s (grid 24 s) with 2 at a time; "
+        f"{paths[0]} running: step 4/12; {paths[1]} running: step 0/12",
+        f"{paths[1]} failed, will be tried again: KeyError: 'x' [0/2]",
+        f"{paths[1]} done [1/2]",
+        f"{paths[1]} done [1/2]",
+        f"{paths[0]} failed: KeyError: 'x' [2/2]",
+        "    last line",
+    ]
+
+
+def test_durations_as_people_say_them():
+    given = (80, 300, 7200, 200_000)
+    assert [view.duration(s) for s in given] == ["80 s", "5 min", "2.0 h", "2.3 days"]
+
+
+class Watching:
+    """A watching process and what it has shown so far."""
+
+    def __init__(self, directory, environment, on_terminal):
+        self.shown = b""
+        self._read, write = pty.openpty() if on_terminal else os.pipe()
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", CODE, str(directory)],
+            stdout=write,
+            stderr=write,
+            env=environment(TERM="xterm", COLUMNS="120", LINES="40"),
+        )
+        os.close(write)
+        self._thread = threading.Thread(target=self._listen)
+        self._thread.start()
+
+    def _listen(self):
+        try:
+            while part := os.read(self._read, 65536):
+                self.shown += part
+        except OSError:  # a terminal's way to end
+            pass
+
+    @property
+    def text(self):
+        return self.shown.decode(errors="replace")
+
+    def wait_for(self, pattern):
+        deadline = time.monotonic() + 120
+        while not re.search(pattern, self.text):
+            assert self.process.poll() is None, self.text
+            assert time.monotonic() < deadline, self.text
+            time.sleep(0.02)
+
+    def end(self):
+        code = self.process.wait(120)
+        self._thread.join()
+        os.close(self._read)
+        return code
+
+
+@pytest.fixture
+def watch(environment):
+    """Returns a function that watches a study; the process is killed at the end."""
+    started = []
+
+    def start(directory, on_terminal=False):
+        started.append(Watching(directory, environment, on_terminal))
+        return started[-1]
+
+    yield start
+    for watching in started:
+        if watching.process.poll() is None:
+            watching.process.kill()
+            watching.end()
+
+
+def test_a_log_gets_a_line_per_change(begun, watch):
+    directory, trials, directories = begun
+    watching = watch(directory)
+    watching.wait_for("1 running")
+    _finish(directories[:1])
+    watching.wait_for("1 done")
+    _finish(directories)
+    assert watching.end() == 0
+    lines = [re.sub(r"^\[[\d:]{5}\] ", "", line) for line in watching.text.splitlines()]
+    assert lines == [
+        f"grid 1 pending 1 running; {LEFT}; {trials[0].path} running: step 4/12",
+        "grid 1 pending 1 done; time left: unknown until a trial runs and its steps are timed",
+        "grid 2 done; complete",
+    ]
+
+
+def test_a_terminal_gets_a_table_that_changes(begun, watch):
+    directory, _, directories = begun
+    watching = watch(directory, on_terminal=True)
+    watching.wait_for(re.escape(LEFT))
+    assert re.search("stage +variant .*preempted", watching.text)
+    assert "trial_1 running" in watching.text
+    _finish(directories)
+    assert watching.end() == 0
+    assert re.search(r"\n\S*complete", watching.text)
+
+
+@pytest.mark.parametrize("on_terminal", [False, True])
+def test_ctrl_c_leaves_quietly(begun, watch, on_terminal):
+    watching = watch(begun[0], on_terminal)
+    watching.wait_for("running")
+    watching.process.send_signal(signal.SIGINT)
+    assert watching.end() == 0
+    assert not re.search("Traceback|Interrupt", watching.text)
+
+
+def test_a_trial_that_failed_may_be_tried_again(begun):
+    """It is failed for a moment: the study is over where it still looks so at the next look."""
+    directory, _, directories = begun
+    _finish(directories[1:])
+    attempts = directories[0] / "attempts"
+    (attempts / "1/outcome.json").write_text("{}")
+    status.write(directories[0], "failed", reason="RuntimeError: boom")
+    looks = view.looks(StudyReader(directory), 0.0)
+    assert next(looks).complete
+    lease.claim(directories[0])
+    assert next(looks).running
+    (attempts / "2/outcome.json").write_text("{}")
+    assert [look.complete for look in looks] == [True, True]
