@@ -144,11 +144,13 @@ def _parser() -> argparse.ArgumentParser:
         )
     job = add("job", _job, "run a job of a study on the node an engine chose")
     job.description = (
-        "What engines start on their nodes. Exits with 0 where nothing is left to do, 75 where it "
-        "was told to stop and has saved, 76 where this node cannot run it."
+        "What launchers start, on this host and on engines' nodes. Exits with 0 where nothing is "
+        "left to do, 75 where it was told to stop and has saved, 76 where this node cannot run it."
     )
     job.add_argument("file", type=pathlib.Path, metavar="STUDY_DIR/jobs/BATCH.json")
     job.add_argument("--index", type=int, required=True, help="which job, from 0")
+    job.add_argument("--slot", type=int, help="which worker of the job's node, from 0")
+    job.add_argument("--cpus", type=_numbers, default=(), help="cores to stay on: 0,1,2")
     tensors = add(
         "tensors", _tensors, "write a trained trial's queries, keys and values, layer by layer"
     )
@@ -170,6 +172,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_parity(parity)
     return parser
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(",") if part)
 
 
 def _add_compile(command: argparse.ArgumentParser) -> None:
@@ -361,7 +367,7 @@ def _drive(resolved: "Study", selection: str, after: "Sequence[Study]" = ()) -> 
             )
             return 130
     summary = ", ".join(f"{count} {state}" for state, count in counts.items())
-    print(f"{resolved.directory}: {summary}; {shown.compilations} train steps compiled or loaded")
+    print(f"{resolved.directory}: {summary}")
     print(f"table: python -m analysis table {files.quoted(resolved.directory)}")
     return 1 if set(counts) - {"done", "diverged"} else 0
 
@@ -397,10 +403,11 @@ def _job(options: argparse.Namespace) -> int:
     from sweeps.records import submissions
 
     # First: what follows loads libraries that the node may lack.
-    submissions.note_start(options.file, options.index)
-    from sweeps.scheduling import job
+    if options.slot is None:
+        submissions.note_start(options.file, options.index)
+    from sweeps.job import job
 
-    return job.run(options.file, options.index)
+    return job.run(options.file, options.index, options.slot, options.cpus)
 
 
 def _tensors(options: argparse.Namespace) -> int:

@@ -14,10 +14,9 @@ A module of `sweeps.launchers` named in `sweeps/launchers/table.py` defines
 `settings` is the whole resolved config as plain data. Importing such a module loads the standard
 library alone; what it needs beyond that is imported where it is used.
 
-An engine runs jobs: one job is one or several trials, run by `python -m sweeps job` on the node
-with worker processes of its own; on this host a job is such a worker. Engines execute at least once
-and their states lie (a job that saved itself during a preemption's grace is "TIMEOUT" to Slurm), so
-an engine is never asked whether a trial is done: the trial's files say that.
+An engine runs jobs: `python -m sweeps job` on the node trains one or several trials. Engines
+execute at least once and their states lie: a job that saved itself during a preemption's grace is
+"TIMEOUT" to Slurm. So an engine is never asked whether a trial is done: the trial's files say that.
 """
 
 import enum
@@ -48,7 +47,12 @@ class EngineError(Exception):
 
 
 class Launcher(Protocol):
-    """An engine. Every method may be called by several drivers of one study at once."""
+    """An engine. Every method may be called by several drivers of one study at once.
+
+    is_this_host: whether jobs run on the driver's host and end with it.
+    """
+
+    is_this_host: bool
 
     @property
     def place(self) -> dict[str, str]:
@@ -84,4 +88,4 @@ class Launcher(Protocol):
         """
 
     def close(self) -> None:
-        """Lets go of connections. Jobs go on."""
+        """Lets go of connections. Jobs go on; those of this host save and end."""

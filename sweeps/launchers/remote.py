@@ -134,6 +134,8 @@ def variables(text: str) -> dict[str, str]:
 class Engine(abc.ABC):
     """What launchers of engines on other hosts have alike, for an engine's keys `own`."""
 
+    is_this_host = False
+
     def __init__(self, own: dict[str, Any]) -> None:
         self._own = own
         self.place: dict[str, str] = {}

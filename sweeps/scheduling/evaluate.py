@@ -13,9 +13,8 @@ from collections import Counter
 from attention import files
 from sweeps.launchers import table as launchers
 from sweeps.monitoring.progress import Progress
-from sweeps.records import code_snapshot, layout, status, submissions
-from sweeps.scheduling import driver, evaluations, preflight
-from sweeps.scheduling.scheduler import Run
+from sweeps.records import layout, status, submissions
+from sweeps.scheduling import driver, evaluations, preflight, scheduler
 from sweeps.study import checks, config, study
 from sweeps.study import trial as trials
 from sweeps.study.evaluation import Evaluation
@@ -86,9 +85,7 @@ class Evaluate:
             check = preflight.SuiteCheck(self.study, self.suite)
             with contextlib.closing(check):
                 check.finish()
-            snapshot = code_snapshot.take(directory)
-            about = Run(self.study, progress, told, snapshot)
-            with contextlib.closing(driver.scheduler(about)) as found:
-                return found.outage.wait_out(
-                    lambda: evaluations.run(self.study, found, progress, self.wanted)
+            with contextlib.closing(scheduler.of_study(self.study, progress, told)) as jobs:
+                return jobs.outage.wait_out(
+                    lambda: evaluations.run(self.study, jobs, progress, self.wanted)
                 )

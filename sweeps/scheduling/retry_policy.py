@@ -3,7 +3,6 @@
 import enum
 import pathlib
 from collections import Counter
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from sweeps.records import attempts, lease, status
@@ -34,28 +33,21 @@ class RetryPolicy:
     """Counts a trial's failures in one run of its study, and decides.
 
     See `attempts.count_failures`. Attempts that were killed without a word count up to `max_kills`:
-    nodes vanish, no trial's fault. began: of each trial its last attempt before the run, which a
-    job is told by its driver; `begin` notes it of other trials.
+    nodes vanish, no trial's fault.
     """
 
-    def __init__(
-        self,
-        root: pathlib.Path,
-        max_attempts: int,
-        max_kills: int = 0,
-        began: Mapping[str, int] | None = None,
-    ) -> None:
+    def __init__(self, root: pathlib.Path, max_attempts: int, max_kills: int = 0) -> None:
         self._root, self._max_attempts = root, max_attempts
         self._max_kills = max(max_kills, max_attempts)
-        self.began = dict(began or {})
+        # Of each trial, its last attempt before this run.
+        self._before: dict[str, int] = {}
         # Jobs that left no attempt, by trial, kind of end and step: progress begins the count anew.
         self._unrecorded: Counter[tuple[str, str, int]] = Counter()
 
     def begin(self, trial: Work) -> str:
         """Notes where a trial stands as this run begins; returns its state."""
         directory = self._root / trial.path
-        if trial.path not in self.began:
-            self.began[trial.path] = lease.latest(directory)
+        self._before.setdefault(trial.path, lease.latest(directory))
         return str(status.read(directory)["state"])
 
     def count_unrecorded(self, trial: Work, excused: bool = False) -> int:
@@ -74,7 +66,7 @@ class RetryPolicy:
     def count_failures(self, trial: Work) -> tuple[int, int]:
         """Returns how often a trial failed in this run, and how often it was killed, since it last
         made progress."""
-        ends = attempts.ends(self._root / trial.path, self.began.get(trial.path, 0))
+        ends = attempts.ends(self._root / trial.path, self._before.get(trial.path, 0))
         failed, killed = attempts.count_failures(ends)
         return failed + self._unrecorded[self._at(trial, "failed")], killed
 
@@ -82,7 +74,7 @@ class RetryPolicy:
         """Whether a trial that is not finished gets another attempt in this run."""
         directory = self._root / trial.path
         # A person who runs the study again has looked at earlier failures.
-        is_new = lease.latest(directory) > self.began.get(trial.path, 0)
+        is_new = lease.latest(directory) > self._before.get(trial.path, 0)
         if is_new and not attempts.last_error(directory).get("retry", True):
             return False
         failed, killed = self.count_failures(trial)

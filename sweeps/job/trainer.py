@@ -1,130 +1,132 @@
-"""What a worker process does with its orders: claims a trial, trains it, gives it back.
+"""Where a trial is claimed and trained: one after the other, programs stay compiled.
 
-An order may also name an evaluation of a trained trial (`sweeps.study.evaluation`).
+An evaluation of a trained trial (`sweeps.study.evaluation`) is claimed and made the same way.
 """
 
 import contextlib
 import functools
-import json
 import os
 import pathlib
 import sys
 import traceback
-from typing import Any, TextIO
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from sweeps.distributed import process_group
+from sweeps.job import trial_lock
 from sweeps.launchers.protocol import AGAIN
 from sweeps.records import disk, layout, lease, outages, status
 from sweeps.study import evaluation
 from sweeps.study.evaluation import Evaluation, Work
 from sweeps.study.trial import Trial
-from sweeps.worker import held_attempt
 from workloads import init2winit_specs
 
 
-class Worker:
-    """Runs trials one after another; keeps compiled programs between them.
+class End(NamedTuple):
+    """How a trial ended: an attempt's outcome, or why there is no attempt, and the error."""
 
-    `channel` takes the events, a JSON line each. `processes` are those that train each trial; on
-    the primary one `run` is called for each trial, on the others `follow`, once.
+    outcome: str
+    error: str | None = None
+
+
+FINISHED, ELSEWHERE, UNCLAIMED = "already finished", "claimed elsewhere", "not claimed"
+
+
+class Trainer:
+    """Claims trials, trains them in this process, gives them back.
+
+    `claimed(directory)` is called once a trial is claimed. `processes` are those that train each
+    trial; on the primary one `run` is called for each trial, on the others `follow`, once.
+    `stopping`: the trial at hand is saved, and no other begun. `broken`: this process must end.
     """
 
     def __init__(
         self,
-        channel: TextIO | None,
         processes: process_group.ProcessGroup | process_group.SingleProcess | None = None,
+        claimed: Callable[[pathlib.Path], None] = lambda directory: None,
     ) -> None:
-        self._channel = channel
         self._programs: dict[Any, Any] = {}
         self._held: lease.Attempt | None = None
+        self._claimed = claimed
         self.stopping = self.broken = False
-        self.processes = processes or process_group.SingleProcess()
-        self.processes.on_stop, self.processes.on_failure = self.stop, self._peer_failed
+        self.follow_group(processes or process_group.SingleProcess())
 
-    def report(self, event: str, **fields: Any) -> None:
-        """Sends an event to the driver; a driver that is gone is no reason to stop a trial."""
-        if self._channel is not None:
-            with contextlib.suppress(BrokenPipeError, ValueError):
-                self._channel.write(json.dumps({"event": event, **fields}) + "\n")
-                self._channel.flush()
+    def follow_group(
+        self, processes: process_group.ProcessGroup | process_group.SingleProcess
+    ) -> None:
+        """Has the processes that train together stop together."""
+        self.processes = processes
+        processes.on_stop, processes.on_failure = self.stop, self._peer_failed
 
     def stop(self) -> None:
-        """Has the trial at hand saved at the next step, and ends the worker."""
+        """Has the trial at hand saved at the next step."""
         self.stopping = True
 
     # On the primary process, or the only one.
 
-    def run(self, directory: pathlib.Path, data_dir: str, loader_workers: int = 0) -> None:
-        """Claims and trains the trial in a directory, and reports how it ended."""
+    def run(self, directory: pathlib.Path, data_dir: str, loader_workers: int = 0) -> End:
+        """Claims and trains the trial in a directory, unless it is finished or claimed."""
         try:
-            attempt = self._claim(directory)
-        except OSError as problem:  # a full or vanished disk must not take the worker along
-            self._ended(directory, "failed", disk.named(problem, directory), claimed=False)
-        else:
-            if attempt is not None:
-                self._run_claimed(attempt, data_dir, loader_workers)
-
-    def _claim(self, directory: pathlib.Path) -> lease.Attempt | None:
-        outcome = "already finished"
-        if not self._is_finished(directory):
-            outcome = "claimed elsewhere"
+            if self._is_finished(directory):
+                return End(FINISHED)
             claim = functools.partial(lease.claim, directory)
-            if (attempt := outages.patiently(claim, lambda: self.stopping)) is not None:
-                if not self._is_finished(directory):
-                    with contextlib.suppress(OSError):  # left by writers that were killed
-                        now = os.stat(attempt.directory / lease.HEARTBEAT).st_mtime
-                        layout.remove_left_overs(directory, now)
-                        layout.remove_left_overs(directory / layout.ATTEMPTS, now)
-                    return attempt
-                # It was finished meanwhile: this process may have slept since it read the status.
+            attempt = outages.patiently(claim, lambda: self.stopping)
+            if attempt is None:
+                return End(ELSEWHERE)
+            if self._is_finished(directory):
+                # This process may have slept since it read the status.
                 attempt.end("lost")
-                outcome = "already finished"
-        self._ended(directory, outcome)
-        return None
+                return End(FINISHED)
+        except OSError as problem:  # a full or vanished disk must not take the job along
+            return End(UNCLAIMED, disk.named(problem, directory))
+        with contextlib.suppress(OSError):  # left by writers that were killed
+            now = os.stat(attempt.directory / lease.HEARTBEAT).st_mtime
+            layout.remove_left_overs(directory, now)
+            layout.remove_left_overs(directory / layout.ATTEMPTS, now)
+        return self._run_claimed(attempt, data_dir, loader_workers)
 
     def _is_finished(self, directory: pathlib.Path) -> bool:
         read = functools.partial(status.read, directory)
         return outages.patiently(read, lambda: self.stopping)["state"] in status.COMPLETE
 
-    def _ended(
-        self, directory: pathlib.Path, outcome: str, error: str | None = None, **fields: Any
-    ) -> None:
-        self.report("end", trial=str(directory), outcome=outcome, error=error, **fields)
-
-    def _run_claimed(self, attempt: lease.Attempt, data_dir: str, loader_workers: int) -> None:
-        self._held = attempt
+    def _run_claimed(self, attempt: lease.Attempt, data_dir: str, loader_workers: int) -> End:
+        self._held, directory = attempt, attempt.trial_directory
         end: str | Exception = OSError()
         record: Work | None = None
         try:
-            with held_attempt.logged(attempt), held_attempt.heartbeat(attempt, self.stop):
+            self._claimed(directory)
+            with (
+                trial_lock.logged(attempt),
+                trial_lock.heartbeat(attempt, self.stop),
+                contextlib.closing(trial_lock.Watchdog()) as watchdog,
+            ):
                 try:
-                    record = evaluation.read_work(attempt.trial_directory)
+                    record = evaluation.read_work(directory)
                     if isinstance(record, Trial):
-                        end = self._train(record, attempt, data_dir, loader_workers)
+                        end = self._train(record, attempt, data_dir, loader_workers, watchdog)
                     else:
-                        end = self._evaluate(record, attempt, data_dir)
+                        end = self._evaluate(record, attempt, data_dir, watchdog)
                 except Exception as problem:  # whatever it is, the study goes on around this trial
                     end = problem
                 trained = record if isinstance(record, Trial) else None
-                outcome, error = held_attempt.conclude(attempt, end, trained)
+                outcome, error = trial_lock.conclude(attempt, end, trained)
         except OSError as problem:
-            outcome, error = "failed", disk.named(problem, attempt.trial_directory)
+            outcome, error = "failed", disk.named(problem, directory)
         # A device or its memory may be broken for good: the next trial gets a new process.
         self.broken |= outcome == "failed" and not isinstance(end, ValueError)
-        given_back = (attempt.directory / lease.OUTCOME).exists()
-        if given_back:
-            self._held = None
-        if given_back and outcome == "done" and trained and trained.downstream:
-            self._evaluate_trained(trained, attempt.trial_directory, data_dir)
-        self._ended(attempt.trial_directory, outcome, error)
-        if not given_back:
+        if not (attempt.directory / lease.OUTCOME).exists():
             # The lease could not be given back; only the end of this process does it.
+            print(f"{directory}: {outcome}: {error}", file=sys.stderr, flush=True)
             os._exit(1)
+        self._held = None
         if self.processes.broken:
             os._exit(AGAIN)  # at its regular end JAX would wait for the others
+        if outcome == "done" and trained and trained.downstream:
+            self._evaluate_trained(trained, directory, data_dir)
+        return End(outcome, error)
 
     def _evaluate_trained(self, trained: Trial, directory: pathlib.Path, data_dir: str) -> None:
-        """Evaluates a trial that this worker has just trained, as its study asks.
+        """Evaluates a trial that this process has just trained, as its study asks.
 
         Where that does not succeed, the driver sees to it when the stage is over.
         """
@@ -133,27 +135,33 @@ class Worker:
         if self.stopping or not isinstance(self.processes, process_group.SingleProcess):
             return
         suite, root = trained.downstream, layout.study_of(directory)
-        self.report("note", trial=str(directory), text=f"trained; now evaluated by {suite}")
         try:
             tasks = len(suites.get(suite).tasks)
-            found = evaluation.of(trained, trained.steps, suite, tasks, {})
-            if evaluation.materialise(root, found):
-                self.run(root / found.path, data_dir)
+            task = evaluation.of(trained, trained.steps, suite, tasks, {})
+            if evaluation.materialise(root, task):
+                self.run(root / task.path, data_dir)
         except (OSError, ValueError) as problem:
-            self.report("note", trial=str(directory), text=f"not evaluated: {problem}")
+            print(f"{directory}: not evaluated: {problem}", file=sys.stderr, flush=True)
 
     def _peer_failed(self, problem: Exception) -> None:
         """Gives the attempt back before this process ends: another one of the group failed."""
         if self._held is not None:
-            outcome, error = held_attempt.conclude(self._held, problem)
-            self._ended(self._held.trial_directory, outcome, error)
+            trial_lock.conclude(self._held, problem)
 
     def _train(
-        self, record: Trial, attempt: lease.Attempt, data_dir: str, loader_workers: int
+        self,
+        record: Trial,
+        attempt: lease.Attempt,
+        data_dir: str,
+        loader_workers: int,
+        watchdog: trial_lock.Watchdog,
     ) -> str:
         """Returns 'done' or 'diverged', or raises what ended the training."""
         if init2winit_specs.is_init2winit(record.workload):
-            return self._follow_process(record, attempt, data_dir)
+            from sweeps.init2winit import process
+
+            watchdog.close()  # its process trains, not this one
+            return process.Attempt(record, attempt, data_dir, lambda: self.stopping).run()
         from sweeps.training import checkpoints, loop
 
         directory = attempt.trial_directory
@@ -161,12 +169,6 @@ class Worker:
             print(line, flush=True)
         program = self._program(record, loader_workers)
         _note_provenance(record, attempt, program, data_dir)
-        before = program.compilations
-
-        def report(event: str, **fields: Any) -> None:
-            compilations = program.compilations - before
-            self.report(event, trial=str(directory), compilations=compilations, **fields)
-
         where = {"data_dir": data_dir, "loader_workers": loader_workers}
         self.processes.order(trial=str(directory), attempt=attempt.number, **where)
         return loop.Training(
@@ -174,33 +176,28 @@ class Worker:
             attempt=attempt,
             step_function=program,
             data_dir=data_dir,
-            report=report,
-            stop_requested=lambda: self.stopping,
+            stop_requested=lambda: self._stops(watchdog),
             processes=self.processes,
         ).run()
 
-    def _follow_process(self, record: Trial, attempt: lease.Attempt, data_dir: str) -> str:
-        """Has init2winit's own trainer train a trial; returns and raises as `_train`."""
-        from sweeps.init2winit import process
+    def _stops(self, watchdog: trial_lock.Watchdog) -> bool:
+        """Returns whether to stop; asked after every update."""
+        watchdog.progress()
+        return self.stopping
 
-        def report(event: str, **fields: Any) -> None:
-            self.report(event, trial=str(attempt.trial_directory), compilations=0, **fields)
-
-        under_way = process.Attempt(record, attempt, data_dir, report, lambda: self.stopping)
-        return under_way.run()
-
-    def _evaluate(self, found: Evaluation, attempt: lease.Attempt, data_dir: str) -> str:
+    def _evaluate(
+        self,
+        record: Evaluation,
+        attempt: lease.Attempt,
+        data_dir: str,
+        watchdog: trial_lock.Watchdog,
+    ) -> str:
         """Returns 'done', or raises what ended the evaluation."""
-        from sweeps.worker import evaluating
+        from sweeps.job import evaluating
 
-        directory = str(attempt.trial_directory)
-
-        def report(event: str, **fields: Any) -> None:
-            self.report(event, trial=directory, compilations=0, **fields)
-
-        workload = self._program(found.trial, 0).workload
+        workload = self._program(record.trial, 0).workload
         return evaluating.evaluate(
-            found, attempt, workload, data_dir, report, lambda: self.stopping
+            record, attempt, workload, data_dir, lambda: self._stops(watchdog)
         )
 
     # On the other processes of a group.
@@ -238,7 +235,6 @@ class Worker:
                 attempt=attempt,
                 step_function=program,
                 data_dir=order["data_dir"],
-                report=self.report,  # which has no channel: nobody listens to its events
                 stop_requested=lambda: self.stopping,
                 processes=self.processes,
             ).run()

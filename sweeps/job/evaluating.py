@@ -1,4 +1,4 @@
-"""What a worker does with an evaluation: a checkpoint's parameters alone, put before a suite."""
+"""An evaluation: a checkpoint's parameters alone, put before a suite."""
 
 import pathlib
 import time
@@ -18,7 +18,6 @@ def evaluate(
     attempt: lease.Attempt,
     workload: Any,
     data_dir: str,
-    report: Callable[..., None],
     stop_requested: Callable[[], bool],
 ) -> str:
     """Writes an evaluation's results beside its record and returns 'done'.
@@ -30,11 +29,9 @@ def evaluate(
     from workloads.downstream import harness, suites
 
     directory = attempt.trial_directory
-    began, finished = time.monotonic(), _finished(directory)
-    said = began
+    finished, said = _finished(directory), time.monotonic()
     layout.write_json(attempt.directory / measurements.RESUMED, {"global_step": finished})
     _say(found, attempt, "running", finished)
-    report("compiled", step=finished)
 
     def progress(task: str, done: int, total: int) -> None:
         """Asked after every batch of a task: `done` of `total` requests."""
@@ -48,9 +45,6 @@ def evaluate(
             _say(found, attempt, "pending", whole, f"preempted after {whole} tasks")
             raise loop.Preempted
         _say(found, attempt, "running", whole)
-        if whole > finished:
-            seconds = (now - began) / (whole - finished)
-            report("figures", global_step=whole - 1, step_seconds=seconds)
 
     with train_step.precise(found.trial.matmul_precision):
         parameters = restored(found, directory.parents[2], workload)
@@ -63,8 +57,6 @@ def evaluate(
         }
         suite = suites.get(found.suite)
         harness.evaluate(workload, parameters, suite, data_dir, directory, about, progress)
-    seconds = (time.monotonic() - began) / max(1, found.tasks - finished)
-    report("figures", global_step=found.tasks - 1, step_seconds=seconds)
     _say(found, attempt, "done", found.tasks)
     return "done"
 
