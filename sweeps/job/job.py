@@ -11,6 +11,7 @@ failed and may be tried again, or could not be claimed or given back, 2 for a ba
 read.
 """
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -85,7 +86,7 @@ class Job:
         try:
             self.trainer.follow_group(process_group.join())
         except bootstrap.StartError as error:
-            print(error, file=sys.stderr)
+            _say(str(error))
             return AGAIN
         code = self._find_platform()
         if group is None or group.is_primary:
@@ -116,13 +117,13 @@ class Job:
             os.environ["JAX_PLATFORMS"] = "cpu"
 
     def _refuse(self, reason: str) -> int:
-        print(reason, flush=True)
+        _say(reason)
         self.batch.refuse(self.index, reason)
         return WRONG_NODE
 
     def _told_to_stop(self, signum: int, frame: Any) -> None:
         del frame
-        print(f"told to stop by {signal.Signals(signum).name}", flush=True)
+        _say(f"told to stop by {signal.Signals(signum).name}")
         self.trainer.stop()
         for process in self._processes:
             process.terminate()
@@ -169,7 +170,7 @@ class Job:
             end = self.trainer.run(
                 self.root / path, self.study.data_dir, settings["loader_workers"]
             )
-            print(f"{path}: {': '.join(filter(None, end))}", flush=True)
+            _say(f"{path}: {': '.join(filter(None, end))}")
             if self.trainer.broken:
                 return _UNFINISHED
             if end.outcome == trainer.UNCLAIMED:
@@ -191,11 +192,12 @@ class Job:
     def _note_claim(self, directory: pathlib.Path) -> None:
         path = str(directory.relative_to(self.root))
         if path in self.paths:  # otherwise the evaluation of a trial that was trained here
-            self.batch.note_claim(self.index, path)
+            with contextlib.suppress(OSError):  # of a full disk the trial's end is to tell
+                self.batch.note_claim(self.index, path)
 
     def _interrupted(self) -> int:
         if submissions.is_cancelled(self.root):
-            print("the study was cancelled", flush=True)
+            _say("the study was cancelled")
             return FINISHED  # nobody is to start it again
         again = "the driver submits what is left again"
         if self._slot is None:
@@ -203,9 +205,15 @@ class Job:
                 if launchers.module(self.batch.launcher).requeue():
                     again = "the engine runs this job again"
             except EngineError as error:  # e.g. a job that a person runs by hand
-                print(error, flush=True)
-        print(f"saved; {again}", flush=True)
+                _say(str(error))
+        _say(f"saved; {again}")
         return AGAIN
+
+
+def _say(text: str) -> None:
+    """Prints a line; a log on a full disk must not take the job along."""
+    with contextlib.suppress(OSError):
+        print(text, flush=True)
 
 
 def run(file: pathlib.Path, index: int, slot: int | None = None, cpus: Sequence[int] = ()) -> int:
@@ -216,5 +224,5 @@ def run(file: pathlib.Path, index: int, slot: int | None = None, cpus: Sequence[
     """
     if cpus:
         os.sched_setaffinity(0, cpus)
-    print(f"job {file.stem} {index} on {os.uname().nodename}", flush=True)
+    _say(f"job {file.stem} {index} on {os.uname().nodename}")
     return outages.patiently(lambda: Job(file, index, slot), lambda: False).run()

@@ -134,6 +134,8 @@ class Scheduler:
                 self._turn()
                 self.outage.over()
             except OSError as error:
+                if self.launcher.is_this_host and disk.is_full(error):
+                    raise ValueError(disk.named(error, self.root)) from error
                 self.outage.met(error)
                 # What the error dropped in the middle of a turn is looked after by its files.
                 taken = self._held() | self.watched.keys() | self.pending.keys()

@@ -17,12 +17,12 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
+from sweeps.job import trainer
 from sweeps.monitoring import progress
 from sweeps.monitoring import status as status_view
-from sweeps.records import attempts, layout, status, study_reader
+from sweeps.records import attempts, layout, lease, status, study_reader
 from sweeps.study import config, study, study_directory
 from sweeps.training import checkpoints, tensors, train_step
-from sweeps.worker import worker
 from tests.sweeps.chaos import equality
 
 # Orbax leaves its other reads and writes behind where one has failed.
@@ -36,27 +36,25 @@ def _left_behind():
     gc.collect()
 
 
-class Orders:
-    """A real worker in this process; tells it to stop after an evaluation where asked to."""
+class Orders(trainer.Trainer):
+    """Trains in this process; stops after an evaluation where asked to."""
 
     def __init__(self, data_dir):
-        self.data_dir, self.events, self.stop_at = data_dir, [], None
-        self.worker = worker.Worker(self)
+        super().__init__()
+        self.data_dir, self.error = data_dir, None
 
-    def write(self, line):
-        self.events.append(json.loads(line))
-        event = self.events[-1]
-        if event["event"] == "eval" and event["global_step"] == self.stop_at:
-            self.worker.stop()
+    def _stops(self, watchdog):
+        return super()._stops(watchdog) or self._is_at_step()
 
-    def flush(self):
-        pass
+    def _is_at_step(self):
+        return status.recorded(self._held.trial_directory)["global_step"] == self.stop_at
 
     def run(self, trial, stop_at=None):
         """Returns how the trial ended."""
-        self.events, self.stop_at, self.worker.stopping = [], stop_at, False
-        self.worker.run(trial, self.data_dir)
-        return self.events[-1]["outcome"]
+        self.stop_at, self.stopping = stop_at, False
+        end = super().run(trial, self.data_dir)
+        self.error = end.error
+        return end.outcome
 
 
 def _trial(folder, data_dir, **changes):
@@ -219,16 +217,15 @@ def test_checkpoints_from_before_there_were_sums(tmp_path):
 
 @pytest.mark.slow
 def test_a_trial_goes_on_from_the_one_before(trained, stopped, capsys):
-    """Bit for bit the curve of a run never disturbed; said in log, status and driver."""
+    """Bit for bit the curve of a run never disturbed; said in log and status."""
     orders, whole, _ = trained
     path = stopped / layout.CHECKPOINTS / "4" / checkpoints.RECORD
     _garbled(path)
     assert orders.run(stopped, stop_at=4) == "preempted"
     note = f"checkpoint 4 is damaged and set aside: {path}: "
-    (told,) = (event["text"] for event in orders.events if event["event"] == "note")
-    assert told.startswith(note)
+    assert status.read(stopped)["note"].startswith(note)
     assert status.read(stopped)["note"].endswith("; goes on from step 2")
-    assert note in capsys.readouterr().out  # a worker process's goes to the attempt's log
+    assert note in attempts.tail(lease.last(stopped) / attempts.LOG, 100)[0]
     seen = study_reader.TrialStatus("trial", "running", 6, status.recorded(stopped))
     found = study_reader.Survey(stopped, {}, running=[seen])
     assert f"; {note}" in status_view.running(found)[0]
@@ -266,7 +263,7 @@ def test_none_whole_begins_anew(trained, stopped):
     for step in ("2", "4"):
         _emptied(_largest(stopped / layout.CHECKPOINTS / step))
     assert orders.run(stopped) == "done"
-    (note,) = (event["text"] for event in orders.events if event["event"] == "note")
+    note = status.read(stopped)["note"]
     assert "checkpoint 4 is" in note
     assert "checkpoint 2 is" in note
     assert note.endswith("; goes on from step 0")
@@ -318,7 +315,7 @@ def test_a_full_disk_is_named_and_costs_nothing(trained, disk, capsys, monkeypat
     room = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
     (disk / "filler").write_bytes(b"\0" * (room - 2**18))
     assert orders.run(trial_directory) == "failed"
-    error = orders.events[-1]["error"]
+    error = orders.error
     needs = sum(path.stat().st_size for path in (whole / layout.CHECKPOINTS / "6").rglob("*"))
     assert error.startswith(f"disk full: No space left on device for {trial_directory} (")
     (taken,) = re.findall(r"a checkpoint takes ([0-9.]+) kB", error)

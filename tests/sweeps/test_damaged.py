@@ -180,7 +180,7 @@ def test_damaged_measurements_are_computed_again(finished, undisturbed, worker, 
     (directory / layout.STATUS).unlink()
     one = worker(one_core)
     one.run(directory, data_dir)
-    assert one.wait_for("end")["outcome"] == "done"
+    assert one.end()[0] == "done"
     log = (directory / layout.ATTEMPTS / "2" / attempts.LOG).read_text()
     assert f"{path}, line {line}: not a measurement" in log
     assert "checkpoint 12 is removed" in log

@@ -1,6 +1,5 @@
 """Studies that earlier code left: read, planned, resumed under their own ids, with its numbers."""
 
-import io
 import json
 import pathlib
 import tarfile
@@ -8,10 +7,10 @@ import tarfile
 import pytest
 
 from analysis.load.studies import read_study
+from sweeps.job import trainer
 from sweeps.records import layout, lease, measurements, provenance, status
 from sweeps.records.study_reader import StudyReader
 from sweeps.study import study, study_directory, trial
-from sweeps.worker import worker
 from tests.sweeps.chaos import equality
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
@@ -84,7 +83,7 @@ def _rows(directory, stage):
 @pytest.mark.slow
 def test_it_is_resumed_to_the_end_without_a_repeated_trial(earlier, data_dir):
     trials = _go_on(earlier, data_dir)
-    trains = worker.Worker(io.StringIO())
+    trains = trainer.Trainer()
     for one in trials:
         trains.run(earlier / one.path, data_dir)
     assert {path: lease.latest(earlier / path) for path in IDS} == {
@@ -116,7 +115,7 @@ def test_a_study_of_before_the_redesign_ends_with_the_numbers_of_before(tmp_path
     earlier = _unpacked("before_redesign", tmp_path)
     trials = _go_on(earlier, data_dir)
     assert {one.path: one.id for one in trials} == REDESIGN_IDS
-    trains = worker.Worker(io.StringIO())
+    trains = trainer.Trainer()
     for one in trials:
         trains.run(earlier / one.path, data_dir)
     assert StudyReader(earlier).look().complete

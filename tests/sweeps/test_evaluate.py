@@ -1,7 +1,6 @@
 """`sweeps evaluate`: what is refused, handed out, resumed and told; models and lm-eval stand in."""
 
 import gzip
-import io
 import json
 import shutil
 import types
@@ -9,12 +8,12 @@ import types
 import pytest
 
 from sweeps import __main__ as command
+from sweeps.job import evaluating, job, trainer
 from sweeps.monitoring import jax_calls, progress
 from sweeps.records import layout, lease, status, submissions
-from sweeps.scheduling import cancel, evaluate, evaluations, job
+from sweeps.scheduling import cancel, evaluate, evaluations
 from sweeps.study import config, evaluation, study, study_directory
 from sweeps.study import trial as trials
-from sweeps.worker import evaluating, worker
 from workloads.downstream import harness, suites
 
 TASKS = [task.name for task in suites.get("pydoc").tasks]
@@ -51,11 +50,11 @@ class Harness:
 
     def __init__(self, monkeypatch):
         self.asked, self.dies_after, self.stops_after = [], None, None
-        self.worker = worker.Worker(io.StringIO())
+        self.trainer = trainer.Trainer()
         monkeypatch.setattr(harness, "evaluate", self._evaluate)
         monkeypatch.setattr(evaluating, "restored", lambda found, *rest: float(found.checkpoint))
-        program = types.SimpleNamespace(workload=None, compilations=0)
-        monkeypatch.setattr(self.worker, "_program", lambda *given: program)
+        program = types.SimpleNamespace(workload=None)
+        monkeypatch.setattr(self.trainer, "_program", lambda *given: program)
 
     def _evaluate(self, workload, parameters, suite, data_dir, directory, about, progress):
         folder = directory / harness.TASKS
@@ -71,16 +70,15 @@ class Harness:
             line = json.dumps({"task": task.name, "parameters": parameters})
             path.write_bytes(gzip.compress(line.encode(), mtime=0))
             if self.stops_after == len(self.asked):
-                self.worker.stop()
+                self.trainer.stop()
             progress(task.name, 2, 2)
         found = {task.name: {"primary": "acc", "metrics": {"acc": 0.5}} for task in suite.tasks}
         layout.write_json(directory / harness.RESULTS, {**about, "tasks": found})
         shutil.rmtree(folder)
 
     def run(self, directory):
-        self.worker.stopping = False
-        self.worker.run(directory, "/data")
-        return json.loads(self.worker._channel.getvalue().splitlines()[-1])["outcome"]
+        self.trainer.stopping = False
+        return self.trainer.run(directory, "/data").outcome
 
 
 @pytest.fixture
@@ -96,7 +94,7 @@ def _begin(made, checkpoint=60):
     return made.directory / found.path
 
 
-def test_a_worker_evaluates_and_says_of_what(trained, asked):
+def test_a_job_evaluates_and_says_of_what(trained, asked):
     directory = _begin(trained)
     assert directory == _first(trained) / "downstream/60/pydoc"
     assert asked.run(directory) == "done"
@@ -135,11 +133,11 @@ def test_results_that_were_removed_are_made_again(trained, asked):
     assert asked.asked == [*TASKS, *TASKS]
 
 
-def test_a_trained_trial_is_evaluated_by_its_worker(tmp_path, asked, monkeypatch):
+def test_a_trained_trial_is_evaluated_by_its_job(tmp_path, asked, monkeypatch):
     made = _made(tmp_path, downstream="pydoc")
     directory = _first(made)
     status.write(directory, "pending")
-    monkeypatch.setattr(asked.worker, "_train", lambda *given: "done")
+    monkeypatch.setattr(asked.trainer, "_train", lambda *given: "done")
     assert asked.run(directory) == "done"
     assert (directory / "downstream/60/pydoc" / layout.RESULTS).exists()
     assert [path.name for path in sorted((directory / layout.CHECKPOINTS).iterdir())] == [
@@ -168,8 +166,8 @@ def test_a_job_takes_who_runs_it_from_the_evaluation(trained):
     found = evaluation.Evaluation(trial, 60, "pydoc", 4, settings)
     evaluation.materialise(trained.directory, found)
     batch = submissions.new(trained.directory, "slurm", [(found.path,)], {})
-    one = job.NodeJob(batch.file, 0)
-    assert one.trials == [found]
+    one = job.Job(batch.file, 0)
+    assert one._suite == "pydoc"
     assert (one.study.data_dir, one.study.settings["max_attempts"]) == ("/there", 7)
 
 
@@ -217,7 +215,7 @@ def test_models_that_are_no_decoders_are_refused(make_trial, capsys):
 
 
 def test_missing_data_and_lm_eval_are_named_before_a_worker_starts(trained, monkeypatch, capsys):
-    monkeypatch.setattr(evaluate.driver, "scheduler", lambda about: pytest.fail("it began"))
+    monkeypatch.setattr(evaluate.scheduler, "of_study", lambda *given: pytest.fail("it began"))
     monkeypatch.setattr(jax_calls, "_prepare", lambda *given: None)
 
     class Call:

@@ -1,6 +1,5 @@
 """Queries, keys and values of a trained trial, and what reads them."""
 
-import io
 import json
 
 import jax.numpy as jnp
@@ -11,10 +10,10 @@ from attention.hosts.probe import Layer
 from attention.kernels.masks import Masks
 from attention.verification import cached_tensors
 from sweeps import __main__ as command
+from sweeps.job import trainer
 from sweeps.records import layout, status
 from sweeps.study import config, study, study_directory
 from sweeps.training import tensors
-from sweeps.worker import worker
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +40,7 @@ def trial(tmp_path_factory, data_dir):
     (planned,) = resolved.trials("grid")
     study_directory.materialise(resolved, "grid", [planned])
     directory = resolved.directory / planned.path
-    worker.Worker(io.StringIO()).run(directory, data_dir)
+    trainer.Trainer().run(directory, data_dir)
     assert status.read(directory)["state"] == "done"
     return directory
 
