@@ -18,7 +18,7 @@ from sweeps import __main__ as command
 from sweeps.job import job
 from sweeps.monitoring import plan
 from sweeps.monitoring.progress import Progress
-from sweeps.records import disk, layout, lease, measurements, status, submissions
+from sweeps.records import attempts, disk, layout, lease, measurements, status, submissions
 from sweeps.scheduling import driver
 from sweeps.study import study, study_directory
 from tests.sweeps.conftest import kill_jobs
@@ -162,9 +162,9 @@ def test_a_poison_trial_is_given_up_and_the_study_completes(
     killed = 0
     while process.poll() is None:
         number = lease.latest(poisoned)
-        found = layout.read_json_if_there(poisoned / "attempts" / str(number) / lease.LEASE)
-        if number > killed and found:
-            os.kill(found["pid"], signal.SIGKILL)
+        attempt = lease.last(poisoned)
+        if number > killed and (attempt / attempts.LOG).exists():
+            os.kill(layout.read_json(attempt / lease.LEASE)["pid"], signal.SIGKILL)
             killed = number
         time.sleep(0.01)
     code, output = _finish(process)
@@ -304,9 +304,13 @@ def test_a_file_server_that_fails_as_a_stage_begins_or_ends(finished, capsys, mo
     begun, touched = [], []
     real_read, real_write = pathlib.Path.read_bytes, layout.write_atomically
     make = driver.scheduler.of_study
-    monkeypatch.setattr(
-        driver.scheduler, "of_study", lambda *given: begun.append(True) or make(*given)
-    )
+
+    def of_study(*given):
+        made = make(*given)
+        begun.append(True)
+        return made
+
+    monkeypatch.setattr(driver.scheduler, "of_study", of_study)
     monkeypatch.setattr("sweeps.records.clock.clock.sleep", lambda seconds: None)
 
     def touch(path):

@@ -187,22 +187,15 @@ class Device:
         return {"validation/accuracy": 0.5, "validation/loss": float(given[1]["w"][0])}
 
     def train(self, directory):
-        """Returns how an attempt at a trial ended, and its events."""
-        attempt, said = lease.claim(directory), []
-        training = loop.Training(
-            trials.read(directory),
-            attempt,
-            self,
-            "",
-            lambda event, **fields: said.append((event, fields)),
-            lambda: False,
-        )
+        """Returns how an attempt at a trial ended."""
+        attempt = lease.claim(directory)
+        training = loop.Training(trials.read(directory), attempt, self, "", lambda: False)
         try:
             end = training.run()
         except MemoryError:
             end = "killed"
         attempt.end(end)
-        return end, said
+        return end
 
 
 def _curve(directory):
@@ -220,7 +213,7 @@ def test_a_row_is_read_behind_the_next_update_and_reaches_the_file_at_once(make_
         return 1.0 / (1 + step)
 
     device = Device(losses, monkeypatch)
-    end, said = device.train(directory)
+    end = device.train(directory)
     assert end == "done"
     steps = [("update", step) for step in range(12)]
     for logged, behind in ((0.0, 1), (5.0, 6), (10.0, 11)):
@@ -229,7 +222,7 @@ def test_a_row_is_read_behind_the_next_update_and_reaches_the_file_at_once(make_
     # What was in the file when an update was dispatched.
     rows = {step: [number for number, _ in curve] for step, curve in seen}
     assert rows == {step: [0, 5][: (step > 1) + (step > 6)] for step in range(1, 12)}
-    figures = [fields for event, fields in said if event == "figures"]
+    figures = [row for row in measurements.curve(directory) if row["kind"] == "train"]
     assert [(one["global_step"], one["loss"]) for one in figures] == [
         *((0, 1.0), (5, pytest.approx(1 / 6)), (10, pytest.approx(1 / 11)))
     ]
@@ -247,7 +240,7 @@ def test_a_loss_that_is_not_finite_ends_the_trial_within_log_every(
     """Even where the next logged loss is finite again. It is evaluated, as ever, and ends."""
     directory = make_trial(steps=40, eval_every=20, log_every=every)
     device = Device(lambda step: float("inf") if step == bad else 1.0, monkeypatch)
-    end, _ = device.train(directory)
+    end = device.train(directory)
     assert end == "diverged"
     assert [what for what, _ in device.events].count("update") == updates
     assert device.events[-1] == ("eval", updates)
@@ -260,7 +253,7 @@ def test_a_loss_that_is_not_finite_ends_the_trial_within_log_every(
 
 def test_divergence_between_logged_losses_is_met_by_an_evaluation_as_ever(make_trial, monkeypatch):
     directory = make_trial(steps=40, eval_every=4, log_every=30)
-    end, _ = Device(lambda step: float("nan") if step == 5 else 1.0, monkeypatch).train(directory)
+    end = Device(lambda step: float("nan") if step == 5 else 1.0, monkeypatch).train(directory)
     assert end == "diverged"
     assert status.read(directory)["global_step"] == 5
     evaluations = (directory / layout.EVAL_MEASUREMENTS).read_text().splitlines()
@@ -280,14 +273,14 @@ def test_checkpoints_by_wall_time_hold_their_rows_and_resume(make_trial, monkeyp
     monkeypatch.setattr(loop, "time", clock)
     device = Device(lambda step: 1 / (1 + step), monkeypatch)
     device.killed_at = 11
-    assert device.train(directory)[0] == "killed"
+    assert device.train(directory) == "killed"
     saved = sorted(int(path.name) for path in (directory / layout.CHECKPOINTS).iterdir())
     assert saved == [4, 8]
     rows = measurements.curve(directory)
     assert measurements.missing(rows, 8, trials.read(directory)) is None
     device.killed_at = None
     device.events.clear()
-    assert device.train(directory)[0] == "done"
+    assert device.train(directory) == "done"
     assert device.events[0] == ("update", 8)
     assert _curve(directory) == _curve(whole)
     record = layout.read_json(directory / layout.TRIAL)

@@ -49,7 +49,7 @@ def test_every_part_of_a_trial_is_traced_in_it_and_no_other_trial(make_trial, mo
         directory = make_trial(name=name, steps=4, matmul_precision=name)
         device = test_live.Device(lambda step: 1.0, monkeypatch)
         with jax.default_matmul_precision("tensorfloat32"):
-            assert device.train(directory)[0] == "done"
+            assert device.train(directory) == "done"
             assert jax.config.jax_default_matmul_precision == "tensorfloat32"
         assert device.precisions == [named] * 3
 
